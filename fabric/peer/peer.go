@@ -1,0 +1,148 @@
+// Package peer holds the words that the rest of Rivulet uses to speak of other
+// clusters: their identity, the record that is kept of them, and the link that
+// exists while they can be reached. It is a leaf: it reads nothing, writes
+// nothing and imports nothing of Rivulet.
+package peer
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base32"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// ID names a cluster for good: the hash of its Ed25519 public key. Names,
+// addresses and serial numbers never identify a cluster.
+type ID string
+
+var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+const idLen = 32 // 160 bits in base32
+
+// IDFromKey returns the ID of the cluster that owns the public key.
+func IDFromKey(pub ed25519.PublicKey) ID {
+	sum := sha256.Sum256(pub)
+	return ID(idEncoding.EncodeToString(sum[:20]))
+}
+
+// IDFromCertificate returns the ID of the cluster that owns the certificate's
+// key. It fails if the key is not Ed25519.
+func IDFromCertificate(c *x509.Certificate) (ID, error) {
+	pub, ok := c.PublicKey.(ed25519.PublicKey)
+	if !ok {
+		return "", fmt.Errorf("peer: certificate of %q has a %T, want an Ed25519 key", c.Subject.CommonName, c.PublicKey)
+	}
+	return IDFromKey(pub), nil
+}
+
+// Valid reports whether the ID is well formed.
+func (id ID) Valid() bool {
+	if len(id) != idLen {
+		return false
+	}
+	return strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// Short returns the first eight characters: enough for people, never for code
+// that decides.
+func (id ID) Short() string {
+	if len(id) < 8 {
+		return string(id)
+	}
+	return string(id[:8])
+}
+
+// TrustLAN is the trust of a cluster first met on the same link and pinned
+// since (trust on first use).
+const TrustLAN = "lan"
+
+// Trust says how a peer came to be trusted.
+type Trust struct {
+	How string    `json:"how"`
+	At  time.Time `json:"at"`
+}
+
+// Record is what is remembered of a peer across restarts, before and without
+// Kubernetes. The fabric alone writes it.
+type Record struct {
+	ID    ID     `json:"id"`
+	Name  string `json:"name"`
+	Trust Trust  `json:"trust"`
+	// Certificate is the peer's self-signed certificate, DER. Its key is the pin.
+	Certificate []byte `json:"certificate"`
+	// WireGuardKey is the peer's Curve25519 public key, base64.
+	WireGuardKey string `json:"wireguardKey"`
+	// Theirs is the peer's pod CIDR as the peer itself uses it.
+	Theirs netip.Prefix `json:"theirs"`
+	// Remote is the prefix under which we see the peer's pods. We chose it.
+	Remote netip.Prefix `json:"remote"`
+	// As is the prefix under which the peer sees our pods. The peer chose it.
+	As netip.Prefix `json:"as"`
+	// Control and Tunnel are the peer's last known addresses on the underlay.
+	Control netip.AddrPort `json:"control"`
+	Tunnel  netip.AddrPort `json:"tunnel"`
+	// Version is the peer's Rivulet version, KubeVersion that of its API server.
+	Version     string `json:"version,omitempty"`
+	KubeVersion string `json:"kubeVersion,omitempty"`
+}
+
+// Store keeps records durably: when Put returns nil the record survives a
+// power cut.
+type Store interface {
+	PutPeer(Record) error
+	DeletePeer(ID) error
+	Peers() ([]Record, error)
+}
+
+// State says where a peer stands.
+type State string
+
+// The states, in the order in which a peer usually passes through them.
+const (
+	Discovered State = "Discovered" // seen, nothing exchanged yet
+	Refused    State = "Refused"    // the exchange failed for a reason that waiting does not cure; see Reason
+	Connecting State = "Connecting" // exchanged; the tunnel carries nothing yet
+	Connected  State = "Connected"  // the peer answers through the tunnel
+	Lost       State = "Lost"       // it answered before and does not now
+)
+
+// View is a peer as status shows it.
+type View struct {
+	Record
+	State    State         `json:"state"`
+	Reason   string        `json:"reason,omitempty"` // one line, with a cure, when State is not Connected
+	RTT      time.Duration `json:"rtt,omitempty"`    // round trip through the tunnel, nanoseconds
+	Since    time.Time     `json:"since"`            // when State was entered
+	LastSeen time.Time     `json:"lastSeen"`         // last answer through the tunnel
+}
+
+// Link is what the rest of Rivulet needs to use a peer. Addresses and keys stay
+// the same while State changes; a new Link replaces the old one when they do.
+type Link struct {
+	ID   ID
+	Name string
+	// Addr is the peer's control address inside the tunnel.
+	Addr netip.AddrPort
+	// Theirs, Remote and As are those of Record.
+	Theirs, Remote, As netip.Prefix
+	State              State
+	RTT                time.Duration
+}
+
+// Translate maps addr, host bits kept, from one prefix to another of the same
+// size. It reports false if addr is not in from or the sizes differ.
+func Translate(addr netip.Addr, from, to netip.Prefix) (netip.Addr, bool) {
+	if !from.Contains(addr) || from.Bits() != to.Bits() || !to.Addr().Is4() || !addr.Is4() {
+		return netip.Addr{}, false
+	}
+	a, t := addr.As4(), to.Masked().Addr().As4()
+	for bit := to.Bits(); bit < 32; bit++ {
+		mask := byte(0x80) >> (bit % 8)
+		t[bit/8] |= a[bit/8] & mask
+	}
+	return netip.AddrFrom4(t), true
+}

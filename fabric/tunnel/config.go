@@ -1,0 +1,58 @@
+package tunnel
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Config is the whole desired state of the data plane. The supervisor pushes it
+// as one piece; applying the same Config twice changes nothing and drops no packet.
+type Config struct {
+	// PrivateKey is our Curve25519 private key, base64.
+	PrivateKey string `json:"privateKey"`
+	// Port is the UDP port WireGuard listens on.
+	Port uint16 `json:"port"`
+	// Interface names the TUN device.
+	Interface string `json:"interface"`
+	// MTU of the TUN device, bytes.
+	MTU int `json:"mtu"`
+	// Address is our own address inside the tunnel, one of PodCIDR that no pod gets.
+	Address netip.Addr `json:"address"`
+	// ControlPort is the one TCP port of Address that peers may open.
+	ControlPort uint16 `json:"controlPort"`
+	// PodCIDR is the prefix our pods use.
+	PodCIDR netip.Prefix `json:"podCIDR"`
+	Peers   []Peer       `json:"peers"`
+}
+
+// Peer is one peer of the data plane.
+type Peer struct {
+	ID        string `json:"id"`
+	PublicKey string `json:"publicKey"` // Curve25519, base64
+	// Endpoint is where the peer is believed to be; the zero value leaves what is known.
+	Endpoint netip.AddrPort `json:"endpoint"`
+	// Keepalive is the persistent keepalive, whole seconds; 0 is off.
+	Keepalive time.Duration `json:"keepalive"`
+	// As is the prefix under which the peer sees PodCIDR; Remote that under which we see the peer's pods.
+	As     netip.Prefix `json:"as"`
+	Remote netip.Prefix `json:"remote"`
+}
+
+// Status is what the data plane reports of itself.
+type Status struct {
+	PID     int          `json:"pid"`
+	Version string       `json:"version"`
+	Port    uint16       `json:"port"` // 0 before the first Config
+	Peers   []PeerStatus `json:"peers"`
+	// Dropped counts packets refused by translation since start.
+	Dropped uint64 `json:"dropped"`
+}
+
+// PeerStatus is the data plane's view of one peer.
+type PeerStatus struct {
+	ID            string         `json:"id"`
+	Endpoint      netip.AddrPort `json:"endpoint"`
+	LastHandshake time.Time      `json:"lastHandshake"` // zero if never
+	Received      uint64         `json:"received"`      // bytes
+	Sent          uint64         `json:"sent"`          // bytes
+}

@@ -1,0 +1,38 @@
+// Package policy knows which namespaces are offloaded, and how.
+package policy
+
+// Labels and annotations of Rivulet's offloading. Users write the first two on
+// a namespace; everything else is Rivulet's own.
+const (
+	// NamespaceLabel switches offloading of a namespace: burst, remote, any or off.
+	NamespaceLabel = "rivulet.dev/offload"
+	// NamespaceToLabel narrows it to the named peer.
+	NamespaceToLabel = "rivulet.dev/offload-to"
+
+	// VirtualNodeLabel marks virtual nodes; its value is the target's ID.
+	VirtualNodeLabel = "rivulet.dev/virtual-node"
+	// VirtualTaint keeps off virtual nodes what is not offloaded (NoSchedule).
+	VirtualTaint = "rivulet.dev/virtual"
+	// AwayTaint makes home preferred (PreferNoSchedule); burst pods do not tolerate it.
+	AwayTaint = "rivulet.dev/away"
+
+	// OriginLabel marks what a consumer keeps on a provider; its value is the consumer's cluster ID.
+	OriginLabel = "rivulet.dev/origin"
+	// HomeNamespaceAnnotation, HomePodAnnotation and HomeUIDLabel tie an away pod to its pod at home.
+	HomeNamespaceAnnotation = "rivulet.dev/home-namespace"
+	HomePodAnnotation       = "rivulet.dev/home-pod"
+	HomeUIDLabel            = "rivulet.dev/home-uid"
+	// ReflectedLabel marks an object kept equal to one of the same name at home.
+	ReflectedLabel = "rivulet.dev/reflected"
+)
+
+// When says when pods of a namespace go away from home.
+type When string
+
+// The values of NamespaceLabel.
+const (
+	Burst  When = "burst"  // home first, away when home is full
+	Remote When = "remote" // only away
+	Any    When = "any"    // wherever the scheduler likes
+	Off    When = "off"    // only at home
+)
