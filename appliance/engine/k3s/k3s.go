@@ -1,0 +1,72 @@
+// Package k3s is the only package that imports k3s and Kubernetes proper. It
+// turns this executable into whatever part of the engine argv[0] asks for:
+// the k3s server, containerd, kubectl, ctr or crictl. It reads the command
+// line and returns only if argv[0] is none of these.
+//
+// k3s ends its process on errors and owns global flags and signal handlers,
+// so it never runs inside the supervisor: see package engine.
+package k3s
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/k3s-io/k3s/pkg/cli/agent"
+	"github.com/k3s-io/k3s/pkg/cli/cmds"
+	"github.com/k3s-io/k3s/pkg/cli/server"
+	"github.com/k3s-io/k3s/pkg/containerd"
+	"github.com/k3s-io/k3s/pkg/ctr"
+	"github.com/k3s-io/k3s/pkg/kubectl"
+	"github.com/k3s-io/k3s/pkg/version"
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+	"sigs.k8s.io/cri-tools/cmd/crictl"
+
+	// The engine's agent runs containerd and the kubelet in this process tree.
+	_ "github.com/k3s-io/k3s/pkg/executor/embed"
+)
+
+// EngineName is the argv[0] under which this executable is the k3s server.
+const EngineName = "rivulet-engine"
+
+// Tools are the names under which this executable is an embedded tool.
+var Tools = map[string]func(){
+	"containerd": containerd.Main,
+	"kubectl":    kubectl.Main,
+	"ctr":        ctr.Main,
+	"crictl":     crictl.Main,
+}
+
+// Dispatch runs the part of the engine that argv[0] names and reports whether
+// there was one. Most parts end the process themselves.
+func Dispatch() bool {
+	// k3s refuses to start unless it was told the Go version that built Kubernetes.
+	version.UpstreamGolang = runtime.Version()
+
+	name := filepath.Base(os.Args[0])
+	if tool, ok := Tools[name]; ok {
+		os.Args[0] = name
+		tool()
+		return true
+	}
+	if name != EngineName {
+		return false
+	}
+	serve()
+	return true
+}
+
+func serve() {
+	app := cmds.NewApp()
+	app.DisableSliceFlagSeparator = true
+	app.Commands = []*cli.Command{
+		cmds.NewServerCommand(server.Run),
+		cmds.NewAgentCommand(agent.Run),
+	}
+	if err := app.Run(os.Args); err != nil && !errors.Is(err, context.Canceled) {
+		logrus.Fatalf("engine: %v", err)
+	}
+}

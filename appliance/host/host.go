@@ -1,0 +1,85 @@
+// Package host finds out what the machine can do, so that the user need not
+// say. It reads /proc and /sys and writes nothing.
+package host
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Facts are what the engine's start depends on.
+type Facts struct {
+	// CgroupV1 is true where the kubelet would find the legacy hierarchy.
+	CgroupV1 bool `json:"cgroupV1"`
+	// SysResource is CAP_SYS_RESOURCE: without it no oom_score_adj may be lowered.
+	SysResource bool `json:"sysResource"`
+	// MissingTools are programs the engine calls and the machine lacks.
+	MissingTools []string `json:"missingTools,omitempty"`
+	// MemoryBytes is the machine's RAM.
+	MemoryBytes uint64 `json:"memoryBytes"`
+}
+
+const cgroup2Magic = 0x63677270
+
+// Probe looks at the machine it runs on.
+func Probe() (Facts, error) {
+	var f Facts
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &fs); err != nil {
+		return f, fmt.Errorf("host: no cgroups at /sys/fs/cgroup: %w; mount them (systemd does so at boot) and start again", err)
+	}
+	f.CgroupV1 = fs.Type != cgroup2Magic
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return f, fmt.Errorf("host: %w", err)
+	}
+	f.SysResource = hasCapability(status, unix.CAP_SYS_RESOURCE)
+	var si unix.Sysinfo_t
+	if err := unix.Sysinfo(&si); err != nil {
+		return f, fmt.Errorf("host: sysinfo: %w", err)
+	}
+	f.MemoryBytes = uint64(si.Totalram) * uint64(si.Unit)
+	for _, tool := range []string{"iptables", "iptables-save", "iptables-restore", "mount"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			f.MissingTools = append(f.MissingTools, tool)
+		}
+	}
+	return f, nil
+}
+
+// hasCapability reads the effective set of /proc/self/status.
+func hasCapability(status []byte, capability int) bool {
+	for s := bufio.NewScanner(bytes.NewReader(status)); s.Scan(); {
+		hex, ok := strings.CutPrefix(s.Text(), "CapEff:")
+		if !ok {
+			continue
+		}
+		set, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+		return err == nil && set&(1<<capability) != 0
+	}
+	return false
+}
+
+var notDNS = regexp.MustCompile(`[^a-z0-9]+`)
+
+// Name turns a host name into one that Kubernetes accepts for a node, or
+// returns "" if nothing of it is left.
+func Name(hostname string) string {
+	short, _, _ := strings.Cut(strings.ToLower(hostname), ".")
+	short = strings.Trim(notDNS.ReplaceAllString(short, "-"), "-")
+	if len(short) > 40 {
+		short = strings.Trim(short[:40], "-")
+	}
+	if short == "localhost" {
+		return ""
+	}
+	return short
+}

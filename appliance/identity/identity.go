@@ -1,0 +1,102 @@
+// Package identity makes and keeps what a cluster is known by: its Ed25519 key
+// and the WireGuard key. Both are made once, on the first start, and written to
+// the store before anything uses them; losing them means being another cluster.
+package identity
+
+import (
+	"crypto/ecdh"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"rivulet/fabric/peer"
+)
+
+// Store keeps one blob durably.
+type Store interface {
+	Identity() ([]byte, error) // nil if there is none
+	PutIdentity([]byte) error
+}
+
+// Identity is what the cluster is known by.
+type Identity struct {
+	Key ed25519.PrivateKey
+	// WireGuard is the Curve25519 private key, base64.
+	WireGuard string
+}
+
+type stored struct {
+	Seed      []byte `json:"seed"`
+	WireGuard string `json:"wireguard"`
+}
+
+// Load returns the cluster's identity, made now if there was none.
+func Load(s Store) (Identity, error) {
+	blob, err := s.Identity()
+	if err != nil {
+		return Identity{}, err
+	}
+	if blob != nil {
+		return decode(blob)
+	}
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return Identity{}, fmt.Errorf("identity: %w", err)
+	}
+	wg, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		return Identity{}, fmt.Errorf("identity: %w", err)
+	}
+	id := Identity{Key: key, WireGuard: base64.StdEncoding.EncodeToString(wg.Bytes())}
+	blob, err = json.Marshal(stored{Seed: key.Seed(), WireGuard: id.WireGuard})
+	if err != nil {
+		return Identity{}, fmt.Errorf("identity: %w", err)
+	}
+	if err := s.PutIdentity(blob); err != nil {
+		return Identity{}, err
+	}
+	return id, nil
+}
+
+func decode(blob []byte) (Identity, error) {
+	var st stored
+	err := json.Unmarshal(blob, &st)
+	if err == nil && len(st.Seed) != ed25519.SeedSize {
+		err = errors.New("wrong key size")
+	}
+	if err == nil {
+		_, err = base64.StdEncoding.DecodeString(st.WireGuard)
+	}
+	if err != nil {
+		return Identity{}, fmt.Errorf("identity: the stored key is unreadable: %w; restore state.db from a backup, "+
+			"or move it away to become a new cluster that has to be paired again", err)
+	}
+	return Identity{Key: ed25519.NewKeyFromSeed(st.Seed), WireGuard: st.WireGuard}, nil
+}
+
+// ID returns the cluster's ID.
+func (i Identity) ID() peer.ID { return peer.IDFromKey(i.Key.Public().(ed25519.PublicKey)) }
+
+// NodeAddress returns the address that the cluster's first node keeps for life:
+// 100.127.x.y, x.y from the ID. It never leaves the machine, so two devices
+// with the same one do not meet.
+func NodeAddress(id peer.ID) netip.Addr {
+	// Two base32 characters carry ten bits; four give the 16 that are wanted.
+	h := uint32(0)
+	for _, c := range []byte(id)[:4] {
+		v := uint32(c - 'a')
+		if c >= '2' && c <= '7' {
+			v = uint32(c-'2') + 26
+		}
+		h = h<<5 | v
+	}
+	x, y := byte(h>>8), byte(h)
+	if y == 0 || y == 255 { // looks like a network or broadcast address to some tools
+		y = 1
+	}
+	return netip.AddrFrom4([4]byte{100, 127, x, y})
+}

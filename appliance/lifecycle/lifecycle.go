@@ -1,0 +1,255 @@
+// Package lifecycle starts the appliance's components in the order of their
+// needs, starts again what fails, and stops everything in reverse. It keeps no
+// state of its own across restarts; what it knows is shown by `rivulet status`.
+//
+//	Waiting ──needs ready──▶ Starting ──Ready()──▶ Ready
+//	   ▲                        │ error              │ error
+//	   └──────back-off──── Failed ◀──────────────────┘
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// State says where a component stands.
+type State string
+
+// The states of a component.
+const (
+	Waiting  State = "Waiting"
+	Starting State = "Starting"
+	Ready    State = "Ready"
+	Failed   State = "Failed"
+	Stopped  State = "Stopped"
+)
+
+// Component is one part of the appliance.
+type Component struct {
+	Name string
+	// Needs names the components that must be Ready before Run is called. A
+	// component keeps running when one of its needs fails later.
+	Needs []string
+	// Run does the work until ctx ends and then returns nil. It calls
+	// stage.Ready once it serves. An error is logged once here, and Run called
+	// again after a back-off, unless the error is Fatal.
+	Run func(ctx context.Context, stage *Stage) error
+}
+
+// Status is what is known of one component.
+type Status struct {
+	Name   string        `json:"name"`
+	State  State         `json:"state"`
+	Detail string        `json:"detail,omitempty"` // what it waits for, or the last error with its cure
+	Since  time.Time     `json:"since"`
+	Took   time.Duration `json:"took,omitempty"` // from process start to first Ready, nanoseconds
+	Starts int           `json:"starts"`         // how often Run was called
+}
+
+// Fatal marks an error that starting again does not cure; it ends the appliance.
+func Fatal(err error) error { return &fatal{err} }
+
+type fatal struct{ error }
+
+func (f *fatal) Unwrap() error { return f.error }
+
+// IsFatal reports whether err was made by Fatal.
+func IsFatal(err error) bool { return errors.As(err, new(*fatal)) }
+
+// Stage is a component's hold on its own status.
+type Stage struct {
+	m *Manager
+	i int
+}
+
+// Ready says that the component serves. It may be called more than once.
+func (s *Stage) Ready() { s.m.set(s.i, Ready, "") }
+
+// Waiting says what the component waits for before it can serve.
+func (s *Stage) Waiting(format string, args ...any) {
+	s.m.set(s.i, Starting, fmt.Sprintf(format, args...))
+}
+
+// Manager runs components.
+type Manager struct {
+	log   *slog.Logger
+	begun time.Time
+	comps []Component
+
+	mu     sync.Mutex
+	status []Status
+	change chan struct{} // closed and replaced on every change
+}
+
+// Backoff bounds the pause before a failed component is started again.
+const (
+	backoffMin = 500 * time.Millisecond
+	backoffMax = 30 * time.Second
+	// steady is how long a component must have run for the back-off to begin anew.
+	steady = time.Minute
+	// grace is how long a component may take to stop.
+	grace = 20 * time.Second
+)
+
+// New checks that every need is met by an earlier component.
+func New(log *slog.Logger, comps ...Component) (*Manager, error) {
+	m := &Manager{log: log, begun: time.Now(), comps: comps, change: make(chan struct{})}
+	seen := map[string]bool{}
+	for _, c := range comps {
+		for _, n := range c.Needs {
+			if !seen[n] {
+				return nil, fmt.Errorf("lifecycle: %s needs %s, which is not started before it", c.Name, n)
+			}
+		}
+		if seen[c.Name] {
+			return nil, fmt.Errorf("lifecycle: two components are named %s", c.Name)
+		}
+		seen[c.Name] = true
+		m.status = append(m.status, Status{Name: c.Name, State: Waiting, Since: m.begun})
+	}
+	return m, nil
+}
+
+// Run starts everything and blocks until ctx ends or a component fails for
+// good; then it stops the components in reverse order and returns the fatal
+// error, or nil.
+func (m *Manager) Run(ctx context.Context) error {
+	fatalErr := make(chan error, len(m.comps))
+	cancels := make([]context.CancelFunc, len(m.comps))
+	done := make([]chan struct{}, len(m.comps))
+	for i := range m.comps {
+		// Not a child of ctx: the order of stopping is ours.
+		cctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		cancels[i], done[i] = cancel, make(chan struct{})
+		go func() {
+			defer close(done[i])
+			if err := m.keep(cctx, i); err != nil {
+				fatalErr <- err
+			}
+		}()
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-fatalErr:
+	}
+	for i := len(m.comps) - 1; i >= 0; i-- {
+		cancels[i]()
+		select {
+		case <-done[i]:
+		case <-time.After(grace):
+			m.log.Warn("component does not stop; going on without it", "component", m.comps[i].Name)
+		}
+	}
+	return err
+}
+
+// keep runs one component until ctx ends or it fails for good.
+func (m *Manager) keep(ctx context.Context, i int) error {
+	c := m.comps[i]
+	pause := backoffMin
+	for {
+		if !m.waitNeeds(ctx, i) {
+			m.set(i, Stopped, "")
+			return nil
+		}
+		started := time.Now()
+		m.started(i)
+		err := c.Run(ctx, &Stage{m, i})
+		if ctx.Err() != nil {
+			m.set(i, Stopped, "")
+			return nil
+		}
+		if IsFatal(err) {
+			m.set(i, Failed, err.Error())
+			return err
+		}
+		if time.Since(started) > steady {
+			pause = backoffMin
+		}
+		if err == nil {
+			err = errors.New("ended by itself")
+		}
+		m.log.Error("component failed", "component", c.Name, "error", err, "again_in", pause)
+		m.set(i, Failed, fmt.Sprintf("%v (again in %s)", err, pause))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, backoffMax)
+	}
+}
+
+// waitNeeds blocks until all needs are Ready; it reports false if ctx ended.
+func (m *Manager) waitNeeds(ctx context.Context, i int) bool {
+	for {
+		if ctx.Err() != nil {
+			return false
+		}
+		m.mu.Lock()
+		missing := ""
+		for _, n := range m.comps[i].Needs {
+			for _, s := range m.status {
+				if s.Name == n && s.State != Ready && missing == "" {
+					missing = n
+				}
+			}
+		}
+		change := m.change
+		m.mu.Unlock()
+		if missing == "" {
+			return true
+		}
+		m.set(i, Waiting, "for "+missing)
+		select {
+		case <-ctx.Done():
+		case <-change:
+		}
+	}
+}
+
+func (m *Manager) started(i int) {
+	m.mu.Lock()
+	m.status[i].Starts++
+	m.mu.Unlock()
+	m.set(i, Starting, "")
+}
+
+func (m *Manager) set(i int, state State, detail string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := &m.status[i]
+	if s.State == state && s.Detail == detail {
+		return
+	}
+	if s.State != state {
+		s.Since = time.Now()
+		if state == Ready {
+			if s.Took == 0 {
+				s.Took = time.Since(m.begun)
+			}
+			m.log.Info("ready", "component", s.Name, "after", time.Since(m.begun).Round(time.Millisecond))
+		}
+	}
+	s.State, s.Detail = state, detail
+	close(m.change)
+	m.change = make(chan struct{})
+}
+
+// Status returns a snapshot in start order.
+func (m *Manager) Status() []Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]Status(nil), m.status...)
+}
+
+// Changed returns a channel that is closed at the next change.
+func (m *Manager) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.change
+}

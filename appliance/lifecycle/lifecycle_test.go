@@ -1,0 +1,135 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (j *journal) add(s string) { j.mu.Lock(); j.lines = append(j.lines, s); j.mu.Unlock() }
+
+// A component that is ready at once and writes its starts and stops down.
+func (j *journal) component(name string, needs ...string) Component {
+	return Component{Name: name, Needs: needs, Run: func(ctx context.Context, s *Stage) error {
+		j.add("+" + name)
+		s.Ready()
+		<-ctx.Done()
+		j.add("-" + name)
+		return nil
+	}}
+}
+
+func waitReady(t *testing.T, m *Manager, name string) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		change := m.Changed()
+		for _, s := range m.Status() {
+			if s.Name == name && s.State == Ready {
+				return
+			}
+		}
+		select {
+		case <-change:
+		case <-deadline:
+			t.Fatalf("%s did not become ready: %+v", name, m.Status())
+		}
+	}
+}
+
+func TestStartsInOrderAndStopsInReverse(t *testing.T) {
+	var j journal
+	m, err := New(quiet, j.component("a"), j.component("b", "a"), j.component("c", "b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	end := make(chan error)
+	go func() { end <- m.Run(ctx) }()
+	waitReady(t, m, "c")
+	cancel()
+	if err := <-end; err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"+a", "+b", "+c", "-c", "-b", "-a"}; !slices.Equal(j.lines, want) {
+		t.Fatalf("order %v, want %v", j.lines, want)
+	}
+}
+
+func TestFailureIsShownAndStartedAgainWhileOthersRun(t *testing.T) {
+	var j journal
+	fails := 2
+	flaky := Component{Name: "flaky", Run: func(ctx context.Context, s *Stage) error {
+		if fails > 0 {
+			fails--
+			return errors.New("port taken; free it")
+		}
+		s.Ready()
+		<-ctx.Done()
+		return nil
+	}}
+	m, err := New(quiet, j.component("steady"), flaky, j.component("after", "flaky"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go m.Run(ctx)
+	waitReady(t, m, "steady")
+	sawCure := false
+	deadline := time.After(10 * time.Second)
+	for m.Status()[2].State != Ready {
+		change := m.Changed()
+		s := m.Status()[1]
+		sawCure = sawCure || s.State == Failed && strings.Contains(s.Detail, "free it")
+		select {
+		case <-change:
+		case <-deadline:
+			t.Fatalf("never ready: %+v", m.Status())
+		}
+	}
+	if st := m.Status()[1]; !sawCure || st.Starts != 3 {
+		t.Fatalf("sawCure=%v, status %+v; want the error shown and three starts", sawCure, st)
+	}
+	if st := m.Status()[0]; st.Starts != 1 {
+		t.Fatalf("the steady component was started %d times", st.Starts)
+	}
+}
+
+func TestFatalEndsEverything(t *testing.T) {
+	var j journal
+	cause := errors.New("disk gone")
+	m, err := New(quiet, j.component("a"), Component{Name: "b", Needs: []string{"a"},
+		Run: func(context.Context, *Stage) error { return Fatal(cause) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Run(t.Context()); !errors.Is(err, cause) {
+		t.Fatalf("Run = %v, want the fatal cause", err)
+	}
+	if !slices.Contains(j.lines, "-a") {
+		t.Fatal("the other component was not stopped")
+	}
+}
+
+func TestNeedsMustComeEarlier(t *testing.T) {
+	var j journal
+	if _, err := New(quiet, j.component("a", "b"), j.component("b")); err == nil {
+		t.Fatal("a need that is started later was accepted")
+	}
+	if _, err := New(quiet, j.component("a"), j.component("a")); err == nil {
+		t.Fatal("two components of one name were accepted")
+	}
+}

@@ -1,0 +1,158 @@
+// Package store keeps what must be known before and without Kubernetes, in one
+// bbolt file: identity, peers. Every write is fsynced before it returns. Only
+// one process may have it open; a second one is told who has it.
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"rivulet/fabric/peer"
+)
+
+var (
+	bucketIdentity = []byte("identity")
+	bucketPeers    = []byte("peers")
+	keyIdentity    = []byte("key")
+)
+
+// ErrInUse is returned by Open when another process has the store open.
+var ErrInUse = errors.New("store: in use by another process")
+
+// ErrDamaged is returned by Open when the file is not a sound bbolt database.
+var ErrDamaged = errors.New("store: damaged")
+
+// Store is the open database.
+type Store struct {
+	db   *bbolt.DB
+	path string
+}
+
+// Open opens or makes the database. It never changes a file that it cannot read.
+func Open(path string) (s *Store, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("store: %w; make the folder writable for root or choose another with --state", err)
+	}
+	// bbolt panics on some kinds of damage.
+	defer func() {
+		if p := recover(); p != nil {
+			s, err = nil, damaged(path, fmt.Errorf("%v", p))
+		}
+	}()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, fmt.Errorf("%w: %s", ErrInUse, path)
+	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("store: %w; run as root", err)
+	case err != nil:
+		var pe *os.PathError
+		if errors.As(err, &pe) {
+			return nil, fmt.Errorf("store: %w; look at the disk (space, read-only mount), then start again", err)
+		}
+		return nil, damaged(path, err)
+	}
+	if err := check(db); err != nil {
+		db.Close()
+		return nil, damaged(path, err)
+	}
+	s = &Store{db: db, path: path}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, b := range [][]byte{bucketIdentity, bucketPeers} {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		db.Close()
+		return nil, fmt.Errorf("store: %w; look at the disk (space, read-only mount), then start again", err)
+	}
+	return s, nil
+}
+
+func damaged(path string, cause error) error {
+	return fmt.Errorf("%w: %s: %w; nothing was changed. Restore the file from a backup, or move it away "+
+		"(mv %s %s.damaged): the device then starts as a new cluster, its pods are kept, its peers have to be paired again",
+		ErrDamaged, path, cause, path, path)
+}
+
+// check walks every page; the file is small.
+func check(db *bbolt.DB) error {
+	return db.View(func(tx *bbolt.Tx) error {
+		var first error
+		for err := range tx.Check() {
+			if first == nil {
+				first = err
+			}
+		}
+		return first
+	})
+}
+
+// Close releases the file.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Identity returns the stored identity, nil if there is none.
+func (s *Store) Identity() (blob []byte, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		if v := tx.Bucket(bucketIdentity).Get(keyIdentity); v != nil {
+			blob = append([]byte{}, v...)
+		}
+		return nil
+	})
+	return blob, err
+}
+
+// PutIdentity stores the identity.
+func (s *Store) PutIdentity(blob []byte) error {
+	return s.put(bucketIdentity, keyIdentity, blob)
+}
+
+// PutPeer stores a peer's record; when it returns nil the record survives a power cut.
+func (s *Store) PutPeer(r peer.Record) error {
+	blob, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("store: peer %s: %w", r.ID, err)
+	}
+	return s.put(bucketPeers, []byte(r.ID), blob)
+}
+
+// DeletePeer forgets a peer; it is no error if there is none.
+func (s *Store) DeletePeer(id peer.ID) error {
+	return s.wrap(s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketPeers).Delete([]byte(id)) }))
+}
+
+// Peers returns all records. One that cannot be read is an error, never left out.
+func (s *Store) Peers() (out []peer.Record, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucketPeers).ForEach(func(k, v []byte) error {
+			var r peer.Record
+			if err := json.Unmarshal(v, &r); err != nil {
+				return fmt.Errorf("store: peer %s: %w", k, err)
+			}
+			out = append(out, r)
+			return nil
+		})
+	})
+	return out, err
+}
+
+func (s *Store) put(bucket, key, value []byte) error {
+	return s.wrap(s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucket).Put(key, value) }))
+}
+
+func (s *Store) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("store: %s: %w; look at the disk (space, read-only mount)", s.path, err)
+}

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"rivulet/fabric/peer"
+)
+
+func TestPeersSurviveReopening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	s, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := peer.Record{ID: "b", Name: "pi", Remote: netip.MustParsePrefix("10.130.0.0/16"), Certificate: []byte{1}}
+	for _, r := range []peer.Record{{ID: "a"}, {ID: "b"}, want} {
+		if err := s.PutPeer(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.DeletePeer("a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutIdentity([]byte("me")); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+
+	s, err = Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	got, err := s.Peers()
+	if err != nil || !reflect.DeepEqual(got, []peer.Record{want}) {
+		t.Fatalf("Peers() = %+v, %v; want just %+v", got, err, want)
+	}
+	if id, err := s.Identity(); string(id) != "me" || err != nil {
+		t.Fatalf("Identity() = %q, %v", id, err)
+	}
+}
+
+func TestSecondOpenSaysInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	s, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := Open(path); !errors.Is(err, ErrInUse) {
+		t.Fatalf("second Open: %v, want ErrInUse", err)
+	}
+}
+
+// Damage of several kinds is told as such, with a cure, and the file is left as it was.
+func TestDamageIsToldAndNothingIsChanged(t *testing.T) {
+	good := filepath.Join(t.TempDir(), "state.db")
+	s, err := Open(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutPeer(peer.Record{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	sound, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flip := func(from, to int) []byte {
+		b := bytes.Clone(sound)
+		for i := from; i < to && i < len(b); i++ {
+			b[i] ^= 0x5a
+		}
+		return b
+	}
+	page := os.Getpagesize()
+	for name, content := range map[string][]byte{
+		"text instead of a database": []byte(strings.Repeat("not a database\n", 1000)),
+		"both meta pages":            flip(0, 2*page),
+		"data pages":                 flip(2*page, len(sound)),
+		"one block":                  []byte("x"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "state.db")
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Open(path)
+			if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "mv ") {
+				t.Fatalf("Open: %v, want ErrDamaged with a cure", err)
+			}
+			if after, _ := os.ReadFile(path); !bytes.Equal(after, content) {
+				t.Fatal("the damaged file was changed")
+			}
+		})
+	}
+}
