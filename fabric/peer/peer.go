@@ -82,12 +82,30 @@ type Record struct {
 	Remote netip.Prefix `json:"remote"`
 	// As is the prefix under which the peer sees our pods. The peer chose it.
 	As netip.Prefix `json:"as"`
+	// TunnelAddress is the peer's own address inside the tunnel, one of Theirs.
+	TunnelAddress netip.Addr `json:"tunnelAddress"`
 	// Control and Tunnel are the peer's last known addresses on the underlay.
 	Control netip.AddrPort `json:"control"`
 	Tunnel  netip.AddrPort `json:"tunnel"`
 	// Version is the peer's Rivulet version, KubeVersion that of its API server.
 	Version     string `json:"version,omitempty"`
 	KubeVersion string `json:"kubeVersion,omitempty"`
+}
+
+// Complete reports whether both sides have told each other their prefix, which
+// is all that a tunnel needs.
+func (r Record) Complete() bool {
+	return r.ID.Valid() && r.WireGuardKey != "" && r.Theirs.IsValid() && r.Remote.IsValid() && r.As.IsValid() && r.TunnelAddress.IsValid()
+}
+
+// Address is the peer's control address inside the tunnel as we see it. It
+// reports false while the record is not complete.
+func (r Record) Address() (netip.AddrPort, bool) {
+	if !r.Complete() {
+		return netip.AddrPort{}, false
+	}
+	addr, ok := Translate(r.TunnelAddress, r.Theirs, r.Remote)
+	return netip.AddrPortFrom(addr, r.Control.Port()), ok
 }
 
 // Store keeps records durably: when Put returns nil the record survives a
