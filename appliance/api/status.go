@@ -1,0 +1,42 @@
+// Package api is how the command line asks the supervisor: JSON over a unix
+// socket that only root may open. It reads what the subsystems report and
+// writes nothing.
+package api
+
+import (
+	"time"
+
+	"rivulet/appliance/host"
+	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/tunnel"
+	"rivulet/offload"
+)
+
+// Status is everything `rivulet status` shows.
+type Status struct {
+	Name        string    `json:"name"`
+	ID          peer.ID   `json:"id"`
+	Version     string    `json:"version"`
+	NodeAddress string    `json:"nodeAddress"`
+	Started     time.Time `json:"started"`
+	// Ready is true when pods can be scheduled at home and resolve names.
+	Ready bool `json:"ready"`
+	// Waiting says what Ready waits for.
+	Waiting string             `json:"waiting,omitempty"`
+	Stages  []lifecycle.Status `json:"stages"`
+	Host    host.Facts         `json:"host"`
+	// PIDs of supervisor, engine and tunnel, as seen in the device's PID namespace.
+	PIDs         map[string]int        `json:"pids"`
+	Peers        []peer.View           `json:"peers"`
+	Tunnel       *tunnel.Status        `json:"tunnel,omitempty"`
+	VirtualNodes []offload.VirtualNode `json:"virtualNodes"`
+	Pods         Pods                  `json:"pods"`
+}
+
+// Pods counts pods that are not finished.
+type Pods struct {
+	Home   int `json:"home"`   // ours, here
+	Away   int `json:"away"`   // ours, elsewhere
+	Guests int `json:"guests"` // of other clusters, here
+}

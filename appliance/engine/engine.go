@@ -1,0 +1,245 @@
+// Package engine runs the embedded k3s server as a child process: it writes the
+// files k3s reads, starts it, tells when the API answers, and stops it.
+//
+// It reads the host's facts and the bundle, and alone writes <state>/k3s-*
+// files, <state>/k3s/agent/etc/containerd/config-v3.toml.tmpl, <state>/k3s/agent/images
+// and <run>/bin. After a restart of the supervisor the engine is started anew
+// (the kernel ends it with the supervisor); pods outlive both, because each
+// hangs on its own shim. When the engine ends by itself, Run returns the last
+// thing it said, and the lifecycle manager starts it again.
+//
+// It knows flags, readiness and paths, and imports nothing of k3s.
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	lumberjack "github.com/natefinch/lumberjack"
+
+	"rivulet/appliance/host"
+)
+
+// Config is what the engine is started with.
+type Config struct {
+	// Executable is this program; Argv0 the name under which it is the k3s server.
+	Executable, Argv0 string
+	// StateDir and RunDir are Rivulet's own folders.
+	StateDir, RunDir string
+	// BundleBin is the folder of the unpacked helpers, PauseImage the image tar.
+	BundleBin, PauseImage string
+	NodeName              string
+	NodeIP                netip.Addr
+	PodCIDR, ServiceCIDR  netip.Prefix
+	ClusterDNS            netip.Addr
+	Facts                 host.Facts
+	// ReserveCPU and ReserveMemory (Kubernetes quantities) are kept from pods; empty is nothing.
+	ReserveCPU, ReserveMemory string
+	Log                       *slog.Logger
+}
+
+// The engine's own ports, all TCP on the node.
+const (
+	PortAPI     = 6443
+	portKubelet = 10250
+)
+
+// Engine is the child process and its files.
+type Engine struct{ cfg Config }
+
+// New returns an engine; nothing is started or written yet.
+func New(cfg Config) *Engine { return &Engine{cfg} }
+
+// DataDir is the folder k3s keeps everything in.
+func (e *Engine) DataDir() string { return filepath.Join(e.cfg.StateDir, "k3s") }
+
+// Kubeconfig is the path of the administrator's kubeconfig; k3s writes it.
+func (e *Engine) Kubeconfig() string { return Kubeconfig(e.cfg.StateDir) }
+
+// Kubeconfig is the path of the administrator's kubeconfig under a state folder.
+func Kubeconfig(stateDir string) string { return filepath.Join(stateDir, "kubeconfig") }
+
+// LogFile is where the engine's output goes.
+func (e *Engine) LogFile() string { return filepath.Join(e.cfg.StateDir, "log", "engine.log") }
+
+// PIDFile names the engine's process while it runs.
+func (e *Engine) PIDFile() string { return filepath.Join(e.cfg.RunDir, "engine.pid") }
+
+// stopGrace is how long k3s may take to end after SIGTERM.
+const stopGrace = 15 * time.Second
+
+// Run starts the engine and blocks until ctx ends (nil) or the engine does (an
+// error). ready is called each time the API begins to answer.
+func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready func()) error {
+	if err := e.prepare(); err != nil {
+		return err
+	}
+	if err := e.waitOld(ctx, waiting); err != nil {
+		return err
+	}
+	for _, port := range []int{PortAPI, portKubelet} {
+		if err := checkPort(port); err != nil {
+			return err
+		}
+	}
+	waiting("for the API server")
+	child, err := e.start()
+	if err != nil {
+		return err
+	}
+	defer os.Remove(e.PIDFile())
+
+	pctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		if WaitAPI(pctx, e.Kubeconfig()) == nil {
+			ready()
+		}
+	}()
+	select {
+	case err := <-child.done:
+		return fmt.Errorf("engine: ended by itself (%w): %s; the whole log is %s", err, child.tail.lastWords(), e.LogFile())
+	case <-ctx.Done():
+		child.stop(e.cfg.Log)
+		return nil
+	}
+}
+
+type child struct {
+	process *os.Process
+	done    chan error
+	tail    *tail
+}
+
+// start runs the child on a thread of its own that lives as long as the child:
+// the parent-death signal is tied to the thread that forked.
+func (e *Engine) start() (*child, error) {
+	if err := os.MkdirAll(filepath.Dir(e.LogFile()), 0o700); err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	c := &child{done: make(chan error, 1), tail: &tail{}}
+	logs := &lumberjack.Logger{Filename: e.LogFile(), MaxSize: 10, MaxBackups: 2}
+	cmd := exec.Command(e.cfg.Executable, e.Args()...)
+	cmd.Args[0] = e.cfg.Argv0
+	cmd.Dir = "/"
+	cmd.Env = e.environ()
+	out := io.MultiWriter(logs, c.tail)
+	cmd.Stdout, cmd.Stderr = out, out
+	// Own process group: Ctrl-C in a terminal reaches the supervisor only.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := cmd.Start(); err != nil {
+			started <- fmt.Errorf("engine: %w", err)
+			return
+		}
+		c.process = cmd.Process
+		started <- nil
+		c.done <- exitError(cmd.Wait())
+		logs.Close()
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	pid := strconv.Itoa(c.process.Pid)
+	if err := os.WriteFile(e.PIDFile(), []byte(pid+"\n"), 0o644); err != nil {
+		c.stop(e.cfg.Log)
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	e.cfg.Log.Info("engine started", "pid", c.process.Pid, "log", e.LogFile())
+	return c, nil
+}
+
+func exitError(err error) error {
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+func (c *child) stop(log *slog.Logger) {
+	c.process.Signal(syscall.SIGTERM)
+	select {
+	case <-c.done:
+	case <-time.After(stopGrace):
+		log.Warn("engine does not end; killing it", "pid", c.process.Pid)
+		c.process.Kill()
+		<-c.done
+	}
+}
+
+// environ is the environment of the engine and of all it starts: our tools and
+// helpers come first in PATH, and systemd's socket is the supervisor's alone.
+func (e *Engine) environ() []string {
+	path := strings.Join([]string{e.binDir(), e.cfg.BundleBin, os.Getenv("PATH")}, ":")
+	env := []string{"PATH=" + path}
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if name != "PATH" && name != "NOTIFY_SOCKET" && !strings.HasPrefix(name, "K3S_") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// waitOld waits for the engine of a supervisor that died: the kernel told it to
+// end, and it may still be at it.
+func (e *Engine) waitOld(ctx context.Context, waiting func(string, ...any)) error {
+	raw, err := os.ReadFile(e.PIDFile())
+	if err != nil {
+		return nil
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil || !e.isEngine(pid) {
+		return nil
+	}
+	waiting("for the engine of an earlier run (pid %d) to end", pid)
+	syscall.Kill(pid, syscall.SIGTERM)
+	deadline := time.Now().Add(stopGrace)
+	for e.isEngine(pid) {
+		if time.Now().After(deadline) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (e *Engine) isEngine(pid int) bool {
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return false
+	}
+	return bytes.Contains(cmdline, []byte(e.cfg.Argv0)) // k3s keeps its argv[0] when it rewrites its title
+}
+
+// checkPort tells who else has the port before k3s fails on it in its own words.
+func checkPort(port int) error {
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+	if err != nil {
+		return fmt.Errorf("engine: port %d/tcp is taken%s; stop that program (often another Kubernetes: k3s, microk8s, kubelet), it is tried again by itself",
+			port, host.Listener("tcp", port))
+	}
+	return l.Close()
+}

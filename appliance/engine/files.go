@@ -1,0 +1,154 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// cniConflist is what containerd is told of the pod network. Our flannel plugin
+// sets the pod MTU itself: flannel would take lo's 65536.
+const cniConflist = `{
+  "name": "cbr0",
+  "cniVersion": "1.0.0",
+  "plugins": [
+    {"type": "flannel", "mtu": 1500, "delegate": {"hairpinMode": true, "forceAddress": true, "isDefaultGateway": true}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+  ]
+}
+`
+
+// Without CAP_SYS_RESOURCE runc may not lower oom_score_adj, and no pod starts.
+const containerdNoSysResource = `version = 3
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+`
+
+// prepare writes everything k3s reads. It may be called again at any time.
+func (e *Engine) prepare() error {
+	etc := filepath.Join(e.DataDir(), "agent", "etc", "containerd")
+	images := filepath.Join(e.DataDir(), "agent", "images")
+	for _, dir := range []string{etc, images, e.binDir(), "/etc/rivulet"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("engine: %w; run as root and look at the disk", err)
+		}
+	}
+	if err := writeFile(e.cniConf(), cniConflist); err != nil {
+		return err
+	}
+	template := `{{ template "base" . }}` + "\n"
+	if !e.cfg.Facts.SysResource {
+		extra := filepath.Join(e.cfg.StateDir, "k3s-containerd.toml")
+		if err := writeFile(extra, containerdNoSysResource); err != nil {
+			return err
+		}
+		template = fmt.Sprintf("imports = [%q]\n", extra) + template
+	}
+	if err := writeFile(filepath.Join(etc, "config-v3.toml.tmpl"), template); err != nil {
+		return err
+	}
+	if err := e.linkTools(); err != nil {
+		return err
+	}
+	if err := keepNodePassword(filepath.Join(e.cfg.StateDir, "k3s-node")); err != nil {
+		return err
+	}
+	return copyIfChanged(e.cfg.PauseImage, filepath.Join(images, "rivulet-pause.tar"))
+}
+
+// linkTools makes containerd, kubectl, ctr and crictl callable by name: k3s
+// looks them up in PATH.
+func (e *Engine) linkTools() error {
+	for _, name := range []string{"containerd", "kubectl", "ctr", "crictl"} {
+		link := filepath.Join(e.binDir(), name)
+		if at, err := os.Readlink(link); err == nil && at == e.cfg.Executable {
+			continue
+		}
+		os.Remove(link)
+		if err := os.Symlink(e.cfg.Executable, link); err != nil {
+			return fmt.Errorf("engine: %w", err)
+		}
+	}
+	return nil
+}
+
+// keepNodePassword makes k3s keep the node's password with the rest of the
+// state. k3s has a fixed path for it under /etc; state without the password, or
+// the other way round, would be refused by the cluster. An existing folder is
+// left alone.
+func keepNodePassword(dir string) error {
+	const fixed = "/etc/rancher/node"
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	fi, err := os.Lstat(fixed)
+	if err == nil && fi.Mode()&fs.ModeSymlink == 0 {
+		return nil
+	}
+	if at, err := os.Readlink(fixed); err == nil && at == dir {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(fixed), 0o755); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	os.Remove(fixed)
+	if err := os.Symlink(dir, fixed); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	return nil
+}
+
+func writeFile(path, content string) error {
+	if old, err := os.ReadFile(path); err == nil && string(old) == content {
+		return nil
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+		return fmt.Errorf("engine: %w; look at the disk (space, read-only mount)", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	return nil
+}
+
+// copyIfChanged copies from to to unless sizes and times say it was done.
+func copyIfChanged(from, to string) error {
+	src, err := os.Stat(from)
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	if dst, err := os.Stat(to); err == nil && dst.Size() == src.Size() && dst.ModTime().Equal(src.ModTime()) {
+		return nil
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("engine: %w", err)
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	defer in.Close()
+	// Not a name k3s would import half written.
+	tmp := filepath.Join(filepath.Dir(filepath.Dir(to)), ".image.part")
+	out, err := os.Create(tmp)
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	if cerr := out.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Chtimes(tmp, src.ModTime(), src.ModTime())
+	}
+	if err == nil {
+		err = os.Rename(tmp, to)
+	}
+	if err != nil {
+		return fmt.Errorf("engine: %w; look at the disk (space, read-only mount)", err)
+	}
+	return nil
+}

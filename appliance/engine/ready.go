@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// pollAPI is how often a starting API server is asked; it has nothing to push yet.
+const pollAPI = 200 * time.Millisecond
+
+// WaitAPI blocks until the API server says that it is ready, or ctx ends.
+func WaitAPI(ctx context.Context, kubeconfig string) error {
+	for {
+		if cfg, err := RESTConfig(kubeconfig); err == nil && readyz(ctx, cfg) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pollAPI):
+		}
+	}
+}
+
+// RESTConfig reads the administrator's kubeconfig, with limits that suit
+// controllers on the same machine.
+func RESTConfig(kubeconfig string) (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	cfg.QPS, cfg.Burst = 200, 400
+	cfg.UserAgent = "rivulet"
+	return cfg, nil
+}
+
+func readyz(ctx context.Context, cfg *rest.Config) bool {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_, err = client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+	return err == nil
+}
+
+// WatchNode follows the node's Ready condition until ctx ends: report is called
+// with each change and what the node says of it.
+func WatchNode(ctx context.Context, client kubernetes.Interface, name string, report func(ready bool, message string)) error {
+	for ctx.Err() == nil {
+		w, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(),
+		})
+		if err != nil {
+			report(false, "the API server does not answer")
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		for ev := range w.ResultChan() {
+			if node, ok := ev.Object.(*corev1.Node); ok {
+				report(NodeReady(node))
+			}
+		}
+		w.Stop()
+	}
+	return nil
+}
+
+// NodeReady returns a node's Ready condition and its message.
+func NodeReady(node *corev1.Node) (ready bool, message string) {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue, c.Message
+		}
+	}
+	return false, "the kubelet has not reported yet"
+}

@@ -1,0 +1,38 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+)
+
+// EnsureNodeAddress puts the node's own address on lo, and a route for the
+// service network beside it: without a default route the kernel would refuse a
+// connection to a service before kube-proxy could redirect it.
+func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("host: lo: %w; run as root", err)
+	}
+	ip := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}}
+	if err := netlink.AddrReplace(lo, ip); err != nil {
+		return fmt.Errorf("host: %s on lo: %w", addr, err)
+	}
+	route := &netlink.Route{
+		LinkIndex: lo.Attrs().Index,
+		Dst:       &net.IPNet{IP: services.Addr().AsSlice(), Mask: net.CIDRMask(services.Bits(), 32)},
+		Src:       addr.AsSlice(),
+		Scope:     netlink.SCOPE_LINK,
+	}
+	if err := netlink.RouteReplace(route); err != nil && !errors.Is(err, syscall.EEXIST) {
+		return fmt.Errorf("host: route to %s: %w", services, err)
+	}
+	return nil
+}
