@@ -1,0 +1,37 @@
+// Command rivulet-cni is all CNI plugins of a device in one static binary: the
+// upstream ones and our own flannel. Which one it is, is told by the name it is
+// called by, so the bundle has one link for each.
+//
+// The upstream plugins are programs, not libraries. image/bundle/cnigen makes
+// packages out of them before the bundle is built; without the build tag
+// cni_upstream, as in a fresh clone, only flannel is there.
+//
+// It reads its configuration on standard input and writes nothing of its own;
+// failures are answered as the CNI specification says and reach the user as an
+// event of the pod.
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"rivulet/image/bundle/cni/flannel"
+)
+
+// plugins are the programs by name; upstream.go adds to it.
+var plugins = map[string]func(){"flannel": flannel.Main}
+
+func main() {
+	name := filepath.Base(os.Args[0])
+	run, ok := plugins[name]
+	if !ok {
+		known := strings.Join(slices.Sorted(maps.Keys(plugins)), ", ")
+		fmt.Fprintf(os.Stderr, "rivulet-cni: no plugin is called %q: link this file to one of these names: %s\n", name, known)
+		os.Exit(1)
+	}
+	run()
+}

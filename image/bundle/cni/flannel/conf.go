@@ -1,0 +1,112 @@
+package flannel
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// defaultMTU is what a pod gets when neither the configuration nor a plausible
+// lease says otherwise; smallestMTU is the least that IPv4 allows.
+const (
+	defaultMTU  = 1500
+	smallestMTU = 68
+)
+
+// conf is the network configuration as k3s or a user writes it.
+type conf struct {
+	types.NetConf
+	SubnetFile    string         `json:"subnetFile"`
+	StateDir      string         `json:"dataDir"`
+	MTU           int            `json:"mtu"`      // of the pods, bytes
+	Delegate      map[string]any `json:"delegate"` // goes to the delegated plugin as it is
+	RuntimeConfig map[string]any `json:"runtimeConfig,omitempty"`
+	// PrevResult shadows the parsed one: it is only passed on.
+	PrevResult json.RawMessage `json:"prevResult,omitempty"`
+}
+
+func parseConf(data []byte) (conf, error) {
+	c := conf{SubnetFile: "/run/flannel/subnet.env", StateDir: "/var/lib/cni/flannel"}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return conf{}, fmt.Errorf("flannel: network configuration: %w", err)
+	}
+	if c.Name == "" {
+		return conf{}, fmt.Errorf("flannel: the network configuration has no name")
+	}
+	return c, nil
+}
+
+// delegated is the configuration for the plugin that does the work, and its name.
+func (c conf) delegated(l lease) (data []byte, plugin string, err error) {
+	d := maps.Clone(c.Delegate)
+	if d == nil {
+		d = map[string]any{}
+	}
+	for _, ours := range []string{"name", "ipam", "cniVersion"} {
+		if _, set := d[ours]; set {
+			return nil, "", fmt.Errorf("flannel: delegate must not set %q: take it out of the network configuration", ours)
+		}
+	}
+	setDefault(d, "type", "bridge")
+	plugin, ok := d["type"].(string)
+	if !ok || plugin == "" {
+		return nil, "", fmt.Errorf("flannel: delegate.type is %v, want the name of a plugin", d["type"])
+	}
+	setDefault(d, "ipMasq", !l.ipMasq)
+	setDefault(d, "mtu", c.podMTU(l))
+	if plugin == "bridge" {
+		setDefault(d, "isGateway", true)
+	}
+	d["name"], d["cniVersion"], d["ipam"] = c.Name, c.CNIVersion, ipam(l)
+	if len(c.RuntimeConfig) > 0 {
+		d["runtimeConfig"] = c.RuntimeConfig
+	}
+	data, err = json.Marshal(d)
+	return data, plugin, err
+}
+
+func setDefault(d map[string]any, key string, value any) {
+	if _, set := d[key]; !set {
+		d[key] = value
+	}
+}
+
+// podMTU trusts the lease only where it is plausible for a pod: with the node
+// address on lo flannel writes lo's 65536.
+func (c conf) podMTU(l lease) int {
+	switch {
+	case c.MTU > 0:
+		return c.MTU
+	case l.mtu >= smallestMTU && l.mtu <= defaultMTU:
+		return l.mtu
+	}
+	return defaultMTU
+}
+
+func ipam(l lease) map[string]any {
+	var ranges [][]map[string]string
+	for _, s := range l.subnets {
+		ranges = append(ranges, []map[string]string{{"subnet": s.String()}})
+	}
+	routes := []map[string]string{}
+	for _, n := range l.networks {
+		routes = append(routes, map[string]string{"dst": n.String()})
+	}
+	return map[string]any{"type": "host-local", "ranges": ranges, "routes": routes}
+}
+
+// withPrevResult adds what ADD answered, which CHECK and DEL of a delegate want.
+func withPrevResult(delegated []byte, prev json.RawMessage) (data []byte, plugin string, err error) {
+	d := map[string]any{}
+	if err := json.Unmarshal(delegated, &d); err != nil {
+		return nil, "", fmt.Errorf("flannel: state: %w", err)
+	}
+	plugin, _ = d["type"].(string)
+	if len(prev) > 0 {
+		d["prevResult"] = prev
+	}
+	data, err = json.Marshal(d)
+	return data, plugin, err
+}

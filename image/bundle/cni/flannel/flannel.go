@@ -1,0 +1,115 @@
+// Package flannel is the CNI plugin "flannel": it turns the lease that flannel
+// wrote for this node into a configuration of the bridge and host-local plugins
+// and lets them do the work. k3s configures pods with it; upstream's own is a
+// module that cannot be had everywhere and takes the MTU from the lease, which
+// is the loopback device's when the node address is on lo.
+//
+// It reads the lease (/run/flannel/subnet.env) and alone writes one file for each
+// container, the delegated configuration (/var/lib/cni/flannel/<container>), so
+// that a container can be deleted when the lease has changed or is gone. It
+// keeps nothing else: a restart of anything is of no concern to it. While the
+// lease is missing pods stay in ContainerCreating with an event that says so.
+package flannel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/plugins/pkg/utils/buildversion"
+)
+
+// pluginNotAvailable is the code of the CNI specification for "cannot serve ADD now".
+const pluginNotAvailable uint = 50
+
+// Main is the plugin's main function.
+func Main() {
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, Status: status},
+		version.All, buildversion.BuildString("flannel"))
+}
+
+func add(args *skel.CmdArgs) error {
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	lease, err := readLease(conf.SubnetFile)
+	if err != nil {
+		return err
+	}
+	delegated, plugin, err := conf.delegated(lease)
+	if err != nil {
+		return err
+	}
+	// First the state, then the work: what is half done can be deleted.
+	if err := saveState(conf.StateDir, args.ContainerID, delegated); err != nil {
+		return err
+	}
+	result, err := invoke.DelegateAdd(context.Background(), plugin, delegated, nil)
+	if err != nil {
+		return fmt.Errorf("flannel: %s: %w", plugin, err)
+	}
+	return result.Print()
+}
+
+func check(args *skel.CmdArgs) error {
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	delegated, err := loadState(conf.StateDir, args.ContainerID)
+	if err != nil {
+		return fmt.Errorf("flannel: nothing is known of container %s: delete the pod: %w", args.ContainerID, err)
+	}
+	delegated, plugin, err := withPrevResult(delegated, conf.PrevResult)
+	if err != nil {
+		return err
+	}
+	return invoke.DelegateCheck(context.Background(), plugin, delegated, nil)
+}
+
+// del frees what add took. Without state the lease of today is as good a guess
+// as there is; without either there is nothing that could be left.
+func del(args *skel.CmdArgs) error {
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	delegated, err := loadState(conf.StateDir, args.ContainerID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		lease, err := readLease(conf.SubnetFile)
+		if err != nil {
+			return nil
+		}
+		if delegated, _, err = conf.delegated(lease); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	}
+	delegated, plugin, err := withPrevResult(delegated, conf.PrevResult)
+	if err != nil {
+		return err
+	}
+	if err := invoke.DelegateDel(context.Background(), plugin, delegated, nil); err != nil {
+		return fmt.Errorf("flannel: %s: %w", plugin, err)
+	}
+	return removeState(conf.StateDir, args.ContainerID)
+}
+
+func status(args *skel.CmdArgs) error {
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	if _, err := readLease(conf.SubnetFile); err != nil {
+		return types.NewError(pluginNotAvailable, "flannel has no lease for this node yet", err.Error())
+	}
+	return nil
+}
