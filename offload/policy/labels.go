@@ -1,4 +1,11 @@
 // Package policy knows which namespaces are offloaded, and how.
+//
+// It reads the labels of namespaces and writes the admission policy
+// rivulet-offload, by which the API server itself adds to a new pod of such a
+// namespace what the scheduler needs, and Warning events on namespaces whose
+// label is not understood. Nothing is kept across restarts: the labels are the
+// state. With Rivulet down the API server goes on by itself. A wrong label
+// counts as off, and the namespace's events say which values there are.
 package policy
 
 // Labels and annotations of Rivulet's offloading. Users write the first two on
@@ -24,6 +31,8 @@ const (
 	HomeUIDLabel            = "rivulet.dev/home-uid"
 	// ReflectedLabel marks an object kept equal to one of the same name at home.
 	ReflectedLabel = "rivulet.dev/reflected"
+	// ReflectAnnotation with the value off, written by users, keeps an object at home.
+	ReflectAnnotation = "rivulet.dev/reflect"
 )
 
 // When says when pods of a namespace go away from home.

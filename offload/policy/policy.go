@@ -1,0 +1,41 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Namespace says how one namespace is offloaded.
+type Namespace struct {
+	When When
+	// To is the name of the only target; empty stands for all.
+	To string
+}
+
+// Allows reports whether pods of the namespace may go to the named target.
+func (n Namespace) Allows(target string) bool {
+	return n.When != "" && n.When != Off && (n.To == "" || n.To == target)
+}
+
+var values = []string{string(Burst), string(Remote), string(Any), string(Off)}
+
+// Parse reads the labels of a namespace. It reports Off for one that is not
+// labelled, is off, or is going away, and an error that names the allowed values
+// for a label that has none of them.
+func Parse(ns *corev1.Namespace) (Namespace, error) {
+	value, labelled := ns.Labels[NamespaceLabel]
+	if !labelled || ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
+		return Namespace{When: Off}, nil
+	}
+	if !slices.Contains(values, value) {
+		return Namespace{When: Off}, fmt.Errorf("label %s=%q is not understood and counts as off; use one of %s",
+			NamespaceLabel, value, strings.Join(values, ", "))
+	}
+	if When(value) == Off {
+		return Namespace{When: Off}, nil
+	}
+	return Namespace{When: When(value), To: ns.Labels[NamespaceToLabel]}, nil
+}

@@ -1,0 +1,173 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+)
+
+// Watcher follows the labels of namespaces. Its methods may be called
+// concurrently, and before Run.
+type Watcher struct {
+	client kubernetes.Interface
+	log    *slog.Logger
+	synced chan struct{}
+
+	mu          sync.Mutex
+	namespaces  map[string]Namespace // only those that are offloaded
+	refused     map[string]string    // namespace to the bad value last warned of
+	subscribers map[chan struct{}]struct{}
+}
+
+// New returns a Watcher that knows nothing until Run.
+func New(client kubernetes.Interface, log *slog.Logger) *Watcher {
+	return &Watcher{
+		client: client, log: log, synced: make(chan struct{}),
+		namespaces: map[string]Namespace{}, refused: map[string]string{}, subscribers: map[chan struct{}]struct{}{},
+	}
+}
+
+// Run follows the API server until ctx ends; it may be called once.
+func (w *Watcher) Run(ctx context.Context) error {
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: w.client.CoreV1().Events("")})
+	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"})
+
+	factory := informers.NewSharedInformerFactoryWithOptions(w.client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = NamespaceLabel }),
+		informers.WithTransform(trim))
+	informer := factory.Core().V1().Namespaces().Informer()
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { w.seen(o.(*corev1.Namespace), recorder) },
+		UpdateFunc: func(_, o any) { w.seen(o.(*corev1.Namespace), recorder) },
+		DeleteFunc: func(o any) {
+			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+				w.set(key, Namespace{When: Off}, "")
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("policy: watch namespaces: %w", err)
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		close(w.synced)
+		w.notify()
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// WaitSynced waits until every namespace was seen once; false if ctx ended before.
+func (w *Watcher) WaitSynced(ctx context.Context) bool {
+	select {
+	case <-w.synced:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Namespaces returns the offloaded namespaces. Those that are off, badly
+// labelled or going away are not in it.
+func (w *Watcher) Namespaces() map[string]Namespace {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.namespaces)
+}
+
+// Get returns how the namespace is offloaded, false if it is not.
+func (w *Watcher) Get(name string) (Namespace, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ns, ok := w.namespaces[name]
+	return ns, ok
+}
+
+// Changed returns a channel that gets a value after Namespaces changed, several
+// changes as one, and the function that ends the subscription.
+func (w *Watcher) Changed() (<-chan struct{}, func()) {
+	c := make(chan struct{}, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.subscribers[c] = struct{}{}
+	return c, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.subscribers, c)
+	}
+}
+
+func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
+	now, err := Parse(ns)
+	bad := ""
+	if err != nil {
+		bad = ns.Labels[NamespaceLabel]
+	}
+	if warned := w.set(ns.Name, now, bad); err != nil && !warned {
+		w.log.Warn("namespace label is not understood", "namespace", ns.Name, "error", err)
+		// Recorded inside the namespace, where its users look.
+		recorder.Event(&corev1.ObjectReference{Kind: "Namespace", APIVersion: "v1", Name: ns.Name, Namespace: ns.Name, UID: ns.UID},
+			corev1.EventTypeWarning, "InvalidOffload", err.Error())
+	}
+}
+
+// set records the state of one namespace and reports whether the bad value is
+// the one that was warned of before.
+func (w *Watcher) set(name string, now Namespace, bad string) (warned bool) {
+	w.mu.Lock()
+	before, had := w.namespaces[name]
+	warned = bad != "" && w.refused[name] == bad
+	if bad == "" {
+		delete(w.refused, name)
+	} else {
+		w.refused[name] = bad
+	}
+	if now.When == Off {
+		delete(w.namespaces, name)
+	} else {
+		w.namespaces[name] = now
+	}
+	changed := had != (now.When != Off) || had && before != now
+	w.mu.Unlock()
+	if changed {
+		w.notify()
+	}
+	return warned
+}
+
+func (w *Watcher) notify() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.subscribers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// trim keeps of a namespace what Parse reads.
+func trim(o any) (any, error) {
+	ns, ok := o.(*corev1.Namespace)
+	if !ok {
+		return o, nil
+	}
+	return &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: ns.Name, UID: ns.UID, ResourceVersion: ns.ResourceVersion, Labels: ns.Labels, DeletionTimestamp: ns.DeletionTimestamp},
+		Status:     corev1.NamespaceStatus{Phase: ns.Status.Phase},
+	}, nil
+}
