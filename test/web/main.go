@@ -1,0 +1,89 @@
+// Command web is the small web application of the demo and the end-to-end
+// tests. It is never shipped.
+//
+//	web                  serve: who answered, from where, asked by whom
+//	web get [-n N] URL   ask N times, print who answered how often, as JSON
+//	web echo             repeat each line of standard input until it ends
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+)
+
+// Answer is what the server says.
+type Answer struct {
+	Pod    string `json:"pod"`
+	Client string `json:"client"` // the address the request came from, as this pod sees it
+}
+
+func main() {
+	var err error
+	switch arg := append(os.Args[1:], "serve")[0]; arg {
+	case "serve":
+		err = serve()
+	case "get":
+		err = get(os.Args[2:])
+	case "echo":
+		for s := bufio.NewScanner(os.Stdin); s.Scan(); {
+			fmt.Println("echo " + s.Text())
+		}
+	default:
+		err = fmt.Errorf("unknown command %q; use serve, get or echo", arg)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "web: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func serve() error {
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		client, _, _ := net.SplitHostPort(r.RemoteAddr)
+		fmt.Printf("%s answered %s to %s\n", name, r.URL.Path, client)
+		json.NewEncoder(w).Encode(Answer{Pod: name, Client: client})
+	})
+	fmt.Printf("%s serves on :8080\n", name)
+	return http.ListenAndServe(":8080", nil)
+}
+
+func get(args []string) error {
+	fs := flag.NewFlagSet("get", flag.ExitOnError)
+	n := fs.Int("n", 1, "how often")
+	fs.Parse(args)
+	if fs.NArg() != 1 {
+		return errors.New("get takes one URL")
+	}
+	// A connection each, so that a Service balances over all its endpoints.
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	count := map[string]int{}
+	for range *n {
+		resp, err := client.Get(fs.Arg(0))
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			return err
+		}
+		var a Answer
+		if err := json.Unmarshal(body, &a); err != nil {
+			return fmt.Errorf("%w in %q", err, body)
+		}
+		count[a.Pod]++
+	}
+	return json.NewEncoder(os.Stdout).Encode(count)
+}
