@@ -1,0 +1,11 @@
+//go:build bundle && linux
+
+package bundle
+
+import _ "embed"
+
+//go:embed bundle_linux_arm64.tar.zst
+var packed []byte
+
+//go:embed bundle_linux_arm64.json
+var packedInfo []byte

@@ -1,0 +1,5 @@
+//go:build !bundle
+
+package bundle
+
+var packed, packedInfo []byte

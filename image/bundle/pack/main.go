@@ -1,0 +1,146 @@
+// Command pack builds the bundle that is embedded into rivulet. It reads the
+// helpers that the Makefile built into a folder and writes the packed bundle and
+// what is known of it, the same bytes for the same input.
+//
+//	go run ./image/bundle/pack -arch arm64 -in _build/bundle/linux_arm64 -out image/bundle/bundle_linux_arm64
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+
+	"rivulet/image/bundle"
+)
+
+// programs are the binaries of a bundle; plugins are links to the binary cni.
+var (
+	programs = []string{"cni", "containerd-shim-runc-v2", "rivulet-tunnel", "runc"}
+	plugins  = []string{"bandwidth", "bridge", "flannel", "host-local", "loopback", "portmap"}
+)
+
+func main() {
+	arch := flag.String("arch", "", "GOARCH of the helpers")
+	in := flag.String("in", "", "folder with the helpers")
+	out := flag.String("out", "", "output path without extension")
+	flag.Parse()
+	if err := run(*arch, *in, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "pack:", err)
+		os.Exit(1)
+	}
+}
+
+func run(arch, in, out string) error {
+	entries, err := collect(arch, in)
+	if err != nil {
+		return err
+	}
+	packed, err := pack(entries)
+	if err != nil {
+		return err
+	}
+	info := bundle.Info{SHA256: sum(packed)}
+	if info.Versions, err = versions(in); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(info, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(out+".json", append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	if err := os.WriteFile(out+".tar.zst", packed, 0o644); err != nil {
+		return err
+	}
+	plain := 0
+	for _, e := range entries {
+		plain += len(e.content)
+	}
+	fmt.Printf("bundle %s: %.1f MB packed, %.1f MB unpacked\n", info.SHA256[:12], float64(len(packed))/1e6, float64(plain)/1e6)
+	return nil
+}
+
+type entry struct {
+	bundle.File
+	content []byte
+}
+
+func collect(arch, in string) ([]entry, error) {
+	var all []entry
+	for _, name := range programs {
+		content, err := os.ReadFile(filepath.Join(in, name))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, file("bin/"+name, 0o755, content))
+	}
+	for _, name := range plugins {
+		all = append(all, entry{File: bundle.File{Name: "bin/" + name, Mode: os.ModeSymlink | 0o777, Link: "cni"}})
+	}
+	program, err := os.ReadFile(filepath.Join(in, "pause"))
+	if err != nil {
+		return nil, err
+	}
+	image, err := pauseImage(arch, program)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, file("images/pause.tar", 0o644, image))
+
+	var m bundle.Manifest
+	for _, e := range all {
+		m.Files = append(m.Files, e.File)
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return append(all, file("manifest.json", 0o644, text)), nil
+}
+
+func file(name string, mode os.FileMode, content []byte) entry {
+	return entry{bundle.File{Name: name, Mode: mode, Size: int64(len(content)), SHA256: sum(content)}, content}
+}
+
+func sum(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:])
+}
+
+// pack makes the archive. Nothing of the machine or the hour goes into it.
+func pack(entries []entry) ([]byte, error) {
+	var out bytes.Buffer
+	compressed, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
+	if err != nil {
+		return nil, err
+	}
+	archive := tar.NewWriter(compressed)
+	for _, e := range entries {
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: e.Name, Mode: int64(e.Mode.Perm()), Size: e.Size}
+		if e.Link != "" {
+			h.Typeflag, h.Linkname = tar.TypeSymlink, e.Link
+		}
+		if err := archive.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := archive.Write(e.content); err != nil {
+			return nil, err
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return nil, err
+	}
+	if err := compressed.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
