@@ -1,0 +1,95 @@
+package mdns
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/grandcat/zeroconf"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/netmon"
+)
+
+// Announce announces on every LAN there is, and anew when the LANs change.
+func (s *Source) Announce(ctx context.Context, a discovery.Announcement) error {
+	changed, stop := s.lans.Changed()
+	defer stop()
+	for ctx.Err() == nil {
+		if lans := s.lans.LANs(); len(lans) > 0 {
+			if err := s.announceOn(ctx, a, lans, changed); err != nil {
+				s.log.Warn("cannot announce this cluster on the LAN, trying again", "err", err)
+				wait(ctx, changed, 5*time.Second)
+			}
+			continue
+		}
+		wait(ctx, changed, 0)
+	}
+	return nil
+}
+
+// announceOn returns when ctx ends or the LANs have changed, after a goodbye. If
+// it is called again at once, those who heard the goodbye forget it.
+func (s *Source) announceOn(ctx context.Context, a discovery.Announcement, lans netmon.LANs, changed <-chan struct{}) error {
+	// Without addresses given, zeroconf answers with those that the interface has at
+	// that moment. The host name is the ID: two devices may both be "raspberrypi".
+	server, err := zeroconf.RegisterProxy(string(a.ID), service, domain, int(a.Port), string(a.ID)+"."+domain, nil, text(a), interfaces(lans))
+	if err != nil {
+		return err
+	}
+	defer server.Shutdown()
+	mouth, err := open(lans)
+	if err != nil {
+		return err
+	}
+	defer mouth.close()
+	mouth.deaf()
+	for n := 0; ; n++ {
+		for _, lan := range lans {
+			if err := mouth.send(announcement(a, lan), lan); err != nil {
+				s.log.Debug("announcement not sent", "err", err)
+			}
+		}
+		if wait(ctx, changed, s.heartbeat(n)) {
+			return nil
+		}
+	}
+}
+
+// heartbeat is the delay after the nth announcement.
+func (s *Source) heartbeat(n int) time.Duration {
+	if n < len(s.timing.Again) {
+		return s.timing.Again[n]
+	}
+	return jitter(s.timing.Heartbeat)
+}
+
+// jitter keeps devices that were switched on together from speaking together.
+func jitter(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4+1) }
+
+// wait returns true if ctx ended or the LANs changed within d; 0 is for ever.
+func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
+	var due <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-ctx.Done():
+		return true
+	case <-changed:
+		return true
+	case <-due:
+		return false
+	}
+}
+
+func interfaces(lans netmon.LANs) []net.Interface {
+	var out []net.Interface
+	for _, lan := range lans {
+		out = append(out, lan.Net())
+	}
+	return out
+}

@@ -1,0 +1,75 @@
+// Package mdns is the discovery source for the LAN: multicast DNS service
+// discovery, service _rivulet._tcp, the cluster's ID as instance name.
+//
+// github.com/grandcat/zeroconf announces, answers, asks and says goodbye. What it
+// lacks is here: an ear of our own on the multicast group (it reports an entry
+// once and never again, and swallows goodbyes), a cache that expires, and
+// heartbeats, so that steady traffic is one packet per device and 40 s in place of
+// everybody asking everybody.
+//
+// It reads the LAN interfaces from netmon and what arrives by multicast; it writes
+// nothing. After a restart it asks anew and knows the LAN again within a second.
+// A network that blocks multicast looks like an empty one: the user sees no
+// discovered peers, and known peers still work.
+package mdns
+
+import (
+	"log/slog"
+	"time"
+
+	"rivulet/fabric/netmon"
+)
+
+const (
+	service = "_rivulet._tcp"
+	domain  = "local."
+	// serviceName is the DNS name whose PTR records name the instances.
+	serviceName = service + "." + domain
+)
+
+// Timing is how often multicast is used. Tests shorten it.
+type Timing struct {
+	// Heartbeat is how often a device announces itself when nothing changes.
+	Heartbeat time.Duration
+	// Again are the delays after a change at which the announcement is repeated:
+	// multicast gets lost on radio.
+	Again []time.Duration
+	// Expire is how long an entry lives without a sign of life. When a quarter of
+	// it is left, the device is asked for once more.
+	Expire time.Duration
+	// Goodbye is how long a goodbye waits for the device to speak again: one that
+	// changes says goodbye as well.
+	Goodbye time.Duration
+	// Ask are the delays after start and after a change of the interfaces at which everybody is asked.
+	Ask []time.Duration
+	// AskAgain is how often everybody is asked after that, if nobody else has.
+	AskAgain time.Duration
+	// Window is how long zeroconf listens for answers to one question.
+	Window time.Duration
+}
+
+// DefaultTiming keeps 30 devices below one packet a second.
+var DefaultTiming = Timing{
+	Heartbeat: 40 * time.Second,
+	Again:     []time.Duration{3 * time.Second, 10 * time.Second, 25 * time.Second},
+	Expire:    130 * time.Second,
+	Goodbye:   1500 * time.Millisecond,
+	Ask:       []time.Duration{0, time.Second, 4 * time.Second},
+	AskAgain:  30 * time.Minute,
+	Window:    1500 * time.Millisecond,
+}
+
+// Source is the mDNS source.
+type Source struct {
+	lans   *netmon.Monitor
+	timing Timing
+	log    *slog.Logger
+}
+
+// New returns a source on the LANs of the monitor, which the caller runs.
+func New(lans *netmon.Monitor, timing Timing, log *slog.Logger) *Source {
+	return &Source{lans: lans, timing: timing, log: log}
+}
+
+// Name returns "mdns".
+func (s *Source) Name() string { return "mdns" }

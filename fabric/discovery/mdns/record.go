@@ -1,0 +1,182 @@
+package mdns
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/netmon"
+	"rivulet/fabric/peer"
+)
+
+// txtVersion is the first TXT string of ours; a device that announces another
+// version is still told, and refused by the exchange with a reason.
+const txtVersion = "v=1"
+
+func text(a discovery.Announcement) []string {
+	out := []string{txtVersion, "id=" + string(a.ID), "name=" + a.Name, "port=" + strconv.Itoa(int(a.Port))}
+	for k, v := range a.TXT {
+		out = append(out, k+"="+v)
+	}
+	slices.Sort(out[4:])
+	return out
+}
+
+// announcement is the unsolicited response that serves as heartbeat, with the
+// addresses of the one interface that it is sent on.
+func announcement(a discovery.Announcement, lan netmon.Interface) *dns.Msg {
+	instance, host := string(a.ID)+"."+serviceName, string(a.ID)+"."+domain
+	header := func(name string, kind, class uint16) dns.RR_Header {
+		return dns.RR_Header{Name: name, Rrtype: kind, Class: class, Ttl: 120}
+	}
+	const flush = dns.ClassINET | 1<<15 // RFC 6762, 10.2
+	m := &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Authoritative: true}, Compress: true}
+	m.Answer = []dns.RR{
+		&dns.PTR{Hdr: header(serviceName, dns.TypePTR, dns.ClassINET), Ptr: instance},
+		&dns.SRV{Hdr: header(instance, dns.TypeSRV, flush), Port: a.Port, Target: host},
+		&dns.TXT{Hdr: header(instance, dns.TypeTXT, flush), Txt: text(a)},
+	}
+	for _, p := range lan.Addrs {
+		if ip := p.Addr(); ip.Is4() {
+			m.Answer = append(m.Answer, &dns.A{Hdr: header(host, dns.TypeA, flush), A: ip.AsSlice()})
+		} else {
+			m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(host, dns.TypeAAAA, flush), AAAA: ip.AsSlice()})
+		}
+	}
+	return m
+}
+
+// sighting is what one packet says of one instance.
+type sighting struct {
+	id      peer.ID
+	goodbye bool
+	port    uint16
+	txt     map[string]string
+	addrs   []netip.Addr
+}
+
+// sightings reads a packet. Probes, announcements and answers count alike: all say
+// that the instance is there. A sighting without port or without text is no news
+// but still a sign of life.
+func sightings(m *dns.Msg) []sighting {
+	byID := map[peer.ID]*sighting{}
+	hosts := map[string][]netip.Addr{}
+	targets := map[peer.ID]string{}
+	of := func(instance string) *sighting {
+		id, ok := strings.CutSuffix(strings.ToLower(instance), "."+serviceName)
+		if !ok || !peer.ID(id).Valid() {
+			return nil
+		}
+		if byID[peer.ID(id)] == nil {
+			byID[peer.ID(id)] = &sighting{id: peer.ID(id)}
+		}
+		return byID[peer.ID(id)]
+	}
+	for _, rr := range slices.Concat(m.Answer, m.Ns, m.Extra) {
+		switch rr := rr.(type) {
+		case *dns.PTR:
+			if strings.EqualFold(rr.Hdr.Name, serviceName) {
+				if s := of(rr.Ptr); s != nil && rr.Hdr.Ttl == 0 {
+					s.goodbye = true
+				}
+			}
+		case *dns.SRV:
+			if s := of(rr.Hdr.Name); s != nil {
+				s.port, targets[s.id] = rr.Port, strings.ToLower(rr.Target)
+				s.goodbye = s.goodbye || rr.Hdr.Ttl == 0
+			}
+		case *dns.TXT:
+			if s := of(rr.Hdr.Name); s != nil {
+				s.txt = parseText(rr.Txt)
+			}
+		case *dns.A:
+			if ip, ok := netip.AddrFromSlice(rr.A.To4()); ok {
+				hosts[strings.ToLower(rr.Hdr.Name)] = append(hosts[strings.ToLower(rr.Hdr.Name)], ip)
+			}
+		case *dns.AAAA:
+			if ip, ok := netip.AddrFromSlice(rr.AAAA); ok {
+				hosts[strings.ToLower(rr.Hdr.Name)] = append(hosts[strings.ToLower(rr.Hdr.Name)], ip.Unmap())
+			}
+		}
+	}
+	var out []sighting
+	for id, s := range byID {
+		s.addrs = hosts[targets[id]]
+		out = append(out, *s)
+	}
+	return out
+}
+
+func parseText(txt []string) map[string]string {
+	out := map[string]string{}
+	for _, s := range txt[:min(len(txt), 32)] {
+		if k, v, ok := strings.Cut(s, "="); ok {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// asks reports whether the packet asks for everybody.
+func asks(m *dns.Msg) bool {
+	return !m.Response && slices.ContainsFunc(m.Question, func(q dns.Question) bool {
+		return q.Qtype == dns.TypePTR && strings.EqualFold(q.Name, serviceName)
+	})
+}
+
+// entry makes a full sighting, heard on a LAN from an address, fit to be told.
+func entry(s sighting, lan netmon.Interface, from netip.Addr) discovery.Entry {
+	addrs := s.addrs
+	if len(addrs) == 0 { // a probe names no address, but it came from one
+		addrs = []netip.Addr{from}
+	}
+	e := discovery.Entry{Key: string(s.id), ID: s.id, Name: s.txt["name"], Interface: lan.Name, TXT: map[string]string{}}
+	for k, v := range s.txt {
+		if k != "v" && k != "id" && k != "name" && k != "port" {
+			e.TXT[k] = v
+		}
+	}
+	// Announcements and zeroconf's answers differ in whether they name a link-local
+	// address beside others; it is of use only where it is the only one.
+	routable := slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !linkLocal6(a) })
+	for _, a := range addrs {
+		if linkLocal6(a) {
+			if routable {
+				continue
+			}
+			a = a.WithZone(lan.Name)
+		}
+		if p := netip.AddrPortFrom(a, s.port); !slices.Contains(e.Addrs, p) {
+			e.Addrs = append(e.Addrs, p)
+		}
+	}
+	slices.SortFunc(e.Addrs, func(a, b netip.AddrPort) int { return rank(lan, a.Addr(), b.Addr()) })
+	return e
+}
+
+func linkLocal6(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
+
+// rank puts first what is on the link and IPv4, link-local last.
+func rank(lan netmon.Interface, a, b netip.Addr) int {
+	score := func(ip netip.Addr) int {
+		n := 0
+		if !(netmon.LANs{lan}).OnLink(ip) {
+			n += 4
+		}
+		if ip.IsLinkLocalUnicast() {
+			n += 2
+		}
+		if ip.Is6() {
+			n++
+		}
+		return n
+	}
+	if d := score(a) - score(b); d != 0 {
+		return d
+	}
+	return a.Compare(b)
+}

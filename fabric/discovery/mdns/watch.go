@@ -1,0 +1,136 @@
+package mdns
+
+import (
+	"context"
+	"time"
+
+	"github.com/grandcat/zeroconf"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/netmon"
+	"rivulet/fabric/peer"
+)
+
+// Watch tells what is on the LANs.
+func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
+	changed, stop := s.lans.Changed()
+	defer stop()
+	c := &cache{timing: s.timing, entries: map[key]*cached{}, tell: tell}
+	for ctx.Err() == nil {
+		lans := s.lans.LANs()
+		c.keep(lans)
+		if len(lans) == 0 {
+			wait(ctx, changed, 0)
+			continue
+		}
+		if err := s.watchOn(ctx, c, lans, changed); err != nil {
+			s.log.Warn("cannot listen for other clusters on the LAN, trying again", "err", err)
+			wait(ctx, changed, 5*time.Second)
+		}
+	}
+	return nil
+}
+
+// watchOn returns when ctx ends or the LANs have changed.
+func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, changed <-chan struct{}) error {
+	e, err := open(lans)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	packets := make(chan packet, 64)
+	e.listen(ctx, packets)
+
+	asked := time.Time{} // when anybody last asked for everybody
+	lookups := map[peer.ID]time.Time{}
+	askings := 0
+	ask, tick := time.NewTimer(0), time.NewTimer(s.timing.Expire)
+	defer ask.Stop()
+	defer tick.Stop()
+	if len(s.timing.Ask) > 0 {
+		ask.Reset(s.timing.Ask[0])
+	}
+	for {
+		var now time.Time
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			return nil
+		case <-ask.C:
+			now = time.Now()
+			if askings++; askings < len(s.timing.Ask) {
+				ask.Reset(s.timing.Ask[askings])
+			} else {
+				ask.Reset(jitter(s.timing.AskAgain))
+			}
+			if askings <= len(s.timing.Ask) || now.Sub(asked) > s.timing.AskAgain/2 {
+				asked = now
+				s.ask(ctx, lans, "")
+			}
+		case <-tick.C:
+			now = time.Now()
+		case p := <-packets:
+			now = time.Now()
+			lan, ok := lans.ByIndex(p.lan)
+			if !ok || !(netmon.LANs{lan}).OnLink(p.from) {
+				continue // another interface, ourselves, or from behind a router
+			}
+			if asks(p.msg) {
+				asked = now
+			}
+			for _, seen := range sightings(p.msg) {
+				if c.see(now, seen, lan, p.from) && now.Sub(lookups[seen.id]) > 3*s.timing.Window {
+					lookups[seen.id] = now
+					s.ask(ctx, lans, seen.id)
+				}
+			}
+		}
+		dying, next := c.tick(now)
+		for _, id := range dying {
+			s.ask(ctx, lans, id)
+		}
+		for id, at := range lookups {
+			if now.Sub(at) > s.timing.Expire {
+				delete(lookups, id)
+			}
+		}
+		if !next.IsZero() {
+			tick.Reset(max(next.Sub(now), 10*time.Millisecond))
+		}
+	}
+}
+
+// ask lets zeroconf ask for one device, or for everybody if id is empty. The
+// answers are multicast: the ear hears them too, and knows which interface they
+// came by, so what zeroconf makes of them is not used.
+func (s *Source) ask(ctx context.Context, lans netmon.LANs, id peer.ID) {
+	family := zeroconf.IPType(zeroconf.IPv4)
+	for _, lan := range lans {
+		if !has4(lan) {
+			family = zeroconf.IPv4AndIPv6
+		}
+	}
+	r, err := zeroconf.NewResolver(zeroconf.SelectIfaces(interfaces(lans)), zeroconf.SelectIPTraffic(family))
+	if err != nil {
+		s.log.Debug("cannot ask the LAN", "err", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timing.Window)
+	entries := make(chan *zeroconf.ServiceEntry)
+	if id == "" {
+		err = r.Browse(ctx, service, domain, entries)
+	} else {
+		err = r.Lookup(ctx, string(id), service, domain, entries)
+	}
+	if err != nil {
+		s.log.Debug("cannot ask the LAN", "err", err)
+	}
+	go func() {
+		defer cancel()
+		for range entries { // closed when the window is over
+		}
+	}()
+}

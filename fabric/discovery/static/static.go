@@ -1,0 +1,76 @@
+// Package static is the discovery source for addresses that the user wrote down.
+// It reads the list it was given and writes nothing. Whether somebody is at an
+// address shows only when it is tried: entries have no ID and do not expire.
+package static
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"rivulet/fabric/discovery"
+)
+
+// Source is a list of control addresses that can be replaced at any time.
+type Source struct {
+	mu    sync.Mutex
+	addrs []netip.AddrPort
+	set   chan struct{} // closed when addrs is replaced
+}
+
+// New returns a source of the addresses.
+func New(addrs ...netip.AddrPort) *Source {
+	return &Source{addrs: addrs, set: make(chan struct{})}
+}
+
+// Set replaces the list.
+func (s *Source) Set(addrs ...netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addrs = addrs
+	close(s.set)
+	s.set = make(chan struct{})
+}
+
+// Name returns "static".
+func (s *Source) Name() string { return "static" }
+
+// Announce has nobody to tell and waits.
+func (s *Source) Announce(ctx context.Context, _ discovery.Announcement) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Watch tells one entry per address. A new port of an address that was there is a change.
+func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
+	told := map[string]discovery.Entry{}
+	for {
+		s.mu.Lock()
+		addrs, set := s.addrs, s.set
+		s.mu.Unlock()
+		now := map[string]discovery.Entry{}
+		for _, a := range addrs {
+			key := a.Addr().String()
+			e := now[key]
+			now[key] = discovery.Entry{Key: key, Addrs: append(e.Addrs, a)}
+		}
+		for key, e := range told {
+			if _, ok := now[key]; !ok {
+				tell(discovery.Event{Kind: discovery.Removed, Entry: e})
+			}
+		}
+		for key, e := range now {
+			if old, ok := told[key]; !ok {
+				tell(discovery.Event{Kind: discovery.Added, Entry: e})
+			} else if !old.Equal(e) {
+				tell(discovery.Event{Kind: discovery.Changed, Entry: e})
+			}
+		}
+		told = now
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-set:
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package netmon
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Interface is one interface that leads to a LAN.
+type Interface struct {
+	Index int
+	Name  string
+	MTU   int
+	// Addrs are the interface's own addresses with the prefix that is on its link.
+	Addrs []netip.Prefix
+}
+
+// Has reports whether addr is one of the interface's own addresses.
+func (i Interface) Has(addr netip.Addr) bool {
+	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr.WithZone("") })
+}
+
+// Net returns the interface as the net package knows it.
+func (i Interface) Net() net.Interface {
+	return net.Interface{Index: i.Index, Name: i.Name, MTU: i.MTU, Flags: net.FlagUp | net.FlagMulticast}
+}
+
+func (i Interface) equal(o Interface) bool {
+	return i.Index == o.Index && i.Name == o.Name && i.MTU == o.MTU && slices.Equal(i.Addrs, o.Addrs)
+}
+
+// notLAN are the names of interfaces that containers, bridges for containers
+// and tunnels make. None of them leads to a cable or a radio.
+var notLAN = []string{
+	"lo", "cni", "veth", "flannel", "riv", "docker", "br-", "wg", "tun", "tap", "kube-", "cali", "cilium", "lxc", "virbr", "vnet", "tailscale", "zt",
+}
+
+// isLAN decides by name and flags. A point-to-point device is a tunnel or a
+// modem, whatever its name: no other cluster is on its link.
+func isLAN(name string, flags net.Flags) bool {
+	const want = net.FlagUp | net.FlagMulticast | net.FlagRunning
+	if flags&want != want || flags&(net.FlagLoopback|net.FlagPointToPoint) != 0 {
+		return false
+	}
+	return !slices.ContainsFunc(notLAN, func(prefix string) bool {
+		return name == prefix || (prefix != "lo" && strings.HasPrefix(name, prefix))
+	})
+}
+
+// LANs is a set of LAN interfaces at one moment.
+type LANs []Interface
+
+// Own reports whether addr is this device's own on a LAN.
+func (l LANs) Own(addr netip.Addr) bool {
+	return slices.ContainsFunc(l, func(i Interface) bool { return i.Has(addr.Unmap()) })
+}
+
+// OnLink reports whether addr belongs to another machine on a LAN that this
+// device is connected to itself, with no router between them.
+func (l LANs) OnLink(addr netip.Addr) bool {
+	zone, addr := addr.Zone(), addr.Unmap().WithZone("")
+	if !addr.IsValid() || addr.IsLoopback() || addr.IsMulticast() || addr.IsUnspecified() || l.Own(addr) {
+		return false
+	}
+	for _, i := range l {
+		if addr.Is6() && addr.IsLinkLocalUnicast() {
+			if zone == i.Name {
+				return true
+			}
+			continue
+		}
+		for _, p := range i.Addrs {
+			if p.Contains(addr) && !p.IsSingleIP() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// MTU returns the smallest MTU of the LANs, or 1500 if there are none.
+func (l LANs) MTU() int {
+	mtu := 1500
+	for n, i := range l {
+		if n == 0 || i.MTU < mtu {
+			mtu = i.MTU
+		}
+	}
+	return mtu
+}
+
+// Prefixes returns what is on the links.
+func (l LANs) Prefixes() []netip.Prefix {
+	var out []netip.Prefix
+	for _, i := range l {
+		for _, p := range i.Addrs {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+// ByIndex returns the interface with the kernel's index.
+func (l LANs) ByIndex(index int) (Interface, bool) {
+	for _, i := range l {
+		if i.Index == index {
+			return i, true
+		}
+	}
+	return Interface{}, false
+}

@@ -1,0 +1,191 @@
+// Package netmon knows which of the device's interfaces lead to a LAN, and says
+// when that changes.
+//
+// It reads the kernel's links and addresses over netlink, as events: nothing is
+// polled. It writes nothing. After a restart it reads everything anew. If the
+// kernel cannot be asked, it reports no LAN, logs why and tries again; the user
+// sees no peers being discovered while known peers go on working.
+package netmon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// settle is how long the monitor waits after an event for those that follow it:
+// one cable makes a dozen.
+const settle = 100 * time.Millisecond
+
+// Monitor holds the LANs as the kernel last told them. Its methods may be called
+// concurrently, and before Run.
+type Monitor struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	lans LANs
+	subs map[chan struct{}]struct{}
+}
+
+// New returns a monitor that has read the interfaces once.
+func New(log *slog.Logger) *Monitor {
+	m := &Monitor{log: log, subs: map[chan struct{}]struct{}{}}
+	if err := m.read(); err != nil {
+		log.Warn("cannot read interfaces", "err", err)
+	}
+	return m
+}
+
+// LANs returns the LAN interfaces of this moment, sorted by index.
+func (m *Monitor) LANs() LANs {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lans
+}
+
+// Changed returns a channel that receives after every change of LANs (several
+// changes may be told as one), and a function that ends the subscription.
+func (m *Monitor) Changed() (<-chan struct{}, func()) {
+	ch := make(chan struct{}, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.subs[ch] = struct{}{}
+	return ch, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.subs, ch)
+	}
+}
+
+// Run follows the kernel until ctx ends.
+func (m *Monitor) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := m.follow(ctx); err != nil && ctx.Err() == nil {
+			m.log.Warn("lost sight of the interfaces, trying again", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+	return nil
+}
+
+// follow returns when ctx ends or the netlink socket fails (an overrun, say).
+func (m *Monitor) follow(ctx context.Context) error {
+	done := make(chan struct{})
+	defer close(done)
+	links, addrs := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
+	broken := make(chan error, 2)
+	fail := func(err error) {
+		select {
+		case broken <- err:
+		default:
+		}
+	}
+	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: fail}); err != nil {
+		return fmt.Errorf("netmon: subscribe to links: %w", err)
+	}
+	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: fail}); err != nil {
+		return fmt.Errorf("netmon: subscribe to addresses: %w", err)
+	}
+	due := time.NewTimer(0) // what happened before the subscription
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-broken:
+			return fmt.Errorf("netmon: receive: %w", err)
+		case _, ok := <-links:
+			if !ok {
+				return fmt.Errorf("netmon: receive links: channel closed")
+			}
+			due.Reset(settle)
+		case _, ok := <-addrs:
+			if !ok {
+				return fmt.Errorf("netmon: receive addresses: channel closed")
+			}
+			due.Reset(settle)
+		case <-due.C:
+			if err := m.read(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// read asks the kernel and tells subscribers if the LANs are not what they were.
+func (m *Monitor) read() error {
+	lans, err := read()
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.EqualFunc(lans, m.lans, Interface.equal) {
+		return nil
+	}
+	m.lans = lans
+	m.log.Info("LAN interfaces", "lans", names(lans))
+	for ch := range m.subs {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func read() (LANs, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("netmon: list links: %w", err)
+	}
+	var lans LANs
+	for _, l := range links {
+		a := l.Attrs()
+		flags := a.Flags
+		if a.RawFlags&unix.IFF_RUNNING != 0 {
+			flags |= net.FlagRunning
+		}
+		if !isLAN(a.Name, flags) {
+			continue
+		}
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		if err != nil {
+			continue // gone in the meantime; its event follows
+		}
+		i := Interface{Index: a.Index, Name: a.Name, MTU: a.MTU}
+		for _, addr := range addrs {
+			ip, ok := netip.AddrFromSlice(addr.IP)
+			ones, _ := addr.Mask.Size()
+			if ok && addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+				i.Addrs = append(i.Addrs, netip.PrefixFrom(ip.Unmap(), ones))
+			}
+		}
+		if len(i.Addrs) > 0 {
+			lans = append(lans, i)
+		}
+	}
+	slices.SortFunc(lans, func(a, b Interface) int { return a.Index - b.Index })
+	return lans, nil
+}
+
+func names(lans LANs) []string {
+	var out []string
+	for _, i := range lans {
+		for _, p := range i.Addrs {
+			out = append(out, i.Name+" "+p.String())
+		}
+	}
+	return out
+}

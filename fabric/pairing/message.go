@@ -1,0 +1,132 @@
+package pairing
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// Version is the newest protocol version this code speaks; Versions are all.
+const Version = 1
+
+// Versions are the protocol versions this code speaks, oldest first.
+var Versions = []int{Version}
+
+// Message is both halves of the exchange: the body of POST /v1/peering and its
+// answer. It is a snapshot of all that its sender has to say; sending it again
+// changes nothing.
+type Message struct {
+	Versions    []int   `json:"versions"`
+	ID          peer.ID `json:"id"`
+	Name        string  `json:"name"`
+	Version     string  `json:"version"`
+	KubeVersion string  `json:"kubeVersion,omitempty"`
+	// WireGuardKey is the sender's Curve25519 public key, base64.
+	WireGuardKey string `json:"wireguardKey"`
+	// TunnelPort is UDP, ControlPort TCP, both at the address that the message came from.
+	TunnelPort    uint16       `json:"tunnelPort"`
+	ControlPort   uint16       `json:"controlPort"`
+	TunnelAddress netip.Addr   `json:"tunnelAddress"`
+	PodCIDR       netip.Prefix `json:"podCIDR"`
+	ServiceCIDR   netip.Prefix `json:"serviceCIDR"`
+	// SeeYouAs is the prefix under which the sender sees the receiver's pods. It is
+	// empty until the sender knows the receiver's pod CIDR.
+	SeeYouAs netip.Prefix `json:"seeYouAs"`
+	// SeenAs repeats what the receiver has told the sender as SeeYouAs; by it the
+	// receiver knows that it was heard.
+	SeenAs netip.Prefix `json:"seenAs"`
+}
+
+// Decode reads a message of a stranger. Fields it does not know are ignored; of a
+// message without a common protocol version nothing but the version is looked at.
+func Decode(body []byte) (Message, error) {
+	if len(body) > rpc.MaxBody {
+		return Message{}, refuse("bad-message", "the peering message is longer than %d bytes", rpc.MaxBody)
+	}
+	var head struct {
+		Versions []int `json:"versions"`
+	}
+	if err := json.Unmarshal(body, &head); err != nil {
+		return Message{}, refuse("bad-message", "the peering message is not understood: %v", err)
+	}
+	if !slices.ContainsFunc(head.Versions, func(v int) bool { return slices.Contains(Versions, v) }) {
+		return Message{}, versionError(head.Versions)
+	}
+	var m Message
+	if err := json.Unmarshal(body, &m); err != nil {
+		return Message{}, refuse("bad-message", "the peering message is not understood: %v", err)
+	}
+	return m, m.check()
+}
+
+func versionError(theirs []int) error {
+	newer := len(theirs) > 0 && slices.Max(theirs) > Version
+	e := &rpc.Error{Code: "version", Message: fmt.Sprintf("no common peering protocol: one side speaks %v, the other %v", theirs, Versions), Cure: "upgrade rivulet on both sides to the same release"}
+	if len(theirs) > 8 {
+		e.Message = "no common peering protocol: the other side names too many versions"
+	} else if newer {
+		e.Cure = fmt.Sprintf("upgrade rivulet on the side that speaks %v", Versions)
+	}
+	return e
+}
+
+var (
+	nameForm    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	versionForm = regexp.MustCompile(`^[A-Za-z0-9.+_-]{0,64}$`)
+)
+
+// check judges the message by itself, without regard to who sent it.
+func (m Message) check() error {
+	switch {
+	case !m.ID.Valid():
+		return refuse("bad-message", "the peering message has no valid ID")
+	case !nameForm.MatchString(m.Name):
+		return refuse("bad-message", "the name %.70q is not usable: letters, digits, dots and dashes, at most 63", m.Name)
+	case !versionForm.MatchString(m.Version) || !versionForm.MatchString(m.KubeVersion):
+		return refuse("bad-message", "the peering message has a malformed version")
+	case !validKey(m.WireGuardKey):
+		return refuse("bad-message", "the WireGuard key is not 32 bytes of base64")
+	case m.TunnelPort == 0 || m.ControlPort == 0:
+		return refuse("bad-message", "the peering message lacks a port")
+	case !usable(m.PodCIDR):
+		return refuse("bad-message", "the pod CIDR %q is not an IPv4 prefix of 8 to 30 bits", m.PodCIDR)
+	case !m.PodCIDR.Contains(m.TunnelAddress):
+		return refuse("bad-message", "the tunnel address %q is not in the pod CIDR %s", m.TunnelAddress, m.PodCIDR)
+	case m.ServiceCIDR.IsValid() && m.ServiceCIDR != m.ServiceCIDR.Masked():
+		return refuse("bad-message", "the service CIDR %q has host bits", m.ServiceCIDR)
+	case m.SeeYouAs.IsValid() && !usable(m.SeeYouAs), m.SeenAs.IsValid() && !usable(m.SeenAs):
+		return refuse("bad-message", "a prefix of the peering message is not an IPv4 prefix of 8 to 30 bits")
+	}
+	return nil
+}
+
+func usable(p netip.Prefix) bool {
+	return p.IsValid() && p.Addr().Is4() && p.Bits() >= 8 && p.Bits() <= 30 && p == p.Masked() && !p.Addr().IsMulticast() && !p.Addr().IsUnspecified()
+}
+
+func validKey(s string) bool {
+	b, err := base64.StdEncoding.DecodeString(s)
+	return err == nil && len(b) == 32 && !slices.Equal(b, make([]byte, 32))
+}
+
+func refuse(code, format string, args ...any) *rpc.Error {
+	return &rpc.Error{Code: code, Message: fmt.Sprintf(format, args...), Cure: cures[code]}
+}
+
+var cures = map[string]string{
+	"bad-message": "run the same version of rivulet on both sides",
+	"identity":    "something between the two clusters answers in its place: check proxies on the LAN",
+	"clone":       "a disk was copied with its identity: run `rivulet reset` on the copy",
+	"same-key":    "a disk was copied in part: run `rivulet reset` on the copy",
+	"not-on-link": "put both clusters on the same LAN",
+	"prefix":      "give the two clusters pod CIDRs of the same size in /etc/rivulet/config.yaml",
+	"no-prefix":   "free a private prefix or remove peers that are gone",
+	"store":       "free space on the disk of /var/lib/rivulet and look into `rivulet doctor`",
+	"busy":        "",
+}

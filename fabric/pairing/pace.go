@@ -1,0 +1,54 @@
+package pairing
+
+import "time"
+
+// How long to wait. A peer on the LAN that is switched on again announces itself,
+// so the long waits matter only where discovery does not reach.
+const (
+	// Grace is how long the side with the higher ID leaves the start to the other.
+	Grace          = 3 * time.Second
+	firstWait      = time.Second
+	maxUnreachable = 20 * time.Second
+	maxRefused     = time.Minute
+)
+
+// Pace says when the exchange with one peer is due. It is a value without a
+// clock; the zero Pace has nothing due.
+//
+//	idle --Found--> due --(attempt)--> Done: idle
+//	                 ^        |
+//	                 +--wait--+ Failed: 1 s, 2 s, 4 s … 20 s (unreachable) or 60 s (refused)
+type Pace struct {
+	next     time.Time
+	failures int
+}
+
+// Found makes an exchange due: the peer was discovered, or has moved, or was lost.
+// starts is true for the side that goes first. What is due sooner stays due.
+func (p *Pace) Found(now time.Time, starts bool) {
+	at := now
+	if !starts {
+		at = now.Add(Grace)
+	}
+	p.failures = 0
+	if p.next.IsZero() || at.Before(p.next) {
+		p.next = at
+	}
+}
+
+// Failed puts the next attempt off, longer each time.
+func (p *Pace) Failed(now time.Time, refused bool) {
+	limit := maxUnreachable
+	if refused {
+		limit = maxRefused
+	}
+	wait := firstWait << min(p.failures, 10)
+	p.failures++
+	p.next = now.Add(min(wait, limit))
+}
+
+// Done ends the attempts until the next Found.
+func (p *Pace) Done() { *p = Pace{} }
+
+// Next returns when the exchange is due, and false if it is not due at all.
+func (p Pace) Next() (time.Time, bool) { return p.next, !p.next.IsZero() }
