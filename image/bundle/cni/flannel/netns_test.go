@@ -1,0 +1,213 @@
+package flannel
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/testutils"
+	"github.com/vishvananda/netlink"
+)
+
+// node is a network namespace that plays the node, one for the pod, and the
+// built CNI binary with its links.
+type node struct {
+	t        *testing.T
+	bin      string
+	host     ns.NetNS
+	pod      ns.NetNS
+	conf     string
+	lease    string
+	stateDir string
+	leases   string // host-local's
+}
+
+func newNode(t *testing.T) *node {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for network namespaces")
+	}
+	built, err := filepath.Abs("../../../../_build/bundle/linux_" + runtime.GOARCH + "/cni")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(built); err != nil {
+		t.Skip("needs the built CNI plugins: make bundle")
+	}
+	n := &node{t: t, bin: t.TempDir(), stateDir: t.TempDir(), leases: t.TempDir()}
+	for _, name := range []string{"flannel", "bridge", "host-local"} {
+		if err := os.Symlink(built, filepath.Join(n.bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, at := range []*ns.NetNS{&n.host, &n.pod} {
+		if *at, err = testutils.NewNS(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { (*at).Close(); testutils.UnmountNS(*at) })
+	}
+	n.lease = filepath.Join(t.TempDir(), "subnet.env")
+	conf := map[string]any{}
+	if err := json.Unmarshal([]byte(k3s), &conf); err != nil {
+		t.Fatal(err)
+	}
+	conf["subnetFile"], conf["dataDir"] = n.lease, n.stateDir
+	text, err := json.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.conf = string(text)
+	return n
+}
+
+// call runs the plugin as the container runtime does.
+func (n *node) call(command, conf string) ([]byte, error) {
+	n.t.Helper()
+	var out bytes.Buffer
+	err := n.host.Do(func(ns.NetNS) error {
+		cmd := exec.Command(filepath.Join(n.bin, "flannel"))
+		cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c0ffee", "CNI_NETNS=" + n.pod.Path(),
+			"CNI_IFNAME=eth0", "CNI_PATH=" + n.bin, "PATH=" + os.Getenv("PATH")}
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(conf), &out, os.Stderr
+		return cmd.Run()
+	})
+	return out.Bytes(), err
+}
+
+func (n *node) writeLease() {
+	n.t.Helper()
+	if err := os.WriteFile(n.lease, []byte(onLoopback), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// podLink returns the pod's eth0 with its addresses and routes, nil if there is none.
+func (n *node) podLink() (link netlink.Link, addrs []netlink.Addr, routes []netlink.Route) {
+	n.t.Helper()
+	err := n.pod.Do(func(ns.NetNS) (err error) {
+		if link, err = netlink.LinkByName("eth0"); errors.As(err, new(netlink.LinkNotFoundError)) {
+			link = nil
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if addrs, err = netlink.AddrList(link, netlink.FAMILY_V4); err != nil {
+			return err
+		}
+		routes, err = netlink.RouteList(link, netlink.FAMILY_V4)
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return link, addrs, routes
+}
+
+func TestLifeOfAPod(t *testing.T) {
+	n := newNode(t)
+	// host-local keeps its leases below /var/lib/cni for the name of the network: one of our own.
+	n.conf = strings.Replace(n.conf, `"cbr0"`, `"rivulet-test-`+filepath.Base(filepath.Dir(n.lease))+filepath.Base(filepath.Dir(n.bin))+`"`, 1)
+	var named struct{ Name string }
+	if err := json.Unmarshal([]byte(n.conf), &named); err != nil {
+		t.Fatal(err)
+	}
+	n.leases = filepath.Join("/var/lib/cni/networks", named.Name)
+	t.Cleanup(func() { os.RemoveAll(n.leases) })
+
+	if out, err := n.call("ADD", n.conf); err == nil || !bytes.Contains(out, []byte("no lease for this node yet")) {
+		t.Fatalf("without a lease: %v %s", err, out)
+	}
+	if out, err := n.call("STATUS", strings.Replace(n.conf, "1.0.0", "1.1.0", 1)); err == nil || !bytes.Contains(out, []byte(`"code": 50`)) {
+		t.Fatalf("status without a lease: %v %s", err, out)
+	}
+	n.writeLease()
+	if out, err := n.call("STATUS", strings.Replace(n.conf, "1.0.0", "1.1.0", 1)); err != nil {
+		t.Fatalf("status: %v %s", err, out)
+	}
+
+	out, err := n.call("ADD", n.conf)
+	if err != nil {
+		t.Fatalf("add: %v %s", err, out)
+	}
+	var result current.Result
+	if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != 1 {
+		t.Fatalf("result %s: %v", out, err)
+	}
+	link, addrs, routes := n.podLink()
+	if link == nil || link.Attrs().MTU != 1500 || len(addrs) != 1 {
+		t.Fatalf("pod link %v, addresses %v", link, addrs)
+	}
+	addr, _ := netip.AddrFromSlice(addrs[0].IP.To4())
+	if !netip.MustParsePrefix("10.42.0.0/24").Contains(addr) || addr.String() != result.IPs[0].Address.IP.String() {
+		t.Fatalf("pod address %v, answered %v", addr, result.IPs[0])
+	}
+	var gateways []string
+	for _, r := range routes {
+		if r.Gw != nil {
+			gateways = append(gateways, r.Dst.String()+" via "+r.Gw.String())
+		}
+	}
+	slices.Sort(gateways)
+	if want := []string{"0.0.0.0/0 via 10.42.0.1", "10.42.0.0/16 via 10.42.0.1"}; !slices.Equal(gateways, want) {
+		t.Fatalf("routes %v, want %v", gateways, want)
+	}
+
+	withPrev := strings.Replace(n.conf, `"name"`, `"prevResult":`+string(out)+`,"name"`, 1)
+	if out, err := n.call("CHECK", withPrev); err != nil {
+		t.Fatalf("check: %v %s", err, out)
+	}
+	if err := n.pod.Do(func(ns.NetNS) error { return netlink.AddrDel(link, &addrs[0]) }); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := n.call("CHECK", withPrev); err == nil {
+		t.Fatalf("check does not see that the address is gone: %s", out)
+	}
+
+	// The lease is gone, as after a reset of flannel: what ADD saved is enough.
+	if err := os.Remove(n.lease); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the runtime may ask again
+		if out, err := n.call("DEL", withPrev); err != nil {
+			t.Fatalf("del: %v %s", err, out)
+		}
+	}
+	if link, _, _ := n.podLink(); link != nil {
+		t.Fatal("the pod still has its link")
+	}
+	if _, err := os.Stat(filepath.Join(n.leases, addr.String())); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("the address is still taken: %v", err)
+	}
+	if left, err := os.ReadDir(n.stateDir); err != nil || len(left) != 0 {
+		t.Fatalf("state left: %v %v", left, err)
+	}
+}
+
+// A power cut may tear the state; the lease of today still frees the address.
+func TestDeleteWithTornState(t *testing.T) {
+	dir := t.TempDir()
+	for _, torn := range []string{"", `{"type":"bri`} {
+		if err := os.WriteFile(filepath.Join(dir, "c0ffee"), []byte(torn), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadState(dir, "c0ffee"); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("%q: %v", torn, err)
+		}
+	}
+	if err := saveState(dir, "c0ffee", []byte(`{"type":"bridge"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := loadState(dir, "c0ffee"); err != nil || string(data) != `{"type":"bridge"}` {
+		t.Fatalf("%s %v", data, err)
+	}
+}
