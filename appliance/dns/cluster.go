@@ -1,0 +1,135 @@
+package dns
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/plugin"
+	coredns "github.com/coredns/coredns/plugin/kubernetes"
+	"github.com/coredns/coredns/request"
+	miekg "github.com/miekg/dns"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// cluster answers names of Services and Pods with CoreDNS's kubernetes plugin
+// once the API server has been seen, and SERVFAIL before.
+type cluster struct {
+	domain  string
+	next    plugin.Handler
+	lookup  upstreamer
+	current atomic.Pointer[coredns.Kubernetes]
+}
+
+func (c *cluster) Name() string { return "cluster" }
+
+func (c *cluster) zones() []string { return []string{c.domain, "in-addr.arpa.", "ip6.arpa."} }
+
+func (c *cluster) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Msg) (int, error) {
+	if k := c.current.Load(); k != nil {
+		return k.ServeDNS(ctx, w, r)
+	}
+	state := request.Request{W: w, Req: r}
+	if plugin.Zones(c.zones()).Matches(state.Name()) != "" {
+		return miekg.RcodeServerFailure, nil
+	}
+	return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
+}
+
+func (c *cluster) ready() bool {
+	k := c.current.Load()
+	return k != nil && k.APIConn.HasSynced()
+}
+
+// start begins to watch the API server; stop ends it.
+func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() error, err error) {
+	// The plugin's options can only be set from the text of a Corefile.
+	text := `kubernetes ` + strings.Join(c.zones(), " ") + ` {
+		pods insecure
+		fallthrough in-addr.arpa ip6.arpa
+	}`
+	controller := &caddy.Controller{Dispenser: caddyfile.NewDispenser("rivulet", strings.NewReader(text))}
+	controller.Next()
+	k, err := coredns.ParseStanza(controller)
+	if err != nil {
+		return nil, err
+	}
+	k.ClientConfig = loaded{config: config}
+	k.Upstream = c.lookup
+	k.Next = c.next
+	// The first function returned waits for the API server; Run alone does not.
+	_, stop, err = k.InitKubeCache(ctx)
+	if err != nil {
+		return nil, err
+	}
+	go k.APIConn.Run()
+	c.current.Store(k)
+	return stop, nil
+}
+
+// upstreamer is a function as a coredns.Upstreamer.
+type upstreamer func(context.Context, request.Request, string, uint16) (*miekg.Msg, error)
+
+func (u upstreamer) Lookup(ctx context.Context, state request.Request, name string, qtype uint16) (*miekg.Msg, error) {
+	return u(ctx, state, name, qtype)
+}
+
+// loaded is a client configuration that was loaded already. Nothing but
+// ClientConfig is asked of it.
+type loaded struct {
+	unused
+	config *rest.Config
+}
+
+type unused interface{ clientcmd.ClientConfig }
+
+func (l loaded) ClientConfig() (*rest.Config, error) { return l.config, nil }
+
+// waitForAPI returns when the API server answers. Asking for it before the
+// informers start lets them start without their own, long, back-off.
+func (s *Server) waitForAPI(ctx context.Context) (*rest.Config, *kubernetes.Clientset, error) {
+	const first, longest = 50 * time.Millisecond, time.Second
+	said := ""
+	for pause := first; ; pause = min(2*pause, longest) {
+		config, client, err := s.tryAPI(ctx)
+		if err == nil {
+			return config, client, nil
+		}
+		if said != err.Error() {
+			said = err.Error()
+			s.log.Debug("waiting for the API server", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (s *Server) tryAPI(ctx context.Context) (*rest.Config, *kubernetes.Clientset, error) {
+	if err := s.kubeconfigError(); err != nil {
+		return nil, nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", s.cfg.Kubeconfig)
+	if err != nil {
+		return nil, nil, err
+	}
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.UserAgent = "rivulet-dns"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	asking, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := client.Discovery().RESTClient().Get().AbsPath("/version").Do(asking).Error(); err != nil {
+		return nil, nil, err
+	}
+	return config, client, nil
+}
