@@ -1,0 +1,50 @@
+package pod
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
+	for i := range st.Conditions {
+		if st.Conditions[i].Type == t {
+			return &st.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// setCondition keeps the time of the last transition as long as the status is
+// the same; conditions of other writers are left alone.
+func setCondition(home *corev1.Pod, st *corev1.PodStatus, c corev1.PodCondition) {
+	c.ObservedGeneration = home.Generation
+	c.LastProbeTime = metav1.Time{}
+	if old := condition(st, c.Type); old != nil {
+		if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		*old = c
+		return
+	}
+	st.Conditions = append(st.Conditions, c)
+}
+
+// ready is the away pod's readiness and then that of the gates, which
+// controllers of home open on the pod of home.
+func ready(home *corev1.Pod, away *corev1.PodCondition) corev1.PodCondition {
+	if away == nil {
+		return corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}
+	}
+	if away.Status != corev1.ConditionTrue {
+		return *away
+	}
+	for _, g := range home.Spec.ReadinessGates {
+		if c := condition(&home.Status, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
+			return corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "ReadinessGatesNotReady",
+				Message: fmt.Sprintf("readiness gate %q is not True", g.ConditionType), LastTransitionTime: metav1.Now()}
+		}
+	}
+	return *away
+}

@@ -1,0 +1,244 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"rivulet/offload/target"
+)
+
+// workers run reconciliations; they mostly wait for the network.
+const workers = 8
+
+// Config is what a Controller needs. All fields are required.
+type Config struct {
+	Home    kubernetes.Interface
+	Target  target.Target
+	Cluster string     // this cluster's ID
+	HostIP  netip.Addr // the virtual node's address
+	// Offloaded reports whether pods of the namespace may go away. After a change
+	// Resync has to be called.
+	Offloaded func(namespace string) bool
+	// Up reports whether the target is reachable. While it is not, no status is
+	// written. After a change to true Resync has to be called.
+	Up       func() bool
+	Recorder record.EventRecorder
+	Log      *slog.Logger
+}
+
+// Controller keeps the pods bound to one virtual node and what runs for them on
+// the target equal. See the package comment.
+type Controller struct {
+	cfg   Config
+	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	pods  cache.SharedIndexInformer
+	twins twins
+
+	mu      sync.Mutex
+	refused map[types.UID]string // why, of living pods
+}
+
+// New makes a Controller; Run starts it.
+func New(cfg Config) *Controller {
+	node := cfg.Target.Name()
+	factory := informers.NewSharedInformerFactoryWithOptions(cfg.Home, 0, informers.WithTransform(trim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+		}))
+	c := &Controller{
+		cfg:     cfg,
+		pods:    factory.Core().V1().Pods().Informer(),
+		twins:   twins{all: map[string]*twin{}},
+		refused: map[types.UID]string{},
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
+	}
+	enqueue := func(obj any) {
+		if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = d.Obj
+		}
+		if p, ok := obj.(*corev1.Pod); ok {
+			c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		}
+	}
+	_, _ = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
+		AddFunc: enqueue, DeleteFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }})
+	return c
+}
+
+// Run blocks until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer func() {
+		cancel()
+		c.queue.ShutDown()
+		wg.Wait()
+		c.twins.closeAll()
+	}()
+	wg.Go(func() { c.pods.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced) {
+		return ctx.Err()
+	}
+	wg.Go(func() { c.adopt(ctx) })
+	for range workers {
+		wg.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (c *Controller) next(ctx context.Context) bool {
+	k, stop := c.queue.Get()
+	if stop {
+		return false
+	}
+	defer c.queue.Done(k)
+	err := c.reconcile(ctx, k)
+	switch {
+	case err == nil:
+		c.queue.Forget(k)
+	case ctx.Err() != nil:
+	default:
+		// Conflicts only say that somebody was faster; being without a link is told once, by the node.
+		if !apierrors.IsConflict(err) && !errors.Is(err, errNotYet) && c.cfg.Up() {
+			c.cfg.Log.Warn("pod not in step with the target", "namespace", k.Namespace, "pod", k.Name, "err", err)
+		}
+		c.queue.AddRateLimited(k)
+	}
+	return true
+}
+
+// adopt watches the twins that the target holds from before, so that what
+// belongs to no pod of home any more is found and removed.
+func (c *Controller) adopt(ctx context.Context) {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
+		held, err := c.cfg.Target.Twins(ctx)
+		if err == nil {
+			for home, name := range held {
+				if c.cfg.Offloaded(home) {
+					c.watch(ctx, home, name)
+				}
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// watch starts watching the twin, if it is not watched yet.
+func (c *Controller) watch(ctx context.Context, home, name string) *twin {
+	return c.twins.ensure(home, name, func() *twin {
+		changed := func(pod string) {
+			if pod == "" {
+				c.resyncNamespace(home)
+				return
+			}
+			c.queue.Add(types.NamespacedName{Namespace: home, Name: pod})
+		}
+		lost := func(err error) {
+			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+				c.checkTwin(ctx, home)
+			}
+		}
+		return newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, changed, lost)
+	})
+}
+
+// checkTwin drops the watches of a twin that the target does not hold any more.
+func (c *Controller) checkTwin(ctx context.Context, home string) {
+	held, err := c.cfg.Target.Twins(ctx)
+	if err != nil {
+		return
+	}
+	if _, ok := held[home]; !ok {
+		c.twins.drop(home)
+		c.resyncNamespace(home)
+	}
+}
+
+// Forget stops watching the twin of a namespace that is no longer offloaded.
+func (c *Controller) Forget(home string) { c.twins.drop(home) }
+
+// Resync looks at every pod again.
+func (c *Controller) Resync() { c.resyncNamespace("") }
+
+func (c *Controller) resyncNamespace(ns string) {
+	for _, obj := range c.pods.GetStore().List() {
+		if p := obj.(*corev1.Pod); ns == "" || p.Namespace == ns {
+			c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		}
+	}
+	c.twins.mu.Lock()
+	defer c.twins.mu.Unlock()
+	for home, t := range c.twins.all {
+		if ns == "" || home == ns {
+			for _, name := range t.names() {
+				c.queue.Add(types.NamespacedName{Namespace: home, Name: name})
+			}
+		}
+	}
+}
+
+// Away tells under which name a pod of home runs on the target now.
+func (c *Controller) Away(namespace, name string) (twin, pod string, err error) {
+	home := c.home(types.NamespacedName{Namespace: namespace, Name: name})
+	if home == nil {
+		return "", "", apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+	if t := c.twins.get(namespace); t != nil {
+		if p := Current(t.podsOf(home.UID)); p != nil {
+			return t.name, p.Name, nil
+		}
+	}
+	return "", "", apierrors.NewServiceUnavailable("offload: pod " + name + " has not started on " + c.cfg.Target.Name() + " yet")
+}
+
+// Counts tells how many pods are bound to the virtual node, and why some of
+// them were refused, by namespace/name.
+func (c *Controller) Counts() (pods int, refused map[string]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	refused = map[string]string{}
+	living := map[types.UID]string{}
+	for _, obj := range c.pods.GetStore().List() {
+		p := obj.(*corev1.Pod)
+		pods++
+		if why, ok := c.refused[p.UID]; ok {
+			living[p.UID] = why
+			refused[p.Namespace+"/"+p.Name] = why
+		}
+	}
+	c.refused = living
+	return pods, refused
+}
+
+func (c *Controller) home(k types.NamespacedName) *corev1.Pod {
+	obj, ok, _ := c.pods.GetStore().GetByKey(k.String())
+	if !ok {
+		return nil
+	}
+	return obj.(*corev1.Pod)
+}

@@ -1,0 +1,38 @@
+package pod
+
+import corev1 "k8s.io/api/core/v1"
+
+// Current picks, of the pods that one wrapper made, the one that stands for the
+// pod of home: the youngest that lives; else one that ended and is not replaced;
+// else one that is on its way out. It is nil if there is none.
+func Current(pods []*corev1.Pod) *corev1.Pod {
+	var best *corev1.Pod
+	for _, p := range pods {
+		if best == nil || better(p, best) {
+			best = p
+		}
+	}
+	return best
+}
+
+func better(a, b *corev1.Pod) bool {
+	if ra, rb := rank(a), rank(b); ra != rb {
+		return ra > rb
+	}
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return b.CreationTimestamp.Before(&a.CreationTimestamp)
+	}
+	return a.UID > b.UID
+}
+
+func rank(p *corev1.Pod) int {
+	switch {
+	case !terminal(p.Status.Phase) && p.DeletionTimestamp == nil:
+		return 3
+	case terminal(p.Status.Phase) && restart(p) != corev1.RestartPolicyAlways:
+		return 2
+	case p.DeletionTimestamp != nil && !terminal(p.Status.Phase):
+		return 1
+	}
+	return 0
+}

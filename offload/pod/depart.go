@@ -1,0 +1,120 @@
+package pod
+
+import (
+	"context"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+)
+
+// depart takes a pod that is being deleted at home off the target, and lets it
+// go at home only when the target has said that it is gone there. While the
+// target cannot be reached the pod stays Terminating: a StatefulSet's pod or a
+// Job's must not start a second time elsewhere.
+func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
+	if cond := condition(&home.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse {
+		return c.release(ctx, home) // it never went away
+	}
+	t := c.twins.get(home.Namespace)
+	if t == nil {
+		held, err := c.cfg.Target.Twins(ctx)
+		if err != nil {
+			return err
+		}
+		name, ok := held[home.Namespace]
+		if !ok {
+			return c.release(ctx, home)
+		}
+		t = c.watch(ctx, home.Namespace, name)
+	}
+	if !t.synced() {
+		return nil // the twin calls again
+	}
+	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
+		if have[0].Object().GetDeletionTimestamp() == nil {
+			if err := t.remove(ctx, have[0], graceOf(home)); err != nil {
+				return c.twinError(ctx, t, err)
+			}
+		}
+		return c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view()))
+	}
+	if p := Current(t.podsOf(home.UID)); p != nil {
+		return c.writeStatus(ctx, home, Status(home, Away{Pod: p}, c.view()))
+	}
+	// The caches say gone. They may lag behind our own create: ask the API.
+	like := Wrapper{ReplicaSet: &appsv1.ReplicaSet{}}
+	if restart(home) != corev1.RestartPolicyAlways {
+		like = Wrapper{Job: &batchv1.Job{}}
+	}
+	like.Object().SetName(wrapperName(home.Name))
+	live, err := t.get(ctx, like)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && !ours(live, home.UID):
+		return c.release(ctx, home)
+	case err != nil:
+		return c.twinError(ctx, t, err)
+	}
+	return errNotYet
+}
+
+// graceOf is the grace period to hand on, where the user gave one.
+func graceOf(home *corev1.Pod) *int64 {
+	if g := home.DeletionGracePeriodSeconds; g != nil && !ptr.Equal(g, home.Spec.TerminationGracePeriodSeconds) {
+		return g
+	}
+	return nil
+}
+
+// release writes how the pod ended and lets it go.
+func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
+	c.accepted(home.UID)
+	if err := c.write(ctx, home, Ended(home, "")); err != nil {
+		return err
+	}
+	err := c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &home.UID}})
+	if apierrors.IsConflict(err) {
+		return nil // another pod of that name by now
+	}
+	return ignoreGone(err)
+}
+
+// sweep removes what stands on the target for earlier pods of this name. home is
+// the pod that has the name now, or nil.
+func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
+	for _, w := range t.wrappers(byName, k.Name) {
+		if home != nil && ours(w, home.UID) {
+			continue
+		}
+		if err := c.removeOrphan(ctx, t, w); err != nil {
+			return c.twinError(ctx, t, err)
+		}
+	}
+	return nil
+}
+
+// removeOrphan deletes a wrapper after home's API has confirmed that its pod is
+// no more; a cache that has not caught up must never end a running pod.
+func (c *Controller) removeOrphan(ctx context.Context, t *twin, w Wrapper) error {
+	obj := w.Object()
+	if obj.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	uid, name := obj.GetLabels()[policy.HomeUIDLabel], obj.GetAnnotations()[policy.HomePodAnnotation]
+	p, err := c.cfg.Home.CoreV1().Pods(t.home).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil && string(p.UID) == uid:
+		return errNotYet
+	case err != nil && !apierrors.IsNotFound(err):
+		return err
+	}
+	c.cfg.Log.Info("removing what is left of a pod that is gone", "namespace", t.home, "pod", name, "uid", uid)
+	return t.remove(ctx, w, nil)
+}

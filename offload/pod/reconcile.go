@@ -1,0 +1,218 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"rivulet/offload/policy"
+)
+
+// errNotYet asks for another look a little later.
+var errNotYet = errors.New("offload: waiting for the target")
+
+// reconcile brings one pod of home and the target into step. Every decision is
+// taken from what is there now, never from what was done before.
+func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) error {
+	home := c.home(k)
+	t := c.twins.get(k.Namespace)
+	if t != nil && t.synced() {
+		if err := c.sweep(ctx, t, k, home); err != nil {
+			return err
+		}
+	}
+	switch {
+	case home == nil:
+		return nil
+	case home.DeletionTimestamp != nil:
+		return c.depart(ctx, home)
+	case terminal(home.Status.Phase):
+		return nil // what is left of it away stays for its logs until it is deleted here
+	case !c.cfg.Offloaded(k.Namespace):
+		return c.unwanted(ctx, home)
+	}
+
+	want, err := Wrap(home, c.cfg.Cluster)
+	if err != nil {
+		return c.refuse(ctx, home, err.Error())
+	}
+	name, err := c.cfg.Target.Namespace(ctx, k.Namespace)
+	if err != nil {
+		return c.trouble(ctx, home, err)
+	}
+	t = c.watch(ctx, k.Namespace, name)
+	if !t.synced() {
+		return nil // the twin calls again when it is
+	}
+	have := t.wrappers(byUID, string(home.UID))
+	if len(have) == 0 {
+		return c.send(ctx, home, t, want)
+	}
+	if err := c.relabel(ctx, t, home, have[0], want); err != nil {
+		return err
+	}
+	return c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view()))
+}
+
+func (c *Controller) view() View {
+	return View{Node: c.cfg.Target.Name(), HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home}
+}
+
+// awayOf gathers what the provider says of one pod.
+func awayOf(t *twin, uid types.UID, w Wrapper) Away {
+	a := Away{Pod: Current(t.podsOf(uid))}
+	if w.Job != nil {
+		for _, cond := range w.Job.Status.Conditions {
+			switch {
+			case cond.Status != corev1.ConditionTrue:
+			case cond.Type == batchv1.JobComplete:
+				a.Finished = corev1.PodSucceeded
+			case cond.Type == batchv1.JobFailed:
+				a.Finished = corev1.PodFailed
+			}
+		}
+	}
+	if w.ReplicaSet != nil {
+		for _, cond := range w.ReplicaSet.Status.Conditions {
+			if cond.Type == appsv1.ReplicaSetReplicaFailure && cond.Status == corev1.ConditionTrue {
+				a.Trouble = cond.Message
+			}
+		}
+	}
+	return a
+}
+
+// send makes the wrapper. A Job whose pod had started and that is gone is not
+// made again: nobody could tell whether its work was done.
+func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want Wrapper) error {
+	if len(t.podsOf(home.UID)) > 0 {
+		return errNotYet // the last ones are still going
+	}
+	if home.Status.StartTime != nil {
+		live, err := t.get(ctx, want)
+		switch {
+		case err == nil && ours(live, home.UID):
+			return errNotYet // the cache lags
+		case err != nil && !apierrors.IsNotFound(err):
+			return c.twinError(ctx, t, err)
+		case apierrors.IsNotFound(err) && want.Job != nil:
+			c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, ReasonGone,
+				"the Job that ran this pod on %s was deleted there; it is not run a second time", c.cfg.Target.Name())
+			return c.writeStatus(ctx, home, Ended(home, corev1.PodFailed))
+		}
+	}
+	err := t.create(ctx, want)
+	if apierrors.IsAlreadyExists(err) {
+		live, err := t.get(ctx, want)
+		if err == nil && !ours(live, home.UID) {
+			err = c.removeOrphan(ctx, t, live)
+		}
+		return errors.Join(err, errNotYet)
+	}
+	if err != nil {
+		return c.trouble(ctx, home, c.twinError(ctx, t, err))
+	}
+	c.accepted(home.UID)
+	c.cfg.Recorder.Eventf(home, corev1.EventTypeNormal, "Offloaded", "sent to %s", c.cfg.Target.Name())
+	return c.writeStatus(ctx, home, Status(home, Away{}, c.view()))
+}
+
+// twinError drops a twin that is gone from the target, so that the next try
+// asks for a new one.
+func (c *Controller) twinError(ctx context.Context, t *twin, err error) error {
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		c.checkTwin(ctx, t.home)
+	}
+	return err
+}
+
+// trouble shows on a pod that has not started what keeps it from starting.
+func (c *Controller) trouble(ctx context.Context, home *corev1.Pod, err error) error {
+	if home.Status.StartTime == nil {
+		st := *home.Status.DeepCopy()
+		st.Phase, st.Reason, st.Message = forward(st.Phase, corev1.PodPending), ReasonPending,
+			fmt.Sprintf("on %s: %s", c.cfg.Target.Name(), err)
+		err = errors.Join(err, c.write(ctx, home, st))
+	}
+	return err
+}
+
+// refuse says so on the pod, once.
+func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) error {
+	c.mu.Lock()
+	before := c.refused[home.UID]
+	c.refused[home.UID] = why
+	c.mu.Unlock()
+	if before != why && (home.Status.Reason != ReasonRefused || home.Status.Message != why) {
+		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused, why)
+	}
+	return c.write(ctx, home, Refused(home, why))
+}
+
+func (c *Controller) accepted(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.refused, uid)
+}
+
+// unwanted deals with a pod whose namespace is not offloaded. One that never
+// went away is refused; one that did is deleted, so that its owner makes it
+// again at home. What it had away goes with the twin.
+func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
+	if cond := condition(&home.Status, OffloadedCondition); cond == nil || cond.Status != corev1.ConditionTrue {
+		return c.refuse(ctx, home, fmt.Sprintf("offload: namespace %s is not offloaded; run rivulet offload %s, or keep the pod off virtual nodes",
+			home.Namespace, home.Namespace))
+	}
+	ns, err := c.cfg.Home.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err == nil {
+		if live, _ := policy.Parse(ns); live.When != policy.Off { // a label that is not understood counts as off
+			return errNotYet // the watcher of namespaces lags
+		}
+	}
+	c.cfg.Recorder.Event(home, corev1.EventTypeNormal, "OffloadEnded", "namespace is no longer offloaded; the pod is given back")
+	return ignoreGone(c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &home.UID}}))
+}
+
+// writeStatus writes what is known from the target, unless it cannot be reached:
+// what was seen last says nothing then.
+func (c *Controller) writeStatus(ctx context.Context, home *corev1.Pod, st corev1.PodStatus) error {
+	if !c.cfg.Up() {
+		return nil
+	}
+	return c.write(ctx, home, st)
+}
+
+// write is guarded by the version that st was made from, so that conditions of
+// other writers are never lost.
+func (c *Controller) write(ctx context.Context, home *corev1.Pod, st corev1.PodStatus) error {
+	if equality.Semantic.DeepEqual(st, home.Status) {
+		return nil
+	}
+	p := home.DeepCopy()
+	p.Status = st
+	_, err := c.cfg.Home.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
+	return ignoreGone(err)
+}
+
+func ours(w Wrapper, uid types.UID) bool {
+	return w.Object().GetLabels()[policy.HomeUIDLabel] == string(uid)
+}
+
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

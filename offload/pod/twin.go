@@ -1,0 +1,232 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+)
+
+// twin watches what this cluster keeps in one twin namespace: wrappers and the
+// pods they made. Rights end at the namespace, and so do the watches.
+type twin struct {
+	home, name string
+	client     kubernetes.Interface
+	pods       cache.SharedIndexInformer
+	sets, jobs cache.SharedIndexInformer
+	stop       context.CancelFunc
+	done       sync.WaitGroup
+}
+
+const (
+	byUID  = "uid"  // HomeUIDLabel
+	byName = "name" // HomePodAnnotation
+)
+
+// newTwin starts the watches. changed is called with the name of the home pod
+// whenever something that belongs to it changes, lost when the API refuses the watch.
+func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, name string, changed func(pod string), lost func(error)) *twin {
+	ctx, stop := context.WithCancel(ctx)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(name),
+		informers.WithTransform(trim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel + "=" + cluster }))
+	t := &twin{home: home, name: name, client: client, stop: stop,
+		pods: factory.Core().V1().Pods().Informer(),
+		sets: factory.Apps().V1().ReplicaSets().Informer(),
+		jobs: factory.Batch().V1().Jobs().Informer()}
+	enqueue := func(obj any) {
+		if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = d.Obj
+		}
+		if m, err := meta.Accessor(obj); err == nil {
+			changed(m.GetAnnotations()[policy.HomePodAnnotation])
+		}
+	}
+	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs} {
+		// These fail only on an informer that runs already; these do not yet.
+		_ = inf.AddIndexers(cache.Indexers{
+			byUID:  indexBy(func(m metav1.Object) string { return m.GetLabels()[policy.HomeUIDLabel] }),
+			byName: indexBy(func(m metav1.Object) string { return m.GetAnnotations()[policy.HomePodAnnotation] }),
+		})
+		_ = inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { lost(err) })
+		_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: enqueue, DeleteFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }})
+		t.done.Go(func() { inf.RunWithContext(ctx) })
+	}
+	t.done.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced) {
+			changed("") // everything of this namespace
+		}
+	})
+	return t
+}
+
+func (t *twin) synced() bool { return t.pods.HasSynced() && t.sets.HasSynced() && t.jobs.HasSynced() }
+
+func (t *twin) close() {
+	t.stop()
+	t.done.Wait()
+}
+
+func trim(obj any) (any, error) {
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+func indexBy(f func(metav1.Object) string) cache.IndexFunc {
+	return func(obj any) ([]string, error) {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return nil, err
+		}
+		return []string{f(m)}, nil
+	}
+}
+
+// podsOf lists the away pods of one home pod.
+func (t *twin) podsOf(uid types.UID) []*corev1.Pod {
+	objs, _ := t.pods.GetIndexer().ByIndex(byUID, string(uid))
+	out := make([]*corev1.Pod, 0, len(objs))
+	for _, o := range objs {
+		out = append(out, o.(*corev1.Pod))
+	}
+	return out
+}
+
+// wrappers lists those with the given index value.
+func (t *twin) wrappers(index, value string) []Wrapper {
+	var out []Wrapper
+	sets, _ := t.sets.GetIndexer().ByIndex(index, value)
+	for _, o := range sets {
+		out = append(out, Wrapper{ReplicaSet: o.(*appsv1.ReplicaSet)})
+	}
+	jobs, _ := t.jobs.GetIndexer().ByIndex(index, value)
+	for _, o := range jobs {
+		out = append(out, Wrapper{Job: o.(*batchv1.Job)})
+	}
+	return out
+}
+
+// names lists the home pods that have anything here.
+func (t *twin) names() []string {
+	var out []string
+	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs} {
+		out = append(out, inf.GetIndexer().ListIndexFuncValues(byName)...)
+	}
+	return out
+}
+
+// get reads the wrapper from the API: caches may lag behind our own writes.
+func (t *twin) get(ctx context.Context, like Wrapper) (Wrapper, error) {
+	name := like.Object().GetName()
+	if like.Job != nil {
+		job, err := t.client.BatchV1().Jobs(t.name).Get(ctx, name, metav1.GetOptions{})
+		return Wrapper{Job: job}, err
+	}
+	set, err := t.client.AppsV1().ReplicaSets(t.name).Get(ctx, name, metav1.GetOptions{})
+	return Wrapper{ReplicaSet: set}, err
+}
+
+func (t *twin) create(ctx context.Context, w Wrapper) error {
+	if w.Job != nil {
+		_, err := t.client.BatchV1().Jobs(t.name).Create(ctx, w.Job, metav1.CreateOptions{})
+		return err
+	}
+	_, err := t.client.AppsV1().ReplicaSets(t.name).Create(ctx, w.ReplicaSet, metav1.CreateOptions{})
+	return err
+}
+
+// remove deletes the wrapper in the foreground: as long as it is there, so may
+// its pods be, and once it is gone so are they. grace, where given, goes to the pods.
+func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
+	obj := w.Object()
+	uid := obj.GetUID()
+	opts := metav1.DeleteOptions{
+		Preconditions:     &metav1.Preconditions{UID: &uid},
+		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
+	}
+	var err error
+	if w.Job != nil {
+		err = t.client.BatchV1().Jobs(t.name).Delete(ctx, obj.GetName(), opts)
+	} else {
+		err = t.client.AppsV1().ReplicaSets(t.name).Delete(ctx, obj.GetName(), opts)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if grace == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range t.podsOf(types.UID(obj.GetLabels()[policy.HomeUIDLabel])) {
+		err := t.client.CoreV1().Pods(t.name).Delete(ctx, p.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// twins holds the watched twins of one target.
+type twins struct {
+	mu  sync.Mutex
+	all map[string]*twin // by home namespace
+}
+
+func (s *twins) get(home string) *twin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[home]
+}
+
+// ensure returns the twin watched for home, making it if it is not there or was
+// given another name since.
+func (s *twins) ensure(home, name string, make func() *twin) *twin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.all[home]; t != nil {
+		if t.name == name {
+			return t
+		}
+		go t.close()
+	}
+	t := make()
+	s.all[home] = t
+	return t
+}
+
+func (s *twins) drop(home string) {
+	s.mu.Lock()
+	t := s.all[home]
+	delete(s.all, home)
+	s.mu.Unlock()
+	if t != nil {
+		go t.close() // its handlers may be waiting for the caller
+	}
+}
+
+func (s *twins) closeAll() {
+	s.mu.Lock()
+	all := s.all
+	s.all = map[string]*twin{}
+	s.mu.Unlock()
+	for _, t := range all {
+		t.close()
+	}
+}

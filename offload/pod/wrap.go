@@ -1,0 +1,196 @@
+package pod
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"math"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+)
+
+// Wrapper is what stands on the provider for one pod: a ReplicaSet of one for
+// restartPolicy Always, a Job otherwise. Exactly one of the two is set.
+type Wrapper struct {
+	ReplicaSet *appsv1.ReplicaSet
+	Job        *batchv1.Job
+}
+
+// Object returns the metadata of whichever is set.
+func (w Wrapper) Object() metav1.Object {
+	if w.Job != nil {
+		return w.Job
+	}
+	return w.ReplicaSet
+}
+
+// template is the away pod's template, inside the wrapper.
+func (w Wrapper) template() *corev1.PodTemplateSpec {
+	if w.Job != nil {
+		return &w.Job.Spec.Template
+	}
+	return &w.ReplicaSet.Spec.Template
+}
+
+// Wrap translates a pod of home into what is created in the twin namespace. It
+// is pure: the same pod gives the same wrapper. cluster is the home cluster's ID.
+// The error is a *Refusal.
+func Wrap(home *corev1.Pod, cluster string) (Wrapper, error) {
+	if r := refuse(home); r != nil {
+		return Wrapper{}, r
+	}
+	uid := string(home.UID)
+	ties := map[string]string{policy.OriginLabel: cluster, policy.HomeUIDLabel: uid}
+	notes := map[string]string{policy.HomeNamespaceAnnotation: home.Namespace, policy.HomePodAnnotation: home.Name}
+	meta := metav1.ObjectMeta{Name: wrapperName(home.Name), Labels: ties, Annotations: notes}
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{policy.HomeUIDLabel: uid}}
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: merged(home.Labels, ties), Annotations: merged(home.Annotations, notes)},
+		Spec:       awaySpec(home),
+	}
+	if restart(home) == corev1.RestartPolicyAlways {
+		return Wrapper{ReplicaSet: &appsv1.ReplicaSet{
+			ObjectMeta: meta,
+			Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](1), Selector: selector, Template: template},
+		}}, nil
+	}
+	// The pod's own exit decides with Never; with OnFailure the kubelet restarts
+	// it, and the Job replaces it if it is lost, never beside a living one.
+	backoff := int32(0)
+	if restart(home) == corev1.RestartPolicyOnFailure {
+		backoff = math.MaxInt32
+	}
+	return Wrapper{Job: &batchv1.Job{
+		ObjectMeta: meta,
+		Spec: batchv1.JobSpec{
+			Parallelism: ptr.To[int32](1), Completions: ptr.To[int32](1), BackoffLimit: &backoff,
+			PodReplacementPolicy: ptr.To(batchv1.Failed),
+			// Home's Job controller has put its own labels on the pod already: the
+			// provider's must not demand others of the same names.
+			ManualSelector: ptr.To(true), Selector: selector, Template: template,
+		},
+	}}, nil
+}
+
+// awaySpec starts from a copy, so that fields of newer Kubernetes versions reach
+// the provider, which accepts or refuses them itself, rather than getting lost.
+func awaySpec(home *corev1.Pod) corev1.PodSpec {
+	s := *home.Spec.DeepCopy()
+	s.RestartPolicy = restart(home)
+
+	// Placement was home's business and is done; on the provider it starts afresh.
+	s.NodeName, s.NodeSelector, s.Affinity, s.TopologySpreadConstraints = "", nil, nil, nil
+	s.Tolerations = awayTolerations(s.Tolerations)
+	s.SchedulerName, s.SchedulingGates, s.WorkloadRef = "", nil, nil
+	s.PriorityClassName, s.Priority, s.PreemptionPolicy = "", nil, nil
+	s.Overhead = nil // belongs to the provider's runtime class
+
+	// Home's API and its accounts are not reachable from there yet.
+	s.ServiceAccountName, s.DeprecatedServiceAccount = "default", ""
+	s.AutomountServiceAccountToken = ptr.To(false)
+	removed := map[string]bool{}
+	kept := s.Volumes[:0]
+	for i := range s.Volumes {
+		if isAPIAccess(&s.Volumes[i]) {
+			removed[s.Volumes[i].Name] = true
+			continue
+		}
+		kept = append(kept, s.Volumes[i])
+	}
+	s.Volumes = kept
+
+	// Gates are opened by controllers of home, so they are judged there (Status).
+	s.ReadinessGates = nil
+	// Added to a running pod only; a template may not have them.
+	s.EphemeralContainers = nil
+
+	if s.Hostname == "" && s.HostnameOverride == nil {
+		s.Hostname = hostname(home.Name)
+	}
+	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+		for i := range list {
+			list[i].VolumeMounts = withoutVolumes(list[i].VolumeMounts, removed)
+			redirectEnv(list[i].Env, home)
+		}
+	}
+	redirectVolumes(s.Volumes)
+	return s
+}
+
+// awayTolerations keeps those that can mean a taint of the provider's nodes. A
+// toleration of everything would also tolerate the provider's own virtual nodes.
+func awayTolerations(in []corev1.Toleration) []corev1.Toleration {
+	var out []corev1.Toleration
+	for _, t := range in {
+		switch t.Key {
+		case "", policy.VirtualTaint, policy.AwayTaint, corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable:
+		default:
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// isAPIAccess reports whether home's API server put the volume there by itself.
+func isAPIAccess(v *corev1.Volume) bool {
+	if !strings.HasPrefix(v.Name, "kube-api-access-") || v.Projected == nil {
+		return false
+	}
+	for _, s := range v.Projected.Sources {
+		if s.ServiceAccountToken != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func withoutVolumes(mounts []corev1.VolumeMount, removed map[string]bool) []corev1.VolumeMount {
+	kept := mounts[:0]
+	for _, m := range mounts {
+		if !removed[m.Name] {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+// wrapperName is the pod's name where a Job may have it (63 characters), else a
+// shortened one with a hash. It is never parsed: HomePodAnnotation is the way back.
+func wrapperName(name string) string {
+	if len(name) <= 63 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return strings.TrimRight(name[:52], "-.") + "-" + hex.EncodeToString(sum[:5])
+}
+
+// hostname is what a kubelet at home would have made of the pod's name, as a
+// single DNS label.
+func hostname(name string) string {
+	name = strings.ReplaceAll(name, ".", "-")
+	if len(name) > 63 {
+		name = name[:63]
+	}
+	return strings.TrimRight(name, "-")
+}
+
+func restart(p *corev1.Pod) corev1.RestartPolicy {
+	if p.Spec.RestartPolicy == "" {
+		return corev1.RestartPolicyAlways
+	}
+	return p.Spec.RestartPolicy
+}
+
+func merged(base, over map[string]string) map[string]string {
+	out := make(map[string]string, len(base)+len(over))
+	maps.Copy(out, base)
+	maps.Copy(out, over)
+	return out
+}

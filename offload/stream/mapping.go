@@ -1,0 +1,64 @@
+package stream
+
+import "net/url"
+
+// mapping says which sub-resource of a pod a kubelet's route is, and under which
+// names its parameters go there. Parameters without a name are not passed on.
+type mapping struct {
+	subresource string
+	names       map[string]string
+}
+
+var (
+	logs = mapping{"log", map[string]string{
+		"follow": "follow", "previous": "previous", "timestamps": "timestamps", "stream": "stream",
+		"sinceSeconds": "sinceSeconds", "sinceTime": "sinceTime", "tailLines": "tailLines", "limitBytes": "limitBytes"}}
+	exec        = mapping{"exec", merge(streams, map[string]string{"command": "command"})}
+	attach      = mapping{"attach", streams}
+	portForward = mapping{"portforward", map[string]string{"port": "ports"}}
+
+	streams = map[string]string{"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
+)
+
+func merge(a, b map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, m := range []map[string]string{a, b} {
+		for k, v := range m {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func (m mapping) path(base, twin, pod string) string {
+	return base + "/api/v1/namespaces/" + twin + "/pods/" + pod + "/" + m.subresource
+}
+
+// query translates the parameters. A kubelet takes 1 for true, the API does too
+// ("1" parses as true), but all others are false to it by being absent.
+func (m mapping) query(from url.Values, container string) url.Values {
+	to := url.Values{}
+	for kubelet, api := range m.names {
+		for _, v := range from[kubelet] {
+			if _, flag := streams[kubelet]; flag {
+				if v != "1" && v != "true" {
+					continue
+				}
+				v = "true"
+			}
+			to.Add(api, v)
+		}
+	}
+	if container != "" {
+		to.Set("container", container)
+	}
+	// The API's default for these is true if they are absent from an exec.
+	if _, ok := m.names["input"]; ok {
+		for _, out := range []string{"stdout", "stderr"} {
+			if !to.Has(out) {
+				to.Set(out, "false")
+			}
+		}
+	}
+	return to
+}

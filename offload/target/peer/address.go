@@ -1,0 +1,43 @@
+package peer
+
+import (
+	"net/netip"
+
+	"rivulet/fabric/peer"
+)
+
+// Home translates an address of one of the peer's pods to how home sees it.
+func (t *Target) Home(addr netip.Addr) (netip.Addr, bool) {
+	return peer.Translate(addr, t.cfg.Link.Theirs, t.cfg.Link.Remote)
+}
+
+// Away translates a pod address as home sees it to how the peer sees it.
+//
+//	in home's prefix for this peer     the peer's own pod
+//	in home's pod CIDR                 home's pod, under the prefix the peer has for home
+//	in home's prefix for another peer  that peer's pod, under the prefix this peer has for it, if any
+func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
+	link := t.cfg.Link
+	if own, ok := peer.Translate(addr, link.Remote, link.Theirs); ok {
+		return own, true
+	}
+	if ours, ok := peer.Translate(addr, t.cfg.PodCIDR, link.As); ok {
+		return ours, true
+	}
+	t.mu.Lock()
+	neighbours := t.latest.Neighbours
+	t.mu.Unlock()
+	for _, other := range t.cfg.Links() {
+		if other.ID == link.ID {
+			continue
+		}
+		if theirs, ok := peer.Translate(addr, other.Remote, other.Theirs); ok {
+			prefix, known := neighbours[other.ID]
+			if !known {
+				return netip.Addr{}, false
+			}
+			return peer.Translate(theirs, other.Theirs, prefix)
+		}
+	}
+	return netip.Addr{}, false
+}

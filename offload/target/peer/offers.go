@@ -1,0 +1,133 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"rivulet/offload/offer"
+)
+
+const (
+	// silence is how long the peer may say nothing, whatever happens to the
+	// connection, before it counts as not ready: two heartbeats and some.
+	silence = 12 * time.Second
+	maxLine = 256 << 10
+	// Waits between attempts to open the stream.
+	firstRetry, lastRetry = 200 * time.Millisecond, 3 * time.Second
+)
+
+// Offers streams the peer's offer. Only the newest value waits in the channel.
+func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
+	return t.offers(ctx, silence)
+}
+
+func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer.Offer {
+	out, lines, broken := make(chan offer.Offer, 1), make(chan offer.Offer), make(chan error)
+	go t.readForever(ctx, lines, broken)
+	go func() {
+		defer close(out)
+		timer := time.NewTimer(silence)
+		defer timer.Stop()
+		why := errors.New("no answer through the tunnel")
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case o := <-lines:
+				timer.Reset(silence)
+				t.mu.Lock()
+				t.latest = o
+				t.mu.Unlock()
+				latest(out, o)
+			case why = <-broken:
+			case <-timer.C:
+				t.mu.Lock()
+				o := t.latest
+				t.mu.Unlock()
+				o.Ready, o.Reason = false, fmt.Sprintf("peer %s has been silent for %s: %v; see rivulet peers", t.cfg.Name, silence, why)
+				latest(out, o)
+			}
+		}
+	}()
+	return out
+}
+
+// latest replaces what waits in the channel; there is one sender.
+func latest(out chan offer.Offer, o offer.Offer) {
+	select {
+	case <-out:
+	default:
+	}
+	out <- o
+}
+
+func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error) {
+	for wait := firstRetry; ctx.Err() == nil; {
+		got, err := t.read(ctx, lines)
+		if got {
+			wait = firstRetry
+		}
+		select {
+		case broken <- err:
+		case <-ctx.Done():
+		}
+		select {
+		case <-time.After(wait):
+			wait = min(2*wait, lastRetry)
+		case <-ctx.Done():
+		}
+	}
+}
+
+// read reads one connection's lines until it ends or goes silent.
+func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// The transport's timeouts do not cover a body that never ends.
+	watchdog := time.AfterFunc(silence, func() { cancel(errors.New("the connection is dead")) })
+	defer watchdog.Stop()
+	defer func() {
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+	}()
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.cfg.BaseURL+"/v1/offer", nil)
+	if err != nil {
+		return false, err
+	}
+	resp, err := t.cfg.HTTP.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		return false, fmt.Errorf("the peer answers %s: %s", resp.Status, firstLine(body))
+	}
+	scan := bufio.NewScanner(resp.Body)
+	scan.Buffer(nil, maxLine)
+	for scan.Scan() {
+		var o offer.Offer
+		if err := json.Unmarshal(scan.Bytes(), &o); err != nil {
+			return got, fmt.Errorf("the peer's offer is not understood, are the versions too far apart? %w", err)
+		}
+		got = true
+		watchdog.Reset(silence)
+		select {
+		case lines <- o:
+		case <-ctx.Done():
+			return got, ctx.Err()
+		}
+	}
+	if err := scan.Err(); err != nil {
+		return got, err
+	}
+	return got, errors.New("the peer closed the stream")
+}
