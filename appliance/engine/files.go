@@ -1,6 +1,7 @@
 package engine
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -9,17 +10,10 @@ import (
 	"path/filepath"
 )
 
-// cniConflist is what containerd is told of the pod network. Our flannel plugin
-// sets the pod MTU itself: flannel would take lo's 65536.
-const cniConflist = `{
-  "name": "cbr0",
-  "cniVersion": "1.0.0",
-  "plugins": [
-    {"type": "flannel", "mtu": 1500, "delegate": {"hairpinMode": true, "forceAddress": true, "isDefaultGateway": true}},
-    {"type": "portmap", "capabilities": {"portMappings": true}}
-  ]
-}
-`
+// manifest is applied by k3s at every start.
+//
+//go:embed manifests/rivulet-engine.yaml
+var manifest string
 
 // Without CAP_SYS_RESOURCE runc may not lower oom_score_adj, and no pod starts.
 const containerdNoSysResource = `version = 3
@@ -31,12 +25,13 @@ const containerdNoSysResource = `version = 3
 func (e *Engine) prepare() error {
 	etc := filepath.Join(e.DataDir(), "agent", "etc", "containerd")
 	images := filepath.Join(e.DataDir(), "agent", "images")
-	for _, dir := range []string{etc, images, e.binDir(), "/etc/rivulet"} {
+	manifests := filepath.Join(e.DataDir(), "server", "manifests")
+	for _, dir := range []string{etc, images, manifests, e.binDir(), "/etc/rivulet"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("engine: %w; run as root and look at the disk", err)
 		}
 	}
-	if err := writeFile(e.cniConf(), cniConflist); err != nil {
+	if err := writeFile(filepath.Join(manifests, "rivulet-engine.yaml"), manifest); err != nil {
 		return err
 	}
 	template := `{{ template "base" . }}` + "\n"

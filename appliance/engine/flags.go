@@ -20,7 +20,6 @@ func (e *Engine) Args() []string {
 		"--node-ip=" + c.NodeIP.String(),
 		"--flannel-iface=lo",
 		"--flannel-backend=host-gw",
-		"--flannel-cni-conf=" + e.cniConf(),
 		"--cluster-cidr=" + c.PodCIDR.String(),
 		"--service-cidr=" + c.ServiceCIDR.String(),
 		"--cluster-dns=" + c.ClusterDNS.String(),
@@ -60,5 +59,4 @@ func (e *Engine) reserved() string {
 // PauseRef names the sandbox image that the bundle carries.
 const PauseRef = "rivulet.dev/pause:1"
 
-func (e *Engine) cniConf() string { return filepath.Join(e.cfg.StateDir, "k3s-cni.conflist") }
-func (e *Engine) binDir() string  { return filepath.Join(e.cfg.RunDir, "bin") }
+func (e *Engine) binDir() string { return filepath.Join(e.cfg.RunDir, "bin") }
