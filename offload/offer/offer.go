@@ -1,14 +1,22 @@
 // Package offer says what this cluster lends, and defines the message in which
-// a provider tells a consumer. The policy is pure: capacity and usage in, offer out.
+// a provider tells a consumer. The policy (Compute) is pure: nodes and pods in,
+// offer out. Watcher reads nodes and pods, Handler streams; the package writes
+// nothing and keeps nothing across restarts. While the API server is away the
+// last offer stands; a consumer that gets no line for three heartbeats takes the
+// stream for dead and shows its virtual node NotReady.
 package offer
 
 import (
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/fabric/peer"
 )
+
+// Heartbeat is the longest time between two lines of the stream.
+const Heartbeat = 5 * time.Second
 
 // Offer is what a provider lends to one consumer right now. It travels as one
 // line of JSON on the stream GET /v1/offer: at once, after every change, and as

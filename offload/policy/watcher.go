@@ -115,7 +115,7 @@ func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
 	now, err := Parse(ns)
 	bad := ""
 	if err != nil {
-		bad = ns.Labels[NamespaceLabel]
+		bad = fmt.Sprintf("%q", ns.Labels[NamespaceLabel])
 	}
 	if warned := w.set(ns.Name, now, bad); err != nil && !warned {
 		w.log.Warn("namespace label is not understood", "namespace", ns.Name, "error", err)

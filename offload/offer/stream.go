@@ -1,0 +1,48 @@
+package offer
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// Stream answers GET /v1/offer with one line of JSON at once, after every
+// change that makes a difference, and every Heartbeat. It returns when the
+// request's context ends or the consumer takes no more.
+func Stream(w http.ResponseWriter, r *http.Request, current func() Offer, changed <-chan struct{}) {
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+
+	heartbeat := time.NewTicker(Heartbeat)
+	defer heartbeat.Stop()
+	var last []byte
+	for beat := true; ; {
+		line, err := json.Marshal(current())
+		if err != nil {
+			return // an Offer always marshals
+		}
+		if beat || !bytes.Equal(line, last) {
+			// A consumer that is gone without a word must not hold this goroutine.
+			_ = out.SetWriteDeadline(time.Now().Add(2 * Heartbeat))
+			if _, err := w.Write(append(line, '\n')); err != nil {
+				return
+			}
+			if err := out.Flush(); err != nil {
+				return
+			}
+			last = line
+			heartbeat.Reset(Heartbeat)
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+			beat = false
+		case <-heartbeat.C:
+			beat = true
+		}
+	}
+}

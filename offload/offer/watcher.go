@@ -1,0 +1,188 @@
+package offer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+// Settle is how long changes are gathered before a signal is given.
+const Settle = 250 * time.Millisecond
+
+// Watcher follows nodes and pods of this cluster. It keeps of them only what
+// Compute reads.
+type Watcher struct {
+	factory informers.SharedInformerFactory
+	nodes   corelisters.NodeLister
+	pods    corelisters.PodLister
+	dirty   chan struct{}
+	synced  chan struct{}
+
+	mu          sync.Mutex
+	subscribers map[chan struct{}]struct{}
+}
+
+// NewWatcher returns a Watcher that knows nothing until Run.
+func NewWatcher(client kubernetes.Interface) *Watcher {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
+	return &Watcher{
+		factory: factory, nodes: factory.Core().V1().Nodes().Lister(), pods: factory.Core().V1().Pods().Lister(),
+		dirty: make(chan struct{}, 1), synced: make(chan struct{}), subscribers: map[chan struct{}]struct{}{},
+	}
+}
+
+// Run follows the API server until ctx ends; it may be called once.
+func (w *Watcher) Run(ctx context.Context) error {
+	mark := func() {
+		select {
+		case w.dirty <- struct{}{}:
+		default:
+		}
+	}
+	for _, informer := range []cache.SharedIndexInformer{w.factory.Core().V1().Nodes().Informer(), w.factory.Core().V1().Pods().Informer()} {
+		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { mark() }, UpdateFunc: func(any, any) { mark() }, DeleteFunc: func(any) { mark() },
+		})
+		if err != nil {
+			return fmt.Errorf("offer: watch: %w", err)
+		}
+	}
+	w.factory.Start(ctx.Done())
+	defer w.factory.Shutdown()
+	for _, ok := range w.factory.WaitForCacheSync(ctx.Done()) {
+		if !ok {
+			return nil
+		}
+	}
+	close(w.synced)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.dirty:
+		}
+		w.notify()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(Settle):
+		}
+	}
+}
+
+// Synced is closed when nodes and pods are known.
+func (w *Watcher) Synced() <-chan struct{} { return w.synced }
+
+// Offer returns what is lent to the consumer now.
+func (w *Watcher) Offer(consumer peer.ID, share Share) Offer {
+	select {
+	case <-w.synced:
+	default:
+		return Offer{Reason: "the provider has just started and does not know its own room yet"}
+	}
+	nodes, _ := w.nodes.List(labels.Everything()) // a cache cannot fail
+	pods, _ := w.pods.List(labels.Everything())
+	return Compute(nodes, pods, consumer, share)
+}
+
+// Guests counts the pods of each consumer that have not finished.
+func (w *Watcher) Guests() map[peer.ID]int {
+	counts := map[peer.ID]int{}
+	pods, _ := w.pods.List(labels.Everything())
+	for _, p := range pods {
+		if origin, ok := p.Labels[policy.OriginLabel]; ok && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			counts[peer.ID(origin)]++
+		}
+	}
+	return counts
+}
+
+// Changed returns a channel that gets a value after nodes or pods changed, all
+// changes of one Settle as one, and the function that ends the subscription.
+func (w *Watcher) Changed() (<-chan struct{}, func()) {
+	c := make(chan struct{}, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.subscribers[c] = struct{}{}
+	return c, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.subscribers, c)
+	}
+}
+
+func (w *Watcher) notify() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.subscribers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// trim keeps what Compute reads: on a small board the caches of every pod and
+// node are most of what an idle provider costs.
+func trim(o any) (any, error) {
+	switch o := o.(type) {
+	case *corev1.Node:
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels, DeletionTimestamp: o.DeletionTimestamp},
+			Spec:       corev1.NodeSpec{Unschedulable: o.Spec.Unschedulable},
+			Status:     corev1.NodeStatus{Allocatable: o.Status.Allocatable, Conditions: o.Status.Conditions, NodeInfo: o.Status.NodeInfo},
+		}, nil
+	case *corev1.Pod:
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion},
+			Spec: corev1.PodSpec{
+				NodeName: o.Spec.NodeName, Overhead: o.Spec.Overhead, Resources: o.Spec.Resources,
+				Containers: trimContainers(o.Spec.Containers), InitContainers: trimContainers(o.Spec.InitContainers),
+			},
+			Status: corev1.PodStatus{
+				Phase: o.Status.Phase, Resources: o.Status.Resources, AllocatedResources: o.Status.AllocatedResources,
+				ContainerStatuses: trimStatuses(o.Status.ContainerStatuses), InitContainerStatuses: trimStatuses(o.Status.InitContainerStatuses),
+			},
+		}
+		for _, c := range o.Status.Conditions { // an infeasible resize is not counted
+			if c.Type == corev1.PodResizePending {
+				p.Status.Conditions = append(p.Status.Conditions, c)
+			}
+		}
+		if origin, ok := o.Labels[policy.OriginLabel]; ok {
+			p.Labels = map[string]string{policy.OriginLabel: origin}
+		}
+		return p, nil
+	}
+	return o, nil
+}
+
+func trimContainers(full []corev1.Container) []corev1.Container {
+	var trimmed []corev1.Container
+	for _, c := range full {
+		trimmed = append(trimmed, corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy})
+	}
+	return trimmed
+}
+
+func trimStatuses(full []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var trimmed []corev1.ContainerStatus
+	for _, c := range full {
+		if c.Resources != nil || c.AllocatedResources != nil {
+			trimmed = append(trimmed, corev1.ContainerStatus{Name: c.Name, Resources: c.Resources, AllocatedResources: c.AllocatedResources})
+		}
+	}
+	return trimmed
+}

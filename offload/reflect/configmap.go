@@ -1,0 +1,48 @@
+package reflect
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+func configMaps() kind[*corev1.ConfigMap] {
+	return kind[*corev1.ConfigMap]{
+		name: "ConfigMap", zero: &corev1.ConfigMap{},
+		api: func(c kubernetes.Interface, ns string) api[*corev1.ConfigMap] { return c.CoreV1().ConfigMaps(ns) },
+		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
+			return c.CoreV1().ConfigMaps(ns).List(ctx, o)
+		},
+		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
+			return c.CoreV1().ConfigMaps(ns).Watch(ctx, o)
+		},
+		translate: translateConfigMap, merge: mergeConfigMap,
+	}
+}
+
+// leaderAnnotation is on ConfigMaps that are a lock and not configuration.
+const leaderAnnotation = "control-plane.alpha.kubernetes.io/leader"
+
+// translateConfigMap keeps all. A twin has a kube-root-ca.crt of its own cluster.
+func translateConfigMap(home *corev1.ConfigMap) (*corev1.ConfigMap, bool) {
+	if _, lock := home.Annotations[leaderAnnotation]; lock || home.Name == "kube-root-ca.crt" || helmRelease(home) {
+		return nil, false
+	}
+	full := home.DeepCopy()
+	return &corev1.ConfigMap{Data: full.Data, BinaryData: full.BinaryData, Immutable: full.Immutable}, true
+}
+
+func mergeConfigMap(have, want *corev1.ConfigMap) bool {
+	before := have.DeepCopy()
+	have.Data, have.BinaryData, have.Immutable = want.Data, want.BinaryData, want.Immutable
+	return !frozen(before.Immutable) || frozen(want.Immutable) &&
+		equality.Semantic.DeepEqual(before.Data, have.Data) && equality.Semantic.DeepEqual(before.BinaryData, have.BinaryData)
+}
+
+// frozen reads the Immutable field of ConfigMaps and Secrets.
+func frozen(immutable *bool) bool { return immutable != nil && *immutable }

@@ -1,0 +1,80 @@
+package reflect
+
+import (
+	"context"
+	"net/netip"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// sliceManager marks reflected slices, so that no controller of the target
+// takes them for its own.
+const sliceManager = "rivulet.dev"
+
+// endpointSlices translates with away, see target.Target.
+func endpointSlices(away func(netip.Addr) (netip.Addr, bool)) kind[*discoveryv1.EndpointSlice] {
+	return kind[*discoveryv1.EndpointSlice]{
+		name: "EndpointSlice", zero: &discoveryv1.EndpointSlice{},
+		api: func(c kubernetes.Interface, ns string) api[*discoveryv1.EndpointSlice] {
+			return c.DiscoveryV1().EndpointSlices(ns)
+		},
+		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
+			return c.DiscoveryV1().EndpointSlices(ns).List(ctx, o)
+		},
+		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
+			return c.DiscoveryV1().EndpointSlices(ns).Watch(ctx, o)
+		},
+		translate: func(home *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, bool) {
+			return translateSlice(home, away)
+		},
+		merge: mergeSlice,
+	}
+}
+
+// translateSlice keeps the endpoints that the target has a way to, under the
+// addresses it reaches them by. Conditions are kept, serving and terminating
+// too, so that connections drain away as they do at home. Names of nodes, zones
+// and pods mean nothing there.
+func translateSlice(home *discoveryv1.EndpointSlice, away func(netip.Addr) (netip.Addr, bool)) (*discoveryv1.EndpointSlice, bool) {
+	service := home.Labels[discoveryv1.LabelServiceName]
+	if home.AddressType != discoveryv1.AddressTypeIPv4 || service == "" ||
+		home.Namespace == metav1.NamespaceDefault && service == "kubernetes" {
+		return nil, false
+	}
+	out := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelManagedBy: sliceManager}},
+		AddressType: home.AddressType,
+	}
+	for _, p := range home.Ports {
+		out.Ports = append(out.Ports, *p.DeepCopy())
+	}
+	for _, e := range home.Endpoints {
+		full := e.DeepCopy()
+		kept := discoveryv1.Endpoint{Conditions: full.Conditions, Hostname: full.Hostname}
+		for _, text := range e.Addresses {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				continue
+			}
+			if there, ok := away(addr); ok {
+				kept.Addresses = append(kept.Addresses, there.String())
+			}
+		}
+		if len(kept.Addresses) > 0 {
+			out.Endpoints = append(out.Endpoints, kept)
+		}
+	}
+	return out, true
+}
+
+func mergeSlice(have, want *discoveryv1.EndpointSlice) bool {
+	if have.AddressType != want.AddressType {
+		return false
+	}
+	have.Endpoints, have.Ports = want.Endpoints, want.Ports
+	return true
+}

@@ -1,0 +1,53 @@
+package reflect
+
+import (
+	"context"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+func secrets() kind[*corev1.Secret] {
+	return kind[*corev1.Secret]{
+		name: "Secret", zero: &corev1.Secret{},
+		api: func(c kubernetes.Interface, ns string) api[*corev1.Secret] { return c.CoreV1().Secrets(ns) },
+		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
+			return c.CoreV1().Secrets(ns).List(ctx, o)
+		},
+		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
+			return c.CoreV1().Secrets(ns).Watch(ctx, o)
+		},
+		translate: translateSecret, merge: mergeSecret,
+	}
+}
+
+// translateSecret keeps all, but credentials of home's own API server and the
+// history of Helm stay where they are.
+func translateSecret(home *corev1.Secret) (*corev1.Secret, bool) {
+	switch home.Type {
+	case corev1.SecretTypeServiceAccountToken, corev1.SecretTypeBootstrapToken, "helm.sh/release.v1":
+		return nil, false
+	}
+	if helmRelease(home) {
+		return nil, false
+	}
+	full := home.DeepCopy()
+	return &corev1.Secret{Type: full.Type, Data: full.Data, Immutable: full.Immutable}, true
+}
+
+func mergeSecret(have, want *corev1.Secret) bool {
+	before := have.DeepCopy()
+	have.Data, have.Immutable = want.Data, want.Immutable
+	return before.Type == want.Type &&
+		(!frozen(before.Immutable) || frozen(want.Immutable) && equality.Semantic.DeepEqual(before.Data, have.Data))
+}
+
+// helmRelease finds what Helm keeps in the cluster for itself.
+func helmRelease(o metav1.Object) bool {
+	return o.GetLabels()["owner"] == "helm" && strings.HasPrefix(o.GetName(), "sh.helm.release.v1.")
+}

@@ -1,0 +1,211 @@
+package reflect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// workers per namespace: enough to hide the round trip of a tunnel.
+const workers = 4
+
+// errTwinLost ends a space whose twin has gone or no longer lets us in.
+var errTwinLost = errors.New("reflect: the twin namespace is gone or closed to us")
+
+// space reflects one home namespace into its twin:
+//
+//	home informers ─┐                        ┌─ create / update / delete
+//	                ├─▶ queue ─▶ reconcile ──┤
+//	twin informers ─┘  (by kind and name)    └─ event at home
+//
+// Both sides feed the queue, so a change by hand in the twin is put right too.
+type space struct {
+	home, twin string // namespaces
+	clients    clients
+	target     string // its name
+	owner      string // value of policy.ReflectedLabel
+	kinds      map[string]mirror
+	queue      workqueue.TypedRateLimitingInterface[key]
+	recorder   record.EventRecorder
+	log        *slog.Logger
+	reach      func() (<-chan struct{}, func())
+
+	mu   sync.Mutex
+	told map[key]string // what was last said of an object, so that it is said once
+}
+
+type key struct{ kind, name string }
+
+// clients are the two sides.
+type clients struct{ home, twin kubernetes.Interface }
+
+// mirror is one kind within one space; keeper implements it for all.
+type mirror interface {
+	// informers returns those of home and twin, to be run and watched.
+	informers() []cache.SharedIndexInformer
+	// reconcile makes one object of the twin what it should be.
+	reconcile(ctx context.Context, name string) error
+	// names of all objects at home.
+	names() []string
+}
+
+func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string) *space {
+	s := &space{
+		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
+		clients: clients{home: c.Home, twin: c.Target.Client()},
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[key](200*time.Millisecond, time.Minute)),
+		told: map[key]string{},
+	}
+	if r, ok := c.Target.(Reach); ok {
+		s.reach = r.Changed
+	}
+	s.kinds = map[string]mirror{
+		"Service":       newKeeper(s, services()),
+		"EndpointSlice": newKeeper(s, endpointSlices(c.Target.Away)),
+		"ConfigMap":     newKeeper(s, configMaps()),
+		"Secret":        newKeeper(s, secrets()),
+	}
+	return s
+}
+
+// run reflects until ctx ends or the twin is lost.
+func (s *space) run(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer s.queue.ShutDown()
+	defer end(nil)
+
+	for kind, m := range s.kinds {
+		for _, informer := range m.informers() {
+			if err := s.follow(ctx, end, kind, informer, &running); err != nil {
+				return err
+			}
+		}
+	}
+	// Nothing is decided before both sides of every kind were listed in full.
+	for _, m := range s.kinds {
+		for _, informer := range m.informers() {
+			if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+				return context.Cause(ctx)
+			}
+		}
+	}
+	s.log.Debug("reflecting", "twin", s.twin)
+	for range workers {
+		running.Go(func() { s.work(ctx, end) })
+	}
+	s.watchReach(ctx)
+	return context.Cause(ctx)
+}
+
+// follow runs one informer and queues what it reports.
+func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind string, informer cache.SharedIndexInformer, running *sync.WaitGroup) error {
+	queue := func(o any) {
+		if full, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+			if _, name, err := cache.SplitMetaNamespaceKey(full); err == nil {
+				s.queue.Add(key{kind, name})
+			}
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: queue, UpdateFunc: func(_, o any) { queue(o) }, DeleteFunc: queue,
+	})
+	if err == nil {
+		err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+			if lost(err) {
+				end(fmt.Errorf("%w: watch %s: %w", errTwinLost, kind, err))
+			}
+			s.log.Debug("watch interrupted", "kind", kind, "error", err)
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("reflect: watch %s: %w", kind, err)
+	}
+	running.Go(func() { informer.RunWithContext(ctx) })
+	return nil
+}
+
+// work takes keys from the queue until it is shut down.
+func (s *space) work(ctx context.Context, end context.CancelCauseFunc) {
+	for {
+		k, shutdown := s.queue.Get()
+		if shutdown {
+			return
+		}
+		err := s.kinds[k.kind].reconcile(ctx, k.name)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			s.queue.Forget(k)
+		case lost(err):
+			end(fmt.Errorf("%w: %w", errTwinLost, err))
+		default:
+			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // the cache is a moment behind
+				s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "error", err)
+			}
+			s.queue.AddRateLimited(k)
+		}
+		s.queue.Done(k)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// watchReach compares all EndpointSlices again when the target reaches other
+// addresses than before. It returns when ctx ends.
+func (s *space) watchReach(ctx context.Context) {
+	var changed <-chan struct{}
+	var tick <-chan time.Time
+	if s.reach != nil {
+		c, stop := s.reach()
+		defer stop()
+		changed = c
+	} else {
+		t := time.NewTicker(reachInterval)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-tick:
+		}
+		for _, name := range s.kinds["EndpointSlice"].names() {
+			s.queue.Add(key{"EndpointSlice", name})
+		}
+	}
+}
+
+// tell makes an event at home, once for the same words.
+func (s *space) tell(k key, about runtime.Object, reason, message string) {
+	s.mu.Lock()
+	again := s.told[k] == message
+	s.told[k] = message
+	s.mu.Unlock()
+	if !again {
+		s.recorder.Event(about, corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// settled forgets what was told: the object is as it should be.
+func (s *space) settled(k key) {
+	s.mu.Lock()
+	delete(s.told, k)
+	s.mu.Unlock()
+}

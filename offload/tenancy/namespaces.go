@@ -1,0 +1,165 @@
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+// list answers GET /v1/namespaces.
+func (t *Tenancy) list(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	twins := map[string]string{}
+	namespaces, err := t.of(r.Context(), consumer)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	for _, ns := range namespaces {
+		if ns.DeletionTimestamp == nil {
+			twins[ns.Annotations[policy.HomeNamespaceAnnotation]] = ns.Name
+		}
+	}
+	answer(w, http.StatusOK, map[string]any{"twins": twins})
+}
+
+// ensure answers PUT /v1/namespaces/{home}.
+func (t *Tenancy) ensure(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	home, err := homeName(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	ns, err := t.twin(r.Context(), home, consumer)
+	if err == nil {
+		err = t.furnish(r.Context(), ns.Name, consumer)
+	}
+	if err != nil {
+		t.Log.Warn("no twin for a consumer's namespace", "peer", consumer.Short(), "namespace", home, "error", err)
+		fail(w, err)
+		return
+	}
+	answer(w, http.StatusOK, map[string]string{"name": ns.Name})
+}
+
+// remove answers DELETE /v1/namespaces/{home}. Only namespaces that carry the
+// consumer's own mark are ever deleted.
+func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	home, err := homeName(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	ns, err := t.find(r.Context(), home, consumer)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	if ns == nil {
+		fail(w, problem(http.StatusNotFound, "NoTwin", "nothing is left to do", "namespace %s has no twin here", home))
+		return
+	}
+	if ns.DeletionTimestamp == nil {
+		uid := ns.UID
+		err := t.client.CoreV1().Namespaces().Delete(r.Context(), ns.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			fail(w, fmt.Errorf("tenancy: delete twin %s: %w", ns.Name, err))
+			return
+		}
+		t.Log.Info("twin released", "peer", consumer.Short(), "namespace", home, "twin", ns.Name)
+	}
+	answer(w, http.StatusAccepted, map[string]string{"name": ns.Name})
+}
+
+func homeName(r *http.Request) (string, error) {
+	home := r.PathValue("home")
+	if faults := validation.IsDNS1123Label(home); len(faults) > 0 {
+		return "", problem(http.StatusBadRequest, "BadNamespace", "use the name of a namespace", "%q is no namespace name: %s", home, strings.Join(faults, "; "))
+	}
+	return home, nil
+}
+
+// twin returns the consumer's twin of home and makes it if it is missing.
+func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*corev1.Namespace, error) {
+	ns, err := t.find(ctx, home, consumer)
+	if err != nil {
+		return nil, err
+	}
+	if ns != nil {
+		if ns.DeletionTimestamp != nil {
+			return nil, problem(http.StatusConflict, "Terminating", "ask again in a moment", "the former twin %s is still being deleted", ns.Name)
+		}
+		return t.repair(ctx, ns, home, consumer)
+	}
+	names := twinNames(home, t.PeerName(consumer), consumer)
+	for _, name := range names {
+		ns, err := t.client.CoreV1().Namespaces().Create(ctx, twinNamespace(name, home, consumer), metav1.CreateOptions{FieldManager: policy.FieldManager})
+		if err == nil {
+			t.Log.Info("twin made", "peer", consumer.Short(), "namespace", home, "twin", name)
+			return ns, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("tenancy: make twin %s: %w", name, err)
+		}
+	}
+	// Two requests at once: the other one has made it.
+	if ns, err := t.find(ctx, home, consumer); err != nil || ns != nil {
+		return ns, err
+	}
+	return nil, problem(http.StatusConflict, "NameTaken", fmt.Sprintf("rename or delete namespace %s on %s", names[1], t.ClusterName),
+		"%s has namespaces %s and %s already and they are not yours", t.ClusterName, names[0], names[1])
+}
+
+// repair puts back labels that somebody took off a twin.
+func (t *Tenancy) repair(ctx context.Context, ns *corev1.Namespace, home string, consumer peer.ID) (*corev1.Namespace, error) {
+	fixed := ns.DeepCopy()
+	maps.Copy(fixed.Labels, twinNamespace(ns.Name, home, consumer).Labels)
+	if maps.Equal(fixed.Labels, ns.Labels) {
+		return ns, nil
+	}
+	fixed, err := t.client.CoreV1().Namespaces().Update(ctx, fixed, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	if err != nil {
+		return nil, fmt.Errorf("tenancy: repair twin %s: %w", ns.Name, err)
+	}
+	return fixed, nil
+}
+
+// find returns the consumer's twin of home, nil if there is none; one that is
+// being deleted only if there is no other.
+func (t *Tenancy) find(ctx context.Context, home string, consumer peer.ID) (*corev1.Namespace, error) {
+	namespaces, err := t.of(ctx, consumer)
+	if err != nil {
+		return nil, err
+	}
+	var going *corev1.Namespace
+	for i := range namespaces {
+		ns := &namespaces[i]
+		switch {
+		case !isTwin(ns, home, consumer):
+		case ns.DeletionTimestamp == nil:
+			return ns, nil
+		default:
+			going = ns
+		}
+	}
+	return going, nil
+}
+
+// of lists the twins of the consumer from the API server: a cache may not know
+// yet what the last request did.
+func (t *Tenancy) of(ctx context.Context, consumer peer.ID) ([]corev1.Namespace, error) {
+	list, err := t.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(consumer)})
+	if err != nil {
+		return nil, fmt.Errorf("tenancy: list twins: %w", err)
+	}
+	return list.Items, nil
+}

@@ -1,0 +1,83 @@
+package tenancy
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+//go:embed admission.yaml
+var admission []byte
+
+// Role is the ClusterRole that consumers have in their twins, and nowhere else.
+const Role = "rivulet-consumer"
+
+// Group is the group of all consumers.
+const Group = "rivulet:peers"
+
+// User returns the user name of a consumer.
+func User(id peer.ID) string { return "rivulet:peer:" + string(id) }
+
+var (
+	read  = []string{"get", "list", "watch"}
+	write = append([]string{"create", "update", "patch", "delete", "deletecollection"}, read...)
+)
+
+// rules of Role. Pods are made by controllers out of what the consumer writes,
+// so pods themselves can be looked at, relabelled and deleted, not created.
+// There is no right on service accounts, roles, quotas or network policies.
+func rules() []*rbacv1ac.PolicyRuleApplyConfiguration {
+	rule := func(group string, verbs []string, resources ...string) *rbacv1ac.PolicyRuleApplyConfiguration {
+		return rbacv1ac.PolicyRule().WithAPIGroups(group).WithResources(resources...).WithVerbs(verbs...)
+	}
+	return []*rbacv1ac.PolicyRuleApplyConfiguration{
+		rule("", append([]string{"patch", "delete"}, read...), "pods"),
+		rule("", []string{"get"}, "pods/log", "pods/status"),
+		// exec and its like are GET by WebSocket and POST by SPDY.
+		rule("", []string{"get", "create"}, "pods/exec", "pods/attach", "pods/portforward"),
+		rule("", []string{"get", "update", "patch"}, "pods/ephemeralcontainers"),
+		rule("", write, "services", "configmaps", "secrets"),
+		rule("discovery.k8s.io", write, "endpointslices"),
+		rule("apps", write, "replicasets"),
+		rule("batch", write, "jobs"),
+		rule("", read, "events"),
+		rule("events.k8s.io", read, "events"),
+		rule("metrics.k8s.io", read, "pods"),
+	}
+}
+
+func applyRole(ctx context.Context, client kubernetes.Interface) error {
+	_, err := client.RbacV1().ClusterRoles().Apply(ctx, rbacv1ac.ClusterRole(Role).WithRules(rules()...), options())
+	if err != nil {
+		return fmt.Errorf("tenancy: cluster role %s: %w", Role, err)
+	}
+	return nil
+}
+
+// furnish gives the consumer its rights in the twin, and the twin's pods no
+// token of this cluster.
+func (t *Tenancy) furnish(ctx context.Context, twin string, consumer peer.ID) error {
+	account := corev1ac.ServiceAccount("default", twin).WithAutomountServiceAccountToken(false)
+	if _, err := t.client.CoreV1().ServiceAccounts(twin).Apply(ctx, account, options()); err != nil {
+		return fmt.Errorf("tenancy: service account of twin %s: %w", twin, err)
+	}
+	binding := rbacv1ac.RoleBinding(Role, twin).
+		WithRoleRef(rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind("ClusterRole").WithName(Role)).
+		WithSubjects(rbacv1ac.Subject().WithAPIGroup("rbac.authorization.k8s.io").WithKind("User").WithName(User(consumer)))
+	if _, err := t.client.RbacV1().RoleBindings(twin).Apply(ctx, binding, options()); err != nil {
+		return fmt.Errorf("tenancy: role binding of twin %s: %w", twin, err)
+	}
+	return nil
+}
+
+func options() metav1.ApplyOptions {
+	return metav1.ApplyOptions{FieldManager: policy.FieldManager, Force: true}
+}

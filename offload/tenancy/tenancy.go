@@ -1,0 +1,174 @@
+// Package tenancy is what a provider grants a consumer, and no more: namespaces
+// of its own (twins), the Kubernetes API inside them, and a stream that says how
+// much room there is.
+//
+// It reads namespaces, nodes and pods. It alone writes twin namespaces with
+// their service account and role binding, the ClusterRole rivulet-consumer and
+// the admission policies rivulet-twin*. Who asks is told by the pinned
+// certificate of the connection, never by what the request says; no credential
+// is minted, so unpinning a peer ends its rights at once. Nothing but the objects
+// themselves survives a restart. While the local API server is away consumers
+// get 503 and their pods go on running.
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+)
+
+// Config is what a Tenancy needs. Local and PeerID must be set.
+type Config struct {
+	// Local reaches this cluster's API server with all rights.
+	Local *rest.Config
+	// ClusterName is this cluster's name, for messages.
+	ClusterName string
+	Log         *slog.Logger
+	// PeerID tells who sent a request, from its pinned certificate.
+	PeerID func(*http.Request) (peer.ID, bool)
+	// PeerName gives the name of a peer; empty if it is not known.
+	PeerName func(peer.ID) string
+	// Neighbours gives the prefixes under which this cluster reaches others' pods.
+	Neighbours func() map[peer.ID]netip.Prefix
+	// Share gives the bounds of what is lent to all consumers together.
+	Share func() offer.Share
+}
+
+// Tenancy serves consumers.
+type Tenancy struct {
+	Config
+	client  kubernetes.Interface
+	room    *offer.Watcher
+	proxy   *proxy
+	factory informers.SharedInformerFactory
+	twins   corelisters.NamespaceLister
+}
+
+// New returns a Tenancy; its routes may be served at once.
+func New(c Config) (*Tenancy, error) {
+	if c.Local == nil || c.PeerID == nil {
+		return nil, fmt.Errorf("tenancy: Local and PeerID must be set")
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.PeerName == nil {
+		c.PeerName = func(peer.ID) string { return "" }
+	}
+	if c.Neighbours == nil {
+		c.Neighbours = func() map[peer.ID]netip.Prefix { return nil }
+	}
+	if c.Share == nil {
+		c.Share = func() offer.Share { return offer.Share{} }
+	}
+	local := rest.CopyConfig(c.Local)
+	local.QPS = -1 // in process with its API server: the server's own fairness is enough
+	client, err := kubernetes.NewForConfig(local)
+	if err != nil {
+		return nil, fmt.Errorf("tenancy: %w", err)
+	}
+	proxy, err := newProxy(local, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel }))
+	return &Tenancy{
+		Config: c, client: client, room: offer.NewWatcher(client), proxy: proxy,
+		factory: factory, twins: factory.Core().V1().Namespaces().Lister(),
+	}, nil
+}
+
+// Routes returns what is served to consumers, by pattern of http.ServeMux.
+func (t *Tenancy) Routes() map[string]http.Handler {
+	return map[string]http.Handler{
+		"GET /v1/offer":                t.asked(t.offer),
+		"GET /v1/namespaces":           t.asked(t.list),
+		"PUT /v1/namespaces/{home}":    t.asked(t.ensure),
+		"DELETE /v1/namespaces/{home}": t.asked(t.remove),
+		"/k8s/":                        t.asked(t.proxy.serve),
+	}
+}
+
+// Run keeps the role and the admission policies that twins rely on in place and
+// follows the cluster's room until ctx ends.
+func (t *Tenancy) Run(ctx context.Context) error {
+	t.factory.Core().V1().Namespaces().Informer()
+	t.factory.Start(ctx.Done())
+	defer t.factory.Shutdown()
+	go t.install(ctx)
+	return t.room.Run(ctx)
+}
+
+// install retries until it succeeds: the API server may come up after us.
+func (t *Tenancy) install(ctx context.Context) {
+	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
+		err := applyRole(ctx, t.client)
+		if err == nil {
+			err = policy.Apply(ctx, t.Local, admission)
+		}
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		t.Log.Warn("the rights of consumers are not in place yet", "error", err, "retry", wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Consumer is one consumer as status shows it.
+type Consumer struct {
+	ID   peer.ID `json:"id"`
+	Name string  `json:"name,omitempty"`
+	// Twins maps home namespaces to twins.
+	Twins map[string]string `json:"twins"`
+	// Pods counts pods that have not finished.
+	Pods int `json:"pods"`
+}
+
+// Status returns the consumers that have twins here.
+func (t *Tenancy) Status() map[peer.ID]Consumer {
+	consumers := map[peer.ID]Consumer{}
+	twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
+	pods := t.room.Guests()
+	for _, ns := range twins {
+		id := peer.ID(ns.Labels[policy.OriginLabel])
+		c, known := consumers[id]
+		if !known {
+			c = Consumer{ID: id, Name: t.PeerName(id), Twins: map[string]string{}, Pods: pods[id]}
+		}
+		if ns.Status.Phase != corev1.NamespaceTerminating {
+			c.Twins[ns.Annotations[policy.HomeNamespaceAnnotation]] = ns.Name
+		}
+		consumers[id] = c
+	}
+	return consumers
+}
+
+func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	changed, stop := t.room.Changed()
+	defer stop()
+	offer.Stream(w, r, func() offer.Offer {
+		o := t.room.Offer(consumer, t.Share())
+		o.Neighbours = t.Neighbours()
+		return o
+	}, changed)
+}
