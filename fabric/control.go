@@ -1,0 +1,144 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// Handle adds a route for peers. It is served inside the tunnel only, to peers
+// only; rpc.PeerID tells the handler which one asks. Patterns are those of
+// http.ServeMux, and a pattern that is taken panics.
+func (f *Fabric) Handle(pattern string, h http.Handler) { f.routes.Handle(pattern, h) }
+
+// serve keeps the control port open until ctx ends.
+func (f *Fabric) serve(ctx context.Context) {
+	wait := f.cfg.Timing.Retry
+	for ctx.Err() == nil {
+		l, err := rpc.Listen(f.cfg.Port)
+		var e *rpc.Error
+		if errors.As(err, &e) {
+			f.problem("control-port", e)
+			sleep(ctx, wait)
+			wait = min(2*wait, 10*f.cfg.Timing.Retry)
+			continue
+		}
+		f.problem("control-port", nil)
+		server := rpc.NewServer(f.cfg.Identity, f.router(), f.log)
+		stop := context.AfterFunc(ctx, func() {
+			grace, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			server.Shutdown(grace) //nolint:errcheck // streams are cut, as they are when a device goes
+			server.Close()
+		})
+		if err := server.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			f.log.Warn("control port closed, opening it again", "err", err)
+			sleep(ctx, wait)
+		}
+		stop()
+	}
+}
+
+// router parts the two sides: strangers may knock on the LAN, all else is for
+// peers inside the tunnel.
+func (f *Fabric) router() http.Handler {
+	lan := http.NewServeMux()
+	lan.Handle("POST "+pairing.Path, f.party.Handler(f.heard))
+	lan.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		rpc.Fail(w, http.StatusNotFound, &rpc.Error{Code: "not-found", Message: fmt.Sprintf("%.80q is not served outside the tunnel", r.URL.Path), Cure: "peer first; then ask inside the tunnel"})
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !f.inside(r) {
+			lan.ServeHTTP(w, r)
+			return
+		}
+		id, ok := rpc.PeerID(r)
+		if _, pinned := f.record(id); !ok || !pinned {
+			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), f.cfg.Name), Cure: "peer again"})
+			return
+		}
+		f.routes.ServeHTTP(w, r)
+	})
+}
+
+// inside reports whether the request came to our address in the tunnel.
+func (f *Fabric) inside(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return ok && local.AddrPort().Addr().Unmap() == f.cfg.TunnelAddress
+}
+
+// Dial opens a connection inside the tunnel, to an address as we see it. It has
+// the form that rest.Config wants.
+func (f *Fabric) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if f.cfg.Dial != nil {
+		return f.cfg.Dial(ctx, network, addr)
+	}
+	// From any other address the packets would leave on the LAN if the tunnel is not up.
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.cfg.TunnelAddress, 0)), KeepAlive: 15 * time.Second}
+	return d.DialContext(ctx, network, addr)
+}
+
+// dialPeer dials the peer's control address of the moment, whatever is asked for.
+func (f *Fabric) dialPeer(id peer.ID) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, _ string) (net.Conn, error) {
+		l, ok := f.Link(id)
+		if !ok {
+			return nil, noLink(id)
+		}
+		return f.Dial(ctx, network, l.Addr.String())
+	}
+}
+
+func noLink(id peer.ID) error {
+	return fmt.Errorf("fabric: there is no tunnel to %s: see `rivulet peers`", id.Short())
+}
+
+// Client returns an HTTP client that reaches the peer's control address inside the
+// tunnel and nobody else, and the URL to begin paths with. The client stays good
+// when addresses change.
+func (f *Fabric) Client(id peer.ID) (*http.Client, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[string(id)]
+	if m == nil {
+		return nil, "", noLink(id)
+	}
+	l, ok := m.link()
+	if !ok {
+		return nil, "", noLink(id)
+	}
+	if m.client == nil {
+		m.client = &http.Client{
+			Transport: &http.Transport{
+				TLSClientConfig:        rpc.ClientTLS(f.cfg.Identity, id),
+				DialContext:            f.dialPeer(id),
+				TLSHandshakeTimeout:    10 * time.Second,
+				ForceAttemptHTTP2:      true,
+				HTTP2:                  &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
+				MaxResponseHeaderBytes: 64 << 10,
+				IdleConnTimeout:        time.Minute,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return m.client, "https://" + l.Addr.String(), nil
+}
+
+// TLS returns what a client that brings its own TLS (client-go) needs to reach the
+// peer: our certificate and key, the peer's certificate as the only authority, and
+// the server name to verify.
+func (f *Fabric) TLS(id peer.ID) (certPEM, keyPEM, serverCertPEM []byte, serverName string, err error) {
+	r, ok := f.record(id)
+	if !ok {
+		return nil, nil, nil, "", noLink(id)
+	}
+	return f.cfg.Identity.CertPEM, f.cfg.Identity.KeyPEM, rpc.CertificatePEM(r.Certificate), string(id), nil
+}

@@ -1,0 +1,380 @@
+// Package fabric makes clusters find and trust each other and keeps the tunnels
+// between them as they should be: discovery and inbound requests lead to the
+// pairing exchange, its result to a record, the records to the data plane's
+// configuration, and pings through the tunnel to each peer's state.
+//
+//	Discovered --exchange--> Connecting --ping--> Connected <--ping-- Lost
+//	     |  ^                                        |-- 3 misses --> |
+//	     v  | retry, up to 60 s
+//	   Refused
+//
+// It reads what discovery sources say (hints), what peers say (proved by mutual
+// TLS) and the LAN interfaces. It alone writes peer records, through peer.Store,
+// and it alone tells the data plane what to be. After a restart records are
+// loaded and tunnels configured at once, without waiting for discovery. What
+// fails is in the Reason of a peer or in Problems, with a cure, and is tried again.
+package fabric
+
+import (
+	"context"
+	"crypto/ecdh"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/netmon"
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel"
+)
+
+// DataPlane is what the fabric needs of the tunnel.
+type DataPlane interface {
+	// Apply makes cfg the whole state; the same cfg twice changes nothing.
+	Apply(ctx context.Context, cfg tunnel.Config) error
+	Status(ctx context.Context) (tunnel.Status, error)
+}
+
+// LANs is what the fabric needs of netmon.Monitor.
+type LANs interface {
+	LANs() netmon.LANs
+	Changed() (<-chan struct{}, func())
+}
+
+// Config is what the fabric is made of. All fields are needed unless they say otherwise.
+type Config struct {
+	Identity rpc.Identity
+	Name     string
+	Version  string
+	// KubeVersion is asked whenever the cluster introduces itself; empty while the API server is not up.
+	KubeVersion func() string
+	// Port is the control port, TCP, on all addresses.
+	Port uint16
+	// TunnelPort is the WireGuard port, UDP.
+	TunnelPort uint16
+	// Interface names the TUN device.
+	Interface   string
+	PodCIDR     netip.Prefix
+	ServiceCIDR netip.Prefix
+	// TunnelAddress is our address inside the tunnel, one of PodCIDR.
+	TunnelAddress netip.Addr
+	// WireGuardKey is our private key, base64.
+	WireGuardKey string
+	Store        peer.Store
+	DataPlane    DataPlane
+	Sources      []discovery.Source
+	LANs         LANs
+	// ChoosePrefix picks the prefix under which to see the peer's pods, previous if
+	// that can stay. taken holds our own prefixes, those of other peers, of the LANs
+	// and what TakenPrefixes adds.
+	ChoosePrefix func(id peer.ID, theirs, previous netip.Prefix, taken []netip.Prefix) (netip.Prefix, error)
+	// TakenPrefixes may be nil.
+	TakenPrefixes func() []netip.Prefix
+	// Dial opens connections inside the tunnel; nil dials from TunnelAddress.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// OnLink says whether a stranger at the address may be trusted at first sight; nil asks LANs.
+	OnLink func(netip.Addr) bool
+	// Timing may be zero for DefaultTiming.
+	Timing Timing
+	Log    *slog.Logger
+}
+
+// Timing is how often things are done.
+type Timing struct {
+	// Ping is the interval of pings to a connected peer, Probe that to one that is not yet.
+	Ping, Probe time.Duration
+	// PingTimeout bounds one ping; after Misses of them in a row a peer is lost.
+	PingTimeout time.Duration
+	Misses      int
+	// Retry is the first wait before what failed on this device (a port, the data plane) is tried again.
+	Retry time.Duration
+	// Forget is how long a cluster that is no peer is shown after it was last heard of.
+	Forget time.Duration
+}
+
+// DefaultTiming is what the appliance uses.
+var DefaultTiming = Timing{
+	Ping: 2 * time.Second, Probe: 500 * time.Millisecond, PingTimeout: 2 * time.Second, Misses: 3,
+	Retry: time.Second, Forget: 2 * time.Minute,
+}
+
+// Fabric is the running whole. Its methods may be called concurrently.
+type Fabric struct {
+	cfg    Config
+	log    *slog.Logger
+	public string // WireGuard public key, base64
+	party  *pairing.Party
+	routes *http.ServeMux // inside the tunnel
+	plane  *plane
+
+	mu       sync.Mutex
+	run      context.Context // of Run; nil before and after
+	loops    sync.WaitGroup  // one member has several
+	members  map[string]*member
+	known    map[string]string // discovery entry to member key, where the entry has no ID
+	subs     map[chan struct{}]struct{}
+	problems map[string]rpc.Error
+}
+
+// New checks the configuration and loads the records. Nothing runs yet.
+func New(cfg Config) (*Fabric, error) {
+	if cfg.Timing == (Timing{}) {
+		cfg.Timing = DefaultTiming
+	}
+	if !cfg.PodCIDR.Contains(cfg.TunnelAddress) {
+		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s: correct /etc/rivulet/config.yaml", cfg.TunnelAddress, cfg.PodCIDR)
+	}
+	raw, err := base64.StdEncoding.DecodeString(cfg.WireGuardKey)
+	if err != nil {
+		return nil, fmt.Errorf("fabric: the WireGuard key is not base64: restore a backup or run `rivulet reset`")
+	}
+	key, err := ecdh.X25519().NewPrivateKey(raw)
+	if err != nil {
+		return nil, fmt.Errorf("fabric: the WireGuard key is unusable (%w): restore a backup or run `rivulet reset`", err)
+	}
+	f := &Fabric{
+		cfg: cfg, log: cfg.Log,
+		public:   base64.StdEncoding.EncodeToString(key.PublicKey().Bytes()),
+		routes:   http.NewServeMux(),
+		members:  map[string]*member{},
+		known:    map[string]string{},
+		subs:     map[chan struct{}]struct{}{},
+		problems: map[string]rpc.Error{},
+	}
+	f.plane = newPlane(f)
+	f.party = &pairing.Party{Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, OnLink: f.onLink, Now: time.Now}
+	f.routes.HandleFunc("GET /v1/ping", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	records, err := cfg.Store.Peers()
+	if err != nil {
+		return nil, fmt.Errorf("fabric: load peers: %w", err)
+	}
+	for _, r := range records {
+		f.load(r)
+	}
+	return f, nil
+}
+
+// Run works until ctx ends, then says goodbye and returns. The data plane is left
+// as it is. It is called once.
+func (f *Fabric) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f.mu.Lock()
+	f.run = ctx
+	for key, m := range f.members {
+		f.start(key, m)
+	}
+	f.mu.Unlock()
+
+	var tasks sync.WaitGroup
+	tasks.Go(func() { f.plane.run(ctx) })
+	tasks.Go(func() { f.serve(ctx) })
+	tasks.Go(func() { f.followLANs(ctx) })
+	for _, s := range f.cfg.Sources {
+		tasks.Go(func() {
+			f.keep(ctx, "announce", s, func() error {
+				return s.Announce(ctx, discovery.Announcement{ID: f.cfg.Identity.ID, Name: f.cfg.Name, Port: f.cfg.Port})
+			})
+		})
+		tasks.Go(func() {
+			f.keep(ctx, "watch", s, func() error {
+				return s.Watch(ctx, func(e discovery.Event) { f.discovered(s.Name(), e) })
+			})
+		})
+	}
+	<-ctx.Done()
+	tasks.Wait()
+	f.mu.Lock()
+	f.run = nil // no new loops
+	f.mu.Unlock()
+	f.loops.Wait()
+	return nil
+}
+
+// keep repeats what a source does if it gives up.
+func (f *Fabric) keep(ctx context.Context, what string, s discovery.Source, do func() error) {
+	for ctx.Err() == nil {
+		if err := do(); err != nil && ctx.Err() == nil {
+			f.log.Warn("discovery failed, trying again", "source", s.Name(), "what", what, "err", err)
+			sleep(ctx, 5*f.cfg.Timing.Retry)
+		}
+	}
+}
+
+// followLANs tells peers where we are now, and the tunnel what fits through the links.
+func (f *Fabric) followLANs(ctx context.Context) {
+	changed, stop := f.cfg.LANs.Changed()
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		f.plane.kick()
+		f.Refresh()
+	}
+}
+
+// Refresh tells all peers what we are, for a caller who knows that it has changed:
+// the Kubernetes version once the API server is up, say.
+func (f *Fabric) Refresh() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		if m.pinned {
+			f.due(m, true)
+		}
+	}
+}
+
+// self is what we say of ourselves.
+func (f *Fabric) self() pairing.Self {
+	c := f.cfg
+	return pairing.Self{
+		ID: c.Identity.ID, Name: c.Name, Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: f.public,
+		TunnelPort: c.TunnelPort, ControlPort: c.Port, TunnelAddress: c.TunnelAddress, PodCIDR: c.PodCIDR, ServiceCIDR: c.ServiceCIDR,
+	}
+}
+
+func (f *Fabric) onLink(addr netip.Addr) bool {
+	if f.cfg.OnLink != nil {
+		return f.cfg.OnLink(addr)
+	}
+	return f.cfg.LANs.LANs().OnLink(addr)
+}
+
+// choose adds to ChoosePrefix all that is in use.
+func (f *Fabric) choose(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix, error) {
+	taken := append(f.cfg.LANs.LANs().Prefixes(), f.cfg.PodCIDR)
+	if f.cfg.ServiceCIDR.IsValid() {
+		taken = append(taken, f.cfg.ServiceCIDR)
+	}
+	if f.cfg.TakenPrefixes != nil {
+		taken = append(taken, f.cfg.TakenPrefixes()...)
+	}
+	f.mu.Lock()
+	for _, m := range f.members {
+		if m.pinned && m.rec.ID != id && m.rec.Remote.IsValid() {
+			taken = append(taken, m.rec.Remote)
+		}
+	}
+	f.mu.Unlock()
+	taken = slices.DeleteFunc(taken, func(p netip.Prefix) bool { return !p.Addr().Is4() })
+	return f.cfg.ChoosePrefix(id, theirs, previous, taken)
+}
+
+// Peers returns everything that is known of other clusters, by name and ID.
+func (f *Fabric) Peers() []peer.View {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []peer.View
+	for _, m := range f.members {
+		out = append(out, m.view())
+	}
+	slices.SortFunc(out, func(a, b peer.View) int {
+		return strings.Compare(a.Name+"\x00"+string(a.ID), b.Name+"\x00"+string(b.ID))
+	})
+	return out
+}
+
+// Links returns the peers that have a tunnel, by ID.
+func (f *Fabric) Links() []peer.Link {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []peer.Link
+	for _, m := range f.members {
+		if l, ok := m.link(); ok {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b peer.Link) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return out
+}
+
+// Link returns the link to one peer, and false if there is none.
+func (f *Fabric) Link(id peer.ID) (peer.Link, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.members[string(id)]; m != nil {
+		return m.link()
+	}
+	return peer.Link{}, false
+}
+
+// Changed returns a channel that receives after Peers, Links or Problems have
+// changed in more than a round trip time, several changes perhaps as one, and a
+// function that ends the subscription.
+func (f *Fabric) Changed() (<-chan struct{}, func()) {
+	ch := make(chan struct{}, 1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subs[ch] = struct{}{}
+	return ch, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.subs, ch)
+	}
+}
+
+// notify is called with mu held.
+func (f *Fabric) notify() {
+	for ch := range f.subs {
+		poke(ch)
+	}
+}
+
+// Problems returns what keeps the fabric as a whole from working, with cures.
+func (f *Fabric) Problems() []rpc.Error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []rpc.Error
+	for _, e := range f.problems {
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b rpc.Error) int { return strings.Compare(a.Code, b.Code) })
+	return out
+}
+
+// problem sets what is wrong with one part; nil clears it. It logs when that is news.
+func (f *Fabric) problem(code string, e *rpc.Error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old, had := f.problems[code]
+	switch {
+	case e == nil && had:
+		delete(f.problems, code)
+		f.log.Info("works again", "part", code)
+	case e != nil && (!had || old != *e):
+		f.problems[code] = *e
+		f.log.Error(e.Message, "part", code, "cure", e.Cure)
+	default:
+		return
+	}
+	f.notify()
+}
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

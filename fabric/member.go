@@ -1,0 +1,263 @@
+package fabric
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// maxStrangers bounds how many clusters that are no peers a LAN can make us remember.
+const maxStrangers = 256
+
+// member is a cluster we know of, a peer or not yet. Fabric.mu guards all of it
+// but the channels.
+type member struct {
+	id     peer.ID // empty while only an address is known
+	pinned bool
+	rec    peer.Record // zero if not pinned
+	name   string      // as last claimed, if not pinned
+	found  map[string]discovery.Entry
+
+	state    peer.State
+	reason   string
+	notice   string // does not keep the peer from working
+	since    time.Time
+	lastSeen time.Time
+	rtt      time.Duration
+	misses   int
+
+	pace       pairing.Pace
+	backoff    pairing.Pace // of the attempt that is on
+	attempting bool
+	exchanged  time.Time // last success in this run
+	paceKick   chan struct{}
+	pingKick   chan struct{}
+	stop       context.CancelFunc // nil before Run
+	client     *http.Client       // to the peer's control address in the tunnel
+}
+
+func (m *member) view() peer.View {
+	v := peer.View{Record: m.rec, State: m.state, Reason: m.reason, RTT: m.rtt, Since: m.since, LastSeen: m.lastSeen}
+	if v.Reason == "" {
+		v.Reason = m.notice
+	}
+	if !m.pinned {
+		v.Record = peer.Record{ID: m.id, Name: m.title()}
+		if addrs := m.addrs(); len(addrs) > 0 {
+			v.Control = addrs[0]
+		}
+	}
+	return v
+}
+
+func (m *member) link() (peer.Link, bool) {
+	addr, ok := m.rec.Address()
+	if !m.pinned || !ok {
+		return peer.Link{}, false
+	}
+	return peer.Link{ID: m.id, Name: m.rec.Name, Addr: addr, Theirs: m.rec.Theirs, Remote: m.rec.Remote, As: m.rec.As, State: m.state, RTT: m.rtt}, true
+}
+
+// title is the best name there is.
+func (m *member) title() string {
+	if m.pinned {
+		return m.rec.Name
+	}
+	for _, e := range m.found {
+		if e.Name != "" {
+			return e.Name
+		}
+	}
+	if m.name == "" && m.id == "" {
+		for _, a := range m.addrs() {
+			return a.String()
+		}
+	}
+	return m.name
+}
+
+// addrs are the control addresses to try: what discovery says now, then what worked last.
+func (m *member) addrs() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, key := range sortedKeys(m.found) {
+		for _, a := range m.found[key].Addrs {
+			if !slices.Contains(out, a) {
+				out = append(out, a)
+			}
+		}
+	}
+	if m.rec.Control.IsValid() && !slices.Contains(out, m.rec.Control) {
+		out = append(out, m.rec.Control)
+	}
+	return out
+}
+
+func sortedKeys(m map[string]discovery.Entry) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// The functions below are called with mu held.
+
+// load takes a record out of the store, before Run.
+func (f *Fabric) load(r peer.Record) {
+	if r.As.IsValid() && r.As.Bits() != f.cfg.PodCIDR.Bits() {
+		r.As = netip.Prefix{} // our pod CIDR is of another size now: the peer has to choose anew
+	}
+	m := f.member(string(r.ID), r.ID)
+	m.rec, m.pinned = r, true
+	f.set(m, peer.Connecting, "")
+	f.due(m, f.starts(r.ID))
+	f.names()
+}
+
+// member returns the member with the key, made if there is none.
+func (f *Fabric) member(key string, id peer.ID) *member {
+	m := f.members[key]
+	if m == nil {
+		m = &member{
+			id: id, found: map[string]discovery.Entry{}, state: peer.Discovered, since: time.Now(),
+			paceKick: make(chan struct{}, 1), pingKick: make(chan struct{}, 1),
+		}
+		f.members[key] = m
+		if f.run != nil {
+			f.start(key, m)
+		}
+	}
+	return m
+}
+
+// start runs the member's loops.
+func (f *Fabric) start(key string, m *member) {
+	var ctx context.Context
+	ctx, m.stop = context.WithCancel(f.run)
+	f.loops.Go(func() { f.pairLoop(ctx, key, m) })
+	if m.id != "" {
+		f.loops.Go(func() { f.pingLoop(ctx, m) })
+	}
+}
+
+// forget drops a member that is no peer.
+func (f *Fabric) forget(key string) {
+	if m := f.members[key]; m != nil && !m.pinned {
+		delete(f.members, key)
+		if m.stop != nil {
+			m.stop()
+		}
+		f.notify()
+	}
+}
+
+// room reports whether one more stranger may be remembered.
+func (f *Fabric) room() bool {
+	n := 0
+	for _, m := range f.members {
+		if !m.pinned {
+			n++
+		}
+	}
+	return n < maxStrangers
+}
+
+// starts reports whether we go first when both sides see each other.
+func (f *Fabric) starts(id peer.ID) bool { return f.cfg.Identity.ID < id }
+
+// due makes an exchange due: at once, or after the grace that the other side has.
+func (f *Fabric) due(m *member, now bool) {
+	m.pace.Found(time.Now(), now)
+	poke(m.paceKick)
+}
+
+// set moves the member to a state and says so if that is news.
+func (f *Fabric) set(m *member, s peer.State, reason string) {
+	if m.state == s && m.reason == reason {
+		return
+	}
+	if m.state != s {
+		m.state, m.since = s, time.Now()
+		f.log.Info("peer", "state", s, "peer", m.title(), "id", m.id.Short(), "reason", reason)
+	}
+	m.reason = reason
+	f.notify()
+}
+
+// names notes which names are not unique.
+func (f *Fabric) names() {
+	for _, m := range f.members {
+		if !m.pinned {
+			continue
+		}
+		var other peer.ID
+		if strings.EqualFold(m.rec.Name, f.cfg.Name) {
+			other = f.cfg.Identity.ID
+		}
+		for _, o := range f.members {
+			if o != m && o.pinned && strings.EqualFold(o.rec.Name, m.rec.Name) {
+				other = o.id
+			}
+		}
+		notice := ""
+		if other != "" {
+			notice = fmt.Sprintf("a second cluster is called %q (IDs %s and %s; they are different clusters): set another `name` in /etc/rivulet/config.yaml on one of them", m.rec.Name, m.id.Short(), other.Short())
+		}
+		if notice != m.notice {
+			m.notice = notice
+			if notice != "" {
+				f.log.Warn(notice)
+			}
+			f.notify()
+		}
+	}
+}
+
+// record and save are the pairing's view of the store; they take mu themselves.
+
+func (f *Fabric) record(id peer.ID) (peer.Record, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.members[string(id)]; m != nil && m.pinned {
+		return m.rec, true
+	}
+	return peer.Record{}, false
+}
+
+func (f *Fabric) save(r peer.Record) error {
+	f.mu.Lock()
+	for _, m := range f.members {
+		if m.pinned && m.id != r.ID && m.rec.WireGuardKey == r.WireGuardKey {
+			f.mu.Unlock()
+			return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("%s and %s have the same WireGuard key", r.Name, m.rec.Name), Cure: "a disk was copied in part: run `rivulet reset` on the copy"}
+		}
+	}
+	f.mu.Unlock()
+	if err := f.cfg.Store.PutPeer(r); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	m := f.member(string(r.ID), r.ID)
+	if !m.pinned {
+		f.log.Info("new peer", "peer", r.Name, "id", r.ID.Short(), "trust", r.Trust.How, "addr", r.Control)
+	}
+	m.rec, m.pinned = r, true
+	if m.state == peer.Discovered || m.state == peer.Refused {
+		f.set(m, peer.Connecting, "")
+	}
+	f.names()
+	f.notify()
+	f.mu.Unlock()
+	f.plane.kick()
+	return nil
+}

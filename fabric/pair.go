@@ -1,0 +1,248 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// discovered takes in what a source tells.
+func (f *Fabric) discovered(source string, ev discovery.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	entry := source + "/" + ev.Entry.Key
+	ours := f.ours(ev.Entry.Addrs)
+	if ours && (ev.Entry.ID == "" || ev.Entry.ID == f.cfg.Identity.ID) {
+		return // a list that names us, or our own echo
+	}
+	key := string(ev.Entry.ID)
+	if key == "" {
+		key = f.known[entry]
+	}
+	if key == "" {
+		key = entry
+	}
+	m := f.members[key]
+	if ev.Kind == discovery.Removed {
+		if m != nil {
+			delete(m.found, entry)
+			if len(m.found) == 0 {
+				f.forget(key)
+			}
+		}
+		delete(f.known, entry)
+		return
+	}
+	if m == nil {
+		if !f.room() {
+			return
+		}
+		m = f.member(key, ev.Entry.ID)
+		f.log.Info("discovered", "peer", ev.Entry.Name, "id", ev.Entry.ID.Short(), "addrs", ev.Entry.Addrs, "source", source)
+	}
+	m.found[entry] = ev.Entry
+	f.notify()
+	switch {
+	case !m.pinned:
+		f.due(m, m.id == "" || f.starts(m.id))
+	case ev.Kind == discovery.Changed || m.state != peer.Connected || !slices.Contains(ev.Entry.Addrs, m.rec.Control):
+		// It has moved, perhaps. Only the exchange proves it, and moves the endpoint.
+		f.due(m, true)
+	}
+}
+
+// ours reports whether all the addresses are this device's own.
+func (f *Fabric) ours(addrs []netip.AddrPort) bool {
+	lans := f.cfg.LANs.LANs()
+	for _, a := range addrs {
+		if !(lans.Own(a.Addr()) || a.Addr().IsLoopback()) || a.Port() != f.cfg.Port {
+			return false
+		}
+	}
+	return len(addrs) > 0
+}
+
+// pairLoop tries the exchange whenever it is due.
+func (f *Fabric) pairLoop(ctx context.Context, key string, m *member) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		f.mu.Lock()
+		next, due := m.pace.Next()
+		idle := !m.pinned && len(m.found) == 0 // refused an inbound request, or forgotten
+		f.mu.Unlock()
+		switch {
+		case due:
+			timer.Reset(time.Until(next))
+		case idle:
+			timer.Reset(f.cfg.Timing.Forget)
+		default:
+			timer.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.paceKick:
+			continue
+		case <-timer.C:
+		}
+		if due {
+			f.attempt(ctx, key, m)
+		} else if idle {
+			f.mu.Lock()
+			if len(m.found) == 0 {
+				f.forget(key)
+			}
+			f.mu.Unlock()
+		}
+	}
+}
+
+// attempt runs the exchange with each address until one succeeds.
+func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
+	f.mu.Lock()
+	id, addrs, pinned := m.id, m.addrs(), m.pinned
+	m.backoff, m.attempting = m.pace, true
+	m.pace.Done() // what is found from here on is new
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		m.attempting = false
+		f.mu.Unlock()
+	}()
+
+	err := fmt.Errorf("fabric: no address is known")
+	for _, a := range addrs {
+		if !pinned && !f.onLink(a.Addr()) {
+			err = worse(err, &rpc.Error{Code: "not-on-link", Message: fmt.Sprintf("its address %s is not on a link of this device, and only clusters on the same link are trusted at first sight", a), Cure: "put both clusters on the same LAN"})
+			continue
+		}
+		r, e := f.party.Exchange(ctx, id, pairing.PostTo(f.cfg.Identity, id, a))
+		if e == nil {
+			f.exchanged(key, m, r)
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		err = worse(err, e)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	refused := pairing.Refused(err)
+	if _, again := m.pace.Next(); !again { // else it was found anew meanwhile
+		f.failed(m, refused)
+	}
+	state := m.state
+	switch {
+	case refused && state != peer.Connected:
+		state = peer.Refused
+	case state == peer.Refused && !m.pinned:
+		state = peer.Discovered
+	case state == peer.Refused:
+		state = peer.Connecting
+	}
+	f.set(m, state, explain(err, addrs))
+}
+
+func (f *Fabric) failed(m *member, refused bool) {
+	p := m.backoff
+	p.Failed(time.Now(), refused)
+	m.backoff, m.pace = p, p
+	poke(m.paceKick)
+}
+
+// exchanged notes a success.
+func (f *Fabric) exchanged(key string, m *member, r peer.Record) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m.id == "" { // now we know who is at the address
+		known := f.member(string(r.ID), r.ID)
+		for entry, e := range m.found {
+			known.found[entry], f.known[entry] = e, string(r.ID)
+		}
+		m.found = map[string]discovery.Entry{}
+		f.forget(key)
+		m = known
+	}
+	m.exchanged, m.backoff = time.Now(), pairing.Pace{}
+	if m.state == peer.Discovered || m.state == peer.Refused {
+		f.set(m, peer.Connecting, "")
+	} else if m.state == peer.Connected {
+		f.set(m, peer.Connected, "")
+	}
+	poke(m.pingKick)
+}
+
+// heard is told of everyone who tried the exchange with us.
+func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[string(from.ID)]
+	if err == nil {
+		if m == nil || !m.pinned {
+			return
+		}
+		if m.rec.Complete() && msg.SeenAs == m.rec.Remote {
+			m.pace.Done()
+			m.exchanged, m.backoff = time.Now(), pairing.Pace{}
+			if m.state == peer.Refused {
+				f.set(m, peer.Connecting, "")
+			}
+			poke(m.pingKick)
+		} else if _, due := m.pace.Next(); !due {
+			f.due(m, false) // should it not come back to tell us the rest
+		}
+		return
+	}
+	f.log.Debug("refused an exchange", "from", from.Addr, "id", from.ID.Short(), "err", err)
+	if m == nil {
+		if !f.onLink(from.Addr) || !f.room() {
+			return
+		}
+		m = f.member(string(from.ID), from.ID)
+	}
+	if msg.Name != "" {
+		m.name = msg.Name
+	}
+	if m.state != peer.Connected {
+		f.set(m, peer.Refused, explain(err, nil))
+	}
+}
+
+// worse returns the error that tells more: that of somebody who answered.
+func worse(old, err error) error {
+	if pairing.Refused(old) && !pairing.Refused(err) {
+		return old
+	}
+	return err
+}
+
+// explain makes one line with a cure of why an exchange failed.
+func explain(err error, addrs []netip.AddrPort) string {
+	var known *rpc.Error
+	var wrong *rpc.WrongPeerError
+	switch {
+	case errors.As(err, &known):
+		return known.Error()
+	case errors.As(err, &wrong):
+		return fmt.Sprintf("another cluster (%s) answers at its address: wait until it is discovered anew, or look for two devices with one address", wrong.Got.Short())
+	case len(addrs) == 0:
+		return "no address is known: switch it on, on the same LAN"
+	}
+	why := "no answer"
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil && !op.Timeout() {
+		why = op.Err.Error()
+	}
+	return fmt.Sprintf("it cannot be reached at %s (%s): is rivulet running there, and does its firewall let TCP %d in?", addrs[0], why, addrs[0].Port())
+}

@@ -1,0 +1,106 @@
+package fabric
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"time"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// pingLoop follows whether the peer answers through the tunnel.
+func (f *Fabric) pingLoop(ctx context.Context, m *member) {
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig:        rpc.ClientTLS(f.cfg.Identity, m.id),
+		DialContext:            f.dialPeer(m.id),
+		MaxResponseHeaderBytes: 8 << 10,
+		// HTTP/1: a ping that times out takes its connection with it, so the next one
+		// does not wait for TCP to recover from a link that was cut.
+	}}
+	defer client.CloseIdleConnections()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.pingKick:
+		case <-timer.C:
+		}
+		f.mu.Lock()
+		link, ok := m.link()
+		f.mu.Unlock()
+		if !ok || !f.plane.has(m.id) {
+			timer.Stop() // pingKick says when there is something to ping
+			continue
+		}
+		started := time.Now()
+		rtt, err := f.ping(ctx, client, link)
+		if ctx.Err() != nil {
+			return
+		}
+		f.mu.Lock()
+		wait := f.pinged(m, rtt, err)
+		f.mu.Unlock()
+		timer.Reset(max(wait-time.Since(started), wait/4))
+	}
+}
+
+// ping returns the round trip time of one small request.
+func (f *Fabric) ping(ctx context.Context, c *http.Client, l peer.Link) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.PingTimeout)
+	defer cancel()
+	var wrote, answered time.Time
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteRequest:         func(httptrace.WroteRequestInfo) { wrote = time.Now() },
+		GotFirstResponseByte: func() { answered = time.Now() },
+	})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+l.Addr.String()+"/v1/ping", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	io.Copy(io.Discard, io.LimitReader(resp.Body, rpc.MaxBody)) //nolint:errcheck // only to use the connection again
+	if resp.StatusCode != http.StatusNoContent {
+		return 0, fmt.Errorf("answered %s", resp.Status)
+	}
+	return max(answered.Sub(wrote), time.Microsecond), nil
+}
+
+// pinged takes in a result and returns when to ping next. It is called with mu held.
+func (f *Fabric) pinged(m *member, rtt time.Duration, err error) time.Duration {
+	t := f.cfg.Timing
+	if err == nil {
+		m.misses, m.lastSeen, m.rtt = 0, time.Now(), rtt
+		f.set(m, peer.Connected, "")
+		return t.Ping
+	}
+	m.misses++
+	f.log.Debug("ping failed", "peer", m.title(), "misses", m.misses, "err", err)
+	f.plane.doubt()
+	if m.misses < t.Misses {
+		return t.Probe
+	}
+	m.rtt = 0
+	switch {
+	case m.state == peer.Connected:
+		f.set(m, peer.Lost, fmt.Sprintf("it has stopped answering: is it switched on, and does UDP %d pass between %s and this device?", m.rec.Tunnel.Port(), m.rec.Tunnel.Addr()))
+	case m.reason == "" && m.state != peer.Refused:
+		f.set(m, m.state, fmt.Sprintf("the tunnel carries nothing yet: does UDP %d pass between %s and this device?", m.rec.Tunnel.Port(), m.rec.Tunnel.Addr()))
+	}
+	if _, due := m.pace.Next(); !due && !m.attempting && time.Since(m.exchanged) > 5*t.Ping {
+		f.due(m, true) // perhaps one side has moved, or has forgotten the other
+	}
+	if m.misses < 20 {
+		return t.Probe
+	}
+	return t.Ping
+}

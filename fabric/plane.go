@@ -1,0 +1,139 @@
+package fabric
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel"
+)
+
+// overhead is what a tunnel packet adds to the packet inside, with room to spare:
+// IPv6 40, UDP 8, WireGuard 32.
+const overhead = 80
+
+// plane keeps the data plane as the records want it.
+type plane struct {
+	f      *Fabric
+	wanted chan struct{} // the configuration may be another
+	doubts chan struct{} // the data plane may have forgotten
+
+	mu      sync.Mutex
+	applied *tunnel.Config // nil if not known
+	pid     int            // of the process that has it
+}
+
+func newPlane(f *Fabric) *plane {
+	return &plane{f: f, wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1)}
+}
+
+func (p *plane) kick()  { poke(p.wanted) }
+func (p *plane) doubt() { poke(p.doubts) }
+
+// has reports whether the tunnel to the peer is configured.
+func (p *plane) has(id peer.ID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.applied != nil && slices.ContainsFunc(p.applied.Peers, func(t tunnel.Peer) bool { return t.ID == string(id) })
+}
+
+func (p *plane) run(ctx context.Context) {
+	wait := p.f.cfg.Timing.Retry
+	var retry <-chan time.Time
+	var checked time.Time
+	for {
+		if err := p.apply(ctx); err != nil && ctx.Err() == nil {
+			p.f.problem("tunnel", &rpc.Error{Code: "tunnel", Message: "the tunnel cannot be configured (" + err.Error() + ")", Cure: "`rivulet doctor` looks at /dev/net/tun and the tunnel's port; it is tried again"})
+			retry = time.After(wait)
+			wait = min(2*wait, 10*p.f.cfg.Timing.Retry)
+		} else {
+			p.f.problem("tunnel", nil)
+			wait, retry = p.f.cfg.Timing.Retry, nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wanted:
+		case <-retry:
+		case <-p.doubts:
+			if time.Since(checked) > p.f.cfg.Timing.Ping {
+				checked = time.Now()
+				p.check(ctx)
+			}
+		}
+	}
+}
+
+// apply tells the data plane what to be, unless that is what it was told last.
+func (p *plane) apply(ctx context.Context) error {
+	want := p.f.desired()
+	p.mu.Lock()
+	same := p.applied != nil && reflect.DeepEqual(*p.applied, want)
+	p.mu.Unlock()
+	if same {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := p.f.cfg.DataPlane.Apply(ctx, want); err != nil {
+		return err
+	}
+	status, err := p.f.cfg.DataPlane.Status(ctx)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.applied, p.pid = &want, status.PID
+	p.mu.Unlock()
+	p.f.log.Debug("tunnel configured", "peers", len(want.Peers), "mtu", want.MTU)
+	p.f.mu.Lock()
+	defer p.f.mu.Unlock()
+	for _, m := range p.f.members {
+		poke(m.pingKick)
+	}
+	return nil
+}
+
+// check forgets what was applied if the data plane is not the one that was told.
+func (p *plane) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	status, err := p.f.cfg.DataPlane.Status(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil || status.Port == 0 || status.PID != p.pid {
+		p.applied = nil
+	}
+}
+
+// Reapply configures the data plane again, for a caller who knows that it has
+// started anew. Without it the fabric notices when pings fail.
+func (f *Fabric) Reapply() {
+	f.plane.mu.Lock()
+	f.plane.applied = nil
+	f.plane.mu.Unlock()
+	f.plane.kick()
+}
+
+// desired computes the data plane's configuration from the records.
+func (f *Fabric) desired() tunnel.Config {
+	mtu := f.cfg.LANs.LANs().MTU()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := tunnel.Config{
+		PrivateKey: f.cfg.WireGuardKey, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
+		MTU: min(max(mtu, 1360), 9000) - overhead, Address: f.cfg.TunnelAddress, ControlPort: f.cfg.Port, PodCIDR: f.cfg.PodCIDR,
+	}
+	for _, m := range f.members {
+		if r := m.rec; m.pinned && r.Complete() {
+			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: r.WireGuardKey, Endpoint: r.Tunnel, As: r.As, Remote: r.Remote})
+		}
+	}
+	slices.SortFunc(c.Peers, func(a, b tunnel.Peer) int { return strings.Compare(a.ID, b.ID) })
+	return c
+}
