@@ -11,16 +11,12 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev
 # What k3s is built with: no docker, no cloud providers, SQLite without loadable extensions.
 TAGS     := ctrd netgo osusergo providerless urfave_cli_no_docs sqlite_omit_load_extension static_build
 
-modver    = $(shell $(GO) list -m -f '{{if .Replace}}{{.Replace.Version}}{{else}}{{.Version}}{{end}}' $(1) 2>/dev/null)
-K8S_FULL := $(shell awk '$$1=="k8s.io/kubernetes" && $$2=="=>" {print $$4}' go.mod)
-K8S      := $(firstword $(subst -, ,$(K8S_FULL)))+rivulet
-CTRD     := $(shell awk '$$1=="github.com/containerd/containerd/v2" && $$2=="=>" {print $$4}' go.mod)
+# k3s and containerd do not know their own versions when they are built as libraries.
+replaced  = $(shell awk '$$1=="$(1)" && $$2=="=>" {print $$4}' go.mod)
 LDFLAGS   = -s -w -extldflags -static \
 	-X rivulet/appliance/version.Version=$(VERSION) \
-	-X k8s.io/component-base/version.gitVersion=$(K8S) -X k8s.io/client-go/pkg/version.gitVersion=$(K8S) \
-	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$(word 2,$(subst ., ,$(K8S))) \
-	-X github.com/k3s-io/k3s/pkg/version.Version=$(K8S) \
-	-X github.com/containerd/containerd/v2/version.Version=$(CTRD)
+	-X github.com/k3s-io/k3s/pkg/version.Version=$(call replaced,k8s.io/kubernetes) \
+	-X github.com/containerd/containerd/v2/version.Version=$(call replaced,github.com/containerd/containerd/v2)
 
 # A folder is out of date when any Go file in it is newer; Go's own cache does the rest.
 gofiles   = $(shell find $(1) -name '*.go' -not -path '*/testdata/*' 2>/dev/null)
