@@ -1,0 +1,120 @@
+package mdns
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/discovery/discoverytest"
+	"rivulet/fabric/internal/testlan"
+)
+
+func TestContract(t *testing.T) {
+	traits := discoverytest.Traits{
+		Names: true, Prompt: 5 * time.Second, Expiry: quick.Expire + 3*time.Second, Addrs: [2]string{"192.0.2.21", "192.0.2.22"},
+	}
+	discoverytest.Run(t, traits, func(t *testing.T) discoverytest.Stage {
+		t.Parallel()
+		lan := testlan.New(t)
+		s := &stage{watcher: newDevice(t, lan, 0, "quick"), other: newDevice(t, lan, 1, "quick")}
+		s.watcher.SetAddr("192.0.2.10/24")
+		return s
+	})
+}
+
+// stage announces over real multicast; a new address is one that DHCP might give.
+type stage struct {
+	watcher, other *device
+	at             netip.AddrPort
+	name           string
+}
+
+func (s *stage) Events() <-chan discovery.Event { return s.watcher.events }
+func (s *stage) Goodbye()                       { s.at = netip.AddrPort{}; s.other.send(discovery.Announcement{}) }
+func (s *stage) Die()                           { s.other.proc.Kill() }
+
+func (s *stage) Announce(at netip.AddrPort, name string) {
+	if at.Addr() != s.at.Addr() {
+		s.other.SetAddr(at.Addr().String() + "/24")
+	}
+	if at.Port() != s.at.Port() || name != s.name {
+		s.other.announce(name, at.Port())
+	}
+	s.at, s.name = at, name
+}
+
+func is(kind discovery.Kind, addr string) func(discovery.Event) bool {
+	return func(e discovery.Event) bool {
+		return e.Kind == kind && len(e.Entry.Addrs) > 0 && e.Entry.Addrs[0].Addr().String() == addr
+	}
+}
+
+// A device is found within three seconds with the timing of the product, from
+// either side, whoever was there first.
+func TestFirstSight(t *testing.T) {
+	t.Parallel()
+	lan := testlan.New(t)
+	a := newDevice(t, lan, 0, "default")
+	a.SetAddr("192.0.2.1/24")
+	a.announce("a", 7442)
+	b := newDevice(t, lan, 1, "default")
+	b.SetAddr("192.0.2.2/24")
+	b.announce("b", 7442)
+	e := a.expect("b at a", 3*time.Second, is(discovery.Added, "192.0.2.2"))
+	if e.Entry.ID != b.id || e.Entry.Name != "b" || e.Entry.Interface != "eth0" || e.Entry.TXT["k"] != "v" {
+		t.Errorf("a was told %+v", e.Entry)
+	}
+	b.expect("a at b", 3*time.Second, is(discovery.Added, "192.0.2.1"))
+}
+
+// Without any network the source waits; a cable and an address are enough, and
+// pulling the cable takes back what was seen.
+func TestCable(t *testing.T) {
+	t.Parallel()
+	lan := testlan.New(t)
+	a, b := newDevice(t, lan, 0, "quick"), newDevice(t, lan, 1, "quick")
+	a.Unplug()
+	a.announce("a", 7442)
+	b.SetAddr("192.0.2.2/24")
+	b.announce("b", 7442)
+	a.Plug()
+	a.SetAddr("192.0.2.1/24")
+	a.expect("b", 10*time.Second, is(discovery.Added, "192.0.2.2"))
+	b.expect("a", 10*time.Second, is(discovery.Added, "192.0.2.1"))
+	a.Unplug()
+	a.expect("the end of b", 10*time.Second, is(discovery.Removed, "192.0.2.2"))
+	b.expect("the end of a", 10*time.Second, is(discovery.Removed, "192.0.2.1"))
+}
+
+// What containers make is no LAN: its addresses are not announced.
+func TestContainerInterfaces(t *testing.T) {
+	t.Parallel()
+	lan := testlan.New(t)
+	a, b := newDevice(t, lan, 0, "quick"), newDevice(t, lan, 1, "quick")
+	b.Add("cni0", "10.42.0.1/24")
+	a.SetAddr("192.0.2.1/24")
+	b.SetAddr("192.0.2.2/24")
+	b.announce("b", 7442)
+	e := a.expect("b", 5*time.Second, is(discovery.Added, "192.0.2.2"))
+	for _, addr := range e.Entry.Addrs {
+		if addr.Addr().Is4() && addr.Addr() != netip.MustParseAddr("192.0.2.2") {
+			t.Errorf("b is announced at %v", addr)
+		}
+	}
+}
+
+// Thirty devices keep below
+// one packet a second when nothing happens, by the figures of DefaultTiming.
+func TestSteadyTraffic(t *testing.T) {
+	const devices = 30
+	heartbeats := float64(devices) / DefaultTiming.Heartbeat.Seconds()
+	// One device asks for all: two questions, each answered by everybody over IPv4 and IPv6.
+	asking := float64(2+2*2*devices) / (DefaultTiming.AskAgain / 2).Seconds()
+	if rate := heartbeats + asking; rate > 1 {
+		t.Errorf("%.2f packets a second", rate)
+	}
+	if left := DefaultTiming.Expire * 3 / 4; left < 2*DefaultTiming.Heartbeat {
+		t.Errorf("a device is asked for after %v, before it has missed two heartbeats", left)
+	}
+}
