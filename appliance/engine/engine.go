@@ -97,7 +97,7 @@ func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready fu
 		}
 	}
 	waiting("for the API server")
-	child, err := e.start()
+	child, err := e.spawn(e.Args())
 	if err != nil {
 		return err
 	}
@@ -125,15 +125,15 @@ type child struct {
 	tail    *tail
 }
 
-// start runs the child on a thread of its own that lives as long as the child:
+// spawn runs the child on a thread of its own that lives as long as the child:
 // the parent-death signal is tied to the thread that forked.
-func (e *Engine) start() (*child, error) {
+func (e *Engine) spawn(args []string) (*child, error) {
 	if err := os.MkdirAll(filepath.Dir(e.LogFile()), 0o700); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
 	c := &child{done: make(chan error, 1), tail: &tail{}}
 	logs := &lumberjack.Logger{Filename: e.LogFile(), MaxSize: 10, MaxBackups: 2}
-	cmd := exec.Command(e.cfg.Executable, e.Args()...)
+	cmd := exec.Command(e.cfg.Executable, args...)
 	cmd.Args[0] = e.cfg.Argv0
 	cmd.Dir = "/"
 	cmd.Env = e.environ()

@@ -23,10 +23,21 @@ const containerdNoSysResource = `version = 3
 
 // prepare writes everything k3s reads. It may be called again at any time.
 func (e *Engine) prepare() error {
+	if err := os.MkdirAll("/etc/rivulet", 0o755); err != nil {
+		return fmt.Errorf("engine: %w; run as root", err)
+	}
+	if err := keepNodePassword(filepath.Join(e.cfg.StateDir, "k3s-node")); err != nil {
+		return err
+	}
+	return e.prepareFiles()
+}
+
+// prepareFiles writes what lies in our own folders.
+func (e *Engine) prepareFiles() error {
 	etc := filepath.Join(e.DataDir(), "agent", "etc", "containerd")
 	images := filepath.Join(e.DataDir(), "agent", "images")
 	manifests := filepath.Join(e.DataDir(), "server", "manifests")
-	for _, dir := range []string{etc, images, manifests, e.binDir(), "/etc/rivulet"} {
+	for _, dir := range []string{etc, images, manifests, e.binDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("engine: %w; run as root and look at the disk", err)
 		}
@@ -46,9 +57,6 @@ func (e *Engine) prepare() error {
 		return err
 	}
 	if err := e.linkTools(); err != nil {
-		return err
-	}
-	if err := keepNodePassword(filepath.Join(e.cfg.StateDir, "k3s-node")); err != nil {
 		return err
 	}
 	return copyIfChanged(e.cfg.PauseImage, filepath.Join(images, "rivulet-pause.tar"))

@@ -36,3 +36,28 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) error {
 	}
 	return nil
 }
+
+// Routes returns the destinations that the machine has a route for, the default
+// route and those through the named interface left out.
+func Routes(except string) []netip.Prefix {
+	var skip int
+	if l, err := netlink.LinkByName(except); err == nil {
+		skip = l.Attrs().Index
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil
+	}
+	var out []netip.Prefix
+	for _, r := range routes {
+		if r.Dst == nil || r.LinkIndex == skip {
+			continue
+		}
+		addr, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+		bits, _ := r.Dst.Mask.Size()
+		if ok && bits > 0 {
+			out = append(out, netip.PrefixFrom(addr, bits))
+		}
+	}
+	return out
+}

@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/appliance/host"
+)
+
+func config(t *testing.T) Config {
+	dir := t.TempDir()
+	pause := filepath.Join(dir, "pause.tar")
+	if err := os.WriteFile(pause, []byte("image"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return Config{
+		Executable: "/bin/sh", Argv0: "rivulet-engine-under-test",
+		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"),
+		BundleBin: dir, PauseImage: pause, NodeName: "a",
+		NodeIP:  netip.MustParseAddr("100.127.1.1"),
+		PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"),
+		ClusterDNS: netip.MustParseAddr("10.43.0.10"),
+		Log:        slog.New(slog.DiscardHandler),
+	}
+}
+
+// The host's facts, and nothing the user says, decide these flags.
+func TestFlagsFollowTheHost(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		change   func(*Config)
+		want     []string
+		unwanted string
+	}{
+		{"cgroup v1", func(c *Config) { c.Facts.CgroupV1 = true }, []string{"--kubelet-arg=fail-cgroupv1=false"}, ""},
+		{"cgroup v2", func(*Config) {}, []string{"--node-ip=100.127.1.1", "--egress-selector-mode=disabled"}, "fail-cgroupv1"},
+		{"nothing reserved", func(*Config) {}, nil, "system-reserved"},
+		{"reserved", func(c *Config) { c.ReserveCPU, c.ReserveMemory = "500m", "1Gi" },
+			[]string{"--kubelet-arg=system-reserved=cpu=500m,memory=1Gi"}, ""},
+		{"only memory", func(c *Config) { c.ReserveMemory = "1Gi" }, []string{"--kubelet-arg=system-reserved=memory=1Gi"}, "cpu="},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := config(t)
+			tc.change(&c)
+			args := New(c).Args()
+			for _, w := range tc.want {
+				if !slices.Contains(args, w) {
+					t.Errorf("%q is missing in %q", w, args)
+				}
+			}
+			if tc.unwanted != "" && strings.Contains(strings.Join(args, " "), tc.unwanted) {
+				t.Errorf("%q is in %q", tc.unwanted, args)
+			}
+		})
+	}
+}
+
+func TestContainerdTemplateFollowsTheCapability(t *testing.T) {
+	for _, has := range []bool{true, false} {
+		c := config(t)
+		c.Facts = host.Facts{SysResource: has}
+		e := New(c)
+		if err := e.prepareFiles(); err != nil {
+			t.Fatal(err)
+		}
+		tmpl, err := os.ReadFile(filepath.Join(e.DataDir(), "agent/etc/containerd/config-v3.toml.tmpl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(tmpl), `{{ template "base" . }}`) {
+			t.Errorf("the template lacks k3s's own: %s", tmpl)
+		}
+		if got := strings.Contains(string(tmpl), "imports"); got == has {
+			t.Errorf("capability %v, imports %v", has, got)
+		}
+	}
+}
+
+// Preparing again after any of the files changed brings all of them back.
+func TestPrepareIsIdempotentAndRepairs(t *testing.T) {
+	e := New(config(t))
+	if err := e.prepareFiles(); err != nil {
+		t.Fatal(err)
+	}
+	rbac := filepath.Join(e.DataDir(), "server/manifests/rivulet-engine.yaml")
+	image := filepath.Join(e.DataDir(), "agent/images/rivulet-pause.tar")
+	before, err := os.Stat(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(rbac, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.prepareFiles(); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(rbac); string(got) != manifest {
+		t.Error("the damaged manifest was not replaced")
+	}
+	after, err := os.Stat(image)
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the unchanged image was copied again (%v)", err)
+	}
+}
+
+func TestTakenPortNamesTheHolderAndTheCure(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	err = checkPort(port)
+	if err == nil || !strings.Contains(err.Error(), "pid ") || !strings.Contains(err.Error(), "stop that program") {
+		t.Fatalf("checkPort: %v, want the holder and a cure", err)
+	}
+}
+
+// A child that ends by itself is an error with its last words; one that is told
+// to end is none.
+func TestRunReportsLastWords(t *testing.T) {
+	e := New(config(t))
+	if err := os.MkdirAll(e.cfg.RunDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c, err := e.spawn([]string{"-c", `echo 'level=info msg="hello"'; echo 'level=fatal msg="no space left"'; echo bye; exit 3`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-c.done:
+		if got := c.tail.lastWords(); !strings.Contains(got, "no space left") || !strings.Contains(err.Error(), "3") {
+			t.Fatalf("ended with %v, last words %q", err, got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the child did not end")
+	}
+}
+
+func TestStopIsGentleFirst(t *testing.T) {
+	e := New(config(t))
+	if err := os.MkdirAll(e.cfg.RunDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	marker := filepath.Join(t.TempDir(), "ended")
+	c, err := e.spawn([]string{"-c", `trap 'echo orderly > ` + marker + `; exit 0' TERM; echo up; while :; do sleep 0.1; done`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for c.tail.lastWords() != "up" && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.stop(e.cfg.Log)
+	if _, err := os.Stat(marker); err != nil {
+		t.Fatalf("the child was not given time to end: %v", err)
+	}
+}
+
+func TestWaitAPIEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := WaitAPI(ctx, filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Fatal("an API server was found where there is none")
+	}
+}
