@@ -36,7 +36,9 @@ type Config struct {
 	Offloaded func(namespace string) bool
 	// Up reports whether the target is reachable. While it is not, no status is
 	// written. After a change to true Resync has to be called.
-	Up       func() bool
+	Up func() bool
+	// Departed is called after a pod of the namespace is gone from home.
+	Departed func(namespace string)
 	Recorder record.EventRecorder
 	Log      *slog.Logger
 }
@@ -77,7 +79,16 @@ func New(cfg Config) *Controller {
 		}
 	}
 	_, _ = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
-		AddFunc: enqueue, DeleteFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }})
+		AddFunc:    enqueue,
+		UpdateFunc: func(_, obj any) { enqueue(obj) },
+		DeleteFunc: func(obj any) {
+			enqueue(obj)
+			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+				namespace, _, _ := cache.SplitMetaNamespaceKey(key)
+				cfg.Departed(namespace)
+			}
+		},
+	})
 	return c
 }
 
@@ -177,6 +188,24 @@ func (c *Controller) checkTwin(ctx context.Context, home string) {
 		c.twins.drop(home)
 		c.resyncNamespace(home)
 	}
+}
+
+// Busy reports whether pods of the namespace that were sent away still live at
+// home. It is true until the pods of home were listed once.
+func (c *Controller) Busy(namespace string) bool {
+	if !c.pods.HasSynced() {
+		return true
+	}
+	for _, obj := range c.pods.GetStore().List() {
+		p := obj.(*corev1.Pod)
+		if p.Namespace != namespace || terminal(p.Status.Phase) && p.DeletionTimestamp == nil {
+			continue
+		}
+		if cond := condition(&p.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
 }
 
 // Forget stops watching the twin of a namespace that is no longer offloaded.

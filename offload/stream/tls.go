@@ -13,7 +13,6 @@ import (
 	"math/big"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"

@@ -41,3 +41,29 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 	}
 	return netip.Addr{}, false
 }
+
+// Changed returns a channel that gets a value after Away may answer differently
+// than before, and the function that ends the subscription.
+func (t *Target) Changed() (<-chan struct{}, func()) {
+	ch := make(chan struct{}, 1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reach[ch] = struct{}{}
+	return ch, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.reach, ch)
+	}
+}
+
+// LinksChanged has to be called after Links answers differently.
+func (t *Target) LinksChanged() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for ch := range t.reach {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}

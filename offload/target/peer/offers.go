@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"time"
 
@@ -42,8 +43,12 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 			case o := <-lines:
 				timer.Reset(silence)
 				t.mu.Lock()
+				moved := !maps.Equal(t.latest.Neighbours, o.Neighbours)
 				t.latest = o
 				t.mu.Unlock()
+				if moved {
+					t.LinksChanged()
+				}
 				latest(out, o)
 			case why = <-broken:
 			case <-timer.C:

@@ -9,17 +9,18 @@
 package peer
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"net/netip"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
@@ -35,6 +36,8 @@ type Config struct {
 	Links func() []peer.Link
 	// PodCIDR is home's.
 	PodCIDR netip.Prefix
+	// Dial opens connections inside the tunnel.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// HTTP reaches the peer's control routes under BaseURL.
 	HTTP    *http.Client
 	BaseURL string
@@ -53,6 +56,7 @@ type Target struct {
 	mu     sync.Mutex
 	twins  map[string]memory
 	latest offer.Offer // the last line of the peer's stream
+	reach  map[chan struct{}]struct{}
 }
 
 // memory is a twin's name, and when it was last heard.
@@ -69,7 +73,8 @@ func New(cfg Config) (*Target, error) {
 		Host: "https://" + cfg.Link.Addr.String() + "/k8s",
 		TLSClientConfig: rest.TLSClientConfig{
 			CertData: cfg.Cert, KeyData: cfg.Key, CAData: cfg.ServerCert, ServerName: cfg.ServerName},
-		QPS: 200, Burst: 400,
+		Dial: cfg.Dial,
+		QPS:  200, Burst: 400,
 		UserAgent: "rivulet",
 	}
 	unbounded := *cfg.HTTP // the stream of offers has no end
@@ -82,7 +87,7 @@ func New(cfg Config) (*Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("offload: client of peer %s: %w", cfg.Name, err)
 	}
-	return &Target{cfg: cfg, rest: config, client: client, twins: map[string]memory{}}, nil
+	return &Target{cfg: cfg, rest: config, client: client, twins: map[string]memory{}, reach: map[chan struct{}]struct{}{}}, nil
 }
 
 // Name is the name of the virtual node.

@@ -1,0 +1,159 @@
+// Package offload runs pods of this cluster on others, and pods of others on
+// this one. It wires the parts; what each does is in its own package comment and
+// in docs/offload.md.
+//
+// It reads the peers of the fabric, the labels of namespaces, and the Nodes that
+// stand for targets. It alone decides which virtual nodes exist: one for each
+// peer, from its first offer until it is no peer any more, whatever its link does
+// in between. And it alone gives twins back, of namespaces that are not offloaded
+// any more.
+//
+// Restart: nothing is remembered outside the clusters' own objects, and nothing
+// that runs is touched. Failure as the user sees it: in Status, in the conditions
+// of the virtual node and in the events of pods. Every part that fails is started
+// again, with growing pauses, and holds up no other.
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+	"rivulet/offload/tenancy"
+)
+
+// Peers is what offloading needs of the fabric.
+type Peers interface {
+	// Links lists the peers that have a tunnel, up or not. A peer that is missing
+	// is no peer any more.
+	Links() []peer.Link
+	// Changed returns a channel that gets a value after Links changed, and the
+	// function that ends the subscription.
+	Changed() (<-chan struct{}, func())
+	// TLS is what a client needs to reach the peer's control address.
+	TLS(id peer.ID) (certPEM, keyPEM, serverCertPEM []byte, serverName string, err error)
+	// Client reaches the peer's control routes under the URL.
+	Client(id peer.ID) (*http.Client, string, error)
+	// Dial opens a connection inside the tunnel.
+	Dial(ctx context.Context, network, addr string) (net.Conn, error)
+	// Handle serves a route to peers.
+	Handle(pattern string, h http.Handler)
+}
+
+// Config is what an Offload needs. All fields but Share are required.
+type Config struct {
+	Home        *rest.Config
+	ClusterID   string
+	ClusterName string
+	NodeName    string     // of the home node on which this runs
+	NodeIP      netip.Addr // its address, on which virtual nodes serve their kubelet API
+	PodCIDR     netip.Prefix
+	// ServerTLSDir is the engine's server/tls folder.
+	ServerTLSDir string
+	Peers        Peers
+	// Share bounds what is lent to all consumers together; nil lends everything.
+	Share func() offer.Share
+	Log   *slog.Logger
+}
+
+// Offload is both sides of offloading.
+type Offload struct {
+	cfg      Config
+	home     kubernetes.Interface
+	policy   *policy.Watcher
+	tenancy  *tenancy.Tenancy
+	recorder record.EventRecorder
+	events   record.EventBroadcaster
+
+	mu       sync.Mutex
+	stacks   map[peer.ID]*stack
+	served   map[peer.ID]bool  // peers that had a stack in this run
+	problems map[string]string // what does not run, and why, by part
+}
+
+// New makes an Offload and adds the provider's routes to the fabric.
+func New(cfg Config) (*Offload, error) {
+	if cfg.Home == nil || cfg.Peers == nil || cfg.Log == nil || cfg.ClusterID == "" || !cfg.NodeIP.IsValid() || !cfg.PodCIDR.IsValid() {
+		return nil, errors.New("offload: Home, Peers, Log, ClusterID, NodeIP and PodCIDR must be set")
+	}
+	cfg.Home = rest.CopyConfig(cfg.Home)
+	cfg.Home.QPS, cfg.Home.Burst = 200, 400
+	client, err := kubernetes.NewForConfig(cfg.Home)
+	if err != nil {
+		return nil, fmt.Errorf("offload: client of home: %w", err)
+	}
+	o := &Offload{
+		cfg: cfg, home: client,
+		policy: policy.New(client, cfg.Log.With("part", "policy")),
+		stacks: map[peer.ID]*stack{}, served: map[peer.ID]bool{}, problems: map[string]string{},
+	}
+	o.tenancy, err = tenancy.New(tenancy.Config{
+		Local: cfg.Home, ClusterName: cfg.ClusterName, Log: cfg.Log.With("part", "tenancy"),
+		PeerID: rpc.PeerID, PeerName: o.peerName, Neighbours: o.neighbours, Share: cfg.Share,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for pattern, handler := range o.tenancy.Routes() {
+		cfg.Peers.Handle(pattern, handler)
+	}
+	return o, nil
+}
+
+// Run serves both sides until ctx ends; it may be called once.
+func (o *Offload) Run(ctx context.Context) error {
+	o.events = record.NewBroadcaster(record.WithContext(ctx))
+	defer o.events.Shutdown()
+	o.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.home.CoreV1().Events("")})
+	o.recorder = o.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet", Host: o.cfg.NodeName})
+
+	var wg sync.WaitGroup
+	wg.Go(func() { o.keep(ctx, "policy", o.policy.Run) })
+	wg.Go(func() { o.keep(ctx, "tenancy", o.tenancy.Run) })
+	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
+	wg.Go(func() { o.followPeers(ctx) })
+	wg.Wait()
+	return ctx.Err()
+}
+
+// admission has the API server prepare pods of offloaded namespaces, once.
+func (o *Offload) admission(ctx context.Context) error {
+	if err := policy.EnsureAdmission(ctx, o.cfg.Home); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (o *Offload) peerName(id peer.ID) string {
+	for _, l := range o.cfg.Peers.Links() {
+		if l.ID == id {
+			return l.Name
+		}
+	}
+	return ""
+}
+
+func (o *Offload) neighbours() map[peer.ID]netip.Prefix {
+	out := map[peer.ID]netip.Prefix{}
+	for _, l := range o.cfg.Peers.Links() {
+		out[l.ID] = l.Remote
+	}
+	return out
+}

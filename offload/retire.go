@@ -1,0 +1,110 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/pod"
+	"rivulet/offload/policy"
+	"rivulet/offload/target"
+)
+
+// releaseTimeout bounds one attempt to give a twin back.
+const releaseTimeout = 2 * time.Minute
+
+// retirement gives twins back to one target: those of namespaces that are not
+// offloaded there any more, this run's and earlier ones'. The pods that were sent
+// away leave first, in their own time.
+type retirement struct {
+	home      kubernetes.Interface
+	target    target.Target
+	offloaded func(namespace string) bool
+	pods      *pod.Controller
+	log       *slog.Logger
+	kick      chan struct{}
+}
+
+func newRetirement(home kubernetes.Interface, t target.Target, offloaded func(string) bool, log *slog.Logger) *retirement {
+	return &retirement{home: home, target: t, offloaded: offloaded, log: log, kick: make(chan struct{}, 1)}
+}
+
+// poke has the twins looked at again.
+func (r *retirement) poke() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (r *retirement) run(ctx context.Context) error {
+	r.poke()
+	var again <-chan time.Time
+	wait := firstWait
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.kick:
+		case <-again:
+		}
+		again = nil
+		if err := r.sweep(ctx); err != nil {
+			r.log.Debug("twins not given back yet", "err", err, "retry", wait)
+			again = time.After(wait)
+			wait = min(2*wait, longestWait)
+			continue
+		}
+		wait = firstWait
+	}
+}
+
+// errBusy says that pods are still leaving; the last of them calls again, and a
+// timer in case it did so a moment too early.
+var errBusy = errors.New("offload: pods are still leaving")
+
+func (r *retirement) sweep(ctx context.Context) error {
+	held, err := r.target.Twins(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for home := range held {
+		if r.offloaded(home) {
+			continue
+		}
+		errs = append(errs, r.release(ctx, home))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *retirement) release(ctx context.Context, home string) error {
+	// Deleting a twin ends what runs there: home's API itself has to say so.
+	ns, err := r.home.CoreV1().Namespaces().Get(ctx, home, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return err
+	default:
+		// A label that is not understood counts as off; the watcher has said so.
+		if p, _ := policy.Parse(ns); p.Allows(r.target.Name()) {
+			return errBusy // the watcher lags
+		}
+	}
+	if r.pods.Busy(home) {
+		return errBusy
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	if err := r.target.Release(ctx, home); err != nil {
+		return err
+	}
+	r.pods.Forget(home)
+	r.log.Info("twin given back", "namespace", home)
+	return nil
+}

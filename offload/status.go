@@ -1,0 +1,68 @@
+package offload
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+	"rivulet/offload/tenancy"
+)
+
+// Status is what `rivulet status` shows of offloading.
+type Status struct {
+	// VirtualNodes are what this cluster may borrow, by name.
+	VirtualNodes []VirtualNode `json:"virtualNodes"`
+	// Namespaces are those that are offloaded.
+	Namespaces map[string]policy.Namespace `json:"namespaces,omitempty"`
+	// Consumers are the clusters that borrow from this one.
+	Consumers []tenancy.Consumer `json:"consumers,omitempty"`
+	// Problems say which part does not run, and why.
+	Problems map[string]string `json:"problems,omitempty"`
+}
+
+// VirtualNode is one target.
+type VirtualNode struct {
+	Name         string              `json:"name"`
+	ID           peer.ID             `json:"id"`
+	Ready        bool                `json:"ready"`
+	Reason       string              `json:"reason,omitempty"` // while it is not ready
+	Architecture string              `json:"architecture,omitempty"`
+	KubeVersion  string              `json:"kubeVersion,omitempty"`
+	Allocatable  corev1.ResourceList `json:"allocatable,omitempty"`
+	// Pods are the pods of home bound to it, Refused those of them that may not run
+	// away, with the reason, by namespace/name.
+	Pods    int               `json:"pods"`
+	Refused map[string]string `json:"refused,omitempty"`
+}
+
+// Status may be called at any time.
+func (o *Offload) Status() Status {
+	st := Status{VirtualNodes: []VirtualNode{}, Namespaces: o.policy.Namespaces()}
+	for _, c := range o.tenancy.Status() {
+		st.Consumers = append(st.Consumers, c)
+	}
+	slices.SortFunc(st.Consumers, func(a, b tenancy.Consumer) int { return strings.Compare(string(a.ID), string(b.ID)) })
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	st.Problems = maps.Clone(o.problems)
+	for id, s := range o.stacks {
+		if s.node == nil {
+			continue // its name may not be known yet
+		}
+		offer := s.node.Offer()
+		v := VirtualNode{Name: s.name, ID: id, Ready: s.node.Ready(), Reason: offer.Reason,
+			Architecture: offer.Architecture, KubeVersion: offer.KubeVersion, Allocatable: offer.Allocatable}
+		if !v.Ready && v.Reason == "" {
+			v.Reason = "waiting for the first offer"
+		}
+		v.Pods, v.Refused = s.pods.Counts()
+		st.VirtualNodes = append(st.VirtualNodes, v)
+	}
+	slices.SortFunc(st.VirtualNodes, func(a, b VirtualNode) int { return strings.Compare(a.Name, b.Name) })
+	return st
+}

@@ -1,0 +1,179 @@
+// Package apiserver starts real Kubernetes API servers for tests: the engine
+// without an agent, on loopback, with controllers and scheduler but without nodes.
+// It writes nothing outside the test's temporary folder and ends the processes
+// that it started.
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// BinaryEnv names the engine to start: a k3s, or a rivulet. Without it
+// bin/rivulet of this repository is taken.
+const BinaryEnv = "RIVULET_TEST_K3S"
+
+// startTimeout is generous: tests may share two cores.
+const startTimeout = 90 * time.Second
+
+// Server is a running API server.
+type Server struct {
+	// Config reaches it with all rights.
+	Config *rest.Config
+	Client kubernetes.Interface
+	// TLSDir is its server/tls folder.
+	TLSDir string
+}
+
+// Start starts one and waits until it answers. It skips the test if there is no
+// engine. Further arguments are appended to the engine's own.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	return StartAll(t, 1, args...)[0]
+}
+
+// StartAll starts several at the same time.
+func StartAll(t testing.TB, n int, args ...string) []*Server {
+	t.Helper()
+	binary := find(t)
+	servers := make([]*Server, n)
+	for i := range servers {
+		servers[i] = launch(t, binary, args)
+	}
+	for _, s := range servers {
+		s.wait(t)
+	}
+	return servers
+}
+
+func find(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv(BinaryEnv); path != "" {
+		return path
+	}
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			path := filepath.Join(dir, "bin", "rivulet")
+			if _, err := os.Stat(path); err == nil {
+				return path
+			}
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Skipf("needs an engine: run `make build`, or set %s to a k3s binary", BinaryEnv)
+	return ""
+}
+
+func launch(t testing.TB, binary string, args []string) *Server {
+	t.Helper()
+	dir := t.TempDir()
+	port := freePair(t)
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	logPath := filepath.Join(dir, "log")
+	log, err := os.Create(logPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	// argv[0] is what a rivulet looks at to become the engine; a k3s does not mind.
+	cmd := &exec.Cmd{Path: binary, Args: append([]string{"rivulet-engine", "server", "--disable-agent",
+		"--data-dir", dir, "--write-kubeconfig", kubeconfig,
+		"--bind-address", "127.0.0.1", "--https-listen-port", strconv.Itoa(port), "--node-ip", "127.0.0.1",
+		"--disable", "traefik,servicelb,coredns,local-storage,metrics-server",
+		"--disable-helm-controller", "--disable-cloud-controller", "--disable-network-policy",
+		"--flannel-backend", "none", "--egress-selector-mode", "disabled",
+		"--kube-controller-manager-arg", "secure-port=0", "--kube-scheduler-arg", "secure-port=0",
+		"--kube-apiserver-arg", "feature-gates=MutatingAdmissionPolicy=true",
+		"--kube-apiserver-arg", "runtime-config=admissionregistration.k8s.io/v1beta1=true",
+	}, args...), Dir: dir, Stdout: log, Stderr: log,
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+		Env:         []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "GOMEMLIMIT=400MiB"}}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", binary, err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // a group of its own
+		_ = cmd.Wait()
+		if t.Failed() {
+			text, _ := os.ReadFile(logPath)
+			t.Logf("the end of the API server's log:\n%s", text[max(0, len(text)-4000):])
+		}
+	})
+	return &Server{TLSDir: filepath.Join(dir, "server", "tls"), Config: &rest.Config{Host: kubeconfig}}
+}
+
+// wait replaces the path of the kubeconfig by what is in it, once the server answers.
+func (s *Server) wait(t testing.TB) {
+	t.Helper()
+	kubeconfig := s.Config.Host
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	var last error
+	for {
+		if last = s.try(ctx, kubeconfig); last == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the API server did not come up in %s: %v", startTimeout, last)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) try(ctx context.Context, kubeconfig string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	if body, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
+		return fmt.Errorf("%w: %.200s", err, body)
+	}
+	// Pods cannot be made before the controllers have made this.
+	if _, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		return err
+	}
+	s.Config, s.Client = config, client
+	return nil
+}
+
+// freePair finds a port p with p+1 free as well, which the engine takes for the
+// API server proper.
+func freePair(t testing.TB) int {
+	t.Helper()
+	for range 100 {
+		a, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := a.Addr().(*net.TCPAddr).Port
+		b, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
+		a.Close()
+		if err == nil {
+			b.Close()
+			return port
+		}
+	}
+	t.Fatal("no two free ports in a row")
+	return 0
+}
