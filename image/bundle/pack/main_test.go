@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"rivulet/image/bundle"
+)
+
+// helpers makes a folder as the Makefile leaves it, with other content.
+func helpers(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range append([]string{"pause"}, programs...) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("program "+name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestPackIsDeterministic(t *testing.T) {
+	var packed [][]byte
+	for range 2 {
+		entries, err := collect("arm64", helpers(t)) // another folder, another time
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := pack(entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed = append(packed, p)
+	}
+	if !bytes.Equal(packed[0], packed[1]) {
+		t.Fatal("the same helpers made two different bundles")
+	}
+}
+
+func TestCollect(t *testing.T) {
+	dir := helpers(t)
+	entries, err := collect("arm64", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]entry{}
+	for _, e := range entries {
+		have[e.Name] = e
+	}
+	for _, name := range append([]string{"runc"}, plugins...) {
+		e, ok := have["bin/"+name]
+		if !ok || name != "runc" && e.Link != "cni" || name == "runc" && (e.Mode != 0o755 || e.SHA256 != sum([]byte("program runc"))) {
+			t.Errorf("%s: %+v", name, e.File)
+		}
+	}
+	if last := entries[len(entries)-1].Name; last != "manifest.json" {
+		t.Errorf("the last file is %s, want the manifest", last)
+	}
+	if err := os.Remove(filepath.Join(dir, "rivulet-tunnel")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := collect("arm64", dir); err == nil || !strings.Contains(err.Error(), "rivulet-tunnel") {
+		t.Errorf("without the tunnel: %v", err)
+	}
+}
+
+func TestPauseImage(t *testing.T) {
+	archive, err := pauseImage("arm64", []byte("program"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(bundle.PauseImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil }, &tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil || config.Architecture != "arm64" || config.OS != "linux" || len(config.Config.Entrypoint) != 1 || config.Config.Entrypoint[0] != "/pause" {
+		t.Fatalf("config %+v, %v", config, err)
+	}
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 1 || len(config.RootFS.DiffIDs) != 1 {
+		t.Fatalf("layers %v, %v", layers, err)
+	}
+}
+
+func TestModuleVersion(t *testing.T) {
+	info := &debug.BuildInfo{
+		Main: debug.Module{Path: "rivulet", Version: "(devel)"},
+		Deps: []*debug.Module{
+			{Path: "github.com/opencontainers/runc", Version: "v1.4.0"},
+			{Path: "github.com/containerd/containerd/v2", Version: "v2.2.0", Replace: &debug.Module{Path: "fork", Version: "v2.1.5-k3s1"}},
+		},
+	}
+	for module, want := range map[string]string{"github.com/opencontainers/runc": "v1.4.0", "github.com/containerd/containerd/v2": "v2.1.5-k3s1", "nowhere": ""} {
+		if got, err := moduleVersion(info, module); got != want || (err != nil) != (want == "") {
+			t.Errorf("%s: %q, %v", module, got, err)
+		}
+	}
+}
