@@ -1,0 +1,50 @@
+package netmon
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+)
+
+func TestIsLAN(t *testing.T) {
+	const up = net.FlagUp | net.FlagMulticast | net.FlagRunning | net.FlagBroadcast
+	for _, tt := range []struct {
+		name  string
+		flags net.Flags
+		want  bool
+	}{
+		{"eth0", up, true}, {"wlan0", up, true}, {"enp3s0", up, true}, {"br0", up, true}, {"bond0", up, true}, {"lowpan0", up, true},
+		{"eth0", up &^ net.FlagRunning, false}, {"eth0", up &^ net.FlagUp, false}, {"eth0", up &^ net.FlagMulticast, false},
+		{"lo", up | net.FlagLoopback, false}, {"ppp0", up | net.FlagPointToPoint, false},
+		{"cni0", up, false}, {"veth12ab", up, false}, {"flannel.1", up, false}, {"riv0", up, false}, {"docker0", up, false},
+		{"br-1a2b", up, false}, {"wg0", up, false}, {"tun0", up, false}, {"kube-ipvs0", up, false}, {"tailscale0", up, false},
+	} {
+		if got := isLAN(tt.name, tt.flags); got != tt.want {
+			t.Errorf("%s %v: %v", tt.name, tt.flags, got)
+		}
+	}
+}
+
+func TestOnLink(t *testing.T) {
+	lans := LANs{
+		{Index: 2, Name: "eth0", MTU: 1500, Addrs: []netip.Prefix{netip.MustParsePrefix("192.168.1.7/24"), netip.MustParsePrefix("fe80::7/64"), netip.MustParsePrefix("2001:db8::7/64")}},
+		{Index: 3, Name: "wlan0", MTU: 1400, Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.7/32")}},
+	}
+	for addr, want := range map[string]bool{
+		"192.168.1.8": true, "::ffff:192.168.1.8": true, "2001:db8::8": true, "fe80::8%eth0": true, "fe80::8%wlan0": true,
+		"192.168.1.7": false, "fe80::7%eth0": false, // ourselves
+		"192.168.2.8": false, "8.8.8.8": false, "2001:db8:1::8": false, // routed
+		"10.9.0.7": false, "10.9.0.8": false, // a /32 has no link
+		"fe80::8": false, "fe80::8%cni0": false, "127.0.0.1": false, "::1": false, "224.0.0.1": false, "0.0.0.0": false,
+	} {
+		if got := lans.OnLink(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s: %v", addr, got)
+		}
+	}
+	if lans.OnLink(netip.Addr{}) {
+		t.Error("the zero address is on link")
+	}
+	if lans.MTU() != 1400 || (LANs{}).MTU() != 1500 {
+		t.Errorf("MTU %d and %d", lans.MTU(), (LANs{}).MTU())
+	}
+}
