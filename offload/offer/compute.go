@@ -139,7 +139,7 @@ func bound(free, allocatable, used corev1.ResourceList, share Share) {
 	}
 	if share.Memory > 0 && share.Memory < 100 {
 		memory := allocatable[corev1.ResourceMemory]
-		limit[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()/100*int64(share.Memory), resource.BinarySI)
+		limit[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()*int64(share.Memory)/100, resource.BinarySI)
 	}
 	if share.MaxPods > 0 {
 		limit[corev1.ResourcePods] = *resource.NewQuantity(share.MaxPods, resource.DecimalSI)

@@ -1,0 +1,199 @@
+package offer
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+const consumer peer.ID = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+type nodeOption func(*corev1.Node)
+
+func node(name, cpu, memory string, options ...nodeOption) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}, Status: corev1.NodeStatus{
+		Allocatable: list(cpu, memory, 10),
+		Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		NodeInfo:    corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "arm64", KubeletVersion: "v1.35.0"},
+	}}
+	for _, o := range options {
+		o(n)
+	}
+	return n
+}
+
+func arch(a string) nodeOption {
+	return func(n *corev1.Node) { n.Status.NodeInfo.Architecture = a }
+}
+func notReady(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }
+func cordoned(n *corev1.Node) { n.Spec.Unschedulable = true }
+func virtual(n *corev1.Node)  { n.Labels[policy.VirtualNodeLabel] = "x" }
+func zone(z string) nodeOption {
+	return func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = z }
+}
+
+func list(cpu, memory string, pods int64) corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+		corev1.ResourcePods: *resource.NewQuantity(pods, resource.DecimalSI),
+	}
+}
+
+func pod(on, cpu, memory string, origin peer.ID) *corev1.Pod {
+	p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: on, Containers: []corev1.Container{container(cpu, memory)}}}
+	if origin != "" {
+		p.Labels = map[string]string{policy.OriginLabel: string(origin)}
+	}
+	return p
+}
+
+func container(cpu, memory string) corev1.Container {
+	return corev1.Container{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}}}
+}
+
+func TestCompute(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	initialised := pod("n", "100m", "64Mi", "")
+	initialised.Spec.InitContainers = []corev1.Container{container("1", "32Mi")} // highest of init and sum counts
+	sidecar := pod("n", "100m", "64Mi", "")
+	sidecar.Spec.InitContainers = []corev1.Container{container("300m", "64Mi")}
+	sidecar.Spec.InitContainers[0].RestartPolicy = &always // adds up
+	overhead := pod("n", "100m", "64Mi", "")
+	overhead.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("400m")}
+	done := pod("n", "1", "1Gi", "")
+	done.Status.Phase = corev1.PodSucceeded
+	deleted := pod("n", "1", "1Gi", "")
+	deleted.DeletionTimestamp = &metav1.Time{}
+
+	one := []*corev1.Node{node("n", "4", "4Gi")}
+	cases := []struct {
+		name   string
+		nodes  []*corev1.Node
+		pods   []*corev1.Pod
+		share  Share
+		cpu    string
+		memory string
+		count  int64
+		reason string
+	}{
+		{name: "all of an idle node", nodes: one, cpu: "4", memory: "4Gi", count: 10},
+		{name: "less what others asked for", nodes: one, pods: []*corev1.Pod{pod("n", "1", "1Gi", "")}, cpu: "3", memory: "3Gi", count: 9},
+		{name: "own pods stay inside the offer", nodes: one, pods: []*corev1.Pod{pod("n", "1", "1Gi", consumer)}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "other consumers are others", nodes: one, pods: []*corev1.Pod{pod("n", "1", "1Gi", "bbbb")}, cpu: "3", memory: "3Gi", count: 9},
+		{name: "pending pods take nothing", nodes: one, pods: []*corev1.Pod{pod("", "1", "1Gi", ""), pod("", "1", "1Gi", consumer)}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "finished pods take nothing", nodes: one, pods: []*corev1.Pod{done}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "pods being deleted hold their room", nodes: one, pods: []*corev1.Pod{deleted}, cpu: "3", memory: "3Gi", count: 9},
+		{name: "init container", nodes: one, pods: []*corev1.Pod{initialised}, cpu: "3", memory: "4032Mi", count: 9},
+		{name: "sidecar", nodes: one, pods: []*corev1.Pod{sidecar}, cpu: "3600m", memory: "3968Mi", count: 9},
+		{name: "overhead", nodes: one, pods: []*corev1.Pod{overhead}, cpu: "3500m", memory: "4032Mi", count: 9},
+		{name: "never negative", nodes: one, pods: []*corev1.Pod{pod("n", "9", "9Gi", "")}, cpu: "0", memory: "0", count: 9},
+		{name: "an overfull node takes nothing from the next", nodes: []*corev1.Node{node("n", "4", "4Gi"), node("m", "2", "2Gi")},
+			pods: []*corev1.Pod{pod("n", "9", "9Gi", "")}, cpu: "2", memory: "2Gi", count: 19},
+		{name: "virtual, cordoned and unready nodes lend nothing",
+			nodes: []*corev1.Node{node("n", "4", "4Gi"), node("v", "8", "8Gi", virtual), node("c", "8", "8Gi", cordoned), node("u", "8", "8Gi", notReady)},
+			pods:  []*corev1.Pod{pod("v", "8", "8Gi", ""), pod("c", "1", "1Gi", "")}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "one platform only", nodes: []*corev1.Node{node("n", "4", "4Gi"), node("m", "2", "2Gi", arch("amd64"))}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "half of it", nodes: one, share: Share{CPU: 50, Memory: 25, MaxPods: 3}, cpu: "2", memory: "1Gi", count: 3},
+		{name: "what others borrowed is gone from the share", nodes: one, share: Share{CPU: 50, MaxPods: 3},
+			pods: []*corev1.Pod{pod("n", "1500m", "1Gi", "bbbb")}, cpu: "500m", memory: "3Gi", count: 2},
+		{name: "own pods of home are not borrowed", nodes: one, share: Share{CPU: 50}, pods: []*corev1.Pod{pod("n", "1", "1Gi", "")}, cpu: "2", memory: "3Gi", count: 9},
+		{name: "no nodes", reason: "the provider has no nodes"},
+		{name: "only virtual nodes", nodes: []*corev1.Node{node("v", "8", "8Gi", virtual)}, reason: "the provider has no nodes"},
+		{name: "not ready", nodes: []*corev1.Node{node("n", "4", "4Gi", notReady)}, reason: "no node of the provider is Ready"},
+		{name: "cordoned", nodes: []*corev1.Node{node("n", "4", "4Gi", cordoned), node("m", "4", "4Gi", notReady)},
+			reason: "no node of the provider takes pods: 1 not Ready, 1 cordoned"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got := Compute(c.nodes, c.pods, consumer, c.share)
+			if got.Reason != c.reason || got.Ready != (c.reason == "") {
+				t.Fatalf("Ready %v, Reason %q; want reason %q", got.Ready, got.Reason, c.reason)
+			}
+			if c.reason != "" {
+				return
+			}
+			for name, want := range list(c.cpu, c.memory, c.count) {
+				if have := got.Allocatable[name]; have.Cmp(want) != 0 {
+					t.Errorf("%s = %s, want %s", name, have.String(), want.String())
+				}
+			}
+			if got.Architecture != "arm64" || got.OS != "linux" || got.KubeVersion != "v1.35.0" {
+				t.Errorf("platform %s/%s %s", got.OS, got.Architecture, got.KubeVersion)
+			}
+		})
+	}
+}
+
+func TestTopologyIsWhatAllNodesShare(t *testing.T) {
+	same := Compute([]*corev1.Node{node("n", "4", "4Gi", zone("lab")), node("m", "4", "4Gi", zone("lab"))}, nil, consumer, Share{})
+	if same.Labels[corev1.LabelTopologyZone] != "lab" {
+		t.Errorf("labels = %v, want the common zone", same.Labels)
+	}
+	mixed := Compute([]*corev1.Node{node("n", "4", "4Gi", zone("lab")), node("m", "4", "4Gi", zone("attic"))}, nil, consumer, Share{})
+	if len(mixed.Labels) != 0 {
+		t.Errorf("labels = %v, want none: the nodes differ", mixed.Labels)
+	}
+}
+
+// Whatever runs where: an offer is never negative, never more than the nodes
+// have, does not depend on the order of its inputs or on trimming, is not lowered
+// by the consumer's own pods, and never grows when somebody else gets a pod.
+func TestComputeProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var nodes []*corev1.Node
+		total := corev1.ResourceList{}
+		for i := range rapid.IntRange(1, 4).Draw(t, "nodes") {
+			n := node(fmt.Sprint("n", i), fmt.Sprint(rapid.IntRange(0, 8).Draw(t, "cpu")), fmt.Sprintf("%dGi", rapid.IntRange(0, 8).Draw(t, "memory")))
+			nodes = append(nodes, n)
+			add(total, n.Status.Allocatable)
+		}
+		draw := func(origin peer.ID) *corev1.Pod {
+			return pod(fmt.Sprint("n", rapid.IntRange(0, 5).Draw(t, "on")), fmt.Sprintf("%dm", rapid.IntRange(0, 4000).Draw(t, "m")),
+				fmt.Sprintf("%dMi", rapid.IntRange(0, 4000).Draw(t, "Mi")), origin)
+		}
+		var others, own []*corev1.Pod
+		for range rapid.IntRange(0, 6).Draw(t, "others") {
+			others = append(others, draw(rapid.SampledFrom([]peer.ID{"", "bbbb"}).Draw(t, "whose")))
+		}
+		for range rapid.IntRange(0, 6).Draw(t, "own") {
+			own = append(own, draw(consumer))
+		}
+		share := Share{CPU: rapid.IntRange(0, 100).Draw(t, "share"), MaxPods: int64(rapid.IntRange(0, 20).Draw(t, "most"))}
+
+		base := Compute(nodes, others, consumer, share)
+		for name, q := range base.Allocatable {
+			if most := total[name]; q.Sign() < 0 || q.Cmp(most) > 0 {
+				t.Fatalf("%s = %s of %s", name, q.String(), most.String())
+			}
+		}
+		var trimmed []*corev1.Pod
+		for _, p := range append(append([]*corev1.Pod{}, own...), others...) {
+			small, _ := trim(p)
+			trimmed = append(trimmed, small.(*corev1.Pod))
+		}
+		same(t, "with own pods, in another order, trimmed", base, Compute(nodes, rapid.Permutation(trimmed).Draw(t, "order"), consumer, share))
+
+		more := Compute(nodes, append(others, draw("bbbb")), consumer, share)
+		for name, q := range more.Allocatable {
+			if before := base.Allocatable[name]; q.Cmp(before) > 0 {
+				t.Fatalf("%s grew from %s to %s", name, before.String(), q.String())
+			}
+		}
+	})
+}
+
+func same(t *rapid.T, what string, a, b Offer) {
+	for name, q := range a.Allocatable {
+		if other := b.Allocatable[name]; q.Cmp(other) != 0 {
+			t.Fatalf("%s: %s is %s, was %s", what, name, other.String(), q.String())
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package offer
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// A consumer hears at once, hears of a change, does not hear of a change that
+// makes no difference, and its going ends the handler.
+func TestStream(t *testing.T) {
+	var current atomic.Pointer[Offer]
+	current.Store(&Offer{Reason: "first"})
+	changed := make(chan struct{})
+	ended := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Stream(w, r, func() Offer { return *current.Load() }, changed)
+		close(ended)
+	}))
+	defer server.Close()
+
+	ctx, leave := context.WithCancel(t.Context())
+	request, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	expect := func(reason string) time.Time {
+		t.Helper()
+		if !lines.Scan() {
+			t.Fatalf("the stream ended: %v", lines.Err())
+		}
+		var got Offer
+		if err := json.Unmarshal(lines.Bytes(), &got); err != nil || got.Reason != reason {
+			t.Fatalf("line %s, error %v; want reason %q", lines.Bytes(), err, reason)
+		}
+		return time.Now()
+	}
+	expect("first")
+	changed <- struct{}{} // no difference: no line
+	current.Store(&Offer{Reason: "second"})
+	changed <- struct{}{}
+	before := expect("second")
+	if gap := expect("second").Sub(before); gap > Heartbeat+time.Second || gap < Heartbeat-time.Second {
+		t.Errorf("heartbeat after %v, want %v", gap, Heartbeat)
+	}
+	leave()
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the handler outlives its consumer")
+	}
+}
+
+// The watcher tells of a change once it has settled, and counts guests.
+func TestWatcher(t *testing.T) {
+	client := fake.NewClientset(node("n", "4", "4Gi"))
+	w := NewWatcher(client)
+	if o := w.Offer(consumer, Share{}); o.Ready || o.Reason == "" {
+		t.Errorf("before Run: %+v, want not ready with a reason", o)
+	}
+	changed, stop := w.Changed()
+	defer stop()
+	go w.Run(t.Context())
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.After(10 * time.Second); !ok(); {
+			select {
+			case <-changed:
+			case <-deadline:
+				t.Fatal("waited in vain for", what)
+			}
+		}
+	}
+	cpu := func() int64 {
+		o := w.Offer(consumer, Share{})
+		return o.Allocatable.Cpu().Value()
+	}
+	await("the node", func() bool { return cpu() == 4 })
+	guest := pod("n", "1", "1Gi", "bbbb")
+	guest.ObjectMeta = metav1.ObjectMeta{Name: "p", Namespace: "x", Labels: guest.Labels}
+	if _, err := client.CoreV1().Pods("x").Create(t.Context(), guest, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("the pod", func() bool { return cpu() == 3 })
+	if n := w.Guests()["bbbb"]; n != 1 {
+		t.Errorf("%d guests, want 1", n)
+	}
+	guest.Status.Phase = corev1.PodFailed
+	if _, err := client.CoreV1().Pods("x").UpdateStatus(t.Context(), guest, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("the room back", func() bool { return cpu() == 4 && w.Guests()["bbbb"] == 0 })
+}

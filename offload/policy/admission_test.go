@@ -1,0 +1,172 @@
+package policy_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"rivulet/offload/policy"
+	"rivulet/test/apiserver"
+)
+
+// What the API server makes of pods, by shape and by namespace. Written as the
+// user writes it and as the scheduler reads it.
+func TestAdmission(t *testing.T) {
+	config := apiserver.Start(t).Config
+	client := kubernetes.NewForConfigOrDie(config)
+	for range 2 { // the second time changes nothing
+		if err := policy.EnsureAdmission(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, labels := range map[string]map[string]string{
+		"adm-burst": {policy.NamespaceLabel: "burst"}, "adm-burst-b": {policy.NamespaceLabel: "burst", policy.NamespaceToLabel: "b"},
+		"adm-remote": {policy.NamespaceLabel: "remote"}, "adm-remote-b": {policy.NamespaceLabel: "remote", policy.NamespaceToLabel: "b"},
+		"adm-any": {policy.NamespaceLabel: "any"}, "adm-off": {policy.NamespaceLabel: "off"}, "adm-bad": {policy.NamespaceLabel: "sometimes"}, "adm-none": nil,
+	} {
+		namespace(t, client, name, labels)
+	}
+	// A policy takes effect a moment after it is stored.
+	until(t, "the policy takes effect", func(ctx context.Context) bool {
+		got, err := create(ctx, client, "adm-burst", `containers: [{name: c, image: i}]`, "")
+		return err == nil && got.Spec.Affinity != nil
+	})
+
+	const (
+		virtual   = `{key: rivulet.dev/virtual, operator: Exists, effect: NoSchedule}`
+		awayTaint = `{key: rivulet.dev/away, operator: Exists, effect: PreferNoSchedule}`
+		homeFirst = `{weight: 100, preference: {matchExpressions: [{key: rivulet.dev/virtual-node, operator: DoesNotExist}]}}`
+		home      = `{key: rivulet.dev/virtual-node, operator: DoesNotExist}`
+		isAway    = `{key: rivulet.dev/virtual-node, operator: Exists}`
+		onB       = `{key: kubernetes.io/hostname, operator: In, values: [b]}`
+		arm       = `{key: kubernetes.io/arch, operator: In, values: [arm64]}`
+		fast      = `{key: disk, operator: In, values: [ssd]}`
+		hasArm    = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + arm + `]}]}}}`
+		twoTerms  = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + arm + `]}, {matchExpressions: [` + fast + `]}]}}}`
+	)
+	required := func(terms string) string {
+		return `requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [` + terms + `]}`
+	}
+	preferred := func(terms string) string {
+		return `preferredDuringSchedulingIgnoredDuringExecution: [` + terms + `]`
+	}
+	cases := []struct{ name, namespace, pod, owner, tolerations, affinity string }{
+		{name: "burst prefers home", namespace: "adm-burst", tolerations: virtual, affinity: `{nodeAffinity: {` + preferred(homeFirst) + `}}`},
+		{name: "any does not care", namespace: "adm-any", tolerations: virtual + `,` + awayTaint, affinity: `null`},
+		{name: "remote must leave", namespace: "adm-remote", tolerations: virtual + `,` + awayTaint, affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
+		{name: "remote to b", namespace: "adm-remote-b", tolerations: virtual + `,` + awayTaint, affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`,`+onB+`]}`) + `}}`},
+		{name: "burst to b: home or b", namespace: "adm-burst-b", tolerations: virtual,
+			affinity: `{nodeAffinity: {` + preferred(homeFirst) + `,` + required(`{matchExpressions: [`+home+`]}, {matchExpressions: [`+onB+`]}`) + `}}`},
+
+		{name: "off", namespace: "adm-off", affinity: `null`},
+		{name: "a value nobody knows", namespace: "adm-bad", affinity: `null`},
+		{name: "not labelled", namespace: "adm-none", affinity: `null`},
+		{name: "of a DaemonSet", namespace: "adm-remote", owner: "DaemonSet", affinity: `null`},
+		{name: "of a ReplicaSet", namespace: "adm-any", owner: "ReplicaSet", tolerations: virtual + `,` + awayTaint, affinity: `null`},
+
+		{name: "tolerations are kept", namespace: "adm-burst", pod: `tolerations: [{key: gpu, operator: Exists}]`,
+			tolerations: `{key: gpu, operator: Exists},` + virtual, affinity: `{nodeAffinity: {` + preferred(homeFirst) + `}}`},
+		{name: "tolerations are not doubled", namespace: "adm-any", pod: `tolerations: [` + awayTaint + `, {key: rivulet.dev/virtual, operator: Exists}]`,
+			tolerations: awayTaint + `, {key: rivulet.dev/virtual, operator: Exists}`, affinity: `null`},
+		{name: "a pod that tolerates all", namespace: "adm-any", pod: `tolerations: [{operator: Exists}]`,
+			tolerations: `{operator: Exists},` + virtual + `,` + awayTaint, affinity: `null`},
+		{name: "preferences are kept", namespace: "adm-burst",
+			pod:         `affinity: {nodeAffinity: {` + preferred(`{weight: 7, preference: {matchExpressions: [`+fast+`]}}`) + `}}`,
+			tolerations: virtual, affinity: `{nodeAffinity: {` + preferred(`{weight: 7, preference: {matchExpressions: [`+fast+`]}},`+homeFirst) + `}}`},
+		{name: "other affinity is kept", namespace: "adm-remote",
+			pod:         `affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {a: b}}}]}}`,
+			tolerations: virtual + `,` + awayTaint,
+			affinity: `{podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {a: b}}}]},
+				nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
+		{name: "requirements are kept by burst", namespace: "adm-burst", pod: hasArm, tolerations: virtual,
+			affinity: `{nodeAffinity: {` + preferred(homeFirst) + `,` + required(`{matchExpressions: [`+arm+`]}`) + `}}`},
+		{name: "requirements are met too by remote", namespace: "adm-remote", pod: hasArm, tolerations: virtual + `,` + awayTaint,
+			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+arm+`,`+isAway+`]}`) + `}}`},
+		{name: "every alternative must leave", namespace: "adm-remote", pod: twoTerms, tolerations: virtual + `,` + awayTaint,
+			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+arm+`,`+isAway+`]}, {matchExpressions: [`+fast+`,`+isAway+`]}`) + `}}`},
+		{name: "every alternative, home or b", namespace: "adm-burst-b", pod: twoTerms, tolerations: virtual,
+			affinity: `{nodeAffinity: {` + preferred(homeFirst) + `,` + required(
+				`{matchExpressions: [`+arm+`,`+home+`]}, {matchExpressions: [`+fast+`,`+home+`]}, {matchExpressions: [`+arm+`,`+onB+`]}, {matchExpressions: [`+fast+`,`+onB+`]}`) + `}}`},
+		{name: "fields are kept", namespace: "adm-remote", tolerations: virtual + `,` + awayTaint,
+			pod:      `affinity: {nodeAffinity: {` + required(`{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}`) + `}}`,
+			affinity: `{nodeAffinity: {` + required(`{matchFields: [{key: metadata.name, operator: In, values: [n1]}], matchExpressions: [`+isAway+`]}`) + `}}`},
+		{name: "a term that matches nothing goes on doing so", namespace: "adm-remote", tolerations: virtual + `,` + awayTaint,
+			pod: `affinity: {nodeAffinity: {` + required(`{}`) + `}}`, affinity: `{nodeAffinity: {` + required(`{}`) + `}}`},
+		{name: "an empty term beside another", namespace: "adm-remote", tolerations: virtual + `,` + awayTaint,
+			pod:      `affinity: {nodeAffinity: {` + required(`{}, {matchExpressions: [`+arm+`]}`) + `}}`,
+			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+arm+`,`+isAway+`]}`) + `}}`},
+		{name: "empty affinity", namespace: "adm-remote", pod: `affinity: {nodeAffinity: {}}`, tolerations: virtual + `,` + awayTaint,
+			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
+		{name: "placed by hand", namespace: "adm-remote", pod: `nodeName: n1`, affinity: `null`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := create(t.Context(), client, c.namespace, "containers: [{name: c, image: i}]\n"+c.pod, c.owner)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want corev1.PodSpec
+			if err := yaml.UnmarshalStrict(fmt.Appendf(nil, "affinity: %s\ntolerations: [%s]", c.affinity, c.tolerations), &want); err != nil {
+				t.Fatal(err)
+			}
+			var tolerations []corev1.Toleration
+			for _, tol := range got.Spec.Tolerations { // those that Kubernetes gives every pod
+				if tol.TolerationSeconds == nil {
+					tolerations = append(tolerations, tol)
+				}
+			}
+			compare(t, "tolerations", tolerations, want.Tolerations)
+			compare(t, "affinity", got.Spec.Affinity, want.Affinity)
+		})
+	}
+}
+
+// create makes a pod as the server would, without keeping it.
+func create(ctx context.Context, client kubernetes.Interface, ns, spec, owner string) (*corev1.Pod, error) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Namespace: ns}}
+	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
+		return nil, err
+	}
+	if owner != "" {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: owner, Name: "o", UID: "u"}}
+	}
+	return client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
+func namespace(t *testing.T, client kubernetes.Interface, name string, labels map[string]string) {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the service account of "+name, func(ctx context.Context) bool {
+		_, err := client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil
+	})
+}
+
+func until(t *testing.T, what string, ok func(context.Context) bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
+	if err != nil {
+		t.Fatalf("waited in vain: %s", what)
+	}
+}
+
+func compare(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if !equality.Semantic.DeepEqual(got, want) {
+		g, _ := json.Marshal(got)
+		w, _ := json.Marshal(want)
+		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
+	}
+}
