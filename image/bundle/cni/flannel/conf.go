@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -20,8 +21,9 @@ type conf struct {
 	types.NetConf
 	SubnetFile    string         `json:"subnetFile"`
 	StateDir      string         `json:"dataDir"`
-	MTU           int            `json:"mtu"`      // of the pods, bytes
-	Delegate      map[string]any `json:"delegate"` // goes to the delegated plugin as it is
+	MTU           int            `json:"mtu"`          // of the pods, bytes
+	LeaseTimeout  *int           `json:"leaseTimeout"` // seconds to wait for the lease; 15 if absent
+	Delegate      map[string]any `json:"delegate"`     // goes to the delegated plugin as it is
 	RuntimeConfig map[string]any `json:"runtimeConfig,omitempty"`
 	// PrevResult shadows the parsed one: it is only passed on.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
@@ -36,6 +38,13 @@ func parseConf(data []byte) (conf, error) {
 		return conf{}, fmt.Errorf("flannel: the network configuration has no name")
 	}
 	return c, nil
+}
+
+func (c conf) patience() time.Duration {
+	if c.LeaseTimeout != nil {
+		return time.Duration(*c.LeaseTimeout) * time.Second
+	}
+	return 15 * time.Second
 }
 
 // delegated is the configuration for the plugin that does the work, and its name.

@@ -38,7 +38,7 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	lease, err := readLease(conf.SubnetFile)
+	lease, err := awaitLease(conf.SubnetFile, conf.patience())
 	if err != nil {
 		return err
 	}

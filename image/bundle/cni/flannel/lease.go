@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // lease is what flannel says of this node in subnet.env.
@@ -18,6 +19,17 @@ type lease struct {
 	subnets  []netip.Prefix // this node's share: one for each address family
 	mtu      int            // bytes; 0 if it is not said
 	ipMasq   bool           // flannel masquerades already
+}
+
+// awaitLease gives flannel some time: the node is Ready a second or two before
+// the lease is written, and the kubelet tries again only after a dozen.
+func awaitLease(path string, patience time.Duration) (lease, error) {
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		l, err := readLease(path)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) || time.Now().After(end) {
+			return l, err
+		}
+	}
 }
 
 func readLease(path string) (lease, error) {

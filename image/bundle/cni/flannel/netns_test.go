@@ -86,7 +86,7 @@ func (n *node) call(command, conf string) ([]byte, error) {
 
 func (n *node) writeLease() {
 	n.t.Helper()
-	if err := os.WriteFile(n.lease, []byte(onLoopback), 0o644); err != nil {
+	if err := errors.Join(os.WriteFile(n.lease+".new", []byte(onLoopback), 0o644), os.Rename(n.lease+".new", n.lease)); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -124,20 +124,31 @@ func TestLifeOfAPod(t *testing.T) {
 	n.leases = filepath.Join("/var/lib/cni/networks", named.Name)
 	t.Cleanup(func() { os.RemoveAll(n.leases) })
 
-	if out, err := n.call("ADD", n.conf); err == nil || !bytes.Contains(out, []byte("no lease for this node yet")) {
+	if out, err := n.call("ADD", strings.Replace(n.conf, `"name"`, `"leaseTimeout":0,"name"`, 1)); err == nil || !bytes.Contains(out, []byte("no lease for this node yet")) {
 		t.Fatalf("without a lease: %v %s", err, out)
 	}
 	if out, err := n.call("STATUS", strings.Replace(n.conf, "1.0.0", "1.1.0", 1)); err == nil || !bytes.Contains(out, []byte(`"code": 50`)) {
 		t.Fatalf("status without a lease: %v %s", err, out)
 	}
+	// The lease comes while ADD waits for it, as on a node that has just become Ready.
+	type answer struct {
+		out []byte
+		err error
+	}
+	added := make(chan answer)
+	go func() {
+		out, err := n.call("ADD", n.conf)
+		added <- answer{out, err}
+	}()
 	n.writeLease()
+	first := <-added
 	if out, err := n.call("STATUS", strings.Replace(n.conf, "1.0.0", "1.1.0", 1)); err != nil {
 		t.Fatalf("status: %v %s", err, out)
 	}
 
-	out, err := n.call("ADD", n.conf)
-	if err != nil {
-		t.Fatalf("add: %v %s", err, out)
+	out := first.out
+	if first.err != nil {
+		t.Fatalf("add: %v %s", first.err, out)
 	}
 	var result current.Result
 	if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != 1 {
