@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -83,6 +84,19 @@ func (p *provider) until(t *testing.T, what string, ok func(context.Context) boo
 	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
 	if err != nil {
 		t.Fatalf("waited in vain: %s", what)
+	}
+}
+
+// node makes a node with the given status; the node controller writes there too,
+// so it is patched.
+func (p *provider) node(t *testing.T, name, status string) {
+	t.Helper()
+	nodes := p.admin.CoreV1().Nodes()
+	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes.Patch(t.Context(), name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -332,7 +346,11 @@ func TestWatchAndUpgradePass(t *testing.T) {
 	twin := p.twinOf(t, alice, "lab")
 	c, _ := p.consumer(t, alice, nil)
 
-	w, err := c.CoreV1().ConfigMaps(twin).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=fresh"})
+	list, err := c.CoreV1().ConfigMaps(twin).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := c.CoreV1().ConfigMaps(twin).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=fresh", ResourceVersion: list.ResourceVersion})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,15 +370,7 @@ func TestWatchAndUpgradePass(t *testing.T) {
 	// A pod on a node that nobody runs: by WebSocket the API server upgrades first
 	// and tells then, by SPDY it tells at once, that no kubelet answers. What counts
 	// is that it was the API server, and under which name it was asked.
-	ghost, err := p.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ghost"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ghost.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
-	ghost.Status.DaemonEndpoints.KubeletEndpoint.Port = 1
-	if _, err := p.admin.CoreV1().Nodes().UpdateStatus(ctx, ghost, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	p.node(t, "ghost", `{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":1}}}}`)
 	if _, err := p.admin.CoreV1().Pods(twin).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
 		NodeName: "ghost", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -429,15 +439,7 @@ func TestOfferRoute(t *testing.T) {
 	if o := next(); o.Ready || o.Reason == "" || o.Neighbours[alice].String() != "10.70.0.0/16" {
 		t.Errorf("without nodes: %+v, want a reason, and the neighbours", o)
 	}
-	n, err := p.admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	n.Status.NodeInfo = corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "arm64"}
-	if _, err := p.admin.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	p.node(t, "n", `{"status":{"conditions":[{"type":"Ready","status":"True"}],"nodeInfo":{"operatingSystem":"linux","architecture":"arm64"}}}`)
 	for {
 		if o := next(); o.Ready {
 			if o.Architecture != "arm64" {
