@@ -9,6 +9,7 @@ import (
 	"rivulet/appliance/host"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
 	"rivulet/offload"
 )
@@ -27,11 +28,14 @@ type Status struct {
 	Stages  []lifecycle.Status `json:"stages"`
 	Host    host.Facts         `json:"host"`
 	// PIDs of supervisor, engine and tunnel, as seen in the device's PID namespace.
-	PIDs         map[string]int        `json:"pids"`
-	Peers        []peer.View           `json:"peers"`
-	Tunnel       *tunnel.Status        `json:"tunnel,omitempty"`
-	VirtualNodes []offload.VirtualNode `json:"virtualNodes"`
-	Pods         Pods                  `json:"pods"`
+	PIDs   map[string]int `json:"pids"`
+	Peers  []peer.View    `json:"peers"`
+	Tunnel *tunnel.Status `json:"tunnel,omitempty"`
+	// What is offloaded, borrowed and lent.
+	offload.Status
+	Pods Pods `json:"pods"`
+	// Faults of the fabric that are being tried again, each with its cure.
+	Faults []rpc.Error `json:"faults,omitempty"`
 }
 
 // Pods counts pods that are not finished.

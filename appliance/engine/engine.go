@@ -32,6 +32,7 @@ import (
 	lumberjack "github.com/natefinch/lumberjack"
 
 	"rivulet/appliance/host"
+	"rivulet/fabric/netmon"
 )
 
 // Config is what the engine is started with.
@@ -239,7 +240,7 @@ func checkPort(port int) error {
 	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
 	if err != nil {
 		return fmt.Errorf("engine: port %d/tcp is taken%s; stop that program (often another Kubernetes: k3s, microk8s, kubelet), it is tried again by itself",
-			port, host.Listener("tcp", port))
+			port, netmon.Listener("tcp", port))
 	}
 	return l.Close()
 }

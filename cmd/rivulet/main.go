@@ -1,14 +1,17 @@
+// Command rivulet is the appliance: the supervisor and its command line, and,
+// called by other names, the engine it runs and the tools that go with it.
 package main
 
 import (
-	_ "github.com/k3s-io/k3s/pkg/cli/agent"
-	_ "github.com/k3s-io/k3s/pkg/cli/server"
-	_ "github.com/k3s-io/k3s/pkg/cli/crictl"
-	_ "github.com/k3s-io/k3s/pkg/containerd"
-	_ "github.com/k3s-io/k3s/pkg/ctr"
-	_ "github.com/k3s-io/k3s/pkg/kubectl"
-	_ "github.com/k3s-io/k3s/pkg/executor/embed"
-	_ "sigs.k8s.io/cri-tools/cmd/crictl"
+	"os"
+
+	"rivulet/appliance/engine/k3s"
+	"rivulet/cmd/rivulet/cli"
 )
 
-func main() {}
+func main() {
+	if k3s.Dispatch() {
+		return
+	}
+	os.Exit(cli.Main(os.Args[1:], k3s.EngineName))
+}

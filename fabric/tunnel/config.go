@@ -56,3 +56,8 @@ type PeerStatus struct {
 	Received      uint64         `json:"received"`      // bytes
 	Sent          uint64         `json:"sent"`          // bytes
 }
+
+// HelperVersion is that of the protocol and the behaviour of the data plane's
+// process. A process that runs with another is replaced, which costs a second of
+// traffic: raise it when the process itself has changed.
+const HelperVersion = "1"

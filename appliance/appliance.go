@@ -1,0 +1,151 @@
+// Package appliance puts Rivulet together: it is the one place where the
+// subsystems are made and handed to each other, and only cmd imports it.
+//
+// It reads the command line's Config and alone writes <state>/state.db (through
+// package store) and <run>/supervisor.pid. After a restart everything is found
+// again from these and from Kubernetes; pods and the tunnel were not touched.
+package appliance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"rivulet/appliance/host"
+	"rivulet/appliance/identity"
+	"rivulet/appliance/store"
+	"rivulet/fabric/rpc"
+)
+
+// Dirs are the folders Rivulet keeps things in.
+type Dirs struct {
+	State string // kept: state.db, bundle, k3s
+	Run   string // gone at boot: sockets, PID files
+}
+
+// Config is what the command line says; the zero value of all but Dirs,
+// EngineName and Log is the default.
+type Config struct {
+	Dirs       Dirs
+	Name       string // of the cluster and its node; empty is the host name
+	EngineName string // argv[0] of the engine
+	// ReserveCPU and ReserveMemory, Kubernetes quantities, are kept from pods.
+	ReserveCPU, ReserveMemory string
+	Log                       *slog.Logger
+}
+
+// What every cluster uses, so that overlap is the normal case and well tested.
+var (
+	podCIDR       = netip.MustParsePrefix("10.42.0.0/16")
+	serviceCIDR   = netip.MustParsePrefix("10.43.0.0/16")
+	clusterDNS    = netip.MustParseAddr("10.43.0.10")
+	tunnelAddress = netip.MustParseAddr("10.42.255.254") // in the last /24, which no node gets before 255 others
+	nodeRange     = netip.MustParsePrefix("100.127.0.0/16")
+)
+
+const (
+	controlPort     = 7442 // TCP control, UDP tunnel
+	tunnelInterface = "riv0"
+	dnsPort         = 1053
+	clusterDomain   = "cluster.local"
+)
+
+// Run is the appliance: it blocks until ctx ends or something fails that
+// starting again does not cure.
+func Run(ctx context.Context, cfg Config) error {
+	facts, err := host.Probe()
+	if err != nil {
+		return err
+	}
+	st, err := openStore(cfg.Dirs)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	pidFile := filepath.Join(cfg.Dirs.Run, "supervisor.pid")
+	if err := writePID(pidFile); err != nil {
+		return err
+	}
+	defer os.Remove(pidFile)
+
+	id, err := identity.Load(st)
+	if err != nil {
+		return err
+	}
+	if cfg.Name, err = clusterName(cfg.Name, id); err != nil {
+		return err
+	}
+	self, err := rpc.NewIdentity(id.Key, cfg.Name)
+	if err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("appliance: %w", err)
+	}
+	if len(facts.MissingTools) > 0 {
+		cfg.Log.Warn("programs are missing; pods will have no network until they are there",
+			"missing", strings.Join(facts.MissingTools, " "), "cure", "apt-get install iptables mount")
+	}
+	sys := &System{
+		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
+		nodeIP: identity.NodeAddress(id.ID()),
+	}
+	cfg.Log.Info("rivulet starts", "name", cfg.Name, "id", id.ID(), "node_address", sys.nodeIP)
+	err = sys.run(ctx)
+	if err == nil {
+		cfg.Log.Info("rivulet stops; pods and the tunnel stay as they are")
+	}
+	return err
+}
+
+func openStore(dirs Dirs) (*store.Store, error) {
+	st, err := store.Open(filepath.Join(dirs.State, "state.db"))
+	if errors.Is(err, store.ErrInUse) {
+		who := "another process"
+		if raw, rerr := os.ReadFile(filepath.Join(dirs.Run, "supervisor.pid")); rerr == nil {
+			who = "pid " + strings.TrimSpace(string(raw))
+		}
+		return nil, fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status", who, dirs.State, err)
+	}
+	return st, err
+}
+
+func writePID(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("appliance: %w; choose another folder with --runtime", err)
+	}
+	if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
+		return fmt.Errorf("appliance: %w", err)
+	}
+	return nil
+}
+
+// clusterName checks a given name, or makes one from the host name.
+func clusterName(given string, id identity.Identity) (string, error) {
+	if given != "" {
+		if host.Name(given) != given {
+			return "", fmt.Errorf("the name %q cannot be a node's name; use lower case letters, digits and -, for example --name %s",
+				given, orDefault(host.Name(given), "lab-1"))
+		}
+		return given, nil
+	}
+	h, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("appliance: %w", err)
+	}
+	return orDefault(host.Name(h), "rivulet-"+id.ID().Short()), nil
+}
+
+func orDefault(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}

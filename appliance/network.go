@@ -1,0 +1,99 @@
+package appliance
+
+import (
+	"context"
+	"net/netip"
+	"path/filepath"
+
+	"rivulet/appliance/engine"
+	"rivulet/appliance/host"
+	"rivulet/appliance/lifecycle"
+	"rivulet/fabric"
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/discovery/mdns"
+	"rivulet/fabric/ipam"
+	"rivulet/fabric/netmon"
+	"rivulet/fabric/tunnel"
+	"rivulet/offload"
+)
+
+// runTunnel keeps the data plane's process. It is left running when we stop, as
+// pods are: what they talk to must not notice.
+func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
+	s.mu.Lock()
+	c := tunnel.NewController(tunnel.ControllerConfig{
+		Helper:  s.bundle.Path("rivulet-tunnel"),
+		Socket:  filepath.Join(s.cfg.Dirs.Run, "tunnel.sock"),
+		PIDFile: filepath.Join(s.cfg.Dirs.Run, "tunnel.pid"),
+		LogFile: filepath.Join(s.cfg.Dirs.State, "log", "tunnel.log"),
+		Version: tunnel.HelperVersion,
+		Log:     s.cfg.Log.With("component", cTunnel),
+	})
+	s.mu.Unlock()
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.tunnel = c
+	s.mu.Unlock()
+	stage.Ready()
+	<-ctx.Done()
+	c.Detach()
+	return nil
+}
+
+func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
+	log := s.cfg.Log.With("component", cFabric)
+	lans := netmon.New(log)
+	lanErr := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { lanErr <- lans.Run(ctx) }()
+	f, err := fabric.New(fabric.Config{
+		Identity: s.self, Name: s.cfg.Name, Version: rivuletVersion(), KubeVersion: s.kubeVersionNow,
+		Port: controlPort, TunnelPort: controlPort, Interface: tunnelInterface,
+		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, TunnelAddress: tunnelAddress,
+		WireGuardKey: s.id.WireGuard, Store: s.store, DataPlane: s.tunnel,
+		Sources: []discovery.Source{mdns.New(lans, mdns.Timing{}, log)}, LANs: lans,
+		ChoosePrefix: ipam.Choose, TakenPrefixes: takenPrefixes, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.fabric, s.routes = f, newRoutes(f)
+	s.mu.Unlock()
+	stage.Ready()
+	if err := f.Run(ctx); err != nil {
+		return err
+	}
+	cancel()
+	return <-lanErr
+}
+
+// takenPrefixes are those that a peer must not be seen under, beside what the
+// fabric knows itself.
+func takenPrefixes() []netip.Prefix {
+	return append(host.Routes(tunnelInterface), nodeRange)
+}
+
+func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
+	home, err := engine.RESTConfig(s.engine.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	o, err := offload.New(offload.Config{
+		Home: home, ClusterID: string(s.id.ID()), ClusterName: s.cfg.Name,
+		NodeName: s.cfg.Name, NodeIP: s.nodeIP, PodCIDR: podCIDR,
+		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
+		Peers:        s.routes, Log: s.cfg.Log.With("component", cOffload),
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.offload = o
+	s.mu.Unlock()
+	stage.Ready()
+	return o.Run(ctx)
+}

@@ -1,0 +1,112 @@
+package appliance
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/version"
+	"rivulet/offload/policy"
+)
+
+// statusTimeout bounds what a status may wait for others; what does not answer is left out.
+const statusTimeout = 2 * time.Second
+
+// Status gathers what `rivulet status` shows.
+func (s *System) Status() api.Status {
+	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	defer cancel()
+	st := api.Status{
+		Name: s.cfg.Name, ID: s.id.ID(), Version: version.Version,
+		NodeAddress: s.nodeIP.String(), Started: s.begun,
+		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(),
+	}
+	st.Ready, st.Waiting = readiness(st.Stages)
+	s.mu.Lock()
+	tun, fab, off := s.tunnel, s.fabric, s.offload
+	s.mu.Unlock()
+	if tun != nil {
+		if ts, err := tun.Status(ctx); err == nil {
+			st.Tunnel = &ts
+		}
+	}
+	if fab != nil {
+		st.Peers, st.Faults = fab.Peers(), fab.Problems()
+	}
+	if off != nil {
+		st.Status = off.Status()
+	}
+	st.Pods = s.countPods(ctx)
+	return st
+}
+
+// needed are the components without which no pod can be scheduled and find its
+// neighbours; the others may be in any state.
+var needed = []string{cBundle, cEngine, cNode, cDNS, cService}
+
+func readiness(stages []lifecycle.Status) (ready bool, waiting string) {
+	for _, name := range needed {
+		for _, s := range stages {
+			if s.Name == name && s.State != lifecycle.Ready {
+				detail := s.Detail
+				if detail == "" {
+					detail = strings.ToLower(string(s.State))
+				}
+				return false, name + ": " + detail
+			}
+		}
+	}
+	return true, ""
+}
+
+// pids reads the PID files; a process that is gone is left out.
+func (s *System) pids() map[string]int {
+	out := map[string]int{}
+	for _, name := range []string{"supervisor", "engine", "tunnel"} {
+		raw, err := os.ReadFile(filepath.Join(s.cfg.Dirs.Run, name+".pid"))
+		if err != nil {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+		if err != nil {
+			continue
+		}
+		if _, err := os.Stat("/proc/" + strconv.Itoa(pid)); err == nil {
+			out[name] = pid
+		}
+	}
+	return out
+}
+
+// countPods asks the API server's cache, so that status costs no informer.
+func (s *System) countPods(ctx context.Context) (n api.Pods) {
+	client := s.kube()
+	if client == nil {
+		return n
+	}
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
+		ResourceVersion: "0",
+		FieldSelector:   "status.phase!=Succeeded,status.phase!=Failed",
+	})
+	if err != nil {
+		return n
+	}
+	for _, p := range pods.Items {
+		switch {
+		case p.Labels[policy.OriginLabel] != "":
+			n.Guests++
+		case p.Spec.NodeName == s.cfg.Name:
+			n.Home++
+		case p.Spec.NodeName != "":
+			n.Away++
+		}
+	}
+	return n
+}

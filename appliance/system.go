@@ -1,0 +1,211 @@
+package appliance
+
+import (
+	"context"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/dns"
+	"rivulet/appliance/engine"
+	"rivulet/appliance/host"
+	"rivulet/appliance/identity"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/store"
+	"rivulet/appliance/version"
+	"rivulet/fabric"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel"
+	"rivulet/image/bundle"
+	"rivulet/offload"
+)
+
+// System holds the subsystems of a running appliance. Fields below mu are set
+// by the component that makes them, before it is Ready, and read by those that
+// need it.
+type System struct {
+	cfg     Config
+	exe     string
+	facts   host.Facts
+	store   *store.Store
+	id      identity.Identity
+	self    rpc.Identity
+	nodeIP  netip.Addr
+	begun   time.Time
+	manager *lifecycle.Manager
+
+	mu          sync.Mutex
+	bundle      bundle.Dir
+	engine      *engine.Engine
+	tunnel      *tunnel.Controller
+	fabric      *fabric.Fabric
+	routes      *routes
+	offload     *offload.Offload
+	client      kubernetes.Interface
+	kubeVersion string
+}
+
+// The names of the components, as status shows them.
+const (
+	cAPI     = "api"
+	cBundle  = "bundle"
+	cEngine  = "engine"
+	cNode    = "node"
+	cDNS     = "dns"
+	cService = "dns-service"
+	cTunnel  = "tunnel"
+	cFabric  = "fabric"
+	cOffload = "offload"
+)
+
+func (s *System) run(ctx context.Context) error {
+	s.begun = time.Now()
+	var err error
+	s.manager, err = lifecycle.New(s.cfg.Log,
+		lifecycle.Component{Name: cAPI, Run: s.runAPI},
+		lifecycle.Component{Name: cBundle, Run: s.runBundle},
+		lifecycle.Component{Name: cEngine, Needs: []string{cBundle}, Run: s.runEngine},
+		lifecycle.Component{Name: cNode, Needs: []string{cEngine}, Run: s.runNode},
+		lifecycle.Component{Name: cDNS, Needs: []string{cBundle}, Run: s.runDNS},
+		lifecycle.Component{Name: cService, Needs: []string{cEngine}, Run: s.runDNSService},
+		lifecycle.Component{Name: cTunnel, Needs: []string{cBundle}, Run: s.runTunnel},
+		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel}, Run: s.runFabric},
+		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},
+	)
+	if err != nil {
+		return err
+	}
+	return s.manager.Run(ctx)
+}
+
+func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
+	return api.Serve(ctx, s.cfg.Dirs.Run, s.Status, stage.Ready)
+}
+
+func (s *System) runBundle(ctx context.Context, stage *lifecycle.Stage) error {
+	dir, err := bundle.Unpack(filepath.Join(s.cfg.Dirs.State, "bundle"), s.cfg.Log.With("component", cBundle))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.bundle = dir
+	s.mu.Unlock()
+	stage.Ready()
+	<-ctx.Done()
+	return nil
+}
+
+func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
+	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	e := engine.New(engine.Config{
+		Executable: s.exe, Argv0: s.cfg.EngineName,
+		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
+		BundleBin: s.bundle.Bin(), PauseImage: s.bundle.Image("pause"),
+		NodeName: s.cfg.Name, NodeIP: s.nodeIP,
+		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, ClusterDNS: clusterDNS,
+		Facts:      s.facts,
+		ReserveCPU: s.cfg.ReserveCPU, ReserveMemory: s.cfg.ReserveMemory,
+		Log: s.cfg.Log.With("component", cEngine),
+	})
+	s.engine = e
+	s.mu.Unlock()
+	return e.Run(ctx, stage.Waiting, func() {
+		if err := s.connect(e); err != nil {
+			s.cfg.Log.Error("cannot use the API server", "error", err)
+			return
+		}
+		stage.Ready()
+	})
+}
+
+// connect makes the client that everything in the supervisor shares.
+func (s *System) connect(e *engine.Engine) error {
+	cfg, err := engine.RESTConfig(e.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	v, err := client.Discovery().ServerVersion()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.client, s.kubeVersion = client, v.GitVersion
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *System) kube() kubernetes.Interface {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.client
+}
+
+func (s *System) runNode(ctx context.Context, stage *lifecycle.Stage) error {
+	stage.Waiting("for the kubelet to report")
+	return engine.WatchNode(ctx, s.kube(), s.cfg.Name, func(ready bool, message string) {
+		if ready {
+			stage.Ready()
+			return
+		}
+		stage.Waiting("node is not ready: %s", message)
+	})
+}
+
+func (s *System) dnsAddr() netip.AddrPort { return netip.AddrPortFrom(s.nodeIP, dnsPort) }
+
+func (s *System) runDNS(ctx context.Context, stage *lifecycle.Stage) error {
+	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
+		return err
+	}
+	server := dns.New(dns.Config{
+		Addr: s.dnsAddr(), Kubeconfig: engine.Kubeconfig(s.cfg.Dirs.State),
+		ClusterDomain: clusterDomain, ServiceIP: clusterDNS,
+		Log: s.cfg.Log.With("component", cDNS),
+	})
+	stage.Waiting("for the API server")
+	go whenTrue(ctx, server.Ready, stage.Ready)
+	return server.Run(ctx)
+}
+
+// whenTrue calls f once cond holds. Cond is cheap and has no event to wait for.
+func whenTrue(ctx context.Context, cond func() bool, f func()) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	f()
+}
+
+func (s *System) runDNSService(ctx context.Context, stage *lifecycle.Stage) error {
+	if err := dns.EnsureService(ctx, s.kube(), clusterDNS, s.dnsAddr()); err != nil {
+		return err
+	}
+	stage.Ready()
+	<-ctx.Done()
+	return nil
+}
+
+// version for peers: the API server's once it is known.
+func (s *System) kubeVersionNow() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kubeVersion
+}
+
+func rivuletVersion() string { return version.Version }

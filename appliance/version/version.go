@@ -1,0 +1,54 @@
+// Package version says what this binary is made of. It reads the build
+// information that the Go tool puts into every binary.
+package version
+
+import "runtime/debug"
+
+// Version is Rivulet's own, set when linking.
+var Version = "dev"
+
+// Part is one of the things that Rivulet is made of.
+type Part struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+var modules = []struct{ name, path string }{
+	{"k3s", "github.com/k3s-io/k3s"},
+	{"Kubernetes", "k8s.io/kubernetes"},
+	{"kine", "github.com/k3s-io/kine"},
+	{"containerd", "github.com/containerd/containerd/v2"},
+	{"wireguard", "golang.zx2c4.com/wireguard"},
+	{"virtual-kubelet", "github.com/virtual-kubelet/virtual-kubelet"},
+	{"CoreDNS", "github.com/coredns/coredns"},
+	{"zeroconf", "github.com/grandcat/zeroconf"},
+	{"bbolt", "go.etcd.io/bbolt"},
+}
+
+// Parts returns the versions of the modules in this binary. A module that was
+// replaced has the version of its replacement.
+func Parts() []Part {
+	bi, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	return parts(bi)
+}
+
+func parts(bi *debug.BuildInfo) []Part {
+	have := map[string]string{}
+	for _, m := range bi.Deps {
+		v := m.Version
+		if m.Replace != nil {
+			v = m.Replace.Version
+		}
+		have[m.Path] = v
+	}
+	var out []Part
+	for _, m := range modules {
+		if v := have[m.path]; v != "" {
+			out = append(out, Part{m.name, v})
+		}
+	}
+	return append(out, Part{"Go", bi.GoVersion})
+}

@@ -1,0 +1,63 @@
+// Command rivulet-tunnel is the data plane: see package rivulet/fabric/tunnel. It
+// is part of the bundle and is started by the supervisor, which it outlives.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/tunnel"
+)
+
+func main() {
+	socket := flag.String("socket", "/run/rivulet/tunnel.sock", "where to listen for the supervisor")
+	limit := flag.Int64("memory-limit", 0, "soft limit of the heap, bytes; 0 chooses by the machine's RAM")
+	verbose := flag.Bool("debug", false, "log more")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "rivulet-tunnel: unexpected argument %q; see --help\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	level := slog.LevelInfo
+	if *verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit(*limit))
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer cancel()
+	s := tunnel.NewServer(tunnel.HelperVersion, log)
+	go func() {
+		if err := s.Follow(ctx); err != nil {
+			log.Warn("moving to another address will be noticed late", "error", err)
+		}
+	}()
+	if err := s.Serve(ctx, *socket); err != nil {
+		log.Error("the tunnel ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+// memoryLimit is the promise for the tunnel at full load: 128 MiB on a machine of
+// 2 GB and more, else 64 MiB. WireGuard would take four times that without one.
+func memoryLimit(given int64) int64 {
+	const small, large = 64 << 20, 128 << 20
+	if given > 0 {
+		return given
+	}
+	var si unix.Sysinfo_t
+	if err := unix.Sysinfo(&si); err == nil && uint64(si.Totalram)*uint64(si.Unit) < 1900<<20 {
+		return small
+	}
+	return large
+}

@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/peer"
+)
+
+func newStatus(c *common) *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "what is up, what it waits for, peers, virtual nodes, pods at home and away",
+		Long:  "Exit code 0: ready; 3: running, not ready yet; 1: not running.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for {
+				st, err := api.Get(cmd.Context(), c.dirs.Run)
+				if err != nil {
+					return err
+				}
+				out := cmd.OutOrStdout()
+				if watch && c.output == "" {
+					fmt.Fprint(out, "\033[H\033[2J")
+				}
+				if c.output == "json" {
+					err = json.NewEncoder(out).Encode(st)
+				} else {
+					err = printStatus(out, st)
+				}
+				if err != nil {
+					return err
+				}
+				if !watch {
+					if !st.Ready {
+						return &exitError{code: exitNotReady}
+					}
+					return nil
+				}
+				if !pause(cmd.Context(), time.Second) {
+					return nil
+				}
+			}
+		},
+	}
+	outputFlag(cmd, c)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second until Ctrl-C")
+	return cmd
+}
+
+func newPeers(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "peers",
+		Short: "every cluster that was found, and where it stands",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := api.Get(cmd.Context(), c.dirs.Run)
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(st.Peers)
+			}
+			return printPeers(cmd.OutOrStdout(), st.Peers)
+		},
+	}
+	outputFlag(cmd, c)
+	return cmd
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func printStatus(out io.Writer, st api.Status) error {
+	state := "Ready"
+	if !st.Ready {
+		state = "not ready: " + st.Waiting
+	}
+	fmt.Fprintf(out, "%s  %s\nid %s, node address %s, rivulet %s, up %s\n\n", st.Name, state,
+		st.ID.Short(), st.NodeAddress, st.Version, time.Since(st.Started).Round(time.Second))
+	if err := printStages(out, st.Stages); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	if err := printPeers(out, st.Peers); err != nil {
+		return err
+	}
+	if err := printNodes(out, st); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nPODS  %d at home, %d away, %d guests of other clusters\n", st.Pods.Home, st.Pods.Away, st.Pods.Guests)
+	for _, f := range st.Faults {
+		fmt.Fprintf(out, "FAULT %s; %s\n", f.Message, f.Cure)
+	}
+	for _, part := range slices.Sorted(maps.Keys(st.Problems)) {
+		fmt.Fprintf(out, "FAULT %s: %s\n", part, st.Problems[part])
+	}
+	return nil
+}
+
+func printStages(out io.Writer, stages []lifecycle.Status) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "STAGE\tSTATE\tREADY AFTER\tDETAIL")
+	for _, s := range stages {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, s.State, seconds(s.Took), s.Detail)
+	}
+	return w.Flush()
+}
+
+func printPeers(out io.Writer, peers []peer.View) error {
+	if len(peers) == 0 {
+		_, err := fmt.Fprintln(out, "PEERS  none found yet; another device on this LAN is found by itself")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "PEER\tSTATE\tID\tTRUST\tADDRESS\tPODS SEEN AS\tRTT\tDETAIL")
+	for _, p := range peers {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.State, p.ID.Short(), dash(p.Trust.How),
+			p.Control, prefix(p), rtt(p.RTT), p.Reason)
+	}
+	return w.Flush()
+}
+
+func printNodes(out io.Writer, st api.Status) error {
+	if len(st.VirtualNodes) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "VIRTUAL NODE\tREADY\tARCH\tCPU\tMEMORY\tPODS\tDETAIL")
+	for _, n := range st.VirtualNodes {
+		mem := n.Allocatable.Memory().Value() >> 20
+		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d Mi\t%d\t%s\n", n.Name, n.Ready, dash(n.Architecture),
+			n.Allocatable.Cpu(), mem, n.Pods, n.Reason)
+	}
+	return w.Flush()
+}
+
+func prefix(p peer.View) string {
+	if !p.Remote.IsValid() {
+		return "-"
+	}
+	return p.Remote.String()
+}
+
+func rtt(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return d.Round(10 * time.Microsecond).String()
+}
+
+func seconds(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+func dash(s string) string {
+	if strings.TrimSpace(s) == "" {
+		return "-"
+	}
+	return s
+}

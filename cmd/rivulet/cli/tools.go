@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/engine"
+)
+
+// newTool passes everything on to an embedded tool.
+func newTool(c *common, name string) *cobra.Command {
+	short := map[string]string{
+		"kubectl": "the embedded kubectl, pointed at this cluster",
+		"ctr":     "the embedded containerd client",
+		"crictl":  "the embedded CRI client",
+	}[name]
+	return &cobra.Command{
+		Use:                name + " ...",
+		Short:              short,
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			if os.Getenv("KUBECONFIG") == "" {
+				os.Setenv("KUBECONFIG", engine.Kubeconfig(c.dirs.State))
+			}
+			if os.Getenv("CONTAINER_RUNTIME_ENDPOINT") == "" {
+				os.Setenv("CONTAINER_RUNTIME_ENDPOINT", "unix:///run/k3s/containerd/containerd.sock")
+			}
+			err = syscall.Exec(self, append([]string{name}, args...), os.Environ())
+			return fmt.Errorf("%s: %w", name, err)
+		},
+	}
+}

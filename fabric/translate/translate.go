@@ -1,0 +1,146 @@
+// Package translate rewrites the addresses of packets between clusters that all
+// use the same pod CIDR. It is stateless and pure: it reads the rules it was last
+// given and the packet, and writes nothing but the packet.
+//
+//	pod 10.42.0.5                                            pod 10.42.0.7
+//	   |  10.42.0.5 > 10.200.0.7            10.201.0.5 > 10.42.0.7  ^
+//	   v Out: src Local -> As                In: dst As -> Local    |
+//	  tunnel --- 10.201.0.5 > 10.200.0.7 wireguard -------------> tunnel
+//
+// On the wire a packet carries source = how the receiver sees the sender and
+// destination = how the sender sees the receiver. Each end rewrites one address and
+// finds the rule by the other one, which is the peer's own: so two peers may even
+// have chosen the same As for us.
+//
+// Nothing passes that is not between our published prefix and a peer's: no rule,
+// no packet (IPv6 included, for now). After a restart the table is empty until
+// Set is called, so everything is dropped; the user sees that as a counter in the
+// tunnel's status.
+package translate
+
+import (
+	"fmt"
+	"net/netip"
+	"sort"
+	"sync/atomic"
+)
+
+// Rule publishes one prefix of ours to one peer. With As equal to Local packets
+// pass unchanged, but are checked all the same.
+type Rule struct {
+	Peer   string       // names the peer in errors
+	Local  netip.Prefix // our prefix as we use it
+	As     netip.Prefix // our prefix as the peer sees it, of the same size
+	Remote netip.Prefix // the peer's pods as we see them
+}
+
+// Table is a compiled, immutable set of rules.
+type Table struct {
+	rules []rule // by remote, ascending, disjoint
+	mss   uint16 // largest TCP MSS let through, 0 is any
+}
+
+// rule is a Rule in the form the packet path wants. Addresses are numbers.
+type rule struct {
+	remote, remoteMask uint32
+	out, in            move
+}
+
+// move takes an address from one prefix to another of the same size.
+type move struct {
+	from, to, mask uint32
+	delta          uint32 // what the move adds to a checksum, see checksum.go
+}
+
+func (m *move) has(addr uint32) bool    { return addr&m.mask == m.from }
+func (m *move) do(addr uint32) uint32   { return addr&^m.mask | m.to }
+func (m *move) first() uint32           { return m.to | 1&^m.mask }
+func (r *rule) covers(addr uint32) bool { return addr&r.remoteMask == r.remote }
+
+// Compile checks the rules and builds their table. mtu is that of the tunnel:
+// the MSS of TCP connections is clamped to it; 0 leaves the MSS alone.
+func Compile(rules []Rule, mtu int) (*Table, error) {
+	t := &Table{rules: make([]rule, 0, len(rules))}
+	if mtu != 0 {
+		if mtu < 576 || mtu > 65535 {
+			return nil, fmt.Errorf("translate: MTU %d is not in 576..65535", mtu)
+		}
+		t.mss = uint16(mtu - 40)
+	}
+	sorted := append([]Rule(nil), rules...)
+	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Remote.Addr().Less(sorted[j].Remote.Addr()) })
+	for i, r := range sorted {
+		if err := r.check(); err != nil {
+			return nil, err
+		}
+		if i > 0 && r.Remote.Overlaps(sorted[i-1].Remote) {
+			return nil, fmt.Errorf("translate: %s of peer %s overlaps %s of peer %s; choose another prefix for one of them",
+				r.Remote, r.Peer, sorted[i-1].Remote, sorted[i-1].Peer)
+		}
+		remote, remoteMask := numbers(r.Remote)
+		local, mask := numbers(r.Local)
+		as, _ := numbers(r.As)
+		t.rules = append(t.rules, rule{
+			remote: remote, remoteMask: remoteMask,
+			out: move{from: local, to: as, mask: mask, delta: diff32(local, as)},
+			in:  move{from: as, to: local, mask: mask, delta: diff32(as, local)},
+		})
+	}
+	return t, nil
+}
+
+func (r Rule) check() error {
+	for _, p := range []netip.Prefix{r.Local, r.As, r.Remote} {
+		if !p.IsValid() || !p.Addr().Is4() || p != p.Masked() {
+			return fmt.Errorf("translate: peer %s: %q is not an IPv4 prefix", r.Peer, p)
+		}
+	}
+	if r.Local.Bits() != r.As.Bits() {
+		return fmt.Errorf("translate: peer %s: %s cannot be seen as %s, the sizes differ", r.Peer, r.Local, r.As)
+	}
+	if r.Local.Overlaps(r.Remote) {
+		return fmt.Errorf("translate: peer %s: its prefix %s overlaps our own %s; choose another", r.Peer, r.Remote, r.Local)
+	}
+	return nil
+}
+
+func numbers(p netip.Prefix) (addr, mask uint32) {
+	a := p.Addr().As4()
+	return be32(a[:]), ^uint32(0) << (32 - p.Bits())
+}
+
+// find returns the rule whose peer owns addr, or nil.
+func (t *Table) find(addr uint32) *rule {
+	lo, hi := 0, len(t.rules)
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if t.rules[mid].remote <= addr {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo == 0 || !t.rules[lo-1].covers(addr) {
+		return nil
+	}
+	return &t.rules[lo-1]
+}
+
+// Translator holds the table in force. All methods may be called concurrently;
+// the zero value drops every packet.
+type Translator struct {
+	table atomic.Pointer[Table]
+}
+
+var empty Table
+
+// Set puts a table in force; packets in flight finish with the old one.
+func (t *Translator) Set(table *Table) { t.table.Store(table) }
+
+// Table returns the table in force, for a whole batch of packets.
+func (t *Translator) Table() *Table {
+	if table := t.table.Load(); table != nil {
+		return table
+	}
+	return &empty
+}
