@@ -171,8 +171,13 @@ func TestMovedPeer(t *testing.T) {
 	c := w.cluster(3, "c")
 	a.awaitState(c, peer.Connected)
 	entry.Addrs = []netip.AddrPort{netip.AddrPortFrom(onLAN, c.cfg.Port)}
+	lie := time.Now()
 	w.hub.Set(entry)
-	a.await("a reason", func() bool { return a.view(b).Reason != "" || a.view(b).Control.Addr() == moved })
+	a.await("an exchange at the last address that worked", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.members[string(b.cfg.Identity.ID)].exchanged.After(lie)
+	})
 	for _, p := range a.plane.config().Peers {
 		if p.ID == string(b.cfg.Identity.ID) && p.Endpoint.Addr() != moved {
 			t.Errorf("an unproved announcement moved b to %v", p.Endpoint)

@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"context"
-	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
 	"log/slog"
@@ -57,23 +56,11 @@ type cluster struct {
 
 func (w *world) cluster(n byte, name string, change ...func(*Config)) *cluster {
 	w.t.Helper()
-	seed := make([]byte, 32)
-	seed[0] = n
-	id, err := rpc.NewIdentity(ed25519.NewKeyFromSeed(seed), name)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	key := make([]byte, 32)
-	key[1] = n // the lowest bits of byte 0 do not count
-	c := &cluster{w: w, store: &store{records: map[peer.ID]peer.Record{}}, plane: &fakePlane{pid: 1}}
-	c.cfg = Config{
-		Identity: id, Name: name, Version: "test", KubeVersion: func() string { return "v1.35.0" },
-		Port: freePort(w.t), TunnelPort: 7442, Interface: "riv0",
-		PodCIDR: podCIDR, ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"), TunnelAddress: inTunnel,
-		WireGuardKey: base64.StdEncoding.EncodeToString(key), Store: c.store, DataPlane: c.plane,
-		Sources: []discovery.Source{w.hub.Source(id.ID, onLAN)}, LANs: noLANs{}, ChoosePrefix: choosePrefix,
-		OnLink: netip.Addr.IsLoopback, Timing: testTiming, Log: slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})).With("cluster", name),
-	}
+	c := &cluster{w: w, cfg: baseConfig(n, name, slog.New(slog.NewTextHandler(w.t.Output(), nil)).With("cluster", name))}
+	c.plane = c.cfg.DataPlane.(*fakePlane)
+	c.store = c.cfg.Store.(*store)
+	c.cfg.Port, c.cfg.Timing, c.cfg.OnLink = freePort(w.t), testTiming, netip.Addr.IsLoopback
+	c.cfg.Sources = []discovery.Source{w.hub.Source(c.cfg.Identity.ID, onLAN)}
 	c.cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return w.dial(ctx, c, network, addr)
 	}
@@ -83,6 +70,23 @@ func (w *world) cluster(n byte, name string, change ...func(*Config)) *cluster {
 	c.start()
 	w.t.Cleanup(c.stop)
 	return c
+}
+
+// baseConfig is that of the nth cluster; it lacks a port and sources.
+func baseConfig(n byte, name string, log *slog.Logger) Config {
+	id, err := rpc.NewIdentity(newKey(n), name)
+	if err != nil {
+		panic(err)
+	}
+	key := make([]byte, 32)
+	key[1] = n // the lowest bits of byte 0 do not count
+	return Config{
+		Identity: id, Name: name, Version: "test", KubeVersion: func() string { return "v1.35.0" },
+		TunnelPort: 7442, Interface: "riv0",
+		PodCIDR: podCIDR, ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"), TunnelAddress: inTunnel,
+		WireGuardKey: base64.StdEncoding.EncodeToString(key), Store: &store{records: map[peer.ID]peer.Record{}}, DataPlane: &fakePlane{pid: 1},
+		LANs: noLANs{}, ChoosePrefix: choosePrefix, Log: log,
+	}
 }
 
 // start makes a fabric from what is on disk and runs it.

@@ -20,6 +20,9 @@ func (f *Fabric) discovered(source string, ev discovery.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	entry := source + "/" + ev.Entry.Key
+	if !pairing.ValidName(ev.Entry.Name) {
+		ev.Entry.Name = "" // it would reach terminals and logs
+	}
 	ours := f.ours(ev.Entry.Addrs)
 	if ours && (ev.Entry.ID == "" || ev.Entry.ID == f.cfg.Identity.ID) {
 		return // a list that names us, or our own echo
@@ -142,16 +145,18 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	if _, again := m.pace.Next(); !again { // else it was found anew meanwhile
 		f.failed(m, refused)
 	}
-	state := m.state
 	switch {
-	case refused && state != peer.Connected:
-		state = peer.Refused
-	case state == peer.Refused && !m.pinned:
-		state = peer.Discovered
-	case state == peer.Refused:
-		state = peer.Connecting
+	case m.state == peer.Connected: // the tunnel is proof enough
+		f.log.Debug("exchange failed", "peer", m.title(), "err", err)
+	case refused:
+		f.set(m, peer.Refused, explain(err, addrs))
+	case m.state != peer.Refused:
+		f.set(m, m.state, explain(err, addrs))
+	case m.pinned:
+		f.set(m, peer.Connecting, explain(err, addrs))
+	default:
+		f.set(m, peer.Discovered, explain(err, addrs))
 	}
-	f.set(m, state, explain(err, addrs))
 }
 
 func (f *Fabric) failed(m *member, refused bool) {
@@ -217,6 +222,7 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 	if m.state != peer.Connected {
 		f.set(m, peer.Refused, explain(err, nil))
 	}
+	poke(m.paceKick) // it is remembered for a while from now
 }
 
 // worse returns the error that tells more: that of somebody who answered.

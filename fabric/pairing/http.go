@@ -83,24 +83,34 @@ func PostTo(id rpc.Identity, want peer.ID, addr netip.AddrPort) Post {
 	return func(ctx context.Context, m Message) (Message, Sender, error) {
 		ctx, cancel := context.WithTimeout(ctx, postTimeout)
 		defer cancel()
-		var from Sender
+		dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: rpc.ClientTLS(id, want)}
+		c, err := dialer.DialContext(ctx, "tcp", addr.String())
+		if err != nil {
+			return Message{}, Sender{}, fmt.Errorf("pairing: %w", err)
+		}
+		defer c.Close()
+		cert := c.(*tls.Conn).ConnectionState().PeerCertificates[0]
+		got, err := peer.IDFromCertificate(cert)
+		if err != nil {
+			return Message{}, Sender{}, err
+		}
+		from := Sender{ID: got, Certificate: cert.Raw, Addr: addr.Addr().Unmap()}
+		conns := make(chan net.Conn, 1) // the request goes over this connection or not at all
+		conns <- c
 		transport := &http.Transport{
-			DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: rpc.ClientTLS(id, want)}
-				c, err := d.DialContext(ctx, "tcp", addr.String())
-				if err != nil {
-					return nil, err
+			DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
+				select {
+				case c := <-conns:
+					return c, nil
+				default:
+					return nil, fmt.Errorf("pairing: %s closed the connection", addr)
 				}
-				cert := c.(*tls.Conn).ConnectionState().PeerCertificates[0]
-				got, err := peer.IDFromCertificate(cert)
-				from = Sender{ID: got, Certificate: cert.Raw, Addr: addr.Addr().Unmap()}
-				return c, err
 			},
 			MaxResponseHeaderBytes: 32 << 10,
 			DisableKeepAlives:      true,
 		}
 		var body json.RawMessage
-		err := rpc.Call(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, http.MethodPost, "https://"+hostPort(addr)+Path, m, &body)
+		err = rpc.Call(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, http.MethodPost, "https://"+hostPort(addr)+Path, m, &body)
 		if err != nil {
 			return Message{}, from, err
 		}

@@ -81,12 +81,15 @@ var (
 	versionForm = regexp.MustCompile(`^[A-Za-z0-9.+_-]{0,64}$`)
 )
 
+// ValidName reports whether a name of a stranger is fit to be shown and used.
+func ValidName(s string) bool { return nameForm.MatchString(s) }
+
 // check judges the message by itself, without regard to who sent it.
 func (m Message) check() error {
 	switch {
 	case !m.ID.Valid():
 		return refuse("bad-message", "the peering message has no valid ID")
-	case !nameForm.MatchString(m.Name):
+	case !ValidName(m.Name):
 		return refuse("bad-message", "the name %.70q is not usable: letters, digits, dots and dashes, at most 63", m.Name)
 	case !versionForm.MatchString(m.Version) || !versionForm.MatchString(m.KubeVersion):
 		return refuse("bad-message", "the peering message has a malformed version")
