@@ -1,7 +1,6 @@
 package tenancy
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,21 +8,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 )
 
-// Problem is the body of every answer that is not a success, except under /k8s/,
-// where the Kubernetes API's own Status is used.
-type Problem struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-	Cure    string `json:"cure"`
-	status  int
+// refusal is an answer that is not a success. (Under /k8s/ it is the Kubernetes
+// API's own Status instead, see status.)
+type refusal struct {
+	status int
+	body   rpc.Error
 }
 
-func (p *Problem) Error() string { return "tenancy: " + p.Message + "; " + p.Cure }
+func (r *refusal) Error() string { return "tenancy: " + r.body.Error() }
 
-func problem(status int, code, cure, format string, args ...any) *Problem {
-	return &Problem{status: status, Code: code, Cure: cure, Message: fmt.Sprintf(format, args...)}
+func refuse(status int, code, cure, format string, args ...any) *refusal {
+	return &refusal{status, rpc.Error{Code: code, Message: fmt.Sprintf(format, args...), Cure: cure}}
 }
 
 // asked gives a handler the peer that asks and refuses who is none.
@@ -31,29 +29,23 @@ func (t *Tenancy) asked(h func(http.ResponseWriter, *http.Request, peer.ID)) htt
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, known := t.PeerID(r)
 		if !known || !id.Valid() {
-			fail(w, problem(http.StatusUnauthorized, "UnknownPeer", "peer with this cluster first", "only peers of %s are served", t.ClusterName))
+			fail(w, refuse(http.StatusUnauthorized, "unknown-peer", "peer with this cluster first", "only peers of %s are served", t.ClusterName))
 			return
 		}
 		h(w, r, id)
 	})
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the client went away: nobody is left to tell
-}
-
-// fail answers with the problem; any other error is one of the API server.
+// fail answers with a refusal; any other error is one of the API server.
 func fail(w http.ResponseWriter, err error) {
-	var p *Problem
-	if !errors.As(err, &p) {
+	var known *refusal
+	if !errors.As(err, &known) {
 		status := http.StatusServiceUnavailable
-		var known apierrors.APIStatus
-		if errors.As(err, &known) {
+		var said apierrors.APIStatus
+		if errors.As(err, &said) {
 			status = http.StatusInternalServerError
 		}
-		p = problem(status, "ProviderUnavailable", "try again; `rivulet doctor` on the provider says what is wrong", "%v", err)
+		known = refuse(status, "provider-unavailable", "try again; `rivulet doctor` on the provider says what is wrong", "%v", err)
 	}
-	answer(w, p.status, p)
+	rpc.Fail(w, known.status, &known.body)
 }

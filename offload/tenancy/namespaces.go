@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 	"rivulet/offload/policy"
 )
 
@@ -29,7 +30,7 @@ func (t *Tenancy) list(w http.ResponseWriter, r *http.Request, consumer peer.ID)
 			twins[ns.Annotations[policy.HomeNamespaceAnnotation]] = ns.Name
 		}
 	}
-	answer(w, http.StatusOK, map[string]any{"twins": twins})
+	rpc.Write(w, http.StatusOK, map[string]any{"twins": twins})
 }
 
 // ensure answers PUT /v1/namespaces/{home}.
@@ -48,7 +49,7 @@ func (t *Tenancy) ensure(w http.ResponseWriter, r *http.Request, consumer peer.I
 		fail(w, err)
 		return
 	}
-	answer(w, http.StatusOK, map[string]string{"name": ns.Name})
+	rpc.Write(w, http.StatusOK, map[string]string{"name": ns.Name})
 }
 
 // remove answers DELETE /v1/namespaces/{home}. Only namespaces that carry the
@@ -65,7 +66,7 @@ func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.I
 		return
 	}
 	if ns == nil {
-		fail(w, problem(http.StatusNotFound, "NoTwin", "nothing is left to do", "namespace %s has no twin here", home))
+		fail(w, refuse(http.StatusNotFound, "no-twin", "nothing is left to do", "namespace %s has no twin here", home))
 		return
 	}
 	if ns.DeletionTimestamp == nil {
@@ -77,13 +78,13 @@ func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.I
 		}
 		t.Log.Info("twin released", "peer", consumer.Short(), "namespace", home, "twin", ns.Name)
 	}
-	answer(w, http.StatusAccepted, map[string]string{"name": ns.Name})
+	rpc.Write(w, http.StatusAccepted, map[string]string{"name": ns.Name})
 }
 
 func homeName(r *http.Request) (string, error) {
 	home := r.PathValue("home")
 	if faults := validation.IsDNS1123Label(home); len(faults) > 0 {
-		return "", problem(http.StatusBadRequest, "BadNamespace", "use the name of a namespace", "%q is no namespace name: %s", home, strings.Join(faults, "; "))
+		return "", refuse(http.StatusBadRequest, "bad-namespace", "use the name of a namespace", "%q is no namespace name: %s", home, strings.Join(faults, "; "))
 	}
 	return home, nil
 }
@@ -96,7 +97,7 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 	}
 	if ns != nil {
 		if ns.DeletionTimestamp != nil {
-			return nil, problem(http.StatusConflict, "Terminating", "ask again in a moment", "the former twin %s is still being deleted", ns.Name)
+			return nil, refuse(http.StatusConflict, "terminating", "ask again in a moment", "the former twin %s is still being deleted", ns.Name)
 		}
 		return t.repair(ctx, ns, home, consumer)
 	}
@@ -115,7 +116,7 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 	if ns, err := t.find(ctx, home, consumer); err != nil || ns != nil {
 		return ns, err
 	}
-	return nil, problem(http.StatusConflict, "NameTaken", fmt.Sprintf("rename or delete namespace %s on %s", names[1], t.ClusterName),
+	return nil, refuse(http.StatusConflict, "name-taken", fmt.Sprintf("rename or delete namespace %s on %s", names[1], t.ClusterName),
 		"%s has namespaces %s and %s already and they are not yours", t.ClusterName, names[0], names[1])
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 )
 
 // prefix of the Kubernetes API on the control port.
@@ -129,7 +130,7 @@ func impersonate(h http.Header, consumer peer.ID) {
 // status answers as the API server would, so that every Kubernetes client
 // understands it.
 func status(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
-	answer(w, code, metav1.Status{
+	rpc.Write(w, code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
 	})

@@ -188,7 +188,7 @@ func TestTwins(t *testing.T) {
 		t.Errorf("twin %s, want web-alice-aliceaaa", twin)
 	}
 	code, body := p.ask(t, alice, http.MethodPut, "/v1/namespaces/db")
-	if code != http.StatusConflict || body["code"] != "NameTaken" || body["cure"] == "" {
+	if code != http.StatusConflict || body["code"] != "name-taken" || body["cure"] == "" {
 		t.Errorf("both names taken: %d %v", code, body)
 	}
 	for _, c := range []struct {
