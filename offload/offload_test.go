@@ -1,0 +1,393 @@
+package offload
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/client-go/util/exec"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+	"rivulet/test/apiserver"
+)
+
+// TestPodsRunAway is the whole story of a consumer and a provider, on two real
+// API servers: only containers and the tunnel are not there.
+func TestPodsRunAway(t *testing.T) {
+	a, b := world(t)
+	apiserver.StartKubelet(t, b.Server, "b-node")
+	ctx := t.Context()
+
+	eventually(t, 20*time.Second, "b is a Ready virtual node of a, with b's architecture", func(ctx context.Context) string {
+		n, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
+		switch {
+		case err != nil:
+			return err.Error()
+		case n.Status.NodeInfo.Architecture != "arm64", n.Labels[corev1.LabelArchStable] != "arm64":
+			return "architecture " + n.Status.NodeInfo.Architecture
+		case n.Status.Allocatable.Cpu().IsZero():
+			return "no room"
+		}
+		return nodeReady(n)
+	})
+
+	a.offloadNamespace(t, "lab")
+	a.create(t, web(2))
+	var pod corev1.Pod
+	eventually(t, 20*time.Second, "both pods run away, with addresses as home sees them", func(ctx context.Context) string {
+		pods := a.pods(ctx, t, "app=web")
+		if len(pods) != 2 {
+			return fmt.Sprintf("%d pods", len(pods))
+		}
+		for _, p := range pods {
+			if p.Spec.NodeName != "b" || p.Status.Phase != corev1.PodRunning || !strings.HasPrefix(p.Status.PodIP, "10.77.0.") || p.Status.HostIP != "127.0.0.1" {
+				return fmt.Sprintf("%s on %q: %s %s %s", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.PodIP, p.Status.Message)
+			}
+		}
+		pod = pods[0]
+		return ""
+	})
+	eventually(t, 10*time.Second, "the Deployment is available", func(ctx context.Context) string {
+		d, err := a.Client.AppsV1().Deployments("lab").Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if d.Status.AvailableReplicas != 2 {
+			return fmt.Sprintf("%d available", d.Status.AvailableReplicas)
+		}
+		return ""
+	})
+
+	t.Run("streams", func(t *testing.T) { streams(t, a, pod.Name) })
+
+	t.Run("a changed label reaches the away pod", func(t *testing.T) {
+		_, err := a.Client.CoreV1().Pods("lab").Patch(ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"track":"canary"}}}`), metav1.PatchOptions{})
+		must(t, err)
+		eventually(t, 5*time.Second, "label is there", func(ctx context.Context) string {
+			away := b.away(ctx, t, string(pod.UID))
+			if len(away) != 1 || away[0].Labels["track"] != "canary" {
+				return fmt.Sprintf("%d pods", len(away))
+			}
+			return ""
+		})
+	})
+
+	t.Run("a Job runs once and stays finished", func(t *testing.T) {
+		a.create(t, job("sum", map[string]string{apiserver.EndsLabel: "0"}))
+		eventually(t, 20*time.Second, "job complete", func(ctx context.Context) string {
+			j, err := a.Client.BatchV1().Jobs("lab").Get(ctx, "sum", metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			if j.Status.Succeeded != 1 {
+				return fmt.Sprintf("%+v", j.Status)
+			}
+			return ""
+		})
+	})
+
+	t.Run("a pod that cannot run away says why", func(t *testing.T) {
+		p := bare("host", corev1.PodSpec{HostNetwork: true})
+		a.create(t, p)
+		eventually(t, 10*time.Second, "refused", func(ctx context.Context) string {
+			got, err := a.Client.CoreV1().Pods("lab").Get(ctx, "host", metav1.GetOptions{})
+			must(t, err)
+			if got.Status.Phase != corev1.PodPending || got.Status.Reason != "OffloadRefused" || !strings.Contains(got.Status.Message, "spec.hostNetwork") {
+				return fmt.Sprintf("%s %s %s", got.Status.Phase, got.Status.Reason, got.Status.Message)
+			}
+			events, err := a.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=OffloadRefused"})
+			if err != nil || len(events.Items) == 0 {
+				return "no event"
+			}
+			return ""
+		})
+		must(t, a.Client.CoreV1().Pods("lab").Delete(ctx, "host", metav1.DeleteOptions{}))
+		a.gone(t, "host")
+	})
+
+	t.Run("a restart of the consumer changes nothing that runs", func(t *testing.T) {
+		before := b.away(ctx, t, string(pod.UID))[0]
+		a.stop()
+		a.start()
+		eventually(t, 20*time.Second, "streams work again, through a new port", func(context.Context) string {
+			if _, err := a.Client.CoreV1().Pods("lab").GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		after := b.away(ctx, t, string(pod.UID))
+		if len(after) != 1 || after[0].UID != before.UID {
+			t.Fatalf("the away pod was replaced: %v", after)
+		}
+	})
+
+	t.Run("an away pod deleted by the provider comes back as a restart", func(t *testing.T) {
+		before := b.away(ctx, t, string(pod.UID))[0]
+		must(t, b.Client.CoreV1().Pods(before.Namespace).Delete(ctx, before.Name, metav1.DeleteOptions{}))
+		eventually(t, 20*time.Second, "restart counted", func(ctx context.Context) string {
+			p, err := a.Client.CoreV1().Pods("lab").Get(ctx, pod.Name, metav1.GetOptions{})
+			must(t, err)
+			if p.UID != pod.UID || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].RestartCount != 1 || p.Status.PodIP == "" {
+				return fmt.Sprintf("%+v", p.Status.ContainerStatuses)
+			}
+			return ""
+		})
+	})
+
+	t.Run("during a cut nothing is decided, and after it everything is", func(t *testing.T) {
+		a.fabric.setCut(true)
+		eventually(t, 30*time.Second, "the virtual node is NotReady and says why", func(ctx context.Context) string {
+			n, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
+			must(t, err)
+			for _, c := range n.Status.Conditions {
+				if c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, "cut") {
+					return ""
+				}
+			}
+			return "still ready"
+		})
+		must(t, a.Client.CoreV1().Pods("lab").Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
+		time.Sleep(2 * time.Second) // longer than the grace period: that it lasts is the point
+		p, err := a.Client.CoreV1().Pods("lab").Get(ctx, pod.Name, metav1.GetOptions{})
+		must(t, err)
+		if p.DeletionTimestamp == nil || p.Status.Phase != corev1.PodRunning {
+			t.Fatalf("the pod is %s, while nobody can know", p.Status.Phase)
+		}
+		if n := len(b.away(ctx, t, string(pod.UID))); n != 1 {
+			t.Fatalf("%d away pods", n)
+		}
+		a.fabric.setCut(false)
+		a.gone(t, pod.Name)
+		if left := b.away(ctx, t, string(pod.UID)); len(left) != 0 {
+			t.Fatalf("gone at home but not away: %v", left)
+		}
+	})
+
+	t.Run("deleting the namespace leaves nothing behind", func(t *testing.T) {
+		must(t, a.Client.CoreV1().Namespaces().Delete(ctx, "lab", metav1.DeleteOptions{}))
+		eventually(t, 40*time.Second, "namespace and twin are gone", func(ctx context.Context) string {
+			if _, err := a.Client.CoreV1().Namespaces().Get(ctx, "lab", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return fmt.Sprintf("at home: %v", err)
+			}
+			left, err := b.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
+			must(t, err)
+			if len(left.Items) != 0 {
+				return "twin " + left.Items[0].Name
+			}
+			return ""
+		})
+	})
+
+	t.Run("unpeering removes the virtual node", func(t *testing.T) {
+		a.fabric.unpeer()
+		eventually(t, 10*time.Second, "node gone", func(ctx context.Context) string {
+			if _, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return fmt.Sprint(err)
+			}
+			return ""
+		})
+	})
+}
+
+func streams(t *testing.T, a *device, name string) {
+	request := func(sub string, opts any) string {
+		r := a.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace("lab").Name(name).SubResource(sub)
+		if o, ok := opts.(*corev1.PodExecOptions); ok {
+			r = r.VersionedParams(o, scheme.ParameterCodec)
+		}
+		return r.URL().String()
+	}
+	t.Run("logs", func(t *testing.T) {
+		eventually(t, 10*time.Second, "the API server reaches the virtual node", func(ctx context.Context) string {
+			text, err := a.Client.CoreV1().Pods("lab").GetLogs(name, &corev1.PodLogOptions{TailLines: ptr.To[int64](3)}).DoRaw(ctx)
+			if err != nil || !strings.HasPrefix(string(text), "log of "+name+"-") || !strings.HasSuffix(string(text), "/web tail=3\n") {
+				return fmt.Sprintf("%q %v", text, err)
+			}
+			return ""
+		})
+	})
+	run := func(e remotecommand.Executor, input string) (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var out bytes.Buffer
+		err := e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader(input), Stdout: &out})
+		return out.String(), err
+	}
+	opts := &corev1.PodExecOptions{Command: []string{"shout", "a b&c=d", "3"}, Stdin: true, Stdout: true}
+	t.Run("exec by WebSocket", func(t *testing.T) {
+		e, err := remotecommand.NewWebSocketExecutor(a.Config, "GET", request("exec", opts))
+		must(t, err)
+		out, err := run(e, "hello")
+		var code exec.CodeExitError
+		if out != "HELLO" || !errors.As(err, &code) || code.Code != 3 {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+	t.Run("exec by SPDY", func(t *testing.T) {
+		e, err := remotecommand.NewSPDYExecutor(a.Config, "POST", mustURL(t, request("exec", opts)))
+		must(t, err)
+		out, err := run(e, "hello")
+		var code exec.CodeExitError
+		if out != "HELLO" || !errors.As(err, &code) || code.Code != 3 {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+	t.Run("port-forward", func(t *testing.T) {
+		transport, upgrader, err := spdy.RoundTripperFor(a.Config)
+		must(t, err)
+		dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", mustURL(t, request("portforward", nil)))
+		stop, ready := make(chan struct{}), make(chan struct{})
+		defer close(stop)
+		f, err := portforward.New(dialer, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
+		must(t, err)
+		failed := make(chan error, 1)
+		go func() { failed <- f.ForwardPorts() }()
+		select {
+		case <-ready:
+		case err := <-failed:
+			t.Fatal(err)
+		}
+		ports, err := f.GetPorts()
+		must(t, err)
+		conn, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", ports[0].Local))
+		must(t, err)
+		defer conn.Close()
+		must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		_, err = io.WriteString(conn, "ping")
+		must(t, err)
+		answer := make([]byte, 4)
+		if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "PING" {
+			t.Errorf("%q, %v", answer, err)
+		}
+	})
+}
+
+func nodeReady(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return ""
+		}
+	}
+	return fmt.Sprintf("not ready: %+v", n.Status.Conditions)
+}
+
+func (d *device) offloadNamespace(t *testing.T, name string) {
+	t.Helper()
+	d.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.NamespaceLabel: string(policy.Burst)}}})
+	eventually(t, 20*time.Second, "namespace "+name+" is usable", func(ctx context.Context) string {
+		if _, err := d.Client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{}); err != nil {
+			return err.Error()
+		}
+		// The API server takes a moment to act on its own new policies.
+		p := bare("probe", corev1.PodSpec{})
+		p.Namespace = name
+		made, err := d.Client.CoreV1().Pods(name).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			return err.Error()
+		}
+		for _, tol := range made.Spec.Tolerations {
+			if tol.Key == policy.VirtualTaint {
+				return ""
+			}
+		}
+		return "pods get no toleration"
+	})
+}
+
+func (d *device) create(t *testing.T, obj any) {
+	t.Helper()
+	var err error
+	switch o := obj.(type) {
+	case *corev1.Namespace:
+		_, err = d.Client.CoreV1().Namespaces().Create(t.Context(), o, metav1.CreateOptions{})
+	case *corev1.Pod:
+		_, err = d.Client.CoreV1().Pods("lab").Create(t.Context(), o, metav1.CreateOptions{})
+	case *appsv1.Deployment:
+		_, err = d.Client.AppsV1().Deployments("lab").Create(t.Context(), o, metav1.CreateOptions{})
+	case *batchv1.Job:
+		_, err = d.Client.BatchV1().Jobs("lab").Create(t.Context(), o, metav1.CreateOptions{})
+	}
+	must(t, err)
+}
+
+func (d *device) pods(ctx context.Context, t *testing.T, selector string) []corev1.Pod {
+	t.Helper()
+	list, err := d.Client.CoreV1().Pods("lab").List(ctx, metav1.ListOptions{LabelSelector: selector})
+	must(t, err)
+	return list.Items
+}
+
+// away lists what runs on d for a pod of somebody's home.
+func (d *device) away(ctx context.Context, t *testing.T, uid string) []corev1.Pod {
+	t.Helper()
+	list, err := d.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: policy.HomeUIDLabel + "=" + uid})
+	must(t, err)
+	return list.Items
+}
+
+func (d *device) gone(t *testing.T, pod string) {
+	t.Helper()
+	eventually(t, 30*time.Second, pod+" is gone from home", func(ctx context.Context) string {
+		p, err := d.Client.CoreV1().Pods("lab").Get(ctx, pod, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("%v %s", err, p.Status.Phase)
+		}
+		return ""
+	})
+}
+
+func spec() corev1.PodSpec {
+	return corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1"}}}
+}
+
+func web(replicas int32) *appsv1.Deployment {
+	labels := map[string]string{"app": "web"}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{Replicas: &replicas,
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec()}}}
+}
+
+func job(name string, labels map[string]string) *batchv1.Job {
+	s := spec()
+	s.RestartPolicy = corev1.RestartPolicyNever
+	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: s}}}
+}
+
+func bare(name string, s corev1.PodSpec) *corev1.Pod {
+	s.Containers = spec().Containers
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: s}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustURL(t *testing.T, s string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(s)
+	must(t, err)
+	return u
+}

@@ -1,0 +1,228 @@
+package offload
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/test/apiserver"
+)
+
+// device is one cluster of a test: a real API server, and a fabric whose tunnel
+// is the loopback interface.
+type device struct {
+	*apiserver.Server
+	name     string
+	identity rpc.Identity
+	fabric   *loopback
+	offload  *Offload
+	stop     func()
+	test     *testing.T // the whole story; subtests end too early
+}
+
+// loopback is a fabric without a tunnel.
+type loopback struct {
+	identity rpc.Identity
+	routes   *http.ServeMux
+
+	mu    sync.Mutex
+	cut   bool
+	conns map[net.Conn]struct{}
+	links []peer.Link
+	certs map[peer.ID][]byte
+	subs  map[chan struct{}]struct{}
+}
+
+// world starts two clusters, a and b, that are peers of each other.
+func world(t *testing.T) (a, b *device) {
+	t.Helper()
+	var devices []*device
+	for i, s := range apiserver.StartAll(t, 2) {
+		name := string(rune('a' + i))
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		identity, err := rpc.NewIdentity(key, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &loopback{identity: identity, routes: http.NewServeMux(), certs: map[peer.ID][]byte{},
+			conns: map[net.Conn]struct{}{}, subs: map[chan struct{}]struct{}{}}
+		devices = append(devices, &device{test: t, Server: s, name: name, identity: identity, fabric: f})
+	}
+	a, b = devices[0], devices[1]
+	for _, d := range devices {
+		d.start()
+	}
+	a.meet(t, b, "10.77.0.0/16", "10.88.0.0/16")
+	b.meet(t, a, "10.88.0.0/16", "10.77.0.0/16")
+	return a, b
+}
+
+func (d *device) start() {
+	t := d.test
+	d.fabric.mu.Lock()
+	d.fabric.routes = http.NewServeMux()
+	d.fabric.mu.Unlock()
+	o, err := New(Config{
+		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: d.name, NodeName: d.name,
+		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"),
+		ServerTLSDir: d.TLSDir, Peers: d.fabric, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)).With("cluster", d.name),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.offload = o
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = o.Run(ctx) // ends with ctx
+	}()
+	var once sync.Once
+	d.stop = func() { once.Do(func() { cancel(); <-done }) }
+	t.Cleanup(d.stop)
+}
+
+// meet lets d know other, under a prefix.
+func (d *device) meet(t *testing.T, other *device, remote, as string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := rpc.NewServer(other.identity, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		other.fabric.mu.Lock()
+		routes := other.fabric.routes
+		other.fabric.mu.Unlock()
+		routes.ServeHTTP(w, r)
+	}), slog.New(slog.DiscardHandler))
+	go server.ServeTLS(l, "", "") //nolint:errcheck // ends with the test
+	t.Cleanup(func() { _ = server.Close() })
+	f := d.fabric
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.certs[other.identity.ID] = other.identity.CertPEM
+	f.links = append(f.links, peer.Link{ID: other.identity.ID, Name: other.name, Addr: l.Addr().(*net.TCPAddr).AddrPort(),
+		Theirs: netip.MustParsePrefix("10.42.0.0/16"), Remote: netip.MustParsePrefix(remote), As: netip.MustParsePrefix(as), State: peer.Connected})
+	f.notify()
+}
+
+// setCut cuts or heals all of the device's ways out.
+func (f *loopback) setCut(cut bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cut = cut
+	if cut {
+		for c := range f.conns {
+			_ = c.Close()
+		}
+		clear(f.conns)
+	}
+}
+
+func (f *loopback) unpeer() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.links = nil
+	f.notify()
+}
+
+func (f *loopback) notify() {
+	for ch := range f.subs {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *loopback) Links() []peer.Link {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]peer.Link(nil), f.links...)
+}
+
+func (f *loopback) Changed() (<-chan struct{}, func()) {
+	ch := make(chan struct{}, 1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subs[ch] = struct{}{}
+	return ch, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.subs, ch)
+	}
+}
+
+func (f *loopback) TLS(id peer.ID) ([]byte, []byte, []byte, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.identity.CertPEM, f.identity.KeyPEM, f.certs[id], string(id), nil
+}
+
+func (f *loopback) Client(id peer.ID) (*http.Client, string, error) {
+	for _, l := range f.Links() {
+		if l.ID == id {
+			return &http.Client{Transport: &http.Transport{TLSClientConfig: rpc.ClientTLS(f.identity, id), DialContext: f.Dial, ForceAttemptHTTP2: true}},
+				"https://" + l.Addr.String(), nil
+		}
+	}
+	return nil, "", errors.New("no such peer")
+}
+
+func (f *loopback) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cut {
+		return nil, errors.New("the link is cut")
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err == nil {
+		f.conns[c] = struct{}{}
+	}
+	return c, err
+}
+
+func (f *loopback) Handle(pattern string, h http.Handler) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.routes.Handle(pattern, h)
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(string(p[:len(p)-1]))
+	return len(p), nil
+}
+
+// eventually polls a condition; it returns "" when it holds, else what is missing.
+func eventually(t *testing.T, limit time.Duration, what string, condition func(ctx context.Context) string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	missing := ""
+	for start := time.Now(); ; {
+		if missing = condition(ctx); missing == "" {
+			t.Logf("after %5.1f s: %s", time.Since(start).Seconds(), what)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %s", what, limit, missing)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
