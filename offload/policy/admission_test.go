@@ -18,10 +18,17 @@ import (
 	"rivulet/test/apiserver"
 )
 
+// One API server for both: starting one takes longer than either.
+func TestAgainstAPIServer(t *testing.T) {
+	server := apiserver.Start(t)
+	t.Run("watcher", func(t *testing.T) { testWatcher(t, server) })
+	t.Run("admission", func(t *testing.T) { testAdmission(t, server) })
+}
+
 // What the API server makes of pods, by shape and by namespace. Written as the
 // user writes it and as the scheduler reads it.
-func TestAdmission(t *testing.T) {
-	config := apiserver.Start(t).Config
+func testAdmission(t *testing.T, server *apiserver.Server) {
+	config := server.Config
 	client := kubernetes.NewForConfigOrDie(config)
 	for range 2 { // the second time changes nothing
 		if err := policy.EnsureAdmission(t.Context(), config); err != nil {

@@ -66,8 +66,7 @@ func TestAllows(t *testing.T) {
 }
 
 // A user labels, changes, mistypes, corrects and deletes.
-func TestWatcher(t *testing.T) {
-	server := apiserver.Start(t)
+func testWatcher(t *testing.T, server *apiserver.Server) {
 	client := server.Client
 	namespace(t, client, "before", map[string]string{policy.NamespaceLabel: "any"})
 	w := policy.New(client, slog.New(slog.DiscardHandler))

@@ -147,8 +147,24 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestTwins(t *testing.T) {
+// One API server for all: starting one takes longer than any of the tests.
+func TestProvider(t *testing.T) {
 	p := start(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *provider)
+	}{
+		{"twins", testTwins},
+		{"a consumer sees only its twins", testConsumerSeesOnlyItsTwins},
+		{"admission in twins", testAdmissionInTwins},
+		{"offer", testOfferRoute},
+		{"watches and upgrades pass", testWatchAndUpgradePass},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, p) })
+	}
+}
+
+func testTwins(t *testing.T, p *provider) {
 	ctx := t.Context()
 
 	// Asked for twice, made once, and furnished.
@@ -230,8 +246,7 @@ func TestTwins(t *testing.T) {
 	}
 }
 
-func TestConsumerSeesOnlyItsTwins(t *testing.T) {
-	p := start(t)
+func testConsumerSeesOnlyItsTwins(t *testing.T, p *provider) {
 	ctx := t.Context()
 	mine, other := p.twinOf(t, alice, "lab"), p.twinOf(t, bob, "lab")
 	forged := http.Header{
@@ -270,8 +285,7 @@ func TestConsumerSeesOnlyItsTwins(t *testing.T) {
 	}
 }
 
-func TestAdmissionInTwins(t *testing.T) {
-	p := start(t)
+func testAdmissionInTwins(t *testing.T, p *provider) {
 	ctx := t.Context()
 	twin := p.twinOf(t, alice, "lab")
 	c, _ := p.consumer(t, alice, nil)
@@ -340,8 +354,7 @@ func TestAdmissionInTwins(t *testing.T) {
 	}
 }
 
-func TestWatchAndUpgradePass(t *testing.T) {
-	p := start(t)
+func testWatchAndUpgradePass(t *testing.T, p *provider) {
 	ctx := t.Context()
 	twin := p.twinOf(t, alice, "lab")
 	c, _ := p.consumer(t, alice, nil)
@@ -414,8 +427,7 @@ func TestWatchAndUpgradePass(t *testing.T) {
 	}
 }
 
-func TestOfferRoute(t *testing.T) {
-	p := start(t)
+func testOfferRoute(t *testing.T, p *provider) {
 	ctx, leave := context.WithTimeout(t.Context(), 30*time.Second)
 	defer leave()
 	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/v1/offer", nil)
