@@ -1,0 +1,240 @@
+// Command rivulet-lab makes several devices on one machine: see package
+// rivulet/test/lab. It is for demos and tests and is never shipped.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/test/lab"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	if err := root().ExecuteContext(ctx); err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			os.Exit(exit.ExitCode())
+		}
+		fmt.Fprintln(os.Stderr, "rivulet-lab: "+strings.TrimPrefix(err.Error(), "lab: "))
+		os.Exit(1)
+	}
+}
+
+var dir string
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rivulet-lab", Short: "several Rivulet devices on this machine",
+		SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	folder := os.Getenv("RIVULET_LAB")
+	if folder == "" {
+		folder = lab.DefaultDir
+	}
+	cmd.PersistentFlags().StringVar(&dir, "dir", folder, "the lab's folder, on a real file system [$RIVULET_LAB]")
+	cmd.AddCommand(up(), status(), execute(), kubectl(), logs(),
+		verb("cut A [B]", "stop traffic between two devices, or take A's cable out", cobra.RangeArgs(1, 2), func(_ context.Context, l *lab.Lab, args []string) error {
+			return l.Cut(args[0], append(args, "")[1])
+		}),
+		verb("heal", "undo every cut", cobra.NoArgs, func(_ context.Context, l *lab.Lab, _ []string) error { return l.Heal() }),
+		verb("renumber A", "give A another LAN address, as DHCP would", cobra.ExactArgs(1), func(ctx context.Context, l *lab.Lab, args []string) error {
+			return with(l, args[0], func(d *lab.Device) error {
+				address, err := d.Renumber(ctx)
+				if err == nil {
+					fmt.Printf("%s is at %s now\n", d.Name, address)
+				}
+				return err
+			})
+		}),
+		verb("kill A supervisor|engine|tunnel|power", "end a process without warning, or take the power", cobra.ExactArgs(2), func(ctx context.Context, l *lab.Lab, args []string) error {
+			return with(l, args[0], func(d *lab.Device) error { return d.Kill(ctx, args[1]) })
+		}),
+		verb("start A", "switch A on, or start rivulet on it", cobra.ExactArgs(1), func(ctx context.Context, l *lab.Lab, args []string) error {
+			return with(l, args[0], func(d *lab.Device) error { return d.Start(ctx) })
+		}),
+		verb("stop A", "end rivulet on A in an orderly way", cobra.ExactArgs(1), func(ctx context.Context, l *lab.Lab, args []string) error {
+			return with(l, args[0], func(d *lab.Device) error { return d.Stop(ctx) })
+		}),
+		&cobra.Command{Use: "down", Short: "end the lab and remove all of it, half made or crashed too", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return lab.Down(cmd.Context(), dir) }},
+	)
+	return cmd
+}
+
+func verb(use, short string, args cobra.PositionalArgs, f func(context.Context, *lab.Lab, []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		l, err := lab.Open(dir)
+		if err != nil {
+			return err
+		}
+		return f(cmd.Context(), l, args)
+	}}
+}
+
+func with(l *lab.Lab, name string, f func(*lab.Device) error) error {
+	d, err := l.Device(name)
+	if err != nil {
+		return err
+	}
+	return f(d)
+}
+
+func up() *cobra.Command {
+	o := lab.Options{}
+	var wait string
+	var env []string
+	var timeout time.Duration
+	cmd := &cobra.Command{Use: "up", Short: "make a lab", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		if wait != "" && wait != "ready" && wait != "peered" {
+			return fmt.Errorf("--wait %s is not known: use ready or peered", wait)
+		}
+		o.Dir, o.Env = dir, map[string][]string{}
+		for _, e := range env {
+			name, rest, ok := strings.Cut(e, ":")
+			if !ok || strings.Contains(name, "=") {
+				name, rest = "", e // for all devices
+			}
+			if !strings.Contains(rest, "=") {
+				return fmt.Errorf("--env %s: write KEY=VALUE, or a:KEY=VALUE for device a only", e)
+			}
+			o.Env[name] = append(o.Env[name], rest)
+		}
+		begun := time.Now()
+		o.Tell = func(format string, args ...any) {
+			fmt.Printf("%5.1f s  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+		defer cancel()
+		l, err := lab.Up(ctx, o)
+		if err != nil {
+			return err
+		}
+		return waitFor(ctx, l, wait, o)
+	}}
+	f := cmd.Flags()
+	f.IntVar(&o.Devices, "devices", 3, "how many; they are called a, b, c …")
+	f.StringVar(&o.Binary, "binary", "bin/rivulet", "the rivulet to run")
+	f.StringVar(&wait, "wait", "", "ready: until pods can run; peered: until every device is a virtual node of every other")
+	f.StringArrayVar(&env, "env", nil, "KEY=VALUE for rivulet run on all devices, a:KEY=VALUE on device a only")
+	f.DurationVar(&timeout, "timeout", 3*time.Minute, "give up after")
+	return cmd
+}
+
+func waitFor(ctx context.Context, l *lab.Lab, wait string, o lab.Options) error {
+	devices, err := l.Devices()
+	if err != nil || wait == "" {
+		return err
+	}
+	for _, d := range devices {
+		if err := d.WaitReady(ctx); err != nil {
+			return err
+		}
+		o.Tell("%s is ready", d.Name)
+	}
+	if wait != "peered" {
+		return nil
+	}
+	for _, d := range devices {
+		if err := d.WaitPeered(ctx, len(devices)-1); err != nil {
+			return err
+		}
+		o.Tell("%s has %d virtual nodes", d.Name, len(devices)-1)
+	}
+	return nil
+}
+
+func status() *cobra.Command {
+	return verb("status", "what each device says of itself", cobra.NoArgs, func(ctx context.Context, l *lab.Lab, _ []string) error {
+		devices, err := l.Devices()
+		if err != nil {
+			return err
+		}
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "DEVICE\tSTATE\tPEERS\tVIRTUAL NODES\tPODS HOME/AWAY/GUESTS")
+		for _, d := range devices {
+			st, err := d.Status(ctx)
+			if err != nil {
+				fmt.Fprintf(w, "%s\t%s\t\t\t\n", d.Name, strings.TrimPrefix(err.Error(), "lab: "))
+				continue
+			}
+			state := "ready"
+			if !st.Ready {
+				state = st.Waiting
+			}
+			var peers, nodes []string
+			for _, p := range st.Peers {
+				peers = append(peers, p.Name+" "+p.State)
+			}
+			for _, v := range st.VirtualNodes {
+				if v.Ready {
+					nodes = append(nodes, v.Name)
+				}
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d/%d\n", d.Name, state, strings.Join(peers, ", "), strings.Join(nodes, " "),
+				st.Pods.Home, st.Pods.Away, st.Pods.Guests)
+		}
+		return w.Flush()
+	})
+}
+
+// attached runs a program in a device with our own terminal.
+func attached(ctx context.Context, name string, args []string) error {
+	l, err := lab.Open(dir)
+	if err != nil {
+		return err
+	}
+	d, err := l.Device(name)
+	if err != nil {
+		return err
+	}
+	cmd, err := d.Command(ctx, args...)
+	if err != nil {
+		return err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	// Ctrl-C is for the program inside; it reaches it through the terminal.
+	cmd.Cancel = func() error { return nil }
+	return cmd.Run()
+}
+
+func execute() *cobra.Command {
+	return &cobra.Command{Use: "exec A -- PROGRAM ...", Short: "run a program inside a device", Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return attached(cmd.Context(), args[0], args[1:]) }}
+}
+
+func kubectl() *cobra.Command {
+	return &cobra.Command{Use: "kubectl A -- ...", Short: "run a device's kubectl", Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return attached(cmd.Context(), args[0], append([]string{"rivulet", "kubectl"}, args[1:]...))
+		}}
+}
+
+func logs() *cobra.Command {
+	var follow bool
+	cmd := verb("logs A", "what rivulet run wrote on a device", cobra.ExactArgs(1), func(ctx context.Context, l *lab.Lab, args []string) error {
+		return with(l, args[0], func(d *lab.Device) error {
+			tail := []string{"-n", "+1"}
+			if follow {
+				tail = append(tail, "-f")
+			}
+			c := exec.CommandContext(ctx, "tail", append(tail, d.Log())...)
+			c.Stdout, c.Stderr = os.Stdout, os.Stderr
+			return c.Run()
+		})
+	})
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until Ctrl-C")
+	return cmd
+}

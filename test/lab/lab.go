@@ -1,0 +1,341 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors that callers tell apart.
+var (
+	ErrNoLab = errors.New("no lab")
+	ErrUp    = errors.New("a lab is up already")
+)
+
+// Options say what to make.
+type Options struct {
+	Dir     string // the lab's folder; everything is below it
+	Binary  string // the rivulet binary; devices see its folder as /opt/rivulet
+	Devices int    // named a, b, c …
+	// Env is given to `rivulet run`, by device; "" is for all devices.
+	Env map[string][]string
+	// Tell is called with each step, for people; it may be nil.
+	Tell func(format string, args ...any)
+}
+
+// Lab is a set of devices on one LAN. A Lab may be used by one goroutine at a time; several processes may hold it open.
+type Lab struct {
+	dir  string
+	tell func(string, ...any)
+}
+
+// DefaultDir is where the lab of the demo lives.
+const DefaultDir = "/var/lib/rivulet-lab"
+
+// Up makes the devices and starts rivulet on each. When it fails, Down cleans up.
+func Up(ctx context.Context, o Options) (*Lab, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("lab: namespaces and cgroups need root: use sudo")
+	}
+	binary, err := filepath.Abs(o.Binary)
+	if err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	if _, err := os.Stat(binary); err != nil {
+		return nil, fmt.Errorf("lab: %w: build it with make build", err)
+	}
+	if filepath.Base(binary) != "rivulet" {
+		return nil, fmt.Errorf("lab: the binary must be called rivulet, not %s", filepath.Base(binary))
+	}
+	if o.Devices < 1 || o.Devices > maxDevices {
+		return nil, fmt.Errorf("lab: %d devices: choose 1 to %d", o.Devices, maxDevices)
+	}
+	hs, err := hostHierarchies()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	l := &Lab{dir: dir, tell: o.Tell}
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if _, err := os.Stat(stateFile(dir)); err == nil {
+		return nil, fmt.Errorf("lab: %w in %s: use it, or end it with `rivulet-lab down`", ErrUp, dir)
+	}
+	s := &state{ID: newID(), Binary: binary, NextIP: firstNewIP}
+	for _, h := range hs {
+		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
+	}
+	for i := range o.Devices {
+		name := string(rune('a' + i))
+		s.Devices = append(s.Devices, deviceState{
+			Name: name, Address: lanAddress(firstIP + i), MAC: fmt.Sprintf("02:77:00:00:00:%02x", firstIP+i),
+			Env: slices.Concat(o.Env[""], o.Env[name]),
+		})
+	}
+	if err := s.save(dir); err != nil {
+		return nil, err
+	}
+	l.say("one LAN, 10.77.0.0/24, no router, no Internet")
+	if err := l.startLAN(s); err != nil {
+		return nil, err
+	}
+	for i := range s.Devices {
+		l.say("device %s at %s starts", s.Devices[i].Name, s.Devices[i].Address)
+		if err := l.boot(ctx, s, &s.Devices[i], hs); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// Open finds a lab that Up made.
+func Open(dir string) (*Lab, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	if _, err := loadState(dir); err != nil {
+		return nil, err
+	}
+	return &Lab{dir: dir}, nil
+}
+
+func (l *Lab) say(format string, args ...any) {
+	if l.tell != nil {
+		l.tell(format, args...)
+	}
+}
+
+// startLAN makes the process that holds the LAN's namespace, and the bridge in it.
+func (l *Lab) startLAN(s *state) error {
+	cmd := reexec(lanName)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNET}
+	p, err := begin(cmd)
+	if err != nil {
+		return err
+	}
+	s.LAN = p
+	if err := s.save(l.dir); err != nil {
+		return err
+	}
+	return makeBridge(s.LAN)
+}
+
+// reexec is this program under another name.
+func reexec(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Args[0] = name
+	return cmd
+}
+
+// begin starts a process that will outlive this one, and says who it is.
+func begin(cmd *exec.Cmd) (Proc, error) {
+	if err := cmd.Start(); err != nil {
+		return Proc{}, fmt.Errorf("lab: start %s: %w", cmd.Args[0], err)
+	}
+	p, err := procOf(cmd.Process.Pid)
+	go cmd.Wait() // or it stays a zombie while we live
+	if err != nil {
+		return Proc{}, fmt.Errorf("lab: %s ended at once: %w", cmd.Args[0], err)
+	}
+	return p, nil
+}
+
+func (l *Lab) deviceDir(name string) string { return filepath.Join(l.dir, name) }
+func (l *Lab) initSocket(name string) string {
+	return filepath.Join(l.deviceDir(name), "init.sock")
+}
+
+// boot switches a device on: namespaces, cgroups, cable, and then rivulet.
+func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy) error {
+	dir := l.deviceDir(d.Name)
+	if err := os.MkdirAll(filepath.Join(dir, "root"), 0o755); err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	if err := makeCgroups(hs, s.ID, d.Name); err != nil {
+		return err
+	}
+	os.Remove(l.initSocket(d.Name))
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: l.initSocket(d.Name), Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	socket, err := listener.File()
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	defer socket.Close()
+	console, err := os.OpenFile(filepath.Join(dir, "init.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	defer console.Close()
+
+	cmd := reexec(bootName)
+	cmd.Stdout, cmd.Stderr = console, console
+	cmd.ExtraFiles = []*os.File{socket}
+	cmd.Dir = "/"
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	cmd.Stdin = r
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC}
+	p, err := begin(cmd)
+	r.Close()
+	if err != nil {
+		w.Close()
+		return err
+	}
+	d.Init = p
+	if err := s.save(l.dir); err != nil {
+		w.Close()
+		return err
+	}
+	// It waits for its configuration until it is in its cgroups: what it sees as their roots follows from that.
+	err = joinCgroups(hs, s.ID, d.Name, "", p.PID)
+	if err == nil {
+		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env})
+	}
+	w.Close()
+	if err == nil {
+		err = plugIn(s.LAN, d)
+	}
+	if err == nil {
+		err = applyCables(s)
+	}
+	if err == nil {
+		err = l.askInit(ctx, d)
+	}
+	if err != nil {
+		if log, _ := os.ReadFile(filepath.Join(dir, "init.log")); len(log) > 0 {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(log)))
+		}
+	}
+	return err
+}
+
+// askInit has a device's init start rivulet.
+func (l *Lab) askInit(ctx context.Context, d *deviceState) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", l.initSocket(d.Name))
+	if err != nil {
+		return fmt.Errorf("lab: device %s does not answer: %w", d.Name, err)
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	conn.SetDeadline(deadline)
+	fmt.Fprintln(conn, "start")
+	answer := make([]byte, 512)
+	n, err := conn.Read(answer)
+	if err != nil {
+		return fmt.Errorf("lab: device %s did not boot: %w", d.Name, err)
+	}
+	if got := strings.TrimSpace(string(answer[:n])); got != "ok" {
+		return fmt.Errorf("lab: device %s: %s", d.Name, got)
+	}
+	return nil
+}
+
+// Down ends everything of the lab and removes its folder. It may be called on a lab that was left half made, and again.
+func Down(ctx context.Context, dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	s, err := loadState(dir)
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if s, err = loadState(dir); err != nil { // somebody else may have been faster
+		return err
+	}
+	var errs []error
+	for _, d := range s.Devices {
+		errs = append(errs, d.Init.kill(ctx))
+	}
+	errs = append(errs, s.LAN.kill(ctx))
+	for _, c := range s.Cgroups {
+		errs = append(errs, killCgroup(ctx, c))
+		errs = append(errs, removeCgroup(ctx, c))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// Mounts went with the devices' namespaces. The state file goes last, so that a Down that is cut short can be repeated.
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != filepath.Base(stateFile(dir)) && name != "lock" {
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				return fmt.Errorf("lab: %w", err)
+			}
+		}
+	}
+	for _, name := range []string{stateFile(dir), filepath.Join(dir, "lock")} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("lab: %w", err)
+		}
+	}
+	os.Remove(dir) // stays if the user keeps something else there
+	return nil
+}
+
+// killCgroup ends processes that are in the lab's cgroups and in no state file: those of an Up that was killed between
+// starting a device and writing it down.
+func killCgroup(ctx context.Context, dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return nil
+		}
+		raw, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if err != nil {
+			return nil
+		}
+		for _, f := range strings.Fields(string(raw)) {
+			var pid int
+			if _, err := fmt.Sscan(f, &pid); err != nil {
+				continue
+			}
+			p, err := procOf(pid)
+			if err != nil {
+				continue
+			}
+			if err := p.kill(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

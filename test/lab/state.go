@@ -1,0 +1,102 @@
+package lab
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// state is DIR/lab.json: all that is needed to find, change and remove a lab. It is written before what it describes
+// is made.
+type state struct {
+	ID      string        `json:"id"`      // random; part of every cgroup's name
+	Binary  string        `json:"binary"`  // the rivulet binary as the user gave it, absolute
+	Cgroups []string      `json:"cgroups"` // the lab's folder in every hierarchy
+	LAN     Proc          `json:"lan"`     // holds the LAN's network namespace
+	Devices []deviceState `json:"devices"`
+	Cuts    [][2]string   `json:"cuts,omitempty"` // pairs that do not hear each other
+	NextIP  int           `json:"nextIP"`         // last byte of the next address that renumber hands out
+}
+
+type deviceState struct {
+	Name      string   `json:"name"`
+	Address   string   `json:"address"` // on eth0, with prefix length
+	MAC       string   `json:"mac"`
+	Init      Proc     `json:"init"` // zero: powered off
+	Env       []string `json:"env,omitempty"`
+	Unplugged bool     `json:"unplugged,omitempty"`
+}
+
+func (s *state) device(name string) *deviceState {
+	for i := range s.Devices {
+		if s.Devices[i].Name == name {
+			return &s.Devices[i]
+		}
+	}
+	return nil
+}
+
+func stateFile(dir string) string { return filepath.Join(dir, "lab.json") }
+
+func loadState(dir string) (*state, error) {
+	b, err := os.ReadFile(stateFile(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("lab: %w in %s: start one with `rivulet-lab up`", ErrNoLab, dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	s := new(state)
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("lab: %s is damaged (%w)", stateFile(dir), err)
+	}
+	return s, nil
+}
+
+// save replaces the file in one step, so that a kill at any moment leaves the old or the new state.
+func (s *state) save(dir string) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	tmp := stateFile(dir) + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	if err := os.Rename(tmp, stateFile(dir)); err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	return nil
+}
+
+// lock keeps other writers of the same lab out until the returned function is called or this process ends.
+func lock(dir string) (func(), error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lab: lock %s: %w", f.Name(), err)
+	}
+	return func() { f.Close() }, nil
+}
+
+func newID() string {
+	b := make([]byte, 4)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
