@@ -14,11 +14,15 @@ type Interface struct {
 	MTU   int
 	// Addrs are the interface's own addresses with the prefix that is on its link.
 	Addrs []netip.Prefix
+	// tentative are addresses that are ours soon: the kernel may use them a moment
+	// before it says so.
+	tentative []netip.Addr
 }
 
 // Has reports whether addr is one of the interface's own addresses.
 func (i Interface) Has(addr netip.Addr) bool {
-	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr.WithZone("") })
+	addr = addr.WithZone("")
+	return slices.Contains(i.tentative, addr) || slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
 }
 
 // Net returns the interface as the net package knows it.
@@ -26,8 +30,23 @@ func (i Interface) Net() net.Interface {
 	return net.Interface{Index: i.Index, Name: i.Name, MTU: i.MTU, Flags: net.FlagUp | net.FlagMulticast}
 }
 
-func (i Interface) equal(o Interface) bool {
-	return i.Index == o.Index && i.Name == o.Name && i.MTU == o.MTU && slices.Equal(i.Addrs, o.Addrs)
+// same reports whether there is no difference that anybody needs to be told. A
+// link-local IPv6 address beside others is none; it comes seconds after them.
+func (i Interface) same(o Interface) bool {
+	return i.Index == o.Index && i.Name == o.Name && i.MTU == o.MTU && slices.Equal(i.told(), o.told())
+}
+
+func (i Interface) told() []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range i.Addrs {
+		if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() {
+			out = append(out, p)
+		}
+	}
+	if len(out) == 0 {
+		return i.Addrs
+	}
+	return out
 }
 
 // notLAN are the names of interfaces that containers, bridges for containers

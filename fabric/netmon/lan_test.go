@@ -48,3 +48,26 @@ func TestOnLink(t *testing.T) {
 		t.Errorf("MTU %d and %d", lans.MTU(), (LANs{}).MTU())
 	}
 }
+
+func TestSame(t *testing.T) {
+	lan := func(addrs ...string) (i Interface) {
+		for _, a := range addrs {
+			i.Addrs = append(i.Addrs, netip.MustParsePrefix(a))
+		}
+		return i
+	}
+	for _, tt := range []struct {
+		a, b Interface
+		want bool
+	}{
+		{lan("192.0.2.1/24"), lan("192.0.2.1/24", "fe80::1/64"), true},
+		{lan("192.0.2.1/24"), lan("192.0.2.2/24"), false},
+		{lan("fe80::1/64"), lan("fe80::2/64"), false},
+		{lan("fe80::1/64"), lan("192.0.2.1/24", "fe80::1/64"), false},
+		{lan("192.0.2.1/24"), lan("192.0.2.1/24", "2001:db8::1/64"), false},
+	} {
+		if tt.a.same(tt.b) != tt.want || tt.b.same(tt.a) != tt.want {
+			t.Errorf("%v and %v", tt.a.Addrs, tt.b.Addrs)
+		}
+	}
+}

@@ -131,10 +131,11 @@ func (m *Monitor) read() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if slices.EqualFunc(lans, m.lans, Interface.equal) {
+	same := slices.EqualFunc(lans, m.lans, Interface.same)
+	m.lans = lans
+	if same {
 		return nil
 	}
-	m.lans = lans
 	m.log.Info("LAN interfaces", "lans", names(lans))
 	for ch := range m.subs {
 		select {
@@ -168,7 +169,11 @@ func read() (LANs, error) {
 		for _, addr := range addrs {
 			ip, ok := netip.AddrFromSlice(addr.IP)
 			ones, _ := addr.Mask.Size()
-			if ok && addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+			switch {
+			case !ok:
+			case addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0:
+				i.tentative = append(i.tentative, ip.Unmap())
+			default:
 				i.Addrs = append(i.Addrs, netip.PrefixFrom(ip.Unmap(), ones))
 			}
 		}

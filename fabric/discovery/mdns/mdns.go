@@ -68,6 +68,9 @@ type Source struct {
 
 // New returns a source on the LANs of the monitor, which the caller runs.
 func New(lans *netmon.Monitor, timing Timing, log *slog.Logger) *Source {
+	if timing.AskAgain == 0 { // zero intervals would flood the LAN
+		timing = DefaultTiming
+	}
 	return &Source{lans: lans, timing: timing, log: log}
 }
 

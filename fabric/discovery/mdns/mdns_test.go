@@ -118,3 +118,31 @@ func TestSteadyTraffic(t *testing.T) {
 		t.Errorf("a device is asked for after %v, before it has missed two heartbeats", left)
 	}
 }
+
+// The power comes back for a whole room: each device is told all others, once, and
+// never itself.
+func TestRoom(t *testing.T) {
+	lan := testlan.New(t)
+	var room []*device
+	for n := range 8 {
+		d := newDevice(t, lan, n, "default")
+		d.SetAddr(netip.AddrFrom4([4]byte{192, 0, 2, byte(n + 1)}).String() + "/24")
+		d.announce("d", 7442)
+		room = append(room, d)
+	}
+	for _, d := range room {
+		seen := map[string]bool{}
+		d.expect("sight of the whole room", 10*time.Second, func(e discovery.Event) bool {
+			if e.Entry.ID == d.id {
+				t.Errorf("a device was told of itself: %+v", e)
+			}
+			if e.Kind == discovery.Added {
+				if seen[e.Entry.Key] {
+					t.Errorf("told twice: %+v", e)
+				}
+				seen[e.Entry.Key] = true
+			}
+			return len(seen) == len(room)-1
+		})
+	}
+}

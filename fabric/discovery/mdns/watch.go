@@ -43,7 +43,7 @@ func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, change
 	packets := make(chan packet, 64)
 	e.listen(ctx, packets)
 
-	asked := time.Time{} // when anybody last asked for everybody
+	var asked, heard time.Time // when we, and when another device, last asked for everybody
 	lookups := map[peer.ID]time.Time{}
 	askings := 0
 	ask, tick := time.NewTimer(0), time.NewTimer(s.timing.Expire)
@@ -61,25 +61,27 @@ func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, change
 			return nil
 		case <-ask.C:
 			now = time.Now()
+			// The answers to another device's question tell us as much: after a power
+			// cut a whole room asks at once.
+			if asked.IsZero() || heard.Before(asked) || now.Sub(heard) > s.timing.AskAgain/2 {
+				asked = now
+				s.ask(ctx, lans, "")
+			}
 			if askings++; askings < len(s.timing.Ask) {
 				ask.Reset(s.timing.Ask[askings])
 			} else {
 				ask.Reset(jitter(s.timing.AskAgain))
 			}
-			if askings <= len(s.timing.Ask) || now.Sub(asked) > s.timing.AskAgain/2 {
-				asked = now
-				s.ask(ctx, lans, "")
-			}
 		case <-tick.C:
 			now = time.Now()
 		case p := <-packets:
 			now = time.Now()
-			lan, ok := lans.ByIndex(p.lan)
+			lan, ok := s.lans.LANs().ByIndex(p.lan) // with all addresses that are ours by now
 			if !ok || !(netmon.LANs{lan}).OnLink(p.from) {
 				continue // another interface, ourselves, or from behind a router
 			}
 			if asks(p.msg) {
-				asked = now
+				heard = now
 			}
 			for _, seen := range sightings(p.msg) {
 				if c.see(now, seen, lan, p.from) && now.Sub(lookups[seen.id]) > 3*s.timing.Window {
