@@ -182,6 +182,42 @@ func TestPodsRunAway(t *testing.T) {
 		}
 	})
 
+	t.Run("a StatefulSet's pod runs once, under whatever UID", func(t *testing.T) {
+		a.create(t, set())
+		first := a.running(t, "db-0", "")
+		must(t, a.Client.CoreV1().Pods("lab").Delete(ctx, "db-0", metav1.DeleteOptions{}))
+		second := a.running(t, "db-0", first.UID)
+		if n := len(b.away(ctx, t, string(first.UID))); n != 0 {
+			t.Errorf("%d away pods of the first", n)
+		}
+		if n := len(b.away(ctx, t, string(second.UID))); n != 1 {
+			t.Errorf("%d away pods of the second", n)
+		}
+		must(t, a.Client.AppsV1().StatefulSets("lab").Delete(ctx, "db", metav1.DeleteOptions{}))
+	})
+
+	t.Run("a namespace that is no longer offloaded takes its pods back", func(t *testing.T) {
+		_, err := a.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"off"}}}`), metav1.PatchOptions{})
+		must(t, err)
+		eventually(t, 40*time.Second, "replacements wait for room at home, the twin is gone", func(ctx context.Context) string {
+			for _, p := range a.pods(ctx, t, "app=web") {
+				if p.Spec.NodeName != "" {
+					return p.Name + " is on " + p.Spec.NodeName
+				}
+			}
+			left, err := b.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
+			must(t, err)
+			if len(left.Items) != 0 {
+				return "twin " + left.Items[0].Name
+			}
+			return ""
+		})
+		_, err = a.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"remote"}}}`), metav1.PatchOptions{})
+		must(t, err)
+		a.create(t, bare("again", corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}}))
+		a.running(t, "again", "")
+	})
+
 	t.Run("deleting the namespace leaves nothing behind", func(t *testing.T) {
 		must(t, a.Client.CoreV1().Namespaces().Delete(ctx, "lab", metav1.DeleteOptions{}))
 		eventually(t, 40*time.Second, "namespace and twin are gone", func(ctx context.Context) string {
@@ -323,6 +359,8 @@ func (d *device) create(t *testing.T, obj any) {
 		_, err = d.Client.CoreV1().Pods("lab").Create(t.Context(), o, metav1.CreateOptions{})
 	case *appsv1.Deployment:
 		_, err = d.Client.AppsV1().Deployments("lab").Create(t.Context(), o, metav1.CreateOptions{})
+	case *appsv1.StatefulSet:
+		_, err = d.Client.AppsV1().StatefulSets("lab").Create(t.Context(), o, metav1.CreateOptions{})
 	case *batchv1.Job:
 		_, err = d.Client.BatchV1().Jobs("lab").Create(t.Context(), o, metav1.CreateOptions{})
 	}
@@ -355,6 +393,23 @@ func (d *device) gone(t *testing.T, pod string) {
 	})
 }
 
+// running waits until a pod of that name, other than the given one, runs.
+func (d *device) running(t *testing.T, name string, not types.UID) (pod *corev1.Pod) {
+	t.Helper()
+	eventually(t, 30*time.Second, name+" runs", func(ctx context.Context) string {
+		p, err := d.Client.CoreV1().Pods("lab").Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if p.UID == not || p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" {
+			return fmt.Sprintf("%s %s %s", p.UID, p.Status.Phase, p.Status.Message)
+		}
+		pod = p
+		return ""
+	})
+	return pod
+}
+
 func spec() corev1.PodSpec {
 	return corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1"}}}
 }
@@ -362,6 +417,13 @@ func spec() corev1.PodSpec {
 func web(replicas int32) *appsv1.Deployment {
 	labels := map[string]string{"app": "web"}
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{Replicas: &replicas,
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec()}}}
+}
+
+func set() *appsv1.StatefulSet {
+	labels := map[string]string{"app": "db"}
+	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](1),
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec()}}}
 }

@@ -178,16 +178,19 @@ func (c *Controller) watch(ctx context.Context, home, name string) *twin {
 	})
 }
 
-// checkTwin drops the watches of a twin that the target does not hold any more.
-func (c *Controller) checkTwin(ctx context.Context, home string) {
+// checkTwin drops the watches of a twin that the target does not hold any more,
+// and reports whether it did.
+func (c *Controller) checkTwin(ctx context.Context, home string) (gone bool) {
 	held, err := c.cfg.Target.Twins(ctx)
 	if err != nil {
-		return
+		return false
 	}
-	if _, ok := held[home]; !ok {
-		c.twins.drop(home)
-		c.resyncNamespace(home)
+	if _, ok := held[home]; ok {
+		return false
 	}
+	c.twins.drop(home)
+	c.resyncNamespace(home)
+	return true
 }
 
 // Busy reports whether pods of the namespace that were sent away still live at

@@ -128,8 +128,8 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 // twinError drops a twin that is gone from the target, so that the next try
 // asks for a new one.
 func (c *Controller) twinError(ctx context.Context, t *twin, err error) error {
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		c.checkTwin(ctx, t.home)
+	if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && c.checkTwin(ctx, t.home) {
+		return errNotYet // our rights went with it
 	}
 	return err
 }

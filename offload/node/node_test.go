@@ -1,0 +1,147 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes/fake"
+	"pgregory.net/rapid"
+
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+)
+
+var id = Identity{Name: "b", ID: "peer-id", IP: netip.MustParseAddr("100.127.1.1"), Port: 41000}
+
+func lends(cpu string) offer.Offer {
+	return offer.Offer{Ready: true, Architecture: "arm64", OS: "linux", KubeVersion: "v1.35.0",
+		Labels:      map[string]string{"topology.kubernetes.io/zone": "attic", corev1.LabelArchStable: "a lie"},
+		Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse("20")}}
+}
+
+func TestObjectIsWhatIsOffered(t *testing.T) {
+	n := Object(id, lends("2"), corev1.NodeStatus{}, metav1.Now())
+	for key, want := range map[string]string{
+		policy.VirtualNodeLabel: "peer-id", corev1.LabelHostname: "b", corev1.LabelArchStable: "arm64", corev1.LabelOSStable: "linux",
+		"type": "virtual-kubelet", "topology.kubernetes.io/zone": "attic", "node.kubernetes.io/exclude-from-external-load-balancers": "true"} {
+		if n.Labels[key] != want {
+			t.Errorf("label %s=%q, want %q", key, n.Labels[key], want)
+		}
+	}
+	want := []corev1.Taint{{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule}, {Key: policy.AwayTaint, Effect: corev1.TaintEffectPreferNoSchedule}}
+	if len(n.Spec.Taints) != 2 || n.Spec.Taints[0] != want[0] || n.Spec.Taints[1] != want[1] {
+		t.Errorf("taints %v", n.Spec.Taints)
+	}
+	if n.Spec.ProviderID != "rivulet://peer-id" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 41000 || n.Status.Addresses[0].Address != "100.127.1.1" {
+		t.Errorf("%s, %+v, %+v", n.Spec.ProviderID, n.Status.DaemonEndpoints, n.Status.Addresses)
+	}
+	if n.Status.Allocatable.Cpu().String() != "2" || n.Status.NodeInfo.Architecture != "arm64" {
+		t.Errorf("%v %s", n.Status.Allocatable, n.Status.NodeInfo.Architecture)
+	}
+}
+
+func TestTransitionsAreTimedByWhenTheyHappen(t *testing.T) {
+	then, now := metav1.NewTime(time.Unix(1000, 0)), metav1.NewTime(time.Unix(2000, 0))
+	up := Object(id, lends("2"), corev1.NodeStatus{}, then)
+	still := Object(id, lends("3"), up.Status, now)
+	if at := still.Status.Conditions[0].LastTransitionTime; !at.Equal(&then) {
+		t.Errorf("a change of room moved the transition to %s", at)
+	}
+	down := Object(id, offer.Offer{Reason: "silent"}, still.Status, now)
+	if c := down.Status.Conditions[0]; c.Type != corev1.NodeReady || c.Status != corev1.ConditionFalse || c.Message != "silent" || !c.LastTransitionTime.Equal(&now) {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestName(t *testing.T) {
+	mine := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old", Labels: map[string]string{policy.VirtualNodeLabel: "peer-id"}}}
+	home := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
+	for _, c := range []struct {
+		what, name string
+		nodes      []corev1.Node
+		reserved   string
+		want       string
+	}{
+		{"its own", "pi", nil, "", "pi"},
+		{"kept from before", "pi", []corev1.Node{mine}, "", "old"},
+		{"a node of home has it", "pi", []corev1.Node{home}, "", "pi-abcdefgh"},
+		{"another target has it", "pi", nil, "pi", "pi-abcdefgh"},
+		{"not a name", "Anna's Pi_4", nil, "", "anna-s-pi-4"},
+		{"nothing left", "…", nil, "", "peer-abcdefgh"},
+	} {
+		if got := Name(c.name, "peer-id", "abcdefgh", c.nodes, func(n string) bool { return n == c.reserved }); got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		taken := rapid.Bool().Draw(t, "taken")
+		got := Name(rapid.String().Draw(t, "name"), "peer-id", "abcdefgh", nil, func(string) bool { return taken })
+		if faults := validation.IsDNS1123Label(got); len(faults) > 0 {
+			t.Fatalf("%q: %v", got, faults)
+		}
+	})
+}
+
+// TestANodeLives follows a node from its first offer through a lost link and a
+// restart of the process.
+func TestANodeLives(t *testing.T) {
+	client := fake.NewClientset()
+	offers := make(chan offer.Offer)
+	turned := make(chan struct{}, 10)
+	run := func() (n *Node, stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		n = New(client, id, func() { turned <- struct{}{} }, slog.New(slog.DiscardHandler))
+		done := make(chan struct{})
+		go func() { defer close(done); _ = n.Run(ctx, offers) }()
+		return n, func() { cancel(); <-done }
+	}
+	ready := func(want corev1.ConditionStatus, reason string) {
+		t.Helper()
+		var last []corev1.NodeCondition
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			n, err := client.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
+			if err != nil {
+				continue
+			}
+			if last = n.Status.Conditions; last[0].Status == want && strings.Contains(last[0].Message, reason) {
+				return
+			}
+		}
+		t.Fatalf("never Ready=%s with %q: %+v", want, reason, last)
+	}
+
+	n, stop := run()
+	offers <- offer.Offer{Reason: "silent"} // nothing to make a node of
+	offers <- lends("2")
+	ready(corev1.ConditionTrue, "")
+	offers <- offer.Offer{Reason: "the link is down"}
+	ready(corev1.ConditionFalse, "the link is down")
+	if n.Ready() || n.Offer().Architecture != "arm64" {
+		t.Errorf("silence made the node forget what it is: %+v", n.Offer())
+	}
+	if _, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), "b", metav1.GetOptions{}); err != nil {
+		t.Errorf("no lease: %v", err)
+	}
+	stop()
+
+	n, stop = run()
+	defer stop()
+	offers <- offer.Offer{Reason: "still silent"}
+	ready(corev1.ConditionFalse, "still silent")
+	if kept := n.Offer().Allocatable; kept.Cpu().String() != "2" {
+		t.Errorf("a restart made the node forget its room: %v", kept)
+	}
+	offers <- lends("3")
+	ready(corev1.ConditionTrue, "")
+	if len(turned) != 3 {
+		t.Errorf("readiness turned %d times, want 3", len(turned))
+	}
+}
