@@ -54,7 +54,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		Port: controlPort, TunnelPort: controlPort, Interface: tunnelInterface,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, TunnelAddress: tunnelAddress,
 		WireGuardKey: s.id.WireGuard, Store: s.store, DataPlane: s.tunnel,
-		Sources: []discovery.Source{mdns.New(lans, mdns.Timing{}, log)}, LANs: lans,
+		Sources: []discovery.Source{mdns.New(lans, mdns.DefaultTiming, log)}, LANs: lans,
 		ChoosePrefix: ipam.Choose, TakenPrefixes: takenPrefixes, Log: log,
 	})
 	if err != nil {
