@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -86,7 +87,16 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		pods.Resync()
 		twins.poke()
 	}
-	vnode := node.New(o.home, node.Identity{Name: name, ID: target.ID(), IP: o.cfg.NodeIP, Port: server.Port()}, func() { resync() }, log)
+	var down atomic.Bool // the target was lost since it was last there
+	var vnode *node.Node
+	vnode = node.New(o.home, node.Identity{Name: name, ID: target.ID(), IP: o.cfg.NodeIP, Port: server.Port()}, func() {
+		if !vnode.Ready() {
+			down.Store(true)
+		} else if down.Swap(false) {
+			pods.Reconnect()
+		}
+		resync()
+	}, log)
 	pods = pod.New(pod.Config{
 		Home: o.home, Target: target, Cluster: o.cfg.ClusterID, HostIP: o.cfg.NodeIP,
 		Offloaded: offloaded, Up: vnode.Ready, Departed: func(ns string) {

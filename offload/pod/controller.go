@@ -50,6 +50,8 @@ type Controller struct {
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	pods  cache.SharedIndexInformer
 	twins twins
+	// reconnect wakes what renews the watches.
+	reconnect chan struct{}
 
 	mu      sync.Mutex
 	refused map[types.UID]string // why, of living pods
@@ -66,7 +68,7 @@ func New(cfg Config) *Controller {
 		cfg:     cfg,
 		pods:    factory.Core().V1().Pods().Informer(),
 		twins:   twins{all: map[string]*twin{}},
-		refused: map[types.UID]string{},
+		refused: map[types.UID]string{}, reconnect: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
 	}
@@ -113,8 +115,14 @@ func (c *Controller) Run(ctx context.Context) error {
 			}
 		})
 	}
-	<-ctx.Done()
-	return ctx.Err()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.reconnect:
+			c.twins.renew(func(home, name string) *twin { return c.newTwin(ctx, home, name) })
+		}
+	}
 }
 
 func (c *Controller) next(ctx context.Context) bool {
@@ -161,21 +169,32 @@ func (c *Controller) adopt(ctx context.Context) {
 
 // watch starts watching the twin, if it is not watched yet.
 func (c *Controller) watch(ctx context.Context, home, name string) *twin {
-	return c.twins.ensure(home, name, func() *twin {
-		changed := func(pod string) {
-			if pod == "" {
-				c.resyncNamespace(home)
-				return
-			}
-			c.queue.Add(types.NamespacedName{Namespace: home, Name: pod})
+	return c.twins.ensure(home, name, func() *twin { return c.newTwin(ctx, home, name) })
+}
+
+func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
+	changed := func(pod string) {
+		if pod == "" {
+			c.resyncNamespace(home)
+			return
 		}
-		lost := func(err error) {
-			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-				c.checkTwin(ctx, home)
-			}
+		c.queue.Add(types.NamespacedName{Namespace: home, Name: pod})
+	}
+	lost := func(err error) {
+		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+			c.checkTwin(ctx, home)
 		}
-		return newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, changed, lost)
-	})
+	}
+	return newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, changed, lost)
+}
+
+// Reconnect watches the target afresh, at once: watches that failed during a cut
+// may be pausing for half a minute.
+func (c *Controller) Reconnect() {
+	select {
+	case c.reconnect <- struct{}{}:
+	default:
+	}
 }
 
 // checkTwin drops the watches of a twin that the target does not hold any more,

@@ -211,6 +211,16 @@ func (s *twins) ensure(home, name string, make func() *twin) *twin {
 	return t
 }
 
+// renew starts every watch afresh.
+func (s *twins) renew(make func(home, name string) *twin) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for home, t := range s.all {
+		go t.close()
+		s.all[home] = make(home, t.name)
+	}
+}
+
 func (s *twins) drop(home string) {
 	s.mu.Lock()
 	t := s.all[home]

@@ -18,7 +18,9 @@ const (
 	// silence is how long the peer may say nothing, whatever happens to the
 	// connection, before it counts as not ready: two heartbeats and some.
 	silence = 12 * time.Second
-	maxLine = 256 << 10
+	// connectTimeout bounds an attempt to reach the peer.
+	connectTimeout = 5 * time.Second
+	maxLine        = 256 << 10
 	// Waits between attempts to open the stream.
 	firstRetry, lastRetry = 200 * time.Millisecond, 3 * time.Second
 )
@@ -36,12 +38,17 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 		timer := time.NewTimer(silence)
 		defer timer.Stop()
 		why := errors.New("no answer through the tunnel")
+		silent := false
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case o := <-lines:
 				timer.Reset(silence)
+				if silent {
+					silent = false
+					t.conns.CloseAll() // after a long cut they may be dead without knowing it
+				}
 				t.mu.Lock()
 				moved := !maps.Equal(t.latest.Neighbours, o.Neighbours)
 				t.latest = o
@@ -52,6 +59,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				latest(out, o)
 			case why = <-broken:
 			case <-timer.C:
+				silent = true
 				t.mu.Lock()
 				o := t.latest
 				t.mu.Unlock()
@@ -95,7 +103,7 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The transport's timeouts do not cover a body that never ends.
-	watchdog := time.AfterFunc(silence, func() { cancel(errors.New("the connection is dead")) })
+	watchdog := time.AfterFunc(connectTimeout, func() { cancel(errors.New("no answer through the tunnel")) })
 	defer watchdog.Stop()
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -116,6 +124,7 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
 		return false, fmt.Errorf("the peer answers %s: %s", resp.Status, firstLine(body))
 	}
+	watchdog.Reset(silence)
 	scan := bufio.NewScanner(resp.Body)
 	scan.Buffer(nil, maxLine)
 	for scan.Scan() {

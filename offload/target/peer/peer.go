@@ -21,13 +21,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/target"
 )
 
-// Config is what a Target needs. All fields are required.
+// Config is what a Target needs. All fields but Dial are required.
 type Config struct {
 	// Name is the virtual node's.
 	Name string
@@ -36,7 +37,7 @@ type Config struct {
 	Links func() []peer.Link
 	// PodCIDR is home's.
 	PodCIDR netip.Prefix
-	// Dial opens connections inside the tunnel.
+	// Dial opens connections inside the tunnel; nil dials without one.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// HTTP reaches the peer's control routes under BaseURL.
 	HTTP    *http.Client
@@ -52,6 +53,7 @@ type Target struct {
 	cfg    Config
 	rest   *rest.Config
 	client kubernetes.Interface
+	conns  *connrotation.Dialer // of client
 
 	mu     sync.Mutex
 	twins  map[string]memory
@@ -69,6 +71,9 @@ var _ target.Target = (*Target)(nil)
 
 // New makes a Target. It does not use the network.
 func New(cfg Config) (*Target, error) {
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{}).DialContext
+	}
 	config := &rest.Config{
 		Host: "https://" + cfg.Link.Addr.String() + "/k8s",
 		TLSClientConfig: rest.TLSClientConfig{
@@ -80,14 +85,26 @@ func New(cfg Config) (*Target, error) {
 	unbounded := *cfg.HTTP // the stream of offers has no end
 	unbounded.Timeout = 0
 	cfg.HTTP = &unbounded
+	t := &Target{cfg: cfg, rest: config, twins: map[string]memory{}, reach: map[chan struct{}]struct{}{}}
+	t.conns = connrotation.NewDialer(t.dial)
 	typed := rest.CopyConfig(config)
+	typed.Dial = t.conns.DialContext
 	typed.ContentType = runtime.ContentTypeProtobuf
 	typed.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(typed)
 	if err != nil {
 		return nil, fmt.Errorf("offload: client of peer %s: %w", cfg.Name, err)
 	}
-	return &Target{cfg: cfg, rest: config, client: client, twins: map[string]memory{}, reach: map[chan struct{}]struct{}{}}, nil
+	t.client = client
+	return t, nil
+}
+
+// dial bounds each attempt: one that began during a cut would otherwise wait long
+// after it for TCP's next try.
+func (t *Target) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	return t.cfg.Dial(ctx, network, addr)
 }
 
 // Name is the name of the virtual node.
@@ -102,5 +119,5 @@ func (t *Target) Client() kubernetes.Interface { return t.client }
 // Config is that of Client, for what needs a connection of its own.
 func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
 
-// Close drops idle connections.
-func (t *Target) Close() { t.cfg.HTTP.CloseIdleConnections() }
+// Close drops the connections of Client.
+func (t *Target) Close() { t.conns.CloseAll() }
