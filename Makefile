@@ -43,6 +43,39 @@ $(BIN)/rivulet-lab: go.mod go.sum $(call gofiles,cmd/rivulet-lab test/lab)
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -o $@ ./cmd/rivulet-lab
 
+# The image that the demo and the tests run: the web application and busybox.
+$(BIN)/demo-web.tar: $(call gofiles,test/web test/mkimage image/oci) go.mod
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/web ./test/web
+	@$(GO) run ./test/mkimage -tag rivulet.dev/demo-web:1 -web $(BIN)/web -o $@
+
+.PHONY: demo
+demo: deps ## three devices on this machine play the main job
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
+	$(SUDO) $(BIN)/rivulet-lab up --devices 3 --wait peered --env RIVULET_RESERVE_CPU=$(RESERVE_CPU)
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/demo
+	@$(SUDO) $(BIN)/demo
+
+.PHONY: demo-down
+demo-down: ## end the demo and remove all of it
+	$(SUDO) $(BIN)/rivulet-lab down
+
+# Each device of the lab sees all of this machine's CPUs; what is over half a core
+# is kept from pods, so that the demo's application does not fit on one.
+RESERVE_CPU = $(shell echo $$(( $$(nproc) * 1000 - 500 )))m
+SUDO       := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: test
+test: deps ## everything: vet, unit, property and lab tests
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	$(GO) vet -tags "$(TAGS)" ./...
+	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 ./...
+
+.PHONY: test-unit
+test-unit: ## what needs no lab and no built binary, quickly
+	$(GO) test $$($(GO) list ./... | grep -v -e /cmd/rivulet$$ -e /test/)
+
 .PHONY: clean
 clean: ## remove what was built (Go's caches stay)
-	rm -rf $(BIN) _build $(BUNDLE)
+	rm -rf $(BIN) _build $(BUNDLE) $(BUNDLE:.tar.zst=.json)

@@ -219,3 +219,31 @@ func Eventually(ctx context.Context, f func() error) error {
 		}
 	}
 }
+
+// ImageFile is where devices find the application's image: beside the binary.
+const ImageFile = "/opt/rivulet/demo-web.tar"
+
+// ImportImage puts the application's image into every device.
+func ImportImage[D Device](ctx context.Context, devices []D) error {
+	for _, d := range devices {
+		if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", ImageFile); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ends returns one pod that runs at home and one that runs away.
+func Ends(pods []corev1.Pod) (home, away *corev1.Pod, err error) {
+	for i := range pods {
+		if p := &pods[i]; p.Spec.NodeName == "a" {
+			home = p
+		} else {
+			away = p
+		}
+	}
+	if home == nil || away == nil {
+		return nil, nil, fmt.Errorf("mainjob: the pods run on %v; some should run on a and some elsewhere", Where(pods))
+	}
+	return home, away, nil
+}
