@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"sort"
 	"strings"
 	"time"
@@ -21,11 +22,13 @@ const (
 	Namespace = "lab"
 	App       = "web"
 	Replicas  = 10
-	// CPU is what a replica asks for; with ReserveCPU of two cores kept from pods,
-	// a device has room for five.
-	CPU        = "100m"
-	ReserveCPU = "1500m"
+	// CPU is what a replica asks for; with ReserveCPU kept from pods, a device has
+	// room for five.
+	CPU = "100m"
 )
+
+// ReserveCPU leaves half a core of this machine to the pods of a device.
+func ReserveCPU() string { return fmt.Sprintf("%dm", runtime.NumCPU()*1000-500) }
 
 // Device is what the story needs of a device.
 type Device interface {

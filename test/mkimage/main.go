@@ -13,7 +13,7 @@ import (
 	"rivulet/image/oci"
 )
 
-var applets = []string{"sh", "cat", "ls", "ps", "id", "env", "ip", "ping", "nc", "wget", "nslookup", "hostname", "sleep", "date", "mount"}
+var applets = []string{"sh", "cat", "ls", "ps", "id", "env", "ip", "ping", "nc", "stty", "wget", "nslookup", "hostname", "sleep", "date", "mount"}
 
 func main() {
 	tag := flag.String("tag", "", "image name")
