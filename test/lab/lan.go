@@ -104,7 +104,8 @@ func plugIn(lan Proc, d *deviceState) error {
 	})
 }
 
-// setAddress gives the link one IPv4 address, as a DHCP client does with a new lease: the new one first, then the old one goes.
+// setAddress gives the link one IPv4 address, as a DHCP client does whose lease was refused: the old one goes first. (The
+// other way round the kernel would take the new one, a secondary of the same subnet, along with the old.)
 func setAddress(h *netlink.Handle, l netlink.Link, cidr string) error {
 	want, err := netlink.ParseAddr(cidr)
 	if err != nil {
@@ -114,15 +115,15 @@ func setAddress(h *netlink.Handle, l netlink.Link, cidr string) error {
 	if err != nil {
 		return fmt.Errorf("lab: addresses of %s: %w", l.Attrs().Name, err)
 	}
-	if err := h.AddrReplace(l, want); err != nil {
-		return fmt.Errorf("lab: set address %s: %w", cidr, err)
-	}
 	for _, a := range old {
 		if !a.IPNet.IP.Equal(want.IP) {
 			if err := h.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 				return fmt.Errorf("lab: remove address %s: %w", a.IPNet, err)
 			}
 		}
+	}
+	if err := h.AddrReplace(l, want); err != nil {
+		return fmt.Errorf("lab: set address %s: %w", cidr, err)
 	}
 	return nil
 }
