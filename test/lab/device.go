@@ -1,229 +1,313 @@
 package lab
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 )
 
-// Device is one machine of the lab.
+// Device is one device of a lab. It holds no state: each call reads what the lab's folder says.
 type Device struct {
-	Name string
 	lab  *Lab
+	Name string
 }
 
-// Info is how the lab itself sees a device; what Rivulet on it says is in Status.
-type Info struct {
-	Name       string `json:"name"`
-	Address    string `json:"address"`              // on the LAN, with prefix length
-	On         bool   `json:"on"`                   // has power
-	Unplugged  bool   `json:"unplugged"`            // cable out
-	Supervisor int    `json:"supervisor,omitempty"` // PID inside the device, 0: not running
-	Exit       string `json:"exit,omitempty"`       // how the last supervisor ended
-	Root       string `json:"root"`                 // the device's root directory as the host sees it (disk only)
-	Log        string `json:"log"`                  // log of `rivulet run`, a file on the host
+// Devices returns all, in order.
+func (l *Lab) Devices() ([]*Device, error) {
+	s, err := loadState(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []*Device
+	for _, d := range s.Devices {
+		out = append(out, &Device{l, d.Name})
+	}
+	return out, nil
 }
 
-// Info reads the state of the device; one that is off is no error.
-func (d *Device) Info(ctx context.Context) (Info, error) {
+// Device returns the one of that name.
+func (l *Lab) Device(name string) (*Device, error) {
+	s, err := loadState(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	if s.device(name) == nil {
+		var have []string
+		for _, d := range s.Devices {
+			have = append(have, d.Name)
+		}
+		return nil, fmt.Errorf("lab: there is no device %q; there are %s", name, strings.Join(have, ", "))
+	}
+	return &Device{l, name}, nil
+}
+
+// Command returns a program inside the device, not started yet. Its environment is that of the device.
+func (d *Device) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	s, err := loadState(d.lab.dir)
 	if err != nil {
-		return Info{}, err
+		return nil, err
 	}
-	ds, err := s.find(d.Name)
+	ds := s.device(d.Name)
+	if ds == nil || !ds.Init.Alive() {
+		return nil, fmt.Errorf("lab: device %s is off: switch it on with `rivulet-lab start %s`", d.Name, d.Name)
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{strconv.Itoa(ds.Init.PID), s.ID, d.Name}, args...)...)
+	cmd.Args[0] = enterName
+	cmd.Env = append([]string{"PATH=/opt/rivulet:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=" + os.Getenv("TERM")}, ds.Env...)
+	return cmd, nil
+}
+
+// Run runs a program inside the device and returns its standard output; the error holds its standard error.
+func (d *Device) Run(ctx context.Context, args ...string) (string, error) {
+	cmd, err := d.Command(ctx, args...)
 	if err != nil {
-		return Info{}, err
+		return "", err
 	}
-	root := filepath.Join(d.lab.disk(d.Name), "root")
-	i := Info{Name: d.Name, Address: ds.Address, On: ds.Init.Alive(), Unplugged: ds.Unplugged, Root: root, Log: filepath.Join(root, logPath)}
-	if i.On {
-		ans, err := ask(ctx, d.lab.disk(d.Name), order{Do: "status"})
-		if err != nil {
-			return i, err
-		}
-		i.Supervisor, i.Exit = ans.PID, ans.Exit
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	// A program that is given up leaves children with our pipes.
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("lab: %s: %s: %w: %s", d.Name, strings.Join(args, " "), err, strings.TrimSpace(errOut.String()))
 	}
-	return i, nil
+	return out.String(), nil
 }
 
-// Command prepares a command that runs inside the device, in all its namespaces and cgroups. Files are looked up on the
-// device; the working directory is that of the caller (or Cmd.Dir), seen read-only, so that relative names of the host's
-// files work. Cmd.Env is not passed on: use `env KEY=VALUE …`. Exit codes: the command's own, 128+n after signal n,
-// 125 device off, 126 not executable, 127 not found.
-func (d *Device) Command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Args = append([]string{nameEnter, d.lab.dir, d.Name}, args...)
-	cmd.WaitDelay = 5 * time.Second
-	return cmd
-}
-
-// Exec runs a command inside the device and returns its standard output. The error of a failed one is an *exec.ExitError
-// with the end of its standard error in the text.
-func (d *Device) Exec(ctx context.Context, args ...string) (string, error) {
-	out, err := d.Command(ctx, args...).Output()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return string(out), fmt.Errorf("lab: %s: %s: %w: %s", d.Name, strings.Join(args, " "), err, strings.TrimSpace(string(exit.Stderr)))
-	}
-	if err != nil {
-		return string(out), fmt.Errorf("lab: %s: %w", d.Name, err)
-	}
-	return string(out), nil
-}
-
-// Kubectl runs `rivulet kubectl` inside the device, like Exec.
+// Kubectl runs the device's kubectl.
 func (d *Device) Kubectl(ctx context.Context, args ...string) (string, error) {
-	return d.Exec(ctx, append([]string{"rivulet", "kubectl"}, args...)...)
+	return d.Run(ctx, append([]string{"rivulet", "kubectl"}, args...)...)
 }
 
-// Kill ends, at once and without warning, one of: supervisor, engine, tunnel, power (everything on the device; only its
-// disk remains). It returns when it is gone. Nothing is started again by the lab.
+// Path is where the host finds a file of the device's disk (not of /run, /tmp, /etc).
+func (d *Device) Path(inside string) string {
+	return filepath.Join(d.lab.deviceDir(d.Name), "root", inside)
+}
+
+// Log is where the host finds the output of the device's rivulet run.
+func (d *Device) Log() string { return d.Path(consoleFile) }
+
+// Start switches a device on, or starts rivulet on one that is on.
+func (d *Device) Start(ctx context.Context) error {
+	return d.change(func(s *state, ds *deviceState) error {
+		if ds.Init.Alive() {
+			return d.lab.askInit(ctx, ds)
+		}
+		hs, err := hostHierarchies()
+		if err != nil {
+			return err
+		}
+		return d.lab.boot(ctx, s, ds, hs)
+	})
+}
+
+// Stop ends rivulet on the device in an orderly way and waits for it.
+func (d *Device) Stop(ctx context.Context) error {
+	if _, err := d.Run(ctx, "sh", "-c", `kill -TERM "$(cat /run/rivulet/supervisor.pid)"`); err != nil {
+		return err
+	}
+	return poll(ctx, 100*time.Millisecond, func() (bool, error) {
+		_, err := d.Run(ctx, "test", "!", "-e", "/run/rivulet/supervisor.pid")
+		return err == nil, nil
+	})
+}
+
+// Kill ends the supervisor, the engine or the tunnel without warning, or takes the power.
 func (d *Device) Kill(ctx context.Context, what string) error {
 	switch what {
+	case "supervisor", "engine", "tunnel":
+		_, err := d.Run(ctx, "sh", "-c", `kill -KILL "$(cat /run/rivulet/`+what+`.pid)"`)
+		return err
 	case "power":
-		return d.change(func(_ *state, ds *deviceState) error {
+		return d.change(func(s *state, ds *deviceState) error {
 			if err := ds.Init.kill(ctx); err != nil {
 				return err
 			}
 			ds.Init = Proc{}
-			return nil
+			var errs []error
+			for _, c := range s.Cgroups {
+				errs = append(errs, killCgroup(ctx, filepath.Join(c, d.Name)), removeCgroup(ctx, filepath.Join(c, d.Name)))
+			}
+			return errors.Join(append(errs, s.save(d.lab.dir))...)
 		})
-	case "supervisor", "engine", "tunnel":
-		_, err := d.ask(ctx, order{Do: "signal", What: what, Signal: int(syscall.SIGKILL)})
-		return err
 	}
-	return fmt.Errorf("lab: cannot kill %q: it is supervisor, engine, tunnel or power", what)
+	return fmt.Errorf("lab: cannot kill %q: choose supervisor, engine, tunnel or power", what)
 }
 
-// Stop ends Rivulet as a service manager does: SIGTERM to the supervisor alone, and waiting for it. The device stays on.
-func (d *Device) Stop(ctx context.Context) error {
-	if ans, err := d.ask(ctx, order{Do: "status"}); err != nil || ans.PID == 0 {
-		return err
-	}
-	if _, err := d.ask(ctx, order{Do: "signal", What: "supervisor", Signal: int(syscall.SIGTERM)}); err != nil {
-		return err
-	}
-	err := poll(ctx, 50*time.Millisecond, func() (bool, error) {
-		ans, err := d.ask(ctx, order{Do: "status"})
-		return ans.PID == 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("lab: rivulet on %s does not end: %w", d.Name, err)
-	}
-	return nil
-}
-
-// Start powers the device on if it is off, and runs Rivulet, from the binary as it is now, if it does not run.
-func (d *Device) Start(ctx context.Context) error {
-	return d.change(func(s *state, ds *deviceState) error {
-		if err := installBinary(s.Binary, filepath.Join(d.lab.dir, "bin")); err != nil {
-			return err
-		}
-		if !ds.Init.Alive() {
-			hs, err := hostHierarchies()
-			if err != nil {
-				return err
-			}
-			if err := d.lab.boot(ctx, s, ds, hs); err != nil {
-				return err
-			}
-		}
-		ans, err := ask(ctx, d.lab.disk(d.Name), order{Do: "status"})
-		if err != nil || ans.PID != 0 {
-			return err
-		}
-		_, err = ask(ctx, d.lab.disk(d.Name), order{Do: "start", Env: ds.Env})
-		return err
-	})
-}
-
-// Renumber gives the device a new address on the LAN, as a new DHCP lease would, and returns it.
-func (d *Device) Renumber(ctx context.Context) (string, error) {
-	var addr string
+// Renumber gives the device another address on the LAN, as a DHCP server might.
+func (d *Device) Renumber(context.Context) (string, error) {
+	var address string
 	err := d.change(func(s *state, ds *deviceState) error {
-		addr = lanAddress(s.NextIP)
-		if s.NextIP++; s.NextIP > 254 {
-			s.NextIP = firstNewIP
-		}
-		ds.Address = addr
-		if !ds.Init.Alive() {
-			return nil // it will boot with it
+		ds.Address = lanAddress(s.NextIP)
+		s.NextIP++
+		address = ds.Address
+		if err := s.save(d.lab.dir); err != nil {
+			return err
 		}
 		return inNetns(ds.Init, func(h *netlink.Handle, _ netns.NsHandle) error {
-			eth, err := h.LinkByName(deviceNIC)
+			link, err := h.LinkByName(deviceNIC)
 			if err != nil {
-				return fmt.Errorf("lab: %s in %s: %w", deviceNIC, d.Name, err)
+				return fmt.Errorf("lab: %s: %w", d.Name, err)
 			}
-			return setAddress(h, eth, addr)
+			return setAddress(h, link, address)
 		})
 	})
-	return addr, err
+	return address, err
 }
 
-// Cut makes two devices deaf to each other; with one name it takes that device's cable out.
-func (l *Lab) Cut(names ...string) error {
-	return l.change(func(s *state) error {
-		for _, n := range names {
-			if _, err := s.find(n); err != nil {
-				return err
+// Cut stops all traffic between two devices; with b empty it takes a's cable out.
+func (l *Lab) Cut(a, b string) error {
+	return l.cables(func(s *state) error {
+		for _, name := range []string{a, b} {
+			if name != "" && s.device(name) == nil {
+				return fmt.Errorf("lab: there is no device %q", name)
 			}
 		}
-		switch {
-		case len(names) == 1:
-			s.device(names[0]).Unplugged = true
-		case len(names) == 2 && names[0] != names[1]:
-			pair := [2]string{min(names[0], names[1]), max(names[0], names[1])}
-			if !slices.Contains(s.Cuts, pair) {
-				s.Cuts = append(s.Cuts, pair)
-			}
-		default:
-			return errors.New("lab: cut takes one device or two different ones")
+		if b == "" {
+			s.device(a).Unplugged = true
+			return nil
 		}
-		return applyCables(s)
+		pair := [2]string{min(a, b), max(a, b)}
+		if a == b {
+			return fmt.Errorf("lab: %s cannot be cut from itself; rivulet-lab cut %s takes its cable out", a, a)
+		}
+		if !slices.Contains(s.Cuts, pair) {
+			s.Cuts = append(s.Cuts, pair)
+		}
+		return nil
 	})
 }
 
-// Heal undoes every Cut.
+// Heal undoes every cut.
 func (l *Lab) Heal() error {
-	return l.change(func(s *state) error {
+	return l.cables(func(s *state) error {
 		s.Cuts = nil
 		for i := range s.Devices {
 			s.Devices[i].Unplugged = false
+		}
+		return nil
+	})
+}
+
+func (l *Lab) cables(f func(*state) error) error {
+	return l.locked(func(s *state) error {
+		if err := f(s); err != nil {
+			return err
+		}
+		if err := s.save(l.dir); err != nil {
+			return err
 		}
 		return applyCables(s)
 	})
 }
 
 func (d *Device) change(f func(*state, *deviceState) error) error {
-	return d.lab.change(func(s *state) error {
-		ds, err := s.find(d.Name)
-		if err != nil {
-			return err
+	return d.lab.locked(func(s *state) error {
+		ds := s.device(d.Name)
+		if ds == nil {
+			return fmt.Errorf("lab: device %s is gone", d.Name)
 		}
 		return f(s, ds)
 	})
 }
 
-// ask talks to the device's init, with a clear word if there is none.
-func (d *Device) ask(ctx context.Context, req order) (answer, error) {
-	s, err := loadState(d.lab.dir)
+func (l *Lab) locked(f func(*state) error) error {
+	unlock, err := lock(l.dir)
 	if err != nil {
-		return answer{}, err
+		return err
 	}
-	ds, err := s.find(d.Name)
+	defer unlock()
+	s, err := loadState(l.dir)
 	if err != nil {
-		return answer{}, err
+		return err
 	}
-	if !ds.Init.Alive() {
-		return answer{}, fmt.Errorf("lab: device %s is off: start it with `rivulet-lab start %s`", d.Name, d.Name)
+	return f(s)
+}
+
+// Status is the part of `rivulet status -o json` that the lab waits for.
+type Status struct {
+	Ready   bool           `json:"ready"`
+	Waiting string         `json:"waiting"`
+	PIDs    map[string]int `json:"pids"`
+	Peers   []struct {
+		Name   string `json:"name"`
+		ID     string `json:"id"`
+		State  string `json:"state"`
+		Reason string `json:"reason"`
+	} `json:"peers"`
+	VirtualNodes []struct {
+		Name  string `json:"name"`
+		Ready bool   `json:"ready"`
+	} `json:"virtualNodes"`
+	Pods struct {
+		Home, Away, Guests int
+	} `json:"pods"`
+}
+
+// Status asks the device's rivulet.
+func (d *Device) Status(ctx context.Context) (Status, error) {
+	var st Status
+	out, err := d.Run(ctx, "rivulet", "status", "-o", "json")
+	if out == "" {
+		return st, err
 	}
-	return ask(ctx, d.lab.disk(d.Name), req)
+	if err := json.Unmarshal([]byte(out), &st); err != nil { // exit code 3, not ready, comes with a status too
+		return st, fmt.Errorf("lab: status of %s: %w", d.Name, err)
+	}
+	return st, nil
+}
+
+// WaitReady waits until the device's cluster can run pods.
+func (d *Device) WaitReady(ctx context.Context) error {
+	return d.wait(ctx, func(st Status) string {
+		if !st.Ready {
+			return st.Waiting
+		}
+		return ""
+	})
+}
+
+// WaitPeered waits until n virtual nodes are ready.
+func (d *Device) WaitPeered(ctx context.Context, n int) error {
+	return d.wait(ctx, func(st Status) string {
+		ready := 0
+		for _, v := range st.VirtualNodes {
+			if v.Ready {
+				ready++
+			}
+		}
+		if !st.Ready || ready < n {
+			return fmt.Sprintf("%d of %d virtual nodes are ready; peers %+v", ready, n, st.Peers)
+		}
+		return ""
+	})
+}
+
+// wait polls the status until missing returns nothing.
+func (d *Device) wait(ctx context.Context, missing func(Status) string) error {
+	last := "no answer yet"
+	err := poll(ctx, 300*time.Millisecond, func() (bool, error) {
+		st, err := d.Status(ctx)
+		if err != nil {
+			last = err.Error()
+			return false, nil
+		}
+		last = missing(st)
+		return last == "", nil
+	})
+	if err != nil {
+		return fmt.Errorf("lab: device %s: %w: %s; its log is %s", d.Name, err, last, d.Log())
+	}
+	return nil
 }

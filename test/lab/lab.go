@@ -2,14 +2,17 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,149 +21,95 @@ import (
 // Errors that callers tell apart.
 var (
 	ErrNoLab = errors.New("no lab")
-	ErrUp    = errors.New("a lab is up")
+	ErrUp    = errors.New("a lab is up already")
 )
 
-// DefaultDir is where the command line keeps its lab.
+// Options say what to make.
+type Options struct {
+	Dir     string // the lab's folder; everything is below it
+	Binary  string // the rivulet binary; devices see its folder as /opt/rivulet
+	Devices int    // named a, b, c …
+	// Env is given to `rivulet run`, by device; "" is for all devices.
+	Env map[string][]string
+	// Tell is called with each step, for people; it may be nil.
+	Tell func(format string, args ...any)
+}
+
+// Lab is a set of devices on one LAN. A Lab may be used by one goroutine at a time; several processes may hold it open.
+type Lab struct {
+	dir  string
+	tell func(string, ...any)
+}
+
+// DefaultDir is where the lab of the demo lives.
 const DefaultDir = "/var/lib/rivulet-lab"
 
-// Options of Up. Dir and Binary are required.
-type Options struct {
-	Dir      string              // all files of the lab; on ext4, xfs, btrfs or tmpfs
-	Binary   string              // the rivulet binary that the devices run
-	Devices  int                 // 1 to 26, named a, b, c …; 0 means 3
-	Env      map[string][]string // KEY=VALUE for `rivulet run`, by device name; "*" is every device
-	Progress func(stage string)  // told at the start of every stage; may be nil
-}
-
-// Lab is a set of devices on one LAN. Its methods may be called from several goroutines and processes at once.
-type Lab struct {
-	dir      string
-	progress func(string)
-	mu       sync.Mutex // held for a change, together with the file lock of DIR
-}
-
-// Up makes the LAN, boots all devices and starts Rivulet on each; it does not wait for Rivulet. When it fails it removes
-// what it made. When it is killed, Down removes it.
+// Up makes the devices and starts rivulet on each. When it fails, Down cleans up.
 func Up(ctx context.Context, o Options) (*Lab, error) {
-	l, err := o.check()
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := lock(l.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if _, err := os.Stat(stateFile(l.dir)); err == nil {
-		return nil, fmt.Errorf("lab: %w in %s: end it with `rivulet-lab down`", ErrUp, l.dir)
-	}
-	if err := l.make(ctx, o); err != nil {
-		// The reason may be that ctx ended; cleaning up has its own time.
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		return nil, errors.Join(err, l.remove(clean))
-	}
-	return l, nil
-}
-
-func (o *Options) check() (*Lab, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("lab: needs root to make namespaces: run it with sudo")
+		return nil, errors.New("lab: namespaces and cgroups need root: use sudo")
 	}
-	if o.Devices == 0 {
-		o.Devices = 3
+	binary, err := filepath.Abs(o.Binary)
+	if err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	if _, err := os.Stat(binary); err != nil {
+		return nil, fmt.Errorf("lab: %w: build it with make build", err)
+	}
+	if filepath.Base(binary) != "rivulet" {
+		return nil, fmt.Errorf("lab: the binary must be called rivulet, not %s", filepath.Base(binary))
 	}
 	if o.Devices < 1 || o.Devices > maxDevices {
 		return nil, fmt.Errorf("lab: %d devices: choose 1 to %d", o.Devices, maxDevices)
 	}
-	for name := range o.Env {
-		if name != "*" && !slices.Contains(deviceNames(o.Devices), name) {
-			return nil, fmt.Errorf("lab: there is no device %q: they are %s", name, strings.Join(deviceNames(o.Devices), ", "))
-		}
+	hs, err := hostHierarchies()
+	if err != nil {
+		return nil, err
 	}
-	bin, err := filepath.Abs(o.Binary)
+	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("lab: %w", err)
 	}
-	if fi, err := os.Stat(bin); err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o111 == 0 {
-		return nil, fmt.Errorf("lab: %s is not a program: build it with `make build`", bin)
-	}
-	o.Binary = bin
-	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("lab: %w", err)
 	}
-	if strings.ContainsAny(o.Dir, ":,\\") {
-		return nil, fmt.Errorf("lab: %s: the folder's name may not hold a colon, comma or backslash (overlayfs)", o.Dir)
+	l := &Lab{dir: dir, tell: o.Tell}
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
 	}
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("lab: %w", err)
+	defer unlock()
+	if _, err := os.Stat(stateFile(dir)); err == nil {
+		return nil, fmt.Errorf("lab: %w in %s: use it, or end it with `rivulet-lab down`", ErrUp, dir)
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(o.Dir, &st); err == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		return nil, fmt.Errorf("lab: %s is on overlayfs, which cannot carry another one: choose a folder on a disk with --dir", o.Dir)
+	s := &state{ID: newID(), Binary: binary, NextIP: firstNewIP}
+	for _, h := range hs {
+		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
 	}
-	l := &Lab{dir: o.Dir, progress: o.Progress}
-	if l.progress == nil {
-		l.progress = func(string) {}
+	for i := range o.Devices {
+		name := string(rune('a' + i))
+		s.Devices = append(s.Devices, deviceState{
+			Name: name, Address: lanAddress(firstIP + i), MAC: fmt.Sprintf("02:77:00:00:00:%02x", firstIP+i),
+			Env: slices.Concat(o.Env[""], o.Env[name]),
+		})
+	}
+	if err := s.save(dir); err != nil {
+		return nil, err
+	}
+	l.say("one LAN, 10.77.0.0/24, no router, no Internet")
+	if err := l.startLAN(s); err != nil {
+		return nil, err
+	}
+	for i := range s.Devices {
+		l.say("device %s at %s starts", s.Devices[i].Name, s.Devices[i].Address)
+		if err := l.boot(ctx, s, &s.Devices[i], hs); err != nil {
+			return nil, err
+		}
 	}
 	return l, nil
 }
 
-func deviceNames(n int) []string {
-	var names []string
-	for i := range n {
-		names = append(names, string(rune('a'+i)))
-	}
-	return names
-}
-
-// make writes down what it is about to make, then makes it.
-func (l *Lab) make(ctx context.Context, o Options) error {
-	hs, err := hostHierarchies()
-	if err != nil {
-		return err
-	}
-	s := &state{ID: newID(), Binary: o.Binary, NextIP: firstNewIP}
-	for _, h := range hs {
-		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
-	}
-	for i, name := range deviceNames(o.Devices) {
-		s.Devices = append(s.Devices, deviceState{
-			Name: name, Address: lanAddress(firstIP + i), MAC: fmt.Sprintf("02:72:69:76:00:%02x", firstIP+i),
-			Env: slices.Concat(o.Env["*"], o.Env[name]),
-		})
-	}
-	if err := s.save(l.dir); err != nil {
-		return err
-	}
-	l.progress("program: " + o.Binary)
-	if err := installBinary(o.Binary, filepath.Join(l.dir, "bin")); err != nil {
-		return err
-	}
-	l.progress("lan: bridge, " + lanAddress(0))
-	if err := l.makeLAN(ctx, s, hs); err != nil {
-		return err
-	}
-	for i := range s.Devices {
-		d := &s.Devices[i]
-		l.progress(fmt.Sprintf("%s: power on, %s", d.Name, d.Address))
-		if err := l.boot(ctx, s, d, hs); err != nil {
-			return fmt.Errorf("%s: %w", d.Name, err)
-		}
-	}
-	for _, d := range s.Devices { // together, so that no device has a head start
-		l.progress(d.Name + ": rivulet run")
-		if _, err := ask(ctx, l.disk(d.Name), order{Do: "start", Env: d.Env}); err != nil {
-			return fmt.Errorf("%s: %w", d.Name, err)
-		}
-	}
-	return nil
-}
-
-func (l *Lab) disk(name string) string { return filepath.Join(l.dir, name) }
-
-// Open finds the lab whose files are in dir.
+// Open finds a lab that Up made.
 func Open(dir string) (*Lab, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -169,116 +118,224 @@ func Open(dir string) (*Lab, error) {
 	if _, err := loadState(dir); err != nil {
 		return nil, err
 	}
-	return &Lab{dir: dir, progress: func(string) {}}, nil
+	return &Lab{dir: dir}, nil
 }
 
-// Dir is the folder that holds the lab.
-func (l *Lab) Dir() string { return l.dir }
-
-// Devices are all devices in order, powered off ones too.
-func (l *Lab) Devices() ([]*Device, error) {
-	s, err := loadState(l.dir)
-	if err != nil {
-		return nil, err
+func (l *Lab) say(format string, args ...any) {
+	if l.tell != nil {
+		l.tell(format, args...)
 	}
-	var ds []*Device
-	for _, d := range s.Devices {
-		ds = append(ds, &Device{lab: l, Name: d.Name})
-	}
-	return ds, nil
 }
 
-// Device is the one of that name.
-func (l *Lab) Device(name string) (*Device, error) {
-	s, err := loadState(l.dir)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := s.find(name); err != nil {
-		return nil, err
-	}
-	return &Device{lab: l, Name: name}, nil
-}
-
-func (s *state) find(name string) (*deviceState, error) {
-	if d := s.device(name); d != nil {
-		return d, nil
-	}
-	return nil, fmt.Errorf("lab: there is no device %q: they are %s", name, strings.Join(deviceNames(len(s.Devices)), ", "))
-}
-
-// change runs f on the state with all other writers kept out, and saves what f made of it.
-func (l *Lab) change(f func(*state) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	unlock, err := lock(l.dir)
+// startLAN makes the process that holds the LAN's namespace, and the bridge in it.
+func (l *Lab) startLAN(s *state) error {
+	cmd := reexec(lanName)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNET}
+	p, err := begin(cmd)
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	s, err := loadState(l.dir)
-	if err != nil {
+	s.LAN = p
+	if err := s.save(l.dir); err != nil {
 		return err
 	}
-	return errors.Join(f(s), s.save(l.dir))
+	return makeBridge(s.LAN)
 }
 
-// Down ends and removes everything of the lab in dir, its devices' disks included, whatever state it is in. No lab there is no error.
+// reexec is this program under another name.
+func reexec(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Args[0] = name
+	return cmd
+}
+
+// begin starts a process that will outlive this one, and says who it is.
+func begin(cmd *exec.Cmd) (Proc, error) {
+	if err := cmd.Start(); err != nil {
+		return Proc{}, fmt.Errorf("lab: start %s: %w", cmd.Args[0], err)
+	}
+	p, err := procOf(cmd.Process.Pid)
+	go cmd.Wait() // or it stays a zombie while we live
+	if err != nil {
+		return Proc{}, fmt.Errorf("lab: %s ended at once: %w", cmd.Args[0], err)
+	}
+	return p, nil
+}
+
+func (l *Lab) deviceDir(name string) string { return filepath.Join(l.dir, name) }
+func (l *Lab) initSocket(name string) string {
+	return filepath.Join(l.deviceDir(name), "init.sock")
+}
+
+// boot switches a device on: namespaces, cgroups, cable, and then rivulet.
+func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy) error {
+	dir := l.deviceDir(d.Name)
+	if err := os.MkdirAll(filepath.Join(dir, "root"), 0o755); err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	if err := makeCgroups(hs, s.ID, d.Name); err != nil {
+		return err
+	}
+	os.Remove(l.initSocket(d.Name))
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: l.initSocket(d.Name), Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	listener.SetUnlinkOnClose(false)
+	defer listener.Close()
+	socket, err := listener.File()
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	defer socket.Close()
+	console, err := os.OpenFile(filepath.Join(dir, "init.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	defer console.Close()
+
+	cmd := reexec(bootName)
+	cmd.Stdout, cmd.Stderr = console, console
+	cmd.ExtraFiles = []*os.File{socket}
+	cmd.Dir = "/"
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	cmd.Stdin = r
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC}
+	p, err := begin(cmd)
+	r.Close()
+	if err != nil {
+		w.Close()
+		return err
+	}
+	d.Init = p
+	if err := s.save(l.dir); err != nil {
+		w.Close()
+		return err
+	}
+	// It waits for its configuration until it is in its cgroups: what it sees as their roots follows from that.
+	err = joinCgroups(hs, s.ID, d.Name, "", p.PID)
+	if err == nil {
+		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env})
+	}
+	w.Close()
+	if err == nil {
+		err = plugIn(s.LAN, d)
+	}
+	if err == nil {
+		err = applyCables(s)
+	}
+	if err == nil {
+		err = l.askInit(ctx, d)
+	}
+	if err != nil {
+		if log, _ := os.ReadFile(filepath.Join(dir, "init.log")); len(log) > 0 {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(log)))
+		}
+	}
+	return err
+}
+
+// askInit has a device's init start rivulet.
+func (l *Lab) askInit(ctx context.Context, d *deviceState) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", l.initSocket(d.Name))
+	if err != nil {
+		return fmt.Errorf("lab: device %s does not answer: %w", d.Name, err)
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	conn.SetDeadline(deadline)
+	fmt.Fprintln(conn, "start")
+	answer := make([]byte, 512)
+	n, err := conn.Read(answer)
+	if err != nil {
+		return fmt.Errorf("lab: device %s did not boot: %w", d.Name, err)
+	}
+	if got := strings.TrimSpace(string(answer[:n])); got != "ok" {
+		return fmt.Errorf("lab: device %s: %s", d.Name, got)
+	}
+	return nil
+}
+
+// Down ends everything of the lab and removes its folder. It may be called on a lab that was left half made, and again.
 func Down(ctx context.Context, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
+	s, err := loadState(dir)
+	if err != nil {
+		return err
 	}
 	unlock, err := lock(dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return (&Lab{dir: dir}).remove(ctx)
-}
-
-// Down is the function Down for this lab.
-func (l *Lab) Down(ctx context.Context) error { return Down(ctx, l.dir) }
-
-// remove takes everything away, the state file last: what is cut short can be done again. The lock is held.
-func (l *Lab) remove(ctx context.Context) error {
-	s, err := loadState(l.dir)
-	if errors.Is(err, ErrNoLab) {
-		os.Remove(stateFile(l.dir) + ".new")
-		os.Remove(filepath.Join(l.dir, "lock"))
-		os.Remove(l.dir) // only if nothing else is in there
-		return nil
-	}
-	if err != nil {
+	if s, err = loadState(dir); err != nil { // somebody else may have been faster
 		return err
 	}
 	var errs []error
 	for _, d := range s.Devices {
-		errs = append(errs, d.Init.kill(ctx)) // a namespace's init takes everything in it along
+		errs = append(errs, d.Init.kill(ctx))
 	}
 	errs = append(errs, s.LAN.kill(ctx))
-	for _, dir := range s.Cgroups {
-		errs = append(errs, removeCgroup(ctx, dir))
+	for _, c := range s.Cgroups {
+		errs = append(errs, killCgroup(ctx, c))
+		errs = append(errs, removeCgroup(ctx, c))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	for _, d := range s.Devices {
-		errs = append(errs, os.RemoveAll(l.disk(d.Name)))
-	}
-	for _, name := range []string{"bin", "lan.log", "lab.json.new"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(l.dir, name)))
-	}
-	if err := errors.Join(errs...); err != nil {
+	// Mounts went with the devices' namespaces. The state file goes last, so that a Down that is cut short can be repeated.
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
-	if err := os.Remove(stateFile(l.dir)); err != nil {
-		return fmt.Errorf("lab: %w", err)
+	for _, e := range entries {
+		if name := e.Name(); name != filepath.Base(stateFile(dir)) && name != "lock" {
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				return fmt.Errorf("lab: %w", err)
+			}
+		}
 	}
-	os.Remove(filepath.Join(l.dir, "lock"))
-	os.Remove(l.dir)
+	for _, name := range []string{stateFile(dir), filepath.Join(dir, "lock")} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("lab: %w", err)
+		}
+	}
+	os.Remove(dir) // stays if the user keeps something else there
 	return nil
+}
+
+// killCgroup ends processes that are in the lab's cgroups and in no state file: those of an Up that was killed between
+// starting a device and writing it down.
+func killCgroup(ctx context.Context, dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return nil
+		}
+		raw, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if err != nil {
+			return nil
+		}
+		for _, f := range strings.Fields(string(raw)) {
+			var pid int
+			if _, err := fmt.Sscan(f, &pid); err != nil {
+				continue
+			}
+			p, err := procOf(pid)
+			if err != nil {
+				continue
+			}
+			if err := p.kill(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
