@@ -25,7 +25,7 @@ func newOffload(c *common) *cobra.Command {
 			switch policy.When(when) {
 			case policy.Burst, policy.Remote, policy.Any:
 			default:
-				return usagef("--when %s is not known; use burst (home first), remote (only away) or any", when)
+				return usagef("--when %s is not known; use burst (home first), remote (only away) or any; see: rivulet offload --help", when)
 			}
 			labels := map[string]any{policy.NamespaceLabel: when, policy.NamespaceToLabel: nil}
 			if to != "" {
@@ -60,7 +60,7 @@ func newUnoffload(c *common) *cobra.Command {
 
 func oneNamespace(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usagef("%s takes one namespace, for example: rivulet %s lab", cmd.Name(), cmd.Name())
+		return usagef("%s takes one namespace, for example: rivulet %s lab; see: rivulet %s --help", cmd.Name(), cmd.Name(), cmd.Name())
 	}
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance"
-	"rivulet/appliance/version"
 )
 
 // Exit codes, the same for every verb.
@@ -53,25 +52,39 @@ func Main(args []string, engineName string) int {
 		return exitOK
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(os.Stderr, "rivulet: "+msg)
+		fmt.Fprintln(os.Stderr, "rivulet: "+oneLine(msg))
 	}
 	var ee *exitError
 	switch {
 	case errors.As(err, &ee):
 		return ee.code
-	case isUsage(err):
+	case errors.As(err, new(*usageError)):
 		return exitUsage
 	}
 	return exitFailed
 }
 
+// oneLine keeps what a library says over several lines on one.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
 type usageError struct{ error }
+
+func (u *usageError) Unwrap() error { return u.error }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-func isUsage(err error) bool {
-	// Cobra has no type for an unknown command.
-	return errors.As(err, new(*usageError)) || strings.HasPrefix(err.Error(), "unknown command")
+// noArgs is for verbs that take flags only.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.HasParent() {
+		return usagef("%s takes no argument, yet was given %q; see: %s --help", cmd.Name(), args[0], cmd.CommandPath())
+	}
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		return usagef("there is no command %q; did you mean %s? see: %s --help", args[0], strings.Join(like, " or "), cmd.CommandPath())
+	}
+	return usagef("there is no command %q; see: %s --help", args[0], cmd.CommandPath())
 }
 
 // common are the flags that every verb has.
@@ -82,27 +95,50 @@ type common struct {
 
 func newRoot(engineName string) *cobra.Command {
 	c := &common{}
+	var showVersion bool
 	root := &cobra.Command{
 		Use:           "rivulet",
 		Short:         "A Kubernetes cluster in one binary that lends and borrows room from its neighbours",
-		Version:       version.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// A word that is no command is an error, not a reason to print help and succeed.
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:                       noArgs,
+		SuggestionsMinimumDistance: 2,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if showVersion {
+				return printVersion(cmd, c)
+			}
+			return cmd.Help()
+		},
 	}
+	root.Flags().BoolVar(&showVersion, "version", false, "what this binary is made of")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see: %s --help", err, cmd.CommandPath())
 	})
 	f := root.PersistentFlags()
 	f.StringVar(&c.dirs.State, "state", env("RIVULET_STATE", "/var/lib/rivulet"), "folder of everything that is kept [$RIVULET_STATE]")
 	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", "/run/rivulet"), "folder of sockets and PID files [$RIVULET_RUNTIME]")
+	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newVersion(c))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))
 	}
 	return root
+}
+
+// newHelp is cobra's help, but a word that is no command is an error here too.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "help about a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return noArgs(root, args)
+			}
+			return cmd.Help()
+		},
+	}
 }
 
 func env(name, fallback string) string {
@@ -115,9 +151,9 @@ func env(name, fallback string) string {
 // outputFlag adds -o to a verb; only json is known.
 func outputFlag(cmd *cobra.Command, c *common) {
 	cmd.Flags().StringVarP(&c.output, "output", "o", "", "json prints everything for programs")
-	cmd.PreRunE = func(*cobra.Command, []string) error {
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if c.output != "" && c.output != "json" {
-			return usagef("-o %s is not known; use -o json", c.output)
+			return usagef("-o %s is not known; use -o json; see: %s --help", c.output, cmd.CommandPath())
 		}
 		return nil
 	}

@@ -24,7 +24,7 @@ func newStatus(c *common) *cobra.Command {
 		Use:   "status",
 		Short: "what is up, what it waits for, peers, virtual nodes, pods at home and away",
 		Long:  "Exit code 0: ready; 3: running, not ready yet; 1: not running.",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for {
 				st, err := api.Get(cmd.Context(), c.dirs.Run)
@@ -64,7 +64,7 @@ func newPeers(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peers",
 		Short: "every cluster that was found, and where it stands",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := api.Get(cmd.Context(), c.dirs.Run)
 			if err != nil {
@@ -94,8 +94,8 @@ func printStatus(out io.Writer, st api.Status) error {
 	if !st.Ready {
 		state = "not ready: " + st.Waiting
 	}
-	fmt.Fprintf(out, "%s  %s\nid %s, node address %s, rivulet %s, up %s\n\n", st.Name, state,
-		st.ID.Short(), st.NodeAddress, st.Version, time.Since(st.Started).Round(time.Second))
+	fmt.Fprintf(out, "%s  %s\nid %s, node %s at %s, rivulet %s, up %s\n\n", st.Name, state,
+		st.ID.Short(), st.NodeName, st.NodeAddress, st.Version, time.Since(st.Started).Round(time.Second))
 	if err := printStages(out, st.Stages); err != nil {
 		return err
 	}
@@ -133,8 +133,8 @@ func printPeers(out io.Writer, peers []peer.View) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PEER\tSTATE\tID\tTRUST\tADDRESS\tPODS SEEN AS\tRTT\tDETAIL")
 	for _, p := range peers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.State, p.ID.Short(), dash(p.Trust.How),
-			p.Control, prefix(p), rtt(p.RTT), p.Reason)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(p.Name), p.State, p.ID.Short(), dash(p.Trust.How),
+			control(p), prefix(p), rtt(p.RTT), p.Reason)
 	}
 	return w.Flush()
 }
@@ -152,6 +152,13 @@ func printNodes(out io.Writer, st api.Status) error {
 			n.Allocatable.Cpu(), mem, n.Pods, n.Reason)
 	}
 	return w.Flush()
+}
+
+func control(p peer.View) string {
+	if !p.Control.IsValid() {
+		return "-"
+	}
+	return p.Control.String()
 }
 
 func prefix(p peer.View) string {

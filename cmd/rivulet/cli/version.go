@@ -15,24 +15,26 @@ func newVersion(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "what this binary is made of",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			parts := append([]version.Part{{Name: "rivulet", Version: version.Version}}, version.Parts()...)
-			for name, v := range bundle.Versions() {
-				if name == "runc" {
-					parts = append(parts, version.Part{Name: name, Version: v})
-				}
-			}
-			if c.output == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(parts)
-			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			for _, p := range parts {
-				fmt.Fprintf(w, "%s\t%s\n", p.Name, p.Version)
-			}
-			return w.Flush()
-		},
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd, c) },
 	}
 	outputFlag(cmd, c)
 	return cmd
+}
+
+func printVersion(cmd *cobra.Command, c *common) error {
+	parts := append([]version.Part{{Name: "rivulet", Version: version.Version}}, version.Parts()...)
+	for name, v := range bundle.Versions() {
+		if name == "runc" {
+			parts = append(parts, version.Part{Name: name, Version: v})
+		}
+	}
+	if c.output == "json" {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(parts)
+	}
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	for _, p := range parts {
+		fmt.Fprintf(w, "%s\t%s\n", p.Name, p.Version)
+	}
+	return w.Flush()
 }
