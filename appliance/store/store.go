@@ -1,5 +1,5 @@
 // Package store keeps what must be known before and without Kubernetes, in one
-// bbolt file: identity, peers. Every write is fsynced before it returns. Only
+// bbolt file: identity, peers, the node's name. Every write is fsynced before it returns. Only
 // one process may have it open; a second one is told who has it.
 package store
 
@@ -20,7 +20,9 @@ import (
 var (
 	bucketIdentity = []byte("identity")
 	bucketPeers    = []byte("peers")
+	bucketNode     = []byte("node")
 	keyIdentity    = []byte("key")
+	keyName        = []byte("name")
 )
 
 // ErrInUse is returned by Open when another process has the store open.
@@ -36,10 +38,68 @@ type Store struct {
 }
 
 // Open opens or makes the database. It never changes a file that it cannot read.
-func Open(path string) (s *Store, err error) {
+func Open(path string) (*Store, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("store: %w; make the folder writable for root or choose another with --state", err)
+		return nil, fmt.Errorf("store: %w; choose a folder that root can write to with --state", err)
 	}
+	_, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if err := create(path); err != nil {
+			return nil, fmt.Errorf("store: %w; look at the disk (space, read-only mount), then start again", err)
+		}
+	case err != nil:
+		return nil, fmt.Errorf("store: %w; look at the disk, then start again", err)
+	}
+	return open(path)
+}
+
+// create puts an empty database at path in one step: a disk that is full, or the
+// power, must not leave half of one there that would be taken for damage.
+func create(path string) error {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	db, err := bbolt.Open(fresh, 0o600, &bbolt.Options{Timeout: time.Second})
+	if err != nil {
+		os.Remove(fresh)
+		return err
+	}
+	err = buckets(db)
+	if cerr := db.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Link(fresh, path) // not over what another process has made meanwhile
+		if errors.Is(err, os.ErrExist) {
+			err = nil
+		}
+	}
+	os.Remove(fresh)
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+func buckets(db *bbolt.DB) error {
+	return db.Update(func(tx *bbolt.Tx) error {
+		for _, b := range [][]byte{bucketIdentity, bucketPeers, bucketNode} {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func open(path string) (s *Store, err error) {
 	// bbolt panics on some kinds of damage.
 	defer func() {
 		if p := recover(); p != nil {
@@ -50,7 +110,7 @@ func Open(path string) (s *Store, err error) {
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("%w: %s", ErrInUse, path)
-	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, os.ErrPermission):
 		return nil, fmt.Errorf("store: %w; run as root", err)
 	case err != nil:
 		var pe *os.PathError
@@ -63,20 +123,11 @@ func Open(path string) (s *Store, err error) {
 		db.Close()
 		return nil, damaged(path, err)
 	}
-	s = &Store{db: db, path: path}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range [][]byte{bucketIdentity, bucketPeers} {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := buckets(db); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("store: %w; look at the disk (space, read-only mount), then start again", err)
 	}
-	return s, nil
+	return &Store{db: db, path: path}, nil
 }
 
 func damaged(path string, cause error) error {
@@ -116,6 +167,18 @@ func (s *Store) Identity() (blob []byte, err error) {
 func (s *Store) PutIdentity(blob []byte) error {
 	return s.put(bucketIdentity, keyIdentity, blob)
 }
+
+// NodeName returns the name of this device's node, empty before the first start.
+func (s *Store) NodeName() (name string, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		name = string(tx.Bucket(bucketNode).Get(keyName))
+		return nil
+	})
+	return name, err
+}
+
+// PutNodeName stores the name of this device's node.
+func (s *Store) PutNodeName(name string) error { return s.put(bucketNode, keyName, []byte(name)) }
 
 // PutPeer stores a peer's record; when it returns nil the record survives a power cut.
 func (s *Store) PutPeer(r peer.Record) error {
