@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -36,7 +37,8 @@ type Component struct {
 	Needs []string
 	// Run does the work until ctx ends and then returns nil. It calls
 	// stage.Ready once it serves. An error is logged once here, and Run called
-	// again after a back-off, unless the error is Fatal.
+	// again after a back-off, unless the error is Fatal. A port that another
+	// program has (EADDRINUSE) is tried every second and logged once.
 	Run func(ctx context.Context, stage *Stage) error
 }
 
@@ -89,6 +91,9 @@ type Manager struct {
 const (
 	backoffMin = 500 * time.Millisecond
 	backoffMax = 30 * time.Second
+	// backoffTaken is the pause, always the same, while another program has the
+	// port: trying costs nothing, and the user who ended that program is waiting.
+	backoffTaken = time.Second
 	// steady is how long a component must have run for the back-off to begin anew.
 	steady = time.Minute
 	// grace is how long a component may take to stop.
@@ -151,7 +156,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // keep runs one component until ctx ends or it fails for good.
 func (m *Manager) keep(ctx context.Context, i int) error {
 	c := m.comps[i]
-	pause := backoffMin
+	pause, said := backoffMin, ""
 	for {
 		if !m.waitNeeds(ctx, i) {
 			m.set(i, Stopped, "")
@@ -174,7 +179,14 @@ func (m *Manager) keep(ctx context.Context, i int) error {
 		if err == nil {
 			err = errors.New("ended by itself")
 		}
-		m.log.Error("component failed", "component", c.Name, "error", err, "again_in", pause)
+		taken := errors.Is(err, syscall.EADDRINUSE)
+		if taken {
+			pause = backoffTaken
+		}
+		if !taken || err.Error() != said {
+			m.log.Error("component failed", "component", c.Name, "error", err, "again_in", pause)
+		}
+		said = err.Error()
 		m.set(i, Failed, fmt.Sprintf("%v (again in %s)", err, pause))
 		select {
 		case <-ctx.Done():

@@ -3,10 +3,12 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -131,5 +133,37 @@ func TestNeedsMustComeEarlier(t *testing.T) {
 	}
 	if _, err := New(quiet, j.component("a"), j.component("a")); err == nil {
 		t.Fatal("two components of one name were accepted")
+	}
+}
+
+// While another program has the port nothing is logged twice and the pause does
+// not grow: the component is back soon after the port is free.
+func TestATakenPortIsTriedSteadilyAndLoggedOnce(t *testing.T) {
+	var log strings.Builder
+	tries := 0
+	c := Component{Name: "c", Run: func(ctx context.Context, s *Stage) error {
+		if tries++; tries < 4 {
+			return fmt.Errorf("port 53 is taken: %w", syscall.EADDRINUSE)
+		}
+		s.Ready()
+		<-ctx.Done()
+		return nil
+	}}
+	m, err := New(slog.New(slog.NewTextHandler(&log, nil)), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	end := make(chan error)
+	started := time.Now()
+	go func() { end <- m.Run(ctx) }()
+	waitReady(t, m, "c")
+	cancel()
+	<-end
+	if took := time.Since(started); took > 4*backoffTaken {
+		t.Errorf("ready after %s, want about three times %s", took, backoffTaken)
+	}
+	if n := strings.Count(log.String(), "component failed"); n != 1 {
+		t.Errorf("logged %d times, want once:\n%s", n, log.String())
 	}
 }
