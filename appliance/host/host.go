@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,7 +20,7 @@ type Facts struct {
 	CgroupV1 bool `json:"cgroupV1"`
 	// SysResource is CAP_SYS_RESOURCE: without it no oom_score_adj may be lowered.
 	SysResource bool `json:"sysResource"`
-	// MissingTools are programs the engine calls and the machine lacks.
+	// MissingTools are programs the engine calls and the machine lacked at the start.
 	MissingTools []string `json:"missingTools,omitempty"`
 	// MemoryBytes is the machine's RAM.
 	MemoryBytes uint64 `json:"memoryBytes"`
@@ -47,11 +46,7 @@ func Probe() (Facts, error) {
 		return f, fmt.Errorf("host: sysinfo: %w", err)
 	}
 	f.MemoryBytes = uint64(si.Totalram) * uint64(si.Unit)
-	for _, tool := range []string{"iptables", "iptables-save", "iptables-restore", "mount"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			f.MissingTools = append(f.MissingTools, tool)
-		}
-	}
+	f.MissingTools = MissingTools()
 	return f, nil
 }
 
@@ -68,6 +63,9 @@ func hasCapability(status []byte, capability int) bool {
 	return false
 }
 
+// NameMax is the longest name that Name returns.
+const NameMax = 40
+
 var notDNS = regexp.MustCompile(`[^a-z0-9]+`)
 
 // Name turns a host name into one that Kubernetes accepts for a node, or
@@ -75,8 +73,8 @@ var notDNS = regexp.MustCompile(`[^a-z0-9]+`)
 func Name(hostname string) string {
 	short, _, _ := strings.Cut(strings.ToLower(hostname), ".")
 	short = strings.Trim(notDNS.ReplaceAllString(short, "-"), "-")
-	if len(short) > 40 {
-		short = strings.Trim(short[:40], "-")
+	if len(short) > NameMax {
+		short = strings.Trim(short[:NameMax], "-")
 	}
 	if short == "localhost" {
 		return ""
