@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 )
 
@@ -85,6 +86,13 @@ func (d Dir) Path(name string) string { return filepath.Join(d.Bin(), name) }
 // Image is the path of an image archive (docker-archive tar), for example pause.
 func (d Dir) Image(name string) string {
 	return filepath.Join(d.root, d.id, "images", name+".tar")
+}
+
+// Intact reports whether the files look as they did when they were last hashed.
+// It costs a dozen calls of lstat.
+func (d Dir) Intact() bool {
+	at, err := os.Readlink(filepath.Join(d.root, current))
+	return err == nil && at == d.id && checked(filepath.Join(d.root, d.id))
 }
 
 // Verify hashes every file, however it looks, and names the first that is not

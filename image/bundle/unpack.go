@@ -88,6 +88,7 @@ func ensure(root string, src source, log *slog.Logger) error {
 	} else if err := replace(fresh, place); err != nil {
 		return err
 	}
+	log.Info("helpers unpacked", "dir", place)
 	return syncDir(root)
 }
 

@@ -97,8 +97,8 @@ func inode(t *testing.T, path string) os.FileInfo {
 func TestUnpackOnce(t *testing.T) {
 	root, src := filepath.Join(t.TempDir(), "bundle"), made(t, "one")
 	dir, log := mustUnpack(t, root, src)
-	if says(t, dir) != "one" || log != "" {
-		t.Fatalf("says %q, log %q", says(t, dir), log)
+	if says(t, dir) != "one" || !strings.Contains(log, "helpers unpacked") || !dir.Intact() {
+		t.Fatalf("says %q, log %q, intact %v", says(t, dir), log, dir.Intact())
 	}
 	before := inode(t, dir.Path("cni"))
 	again, log := mustUnpack(t, root, src)
@@ -137,6 +137,9 @@ func TestDamageIsNoticedAndMended(t *testing.T) {
 			dir, _ := mustUnpack(t, root, src)
 			if err := damage(filepath.Join(root, src.id, "bin/cni")); err != nil {
 				t.Fatal(err)
+			}
+			if dir.Intact() {
+				t.Error("the damage is not seen")
 			}
 			if dir.Verify() == nil {
 				t.Fatal("Verify does not see it")
