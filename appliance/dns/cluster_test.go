@@ -173,7 +173,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 			t.Fatalf("%s before the API server: %s after %v, ready %v", name, got, time.Since(start), s.Ready())
 		}
 	}
-	if err := New(cfg).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "see what else listens") {
+	if err := New(cfg).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "stop that program") {
 		t.Fatalf("the port is taken: %v", err)
 	}
 

@@ -2,9 +2,11 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"github.com/coredns/coredns/core/dnsserver"
@@ -13,24 +15,36 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/nonwriter"
 	"github.com/coredns/coredns/request"
 	miekg "github.com/miekg/dns"
+
+	"rivulet/fabric/netmon"
 )
 
 // grace is how long queries under way are waited for at the end.
 const grace = time.Second
 
 func (s *Server) listen(ctx context.Context) ([]*miekg.Server, error) {
-	addr, cure := s.cfg.Addr.String(), "see what else listens there (ss -lnptu) and stop it"
+	addr := s.cfg.Addr.String()
 	var lc net.ListenConfig
 	udp, err := lc.ListenPacket(ctx, "udp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("dns: %w: %s", err, cure)
+		return nil, s.taken("udp", err)
 	}
 	tcp, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
 		udp.Close()
-		return nil, fmt.Errorf("dns: %w: %s", err, cure)
+		return nil, s.taken("tcp", err)
 	}
 	return []*miekg.Server{{PacketConn: udp}, {Listener: tcp}}, nil
+}
+
+// taken names who has the port, if that is what failed.
+func (s *Server) taken(network string, err error) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("dns: %w; pods resolve no names until it works; it is tried again", err)
+	}
+	port := s.cfg.Addr.Port()
+	return fmt.Errorf("dns: port %d/%s is taken%s (%w); stop that program, pods resolve no names until then",
+		port, network, netmon.Listener(network, int(port)), syscall.EADDRINUSE)
 }
 
 // serve runs the servers until ctx ends or one of them fails.

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -32,7 +31,6 @@ import (
 	lumberjack "github.com/natefinch/lumberjack"
 
 	"rivulet/appliance/host"
-	"rivulet/fabric/netmon"
 )
 
 // Config is what the engine is started with.
@@ -91,6 +89,9 @@ func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready fu
 	}
 	if err := e.waitOld(ctx, waiting); err != nil {
 		return err
+	}
+	if err := waitTools(ctx, waiting, host.MissingTools); err != nil {
+		return nil // stopped
 	}
 	for _, port := range []int{PortAPI, portKubelet} {
 		if err := checkPort(port); err != nil {
@@ -233,14 +234,4 @@ func (e *Engine) isEngine(pid int) bool {
 		return false
 	}
 	return bytes.Contains(cmdline, []byte(e.cfg.Argv0)) // k3s keeps its argv[0] when it rewrites its title
-}
-
-// checkPort tells who else has the port before k3s fails on it in its own words.
-func checkPort(port int) error {
-	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
-	if err != nil {
-		return fmt.Errorf("engine: port %d/tcp is taken%s; stop that program (often another Kubernetes: k3s, microk8s, kubelet), it is tried again by itself",
-			port, netmon.Listener("tcp", port))
-	}
-	return l.Close()
 }

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -9,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -119,8 +122,23 @@ func TestTakenPortNamesTheHolderAndTheCure(t *testing.T) {
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
 	err = checkPort(port)
-	if err == nil || !strings.Contains(err.Error(), "pid ") || !strings.Contains(err.Error(), "stop that program") {
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "pid ") || !strings.Contains(err.Error(), "stop that program") {
 		t.Fatalf("checkPort: %v, want the holder and a cure", err)
+	}
+}
+
+func TestMissingProgramsAreWaitedFor(t *testing.T) {
+	var told string
+	looked := 0
+	missing := func() []string {
+		if looked++; looked == 1 {
+			return []string{"iptables", "iptables-save"}
+		}
+		return nil
+	}
+	err := waitTools(t.Context(), func(f string, a ...any) { told = fmt.Sprintf(f, a...) }, missing)
+	if err != nil || !strings.Contains(told, "iptables, iptables-save") || !strings.Contains(told, "apt-get install") {
+		t.Errorf("err %v, told %q; want what is missing and the cure", err, told)
 	}
 }
 

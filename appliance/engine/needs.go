@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"rivulet/fabric/netmon"
+)
+
+// toolsAgain is how often missing programs are looked for.
+const toolsAgain = time.Second
+
+// waitTools blocks while programs are missing that the engine would end without.
+func waitTools(ctx context.Context, waiting func(string, ...any), missing func() []string) error {
+	for {
+		tools := missing()
+		if len(tools) == 0 {
+			return nil
+		}
+		waiting("not in PATH: %s; pods need it for their network and volumes: apt-get install iptables mount; it goes on by itself then",
+			strings.Join(tools, ", "))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(toolsAgain):
+		}
+	}
+}
+
+// checkPort tells who else has the port before k3s fails on it in its own words.
+func checkPort(port int) error {
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+	if err != nil {
+		var why syscall.Errno // without the address, which is in the sentence already
+		if !errors.As(err, &why) {
+			return fmt.Errorf("engine: port %d/tcp: %w; it is tried again", port, err)
+		}
+		return fmt.Errorf("engine: port %d/tcp is taken%s (%w); stop that program (often another Kubernetes: k3s, microk8s, kubelet); it goes on by itself then",
+			port, netmon.Listener("tcp", port), why)
+	}
+	return l.Close()
+}
