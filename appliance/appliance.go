@@ -50,6 +50,7 @@ var (
 )
 
 const (
+	storeFile       = "state.db"
 	controlPort     = 7442 // TCP control, UDP tunnel
 	tunnelInterface = "riv0"
 	dnsPort         = 1053
@@ -59,8 +60,12 @@ const (
 // Run is the appliance: it blocks until ctx ends or something fails that
 // starting again does not cure.
 func Run(ctx context.Context, cfg Config) error {
+	host.CompletePath()
 	facts, err := host.Probe()
 	if err != nil {
+		return err
+	}
+	if err := CheckName(cfg.Name); err != nil {
 		return err
 	}
 	st, err := openStore(cfg.Dirs)
@@ -78,9 +83,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Name, err = clusterName(cfg.Name, id); err != nil {
+	nodeName, err := nameNode(st, cfg.Name, id)
+	if err != nil {
 		return err
 	}
+	cfg.Name = orDefault(cfg.Name, nodeName)
 	self, err := rpc.NewIdentity(id.Key, cfg.Name)
 	if err != nil {
 		return err
@@ -89,15 +96,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("appliance: %w", err)
 	}
-	if len(facts.MissingTools) > 0 {
-		cfg.Log.Warn("programs are missing; pods will have no network until they are there",
-			"missing", strings.Join(facts.MissingTools, " "), "cure", "apt-get install iptables mount")
-	}
 	sys := &System{
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
-		nodeIP: identity.NodeAddress(id.ID()),
+		nodeName: nodeName, nodeIP: identity.NodeAddress(id.ID()),
 	}
-	cfg.Log.Info("rivulet starts", "name", cfg.Name, "id", id.ID(), "node_address", sys.nodeIP)
+	cfg.Log.Info("rivulet starts", "name", cfg.Name, "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)
 	err = sys.run(ctx)
 	if err == nil {
 		cfg.Log.Info("rivulet stops; pods and the tunnel stay as they are")
@@ -106,15 +109,23 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func openStore(dirs Dirs) (*store.Store, error) {
-	st, err := store.Open(filepath.Join(dirs.State, "state.db"))
+	st, err := store.Open(filepath.Join(dirs.State, storeFile))
 	if errors.Is(err, store.ErrInUse) {
-		who := "another process"
-		if raw, rerr := os.ReadFile(filepath.Join(dirs.Run, "supervisor.pid")); rerr == nil {
-			who = "pid " + strings.TrimSpace(string(raw))
-		}
-		return nil, fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status", who, dirs.State, err)
+		return nil, fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status",
+			holder(dirs), dirs.State, err)
 	}
 	return st, err
+}
+
+// holder names the process that has the store open.
+func holder(dirs Dirs) string {
+	if pid, ok := host.Opener(filepath.Join(dirs.State, storeFile)); ok {
+		return fmt.Sprintf("pid %d", pid)
+	}
+	if raw, err := os.ReadFile(filepath.Join(dirs.Run, "supervisor.pid")); err == nil {
+		return "pid " + strings.TrimSpace(string(raw))
+	}
+	return "another process"
 }
 
 func writePID(path string) error {
@@ -125,27 +136,4 @@ func writePID(path string) error {
 		return fmt.Errorf("appliance: %w", err)
 	}
 	return nil
-}
-
-// clusterName checks a given name, or makes one from the host name.
-func clusterName(given string, id identity.Identity) (string, error) {
-	if given != "" {
-		if host.Name(given) != given {
-			return "", fmt.Errorf("the name %q cannot be a node's name; use lower case letters, digits and -, for example --name %s",
-				given, orDefault(host.Name(given), "lab-1"))
-		}
-		return given, nil
-	}
-	h, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("appliance: %w", err)
-	}
-	return orDefault(host.Name(h), "rivulet-"+id.ID().Short()), nil
-}
-
-func orDefault(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
 }

@@ -84,7 +84,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 	o, err := offload.New(offload.Config{
 		Home: home, ClusterID: string(s.id.ID()), ClusterName: s.cfg.Name,
-		NodeName: s.cfg.Name, NodeIP: s.nodeIP, PodCIDR: podCIDR,
+		NodeName: s.nodeName, NodeIP: s.nodeIP, PodCIDR: podCIDR,
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.routes, Log: s.cfg.Log.With("component", cOffload),
 	})

@@ -24,7 +24,7 @@ func (s *System) Status() api.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
 	st := api.Status{
-		Name: s.cfg.Name, ID: s.id.ID(), Version: version.Version,
+		Name: s.cfg.Name, NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version,
 		NodeAddress: s.nodeIP.String(), Started: s.begun,
 		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(),
 	}
@@ -102,7 +102,7 @@ func (s *System) countPods(ctx context.Context) (n api.Pods) {
 		switch {
 		case p.Labels[policy.OriginLabel] != "":
 			n.Guests++
-		case p.Spec.NodeName == s.cfg.Name:
+		case p.Spec.NodeName == s.nodeName:
 			n.Home++
 		case p.Spec.NodeName != "":
 			n.Away++

@@ -28,15 +28,17 @@ import (
 // by the component that makes them, before it is Ready, and read by those that
 // need it.
 type System struct {
-	cfg     Config
-	exe     string
-	facts   host.Facts
-	store   *store.Store
-	id      identity.Identity
-	self    rpc.Identity
-	nodeIP  netip.Addr
-	begun   time.Time
-	manager *lifecycle.Manager
+	cfg   Config
+	exe   string
+	facts host.Facts
+	store *store.Store
+	id    identity.Identity
+	self  rpc.Identity
+	// nodeName is kept for life; the cluster's name for its peers, cfg.Name, may change.
+	nodeName string
+	nodeIP   netip.Addr
+	begun    time.Time
+	manager  *lifecycle.Manager
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
@@ -95,8 +97,31 @@ func (s *System) runBundle(ctx context.Context, stage *lifecycle.Stage) error {
 	s.bundle = dir
 	s.mu.Unlock()
 	stage.Ready()
-	<-ctx.Done()
-	return nil
+	return s.keepBundle(ctx, dir)
+}
+
+// bundleLook is how often the helpers on disk are looked at: containerd and the
+// kubelet call them by path whenever a pod starts, and name no cure when one is gone.
+const bundleLook = 5 * time.Second
+
+// keepBundle unpacks the helpers again when they are damaged while we run. It
+// returns with an error when that fails, to be tried again.
+func (s *System) keepBundle(ctx context.Context, dir bundle.Dir) error {
+	tick := time.NewTicker(bundleLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if dir.Intact() {
+			continue
+		}
+		if _, err := bundle.Unpack(filepath.Join(s.cfg.Dirs.State, "bundle"), s.cfg.Log.With("component", cBundle)); err != nil {
+			return err
+		}
+	}
 }
 
 func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
@@ -108,7 +133,7 @@ func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
 		Executable: s.exe, Argv0: s.cfg.EngineName,
 		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
 		BundleBin: s.bundle.Bin(), PauseImage: s.bundle.Image("pause"),
-		NodeName: s.cfg.Name, NodeIP: s.nodeIP,
+		NodeName: s.nodeName, NodeIP: s.nodeIP,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, ClusterDNS: clusterDNS,
 		Facts:      s.facts,
 		ReserveCPU: s.cfg.ReserveCPU, ReserveMemory: s.cfg.ReserveMemory,
@@ -153,7 +178,7 @@ func (s *System) kube() kubernetes.Interface {
 
 func (s *System) runNode(ctx context.Context, stage *lifecycle.Stage) error {
 	stage.Waiting("for the kubelet to report")
-	return engine.WatchNode(ctx, s.kube(), s.cfg.Name, func(ready bool, message string) {
+	return engine.WatchNode(ctx, s.kube(), s.nodeName, func(ready bool, message string) {
 		if ready {
 			stage.Ready()
 			return

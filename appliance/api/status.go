@@ -16,7 +16,9 @@ import (
 
 // Status is everything `rivulet status` shows.
 type Status struct {
-	Name        string    `json:"name"`
+	Name string `json:"name"`
+	// NodeName is that of the first start; Name, for peers, may be another since.
+	NodeName    string    `json:"nodeName"`
 	ID          peer.ID   `json:"id"`
 	Version     string    `json:"version"`
 	NodeAddress string    `json:"nodeAddress"`
