@@ -28,7 +28,7 @@ func (f *Fabric) serve(ctx context.Context) {
 		if errors.As(err, &e) {
 			f.problem("control-port", e)
 			sleep(ctx, wait)
-			wait = min(2*wait, 10*f.cfg.Timing.Retry)
+			wait = min(2*wait, maxRetry*f.cfg.Timing.Retry)
 			continue
 		}
 		f.problem("control-port", nil)

@@ -131,15 +131,15 @@ func New(cfg Config) (*Fabric, error) {
 		cfg.Timing = DefaultTiming
 	}
 	if !cfg.PodCIDR.Contains(cfg.TunnelAddress) {
-		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s: correct /etc/rivulet/config.yaml", cfg.TunnelAddress, cfg.PodCIDR)
+		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s", cfg.TunnelAddress, cfg.PodCIDR)
 	}
 	raw, err := base64.StdEncoding.DecodeString(cfg.WireGuardKey)
 	if err != nil {
-		return nil, fmt.Errorf("fabric: the WireGuard key is not base64: restore a backup or run `rivulet reset`")
+		return nil, fmt.Errorf("fabric: the WireGuard key is not base64: restore state.db from a backup or move it away")
 	}
 	key, err := ecdh.X25519().NewPrivateKey(raw)
 	if err != nil {
-		return nil, fmt.Errorf("fabric: the WireGuard key is unusable (%w): restore a backup or run `rivulet reset`", err)
+		return nil, fmt.Errorf("fabric: the WireGuard key is unusable (%w): restore state.db from a backup or move it away", err)
 	}
 	f := &Fabric{
 		cfg: cfg, log: cfg.Log,

@@ -206,7 +206,7 @@ func TestSecondClusterWithTheSameName(t *testing.T) {
 		a.awaitState(o, peer.Connected)
 		a.await("a notice", func() bool { return strings.Contains(a.view(o).Reason, `a second cluster is called "pi"`) })
 	}
-	b.await("a notice", func() bool { return strings.Contains(b.view(c).Reason, "config.yaml") })
+	b.await("a notice", func() bool { return strings.Contains(b.view(c).Reason, "--name") })
 	if len(a.Links()) != 2 {
 		t.Errorf("links: %+v", a.Links())
 	}
@@ -219,7 +219,7 @@ func TestClonedIdentity(t *testing.T) {
 	// The clone's announcement has a's own ID; the hub, like mDNS, tells it by source.
 	a.discovered("hub", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: "clone", ID: a.cfg.Identity.ID, Addrs: []netip.AddrPort{netip.AddrPortFrom(onLAN, clone.cfg.Port)}}})
 	v := a.awaitState(clone, peer.Refused)
-	if !strings.Contains(v.Reason, "rivulet reset") {
+	if !strings.Contains(v.Reason, "state.db.copied") {
 		t.Errorf("reason: %s", v.Reason)
 	}
 	clone.await("the same on the other side", func() bool { return clone.view(a).State == peer.Refused })

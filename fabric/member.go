@@ -21,11 +21,12 @@ const maxStrangers = 256
 // member is a cluster we know of, a peer or not yet. Fabric.mu guards all of it
 // but the channels.
 type member struct {
-	id     peer.ID // empty while only an address is known
-	pinned bool
-	rec    peer.Record // zero if not pinned
-	name   string      // as last claimed, if not pinned
-	found  map[string]discovery.Entry
+	id      peer.ID // empty while only an address is known
+	pinned  bool
+	rec     peer.Record    // zero if not pinned
+	name    string         // as last claimed, if not pinned
+	knocked netip.AddrPort // where one came from who was refused
+	found   map[string]discovery.Entry
 
 	state    peer.State
 	reason   string
@@ -54,6 +55,8 @@ func (m *member) view() peer.View {
 		v.Record = peer.Record{ID: m.id, Name: m.title()}
 		if addrs := m.addrs(); len(addrs) > 0 {
 			v.Control = addrs[0]
+		} else {
+			v.Control = m.knocked
 		}
 	}
 	return v
@@ -211,7 +214,7 @@ func (f *Fabric) names() {
 		}
 		notice := ""
 		if other != "" {
-			notice = fmt.Sprintf("a second cluster is called %q (IDs %s and %s; they are different clusters): set another `name` in /etc/rivulet/config.yaml on one of them", m.rec.Name, m.id.Short(), other.Short())
+			notice = fmt.Sprintf("a second cluster is called %q (IDs %s and %s; they are different clusters): start one of them with another name (rivulet run --name, or RIVULET_NAME)", m.rec.Name, m.id.Short(), other.Short())
 		}
 		if notice != m.notice {
 			m.notice = notice
@@ -239,7 +242,7 @@ func (f *Fabric) save(r peer.Record) error {
 	for _, m := range f.members {
 		if m.pinned && m.id != r.ID && m.rec.WireGuardKey == r.WireGuardKey {
 			f.mu.Unlock()
-			return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("%s and %s have the same WireGuard key", r.Name, m.rec.Name), Cure: "a disk was copied in part: run `rivulet reset` on the copy"}
+			return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("%s and %s have the same WireGuard key", r.Name, m.rec.Name), Cure: "a disk was copied in part; stop rivulet on the copy and move its state.db away (mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copied)"}
 		}
 	}
 	f.mu.Unlock()

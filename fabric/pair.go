@@ -219,6 +219,7 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 	if msg.Name != "" {
 		m.name = msg.Name
 	}
+	m.knocked = netip.AddrPortFrom(from.Addr, f.cfg.Port)
 	if m.state != peer.Connected {
 		f.set(m, peer.Refused, explain(err, nil))
 	}

@@ -17,6 +17,10 @@ import (
 // IPv6 40, UDP 8, WireGuard 32.
 const overhead = 80
 
+// maxRetry bounds, in units of Timing.Retry, the pause before what failed on this
+// device is tried again: who has just freed a port or loaded a module is waiting.
+const maxRetry = 3
+
 // plane keeps the data plane as the records want it.
 type plane struct {
 	f      *Fabric
@@ -48,9 +52,9 @@ func (p *plane) run(ctx context.Context) {
 	var checked time.Time
 	for {
 		if err := p.apply(ctx); err != nil && ctx.Err() == nil {
-			p.f.problem("tunnel", &rpc.Error{Code: "tunnel", Message: "the tunnel cannot be configured (" + err.Error() + ")", Cure: "`rivulet doctor` looks at /dev/net/tun and the tunnel's port; it is tried again"})
+			p.f.problem("tunnel", &rpc.Error{Code: "tunnel", Message: "no tunnel to any peer: " + err.Error(), Cure: "this cluster itself works; the tunnel is tried again every few seconds"})
 			retry = time.After(wait)
-			wait = min(2*wait, 10*p.f.cfg.Timing.Retry)
+			wait = min(2*wait, maxRetry*p.f.cfg.Timing.Retry)
 		} else {
 			p.f.problem("tunnel", nil)
 			wait, retry = p.f.cfg.Timing.Retry, nil

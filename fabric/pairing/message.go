@@ -125,11 +125,11 @@ func refuse(code, format string, args ...any) *rpc.Error {
 var cures = map[string]string{
 	"bad-message": "run the same version of rivulet on both sides",
 	"identity":    "something between the two clusters answers in its place: check proxies on the LAN",
-	"clone":       "a disk was copied with its identity: run `rivulet reset` on the copy",
-	"same-key":    "a disk was copied in part: run `rivulet reset` on the copy",
+	"clone":       "a disk was copied with its identity; stop rivulet on the copy and move its state.db away (mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
+	"same-key":    "a disk was copied in part; stop rivulet on the copy and move its state.db away (mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
 	"not-on-link": "put both clusters on the same LAN",
-	"prefix":      "give the two clusters pod CIDRs of the same size in /etc/rivulet/config.yaml",
+	"prefix":      "give the two clusters pod CIDRs of the same size",
 	"no-prefix":   "free a private prefix or remove peers that are gone",
-	"store":       "free space on the disk of /var/lib/rivulet and look into `rivulet doctor`",
+	"store":       "look at the disk of /var/lib/rivulet (space, read-only mount)",
 	"busy":        "",
 }

@@ -41,7 +41,7 @@ var (
 // server name, as its own root.
 func NewIdentity(key ed25519.PrivateKey, name string) (Identity, error) {
 	if len(key) != ed25519.PrivateKeySize {
-		return Identity{}, fmt.Errorf("rpc: the identity key has %d bytes, want %d: restore a backup or run `rivulet reset`", len(key), ed25519.PrivateKeySize)
+		return Identity{}, fmt.Errorf("rpc: the identity key has %d bytes, want %d: restore state.db from a backup or move it away", len(key), ed25519.PrivateKeySize)
 	}
 	id := peer.IDFromKey(key.Public().(ed25519.PublicKey))
 	template := &x509.Certificate{

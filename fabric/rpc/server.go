@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"rivulet/fabric/netmon"
 )
 
 // NewServer returns a server that outlives bad clients: what they may send is
@@ -31,8 +33,8 @@ func Listen(port uint16) (net.Listener, error) {
 	if err != nil {
 		return nil, &Error{
 			Code:    "control-port",
-			Message: fmt.Sprintf("the control port TCP %d cannot be opened (%s)", port, reason(err)),
-			Cure:    fmt.Sprintf("stop what uses it (`ss -ltnp 'sport = :%d'` tells) or set another port in /etc/rivulet/config.yaml; peers stay unreachable until then", port),
+			Message: fmt.Sprintf("the control port TCP %d cannot be opened (%s%s)", port, reason(err), netmon.Listener("tcp", int(port))),
+			Cure:    "stop that program; peers stay unreachable until then, and it is tried again every few seconds",
 		}
 	}
 	return l, nil
