@@ -37,11 +37,11 @@ build: $(BIN)/rivulet $(BIN)/rivulet-lab ## build bin/rivulet and bin/rivulet-la
 $(BIN)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(call gofiles,cmd/rivulet appliance fabric offload image systemd)
 	@echo "building $@ (the first time takes about a quarter of an hour on two cores)"
 	@mkdir -p $(BIN)
-	CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)
+	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)
 
 $(BIN)/rivulet-lab: go.mod go.sum $(call gofiles,cmd/rivulet-lab test/lab)
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 $(GO) build -o $@ ./cmd/rivulet-lab
+	@CGO_ENABLED=0 $(GO) build -o $@ ./cmd/rivulet-lab
 
 # The image that the demo and the tests run: the web application and busybox.
 $(BIN)/demo-web.tar: $(call gofiles,test/web test/mkimage image/oci) go.mod

@@ -77,11 +77,11 @@ func prove(ctx context.Context, s *mainjob.Story, pods []corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	fromHome, err := s.AskAll(ctx, homePod.Name, mainjob.App, pods)
+	fromAway, err := s.AskAll(ctx, awayPod.Name, mainjob.App, pods)
 	if err != nil {
 		return err
 	}
-	fromAway, err := s.AskAll(ctx, awayPod.Name, mainjob.App, pods)
+	fromHome, err := s.AskAll(ctx, homePod.Name, mainjob.App, pods)
 	if err != nil {
 		return err
 	}

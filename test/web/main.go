@@ -52,7 +52,9 @@ func serve() error {
 	}
 	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		client, _, _ := net.SplitHostPort(r.RemoteAddr)
-		fmt.Printf("%s answered %s to %s\n", name, r.URL.Path, client)
+		if r.URL.Path != "/ready" { // the kubelet asks every second
+			fmt.Printf("%s answered %s to %s\n", name, r.URL.Path, client)
+		}
 		json.NewEncoder(w).Encode(Answer{Pod: name, Client: client})
 	})
 	fmt.Printf("%s serves on :8080\n", name)
