@@ -29,6 +29,8 @@ type Options struct {
 	Dir     string // the lab's folder; everything is below it
 	Binary  string // the rivulet binary; devices see its folder as /opt/rivulet
 	Devices int    // named a, b, c …
+	// Unplugged boots the devices without their cables; Heal plugs them in.
+	Unplugged bool
 	// Env is given to `rivulet run`, by device; "" is for all devices.
 	Env map[string][]string
 	// Tell is called with each step, for people; it may be nil.
@@ -90,7 +92,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		name := string(rune('a' + i))
 		s.Devices = append(s.Devices, deviceState{
 			Name: name, Address: lanAddress(firstIP + i), MAC: fmt.Sprintf("02:77:00:00:00:%02x", firstIP+i),
-			Env: slices.Concat(o.Env[""], o.Env[name]),
+			Env: slices.Concat(o.Env[""], o.Env[name]), Unplugged: o.Unplugged,
 		})
 	}
 	if err := s.save(dir); err != nil {
