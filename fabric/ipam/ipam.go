@@ -2,7 +2,9 @@
 // It is pure: everything that is taken comes in, one prefix comes out.
 //
 // Every cluster has the same pod CIDR by default, so the peer's own prefix is
-// seldom free. The candidates are then, in this order, the blocks of the same
+// seldom free; and it is taken only if it is private, for a peer that says its
+// pods are 8.0.0.0/8 would get our traffic to that part of the Internet. The
+// candidates are then, in this order, the blocks of the same
 // size in 10.128.0.0/9, 172.16.0.0/12 and 100.64.0.0/10. Where in a range the
 // search begins follows from the peer's ID: two devices that know the same peer
 // rarely see it under the same prefix as another, and a device that lost its
@@ -14,6 +16,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
+	"slices"
 
 	"rivulet/fabric/peer"
 )
@@ -24,6 +27,14 @@ var ErrExhausted = errors.New("ipam: no prefix is free")
 var ranges = []netip.Prefix{
 	netip.MustParsePrefix("10.128.0.0/9"),
 	netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("100.64.0.0/10"),
+}
+
+// privateRanges are those that a peer's pods may be in.
+var privateRanges = []netip.Prefix{
+	netip.MustParsePrefix("10.0.0.0/8"),
+	netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.168.0.0/16"),
 	netip.MustParsePrefix("100.64.0.0/10"),
 }
 
@@ -42,10 +53,10 @@ func Choose(id peer.ID, theirs, previous netip.Prefix, taken []netip.Prefix) (ne
 		}
 		return true
 	}
-	if previous.IsValid() && previous.Bits() == bits && free(previous) {
+	if previous.IsValid() && previous.Bits() == bits && private(previous) && free(previous) {
 		return previous.Masked(), nil
 	}
-	if free(theirs) {
+	if private(theirs) && free(theirs) {
 		return theirs.Masked(), nil
 	}
 	for _, r := range ranges {
@@ -62,6 +73,10 @@ func Choose(id peer.ID, theirs, previous netip.Prefix, taken []netip.Prefix) (ne
 	}
 	return netip.Prefix{}, fmt.Errorf("%w for %s as large as %s: remove peers that are gone, or give this cluster a smaller pod CIDR",
 		ErrExhausted, id.Short(), theirs)
+}
+
+func private(p netip.Prefix) bool {
+	return slices.ContainsFunc(privateRanges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
 }
 
 func hash(id peer.ID) uint64 {

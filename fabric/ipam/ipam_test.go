@@ -21,6 +21,25 @@ func TestTheirOwnPrefixWhereItIsFree(t *testing.T) {
 	}
 }
 
+// A peer may say what it likes of its prefix; no part of the Internet becomes its.
+func TestPublicPrefixIsNotTaken(t *testing.T) {
+	for _, s := range []string{"8.0.0.0/8", "1.1.1.0/24", "172.0.0.0/10", "203.0.113.0/24", "127.0.0.0/16"} {
+		theirs := netip.MustParsePrefix(s)
+		for _, previous := range []netip.Prefix{{}, theirs} {
+			got, err := Choose("a", theirs, previous, []netip.Prefix{pods})
+			if theirs.Bits() < 9 {
+				if !errors.Is(err, ErrExhausted) {
+					t.Errorf("%s: %s, %v; want ErrExhausted", s, got, err)
+				}
+				continue
+			}
+			if err != nil || got.Overlaps(theirs) || !private(got) {
+				t.Errorf("%s: %s, %v; want a private prefix", s, got, err)
+			}
+		}
+	}
+}
+
 func TestExhaustedIsAnErrorWithACure(t *testing.T) {
 	_, err := Choose("a", pods, netip.Prefix{}, []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")})
 	if !errors.Is(err, ErrExhausted) {
