@@ -1,9 +1,11 @@
 package tunnel
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/conn"
@@ -14,7 +16,8 @@ import (
 // packets: ping works and TCP hangs. Without it routers fragment.
 type bind struct {
 	conn.Bind
-	log *slog.Logger
+	log    *slog.Logger
+	narrow sync.Once
 }
 
 func newBind(log *slog.Logger) conn.Bind { return &bind{Bind: conn.NewStdNetBind(), log: log} }
@@ -30,6 +33,30 @@ func (b *bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	}
 	return fns, actual, nil
 }
+
+// Send sends packets to a peer. Where our own link carries less than the tunnel
+// was told, the kernel refuses a batch but takes the packets one by one, and
+// fragments them. Some go twice then; WireGuard's replay window drops those.
+func (b *bind) Send(bufs [][]byte, to conn.Endpoint) error {
+	err := b.Bind.Send(bufs, to)
+	if len(bufs) < 2 || !errors.Is(err, unix.EMSGSIZE) {
+		return err
+	}
+	b.narrow.Do(func() {
+		b.log.Warn("a link's MTU is below the tunnel's; packets go in fragments, which is slow", "peer", to.DstToString())
+	})
+	for i := range bufs {
+		if err := b.Bind.Send(bufs[i:i+1], to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SetMark sets none. Rivulet marks no packets, and the only other thing that
+// Device.BindSetMark does is what the server wants when the host has moved:
+// forget from which of our addresses each peer was answered last.
+func (*bind) SetMark(uint32) error { return nil }
 
 // noPathMTU sets the option on this process's UDP sockets on the port and
 // returns how many there were. WireGuard's bind does not give its sockets away;

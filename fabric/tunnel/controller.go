@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ControllerConfig is what a Controller needs. All fields are required.
@@ -36,28 +38,39 @@ type ControllerConfig struct {
 // and tells it the last Config each time. It alone writes the PID file.
 type Controller struct {
 	cfg    ControllerConfig
-	client *http.Client
+	client *http.Client // for questions
+	stream *http.Client // for the answer that does not end
 
+	lookEvery time.Duration
+
+	push sync.Mutex // held while the process is told, so that the newest comes last
 	mu   sync.Mutex
-	last *Config // what the process was told last
+	last *Config // what the process took last
+	sure bool    // that last is in force: nothing else was tried since
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// How often the process is looked at, and how long one that was started may take to answer.
 const (
-	watchEvery = 300 * time.Millisecond
-	startLimit = 10 * time.Second
+	startLimit = 10 * time.Second       // for a process that was started, to answer
+	hungAfter  = 5 * time.Second        // for one that runs
+	lookEvery  = 30 * time.Second       // whether it hangs; that it died is known at once
+	firstWait  = 200 * time.Millisecond // before starting it again once more; doubles
+	longWait   = 5 * time.Second
 )
 
 // NewController returns a controller that does nothing yet.
 func NewController(cfg ControllerConfig) *Controller {
-	return &Controller{cfg: cfg, client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", cfg.Socket)
 		},
 		DisableKeepAlives: true,
-	}}}
+	}
+	return &Controller{cfg: cfg,
+		client: &http.Client{Timeout: 10 * time.Second, Transport: transport},
+		stream: &http.Client{Transport: transport}, lookEvery: lookEvery,
+	}
 }
 
 // Start makes sure that the process runs, and watches it until Detach or Stop.
@@ -76,38 +89,84 @@ func (c *Controller) Start(ctx context.Context) error {
 	return nil
 }
 
-// watch starts the process again when it does not answer any more.
+// watch starts the process again when it has died or does not answer any more.
 func (c *Controller) watch(ctx context.Context, done chan struct{}) {
 	defer close(done)
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
+	var wait time.Duration
+	for well := true; ; {
+		if well {
+			began := time.Now()
+			c.attend(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			c.cfg.Log.Warn("the tunnel process does not answer; starting it again", "log", c.cfg.LogFile)
+			if time.Since(began) > longWait {
+				wait = 0 // it has run well: at once
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(wait):
+			wait = min(max(2*wait, firstWait), longWait)
 		}
-		if _, err := c.Status(ctx); err == nil || ctx.Err() != nil {
-			continue
+		err := c.ensure(ctx)
+		if err == nil {
+			err = c.tell(ctx)
 		}
-		c.cfg.Log.Warn("the tunnel process does not answer; starting it again", "log", c.cfg.LogFile)
-		if err := c.ensure(ctx); err != nil {
-			c.cfg.Log.Error("the tunnel process does not start; trying again", "error", err)
-			continue
-		}
-		c.mu.Lock()
-		last := c.last
-		c.mu.Unlock()
-		if last == nil {
-			continue
-		}
-		if err := c.put(ctx, *last); err != nil {
-			c.cfg.Log.Error("the tunnel does not take its configuration; trying again", "error", err)
-			c.mu.Lock()
-			c.last = nil // the next Apply must tell it, whatever it says
-			c.mu.Unlock()
+		if well = err == nil; !well && ctx.Err() == nil {
+			c.cfg.Log.Error("the tunnel does not come back; trying again", "error", err)
 		}
 	}
+}
+
+// attend returns when the process has died or hangs.
+func (c *Controller) attend(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://tunnel/v1/alive", nil)
+	if err != nil {
+		return
+	}
+	resp, err := c.stream.Do(req)
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = io.Copy(io.Discard, resp.Body)
+	}()
+	look := time.NewTicker(c.lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-gone:
+			return
+		case <-look.C:
+			if _, err := c.Status(ctx); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// tell gives the process the last Config if it has none.
+func (c *Controller) tell(ctx context.Context) error {
+	c.push.Lock()
+	defer c.push.Unlock()
+	c.mu.Lock()
+	last := c.last
+	c.mu.Unlock()
+	if last == nil {
+		return nil
+	}
+	if err := c.put(ctx, *last); err != nil {
+		return fmt.Errorf("the tunnel does not take its configuration: %w", err)
+	}
+	return nil
 }
 
 // ensure returns once a process of our version answers.
@@ -116,6 +175,9 @@ func (c *Controller) ensure(ctx context.Context) error {
 	if err == nil && st.Version == c.cfg.Version {
 		return c.writePID(st.PID)
 	}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		c.killHung()
+	}
 	if err == nil {
 		c.cfg.Log.Info("replacing the tunnel process of another version", "version", st.Version, "pid", st.PID)
 		if err := c.end(ctx); err != nil {
@@ -123,6 +185,25 @@ func (c *Controller) ensure(ctx context.Context) error {
 		}
 	}
 	return c.launch(ctx)
+}
+
+// killHung ends the process at the other end of the socket, as the kernel names it.
+func (c *Controller) killHung() {
+	conn, err := net.Dial("unix", c.cfg.Socket)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if who, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && who.Pid > 0 {
+			c.cfg.Log.Warn("the tunnel process hangs; ending it", "pid", who.Pid)
+			_ = unix.Kill(int(who.Pid), unix.SIGKILL)
+		}
+	})
 }
 
 func (c *Controller) launch(ctx context.Context) error {
@@ -187,8 +268,11 @@ func (c *Controller) writePID(pid int) error {
 // Apply makes cfg the data plane's whole state. It is cheap to call with what is
 // in force already.
 func (c *Controller) Apply(ctx context.Context, cfg Config) error {
+	c.push.Lock()
+	defer c.push.Unlock()
 	c.mu.Lock()
-	same := c.last != nil && reflect.DeepEqual(*c.last, cfg)
+	same := c.sure && reflect.DeepEqual(*c.last, cfg)
+	c.sure = same
 	c.mu.Unlock()
 	if same {
 		return nil
@@ -197,7 +281,7 @@ func (c *Controller) Apply(ctx context.Context, cfg Config) error {
 		return err
 	}
 	c.mu.Lock()
-	c.last = &cfg
+	c.last, c.sure = &cfg, true
 	c.mu.Unlock()
 	return nil
 }
@@ -212,6 +296,8 @@ func (c *Controller) put(ctx context.Context, cfg Config) error {
 
 // Status asks the process.
 func (c *Controller) Status(ctx context.Context) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, hungAfter)
+	defer cancel()
 	var st Status
 	err := c.call(ctx, http.MethodGet, "/v1/status", nil, &st)
 	return st, err

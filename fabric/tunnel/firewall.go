@@ -57,7 +57,7 @@ func setFirewall(cfg Config) error {
 		join(established, accept),
 		join(destination(netip.PrefixFrom(cfg.Address, 32)), tcpPort(cfg.ControlPort), accept),
 		join(echoRequest, accept),
-		join(toThisHost, drop),
+		join(notForOne, drop),
 		join(not(destination(pods)), drop),
 	} {
 		c.AddRule(&nftables.Rule{Table: table, Chain: guard, Exprs: r})
@@ -103,9 +103,10 @@ var (
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{8}},
 	})
-	toThisHost = []expr.Any{
+	// notForOne is what is for this host, whichever of its addresses, or for many.
+	notForOne = []expr.Any{
 		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)},
 	}
 )
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -25,71 +26,129 @@ func setLink(cfg Config) error {
 			return fmt.Errorf("tunnel: MTU %d of %s: %w", cfg.MTU, cfg.Interface, err)
 		}
 	}
+	setSysctls(cfg.Interface)
 	if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(cfg.Address, 32))}); err != nil {
 		return fmt.Errorf("tunnel: address %s: %w", cfg.Address, err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("tunnel: bring %s up: %w", cfg.Interface, err)
 	}
-	// Packets of peers come in here and nowhere else; where the host checks return
-	// paths strictly, loose is enough. No such file, no such check.
-	_ = os.WriteFile("/proc/sys/net/ipv4/conf/"+cfg.Interface+"/rp_filter", []byte("2"), 0o644)
+	return setRoutes(link.Attrs().Index, cfg)
+}
 
-	want := map[netip.Prefix]bool{}
-	for _, p := range cfg.Peers {
-		dst := p.Remote.Masked()
-		want[dst] = true
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(dst), Src: cfg.Address.AsSlice(), Scope: netlink.SCOPE_LINK}
-		if err := netlink.RouteReplace(route); err != nil {
-			return fmt.Errorf("tunnel: route %s of peer %s: %w", dst, p.ID, err)
-		}
+// setSysctls makes the interface one that peers are behind and nobody else. What
+// cannot be written is not there to hurt (no IPv6, a read-only /proc/sys of a
+// container whose host has the default).
+func setSysctls(name string) {
+	for file, value := range map[string]string{
+		"ipv4/conf/" + name + "/rp_filter":        "2", // loose, where the host is strict
+		"ipv4/conf/" + name + "/accept_redirects": "0",
+		"ipv4/conf/" + name + "/send_redirects":   "0",
+		"ipv6/conf/" + name + "/disable_ipv6":     "1", // or each start is a burst of dropped packets
+	} {
+		_ = os.WriteFile("/proc/sys/net/"+file, []byte(value), 0o644)
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: link.Attrs().Index}, netlink.RT_FILTER_OIF)
+}
+
+// setRoutes adds the routes that are missing, and nothing that another interface
+// has, and removes those of peers that are gone. A peer that cannot be served
+// does not stand in the way of the others.
+func setRoutes(index int, cfg Config) error {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("tunnel: list routes: %w", err)
 	}
+	want := map[netip.Prefix]string{}
+	for _, p := range cfg.Peers {
+		want[p.Remote.Masked()] = p.ID
+	}
+	var failed []error
+	there := map[netip.Prefix]bool{}
 	for _, r := range routes {
-		if r.Dst == nil {
+		if r.Dst == nil || len(r.MultiPath) > 0 {
 			continue
 		}
-		a, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+		a, _ := netip.AddrFromSlice(r.Dst.IP.To4())
 		bits, _ := r.Dst.Mask.Size()
-		if dst := netip.PrefixFrom(a, bits); ok && !want[dst] {
+		dst := netip.PrefixFrom(a, bits)
+		id, wanted := want[dst]
+		switch {
+		case r.LinkIndex == index && wanted && r.Src.Equal(cfg.Address.AsSlice()):
+			there[dst] = true
+		case r.LinkIndex == index:
 			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("tunnel: remove route %s: %w", dst, err)
+				failed = append(failed, fmt.Errorf("tunnel: remove route %s: %w", dst, err))
 			}
+		case wanted:
+			there[dst] = true
+			failed = append(failed, fmt.Errorf("tunnel: %s, the prefix chosen for peer %s, is a network of this host: choose another prefix", dst, id))
 		}
 	}
-	return nil
+	for dst, id := range want {
+		if there[dst] {
+			continue
+		}
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: ipNet(dst), Src: cfg.Address.AsSlice(), Scope: netlink.SCOPE_LINK}); err != nil {
+			failed = append(failed, fmt.Errorf("tunnel: route %s of peer %s: %w", dst, id, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// removeStale removes a TUN that somebody made to stay, so that ours can take its name.
+func removeStale(name string) bool {
+	link, err := netlink.LinkByName(name)
+	if err != nil || link.Type() != "tuntap" && link.Type() != "tun" {
+		return false
+	}
+	return netlink.LinkDel(link) == nil
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
 }
 
-// addressChanges sends a value after each change of an address of the host,
-// until ctx ends.
-func addressChanges(ctx context.Context) (<-chan struct{}, error) {
-	updates := make(chan netlink.AddrUpdate, 16)
+// settle is how long the host's addresses must be quiet before it has moved: DHCP
+// takes an address, gives another and sets routes, one after the other.
+const settle = 150 * time.Millisecond
+
+// hostMoves sends a value after changes of the host's own addresses or its default
+// route, until ctx ends. Those of containers (link-local ones) do not count.
+func hostMoves(ctx context.Context) (<-chan struct{}, error) {
+	addrs, routes := make(chan netlink.AddrUpdate, 16), make(chan netlink.RouteUpdate, 16)
 	done := make(chan struct{})
-	if err := netlink.AddrSubscribe(updates, done); err != nil {
+	if err := netlink.AddrSubscribe(addrs, done); err != nil {
 		return nil, fmt.Errorf("tunnel: watch addresses: %w", err)
+	}
+	if err := netlink.RouteSubscribe(routes, done); err != nil {
+		close(done)
+		return nil, fmt.Errorf("tunnel: watch routes: %w", err)
 	}
 	out := make(chan struct{}, 1)
 	go func() {
 		defer close(out)
 		defer close(done)
+		quiet := time.NewTimer(settle)
+		quiet.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case u, ok := <-updates:
+			case u, ok := <-addrs:
 				if !ok {
 					return
 				}
-				if u.LinkAddress.IP.IsLoopback() || u.Flags&unix.IFA_F_TENTATIVE != 0 {
-					continue
+				if u.LinkAddress.IP.IsGlobalUnicast() && u.Flags&unix.IFA_F_TENTATIVE == 0 {
+					quiet.Reset(settle)
 				}
+			case u, ok := <-routes:
+				if !ok {
+					return
+				}
+				if u.Table == unix.RT_TABLE_MAIN && isDefault(u.Dst) {
+					quiet.Reset(settle)
+				}
+			case <-quiet.C:
 				select {
 				case out <- struct{}{}:
 				default:
@@ -98,4 +157,12 @@ func addressChanges(ctx context.Context) (<-chan struct{}, error) {
 		}
 	}()
 	return out, nil
+}
+
+func isDefault(dst *net.IPNet) bool {
+	if dst == nil {
+		return true
+	}
+	bits, _ := dst.Mask.Size()
+	return bits == 0
 }

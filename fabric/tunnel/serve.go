@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxConfig bounds a Config, bytes; a peer takes about 300.
@@ -21,13 +23,15 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return fmt.Errorf("tunnel: %w", err)
 	}
-	os.Remove(socket)
+	lock, err := hold(socket + ".lock")
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	os.Remove(socket) // of a process that was killed: the lock is ours
+	unix.Umask(0o177) // only this socket and the lock are ever made here
 	l, err := net.Listen("unix", socket)
 	if err != nil {
-		return fmt.Errorf("tunnel: %w", err)
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		l.Close()
 		return fmt.Errorf("tunnel: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -54,18 +58,55 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(st)
 	})
+	// The answer never ends while this process lives: that is how the controller
+	// learns at once that it does not.
+	mux.HandleFunc("GET /v1/alive", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-ctx.Done():
+		}
+	})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.Close(); err != nil {
 			s.log.Warn("stopping", "error", err)
 		}
 		w.WriteHeader(http.StatusNoContent)
-		go srv.Shutdown(context.Background())
+		cancel()
 	})
-	stop := context.AfterFunc(ctx, func() { srv.Close() })
-	defer stop()
+	ended := make(chan struct{})
+	context.AfterFunc(ctx, func() { // answers that are under way are finished
+		defer close(ended)
+		grace, done := context.WithTimeout(context.Background(), time.Second)
+		defer done()
+		_ = srv.Shutdown(grace)
+	})
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("tunnel: %w", err)
 	}
+	<-ended
 	return nil
+}
+
+// holdLimit is how long a process that was told to go may take.
+const holdLimit = 3 * time.Second
+
+// hold makes sure that there is one process per socket: two would take the
+// interface from each other. The kernel lets go of it when the process ends.
+func hold(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("tunnel: %w", err)
+	}
+	for end := time.Now().Add(holdLimit); ; time.Sleep(20 * time.Millisecond) {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return f, nil
+		}
+		if time.Now().After(end) {
+			f.Close()
+			return nil, fmt.Errorf("tunnel: another rivulet-tunnel runs and holds %s: end it", path)
+		}
+	}
 }

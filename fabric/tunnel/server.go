@@ -44,9 +44,10 @@ type Server struct {
 	translator translate.Translator
 	dropped    atomic.Uint64
 
-	mu  sync.Mutex
-	dev *device.Device // nil before the first Config
-	cfg Config         // what is in force
+	mu    sync.Mutex
+	dev   *device.Device // nil before the first Config
+	cfg   Config         // what is in force
+	moves uint32         // how often the host's addresses changed
 }
 
 // NewServer returns a data plane that has no device yet.
@@ -78,8 +79,13 @@ func (s *Server) Apply(cfg Config) error {
 		}
 		was = Config{}
 	}
-	// Rules first: a packet to a new peer must find its translation.
+	// The guard comes before the first packet, the rules before the peers that
+	// they are for.
+	if err := setFirewall(cfg); err != nil {
+		return err
+	}
 	s.translator.Set(table)
+	s.cfg = uncertain(was, cfg)
 	if err := s.dev.IpcSet(change(was, cfg)); err != nil {
 		return s.explain(err, cfg)
 	}
@@ -88,24 +94,43 @@ func (s *Server) Apply(cfg Config) error {
 			return s.explain(err, cfg)
 		}
 	}
-	if err := setLink(cfg); err != nil {
-		return err
-	}
-	if err := setFirewall(cfg); err != nil {
-		return err
-	}
 	s.cfg = cfg
+	if err := setLink(cfg); err != nil { // compares with what is there each time
+		return err
+	}
 	s.log.Info("configuration in force", "peers", len(cfg.Peers), "port", cfg.Port, "mtu", cfg.MTU)
 	return nil
 }
 
+// uncertain is what is known to be in force while the change to cfg is under way:
+// the peers that may be there, so that the next Apply sets or removes each.
+func uncertain(was, cfg Config) Config {
+	known := Config{Interface: cfg.Interface, Address: cfg.Address, PodCIDR: cfg.PodCIDR}
+	for _, p := range append(append([]Peer(nil), was.Peers...), cfg.Peers...) {
+		known.Peers = append(known.Peers, Peer{PublicKey: p.PublicKey})
+	}
+	return known
+}
+
+// openLimit is how long the interface of a process that was just killed may take to go.
+const openLimit = 2 * time.Second
+
 func (s *Server) open(cfg Config) error {
 	raw, err := tun.CreateTUN(cfg.Interface, cfg.MTU)
+	for end := time.Now().Add(openLimit); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
+		raw, err = tun.CreateTUN(cfg.Interface, cfg.MTU)
+	}
+	if errors.Is(err, syscall.EINVAL) && removeStale(cfg.Interface) {
+		raw, err = tun.CreateTUN(cfg.Interface, cfg.MTU)
+	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("tunnel: no TUN device in this kernel (%w): load it with modprobe tun, or make /dev/net/tun", err)
 	case errors.Is(err, syscall.EBUSY):
 		return fmt.Errorf("tunnel: interface %s is in use by another program: end that program", cfg.Interface)
+	case errors.Is(err, syscall.EINVAL):
+		return fmt.Errorf("tunnel: there is an interface %s that is not ours: remove it (ip link del %s)", cfg.Interface, cfg.Interface)
 	case err != nil:
 		return fmt.Errorf("tunnel: make interface %s: %w: run as root", cfg.Interface, err)
 	}
@@ -161,22 +186,31 @@ func (s *Server) Status() (Status, error) {
 	return st, nil
 }
 
-// Follow sends a packet to every peer after the host's addresses changed, so that
-// they learn the new one at once instead of after the next handshake.
+// Follow sends a packet to every peer after the host's addresses or its default
+// route changed, from whatever address is right now, so that they learn it at
+// once instead of after the next handshake.
 func (s *Server) Follow(ctx context.Context) error {
-	changes, err := addressChanges(ctx)
+	changes, err := hostMoves(ctx)
 	if err != nil {
 		return err
 	}
 	for range changes {
-		s.mu.Lock()
-		dev := s.dev
-		s.mu.Unlock()
-		if dev != nil {
-			dev.SendKeepalivesToPeersWithCurrentKeypair()
-		}
+		s.moved()
 	}
 	return nil
+}
+
+func (s *Server) moved() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dev == nil {
+		return
+	}
+	s.moves++
+	if err := s.dev.BindSetMark(s.moves); err != nil { // see bind.SetMark
+		s.log.Warn("the host has moved", "error", err)
+	}
+	s.dev.SendKeepalivesToPeersWithCurrentKeypair()
 }
 
 func (c Config) check() error {
@@ -192,6 +226,14 @@ func (c Config) check() error {
 		return fmt.Errorf("tunnel: %q cannot be the name of an interface", c.Interface)
 	case !c.PodCIDR.IsValid() || !c.PodCIDR.Contains(c.Address):
 		return fmt.Errorf("tunnel: the address %s is not in the pod CIDR %s", c.Address, c.PodCIDR)
+	}
+	for _, p := range c.Peers {
+		for _, q := range c.Peers {
+			if q.Remote.Contains(p.Endpoint.Addr().Unmap()) {
+				return fmt.Errorf("tunnel: peer %s is at %s, which is in %s, the prefix chosen for peer %s: choose another prefix",
+					p.ID, p.Endpoint.Addr(), q.Remote, q.ID)
+			}
+		}
 	}
 	return nil
 }

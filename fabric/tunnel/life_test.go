@@ -1,0 +1,357 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// backWithin is the promise for a tunnel process that was killed.
+const backWithin = 3 * time.Second
+
+// conversation is a TCP connection from pod a to pod b that was open before.
+type conversation struct {
+	t testing.TB
+	c net.Conn
+}
+
+func converse(t *testing.T, w *world) *conversation {
+	t.Helper()
+	l := w.b.pod.listen(":7")
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.Copy(c, c)
+	}()
+	c, err := w.a.pod.dial("tcp4", "10.200.0.7:7", reachLimit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	v := &conversation{t: t, c: c}
+	v.goesOn(reachLimit)
+	return v
+}
+
+// goesOn wants an answer over the old connection in time, and returns how long it took.
+func (v *conversation) goesOn(limit time.Duration) time.Duration {
+	v.t.Helper()
+	start := time.Now()
+	v.c.SetDeadline(start.Add(limit))
+	buf := []byte("still there?")
+	if _, err := v.c.Write(buf); err != nil {
+		v.t.Fatal(err)
+	}
+	if _, err := io.ReadFull(v.c, buf); err != nil {
+		v.t.Fatalf("the connection does not go on: %v", err)
+	}
+	return time.Since(start)
+}
+
+func (d *board) pid(t testing.TB) int {
+	t.Helper()
+	st, err := d.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.PID
+}
+
+// Applying the same again, and adding and removing another peer, does not touch a
+// connection to the first.
+func TestApplyLeavesOtherPeersAlone(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 64<<20)
+	}()
+	first := time.Time{}
+	await(t, reachLimit, "a handshake", func() bool {
+		st, err := w.a.Status(t.Context())
+		if err == nil && len(st.Peers) == 1 {
+			first = st.Peers[0].LastHandshake
+		}
+		return !first.IsZero()
+	})
+	_, other := newKeys(t)
+	with := w.a.want
+	with.Peers = append(with.Peers[:1:1], Peer{ID: "c", PublicKey: other, As: aSeenByB, Remote: netip.MustParsePrefix("10.202.0.0/16")})
+	n := 0
+	for running := true; running; n++ {
+		for _, c := range []Config{w.a.want, w.a.want, with} {
+			if err := w.a.put(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+	}
+	st, err := w.a.Status(t.Context())
+	if err != nil || len(st.Peers) != 2 || st.Peers[0].LastHandshake != first {
+		t.Errorf("%+v, %v: want b's handshake of %s and c beside it", st, err, first)
+	}
+	t.Logf("%d configurations during 64 MiB", 3*n)
+}
+
+func TestKilledProcessComesBack(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t)
+	v := converse(t, w)
+	pid := w.a.pid(t)
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	took := v.goesOn(backWithin)
+	if now := w.a.pid(t); now == pid {
+		t.Errorf("pid %d as before", now)
+	}
+	t.Logf("back after %s", took)
+}
+
+func TestHangingProcessIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t)
+	w.a.Detach()
+	w.a.Controller = NewController(w.a.config)
+	w.a.lookEvery = 100 * time.Millisecond
+	if err := w.a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.a.Apply(t.Context(), w.a.want); err != nil {
+		t.Fatal(err)
+	}
+	pid := w.a.pid(t)
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	await(t, 2*hungAfter+reachLimit, "another process", func() bool {
+		st, err := w.a.Status(t.Context())
+		return err == nil && st.PID != pid && len(st.Peers) == 1
+	})
+	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 64<<10)
+}
+
+// A supervisor that goes and comes finds the process as it left it; one of
+// another version replaces it.
+func TestSupervisorComesBack(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t)
+	v := converse(t, w)
+	pid := w.a.pid(t)
+	w.a.Detach()
+	v.goesOn(time.Second)
+
+	w.a.Controller = NewController(w.a.config)
+	if err := w.a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if now := w.a.pid(t); now != pid {
+		t.Errorf("pid %d, want the one that ran: %d", now, pid)
+	}
+	if b, _ := os.ReadFile(w.a.config.PIDFile); strings.TrimSpace(string(b)) == "" {
+		t.Error("no PID file")
+	}
+	w.apply(t)
+	v.goesOn(time.Second)
+
+	w.a.Detach()
+	w.a.config.Version = "another"
+	w.a.Controller = NewController(w.a.config)
+	if err := w.a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if now := w.a.pid(t); now == pid {
+		t.Error("the process of another version was kept")
+	}
+	w.apply(t)
+	v.goesOn(backWithin)
+}
+
+func TestStopLeavesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t)
+	if err := w.a.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.a.node.must(func() error {
+		if _, err := netlink.LinkByName("riv0"); err == nil {
+			t.Error("riv0 is still there")
+		}
+		return nil
+	})
+	c, err := nftables.New(nftables.WithNetNSFd(int(w.a.node.ns)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := c.ListTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range tables {
+		if table.Name == tableName {
+			t.Error("the nftables table is still there")
+		}
+	}
+	for _, f := range []string{w.a.config.Socket, w.a.config.PIDFile} {
+		if _, err := os.Stat(f); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is still there", f)
+		}
+	}
+	if err := w.a.Start(t.Context()); err != nil { // Stop of the cleanup wants one
+		t.Fatal(err)
+	}
+}
+
+func TestTakenPortNamesItsHolder(t *testing.T) {
+	w := newWorld(t)
+	other := w.a.node.packets(":7442")
+	err := w.a.Apply(t.Context(), w.a.want)
+	for _, part := range []string{"7442/udp", "tunnel.test", "pid"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Fatalf("%v: want an error that tells %q", err, part)
+		}
+	}
+	other.Close()
+	w.apply(t)
+	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 1<<10)
+
+	// A port that cannot be had is no trap: the old one still works after going back.
+	w.a.node.packets(":7000")
+	wrong := w.a.want
+	wrong.Port = 7000
+	if err := w.a.Apply(t.Context(), wrong); err == nil {
+		t.Fatal("a taken port was accepted")
+	}
+	w.apply(t)
+	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 1<<10)
+}
+
+// quiet returns when nothing has been sent for a while.
+func (d *board) quiet() {
+	last, since := uint64(0), time.Now()
+	await(d.node.t, 2*reachLimit, "a quiet tunnel", func() bool {
+		st, err := d.Status(d.node.t.Context())
+		if err == nil && st.Peers[0].Sent != last {
+			last, since = st.Peers[0].Sent, time.Now()
+		}
+		return time.Since(since) > 300*time.Millisecond
+	})
+}
+
+// A device that gets another address is found again although only the other side
+// knows where anybody is.
+func TestDeviceMoves(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t)
+	v := converse(t, w)
+	w.a.quiet()
+	w.a.node.must(func() error {
+		if err := take("eth0", "192.168.77.1/24"); err != nil {
+			return err
+		}
+		return give("eth0", "192.168.77.99/24")
+	})
+	took := await(t, backWithin, "b sees a at its new address", func() bool {
+		st, err := w.b.Status(t.Context())
+		return err == nil && st.Peers[0].Endpoint == netip.MustParseAddrPort("192.168.77.99:7442")
+	})
+	t.Logf("seen after %s", took)
+	v.goesOn(backWithin)
+}
+
+// A cable that carries less than the tunnel thinks costs fragments, not connections.
+func TestNarrowCable(t *testing.T) {
+	w := newWorld(t)
+	for _, d := range []*board{w.a, w.b} {
+		d.node.must(func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetMTU(link, 1300)
+		})
+	}
+	w.apply(t)
+	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 4<<20)
+}
+
+// What carries the interface's name and is not in use is replaced or, if it may be
+// somebody's, named.
+func TestInterfaceIsThereAlready(t *testing.T) {
+	w := newWorld(t)
+	w.a.node.must(func() error {
+		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "riv0"}, Mode: netlink.TUNTAP_MODE_TAP})
+	})
+	w.b.node.must(func() error {
+		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "riv0"}})
+	})
+	if err := w.a.Apply(t.Context(), w.a.want); err != nil {
+		t.Errorf("a TUN of nobody: %v", err)
+	}
+	if err := w.b.Apply(t.Context(), w.b.want); err == nil || !strings.Contains(err.Error(), "ip link del riv0") {
+		t.Errorf("a bridge of that name: %v, want an error with the cure", err)
+	}
+}
+
+func TestNetworksOfTheHostAreKept(t *testing.T) {
+	w := newWorld(t)
+	c := w.a.want
+	_, other := newKeys(t)
+	c.Peers = append(c.Peers[:1:1], Peer{ID: "c", PublicKey: other, As: aSeenByB, Remote: netip.MustParsePrefix("192.168.77.0/24")})
+	c.Peers[0].Endpoint = netip.AddrPort{}
+	err := w.a.Apply(t.Context(), c)
+	if err == nil || !strings.Contains(err.Error(), "network of this host") {
+		t.Fatalf("%v, want an error that the prefix is in use", err)
+	}
+	w.a.node.must(func() error {
+		routes, err := netlink.RouteGet(net.IPv4(192, 168, 77, 2))
+		if err != nil {
+			return err
+		}
+		eth0, err := netlink.LinkByName("eth0")
+		if err == nil && routes[0].LinkIndex != eth0.Attrs().Index {
+			t.Error("the route to the LAN is gone")
+		}
+		return err
+	})
+	if err := w.b.Apply(t.Context(), w.b.want); err != nil {
+		t.Fatal(err)
+	}
+	stream(t, w.b.pod, w.a.pod, "10.201.0.5", "10.200.0.7", 1<<10) // b does not suffer
+}
+
+func TestOneProcessPerSocket(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*holdLimit)
+	defer cancel()
+	err := NewServer("x", w.a.config.Log).Serve(ctx, w.a.config.Socket)
+	if err == nil || !strings.Contains(err.Error(), "another rivulet-tunnel") {
+		t.Fatalf("%v, want a refusal", err)
+	}
+	if _, err := w.a.Status(t.Context()); err != nil {
+		t.Fatalf("the first does not answer any more: %v", err)
+	}
+	fi, err := os.Stat(w.a.config.Socket)
+	if err != nil || fi.Mode().Perm() != 0o600 || fi.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("%v, %v: want a socket for root alone", fi, err)
+	}
+}

@@ -1,0 +1,325 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// The world of these tests: two nodes on one cable, a pod on each, the same
+// 10.42.0.0/16 on both, and on both the masquerading of flannel.
+//
+//	pod 10.42.0.5 ── cni0 [node a] 192.168.77.1 ──── 192.168.77.2 [node b] cni0 ── pod 10.42.0.7
+//	                     riv0: b is 10.200.0.0/16    riv0: a is 10.201.0.0/16
+var (
+	podCIDR    = netip.MustParsePrefix("10.42.0.0/16")
+	ownAddress = netip.MustParseAddr("10.42.255.254")
+	bSeenByA   = netip.MustParsePrefix("10.200.0.0/16")
+	aSeenByB   = netip.MustParsePrefix("10.201.0.0/16")
+)
+
+const (
+	wgPort      = 7442
+	controlPort = 7442
+	testMTU     = 1420
+)
+
+// room is a network namespace.
+type room struct {
+	t  testing.TB
+	ns netns.NsHandle
+}
+
+func newRoom(t testing.TB) *room {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make network namespaces")
+	}
+	r := &room{t: t}
+	made := make(chan error)
+	go func() { // the thread stays locked and ends with the goroutine
+		runtime.LockOSThread()
+		var err error
+		r.ns, err = netns.New()
+		made <- err
+	}()
+	if err := <-made; err != nil {
+		t.Skipf("needs the right to make network namespaces: %v", err)
+	}
+	t.Cleanup(func() { r.ns.Close() })
+	r.must(func() error { return up("lo") })
+	return r
+}
+
+// in runs what inside; sockets made there stay there.
+func (r *room) in(what func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := netns.Set(r.ns)
+		if err == nil {
+			err = what()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+func (r *room) must(what func() error) {
+	r.t.Helper()
+	if err := r.in(what); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *room) listen(addr string) net.Listener {
+	r.t.Helper()
+	var l net.Listener
+	r.must(func() (err error) { l, err = net.Listen("tcp4", addr); return err })
+	r.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func (r *room) packets(addr string) net.PacketConn {
+	r.t.Helper()
+	var c net.PacketConn
+	r.must(func() (err error) { c, err = net.ListenPacket("udp4", addr); return err })
+	r.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (r *room) dial(network, addr string, limit time.Duration) (c net.Conn, err error) {
+	err = r.in(func() (err error) { c, err = net.DialTimeout(network, addr, limit); return err })
+	return c, err
+}
+
+func (r *room) sysctl(file, value string) {
+	r.t.Helper()
+	r.must(func() error { return os.WriteFile("/proc/sys/net/ipv4/"+file, []byte(value), 0) })
+}
+
+// cable joins two rooms.
+func cable(a *room, nameA, addrA string, b *room, nameB, addrB string) {
+	a.t.Helper()
+	a.must(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: nameA}, PeerName: nameB, PeerNamespace: netlink.NsFd(b.ns)})
+	})
+	a.must(func() error { return give(nameA, addrA) })
+	b.must(func() error { return give(nameB, addrB) })
+}
+
+func give(name, cidr string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	addr, err := netlink.ParseAddr(cidr)
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrAdd(link, addr); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+func take(name, cidr string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	addr, err := netlink.ParseAddr(cidr)
+	if err != nil {
+		return err
+	}
+	return netlink.AddrDel(link, addr)
+}
+
+func up(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// board is one cluster of one node.
+type board struct {
+	node, pod *room
+	config    ControllerConfig
+	*Controller
+	want Config
+}
+
+type world struct{ a, b *board }
+
+// newWorld makes both devices and starts their tunnels, not yet configured.
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{a: newDevice(t, "10.42.0.5/24"), b: newDevice(t, "10.42.0.7/24")}
+	cable(w.a.node, "eth0", "192.168.77.1/24", w.b.node, "eth0", "192.168.77.2/24")
+	keyA, pubA := newKeys(t)
+	keyB, pubB := newKeys(t)
+	w.a.want = config(keyA, Peer{ID: "b", PublicKey: pubB, Endpoint: netip.MustParseAddrPort("192.168.77.2:7442"), As: aSeenByB, Remote: bSeenByA})
+	w.b.want = config(keyB, Peer{ID: "a", PublicKey: pubA, Endpoint: netip.MustParseAddrPort("192.168.77.1:7442"), As: bSeenByA, Remote: aSeenByB})
+	return w
+}
+
+func config(key string, peers ...Peer) Config {
+	return Config{PrivateKey: key, Port: wgPort, Interface: "riv0", MTU: testMTU, Address: ownAddress,
+		ControlPort: controlPort, PodCIDR: podCIDR, Peers: peers}
+}
+
+func newKeys(t testing.TB) (private, public string) {
+	t.Helper()
+	k, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(k.Bytes()), base64.StdEncoding.EncodeToString(k.PublicKey().Bytes())
+}
+
+func newDevice(t testing.TB, podAddr string) *board {
+	t.Helper()
+	d := &board{node: newRoom(t), pod: newRoom(t)}
+	cable(d.node, "cni0", "10.42.0.1/24", d.pod, "eth0", podAddr)
+	d.pod.must(func() error {
+		return netlink.RouteAdd(&netlink.Route{Gw: net.IPv4(10, 42, 0, 1)})
+	})
+	d.node.sysctl("ip_forward", "1")
+	masqueradeLikeFlannel(t, d.node)
+
+	dir := t.TempDir()
+	d.config = ControllerConfig{
+		Helper: helperIn(t, dir, d.node), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
+		LogFile: filepath.Join(dir, "tunnel.log"), Version: HelperVersion, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+	}
+	d.Controller = NewController(d.config)
+	if err := d.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := d.Stop(ctx); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if t.Failed() {
+			log, _ := os.ReadFile(d.config.LogFile)
+			t.Logf("tunnel of pod %s:\n%s", podAddr, log)
+		}
+	})
+	return d
+}
+
+// masqueradeLikeFlannel does what flannel does to pod traffic: all that leaves the
+// pod CIDR, and all that comes into it from elsewhere, gets the node's address.
+func masqueradeLikeFlannel(t testing.TB, node *room) {
+	t.Helper()
+	c, err := nftables.New(nftables.WithNetNSFd(int(node.ns)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := c.AddTable(&nftables.Table{Name: "flannel", Family: nftables.TableFamilyIPv4})
+	chain := c.AddChain(&nftables.Chain{Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+	masquerade := []expr.Any{&expr.Masq{}}
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: join(source(podCIDR), not(destination(podCIDR)), masquerade)})
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: join(not(source(podCIDR)), destination(podCIDR), masquerade)})
+	if err := c.Flush(); err != nil {
+		t.Skipf("needs nf_tables with nat in the kernel: %v", err)
+	}
+}
+
+func (w *world) apply(t testing.TB) {
+	t.Helper()
+	for _, d := range []*board{w.a, w.b} {
+		if err := d.Apply(t.Context(), d.want); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// await polls until what holds.
+func await(t testing.TB, limit time.Duration, text string, what func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !what() {
+		if time.Since(start) > limit {
+			t.Fatalf("not within %s: %s", limit, text)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	fmt.Fprintf(os.Stderr, "%s: %s", w.t.Name(), p)
+	return len(p), nil
+}
+
+const (
+	roleVar  = "TUNNEL_TEST_ROLE"
+	netnsVar = "TUNNEL_TEST_NETNS"
+)
+
+// helperIn makes a program that is this test binary as rivulet-tunnel in the room.
+func helperIn(t testing.TB, dir string, r *room) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n%s=enter %s=/proc/%d/fd/%d exec %s \"$@\"\n", roleVar, netnsVar, os.Getpid(), int(r.ns), self)
+	path := filepath.Join(dir, "helper")
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(roleVar) {
+	case "enter": // a thread enters, exec makes it the whole process
+		runtime.LockOSThread()
+		ns, err := netns.GetFromPath(os.Getenv(netnsVar))
+		if err == nil {
+			err = netns.Set(ns)
+		}
+		if err == nil {
+			os.Setenv(roleVar, "serve")
+			self, _ := os.Executable()
+			err = unix.Exec(self, os.Args, os.Environ())
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	case "serve":
+		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+		s := NewServer(HelperVersion, log)
+		go s.Follow(context.Background()) //nolint:errcheck // the tests of moving notice
+		if err := s.Serve(context.Background(), os.Args[2]); err != nil {
+			log.Error("serve", "error", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
