@@ -62,7 +62,7 @@ func Write(w io.Writer, date time.Time, machine, version string, sections []Sect
 		for _, r := range s.Rows {
 			ratio := ""
 			if r.Ratio != nil {
-				ratio = r.Ratio.Show("%.2f")
+				ratio = r.Ratio.Show("%.2f", "")
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.What, r.Figure, ratio, r.Promise, r.verdict())
 		}

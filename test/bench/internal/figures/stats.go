@@ -40,13 +40,17 @@ func (s Samples) Over(base Samples) Samples {
 	return out
 }
 
-// Show prints the median and, of several samples, the middle half: "1.23 (1.20–1.31)".
-func (s Samples) Show(format string) string {
+// Show prints the median and, of several samples, the middle half:
+// "1.23 (1.20–1.31) s".
+func (s Samples) Show(format, unit string) string {
+	if unit != "" {
+		unit = " " + unit
+	}
 	switch len(s) {
 	case 0:
 		return "not measured"
 	case 1:
-		return fmt.Sprintf(format, s[0])
+		return fmt.Sprintf(format, s[0]) + unit
 	}
-	return fmt.Sprintf(format+" ("+format+"–"+format+")", s.Median(), s.Quantile(0.25), s.Quantile(0.75))
+	return fmt.Sprintf(format+" ("+format+"–"+format+")", s.Median(), s.Quantile(0.25), s.Quantile(0.75)) + unit
 }

@@ -57,11 +57,11 @@ func TestOverPairsRounds(t *testing.T) {
 
 func TestShow(t *testing.T) {
 	for want, s := range map[string]Samples{
-		"not measured":  nil,
-		"2.0":           {2},
-		"2.0 (1.5–2.5)": {1, 2, 3},
+		"not measured":    nil,
+		"2.0 s":           {2},
+		"2.0 (1.5–2.5) s": {1, 2, 3},
 	} {
-		if got := s.Show("%.1f"); got != want {
+		if got := s.Show("%.1f", "s"); got != want {
 			t.Errorf("%v shows as %q, want %q", []float64(s), got, want)
 		}
 	}

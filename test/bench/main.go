@@ -1,0 +1,172 @@
+// Command bench measures what DESIGN §7 promises, as ratios taken in one run, and
+// writes bench/results.md. It is never shipped. How each figure comes about is in
+// docs/bench.md and, in full, in the file named after the measurement.
+//
+// It works in a folder of its own (-dir), on a copy of bin/rivulet, in labs and
+// network namespaces that it makes, and removes all of that whatever happens. A
+// measurement that fails or takes too long is reported as cut short; the others
+// are made all the same, and the exit status is 1.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"rivulet/test/bench/internal/device"
+	"rivulet/test/bench/internal/figures"
+	"rivulet/test/bench/internal/wire"
+)
+
+// bench is what all measurements share.
+type bench struct {
+	stage *device.Stage
+	tell  func(format string, args ...any)
+	kit   kit // see helpers.go
+}
+
+// measurement fills its section as it goes: what was measured before a failure counts.
+type measurement struct {
+	name  string
+	limit time.Duration
+	run   func(*bench, context.Context, *figures.Section) error
+}
+
+var measurements = []measurement{
+	{"start", 5 * time.Minute, (*bench).start},
+	{"memory", 6 * time.Minute, (*bench).memory},
+	{"peering", 4 * time.Minute, (*bench).peering},
+	{"pods", 8 * time.Minute, (*bench).pods},
+	{"tunnel", 5 * time.Minute, (*bench).tunnel},
+}
+
+// inAll bounds the whole run.
+const inAll = 19*time.Minute + 30*time.Second
+
+func main() {
+	switch filepath.Base(os.Args[0]) {
+	case wire.BareName:
+		exit(wire.BareMain())
+	case "rivulet":
+		exit(plainEngine())
+	}
+	dir := flag.String("dir", "/var/lib/rivulet-lab-bench", "folder to work in")
+	binary := flag.String("binary", "bin/rivulet", "what to measure; demo-web.tar must lie beside it")
+	out := flag.String("out", "bench/results.md", "where to write the report; - is standard output")
+	var names []string
+	for _, m := range measurements {
+		names = append(names, m.name)
+	}
+	only := flag.String("only", "", "measure only these, of "+strings.Join(names, ",")+"; the report then goes to standard output unless -out is given")
+	flag.Parse()
+	chosen := names
+	if *only != "" {
+		chosen = strings.Split(*only, ",")
+		if !isSet("out") {
+			*out = "-"
+		}
+	}
+	for _, n := range chosen {
+		if !slices.Contains(names, n) {
+			exit(fmt.Errorf("bench: there is no measurement %q; there are %s", n, strings.Join(names, ", ")))
+		}
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	exit(run(ctx, *dir, *binary, *out, chosen))
+}
+
+func isSet(name string) (set bool) {
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == name })
+	return set
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func run(ctx context.Context, dir, binary, out string, chosen []string) (err error) {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, inAll)
+	defer cancel()
+	b := &bench{tell: func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
+	}}
+	if b.stage, err = device.NewStage(ctx, dir, binary, b.tell); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stage.Close(ctx)) }()
+	var sections []figures.Section
+	var errs []error
+	for _, m := range measurements {
+		if !slices.Contains(chosen, m.name) {
+			continue
+		}
+		b.tell("%s", m.name)
+		s := figures.Section{}
+		at := time.Now()
+		func() {
+			ctx, cancel := context.WithTimeout(ctx, m.limit)
+			defer cancel()
+			s.Err = m.run(b, ctx, &s)
+		}()
+		s.Took = time.Since(at)
+		if s.Err != nil {
+			s.Err = hide(s.Err, dir)
+			b.tell("%s: %v", m.name, s.Err)
+			errs = append(errs, fmt.Errorf("%s: %w", m.name, s.Err))
+		}
+		sections = append(sections, s)
+	}
+	return errors.Join(append(errs, report(out, b.version(ctx), sections))...)
+}
+
+// hide keeps this machine's folders out of the report.
+func hide(err error, dir string) error {
+	if text := err.Error(); strings.Contains(text, dir) {
+		return errors.New(strings.ReplaceAll(text, dir, "DIR"))
+	}
+	return err
+}
+
+func report(out, version string, sections []figures.Section) error {
+	w := os.Stdout
+	if out != "-" {
+		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		f, err := os.Create(out)
+		if err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		defer f.Close()
+		w = f
+	}
+	return figures.Write(w, time.Now(), figures.Machine(), version, sections)
+}
+
+// version is the product's own, a single word.
+func (b *bench) version(ctx context.Context) string {
+	raw, err := exec.CommandContext(ctx, b.stage.Binary(), "version").Output()
+	if f := strings.Fields(string(raw)); err == nil && len(f) >= 2 {
+		return f[1]
+	}
+	return "of unknown version"
+}
+
+func seconds(d time.Duration) float64 { return d.Seconds() }
+
+const megabyte = 1e6 // as in DESIGN §7: the promises are in MB

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/policy"
+	"rivulet/test/bench/internal/device"
+	"rivulet/test/bench/internal/figures"
+	"rivulet/test/lab"
+)
+
+const (
+	podsNamespace = "bench"
+	oneRounds     = 8
+	manyPods      = 50
+	manyRounds    = 3
+)
+
+// where pods are created: at the provider itself, or at home, bound to the
+// provider's virtual node.
+type where struct {
+	name     string
+	client   kubernetes.Interface
+	selector map[string]string
+	labels   map[string]string // of the namespace
+}
+
+// pods: from the creation of a Deployment to its last pod's phase Running, as a
+// watch at the place of creation sees it. The containers run on b either way.
+func (b *bench) pods(ctx context.Context, s *figures.Section) error {
+	s.Title = "Pod creation → Running"
+	s.How = fmt.Sprintf("A Deployment on a for b's virtual node (namespace offloaded, `remote`), or the same Deployment on b; both run on b, image there already. From the request to the last pod Running in a watch on the cluster asked; one pod %d rounds, %d pods %d rounds, interleaved, after a round that does not count.", oneRounds, manyPods, manyRounds)
+	sizes := []struct{ pods, rounds int }{{1, oneRounds}, {manyPods, manyRounds}}
+	away, home := map[int]figures.Samples{}, map[int]figures.Samples{}
+	defer func() {
+		for _, z := range sizes {
+			ratio := away[z.pods].Over(home[z.pods])
+			s.Rows = append(s.Rows,
+				figures.Row{What: fmt.Sprintf("offloaded, %d", z.pods), Figure: away[z.pods].Show("%.2f", "s"), Ratio: ratio, Promise: "≤ 1.15", Value: ratio.Median(), Limit: 1.15},
+				figures.Row{What: fmt.Sprintf("at the provider itself, %d", z.pods), Figure: home[z.pods].Show("%.2f", "s")})
+		}
+	}()
+	return b.stage.Lab(ctx, b.stage.Binary(), 2, nil, func(_ *lab.Lab, ds []*device.Device) error {
+		places, err := b.places(ctx, ds[0], ds[1])
+		if err != nil {
+			return err
+		}
+		for _, z := range sizes {
+			for i := range z.rounds + 1 {
+				for j := range places {
+					p := places[(i+j)%2]
+					took, err := deploy(ctx, p, z.pods)
+					if err != nil {
+						return err
+					}
+					for _, other := range places {
+						if err := noPods(ctx, other.client); err != nil {
+							return err
+						}
+					}
+					if i == 0 {
+						continue // warms up
+					}
+					to := home
+					if p.name == "offloaded" {
+						to = away
+					}
+					to[z.pods] = append(to[z.pods], took)
+					b.tell("pods, round %d: %d %s: %.2f s", i, z.pods, p.name, took)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// places waits until both clusters lend to each other, and prepares them.
+func (b *bench) places(ctx context.Context, a, provider *device.Device) ([]where, error) {
+	for _, d := range []*device.Device{a, provider} {
+		if _, _, err := up(ctx, d); err != nil {
+			return nil, err
+		}
+		if _, err := d.WaitNode(ctx, 1, device.Virtual); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := provider.Run(ctx, "rivulet", "ctr", "images", "import", "/opt/rivulet/demo-web.tar"); err != nil {
+		return nil, err
+	}
+	ca, err := a.Client()
+	if err != nil {
+		return nil, err
+	}
+	cb, err := provider.Client()
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := ca.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
+	if err != nil || len(nodes.Items) != 1 {
+		return nil, fmt.Errorf("bench: a has %d virtual nodes: %w", len(nodes.Items), err)
+	}
+	places := []where{
+		{"offloaded", ca, map[string]string{policy.VirtualNodeLabel: nodes.Items[0].Labels[policy.VirtualNodeLabel]}, map[string]string{policy.NamespaceLabel: string(policy.Remote)}},
+		{"at the provider", cb, map[string]string{corev1.LabelHostname: provider.Name}, nil},
+	}
+	for _, p := range places {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: podsNamespace, Labels: p.labels}}
+		if _, err := p.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+			return nil, fmt.Errorf("bench: %w", err)
+		}
+	}
+	return places, nil
+}
+
+// deploy creates n pods, waits until all run, deletes them, and returns how long
+// they took to run, in seconds.
+func deploy(ctx context.Context, p where, n int) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	pods := p.client.CoreV1().Pods(podsNamespace)
+	w, err := pods.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	defer w.Stop()
+	deployments := p.client.AppsV1().Deployments(podsNamespace)
+	begun := time.Now()
+	if _, err := deployments.Create(ctx, deployment(p, n), metav1.CreateOptions{}); err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	at, err := running(w, n)
+	if err != nil {
+		return 0, fmt.Errorf("bench: %s: %w", p.name, err)
+	}
+	now := metav1.DeletePropagationForeground
+	if err := deployments.Delete(ctx, "web", metav1.DeleteOptions{PropagationPolicy: &now}); err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	return seconds(at.Sub(begun)), nil
+}
+
+// running follows pods until n of them run.
+func running(w watch.Interface, n int) (time.Time, error) {
+	runs := map[string]bool{}
+	why := ""
+	for e := range w.ResultChan() {
+		pod, ok := e.Object.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		if pod.Status.Phase == corev1.PodRunning {
+			runs[pod.Name] = true
+		} else if pod.Status.Message != "" {
+			why = pod.Status.Message
+		}
+		if len(runs) == n {
+			return time.Now(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%d of %d pods ran before the time was up: %s", len(runs), n, why)
+}
+
+// noPods waits until every pod of the lab's work is gone, twins too.
+func noPods(ctx context.Context, client kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		list, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("bench: pods do not go away: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func deployment(p where, n int) *appsv1.Deployment {
+	replicas, grace := int32(n), int64(0)
+	labels := map[string]string{"app": "web"}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+				NodeSelector: p.selector, TerminationGracePeriodSeconds: &grace,
+				Containers: []corev1.Container{{Name: "web", Image: device.Image, ImagePullPolicy: corev1.PullNever}},
+			}},
+		},
+	}
+}

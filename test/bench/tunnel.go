@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"rivulet/test/bench/internal/figures"
+	"rivulet/test/bench/internal/procs"
+	"rivulet/test/bench/internal/wire"
+)
+
+const (
+	tunnelRounds = 7
+	tunnelFor    = 2 * time.Second
+	tunnelTrips  = 1000
+)
+
+// The tunnel as shipped against bare wireguard-go, and each under the other's
+// memory limit, to tell what the limit costs from what we do to packets.
+var (
+	shipped  = wire.Kind{Name: "rivulet-tunnel as shipped"}
+	bare     = wire.Kind{Name: "bare wireguard-go", Bare: true}
+	noLimit  = wire.Kind{Name: "rivulet-tunnel, GOMEMLIMIT=off", Env: []string{"GOMEMLIMIT=off"}}
+	withSame = wire.Kind{Name: "bare wireguard-go, GOMEMLIMIT=128MiB", Bare: true, Env: []string{"GOMEMLIMIT=128MiB"}}
+)
+
+// of is what is measured of one kind, a sample per round.
+type of struct{ one, four, p50, p99, peak figures.Samples }
+
+func (b *bench) tunnel(ctx context.Context, s *figures.Section) error {
+	s.Title = "Tunnel with translation : bare wireguard-go"
+	s.How = fmt.Sprintf("Two pods behind two nodes on one cable, four network namespaces; the shipped helper with equal pod CIDRs at both ends (so both translate), or bare wireguard-go of the same module with distinct addresses. Both ends are started anew each time; %d rounds, rotated. TCP for %v after settling, then %d UDP echoes of 64 bytes. Load, both tunnels and kernel share the cores.", tunnelRounds, tunnelFor, tunnelTrips)
+	k, err := b.helpers(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := wire.NewNet()
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	kinds := []wire.Kind{shipped, bare, noLimit, withSame}
+	got := map[string]*of{}
+	for _, kind := range kinds {
+		got[kind.Name] = &of{}
+	}
+	defer func() { s.Rows = tunnelRows(kinds, got) }()
+	for i := range tunnelRounds {
+		for j := range kinds {
+			kind := kinds[(i+j)%len(kinds)]
+			if err := measure(ctx, n, kind, k.tunnel, filepath.Dir(k.plain), got[kind.Name]); err != nil {
+				return err
+			}
+		}
+		b.tell("tunnel, round %d: shipped %.2f / %.2f Gbit/s, bare %.2f / %.2f (1 / 4 flows)", i+1,
+			got[shipped.Name].one[i]/1e9, got[shipped.Name].four[i]/1e9, got[bare.Name].one[i]/1e9, got[bare.Name].four[i]/1e9)
+	}
+	return nil
+}
+
+func measure(ctx context.Context, n *wire.Net, kind wire.Kind, helper, dir string, o *of) (err error) {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	l, err := n.Open(ctx, kind, helper, dir)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := l.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	trips, err := l.RTT(tunnelTrips, time.Second)
+	if err != nil {
+		return err
+	}
+	o.p50 = append(o.p50, figures.Samples(trips).Quantile(0.5))
+	o.p99 = append(o.p99, figures.Samples(trips).Quantile(0.99))
+	one, err := l.Throughput(1, tunnelFor)
+	if err != nil {
+		return err
+	}
+	four, err := l.Throughput(4, tunnelFor)
+	if err != nil {
+		return err
+	}
+	o.one, o.four = append(o.one, one), append(o.four, four)
+	var peak uint64
+	for _, pid := range l.PIDs() {
+		p, err := procs.Peak(pid)
+		if err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		peak = max(peak, p)
+	}
+	o.peak = append(o.peak, float64(peak))
+	return nil
+}
+
+func scaled(s figures.Samples, by float64) figures.Samples {
+	out := make(figures.Samples, len(s))
+	for i := range s {
+		out[i] = s[i] * by
+	}
+	return out
+}
+
+func tunnelRows(kinds []wire.Kind, got map[string]*of) (rows []figures.Row) {
+	base := got[bare.Name]
+	for _, kind := range kinds {
+		o := got[kind.Name]
+		for _, f := range []struct {
+			what         string
+			of           func(*of) figures.Samples
+			scale        float64
+			format, unit string
+			limit        float64
+			more         bool // is better
+		}{
+			{"TCP, 1 flow", func(o *of) figures.Samples { return o.one }, 1e-9, "%.2f", "Gbit/s", 0.95, true},
+			{"TCP, 4 flows", func(o *of) figures.Samples { return o.four }, 1e-9, "%.2f", "Gbit/s", 0.95, true},
+			{"UDP round trip, p50", func(o *of) figures.Samples { return o.p50 }, 1e3, "%.3f", "ms", 1 / 0.95, false},
+			{"UDP round trip, p99", func(o *of) figures.Samples { return o.p99 }, 1e3, "%.3f", "ms", 0, false},
+		} {
+			row := figures.Row{What: kind.Name + ": " + f.what, Figure: scaled(f.of(o), f.scale).Show(f.format, f.unit)}
+			if kind.Name != bare.Name {
+				row.Ratio = f.of(o).Over(f.of(base))
+			}
+			if kind.Name == shipped.Name && f.limit > 0 {
+				row.Promise, row.Value, row.Limit, row.AtLeast = "≤ 1.05", row.Ratio.Median(), f.limit, f.more
+				if f.more {
+					row.Promise = "≥ 0.95"
+				}
+			}
+			rows = append(rows, row)
+		}
+		row := figures.Row{What: kind.Name + ": peak resident memory, the larger end", Figure: scaled(o.peak, 1/megabyte).Show("%.0f", "MB")}
+		if kind.Name == shipped.Name {
+			row.Promise, row.Value, row.Limit = "≤ 128 MB", o.peak.Max()/megabyte, 128
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
