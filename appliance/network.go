@@ -78,6 +78,12 @@ func takenPrefixes() []netip.Prefix {
 }
 
 func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
+	// A peer may have the name of our own node: before that is registered, the
+	// peer's virtual node would take it, and the kubelet would take it over.
+	stage.Waiting("for node %s to be registered", s.nodeName)
+	if err := engine.WaitNode(ctx, s.kube(), s.nodeName); err != nil {
+		return nil // stopped
+	}
 	home, err := engine.RESTConfig(s.engine.Kubeconfig())
 	if err != nil {
 		return err

@@ -53,6 +53,20 @@ func readyz(ctx context.Context, cfg *rest.Config) bool {
 	return err == nil
 }
 
+// WaitNode blocks until the node is registered, ready or not, or ctx ends.
+func WaitNode(ctx context.Context, client kubernetes.Interface, name string) error {
+	for {
+		if _, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pollAPI):
+		}
+	}
+}
+
 // WatchNode follows the node's Ready condition until ctx ends: report is called
 // with each change and what the node says of it.
 func WatchNode(ctx context.Context, client kubernetes.Interface, name string, report func(ready bool, message string)) error {

@@ -70,7 +70,7 @@ func oneNamespace(cmd *cobra.Command, args []string) error {
 func label(cmd *cobra.Command, c *common, ns string, labels map[string]any, create bool) error {
 	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
 	if err != nil {
-		return fmt.Errorf("this cluster's kubeconfig cannot be read (%w); is rivulet running, and are you root?", err)
+		return fmt.Errorf("rivulet is not running here, or you are not root (%w); see: rivulet status", err)
 	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
