@@ -100,6 +100,10 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
 		nodeName: nodeName, nodeIP: identity.NodeAddress(id.ID()),
 	}
+	if tooLow := host.RaiseLimits(); len(tooLow) > 0 {
+		cfg.Log.Warn("kernel limits are low and cannot be raised from here; containers may fail with \"too many open files\"",
+			"settings", strings.Join(tooLow, " "), "cure", "sysctl -w fs.inotify.max_user_instances=8192")
+	}
 	cfg.Log.Info("rivulet starts", "name", cfg.Name, "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)
 	err = sys.run(ctx)
 	if err == nil {
