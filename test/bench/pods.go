@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -28,6 +30,7 @@ const (
 // provider's virtual node.
 type where struct {
 	name     string
+	device   *device.Device
 	client   kubernetes.Interface
 	selector map[string]string
 	labels   map[string]string // of the namespace
@@ -108,8 +111,8 @@ func (b *bench) places(ctx context.Context, a, provider *device.Device) ([]where
 		return nil, fmt.Errorf("bench: a has %d virtual nodes: %w", len(nodes.Items), err)
 	}
 	places := []where{
-		{"offloaded", ca, map[string]string{policy.VirtualNodeLabel: nodes.Items[0].Labels[policy.VirtualNodeLabel]}, map[string]string{policy.NamespaceLabel: string(policy.Remote)}},
-		{"at the provider", cb, map[string]string{corev1.LabelHostname: provider.Name}, nil},
+		{"offloaded", a, ca, map[string]string{policy.VirtualNodeLabel: nodes.Items[0].Labels[policy.VirtualNodeLabel]}, map[string]string{policy.NamespaceLabel: string(policy.Remote)}},
+		{"at the provider", provider, cb, map[string]string{corev1.LabelHostname: provider.Name}, nil},
 	}
 	for _, p := range places {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: podsNamespace, Labels: p.labels}}
@@ -126,7 +129,11 @@ func deploy(ctx context.Context, p where, n int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	pods := p.client.CoreV1().Pods(podsNamespace)
-	w, err := pods.Watch(ctx, metav1.ListOptions{})
+	before, err := pods.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	w, err := pods.Watch(ctx, metav1.ListOptions{ResourceVersion: before.ResourceVersion})
 	if err != nil {
 		return 0, fmt.Errorf("bench: %w", err)
 	}
@@ -138,7 +145,7 @@ func deploy(ctx context.Context, p where, n int) (float64, error) {
 	}
 	at, err := running(w, n)
 	if err != nil {
-		return 0, fmt.Errorf("bench: %s: %w", p.name, err)
+		return 0, fmt.Errorf("bench: %s: %w; %s", p.name, errors.Join(err, ctx.Err()), p.device.Describe())
 	}
 	now := metav1.DeletePropagationForeground
 	if err := deployments.Delete(ctx, "web", metav1.DeleteOptions{PropagationPolicy: &now}); err != nil {
@@ -152,6 +159,9 @@ func running(w watch.Interface, n int) (time.Time, error) {
 	runs := map[string]bool{}
 	why := ""
 	for e := range w.ResultChan() {
+		if e.Type == watch.Error {
+			return time.Time{}, apierrors.FromObject(e.Object)
+		}
 		pod, ok := e.Object.(*corev1.Pod)
 		if !ok {
 			continue
@@ -165,7 +175,7 @@ func running(w watch.Interface, n int) (time.Time, error) {
 			return time.Now(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%d of %d pods ran before the time was up: %s", len(runs), n, why)
+	return time.Time{}, fmt.Errorf("%d of %d pods ran when the watch ended: %s", len(runs), n, why)
 }
 
 // noPods waits until every pod of the lab's work is gone, twins too.

@@ -44,6 +44,9 @@ func (s *Stage) Lab(ctx context.Context, binary string, n int, early func(*lab.L
 			err = errors.Join(err, derr)
 		}
 	}()
+	if err := roomForInotify(ctx, n); err != nil {
+		return err
+	}
 	l, err := lab.Up(ctx, lab.Options{Dir: s.LabDir(), Binary: binary, Devices: n})
 	if err != nil {
 		return err
@@ -108,6 +111,27 @@ func (d *Device) Status(ctx context.Context) (api.Status, error) {
 	return api.Get(ctx, fmt.Sprintf("/proc/%d/root/run/rivulet", d.init))
 }
 
+// Describe says what the device itself knows, for errors.
+func (d *Device) Describe() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	st, err := d.Status(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprintf("%s waits for %q", d.Name, st.Waiting)
+	for _, p := range st.Peers {
+		text += fmt.Sprintf("; peer %s is %s %s", p.Name, p.State, p.Reason)
+	}
+	for _, v := range st.VirtualNodes {
+		text += fmt.Sprintf("; virtual node %s: ready %v %s", v.Name, v.Ready, v.Reason)
+	}
+	for _, f := range st.Faults {
+		text += "; " + f.Error()
+	}
+	return text
+}
+
 // Client speaks with the device's API server. Call it when the API is up.
 func (d *Device) Client() (kubernetes.Interface, error) {
 	if d.client != nil {
@@ -146,7 +170,7 @@ func (d *Device) WaitAPI(ctx context.Context) (time.Time, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("bench: the API server of %s does not answer: %w; its log is %s", d.Name, errors.Join(err, ctx.Err()), d.Log())
+			return time.Time{}, fmt.Errorf("bench: the API server of %s does not answer: %w; %s", d.Name, errors.Join(err, ctx.Err()), d.Describe())
 		case <-tick.C:
 		}
 	}
@@ -175,7 +199,7 @@ func (d *Device) waitNode(ctx context.Context, n int, is func(*corev1.Node) bool
 		return time.Time{}, err
 	}
 	for {
-		w, err := c.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+		w, err := c.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err == nil {
 			at, ok := count(w, n, is)
 			w.Stop()
@@ -185,7 +209,7 @@ func (d *Device) waitNode(ctx context.Context, n int, is func(*corev1.Node) bool
 		}
 		select { // the API server closed the watch
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("bench: nodes of %s are not as they should be: %w; its log is %s", d.Name, errors.Join(err, ctx.Err()), d.Log())
+			return time.Time{}, fmt.Errorf("bench: nodes of %s are not as they should be: %w; %s", d.Name, errors.Join(err, ctx.Err()), d.Describe())
 		case <-time.After(poll):
 		}
 	}
