@@ -83,7 +83,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	nodeName, err := nameNode(st, cfg.Name, id)
+	nodeName, err := nameNode(st, cfg.Name, os.Hostname, id)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package appliance
 
 import (
 	"fmt"
-	"os"
 
 	"rivulet/appliance/host"
 	"rivulet/appliance/identity"
@@ -27,13 +26,13 @@ type nameStore interface {
 // nameNode returns the name of this device's node: the one of the first start,
 // whatever the host is called since, because pods and volumes hang on it and a
 // second Node object would leave the first one behind for good.
-func nameNode(st nameStore, given string, id identity.Identity) (string, error) {
+func nameNode(st nameStore, given string, hostname func() (string, error), id identity.Identity) (string, error) {
 	name, err := st.NodeName()
 	if err != nil || name != "" {
 		return name, err
 	}
 	if name = given; name == "" {
-		h, err := os.Hostname()
+		h, err := hostname()
 		if err != nil {
 			return "", fmt.Errorf("appliance: the host's name cannot be read: %w; give one with --name", err)
 		}

@@ -17,14 +17,21 @@ func (o *oneName) PutNodeName(n string) error { o.name = n; return nil }
 
 func TestTheNodeKeepsItsFirstName(t *testing.T) {
 	id := identity.Identity{Key: ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32))}
+	called := func(h string) func() (string, error) { return func() (string, error) { return h, nil } }
 	st := &oneName{}
 	for _, tc := range []struct{ given, want string }{{"pi", "pi"}, {"other", "pi"}, {"", "pi"}} {
-		if got, err := nameNode(st, tc.given, id); got != tc.want || err != nil {
+		if got, err := nameNode(st, tc.given, called("else"), id); got != tc.want || err != nil {
 			t.Errorf("--name %q: node %q, %v; want %q", tc.given, got, err, tc.want)
 		}
 	}
-	if got, err := nameNode(&oneName{}, "", id); err != nil || got == "" || host.Name(got) != got {
-		t.Errorf("without a name the node is called %q (%v)", got, err)
+	byID := "rivulet-" + id.ID().Short()
+	for hostname, want := range map[string]string{
+		"": byID, "localhost": byID, "localhost.localdomain": byID, "(none)": "none", "PI": "pi", "pi.example.org": "pi",
+		strings.Repeat("h", 64): strings.Repeat("h", host.NameMax),
+	} {
+		if got, err := nameNode(&oneName{}, "", called(hostname), id); got != want || err != nil || host.Name(got) != got {
+			t.Errorf("a host called %q: node %q, %v; want %q", hostname, got, err, want)
+		}
 	}
 }
 

@@ -1,0 +1,254 @@
+// Package badinput tests what Rivulet says and does when it is given what it
+// cannot use: words, disks, databases, helpers, ports, neighbours and hosts. The
+// real binary runs on two devices of a lab, both called pi. Each case wants the
+// cause and a cure in one line, the right exit code, nothing lost, no crash loop,
+// and that the rest goes on.
+package badinput
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/appliance/api"
+	"rivulet/test/lab"
+)
+
+var (
+	theLab *lab.Lab
+	why    string // set when there can be no lab: the tests that need one skip
+)
+
+func binary() string {
+	if b := os.Getenv("RIVULET_BIN"); b != "" {
+		return b
+	}
+	return filepath.Join("..", "..", "bin", "rivulet")
+}
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("BADINPUT_ROLE"); role != "" {
+		play(role)
+		return
+	}
+	switch _, err := os.Stat(binary()); {
+	case err != nil:
+		why = "needs the binary: make build, or set RIVULET_BIN"
+	case os.Geteuid() != 0:
+		why = "needs root for namespaces"
+	}
+	code := m.Run()
+	if theLab != nil {
+		if code != 0 {
+			tellLogs()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := lab.Down(ctx, labDir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+var labDir string
+
+// pair returns the lab's two devices, made and peered at the first call. A test
+// leaves both running.
+func pair(t *testing.T) (a, b *lab.Device) {
+	t.Helper()
+	if why != "" {
+		t.Skip(why)
+	}
+	ctx := limit(t, 90*time.Second)
+	if theLab == nil {
+		var err error
+		if labDir, err = os.MkdirTemp("/var/lib", "rivulet-lab-badinput-"); err != nil {
+			t.Fatal(err)
+		}
+		theLab, err = lab.Up(ctx, lab.Options{Dir: labDir, Binary: binary(), Devices: 2, Env: map[string][]string{"": {"RIVULET_NAME=pi"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	devices, err := theLab.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range devices {
+		if err := d.WaitPeered(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return devices[0], devices[1]
+}
+
+func tellLogs() {
+	for _, name := range []string{"a", "b"} {
+		raw, _ := os.ReadFile(filepath.Join(labDir, name, "root/var/log/rivulet.log"))
+		if len(raw) > 6000 {
+			raw = raw[len(raw)-6000:]
+		}
+		fmt.Fprintf(os.Stderr, "--- the end of the log of device %s\n%s\n", name, raw)
+	}
+}
+
+// limit bounds what a test does, its cleanup included.
+func limit(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// result is how a program ended.
+type result struct {
+	code        int
+	out, errOut string
+}
+
+func end(t *testing.T, cmd *exec.Cmd) result {
+	t.Helper()
+	var out, errOut strings.Builder
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &errOut, time.Second
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	return result{cmd.ProcessState.ExitCode(), out.String(), errOut.String()}
+}
+
+// on runs a program on a device; it may fail.
+func on(t *testing.T, d *lab.Device, args ...string) result {
+	t.Helper()
+	cmd, err := d.Command(limit(t, time.Minute), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return end(t, cmd)
+}
+
+// must runs a program on a device that has to succeed.
+func must(t *testing.T, d *lab.Device, args ...string) string {
+	t.Helper()
+	r := on(t, d, args...)
+	if r.code != 0 {
+		t.Fatalf("%s: %v: exit code %d: %s", d.Name, args, r.code, r.errOut)
+	}
+	return strings.TrimSpace(r.out)
+}
+
+// told checks an error: one line on standard error with all the words, and the exit code.
+func told(t *testing.T, r result, code int, words ...string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(r.errOut), "\n")
+	last := lines[len(lines)-1]
+	if r.code != code || !strings.HasPrefix(last, "rivulet: ") {
+		t.Errorf("exit code %d, want %d; said %q", r.code, code, r.errOut)
+	}
+	for _, w := range words {
+		if !strings.Contains(last, w) {
+			t.Errorf("%q is missing in %q", w, last)
+		}
+	}
+}
+
+// status is what a device says of itself, and how `rivulet status` prints it.
+func status(t *testing.T, d *lab.Device) (st api.Status, text string) {
+	t.Helper()
+	r := on(t, d, "rivulet", "status", "-o", "json")
+	if r.out != "" {
+		if err := json.Unmarshal([]byte(r.out), &st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return st, on(t, d, "rivulet", "status").out
+}
+
+// shows waits until the printed status has all the words.
+func shows(t *testing.T, d *lab.Device, within time.Duration, words ...string) string {
+	t.Helper()
+	var text string
+	eventually(t, within, func() error {
+		_, text = status(t, d)
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				return fmt.Errorf("%q is missing in the status of %s:\n%s", w, d.Name, text)
+			}
+		}
+		return nil
+	})
+	return text
+}
+
+// eventually polls f until it returns nil.
+func eventually(t *testing.T, within time.Duration, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %v", within, err)
+		}
+		time.Sleep(200 * time.Millisecond) // between two looks
+	}
+}
+
+func stop(t *testing.T, d *lab.Device) {
+	t.Helper()
+	if err := d.Stop(limit(t, 30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func start(t *testing.T, d *lab.Device) {
+	t.Helper()
+	if err := d.Start(limit(t, 30*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ready(t *testing.T, d *lab.Device) {
+	t.Helper()
+	if err := d.WaitReady(limit(t, 90*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pod makes a pod of the pause image at home and waits until it runs.
+func pod(t *testing.T, d *lab.Device, name string) {
+	t.Helper()
+	must(t, d, "rivulet", "kubectl", "run", name, "--image=rivulet.dev/pause:1", "--image-pull-policy=Never", "--restart=Always")
+	must(t, d, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/"+name, "--timeout=45s")
+}
+
+// life is a pod's container, when it started and how often: what must not change.
+func life(t *testing.T, d *lab.Device, name string) string {
+	t.Helper()
+	return must(t, d, "rivulet", "kubectl", "get", "pod", name, "-o",
+		"jsonpath={.spec.nodeName} {.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].state.running.startedAt} restarts={.status.containerStatuses[0].restartCount}")
+}
+
+// log is what the device's supervisor has said since mark, a length of its log.
+func log(t *testing.T, d *lab.Device, mark int) string {
+	t.Helper()
+	raw, err := os.ReadFile(d.Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw[min(mark, len(raw)):])
+}
+
+const state = "/var/lib/rivulet"
