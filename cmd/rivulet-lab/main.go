@@ -69,7 +69,14 @@ func root() *cobra.Command {
 			return with(l, args[0], func(d *lab.Device) error { return d.Stop(ctx) })
 		}),
 		&cobra.Command{Use: "down", Short: "end the lab and remove all of it, half made or crashed too", Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error { return lab.Down(cmd.Context(), dir) }},
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				err := lab.Down(cmd.Context(), dir)
+				if errors.Is(err, lab.ErrNoLab) {
+					fmt.Println("there is no lab in " + dir)
+					return nil
+				}
+				return err
+			}},
 	)
 	return cmd
 }
@@ -138,6 +145,7 @@ func waitFor(ctx context.Context, l *lab.Lab, wait string, o lab.Options) error 
 	if err != nil || wait == "" {
 		return err
 	}
+	o.Tell("waiting for k3s on each device, half a minute or so")
 	for _, d := range devices {
 		if err := d.WaitReady(ctx); err != nil {
 			return err

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -53,7 +52,9 @@ func (l *Lab) Device(name string) (*Device, error) {
 	return &Device{l, name}, nil
 }
 
-// Command returns a program inside the device, not started yet. Its environment is that of the device.
+// Command returns a program inside the device, not started yet. Its environment is that of the device; its working
+// directory is the caller's (or Cmd.Dir), which devices see read-only below /host, so that a host's file can be named.
+// The exit code is the program's own, 128+n after signal n, 125 if the device cannot be entered, 127 for an unknown program.
 func (d *Device) Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	s, err := loadState(d.lab.dir)
 	if err != nil {
@@ -63,7 +64,7 @@ func (d *Device) Command(ctx context.Context, args ...string) (*exec.Cmd, error)
 	if ds == nil || !ds.Init.Alive() {
 		return nil, fmt.Errorf("lab: device %s is off: switch it on with `rivulet-lab start %s`", d.Name, d.Name)
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{strconv.Itoa(ds.Init.PID), s.ID, d.Name}, args...)...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{d.lab.dir, d.Name}, args...)...)
 	cmd.Args[0] = enterName
 	cmd.Env = append([]string{"PATH=/opt/rivulet:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=" + os.Getenv("TERM")}, ds.Env...)
 	return cmd, nil
@@ -98,11 +99,12 @@ func (d *Device) Path(inside string) string {
 // Log is where the host finds the output of the device's rivulet run.
 func (d *Device) Log() string { return d.Path(consoleFile) }
 
-// Start switches a device on, or starts rivulet on one that is on.
+// Start switches a device on, or starts rivulet on one that is on; where it runs already it does nothing.
 func (d *Device) Start(ctx context.Context) error {
 	return d.change(func(s *state, ds *deviceState) error {
 		if ds.Init.Alive() {
-			return d.lab.askInit(ctx, ds)
+			_, err := d.lab.askInit(ctx, ds, "start")
+			return err
 		}
 		hs, err := hostHierarchies()
 		if err != nil {
@@ -112,22 +114,41 @@ func (d *Device) Start(ctx context.Context) error {
 	})
 }
 
-// Stop ends rivulet on the device in an orderly way and waits for it.
+// Stop ends rivulet on the device as a service manager does: SIGTERM to the supervisor alone, and waiting for its end.
+// The device stays on.
 func (d *Device) Stop(ctx context.Context) error {
-	if _, err := d.Run(ctx, "sh", "-c", `kill -TERM "$(cat /run/rivulet/supervisor.pid)"`); err != nil {
+	if _, err := d.ask(ctx, "stop"); err != nil {
 		return err
 	}
-	return poll(ctx, 100*time.Millisecond, func() (bool, error) {
-		_, err := d.Run(ctx, "test", "!", "-e", "/run/rivulet/supervisor.pid")
-		return err == nil, nil
+	err := poll(ctx, 50*time.Millisecond, func() (bool, error) {
+		got, err := d.ask(ctx, "status")
+		return !strings.HasPrefix(got, "running"), err
 	})
+	if err != nil {
+		return fmt.Errorf("lab: rivulet on %s does not end: %w", d.Name, err)
+	}
+	return nil
 }
 
-// Kill ends the supervisor, the engine or the tunnel without warning, or takes the power.
+// ask has the device's init do something.
+func (d *Device) ask(ctx context.Context, order string) (string, error) {
+	s, err := loadState(d.lab.dir)
+	if err != nil {
+		return "", err
+	}
+	ds := s.device(d.Name)
+	if ds == nil || !ds.Init.Alive() {
+		return "", fmt.Errorf("lab: device %s is off: switch it on with `rivulet-lab start %s`", d.Name, d.Name)
+	}
+	return d.lab.askInit(ctx, ds, order)
+}
+
+// Kill ends the supervisor, the engine or the tunnel without warning, or takes the power: then everything on the device
+// ends, and only its disk remains. It returns when they are gone. The lab itself starts nothing again.
 func (d *Device) Kill(ctx context.Context, what string) error {
 	switch what {
 	case "supervisor", "engine", "tunnel":
-		_, err := d.Run(ctx, "sh", "-c", `kill -KILL "$(cat /run/rivulet/`+what+`.pid)"`)
+		_, err := d.ask(ctx, "kill "+what)
 		return err
 	case "power":
 		return d.change(func(s *state, ds *deviceState) error {
@@ -150,10 +171,15 @@ func (d *Device) Renumber(context.Context) (string, error) {
 	var address string
 	err := d.change(func(s *state, ds *deviceState) error {
 		ds.Address = lanAddress(s.NextIP)
-		s.NextIP++
+		if s.NextIP++; s.NextIP > lastIP {
+			s.NextIP = firstNewIP
+		}
 		address = ds.Address
 		if err := s.save(d.lab.dir); err != nil {
 			return err
+		}
+		if !ds.Init.Alive() {
+			return nil // it will boot with it
 		}
 		return inNetns(ds.Init, func(h *netlink.Handle, _ netns.NsHandle) error {
 			link, err := h.LinkByName(deviceNIC)
@@ -298,9 +324,14 @@ func (d *Device) WaitPeered(ctx context.Context, n int) error {
 func (d *Device) wait(ctx context.Context, missing func(Status) string) error {
 	last := "no answer yet"
 	err := poll(ctx, 300*time.Millisecond, func() (bool, error) {
+		if got, err := d.ask(ctx, "status"); err == nil && strings.HasPrefix(got, "ended") {
+			return false, fmt.Errorf("rivulet does not run, it %s", got)
+		}
 		st, err := d.Status(ctx)
 		if err != nil {
-			last = err.Error()
+			if ctx.Err() == nil { // else it says only that it was given up
+				last = err.Error()
+			}
 			return false, nil
 		}
 		last = missing(st)

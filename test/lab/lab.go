@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -46,7 +47,7 @@ type Lab struct {
 // DefaultDir is where the lab of the demo lives.
 const DefaultDir = "/var/lib/rivulet-lab"
 
-// Up makes the devices and starts rivulet on each. When it fails, Down cleans up.
+// Up makes the devices and starts rivulet on each. When it fails it removes what it made; when it is killed, Down does.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("lab: namespaces and cgroups need root: use sudo")
@@ -64,16 +65,18 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if o.Devices < 1 || o.Devices > maxDevices {
 		return nil, fmt.Errorf("lab: %d devices: choose 1 to %d", o.Devices, maxDevices)
 	}
+	for name := range o.Env {
+		if name != "" && (len(name) != 1 || name[0] < 'a' || name[0] >= 'a'+byte(o.Devices)) {
+			return nil, fmt.Errorf("lab: environment for %q: there is no device of that name; the last one is %c", name, 'a'+o.Devices-1)
+		}
+	}
 	hs, err := hostHierarchies()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := filepath.Abs(o.Dir)
+	dir, err := labDir(o.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("lab: %w", err)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("lab: %w", err)
+		return nil, err
 	}
 	l := &Lab{dir: dir, tell: o.Tell}
 	unlock, err := lock(dir)
@@ -84,7 +87,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if _, err := os.Stat(stateFile(dir)); err == nil {
 		return nil, fmt.Errorf("lab: %w in %s: use it, or end it with `rivulet-lab down`", ErrUp, dir)
 	}
-	s := &state{ID: newID(), Binary: binary, NextIP: firstNewIP}
+	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, NextIP: firstNewIP}
 	for _, h := range hs {
 		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
 	}
@@ -98,17 +101,50 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := s.save(dir); err != nil {
 		return nil, err
 	}
+	if warning := inotifyShortage(o.Devices); warning != "" {
+		l.say("%s", warning)
+	}
+	if err := l.make(ctx, s, hs); err != nil {
+		// ctx may be what ended it; cleaning up has its own time.
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(err, l.remove(clean, s))
+	}
+	return l, nil
+}
+
+// make makes what the state says, which is on disk by now.
+func (l *Lab) make(ctx context.Context, s *state, hs []hierarchy) error {
 	l.say("one LAN, 10.77.0.0/24, no router, no Internet")
-	if err := l.startLAN(s); err != nil {
-		return nil, err
+	if err := l.startLAN(s, hs); err != nil {
+		return err
 	}
 	for i := range s.Devices {
 		l.say("device %s at %s starts", s.Devices[i].Name, s.Devices[i].Address)
 		if err := l.boot(ctx, s, &s.Devices[i], hs); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return l, nil
+	return nil
+}
+
+// labDir makes the lab's folder, if it can carry the devices' disks.
+func labDir(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("lab: %w", err)
+	}
+	if strings.ContainsAny(dir, `:,\`) {
+		return "", fmt.Errorf("lab: %s: a colon, comma or backslash cannot be part of an overlay's options: choose another folder", dir)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("lab: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err == nil && fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return "", fmt.Errorf("lab: %s is on an overlay, which cannot carry another: choose a folder on a disk", dir)
+	}
+	return dir, nil
 }
 
 // Open finds a lab that Up made.
@@ -130,15 +166,31 @@ func (l *Lab) say(format string, args ...any) {
 }
 
 // startLAN makes the process that holds the LAN's namespace, and the bridge in it.
-func (l *Lab) startLAN(s *state) error {
+func (l *Lab) startLAN(s *state, hs []hierarchy) error {
 	cmd := reexec(lanName)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNET}
-	p, err := begin(cmd)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	defer w.Close()
+	cmd.Stdin = r
+	s.LAN, err = begin(cmd)
+	r.Close()
 	if err != nil {
 		return err
 	}
-	s.LAN = p
 	if err := s.save(l.dir); err != nil {
+		return err
+	}
+	// Until it is told to stay it ends with us: nobody has to find it who has no record of it.
+	if _, err := fmt.Fprintln(w, stay); err != nil {
+		return fmt.Errorf("lab: the LAN's process ended: %w", err)
+	}
+	if err := makeCgroups(hs, s.ID, "lan"); err != nil {
+		return err
+	}
+	if err := joinCgroups(hs, s.ID, "lan", "", s.LAN.PID); err != nil {
 		return err
 	}
 	return makeBridge(s.LAN)
@@ -179,7 +231,12 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 		return err
 	}
 	os.Remove(l.initSocket(d.Name))
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: l.initSocket(d.Name), Net: "unix"})
+	at, closeDir, err := l.socketName(d.Name)
+	if err != nil {
+		return err
+	}
+	defer closeDir()
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: at, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
@@ -230,7 +287,7 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 		err = applyCables(s)
 	}
 	if err == nil {
-		err = l.askInit(ctx, d)
+		_, err = l.askInit(ctx, d, "start")
 	}
 	if err != nil {
 		if log, _ := os.ReadFile(filepath.Join(dir, "init.log")); len(log) > 0 {
@@ -240,27 +297,41 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	return err
 }
 
-// askInit has a device's init start rivulet.
-func (l *Lab) askInit(ctx context.Context, d *deviceState) error {
+// socketName is a name for a device's socket that fits into the 107 bytes that it may have, wherever the lab is.
+func (l *Lab) socketName(device string) (string, func(), error) {
+	dir, err := os.Open(l.deviceDir(device))
+	if err != nil {
+		return "", nil, fmt.Errorf("lab: %w", err)
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(l.initSocket(device))), func() { dir.Close() }, nil
+}
+
+// askInit has a device's init do something: see pid1.go. It returns what init says of the supervisor.
+func (l *Lab) askInit(ctx context.Context, d *deviceState, order string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", l.initSocket(d.Name))
+	name, closeDir, err := l.socketName(d.Name)
 	if err != nil {
-		return fmt.Errorf("lab: device %s does not answer: %w", d.Name, err)
+		return "", err
+	}
+	defer closeDir()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", name)
+	if err != nil {
+		return "", fmt.Errorf("lab: device %s does not answer: %w", d.Name, err)
 	}
 	defer conn.Close()
 	deadline, _ := ctx.Deadline()
 	conn.SetDeadline(deadline)
-	fmt.Fprintln(conn, "start")
-	answer := make([]byte, 512)
-	n, err := conn.Read(answer)
-	if err != nil {
-		return fmt.Errorf("lab: device %s did not boot: %w", d.Name, err)
+	fmt.Fprintln(conn, order)
+	answer, err := io.ReadAll(conn)
+	if err != nil || len(answer) == 0 {
+		return "", fmt.Errorf("lab: device %s gave no answer to %s: %w", d.Name, order, errors.Join(err, io.ErrUnexpectedEOF))
 	}
-	if got := strings.TrimSpace(string(answer[:n])); got != "ok" {
-		return fmt.Errorf("lab: device %s: %s", d.Name, got)
+	got, ok := strings.CutPrefix(strings.TrimSpace(string(answer)), "ok ")
+	if !ok {
+		return "", fmt.Errorf("lab: device %s: %s", d.Name, got)
 	}
-	return nil
+	return got, nil
 }
 
 // Down ends everything of the lab and removes its folder. It may be called on a lab that was left half made, and again.
@@ -269,8 +340,8 @@ func Down(ctx context.Context, dir string) error {
 	if err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
-	s, err := loadState(dir)
-	if err != nil {
+	if _, err := os.Stat(dir); err != nil {
+		_, err = loadState(dir) // says that there is none
 		return err
 	}
 	unlock, err := lock(dir)
@@ -278,39 +349,43 @@ func Down(ctx context.Context, dir string) error {
 		return err
 	}
 	defer unlock()
-	if s, err = loadState(dir); err != nil { // somebody else may have been faster
+	s, err := loadState(dir)
+	if errors.Is(err, ErrNoLab) { // an Up that was killed before it had made anything
+		os.Remove(stateFile(dir) + ".new")
+		os.Remove(filepath.Join(dir, "lock"))
+		os.Remove(dir)
+	}
+	if err != nil {
 		return err
 	}
+	return (&Lab{dir: dir}).remove(ctx, s)
+}
+
+// remove ends and removes what the state names and nothing else, the state last: a removal that is cut short can be
+// repeated. The lock is held.
+func (l *Lab) remove(ctx context.Context, s *state) error {
 	var errs []error
 	for _, d := range s.Devices {
-		errs = append(errs, d.Init.kill(ctx))
+		errs = append(errs, d.Init.kill(ctx)) // the init of a PID namespace takes everything in it along, and its mounts
 	}
 	errs = append(errs, s.LAN.kill(ctx))
 	for _, c := range s.Cgroups {
-		errs = append(errs, killCgroup(ctx, c))
-		errs = append(errs, removeCgroup(ctx, c))
+		errs = append(errs, killCgroup(ctx, c), removeCgroup(ctx, c))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	// Mounts went with the devices' namespaces. The state file goes last, so that a Down that is cut short can be repeated.
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("lab: %w", err)
-	}
-	for _, e := range entries {
-		if name := e.Name(); name != filepath.Base(stateFile(dir)) && name != "lock" {
-			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-				return fmt.Errorf("lab: %w", err)
-			}
+	for _, d := range s.Devices {
+		if err := os.RemoveAll(l.deviceDir(d.Name)); err != nil {
+			return fmt.Errorf("lab: %w", err)
 		}
 	}
-	for _, name := range []string{stateFile(dir), filepath.Join(dir, "lock")} {
+	for _, name := range []string{stateFile(l.dir) + ".new", stateFile(l.dir), filepath.Join(l.dir, "lock")} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("lab: %w", err)
 		}
 	}
-	os.Remove(dir) // stays if the user keeps something else there
+	os.Remove(l.dir) // stays if the user keeps something else there
 	return nil
 }
 

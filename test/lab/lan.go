@@ -18,6 +18,7 @@ const (
 	bridgeName    = "br0"
 	firstIP       = 11
 	firstNewIP    = 101
+	lastIP        = 254
 	maxDevices    = 26
 	lanTable      = "rivulet-lab"
 	deviceNIC     = "eth0"

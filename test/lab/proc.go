@@ -53,6 +53,22 @@ func (p Proc) Alive() bool {
 	return err == nil && now == p
 }
 
+// signal sends a signal, unless another process has the PID by now.
+func (p Proc) signal(sig unix.Signal) error {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return fmt.Errorf("lab: open process %d: %w", p.PID, err)
+	}
+	defer unix.Close(fd)
+	if !p.Alive() {
+		return os.ErrProcessDone
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
+		return fmt.Errorf("lab: signal process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
 // kill sends SIGKILL and waits until the process, and if it is a namespace's init everything in there, is gone.
 // It does nothing when the PID belongs to another process by now.
 func (p Proc) kill(ctx context.Context) error {

@@ -26,8 +26,9 @@ func mount(source, target, fstype string, flags uintptr, data string) error {
 //	/usr, /bin …   the host's, read-only
 //	/etc           the host's with what the device writes beside it in DIR/NAME/etc
 //	/opt/rivulet   the folder of the binary, read-only
-//	/run, /tmp     in memory, gone with the power
-//	/dev           the host's; /proc, /sys, cgroups of its own
+//	/host          the host's root file system, read-only, without what is mounted below it
+//	/run, /tmp     in memory, gone with the power; /dev too
+//	/proc, /sys    its own, cgroups too
 func makeRoot(c bootConfig) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("lab: %w", err)
@@ -41,27 +42,16 @@ func makeRoot(c bootConfig) error {
 			return err
 		}
 	}
-	etc, work := filepath.Join(c.Dir, "etc"), filepath.Join(c.Dir, "etc.work")
-	for _, d := range []string{etc, work} {
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			return fmt.Errorf("lab: %w", err)
-		}
-	}
-	if err := mount("etc", filepath.Join(root, "etc"), "overlay", 0, fmt.Sprintf("lowerdir=/etc,upperdir=%s,workdir=%s", etc, work)); err != nil {
+	if err := makeEtc(c, root); err != nil {
 		return err
 	}
-	// What the host has of these is not the device's: an empty folder in the overlay's upper layer hides it.
-	for name, content := range map[string]string{"hostname": c.Name + "\n", "resolv.conf": "", "hosts": "127.0.0.1 localhost " + c.Name + "\n::1 localhost\n"} {
-		path := filepath.Join(root, "etc", name)
-		os.Remove(path) // may be a symbolic link out of /etc
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			return fmt.Errorf("lab: %w", err)
-		}
+	if err := readOnly("/", filepath.Join(root, "host")); err != nil {
+		return err
 	}
 	if err := readOnly(c.BinDir, filepath.Join(root, "opt/rivulet")); err != nil {
 		return err
 	}
-	if err := mount("/dev", filepath.Join(root, "dev"), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := makeDev(root); err != nil {
 		return err
 	}
 	for _, m := range []struct{ fstype, dir, opts string }{
@@ -70,6 +60,9 @@ func makeRoot(c bootConfig) error {
 		if err := mount(m.fstype, filepath.Join(root, m.dir), m.fstype, unix.MS_NOSUID|unix.MS_NODEV, m.opts); err != nil {
 			return err
 		}
+	}
+	if err := shieldSysctls(root); err != nil {
+		return err
 	}
 	if err := mountCgroups(c.Hierarchies, root); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +18,7 @@ import (
 // is made.
 type state struct {
 	ID      string        `json:"id"`      // random; part of every cgroup's name
+	Boot    string        `json:"boot"`    // of the host: after another boot no process of the lab is left
 	Binary  string        `json:"binary"`  // the rivulet binary as the user gave it, absolute
 	Cgroups []string      `json:"cgroups"` // the lab's folder in every hierarchy
 	LAN     Proc          `json:"lan"`     // holds the LAN's network namespace
@@ -57,7 +59,19 @@ func loadState(dir string) (*state, error) {
 	if err := json.Unmarshal(b, s); err != nil {
 		return nil, fmt.Errorf("lab: %s is damaged (%w)", stateFile(dir), err)
 	}
+	if s.Boot != hostBoot() {
+		s.LAN = Proc{}
+		for i := range s.Devices {
+			s.Devices[i].Init = Proc{}
+		}
+	}
 	return s, nil
+}
+
+// hostBoot names the host's current boot.
+func hostBoot() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
 }
 
 // save replaces the file in one step, so that a kill at any moment leaves the old or the new state.
@@ -78,21 +92,28 @@ func (s *state) save(dir string) error {
 
 // lock keeps other writers of the same lab out until the returned function is called or this process ends.
 func lock(dir string) (func(), error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lab: %w", err)
-	}
+	name := filepath.Join(dir, "lock")
 	for {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("lab: %w", err)
+		}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lab: lock %s: %w", name, err)
+		}
+		// Down removes the file: then another one, or none, has the name by now.
+		mine, err1 := f.Stat()
+		theirs, err2 := os.Stat(name)
+		if err == nil && err1 == nil && err2 == nil && os.SameFile(mine, theirs) {
+			return func() { f.Close() }, nil
+		}
+		f.Close()
+		if _, err := os.Stat(dir); err != nil {
+			return nil, fmt.Errorf("lab: %w in %s", ErrNoLab, dir)
 		}
 	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lab: lock %s: %w", f.Name(), err)
-	}
-	return func() { f.Close() }, nil
 }
 
 func newID() string {
