@@ -21,7 +21,7 @@ import (
 
 const (
 	podsNamespace = "bench"
-	oneRounds     = 8
+	oneRounds     = 15
 	manyPods      = 50
 	manyRounds    = 3
 )
@@ -178,23 +178,40 @@ func running(w watch.Interface, n int) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%d of %d pods ran when the watch ended: %s", len(runs), n, why)
 }
 
-// noPods waits until every pod of the lab's work is gone, twins too.
+// noPods waits until everything that was deployed is gone, twins too.
 func noPods(ctx context.Context, client kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		list, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
-		if err == nil && len(list.Items) == 0 {
+		left, err := deployed(ctx, client)
+		if err == nil && left == 0 {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("bench: pods do not go away: %w", ctx.Err())
+			return fmt.Errorf("bench: %d pods and their owners do not go away: %w", left, errors.Join(err, ctx.Err()))
 		case <-tick.C:
 		}
 	}
+}
+
+// deployed counts pods and what they come from; the lab has no others.
+func deployed(ctx context.Context, client kubernetes.Interface) (int, error) {
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	sets, err := client.AppsV1().ReplicaSets("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	deployments, err := client.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	return len(pods.Items) + len(sets.Items) + len(deployments.Items), nil
 }
 
 func deployment(p where, n int) *appsv1.Deployment {

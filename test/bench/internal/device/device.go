@@ -247,17 +247,23 @@ func (d *Device) Processes() (map[string][]procs.Process, error) {
 	}
 	out := map[string][]procs.Process{}
 	for _, p := range tree {
-		if kind := kindOf(p.Args); kind != "" {
+		// The init runs nothing called rivulet but the supervisor.
+		if kind := kindOf(p.Args); kind != "" && (kind != "supervisor" || p.Parent == d.init) {
 			out[kind] = append(out[kind], p)
 		}
 	}
 	return out, nil
 }
 
+// kindOf goes by the name alone: k3s rewrites the titles of its processes, the
+// supervisor's too, and arguments are lost.
 func kindOf(args []string) string {
-	name := filepath.Base(args[0])
-	switch {
-	case strings.HasPrefix(name, "rivulet-engine"):
+	title := strings.Fields(args[0])
+	if len(title) == 0 {
+		return ""
+	}
+	switch name := filepath.Base(title[0]); {
+	case name == "rivulet-engine":
 		return "engine"
 	case name == "rivulet-tunnel":
 		return "tunnel"
@@ -265,7 +271,7 @@ func kindOf(args []string) string {
 		return "shim"
 	case name == "containerd":
 		return "containerd"
-	case name == "rivulet" && len(args) > 1 && args[1] == "run":
+	case name == "rivulet":
 		return "supervisor"
 	}
 	return ""

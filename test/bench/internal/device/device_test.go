@@ -14,17 +14,17 @@ import (
 
 func TestKindOf(t *testing.T) {
 	for want, args := range map[string][]string{
-		"supervisor": {"/var/lib/product/rivulet", "run"},
+		"supervisor": {"rivulet "},
 		"engine":     {"rivulet-engine server", ""},
 		"tunnel":     {"/var/lib/rivulet/bundle/current/bin/rivulet-tunnel", "-socket", "x"},
-		"containerd": {"containerd", "-c", "config.toml"},
+		"containerd": {"containerd ", ""},
 		"shim":       {"/bin/containerd-shim-runc-v2", "-namespace", "k8s.io"},
 	} {
 		if got := kindOf(args); got != want {
 			t.Errorf("%q is %q, want %q", args, got, want)
 		}
 	}
-	for _, args := range [][]string{{""}, {"rivulet", "status"}, {"rivulet"}, {"/pause"}, {"rivulet-lab-init"}} {
+	for _, args := range [][]string{{""}, {"/pause"}, {"rivulet-lab-init"}} {
 		if got := kindOf(args); got != "" {
 			t.Errorf("%q is %q, want nothing", args, got)
 		}
