@@ -4,11 +4,14 @@
 package store
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -42,7 +45,7 @@ func Open(path string) (*Store, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("store: %w; choose a folder that root can write to with --state", err)
 	}
-	_, err := os.Lstat(path)
+	file, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		if err := create(path); err != nil {
@@ -50,6 +53,9 @@ func Open(path string) (*Store, error) {
 		}
 	case err != nil:
 		return nil, fmt.Errorf("store: %w; look at the disk, then start again", err)
+	case file.Mode().IsRegular() && file.Size() == 0:
+		// bbolt would take it for a new one. Ours never was empty: see create.
+		return nil, damaged(path, errors.New("the file is empty"))
 	}
 	return open(path)
 }
@@ -100,7 +106,9 @@ func buckets(db *bbolt.DB) error {
 }
 
 func open(path string) (s *Store, err error) {
-	// bbolt panics on some kinds of damage.
+	// bbolt panics on some kinds of damage, and reading what a shortened file has
+	// lost is a fault.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
 			s, err = nil, damaged(path, fmt.Errorf("%v", p))
@@ -119,7 +127,11 @@ func open(path string) (s *Store, err error) {
 		}
 		return nil, damaged(path, err)
 	}
-	if err := check(db); err != nil {
+	err = walk(db)
+	if err == nil && metaPages(path, db.Info().PageSize) {
+		err = check(db)
+	}
+	if err != nil {
 		db.Close()
 		return nil, damaged(path, err)
 	}
@@ -136,7 +148,45 @@ func damaged(path string, cause error) error {
 		ErrDamaged, path, cause, path, path)
 }
 
-// check walks every page; the file is small.
+// walk reads every key and value. It comes before check, which does its work in a
+// goroutine of its own, where a panic would end the process.
+func walk(db *bbolt.DB) error {
+	return db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return walkBucket(b) })
+	})
+}
+
+func walkBucket(b *bbolt.Bucket) error {
+	return b.ForEach(func(k, v []byte) error {
+		if v == nil {
+			return walkBucket(b.Bucket(k))
+		}
+		bytes.Clone(v)
+		return nil
+	})
+}
+
+// metaPages reports whether both meta pages are what they should be. A power cut
+// may tear one: bbolt goes on with the other, but its check would panic.
+func metaPages(path string, size int) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	for id := range 2 {
+		var head [10]byte // page number, then flags; 4 is a meta page
+		if _, err := f.ReadAt(head[:], int64(id*size)); err != nil {
+			return false
+		}
+		if binary.NativeEndian.Uint64(head[:]) != uint64(id) || binary.NativeEndian.Uint16(head[8:]) != 4 {
+			return false
+		}
+	}
+	return true
+}
+
+// check looks at the structure of every page; the file is small.
 func check(db *bbolt.DB) error {
 	return db.View(func(tx *bbolt.Tx) error {
 		var first error

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -66,8 +67,10 @@ func TestDamageIsToldAndNothingIsChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.PutPeer(peer.Record{ID: "a"}); err != nil {
-		t.Fatal(err)
+	for i := range 40 { // enough for several pages
+		if err := s.PutPeer(peer.Record{ID: peer.ID(fmt.Sprintf("%d", i)), Certificate: make([]byte, 600)}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.Close()
 	sound, err := os.ReadFile(good)
@@ -83,10 +86,12 @@ func TestDamageIsToldAndNothingIsChanged(t *testing.T) {
 	}
 	page := os.Getpagesize()
 	for name, content := range map[string][]byte{
-		"text instead of a database": []byte(strings.Repeat("not a database\n", 1000)),
-		"both meta pages":            flip(0, 2*page),
-		"data pages":                 flip(2*page, len(sound)),
-		"one block":                  []byte("x"),
+		"text instead of a database":  []byte(strings.Repeat("not a database\n", 1000)),
+		"both meta pages":             flip(0, 2*page),
+		"data pages":                  flip(2*page, len(sound)),
+		"one block":                   []byte("x"),
+		"empty":                       {},
+		"all but three pages cut off": sound[:3*page],
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "state.db")
@@ -101,5 +106,57 @@ func TestDamageIsToldAndNothingIsChanged(t *testing.T) {
 				t.Fatal("the damaged file was changed")
 			}
 		})
+	}
+}
+
+// Whichever single page is hit, Open says so or what it opens is whole: it never
+// takes the process with it.
+func TestAnyDamagedPage(t *testing.T) {
+	good := filepath.Join(t.TempDir(), "state.db")
+	s, err := Open(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const records = 60
+	for i := range records {
+		if err := s.PutPeer(peer.Record{ID: peer.ID(fmt.Sprintf("%d", i)), Certificate: make([]byte, 600)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	sound, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := os.Getpagesize()
+	told := 0
+	for at := 0; at < len(sound); at += page {
+		for _, damage := range []string{"\x00", "\xff", "\x5a", "cut off"} {
+			content := bytes.Clone(sound)
+			if damage == "cut off" {
+				content = content[:at]
+			} else {
+				copy(content[at:], strings.Repeat(damage, page))
+			}
+			path := filepath.Join(t.TempDir(), "state.db")
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(path)
+			if err != nil {
+				told++
+				if !errors.Is(err, ErrDamaged) {
+					t.Errorf("page %d: %v, want ErrDamaged", at/page, err)
+				}
+				continue
+			}
+			if got, err := s.Peers(); err != nil || len(got) < records-1 {
+				t.Errorf("page %d: %d of %d records, %v", at/page, len(got), records, err)
+			}
+			s.Close()
+		}
+	}
+	if told == 0 {
+		t.Error("no damage was noticed")
 	}
 }
