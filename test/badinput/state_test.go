@@ -29,6 +29,10 @@ func TestStateFolder(t *testing.T) {
 		must(t, a, "touch", "/tmp/file")
 		told(t, run(t, "/tmp/file"), 78, "/tmp/file", "not a directory", "--state")
 	})
+	t.Run("a folder where the store should be", func(t *testing.T) {
+		must(t, a, "mkdir", "-p", "/tmp/folder/state.db")
+		told(t, run(t, "/tmp/folder"), 78, "/tmp/folder/state.db", "is a directory")
+	})
 	t.Run("read-only mount", func(t *testing.T) {
 		must(t, a, "sh", "-c", "mkdir -p /mnt/ro && mount -t tmpfs -o ro ro /mnt/ro")
 		t.Cleanup(func() { must(t, a, "umount", "/mnt/ro") })

@@ -5,6 +5,7 @@ import (
 	"log"
 	"log/slog"
 	"os"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -68,7 +69,8 @@ func runError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrInUse), lifecycle.IsFatal(err):
+	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrInUse), lifecycle.IsFatal(err),
+		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR): // a file for a folder, or the other way round
 		return &exitError{exitConfig, err}
 	}
 	return &exitError{exitFailed, err}
