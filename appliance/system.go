@@ -177,6 +177,10 @@ func (s *System) kube() kubernetes.Interface {
 }
 
 func (s *System) runNode(ctx context.Context, stage *lifecycle.Stage) error {
+	stage.Waiting("for the cluster's controllers")
+	if err := engine.WaitAccounts(ctx, s.kube()); err != nil {
+		return err
+	}
 	stage.Waiting("for the kubelet to report")
 	return engine.WatchNode(ctx, s.kube(), s.nodeName, func(ready bool, message string) {
 		if ready {

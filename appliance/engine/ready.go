@@ -67,6 +67,23 @@ func WaitNode(ctx context.Context, client kubernetes.Interface, name string) err
 	}
 }
 
+// WaitAccounts blocks until pods can be made: every pod gets its namespace's
+// default service account, which a controller makes some time after the API
+// server is ready.
+func WaitAccounts(ctx context.Context, client kubernetes.Interface) error {
+	for {
+		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pollAPI):
+		}
+	}
+}
+
 // WatchNode follows the node's Ready condition until ctx ends: report is called
 // with each change and what the node says of it.
 func WatchNode(ctx context.Context, client kubernetes.Interface, name string, report func(ready bool, message string)) error {

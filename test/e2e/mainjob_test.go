@@ -23,6 +23,8 @@ func TestMainJob(t *testing.T) {
 
 	t.Run("virtual nodes tell the truth about providers", func(t *testing.T) { virtualNodes(t, ctx) })
 
+	t.Run("room on a virtual node is live", func(t *testing.T) { liveRoom(t, ctx) })
+
 	if err := s.Deploy(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +118,25 @@ func virtualNodes(t *testing.T, ctx context.Context) {
 			t.Errorf("%s: %s CPU allocatable, its own node has %s and runs nothing", v.Name, got, want)
 		}
 	}
+}
+
+// liveRoom lets b use room itself: a sees less of it at once, and more when b is done.
+func liveRoom(t *testing.T, ctx context.Context) {
+	b := devices["b"]
+	room := func(want string) func() error {
+		return func() error {
+			got, err := devices["a"].Kubectl(ctx, "get", "node", "b", "-o", "jsonpath={.status.allocatable.cpu}")
+			if err == nil && got != want {
+				err = fmt.Errorf("a sees %s CPU on b, want %s", got, want)
+			}
+			return err
+		}
+	}
+	must(t, ctx, b, "rivulet", "kubectl", "run", "busy", "--image="+mainjob.Image, "--overrides",
+		`{"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"busy","image":"`+mainjob.Image+`","resources":{"requests":{"cpu":"200m"}}}]}}`)
+	eventually(t, ctx, "b uses 200m itself", room("300m"))
+	must(t, ctx, b, "rivulet", "kubectl", "delete", "pod", "busy", "--wait")
+	eventually(t, ctx, "b has given them back", room("500m"))
 }
 
 // addresses asks the away pod at the address home knows, and a home pod at the
