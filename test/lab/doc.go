@@ -4,7 +4,7 @@
 // small init (this program executed again), on a disk that is a plain folder. The devices share one LAN: a bridge in
 // a network namespace that belongs to the lab alone. Nothing of a device is visible in the host's network or mounts.
 //
-//	host ──  DIR/lab.json  DIR/bin/  DIR/a/root  DIR/b/root …
+//	host ──  DIR/lab.json   DIR/a/root  DIR/b/root …
 //	          │
 //	LAN netns │   br0 10.77.0.0/24 ── ports a, b, c      (held by the process rivulet-lab-lan)
 //	          │                      │
@@ -17,6 +17,9 @@
 //
 // Devices outlive the process that started them; Open finds them again. A program that imports this package serves
 // as the devices' init by being executed with another argv[0] (see reexec.go): it need not do anything for that.
+//
+// Files: lab.go (Up, Down), device.go (what is done to a device), lan.go, cgroup.go, proc.go and state.go work on the host; reexec.go,
+// root.go, etc.go, dev.go and pid1.go inside a device while it boots and runs; enter.go is the way in for a command.
 //
 // A device's processes share the host's kernel: clock, kernel log and page cache are common to all, and a power cut
 // (Kill("power")) loses processes and tmpfs, not writes that were never synced.
