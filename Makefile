@@ -76,6 +76,12 @@ test: deps ## everything: vet, unit, property and lab tests
 test-unit: ## what needs no lab and no built binary, quickly
 	$(GO) test $$($(GO) list ./... | grep -v -e /cmd/rivulet$$ -e /test/)
 
+.PHONY: bench
+bench: deps ## the figures of bench/results.md, measured anew (about a quarter of an hour; keep the machine quiet)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/bench
+	$(SUDO) $(BIN)/bench
+
 .PHONY: clean
 clean: ## remove what was built (Go's caches stay)
 	rm -rf $(BIN) _build $(BUNDLE) $(BUNDLE:.tar.zst=.json)
