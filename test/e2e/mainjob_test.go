@@ -186,8 +186,9 @@ func exec(t *testing.T, ctx context.Context, away *corev1.Pod) {
 	if err != nil || strings.TrimSpace(out) != "7" {
 		t.Errorf("exit code of exec: %q, %v; want 7", out, err)
 	}
-	// script gives kubectl a terminal of its own; its window size must arrive too.
-	out = must(t, ctx, a, "script", "-qec", "stty rows 33 cols 77; "+strings.Join(append(in, "-it", away.Name, "--", "sh", "-c", "'test -t 0 && busybox stty size'"), " "), "/dev/null")
+	// script gives kubectl a terminal of its own; its window size must arrive too, a moment after the program has started.
+	size := "test -t 0 || exit 1; for i in $(busybox seq 50); do s=$(busybox stty size); test \"$s\" = \"33 77\" && break; sleep 0.1; done; echo $s"
+	out = must(t, ctx, a, "script", "-qec", "stty rows 33 cols 77; "+strings.Join(append(in, "-it", away.Name, "--", "sh", "-c", "'"+size+"'"), " "), "/dev/null")
 	if !strings.Contains(out, "33 77") {
 		t.Errorf("exec -it: %q, want the terminal's size, 33 77", out)
 	}
