@@ -222,15 +222,23 @@ func start(t *testing.T, d *lab.Device) {
 
 func ready(t *testing.T, d *lab.Device) {
 	t.Helper()
-	if err := d.WaitReady(limit(t, 90*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, 90*time.Second, func() error { // also where the test itself has started rivulet
+		if st, text := status(t, d); !st.Ready {
+			return fmt.Errorf("%s is not ready:\n%s", d.Name, text)
+		}
+		return nil
+	})
 }
 
 // pod makes a pod of the pause image at home and waits until it runs.
 func pod(t *testing.T, d *lab.Device, name string) {
 	t.Helper()
-	must(t, d, "rivulet", "kubectl", "run", name, "--image=rivulet.dev/pause:1", "--image-pull-policy=Never", "--restart=Always")
+	eventually(t, 20*time.Second, func() error { // a new cluster has no service account in its first seconds
+		if r := on(t, d, "rivulet", "kubectl", "run", name, "--image=rivulet.dev/pause:1", "--image-pull-policy=Never", "--restart=Always"); r.code != 0 {
+			return errors.New(r.errOut)
+		}
+		return nil
+	})
 	must(t, d, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/"+name, "--timeout=45s")
 }
 

@@ -188,7 +188,6 @@ func TestCtrlC(t *testing.T) {
 	}
 	ended := make(chan result, 1)
 	go func() { ended <- end(t, cmd) }()
-	eventually(t, time.Minute, func() error { _, err := a.Status(t.Context()); return err })
 	ready(t, a)
 	st, _ := status(t, a)
 	begun := time.Now()
