@@ -1,8 +1,10 @@
 package pairing
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -53,16 +55,25 @@ func Decode(body []byte) (Message, error) {
 		Versions []int `json:"versions"`
 	}
 	if err := json.Unmarshal(body, &head); err != nil {
-		return Message{}, refuse("bad-message", "the peering message is not understood: %v", err)
+		return Message{}, refuse("bad-message", "the peering message is not understood: %s", plain(err))
 	}
 	if !slices.ContainsFunc(head.Versions, func(v int) bool { return slices.Contains(Versions, v) }) {
 		return Message{}, versionError(head.Versions)
 	}
 	var m Message
 	if err := json.Unmarshal(body, &m); err != nil {
-		return Message{}, refuse("bad-message", "the peering message is not understood: %v", err)
+		return Message{}, refuse("bad-message", "the peering message is not understood: %s", plain(err))
 	}
 	return m, m.check()
+}
+
+// plain says what is wrong with a message without the words of Go.
+func plain(err error) string {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return fmt.Sprintf("%s is a %s", cmp.Or(wrong.Field, "all of it"), wrong.Value)
+	}
+	return err.Error()
 }
 
 func versionError(theirs []int) error {
