@@ -27,8 +27,26 @@ func main() {
 		if errors.As(err, &exit) {
 			os.Exit(exit.ExitCode())
 		}
+		var usage *usageError
+		if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") {
+			fmt.Fprintf(os.Stderr, "rivulet-lab: %v; see: rivulet-lab --help\n", err)
+			os.Exit(2)
+		}
 		fmt.Fprintln(os.Stderr, "rivulet-lab: "+strings.TrimPrefix(err.Error(), "lab: "))
 		os.Exit(1)
+	}
+}
+
+// usageError is a mistake on the command line: exit code 2.
+type usageError struct{ error }
+
+// usage wraps what cobra says of arguments.
+func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{fmt.Errorf("%s: %w", cmd.Name(), err)}
+		}
+		return nil
 	}
 }
 
@@ -40,6 +58,7 @@ func root() *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	folder := os.Getenv("RIVULET_LAB")
 	if folder == "" {
 		folder = lab.DefaultDir
@@ -82,7 +101,7 @@ func root() *cobra.Command {
 }
 
 func verb(use, short string, args cobra.PositionalArgs, f func(context.Context, *lab.Lab, []string) error) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+	return &cobra.Command{Use: use, Short: short, Args: usage(args), RunE: func(cmd *cobra.Command, args []string) error {
 		l, err := lab.Open(dir)
 		if err != nil {
 			return err
@@ -106,7 +125,7 @@ func up() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{Use: "up", Short: "make a lab", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		if wait != "" && wait != "ready" && wait != "peered" {
-			return fmt.Errorf("--wait %s is not known: use ready or peered", wait)
+			return &usageError{fmt.Errorf("--wait %s is not known: use ready or peered", wait)}
 		}
 		o.Dir, o.Env = dir, map[string][]string{}
 		for _, e := range env {
@@ -115,7 +134,7 @@ func up() *cobra.Command {
 				name, rest = "", e // for all devices
 			}
 			if !strings.Contains(rest, "=") {
-				return fmt.Errorf("--env %s: write KEY=VALUE, or a:KEY=VALUE for device a only", e)
+				return &usageError{fmt.Errorf("--env %s: write KEY=VALUE, or a:KEY=VALUE for device a only", e)}
 			}
 			o.Env[name] = append(o.Env[name], rest)
 		}
@@ -219,12 +238,12 @@ func attached(ctx context.Context, name string, args []string) error {
 }
 
 func execute() *cobra.Command {
-	return &cobra.Command{Use: "exec A -- PROGRAM ...", Short: "run a program inside a device", Args: cobra.MinimumNArgs(2),
+	return &cobra.Command{Use: "exec A -- PROGRAM ...", Short: "run a program inside a device", Args: usage(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error { return attached(cmd.Context(), args[0], args[1:]) }}
 }
 
 func kubectl() *cobra.Command {
-	return &cobra.Command{Use: "kubectl A -- ...", Short: "run a device's kubectl", Args: cobra.MinimumNArgs(2),
+	return &cobra.Command{Use: "kubectl A -- ...", Short: "run a device's kubectl", Args: usage(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return attached(cmd.Context(), args[0], append([]string{"rivulet", "kubectl"}, args[1:]...))
 		}}

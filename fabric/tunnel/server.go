@@ -116,6 +116,10 @@ func uncertain(was, cfg Config) Config {
 const openLimit = 2 * time.Second
 
 func (s *Server) open(cfg Config) error {
+	// Looked at first: what CreateTUN says of it does not tell it from other failures.
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		return fmt.Errorf("tunnel: no TUN device in this kernel (%w): load it with modprobe tun, or make /dev/net/tun", err)
+	}
 	raw, err := tun.CreateTUN(cfg.Interface, cfg.MTU)
 	for end := time.Now().Add(openLimit); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
 		time.Sleep(20 * time.Millisecond)
@@ -125,8 +129,6 @@ func (s *Server) open(cfg Config) error {
 		raw, err = tun.CreateTUN(cfg.Interface, cfg.MTU)
 	}
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("tunnel: no TUN device in this kernel (%w): load it with modprobe tun, or make /dev/net/tun", err)
 	case errors.Is(err, syscall.EBUSY):
 		return fmt.Errorf("tunnel: interface %s is in use by another program: end that program", cfg.Interface)
 	case errors.Is(err, syscall.EINVAL):

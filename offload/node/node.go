@@ -195,7 +195,7 @@ func (n *Node) recreate(ctx context.Context, err error) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	n.log.Warn("virtual node was deleted; making it again (use rivulet unpeer to be rid of it)", "node", n.id.Name)
+	n.log.Warn("virtual node was deleted; making it again, as its cluster is still a peer", "node", n.id.Name)
 	_, err = n.client.CoreV1().Nodes().Create(ctx, n.object(), metav1.CreateOptions{})
 	return err
 }

@@ -56,7 +56,7 @@ func TestNoTUN(t *testing.T) {
 	t.Cleanup(show)
 	start(t, a)
 	ready(t, a)
-	shows(t, a, 10*time.Second, "no tunnel to any peer", "/dev/net/tun", "tried again")
+	shows(t, a, 10*time.Second, "no tunnel to any peer", "/dev/net/tun", "modprobe tun", "tried again")
 	pod(t, a, "without-tunnel")
 	must(t, a, "rivulet", "kubectl", "delete", "pod", "without-tunnel", "--wait=false")
 	show()
