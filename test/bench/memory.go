@@ -26,7 +26,7 @@ var kinds = []string{"supervisor", "tunnel", "engine", "containerd"}
 // anything, and what that costs in CPU and writes.
 func (b *bench) memory(ctx context.Context, s *figures.Section) error {
 	s.Title = "Memory, idle"
-	s.How = fmt.Sprintf("PSS from `smaps_rollup`, anonymous and file-backed apart. Each device has its own copy of the ELF, as separate machines have it; supervisor, engine and containerd of one device are the same ELF and share its pages. Read when supervisor and tunnel changed less than %.0f %% over %v.", 100*steadyWithin, steadyFor)
+	s.How = fmt.Sprintf("PSS from `smaps_rollup`, anonymous and file-backed apart. Each device has its own copy of the ELF, as separate machines have it; supervisor, engine and containerd of one device are the same ELF and share its pages, which PSS divides between them; private is what the machine would get back. Read when supervisor and tunnel changed less than %.0f %% over %v.", 100*steadyWithin, steadyFor)
 	own, err := b.stage.Beside("own", device.OwnCopy)
 	if err != nil {
 		return err
@@ -94,7 +94,8 @@ func (b *bench) memory(ctx context.Context, s *figures.Section) error {
 }
 
 func show(m procs.Memory) string {
-	return fmt.Sprintf("%.1f MB (anonymous %.1f, file %.1f)", float64(m.PSS)/megabyte, float64(m.Anonymous)/megabyte, float64(m.File)/megabyte)
+	return fmt.Sprintf("%.1f MB (anonymous %.1f, file %.1f; private %.1f)",
+		float64(m.PSS)/megabyte, float64(m.Anonymous)/megabyte, float64(m.File)/megabyte, float64(m.Private)/megabyte)
 }
 
 // weigh sums the memory of a device's processes by what they are.

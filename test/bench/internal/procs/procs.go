@@ -14,12 +14,13 @@ import (
 )
 
 // Memory is a process's share of the machine's memory, bytes. Pages that several
-// processes map are split between them (PSS).
-type Memory struct{ PSS, Anonymous, File uint64 }
+// processes map are split between them (PSS); Private is what would be free if the
+// process ended.
+type Memory struct{ PSS, Anonymous, File, Private uint64 }
 
 // Add sums up.
 func (m Memory) Add(o Memory) Memory {
-	return Memory{m.PSS + o.PSS, m.Anonymous + o.Anonymous, m.File + o.File}
+	return Memory{m.PSS + o.PSS, m.Anonymous + o.Anonymous, m.File + o.File, m.Private + o.Private}
 }
 
 // MemoryOf reads /proc/PID/smaps_rollup.
@@ -32,7 +33,8 @@ func MemoryOf(pid int) (Memory, error) {
 	if _, ok := kb["Pss"]; !ok {
 		return Memory{}, fmt.Errorf("procs: process %d has ended", pid)
 	}
-	return Memory{PSS: kb["Pss"] << 10, Anonymous: kb["Pss_Anon"] << 10, File: kb["Pss_File"] << 10}, nil
+	return Memory{PSS: kb["Pss"] << 10, Anonymous: kb["Pss_Anon"] << 10, File: kb["Pss_File"] << 10,
+		Private: (kb["Private_Clean"] + kb["Private_Dirty"]) << 10}, nil
 }
 
 // ResetPeak forgets the largest resident size so far.
