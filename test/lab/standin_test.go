@@ -46,7 +46,9 @@ func standIn(args []string) error {
 		if err := writePID(args[0]); err != nil {
 			return err
 		}
-		select {}
+		for { // not select {}: with no other goroutine Go would call that a deadlock and end
+			_ = syscall.Pause()
+		}
 	case "status":
 		boots, err := os.ReadFile(filepath.Join(standInState, "boots"))
 		if err != nil {
