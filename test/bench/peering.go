@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	peeringRounds = 4
-	cableRounds   = 2
+	peeringRounds = 5
+	cableRounds   = 5
 )
 
 // peering: two devices that never met, from the moment both can until each shows
 // the other as a Ready node.
 func (b *bench) peering(ctx context.Context, s *figures.Section) error {
 	s.Title = "Both APIs up → both virtual nodes Ready"
-	s.How = fmt.Sprintf("Two fresh devices on one LAN, nothing configured. From the later of the two `/readyz` (asked every 50 ms) to the later of the two virtual nodes Ready (watched); %d rounds. With the cable out until both nodes are Ready: from plugging it in; %d rounds.", peeringRounds, cableRounds)
+	s.How = fmt.Sprintf("Two fresh devices on one LAN, nothing configured. From the later of the two `/readyz` (asked every 50 ms) to the later of the two virtual nodes Ready (watched); %d rounds. With the cable out until both devices say ready: from plugging it in; %d rounds.", peeringRounds, cableRounds)
 	var both, cable, again figures.Samples
 	defer func() {
 		s.Rows = []figures.Row{
@@ -51,6 +51,9 @@ func (b *bench) peering(ctx context.Context, s *figures.Section) error {
 		err := b.stage.Lab(ctx, b.stage.Binary(), 2, out, func(l *lab.Lab, ds []*device.Device) error {
 			for _, d := range ds {
 				if _, _, err := up(ctx, d); err != nil {
+					return err
+				}
+				if _, err := d.WaitReady(ctx); err != nil {
 					return err
 				}
 				if st, err := d.Status(ctx); err != nil || len(st.Peers) > 0 {

@@ -158,22 +158,53 @@ const poll = 50 * time.Millisecond
 
 // WaitAPI waits for the API server to say that it is ready, and returns when it did.
 func (d *Device) WaitAPI(ctx context.Context) (time.Time, error) {
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
-	for {
+	return d.until(ctx, func() error {
 		c, err := d.Client()
 		if err == nil {
 			_, err = c.Discovery().RESTClient().Get().AbsPath("/readyz").Timeout(time.Second).DoRaw(ctx)
 		}
+		return err
+	})
+}
+
+// until asks until there is no error, and returns when that was.
+func (d *Device) until(ctx context.Context, f func() error) (time.Time, error) {
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		err := f()
 		if err == nil {
 			return time.Now(), nil
 		}
 		select {
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("bench: the API server of %s does not answer: %w; %s", d.Name, errors.Join(err, ctx.Err()), d.Describe())
+			return time.Time{}, fmt.Errorf("bench: %s does not come up: %w; %s", d.Name, errors.Join(err, ctx.Err()), d.Describe())
 		case <-tick.C:
 		}
 	}
+}
+
+// WaitReady waits for `rivulet status` to say ready, and returns when it did.
+func (d *Device) WaitReady(ctx context.Context) (time.Time, error) {
+	return d.until(ctx, func() error {
+		st, err := d.Status(ctx)
+		if err == nil && !st.Ready {
+			err = errors.New(st.Waiting)
+		}
+		return err
+	})
+}
+
+// WaitPodsAllowed waits for what the API server wants before it takes a pod: the
+// default service account of the default namespace.
+func (d *Device) WaitPodsAllowed(ctx context.Context) (time.Time, error) {
+	return d.until(ctx, func() error {
+		c, err := d.Client()
+		if err == nil {
+			_, err = c.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		}
+		return err
+	})
 }
 
 // WaitNode watches until n nodes that match are Ready, and returns when the last
