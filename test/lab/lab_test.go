@@ -142,7 +142,10 @@ func commands(s story) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.is(s.a, ignored(string(here)), "sh", "-c", "grep ^SigIgn: /proc/$(cat /run/rivulet/engine.pid)/status")
+	inside := s.out(s.a, "sh", "-c", "cat /proc/$(cat /run/rivulet/engine.pid)/status")
+	if more := ignored(s, inside) &^ ignored(s, string(here)); more != 0 {
+		s.Errorf("the engine ignores the signals %b, which are not ignored here", more)
+	}
 	// A relative name is the caller's.
 	cmd, err := s.a.Command(s.ctx, "cat", "doc.go") // the test runs in its package's folder
 	if err != nil {
@@ -175,14 +178,15 @@ func commands(s story) {
 	})
 }
 
-// ignored is the SigIgn line of a /proc/PID/status.
-func ignored(status string) string {
+// ignored is the SigIgn mask of a /proc/PID/status.
+func ignored(s story, status string) (mask uint64) {
 	for line := range strings.Lines(status) {
-		if strings.HasPrefix(line, "SigIgn:") {
-			return line
+		if n, _ := fmt.Sscanf(line, "SigIgn: %x", &mask); n == 1 {
+			return mask
 		}
 	}
-	return ""
+	s.Fatalf("no SigIgn in %q", status)
+	return 0
 }
 
 func cutTwo(s story) {
