@@ -35,15 +35,29 @@ func main() {
 	if len(os.Args) != 2 {
 		fail(fmt.Errorf("want one argument, the folder to write to"))
 	}
-	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", upstream).Output()
+	module, err := source()
 	if err != nil {
-		fail(fmt.Errorf("finding %s: %w: run go mod download", upstream, err))
+		fail(err)
 	}
 	for _, plugin := range plugins {
-		if err := generate(filepath.Join(strings.TrimSpace(string(module)), plugin), os.Args[1]); err != nil {
+		if err := generate(filepath.Join(module, plugin), os.Args[1]); err != nil {
 			fail(err)
 		}
 	}
+}
+
+// source is the folder of upstream's module. Nothing imports its programs, so on
+// a new machine it has not been downloaded yet, and go list would name no folder.
+func source() (string, error) {
+	if out, err := exec.Command("go", "mod", "download", upstream).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("downloading %s: %w: %s", upstream, err, out)
+	}
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", upstream).Output()
+	dir := strings.TrimSpace(string(out))
+	if err != nil || dir == "" {
+		return "", fmt.Errorf("finding %s in the module cache: %v; run go mod download %s", upstream, err, upstream)
+	}
+	return dir, nil
 }
 
 func fail(err error) {
