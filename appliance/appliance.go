@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/identity"
 	"rivulet/appliance/store"
@@ -101,8 +102,8 @@ func Run(ctx context.Context, cfg Config) error {
 		nodeName: nodeName, nodeIP: identity.NodeAddress(id.ID()),
 	}
 	if tooLow := host.RaiseLimits(); len(tooLow) > 0 {
-		cfg.Log.Warn("kernel limits are low and cannot be raised from here; containers may fail with \"too many open files\"",
-			"settings", strings.Join(tooLow, " "), "cure", "sysctl -w fs.inotify.max_user_instances=8192")
+		sys.health.Set(health.LimitsLow, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",
+			"sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
 	}
 	cfg.Log.Info("rivulet starts", "name", cfg.Name, "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)
 	err = sys.run(ctx)

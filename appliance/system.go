@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/dns"
 	"rivulet/appliance/engine"
+	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/identity"
 	"rivulet/appliance/lifecycle"
@@ -39,6 +41,7 @@ type System struct {
 	nodeIP   netip.Addr
 	begun    time.Time
 	manager  *lifecycle.Manager
+	health   health.Tracker
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
@@ -85,7 +88,14 @@ func (s *System) run(ctx context.Context) error {
 }
 
 func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
-	return api.Serve(ctx, s.cfg.Dirs.Run, s.Status, stage.Ready)
+	return api.Serve(ctx, s.cfg.Dirs.Run, s.apiRoutes(), stage.Ready)
+}
+
+// apiRoutes is what the command line may ask of the supervisor.
+func (s *System) apiRoutes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /v1/status", api.JSON(func(*http.Request) (any, error) { return s.Status(), nil }))
+	return mux
 }
 
 func (s *System) runBundle(ctx context.Context, stage *lifecycle.Stage) error {

@@ -6,6 +6,7 @@ package api
 import (
 	"time"
 
+	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
@@ -38,6 +39,8 @@ type Status struct {
 	Pods Pods `json:"pods"`
 	// Faults of the fabric that are being tried again, each with its cure.
 	Faults []rpc.Error `json:"faults,omitempty"`
+	// Health is what is wrong with the device, the worst first.
+	Health []health.Problem `json:"health,omitempty"`
 }
 
 // Pods counts pods that are not finished.

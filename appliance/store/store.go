@@ -24,6 +24,7 @@ var (
 	bucketIdentity = []byte("identity")
 	bucketPeers    = []byte("peers")
 	bucketNode     = []byte("node")
+	bucketNotes    = []byte("notes")
 	keyIdentity    = []byte("key")
 	keyName        = []byte("name")
 )
@@ -96,7 +97,7 @@ func create(path string) error {
 
 func buckets(db *bbolt.DB) error {
 	return db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range [][]byte{bucketIdentity, bucketPeers, bucketNode} {
+		for _, b := range [][]byte{bucketIdentity, bucketPeers, bucketNode, bucketNotes} {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 				return err
 			}
@@ -229,6 +230,24 @@ func (s *Store) NodeName() (name string, err error) {
 
 // PutNodeName stores the name of this device's node.
 func (s *Store) PutNodeName(name string) error { return s.put(bucketNode, keyName, []byte(name)) }
+
+// Note returns what PutNote stored under a name, nil if there is nothing.
+func (s *Store) Note(name string) (blob []byte, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		blob = bytes.Clone(tx.Bucket(bucketNotes).Get([]byte(name)))
+		return nil
+	})
+	return blob, err
+}
+
+// PutNote stores what a part of the appliance must find again after a restart;
+// the part chooses name and form. An empty blob is forgotten.
+func (s *Store) PutNote(name string, blob []byte) error {
+	if len(blob) > 0 {
+		return s.put(bucketNotes, []byte(name), blob)
+	}
+	return s.wrap(s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketNotes).Delete([]byte(name)) }))
+}
 
 // PutPeer stores a peer's record; when it returns nil the record survives a power cut.
 func (s *Store) PutPeer(r peer.Record) error {

@@ -107,6 +107,9 @@ func printStatus(out io.Writer, st api.Status) error {
 		return err
 	}
 	fmt.Fprintf(out, "\nPODS  %d at home, %d away, %d guests of other clusters\n", st.Pods.Home, st.Pods.Away, st.Pods.Guests)
+	for _, p := range st.Health {
+		fmt.Fprintf(out, "%-7s %s\n", strings.ToUpper(string(p.Severity)), p)
+	}
 	for _, f := range st.Faults {
 		fmt.Fprintf(out, "FAULT %s; %s\n", f.Message, f.Cure)
 	}

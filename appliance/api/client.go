@@ -1,0 +1,88 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+)
+
+// ErrNotRunning is returned when no supervisor answers.
+var ErrNotRunning = errors.New("rivulet is not running here; start it with: sudo rivulet run")
+
+// callTimeout bounds a Call; a stream (Do) has no bound but its context.
+const callTimeout = 10 * time.Second
+
+// Get asks the supervisor for its status.
+func Get(ctx context.Context, runDir string) (st Status, err error) {
+	return st, Call(ctx, runDir, http.MethodGet, "/v1/status", nil, &st)
+}
+
+// Call sends in as JSON (nil: no body) and reads the answer into out (nil: it is
+// not looked at). An error of the supervisor comes back in its own words.
+func Call(ctx context.Context, runDir, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var body io.Reader
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(raw)
+	}
+	resp, err := Do(ctx, runDir, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("the supervisor's answer is unreadable: %w; are the command and the running rivulet of the same version?", err)
+	}
+	return nil
+}
+
+// Do sends a request to the supervisor and returns its answer, for streams; the
+// caller closes the body. Any status but 2xx is an error.
+func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http.Response, error) {
+	socket := Socket(runDir)
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, "http://rivulet"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, ErrNotRunning
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%s may be opened by root only; use sudo", socket)
+	case err != nil:
+		return nil, fmt.Errorf("asking the supervisor: %w", err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	var f failure
+	if json.Unmarshal(raw, &f) == nil && f.Error != "" {
+		return nil, errors.New(f.Error)
+	}
+	return nil, fmt.Errorf("the supervisor answered %s: %s; are the command and the running rivulet of the same version?", resp.Status, bytes.TrimSpace(raw))
+}
