@@ -91,8 +91,14 @@ func (d *Device) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return d.Run(ctx, append([]string{"rivulet", "kubectl"}, args...)...)
 }
 
-// Path is where the host finds a file of the device's disk (not of /run, /tmp, /etc).
+// Path is where the host finds a file of the device's disk (not of /run, /tmp, /etc). A disk of its own (Options.Disk)
+// is seen only while the device is on.
 func (d *Device) Path(inside string) string {
+	if s, err := loadState(d.lab.dir); err == nil && s.Disk > 0 {
+		if ds := s.device(d.Name); ds != nil && ds.Init.Alive() {
+			return filepath.Join(fmt.Sprintf("/proc/%d/root", ds.Init.PID), inside)
+		}
+	}
 	return filepath.Join(d.lab.deviceDir(d.Name), "root", inside)
 }
 
@@ -144,7 +150,7 @@ func (d *Device) ask(ctx context.Context, order string) (string, error) {
 }
 
 // Kill ends the supervisor, the engine or the tunnel without warning, or takes the power: then everything on the device
-// ends, and only its disk remains. It returns when they are gone. The lab itself starts nothing again.
+// ends, and only its disk remains (a disk of its own without what was not synced). It returns when they are gone. The lab itself starts nothing again.
 func (d *Device) Kill(ctx context.Context, what string) error {
 	switch what {
 	case "supervisor", "engine", "tunnel":
@@ -152,11 +158,14 @@ func (d *Device) Kill(ctx context.Context, what string) error {
 		return err
 	case "power":
 		return d.change(func(s *state, ds *deviceState) error {
+			var errs []error
+			if s.Disk > 0 && ds.Init.Alive() {
+				errs = append(errs, forgetUnwritten(ds.Init))
+			}
 			if err := ds.Init.kill(ctx); err != nil {
 				return err
 			}
 			ds.Init = Proc{}
-			var errs []error
 			for _, c := range s.Cgroups {
 				errs = append(errs, killCgroup(ctx, filepath.Join(c, d.Name)), removeCgroup(ctx, filepath.Join(c, d.Name)))
 			}

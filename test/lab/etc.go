@@ -15,7 +15,11 @@ import (
 // makeEtc lays what the device writes over the host's /etc. What the host may have of Rivulet and Kubernetes there is not the
 // device's: it does not show. The machine ID is the device's for life.
 func makeEtc(c bootConfig, root string) error {
-	upper, work, etc := filepath.Join(c.Dir, "etc"), filepath.Join(c.Dir, "etc.work"), filepath.Join(root, "etc")
+	base := c.Dir
+	if c.Disk != "" {
+		base = filepath.Join(root, ".lab")
+	}
+	upper, work, etc := filepath.Join(base, "etc"), filepath.Join(base, "etc.work"), filepath.Join(root, "etc")
 	for _, d := range []string{upper, work} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return fmt.Errorf("lab: %w", err)

@@ -30,6 +30,9 @@ type Options struct {
 	Dir     string // the lab's folder; everything is below it
 	Binary  string // the rivulet binary; devices see its folder as /opt/rivulet
 	Devices int    // named a, b, c …
+	// Disk, in bytes, gives each device an ext4 disk of that size: it can be full, and a power cut loses what was not
+	// synced. 0: a folder on the host's disk.
+	Disk int64
 	// Unplugged boots the devices without their cables; Heal plugs them in.
 	Unplugged bool
 	// Env is given to `rivulet run`, by device; "" is for all devices.
@@ -87,7 +90,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if _, err := os.Stat(stateFile(dir)); err == nil {
 		return nil, fmt.Errorf("lab: %w in %s: use it, or end it with `rivulet-lab down`", ErrUp, dir)
 	}
-	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, NextIP: firstNewIP}
+	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, Disk: o.Disk, NextIP: firstNewIP}
 	for _, h := range hs {
 		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
 	}
@@ -230,6 +233,13 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	if err := makeCgroups(hs, s.ID, d.Name); err != nil {
 		return err
 	}
+	disk := ""
+	if s.Disk > 0 {
+		disk = filepath.Join(dir, diskFile)
+		if err := errors.Join(makeDisk(disk, s.Disk), waitDisk(ctx, disk)); err != nil {
+			return err
+		}
+	}
 	os.Remove(l.initSocket(d.Name))
 	at, closeDir, err := l.socketName(d.Name)
 	if err != nil {
@@ -277,7 +287,7 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	// It waits for its configuration until it is in its cgroups: what it sees as their roots follows from that.
 	err = joinCgroups(hs, s.ID, d.Name, "", p.PID)
 	if err == nil {
-		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env})
+		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env, Disk: disk})
 	}
 	w.Close()
 	if err == nil {

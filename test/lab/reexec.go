@@ -47,6 +47,7 @@ func init() {
 
 // bootConfig is given to a device's boot on standard input, once it is in its cgroups.
 type bootConfig struct {
+	Disk        string      // image of the device's own disk; empty: the folder root is its disk
 	Name        string      `json:"name"`
 	Dir         string      `json:"dir"` // of the device, on the host
 	BinDir      string      `json:"binDir"`

@@ -22,9 +22,9 @@ func mount(source, target, fstype string, flags uintptr, data string) error {
 
 // makeRoot makes the device's file system and moves into it:
 //
-//	/              DIR/NAME/root, a plain folder: the device's disk (containerd's overlays need a real file system)
+//	/              DIR/NAME/root, a plain folder: the device's disk (containerd's overlays need a real file system); or DIR/NAME/disk.img
 //	/usr, /bin …   the host's, read-only
-//	/etc           the host's with what the device writes beside it in DIR/NAME/etc
+//	/etc           the host's with what the device writes beside it in DIR/NAME/etc, or in /.lab/etc on its own disk
 //	/opt/rivulet   the folder of the binary, read-only
 //	/host          the host's root file system, read-only, without what is mounted below it
 //	/run, /tmp     in memory, gone with the power; /dev too
@@ -34,7 +34,11 @@ func makeRoot(c bootConfig) error {
 		return fmt.Errorf("lab: %w", err)
 	}
 	root := filepath.Join(c.Dir, "root")
-	if err := mount(root, root, "", unix.MS_BIND, ""); err != nil {
+	if c.Disk != "" {
+		if err := mountDisk(c.Disk, root); err != nil {
+			return err
+		}
+	} else if err := mount(root, root, "", unix.MS_BIND, ""); err != nil {
 		return err
 	}
 	for _, dir := range []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
