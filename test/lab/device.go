@@ -12,9 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 )
 
 // Device is one device of a lab. It holds no state: each call reads what the lab's folder says.
@@ -175,33 +172,7 @@ func (d *Device) Kill(ctx context.Context, what string) error {
 	return fmt.Errorf("lab: cannot kill %q: choose supervisor, engine, tunnel or power", what)
 }
 
-// Renumber gives the device another address on the LAN, as a DHCP server might.
-func (d *Device) Renumber(context.Context) (string, error) {
-	var address string
-	err := d.change(func(s *state, ds *deviceState) error {
-		ds.Address = lanAddress(s.NextIP)
-		if s.NextIP++; s.NextIP > lastIP {
-			s.NextIP = firstNewIP
-		}
-		address = ds.Address
-		if err := s.save(d.lab.dir); err != nil {
-			return err
-		}
-		if !ds.Init.Alive() {
-			return nil // it will boot with it
-		}
-		return inNetns(ds.Init, func(h *netlink.Handle, _ netns.NsHandle) error {
-			link, err := h.LinkByName(deviceNIC)
-			if err != nil {
-				return fmt.Errorf("lab: %s: %w", d.Name, err)
-			}
-			return setAddress(h, link, address)
-		})
-	})
-	return address, err
-}
-
-// Cut stops all traffic between two devices; with b empty it takes a's cable out.
+// Cut stops all traffic between two devices; with b empty it takes a's cables out.
 func (l *Lab) Cut(a, b string) error {
 	return l.cables(func(s *state) error {
 		for _, name := range []string{a, b} {
@@ -210,7 +181,10 @@ func (l *Lab) Cut(a, b string) error {
 			}
 		}
 		if b == "" {
-			s.device(a).Unplugged = true
+			for _, n := range s.device(a).nics() {
+				n.Unplugged = true
+				s.device(a).set(n)
+			}
 			return nil
 		}
 		pair := [2]string{min(a, b), max(a, b)}
@@ -224,12 +198,15 @@ func (l *Lab) Cut(a, b string) error {
 	})
 }
 
-// Heal undoes every cut.
+// Heal undoes every cut. An interface whose address went with its cable gets it back with Plug.
 func (l *Lab) Heal() error {
 	return l.cables(func(s *state) error {
 		s.Cuts = nil
 		for i := range s.Devices {
-			s.Devices[i].Unplugged = false
+			for _, n := range s.Devices[i].nics() {
+				n.Unplugged = n.Released
+				s.Devices[i].set(n)
+			}
 		}
 		return nil
 	})

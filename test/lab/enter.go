@@ -107,6 +107,9 @@ func inside() (int, error) {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return exitLab, fmt.Errorf("lab: %w", err)
 	}
+	if err := leaveClockAlone(); err != nil {
+		return exitLab, err
+	}
 	argv := os.Args[1:]
 	path, err := exec.LookPath(argv[0])
 	if err != nil {

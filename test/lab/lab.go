@@ -291,7 +291,12 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	}
 	w.Close()
 	if err == nil {
-		err = plugIn(s.LAN, d)
+		err = startLoopback(d)
+	}
+	for _, n := range d.nics() {
+		if err == nil {
+			err = plugIn(s.LAN, d, n)
+		}
 	}
 	if err == nil {
 		err = applyCables(s)

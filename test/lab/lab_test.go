@@ -59,6 +59,7 @@ func TestLab(t *testing.T) {
 		{"cut two devices", cutTwo},
 		{"take a cable out", unplug},
 		{"another address", renumber},
+		{"a radio beside the cable", secondInterface},
 		{"processes killed", killed},
 		{"stop and start", stopStart},
 		{"power cut", powerCut},
@@ -103,6 +104,13 @@ func ownMachine(s story) {
 	}
 	s.is(s.a, "", "sh", "-c", "mkdir -p /tmp/m && mount -t tmpfs m /tmp/m && mkdir /sys/fs/cgroup/*/x 2>/dev/null; test -c /dev/net/tun && test -r /dev/kmsg")
 	s.is(s.a, "shared\n", "findmnt", "-no", "PROPAGATION", "/")
+	// Root of a device and what it runs may not set the clock, which is the host's.
+	for _, pid := range []string{"1", "self", "$(cat /run/rivulet/supervisor.pid)"} {
+		var bounds uint64
+		if _, err := fmt.Sscanf(s.out(s.a, "sh", "-c", "sed -n 's/^CapBnd://p' /proc/"+pid+"/status"), "%x", &bounds); err != nil || bounds == 0 || bounds&(1<<25) != 0 {
+			s.Errorf("process %s may set the host's clock: %x %v", pid, bounds, err)
+		}
+	}
 	before, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	if err != nil {
 		s.Fatal(err)
@@ -219,6 +227,57 @@ func renumber(s story) {
 		s.Errorf("address %s, then %s, said %s", was, got, now)
 	}
 	s.is(s.b, "1\n", "sh", "-c", "ip -4 -o addr show dev eth0 | wc -l")
+	s.hears("ab bc", "")
+}
+
+func secondInterface(s story) {
+	address, err := s.b.AddInterface("wlan0")
+	s.must(err)
+	radio, _, err := net.ParseCIDR(address)
+	s.must(err)
+	if _, err := s.b.AddInterface("wlan0"); err == nil {
+		s.Error("a second wlan0 was added")
+	}
+	s.must(s.b.Plug("eth0", false))
+	s.is(s.b, "0\n", "cat", "/sys/class/net/eth0/carrier")
+	s.is(s.b, "", "ip", "-4", "-o", "addr", "show", "dev", "eth0")
+	answers := func(when string, want bool) {
+		s.Helper()
+		limit := 3 * time.Second
+		if !want {
+			limit = 200 * time.Millisecond
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, limit)
+		defer cancel()
+		err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
+			c, err := s.a.Dial(ctx, "tcp", fmt.Sprintf("%s:%d", radio, standInPort))
+			if err == nil {
+				c.Close()
+			}
+			return err == nil, nil
+		})
+		if (err == nil) != want {
+			s.Errorf("%s: b answers on wlan0: %v, want %v", when, err == nil, want)
+		}
+	}
+	answers("eth0 is out", true)
+	s.must(s.lab.Cut("a", "b"))
+	answers("a and b are cut", false)
+	s.must(s.lab.Heal())
+	answers("the cut is healed", true)
+	s.is(s.b, "0\n", "cat", "/sys/class/net/eth0/carrier") // that was no cut
+
+	s.must(s.b.SetMTU("wlan0", 1400))
+	s.is(s.b, "1400\n", "cat", "/sys/class/net/wlan0/mtu")
+	s.must(s.b.SetAddress("wlan0", "10.99.0.1/24"))
+	s.is(s.b, "10.99.0.1/24\n", "sh", "-c", "ip -4 -o addr show dev wlan0 | awk '{print $4}'")
+	s.must(s.b.Kill(s.ctx, "power"))
+	s.must(s.b.Start(s.ctx))
+	s.is(s.b, "1400\n", "cat", "/sys/class/net/wlan0/mtu") // all of it is as it was
+	s.is(s.b, "0\n", "cat", "/sys/class/net/eth0/carrier")
+	s.must(s.b.Plug("wlan0", false))
+	s.must(s.b.Plug("eth0", true))
+	s.must(s.b.WaitReady(s.ctx))
 	s.hears("ab bc", "")
 }
 

@@ -59,69 +59,78 @@ func makeBridge(lan Proc) error {
 	})
 }
 
-// plugIn connects a freshly booted device: port NAME on the bridge, eth0 in the device.
-func plugIn(lan Proc, d *deviceState) error {
-	mac, err := net.ParseMAC(d.MAC)
+// plugIn connects an interface of a device that is on: a port on the bridge, NAME in the device.
+func plugIn(lan Proc, d *deviceState, n nicState) error {
+	mac, err := net.ParseMAC(n.MAC)
 	if err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
+	port := d.port(n.Name)
 	err = inNetns(lan, func(h *netlink.Handle, _ netns.NsHandle) error {
 		br, err := h.LinkByName(bridgeName)
 		if err != nil {
 			return fmt.Errorf("lab: bridge: %w", err)
 		}
-		if old, err := h.LinkByName(d.Name); err == nil { // of a device that lost power a moment ago
+		if old, err := h.LinkByName(port); err == nil { // of a device that lost power a moment ago
 			if err := h.LinkDel(old); err != nil && !errors.Is(err, unix.ENODEV) {
-				return fmt.Errorf("lab: remove old port %s: %w", d.Name, err)
+				return fmt.Errorf("lab: remove old port %s: %w", port, err)
 			}
 		}
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MasterIndex = d.Name, br.Attrs().Index
-		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: deviceNIC, PeerHardwareAddr: mac, PeerNamespace: netlink.NsPid(d.Init.PID)}
+		attrs.Name, attrs.MasterIndex = port, br.Attrs().Index
+		if n.MTU > 0 {
+			attrs.MTU = n.MTU
+		}
+		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: n.Name, PeerHardwareAddr: mac, PeerNamespace: netlink.NsPid(d.Init.PID)}
 		if err := h.LinkAdd(veth); err != nil {
-			return fmt.Errorf("lab: make cable of %s: %w", d.Name, err)
+			return fmt.Errorf("lab: make cable of %s: %w", port, err)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	return configure(d, n)
+}
+
+// startLoopback is what an init does first.
+func startLoopback(d *deviceState) error {
 	return inNetns(d.Init, func(h *netlink.Handle, _ netns.NsHandle) error {
-		for _, name := range []string{"lo", deviceNIC} {
-			l, err := h.LinkByName(name)
-			if err != nil {
-				return fmt.Errorf("lab: %s in %s: %w", name, d.Name, err)
-			}
-			if name == deviceNIC {
-				if err := setAddress(h, l, d.Address); err != nil {
-					return err
-				}
-			}
-			if err := h.LinkSetUp(l); err != nil {
-				return fmt.Errorf("lab: %s in %s: %w", name, d.Name, err)
-			}
+		lo, err := h.LinkByName("lo")
+		if err == nil {
+			err = h.LinkSetUp(lo)
+		}
+		if err != nil {
+			return fmt.Errorf("lab: lo in %s: %w", d.Name, err)
 		}
 		return nil
 	})
 }
 
 // setAddress gives the link one IPv4 address, as a DHCP client does whose lease was refused: the old one goes first. (The
-// other way round the kernel would take the new one, a secondary of the same subnet, along with the old.)
+// other way round the kernel would take the new one, a secondary of the same subnet, along with the old.) An empty one
+// leaves the link without.
 func setAddress(h *netlink.Handle, l netlink.Link, cidr string) error {
-	want, err := netlink.ParseAddr(cidr)
-	if err != nil {
-		return fmt.Errorf("lab: %w", err)
+	var want *netlink.Addr
+	if cidr != "" {
+		var err error
+		if want, err = netlink.ParseAddr(cidr); err != nil {
+			return fmt.Errorf("lab: %w", err)
+		}
 	}
 	old, err := h.AddrList(l, netlink.FAMILY_V4)
 	if err != nil {
 		return fmt.Errorf("lab: addresses of %s: %w", l.Attrs().Name, err)
 	}
 	for _, a := range old {
-		if !a.IPNet.IP.Equal(want.IP) {
+		if want == nil || !a.IPNet.IP.Equal(want.IP) {
 			if err := h.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 				return fmt.Errorf("lab: remove address %s: %w", a.IPNet, err)
 			}
 		}
+	}
+	if want == nil {
+		return nil
 	}
 	if err := h.AddrReplace(l, want); err != nil {
 		return fmt.Errorf("lab: set address %s: %w", cidr, err)
@@ -133,20 +142,34 @@ func setAddress(h *netlink.Handle, l netlink.Link, cidr string) error {
 func applyCables(s *state) error {
 	return inNetns(s.LAN, func(h *netlink.Handle, ns netns.NsHandle) error {
 		for _, d := range s.Devices {
-			l, err := h.LinkByName(d.Name)
-			if err != nil {
-				continue // powered off: it has no port
-			}
-			set := h.LinkSetUp
-			if d.Unplugged {
-				set = h.LinkSetDown
-			}
-			if err := set(l); err != nil {
-				return fmt.Errorf("lab: cable of %s: %w", d.Name, err)
+			for _, n := range d.nics() {
+				l, err := h.LinkByName(d.port(n.Name))
+				if err != nil {
+					continue // powered off: it has no port
+				}
+				set := h.LinkSetUp
+				if n.Unplugged {
+					set = h.LinkSetDown
+				}
+				if err := set(l); err != nil {
+					return fmt.Errorf("lab: cable %s: %w", d.port(n.Name), err)
+				}
 			}
 		}
-		return applyCuts(ns, s.Cuts)
+		return applyCuts(ns, s.cutPorts())
 	})
+}
+
+// cutPorts are the pairs of ports between which nothing passes.
+func (s *state) cutPorts() (out [][2]string) {
+	for _, c := range s.Cuts {
+		for _, a := range s.device(c[0]).ports() {
+			for _, b := range s.device(c[1]).ports() {
+				out = append(out, [2]string{a, b})
+			}
+		}
+	}
+	return out
 }
 
 // applyCuts replaces the bridge filter in one transaction: one dropping rule per pair and direction, broadcasts included.

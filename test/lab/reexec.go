@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -69,9 +70,19 @@ func holdLAN() error {
 	}
 }
 
+// leaveClockAlone takes from the calling thread, and from all that it becomes and starts, the right to set the clock: it is
+// the host's, and every device's.
+func leaveClockAlone() error {
+	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_TIME, 0, 0, 0); err != nil {
+		return fmt.Errorf("lab: give up the right to set the clock: %w", err)
+	}
+	return nil
+}
+
 // boot runs in new network, mount, PID, UTS and IPC namespaces. It makes the device's file system and executes the
 // init, so that no thread is left that was started before the cgroup namespace.
 func boot() error {
+	runtime.LockOSThread() // what may not be done any more is this thread's, until it executes the init
 	var c bootConfig
 	if err := json.NewDecoder(os.Stdin).Decode(&c); err != nil {
 		return fmt.Errorf("lab: boot: %w", err)
@@ -83,6 +94,9 @@ func boot() error {
 		return fmt.Errorf("lab: host name: %w", err)
 	}
 	if err := makeRoot(c); err != nil {
+		return err
+	}
+	if err := leaveClockAlone(); err != nil {
 		return err
 	}
 	env := append([]string{"PATH=/opt/rivulet:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=dumb"}, c.Env...)

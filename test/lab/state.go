@@ -35,6 +35,10 @@ type deviceState struct {
 	Init      Proc     `json:"init"` // zero: powered off
 	Env       []string `json:"env,omitempty"`
 	Unplugged bool     `json:"unplugged,omitempty"`
+	// MTU and Released of eth0, and the other interfaces: see nicState.
+	MTU      int        `json:"mtu,omitempty"`
+	Released bool       `json:"released,omitempty"`
+	More     []nicState `json:"more,omitempty"`
 }
 
 func (s *state) device(name string) *deviceState {
