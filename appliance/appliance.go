@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := CheckName(cfg.Name); err != nil {
 		return err
 	}
-	st, err := openStore(cfg.Dirs)
+	st, recovered, err := openStore(cfg.Dirs)
 	if err != nil {
 		return err
 	}
@@ -101,6 +101,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
 		nodeName: nodeName, nodeIP: identity.NodeAddress(id.ID()),
 	}
+	sys.tellRecovered(recovered)
 	if tooLow := host.RaiseLimits(); len(tooLow) > 0 {
 		sys.health.Set(health.LimitsLow, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",
 			"sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
@@ -113,13 +114,24 @@ func Run(ctx context.Context, cfg Config) error {
 	return err
 }
 
-func openStore(dirs Dirs) (*store.Store, error) {
-	st, err := store.Open(filepath.Join(dirs.State, storeFile))
-	if errors.Is(err, store.ErrInUse) {
-		return nil, fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status",
+// openStore opens the store, or its copy in its place where it is damaged: then
+// recovered says so.
+func openStore(dirs Dirs) (st *store.Store, recovered *store.Recovered, err error) {
+	path := filepath.Join(dirs.State, storeFile)
+	st, err = store.Open(path)
+	switch {
+	case errors.Is(err, store.ErrInUse):
+		return nil, nil, fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status",
 			holder(dirs), dirs.State, err)
+	case errors.Is(err, store.ErrDamaged):
+		r, rerr := store.Recover(path, err)
+		if rerr != nil {
+			return nil, nil, rerr
+		}
+		st, err = store.Open(path)
+		return st, &r, err
 	}
-	return st, err
+	return st, nil, err
 }
 
 // holder names the process that has the store open.

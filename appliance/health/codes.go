@@ -3,5 +3,8 @@ package health
 // Every kind of problem that a screen may show. A code is never used again for
 // something else.
 var (
+	SetAside       = declare("set-aside", Info, "damaged files were set aside")
+	StateRecovered = declare("state-recovered", Warning, "state.db was damaged and recovered from its copy")
+
 	LimitsLow = declare("limits-low", Warning, "kernel limits are too low for containers")
 )

@@ -1,6 +1,10 @@
 // Package store keeps what must be known before and without Kubernetes, in one
 // bbolt file: identity, peers, the node's name. Every write is fsynced before it returns. Only
 // one process may have it open; a second one is told who has it.
+//
+// Each write also refreshes a second file, PATH.copy, before it returns: what was
+// acknowledged is in two places. Recover puts the copy in the place of a store
+// that is damaged or gone; the damaged file is set aside, never deleted.
 package store
 
 import (
@@ -12,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -39,6 +44,9 @@ var ErrDamaged = errors.New("store: damaged")
 type Store struct {
 	db   *bbolt.DB
 	path string
+
+	copyMu  sync.Mutex
+	copyErr error // of the last refresh of the copy
 }
 
 // Open opens or makes the database. It never changes a file that it cannot read.
@@ -49,6 +57,9 @@ func Open(path string) (*Store, error) {
 	file, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
+		if _, err := os.Stat(CopyOf(path)); err == nil {
+			return nil, damaged(path, errors.New("the file is gone, yet its copy is there"))
+		}
 		if err := create(path); err != nil {
 			return nil, fmt.Errorf("store: %w; look at the disk (space, read-only mount), then start again", err)
 		}
@@ -58,7 +69,12 @@ func Open(path string) (*Store, error) {
 		// bbolt would take it for a new one. Ours never was empty: see create.
 		return nil, damaged(path, errors.New("the file is empty"))
 	}
-	return open(path)
+	s, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	s.refreshCopy()
+	return s, nil
 }
 
 // create puts an empty database at path in one step: a disk that is full, or the
@@ -143,10 +159,20 @@ func open(path string) (s *Store, err error) {
 	return &Store{db: db, path: path}, nil
 }
 
-func damaged(path string, cause error) error {
-	return fmt.Errorf("%w: %s: %w; nothing was changed. Restore the file from a backup, or move it away "+
-		"(mv %s %s.damaged): the device then starts as a new cluster, its pods are kept, its peers have to be paired again",
-		ErrDamaged, path, cause, path, path)
+// damageError is ErrDamaged with its cause.
+type damageError struct {
+	path  string
+	cause error
+}
+
+func damaged(path string, cause error) error { return &damageError{path, cause} }
+
+func (d *damageError) Unwrap() []error { return []error{ErrDamaged, d.cause} }
+
+func (d *damageError) Error() string {
+	return fmt.Sprintf("%v: %s: %v; nothing was changed. Restore it from a backup, or move it and its copy away "+
+		"(mkdir %[2]s.away; mv %[2]s %[2]s.copy %[2]s.away): the device then starts as a new cluster, its pods are kept, its peers have to be paired again",
+		ErrDamaged, d.path, d.cause)
 }
 
 // walk reads every key and value. It comes before check, which does its work in a
@@ -246,7 +272,7 @@ func (s *Store) PutNote(name string, blob []byte) error {
 	if len(blob) > 0 {
 		return s.put(bucketNotes, []byte(name), blob)
 	}
-	return s.wrap(s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketNotes).Delete([]byte(name)) }))
+	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketNotes).Delete([]byte(name)) })
 }
 
 // PutPeer stores a peer's record; when it returns nil the record survives a power cut.
@@ -258,9 +284,13 @@ func (s *Store) PutPeer(r peer.Record) error {
 	return s.put(bucketPeers, []byte(r.ID), blob)
 }
 
-// DeletePeer forgets a peer; it is no error if there is none.
+// DeletePeer forgets a peer; it is no error if there is none. While the copy still
+// has it this is an error: Recover must not bring back who was sent away.
 func (s *Store) DeletePeer(id peer.ID) error {
-	return s.wrap(s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketPeers).Delete([]byte(id)) }))
+	if err := s.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketPeers).Delete([]byte(id)) }); err != nil {
+		return err
+	}
+	return s.CopyError()
 }
 
 // Peers returns all records. One that cannot be read is an error, never left out.
@@ -279,12 +309,14 @@ func (s *Store) Peers() (out []peer.Record, err error) {
 }
 
 func (s *Store) put(bucket, key, value []byte) error {
-	return s.wrap(s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucket).Put(key, value) }))
+	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucket).Put(key, value) })
 }
 
-func (s *Store) wrap(err error) error {
-	if err == nil {
-		return nil
+// update writes durably, and then the copy.
+func (s *Store) update(f func(*bbolt.Tx) error) error {
+	if err := s.db.Update(f); err != nil {
+		return fmt.Errorf("store: %s: %w; look at the disk (space, read-only mount)", s.path, err)
 	}
-	return fmt.Errorf("store: %s: %w; look at the disk (space, read-only mount)", s.path, err)
+	s.refreshCopy()
+	return nil
 }

@@ -100,39 +100,64 @@ func TestDiskFillsUp(t *testing.T) {
 	s.Close()
 }
 
-// Damage of several kinds: told with exit code 78, the file as it was. The cure
-// is followed word by word; pods of before run on untouched.
+// A damaged store is replaced by its copy: the same cluster with the same peers, and
+// status says so. Where the copy is no better it is told with exit code 78, and
+// the files are as they were; the cure is followed word by word. Pods of before
+// run on untouched all the time.
 func TestDamagedStore(t *testing.T) {
 	a, b := pair(t)
 	pod(t, a, "keeper")
 	before := life(t, a, "keeper")
+	was, _ := status(t, a)
 	stop(t, a)
 	path := a.Path(state + "/state.db")
 	sound, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	zeroed := bytes.Clone(sound)
-	clear(zeroed[:2*os.Getpagesize()])
+	put := func(path string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	flipped := bytes.Clone(sound)
 	for i := 2 * os.Getpagesize(); i < len(flipped); i++ {
 		flipped[i] ^= 0x5a
 	}
+	put(path, flipped)
+	start(t, a)
+	ready(t, a)
+	peered(t, a)
+	st, text := status(t, a)
+	if st.ID != was.ID || len(st.Peers) != len(was.Peers) {
+		t.Errorf("%s with %d peers, was %s with %d", st.ID, len(st.Peers), was.ID, len(was.Peers))
+	}
+	aside := regexp.MustCompile(state + `/state\.db\.damaged-\S+?Z`).FindString(text)
+	if !strings.Contains(text, "[state-recovered]") || !strings.Contains(text, "1 peers") || aside == "" {
+		t.Errorf("the status does not tell what was recovered:\n%s", text)
+	} else if got, err := os.ReadFile(a.Path(aside)); err != nil || !bytes.Equal(got, flipped) {
+		t.Errorf("%s is not the damaged file (%v)", aside, err)
+	}
+	must(t, a, "rm", aside)
+	stop(t, a)
+
+	zeroed := bytes.Clone(sound)
+	clear(zeroed[:2*os.Getpagesize()])
 	var r result
 	for name, content := range map[string][]byte{
 		"text": []byte(strings.Repeat("hello ", 5000)), "cut off": sound[:len(sound)/3], "empty": {},
 		"first pages zeroed": zeroed, "data pages flipped": flipped,
 	} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		put(path, content)
+		put(store.CopyOf(path), content)
 		r = on(t, a, "rivulet", "run")
-		told(t, r, 78, "damaged", "mv "+state+"/state.db")
+		told(t, r, 78, "damaged", "no better", "mv "+state+"/state.db")
 		if after, _ := os.ReadFile(path); !bytes.Equal(after, content) {
 			t.Errorf("%s: the file was changed", name)
 		}
 	}
-	cure := regexp.MustCompile(`\((mv [^)]+)\)`).FindStringSubmatch(r.errOut)
+	cure := regexp.MustCompile(`\((mkdir [^)]+)\)`).FindStringSubmatch(r.errOut)
 	if cure == nil {
 		t.Fatalf("no command to follow in %q", r.errOut)
 	}
@@ -149,9 +174,7 @@ func TestDamagedStore(t *testing.T) {
 	must(t, a, "rivulet", "kubectl", "delete", "pod", "keeper", "after-the-cure", "--wait=false")
 	// Who finds a backup has the old identity and its peers back.
 	stop(t, a)
-	if err := os.WriteFile(path, sound, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	put(path, sound)
 	start(t, a)
 	if err := b.WaitPeered(limit(t, time.Minute), 1); err != nil {
 		t.Fatal(err)
