@@ -9,19 +9,18 @@ package store
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"rivulet/appliance/boltfile"
 	"rivulet/fabric/peer"
 )
 
@@ -122,35 +121,17 @@ func buckets(db *bbolt.DB) error {
 	})
 }
 
-func open(path string) (s *Store, err error) {
-	// bbolt panics on some kinds of damage, and reading what a shortened file has
-	// lost is a fault.
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			s, err = nil, damaged(path, fmt.Errorf("%v", p))
-		}
-	}()
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})
+func open(path string) (*Store, error) {
+	db, err := boltfile.Open(path)
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, fmt.Errorf("%w: %s", ErrInUse, path)
 	case errors.Is(err, os.ErrPermission):
 		return nil, fmt.Errorf("store: %w; run as root", err)
+	case errors.Is(err, boltfile.ErrDamaged):
+		return nil, damaged(path, errors.Unwrap(err))
 	case err != nil:
-		var pe *os.PathError
-		if errors.As(err, &pe) {
-			return nil, fmt.Errorf("store: %w; look at the disk (space, read-only mount), then start again", err)
-		}
-		return nil, damaged(path, err)
-	}
-	err = walk(db)
-	if err == nil && metaPages(path, db.Info().PageSize) {
-		err = check(db)
-	}
-	if err != nil {
-		db.Close()
-		return nil, damaged(path, err)
+		return nil, fmt.Errorf("store: %w; look at the disk (space, read-only mount), then start again", err)
 	}
 	if err := buckets(db); err != nil {
 		db.Close()
@@ -173,57 +154,6 @@ func (d *damageError) Error() string {
 	return fmt.Sprintf("%v: %s: %v; nothing was changed. Restore it from a backup, or move it and its copy away "+
 		"(mkdir %[2]s.away; mv %[2]s %[2]s.copy %[2]s.away): the device then starts as a new cluster, its pods are kept, its peers have to be paired again",
 		ErrDamaged, d.path, d.cause)
-}
-
-// walk reads every key and value. It comes before check, which does its work in a
-// goroutine of its own, where a panic would end the process.
-func walk(db *bbolt.DB) error {
-	return db.View(func(tx *bbolt.Tx) error {
-		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return walkBucket(b) })
-	})
-}
-
-func walkBucket(b *bbolt.Bucket) error {
-	return b.ForEach(func(k, v []byte) error {
-		if v == nil {
-			return walkBucket(b.Bucket(k))
-		}
-		bytes.Clone(v)
-		return nil
-	})
-}
-
-// metaPages reports whether both meta pages are what they should be. A power cut
-// may tear one: bbolt goes on with the other, but its check would panic.
-func metaPages(path string, size int) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	for id := range 2 {
-		var head [10]byte // page number, then flags; 4 is a meta page
-		if _, err := f.ReadAt(head[:], int64(id*size)); err != nil {
-			return false
-		}
-		if binary.NativeEndian.Uint64(head[:]) != uint64(id) || binary.NativeEndian.Uint16(head[8:]) != 4 {
-			return false
-		}
-	}
-	return true
-}
-
-// check looks at the structure of every page; the file is small.
-func check(db *bbolt.DB) error {
-	return db.View(func(tx *bbolt.Tx) error {
-		var first error
-		for err := range tx.Check() {
-			if first == nil {
-				first = err
-			}
-		}
-		return first
-	})
 }
 
 // Close releases the file.
