@@ -56,15 +56,16 @@ type System struct {
 
 // The names of the components, as status shows them.
 const (
-	cAPI     = "api"
-	cBundle  = "bundle"
-	cEngine  = "engine"
-	cNode    = "node"
-	cDNS     = "dns"
-	cService = "dns-service"
-	cTunnel  = "tunnel"
-	cFabric  = "fabric"
-	cOffload = "offload"
+	cAPI       = "api"
+	cBundle    = "bundle"
+	cEngine    = "engine"
+	cNode      = "node"
+	cSnapshots = "snapshots"
+	cDNS       = "dns"
+	cService   = "dns-service"
+	cTunnel    = "tunnel"
+	cFabric    = "fabric"
+	cOffload   = "offload"
 )
 
 func (s *System) run(ctx context.Context) error {
@@ -74,6 +75,7 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cAPI, Run: s.runAPI},
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
 		lifecycle.Component{Name: cEngine, Needs: []string{cBundle}, Run: s.runEngine},
+		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.runSnapshots},
 		lifecycle.Component{Name: cNode, Needs: []string{cEngine}, Run: s.runNode},
 		lifecycle.Component{Name: cDNS, Needs: []string{cBundle}, Run: s.runDNS},
 		lifecycle.Component{Name: cService, Needs: []string{cEngine}, Run: s.runDNSService},
@@ -138,6 +140,7 @@ func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
 	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
 		return err
 	}
+	looked := false // at the database, since the last engine
 	s.mu.Lock()
 	e := engine.New(engine.Config{
 		Executable: s.exe, Argv0: s.cfg.EngineName,
@@ -145,19 +148,28 @@ func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
 		BundleBin: s.bundle.Bin(), PauseImage: s.bundle.Image("pause"),
 		NodeName: s.nodeName, NodeIP: s.nodeIP,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, ClusterDNS: clusterDNS,
-		Facts:      s.facts,
+		Facts: s.facts,
+		Before: func(ctx context.Context) (err error) {
+			err = s.prepareDatastore(ctx)
+			looked = err == nil
+			return err
+		},
 		ReserveCPU: s.cfg.ReserveCPU, ReserveMemory: s.cfg.ReserveMemory,
 		Log: s.cfg.Log.With("component", cEngine),
 	})
 	s.engine = e
 	s.mu.Unlock()
-	return e.Run(ctx, stage.Waiting, func() {
+	err := e.Run(ctx, stage.Waiting, func() {
 		if err := s.connect(e); err != nil {
 			s.cfg.Log.Error("cannot use the API server", "error", err)
 			return
 		}
 		stage.Ready()
 	})
+	if err == nil && looked {
+		s.stoppedClean()
+	}
+	return err
 }
 
 // connect makes the client that everything in the supervisor shares.

@@ -48,7 +48,9 @@ type Config struct {
 	Facts                 host.Facts
 	// ReserveCPU and ReserveMemory (Kubernetes quantities) are kept from pods; empty is nothing.
 	ReserveCPU, ReserveMemory string
-	Log                       *slog.Logger
+	// Before is called when no engine runs and before one is started, unless it is nil.
+	Before func(context.Context) error
+	Log    *slog.Logger
 }
 
 // The engine's own ports, all TCP on the node.
@@ -95,6 +97,12 @@ func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready fu
 	}
 	for _, port := range []int{PortAPI, portKubelet} {
 		if err := checkPort(port); err != nil {
+			return err
+		}
+	}
+	if e.cfg.Before != nil {
+		waiting("for a look at what the last run left")
+		if err := e.cfg.Before(ctx); err != nil {
 			return err
 		}
 	}

@@ -3,8 +3,10 @@ package health
 // Every kind of problem that a screen may show. A code is never used again for
 // something else.
 var (
-	SetAside       = declare("set-aside", Info, "damaged files were set aside")
-	StateRecovered = declare("state-recovered", Warning, "state.db was damaged and recovered from its copy")
+	DatastoreRecovered = declare("datastore-recovered", Error, "the cluster's datastore was damaged and recovered")
+	SnapshotFailed     = declare("snapshot-failed", Warning, "no snapshot of the cluster's datastore could be made")
+	SetAside           = declare("set-aside", Info, "damaged files were set aside")
+	StateRecovered     = declare("state-recovered", Warning, "state.db was damaged and recovered from its copy")
 
 	LimitsLow = declare("limits-low", Warning, "kernel limits are too low for containers")
 )

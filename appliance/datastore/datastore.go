@@ -1,0 +1,132 @@
+// Package datastore looks after the cluster's own database, kine's SQLite file
+// <state>/k3s/server/db/state.db, from outside of the engine: it checks the file
+// before the engine opens it, copies it while the engine uses it, and makes a new
+// one out of what is readable when it is damaged.
+//
+// It reads the database and alone writes <state>/snapshots; the database itself
+// it replaces only while no engine runs, and sets the old one aside. A recovery
+// that a power cut ends is finished at the next start. When nothing can be
+// recovered the engine is not started, because an empty cluster would end every
+// pod on the machine, and `rivulet status` says so.
+package datastore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	_ "github.com/mattn/go-sqlite3" // the driver that the engine has too: nothing is linked twice
+)
+
+// ErrDamaged is returned by Check, with its cause.
+var ErrDamaged = errors.New("the datastore is damaged")
+
+// Path is the database of the cluster below a state folder.
+func Path(stateDir string) string {
+	return filepath.Join(stateDir, "k3s", "server", "db", "state.db")
+}
+
+// Snapshots is the folder of the snapshots below a state folder.
+func Snapshots(stateDir string) string { return filepath.Join(stateDir, "snapshots") }
+
+// busy is how long another connection's lock is waited for.
+const busy = 30 * time.Second
+
+// open opens a database; mode is ro, rw or rwc.
+func open(path, mode string) (*sql.DB, error) {
+	q := url.Values{"mode": {mode}, "_busy_timeout": {fmt.Sprint(busy.Milliseconds())}}
+	db, err := sql.Open("sqlite3", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
+	if err != nil {
+		return nil, fmt.Errorf("datastore: %w", err)
+	}
+	db.SetMaxOpenConns(1)
+	return db, nil
+}
+
+// Check reads every page of a database that no engine has open. It returns
+// ErrDamaged with the cause, or the disk's error. No file is no error: the engine
+// makes it.
+func Check(ctx context.Context, path string) error {
+	at, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("datastore: %w; look at the disk", err)
+	case at.Size() == 0:
+		if wal, err := os.Stat(path + "-wal"); err != nil || wal.Size() == 0 {
+			return fmt.Errorf("%w: the file is empty", ErrDamaged)
+		}
+	}
+	db, err := open(path, "rw") // rw: what is in the write-ahead log belongs to it
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("%w: %s", ErrDamaged, verdict)
+	}
+	var n int
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE name = 'kine'").Scan(&n); err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return nil
+}
+
+// leap is how far a recovered database's revision is moved on. Whoever watched the
+// cluster, a peer above all, knows revisions that the recovered one may not have
+// reached: it would wait for them in silence. With the leap every watch from
+// before is answered "too old" and starts anew.
+const leap = 1_000_000_000
+
+// marker names the row that carries the leap. It counts as deleted, so that the
+// engine's compaction removes it in time.
+const marker = "rivulet-restored"
+
+// MoveOn makes the next revision of a database that no engine has open a new one
+// to everybody who ever watched it.
+func MoveOn(ctx context.Context, path string) error {
+	db, err := open(path, "rw")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("datastore: %w", err)
+	}
+	defer tx.Rollback()
+	var last int64
+	if err := tx.QueryRowContext(ctx, "SELECT MAX(id) FROM kine").Scan(&last); err != nil {
+		return fmt.Errorf("datastore: %w", err)
+	}
+	next := last + leap
+	for _, s := range []struct {
+		sql  string
+		args []any
+	}{
+		{"DELETE FROM kine WHERE name = ?", []any{marker}},
+		{"INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value, old_value) VALUES(?, ?, 0, 1, 0, 0, 0, '', '')", []any{next, marker}},
+		{"UPDATE kine SET prev_revision = ? WHERE name = 'compact_rev_key'", []any{next}},
+	} {
+		if _, err := tx.ExecContext(ctx, s.sql, s.args...); err != nil {
+			return fmt.Errorf("datastore: %w", err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
+	}
+	return nil
+}
