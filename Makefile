@@ -15,6 +15,7 @@ TAGS     := ctrd netgo osusergo providerless urfave_cli_no_docs sqlite_omit_load
 replaced  = $(shell awk '$$1=="$(1)" && $$2=="=>" {print $$4}' go.mod)
 LDFLAGS   = -s -w -extldflags -static \
 	-X rivulet/appliance/version.Version=$(VERSION) \
+	-X rivulet/appliance/version.LinkedKubernetes=$(call replaced,k8s.io/kubernetes) \
 	-X github.com/k3s-io/k3s/pkg/version.Version=$(call replaced,k8s.io/kubernetes) \
 	-X github.com/containerd/containerd/v2/version.Version=$(call replaced,github.com/containerd/containerd/v2)
 

@@ -69,6 +69,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := CheckName(cfg.Name); err != nil {
 		return err
 	}
+	if err := finishRestore(cfg); err != nil {
+		return err
+	}
 	st, recovered, err := openStore(cfg.Dirs)
 	if err != nil {
 		return err

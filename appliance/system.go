@@ -97,6 +97,7 @@ func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
 func (s *System) apiRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/status", api.JSON(func(*http.Request) (any, error) { return s.Status(), nil }))
+	s.savingRoutes(mux)
 	return mux
 }
 

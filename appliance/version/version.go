@@ -15,7 +15,7 @@ type Part struct {
 
 var modules = []struct{ name, path string }{
 	{"k3s", "github.com/k3s-io/k3s"},
-	{"Kubernetes", "k8s.io/kubernetes"},
+	{partKubernetes, "k8s.io/kubernetes"},
 	{"kine", "github.com/k3s-io/kine"},
 	{"containerd", "github.com/containerd/containerd/v2"},
 	{"wireguard", "golang.zx2c4.com/wireguard"},

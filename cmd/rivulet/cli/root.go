@@ -120,6 +120,7 @@ func newRoot(engineName string) *cobra.Command {
 	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", "/run/rivulet"), "folder of sockets and PID files [$RIVULET_RUNTIME]")
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newVersion(c))
+	root.AddCommand(newBackup(c), newRestore(c))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))
 	}

@@ -1,0 +1,109 @@
+// Package backup writes a device's cluster into one stream and brings it back,
+// on the same hardware or on other.
+//
+// The stream is tar in zstd (in age, with a passphrase): manifest.json first,
+// then what the cluster is made of, and SHA256SUMS last, so that a stream that was
+// cut short is never taken for a whole one. It holds private keys.
+//
+//	manifest.json     what it is, of which versions, when
+//	state.db          identity, peers, the node's name (bbolt)
+//	datastore.db      the cluster's own database (SQLite), one moment of it
+//	server/           k3s's token, certificates and keys, and the user's manifests
+//	node/password     with which the node proves to its cluster that it is itself
+//	etc/              /etc/rivulet
+//	storage/          local volumes, only when asked for
+//
+// It reads all of these while the cluster runs. Beside the stream it alone writes
+// <state>/.backup and <state>/.restore, which are gone when it has ended, and what
+// it restores. Restoring stages everything beside the old, checks all of it, and
+// writes a plan; from there on it can only go forward: a start after a power cut
+// finishes what the plan says (Finish), a start without a plan finds the old state
+// untouched. Nothing of the old is deleted, it is set aside.
+package backup
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"rivulet/appliance/version"
+)
+
+// Format is the version of the stream's layout.
+const Format = 1
+
+// The members that every stream has, and the folders of the others.
+const (
+	manifestName  = "manifest.json"
+	sumsName      = "SHA256SUMS"
+	storeName     = "state.db"
+	datastoreName = "datastore.db"
+	passwordName  = "node/password"
+	serverDir     = "server"
+	configDir     = "etc"
+	storageDir    = "storage"
+)
+
+// Manifest says what a stream holds. It comes first.
+type Manifest struct {
+	Format     int       `json:"format"`
+	Rivulet    string    `json:"rivulet"`    // version that wrote it
+	Kubernetes string    `json:"kubernetes"` // version that wrote the datastore
+	Name       string    `json:"name"`       // of the cluster, for its peers
+	Node       string    `json:"node"`
+	ID         string    `json:"id"`
+	Arch       string    `json:"arch"`
+	Created    time.Time `json:"created"`
+	Volumes    bool      `json:"volumes"` // local volumes are in it
+}
+
+// Paths are the places that are saved and restored.
+type Paths struct {
+	State  string // <state>, with state.db and k3s below it
+	Config string // /etc/rivulet
+	Node   string // /etc/rancher/node, a link into the state or a folder of its own
+}
+
+// DefaultPaths are those of a device whose state folder is state.
+func DefaultPaths(state string) Paths {
+	return Paths{State: state, Config: "/etc/rivulet", Node: "/etc/rancher/node"}
+}
+
+// ErrUnusable is in every error that says that a stream cannot be restored;
+// nothing was touched then.
+var ErrUnusable = errors.New("this backup cannot be used")
+
+func unusable(format string, args ...any) error {
+	return fmt.Errorf("backup: %w: %w; nothing was changed", ErrUnusable, fmt.Errorf(format, args...))
+}
+
+// check judges whether this program can run what m describes.
+func (m Manifest) check(ourKubernetes string) error {
+	if m.Format > Format {
+		return unusable("its format is %d, this rivulet (%s) knows up to %d; use rivulet %s or newer", m.Format, version.Version, Format, m.Rivulet)
+	}
+	if m.Format < 1 || m.ID == "" || m.Node == "" {
+		return unusable("its manifest names no format, cluster or node; take another backup file")
+	}
+	theirs, err := version.Minor(m.Kubernetes)
+	if err != nil {
+		return unusable("its manifest says %q for the version of Kubernetes; take another backup file", m.Kubernetes)
+	}
+	ours, err := version.Minor(ourKubernetes)
+	if err != nil {
+		return unusable("this rivulet does not know its version of Kubernetes (%q); use one that was built with make build", ourKubernetes)
+	}
+	if theirs > ours {
+		return unusable("it is of Kubernetes %s, this rivulet has %s, and a database is never taken back to an older one; use rivulet %s or newer",
+			m.Kubernetes, ourKubernetes, m.Rivulet)
+	}
+	return nil
+}
+
+// Skips reports whether restoring m with this program leaves out versions of
+// Kubernetes on the way, which mostly works and is not promised.
+func (m Manifest) Skips(ourKubernetes string) bool {
+	theirs, err1 := version.Minor(m.Kubernetes)
+	ours, err2 := version.Minor(ourKubernetes)
+	return err1 == nil && err2 == nil && ours-theirs > 1
+}

@@ -1,0 +1,41 @@
+package version
+
+import (
+	"fmt"
+	"strings"
+)
+
+// LinkedKubernetes is set when linking; it speaks for a binary that has no
+// Kubernetes of its own to ask (see test/slim).
+var LinkedKubernetes = ""
+
+// Kubernetes returns the version of the Kubernetes in this binary, empty if unknown.
+func Kubernetes() string {
+	for _, p := range Parts() {
+		if p.Name == partKubernetes {
+			return p.Version
+		}
+	}
+	return LinkedKubernetes
+}
+
+// KubernetesOf finds Kubernetes among the parts that another binary lists.
+func KubernetesOf(parts []Part) string {
+	for _, p := range parts {
+		if p.Name == partKubernetes {
+			return p.Version
+		}
+	}
+	return ""
+}
+
+const partKubernetes = "Kubernetes"
+
+// Minor returns the minor version of a Kubernetes version such as v1.35.0+k3s3.
+func Minor(v string) (int, error) {
+	var major, minor int
+	if _, err := fmt.Sscanf(strings.TrimPrefix(v, "v"), "%d.%d", &major, &minor); err != nil || major != 1 {
+		return 0, fmt.Errorf("version: %q is not a version of Kubernetes", v)
+	}
+	return minor, nil
+}

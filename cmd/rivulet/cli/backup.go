@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance"
+	"rivulet/appliance/api"
+	"rivulet/appliance/backup"
+	"rivulet/appliance/identity"
+	"rivulet/appliance/store"
+	"rivulet/appliance/version"
+)
+
+func newBackup(c *common) *cobra.Command {
+	var volumes bool
+	var passphrase string
+	cmd := &cobra.Command{
+		Use:   "backup FILE|-",
+		Short: "save the whole cluster into one file (- is standard output); it holds private keys",
+		Long: "Saves the cluster's objects, its keys, its peers and /etc/rivulet, while it runs or when it is stopped. Images are\n" +
+			"not in it, local volumes only with --volumes (copied file by file while pods write). Whoever has the file has the\n" +
+			"cluster: keep it as you keep a key, or encrypt it with --passphrase-file.",
+		Args: oneFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			src, done, err := source(cmd.Context(), c.dirs)
+			if err != nil {
+				return err
+			}
+			defer done()
+			src.Volumes = volumes
+			if src.Passphrase, err = readPassphrase(passphrase); err != nil {
+				return err
+			}
+			return save(cmd, c, src, args[0])
+		},
+	}
+	outputFlag(cmd, c)
+	cmd.Flags().BoolVar(&volumes, "volumes", false, "local volumes too")
+	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "encrypt with the passphrase on the first line of this file")
+	return cmd
+}
+
+func oneFile(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return usagef("%s takes one file, or - for a stream; see: %s --help", cmd.Name(), cmd.CommandPath())
+	}
+	return nil
+}
+
+// source asks the supervisor, and opens the store itself when there is none.
+func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done func(), err error) {
+	if _, err := backup.Finish(dirs.State); err != nil {
+		return src, nil, err
+	}
+	src.Paths = backup.DefaultPaths(dirs.State)
+	src.Manifest = backup.Manifest{Rivulet: version.Version, Kubernetes: version.Kubernetes(), Arch: runtime.GOARCH, Created: time.Now().UTC().Truncate(time.Second)}
+	m := &src.Manifest
+	var facts api.Facts
+	switch err := api.Call(ctx, dirs.Run, "GET", "/v1/facts", nil, &facts); {
+	case err == nil:
+		m.Name, m.Node, m.ID, m.Rivulet, m.Kubernetes = facts.Name, facts.NodeName, string(facts.ID), facts.Version, facts.Kubernetes
+		src.CopyStore = func(w io.Writer) error {
+			resp, err := api.Do(ctx, dirs.Run, "GET", "/v1/store", nil)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			_, err = io.Copy(w, resp.Body)
+			return err
+		}
+		return src, func() {}, nil
+	case !errors.Is(err, api.ErrNotRunning):
+		return src, nil, err
+	}
+	path := filepath.Join(dirs.State, "state.db")
+	if _, err := os.Stat(path); err != nil {
+		return src, nil, fmt.Errorf("there is nothing to save in %s (%w); run as root, or name the folder with --state", dirs.State, err)
+	}
+	st, err := store.Open(path)
+	if err != nil {
+		return src, nil, err
+	}
+	defer func() {
+		if err != nil {
+			st.Close()
+		}
+	}()
+	id, err := identity.Load(st)
+	if err != nil {
+		return src, nil, err
+	}
+	if m.Node, err = st.NodeName(); err != nil {
+		return src, nil, err
+	}
+	m.Name, m.ID = m.Node, string(id.ID())
+	src.CopyStore = func(w io.Writer) error {
+		_, err := st.WriteTo(w)
+		return err
+	}
+	return src, func() { st.Close() }, nil
+}
+
+// save writes to a file that has its name only when it is whole, or to standard output.
+func save(cmd *cobra.Command, c *common, src backup.Source, name string) error {
+	if name == "-" {
+		if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); err == nil {
+			return usagef("a backup is not for a terminal; send it somewhere, for example: rivulet backup - | ssh HOST 'cat > backup'")
+		}
+		return backup.Write(cmd.Context(), cmd.OutOrStdout(), src)
+	}
+	part := name + ".part"
+	os.Remove(part)
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("%w; choose another place for the file", err)
+	}
+	defer os.Remove(part)
+	defer f.Close()
+	if err := backup.Write(cmd.Context(), f, src); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("%w; choose another place for the file", err)
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(part, name); err != nil {
+		return err
+	}
+	if c.output == "json" {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
+			File  string `json:"file"`
+			Bytes int64  `json:"bytes"`
+			backup.Manifest
+		}{name, size, src.Manifest})
+	}
+	secret := "it holds the cluster's private keys in the clear"
+	if src.Passphrase != "" {
+		secret = "it is encrypted; without the passphrase it is worth nothing"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: cluster %s, %.1f MB; %s\n", name, src.Manifest.Name, float64(size)/1e6, secret)
+	return err
+}
+
+// readPassphrase returns the first line of a file; no file is no passphrase.
+func readPassphrase(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("passphrase: %w; see --passphrase-file", err)
+	}
+	line, _, _ := strings.Cut(string(raw), "\n")
+	if line = strings.TrimRight(line, "\r"); line == "" {
+		return "", fmt.Errorf("passphrase: the first line of %s is empty; write the passphrase there", file)
+	}
+	return line, nil
+}

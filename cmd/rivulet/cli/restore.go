@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance"
+	"rivulet/appliance/api"
+	"rivulet/appliance/backup"
+	"rivulet/appliance/version"
+)
+
+func newRestore(c *common) *cobra.Command {
+	var o backup.Options
+	var passphrase string
+	cmd := &cobra.Command{
+		Use:   "restore FILE|-",
+		Short: "become the cluster of a backup, on this or other hardware",
+		Long: "Checks all of the backup first, then sets aside what is here (with --yes) and takes its place. The node keeps the name\n" +
+			"it has in the backup, so that pods and volumes fit; --name changes only what peers see. Rivulet must be stopped.\n" +
+			"The device that the backup was made on must never run again beside the restored one: both would be the same cluster.",
+		Args: oneFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := appliance.CheckName(o.Name); err != nil {
+				return usagef("--name: %w; see: rivulet restore --help", err)
+			}
+			if _, err := api.Get(cmd.Context(), c.dirs.Run); !errors.Is(err, api.ErrNotRunning) {
+				return errors.New("rivulet is running here; stop it first (pods go on meanwhile): systemctl stop rivulet")
+			}
+			in := cmd.InOrStdin()
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return fmt.Errorf("%w; name the file of `rivulet backup`", err)
+				}
+				defer f.Close()
+				in = f
+			}
+			return restore(cmd, c, o, in, passphrase)
+		},
+	}
+	outputFlag(cmd, c)
+	f := cmd.Flags()
+	f.BoolVar(&o.Over, "yes", false, "also if a cluster is here already: it is set aside")
+	f.StringVar(&o.Name, "name", "", "another name of the cluster for its peers; the node keeps the name in the backup")
+	f.StringVar(&passphrase, "passphrase-file", "", "file with the passphrase of an encrypted backup")
+	return cmd
+}
+
+func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, passphrase string) (err error) {
+	if o.Passphrase, err = readPassphrase(passphrase); err != nil {
+		return err
+	}
+	o.Kubernetes, o.Now = version.Kubernetes(), time.Now()
+	r, err := backup.Restore(cmd.Context(), in, backup.DefaultPaths(c.dirs.State), o)
+	if err != nil {
+		return err
+	}
+	if c.output == "json" {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+	}
+	m, out := r.Manifest, cmd.OutOrStdout()
+	fmt.Fprintf(out, "restored: cluster %s (id %s, node %s) as of %s\n", orName(o.Name, m.Name), m.ID, m.Node, m.Created.Format(time.RFC3339))
+	if r.Aside != "" {
+		fmt.Fprintf(out, "what was here before is in %s\n", r.Aside)
+	}
+	if !m.Volumes {
+		fmt.Fprintln(out, "local volumes were not in the backup: those that are missing here start empty")
+	}
+	if m.Skips(o.Kubernetes) {
+		fmt.Fprintf(out, "the backup is of Kubernetes %s, this is %s: versions in between are left out, look well whether everything is there\n", m.Kubernetes, o.Kubernetes)
+	}
+	_, err = fmt.Fprintln(out, "start it: systemctl start rivulet (or: rivulet run). The device of the backup must not run any more: both would be the same cluster")
+	return err
+}
+
+func orName(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}
