@@ -9,4 +9,9 @@ var (
 	StateRecovered     = declare("state-recovered", Warning, "state.db was damaged and recovered from its copy")
 
 	LimitsLow = declare("limits-low", Warning, "kernel limits are too low for containers")
+	// add-ons
+	StorageUnusable = declare("storage-unusable", Error, "no volumes can be made")
+	VolumeMissing   = declare("volume-missing", Error, "the files of a volume are not there")
+	MetricsForeign  = declare("metrics-foreign", Info, "resource metrics come from another program")
+	ServicePending  = declare("service-pending", Warning, "a Service of type LoadBalancer has no address")
 )

@@ -1,4 +1,4 @@
-package dns
+package nodeservice
 
 import (
 	"net/netip"
@@ -9,10 +9,21 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-func TestEnsureService(t *testing.T) {
+// kubeDNS is the Service that cluster DNS needs: two ports and a fixed cluster IP.
+func kubeDNS(ip netip.Addr, addr netip.AddrPort) Service {
+	return Service{
+		Namespace: "kube-system", Name: "kube-dns", ClusterIP: ip, Addr: addr.Addr(), Labels: map[string]string{"k8s-app": "kube-dns"},
+		Ports: []Port{
+			{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, Target: addr.Port()},
+			{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, Target: addr.Port()},
+		},
+	}
+}
+
+func TestEnsure(t *testing.T) {
 	ip, addr, moved := netip.MustParseAddr("10.43.0.10"), netip.MustParseAddrPort("100.127.7.7:1053"), netip.MustParseAddrPort("100.127.7.8:1053")
-	other := service(netip.MustParseAddr("10.43.0.99"), addr)
-	selecting := service(ip, addr)
+	other := kubeDNS(netip.MustParseAddr("10.43.0.99"), addr).service()
+	selecting := kubeDNS(ip, addr).service()
 	selecting.Spec.Selector = map[string]string{"k8s-app": "kube-dns"}
 	selecting.Annotations = map[string]string{"theirs": "stays"}
 	for _, c := range []struct {
@@ -34,7 +45,7 @@ func TestEnsureService(t *testing.T) {
 			step := func(addr netip.AddrPort, want ...string) {
 				t.Helper()
 				client.ClearActions()
-				if err := EnsureService(t.Context(), client, ip, addr); err != nil {
+				if err := Ensure(t.Context(), client, kubeDNS(ip, addr)); err != nil {
 					t.Fatal(err)
 				}
 				var writes []string
