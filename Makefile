@@ -7,6 +7,8 @@ export GOFLAGS ?= -buildvcs=false
 GO       ?= go
 BIN      := bin
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# The commit's time, not this moment: the same commit makes the same binary.
+BUILD_TIME ?= $(shell git log -1 --format=%ct 2>/dev/null)
 
 # What k3s is built with: no docker, no cloud providers, SQLite without loadable extensions.
 TAGS     := ctrd netgo osusergo providerless urfave_cli_no_docs sqlite_omit_load_extension static_build
@@ -16,6 +18,7 @@ replaced  = $(shell awk '$$1=="$(1)" && $$2=="=>" {print $$4}' go.mod)
 LDFLAGS   = -s -w -extldflags -static \
 	-X rivulet/appliance/version.Version=$(VERSION) \
 	-X rivulet/appliance/version.LinkedKubernetes=$(call replaced,k8s.io/kubernetes) \
+	-X rivulet/appliance/version.BuildTime=$(BUILD_TIME) \
 	-X github.com/k3s-io/k3s/pkg/version.Version=$(call replaced,k8s.io/kubernetes) \
 	-X github.com/containerd/containerd/v2/version.Version=$(call replaced,github.com/containerd/containerd/v2)
 

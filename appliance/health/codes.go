@@ -14,4 +14,7 @@ var (
 	VolumeMissing   = declare("volume-missing", Error, "the files of a volume are not there")
 	MetricsForeign  = declare("metrics-foreign", Info, "resource metrics come from another program")
 	ServicePending  = declare("service-pending", Warning, "a Service of type LoadBalancer has no address")
+
+	ClockImplausible     = declare("clock-implausible", Error, "the clock cannot be right")
+	ClockNotSynchronized = declare("clock-not-synchronized", Info, "no time service keeps the clock")
 )

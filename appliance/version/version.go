@@ -2,10 +2,31 @@
 // information that the Go tool puts into every binary.
 package version
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+	"strconv"
+	"time"
+)
 
 // Version is Rivulet's own, set when linking.
 var Version = "dev"
+
+// BuildTime is the time of the commit that this was built from, seconds since 1970,
+// set when linking: the same commit makes the same binary.
+var BuildTime = ""
+
+// epoch is older than any binary of Rivulet.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Built is the time of the commit, or one before it if that is not known. It is
+// never earlier than that where this runs.
+func Built() time.Time {
+	seconds, err := strconv.ParseInt(BuildTime, 10, 64)
+	if t := time.Unix(seconds, 0).UTC(); err == nil && t.After(epoch) {
+		return t
+	}
+	return epoch
+}
 
 // Part is one of the things that Rivulet is made of.
 type Part struct {

@@ -1,0 +1,380 @@
+// Package clock keeps the device from doing things at a time that cannot be. Many
+// boards have no clock chip: they begin at 1970, or where they were when the power
+// went, and a certificate that is made then is invalid later.
+//
+// It reads the system's clock and whether the kernel calls it synchronized, the
+// clock chip, what peers say of theirs, and the note "clock" of state.db: when it
+// was last seen to be how late. It alone writes that note (hourly, when the clock
+// becomes synchronized, and at stop), and sets the system's clock:
+//
+//	       start
+//	         │  at or above the floor: max(build, note)
+//	         ├───────────────────────────────────────────▶ Ready
+//	         │ below it, or decades above
+//	         ▼
+//	set to the chip's time, or to the floor
+//	         │  NTP, chip or peers tell more, or 15 s are over
+//	         └───────────────────────────────────────────▶ Ready
+//
+// Where it may not set the clock it waits until somebody else has. Whatever mints
+// something that has a date needs this component to be Ready first.
+//
+// Afterwards it follows: whoever sets the clock by more than five minutes, in either
+// direction, makes it call Jumped. While the kernel is not synchronized, peers that
+// are correct a clock that is more than a minute off. After a restart it
+// begins anew with the note. The user sees source, floor and offset in `rivulet
+// status`, and the problems clock-implausible and clock-not-synchronized.
+package clock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"rivulet/appliance/health"
+)
+
+// System is the machine's clock.
+type System interface {
+	// Now is the wall clock.
+	Now() time.Time
+	// Boot is how long ago the machine was switched on, suspended time included: it
+	// goes on evenly whoever sets the wall clock.
+	Boot() time.Duration
+	// Set sets the wall clock. It fails where that is not permitted.
+	Set(time.Time) error
+	// Discipline is what the kernel says of those who keep its clock right.
+	Discipline() Discipline
+	// Chip reads the battery-backed clock, an error if there is none.
+	Chip() (time.Time, error)
+	// Changes receives after somebody has set the wall clock, until ctx ends. It
+	// may miss changes on kernels that cannot tell.
+	Changes(ctx context.Context) <-chan struct{}
+}
+
+// Discipline is how well the kernel's clock is kept.
+type Discipline struct {
+	// Synchronized is true while a time service (NTP, PTP) keeps the clock.
+	Synchronized bool
+	// Offset is what the service has still to correct.
+	Offset time.Duration
+}
+
+// Store keeps a small blob durably.
+type Store interface {
+	Note(name string) ([]byte, error)
+	PutNote(name string, blob []byte) error
+}
+
+// Config is what a clock is made of; all fields are needed.
+type Config struct {
+	System System
+	// Built is when this program was made: it is never earlier than that.
+	Built  time.Time
+	Store  Store
+	Health *health.Tracker
+	// Jumped is told of every jump after Ready. It must not block.
+	Jumped func(Jump)
+	Log    *slog.Logger
+}
+
+// Jump is a change of the wall clock that is not the passing of time.
+type Jump struct {
+	// At is when it happened by the new time; By is how far the clock went, negative: back.
+	At time.Time     `json:"at"`
+	By time.Duration `json:"by"`
+}
+
+// Where the time comes from.
+const (
+	FromNTP    = "ntp"    // the kernel says that a time service keeps it
+	FromChip   = "chip"   // we took it from the clock chip
+	FromPeers  = "peers"  // we took it from peers that have it from a time service
+	FromFloor  = "floor"  // nobody knew better: it was set to the earliest possible
+	FromSystem = "system" // as the machine had it, and it could be
+)
+
+const (
+	// Far is how much the clock must move at once to be called a jump, and how far
+	// below the floor it may be: a chip drifts, and commits come from other machines.
+	Far = 5 * time.Minute
+	// patience bounds how long a start is delayed for a better time than the floor.
+	patience = 15 * time.Second
+	// saveEvery is how old the note gets, and so how far back a start without any
+	// clock can be.
+	saveEvery = time.Hour
+	// lookEvery is how often the kernel is asked; it says nothing by itself when it
+	// becomes synchronized.
+	lookEvery = 10 * time.Second
+	// lookStart is the same while a start waits for it.
+	lookStart = 250 * time.Millisecond
+	// correctEvery bounds how often peers may set the clock.
+	correctEvery = time.Hour
+)
+
+// Clock is the device's clock. Its methods may be called concurrently.
+type Clock struct {
+	cfg Config
+	sys System
+	log *slog.Logger
+	// heard is poked by what peers say.
+	heard chan struct{}
+
+	mu        sync.Mutex
+	floor     floor
+	source    string
+	disc      Discipline
+	peers     peers
+	base      time.Time     // wall clock at the time of boot, as last looked at
+	saved     time.Duration // when the note was written, since boot
+	corrected time.Duration // when peers last set the clock, since boot
+	jump      *Jump
+	notSet    error // why the clock could not be set
+}
+
+// New returns a clock. Nothing is read or set yet.
+func New(cfg Config) *Clock {
+	return &Clock{cfg: cfg, sys: cfg.System, log: cfg.Log, heard: make(chan struct{}, 1), source: FromSystem,
+		floor: floor{Built: cfg.Built}, peers: peers{}, corrected: -2 * correctEvery}
+}
+
+// Run makes the time plausible, calls ready, and follows the clock until ctx ends.
+func (c *Clock) Run(ctx context.Context, waiting func(string, ...any), ready func()) error {
+	if err := c.load(); err != nil {
+		return err
+	}
+	changes := c.sys.Changes(ctx)
+	if !c.settle(ctx, changes, waiting) {
+		return nil
+	}
+	c.mu.Lock()
+	c.base = c.bootTime()
+	c.mu.Unlock()
+	if err := c.save(); err != nil {
+		return err
+	}
+	ready()
+	return c.follow(ctx, changes)
+}
+
+// settle returns when the time is plausible and nobody is likely to know it better
+// soon; false: ctx has ended.
+func (c *Clock) settle(ctx context.Context, changes <-chan struct{}, waiting func(string, ...any)) bool {
+	c.look()
+	if c.plausible() {
+		c.report()
+		return true
+	}
+	c.log.Warn("the clock cannot be right", "now", c.sys.Now().UTC(), "not_before", c.floor.at().UTC(), "not_after", c.floor.ceiling().UTC())
+	if chip, err := c.sys.Chip(); err == nil && c.floor.admits(chip) && c.set(chip, FromChip) == nil {
+		c.report()
+		return true
+	}
+	c.set(c.floor.at(), FromFloor) //nolint:errcheck // kept in notSet, and shown
+	tick := time.NewTicker(lookStart)
+	defer tick.Stop()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	late := false
+	for {
+		c.look()
+		c.correct()
+		c.report()
+		if c.plausible() {
+			if late || c.trusted() {
+				return true
+			}
+			waiting("for a better time than %s: from NTP or a peer, %s at most", c.sys.Now().UTC().Format(time.DateTime), patience)
+		} else {
+			waiting("for the clock to be set: it says %s and cannot be before %s; set it on the machine that owns it (date -s ...); it goes on by itself then",
+				c.sys.Now().UTC().Format(time.DateTime), c.floor.at().UTC().Format(time.DateTime))
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-deadline.C:
+			late = true
+		case <-tick.C:
+		case <-changes:
+		case <-c.heard:
+		}
+	}
+}
+
+// follow returns when ctx has ended.
+func (c *Clock) follow(ctx context.Context, changes <-chan struct{}) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		was := c.trusted()
+		c.look()
+		c.correct()
+		c.notice()
+		c.report()
+		if c.due(!was && c.trusted()) { // what a power cut should not take away
+			if err := c.save(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return c.save()
+		case <-tick.C:
+		case <-changes:
+		case <-c.heard:
+		}
+	}
+}
+
+// look asks the kernel. A synchronized clock is believed, whatever was thought
+// before: the floor may have been saved while the clock was wrong.
+func (c *Clock) look() {
+	d := c.sys.Discipline()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.disc = d
+	switch {
+	case d.Synchronized:
+		c.source = FromNTP
+		if now := c.sys.Now(); c.floor.possible(now) && now.Before(c.floor.at().Add(-Far)) {
+			c.log.Info("a time service says that it is earlier than this device thought; believing it", "now", now.UTC(), "was", c.floor.at().UTC())
+			c.floor.Last, c.floor.Proven = now, now
+		}
+	case c.source == FromNTP:
+		c.source = FromSystem
+	}
+}
+
+// correct sets the clock by what peers say, if that is called for.
+func (c *Clock) correct() {
+	c.mu.Lock()
+	at, boot := c.sys.Now(), c.sys.Boot()
+	now, names, _ := c.peers.now(boot, c.floor)
+	wanted := !c.disc.Synchronized && c.notSet == nil && len(names) > 0 && apart(now, at) > agreeWithin &&
+		boot-c.corrected > correctEvery
+	if wanted {
+		c.corrected = boot
+		if now.Before(c.floor.at()) {
+			c.floor.Last = now // it was saved while the clock was wrong
+		}
+	}
+	c.mu.Unlock()
+	if wanted {
+		c.log.Warn("the clock is set by what peers say", "was", at.UTC(), "now", now.UTC(), "peers", strings.Join(names, ", "))
+		c.set(now, FromPeers) //nolint:errcheck // kept in notSet, and shown
+	}
+}
+
+// notice finds out whether the clock has jumped since it was last looked at.
+func (c *Clock) notice() {
+	c.mu.Lock()
+	base := c.bootTime()
+	by := base.Sub(c.base)
+	c.base = base
+	if by.Abs() <= Far {
+		c.mu.Unlock()
+		return
+	}
+	now := c.sys.Now()
+	c.jump = &Jump{At: now, By: by}
+	// Whoever set the clock back may have had reason to; only what a time service
+	// has proved is not given up for it.
+	if c.floor.possible(now) && now.Before(c.floor.Last) {
+		c.floor.Last = now
+	}
+	jump := *c.jump
+	c.mu.Unlock()
+	c.log.Warn("the clock has jumped", "by", by.Round(time.Second), "now", now.UTC())
+	c.cfg.Jumped(jump)
+}
+
+// set sets the clock and remembers why it could not.
+func (c *Clock) set(to time.Time, source string) error {
+	err := c.sys.Set(to)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.notSet = err
+	if err != nil {
+		c.log.Error("cannot set the clock", "to", to.UTC(), "error", err)
+		return err
+	}
+	c.source = source
+	c.log.Info("clock set", "to", to.UTC(), "source", source)
+	return nil
+}
+
+func (c *Clock) plausible() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.floor.admits(c.sys.Now())
+}
+
+// trusted reports whether somebody who knows the time has set or confirmed it.
+func (c *Clock) trusted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	theirs, names, _ := c.peers.now(c.sys.Boot(), c.floor)
+	return c.disc.Synchronized || c.source == FromPeers || len(names) > 0 && apart(theirs, c.sys.Now()) <= agreeWithin
+}
+
+// bootTime is the wall clock minus the time since boot: constant while nobody sets the clock.
+func (c *Clock) bootTime() time.Time { return c.sys.Now().Round(0).Add(-c.sys.Boot()) }
+
+// report keeps the two problems of a clock up to date.
+func (c *Clock) report() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h, now := c.cfg.Health, c.sys.Now()
+	if c.floor.admits(now) {
+		h.Clear(health.ClockImplausible)
+	} else {
+		text := fmt.Sprintf("it says %s, and it is at least %s; no certificate is made meanwhile", now.UTC().Format(time.DateTime), c.floor.at().UTC().Format(time.DateTime))
+		if now.After(c.floor.ceiling()) {
+			text = fmt.Sprintf("it says %s, decades after this rivulet was built; no certificate is made meanwhile", now.UTC().Format(time.DateTime))
+		}
+		if c.notSet != nil {
+			text += "; it cannot be set from here: " + c.notSet.Error()
+		}
+		h.Set(health.ClockImplausible, text, "set it on the machine that owns it: date -s, or switch on a time service")
+	}
+	if c.disc.Synchronized {
+		h.Clear(health.ClockNotSynchronized)
+		return
+	}
+	_, names, why := c.peers.now(c.sys.Boot(), c.floor)
+	text := "no time service keeps it (source: " + c.source + ")"
+	switch {
+	case len(names) > 0:
+		text += "; peers that know the time agree with it: " + strings.Join(names, ", ")
+	case why != "":
+		text += "; " + why
+	}
+	h.Set(health.ClockNotSynchronized, text, "let this network reach an NTP server, or one of the peers; nothing else has to be done")
+}
+
+// Reading is what we tell peers: the time, and whether a time service keeps it. What
+// we have from peers ourselves we do not pass on.
+func (c *Clock) Reading() (now time.Time, synchronized bool) {
+	now = c.sys.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return now, c.disc.Synchronized && c.floor.admits(now)
+}
+
+// Heard takes in what a peer says of its clock: it was now, by its clock, in the
+// middle of a round trip that has just ended.
+func (c *Clock) Heard(id, name string, now time.Time, synchronized bool, roundTrip time.Duration) {
+	boot := c.sys.Boot()
+	c.mu.Lock()
+	first := c.peers.take(id, sample{name: name, synchronized: synchronized, bootTime: now.Round(0).Add(roundTrip/2 - boot), at: boot, roundTrip: roundTrip})
+	c.mu.Unlock()
+	if first {
+		select {
+		case c.heard <- struct{}{}:
+		default:
+		}
+	}
+}

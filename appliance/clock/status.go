@@ -1,0 +1,62 @@
+package clock
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Status is what `rivulet status` shows of the clock.
+type Status struct {
+	Now time.Time `json:"now"`
+	// Source is one of the From constants.
+	Source string `json:"source"`
+	// Synchronized is true while a time service keeps the clock.
+	Synchronized bool `json:"synchronized"`
+	// Plausible is false while the clock says what cannot be.
+	Plausible bool `json:"plausible"`
+	// Floor is the earliest that it can be.
+	Floor time.Time `json:"floor"`
+	// Offset is how far the clock is ahead of the reference, nanoseconds; Reference is
+	// "ntp" or the names of peers, and empty if there is nothing to compare with.
+	Offset    time.Duration `json:"offset"`
+	Reference string        `json:"reference,omitempty"`
+	// Jump is the last one since rivulet started.
+	Jump *Jump `json:"jump,omitempty"`
+}
+
+// Status returns the clock as it is now.
+func (c *Clock) Status() Status {
+	now, boot := c.sys.Now(), c.sys.Boot()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := Status{
+		Now: now, Source: c.source, Synchronized: c.disc.Synchronized, Plausible: c.floor.admits(now),
+		Floor: c.floor.at(), Jump: c.jump,
+	}
+	if c.disc.Synchronized {
+		st.Offset, st.Reference = -c.disc.Offset, FromNTP
+	} else if theirs, names, _ := c.peers.now(boot, c.floor); len(names) > 0 {
+		st.Offset, st.Reference = now.Round(0).Sub(theirs), strings.Join(names, ", ")
+	}
+	return st
+}
+
+// String is the clock on one line.
+func (s Status) String() string {
+	line := "not synchronized, source " + s.Source
+	switch {
+	case !s.Plausible:
+		line = "cannot be right"
+	case s.Synchronized:
+		line = "synchronized, source " + s.Source
+	}
+	if s.Reference != "" {
+		line += fmt.Sprintf(", offset %s to %s", s.Offset.Round(time.Microsecond), s.Reference)
+	}
+	line += ", not before " + s.Floor.UTC().Format(time.DateTime)
+	if s.Jump != nil {
+		line += fmt.Sprintf(", jumped by %s at %s", s.Jump.By.Round(time.Second), s.Jump.At.UTC().Format(time.DateTime))
+	}
+	return line
+}
