@@ -55,7 +55,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, TunnelAddress: tunnelAddress,
 		WireGuardKey: s.id.WireGuard, Store: s.store, DataPlane: s.tunnel,
 		Sources: []discovery.Source{mdns.New(lans, mdns.DefaultTiming, log)}, LANs: lans,
-		ChoosePrefix: ipam.Choose, TakenPrefixes: takenPrefixes, Log: log,
+		ChoosePrefix: ipam.Choose, TakenPrefixes: takenPrefixes, Clock: s.clock, Log: log,
 	})
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func (s *System) Status() api.Status {
 	st := api.Status{
 		Name: s.cfg.Name, NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version,
 		NodeAddress: s.nodeIP.String(), Started: s.begun,
-		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(), Health: s.health.Problems(),
+		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(), Health: s.health.Problems(), Clock: s.clock.Status(),
 	}
 	st.Ready, st.Waiting = readiness(st.Stages)
 	s.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/clock"
 	"rivulet/appliance/dns"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/health"
@@ -42,6 +43,7 @@ type System struct {
 	begun    time.Time
 	manager  *lifecycle.Manager
 	health   health.Tracker
+	clock    *clock.Clock
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
@@ -57,6 +59,7 @@ type System struct {
 // The names of the components, as status shows them.
 const (
 	cAPI       = "api"
+	cClock     = "clock"
 	cBundle    = "bundle"
 	cEngine    = "engine"
 	cNode      = "node"
@@ -70,11 +73,13 @@ const (
 
 func (s *System) run(ctx context.Context) error {
 	s.begun = time.Now()
+	s.clock = s.newClock()
 	var err error
 	s.manager, err = lifecycle.New(s.cfg.Log,
 		lifecycle.Component{Name: cAPI, Run: s.runAPI},
+		lifecycle.Component{Name: cClock, Run: s.runClock}, // before all that mints
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
-		lifecycle.Component{Name: cEngine, Needs: []string{cBundle}, Run: s.runEngine},
+		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle}, Run: s.runEngine},
 		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.runSnapshots},
 		lifecycle.Component{Name: cNode, Needs: []string{cEngine}, Run: s.runNode},
 		lifecycle.Component{Name: cDNS, Needs: []string{cBundle}, Run: s.runDNS},

@@ -83,6 +83,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// OnLink says whether a stranger at the address may be trusted at first sight; nil asks LANs.
 	OnLink func(netip.Addr) bool
+	// Clock may be nil: then nothing is said and heard of the time.
+	Clock Clock
 	// Timing may be zero for DefaultTiming.
 	Timing Timing
 	Log    *slog.Logger
@@ -152,7 +154,7 @@ func New(cfg Config) (*Fabric, error) {
 	}
 	f.plane = newPlane(f)
 	f.party = &pairing.Party{Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, OnLink: f.onLink, Now: time.Now}
-	f.routes.HandleFunc("GET /v1/ping", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	f.routes.HandleFunc("GET /v1/ping", f.answerPing)
 	records, err := cfg.Store.Peers()
 	if err != nil {
 		return nil, fmt.Errorf("fabric: load peers: %w", err)

@@ -72,7 +72,9 @@ func (f *Fabric) ping(ctx context.Context, c *http.Client, l peer.Link) (time.Du
 	if resp.StatusCode != http.StatusNoContent {
 		return 0, fmt.Errorf("answered %s", resp.Status)
 	}
-	return max(answered.Sub(wrote), time.Microsecond), nil
+	rtt := max(answered.Sub(wrote), time.Microsecond)
+	f.heardTime(l, resp.Header, rtt+time.Since(answered))
+	return rtt, nil
 }
 
 // pinged takes in a result and returns when to ping next. It is called with mu held.

@@ -6,6 +6,7 @@ package api
 import (
 	"time"
 
+	"rivulet/appliance/clock"
 	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/lifecycle"
@@ -39,6 +40,8 @@ type Status struct {
 	Pods Pods `json:"pods"`
 	// Faults of the fabric that are being tried again, each with its cure.
 	Faults []rpc.Error `json:"faults,omitempty"`
+	// Clock is where the time comes from, and what it is compared with.
+	Clock clock.Status `json:"clock"`
 	// Health is what is wrong with the device, the worst first.
 	Health []health.Problem `json:"health,omitempty"`
 }

@@ -1,0 +1,25 @@
+package appliance
+
+import (
+	"context"
+
+	"rivulet/appliance/clock"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/version"
+)
+
+// newClock is called before anything runs: peers may ask it at any time.
+func (s *System) newClock() *clock.Clock {
+	log := s.cfg.Log.With("component", cClock)
+	return clock.New(clock.Config{
+		System: clock.Machine(log), Built: version.Built(), Store: s.store, Health: &s.health,
+		Jumped: s.clockJumped, Log: log,
+	})
+}
+
+func (s *System) runClock(ctx context.Context, stage *lifecycle.Stage) error {
+	return s.clock.Run(ctx, stage.Waiting, stage.Ready)
+}
+
+// clockJumped is called when somebody has set the clock by more than minutes.
+func (s *System) clockJumped(clock.Jump) {}

@@ -1,0 +1,60 @@
+package fabric
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"rivulet/fabric/peer"
+)
+
+// Clock is how the fabric tells peers the time and hears of theirs, in the answers
+// to pings: by keys that are pinned, so that it works while no certificate of an
+// authority would.
+type Clock interface {
+	// Reading is the time of this device and whether a time service keeps it.
+	Reading() (now time.Time, synchronized bool)
+	// Heard says that it was now, by the peer's clock, in the middle of a round trip
+	// that has just ended. It must not block.
+	Heard(id, name string, now time.Time, synchronized bool, roundTrip time.Duration)
+}
+
+// timeHeader is in the answer to a ping: nanoseconds since 1970, and the word
+// synchronized if a time service keeps the clock.
+const timeHeader = "Rivulet-Time"
+
+const synchronizedWord = "synchronized"
+
+// answerPing is the route that says that we live, and what time it is.
+func (f *Fabric) answerPing(w http.ResponseWriter, _ *http.Request) {
+	if c := f.cfg.Clock; c != nil {
+		now, synchronized := c.Reading()
+		w.Header().Set(timeHeader, formatTime(now, synchronized))
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// heardTime passes on what a peer said of its clock; an older peer says nothing.
+func (f *Fabric) heardTime(l peer.Link, h http.Header, roundTrip time.Duration) {
+	if now, synchronized, ok := parseTime(h.Get(timeHeader)); ok && f.cfg.Clock != nil {
+		f.cfg.Clock.Heard(string(l.ID), l.Name, now, synchronized, roundTrip)
+	}
+}
+
+func formatTime(now time.Time, synchronized bool) string {
+	s := strconv.FormatInt(now.UnixNano(), 10)
+	if synchronized {
+		s += " " + synchronizedWord
+	}
+	return s
+}
+
+func parseTime(s string) (now time.Time, synchronized, ok bool) {
+	number, word, _ := strings.Cut(s, " ")
+	ns, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return time.Time{}, false, false
+	}
+	return time.Unix(0, ns), word == synchronizedWord, true
+}
