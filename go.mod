@@ -100,7 +100,6 @@ require (
 	github.com/containerd/stargz-snapshotter v0.17.0 // indirect
 	github.com/containerd/zfs/v2 v2.0.0-rc.0 // indirect
 	github.com/coreos/go-iptables v0.8.0
-	github.com/coreos/go-systemd/v22 v22.6.0 // indirect
 	github.com/distribution/reference v0.6.0 // indirect
 	github.com/docker/docker v28.3.3+incompatible // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
@@ -543,6 +542,7 @@ require (
 	github.com/containernetworking/plugins v1.9.0
 	github.com/coredns/caddy v1.1.4-0.20250930002214-15135a999495
 	github.com/coredns/coredns v1.14.1
+	github.com/coreos/go-systemd/v22 v22.6.0
 	github.com/google/nftables v0.3.0
 	github.com/grandcat/zeroconf v1.0.0
 	github.com/mattn/go-shellwords v1.0.12

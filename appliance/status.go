@@ -29,6 +29,7 @@ func (s *System) Status() api.Status {
 		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(), Health: s.health.Problems(), Clock: s.clock.Status(),
 	}
 	st.Ready, st.Waiting = readiness(st.Stages)
+	st.ReadyAfter, st.ReadyAfterBoot = readyAfter(st.Stages)
 	s.mu.Lock()
 	tun, fab, off := s.tunnel, s.fabric, s.offload
 	s.mu.Unlock()

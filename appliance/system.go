@@ -20,6 +20,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/store"
 	"rivulet/appliance/version"
+	"rivulet/appliance/watchdog"
 	"rivulet/fabric"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
@@ -44,6 +45,8 @@ type System struct {
 	manager  *lifecycle.Manager
 	health   health.Tracker
 	clock    *clock.Clock
+	notify   *watchdog.Notifier
+	answers  answers // of the API server
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
@@ -69,6 +72,7 @@ const (
 	cTunnel    = "tunnel"
 	cFabric    = "fabric"
 	cOffload   = "offload"
+	cWatchdog  = "watchdog"
 )
 
 func (s *System) run(ctx context.Context) error {
@@ -88,10 +92,13 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cTunnel, Needs: []string{cBundle}, Run: s.runTunnel},
 		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel}, Run: s.runFabric},
 		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},
+		lifecycle.Component{Name: cWatchdog, Needs: []string{cAPI}, Run: s.runWatchdog},
 	)
 	if err != nil {
 		return err
 	}
+	s.notify = watchdog.NewNotifier(s.cfg.Log)
+	go s.tell(ctx)
 	return s.manager.Run(ctx)
 }
 
@@ -102,6 +109,7 @@ func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
 // apiRoutes is what the command line may ask of the supervisor.
 func (s *System) apiRoutes() http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("GET /v1/alive", api.JSON(s.alive))
 	mux.Handle("GET /v1/status", api.JSON(func(*http.Request) (any, error) { return s.Status(), nil }))
 	s.savingRoutes(mux)
 	return mux
@@ -162,7 +170,7 @@ func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
 			return err
 		},
 		ReserveCPU: s.cfg.ReserveCPU, ReserveMemory: s.cfg.ReserveMemory,
-		Log: s.cfg.Log.With("component", cEngine),
+		Answered: s.answers.now, Log: s.cfg.Log.With("component", cEngine),
 	})
 	s.engine = e
 	s.mu.Unlock()

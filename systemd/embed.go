@@ -1,5 +1,6 @@
-// Package systemd carries the unit with which a device runs Rivulet. It reads
-// and writes nothing; whoever installs it copies it to /etc/systemd/system.
+// Package systemd carries the unit with which a device runs Rivulet, and the
+// settings of the system that go with it. It reads and writes nothing: package
+// install copies them to their places.
 package systemd
 
 import _ "embed"
@@ -8,3 +9,34 @@ import _ "embed"
 //
 //go:embed rivulet.service
 var Unit string
+
+//go:embed dropin/sysctl.conf
+var sysctl string
+
+//go:embed dropin/journald.conf
+var journald string
+
+//go:embed dropin/watchdog.conf
+var watchdog string
+
+// Binary is where the unit expects the program.
+const Binary = "/usr/local/bin/rivulet"
+
+// UnitName is the unit's name for systemctl.
+const UnitName = "rivulet.service"
+
+// File is one file of the installation.
+type File struct{ Path, Content string }
+
+// Where the files go.
+const (
+	UnitPath     = "/etc/systemd/system/" + UnitName
+	SysctlPath   = "/etc/sysctl.d/90-rivulet.conf"
+	JournalPath  = "/etc/systemd/journald.conf.d/90-rivulet.conf"
+	WatchdogPath = "/etc/systemd/system.conf.d/90-rivulet.conf"
+)
+
+// Files are all that an installation consists of, but for the binary.
+func Files() []File {
+	return []File{{UnitPath, Unit}, {SysctlPath, sysctl}, {JournalPath, journald}, {WatchdogPath, watchdog}}
+}

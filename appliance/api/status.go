@@ -27,6 +27,10 @@ type Status struct {
 	Started     time.Time `json:"started"`
 	// Ready is true when pods can be scheduled at home and resolve names.
 	Ready bool `json:"ready"`
+	// ReadyAfter and ReadyAfterBoot are how long it took to be Ready for the first
+	// time, from the start of the process and of the kernel, nanoseconds.
+	ReadyAfter     time.Duration `json:"readyAfter,omitempty"`
+	ReadyAfterBoot time.Duration `json:"readyAfterBoot,omitempty"`
 	// Waiting says what Ready waits for.
 	Waiting string             `json:"waiting,omitempty"`
 	Stages  []lifecycle.Status `json:"stages"`

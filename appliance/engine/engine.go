@@ -6,7 +6,8 @@
 // and <run>/bin. After a restart of the supervisor the engine is started anew
 // (the kernel ends it with the supervisor); pods outlive both, because each
 // hangs on its own shim. When the engine ends by itself, Run returns the last
-// thing it said, and the lifecycle manager starts it again.
+// thing it said, and the lifecycle manager starts it again; so it does with one
+// whose API has stopped to answer (hang.go).
 //
 // It knows flags, readiness and paths, and imports nothing of k3s.
 package engine
@@ -50,7 +51,9 @@ type Config struct {
 	ReserveCPU, ReserveMemory string
 	// Before is called when no engine runs and before one is started, unless it is nil.
 	Before func(context.Context) error
-	Log    *slog.Logger
+	// Answered is called each time the API server was asked and has answered; it may be nil.
+	Answered func()
+	Log      *slog.Logger
 }
 
 // The engine's own ports, all TCP on the node.
@@ -115,18 +118,38 @@ func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready fu
 
 	pctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	hung := make(chan error, 1)
 	go func() {
-		if WaitAPI(pctx, e.Kubeconfig()) == nil {
-			ready()
+		if WaitAPI(pctx, e.Kubeconfig()) != nil {
+			return
+		}
+		ready()
+		if err := e.watchAPI(pctx); err != nil {
+			hung <- err
 		}
 	}()
 	select {
+	case err := <-hung:
+		child.stop(e.cfg.Log)
+		return fmt.Errorf("engine: %w: it hung and was ended; the whole log is %s", err, e.LogFile())
 	case err := <-child.done:
 		return fmt.Errorf("engine: ended by itself (%w): %s; the whole log is %s", err, child.tail.lastWords(), e.LogFile())
 	case <-ctx.Done():
 		child.stop(e.cfg.Log)
 		return nil
 	}
+}
+
+// watchAPI returns an error once the API server hangs.
+func (e *Engine) watchAPI(ctx context.Context) error {
+	ask, err := asker(e.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	if e.cfg.Answered != nil {
+		e.cfg.Answered()
+	}
+	return hang{look: hangLook, after: hangAfter, ask: ask, answered: e.cfg.Answered}.wait(ctx)
 }
 
 type child struct {
@@ -195,14 +218,17 @@ func (c *child) stop(log *slog.Logger) {
 	}
 }
 
+// managers are the service manager's words to the supervisor alone.
+var managers = map[string]bool{"NOTIFY_SOCKET": true, "WATCHDOG_USEC": true, "WATCHDOG_PID": true}
+
 // environ is the environment of the engine and of all it starts: our tools and
-// helpers come first in PATH, and systemd's socket is the supervisor's alone.
+// helpers come first in PATH.
 func (e *Engine) environ() []string {
 	path := strings.Join([]string{e.binDir(), e.cfg.BundleBin, os.Getenv("PATH")}, ":")
 	env := []string{"PATH=" + path}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if name != "PATH" && name != "NOTIFY_SOCKET" && !strings.HasPrefix(name, "K3S_") {
+		if name != "PATH" && !managers[name] && !strings.HasPrefix(name, "K3S_") {
 			env = append(env, kv)
 		}
 	}

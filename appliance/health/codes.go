@@ -17,4 +17,8 @@ var (
 
 	ClockImplausible     = declare("clock-implausible", Error, "the clock cannot be right")
 	ClockNotSynchronized = declare("clock-not-synchronized", Info, "no time service keeps the clock")
+
+	// watchdog
+	StateNotWritable = declare("state-not-writable", Error, "the state folder cannot be written to")
+	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")
 )

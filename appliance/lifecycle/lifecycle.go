@@ -1,10 +1,23 @@
 // Package lifecycle starts the appliance's components in the order of their
-// needs, starts again what fails, and stops everything in reverse. It keeps no
-// state of its own across restarts; what it knows is shown by `rivulet status`.
+// needs, starts again what fails, and stops everything in reverse. It reads and
+// writes nothing and keeps no state of its own across restarts; what it knows is
+// shown by `rivulet status`, a failure with its cure and when it is tried again.
 //
 //	Waiting ──needs ready──▶ Starting ──Ready()──▶ Ready
 //	   ▲                        │ error              │ error
 //	   └──────back-off──── Failed ◀──────────────────┘
+//
+// The contract:
+//   - Run of a component is called when all its needs are Ready, and never twice
+//     at the same time.
+//   - A need that fails later does not stop those that need it: each of them sees
+//     for itself, and goes on with what it has. One that has to be started again
+//     waits for its needs once more.
+//   - Stopping goes in reverse order of the list, one at a time: when a component
+//     is told to stop, everything that may need it has stopped already, or did not
+//     within 20 s and is left behind.
+//   - A component that returns without an error although nobody stopped it has
+//     failed.
 package lifecycle
 
 import (
@@ -32,8 +45,8 @@ const (
 // Component is one part of the appliance.
 type Component struct {
 	Name string
-	// Needs names the components that must be Ready before Run is called. A
-	// component keeps running when one of its needs fails later.
+	// Needs names the components that must be Ready before Run is called; they come
+	// earlier in the list.
 	Needs []string
 	// Run does the work until ctx ends and then returns nil. It calls
 	// stage.Ready once it serves. An error is logged once here, and Run called
@@ -44,12 +57,16 @@ type Component struct {
 
 // Status is what is known of one component.
 type Status struct {
-	Name   string        `json:"name"`
-	State  State         `json:"state"`
-	Detail string        `json:"detail,omitempty"` // what it waits for, or the last error with its cure
-	Since  time.Time     `json:"since"`
-	Took   time.Duration `json:"took,omitempty"` // from process start to first Ready, nanoseconds
-	Starts int           `json:"starts"`         // how often Run was called
+	Name   string    `json:"name"`
+	State  State     `json:"state"`
+	Detail string    `json:"detail,omitempty"` // what it waits for, or the last error with its cure
+	Since  time.Time `json:"since"`
+	// Took and SinceBoot are what it took to the first Ready, from the start of the
+	// process and of the kernel, in nanoseconds. Neither follows the clock, which
+	// may be set in between.
+	Took      time.Duration `json:"took,omitempty"`
+	SinceBoot time.Duration `json:"sinceBoot,omitempty"`
+	Starts    int           `json:"starts"` // how often Run was called
 }
 
 // Fatal marks an error that starting again does not cure; it ends the appliance.
@@ -78,9 +95,10 @@ func (s *Stage) Waiting(format string, args ...any) {
 
 // Manager runs components.
 type Manager struct {
-	log   *slog.Logger
-	begun time.Time
-	comps []Component
+	log    *slog.Logger
+	comps  []Component
+	uptime func() (process, boot time.Duration)
+	grace  time.Duration
 
 	mu     sync.Mutex
 	status []Status
@@ -102,7 +120,8 @@ const (
 
 // New checks that every need is met by an earlier component.
 func New(log *slog.Logger, comps ...Component) (*Manager, error) {
-	m := &Manager{log: log, begun: time.Now(), comps: comps, change: make(chan struct{})}
+	m := &Manager{log: log, comps: comps, uptime: Uptime, grace: grace, change: make(chan struct{})}
+	begun := time.Now()
 	seen := map[string]bool{}
 	for _, c := range comps {
 		for _, n := range c.Needs {
@@ -114,7 +133,7 @@ func New(log *slog.Logger, comps ...Component) (*Manager, error) {
 			return nil, fmt.Errorf("lifecycle: two components are named %s", c.Name)
 		}
 		seen[c.Name] = true
-		m.status = append(m.status, Status{Name: c.Name, State: Waiting, Since: m.begun})
+		m.status = append(m.status, Status{Name: c.Name, State: Waiting, Since: begun})
 	}
 	return m, nil
 }
@@ -146,7 +165,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		cancels[i]()
 		select {
 		case <-done[i]:
-		case <-time.After(grace):
+		case <-time.After(m.grace):
 			m.log.Warn("component does not stop; going on without it", "component", m.comps[i].Name)
 		}
 	}
@@ -241,10 +260,11 @@ func (m *Manager) set(i int, state State, detail string) {
 	if s.State != state {
 		s.Since = time.Now()
 		if state == Ready {
+			process, boot := m.uptime()
 			if s.Took == 0 {
-				s.Took = time.Since(m.begun)
+				s.Took, s.SinceBoot = process, boot
 			}
-			m.log.Info("ready", "component", s.Name, "after", time.Since(m.begun).Round(time.Millisecond))
+			m.log.Info("ready", "component", s.Name, "after", process.Round(time.Millisecond))
 		}
 	}
 	s.State, s.Detail = state, detail

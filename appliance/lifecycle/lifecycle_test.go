@@ -167,3 +167,141 @@ func TestATakenPortIsTriedSteadilyAndLoggedOnce(t *testing.T) {
 		t.Errorf("logged %d times, want once:\n%s", n, log.String())
 	}
 }
+
+// A need that fails later leaves those that need it running; one of them that has
+// to be started again waits for it.
+func TestNeedsThatFailLater(t *testing.T) {
+	var j journal
+	fail, failed := make(chan struct{}), make(chan struct{})
+	engine := Component{Name: "engine", Run: func(ctx context.Context, s *Stage) error {
+		select {
+		case <-failed: // the second time it waits
+			s.Waiting("for a port")
+			<-ctx.Done()
+			return nil
+		default:
+		}
+		s.Ready()
+		<-fail
+		close(failed)
+		return errors.New("ended; look at its log")
+	}}
+	end := make(chan struct{})
+	restarted := Component{Name: "restarted", Needs: []string{"engine"}, Run: func(ctx context.Context, s *Stage) error {
+		j.add("+restarted")
+		s.Ready()
+		select {
+		case <-end:
+			return errors.New("broke; mend it")
+		case <-ctx.Done():
+			return nil
+		}
+	}}
+	m, err := New(quiet, engine, j.component("stays", "engine"), restarted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- m.Run(ctx) }()
+	waitReady(t, m, "stays")
+	waitReady(t, m, "restarted")
+	close(fail)
+	waitState(t, m, "engine", Starting, "for a port")
+	if st := m.Status()[1]; st.State != Ready || st.Starts != 1 {
+		t.Errorf("what needs it: %+v, want untouched", st)
+	}
+	close(end)
+	waitState(t, m, "restarted", Waiting, "for engine")
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if n := strings.Count(strings.Join(j.lines, " "), "+restarted"); n != 1 {
+		t.Errorf("started %d times without its need", n)
+	}
+}
+
+// Every order of stopping is the reverse of the list, whatever needs what, and
+// one that does not stop does not keep the others.
+func TestStoppingIsOneAtATime(t *testing.T) {
+	var j journal
+	stuck := Component{Name: "stuck", Run: func(_ context.Context, s *Stage) error { s.Ready(); select {} }}
+	m, err := New(quiet, j.component("a"), j.component("b"), stuck, j.component("c", "a"), j.component("d"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.grace = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	end := make(chan error)
+	go func() { end <- m.Run(ctx) }()
+	for _, name := range []string{"a", "b", "stuck", "c", "d"} {
+		waitReady(t, m, name)
+	}
+	cancel()
+	if err := <-end; err != nil {
+		t.Fatal(err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if got, want := strings.Join(j.lines[4:], " "), "-d -c -b -a"; got != want {
+		t.Errorf("stopped in the order %s, want %s", got, want)
+	}
+}
+
+// Times to the first Ready are of the process and of the kernel, and stay.
+func TestTimesToReady(t *testing.T) {
+	ready := make(chan struct{})
+	c := Component{Name: "c", Run: func(ctx context.Context, s *Stage) error {
+		s.Ready()
+		s.Waiting("for a moment")
+		<-ready
+		s.Ready()
+		<-ctx.Done()
+		return nil
+	}}
+	m, err := New(quiet, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, boot := 3*time.Second, 40*time.Second
+	m.uptime = func() (time.Duration, time.Duration) {
+		defer func() { process, boot = time.Hour, time.Hour }()
+		return process, boot
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	end := make(chan error)
+	go func() { end <- m.Run(ctx) }()
+	waitState(t, m, "c", Starting, "for a moment")
+	close(ready)
+	waitReady(t, m, "c")
+	cancel()
+	<-end
+	if st := m.Status()[0]; st.Took != 3*time.Second || st.SinceBoot != 40*time.Second {
+		t.Errorf("%+v, want the times of the first Ready", st)
+	}
+	p, b := Uptime()
+	if p <= 0 || b < p {
+		t.Errorf("this process runs for %s, the kernel for %s", p, b)
+	}
+}
+
+func waitState(t *testing.T, m *Manager, name string, state State, detail string) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		change := m.Changed()
+		for _, s := range m.Status() {
+			if s.Name == name && s.State == state && s.Detail == detail {
+				return
+			}
+		}
+		select {
+		case <-change:
+		case <-deadline:
+			t.Fatalf("%s is not %s (%s): %+v", name, state, detail, m.Status())
+		}
+	}
+}

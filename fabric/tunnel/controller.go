@@ -14,7 +14,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -217,6 +219,7 @@ func (c *Controller) launch(ctx context.Context) error {
 	defer log.Close()
 	cmd := exec.Command(c.cfg.Helper, "--socket", c.cfg.Socket)
 	cmd.Dir = "/"
+	cmd.Env = withoutManager(os.Environ())
 	cmd.Stdout, cmd.Stderr = log, log
 	// A session of its own and no parent-death signal: it outlives the supervisor.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -359,4 +362,11 @@ func (c *Controller) end(ctx context.Context) error {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+// withoutManager leaves out what a service manager told the supervisor alone.
+func withoutManager(env []string) []string {
+	return slices.DeleteFunc(env, func(kv string) bool {
+		return strings.HasPrefix(kv, "NOTIFY_SOCKET=") || strings.HasPrefix(kv, "WATCHDOG_")
+	})
 }

@@ -61,10 +61,15 @@ func (d *Device) Command(ctx context.Context, args ...string) (*exec.Cmd, error)
 	if ds == nil || !ds.Init.Alive() {
 		return nil, fmt.Errorf("lab: device %s is off: switch it on with `rivulet-lab start %s`", d.Name, d.Name)
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{d.lab.dir, d.Name}, args...)...)
-	cmd.Args[0] = enterName
+	cmd := enterCommand(ctx, d.lab.dir, d.Name, args...)
 	cmd.Env = append([]string{"PATH=/opt/rivulet:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=" + os.Getenv("TERM")}, ds.Env...)
 	return cmd, nil
+}
+
+func enterCommand(ctx context.Context, labDir, device string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{labDir, device}, args...)...)
+	cmd.Args[0] = enterName
+	return cmd
 }
 
 // Run runs a program inside the device and returns its standard output; the error holds its standard error.

@@ -55,5 +55,8 @@ func makeEtc(c bootConfig, root string) error {
 			return fmt.Errorf("lab: %w", err)
 		}
 	}
+	if c.Systemd {
+		return prepareSystemd(etc)
+	}
 	return nil
 }

@@ -37,6 +37,9 @@ type Options struct {
 	Unplugged bool
 	// Env is given to `rivulet run`, by device; "" is for all devices.
 	Env map[string][]string
+	// Systemd names devices whose PID 1 is the host's systemd. Rivulet is not started on them:
+	// it is there as /opt/rivulet/rivulet, to be installed.
+	Systemd []string
 	// Tell is called with each step, for people; it may be nil.
 	Tell func(format string, args ...any)
 }
@@ -99,6 +102,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		s.Devices = append(s.Devices, deviceState{
 			Name: name, Address: lanAddress(firstIP + i), MAC: fmt.Sprintf("02:77:00:00:00:%02x", firstIP+i),
 			Env: slices.Concat(o.Env[""], o.Env[name]), Unplugged: o.Unplugged,
+			Systemd: slices.Contains(o.Systemd, name),
 		})
 	}
 	if err := s.save(dir); err != nil {
@@ -287,7 +291,7 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	// It waits for its configuration until it is in its cgroups: what it sees as their roots follows from that.
 	err = joinCgroups(hs, s.ID, d.Name, "", p.PID)
 	if err == nil {
-		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env, Disk: disk})
+		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env, Disk: disk, Systemd: d.Systemd})
 	}
 	w.Close()
 	if err == nil {
@@ -323,6 +327,9 @@ func (l *Lab) socketName(device string) (string, func(), error) {
 
 // askInit has a device's init do something: see pid1.go. It returns what init says of the supervisor.
 func (l *Lab) askInit(ctx context.Context, d *deviceState, order string) (string, error) {
+	if d.Systemd {
+		return l.askSystemd(ctx, d, order)
+	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	name, closeDir, err := l.socketName(d.Name)

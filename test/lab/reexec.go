@@ -54,6 +54,7 @@ type bootConfig struct {
 	BinDir      string      `json:"binDir"`
 	Hierarchies []hierarchy `json:"hierarchies"`
 	Env         []string    `json:"env"`
+	Systemd     bool        `json:"systemd,omitempty"`
 }
 
 // stay is what the LAN's process is told once it is written down.
@@ -98,6 +99,9 @@ func boot() error {
 	}
 	if err := leaveClockAlone(); err != nil {
 		return err
+	}
+	if c.Systemd {
+		return becomeSystemd(c)
 	}
 	env := append([]string{"PATH=/opt/rivulet:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=dumb"}, c.Env...)
 	// The program itself is on the host's disk, out of reach after the change of root: run it by its open file.

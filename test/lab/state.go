@@ -39,6 +39,7 @@ type deviceState struct {
 	MTU      int        `json:"mtu,omitempty"`
 	Released bool       `json:"released,omitempty"`
 	More     []nicState `json:"more,omitempty"`
+	Systemd  bool       `json:"systemd,omitempty"` // PID 1 is systemd, and rivulet what was installed there
 }
 
 func (s *state) device(name string) *deviceState {

@@ -90,7 +90,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 func printStatus(out io.Writer, st api.Status) error {
-	state := "Ready"
+	state := fmt.Sprintf("Ready (after %s, %s after boot)", seconds(st.ReadyAfter), seconds(st.ReadyAfterBoot))
 	if !st.Ready {
 		state = "not ready: " + st.Waiting
 	}
@@ -122,9 +122,9 @@ func printStatus(out io.Writer, st api.Status) error {
 
 func printStages(out io.Writer, stages []lifecycle.Status) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STAGE\tSTATE\tREADY AFTER\tDETAIL")
+	fmt.Fprintln(w, "STAGE\tSTATE\tREADY AFTER\tAFTER BOOT\tDETAIL")
 	for _, s := range stages {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, s.State, seconds(s.Took), s.Detail)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.State, seconds(s.Took), seconds(s.SinceBoot), s.Detail)
 	}
 	return w.Flush()
 }

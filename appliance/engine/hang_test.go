@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// An engine that answers nothing for a minute hangs; one that is slow, or away
+// for a moment, does not.
+func TestAnEngineThatHangsIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var silent atomic.Bool
+		var answered atomic.Int32
+		h := hang{look: 10 * time.Second, after: time.Minute, answered: func() { answered.Add(1) }, ask: func(ctx context.Context) error {
+			if silent.Load() {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			time.Sleep(9 * time.Second) // slow
+			return nil
+		}}
+		result := make(chan error, 1)
+		go func() { result <- h.wait(t.Context()) }()
+		time.Sleep(10 * time.Minute)
+		silent.Store(true)
+		time.Sleep(40 * time.Second)
+		silent.Store(false)
+		time.Sleep(time.Minute)
+		select {
+		case err := <-result:
+			t.Fatalf("a slow engine was taken for one that hangs: %v", err)
+		default:
+		}
+		if answered.Load() < 30 {
+			t.Errorf("%d answers reported", answered.Load())
+		}
+		silent.Store(true)
+		begun := time.Now()
+		err := <-result
+		if d := time.Since(begun); err == nil || d < 50*time.Second || d > 80*time.Second || !strings.Contains(err.Error(), "has not answered for") {
+			t.Errorf("%v after %s, want an error after about a minute", err, d)
+		}
+	})
+}
+
+// A supervisor that stood still itself (a laptop that slept) asks more than once
+// before it judges, and the end of its context is no hang.
+func TestOneMissedAnswerIsNoHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		h := hang{look: time.Hour, after: time.Minute, ask: func(context.Context) error {
+			if asked++; asked == 3 {
+				cancel()
+			}
+			return errors.New("refused")
+		}}
+		if err := h.wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if asked != 3 {
+			t.Errorf("asked %d times", asked)
+		}
+	})
+}

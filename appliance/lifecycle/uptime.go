@@ -1,0 +1,38 @@
+package lifecycle
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tick is the unit of times in /proc, the same on every Linux that Go runs on.
+const tick = time.Second / 100
+
+// Uptime returns how long this process and the kernel have been running. Time
+// that the machine slept counts.
+func Uptime() (process, boot time.Duration) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0, 0
+	}
+	boot = time.Duration(ts.Nano())
+	raw, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return 0, boot
+	}
+	// The name in brackets may hold blanks and brackets itself; the 20th field
+	// after it is when the process began.
+	fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
+	if len(fields) < 20 {
+		return 0, boot
+	}
+	began, err := strconv.ParseInt(string(fields[19]), 10, 64)
+	if err != nil {
+		return 0, boot
+	}
+	return max(boot-time.Duration(began)*tick, time.Millisecond), boot
+}
