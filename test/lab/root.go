@@ -25,6 +25,7 @@ func mount(source, target, fstype string, flags uintptr, data string) error {
 //	/              DIR/NAME/root, a plain folder: the device's disk (containerd's overlays need a real file system); or DIR/NAME/disk.img
 //	/usr, /bin …   the host's, read-only
 //	/etc           the host's with what the device writes beside it in DIR/NAME/etc, or in /.lab/etc on its own disk
+//	/usr/local/bin where PID 1 is systemd: its own, for what is installed
 //	/opt/rivulet   the folder of the binary, read-only
 //	/host          the host's root file system, read-only, without what is mounted below it
 //	/run, /tmp     in memory, gone with the power; /dev too
@@ -54,6 +55,16 @@ func makeRoot(c bootConfig) error {
 	}
 	if err := readOnly(c.BinDir, filepath.Join(root, "opt/rivulet")); err != nil {
 		return err
+	}
+	if c.Systemd {
+		// What is installed lies here, on the device's own disk.
+		own := filepath.Join(root, "var/usr-local-bin")
+		if err := os.MkdirAll(own, 0o755); err != nil {
+			return fmt.Errorf("lab: %w", err)
+		}
+		if err := mount(own, filepath.Join(root, "usr/local/bin"), "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
 	}
 	if err := makeDev(root); err != nil {
 		return err
