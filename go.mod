@@ -120,7 +120,7 @@ require (
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/k3s-io/api v0.1.4 // indirect
 	github.com/k3s-io/helm-controller v0.16.17 // indirect
-	github.com/k3s-io/kine v0.14.10 // indirect
+	github.com/k3s-io/kine v0.14.10
 	github.com/klauspost/compress v1.18.2
 	github.com/libp2p/go-libp2p v0.46.0 // indirect
 	github.com/minio/minio-go/v7 v7.0.91 // indirect

@@ -20,6 +20,7 @@ import (
 	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/identity"
+	"rivulet/appliance/memory"
 	"rivulet/appliance/store"
 	"rivulet/fabric/rpc"
 )
@@ -66,6 +67,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	memory.For(facts.MemoryBytes).Supervisor.Apply()
+	go memory.TrimAfterStart(ctx)
 	if err := CheckName(cfg.Name); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ import (
 	lumberjack "github.com/natefinch/lumberjack"
 
 	"rivulet/appliance/host"
+	"rivulet/appliance/memory"
 )
 
 // Config is what the engine is started with.
@@ -232,7 +233,8 @@ func (e *Engine) environ() []string {
 			env = append(env, kv)
 		}
 	}
-	return env
+	// k3s gives containerd what begins with CONTAINERD_, without that.
+	return e.plan().Engine.Environ(e.plan().Containerd.Environ(env, "CONTAINERD_"), "")
 }
 
 // waitOld waits for the engine of a supervisor that died: the kernel told it to
@@ -269,3 +271,6 @@ func (e *Engine) isEngine(pid int) bool {
 	}
 	return bytes.Contains(cmdline, []byte(e.cfg.Argv0)) // k3s keeps its argv[0] when it rewrites its title
 }
+
+// plan is what the machine's memory allows.
+func (e *Engine) plan() memory.Plan { return memory.For(e.cfg.Facts.MemoryBytes) }

@@ -2,11 +2,13 @@ package engine
 
 import (
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 )
 
 // Args returns the command line of the engine. Every flag that is not a plain
-// path or address carries its reason.
+// path or address carries its reason, here or where it is made.
 func (e *Engine) Args() []string {
 	c := e.cfg
 	args := []string{
@@ -31,16 +33,64 @@ func (e *Engine) Args() []string {
 		"--disable-network-policy",
 		// The API server must reach a virtual node's kubelet port by itself.
 		"--egress-selector-mode=disabled",
-		// Admission for offloaded namespaces is CEL in the API server (beta in 1.35).
-		"--kube-apiserver-arg=feature-gates=MutatingAdmissionPolicy=true",
-		"--kube-apiserver-arg=runtime-config=admissionregistration.k8s.io/v1beta1=true",
 	}
-	if c.Facts.CgroupV1 {
+	return slices.Concat(args, e.apiServerArgs(), e.controllerArgs(), e.kubeletArgs())
+}
+
+func (e *Engine) apiServerArgs() []string {
+	return prefixed("--kube-apiserver-arg=",
+		"feature-gates="+strings.Join([]string{
+			// Admission for offloaded namespaces is CEL in the API server (beta in 1.35).
+			"MutatingAdmissionPolicy=true",
+			// A lease renewed every 10 s for other API servers to find this one; there are none.
+			"APIServerIdentity=false",
+			// It lists keys of the datastore to guess sizes; kine answers that with errors, logged each time.
+			"SizeBasedListCostEstimate=false",
+		}, ","),
+		"runtime-config=admissionregistration.k8s.io/v1beta1=true",
+		// The Endpoints of Service kubernetes are written when they change; the default
+		// ("lease") writes a lease every 10 s, so that several servers find out who is alive.
+		"endpoint-reconciler-type=master-count",
+		// Events are for people who look at what just happened; each is a write, and a second one when it goes.
+		"event-ttl=15m0s",
+		"max-requests-inflight="+strconv.Itoa(e.plan().Requests),
+		"max-mutating-requests-inflight="+strconv.Itoa(e.plan().Mutating),
+	)
+}
+
+// A node is given up when its lease was not renewed for nodeGone: four renewals.
+// Upstream's figures, 10 s and 50 s, make a write every 10 s for each node, virtual
+// ones too. Here they would buy nothing: the home node's kubelet is the same
+// process as the API server, and a virtual node is NotReady 12 s after its
+// cluster fell silent, by its Ready condition and not by its lease (docs/offload.md).
+const (
+	leaseSeconds = 120 // life of a node's lease; renewed four times as often
+	nodeGone     = "2m0s"
+)
+
+func (e *Engine) controllerArgs() []string {
+	return prefixed("--kube-controller-manager-arg=",
+		"node-monitor-grace-period="+nodeGone,
+		// Looking twice as seldom as upstream still finds a dead node within 10 s of nodeGone.
+		"node-monitor-period=10s",
+	)
+}
+
+func (e *Engine) kubeletArgs() []string {
+	args := []string{"config=" + e.kubeletConfigFile()}
+	if e.cfg.Facts.CgroupV1 {
 		// The kubelet of 1.35 refuses cgroup v1 unless told otherwise.
-		args = append(args, "--kubelet-arg=fail-cgroupv1=false")
+		args = append(args, "fail-cgroupv1=false")
 	}
 	if r := e.reserved(); r != "" {
-		args = append(args, "--kubelet-arg=system-reserved="+r)
+		args = append(args, "system-reserved="+r)
+	}
+	return prefixed("--kubelet-arg=", args...)
+}
+
+func prefixed(prefix string, args ...string) []string {
+	for i := range args {
+		args[i] = prefix + args[i]
 	}
 	return args
 }

@@ -22,7 +22,7 @@ type Facts struct {
 	SysResource bool `json:"sysResource"`
 	// MissingTools are programs the engine calls and the machine lacked at the start.
 	MissingTools []string `json:"missingTools,omitempty"`
-	// MemoryBytes is the machine's RAM.
+	// MemoryBytes is what RAM returns.
 	MemoryBytes uint64 `json:"memoryBytes"`
 }
 
@@ -41,11 +41,7 @@ func Probe() (Facts, error) {
 		return f, fmt.Errorf("host: %w", err)
 	}
 	f.SysResource = hasCapability(status, unix.CAP_SYS_RESOURCE)
-	var si unix.Sysinfo_t
-	if err := unix.Sysinfo(&si); err != nil {
-		return f, fmt.Errorf("host: sysinfo: %w", err)
-	}
-	f.MemoryBytes = uint64(si.Totalram) * uint64(si.Unit)
+	f.MemoryBytes = RAM()
 	f.MissingTools = MissingTools()
 	return f, nil
 }

@@ -12,8 +12,8 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
+	"rivulet/appliance/host"
+	"rivulet/appliance/memory"
 	"rivulet/fabric/tunnel"
 )
 
@@ -31,11 +31,15 @@ func main() {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if *limit == 0 {
+		*limit = int64(memory.For(host.RAM()).Tunnel)
+	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit(*limit))
+		debug.SetMemoryLimit(*limit) // WireGuard would take four times that without one
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()
+	go memory.TrimAfterStart(ctx)
 	s := tunnel.NewServer(tunnel.HelperVersion, log)
 	go func() {
 		if err := s.Follow(ctx); err != nil {
@@ -46,18 +50,4 @@ func main() {
 		log.Error("the tunnel ends", "error", err)
 		os.Exit(1)
 	}
-}
-
-// memoryLimit is the promise for the tunnel at full load: 128 MiB on a machine of
-// 2 GB and more, else 64 MiB. WireGuard would take four times that without one.
-func memoryLimit(given int64) int64 {
-	const small, large = 64 << 20, 128 << 20
-	if given > 0 {
-		return given
-	}
-	var si unix.Sysinfo_t
-	if err := unix.Sysinfo(&si); err == nil && uint64(si.Totalram)*uint64(si.Unit) < 1900<<20 {
-		return small
-	}
-	return large
 }

@@ -23,8 +23,10 @@ const (
 	coalesce = time.Second
 	// heartbeat is how often an unchanged Node is written; a kubelet does the same.
 	heartbeat = 5 * time.Minute
-	// lease is the life of the node's lease, seconds, renewed four times as often.
-	lease = 40
+	// lease is the life of the node's lease, seconds, renewed four times as often, as
+	// that of the home node: each renewal is a write to the card. It says only that
+	// this process lives; that the cluster is there, the Ready condition says at once.
+	lease = 120
 )
 
 // Node is the virtual node of one target.

@@ -25,6 +25,10 @@ import (
 	"github.com/urfave/cli/v2"
 	"sigs.k8s.io/cri-tools/cmd/crictl"
 
+	"rivulet/appliance/memory"
+
+	// How the cluster is kept on the card.
+	_ "rivulet/appliance/engine/kine"
 	// The engine's agent runs containerd and the kubelet in this process tree.
 	_ "github.com/k3s-io/k3s/pkg/executor/embed"
 )
@@ -49,6 +53,9 @@ func Dispatch() bool {
 	name := filepath.Base(os.Args[0])
 	if tool, ok := Tools[name]; ok {
 		os.Args[0] = name
+		if name == "containerd" {
+			go memory.TrimAfterStart(context.Background())
+		}
 		tool()
 		return true
 	}
@@ -60,6 +67,7 @@ func Dispatch() bool {
 }
 
 func serve() {
+	go memory.TrimAfterStart(context.Background())
 	app := cmds.NewApp()
 	app.DisableSliceFlagSeparator = true
 	app.Commands = []*cli.Command{

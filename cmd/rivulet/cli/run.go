@@ -5,7 +5,6 @@ import (
 	"log"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -33,7 +32,6 @@ func newRun(c *common, engineName string) *cobra.Command {
 			}
 			cfg.Dirs = c.dirs
 			cfg.Log = logger(debug)
-			thrifty()
 			return runError(appliance.Run(cmd.Context(), cfg))
 		},
 	}
@@ -76,14 +74,6 @@ func runError(err error) error {
 		return &exitError{exitConfig, err}
 	}
 	return &exitError{exitFailed, err}
-}
-
-// thrifty trades a little CPU for memory: the supervisor is idle most of the
-// time and must leave a board of 1 GB to the engine and the pods.
-func thrifty() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(40)
-	}
 }
 
 // logger makes the one logger, and sends what libraries log to it.

@@ -1,0 +1,118 @@
+package kine
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+)
+
+// syncEvery is the least time between two syncs of the WAL, and with the time
+// of one sync the longest that an acknowledged write is not on the card.
+const syncEvery = 500 * time.Millisecond
+
+// heartbeats are the keys whose last half minute nobody misses after a power cut:
+// they are written again at once.
+var heartbeats = []string{"/registry/leases/", "/registry/masterleases/", "/registry/events/", "compact_rev_key"}
+
+// precious tells a write that must survive a power cut from a heartbeat.
+func precious(key string) bool {
+	for _, prefix := range heartbeats {
+		if strings.HasPrefix(key, prefix) {
+			return false
+		}
+	}
+	return true
+}
+
+// durable syncs the WAL soon after each precious write, once for all that came
+// meanwhile. A sync per transaction, as synchronous=FULL has it, costs a slow card
+// more than the transaction does.
+type durable struct {
+	server.Backend
+	due chan struct{} // holds one token while a sync is owed
+}
+
+func keepDurable(ctx context.Context, wg *sync.WaitGroup, b server.Backend, wal string) server.Backend {
+	d := &durable{b, make(chan struct{}, 1)}
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		d.run(ctx, func() error { return syncFile(wal) })
+	}()
+	return d
+}
+
+// run syncs when it is due, and once more at the end.
+func (d *durable) run(ctx context.Context, sync func() error) {
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			sync()
+			return
+		case <-d.due:
+		}
+		err := sync()
+		if err != nil {
+			d.owe() // again, however long the card is unwell
+		}
+		if (err != nil) != failed {
+			failed = err != nil
+			logrus.Warnf("kine: sync of the WAL: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(syncEvery):
+		}
+	}
+}
+
+func (d *durable) owe() {
+	select {
+	case d.due <- struct{}{}:
+	default:
+	}
+}
+
+func (d *durable) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	rev, err := d.Backend.Create(ctx, key, value, lease)
+	if err == nil && precious(key) {
+		d.owe()
+	}
+	return rev, err
+}
+
+func (d *durable) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+	rev, kv, ok, err := d.Backend.Update(ctx, key, value, revision, lease)
+	if ok && err == nil && precious(key) {
+		d.owe()
+	}
+	return rev, kv, ok, err
+}
+
+func (d *durable) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+	rev, kv, ok, err := d.Backend.Delete(ctx, key, revision)
+	if ok && err == nil && precious(key) {
+		d.owe()
+	}
+	return rev, kv, ok, err
+}
+
+// syncFile may open and close the file at any time: SQLite's locks are on others.
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return nil // closed, and all of it in the file itself
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Fdatasync(int(f.Fd()))
+}

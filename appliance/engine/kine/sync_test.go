@@ -1,0 +1,122 @@
+package kine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+)
+
+func openDB(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(sqlDriver, path+parameters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// plainDB is SQLite as kine would have it without us.
+func plainDB(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite3", path+parameters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func TestPrecious(t *testing.T) {
+	for key, want := range map[string]bool{
+		"/registry/leases/kube-node-lease/a": false, "/registry/masterleases/100.127.0.1": false, "/registry/events/default/x": false,
+		"/registry/deployments/default/web": true, "/registry/secrets/default/s": true, "/registry/minions/a": true,
+		"/registry/eventsources/x": true, "compact_rev_key_apiserver": false, "/bootstrap/x": true,
+	} {
+		if precious(key) != want {
+			t.Errorf("%s: precious is %v", key, !want)
+		}
+	}
+}
+
+// nothing is a backend that acknowledges everything.
+type nothing struct{ server.Backend }
+
+func (nothing) Create(context.Context, string, []byte, int64) (int64, error) { return 1, nil }
+func (nothing) Update(context.Context, string, []byte, int64, int64) (int64, *server.KeyValue, bool, error) {
+	return 2, nil, true, nil
+}
+func (nothing) Delete(_ context.Context, _ string, rev int64) (int64, *server.KeyValue, bool, error) {
+	return 3, nil, rev == 0, nil // true: it was there
+}
+
+func TestSyncsWhatIsPreciousAndNothingElse(t *testing.T) {
+	d := &durable{nothing{}, make(chan struct{}, 1)}
+	owed := func() bool {
+		select {
+		case <-d.due:
+			return true
+		default:
+			return false
+		}
+	}
+	ctx := t.Context()
+	const lease, web = "/registry/leases/kube-node-lease/a", "/registry/deployments/default/web"
+	for _, c := range []struct {
+		what string
+		do   func()
+		want bool
+	}{
+		{"lease renewed", func() { d.Update(ctx, lease, nil, 1, 0) }, false},
+		{"created", func() { d.Create(ctx, web, nil, 0) }, true},
+		{"updated, twice", func() { d.Update(ctx, web, nil, 1, 0); d.Update(ctx, web, nil, 2, 0) }, true},
+		{"deleted", func() { d.Delete(ctx, web, 0) }, true},
+		{"not deleted, somebody else was faster", func() { d.Delete(ctx, web, 7) }, false},
+	} {
+		c.do()
+		if got := owed(); got != c.want || owed() {
+			t.Errorf("%s: a sync is owed: %v", c.what, got)
+		}
+	}
+}
+
+// A card that fails is asked again, and the end syncs whatever is owed.
+func TestSyncIsTriedAgain(t *testing.T) {
+	d := &durable{nothing{}, make(chan struct{}, 1)}
+	var calls atomic.Int32
+	third := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.run(ctx, func() error {
+			switch calls.Add(1) {
+			case 1:
+				return errors.New("input/output error")
+			case 3:
+				close(third)
+			}
+			return nil
+		})
+	}()
+	d.owe()
+	deadline := time.After(10 * time.Second)
+	for calls.Load() < 2 {
+		select {
+		case <-deadline:
+			t.Fatal("not tried again")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	cancel()
+	select {
+	case <-third:
+	case <-deadline:
+		t.Fatal("no sync at the end")
+	}
+	<-done
+}

@@ -1,0 +1,95 @@
+// Package memory divides a board's RAM: how much each of Rivulet's processes may
+// take before its garbage collector works harder, and how much the API server
+// does at once. It also gives back what only the start of a process needed.
+//
+// It reads what it is given (host.Facts has the board's RAM) and, in Trim, the
+// process's own map; it writes nothing. The figures hold for the life of a
+// process. Limits are soft: a process that needs more takes more and pays in CPU,
+// so nothing fails on them; what really is too much, `rivulet status` shows.
+package memory
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+)
+
+// MiB is the unit of the plan.
+const MiB = 1 << 20
+
+// Plan is what each process may take, by its garbage collector's two rules: GC,
+// percent, is how much of garbage may lie around per live byte; Limit, bytes, is
+// where the collector starts to work as often as it must.
+type Plan struct {
+	Supervisor, Engine, Containerd Share
+	// Tunnel is the limit of the data plane, which is all buffers.
+	Tunnel uint64
+	// Requests and Mutating are how many requests the API server works on at once.
+	Requests, Mutating int
+}
+
+// Share is one process's.
+type Share struct {
+	GC    int
+	Limit uint64
+}
+
+// bands are by RAM as the machine reports it, which is less than what is printed
+// on the box: a board of 1 GB has 900 to 1000 MB. A small board trades CPU for
+// memory; on a large one the Go runtime's own defaults do, but for the supervisor
+// and containerd, which have little to collect anywhere.
+var bands = []struct {
+	upTo uint64
+	plan Plan
+}{
+	{1536 * MiB, Plan{Supervisor: Share{30, 48 * MiB}, Engine: Share{35, 320 * MiB}, Containerd: Share{35, 48 * MiB}, Tunnel: 64 * MiB, Requests: 100, Mutating: 50}},
+	{3072 * MiB, Plan{Supervisor: Share{40, 64 * MiB}, Engine: Share{50, 512 * MiB}, Containerd: Share{50, 64 * MiB}, Tunnel: 128 * MiB, Requests: 200, Mutating: 100}},
+	{6144 * MiB, Plan{Supervisor: Share{40, 128 * MiB}, Engine: Share{75, 1024 * MiB}, Containerd: Share{75, 128 * MiB}, Tunnel: 128 * MiB, Requests: 400, Mutating: 200}},
+	{1 << 62, Plan{Supervisor: Share{40, 256 * MiB}, Engine: Share{100, 2048 * MiB}, Containerd: Share{100, 256 * MiB}, Tunnel: 128 * MiB, Requests: 400, Mutating: 200}},
+}
+
+// For returns the plan of a machine with so many bytes of RAM; 0 is not known,
+// and is taken for a small one.
+func For(ram uint64) Plan {
+	for _, b := range bands {
+		if ram <= b.upTo {
+			return b.plan
+		}
+	}
+	return bands[len(bands)-1].plan
+}
+
+// Environ adds a share to a process's environment, each name with the prefix. A
+// value that is there already was somebody's decision and stays.
+func (s Share) Environ(env []string, prefix string) []string {
+	for _, kv := range []struct{ name, value string }{
+		{"GOGC", fmt.Sprint(s.GC)},
+		{"GOMEMLIMIT", fmt.Sprintf("%dMiB", s.Limit/MiB)},
+	} {
+		if !has(env, kv.name) && !has(env, prefix+kv.name) {
+			env = append(env, prefix+kv.name+"="+kv.value)
+		}
+	}
+	return env
+}
+
+// Apply sets a share for this process, but for what its environment decided.
+func (s Share) Apply() {
+	env := os.Environ()
+	if !has(env, "GOGC") {
+		debug.SetGCPercent(s.GC)
+	}
+	if !has(env, "GOMEMLIMIT") {
+		debug.SetMemoryLimit(int64(s.Limit))
+	}
+}
+
+func has(env []string, name string) bool {
+	for _, kv := range env {
+		if strings.HasPrefix(kv, name+"=") {
+			return true
+		}
+	}
+	return false
+}
