@@ -136,7 +136,7 @@ require (
 	github.com/otiai10/copy v1.7.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/prometheus/client_golang v1.23.2 // indirect
-	github.com/prometheus/common v0.67.5 // indirect
+	github.com/prometheus/common v0.67.5
 	github.com/rancher/dynamiclistener v0.7.1 // indirect
 	github.com/rancher/lasso v0.2.3 // indirect
 	github.com/rancher/permissions v0.0.0-20240523180510-4001d3d637f7 // indirect
@@ -446,7 +446,7 @@ require (
 	github.com/polydawn/refmt v0.89.0 // indirect
 	github.com/pquerna/cachecontrol v0.1.0 // indirect
 	github.com/probe-lab/go-libdht v0.4.0 // indirect
-	github.com/prometheus/client_model v0.6.2 // indirect
+	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/procfs v0.17.0 // indirect
 	github.com/quic-go/qpack v0.6.0 // indirect
 	github.com/quic-go/quic-go v0.59.0 // indirect

@@ -109,7 +109,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	sys.tellRecovered(recovered)
 	if tooLow := host.RaiseLimits(); len(tooLow) > 0 {
-		sys.health.Set(health.LimitsLow, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",
+		sys.health.Set(health.Limits, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",
 			"sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
 	}
 	cfg.Log.Info("rivulet starts", "name", cfg.Name, "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)

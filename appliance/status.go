@@ -26,7 +26,7 @@ func (s *System) Status() api.Status {
 	st := api.Status{
 		Name: s.cfg.Name, NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version,
 		NodeAddress: s.nodeIP.String(), Started: s.begun,
-		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(), Health: s.health.Problems(), Clock: s.clock.Status(),
+		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(), Clock: s.clock.Status(),
 	}
 	st.Ready, st.Waiting = readiness(st.Stages)
 	st.ReadyAfter, st.ReadyAfterBoot = readyAfter(st.Stages)
@@ -39,12 +39,12 @@ func (s *System) Status() api.Status {
 		}
 	}
 	if fab != nil {
-		st.Peers, st.Faults = fab.Peers(), fab.Problems()
+		st.Peers = fab.Peers()
 	}
 	if off != nil {
 		st.Status = off.Status()
 	}
-	st.Pods = s.countPods(ctx)
+	st.Pods, st.Health = s.countPods(ctx), s.problems()
 	return st
 }
 

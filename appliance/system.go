@@ -46,7 +46,8 @@ type System struct {
 	health   health.Tracker
 	clock    *clock.Clock
 	notify   *watchdog.Notifier
-	answers  answers // of the API server
+	answers  answers       // of the API server
+	look     chan struct{} // makes the doctor look
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
@@ -73,11 +74,13 @@ const (
 	cFabric    = "fabric"
 	cOffload   = "offload"
 	cWatchdog  = "watchdog"
+	cDoctor    = "doctor"
 )
 
 func (s *System) run(ctx context.Context) error {
 	s.begun = time.Now()
 	s.clock = s.newClock()
+	s.look = make(chan struct{}, 1)
 	var err error
 	s.manager, err = lifecycle.New(s.cfg.Log,
 		lifecycle.Component{Name: cAPI, Run: s.runAPI},
@@ -93,6 +96,7 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel}, Run: s.runFabric},
 		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},
 		lifecycle.Component{Name: cWatchdog, Needs: []string{cAPI}, Run: s.runWatchdog},
+		lifecycle.Component{Name: cDoctor, Run: s.runDoctor},
 	)
 	if err != nil {
 		return err
@@ -112,6 +116,7 @@ func (s *System) apiRoutes() http.Handler {
 	mux.Handle("GET /v1/alive", api.JSON(s.alive))
 	mux.Handle("GET /v1/status", api.JSON(func(*http.Request) (any, error) { return s.Status(), nil }))
 	s.savingRoutes(mux)
+	s.healthRoutes(mux)
 	return mux
 }
 

@@ -20,8 +20,6 @@ type Status struct {
 	Namespaces map[string]policy.Namespace `json:"namespaces,omitempty"`
 	// Consumers are the clusters that borrow from this one.
 	Consumers []tenancy.Consumer `json:"consumers,omitempty"`
-	// Problems say which part does not run, and why.
-	Problems map[string]string `json:"problems,omitempty"`
 }
 
 // VirtualNode is one target.
@@ -39,6 +37,13 @@ type VirtualNode struct {
 	Refused map[string]string `json:"refused,omitempty"`
 }
 
+// Problems say which parts do not run, and why. They are tried again.
+func (o *Offload) Problems() map[string]string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.problems)
+}
+
 // Status may be called at any time.
 func (o *Offload) Status() Status {
 	st := Status{VirtualNodes: []VirtualNode{}, Namespaces: o.policy.Namespaces()}
@@ -49,7 +54,6 @@ func (o *Offload) Status() Status {
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	st.Problems = maps.Clone(o.problems)
 	for id, s := range o.stacks {
 		if s.node == nil {
 			continue // its name may not be known yet

@@ -11,7 +11,6 @@ import (
 	"rivulet/appliance/host"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
-	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
 	"rivulet/offload"
 )
@@ -42,11 +41,9 @@ type Status struct {
 	// What is offloaded, borrowed and lent.
 	offload.Status
 	Pods Pods `json:"pods"`
-	// Faults of the fabric that are being tried again, each with its cure.
-	Faults []rpc.Error `json:"faults,omitempty"`
 	// Clock is where the time comes from, and what it is compared with.
 	Clock clock.Status `json:"clock"`
-	// Health is what is wrong with the device, the worst first.
+	// Health is what is wrong, whichever part knows it, the worst first.
 	Health []health.Problem `json:"health,omitempty"`
 }
 
@@ -55,4 +52,9 @@ type Pods struct {
 	Home   int `json:"home"`   // ours, here
 	Away   int `json:"away"`   // ours, elsewhere
 	Guests int `json:"guests"` // of other clusters, here
+}
+
+// Health is the answer of GET /v1/health.
+type Health struct {
+	Problems []health.Problem `json:"problems"`
 }

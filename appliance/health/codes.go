@@ -1,14 +1,13 @@
 package health
 
 // Every kind of problem that a screen may show. A code is never used again for
-// something else.
+// something else. What doctor's probes find is in probes.go.
 var (
 	DatastoreRecovered = declare("datastore-recovered", Error, "the cluster's datastore was damaged and recovered")
 	SnapshotFailed     = declare("snapshot-failed", Warning, "no snapshot of the cluster's datastore could be made")
 	SetAside           = declare("set-aside", Info, "damaged files were set aside")
 	StateRecovered     = declare("state-recovered", Warning, "state.db was damaged and recovered from its copy")
 
-	LimitsLow = declare("limits-low", Warning, "kernel limits are too low for containers")
 	// add-ons
 	StorageUnusable = declare("storage-unusable", Error, "no volumes can be made")
 	VolumeMissing   = declare("volume-missing", Error, "the files of a volume are not there")
@@ -21,4 +20,9 @@ var (
 	// watchdog
 	StateNotWritable = declare("state-not-writable", Error, "the state folder cannot be written to")
 	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")
+
+	Tunnel      = declare("tunnel", Error, "there is no tunnel to any peer")
+	ControlPort = declare("control-port", Error, "peers cannot reach this device")
+	Fabric      = declare("fabric", Error, "a part of the network between clusters does not work")
+	Offload     = declare("offload", Error, "a part of offloading does not run")
 )

@@ -4,7 +4,7 @@
 // of memory; after a restart whoever sees a problem reports it again.
 //
 // A kind of problem is declared once, in codes.go, by the words that never
-// change: its code, its title and how bad it is. What is particular (which
+// change: its code, its title and how bad it is at worst. What is particular (which
 // file, how many bytes) and the cure come with the report.
 package health
 
@@ -86,8 +86,33 @@ func (t *Tracker) Set(k *Kind, text, cure string) { t.SetFor(k, "", text, cure) 
 
 // SetFor is Set for one of several subjects.
 func (t *Tracker) SetFor(k *Kind, subject, text, cure string) {
+	t.SetAt(k, k.Severity, subject, text, cure)
+}
+
+// SetAt is SetFor where this one is less bad than its kind can be.
+func (t *Tracker) SetAt(k *Kind, s Severity, subject, text, cure string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.set(k, s, subject, text, cure)
+}
+
+// Replace makes what was reported of a kind exactly this, text and cure by
+// subject: for a part of the appliance that keeps a list of its own.
+func (t *Tracker) Replace(k *Kind, now map[string][2]string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for has := range t.problems {
+		if _, still := now[has.subject]; has.code == k.Code && !still {
+			delete(t.problems, has)
+		}
+	}
+	for subject, said := range now {
+		t.set(k, k.Severity, subject, said[0], said[1])
+	}
+}
+
+// set is called with mu held.
+func (t *Tracker) set(k *Kind, s Severity, subject, text, cure string) {
 	if t.problems == nil {
 		t.problems = map[key]Problem{}
 	}
@@ -96,6 +121,7 @@ func (t *Tracker) SetFor(k *Kind, subject, text, cure string) {
 		now = t.now
 	}
 	p := Problem{Kind: *k, Subject: subject, Text: text, Cure: cure, Since: now()}
+	p.Severity = s
 	if old, ok := t.problems[key{k.Code, subject}]; ok {
 		p.Since = old.Since
 	}

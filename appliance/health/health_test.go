@@ -52,3 +52,34 @@ func TestCodesAreForPrograms(t *testing.T) {
 		}
 	}
 }
+
+func TestReplaceKeepsWhatStillHolds(t *testing.T) {
+	k, other := &Kind{"x", Error, "it is so"}, &Kind{"y", Error, "it is so"}
+	at := time.Unix(1000, 0)
+	tr := Tracker{now: func() time.Time { return at }}
+	tr.Set(other, "x", "y")
+	tr.Replace(k, map[string][2]string{"a": {"text", "cure"}, "b": {"text", "cure"}})
+	at = at.Add(time.Hour)
+	tr.Replace(k, map[string][2]string{"b": {"more", "cure"}, "c": {"text", "cure"}})
+	got := tr.Problems()
+	if len(got) != 3 || got[0].Subject != "b" || got[0].Text != "more" || !got[0].Since.Equal(time.Unix(1000, 0)) || got[1].Subject != "c" || got[2].Code != "y" {
+		t.Errorf("%v", got)
+	}
+	tr.Replace(k, nil)
+	if got := tr.Problems(); len(got) != 1 || got[0].Code != "y" {
+		t.Errorf("nothing holds, yet %v", got)
+	}
+}
+
+func TestSetAtChangesOneReportOnly(t *testing.T) {
+	k := &Kind{"x", Error, "it is so"}
+	var tr Tracker
+	tr.SetAt(k, Warning, "", "x", "y")
+	if got := tr.Problems()[0].Severity; got != Warning || k.Severity != Error {
+		t.Errorf("%s, its kind %s", got, k.Severity)
+	}
+	tr.Set(k, "x", "y")
+	if got := tr.Problems()[0].Severity; got != Error {
+		t.Errorf("worse now: %s", got)
+	}
+}

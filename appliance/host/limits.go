@@ -18,23 +18,36 @@ var limits = []struct {
 	{"fs/inotify/max_user_watches", 524288},
 }
 
-// RaiseLimits raises what is too low and never lowers anything. It returns the
-// names of the settings that are too low and could not be changed.
-func RaiseLimits() (tooLow []string) { return raiseLimits("/proc/sys") }
+// Limit is a kernel setting that is lower than it should be.
+type Limit struct {
+	Name       string // as sysctl calls it
+	Have, Want int
+}
 
-func raiseLimits(root string) (tooLow []string) {
+// LowLimits returns what is too low below root, /proc/sys.
+func LowLimits(root string) (low []Limit) {
 	for _, l := range limits {
-		path := root + "/" + l.name
-		raw, err := os.ReadFile(path)
+		raw, err := os.ReadFile(root + "/" + l.name)
 		if err != nil {
 			continue // this kernel has no such setting, so no such limit
 		}
-		have, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-		if err != nil || have >= l.want {
-			continue
+		if have, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil && have < l.want {
+			low = append(low, Limit{strings.ReplaceAll(l.name, "/", "."), have, l.want})
 		}
-		if err := os.WriteFile(path, []byte(strconv.Itoa(l.want)), 0o644); err != nil {
-			tooLow = append(tooLow, strings.ReplaceAll(l.name, "/", "."))
+	}
+	return low
+}
+
+// RaiseLimits raises what is too low and never lowers anything. It returns the
+// names of the settings that are too low and could not be changed.
+func RaiseLimits() (tooLow []string) { return RaiseLimitsAt("/proc/sys") }
+
+// RaiseLimitsAt is RaiseLimits for settings below root.
+func RaiseLimitsAt(root string) (tooLow []string) {
+	for _, l := range LowLimits(root) {
+		path := root + "/" + strings.ReplaceAll(l.Name, ".", "/")
+		if err := os.WriteFile(path, []byte(strconv.Itoa(l.Want)), 0o644); err != nil {
+			tooLow = append(tooLow, l.Name)
 		}
 	}
 	return tooLow

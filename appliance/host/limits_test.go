@@ -20,7 +20,7 @@ func TestLimitsAreRaisedAndNeverLowered(t *testing.T) {
 	}
 	write("max_user_instances", "128\n")
 	write("max_user_watches", "1048576\n")
-	if tooLow := raiseLimits(root); len(tooLow) != 0 {
+	if tooLow := RaiseLimitsAt(root); len(tooLow) != 0 {
 		t.Fatalf("could not raise %v", tooLow)
 	}
 	for name, want := range map[string]string{"max_user_instances": "8192", "max_user_watches": "1048576"} {
@@ -32,7 +32,7 @@ func TestLimitsAreRaisedAndNeverLowered(t *testing.T) {
 }
 
 func TestMissingSettingsAreNoLimits(t *testing.T) {
-	if tooLow := raiseLimits(t.TempDir()); len(tooLow) != 0 {
+	if tooLow := RaiseLimitsAt(t.TempDir()); len(tooLow) != 0 {
 		t.Fatalf("%v", tooLow)
 	}
 }

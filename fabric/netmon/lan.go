@@ -129,3 +129,8 @@ func (l LANs) ByIndex(index int) (Interface, bool) {
 	}
 	return Interface{}, false
 }
+
+// MayBeLAN reports whether an interface leads to a LAN when it is up and its cable is in.
+func MayBeLAN(name string, flags net.Flags) bool {
+	return isLAN(name, flags|net.FlagUp|net.FlagRunning)
+}

@@ -5,15 +5,25 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
 // Listener names the process that holds a local port, as " by NAME (pid N)", or
 // returns "" if it cannot be found. network is tcp or udp.
 func Listener(network string, port int) string {
+	if name, pid, _ := Holder("/proc", network, port); pid != 0 {
+		return fmt.Sprintf(" by %s (pid %d)", name, pid)
+	}
+	return ""
+}
+
+// Holder is the process that holds a local port, by the files of proc, a /proc.
+// used is true with pid 0 where there is one that cannot be seen.
+func Holder(proc, network string, port int) (name string, pid int, used bool) {
 	inodes := map[string]bool{}
 	for _, table := range []string{network, network + "6"} {
-		f, err := os.Open("/proc/net/" + table)
+		f, err := os.Open(proc + "/net/" + table)
 		if err != nil {
 			continue
 		}
@@ -28,15 +38,17 @@ func Listener(network string, port int) string {
 		f.Close()
 	}
 	if len(inodes) == 0 {
-		return ""
+		return "", 0, false
 	}
-	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	fds, _ := filepath.Glob(proc + "/[0-9]*/fd/*")
 	for _, fd := range fds {
 		if at, err := os.Readlink(fd); err == nil && inodes[at] {
-			pid := strings.Split(fd, "/")[2]
-			comm, _ := os.ReadFile("/proc/" + pid + "/comm")
-			return fmt.Sprintf(" by %s (pid %s)", strings.TrimSpace(string(comm)), pid)
+			dir := filepath.Dir(filepath.Dir(fd))
+			if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+				comm, _ := os.ReadFile(dir + "/comm")
+				return strings.TrimSpace(string(comm)), pid, true
+			}
 		}
 	}
-	return ""
+	return "", 0, true
 }

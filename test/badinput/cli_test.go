@@ -34,6 +34,10 @@ func TestCommandLine(t *testing.T) {
 		{"offload", "takes one namespace"},
 		{"offload a b", "takes one namespace"},
 		{"unoffload", "takes one namespace"},
+		{"doctor x", `was given "x"`},
+		{"doctor -o yaml", "use -o json"},
+		{"doctor --only memory,nonsense", `no probe "nonsense"`},
+		{"metrics x", `was given "x"`},
 		{"offload --when now lab", "use burst (home first), remote (only away) or any"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
@@ -52,7 +56,7 @@ func TestNothingRuns(t *testing.T) {
 	if why != "" {
 		t.Skip(why)
 	}
-	for _, verb := range []string{"status", "peers", "offload lab"} {
+	for _, verb := range []string{"status", "peers", "offload lab", "metrics"} {
 		args := append([]string{"--state=" + t.TempDir(), "--runtime=" + t.TempDir()}, strings.Fields(verb)...)
 		told(t, end(t, exec.CommandContext(t.Context(), binary(), args...)), 1, "not running")
 	}

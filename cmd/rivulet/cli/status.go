@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -110,12 +108,6 @@ func printStatus(out io.Writer, st api.Status) error {
 	fmt.Fprintf(out, "CLOCK %s\n", st.Clock)
 	for _, p := range st.Health {
 		fmt.Fprintf(out, "%-7s %s\n", strings.ToUpper(string(p.Severity)), p)
-	}
-	for _, f := range st.Faults {
-		fmt.Fprintf(out, "FAULT %s; %s\n", f.Message, f.Cure)
-	}
-	for _, part := range slices.Sorted(maps.Keys(st.Problems)) {
-		fmt.Fprintf(out, "FAULT %s: %s\n", part, st.Problems[part])
 	}
 	return nil
 }

@@ -126,8 +126,8 @@ func (d *Device) Describe() string {
 	for _, v := range st.VirtualNodes {
 		text += fmt.Sprintf("; virtual node %s: ready %v %s", v.Name, v.Ready, v.Reason)
 	}
-	for _, f := range st.Faults {
-		text += "; " + f.Error()
+	for _, f := range st.Health {
+		text += "; " + f.String()
 	}
 	return text
 }

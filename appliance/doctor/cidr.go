@@ -1,0 +1,76 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rivulet/appliance/health"
+)
+
+var cidr = Probe{Kind: health.CIDR, Title: "addresses of the cluster", Every: rarely, Run: probeCIDR}
+
+// nodeRange is where nodes have the address that they keep for life.
+var nodeRange = netip.MustParsePrefix("100.127.0.0/16")
+
+var ourPrefixes = []struct {
+	prefix netip.Prefix
+	what   string
+}{
+	{netip.MustParsePrefix("10.42.0.0/16"), "pods"},
+	{netip.MustParsePrefix("10.43.0.0/16"), "Services"},
+	{nodeRange, "node addresses"},
+}
+
+// ourLinks begin the names of interfaces whose routes are the cluster's own.
+var ourLinks = []string{"lo", "riv", "cni", "veth", "kube-"}
+
+func probeCIDR(ctx context.Context, e *Env) Result {
+	routes, err := e.Routes()
+	if err != nil {
+		return skip("the kernel cannot be asked: %v", err)
+	}
+	var clash, wide []string
+	for _, r := range routes {
+		if r.To.Bits() == 0 || slices.ContainsFunc(ourLinks, func(p string) bool { return strings.HasPrefix(r.Link, p) }) {
+			continue
+		}
+		for _, o := range ourPrefixes {
+			if !r.To.Overlaps(o.prefix) {
+				continue
+			}
+			line := fmt.Sprintf("%s on %s and the cluster's %s (%s)", r.To, r.Link, o.what, o.prefix)
+			if r.To.Bits() >= o.prefix.Bits() {
+				clash = append(clash, line)
+			} else {
+				wide = append(wide, line)
+			}
+		}
+	}
+	if tailscaleDrops(ctx, e) {
+		clash = append(clash, "Tailscale drops what comes from 100.64.0.0/10 and not through it, the node's own address among it")
+	}
+	switch {
+	case len(clash) > 0:
+		return failf("give that network another range (or leave it: ip route del); with Tailscale: tailscale up --netfilter-mode=off",
+			"the same addresses twice: %s", strings.Join(clash, "; "))
+	case len(wide) > 0:
+		return warnf("nothing, unless something there has one of these addresses", "a wider network covers the cluster's, its part of it is out of reach from here: %s", strings.Join(wide, "; "))
+	}
+	return pass("10.42.0.0/16, 10.43.0.0/16 and 100.127.0.0/16 are used by nobody else here")
+}
+
+// tailscaleDrops looks for its rule against strangers in its range, which holds
+// for lo as well.
+func tailscaleDrops(ctx context.Context, e *Env) bool {
+	all, err := e.Links()
+	if err != nil || !slices.ContainsFunc(all, func(l Link) bool { return strings.HasPrefix(l.Name, "tailscale") && l.Up }) {
+		return false
+	}
+	out, err := e.Exec(ctx, "iptables-save", "-t", "filter")
+	return err == nil && slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool {
+		return strings.HasPrefix(l, "-A ts-input") && strings.Contains(l, "-s 100.64.0.0/10") && strings.HasSuffix(l, "DROP")
+	})
+}

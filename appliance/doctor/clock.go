@@ -1,0 +1,47 @@
+package doctor
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/health"
+)
+
+var clock = Probe{Kind: health.Clock, Title: "clock", Run: probeClock}
+
+// timeError is what adjtimex answers while the clock is not synchronized.
+const timeError = 5
+
+func probeClock(_ context.Context, e *Env) Result {
+	now := e.Now()
+	const cure = "connect the device to a network with a time server, or set the clock: date -s; a board without a battery needs one of the two at every boot"
+	if floor, of := e.clockFloor(); now.Before(floor.Add(-time.Minute)) {
+		return failf(cure, "it says %s, yet %s is of %s: certificates would not be valid", now.UTC().Format(time.DateTime), of, floor.UTC().Format(time.DateTime))
+	}
+	tx, state, err := e.Adjtimex()
+	switch {
+	case err != nil:
+		return skip("the kernel cannot be asked: %v", err)
+	case state == timeError || tx.Status&unix.STA_UNSYNC != 0:
+		return warnf("switch a time service on (timedatectl set-ntp true); where the network blocks NTP, name a server that answers",
+			"it says %s; no time service keeps it right", now.UTC().Format(time.DateTime+" MST"))
+	}
+	return pass("synchronized")
+}
+
+// clockFloor is a moment that is certainly past: files of ours were written then.
+func (e *Env) clockFloor() (floor time.Time, of string) {
+	for _, f := range []string{e.State + "/state.db", "/usr/local/bin/rivulet", "/etc/machine-id"} {
+		if fi, err := os.Stat(e.path(f)); err == nil && fi.ModTime().After(floor) {
+			floor, of = fi.ModTime(), f
+		}
+	}
+	// Older than this very source: nothing to compare with, and wrong all the same.
+	if oldest := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC); floor.Before(oldest) {
+		return oldest, "this program"
+	}
+	return floor, of
+}

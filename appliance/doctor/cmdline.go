@@ -1,0 +1,119 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// cmdlineFiles are where a Raspberry Pi's firmware finds the kernel's command
+// line; the newer place first.
+var cmdlineFiles = []string{"/boot/firmware/cmdline.txt", "/boot/cmdline.txt"}
+
+// memoryWords switch the controller on, past what the firmware says before them.
+var memoryWords = []string{"cgroup_enable=memory", "cgroup_memory=1"}
+
+// noMemoryCgroup says why the controller is not there, and what helps. The file
+// alone proves nothing: some firmware adds cgroup_disable=memory by itself, some
+// kernels ignore the word that takes it back, and a second line is never read.
+func noMemoryCgroup(e *Env) Result {
+	const gone = "containers' memory cannot be limited: the controller is not there"
+	booted := strings.Fields(e.read("/proc/cmdline"))
+	file := ""
+	for _, f := range cmdlineFiles {
+		if e.exists(f) && !strings.HasPrefix(e.read(f), "DO NOT EDIT") {
+			file = f
+			break
+		}
+	}
+	if file == "" {
+		if slices.Contains(booted, "cgroup_disable=memory") {
+			return failf("take cgroup_disable=memory off the kernel's command line in the boot loader and reboot", "%s, cgroup_disable=memory is on the command line", gone)
+		}
+		return failf("add cgroup_enable=memory to the kernel's command line in the boot loader and reboot", "%s", gone)
+	}
+	want := withMemory(e.read(file))
+	if e.read(file) == want {
+		if slices.Contains(booted, memoryWords[0]) {
+			return failf("update the kernel (6.12.34 for the Raspberry Pi 5 is known for it), then reboot",
+				"%s although the kernel was told %s", gone, memoryWords[0])
+		}
+		return failf("reboot", "%s; %s is right, the running kernel was started before", gone, file)
+	}
+	why := gone
+	if slices.Contains(booted, "cgroup_disable=memory") {
+		why += ", the firmware disables it"
+	}
+	r := failf(fmt.Sprintf("rivulet doctor --fix, or write all on the one line of %s: %s; then reboot", file, strings.Join(memoryWords, " ")), "%s", why)
+	r.Fix = &Fix{
+		Says:   fmt.Sprintf("writes %s into %s (the old one is kept as %s); then reboot", strings.Join(memoryWords, " "), file, kept(file)),
+		Do:     func(context.Context) error { return rewrite(e.path(file), withMemory) },
+		Reboot: true,
+	}
+	return r
+}
+
+// withMemory returns a command line as one line, with the words and without what
+// is against them. Everything else stays as and where it is.
+func withMemory(text string) string {
+	words := slices.DeleteFunc(strings.Fields(text), func(w string) bool { return w == "cgroup_disable=memory" || w == "cgroup_memory=0" })
+	for _, w := range memoryWords {
+		if !slices.Contains(words, w) {
+			words = append(words, w)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// kept names the copy of a file that is changed.
+func kept(file string) string { return file + ".before-rivulet" }
+
+// rewrite changes a file in one step: a machine that loses power in between boots
+// with the old or with the new one. The first original is kept for good.
+func rewrite(path string, change func(string) string) error {
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	now := change(string(old))
+	if strings.TrimSpace(now) == "" || strings.Contains(now, "\n") {
+		return fmt.Errorf("%s: what would be written is not one line; nothing was changed", path)
+	}
+	if _, err := os.Stat(kept(path)); errors.Is(err, os.ErrNotExist) {
+		if err := replace(kept(path), old); err != nil {
+			return err
+		}
+	}
+	return replace(path, []byte(now+"\n"))
+}
+
+// replace writes a file beside the old one, makes it durable and gives it the name.
+func replace(path string, content []byte) (err error) {
+	fresh := path + ".rivulet-new"
+	defer func() {
+		if err != nil {
+			os.Remove(fresh)
+		}
+	}()
+	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}

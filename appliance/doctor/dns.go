@@ -1,0 +1,71 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rivulet/appliance/health"
+)
+
+var dnsUpstream = Probe{Kind: health.DNS, Title: "DNS", Run: probeDNS}
+
+// clusterDNS is the cluster's own resolver, which asks the servers of the host.
+var clusterDNS = netip.MustParseAddr("10.43.0.10")
+
+func probeDNS(ctx context.Context, e *Env) Result {
+	const file = "/etc/resolv.conf"
+	var servers []netip.Addr
+	for line := range strings.Lines(e.read(file)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(f[1]); err == nil && !slices.Contains(servers, a) {
+			servers = append(servers, a)
+		}
+	}
+	if len(servers) == 0 {
+		return warnf("write a nameserver line into it, or let DHCP do so, if names outside are needed", "%s names no server: only names of the cluster are answered", file)
+	}
+	ours := e.ownAddresses()
+	var good, bad, loops []string
+	for _, s := range servers {
+		if s == clusterDNS || nodeRange.Contains(s) {
+			loops = append(loops, s.String())
+			continue
+		}
+		if err := e.AskDNS(ctx, netip.AddrPortFrom(s, 53)); err != nil {
+			bad = append(bad, fmt.Sprintf("%s: %v", s, err))
+			continue
+		}
+		if slices.Contains(ours, s) && !s.IsLoopback() {
+			loops = append(loops, s.String()) // it answers, and Rivulet leaves it out all the same
+			continue
+		}
+		good = append(good, s.String())
+	}
+	switch {
+	case len(good) > 0 && len(bad)+len(loops) == 0:
+		return pass("%s answers", strings.Join(good, ", "))
+	case len(good) > 0 && len(bad) == 0:
+		return pass("%s answers; %s is this device itself and is left out", strings.Join(good, ", "), strings.Join(loops, ", "))
+	case len(good) > 0:
+		return warnf("take the dead server out of "+file, "%s answers, but not %s", strings.Join(good, ", "), strings.Join(bad, "; "))
+	case len(loops) > 0 && len(bad) == 0:
+		return failf("name the network's own server in "+file, "a loop: %s names this device or the cluster (%s), which asks the server named there", file, strings.Join(loops, ", "))
+	}
+	return failf("look at the network's DNS server, or name another in "+file, "no server answers: %s", strings.Join(bad, "; "))
+}
+
+func (e *Env) ownAddresses() (out []netip.Addr) {
+	all, _ := e.Links() // none known, none ours
+	for _, l := range all {
+		for _, p := range l.Addrs {
+			out = append(out, p.Addr())
+		}
+	}
+	return out
+}

@@ -1,0 +1,54 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"rivulet/appliance/health"
+)
+
+var firewall = Probe{Kind: health.Firewall, Title: "firewall of this device", Run: probeFirewall}
+
+func probeFirewall(ctx context.Context, e *Env) Result {
+	const open = "UDP 7442, TCP 7442 and UDP 5353"
+	if e.process("firewalld") {
+		out, err := e.Exec(ctx, "firewall-cmd", "--list-ports")
+		if err == nil && strings.Contains(out, "7442/udp") && strings.Contains(out, "7442/tcp") {
+			return pass("firewalld lets peers in")
+		}
+		return warnf("firewall-cmd --permanent --add-port=7442/udp --add-port=7442/tcp --add-service=mdns && firewall-cmd --permanent --zone=trusted --add-source=10.42.0.0/16 --add-source=10.43.0.0/16 && firewall-cmd --reload",
+			"firewalld is on and does not name %s: peers may not get in, nor pods out", open)
+	}
+	if strings.Contains(e.read("/etc/ufw/ufw.conf"), "ENABLED=yes") {
+		rules := e.read("/etc/ufw/user.rules")
+		if strings.Contains(rules, "7442") {
+			return pass("ufw lets peers in")
+		}
+		return warnf("ufw allow 7442 && ufw allow 5353/udp && ufw allow from 10.42.0.0/16 && ufw allow from 10.43.0.0/16",
+			"ufw is on and does not name %s: peers may not get in, nor pods out", open)
+	}
+	out, err := e.Exec(ctx, "iptables-save", "-t", "filter")
+	if err != nil {
+		return skip("the rules cannot be read: %v", err)
+	}
+	drops := func(chain string) bool {
+		return strings.Contains(out, "\n:"+chain+" DROP") || strings.HasPrefix(out, ":"+chain+" DROP")
+	}
+	if drops("INPUT") && !slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool {
+		return strings.HasPrefix(l, "-A INPUT") && strings.Contains(l, "7442") && strings.HasSuffix(l, "ACCEPT")
+	}) {
+		return warnf("iptables -I INPUT -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables -I INPUT -p tcp --dport 7442 -j ACCEPT",
+			"what is not allowed is dropped (policy of INPUT), and nothing allows %s", open)
+	}
+	if drops("FORWARD") && !strings.Contains(out, "FLANNEL-FWD") && !strings.Contains(out, "10.42.0.0/16") {
+		return warnf("start rivulet, which allows pods; if they stay cut off: iptables -I FORWARD -s 10.42.0.0/16 -j ACCEPT; iptables -I FORWARD -d 10.42.0.0/16 -j ACCEPT",
+			"what is forwarded is dropped (policy of FORWARD, as Docker sets it), and nothing allows pods")
+	}
+	return pass("none that is known")
+}
+
+// process reports whether a program of this name runs.
+func (e *Env) process(name string) bool {
+	return slices.ContainsFunc(e.glob("/proc/[0-9]*/comm"), func(f string) bool { return e.read(f) == name })
+}

@@ -1,0 +1,199 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/host"
+	"rivulet/fabric/netmon"
+)
+
+// Here is the machine that this process runs on. The supervisor is asked once.
+func Here(state, run string, supervisor func(context.Context) (api.Status, error)) *Env {
+	host.CompletePath()
+	name, _ := os.Hostname()
+	var once sync.Once
+	var status api.Status
+	var statusErr error
+	return &Env{
+		State: absolute(state), Run: absolute(run), Now: time.Now, Hostname: name,
+		Supervisor: func(ctx context.Context) (api.Status, error) {
+			once.Do(func() { status, statusErr = supervisor(ctx) })
+			return status, statusErr
+		},
+		Exec:       command,
+		Statfs:     func(path string) (fs unix.Statfs_t, err error) { return fs, unix.Statfs(path, &fs) },
+		Adjtimex:   func() (tx unix.Timex, state int, err error) { state, err = unix.Adjtimex(&tx); return tx, state, err },
+		Links:      links,
+		Routes:     routes,
+		Neighbours: neighbours,
+		Dial:       dial,
+		AskDNS:     askDNS,
+		Hear:       sync.OnceValues(func() (Heard, error) { return hear(name) }),
+		Try:        try,
+		Fsync:      fsync,
+	}
+}
+
+func absolute(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		return abs
+	}
+	return dir
+}
+
+// command runs a program without a terminal and in plain English.
+func command(ctx context.Context, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.WaitDelay = time.Second
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil && stderr.Len() > 0 {
+		err = fmt.Errorf("%w: %.300s", err, strings.Join(strings.Fields(stderr.String()), " "))
+	}
+	return string(out), err
+}
+
+func links() ([]Link, error) {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var out []Link
+	for _, l := range all {
+		a := l.Attrs()
+		_, noRadio := os.Stat("/sys/class/net/" + a.Name + "/phy80211")
+		link := Link{
+			Name: a.Name, LAN: netmon.MayBeLAN(a.Name, a.Flags), Wireless: noRadio == nil,
+			Up: a.Flags&net.FlagUp != 0, Carrier: a.RawFlags&unix.IFF_RUNNING != 0,
+		}
+		addrs, _ := netlink.AddrList(l, netlink.FAMILY_ALL) // a link may go meanwhile
+		for _, addr := range addrs {
+			if ip, ok := netip.AddrFromSlice(addr.IP); ok {
+				ones, _ := addr.Mask.Size()
+				link.Addrs = append(link.Addrs, netip.PrefixFrom(ip.Unmap(), ones))
+			}
+		}
+		out = append(out, link)
+	}
+	return out, nil
+}
+
+// routes reads every table but the local one: VPNs keep tables of their own.
+func routes() ([]Route, error) {
+	all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	var out []Route
+	for _, r := range all {
+		if r.Table == unix.RT_TABLE_LOCAL || r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		to := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if r.Dst != nil {
+			if addr, ok := netip.AddrFromSlice(r.Dst.IP.To4()); ok {
+				bits, _ := r.Dst.Mask.Size()
+				to = netip.PrefixFrom(addr, bits)
+			}
+		}
+		route := Route{To: to}
+		if via, ok := netip.AddrFromSlice(r.Gw); ok {
+			route.Via = via.Unmap()
+		}
+		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
+			route.Link = l.Attrs().Name
+		}
+		out = append(out, route)
+	}
+	return out, nil
+}
+
+func neighbours() ([]netip.Addr, error) {
+	all, err := netlink.NeighList(0, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours: %w", err)
+	}
+	lans, _ := links()
+	var out []netip.Addr
+	for _, n := range all {
+		const answered = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE
+		addr, ok := netip.AddrFromSlice(n.IP)
+		if !ok || n.State&answered == 0 || addr.IsMulticast() {
+			continue
+		}
+		onLAN := slices.ContainsFunc(lans, func(l Link) bool {
+			return l.LAN && slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+		})
+		if onLAN {
+			out = append(out, addr.Unmap())
+		}
+	}
+	return out, nil
+}
+
+func dial(ctx context.Context, addr netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+func askDNS(ctx context.Context, server netip.AddrPort) error {
+	m := new(dns.Msg)
+	m.SetQuestion(".", dns.TypeNS)
+	var err error
+	for range 2 { // UDP may be lost once
+		c := &dns.Client{Timeout: 2 * time.Second}
+		if _, _, err = c.ExchangeContext(ctx, m, server.String()); err == nil {
+			return nil // whatever it answers, it is there
+		}
+	}
+	return err
+}
+
+// fsync writes blocks of 4 KiB one after the other, each made durable before the
+// next, as a database does with its log. It stops when ctx ends.
+func fsync(ctx context.Context, dir string, blocks int) (took []time.Duration, err error) {
+	f, err := os.CreateTemp(dir, ".doctor-*")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	block := bytes.Repeat([]byte("rivulet\n"), 512)
+	for range blocks {
+		begun := time.Now()
+		if _, err := f.Write(block); err != nil {
+			return took, err
+		}
+		if err := f.Sync(); err != nil {
+			return took, err
+		}
+		took = append(took, time.Since(begun))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return took, nil
+}

@@ -1,0 +1,44 @@
+package doctor
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rivulet/appliance/health"
+)
+
+var leftovers = Probe{Kind: health.Leftovers, Title: "other Kubernetes", Every: rarely, Run: probeLeftovers}
+
+// otherKubelets are programs that would manage the same containers, ports and rules.
+var otherKubelets = []string{"kubelet", "k3s", "k3s-server", "k3s-agent", "k0s", "kubelite", "rke2", "k3s server", "k3s agent"}
+
+// otherNetworks begin the names of interfaces of pod networks that are not ours.
+var otherNetworks = []string{"flannel", "cali", "tunl0", "vxlan.calico", "cilium_", "lxc_health", "weave", "kube-bridge", "kube-ipvs0", "antrea", "ovn"}
+
+func probeLeftovers(_ context.Context, e *Env) Result {
+	for _, f := range e.glob("/proc/[0-9]*/comm") {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if err == nil && slices.Contains(otherKubelets, e.read(f)) && !e.isOurs(pid) {
+			return failf("end it, and keep it from starting again (systemctl disable --now k3s, or kubelet); one machine has room for one",
+				"%s (pid %d) runs here: two Kubernetes fight for the same ports, rules and containers", e.read(f), pid)
+		}
+	}
+	var found []string
+	all, _ := e.Links() // without links the files still tell
+	for _, l := range all {
+		if slices.ContainsFunc(otherNetworks, func(p string) bool { return strings.HasPrefix(l.Name, p) }) {
+			found = append(found, "interface "+l.Name)
+		}
+	}
+	for _, f := range append(e.glob("/etc/cni/net.d/*.conf"), e.glob("/etc/cni/net.d/*.conflist")...) {
+		found = append(found, f)
+	}
+	if len(found) > 0 {
+		return warnf("remove what is no longer needed with the other product's own uninstaller (k3s-uninstall.sh, kubeadm reset), or reboot after it",
+			"left by another Kubernetes: %s", strings.Join(found, ", "))
+	}
+	return pass("none")
+}

@@ -1,0 +1,11 @@
+package doctor
+
+// The order of the report: the machine first, then the network, the cluster's
+// needs, the disk, and the box.
+var probes = []Probe{
+	memory, memoryCgroup, cgroupVersion, cgroupControllers, kernel, limits, tun, lsm, clock,
+	lan, defaultRoute, dnsUpstream, multicast, hostname, udp, firewall,
+	ports, cidr, iptables, leftovers,
+	diskSpace, diskSpeed, filesystem, cardLife, swap, osDisks,
+	power, temperature,
+}

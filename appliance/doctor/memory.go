@@ -1,0 +1,61 @@
+package doctor
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"rivulet/appliance/health"
+)
+
+var memory = Probe{Kind: health.Memory, Title: "memory", Every: often, Run: probeMemory}
+
+// A board sold with 1 GB shows some 900 MB; the cluster itself takes 450.
+const (
+	memoryWant = 850 << 20
+	memoryMin  = 600 << 20
+	memoryFree = 60 << 20
+)
+
+func probeMemory(_ context.Context, e *Env) Result {
+	info := meminfo(e.read("/proc/meminfo"))
+	total, free := info["MemTotal"], info["MemAvailable"]
+	switch {
+	case total == 0:
+		return skip("/proc/meminfo cannot be read")
+	case total < memoryMin:
+		return failf("use a board with 1 GB or more", "%s in all; Kubernetes alone takes 450 MB", size(total))
+	case free < memoryFree:
+		return warnf("look at what takes it: rivulet kubectl get pods -A; give pods memory limits", "%s of %s are left", size(free), size(total))
+	case total < memoryWant:
+		return warnf("use a board with 1 GB or more", "%s in all: a few small pods fit beside Kubernetes", size(total))
+	}
+	return pass("%s, %s available", size(total), size(free))
+}
+
+// meminfo returns bytes by name.
+func meminfo(text string) map[string]uint64 {
+	out := map[string]uint64{}
+	for line := range strings.Lines(text) {
+		name, rest, ok := strings.Cut(line, ":")
+		f := strings.Fields(rest)
+		if !ok || len(f) == 0 {
+			continue
+		}
+		if n, err := strconv.ParseUint(f[0], 10, 64); err == nil {
+			out[name] = n << 10
+		}
+	}
+	return out
+}
+
+// size is a number of bytes for people.
+func size(n uint64) string {
+	switch {
+	case n >= 10<<30:
+		return strconv.FormatUint(n>>30, 10) + " GiB"
+	case n >= 10<<20:
+		return strconv.FormatUint(n>>20, 10) + " MiB"
+	}
+	return strconv.FormatUint(n>>10, 10) + " KiB"
+}

@@ -1,0 +1,88 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rivulet/appliance/health"
+)
+
+var (
+	lan          = Probe{Kind: health.LAN, Title: "network interfaces", Every: atOnce, Run: probeLAN}
+	defaultRoute = Probe{Kind: health.DefaultRoute, Title: "default route", Run: probeDefaultRoute}
+)
+
+// usable are the links that lead to a LAN at this moment.
+func usable(all []Link) []Link {
+	return slices.DeleteFunc(slices.Clone(all), func(l Link) bool { return !l.LAN || !l.Up || !l.Carrier || len(l.Addrs) == 0 })
+}
+
+func probeLAN(_ context.Context, e *Env) Result {
+	all, err := e.Links()
+	if err != nil {
+		return skip("the kernel cannot be asked: %v", err)
+	}
+	var up, down []string
+	cure := "plug a cable in, or join a Wi-Fi network; the cluster itself works without"
+	for _, l := range all {
+		switch {
+		case !l.LAN:
+		case !l.Up:
+			down = append(down, l.Name+" is switched off")
+		case !l.Carrier && l.Wireless:
+			down = append(down, l.Name+" has joined no network")
+		case !l.Carrier:
+			down = append(down, l.Name+" has no cable or no partner at its other end")
+		case len(l.Addrs) == 0:
+			down = append(down, l.Name+" has no address")
+			cure = "see that the network has a DHCP server, or give the interface an address"
+		default:
+			up = append(up, l.Name+" "+l.Addrs[0].String())
+		}
+	}
+	switch {
+	case len(up) > 0:
+		return pass("%s", strings.Join(up, ", "))
+	case len(down) > 0:
+		return warnf(cure, "no other device can be reached: %s", strings.Join(down, ", "))
+	}
+	return warnf("see whether the kernel has a driver for the network card: dmesg", "there is no network interface that leads to a LAN")
+}
+
+func probeDefaultRoute(_ context.Context, e *Env) Result {
+	routes, err := e.Routes()
+	if err != nil {
+		return skip("the kernel cannot be asked: %v", err)
+	}
+	var ways []string
+	for _, r := range routes {
+		if r.To.Bits() == 0 {
+			way := r.Link
+			if r.Via.IsValid() {
+				way = fmt.Sprintf("%s through %s", r.Via, r.Link)
+			}
+			if !slices.Contains(ways, way) {
+				ways = append(ways, way)
+			}
+		}
+	}
+	if len(ways) == 0 {
+		return warnf("connect a router if images are to come from the Internet; without one import them: rivulet ctr images import FILE",
+			"none; cluster and peers work without, registries on the Internet are out of reach")
+	}
+	return pass("%s", strings.Join(ways, ", "))
+}
+
+// gateways are the routers of default routes.
+func (e *Env) gateways() (out []netip.Addr) {
+	routes, _ := e.Routes() // no routes, no gateways
+	for _, r := range routes {
+		if r.To.Bits() == 0 && r.Via.IsValid() {
+			out = append(out, r.Via)
+		}
+	}
+	return out
+}

@@ -1,0 +1,230 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"rivulet/appliance/api"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/tunnel"
+)
+
+func TestLANAndDefaultRoute(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		links []Link
+		want  Status
+		words string
+	}{
+		{"cable", []Link{eth0}, Pass, "eth0 192.168.1.7/24"},
+		{"only Wi-Fi", []Link{{Name: "eth0", LAN: true, Up: true}, wlan0}, Pass, "wlan0"},
+		{"cable out", []Link{{Name: "eth0", LAN: true, Up: true, Addrs: eth0.Addrs}}, Warn, "eth0 has no cable"},
+		{"no Wi-Fi joined", []Link{{Name: "wlan0", LAN: true, Wireless: true, Up: true}}, Warn, "joined no network"},
+		{"no DHCP", []Link{{Name: "eth0", LAN: true, Up: true, Carrier: true}}, Warn, "DHCP"},
+		{"switched off", []Link{{Name: "eth0", LAN: true}}, Warn, "switched off"},
+		{"no driver", []Link{{Name: "lo", Up: true, Carrier: true}}, Warn, "driver"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := machine(t, nil)
+			e.Links = links2(tc.links...)
+			found(t, e, lan, tc.want, tc.words)
+		})
+	}
+	e := machine(t, nil)
+	found(t, e, defaultRoute, Pass, "192.168.1.1 through eth0")
+	e.Routes = routes2(onLink)
+	found(t, e, defaultRoute, Warn, "ctr images import")
+}
+
+func TestDNS(t *testing.T) {
+	dead := netip.MustParseAddr("192.168.1.99")
+	for text, want := range map[string]Status{
+		"nameserver 192.168.1.1\n":  Pass,
+		"# none\n":                  Warn,
+		"nameserver 192.168.1.99\n": Fail,
+		"nameserver 192.168.1.1\nnameserver 192.168.1.99":           Warn,
+		"nameserver 10.43.0.10\n":                                   Fail, // the cluster asks the host asks the cluster
+		"nameserver 192.168.1.7\n":                                  Fail, // ourselves
+		"nameserver 127.0.0.53\n":                                   Pass, // systemd-resolved
+		"search lab\nnameserver 192.168.1.1\nnameserver 10.43.0.10": Pass,
+	} {
+		e := machine(t, files{"/etc/resolv.conf": text})
+		e.AskDNS = func(_ context.Context, s netip.AddrPort) error {
+			if s.Addr() == dead {
+				return errors.New("i/o timeout")
+			}
+			return nil
+		}
+		t.Run(text, func(t *testing.T) { found(t, e, dnsUpstream, want) })
+	}
+}
+
+func peerAt(addr string, state peer.State) peer.View {
+	return peer.View{Record: peer.Record{ID: "b", Name: "b", Control: netip.MustParseAddrPort(addr)}, State: state}
+}
+
+// Silence alone proves nothing: what else is known of the LAN decides.
+func TestMulticast(t *testing.T) {
+	lost, connected := status(api.Status{Peers: []peer.View{peerAt("192.168.1.20:7442", peer.Lost)}}), status(api.Status{Peers: []peer.View{peerAt("192.168.1.20:7442", peer.Connected)}})
+	answers := func(context.Context, netip.AddrPort) error { return nil }
+	for _, tc := range []struct {
+		name  string
+		set   func(*Env)
+		want  Status
+		words string
+	}{
+		{"answered", func(e *Env) {
+			e.Hear = func() (Heard, error) { return Heard{From: []netip.Addr{router}}, nil }
+		}, Pass, "192.168.1.1"},
+		{"no network", func(e *Env) { e.Links = links2() }, Skip, "no network"},
+		{"alone", func(*Env) {}, Skip, "no other device is known"},
+		{"alone in a Wi-Fi", func(e *Env) { e.Links = links2(wlan0) }, Warn, "client isolation"},
+		{"the router is no neighbour that would answer", func(e *Env) {
+			e.Neighbours = func() ([]netip.Addr, error) { return []netip.Addr{router}, nil }
+		}, Skip, "nobody answers"},
+		{"others are there", func(e *Env) {
+			e.Neighbours = func() ([]netip.Addr, error) { return []netip.Addr{router, router.Next()}, nil }
+		}, Warn, "IGMP snooping"},
+		{"a peer that is connected, yet not heard", func(e *Env) { e.Supervisor = connected }, Fail, "the network filters it"},
+		{"a peer that takes connections, yet not heard", func(e *Env) { e.Supervisor, e.Dial = lost, answers }, Fail, "the network filters it"},
+		{"a peer that is gone", func(e *Env) { e.Supervisor = lost }, Fail, "client isolation"},
+		{"a peer elsewhere says nothing about this LAN", func(e *Env) {
+			e.Supervisor = status(api.Status{Peers: []peer.View{peerAt("203.0.113.20:7442", peer.Lost)}})
+		}, Skip, "nobody answers"},
+		{"blocked", func(e *Env) { e.Hear = func() (Heard, error) { return Heard{}, errors.New("operation not permitted") } }, Warn, "UDP 5353"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := machine(t, nil)
+			tc.set(e)
+			found(t, e, multicast, tc.want, tc.words)
+		})
+	}
+}
+
+func TestHostname(t *testing.T) {
+	e := machine(t, nil)
+	found(t, e, hostname, Pass, "pi.local")
+	e.Hear = func() (Heard, error) { return Heard{SameName: []netip.Addr{router}}, nil }
+	found(t, e, hostname, Warn, "192.168.1.1 is called pi.local too")
+	e.Links = links2()
+	found(t, e, hostname, Skip)
+}
+
+func TestUDP(t *testing.T) {
+	shook := func(ago time.Duration) *tunnel.Status {
+		return &tunnel.Status{Port: 7442, Peers: []tunnel.PeerStatus{{ID: "b", LastHandshake: noon.Add(-ago)}}}
+	}
+	b := []peer.View{peerAt("192.168.1.20:7442", peer.Lost)}
+	for _, tc := range []struct {
+		name  string
+		st    api.Status
+		tcp   error
+		want  Status
+		words string
+	}{
+		{"nobody", api.Status{Tunnel: &tunnel.Status{}}, nil, Skip, "no peer yet"},
+		{"fresh handshake", api.Status{Peers: b, Tunnel: shook(time.Minute)}, nil, Pass, "b"},
+		{"blocked", api.Status{Peers: b, Tunnel: shook(time.Hour)}, nil, Fail, "allow UDP 7442"},
+		{"gone", api.Status{Peers: b, Tunnel: shook(time.Hour)}, errors.New("no route"), Warn, "does not answer at all"},
+		{"no tunnel process", api.Status{}, nil, Fail, "rivulet status"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := machine(t, nil)
+			e.Supervisor, e.Dial = status(tc.st), func(context.Context, netip.AddrPort) error { return tc.tcp }
+			found(t, e, udp, tc.want, tc.words)
+		})
+	}
+	found(t, machine(t, nil), udp, Skip, "not running")
+}
+
+func TestFirewall(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		tree files
+		says map[string]string
+		want Status
+	}{
+		{"none", nil, map[string]string{"iptables-save -t filter": "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\nCOMMIT\n"}, Pass},
+		{"unknown", nil, nil, Skip},
+		{"firewalld", files{"/proc/7/comm": "firewalld\n"}, map[string]string{"firewall-cmd --list-ports": "22/tcp"}, Warn},
+		{"firewalld, opened", files{"/proc/7/comm": "firewalld\n"}, map[string]string{"firewall-cmd --list-ports": "7442/tcp 7442/udp"}, Pass},
+		{"ufw", files{"/etc/ufw/ufw.conf": "ENABLED=yes"}, nil, Warn},
+		{"ufw, opened", files{"/etc/ufw/ufw.conf": "ENABLED=yes", "/etc/ufw/user.rules": "-A ufw-user-input -p udp --dport 7442 -j ACCEPT"}, nil, Pass},
+		{"ufw is off", files{"/etc/ufw/ufw.conf": "ENABLED=no"}, map[string]string{"iptables-save -t filter": ""}, Pass},
+		{"drop", nil, map[string]string{"iptables-save -t filter": "*filter\n:INPUT DROP [0:0]\n"}, Warn},
+		{"drop, opened", nil, map[string]string{"iptables-save -t filter": "*filter\n:INPUT DROP [0:0]\n-A INPUT -p udp -m udp --dport 7442 -j ACCEPT\n"}, Pass},
+		{"Docker's", nil, map[string]string{"iptables-save -t filter": "*filter\n:FORWARD DROP [0:0]\n"}, Warn},
+		{"Docker's, with pods allowed", nil, map[string]string{"iptables-save -t filter": "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -j FLANNEL-FWD\n"}, Pass},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := machine(t, tc.tree)
+			e.Exec = says(tc.says)
+			found(t, e, firewall, tc.want)
+		})
+	}
+}
+
+// A process is ours if a PID file names it or one above it, and by no name.
+func TestPorts(t *testing.T) {
+	const udp = "sl\n 1: 00000000:1D12 00000000:0000 07 0:0 0:0 0 0 0 77 2 x 0\n"
+	const tcp = "sl\n 1: 00000000:192B 00000000:0000 0A 0:0 0:0 0 0 0 55 1 x 0\n 2: 0100007F:280A 0100007F:9999 01 0:0 0:0 0 0 0 66 1 x 0\n"
+	ours := files{"/proc/net/tcp": tcp, "/run/rivulet/engine.pid": "40\n",
+		"/proc/41/fd/3": "-> socket:[55]", "/proc/41/comm": "k3s) R 1\n", "/proc/41/stat": "41 (k3s) R 1) S 40 1 1\n"}
+	found(t, machine(t, nil), ports, Pass, "free")
+	found(t, machine(t, ours), ports, Pass, "ours")
+	foreign := with(ours, files{"/proc/41/stat": "41 (rivulet) S 1 1 1\n", "/proc/41/comm": "rivulet"})
+	found(t, machine(t, foreign), ports, Fail, "TCP 6443 (API server) by rivulet (pid 41)")
+	found(t, machine(t, files{"/proc/net/udp": udp}), ports, Fail, "UDP 7442 (tunnel) by a process that cannot be seen")
+	found(t, machine(t, files{"/proc/net/tcp6": "sl\n 1: 0:2808 0:0 0A 0:0 0:0 0 0 0 55 1 x 0\n"}), ports, Warn, "10248")
+}
+
+func TestCIDR(t *testing.T) {
+	for _, tc := range []struct {
+		to, link string
+		want     Status
+	}{
+		{"192.168.1.0/24", "eth0", Pass},
+		{"10.42.3.0/24", "eth0", Fail},
+		{"10.43.0.0/16", "tun0", Fail},
+		{"100.127.9.0/24", "wg0", Fail},
+		{"10.0.0.0/8", "tun0", Warn},
+		{"100.64.0.0/10", "tailscale0", Warn},
+		{"10.42.0.0/24", "cni0", Pass}, {"10.42.0.0/16", "riv0", Pass}, {"10.43.0.0/16", "lo", Pass},
+		{"0.0.0.0/0", "eth0", Pass},
+	} {
+		e := machine(t, nil)
+		e.Routes = routes2(viaRouter, Route{To: netip.MustParsePrefix(tc.to), Link: tc.link})
+		found(t, e, cidr, tc.want)
+	}
+	e := machine(t, nil)
+	e.Links = links2(eth0, Link{Name: "tailscale0", Up: true})
+	e.Exec = says(map[string]string{"iptables-save -t filter": "-A ts-input -s 100.64.0.0/10 ! -i tailscale0 -j DROP\n"})
+	found(t, e, cidr, Fail, "Tailscale drops", "--netfilter-mode=off")
+}
+
+func TestIptables(t *testing.T) {
+	const rule = "-A INPUT -j ACCEPT\n"
+	e := machine(t, nil)
+	found(t, e, iptables, Fail, "apt install iptables")
+	found(t, machine(t, files{"/var/lib/rivulet/bundle/current/bin/iptables": ""}), iptables, Pass, "Rivulet's own")
+	for _, tc := range []struct {
+		legacy, nft string
+		want        Status
+	}{{"", rule, Pass}, {rule, "*filter\n:INPUT ACCEPT [0:0]\n", Pass}, {rule, rule + rule, Warn}} {
+		e.Exec = says(map[string]string{"iptables --version": "iptables v1.8.9 (nf_tables)\n", "iptables-legacy-save": tc.legacy, "iptables-nft-save": tc.nft})
+		found(t, e, iptables, tc.want, "v1.8.9 (nf_tables)")
+	}
+}
+
+func TestLeftovers(t *testing.T) {
+	e := machine(t, nil)
+	found(t, e, leftovers, Pass)
+	e.Links = links2(eth0, Link{Name: "cni0"}, Link{Name: "cali12"})
+	found(t, e, leftovers, Warn, "interface cali12")
+	found(t, machine(t, files{"/etc/cni/net.d/10-calico.conflist": "{}"}), leftovers, Warn, "10-calico.conflist")
+	found(t, machine(t, files{"/proc/9/comm": "kubelet\n", "/proc/9/stat": "9 (kubelet) S 1"}), leftovers, Fail, "kubelet (pid 9)")
+	found(t, machine(t, files{"/proc/9/comm": "k3s-server\n", "/proc/9/stat": "9 (k3s-server) S 8", "/run/rivulet/engine.pid": "9"}), leftovers, Pass)
+}

@@ -1,0 +1,65 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"rivulet/appliance/health"
+)
+
+var osDisks = Probe{Kind: health.OSDisks, Title: "disks with the same system", Run: probeOSDisks}
+
+// block is what lsblk says of a disk or a part of one.
+type block struct {
+	Name     string  `json:"name"`
+	Type     string  `json:"type"`
+	UUID     string  `json:"uuid"`
+	FSType   string  `json:"fstype"`
+	Children []block `json:"children"`
+}
+
+// probeOSDisks finds a card and its copy in one machine: which of them is booted,
+// and which is mounted where, is then a matter of luck.
+func probeOSDisks(ctx context.Context, e *Env) Result {
+	out, err := e.Exec(ctx, "lsblk", "-J", "-o", "NAME,TYPE,UUID,FSTYPE")
+	if err != nil {
+		return skip("lsblk cannot be used: %v", err)
+	}
+	var all struct {
+		Blockdevices []block `json:"blockdevices"`
+	}
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		return skip("lsblk is not understood: %v", err)
+	}
+	by := map[string][]string{}
+	collect(all.Blockdevices, by)
+	var twice []string
+	for uuid, names := range by {
+		if len(names) > 1 {
+			slices.Sort(names)
+			twice = append(twice, fmt.Sprintf("%s (%s)", strings.Join(names, " and "), uuid))
+		}
+	}
+	if len(twice) > 0 {
+		slices.Sort(twice)
+		return warnf("take the copy out, or give it an identity of its own (tune2fs -U random, and its line in /etc/fstab and cmdline.txt)",
+			"the same file system twice: %s; the next boot may take the other", strings.Join(twice, ", "))
+	}
+	return pass("every file system is there once")
+}
+
+// collect leaves out what is shared on purpose: parts of arrays, volumes and several paths to one disk.
+func collect(list []block, by map[string][]string) {
+	for _, b := range list {
+		shared := strings.HasSuffix(b.FSType, "_member") || b.FSType == "btrfs" || b.FSType == "mpath_member" || b.Type == "mpath" || strings.HasPrefix(b.Type, "raid")
+		if b.UUID != "" && !shared && !slices.Contains(by[b.UUID], b.Name) {
+			by[b.UUID] = append(by[b.UUID], b.Name)
+		}
+		if !strings.HasPrefix(b.Type, "raid") && b.Type != "mpath" {
+			collect(b.Children, by)
+		}
+	}
+}

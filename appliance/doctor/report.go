@@ -1,0 +1,50 @@
+package doctor
+
+import (
+	"time"
+
+	"rivulet/appliance/health"
+)
+
+// Report is what a run found, for text and JSON alike.
+type Report struct {
+	At       time.Time `json:"at"`
+	Findings []Finding `json:"probes"`
+}
+
+// Finding is one probe's result.
+type Finding struct {
+	Name  string `json:"name"`
+	Title string `json:"title"`
+	Result
+	// Fix says what `doctor --fix` would do.
+	Fix  string        `json:"fix,omitempty"`
+	Took time.Duration `json:"took"` // nanoseconds
+
+	kind *health.Kind
+}
+
+// Count returns how many probes ended so.
+func (r Report) Count(s Status) (n int) {
+	for _, f := range r.Findings {
+		if f.Status == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Tell puts the findings into the device's health: a failure is an error there, a
+// warning a warning, and the rest takes the problem back.
+func (r Report) Tell(t *health.Tracker) {
+	for _, f := range r.Findings {
+		switch f.Status {
+		case Fail:
+			t.SetAt(f.kind, health.Error, "", f.Text, f.Cure)
+		case Warn:
+			t.SetAt(f.kind, health.Warning, "", f.Text, f.Cure)
+		default:
+			t.Clear(f.kind)
+		}
+	}
+}

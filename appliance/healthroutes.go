@@ -1,0 +1,18 @@
+package appliance
+
+import (
+	"net/http"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/exporter"
+)
+
+// healthRoutes are what screens and monitors ask of the device's health.
+func (s *System) healthRoutes(mux *http.ServeMux) {
+	mux.Handle("GET /v1/health", api.JSON(func(*http.Request) (any, error) { return api.Health{Problems: s.problems()}, nil }))
+	mux.HandleFunc("GET /v1/metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", exporter.ContentType)
+		exporter.Write(w, s.Status()) //nolint:errcheck // the asker has gone
+	})
+	mux.Handle("POST /v1/doctor", api.JSON(func(*http.Request) (any, error) { s.lookAgain(); return struct{}{}, nil }))
+}

@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/doctor"
+)
+
+func newDoctor(c *common) *cobra.Command {
+	var fix, list bool
+	var only []string
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "looks for what keeps this device from working well, each with a cure",
+		Long: "Exit code 0: nothing fails (there may be warnings); 1: something fails; 2: bad flags.\n" +
+			"It works without a running rivulet, and sees more as root. docs/doctor.md has every probe.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			asked := doctor.Probes()
+			if len(only) > 0 {
+				var err error
+				if asked, err = doctor.Find(only); err != nil {
+					return usagef("%w, and rivulet doctor --help", err)
+				}
+			}
+			if list {
+				return listProbes(cmd.OutOrStdout(), c, asked)
+			}
+			return examine(cmd.Context(), cmd.OutOrStdout(), c, asked, fix)
+		},
+	}
+	outputFlag(cmd, c)
+	f := cmd.Flags()
+	f.BoolVar(&fix, "fix", false, "also do what can safely be done about it")
+	f.StringSliceVar(&only, "only", nil, "ask these probes only, by name")
+	f.BoolVar(&list, "list", false, "the names of the probes, and nothing else")
+	return cmd
+}
+
+func newMetrics(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "metrics",
+		Short: "figures of the running appliance, in the text format of Prometheus",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/metrics", nil)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			_, err = io.Copy(cmd.OutOrStdout(), resp.Body)
+			return err
+		},
+	}
+}
+
+func listProbes(out io.Writer, c *common, asked []doctor.Probe) error {
+	type line struct {
+		Name  string `json:"name"`
+		Title string `json:"title"`
+	}
+	var lines []line
+	for _, p := range asked {
+		lines = append(lines, line{p.Name(), p.Title})
+	}
+	if c.output == "json" {
+		return json.NewEncoder(out).Encode(lines)
+	}
+	for _, l := range lines {
+		fmt.Fprintf(out, "%-18s  %s\n", l.Name, l.Title)
+	}
+	return nil
+}
+
+// examined is what -o json prints.
+type examined struct {
+	doctor.Report
+	Fixed []doctor.Fixed `json:"fixed,omitempty"`
+}
+
+func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe, fix bool) error {
+	look := func() doctor.Report { return doctor.Run(ctx, here(c), asked) }
+	result := examined{Report: look()}
+	if fix {
+		if os.Geteuid() != 0 {
+			return errors.New("doctor --fix needs root; use: sudo rivulet doctor --fix")
+		}
+		result.Fixed = doctor.Mend(ctx, result.Report, func(name, says string) {
+			if c.output == "" {
+				fmt.Fprintf(out, "FIX   %s: %s\n", name, says)
+			}
+		})
+		if len(result.Fixed) > 0 {
+			result.Report = look()
+		}
+	}
+	if ctx.Err() != nil {
+		return errors.New("doctor was interrupted")
+	}
+	// A supervisor that runs looks again as well, so that status shows the same; with
+	// none there is nothing to tell.
+	api.Call(ctx, c.dirs.Run, http.MethodPost, "/v1/doctor", nil, nil) //nolint:errcheck
+	var err error
+	if c.output == "json" {
+		err = json.NewEncoder(out).Encode(result)
+	} else {
+		err = printReport(out, result)
+	}
+	if err == nil && result.Count(doctor.Fail) > 0 {
+		err = &exitError{code: exitFailed}
+	}
+	return err
+}
+
+func here(c *common) *doctor.Env {
+	return doctor.Here(c.dirs.State, c.dirs.Run, func(ctx context.Context) (api.Status, error) { return api.Get(ctx, c.dirs.Run) })
+}
+
+func printReport(out io.Writer, r examined) error {
+	reboot := false
+	for _, f := range r.Fixed {
+		if f.Error != "" {
+			fmt.Fprintf(out, "FIX   %s did not work: %s\n", f.Name, oneLine(f.Error))
+		}
+		reboot = reboot || f.Reboot
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(out, "%-5s %-18s %s: %s\n", strings.ToUpper(string(f.Status)), f.Name, f.Title, oneLine(f.Text))
+		if f.Cure != "" && f.Status != doctor.Pass {
+			fmt.Fprintf(out, "      %-18s → %s\n", "", f.Cure)
+		}
+		if f.Fix != "" && len(r.Fixed) == 0 {
+			fmt.Fprintf(out, "      %-18s   doctor --fix %s\n", "", f.Fix)
+		}
+	}
+	fmt.Fprintf(out, "\n%d passed, %d with a warning, %d failed, %d could not be asked\n",
+		r.Count(doctor.Pass), r.Count(doctor.Warn), r.Count(doctor.Fail), r.Count(doctor.Skip))
+	if reboot {
+		fmt.Fprintln(out, "Reboot for the fixes to take effect.")
+	}
+	return nil
+}
