@@ -183,6 +183,7 @@ require (
 	k8s.io/kubectl v0.35.0 // indirect
 	k8s.io/kubelet v0.35.4
 	k8s.io/kubernetes v1.35.0 // indirect
+	k8s.io/metrics v0.0.0
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
 	sigs.k8s.io/cri-tools v0.35.0
 	sigs.k8s.io/yaml v1.6.0
@@ -520,7 +521,6 @@ require (
 	k8s.io/kube-controller-manager v0.0.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect
 	k8s.io/kube-scheduler v0.0.0 // indirect
-	k8s.io/metrics v0.0.0 // indirect
 	k8s.io/mount-utils v0.35.0 // indirect
 	k8s.io/pod-security-admission v0.0.0 // indirect
 	lukechampine.com/blake3 v1.4.1 // indirect
