@@ -166,7 +166,7 @@ func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
 	e := engine.New(engine.Config{
 		Executable: s.exe, Argv0: s.cfg.EngineName,
 		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
-		BundleBin: s.bundle.Bin(), PauseImage: s.bundle.Image("pause"),
+		BundleBin: s.bundle.Bin(), PauseImage: s.bundle.Image("pause"), Iptables: s.chooseIptables(s.bundle),
 		NodeName: s.nodeName, NodeIP: s.nodeIP,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, ClusterDNS: clusterDNS,
 		Facts: s.facts,

@@ -32,6 +32,7 @@ import (
 	lumberjack "github.com/natefinch/lumberjack"
 
 	"rivulet/appliance/host"
+	"rivulet/appliance/iptables"
 	"rivulet/appliance/memory"
 )
 
@@ -43,11 +44,13 @@ type Config struct {
 	StateDir, RunDir string
 	// BundleBin is the folder of the unpacked helpers, PauseImage the image tar.
 	BundleBin, PauseImage string
-	NodeName              string
-	NodeIP                netip.Addr
-	PodCIDR, ServiceCIDR  netip.Prefix
-	ClusterDNS            netip.Addr
-	Facts                 host.Facts
+	// Iptables chooses the iptables that the engine is to use.
+	Iptables             func(context.Context) (iptables.Choice, error)
+	NodeName             string
+	NodeIP               netip.Addr
+	PodCIDR, ServiceCIDR netip.Prefix
+	ClusterDNS           netip.Addr
+	Facts                host.Facts
 	// ReserveCPU and ReserveMemory (Kubernetes quantities) are kept from pods; empty is nothing.
 	ReserveCPU, ReserveMemory string
 	// Before is called when no engine runs and before one is started, unless it is nil.
@@ -64,10 +67,13 @@ const (
 )
 
 // Engine is the child process and its files.
-type Engine struct{ cfg Config }
+type Engine struct {
+	cfg      Config
+	iptables iptables.Choice // of this start
+}
 
 // New returns an engine; nothing is started or written yet.
-func New(cfg Config) *Engine { return &Engine{cfg} }
+func New(cfg Config) *Engine { return &Engine{cfg: cfg} }
 
 // DataDir is the folder k3s keeps everything in.
 func (e *Engine) DataDir() string { return filepath.Join(e.cfg.StateDir, "k3s") }
@@ -97,6 +103,9 @@ func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready fu
 		return err
 	}
 	if err := waitTools(ctx, waiting, host.MissingTools); err != nil {
+		return nil // stopped
+	}
+	if err := e.waitIptables(ctx, waiting); err != nil {
 		return nil // stopped
 	}
 	for _, port := range []int{PortAPI, portKubelet} {
@@ -223,9 +232,9 @@ func (c *child) stop(log *slog.Logger) {
 var managers = map[string]bool{"NOTIFY_SOCKET": true, "WATCHDOG_USEC": true, "WATCHDOG_PID": true}
 
 // environ is the environment of the engine and of all it starts: our tools and
-// helpers come first in PATH.
+// helpers come first in PATH, and our iptables where its choice wants it.
 func (e *Engine) environ() []string {
-	path := strings.Join([]string{e.binDir(), e.cfg.BundleBin, os.Getenv("PATH")}, ":")
+	path := strings.Join([]string{e.binDir(), e.cfg.BundleBin, e.iptables.PATH(os.Getenv("PATH"))}, ":")
 	env := []string{"PATH=" + path}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")

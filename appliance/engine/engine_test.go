@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"rivulet/appliance/host"
+	"rivulet/appliance/iptables"
 )
 
 func config(t *testing.T) Config {
@@ -132,13 +133,42 @@ func TestMissingProgramsAreWaitedFor(t *testing.T) {
 	looked := 0
 	missing := func() []string {
 		if looked++; looked == 1 {
-			return []string{"iptables", "iptables-save"}
+			return []string{"mount", "umount"}
 		}
 		return nil
 	}
 	err := waitTools(t.Context(), func(f string, a ...any) { told = fmt.Sprintf(f, a...) }, missing)
-	if err != nil || !strings.Contains(told, "iptables, iptables-save") || !strings.Contains(told, "apt-get install") {
+	if err != nil || !strings.Contains(told, "mount, umount") || !strings.Contains(told, "apt-get install") {
 		t.Errorf("err %v, told %q; want what is missing and the cure", err, told)
+	}
+}
+
+// The engine's PATH has what was chosen; while nothing works, it is said and tried again.
+func TestIptablesIsWaitedFor(t *testing.T) {
+	c := config(t)
+	c.Iptables = func(context.Context) (iptables.Choice, error) {
+		return iptables.Choose(t.Context(), filepath.Join(c.StateDir, "no-bundle"))
+	}
+	t.Setenv("PATH", "/nowhere")
+	ctx, cancel := context.WithCancel(t.Context())
+	var told string
+	err := New(c).waitIptables(ctx, func(f string, a ...any) {
+		if told = fmt.Sprintf(f, a...); strings.Contains(told, "has no iptables") {
+			cancel()
+		}
+	})
+	if err == nil || !strings.Contains(told, "modprobe") || !strings.Contains(told, "it goes on by itself") {
+		t.Errorf("err %v, told %q; want what is wrong and the cure", err, told)
+	}
+	c.Iptables = func(context.Context) (iptables.Choice, error) {
+		return iptables.Choice{Path: "/usr/sbin/iptables", Backend: iptables.NFT}, nil
+	}
+	e := New(c)
+	if err := e.waitIptables(t.Context(), func(string, ...any) {}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "PATH=" + e.binDir() + ":" + c.BundleBin + ":/nowhere"; !slices.Contains(e.environ(), want) {
+		t.Errorf("%s is missing in %q", want, e.environ())
 	}
 }
 

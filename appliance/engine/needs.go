@@ -23,12 +23,36 @@ func waitTools(ctx context.Context, waiting func(string, ...any), missing func()
 		if len(tools) == 0 {
 			return nil
 		}
-		waiting("not in PATH: %s; pods need it for their network and volumes: apt-get install iptables mount; it goes on by itself then",
+		waiting("not in PATH: %s; pods need it for their volumes: apt-get install mount; it goes on by itself then",
 			strings.Join(tools, ", "))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(toolsAgain):
+		}
+	}
+}
+
+// iptablesAgain is how often it is tried again when no iptables works: what is
+// missing is a module of the kernel.
+const iptablesAgain = 5 * time.Second
+
+// waitIptables blocks while there is no iptables that works: kube-proxy and
+// flannel would end the engine, over and over.
+func (e *Engine) waitIptables(ctx context.Context, waiting func(string, ...any)) error {
+	waiting("for the kernel's packet filter")
+	for {
+		choice, err := e.cfg.Iptables(ctx)
+		if err == nil {
+			e.cfg.Log.Info("iptables chosen", "path", choice.Path, "backend", choice.Backend, "version", choice.Version, "why", choice.Why)
+			e.iptables = choice
+			return nil
+		}
+		waiting("%v; it goes on by itself then", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(iptablesAgain):
 		}
 	}
 }

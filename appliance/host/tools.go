@@ -27,9 +27,10 @@ func completed(path string) string {
 	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
-// MissingTools are the programs that the engine calls and that are not in PATH.
+// MissingTools are the programs that the engine calls, that are not in PATH and
+// that we do not bring along: see rivulet/appliance/iptables for what we do.
 func MissingTools() (missing []string) {
-	for _, tool := range []string{"iptables", "iptables-save", "iptables-restore", "mount"} {
+	for _, tool := range []string{"mount", "umount"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			missing = append(missing, tool)
 		}

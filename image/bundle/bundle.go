@@ -1,6 +1,7 @@
 // Package bundle carries the static helpers that a device needs beside the
-// rivulet binary itself (runc, the containerd shim, the CNI plugins, the tunnel
-// and the pause image) inside that binary, and puts them on disk.
+// rivulet binary itself (runc, the containerd shim, the CNI plugins, the tunnel,
+// the pause image, and iptables for hosts that have none) inside that binary, and
+// puts them on disk.
 //
 // It reads what the build embedded (build tag bundle; without it there is
 // nothing) and alone writes the folder given to Unpack:
@@ -9,7 +10,7 @@
 //	 ├─ .lock                 one process at a time
 //	 ├─ current -> <sha256>   what PATH points to, stable across upgrades
 //	 ├─ <sha256>/             named by the hash of the packed bundle
-//	 │   ├─ bin/ images/
+//	 │   ├─ bin/ images/ netfilter/
 //	 │   ├─ manifest.json     hash and size of every file
 //	 │   └─ .checked          what the files looked like when last hashed
 //	 └─ <sha256>/             the one before, for whatever still runs from it
@@ -46,8 +47,8 @@ type Info struct {
 // the binary was built without one.
 func Embedded() ([]byte, bool) { return packed, len(packed) > 0 }
 
-// Versions returns the versions of runc, containerd (the shim), cni and
-// wireguard (the tunnel) in the bundle. It is empty if there is no bundle.
+// Versions returns the versions of runc, containerd (the shim), cni, iptables
+// and wireguard (the tunnel) in the bundle. It is empty if there is no bundle.
 func Versions() map[string]string {
 	info, err := embeddedInfo()
 	if err != nil {
@@ -82,6 +83,10 @@ func (d Dir) Bin() string { return filepath.Join(d.root, current, "bin") }
 
 // Path is the path of a program of the bundle, for example rivulet-tunnel.
 func (d Dir) Path(name string) string { return filepath.Join(d.Bin(), name) }
+
+// Netfilter is the folder with iptables: in it are nft and legacy, one of which
+// goes into PATH (see package rivulet/appliance/iptables).
+func (d Dir) Netfilter() string { return filepath.Join(d.root, current, "netfilter") }
 
 // Image is the path of an image archive (docker-archive tar), for example pause.
 func (d Dir) Image(name string) string {

@@ -84,8 +84,13 @@ func collect(arch, in string) ([]entry, error) {
 		all = append(all, file("bin/"+name, 0o755, content))
 	}
 	for _, name := range plugins {
-		all = append(all, entry{File: bundle.File{Name: "bin/" + name, Mode: os.ModeSymlink | 0o777, Link: "cni"}})
+		all = append(all, link("bin/"+name, "cni"))
 	}
+	filter, err := netfilter(in)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, filter...)
 	program, err := os.ReadFile(filepath.Join(in, "pause"))
 	if err != nil {
 		return nil, err

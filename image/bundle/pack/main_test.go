@@ -19,7 +19,14 @@ import (
 func helpers(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range append([]string{"pause"}, programs...) {
+	names := append([]string{"pause", "xtables", "libm.so.6", "netfilter/lib/ld.so", "netfilter/lib/libxt_NAT.so", "netfilter/packages"}, programs...)
+	if err := os.MkdirAll(filepath.Join(dir, "netfilter/lib"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("libxt_NAT.so", filepath.Join(dir, "netfilter/lib/libxt_DNAT.so")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("program "+name), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -59,6 +66,12 @@ func TestCollect(t *testing.T) {
 		e, ok := have["bin/"+name]
 		if !ok || name != "runc" && e.Link != "cni" || name == "runc" && (e.Mode != 0o755 || e.SHA256 != sum([]byte("program runc"))) {
 			t.Errorf("%s: %+v", name, e.File)
+		}
+	}
+	for name, want := range map[string]string{"nft/iptables-save": "run", "legacy/ip6tables": "run", "lib/libxt_DNAT.so": "libxt_NAT.so", "lib/libm.so.6": "", "nft/run": "", "lib/ld.so": ""} {
+		e, ok := have["netfilter/"+name]
+		if !ok || e.Link != want || want == "" && e.Mode != 0o755 {
+			t.Errorf("netfilter/%s: %+v, want a link to %q", name, e.File, want)
 		}
 	}
 	if last := entries[len(entries)-1].Name; last != "manifest.json" {

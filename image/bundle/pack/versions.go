@@ -3,8 +3,10 @@ package main
 import (
 	"debug/buildinfo"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 )
 
 // sources say which module of which binary gives a version its name.
@@ -15,7 +17,7 @@ var sources = []struct{ name, program, module string }{
 	{"wireguard", "rivulet-tunnel", "golang.zx2c4.com/wireguard"},
 }
 
-// versions asks the binaries themselves.
+// versions asks the binaries themselves, and Debian's package of iptables.
 func versions(in string) (map[string]string, error) {
 	found := map[string]string{}
 	for _, s := range sources {
@@ -29,7 +31,23 @@ func versions(in string) (map[string]string, error) {
 		}
 		found[s.name] = version
 	}
-	return found, nil
+	var err error
+	found["iptables"], err = packaged(filepath.Join(in, "netfilter", "packages"), "iptables")
+	return found, err
+}
+
+// packaged finds a Debian package's version in the list of them.
+func packaged(list, name string) (string, error) {
+	text, err := os.ReadFile(list)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == name {
+			return f[1], nil
+		}
+	}
+	return "", fmt.Errorf("%s does not name %s", list, name)
 }
 
 func moduleVersion(info *debug.BuildInfo, module string) (string, error) {

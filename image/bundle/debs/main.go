@@ -1,0 +1,97 @@
+// Command debs fetches the Debian packages that parts of the bundle come from
+// and takes out of them what is needed: iptables with the libraries it runs
+// with, and the static libseccomp that runc is linked with.
+//
+// It reads the list of pinned packages and alone writes -cache (the packages,
+// shared by all work trees) and, below -out, netfilter/, sysroot/ and apt/. It
+// may be run again at any time; a package is fetched once. A package whose hash
+// is not the pinned one is an error that names both.
+//
+//	go run ./image/bundle/debs -arch arm64 -out _build/bundle/linux_arm64
+//	go run ./image/bundle/debs -pins -out _build/pins
+package main
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+func main() {
+	list := flag.String("list", "image/bundle/debs.list", "list of the pinned packages")
+	arch := flag.String("arch", "", "GOARCH that is built for")
+	cache := flag.String("cache", defaultCache(), "folder that keeps the packages")
+	out := flag.String("out", "", "folder for what is taken out of them")
+	pins := flag.Bool("pins", false, "write the list anew with what apt offers")
+	flag.Parse()
+	err := error(nil)
+	if *pins {
+		err = pin(*list, *out)
+	} else {
+		err = take(*list, *arch, *cache, *out)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "debs:", err)
+		os.Exit(1)
+	}
+}
+
+func defaultCache() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "_build/debs"
+	}
+	return filepath.Join(dir, "rivulet", "debs")
+}
+
+func take(list, goarch, cache, out string) error {
+	target, ok := debian[goarch]
+	if !ok {
+		return fmt.Errorf("nothing is known of architecture %q; there are %v", goarch, slices.Sorted(maps.Keys(debian)))
+	}
+	all, err := pinned(list, target.arch)
+	if err != nil {
+		return err
+	}
+	source, err := newApt(target.arch, filepath.Join(out, "apt"))
+	if err != nil {
+		return err
+	}
+	files := tree{}
+	for _, d := range all {
+		path, err := source.fetch(d, cache)
+		if err != nil {
+			return err
+		}
+		if err := files.read(path); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	if err := sysroot(files, target.triplet, filepath.Join(out, "sysroot")); err != nil {
+		return err
+	}
+	return netfilter(files, all, target.triplet, filepath.Join(out, "netfilter"))
+}
+
+// pin writes the list with the newest packages of all architectures.
+func pin(list, out string) error {
+	var all []deb
+	for _, goarch := range slices.Sorted(maps.Keys(debian)) {
+		arch := debian[goarch].arch
+		source, err := newApt(arch, filepath.Join(out, arch))
+		if err != nil {
+			return err
+		}
+		for _, name := range wanted {
+			d, err := source.offered(name)
+			if err != nil {
+				return err
+			}
+			all = append(all, d)
+		}
+	}
+	return os.WriteFile(list, format(all), 0o644)
+}
