@@ -107,6 +107,16 @@ func TestSurvival(t *testing.T) {
 		peered(t, ctx)
 		same(t)
 	})
+	t.Run("no iptables on the device", func(t *testing.T) {
+		withoutIptables(t, ctx, a, func(t *testing.T) {
+			eventually(t, ctx, "all pods, home and away, answer through their service", func() error {
+				_, err := s.AskAll(ctx, home.Name, "web", pods)
+				return err
+			})
+			eventually(t, ctx, "the away pod answers at its address", func() error { return answers(ctx) })
+			same(t)
+		})
+	})
 	t.Run("another address by DHCP", func(t *testing.T) {
 		address, err := b.Renumber(ctx)
 		if err != nil {
