@@ -1,7 +1,7 @@
 // Package appliance puts Rivulet together: it is the one place where the
 // subsystems are made and handed to each other, and only cmd imports it.
 //
-// It reads the command line's Config and alone writes <state>/state.db (through
+// It reads the command line's Config and the configuration, and alone writes <state>/state.db (through
 // package store) and <run>/supervisor.pid. After a restart everything is found
 // again from these and from Kubernetes; pods and the tunnel were not touched.
 package appliance
@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/identity"
@@ -31,15 +32,13 @@ type Dirs struct {
 	Run   string // gone at boot: sockets, PID files
 }
 
-// Config is what the command line says; the zero value of all but Dirs,
-// EngineName and Log is the default.
+// Config is what the command line says. All of it is needed.
 type Config struct {
 	Dirs       Dirs
-	Name       string // of the cluster and its node; empty is the host name
 	EngineName string // argv[0] of the engine
-	// ReserveCPU and ReserveMemory, Kubernetes quantities, are kept from pods.
-	ReserveCPU, ReserveMemory string
-	Log                       *slog.Logger
+	// Source is where the user's settings come from; Run adds where to keep the last good ones.
+	Source config.Source
+	Log    *slog.Logger
 }
 
 // What every cluster uses, so that overlap is the normal case and well tested.
@@ -69,9 +68,6 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	memory.For(facts.MemoryBytes).Supervisor.Apply()
 	go memory.TrimAfterStart(ctx)
-	if err := CheckName(cfg.Name); err != nil {
-		return err
-	}
 	if err := finishRestore(cfg); err != nil {
 		return err
 	}
@@ -90,12 +86,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	nodeName, err := nameNode(st, cfg.Name, os.Hostname, id)
+	settings := openSettings(cfg, facts)
+	nodeName, err := nameNode(st, settings.Now().Config.Name, os.Hostname, id)
 	if err != nil {
 		return err
 	}
-	cfg.Name = orDefault(cfg.Name, nodeName)
-	self, err := rpc.NewIdentity(id.Key, cfg.Name)
+	self, err := rpc.NewIdentity(id.Key, nodeName)
 	if err != nil {
 		return err
 	}
@@ -106,13 +102,14 @@ func Run(ctx context.Context, cfg Config) error {
 	sys := &System{
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
 		nodeName: nodeName, nodeIP: identity.NodeAddress(id.ID()),
+		settings: newSettings(settings),
 	}
 	sys.tellRecovered(recovered)
 	if tooLow := host.RaiseLimits(); len(tooLow) > 0 {
 		sys.health.Set(health.Limits, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",
 			"sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
 	}
-	cfg.Log.Info("rivulet starts", "name", cfg.Name, "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)
+	cfg.Log.Info("rivulet starts", "name", sys.name(), "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)
 	err = sys.run(ctx)
 	if err == nil {
 		cfg.Log.Info("rivulet stops; pods and the tunnel stay as they are")

@@ -7,16 +7,6 @@ import (
 	"rivulet/appliance/identity"
 )
 
-// CheckName reports whether a name that the user gives can be a cluster's; empty
-// is the default.
-func CheckName(given string) error {
-	if usable := host.Name(given); usable != given {
-		return fmt.Errorf("%.70q cannot be a cluster's name; use at most %d lower case letters, digits and -, for example %s",
-			given, host.NameMax, orDefault(usable, "lab-1"))
-	}
-	return nil
-}
-
 // nameStore keeps the node's name.
 type nameStore interface {
 	NodeName() (string, error)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"rivulet/appliance/config"
 	"rivulet/appliance/host"
 	"rivulet/appliance/identity"
 )
@@ -40,12 +41,12 @@ func TestNamesThatCannotBe(t *testing.T) {
 		"Bad Name": "bad-name", "localhost": "lab-1", "a.b": "for example a", "-": "lab-1",
 		strings.Repeat("x", 64): strings.Repeat("x", host.NameMax),
 	} {
-		if err := CheckName(given); err == nil || !strings.Contains(err.Error(), example) {
+		if err := config.CheckName(given); err == nil || !strings.Contains(err.Error(), example) {
 			t.Errorf("CheckName(%q) = %v, want the example %s", given, err, example)
 		}
 	}
 	for _, given := range []string{"", "pi", "lab-1", "42"} {
-		if err := CheckName(given); err != nil {
+		if err := config.CheckName(given); err != nil {
 			t.Errorf("CheckName(%q) = %v", given, err)
 		}
 	}

@@ -45,12 +45,13 @@ func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
 func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	log := s.cfg.Log.With("component", cFabric)
 	lans := netmon.New(log)
+	lans.Allow(s.settings.Now().Config.LAN.Interfaces)
 	lanErr := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { lanErr <- lans.Run(ctx) }()
 	f, err := fabric.New(fabric.Config{
-		Identity: s.self, Name: s.cfg.Name, Version: rivuletVersion(), KubeVersion: s.kubeVersionNow,
+		Identity: s.self, Name: s.name(), Closed: s.closed(), Version: rivuletVersion(), KubeVersion: s.kubeVersionNow,
 		Port: controlPort, TunnelPort: controlPort, Interface: tunnelInterface,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, TunnelAddress: tunnelAddress,
 		WireGuardKey: s.id.WireGuard, Store: s.store, DataPlane: s.tunnel,
@@ -61,8 +62,10 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		return err
 	}
 	s.mu.Lock()
-	s.fabric, s.routes = f, newRoutes(f)
+	s.fabric, s.routes, s.lans = f, newRoutes(f), lans
 	s.mu.Unlock()
+	s.settle() // what has changed meanwhile
+	go s.followLANs(ctx, lans)
 	stage.Ready()
 	if err := f.Run(ctx); err != nil {
 		return err
@@ -89,10 +92,10 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		return err
 	}
 	o, err := offload.New(offload.Config{
-		Home: home, ClusterID: string(s.id.ID()), ClusterName: s.cfg.Name,
+		Home: home, ClusterID: string(s.id.ID()), ClusterName: s.name,
 		NodeName: s.nodeName, NodeIP: s.nodeIP, PodCIDR: podCIDR,
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
-		Peers:        s.routes, Log: s.cfg.Log.With("component", cOffload),
+		Peers:        s.routes, Share: s.share, Log: s.cfg.Log.With("component", cOffload),
 	})
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func (s *System) savingRoutes(mux *http.ServeMux) {
 		if kube == "" {
 			kube = version.Kubernetes()
 		}
-		return api.Facts{Name: s.cfg.Name, NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: kube, Executable: s.exe}, nil
+		return api.Facts{Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: kube, Executable: s.exe}, nil
 	}))
 }
 

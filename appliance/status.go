@@ -24,12 +24,13 @@ func (s *System) Status() api.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
 	st := api.Status{
-		Name: s.cfg.Name, NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version,
+		Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version,
 		NodeAddress: s.nodeIP.String(), Started: s.begun,
 		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(), Clock: s.clock.Status(),
 	}
 	st.Ready, st.Waiting = readiness(st.Stages)
 	st.ReadyAfter, st.ReadyAfterBoot = readyAfter(st.Stages)
+	st.Config = s.configStatus()
 	s.mu.Lock()
 	tun, fab, off := s.tunnel, s.fabric, s.offload
 	s.mu.Unlock()

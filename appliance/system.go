@@ -22,6 +22,7 @@ import (
 	"rivulet/appliance/version"
 	"rivulet/appliance/watchdog"
 	"rivulet/fabric"
+	"rivulet/fabric/netmon"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
 	"rivulet/image/bundle"
@@ -38,7 +39,7 @@ type System struct {
 	store *store.Store
 	id    identity.Identity
 	self  rpc.Identity
-	// nodeName is kept for life; the cluster's name for its peers, cfg.Name, may change.
+	// nodeName is kept for life; the cluster's name for its peers, name(), may change.
 	nodeName string
 	nodeIP   netip.Addr
 	begun    time.Time
@@ -48,12 +49,14 @@ type System struct {
 	notify   *watchdog.Notifier
 	answers  answers       // of the API server
 	look     chan struct{} // makes the doctor look
+	settings *settings
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
 	engine      *engine.Engine
 	tunnel      *tunnel.Controller
 	fabric      *fabric.Fabric
+	lans        *netmon.Monitor
 	routes      *routes
 	offload     *offload.Offload
 	client      kubernetes.Interface
@@ -63,6 +66,7 @@ type System struct {
 // The names of the components, as status shows them.
 const (
 	cAPI       = "api"
+	cConfig    = "config"
 	cClock     = "clock"
 	cBundle    = "bundle"
 	cEngine    = "engine"
@@ -84,6 +88,7 @@ func (s *System) run(ctx context.Context) error {
 	var err error
 	s.manager, err = lifecycle.New(s.cfg.Log,
 		lifecycle.Component{Name: cAPI, Run: s.runAPI},
+		lifecycle.Component{Name: cConfig, Run: s.runConfig},
 		lifecycle.Component{Name: cClock, Run: s.runClock}, // before all that mints
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
 		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle}, Run: s.runEngine},
@@ -118,6 +123,7 @@ func (s *System) apiRoutes() http.Handler {
 	mux.Handle("GET /v1/status", api.JSON(func(*http.Request) (any, error) { return s.Status(), nil }))
 	s.savingRoutes(mux)
 	s.healthRoutes(mux)
+	s.configRoutes(mux)
 	return mux
 }
 
@@ -158,6 +164,11 @@ func (s *System) keepBundle(ctx context.Context, dir bundle.Dir) error {
 }
 
 func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
+	return s.keepEngine(ctx, stage, s.oneEngine)
+}
+
+// oneEngine runs an engine with the settings until it or ctx ends.
+func (s *System) oneEngine(ctx context.Context, stage *lifecycle.Stage, set engineSettings) error {
 	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
 		return err
 	}
@@ -175,7 +186,7 @@ func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
 			looked = err == nil
 			return err
 		},
-		ReserveCPU: s.cfg.ReserveCPU, ReserveMemory: s.cfg.ReserveMemory,
+		ReserveCPU: set.ReserveCPU, ReserveMemory: set.ReserveMemory, Registries: set.Registries,
 		Answered: s.answers.now, Log: s.cfg.Log.With("component", cEngine),
 	})
 	s.engine = e
@@ -185,6 +196,7 @@ func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
 			s.cfg.Log.Error("cannot use the API server", "error", err)
 			return
 		}
+		s.settings.engineStarts("")
 		stage.Ready()
 	})
 	if err == nil && looked {

@@ -62,7 +62,7 @@ func (f *Fabric) router() http.Handler {
 		}
 		id, ok := rpc.PeerID(r)
 		if _, pinned := f.record(id); !ok || !pinned {
-			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), f.cfg.Name), Cure: "peer again"})
+			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), f.name()), Cure: "peer again"})
 			return
 		}
 		f.routes.ServeHTTP(w, r)

@@ -53,8 +53,9 @@ type LANs interface {
 // Config is what the fabric is made of. All fields are needed unless they say otherwise.
 type Config struct {
 	Identity rpc.Identity
-	Name     string
-	Version  string
+	// Name is the first one; SetName changes it.
+	Name    string
+	Version string
 	// KubeVersion is asked whenever the cluster introduces itself; empty while the API server is not up.
 	KubeVersion func() string
 	// Port is the control port, TCP, on all addresses.
@@ -83,6 +84,9 @@ type Config struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// OnLink says whether a stranger at the address may be trusted at first sight; nil asks LANs.
 	OnLink func(netip.Addr) bool
+	// Closed says why no stranger is trusted at first sight; empty trusts those on a
+	// link. SetClosed changes it.
+	Closed string
 	// Clock may be nil: then nothing is said and heard of the time.
 	Clock Clock
 	// Timing may be zero for DefaultTiming.
@@ -117,6 +121,7 @@ type Fabric struct {
 	party  *pairing.Party
 	routes *http.ServeMux // inside the tunnel
 	plane  *plane
+	live   live
 
 	mu       sync.Mutex
 	run      context.Context // of Run; nil before and after
@@ -152,8 +157,9 @@ func New(cfg Config) (*Fabric, error) {
 		subs:     map[chan struct{}]struct{}{},
 		problems: map[string]rpc.Error{},
 	}
+	f.live.name, f.live.closed, f.live.changed = cfg.Name, cfg.Closed, make(chan struct{})
 	f.plane = newPlane(f)
-	f.party = &pairing.Party{Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, OnLink: f.onLink, Now: time.Now}
+	f.party = &pairing.Party{Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, OnLink: f.onLink, Closed: f.closed, Now: time.Now}
 	f.routes.HandleFunc("GET /v1/ping", f.answerPing)
 	records, err := cfg.Store.Peers()
 	if err != nil {
@@ -183,9 +189,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.followLANs(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {
-			f.keep(ctx, "announce", s, func() error {
-				return s.Announce(ctx, discovery.Announcement{ID: f.cfg.Identity.ID, Name: f.cfg.Name, Port: f.cfg.Port})
-			})
+			f.keep(ctx, "announce", s, func() error { return f.announce(ctx, s) })
 		})
 		tasks.Go(func() {
 			f.keep(ctx, "watch", s, func() error {
@@ -243,7 +247,7 @@ func (f *Fabric) Refresh() {
 func (f *Fabric) self() pairing.Self {
 	c := f.cfg
 	return pairing.Self{
-		ID: c.Identity.ID, Name: c.Name, Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: f.public,
+		ID: c.Identity.ID, Name: f.name(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: f.public,
 		TunnelPort: c.TunnelPort, ControlPort: c.Port, TunnelAddress: c.TunnelAddress, PodCIDR: c.PodCIDR, ServiceCIDR: c.ServiceCIDR,
 	}
 }

@@ -204,7 +204,7 @@ func (f *Fabric) names() {
 			continue
 		}
 		var other peer.ID
-		if strings.EqualFold(m.rec.Name, f.cfg.Name) {
+		if strings.EqualFold(m.rec.Name, f.name()) {
 			other = f.cfg.Identity.ID
 		}
 		for _, o := range f.members {
@@ -214,7 +214,7 @@ func (f *Fabric) names() {
 		}
 		notice := ""
 		if other != "" {
-			notice = fmt.Sprintf("a second cluster is called %q (IDs %s and %s; they are different clusters): start one of them with another name (rivulet run --name, or RIVULET_NAME)", m.rec.Name, m.id.Short(), other.Short())
+			notice = fmt.Sprintf("a second cluster is called %q (IDs %s and %s; they are different clusters): give one of them another name (name: in its configuration, or rivulet run --name, or RIVULET_NAME)", m.rec.Name, m.id.Short(), other.Short())
 		}
 		if notice != m.notice {
 			m.notice = notice

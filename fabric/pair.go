@@ -125,6 +125,10 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 
 	err := fmt.Errorf("fabric: no address is known")
 	for _, a := range addrs {
+		if why := f.closed(); !pinned && why != "" {
+			err = worse(err, pairing.ClosedError(why)) // asking would make them trust us
+			break
+		}
 		if !pinned && !f.onLink(a.Addr()) {
 			err = worse(err, &rpc.Error{Code: "not-on-link", Message: fmt.Sprintf("its address %s is not on a link of this device, and only clusters on the same link are trusted at first sight", a), Cure: "put both clusters on the same LAN"})
 			continue

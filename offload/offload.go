@@ -60,9 +60,9 @@ type Peers interface {
 type Config struct {
 	Home        *rest.Config
 	ClusterID   string
-	ClusterName string
-	NodeName    string     // of the home node on which this runs
-	NodeIP      netip.Addr // its address, on which virtual nodes serve their kubelet API
+	ClusterName func() string // for messages; it may change
+	NodeName    string        // of the home node on which this runs
+	NodeIP      netip.Addr    // its address, on which virtual nodes serve their kubelet API
 	PodCIDR     netip.Prefix
 	// ServerTLSDir is the engine's server/tls folder.
 	ServerTLSDir string
@@ -140,6 +140,9 @@ func (o *Offload) admission(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
+
+// ShareChanged tells consumers of another Config.Share at once.
+func (o *Offload) ShareChanged() { o.tenancy.ShareChanged() }
 
 func (o *Offload) peerName(id peer.ID) string {
 	for _, l := range o.cfg.Peers.Links() {

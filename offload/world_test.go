@@ -76,7 +76,7 @@ func (d *device) start() {
 	d.fabric.routes = http.NewServeMux()
 	d.fabric.mu.Unlock()
 	o, err := New(Config{
-		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: d.name, NodeName: d.name,
+		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
 		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"),
 		ServerTLSDir: d.TLSDir, Peers: d.fabric, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)).With("cluster", d.name),
 	})

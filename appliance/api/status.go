@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rivulet/appliance/clock"
+	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/lifecycle"
@@ -42,9 +43,30 @@ type Status struct {
 	offload.Status
 	Pods Pods `json:"pods"`
 	// Clock is where the time comes from, and what it is compared with.
-	Clock clock.Status `json:"clock"`
+	Clock  clock.Status `json:"clock"`
+	Config Config       `json:"config"`
 	// Health is what is wrong, whichever part knows it, the worst first.
 	Health []health.Problem `json:"health,omitempty"`
+}
+
+// Config says which configuration is in force.
+type Config struct {
+	File   string      `json:"file"`
+	From   config.From `json:"from"`
+	Loaded time.Time   `json:"loaded"`
+	// Broken is set where the file has a mistake; Health has it.
+	Broken bool `json:"broken,omitempty"`
+	// Pending are changes that are being made at this moment.
+	Pending []string `json:"pending,omitempty"`
+}
+
+// Reloaded is the answer to a reload.
+type Reloaded struct {
+	Config
+	// Changed are the keys that are other than before.
+	Changed []string `json:"changed,omitempty"`
+	// Problems say why the file is not used; what was in force stays.
+	Problems config.Problems `json:"problems,omitempty"`
 }
 
 // Pods counts pods that are not finished.

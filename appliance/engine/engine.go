@@ -57,7 +57,10 @@ type Config struct {
 	Before func(context.Context) error
 	// Answered is called each time the API server was asked and has answered; it may be nil.
 	Answered func()
-	Log      *slog.Logger
+	// Registries is what k3s is told of image registries, in its own form; empty
+	// leaves that to /etc/rivulet/registries.yaml.
+	Registries string
+	Log        *slog.Logger
 }
 
 // The engine's own ports, all TCP on the node.

@@ -45,6 +45,9 @@ func (e *Engine) prepareFiles() error {
 	if err := writeFile(filepath.Join(manifests, "rivulet-engine.yaml"), manifest); err != nil {
 		return err
 	}
+	if err := e.writeRegistries(); err != nil {
+		return err
+	}
 	if err := writeFile(e.kubeletConfigFile(), kubeletConfig); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func (e *Engine) Args() []string {
 		"--data-dir=" + e.DataDir(),
 		"--write-kubeconfig=" + e.Kubeconfig(),
 		"--write-kubeconfig-mode=0600",
-		"--private-registry=/etc/rivulet/registries.yaml",
+		"--private-registry=" + e.registriesFile(),
 		"--node-name=" + c.NodeName,
 		// The node's own address for life: DHCP, cables and Wi-Fi may change under it.
 		"--node-ip=" + c.NodeIP.String(),

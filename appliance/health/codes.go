@@ -25,4 +25,13 @@ var (
 	ControlPort = declare("control-port", Error, "peers cannot reach this device")
 	Fabric      = declare("fabric", Error, "a part of the network between clusters does not work")
 	Offload     = declare("offload", Error, "a part of offloading does not run")
+
+	ConfigBroken     = declare("config-broken", Error, "the configuration file is not used")
+	ConfigUnsafe     = declare("config-unsafe", Warning, "others can read or write the configuration")
+	ConfigUnkept     = declare("config-unkept", Warning, "the configuration cannot be kept as the last good one")
+	ConfigUnwatched  = declare("config-unwatched", Warning, "changes of the configuration are not seen by themselves")
+	ConfigShadowed   = declare("config-shadowed", Warning, "a file with settings is not read")
+	TrustClosed      = declare("trust-closed", Warning, "no new peer is trusted")
+	BurstUnsupported = declare("burst-unsupported", Info, "a burst target is not used by this version")
+	LANUnmatched     = declare("lan-unmatched", Warning, "no interface is allowed as a LAN")
 )

@@ -3,6 +3,7 @@ package netmon
 import (
 	"net"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 )
@@ -55,11 +56,17 @@ var notLAN = []string{
 	"lo", "cni", "veth", "flannel", "riv", "docker", "br-", "wg", "tun", "tap", "kube-", "cali", "cilium", "lxc", "virbr", "vnet", "tailscale", "zt",
 }
 
-// isLAN decides by name and flags. A point-to-point device is a tunnel or a
-// modem, whatever its name: no other cluster is on its link.
-func isLAN(name string, flags net.Flags) bool {
+// isLAN decides by name and flags, and by what the user allows. A point-to-point device
+// is a tunnel or a modem, whatever its name: no other cluster is on its link.
+func isLAN(name string, flags net.Flags, allowed []string) bool {
 	const want = net.FlagUp | net.FlagMulticast | net.FlagRunning
 	if flags&want != want || flags&(net.FlagLoopback|net.FlagPointToPoint) != 0 {
+		return false
+	}
+	if slices.Contains(allowed, name) {
+		return true
+	}
+	if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }) {
 		return false
 	}
 	return !slices.ContainsFunc(notLAN, func(prefix string) bool {
@@ -132,5 +139,5 @@ func (l LANs) ByIndex(index int) (Interface, bool) {
 
 // MayBeLAN reports whether an interface leads to a LAN when it is up and its cable is in.
 func MayBeLAN(name string, flags net.Flags) bool {
-	return isLAN(name, flags|net.FlagUp|net.FlagRunning)
+	return isLAN(name, flags|net.FlagUp|net.FlagRunning, nil)
 }

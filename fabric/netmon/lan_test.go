@@ -19,8 +19,29 @@ func TestIsLAN(t *testing.T) {
 		{"cni0", up, false}, {"veth12ab", up, false}, {"flannel.1", up, false}, {"riv0", up, false}, {"docker0", up, false},
 		{"br-1a2b", up, false}, {"wg0", up, false}, {"tun0", up, false}, {"kube-ipvs0", up, false}, {"tailscale0", up, false},
 	} {
-		if got := isLAN(tt.name, tt.flags); got != tt.want {
+		if got := isLAN(tt.name, tt.flags, nil); got != tt.want {
 			t.Errorf("%s %v: %v", tt.name, tt.flags, got)
+		}
+	}
+}
+
+// What the user names is looked at and nothing else; a name in full is believed,
+// a pattern never reaches what containers and tunnels make.
+func TestAllowed(t *testing.T) {
+	const up = net.FlagUp | net.FlagMulticast | net.FlagRunning | net.FlagBroadcast
+	for _, tt := range []struct {
+		name    string
+		flags   net.Flags
+		allowed []string
+		want    bool
+	}{
+		{"eth0", up, []string{"eth0"}, true}, {"eth1", up, []string{"eth0"}, false},
+		{"eth1", up, []string{"wlan0", "eth*"}, true}, {"enp3s0", up, []string{"en*s[0-9]"}, true}, {"wlan0", up, []string{"eth*"}, false},
+		{"br-lan", up, []string{"br-lan"}, true}, {"br-1a2b", up, []string{"br-*"}, false}, {"veth12ab", up, []string{"*"}, false},
+		{"eth0", up &^ net.FlagRunning, []string{"eth0"}, false}, {"ppp0", up | net.FlagPointToPoint, []string{"ppp0"}, false}, {"lo", up | net.FlagLoopback, []string{"lo"}, false},
+	} {
+		if got := isLAN(tt.name, tt.flags, tt.allowed); got != tt.want {
+			t.Errorf("%s %v, allowed %q: %v", tt.name, tt.flags, tt.allowed, got)
 		}
 	}
 }

@@ -28,11 +28,13 @@ const settle = 100 * time.Millisecond
 // Monitor holds the LANs as the kernel last told them. Its methods may be called
 // concurrently, and before Run.
 type Monitor struct {
-	log *slog.Logger
+	log     *slog.Logger
+	reading sync.Mutex
 
-	mu   sync.Mutex
-	lans LANs
-	subs map[chan struct{}]struct{}
+	mu      sync.Mutex
+	lans    LANs
+	allowed []string // patterns of names; empty is all
+	subs    map[chan struct{}]struct{}
 }
 
 // New returns a monitor that has read the interfaces once.
@@ -62,6 +64,18 @@ func (m *Monitor) Changed() (<-chan struct{}, func()) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.subs, ch)
+	}
+}
+
+// Allow makes the monitor see only the LANs whose interface has one of the names, or
+// matches one of the patterns (path.Match); none given is all LANs. A name without
+// a wildcard is a LAN whatever it looks like: who wrote it knows.
+func (m *Monitor) Allow(patterns []string) {
+	m.mu.Lock()
+	m.allowed = slices.Clone(patterns)
+	m.mu.Unlock()
+	if err := m.read(); err != nil {
+		m.log.Warn("cannot read interfaces", "err", err)
 	}
 }
 
@@ -125,7 +139,12 @@ func (m *Monitor) follow(ctx context.Context) error {
 
 // read asks the kernel and tells subscribers if the LANs are not what they were.
 func (m *Monitor) read() error {
-	lans, err := read()
+	m.reading.Lock() // else an older look could come last
+	defer m.reading.Unlock()
+	m.mu.Lock()
+	allowed := m.allowed
+	m.mu.Unlock()
+	lans, err := read(allowed)
 	if err != nil {
 		return err
 	}
@@ -146,7 +165,7 @@ func (m *Monitor) read() error {
 	return nil
 }
 
-func read() (LANs, error) {
+func read(allowed []string) (LANs, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("netmon: list links: %w", err)
@@ -158,7 +177,7 @@ func read() (LANs, error) {
 		if a.RawFlags&unix.IFF_RUNNING != 0 {
 			flags |= net.FlagRunning
 		}
-		if !isLAN(a.Name, flags) {
+		if !isLAN(a.Name, flags, allowed) {
 			continue
 		}
 		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)

@@ -139,6 +139,7 @@ var cures = map[string]string{
 	"clone":       "a disk was copied with its identity; stop rivulet on the copy and move its state.db away (mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
 	"same-key":    "a disk was copied in part; stop rivulet on the copy and move its state.db away (mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
 	"not-on-link": "put both clusters on the same LAN",
+	"closed":      "see the configuration (rivulet config show) of the cluster that says so",
 	"prefix":      "give the two clusters pod CIDRs of the same size",
 	"no-prefix":   "free a private prefix or remove peers that are gone",
 	"store":       "look at the disk of /var/lib/rivulet (space, read-only mount)",

@@ -58,6 +58,9 @@ type Party struct {
 	Choose func(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix, error)
 	// OnLink reports whether no router is between us and the address.
 	OnLink func(netip.Addr) bool
+	// Closed says why no stranger is trusted, not even on the link; empty lets OnLink
+	// decide. It may be nil.
+	Closed func() string
 	Now    func() time.Time
 
 	mu sync.Mutex // from reading a record to saving it
@@ -120,6 +123,11 @@ func (p *Party) learn(from Sender, m Message) (peer.Record, error) {
 		return peer.Record{}, err
 	}
 	old, known := p.Record(from.ID)
+	if !known && p.Closed != nil {
+		if why := p.Closed(); why != "" {
+			return peer.Record{}, ClosedError(why)
+		}
+	}
 	if !known && !p.OnLink(from.Addr) {
 		return peer.Record{}, refuse("not-on-link", "%s is not known here and its address %s is behind a router; only clusters on the same link are trusted at first sight", m.Name, from.Addr)
 	}
@@ -149,6 +157,11 @@ func (p *Party) learn(from Sender, m Message) (peer.Record, error) {
 		}
 	}
 	return r, nil
+}
+
+// ClosedError is what a stranger is told while nobody new is trusted, and why.
+func ClosedError(why string) error {
+	return refuse("closed", "no new peer is trusted here: %s", why)
 }
 
 // admit judges the message by who sent it and to whom.

@@ -14,11 +14,14 @@ import (
 // Share bounds what all consumers together may use. The zero value lends
 // everything that is free.
 type Share struct {
-	// CPU and Memory are parts of the allocatable, 1 to 100 percent; 0 is 100.
+	// CPU and Memory are parts of the allocatable, 1 to 100 percent; 0 is 100, Nothing is 0.
 	CPU, Memory int
-	// MaxPods bounds the number of pods; 0 is no bound.
+	// MaxPods bounds the number of pods; 0 is no bound, Nothing is 0.
 	MaxPods int64
 }
+
+// Nothing lends nothing, where the zero value lends all.
+const Nothing = -1
 
 // lent are the resources of an offer.
 var lent = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
@@ -133,16 +136,16 @@ func describe(rooms map[string]*room, guests map[string]corev1.ResourceList, sha
 // bound lowers free to what share leaves after other consumers' use.
 func bound(free, allocatable, used corev1.ResourceList, share Share) {
 	limit := corev1.ResourceList{}
-	if share.CPU > 0 && share.CPU < 100 {
+	if share.CPU != 0 && share.CPU < 100 {
 		cpu := allocatable[corev1.ResourceCPU]
-		limit[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpu.MilliValue()*int64(share.CPU)/100, resource.DecimalSI)
+		limit[corev1.ResourceCPU] = *resource.NewMilliQuantity(cpu.MilliValue()*int64(max(share.CPU, 0))/100, resource.DecimalSI)
 	}
-	if share.Memory > 0 && share.Memory < 100 {
+	if share.Memory != 0 && share.Memory < 100 {
 		memory := allocatable[corev1.ResourceMemory]
-		limit[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()*int64(share.Memory)/100, resource.BinarySI)
+		limit[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()*int64(max(share.Memory, 0))/100, resource.BinarySI)
 	}
-	if share.MaxPods > 0 {
-		limit[corev1.ResourcePods] = *resource.NewQuantity(share.MaxPods, resource.DecimalSI)
+	if share.MaxPods != 0 {
+		limit[corev1.ResourcePods] = *resource.NewQuantity(max(share.MaxPods, 0), resource.DecimalSI)
 	}
 	for name, most := range limit {
 		most.Sub(used[name])

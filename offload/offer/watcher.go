@@ -123,6 +123,9 @@ func (w *Watcher) Changed() (<-chan struct{}, func()) {
 	}
 }
 
+// Poke gives a signal now, for who knows that the Share is another.
+func (w *Watcher) Poke() { w.notify() }
+
 func (w *Watcher) notify() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -29,7 +29,7 @@ func (t *Tenancy) asked(h func(http.ResponseWriter, *http.Request, peer.ID)) htt
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, known := t.PeerID(r)
 		if !known || !id.Valid() {
-			fail(w, refuse(http.StatusUnauthorized, "unknown-peer", "peer with this cluster first", "only peers of %s are served", t.ClusterName))
+			fail(w, refuse(http.StatusUnauthorized, "unknown-peer", "peer with this cluster first", "only peers of %s are served", t.ClusterName()))
 			return
 		}
 		h(w, r, id)

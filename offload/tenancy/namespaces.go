@@ -116,8 +116,8 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 	if ns, err := t.find(ctx, home, consumer); err != nil || ns != nil {
 		return ns, err
 	}
-	return nil, refuse(http.StatusConflict, "name-taken", fmt.Sprintf("rename or delete namespace %s on %s", names[1], t.ClusterName),
-		"%s has namespaces %s and %s already and they are not yours", t.ClusterName, names[0], names[1])
+	return nil, refuse(http.StatusConflict, "name-taken", fmt.Sprintf("rename or delete namespace %s on %s", names[1], t.ClusterName()),
+		"%s has namespaces %s and %s already and they are not yours", t.ClusterName(), names[0], names[1])
 }
 
 // repair puts back labels that somebody took off a twin.

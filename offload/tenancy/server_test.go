@@ -42,7 +42,7 @@ func start(t *testing.T) *provider {
 	t.Helper()
 	server := apiserver.Start(t)
 	tenancy, err := New(Config{
-		Local: server.Config, ClusterName: "p",
+		Local: server.Config, ClusterName: func() string { return "p" },
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
 		PeerName: func(id peer.ID) string {
 			return map[peer.ID]string{alice: "alice", bob: "bob"}[id]
@@ -463,7 +463,7 @@ func testOfferRoute(t *testing.T, p *provider) {
 }
 
 func TestWithoutAPIServer(t *testing.T) {
-	tenancy, err := New(Config{Local: &rest.Config{Host: "http://127.0.0.1:1"}, ClusterName: "p",
+	tenancy, err := New(Config{Local: &rest.Config{Host: "http://127.0.0.1:1"}, ClusterName: func() string { return "p" },
 		PeerID: func(*http.Request) (peer.ID, bool) { return alice, true }})
 	if err != nil {
 		t.Fatal(err)

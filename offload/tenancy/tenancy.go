@@ -36,8 +36,8 @@ import (
 type Config struct {
 	// Local reaches this cluster's API server with all rights.
 	Local *rest.Config
-	// ClusterName is this cluster's name, for messages.
-	ClusterName string
+	// ClusterName gives this cluster's name, for messages.
+	ClusterName func() string
 	Log         *slog.Logger
 	// PeerID tells who sent a request, from its pinned certificate.
 	PeerID func(*http.Request) (peer.ID, bool)
@@ -66,6 +66,9 @@ func New(c Config) (*Tenancy, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.ClusterName == nil {
+		c.ClusterName = func() string { return "this cluster" }
 	}
 	if c.PeerName == nil {
 		c.PeerName = func(peer.ID) string { return "" }
@@ -133,6 +136,9 @@ func (t *Tenancy) install(ctx context.Context) {
 		}
 	}
 }
+
+// ShareChanged tells consumers of another Share at once.
+func (t *Tenancy) ShareChanged() { t.room.Poke() }
 
 // Consumer is one consumer as status shows it.
 type Consumer struct {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rivulet/appliance"
 	"rivulet/appliance/api"
 	"rivulet/appliance/backup"
+	"rivulet/appliance/config"
 	"rivulet/appliance/version"
 )
 
@@ -27,7 +27,7 @@ func newRestore(c *common) *cobra.Command {
 			"The device that the backup was made on must never run again beside the restored one: both would be the same cluster.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := appliance.CheckName(o.Name); err != nil {
+			if err := config.CheckName(o.Name); err != nil {
 				return usagef("--name: %w; see: rivulet restore --help", err)
 			}
 			if _, err := api.Get(cmd.Context(), c.dirs.Run); !errors.Is(err, api.ErrNotRunning) {

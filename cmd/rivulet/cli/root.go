@@ -78,7 +78,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	if cmd.HasParent() {
+	if cmd.HasParent() && !cmd.HasSubCommands() {
 		return usagef("%s takes no argument, yet was given %q; see: %s --help", cmd.Name(), args[0], cmd.CommandPath())
 	}
 	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
@@ -119,7 +119,7 @@ func newRoot(engineName string) *cobra.Command {
 	f.StringVar(&c.dirs.State, "state", env("RIVULET_STATE", "/var/lib/rivulet"), "folder of everything that is kept [$RIVULET_STATE]")
 	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", "/run/rivulet"), "folder of sockets and PID files [$RIVULET_RUNTIME]")
 	root.SetHelpCommand(newHelp(root))
-	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newVersion(c))
+	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newConfig(c), newVersion(c))
 	root.AddCommand(newBackup(c), newRestore(c))
 	root.AddCommand(newDoctor(c), newMetrics(c))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {

@@ -8,7 +8,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
 
 	"rivulet/appliance"
@@ -19,48 +18,27 @@ import (
 func newRun(c *common, engineName string) *cobra.Command {
 	cfg := appliance.Config{EngineName: engineName}
 	var debug bool
+	var over settings
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "the appliance; the systemd unit runs this",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkRun(cfg); err != nil {
+			if err := over.check(); err != nil {
 				return err
 			}
 			if os.Geteuid() != 0 {
 				return &exitError{exitFailed, errors.New("run needs root (containers, network); use: sudo rivulet run")}
 			}
-			cfg.Dirs = c.dirs
+			cfg.Dirs, cfg.Source = c.dirs, over.source(cmd.Flags())
 			cfg.Log = logger(debug)
 			return runError(appliance.Run(cmd.Context(), cfg))
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.Name, "name", os.Getenv("RIVULET_NAME"), "name of this cluster for its peers; default: the host name at the first start. The node keeps its first name [$RIVULET_NAME]")
-	f.StringVar(&cfg.ReserveCPU, "reserve-cpu", os.Getenv("RIVULET_RESERVE_CPU"), "CPU kept from pods, for example 500m [$RIVULET_RESERVE_CPU]")
-	f.StringVar(&cfg.ReserveMemory, "reserve-memory", os.Getenv("RIVULET_RESERVE_MEMORY"), "memory kept from pods, for example 1Gi [$RIVULET_RESERVE_MEMORY]")
+	over.flags(f)
 	f.BoolVar(&debug, "debug", false, "log more")
 	return cmd
-}
-
-// checkRun judges what the user wrote, before anything is touched. A value may
-// come from the environment as well; both are named.
-func checkRun(cfg appliance.Config) error {
-	for _, q := range []struct{ flag, env, value, example string }{
-		{"--reserve-cpu", "RIVULET_RESERVE_CPU", cfg.ReserveCPU, "500m"},
-		{"--reserve-memory", "RIVULET_RESERVE_MEMORY", cfg.ReserveMemory, "1Gi"},
-	} {
-		if q.value == "" {
-			continue
-		}
-		if v, err := resource.ParseQuantity(q.value); err != nil || v.Sign() < 0 {
-			return usagef("%s (or %s): %q is not a quantity; write for example %s %s; see: rivulet run --help", q.flag, q.env, q.value, q.flag, q.example)
-		}
-	}
-	if err := appliance.CheckName(cfg.Name); err != nil {
-		return usagef("--name (or RIVULET_NAME): %w; see: rivulet run --help", err)
-	}
-	return nil
 }
 
 // runError turns the end of the appliance into an exit code: systemd must not

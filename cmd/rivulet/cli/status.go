@@ -97,6 +97,7 @@ func printStatus(out io.Writer, st api.Status) error {
 	if err := printStages(out, st.Stages); err != nil {
 		return err
 	}
+	fmt.Fprintln(out, "\n"+configLine(st.Config))
 	fmt.Fprintln(out)
 	if err := printPeers(out, st.Peers); err != nil {
 		return err

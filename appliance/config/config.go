@@ -1,0 +1,88 @@
+// Package config is what the user wants of a device: one small YAML file,
+// /etc/rivulet/config.yaml, under what the environment and the flags say.
+//
+//	defaults  <  file  <  environment  <  flags
+//
+// It reads that file, the files that it names (a secret, kubeconfigs, certificates)
+// and the names of the device's interfaces, and alone writes
+// <state>/config.good.yaml: the last file without a mistake. After a restart the file
+// is read again. A file with a mistake is refused as a whole: the last good one goes on
+// being used, or the defaults where there never was one, and every mistake is told
+// with file, line, column and a cure. It never stops the appliance.
+package config
+
+// DefaultPath is where the file is unless --config or RIVULET_CONFIG says otherwise.
+const DefaultPath = "/etc/rivulet/config.yaml"
+
+// Config is everything that can be set. The zero value of a field is "not set";
+// WithDefaults says what that means.
+type Config struct {
+	// Name is this cluster's for its peers; empty is the name of its node.
+	Name       string     `yaml:"name,omitempty" json:"name,omitempty"`
+	LAN        LAN        `yaml:"lan,omitempty" json:"lan,omitzero"`
+	Trust      Trust      `yaml:"trust,omitempty" json:"trust,omitzero"`
+	Share      Share      `yaml:"share,omitempty" json:"share,omitzero"`
+	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
+	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
+	Burst      []Burst    `yaml:"burst,omitempty" json:"burst,omitempty"`
+}
+
+// LAN is where neighbours are looked for, and trusted.
+type LAN struct {
+	// Interfaces are names, or patterns as of path.Match; empty is every LAN interface.
+	Interfaces []string `yaml:"interfaces,omitempty,flow" json:"interfaces,omitempty"`
+}
+
+// The modes of trust.
+const (
+	TrustLAN   = "lan"   // clusters met on the same link, at first sight
+	TrustGroup = "group" // those that prove the group's secret
+	TrustAsk   = "ask"   // those that a person approves
+)
+
+// Trust is whom this cluster makes its peer.
+type Trust struct {
+	Mode string `yaml:"mode,omitempty" json:"mode,omitempty"`
+	// Secret is the group's, out of the file or out of SecretFile.
+	Secret     Secret `yaml:"secret,omitempty" json:"secret,omitempty"`
+	SecretFile string `yaml:"secretFile,omitempty" json:"secretFile,omitempty"`
+}
+
+// Share bounds what is lent to all peers together.
+type Share struct {
+	CPU     Percent `yaml:"cpu,omitempty" json:"cpu,omitempty"`
+	Memory  Percent `yaml:"memory,omitempty" json:"memory,omitempty"`
+	MaxPods *int64  `yaml:"maxPods,omitempty" json:"maxPods,omitempty"`
+}
+
+// Reserve is kept from all pods, our own too; Kubernetes quantities.
+type Reserve struct {
+	CPU    string `yaml:"cpu,omitempty" json:"cpu,omitempty"`
+	Memory string `yaml:"memory,omitempty" json:"memory,omitempty"`
+}
+
+// Burst is a cluster without Rivulet that pods may be sent to.
+type Burst struct {
+	Name       string `yaml:"name" json:"name"`
+	Kubeconfig string `yaml:"kubeconfig" json:"kubeconfig"`
+	// Namespace is where the pods go; empty is the kubeconfig's own.
+	Namespace string `yaml:"namespace,omitempty" json:"namespace,omitempty"`
+}
+
+// WithDefaults returns what is in force where c says nothing. nodeName is the
+// device's node, named at its first start.
+func (c Config) WithDefaults(nodeName string) Config {
+	if c.Name == "" {
+		c.Name = nodeName
+	}
+	if c.Trust.Mode == "" {
+		c.Trust.Mode = TrustLAN
+	}
+	if c.Share.CPU == "" {
+		c.Share.CPU = "100%"
+	}
+	if c.Share.Memory == "" {
+		c.Share.Memory = "100%"
+	}
+	return c
+}

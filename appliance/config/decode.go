@@ -1,0 +1,239 @@
+package config
+
+import (
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Options say how a text is judged.
+type Options struct {
+	// File is what problems call it.
+	File string
+	// Mode is the file's permissions; 0 is not known.
+	Mode fs.FileMode
+	// Host bounds what can be reserved; the zero value does not.
+	Host Host
+	// Files also looks into the files that the text names.
+	Files bool
+}
+
+// Host is the device as far as a value can be too large for it.
+type Host struct {
+	CPUs        int
+	MemoryBytes uint64
+}
+
+// Origin says where a value comes from.
+type Origin struct {
+	// Kind is file, environment, flag or default.
+	Kind string `json:"kind"`
+	// Name is file:line:column, the variable or the flag.
+	Name string `json:"name,omitempty"`
+}
+
+// String is the origin as `config show --origin` prints it.
+func (o Origin) String() string {
+	if o.Name == "" {
+		return o.Kind
+	}
+	return o.Kind + " " + o.Name
+}
+
+// Parsed is what a text says.
+type Parsed struct {
+	Config Config
+	// Origins has the keys that the text sets, for example share.cpu.
+	Origins map[string]Origin
+	// Problems make the text unusable, Warnings do not.
+	Problems, Warnings Problems
+}
+
+// Parse reads and judges a text. It finds all problems, not only the first.
+func Parse(data []byte, o Options) Parsed {
+	d := &decoder{Options: o, out: Parsed{Origins: map[string]Origin{}}}
+	root, problems := document(o.File, data)
+	d.out.Problems = problems
+	if root != nil && len(problems) == 0 {
+		d.config(root)
+	}
+	d.out.Problems.sort()
+	d.out.Warnings.sort()
+	return d.out
+}
+
+type decoder struct {
+	Options
+	out Parsed
+}
+
+func (d *decoder) problem(n *yaml.Node, key, cure, text string, args ...any) {
+	d.out.Problems = append(d.out.Problems, d.at(n, key, cure, text, args...))
+}
+
+func (d *decoder) warn(n *yaml.Node, key, cure, text string, args ...any) {
+	d.out.Warnings = append(d.out.Warnings, d.at(n, key, cure, text, args...))
+}
+
+func (d *decoder) at(n *yaml.Node, key, cure, text string, args ...any) Problem {
+	return Problem{File: d.File, Line: max(n.Line, 1), Column: max(n.Column, 1), Key: key, Text: fmt.Sprintf(text, args...), Cure: cure}
+}
+
+// field reads the value of one key.
+type field struct {
+	key  string
+	read func(n *yaml.Node)
+}
+
+// group reads a mapping, path "" being the whole file. example shows the right form.
+func (d *decoder) group(n *yaml.Node, path, example string, fields ...field) {
+	var names []string
+	for _, f := range fields {
+		names = append(names, f.key)
+	}
+	d.pairs(n, path, example, func(key, value *yaml.Node) {
+		for _, f := range fields {
+			if f.key == key.Value {
+				f.read(value)
+				return
+			}
+		}
+		d.problem(key, join(path, key.Value), unknownCure(path, key.Value, names), "unknown key %.60q", key.Value)
+	})
+}
+
+// pairs reads a mapping with any keys, each of them once.
+func (d *decoder) pairs(n *yaml.Node, path, example string, read func(key, value *yaml.Node)) {
+	if isNull(n) {
+		return // all of its keys are commented out
+	}
+	where := path
+	if where == "" {
+		where = "the file"
+	}
+	if n.Kind == yaml.ScalarNode && strings.Contains(n.Value, ":") {
+		d.problem(n, path, "write a space after the colon", "%s is a text, not keys with values", where)
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		d.problem(n, path, "write "+example, "%s is %s, not keys with values", where, kind(n))
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind != yaml.ScalarNode {
+			d.problem(key, path, "write "+example, "a key of %s is %s, not a word", where, kind(key))
+			continue
+		}
+		if first, ok := seen[key.Value]; ok {
+			d.problem(key, join(path, key.Value), "remove one of them", "%.60q is here a second time, first in line %d", key.Value, first)
+			continue
+		}
+		seen[key.Value] = key.Line
+		read(key, value)
+	}
+}
+
+// list reads a sequence.
+func (d *decoder) list(n *yaml.Node, path, example string, read func(i int, n *yaml.Node)) {
+	if isNull(n) {
+		return
+	}
+	if n.Kind != yaml.SequenceNode {
+		d.problem(n, path, "write "+example, "%s is %s, not a list", path, kind(n))
+		return
+	}
+	d.found(n, path)
+	for i, item := range n.Content {
+		read(i, item)
+	}
+}
+
+// text reads a string; what YAML takes for something else has to be in quotes.
+func (d *decoder) text(n *yaml.Node, path string, set func(string)) {
+	switch {
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		d.problem(n, path, "write a text, or remove the line", "%s is %s, not a text", path, kind(n))
+	case n.ShortTag() != "!!str":
+		d.problem(n, path, "put it in quotes", "%s is %s, not a text", path, kind(n))
+	case n.Value == "":
+		d.problem(n, path, "write a text, or remove the line", "%s is empty", path)
+	case strings.ContainsAny(n.Value, "\x00\n\r"):
+		d.problem(n, path, "write it on one line", "%s has several lines", path)
+	default:
+		d.found(n, path)
+		set(n.Value)
+	}
+}
+
+// amount reads a text or a bare number: 50%, 500m, 2.
+func (d *decoder) amount(n *yaml.Node, path, example string, set func(string)) {
+	switch tag := n.ShortTag(); {
+	case n.Kind == yaml.ScalarNode && (tag == "!!str" || tag == "!!int" || tag == "!!float") && n.Value != "":
+		d.found(n, path)
+		set(n.Value)
+	default:
+		d.problem(n, path, "write for example "+example, "%s is %s, not an amount", path, kind(n))
+	}
+}
+
+// number reads a whole number.
+func (d *decoder) number(n *yaml.Node, path string, least, most int64, set func(int64)) {
+	v, err := strconv.ParseInt(n.Value, 10, 64)
+	switch {
+	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int":
+		d.problem(n, path, "write a whole number without quotes", "%s is %s, not a number", path, kind(n))
+	case err != nil || v < least || v > most:
+		d.problem(n, path, fmt.Sprintf("write a whole number from %d to %d", least, most), "%s is %.30s", path, n.Value)
+	default:
+		d.found(n, path)
+		set(v)
+	}
+}
+
+func (d *decoder) truth(n *yaml.Node, path string, set func(bool)) {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
+		d.problem(n, path, "write true or false", "%s is %s", path, kind(n))
+		return
+	}
+	d.found(n, path)
+	set(strings.EqualFold(n.Value, "true"))
+}
+
+func (d *decoder) found(n *yaml.Node, path string) {
+	d.out.Origins[path] = Origin{Kind: "file", Name: d.at(n, "", "", "").Place()}
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// kind says what a node is, without its value: that may be a secret.
+func kind(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a group of keys"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.ShortTag() {
+	case "!!null":
+		return "empty"
+	case "!!bool":
+		return "true or false"
+	case "!!int", "!!float":
+		return "a number"
+	case "!!timestamp":
+		return "a date"
+	}
+	return "a text"
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

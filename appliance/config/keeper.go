@@ -1,0 +1,53 @@
+package config
+
+import (
+	"sync"
+	"time"
+)
+
+// Keeper holds the configuration that is in force. Its methods may be called
+// concurrently.
+type Keeper struct {
+	src Source
+
+	loading sync.Mutex // one Reload at a time
+	mu      sync.Mutex
+	now     Loaded
+}
+
+// Open loads the configuration for the first time.
+func Open(src Source) *Keeper {
+	return &Keeper{src: src, now: src.Load(time.Now())}
+}
+
+// Path is the file that is looked at.
+func (k *Keeper) Path() string { return k.src.Path }
+
+// Now returns what is in force.
+func (k *Keeper) Now() Loaded {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.now
+}
+
+// Reload reads everything again, and returns what was in force and what is. A file
+// with a mistake changes nothing but Problems.
+func (k *Keeper) Reload() (was, is Loaded) {
+	k.loading.Lock()
+	defer k.loading.Unlock()
+	was = k.Now()
+	is = k.src.Load(time.Now())
+	if len(is.Problems) > 0 && was.From != FromDefaults {
+		// What is in force stays, also where the disk has an older one or none.
+		is.Config, is.Origins, is.From, is.At, is.Closed = was.Config, was.Origins, FromLastGood, was.At, was.Closed
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.now = is
+	return was, is
+}
+
+// Same reports whether a reload found nothing new.
+func Same(a, b Loaded) bool {
+	return a.same(b) && len(a.Problems) == len(b.Problems) && a.Problems.Error() == b.Problems.Error()
+}

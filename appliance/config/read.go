@@ -1,0 +1,94 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// maxSize is far beyond any real file, and little enough to look at with care.
+const maxSize = 64 << 10
+
+// read returns a file's content and its permissions. A file that is not there is
+// fs.ErrNotExist; whatever else is wrong is a *Problem.
+func read(path string) ([]byte, fs.FileMode, error) {
+	// A pipe would block for ever without O_NONBLOCK.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, 0, err
+		}
+		return nil, 0, unreadable(path, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, 0, unreadable(path, err)
+	case info.IsDir():
+		return nil, 0, &Problem{File: path, Text: "it is a folder", Cure: "the configuration is one file; move the folder away"}
+	case !info.Mode().IsRegular():
+		return nil, 0, &Problem{File: path, Text: "it is not a regular file", Cure: "put a text file there"}
+	case info.Size() > maxSize:
+		return nil, 0, tooLong(path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	switch {
+	case err != nil:
+		return nil, 0, unreadable(path, err)
+	case len(data) > maxSize: // it grows, or does not know its size
+		return nil, 0, tooLong(path)
+	}
+	return data, info.Mode().Perm(), nil
+}
+
+func tooLong(path string) error {
+	return &Problem{File: path, Text: fmt.Sprintf("it is longer than %d KiB", maxSize>>10), Cure: "is it the right file? see: rivulet config example"}
+}
+
+func unreadable(path string, err error) error {
+	why, cure := err.Error(), "look at the disk"
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		why = errno.Error()
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		cure = "use sudo"
+	case errors.Is(err, syscall.ENOTDIR):
+		cure = "a part of the path is a file; correct the path"
+	case errors.Is(err, syscall.ELOOP):
+		cure = "its symbolic links lead in a circle; remove them"
+	}
+	return &Problem{File: path, Text: "it cannot be read: " + why, Cure: cure}
+}
+
+// writeWhole replaces a file in one step that survives a power cut. The same content is not written again.
+func writeWhole(path string, data []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		os.Remove(tmp)
+	}
+	return err
+}

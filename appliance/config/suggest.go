@@ -1,0 +1,101 @@
+package config
+
+import (
+	"slices"
+	"strings"
+)
+
+// Keys are all keys, as `config show` and docs/configuration.md name them. Below
+// registries the names are k3s's.
+var Keys = []string{
+	"name",
+	"lan.interfaces",
+	"trust.mode", "trust.secret", "trust.secretFile",
+	"share.cpu", "share.memory", "share.maxPods",
+	"reserve.cpu", "reserve.memory",
+	"registries.mirrors", "registries.configs",
+	"burst",
+}
+
+// elsewhere are words that people look for here and that are set in another place.
+var elsewhere = map[string]string{
+	"wifi":         "Wi-Fi is the operating system's to set up",
+	"wlan":         "Wi-Fi is the operating system's to set up",
+	"hostname":     "the host name is the operating system's; the name for peers is set with: name",
+	"ssh":          "ssh is the operating system's to set up",
+	"ssh_keys":     "ssh is the operating system's to set up",
+	"clustername":  "write name",
+	"cluster_name": "write name",
+	"mirrors":      "put it below registries",
+	"configs":      "put it below registries",
+	"campus":       "write burst",
+	"node-ip":      "a device chooses its own address; see docs/architecture.md",
+	"cluster-cidr": "the pod CIDR is the same everywhere; see docs/architecture.md",
+}
+
+// unknownCure says what a key that is not known may have been meant for.
+func unknownCure(path, key string, names []string) string {
+	if near := nearest(key, names); near != "" {
+		return "did you mean " + near + "?"
+	}
+	if cure, ok := elsewhere[strings.ToLower(key)]; ok && path == "" {
+		return cure
+	}
+	var places []string
+	for _, k := range Keys {
+		if k == key || strings.HasSuffix(k, "."+key) {
+			places = append(places, k)
+		}
+	}
+	if len(places) > 0 {
+		return "did you mean " + strings.Join(places, " or ") + "? it goes in that group"
+	}
+	return "known here: " + strings.Join(names, ", ")
+}
+
+// nearest returns the name that word was probably meant to be, or "".
+func nearest(word string, names []string) string {
+	best, least := "", 3
+	for _, name := range names {
+		w, n := fold(word), fold(name)
+		d := distance(w, n)
+		if limit := max(1, min(2, len(n)/2)); d > limit && !(len(w) >= 3 && strings.HasPrefix(n, w)) {
+			continue
+		}
+		if d = min(d, 2); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// fold makes max_pods, max-pods and MaxPods the same.
+func fold(s string) string {
+	s = strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s))
+	return s[:min(len(s), 64)]
+}
+
+// distance is the least number of letters to insert, delete, replace or swap with
+// their neighbour that makes a of b (optimal string alignment).
+func distance(a, b string) int {
+	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		next := make([]int, len(b)+1)
+		next[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			next[j] = slices.Min([]int{row[j] + 1, next[j-1] + 1, row[j-1] + cost})
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				next[j] = min(next[j], before[j-2]+1)
+			}
+		}
+		before, row = row, next
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,155 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"rivulet/appliance/host"
+)
+
+// The checks below return an error that ends in "; cure".
+
+// CheckName reports whether a name that the user gives can be a cluster's; empty
+// is the default.
+func CheckName(given string) error {
+	if usable := host.Name(given); usable != given {
+		if usable == "" {
+			usable = "lab-1"
+		}
+		return fmt.Errorf("%.70q cannot be a cluster's name; use at most %d lower case letters, digits and -, for example %s",
+			given, host.NameMax, usable)
+	}
+	return nil
+}
+
+func checkMode(s string) error {
+	modes := []string{TrustLAN, TrustGroup, TrustAsk}
+	for _, m := range modes {
+		if s == m {
+			return nil
+		}
+	}
+	if near := nearest(s, modes); near != "" {
+		return fmt.Errorf("%.30q is not known; did you mean %s?", s, near)
+	}
+	return fmt.Errorf("%.30q is not known; write lan, group or ask", s)
+}
+
+// minSecret is what cannot be guessed by trying.
+const minSecret = 16
+
+func checkSecret(s string) error {
+	if len(s) < minSecret {
+		return fmt.Errorf("the secret has %d characters and could be guessed; use at least %d, for example of: head -c 18 /dev/urandom | base64", len(s), minSecret)
+	}
+	if strings.ContainsAny(s, "\n\r\x00") {
+		return errors.New("the secret has several lines; write it on one")
+	}
+	return nil
+}
+
+// Percent is a share of the device: 0% to 100%. Empty is not set.
+type Percent string
+
+// Value returns the number; not set is 100.
+func (p Percent) Value() int {
+	v, err := strconv.Atoi(strings.TrimSuffix(string(p), "%"))
+	if err != nil {
+		return 100
+	}
+	return v
+}
+
+func checkPercent(s string) error {
+	digits, ok := strings.CutSuffix(s, "%")
+	v, err := strconv.Atoi(digits)
+	switch {
+	case err != nil || strings.TrimLeft(digits, "0123456789") != "":
+		return fmt.Errorf("%.30q is not a share; write for example 50%%", s)
+	case v > 100:
+		return fmt.Errorf("%.30q is more than there is; write 0%% to 100%%", s)
+	case !ok:
+		return fmt.Errorf("%.30q lacks the %%; write %d%%", s, v)
+	}
+	return nil
+}
+
+func quantity(s, example string) (resource.Quantity, error) {
+	q, err := resource.ParseQuantity(s)
+	if err != nil || q.Sign() < 0 {
+		return q, fmt.Errorf("%.30q is not a quantity; write for example %s", s, example)
+	}
+	return q, nil
+}
+
+func checkCPU(s string, h Host) error {
+	q, err := quantity(s, "500m")
+	if err == nil && h.CPUs > 0 && q.Cmp(*resource.NewQuantity(int64(h.CPUs), resource.DecimalSI)) >= 0 {
+		return fmt.Errorf("%s leaves nothing of the %d CPUs here; write less", s, h.CPUs)
+	}
+	return err
+}
+
+func checkMemory(s string, h Host) error {
+	q, err := quantity(s, "1Gi")
+	if err != nil {
+		return err
+	}
+	if v := q.Value(); v > 0 && v < 1<<20 {
+		return fmt.Errorf("%s is %d bytes; write for example 512Mi or 1Gi", s, v)
+	}
+	if h.MemoryBytes > 0 && q.Cmp(*resource.NewQuantity(int64(h.MemoryBytes), resource.BinarySI)) >= 0 {
+		return fmt.Errorf("%s leaves nothing of the %d Mi here; write less", s, h.MemoryBytes>>20)
+	}
+	return nil
+}
+
+var interfaceForm = regexp.MustCompile(`^[A-Za-z0-9._@:*?\[\]^-]{1,32}$`)
+
+// never are devices that lead to containers or peers and to no LAN.
+var never = []string{"lo", "riv", "cni", "veth", "flannel"}
+
+func checkInterface(s string) error {
+	if _, err := path.Match(s, ""); err != nil || !interfaceForm.MatchString(s) {
+		return fmt.Errorf("%.40q is not the name of an interface; write for example eth0 or \"wlan*\" (see: ip link)", s)
+	}
+	for _, n := range never {
+		if s == n || n != "lo" && strings.HasPrefix(s, n) {
+			return fmt.Errorf("%s leads to containers, not to a LAN; name another (see: ip link)", s)
+		}
+	}
+	return nil
+}
+
+func checkNamespace(s string) error {
+	if len(validation.IsDNS1123Label(s)) > 0 {
+		return fmt.Errorf("%.70q is not a namespace; use lower case letters, digits and -", s)
+	}
+	return nil
+}
+
+// checkKubeconfig reports whether the file is a kubeconfig that names a cluster.
+func checkKubeconfig(file string) error {
+	data, _, err := read(file)
+	if err != nil {
+		return err
+	}
+	k, err := clientcmd.Load(data)
+	if err != nil {
+		return errors.New("it is not a kubeconfig") // the library's words may quote it
+	}
+	if err := clientcmd.ConfirmUsable(*k, ""); err != nil {
+		return errors.New("it is a kubeconfig without a usable current context")
+	}
+	return nil
+}
+
+func asProblem(err error, p **Problem) bool { return errors.As(err, p) }

@@ -1,0 +1,35 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// OwnRegistries is a file in k3s's form that a user may have written; it is read
+// only where the configuration says nothing of registries.
+const OwnRegistries = "/etc/rivulet/registries.yaml"
+
+// registriesFile is what k3s reads; it does so once, when it starts.
+func (e *Engine) registriesFile() string {
+	if e.cfg.Registries == "" {
+		return OwnRegistries
+	}
+	return e.ourRegistries()
+}
+
+func (e *Engine) ourRegistries() string { return filepath.Join(e.cfg.StateDir, "k3s-registries.yaml") }
+
+// writeRegistries writes the file, or removes one that is not wanted any more: it
+// may hold passwords.
+func (e *Engine) writeRegistries() error {
+	if e.cfg.Registries != "" {
+		return writeFile(e.ourRegistries(), e.cfg.Registries)
+	}
+	if err := os.Remove(e.ourRegistries()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("engine: %w; look at the disk (space, read-only mount)", err)
+	}
+	return nil
+}

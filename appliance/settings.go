@@ -1,0 +1,205 @@
+package appliance
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"rivulet/appliance/config"
+	"rivulet/appliance/engine"
+	"rivulet/appliance/health"
+	"rivulet/appliance/host"
+	"rivulet/offload/offer"
+)
+
+// lastGood is where the last configuration without a mistake is kept, under the state folder.
+const lastGood = "config.good.yaml"
+
+// settings is the user's configuration, and what the parts of the appliance were told of it.
+type settings struct {
+	*config.Keeper
+	// reloading and settling go one at a time, so that nothing old comes last.
+	reloading, settling sync.Mutex
+	burst               map[string]bool // targets that status speaks of
+
+	// changed is poked when the engine may need other settings than it has.
+	changed chan struct{}
+	mu      sync.Mutex
+	runs    *engineSettings // what the engine was started with last; nil before
+	why     string          // it is being started again for these keys
+}
+
+func openSettings(cfg Config, facts host.Facts) *config.Keeper {
+	src := cfg.Source
+	src.Keep = filepath.Join(cfg.Dirs.State, lastGood)
+	src.Host = config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}
+	return config.Open(src)
+}
+
+func newSettings(k *config.Keeper) *settings {
+	return &settings{Keeper: k, burst: map[string]bool{}, changed: make(chan struct{}, 1)}
+}
+
+// name is the cluster's for its peers.
+func (s *System) name() string { return orDefault(s.settings.Now().Config.Name, s.nodeName) }
+
+// share is what is lent. In Share 0 is "not set".
+func (s *System) share() offer.Share {
+	set := s.settings.Now().Config.Share
+	percent := func(p config.Percent) int {
+		if v := p.Value(); v > 0 {
+			return v
+		}
+		return offer.Nothing
+	}
+	out := offer.Share{CPU: percent(set.CPU), Memory: percent(set.Memory)}
+	if set.MaxPods != nil {
+		if out.MaxPods = *set.MaxPods; out.MaxPods == 0 {
+			out.MaxPods = offer.Nothing
+		}
+	}
+	return out
+}
+
+// closed says why no new peer is trusted; empty trusts those on the LAN. Whatever is
+// not certainly "lan" is closed.
+func (s *System) closed() string {
+	l := s.settings.Now()
+	switch mode := l.Config.WithDefaults("").Trust.Mode; {
+	case l.Closed:
+		return "the configuration cannot be read, so what it says of trust is not known"
+	case mode == config.TrustLAN:
+		return ""
+	default:
+		return fmt.Sprintf("trust.mode is %s, which this version cannot do yet", mode)
+	}
+}
+
+// settle tells every part that runs what is in force. A part that is made later
+// calls it, and has then missed nothing.
+func (s *System) settle() {
+	s.settings.settling.Lock()
+	defer s.settings.settling.Unlock()
+	s.mu.Lock()
+	fab, lans, off := s.fabric, s.lans, s.offload
+	s.mu.Unlock()
+	set := s.settings.Now().Config
+	if fab != nil {
+		fab.SetClosed(s.closed())
+		lans.Allow(set.LAN.Interfaces)
+		fab.SetName(s.name())
+	}
+	if off != nil {
+		off.ShareChanged()
+	}
+	select {
+	case s.settings.changed <- struct{}{}:
+	default:
+	}
+	s.judge()
+}
+
+// judge keeps the problems that come from the configuration.
+func (s *System) judge() {
+	l := s.settings.Now()
+	s.judgeFile(l)
+	why := s.closed()
+	s.judged(health.TrustClosed, why != "", why+"; peers that are trusted already stay", trustCure(l))
+	_, err := os.Stat(engine.OwnRegistries)
+	s.judged(health.ConfigShadowed, err == nil && !l.Config.Registries.Empty(),
+		engine.OwnRegistries+" is not read, because "+l.File+" has registries", "put everything below registries and remove "+engine.OwnRegistries)
+	now := map[string]bool{}
+	for _, b := range l.Config.Burst {
+		now[b.Name] = true
+		s.health.SetFor(health.BurstUnsupported, b.Name, "it is understood and kept, but this version sends no pods to it", "nothing to do; a later version will")
+	}
+	for name := range s.settings.burst {
+		if !now[name] {
+			s.health.ClearFor(health.BurstUnsupported, name)
+		}
+	}
+	s.settings.burst = now
+	s.judgeLANs()
+}
+
+func (s *System) judgeFile(l config.Loaded) {
+	if len(l.Problems) == 0 {
+		s.health.Clear(health.ConfigBroken)
+	} else {
+		p := l.Problems[0]
+		text := p.Place() + ": " + p.Text
+		if n := len(l.Problems) - 1; n > 0 {
+			text += fmt.Sprintf(" (and %d more, see: rivulet config check)", n)
+		}
+		inForce := ". In force are the defaults"
+		if l.From == config.FromLastGood {
+			inForce = ". In force is the last good configuration"
+		}
+		s.health.Set(health.ConfigBroken, text+inForce, p.Cure)
+	}
+	if len(l.Warnings) == 0 {
+		s.health.Clear(health.ConfigUnsafe)
+	} else {
+		w := l.Warnings[0]
+		s.health.Set(health.ConfigUnsafe, w.Place()+": "+w.Text, w.Cure)
+	}
+	var err error
+	if l.Unsaved != nil {
+		err = fmt.Errorf("%w. After a restart with a broken file an older one would be used; look at the disk (space, read-only mount)", l.Unsaved)
+	}
+	s.health.Report(health.ConfigUnkept, err)
+}
+
+// judged sets or clears a problem; one that goes on keeps its begin.
+func (s *System) judged(k *health.Kind, holds bool, text, cure string) {
+	if holds {
+		s.health.Set(k, text, cure)
+	} else {
+		s.health.Clear(k)
+	}
+}
+
+func trustCure(l config.Loaded) string {
+	if l.Closed {
+		return "mend " + l.File + " (rivulet config check)"
+	}
+	return "write trust: {mode: lan} to peer with every cluster on the LAN"
+}
+
+// judgeLANs tells when no interface has a name that is allowed.
+func (s *System) judgeLANs() {
+	allowed := s.settings.Now().Config.LAN.Interfaces
+	all, err := net.Interfaces()
+	var names []string
+	none := len(allowed) > 0 && err == nil
+	for _, i := range all {
+		for _, pattern := range allowed {
+			if ok, _ := path.Match(pattern, i.Name); ok {
+				none = false
+			}
+		}
+		names = append(names, i.Name)
+	}
+	s.judged(health.LANUnmatched, none, fmt.Sprintf("lan.interfaces is %s, and this device has %s; no neighbour is found", strings.Join(allowed, ", "), strings.Join(names, ", ")),
+		"name one that leads to the LAN, or remove lan.interfaces")
+}
+
+// registriesInForce is k3s's file out of the configuration, or a mark of the user's
+// own file, which k3s reads itself.
+func (s *System) registriesInForce() (text, mark string) {
+	if text = s.settings.Now().Config.Registries.K3s(); text != "" {
+		return text, ""
+	}
+	raw, err := os.ReadFile(engine.OwnRegistries)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err.Error()
+	}
+	return "", string(raw)
+}

@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/config"
+	"rivulet/appliance/host"
+)
+
+func newConfig(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "the configuration file: check it, show what is in force, read it again",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newConfigCheck(c), newConfigShow(c), newConfigReload(c), newConfigExample())
+	return cmd
+}
+
+func newConfigCheck(c *common) *cobra.Command {
+	var s settings
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "all mistakes of a configuration file, with line and column; changes nothing",
+		Long:  "Exit code 0: no mistake; 1: one or more, or the file cannot be read.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("config check takes one file, yet was given %q as well; see: %s --help", args[1], cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			src := s.source(cmd.Flags())
+			if len(args) == 1 {
+				src.Path, src.Named = args[0], true
+			}
+			src.Host = thisHost()
+			return printCheck(cmd.OutOrStdout(), c, src.Load(time.Now()))
+		},
+	}
+	outputFlag(cmd, c)
+	s.pathFlag(cmd.Flags())
+	return cmd
+}
+
+func thisHost() config.Host {
+	h := config.Host{CPUs: runtime.NumCPU()}
+	if facts, err := host.Probe(); err == nil {
+		h.MemoryBytes = facts.MemoryBytes
+	}
+	return h
+}
+
+func printCheck(out io.Writer, c *common, l config.Loaded) error {
+	if c.output == "json" {
+		err := json.NewEncoder(out).Encode(struct {
+			File     string          `json:"file"`
+			Valid    bool            `json:"valid"`
+			Problems config.Problems `json:"problems"`
+			Warnings config.Problems `json:"warnings"`
+		}{l.File, len(l.Problems) == 0, append(config.Problems{}, l.Problems...), append(config.Problems{}, l.Warnings...)})
+		if err == nil && len(l.Problems) > 0 {
+			err = &exitError{code: exitFailed}
+		}
+		return err
+	}
+	for _, p := range l.Problems {
+		fmt.Fprintln(out, p)
+	}
+	for _, w := range l.Warnings {
+		fmt.Fprintln(out, "warning:", w)
+	}
+	switch n := len(l.Problems); {
+	case n == 1:
+		return &exitError{exitFailed, fmt.Errorf("%s has a mistake; mend it, then check again", l.File)}
+	case n > 1:
+		return &exitError{exitFailed, fmt.Errorf("%s has %d mistakes; mend them, then check again", l.File, n)}
+	case l.From == config.FromDefaults:
+		fmt.Fprintf(out, "there is no %s: the defaults are in force\n", l.File)
+	default:
+		fmt.Fprintf(out, "%s has no mistake\n", l.File)
+	}
+	return nil
+}
+
+func newConfigShow(c *common) *cobra.Command {
+	var s settings
+	var origin bool
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "what is in force, defaults included and secrets left out",
+		Long:  "While rivulet runs it is asked; else the file is read and what a start from this shell would use is shown.",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var v config.View
+			err := api.Call(cmd.Context(), c.dirs.Run, "GET", "/v1/config", nil, &v)
+			if errors.Is(err, api.ErrNotRunning) {
+				v, err = dryView(cmd, &s), nil
+			}
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
+			}
+			return printView(cmd.OutOrStdout(), v, origin)
+		},
+	}
+	outputFlag(cmd, c)
+	s.flags(cmd.Flags())
+	cmd.Flags().BoolVar(&origin, "origin", false, "where each value comes from")
+	return cmd
+}
+
+// dryView is what a start would use.
+func dryView(cmd *cobra.Command, s *settings) config.View {
+	src := s.source(cmd.Flags())
+	src.Host = thisHost()
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown"
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), "rivulet is not running here; this is what a start would use")
+	return src.Load(time.Now()).View(host.Name(name))
+}
+
+func printView(out io.Writer, v config.View, origins bool) error {
+	fmt.Fprintf(out, "# %s\n", configLine(api.Config{File: v.File, From: v.From, Loaded: v.At, Broken: len(v.Problems) > 0, Pending: v.Pending}))
+	for _, p := range v.Problems {
+		fmt.Fprintf(out, "# mistake: %s\n", p)
+	}
+	for _, w := range v.Warnings {
+		fmt.Fprintf(out, "# warning: %s\n", w)
+	}
+	_, err := fmt.Fprint(out, v.YAML(origins))
+	return err
+}
+
+// configLine says which configuration is in force.
+func configLine(c api.Config) string {
+	var line string
+	at := c.Loaded.Local().Format(time.DateTime)
+	switch {
+	case c.From == config.FromFile:
+		line = fmt.Sprintf("CONFIG  %s, loaded %s", c.File, at)
+	case c.From == config.FromLastGood:
+		line = fmt.Sprintf("CONFIG  the last good one, loaded %s, because %s has a mistake", at, c.File)
+	case c.Broken:
+		line = fmt.Sprintf("CONFIG  defaults, because %s has a mistake", c.File)
+	default:
+		line = fmt.Sprintf("CONFIG  defaults; there is no %s", c.File)
+	}
+	if len(c.Pending) > 0 {
+		line += "; pending: " + strings.Join(c.Pending, ", ")
+	}
+	return line
+}
+
+func newConfigReload(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "have the running rivulet read its configuration again",
+		Long: "Changes of the file are taken by themselves; this is for who wants to see the result, and for files that\n" +
+			"the configuration names. Exit code 0: the file is in force; 1: it has a mistake, and what was in force stays.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var r api.Reloaded
+			if err := api.Call(cmd.Context(), c.dirs.Run, "POST", "/v1/config/reload", nil, &r); err != nil {
+				return err
+			}
+			return printReloaded(cmd.OutOrStdout(), c, r)
+		},
+	}
+	outputFlag(cmd, c)
+	return cmd
+}
+
+func printReloaded(out io.Writer, c *common, r api.Reloaded) error {
+	if c.output == "json" {
+		if err := json.NewEncoder(out).Encode(r); err != nil || len(r.Problems) == 0 {
+			return err
+		}
+		return &exitError{code: exitFailed}
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintln(out, p)
+	}
+	if len(r.Problems) > 0 {
+		return &exitError{exitFailed, fmt.Errorf("%s is not used, what was in force stays; mend it, and it is taken by itself", r.File)}
+	}
+	changed := "nothing has changed"
+	if len(r.Changed) > 0 {
+		changed = "changed: " + strings.Join(r.Changed, ", ")
+	}
+	fmt.Fprintf(out, "%s\n%s\n", configLine(r.Config), changed)
+	return nil
+}
+
+func newConfigExample() *cobra.Command {
+	return &cobra.Command{
+		Use:   "example",
+		Short: "a configuration file with every key, commented out",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Example)
+			return err
+		},
+	}
+}
