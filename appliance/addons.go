@@ -5,17 +5,22 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"rivulet/appliance/engine"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/loadbalancer"
 	"rivulet/appliance/metrics"
 	"rivulet/appliance/storage"
+	"rivulet/fabric/netmon"
 )
 
 // The names of the add-ons among the components: what other clusters run as
 // containers. A device is Ready without them.
 const (
-	cStorage = "storage"
-	cMetrics = "metrics"
+	cStorage  = "storage"
+	cMetrics  = "metrics"
+	cBalancer = "loadbalancer"
 )
 
 func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
@@ -42,4 +47,29 @@ func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
 		return err
 	}
 	return server.Run(ctx, stage.Ready)
+}
+
+// ownPorts are those that no Service may draw away from the device, whether somebody
+// listens at the moment or not.
+func ownPorts() map[loadbalancer.Port]string {
+	tcp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: n} }
+	udp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolUDP, Number: n} }
+	return map[loadbalancer.Port]string{
+		tcp(6443): "the Kubernetes API", tcp(10250): "the kubelet",
+		tcp(controlPort): "for peers", udp(controlPort): "the tunnel to peers", udp(5353): "the discovery of peers",
+		tcp(dnsPort): "the cluster's DNS", udp(dnsPort): "the cluster's DNS", tcp(metricsPort): "the resource metrics",
+	}
+}
+
+func (s *System) runBalancer(ctx context.Context, stage *lifecycle.Stage) error {
+	log := s.cfg.Log.With("component", cBalancer)
+	// Not the fabric's: it comes and goes with that component.
+	lans := netmon.New(log)
+	ctx, cancel := context.WithCancel(ctx)
+	lanErr := make(chan error, 1)
+	go func() { lanErr <- lans.Run(ctx) }()
+	defer func() { cancel(); <-lanErr }()
+	return loadbalancer.New(loadbalancer.Config{
+		Client: s.kube(), LANs: lans, Own: ownPorts(), Health: &s.health, Log: log,
+	}).Run(ctx, stage.Ready)
 }

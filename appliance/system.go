@@ -98,6 +98,7 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cService, Needs: []string{cEngine}, Run: s.runDNSService},
 		lifecycle.Component{Name: cStorage, Needs: []string{cEngine}, Run: s.runStorage},
 		lifecycle.Component{Name: cMetrics, Needs: []string{cEngine}, Run: s.runMetrics},
+		lifecycle.Component{Name: cBalancer, Needs: []string{cEngine}, Run: s.runBalancer},
 		lifecycle.Component{Name: cTunnel, Needs: []string{cBundle}, Run: s.runTunnel},
 		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel}, Run: s.runFabric},
 		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},

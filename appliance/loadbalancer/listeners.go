@@ -1,0 +1,116 @@
+package loadbalancer
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/fabric/netmon"
+)
+
+// linger is how long a port still counts as listened on: sshd that is restarted by an
+// update must not find its port given away.
+const linger = time.Minute
+
+// memory is when ports were last seen listened on.
+type memory map[Port]time.Time
+
+// recall adds to the ports that are listened on now those of a moment ago.
+func (m memory) recall(now map[Port]bool, at time.Time) map[Port]bool {
+	for p := range now {
+		m[p] = at
+	}
+	out := map[Port]bool{}
+	for p, seen := range m {
+		if at.Sub(seen) > linger {
+			delete(m, p)
+			continue
+		}
+		out[p] = true
+	}
+	return out
+}
+
+// listeners asks the kernel which ports are listened on at any of the addresses, by
+// name or by all of them. kube-proxy would draw their traffic away.
+func listeners(addrs []netip.Addr) map[Port]bool {
+	out := map[Port]bool{}
+	low, high := ephemeral()
+	for _, table := range []struct {
+		file     string
+		protocol corev1.Protocol
+	}{{"tcp", corev1.ProtocolTCP}, {"tcp6", corev1.ProtocolTCP}, {"udp", corev1.ProtocolUDP}, {"udp6", corev1.ProtocolUDP}} {
+		f, err := os.Open("/proc/net/" + table.file)
+		if err != nil {
+			continue // no IPv6
+		}
+		for _, l := range parse(f, table.protocol == corev1.ProtocolTCP) {
+			// A UDP socket in this range belongs to a client that waits for an answer.
+			if table.protocol == corev1.ProtocolUDP && l.Port() >= low && l.Port() <= high {
+				continue
+			}
+			if a := l.Addr().Unmap(); a.IsUnspecified() || slices.Contains(addrs, a) {
+				out[Port{table.protocol, l.Port()}] = true
+			}
+		}
+		f.Close()
+	}
+	return out
+}
+
+// parse reads a table of sockets of /proc/net.
+func parse(table io.Reader, tcp bool) []netip.AddrPort {
+	const listen, unconnected = "0A", "07"
+	var out []netip.AddrPort
+	for s := bufio.NewScanner(table); s.Scan(); {
+		// sl local_address rem_address st …
+		f := strings.Fields(s.Text())
+		if len(f) < 4 || tcp && f[3] != listen || !tcp && f[3] != unconnected {
+			continue
+		}
+		if at, ok := parseAddr(f[1]); ok {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// parseAddr reads an address as /proc/net writes it: words of four bytes in the order
+// of the machine, a colon, the port.
+func parseAddr(s string) (netip.AddrPort, bool) {
+	words, port, _ := strings.Cut(s, ":")
+	raw, err := hex.DecodeString(words)
+	number, perr := strconv.ParseUint(port, 16, 16)
+	if err != nil || perr != nil || len(raw)%4 != 0 {
+		return netip.AddrPort{}, false
+	}
+	for i := 0; i < len(raw); i += 4 {
+		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
+	}
+	addr, ok := netip.AddrFromSlice(raw)
+	return netip.AddrPortFrom(addr, uint16(number)), ok
+}
+
+// ephemeral is the range out of which the kernel gives ports to clients.
+func ephemeral() (low, high uint16) {
+	low, high = 32768, 60999
+	if raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		fmt.Sscan(string(raw), &low, &high)
+	}
+	return low, high
+}
+
+// listenerName says who listens, as " by NAME (pid N)", or nothing.
+func listenerName(p Port) string {
+	return netmon.Listener(strings.ToLower(string(p.Protocol)), int(p.Number))
+}

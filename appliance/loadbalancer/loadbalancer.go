@@ -1,0 +1,308 @@
+// Package loadbalancer answers Services of type LoadBalancer with this device's
+// addresses on its LANs, so that the LAN reaches them: kube-proxy lets in what is
+// in a Service's status.
+//
+// It reads Services of that type through a watch, the device's LANs (from netmon,
+// as events) and the ports that programs of the device listen on (/proc/net; at
+// each change, and every half minute while there is such a Service). It alone
+// writes status.loadBalancer of the Services whose loadBalancerClass is empty or
+// rivulet.dev/lan, unless another controller has written there.
+//
+// It keeps nothing: after a restart the same is worked out again, and a status that
+// is right is not written. While it is away addresses stay as they were. A Service
+// that cannot have its ports stays pending: an event and `rivulet status` say
+// which port, who has it, and what to do.
+package loadbalancer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"rivulet/appliance/health"
+	"rivulet/fabric/netmon"
+	"rivulet/offload/policy"
+)
+
+// Class is the loadBalancerClass that is ours; an empty one is ours too.
+const Class = "rivulet.dev/lan"
+
+// fieldManager signs what we write.
+const fieldManager = "rivulet-loadbalancer"
+
+// look is how often ports of the device are looked at while a Service wants some:
+// the kernel tells nobody that a program begins to listen.
+const look = 30 * time.Second
+
+// LANs is the part of netmon.Monitor that is needed.
+type LANs interface {
+	LANs() netmon.LANs
+	Changed() (<-chan struct{}, func())
+}
+
+// Config of a Controller. All fields must be set but Listeners.
+type Config struct {
+	Client kubernetes.Interface
+	LANs   LANs
+	// Own are ports that the device itself needs, and for what.
+	Own    map[Port]string
+	Health *health.Tracker
+	Log    *slog.Logger
+	// Listeners returns the ports that programs listen on at any of the addresses;
+	// nil asks the kernel.
+	Listeners func(addrs []netip.Addr) map[Port]bool
+}
+
+// Controller gives addresses to Services.
+type Controller struct {
+	cfg      Config
+	log      *slog.Logger
+	services corelisters.ServiceLister
+	recorder record.EventRecorder
+	memory   memory
+	told     map[string]string // what was said of a Service last
+}
+
+// New returns a Controller that does nothing yet.
+func New(cfg Config) *Controller {
+	if cfg.Listeners == nil {
+		cfg.Listeners = listeners
+	}
+	return &Controller{cfg: cfg, log: cfg.Log, memory: memory{}, told: map[string]string{}}
+}
+
+// Run works until ctx ends; it may be called once. ready is called when every
+// Service was looked at.
+func (c *Controller) Run(ctx context.Context, ready func()) error {
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.cfg.Client.CoreV1().Events("")})
+	c.recorder = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Class})
+
+	factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.type", string(corev1.ServiceTypeLoadBalancer)).String()
+	}))
+	services := factory.Core().V1().Services()
+	c.services = services.Lister()
+	changed := make(chan struct{}, 1)
+	kick := func(any) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	registration, err := services.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: kick, UpdateFunc: func(_, o any) { kick(o) }, DeleteFunc: kick,
+	})
+	if err != nil {
+		return fmt.Errorf("loadbalancer: %w", err)
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return nil // ctx ended
+	}
+	lans, end := c.cfg.LANs.Changed()
+	defer end()
+	kick(nil)
+	return c.follow(ctx, changed, lans, ready)
+}
+
+// follow works out everything anew whenever something changes: there are few
+// Services of this kind on a device.
+func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{}, ready func()) error {
+	timer := time.NewTimer(look)
+	defer timer.Stop()
+	var before map[Port]bool
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-services:
+		case <-lans:
+		case <-timer.C:
+			if now := c.listening(); now == nil || sameKeys(now, before) {
+				c.rest(timer)
+				continue
+			}
+		}
+		before = c.listening()
+		if err := c.settle(ctx, before); err != nil && ctx.Err() == nil {
+			c.log.Warn("cannot give Services their addresses, trying again", "error", err)
+			before = map[Port]bool{{}: true} // unlike anything: the timer tries again
+			timer.Reset(time.Second)
+			continue
+		}
+		ready()
+		c.rest(timer)
+	}
+}
+
+// rest waits for the next look, if anybody wants ports.
+func (c *Controller) rest(timer *time.Timer) {
+	timer.Stop()
+	if len(c.wanted()) > 0 {
+		timer.Reset(look)
+	}
+}
+
+// listening returns the ports that Services want and programs of the device have,
+// or had a moment ago; nil if no Service wants any.
+func (c *Controller) listening() map[Port]bool {
+	wanted := c.wanted()
+	if len(wanted) == 0 {
+		return nil
+	}
+	all := c.memory.recall(c.cfg.Listeners(addresses(c.cfg.LANs.LANs())), time.Now())
+	out := map[Port]bool{}
+	for p := range wanted {
+		if all[p] {
+			out[p] = true
+		}
+	}
+	return out
+}
+
+func (c *Controller) wanted() map[Port]bool {
+	out := map[Port]bool{}
+	for _, s := range c.ours() {
+		for _, p := range portsOf(s) {
+			out[p] = true
+		}
+	}
+	return out
+}
+
+// ours are the Services to be served, the oldest first.
+func (c *Controller) ours() []*corev1.Service {
+	all, err := c.services.List(labels.Everything())
+	if err != nil {
+		return nil // a cache's list does not fail
+	}
+	all = slices.DeleteFunc(all, func(s *corev1.Service) bool {
+		class := s.Spec.LoadBalancerClass
+		return s.Spec.Type != corev1.ServiceTypeLoadBalancer || class != nil && *class != Class || s.DeletionTimestamp != nil || foreign(s)
+	})
+	slices.SortFunc(all, older)
+	return all
+}
+
+// foreign reports whether another controller has given the Service its addresses:
+// two that write in turn would never end.
+func foreign(s *corev1.Service) bool {
+	if len(s.Status.LoadBalancer.Ingress) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(s.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
+		return m.Manager == fieldManager && m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.Raw), `"f:ingress"`)
+	})
+}
+
+// settle gives every Service what it is to have, and tells.
+func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
+	services := c.ours()
+	guests, err := c.guests(ctx, services)
+	if err != nil {
+		return err
+	}
+	decisions := assign(services, situation{
+		addrs: addresses(c.cfg.LANs.LANs()), own: c.cfg.Own, guests: guests,
+		listener: func(p Port) (string, bool) { return listenerName(p), taken[p] },
+	})
+	told := map[string]string{}
+	for i, s := range services {
+		d, key := decisions[i], s.Namespace+"/"+s.Name
+		if err := c.write(ctx, s, d.addrs); err != nil {
+			return err
+		}
+		told[key] = d.String()
+		if c.told[key] != told[key] {
+			c.tell(s, key, d)
+		}
+	}
+	for key := range c.told {
+		if _, there := told[key]; !there {
+			c.cfg.Health.ClearFor(health.ServicePending, key)
+		}
+	}
+	c.told = told
+	return nil
+}
+
+// guests are the namespaces of other clusters among those of the Services. Admission
+// keeps them from having such Services; this holds if that should fail.
+func (c *Controller) guests(ctx context.Context, services []*corev1.Service) (map[string]bool, error) {
+	out := map[string]bool{}
+	for _, s := range services {
+		if _, known := out[s.Namespace]; known {
+			continue
+		}
+		ns, err := c.cfg.Client.CoreV1().Namespaces().Get(ctx, s.Namespace, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("loadbalancer: namespace %s: %w", s.Namespace, err)
+		}
+		out[s.Namespace] = err == nil && ns.Labels[policy.OriginLabel] != ""
+	}
+	return out, nil
+}
+
+func (c *Controller) write(ctx context.Context, s *corev1.Service, addrs []netip.Addr) error {
+	var want []corev1.LoadBalancerIngress
+	for _, a := range addrs {
+		want = append(want, corev1.LoadBalancerIngress{IP: a.String()})
+	}
+	sameIP := func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && a.Hostname == b.Hostname }
+	if slices.EqualFunc(want, s.Status.LoadBalancer.Ingress, sameIP) {
+		return nil
+	}
+	update := s.DeepCopy()
+	update.Status.LoadBalancer.Ingress = want
+	_, err := c.cfg.Client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{FieldManager: fieldManager})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // its change comes by
+	}
+	if err != nil {
+		return fmt.Errorf("loadbalancer: status of service %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	return nil
+}
+
+func (c *Controller) tell(s *corev1.Service, key string, d decision) {
+	if d.reason == "" {
+		c.cfg.Health.ClearFor(health.ServicePending, key)
+		c.recorder.Event(s, corev1.EventTypeNormal, reasonGiven, d.String())
+		return
+	}
+	c.cfg.Health.SetFor(health.ServicePending, key, d.text, d.cure)
+	c.recorder.Event(s, corev1.EventTypeWarning, d.reason, d.String())
+	c.log.Info("a Service stays without address", "service", key, "reason", d.String())
+}
+
+func sameKeys(a, b map[Port]bool) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k := range a {
+		if !b[k] {
+			return false
+		}
+	}
+	return true
+}
