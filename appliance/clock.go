@@ -20,6 +20,3 @@ func (s *System) newClock() *clock.Clock {
 func (s *System) runClock(ctx context.Context, stage *lifecycle.Stage) error {
 	return s.clock.Run(ctx, stage.Waiting, stage.Ready)
 }
-
-// clockJumped is called when somebody has set the clock by more than minutes.
-func (s *System) clockJumped(clock.Jump) {}

@@ -46,6 +46,7 @@ type System struct {
 	manager  *lifecycle.Manager
 	health   health.Tracker
 	clock    *clock.Clock
+	jumps    jumps // of the clock
 	notify   *watchdog.Notifier
 	answers  answers       // of the API server
 	look     chan struct{} // makes the doctor look
@@ -70,6 +71,7 @@ const (
 	cClock     = "clock"
 	cBundle    = "bundle"
 	cEngine    = "engine"
+	cDates     = "certificates"
 	cNode      = "node"
 	cSnapshots = "snapshots"
 	cDNS       = "dns"
@@ -83,7 +85,7 @@ const (
 
 func (s *System) run(ctx context.Context) error {
 	s.begun = time.Now()
-	s.clock = s.newClock()
+	s.clock, s.jumps = s.newClock(), newJumps()
 	s.look = make(chan struct{}, 1)
 	var err error
 	s.manager, err = lifecycle.New(s.cfg.Log,
@@ -93,6 +95,7 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
 		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle}, Run: s.runEngine},
 		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.runSnapshots},
+		lifecycle.Component{Name: cDates, Needs: []string{cEngine}, Run: s.runCertificates},
 		lifecycle.Component{Name: cNode, Needs: []string{cEngine}, Run: s.runNode},
 		lifecycle.Component{Name: cDNS, Needs: []string{cBundle}, Run: s.runDNS},
 		lifecycle.Component{Name: cService, Needs: []string{cEngine}, Run: s.runDNSService},
@@ -185,7 +188,10 @@ func (s *System) oneEngine(ctx context.Context, stage *lifecycle.Stage, set engi
 		Before: func(ctx context.Context) (err error) {
 			err = s.prepareDatastore(ctx)
 			looked = err == nil
-			return err
+			if err != nil {
+				return err
+			}
+			return s.prepareDates(ctx, s.engine.DataDir())
 		},
 		ReserveCPU: set.ReserveCPU, ReserveMemory: set.ReserveMemory, Registries: set.Registries,
 		Answered: s.answers.now, Log: s.cfg.Log.With("component", cEngine),

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	kube "rivulet/appliance/engine"
 )
 
 // cluster answers names of Services and Pods with CoreDNS's kubernetes plugin
@@ -116,7 +118,7 @@ func (s *Server) tryAPI(ctx context.Context) (*rest.Config, *kubernetes.Clientse
 	if err := s.kubeconfigError(); err != nil {
 		return nil, nil, err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", s.cfg.Kubeconfig)
+	config, err := kube.RESTConfig(s.cfg.Kubeconfig)
 	if err != nil {
 		return nil, nil, err
 	}

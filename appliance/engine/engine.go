@@ -73,10 +73,11 @@ const (
 type Engine struct {
 	cfg      Config
 	iptables iptables.Choice // of this start
+	again    chan string     // why it is to be started again
 }
 
 // New returns an engine; nothing is started or written yet.
-func New(cfg Config) *Engine { return &Engine{cfg: cfg} }
+func New(cfg Config) *Engine { return &Engine{cfg: cfg, again: make(chan string, 1)} }
 
 // DataDir is the folder k3s keeps everything in.
 func (e *Engine) DataDir() string { return filepath.Join(e.cfg.StateDir, "k3s") }
@@ -96,36 +97,58 @@ func (e *Engine) PIDFile() string { return filepath.Join(e.cfg.RunDir, "engine.p
 // stopGrace is how long k3s may take to end after SIGTERM.
 const stopGrace = 15 * time.Second
 
+// Restart ends the running engine in order and starts it again, for the reason that
+// is logged. Pods do not notice. It does not wait.
+func (e *Engine) Restart(why string) {
+	select {
+	case e.again <- why:
+	default: // it is about to
+	}
+}
+
 // Run starts the engine and blocks until ctx ends (nil) or the engine does (an
 // error). ready is called each time the API begins to answer.
 func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready func()) error {
+	for {
+		if again, err := e.run(ctx, waiting, ready); !again {
+			return err
+		}
+	}
+}
+
+// run is one life of the child; again says that another was asked for.
+func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready func()) (again bool, err error) {
+	select {
+	case <-e.again: // this start is what was wished for
+	default:
+	}
 	if err := e.prepare(); err != nil {
-		return err
+		return false, err
 	}
 	if err := e.waitOld(ctx, waiting); err != nil {
-		return err
+		return false, err
 	}
 	if err := waitTools(ctx, waiting, host.MissingTools); err != nil {
-		return nil // stopped
+		return false, nil // stopped
 	}
 	if err := e.waitIptables(ctx, waiting); err != nil {
-		return nil // stopped
+		return false, nil // stopped
 	}
 	for _, port := range []int{PortAPI, portKubelet} {
 		if err := checkPort(port); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if e.cfg.Before != nil {
 		waiting("for a look at what the last run left")
 		if err := e.cfg.Before(ctx); err != nil {
-			return err
+			return false, err
 		}
 	}
 	waiting("for the API server")
 	child, err := e.spawn(e.Args())
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer os.Remove(e.PIDFile())
 
@@ -144,12 +167,17 @@ func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready fu
 	select {
 	case err := <-hung:
 		child.stop(e.cfg.Log)
-		return fmt.Errorf("engine: %w: it hung and was ended; the whole log is %s", err, e.LogFile())
+		return false, fmt.Errorf("engine: %w: it hung and was ended; the whole log is %s", err, e.LogFile())
 	case err := <-child.done:
-		return fmt.Errorf("engine: ended by itself (%w): %s; the whole log is %s", err, child.tail.lastWords(), e.LogFile())
+		return false, fmt.Errorf("engine: ended by itself (%w): %s; the whole log is %s", err, child.tail.lastWords(), e.LogFile())
+	case why := <-e.again:
+		waiting("to be started again: %s", why)
+		e.cfg.Log.Info("starting the engine again", "why", why)
+		child.stop(e.cfg.Log)
+		return true, nil
 	case <-ctx.Done():
 		child.stop(e.cfg.Log)
-		return nil
+		return false, nil
 	}
 }
 

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,9 +40,21 @@ func RESTConfig(kubeconfig string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
+	follow(cfg, filepath.Join(filepath.Dir(kubeconfig), "k3s", "server", "tls"))
 	cfg.QPS, cfg.Burst = 200, 400
 	cfg.UserAgent = "rivulet"
 	return cfg, nil
+}
+
+// follow names the files of the client certificate that a kubeconfig of k3s's holds a
+// copy of: then client-go reads them again when k3s has made a new one.
+func follow(cfg *rest.Config, tls string) {
+	cert, key := filepath.Join(tls, "client-admin.crt"), filepath.Join(tls, "client-admin.key")
+	have, err := os.ReadFile(cert)
+	if err != nil || !bytes.Equal(have, cfg.CertData) {
+		return
+	}
+	cfg.CertFile, cfg.KeyFile, cfg.CertData, cfg.KeyData = cert, key, nil, nil
 }
 
 func readyz(ctx context.Context, cfg *rest.Config) bool {

@@ -15,6 +15,7 @@ var (
 	ServicePending  = declare("service-pending", Warning, "a Service of type LoadBalancer has no address")
 
 	ClockImplausible     = declare("clock-implausible", Error, "the clock cannot be right")
+	CertificatesInvalid  = declare("certificates-invalid", Error, "certificates of the cluster are not valid now, or end soon")
 	ClockNotSynchronized = declare("clock-not-synchronized", Info, "no time service keeps the clock")
 
 	// watchdog

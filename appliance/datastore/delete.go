@@ -1,0 +1,65 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Delete deletes keys of a database that no engine has open, as the engine would: it
+// adds a revision that says so, and whoever watches is told. It deletes those that
+// begin with prefix and for which match, unless it is nil, says so, and returns how
+// many. No database is no error.
+func Delete(ctx context.Context, path, prefix string, match func(key string, value []byte) bool) (n int, err error) {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	db, err := open(path, "rw")
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, fmt.Errorf("datastore: %w", err)
+	}
+	defer tx.Rollback()
+	// The highest revision of a key counts.
+	rows, err := tx.QueryContext(ctx, `SELECT id, name, value FROM kine WHERE deleted = 0 AND id IN
+		(SELECT MAX(id) FROM kine WHERE name >= ? AND name < ? GROUP BY name) ORDER BY id`, prefix, prefix+"\xff")
+	if err != nil {
+		if strings.Contains(err.Error(), "no such table") {
+			return 0, nil // the engine was stopped before it had made it
+		}
+		return 0, fmt.Errorf("datastore: %w", err)
+	}
+	defer rows.Close()
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		var key string
+		var value []byte
+		if err := rows.Scan(&id, &key, &value); err != nil {
+			return 0, fmt.Errorf("datastore: %w", err)
+		}
+		if match == nil || match(key, value) {
+			ids = append(ids, id)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return 0, fmt.Errorf("datastore: %w", err)
+	}
+	rows.Close()
+	for _, id := range ids {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value)
+			SELECT name, 0, 1, CASE created WHEN 1 THEN id ELSE create_revision END, id, 0, value, value FROM kine WHERE id = ?`, id); err != nil {
+			return 0, fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return 0, fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
+	}
+	return len(ids), nil
+}
