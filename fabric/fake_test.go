@@ -229,6 +229,12 @@ func (s *store) Peers() (out []peer.Record, err error) {
 	return out, nil
 }
 
+func (s *store) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.records)
+}
+
 func (s *store) setFull(full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -102,6 +102,7 @@ func TestCompute(t *testing.T) {
 			pods:  []*corev1.Pod{pod("v", "8", "8Gi", ""), pod("c", "1", "1Gi", "")}, cpu: "4", memory: "4Gi", count: 10},
 		{name: "one platform only", nodes: []*corev1.Node{node("n", "4", "4Gi"), node("m", "2", "2Gi", arch("amd64"))}, cpu: "4", memory: "4Gi", count: 10},
 		{name: "half of it", nodes: one, share: Share{CPU: 50, Memory: 25, MaxPods: 3}, cpu: "2", memory: "1Gi", count: 3},
+		{name: "nothing", nodes: one, share: Share{CPU: Nothing, Memory: Nothing, MaxPods: Nothing}, cpu: "0", memory: "0", count: 0},
 		{name: "what others borrowed is gone from the share", nodes: one, share: Share{CPU: 50, MaxPods: 3},
 			pods: []*corev1.Pod{pod("n", "1500m", "1Gi", "bbbb")}, cpu: "500m", memory: "3Gi", count: 2},
 		{name: "own pods of home are not borrowed", nodes: one, share: Share{CPU: 50}, pods: []*corev1.Pod{pod("n", "1", "1Gi", "")}, cpu: "2", memory: "3Gi", count: 9},
@@ -166,7 +167,7 @@ func TestComputeProperties(t *testing.T) {
 		for range rapid.IntRange(0, 6).Draw(t, "own") {
 			own = append(own, draw(consumer))
 		}
-		share := Share{CPU: rapid.IntRange(0, 100).Draw(t, "share"), MaxPods: int64(rapid.IntRange(0, 20).Draw(t, "most"))}
+		share := Share{CPU: rapid.IntRange(Nothing, 100).Draw(t, "share"), MaxPods: int64(rapid.IntRange(Nothing, 20).Draw(t, "most"))}
 
 		base := Compute(nodes, others, consumer, share)
 		for name, q := range base.Allocatable {

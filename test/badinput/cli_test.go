@@ -1,7 +1,9 @@
 package badinput
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -34,6 +36,10 @@ func TestCommandLine(t *testing.T) {
 		{"offload", "takes one namespace"},
 		{"offload a b", "takes one namespace"},
 		{"unoffload", "takes one namespace"},
+		{"config chekc", "did you mean check?"},
+		{"config check a b", "takes one file"},
+		{"config show --name Bad_Name", "for example bad-name"},
+		{"config show -o yaml", "use -o json"},
 		{"doctor x", `was given "x"`},
 		{"doctor -o yaml", "use -o json"},
 		{"doctor --only memory,nonsense", `no probe "nonsense"`},
@@ -56,13 +62,42 @@ func TestNothingRuns(t *testing.T) {
 	if why != "" {
 		t.Skip(why)
 	}
-	for _, verb := range []string{"status", "peers", "offload lab", "metrics"} {
+	for _, verb := range []string{"status", "peers", "offload lab", "config reload", "metrics"} {
 		args := append([]string{"--state=" + t.TempDir(), "--runtime=" + t.TempDir()}, strings.Fields(verb)...)
 		told(t, end(t, exec.CommandContext(t.Context(), binary(), args...)), 1, "not running")
 	}
-	for _, args := range [][]string{{"--version"}, {"version"}, {"--help"}, {"help", "run"}} {
+	for _, args := range [][]string{{"--version"}, {"version"}, {"--help"}, {"help", "run"}, {"config", "example"}, {"config", "show", "--runtime=" + t.TempDir()}} {
 		if r := end(t, exec.CommandContext(t.Context(), binary(), args...)); r.code != 0 || r.out == "" {
 			t.Errorf("%v: exit code %d, %s", args, r.code, r.errOut)
 		}
+	}
+}
+
+// A configuration file: all mistakes on standard output, a summary on standard error.
+func TestConfigCheck(t *testing.T) {
+	if why != "" {
+		t.Skip(why)
+	}
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	check := func(text string) result {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return end(t, exec.CommandContext(t.Context(), binary(), "config", "check", file))
+	}
+	r := check("nmae: a\nshare: {cpu: 5}\n")
+	told(t, r, 1, file+" has 2 mistakes")
+	if want := file + ":1:1: unknown key \"nmae\"; did you mean name?\n" + file + ":2:14: share.cpu: \"5\" lacks the %; write 5%\n"; r.out != want {
+		t.Errorf("%q, want %q", r.out, want)
+	}
+	if r := check("name: a\n"); r.code != 0 || r.out != file+" has no mistake\n" || r.errOut != "" {
+		t.Errorf("%+v", r)
+	}
+	told(t, end(t, exec.CommandContext(t.Context(), binary(), "config", "check", file+".none")), 1, "has a mistake")
+	cmd := exec.CommandContext(t.Context(), binary(), "config", "check", "-o", "json")
+	cmd.Env = append(os.Environ(), "RIVULET_CONFIG="+filepath.Dir(file))
+	if r := end(t, cmd); r.code != 1 || !strings.Contains(r.out, `"valid":false`) || !strings.Contains(r.out, "it is a folder") {
+		t.Errorf("%+v", r)
 	}
 }

@@ -22,7 +22,9 @@ func newConfig(c *common) *cobra.Command {
 		Use:   "config",
 		Short: "the configuration file: check it, show what is in force, read it again",
 		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
+		SuggestionsMinimumDistance: 2,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newConfigCheck(c), newConfigShow(c), newConfigReload(c), newConfigExample())
 	return cmd
@@ -103,6 +105,9 @@ func newConfigShow(c *common) *cobra.Command {
 		Long:  "While rivulet runs it is asked; else the file is read and what a start from this shell would use is shown.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := s.check(); err != nil {
+				return err
+			}
 			var v config.View
 			err := api.Call(cmd.Context(), c.dirs.Run, "GET", "/v1/config", nil, &v)
 			if errors.Is(err, api.ErrNotRunning) {
