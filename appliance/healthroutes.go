@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"net/http"
+	"runtime/pprof"
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/exporter"
@@ -13,6 +14,9 @@ func (s *System) healthRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", exporter.ContentType)
 		exporter.Write(w, s.Status()) //nolint:errcheck // the asker has gone
+	})
+	mux.HandleFunc("GET /v1/goroutines", func(w http.ResponseWriter, _ *http.Request) {
+		pprof.Lookup("goroutine").WriteTo(w, 2) //nolint:errcheck // the asker has gone
 	})
 	mux.Handle("POST /v1/doctor", api.JSON(func(*http.Request) (any, error) { s.lookAgain(); return struct{}{}, nil }))
 }

@@ -47,21 +47,40 @@ func try(ctx context.Context) (map[string]error, error) {
 		err   error
 	}
 	done := make(chan result, 1)
-	go func() {
-		// Never unlocked: the runtime ends the thread, and with it the namespace.
-		runtime.LockOSThread()
+	onThreadOfItsOwn(func() {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- result{map[string]error{tryNetns: err}, err}
 			return
 		}
 		done <- result{found: tryHere(ctx)}
-	}()
+	})
 	select {
 	case r := <-done:
 		return r.found, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// onThreadOfItsOwn starts f on a thread that ends with it, and with which ends what it
+// changed of itself. It is never the process's first thread: /proc/net shows that one's
+// network, and the runtime does not end it.
+func onThreadOfItsOwn(f func()) {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			f() // never unlocked: the runtime ends the thread
+			return
+		}
+		defer runtime.UnlockOSThread()
+		held := make(chan struct{})
+		go func() {
+			defer close(held)
+			runtime.LockOSThread()
+			f()
+		}()
+		<-held // until then nobody else gets the first thread
+	}()
 }
 
 func tryHere(ctx context.Context) map[string]error {

@@ -11,7 +11,7 @@ import (
 // How often a running device is looked at: what changes with the weather, what
 // changes when somebody works on the machine, and what somebody waits for.
 const (
-	atOnce = 20 * time.Second
+	atOnce = 10 * time.Second
 	often  = 5 * time.Minute
 	rarely = time.Hour
 )

@@ -44,6 +44,8 @@ func TestCommandLine(t *testing.T) {
 		{"doctor -o yaml", "use -o json"},
 		{"doctor --only memory,nonsense", `no probe "nonsense"`},
 		{"metrics x", `was given "x"`},
+		{"support x", `was given "x"`},
+		{"support --encrypt nobody", "no age recipient"},
 		{"offload --when now lab", "use burst (home first), remote (only away) or any"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {

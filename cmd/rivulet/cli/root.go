@@ -121,7 +121,7 @@ func newRoot(engineName string) *cobra.Command {
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newConfig(c), newVersion(c))
 	root.AddCommand(newBackup(c), newRestore(c))
-	root.AddCommand(newDoctor(c), newMetrics(c))
+	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))
 	}

@@ -1,0 +1,50 @@
+package doctor
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// However often it is done, the process stays in its own network namespace.
+func TestTryLeavesTheNetworkAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for a network namespace")
+	}
+	own := func() string {
+		at, err := os.Readlink("/proc/self/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	before := own()
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			found, err := try(t.Context())
+			if err != nil || found[tryNetns] != nil || found[tryVeth] != nil {
+				t.Errorf("%v %v", found, err)
+			}
+		})
+	}
+	// The first thread is taken by whoever is there; hold none of it back.
+	for range 20 {
+		wg.Go(func() {
+			done := make(chan struct{})
+			onThreadOfItsOwn(func() {
+				defer close(done)
+				if unix.Gettid() == unix.Getpid() {
+					t.Error("on the first thread")
+				}
+			})
+			<-done
+		})
+	}
+	wg.Wait()
+	if after := own(); after != before {
+		t.Errorf("now in %s, was in %s", after, before)
+	}
+}

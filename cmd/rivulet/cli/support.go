@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/redact"
+	"rivulet/appliance/support"
+)
+
+const configDir = "/etc/rivulet"
+
+func newSupport(c *common) *cobra.Command {
+	var file string
+	var recipients []string
+	cmd := &cobra.Command{
+		Use:   "support",
+		Short: "one archive of what helps to find a fault, without secrets",
+		Long: "Works without a running rivulet, too. Keys, tokens and passwords are taken out; names and addresses are not.\n" +
+			"Exit code 0: written, with what could be had (index.txt in it says what could not); 1: not written.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			to, err := parseRecipients(recipients)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			if file == "" {
+				file = "rivulet-support-" + now.UTC().Format("20060102-150405") + ".tar.gz"
+				if len(to) > 0 {
+					file += ".age"
+				}
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			d := support.Device{State: c.dirs.State, Run: c.dirs.Run, ConfigDir: configDir, Executable: self, Doctor: here(c)}
+			var missing []string
+			write := func(w io.Writer) error {
+				var err error
+				missing, err = support.Write(cmd.Context(), w, now, redact.New(d.Secrets()), d.Parts())
+				return err
+			}
+			if file == "-" {
+				err = encrypted(cmd.OutOrStdout(), to, write)
+			} else {
+				err = toFile(file, func(w io.Writer) error { return encrypted(w, to, write) })
+			}
+			if err != nil {
+				return err
+			}
+			tell := cmd.ErrOrStderr()
+			for _, m := range missing {
+				fmt.Fprintln(tell, "not in it: "+m)
+			}
+			if file != "-" {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s\nLook at it before you give it away: it has no keys and passwords, but names and addresses.\n", file)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&file, "output", "o", "", "the file, - for standard output; default: rivulet-support-<time>.tar.gz here")
+	cmd.Flags().StringSliceVar(&recipients, "encrypt", nil, "only who has the key of this age recipient (age1…) can read it")
+	return cmd
+}
+
+func parseRecipients(names []string) (to []age.Recipient, err error) {
+	for _, n := range names {
+		r, err := age.ParseX25519Recipient(strings.TrimSpace(n))
+		if err != nil {
+			return nil, usagef("--encrypt %.80q is no age recipient (%w); it begins with age1; see: rivulet support --help", n, err)
+		}
+		to = append(to, r)
+	}
+	return to, nil
+}
+
+func encrypted(w io.Writer, to []age.Recipient, write func(io.Writer) error) error {
+	if len(to) == 0 {
+		return write(w)
+	}
+	a, err := age.Encrypt(w, to...)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(a), a.Close())
+}
+
+// toFile makes a file that is whole or not there, for the owner alone.
+func toFile(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("%s is there already; give another name with -o", path)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; give a file on another disk with -o, or -o - and send it elsewhere", err)
+	}
+	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
+		os.Remove(path)
+		return fmt.Errorf("%w; give a file on another disk with -o, or -o - and send it elsewhere", err)
+	}
+	return nil
+}

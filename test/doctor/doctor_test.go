@@ -1,0 +1,201 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/appliance/doctor"
+	"rivulet/test/lab"
+)
+
+// A device on which nothing is wrong: no probe fails, the neighbour is heard and its
+// handshakes are seen, and it takes seconds.
+func TestAHealthyDevice(t *testing.T) {
+	ctx := need(t, time.Minute)
+	begun := time.Now()
+	found, code := examine(t, ctx, a)
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("took %s", took)
+	}
+	if code != 0 || len(found) != len(doctor.Probes()) {
+		t.Errorf("exit code %d, %d probes", code, len(found))
+	}
+	for _, f := range found {
+		if f.Status == doctor.Fail {
+			t.Errorf("%s fails: %s", f.Name, f.Text)
+		}
+	}
+	for name, words := range map[string]string{"memory-cgroup": "usable", "kernel": "overlayfs", "tun": "usable", "lan": "eth0", "multicast": "10.77.0.12",
+		"udp": "handshakes with b", "ports": "ours", "cidr": "nobody else", "cni-leftovers": "none", "disk-speed": "64 synced writes", "filesystem": "ext4"} {
+		if name == "filesystem" || name == "disk-speed" {
+			continue // depends on the host's disk
+		}
+		wants(t, found[name], doctor.Pass, words)
+	}
+	wants(t, found["default-route"], doctor.Warn, "ctr images import") // the lab has no router
+	text := must(t, ctx, a, "rivulet", "doctor")
+	for _, f := range found {
+		if !strings.Contains(text, f.Name) {
+			t.Errorf("%s is missing in\n%s", f.Name, text)
+		}
+	}
+	if names := must(t, ctx, a, "rivulet", "doctor", "--list"); strings.Count(names, "\n") != len(found) {
+		t.Errorf("--list:\n%s", names)
+	}
+}
+
+// The two devices are kept apart, as by an access point: the doctor tells that from
+// being alone, because it knows its peer.
+func TestClientIsolation(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	if err := theLab.Cut("a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { healed(t) })
+	eventually(t, ctx, func() error { // the peer is first to be given up
+		found, code := examine(t, ctx, a, "--only", "multicast,udp")
+		if f := found["multicast"]; f.Status != doctor.Fail || code != 1 || !strings.Contains(f.Cure, "client isolation") || !strings.Contains(f.Text, "10.77.0.12") {
+			return fmt.Errorf("exit code %d, %s: %s; %s", code, f.Status, f.Text, f.Cure)
+		}
+		return nil
+	})
+}
+
+// A cable that is out is a health problem, and none any more when it is in again.
+func TestCableOut(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	if err := theLab.Cut("a", ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { healed(t) })
+	found, code := examine(t, ctx, a, "--only", "lan,multicast")
+	wants(t, found["lan"], doctor.Warn, "eth0 has no cable")
+	wants(t, found["multicast"], doctor.Skip)
+	if code != 0 {
+		t.Errorf("exit code %d for a warning", code)
+	}
+	statusShows(t, ctx, a, "WARNING the device is on no network [lan]: ", true)
+	if err := theLab.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	found, _ = examine(t, ctx, a, "--only", "lan") // makes the supervisor look as well
+	wants(t, found["lan"], doctor.Pass)
+	statusShows(t, ctx, a, "[lan]", false)
+}
+
+// One list for status, health and metrics, and it goes with its cause.
+func TestOneListOfProblems(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	route := func(what string) { must(t, ctx, a, "ip", "route", what, "10.42.200.0/24", "dev", "eth0") }
+	route("add")
+	found, code := examine(t, ctx, a, "--only", "cidr")
+	wants(t, found["cidr"], doctor.Fail, "10.42.200.0/24 on eth0", "pods (10.42.0.0/16)")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	statusShows(t, ctx, a, "ERROR   a network here has the addresses of the cluster [cidr]: ", true)
+	const metric = `rivulet_health_problem{code="cidr",severity="error",subject=""} 1`
+	if out := must(t, ctx, a, "rivulet", "metrics"); !strings.Contains(out, metric) || !strings.Contains(out, `rivulet_peers{state="Connected"} 1`) {
+		t.Errorf("%q is missing in\n%s", metric, out)
+	}
+	route("del")
+	statusShows(t, ctx, a, "[cidr]", false) // by itself
+	if out := must(t, ctx, a, "rivulet", "metrics"); strings.Contains(out, `code="cidr"`) {
+		t.Errorf("still in\n%s", out)
+	}
+}
+
+// Without a supervisor: another program has a port, the TUN device is missing and
+// made by --fix, the state folder is small, full, or has no inodes left.
+func TestBrokenThingsWithoutASupervisor(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	if err := b.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx := need(t, time.Minute)
+		if err := b.Start(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := b.WaitPeered(ctx, 1); err != nil {
+			t.Error(err)
+		}
+	})
+	supportWithoutSupervisor(t, ctx)
+	found, _ := examine(t, ctx, b, "--only", "ports,udp,tun")
+	wants(t, found["ports"], doctor.Pass) // the tunnel goes on, and is ours
+	wants(t, found["udp"], doctor.Skip, "not running")
+	wants(t, found["tun"], doctor.Pass)
+
+	cmd, err := b.Command(ctx, "busybox", "nc", "-l", "-p", "10250")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, ctx, func() error {
+		found, code := examine(t, ctx, b, "--only", "ports")
+		if f := found["ports"]; f.Status != doctor.Fail || code != 1 || !strings.Contains(f.Text, "TCP 10250 (kubelet) by busybox (pid ") {
+			return fmt.Errorf("exit code %d, %s: %s", code, f.Status, f.Text)
+		}
+		return nil
+	})
+	cmd.Process.Kill() //nolint:errcheck // it is our own child
+	cmd.Wait()         //nolint:errcheck // killed
+
+	must(t, ctx, b, "rm", "/dev/net/tun")
+	found, code := examine(t, ctx, b, "--only", "tun")
+	wants(t, found["tun"], doctor.Fail, "is not there", "doctor --fix")
+	if _, _, still := on(t, ctx, b, "test", "-e", "/dev/net/tun"); code != 1 || still == 0 {
+		t.Errorf("exit code %d; mended without being told: %v", code, still == 0)
+	}
+	out := must(t, ctx, b, "rivulet", "doctor", "--fix", "--only", "tun")
+	if !strings.Contains(out, "FIX   tun: makes the device file /dev/net/tun") || !strings.Contains(out, "PASS  tun") {
+		t.Errorf("--fix says\n%s", out)
+	}
+
+	must(t, ctx, b, "mkdir", "/run/small")
+	for options, words := range map[string]string{"size=64m": "databases and logs need more", "size=512m,nr_inodes=3": "inodes", "size=512m": ""} {
+		must(t, ctx, b, "mount", "-t", "tmpfs", "-o", options, "tmpfs", "/run/small")
+		if words == "" {
+			words = "below 5 % the kubelet throws pods out"
+			must(t, ctx, b, "dd", "if=/dev/zero", "of=/run/small/big", "bs=1M", "count=500")
+		} else if strings.Contains(options, "inodes") {
+			must(t, ctx, b, "touch", "/run/small/x", "/run/small/y")
+		}
+		found, code := examine(t, ctx, b, "--state", "/run/small", "--only", "disk-space")
+		wants(t, found["disk-space"], doctor.Fail, words)
+		if code != 1 {
+			t.Errorf("%s: exit code %d", options, code)
+		}
+		must(t, ctx, b, "umount", "/run/small")
+	}
+}
+
+// healed takes every cut back and waits for the peers.
+func healed(t *testing.T) {
+	ctx := need(t, time.Minute)
+	if err := theLab.Heal(); err != nil {
+		t.Error(err)
+	}
+	for _, d := range []*lab.Device{a, b} {
+		if err := d.WaitPeered(ctx, 1); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func statusShows(t *testing.T, ctx context.Context, d *lab.Device, words string, want bool) {
+	t.Helper()
+	eventually(t, ctx, func() error {
+		out, _, _ := on(t, ctx, d, "rivulet", "status")
+		if strings.Contains(out, words) != want {
+			return fmt.Errorf("want %q in status: %v\n%s", words, want, out)
+		}
+		return nil
+	})
+}
