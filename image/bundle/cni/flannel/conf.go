@@ -9,13 +9,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// defaultMTU is what a pod gets when neither the configuration nor a plausible
-// lease says otherwise; smallestMTU is the least that IPv4 allows.
-const (
-	defaultMTU  = 1500
-	smallestMTU = 68
-)
-
 // conf is the network configuration as k3s or a user writes it.
 type conf struct {
 	types.NetConf
@@ -47,8 +40,17 @@ func (c conf) patience() time.Duration {
 	return 15 * time.Second
 }
 
+// bridge is the name of the bridge that pods are on.
+func (c conf) bridge() string {
+	if name, ok := c.Delegate["bridge"].(string); ok && name != "" {
+		return name
+	}
+	return defaultBridge
+}
+
 // delegated is the configuration for the plugin that does the work, and its name.
-func (c conf) delegated(l lease) (data []byte, plugin string, err error) {
+// links is the MTU that fits through the node's links.
+func (c conf) delegated(l lease, links int) (data []byte, plugin string, err error) {
 	d := maps.Clone(c.Delegate)
 	if d == nil {
 		d = map[string]any{}
@@ -64,7 +66,7 @@ func (c conf) delegated(l lease) (data []byte, plugin string, err error) {
 		return nil, "", fmt.Errorf("flannel: delegate.type is %v, want the name of a plugin", d["type"])
 	}
 	setDefault(d, "ipMasq", !l.ipMasq)
-	setDefault(d, "mtu", c.podMTU(l))
+	setDefault(d, "mtu", c.podMTU(l, links))
 	if plugin == "bridge" {
 		setDefault(d, "isGateway", true)
 	}
@@ -82,16 +84,16 @@ func setDefault(d map[string]any, key string, value any) {
 	}
 }
 
-// podMTU trusts the lease only where it is plausible for a pod: with the node
+// podMTU trusts the lease only where it says less than the links: with the node
 // address on lo flannel writes lo's 65536.
-func (c conf) podMTU(l lease) int {
+func (c conf) podMTU(l lease, links int) int {
 	switch {
 	case c.MTU > 0:
 		return c.MTU
-	case l.mtu >= smallestMTU && l.mtu <= defaultMTU:
+	case l.mtu >= smallestPodMTU && l.mtu < links:
 		return l.mtu
 	}
-	return defaultMTU
+	return links
 }
 
 func ipam(l lease) map[string]any {

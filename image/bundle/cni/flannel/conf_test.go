@@ -60,7 +60,7 @@ func TestDelegated(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			data, plugin, err := conf.delegated(lease)
+			data, plugin, err := conf.delegated(lease, 1500)
 			if c.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), c.fails) {
 					t.Fatalf("error %v, want %q", err, c.fails)
@@ -72,6 +72,23 @@ func TestDelegated(t *testing.T) {
 				t.Fatalf("plugin %q, error %v\n got %v\nwant %v", plugin, err, got, c.want)
 			}
 		})
+	}
+}
+
+func TestPodMTU(t *testing.T) {
+	for _, tt := range []struct{ conf, lease, links, want int }{
+		{0, 65536, 1500, 1500}, {0, 65536, 1400, 1400}, {0, 65536, 9000, 9000}, {0, 0, 1400, 1400},
+		{0, 1450, 1500, 1450}, {0, 1450, 1400, 1400}, {0, 60, 1500, 1500}, {1420, 65536, 9000, 1420},
+	} {
+		if got := (conf{MTU: tt.conf}).podMTU(lease{mtu: tt.lease}, tt.links); got != tt.want {
+			t.Errorf("%+v: %d", tt, got)
+		}
+	}
+	if b := (conf{}).bridge(); b != "cni0" {
+		t.Errorf("bridge %q", b)
+	}
+	if b := (conf{Delegate: map[string]any{"bridge": "br7"}}).bridge(); b != "br7" {
+		t.Errorf("bridge %q", b)
 	}
 }
 

@@ -4,7 +4,7 @@
 // module that cannot be had everywhere and takes the MTU from the lease, which
 // is the loopback device's when the node address is on lo.
 //
-// It reads the lease (/run/flannel/subnet.env) and alone writes one file for each
+// It reads the lease (/run/flannel/subnet.env) and the node's links, for the MTU, and alone writes one file for each
 // container, the delegated configuration (/var/lib/cni/flannel/<container>), so
 // that a container can be deleted when the lease has changed or is gone. It
 // keeps nothing else: a restart of anything is of no concern to it. While the
@@ -42,7 +42,11 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	delegated, plugin, err := conf.delegated(lease)
+	links, err := linkMTU(conf.bridge())
+	if err != nil {
+		return err
+	}
+	delegated, plugin, err := conf.delegated(lease, links)
 	if err != nil {
 		return err
 	}
@@ -87,7 +91,7 @@ func del(args *skel.CmdArgs) error {
 		if err != nil {
 			return nil
 		}
-		if delegated, _, err = conf.delegated(lease); err != nil {
+		if delegated, _, err = conf.delegated(lease, smallestPodMTU); err != nil {
 			return err
 		}
 	case err != nil:

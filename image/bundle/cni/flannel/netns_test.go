@@ -13,11 +13,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // node is a network namespace that plays the node, one for the pod, and the
@@ -220,5 +222,84 @@ func TestDeleteWithTornState(t *testing.T) {
 	}
 	if data, err := loadState(dir, "c0ffee"); err != nil || string(data) != `{"type":"bridge"}` {
 		t.Fatalf("%s %v", data, err)
+	}
+}
+
+// The MTU of the links is that of the pods, as long as there is none yet.
+func TestLinkMTU(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for network namespaces")
+	}
+	at, err := testutils.NewNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { at.Close(); testutils.UnmountNS(at) }()
+	err = at.Do(func(ns.NetNS) error {
+		want := func(what string, mtu int) {
+			t.Helper()
+			if got, err := linkMTU("cni0"); err != nil || got != mtu {
+				t.Errorf("%s: %d, %v; want %d", what, got, err, mtu)
+			}
+		}
+		link := func(name string, mtu int, addr string) netlink.Link {
+			t.Helper()
+			veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu}, PeerName: "veth-" + name}
+			if err := netlink.LinkAdd(veth); err != nil {
+				t.Fatal(err)
+			}
+			for _, end := range []string{name, "veth-" + name} {
+				l, err := netlink.LinkByName(end)
+				if err == nil {
+					err = netlink.LinkSetUp(l)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			// The kernel says so a moment later.
+			for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+				l, err := netlink.LinkByName(name)
+				if err != nil || time.Now().After(end) {
+					t.Fatalf("%s does not run: %v %v", name, l, err)
+				}
+				if l.Attrs().RawFlags&unix.IFF_RUNNING != 0 {
+					break
+				}
+			}
+			if addr != "" {
+				a, _ := netlink.ParseAddr(addr)
+				if err := netlink.AddrAdd(veth, a); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return veth
+		}
+		want("no link", 1500)
+		link("eth0", 9000, "192.0.2.1/24")
+		want("a jumbo link", 9000)
+		wlan := link("wlan0", 1400, "192.0.2.2/24")
+		want("and a narrow one", 1400)
+		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0", MTU: 1400}}
+		if err := netlink.LinkAdd(bridge); err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkDel(wlan); err != nil {
+			t.Fatal(err)
+		}
+		want("a bridge without pods", 9000)
+		if l, err := netlink.LinkByName("cni0"); err != nil || l.Attrs().MTU != 9000 {
+			t.Errorf("the bridge was not adapted: %v %v", l, err)
+		}
+		pod := link("veth1", 9000, "")
+		if err := netlink.LinkSetMaster(pod, bridge); err != nil {
+			t.Fatal(err)
+		}
+		link("wlan1", 1300, "192.0.2.3/24")
+		want("a bridge with a pod", 9000)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
