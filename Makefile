@@ -19,8 +19,13 @@ LDFLAGS   = -s -w -extldflags -static \
 	-X rivulet/appliance/version.Version=$(VERSION) \
 	-X rivulet/appliance/version.LinkedKubernetes=$(call replaced,k8s.io/kubernetes) \
 	-X rivulet/appliance/version.BuildTime=$(BUILD_TIME) \
+	-X rivulet/image/signed.rootKeys=$(ROOT_KEYS) \
 	-X github.com/k3s-io/k3s/pkg/version.Version=$(call replaced,k8s.io/kubernetes) \
 	-X github.com/containerd/containerd/v2/version.Version=$(call replaced,github.com/containerd/containerd/v2)
+
+# Public keys, separated by commas, of those whose releases `rivulet upgrade` takes;
+# without any it takes none. See docs/upgrade.md.
+ROOT_KEYS ?=
 
 # A folder is out of date when any Go file in it is newer; Go's own cache does the rest.
 gofiles   = $(shell find $(1) -name '*.go' -not -path '*/testdata/*' 2>/dev/null)
@@ -82,8 +87,26 @@ SUDO       := $(if $(filter 0,$(shell id -u)),,sudo)
 .PHONY: test
 test: deps ## everything: vet, unit, property and lab tests
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@$(MAKE) --no-print-directory ops-binaries
 	$(GO) vet -tags "$(TAGS)" ./...
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 ./...
+
+# What test/ops upgrades from and to: the supervisor of this tree twice, trusting
+# the key of the test, with the engine of bin/rivulet.
+OPS_KEY := iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=
+.PHONY: ops-binaries
+ops-binaries: $(BUNDLE)
+	@$(MAKE) --no-print-directory slim VERSION=v1.0.0 ROOT_KEYS=$(OPS_KEY) BIN=$(BIN)/ops/v1 FULL=$(FULL)
+	@mkdir -p $(BIN)/ops/v2
+	@$(MAKE) --no-print-directory $(BIN)/ops/v2/rivulet VERSION=v2.0.0 ROOT_KEYS=$(OPS_KEY)
+
+.PHONY: $(BIN)/ops/v2/rivulet
+$(BIN)/ops/v2/rivulet:
+	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./test/slim
+
+.PHONY: test-ops
+test-ops: deps ops-binaries ## upgrades that go wrong in every way, power cuts in the middle of them (minutes)
+	$(SUDO) env "PATH=$$PATH" OPS_ALL=1 $(GO) test -tags "$(TAGS)" -timeout 40m -count=1 ./test/ops
 
 .PHONY: test-unit
 test-unit: ## what needs no lab and no built binary, quickly

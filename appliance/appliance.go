@@ -110,7 +110,7 @@ func Run(ctx context.Context, cfg Config) error {
 			"sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
 	}
 	cfg.Log.Info("rivulet starts", "name", sys.name(), "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)
-	err = sys.run(ctx)
+	err = sys.runRestartable(ctx)
 	if err == nil {
 		cfg.Log.Info("rivulet stops; pods and the tunnel stay as they are")
 	}

@@ -7,6 +7,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/backup"
+	"rivulet/appliance/update"
 	"rivulet/appliance/version"
 )
 
@@ -24,11 +25,15 @@ func (s *System) savingRoutes(mux *http.ServeMux) {
 		w.Write(copied.Bytes())
 	})
 	mux.Handle("GET /v1/facts", api.JSON(func(*http.Request) (any, error) {
+		build, err := update.BuildID("/proc/self/exe")
+		if err != nil {
+			return nil, err
+		}
 		kube := s.kubeVersionNow()
 		if kube == "" {
 			kube = version.Kubernetes()
 		}
-		return api.Facts{Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: kube, Executable: s.exe}, nil
+		return api.Facts{Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: kube, Executable: s.exe, BuildID: build}, nil
 	}))
 }
 

@@ -23,8 +23,10 @@ const statusTimeout = 2 * time.Second
 func (s *System) Status() api.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
+	upgrade := s.upgradeView() // before Health: it reports there
 	st := api.Status{
-		Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version,
+		Upgrade: upgrade,
+		Name:    s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version,
 		NodeAddress: s.nodeIP.String(), Started: s.begun,
 		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(), Clock: s.clock.Status(),
 	}

@@ -51,6 +51,7 @@ type System struct {
 	answers  answers       // of the API server
 	look     chan struct{} // makes the doctor look
 	settings *settings
+	upgrade  upgrade
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
@@ -128,6 +129,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.savingRoutes(mux)
 	s.healthRoutes(mux)
 	s.configRoutes(mux)
+	s.upgradeRoutes(mux)
 	return mux
 }
 

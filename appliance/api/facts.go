@@ -9,5 +9,7 @@ type Facts struct {
 	ID         peer.ID `json:"id"`
 	Version    string  `json:"version"`
 	Kubernetes string  `json:"kubernetes"`
-	Executable string  `json:"executable"`
+	// Executable is the file of the supervisor when it began, BuildID what it was built as.
+	Executable string `json:"executable"`
+	BuildID    string `json:"buildID"`
 }

@@ -45,6 +45,8 @@ type Status struct {
 	// Clock is where the time comes from, and what it is compared with.
 	Clock  clock.Status `json:"clock"`
 	Config Config       `json:"config"`
+	// Upgrade is nil on a device that never had one.
+	Upgrade *Upgrade `json:"upgrade,omitempty"`
 	// Health is what is wrong, whichever part knows it, the worst first.
 	Health []health.Problem `json:"health,omitempty"`
 }

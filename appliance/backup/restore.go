@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/datastore"
 	"rivulet/appliance/host"
 	"rivulet/appliance/store"
 )
@@ -151,15 +152,15 @@ func prepare(ctx context.Context, in io.Reader, at Paths, staged string, o Optio
 	if err != nil {
 		return m, err
 	}
-	datastore := filepath.Join(staged, datastoreName)
-	if err := moveOn(ctx, datastore); err != nil {
+	database := filepath.Join(staged, datastoreName)
+	if err := datastore.MoveOn(ctx, database); err != nil {
 		return m, err
 	}
 	db := filepath.Join(staged, serverDir, "db")
 	if err := os.MkdirAll(db, 0o700); err != nil {
 		return m, fmt.Errorf("backup: %w", err)
 	}
-	if err := os.Rename(datastore, filepath.Join(db, "state.db")); err != nil {
+	if err := os.Rename(database, filepath.Join(db, "state.db")); err != nil {
 		return m, fmt.Errorf("backup: %w", err)
 	}
 	if o.Name != "" {
@@ -192,6 +193,8 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 	if _, err := os.Lstat(filepath.Join(staged, second)); err != nil {
 		p.Steps[len(p.Steps)-1].New = "" // the old one must not outlive what it is a copy of
 	}
+	// Snapshots of the old datastore must not mend the restored one.
+	p.Steps = append(p.Steps, step{Place: datastore.Snapshots(at.State), Aside: filepath.Join(old, "snapshots")})
 	put("node", "k3s-node")
 	if m.Volumes && !o.DataOnly {
 		if err := os.MkdirAll(filepath.Join(staged, storageDir), 0o755); err != nil { // none of them may be in it

@@ -134,7 +134,11 @@ func skipServer(name string, e fs.DirEntry) bool {
 	case "db", "etc", "static", "tls/temporary-certs", "manifests/rivulet-engine.yaml":
 		return true
 	}
-	return path.Ext(name) == ".kubeconfig" || e.Type()&fs.ModeSymlink != 0
+	// The engine writes a kubeconfig, with paths of the device in it, when it makes the
+	// client certificate: without the one it would never make the other.
+	client, _ := path.Match("tls/client-*.crt", name)
+	authority, _ := path.Match("tls/client-ca*", name)
+	return client && !authority || path.Ext(name) == ".kubeconfig" || e.Type()&fs.ModeSymlink != 0
 }
 
 // skipConfig leaves out what a restore has set aside there.

@@ -35,4 +35,9 @@ var (
 	TrustClosed      = declare("trust-closed", Warning, "no new peer is trusted")
 	BurstUnsupported = declare("burst-unsupported", Info, "a burst target is not used by this version")
 	LANUnmatched     = declare("lan-unmatched", Warning, "no interface is allowed as a LAN")
+
+	UpgradeWaiting    = declare("upgrade-waiting", Info, "an upgrade waits for pods that hold it")
+	UpgradeTrying     = declare("upgrade-trying", Info, "another version is being tried")
+	UpgradeUndone     = declare("upgrade-undone", Warning, "the last upgrade was undone")
+	UpgradeUnreadable = declare("upgrade-unreadable", Warning, "the state of upgrades cannot be read")
 )

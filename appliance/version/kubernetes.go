@@ -10,16 +10,9 @@ import (
 var LinkedKubernetes = ""
 
 // Kubernetes returns the version of the Kubernetes in this binary, empty if unknown.
-func Kubernetes() string {
-	for _, p := range Parts() {
-		if p.Name == partKubernetes {
-			return p.Version
-		}
-	}
-	return LinkedKubernetes
-}
+func Kubernetes() string { return KubernetesOf(Parts()) }
 
-// KubernetesOf finds Kubernetes among the parts that another binary lists.
+// KubernetesOf finds Kubernetes among the parts of a binary, empty if it is none of them.
 func KubernetesOf(parts []Part) string {
 	for _, p := range parts {
 		if p.Name == partKubernetes {

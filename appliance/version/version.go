@@ -53,7 +53,11 @@ func Parts() []Part {
 	if !ok {
 		return nil
 	}
-	return parts(bi)
+	out := parts(bi)
+	if KubernetesOf(out) == "" && LinkedKubernetes != "" {
+		out = append(out, Part{partKubernetes, LinkedKubernetes})
+	}
+	return out
 }
 
 func parts(bi *debug.BuildInfo) []Part {

@@ -5,7 +5,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -22,8 +24,14 @@ func main() {
 	}
 	self, err := os.Executable()
 	if err == nil {
-		err = syscall.Exec(filepath.Join(filepath.Dir(self), "rivulet-full"), os.Args, os.Environ())
+		err = become(filepath.Join(filepath.Dir(self), "rivulet-full"))
+	}
+	if errors.Is(err, fs.ErrNotExist) { // an upgrade took only the one file
+		err = become("/opt/rivulet/rivulet-full")
 	}
 	fmt.Fprintln(os.Stderr, "slim:", err)
 	os.Exit(1)
 }
+
+// become returns only with an error.
+func become(path string) error { return syscall.Exec(path, os.Args, os.Environ()) }

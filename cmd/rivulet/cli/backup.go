@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -18,8 +17,6 @@ import (
 	"rivulet/appliance"
 	"rivulet/appliance/api"
 	"rivulet/appliance/backup"
-	"rivulet/appliance/identity"
-	"rivulet/appliance/store"
 	"rivulet/appliance/version"
 )
 
@@ -65,7 +62,7 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 		return src, nil, err
 	}
 	src.Paths = backup.DefaultPaths(dirs.State)
-	src.Manifest = backup.Manifest{Rivulet: version.Version, Kubernetes: version.Kubernetes(), Arch: runtime.GOARCH, Created: time.Now().UTC().Truncate(time.Second)}
+	src.Manifest = backup.Manifest{Arch: runtime.GOARCH, Created: time.Now().UTC().Truncate(time.Second)}
 	m := &src.Manifest
 	var facts api.Facts
 	switch err := api.Call(ctx, dirs.Run, "GET", "/v1/facts", nil, &facts); {
@@ -84,32 +81,12 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 	case !errors.Is(err, api.ErrNotRunning):
 		return src, nil, err
 	}
-	path := filepath.Join(dirs.State, "state.db")
-	if _, err := os.Stat(path); err != nil {
-		return src, nil, fmt.Errorf("there is nothing to save in %s (%w); run as root, or name the folder with --state", dirs.State, err)
-	}
-	st, err := store.Open(path)
+	src, done, err = backup.Stopped(dirs.State)
 	if err != nil {
 		return src, nil, err
 	}
-	defer func() {
-		if err != nil {
-			st.Close()
-		}
-	}()
-	id, err := identity.Load(st)
-	if err != nil {
-		return src, nil, err
-	}
-	if m.Node, err = st.NodeName(); err != nil {
-		return src, nil, err
-	}
-	m.Name, m.ID = m.Node, string(id.ID())
-	src.CopyStore = func(w io.Writer) error {
-		_, err := st.WriteTo(w)
-		return err
-	}
-	return src, func() { st.Close() }, nil
+	src.Manifest.Rivulet, src.Manifest.Kubernetes = version.Version, version.Kubernetes()
+	return src, done, nil
 }
 
 // save writes to a file that has its name only when it is whole, or to standard output.

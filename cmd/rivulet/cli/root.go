@@ -120,7 +120,7 @@ func newRoot(engineName string) *cobra.Command {
 	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", "/run/rivulet"), "folder of sockets and PID files [$RIVULET_RUNTIME]")
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newConfig(c), newVersion(c))
-	root.AddCommand(newBackup(c), newRestore(c))
+	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))

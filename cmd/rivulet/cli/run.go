@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"log"
 	"log/slog"
@@ -32,7 +33,7 @@ func newRun(c *common, engineName string) *cobra.Command {
 			}
 			cfg.Dirs, cfg.Source = c.dirs, over.source(cmd.Flags())
 			cfg.Log = logger(debug)
-			return runError(appliance.Run(cmd.Context(), cfg))
+			return runError(launch(cmd.Context(), cfg.Dirs, cfg.Log, func(ctx context.Context) error { return appliance.Run(ctx, cfg) }))
 		},
 	}
 	f := cmd.Flags()

@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+
+	"rivulet/appliance"
+	"rivulet/appliance/update"
+)
+
+// launch runs the appliance as the version that is to run: an upgrade that is under
+// way is carried on first, and one that was staged meanwhile begins when run ends.
+func launch(ctx context.Context, dirs appliance.Dirs, log *slog.Logger, run func(context.Context) error) error {
+	d := &update.Device{State: dirs.State, Run: dirs.Run, Installed: update.Installed, Args: os.Args[1:], Log: log}
+	if !update.OnTrial() {
+		choice, err := d.Launch(ctx)
+		switch {
+		case err != nil:
+			return err
+		case choice.Exit && choice.Code == 0:
+			return nil
+		case choice.Exit:
+			return &exitError{code: choice.Code}
+		case choice.Run != nil:
+			return d.Become(d.Binary(*choice.Run))
+		}
+	}
+	err := run(ctx)
+	if !errors.Is(err, appliance.ErrRestart) {
+		return err
+	}
+	return d.Become("/proc/self/exe")
+}

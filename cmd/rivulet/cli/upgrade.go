@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/update"
+	"rivulet/fabric/peer"
+)
+
+func newUpgrade(c *common) *cobra.Command {
+	var o struct{ check, wait, now, cancel bool }
+	r := update.Request{}
+	cmd := &cobra.Command{
+		Use:   "upgrade [FILE]",
+		Short: "run another version, and go back by itself if it is not up to it",
+		Long: "FILE is a release of rivulet, FILE.sig beside it; a stick will do, no network is needed. It is checked (signature, machine,\n" +
+			"versions, room), the cluster's data is saved, and the new version has to be healthy for a while: the API and the node ready, the\n" +
+			"datastore written, every peer that was connected before connected again. If it is not, the old version and the data of before\n" +
+			"come back. Pods run on all the time. Without FILE it shows what became of the last upgrade.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("upgrade takes one file; see: %s --help", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case o.cancel:
+				return cancelUpgrade(cmd, c)
+			case len(args) == 0 && o.now:
+				return begin(cmd, c, true)
+			case len(args) == 0:
+				return showUpgrade(cmd, c)
+			}
+			if r.Every < time.Second || r.Window < r.Every {
+				return usagef("--window %s, --every %s: look at least once, and not more than once a second; see: rivulet upgrade --help", r.Window, r.Every)
+			}
+			r.File, r.CheckOnly = args[0], o.check
+			return upgrade(cmd, c, r, o.now, o.wait)
+		},
+	}
+	outputFlag(cmd, c)
+	f := cmd.Flags()
+	f.BoolVar(&o.check, "check", false, "only check the file")
+	f.BoolVar(&o.now, "now", false, "whatever pods hold it")
+	f.BoolVar(&o.wait, "wait", false, "end when the upgrade does; exit code 1 if it was undone")
+	f.BoolVar(&o.cancel, "cancel", false, "forget an upgrade that waits, undo one that is tried")
+	f.DurationVar(&r.Window, "window", update.DefaultWindow, "how long the new version must be healthy")
+	f.DurationVar(&r.Every, "every", update.DefaultEvery, "how often it is looked at")
+	return cmd
+}
+
+func upgrade(cmd *cobra.Command, c *common, r update.Request, now, wait bool) error {
+	if os.Geteuid() != 0 {
+		return errors.New("upgrade needs root; use: sudo rivulet upgrade FILE")
+	}
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	r.State, r.Now = c.dirs.State, time.Now().UTC()
+	runs, err := describeRunning(ctx, c, &r)
+	if err != nil {
+		return err
+	}
+	next, err := update.Stage(ctx, r)
+	if err != nil {
+		return err
+	}
+	if r.CheckOnly {
+		if c.output == "json" {
+			return json.NewEncoder(out).Encode(next)
+		}
+		_, err = fmt.Fprintf(out, "%s is good: rivulet %s with Kubernetes %s, signed by who may\n", r.File, next.Name, next.Kubernetes)
+		return err
+	}
+	if !runs {
+		_, err = fmt.Fprintf(out, "%s is staged; it is tried at the next start of rivulet\n", next.Name)
+		return err
+	}
+	if err := begin(cmd, c, now); err != nil || !wait {
+		return err
+	}
+	return waitUpgrade(ctx, cmd, c)
+}
+
+// describeRunning fills in what the upgrade begins from.
+func describeRunning(ctx context.Context, c *common, r *update.Request) (runs bool, err error) {
+	var facts api.Facts
+	err = api.Call(ctx, c.dirs.Run, "GET", "/v1/facts", nil, &facts)
+	if errors.Is(err, api.ErrNotRunning) {
+		if r.Running, err = os.Executable(); err != nil {
+			return false, err
+		}
+		s, err := update.Load(update.Dir(c.dirs.State))
+		if err == nil && s.Current != nil {
+			d := update.Device{State: c.dirs.State}
+			r.Running = d.Binary(*s.Current)
+		}
+		return false, err
+	}
+	if err != nil {
+		return false, err
+	}
+	r.Running, r.RunningBuild = facts.Executable, facts.BuildID
+	st, err := api.Get(ctx, c.dirs.Run)
+	if err != nil {
+		return true, err
+	}
+	for _, p := range st.Peers {
+		if p.State == peer.Connected {
+			r.Peers = append(r.Peers, string(p.ID))
+		}
+	}
+	return true, nil
+}
+
+// begin has the supervisor restart into what is staged, when nothing holds it.
+func begin(cmd *cobra.Command, c *common, now bool) error {
+	var v api.Upgrade
+	if err := api.Call(cmd.Context(), c.dirs.Run, "POST", "/v1/upgrade", api.UpgradeRequest{Now: now}, &v); err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		return json.NewEncoder(out).Encode(v)
+	}
+	if len(v.HeldBy) > 0 && !now {
+		_, err := fmt.Fprintf(out, "%s is staged and waits for %v to end; see: rivulet status\n", v.To, v.HeldBy)
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s is staged and begins now; see: rivulet upgrade\n", v.To)
+	return err
+}
+
+func cancelUpgrade(cmd *cobra.Command, c *common) error {
+	phase, err := update.Cancel(c.dirs.State, time.Now().UTC())
+	if err != nil {
+		return err
+	}
+	said := map[update.Phase]string{
+		update.Idle:      "there is no upgrade under way",
+		update.Staged:    "the upgrade is forgotten",
+		update.Trying:    "the version that is tried is undone at its next look",
+		update.Returning: "it is being undone already",
+	}[phase]
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
+	return err
+}
+
+func showUpgrade(cmd *cobra.Command, c *common) error {
+	s, err := update.Load(update.Dir(c.dirs.State))
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		return json.NewEncoder(out).Encode(s)
+	}
+	if a := s.Attempt; a != nil {
+		fmt.Fprintf(out, "%s → %s: %s", a.From.Name, a.Next.Name, s.Phase)
+		if s.Phase == update.Trying {
+			fmt.Fprintf(out, " until %s (start %d, ended by itself %d times)", a.Begun.Add(a.Window).Local().Format(time.TimeOnly), a.Starts, a.Crashes)
+		}
+		fmt.Fprintln(out)
+	}
+	switch o := s.Last; {
+	case o == nil && s.Attempt == nil:
+		_, err = fmt.Fprintln(out, "never upgraded; see: rivulet upgrade --help")
+	case o != nil && o.OK:
+		_, err = fmt.Fprintf(out, "%s → %s at %s\n", o.From, o.Version, o.At.Local().Format(time.DateTime))
+	case o != nil:
+		_, err = fmt.Fprintf(out, "%s was tried and given up at %s, %s runs: %s\n", o.Version, o.At.Local().Format(time.DateTime), o.From, o.Reason)
+		if o.Aside != "" {
+			fmt.Fprintf(out, "what it wrote is in %s\n", o.Aside)
+		}
+	}
+	return err
+}
+
+// waitUpgrade follows the upgrade to its end.
+func waitUpgrade(ctx context.Context, cmd *cobra.Command, c *common) error {
+	for {
+		s, err := update.Load(update.Dir(c.dirs.State))
+		if err != nil {
+			return err
+		}
+		if s.Phase == update.Idle && s.Last != nil {
+			if err := showUpgrade(cmd, c); err != nil {
+				return err
+			}
+			if !s.Last.OK {
+				return &exitError{code: exitFailed}
+			}
+			return nil
+		}
+		if !pause(ctx, time.Second) {
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,126 @@
+// Command sign makes the keys and signatures of releases. It is never shipped and
+// never runs on a device: its keys stay with who releases. See docs/upgrade.md.
+package main
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"rivulet/image/signed"
+)
+
+const usage = `usage:
+  sign key FILE                                    make a key (root or signing); prints its public half
+  sign certify -root FILE -key PUBLIC -generation N    a root key vouches for a signing key; prints the certificate
+  sign file -key FILE -certificate FILE RELEASE    writes RELEASE.sig`
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "sign:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	root := flags.String("root", "", "file of the root key")
+	key := flags.String("key", "", "certify: the public key; file: the file of the signing key")
+	certificate := flags.String("certificate", "", "file of the signing key's certificate")
+	generation := flags.Int("generation", 0, "of the signing key; higher ones retire lower ones")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	switch {
+	case args[0] == "key" && flags.NArg() == 1:
+		return makeKey(flags.Arg(0), out)
+	case args[0] == "certify" && *root != "" && *key != "" && *generation > 0:
+		return certify(*root, *key, *generation, out)
+	case args[0] == "file" && *key != "" && *certificate != "" && flags.NArg() == 1:
+		return sign(*key, *certificate, flags.Arg(0))
+	}
+	return errors.New(usage)
+}
+
+func makeKey(file string, out io.Writer) error {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := fmt.Fprintln(f, base64.StdEncoding.EncodeToString(private.Seed())); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, base64.StdEncoding.EncodeToString(public))
+	return f.Close()
+}
+
+func certify(root, key string, generation int, out io.Writer) error {
+	private, err := readKey(root)
+	if err != nil {
+		return err
+	}
+	public, err := base64.StdEncoding.DecodeString(key)
+	if err != nil || len(public) != ed25519.PublicKeySize {
+		return fmt.Errorf("%q is no public key: take what `sign key` printed", key)
+	}
+	return json.NewEncoder(out).Encode(signed.Certify(private, public, generation))
+}
+
+func sign(key, certificate, file string) error {
+	private, err := readKey(key)
+	if err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(certificate)
+	if err != nil {
+		return err
+	}
+	var c signed.Certificate
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return fmt.Errorf("%s: %w", certificate, err)
+	}
+	if !private.Public().(ed25519.PublicKey).Equal(ed25519.PublicKey(c.Key)) {
+		return fmt.Errorf("%s is the certificate of another key than %s", certificate, key)
+	}
+	in, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	d := signed.NewDigest()
+	if _, err := io.Copy(d, in); err != nil {
+		return err
+	}
+	text, err := json.Marshal(signed.Sign(private, c, d))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file+".sig", append(text, '\n'), 0o644)
+}
+
+func readKey(file string) (ed25519.PrivateKey, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	seed, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(raw)))
+	if err != nil || len(seed) != ed25519.SeedSize {
+		return nil, fmt.Errorf("%s holds no key", file)
+	}
+	return ed25519.NewKeyFromSeed(seed), nil
+}

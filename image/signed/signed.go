@@ -1,0 +1,151 @@
+// Package signed says whether a release file is one of ours. It reads the file and
+// the signature beside it, and writes nothing.
+//
+// There are two levels of Ed25519 keys. Root keys are linked into the binary and
+// stay off-line; they certify signing keys, and those sign releases:
+//
+//	root key (in the binary) ── certifies ──▶ signing key, generation n ── signs ──▶ file
+//
+// A signature carries the certificate of its key, so that a device needs no
+// network and no clock. A signing key that was lost is retired by certifying one
+// of a higher generation: a device that has taken a release of generation n takes
+// none of a lower one again.
+package signed
+
+import (
+	"crypto/ed25519"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+)
+
+// rootKeys is set when linking: base64 public keys, separated by commas.
+var rootKeys = ""
+
+var (
+	// ErrNoRoots is returned when the binary was built without root keys.
+	ErrNoRoots = errors.New("signed: this rivulet was built without keys and can trust no file")
+	// ErrNotOurs is in every error that says that a signature is not good.
+	ErrNotOurs = errors.New("signed: the signature is not good")
+)
+
+// Certificate is a signing key that a root key vouches for.
+type Certificate struct {
+	Key        []byte `json:"key"`
+	Generation int    `json:"generation"`
+	Root       []byte `json:"root"`      // public key of who signed it
+	Signature  []byte `json:"signature"` // of the root, over all above
+}
+
+// Signature is the content of FILE.sig.
+type Signature struct {
+	Format      int         `json:"format"`
+	Certificate Certificate `json:"certificate"`
+	Signature   []byte      `json:"signature"` // of the certificate's key, over the file
+}
+
+// Format is the version of Signature.
+const Format = 1
+
+// Different words before what is signed: a signature of one kind is never one of the other.
+const (
+	certificateContext = "rivulet signing key v1\x00"
+	fileContext        = "rivulet release file v1\x00"
+)
+
+// Roots returns the keys that this binary trusts.
+func Roots() ([]ed25519.PublicKey, error) {
+	var out []ed25519.PublicKey
+	for _, text := range strings.Split(rootKeys, ",") {
+		if text == "" {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(text)
+		if err != nil || len(key) != ed25519.PublicKeySize {
+			return nil, fmt.Errorf("signed: %q, linked into this binary, is no key; build it anew with another ROOT_KEYS", text)
+		}
+		out = append(out, key)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%w; use a release of rivulet, or build with ROOT_KEYS (see docs/upgrade.md)", ErrNoRoots)
+	}
+	return out, nil
+}
+
+// Digest takes a file in; it is an io.Writer.
+type Digest struct {
+	hash hash.Hash
+	n    int64
+}
+
+// NewDigest returns a digest of nothing yet.
+func NewDigest() *Digest { return &Digest{hash: sha512.New()} }
+
+func (d *Digest) Write(p []byte) (int, error) {
+	d.n += int64(len(p))
+	return d.hash.Write(p)
+}
+
+func (d *Digest) message() []byte {
+	return append(binary.BigEndian.AppendUint64([]byte(fileContext), uint64(d.n)), d.hash.Sum(nil)...)
+}
+
+func (c Certificate) message() []byte {
+	out := binary.BigEndian.AppendUint64([]byte(certificateContext), uint64(c.Generation))
+	return append(out, c.Key...)
+}
+
+// Parse reads the content of FILE.sig.
+func Parse(r io.Reader) (Signature, error) {
+	var s Signature
+	raw, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	if err != nil {
+		return s, fmt.Errorf("signed: %w", err)
+	}
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return s, fmt.Errorf("%w: it cannot be read: %w; copy the .sig file once more", ErrNotOurs, err)
+	}
+	if s.Format != Format {
+		return s, fmt.Errorf("%w: its format is %d, this rivulet knows %d; upgrade to a release in between first", ErrNotOurs, s.Format, Format)
+	}
+	return s, nil
+}
+
+// Verify reports whether s is a signature of what d took in, by a key that one of
+// roots vouches for and whose generation is at least oldest.
+func (s Signature) Verify(d *Digest, roots []ed25519.PublicKey, oldest int) error {
+	c := s.Certificate
+	vouched := false
+	for _, root := range roots {
+		if root.Equal(ed25519.PublicKey(c.Root)) && ed25519.Verify(root, c.message(), c.Signature) {
+			vouched = true
+		}
+	}
+	switch {
+	case !vouched || len(c.Key) != ed25519.PublicKeySize:
+		return fmt.Errorf("%w: nobody whom this rivulet trusts vouches for its key; get the file from where rivulet is released", ErrNotOurs)
+	case c.Generation < oldest:
+		return fmt.Errorf("%w: its key is of generation %d and was retired, this device takes %d or newer; get a newer release", ErrNotOurs, c.Generation, oldest)
+	case !ed25519.Verify(c.Key, d.message(), s.Signature):
+		return fmt.Errorf("%w: the file is damaged or was changed; get it once more", ErrNotOurs)
+	}
+	return nil
+}
+
+// Certify has a root key vouch for a signing key.
+func Certify(root ed25519.PrivateKey, key ed25519.PublicKey, generation int) Certificate {
+	c := Certificate{Key: key, Generation: generation, Root: root.Public().(ed25519.PublicKey)}
+	c.Signature = ed25519.Sign(root, c.message())
+	return c
+}
+
+// Sign signs what d took in.
+func Sign(key ed25519.PrivateKey, c Certificate, d *Digest) Signature {
+	return Signature{Format: Format, Certificate: c, Signature: ed25519.Sign(key, d.message())}
+}
