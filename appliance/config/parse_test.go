@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
@@ -94,6 +95,20 @@ func TestMistakes(t *testing.T) {
 		}
 		if !ok {
 			t.Errorf("%q\n got %s\nwant %s", tc.text, strings.Join(got, "\n     "), strings.Join(tc.want, "\n     "))
+		}
+	}
+}
+
+// A long odd file takes no longer than a person waits, and its mistake has a line.
+func TestLongMistakes(t *testing.T) {
+	for _, unit := range []string{"\n", "a: b\n", "- [\n- ]\n", "'\n", "[\n", "{a: \n}\n", " - a\n", "\"\\\n", "a:\n  b: [\n c]\n", "? \n", "# x\n"} {
+		text := strings.Repeat(unit, maxSize/len(unit)-10) + "\t: [\n"
+		begun := time.Now()
+		got := problems(text)
+		if d := time.Since(begun); d > 20*time.Second || len(got) == 0 {
+			t.Errorf("%q over and over: %s, %d problems", unit, d, len(got))
+		} else {
+			t.Logf("%q: %s, %.80s", unit, d, got[0])
 		}
 	}
 }

@@ -115,11 +115,20 @@ func syntax(file string, data []byte, err error) Problem {
 // bracket may be closed some lines below.
 const ahead = 100
 
+// effort bounds, in bytes parsed, what firstBad does; an odd file gets a line that
+// is too early then.
+const effort = 4 << 20
+
 // firstBad returns the index of the line that the longest beginning which is YAML
 // ends before.
 func firstBad(lines [][]byte) int {
+	spent := 0
 	ok := func(n int) bool {
-		_, err := parse(bytes.Join(lines[:n], nil))
+		text := bytes.Join(lines[:n], nil)
+		if spent += len(text); spent > effort {
+			return false
+		}
+		_, err := parse(text)
 		return err == nil
 	}
 	good := 0
