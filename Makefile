@@ -27,26 +27,39 @@ LDFLAGS   = -s -w -extldflags -static \
 # without any it takes none. See docs/upgrade.md.
 ROOT_KEYS ?=
 
+# With ARCH (amd64, arm64 or armv7): what is released, into bin/ARCH, the same bytes
+# on every machine. Without: for this machine, sooner. See docs/release.md.
+ARCHES := amd64 arm64 armv7
+OUT    := $(BIN)
+ifdef ARCH
+GOARCH  := $(or $(if $(filter $(ARCH),$(ARCHES)),$(patsubst armv7,arm,$(ARCH))),$(error ARCH is one of $(ARCHES), not $(ARCH)))
+OUT     := $(BIN)/$(ARCH)
+LDFLAGS += -buildid=
+target   = GOOS=linux GOARCH=$(GOARCH) GOARM=7 CC=$(BUNDLE_CC)
+trimpath = -trimpath
+endif
+
 # A folder is out of date when any Go file in it is newer; Go's own cache does the rest.
 gofiles   = $(shell find $(1) -name '*.go' -not -path '*/testdata/*' 2>/dev/null)
 
 include image/bundle/bundle.mk
+include image/release/release.mk
 
 .PHONY: help
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install the Debian packages that building and the lab need
-	@test/deps
+deps: ## install the Debian packages that building (for ARCH) and the lab need
+	@ARCH=$(ARCH) test/deps
 
 .PHONY: build
-build: $(BIN)/rivulet $(BIN)/rivulet-lab ## build bin/rivulet and bin/rivulet-lab
+build: $(OUT)/rivulet $(if $(ARCH),,$(BIN)/rivulet-lab) ## build bin/rivulet and bin/rivulet-lab, or with ARCH bin/ARCH/rivulet
 
-$(BIN)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(call gofiles,cmd/rivulet appliance fabric offload image systemd)
+$(OUT)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(call gofiles,cmd/rivulet appliance fabric offload image systemd)
 	@echo "building $@ (the first time takes about a quarter of an hour on two cores)"
-	@mkdir -p $(BIN)
-	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)
+	@mkdir -p $(OUT)
+	@CGO_ENABLED=1 $(target) $(GO) build $(trimpath) -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)
 
 $(BIN)/rivulet-lab: go.mod go.sum $(call gofiles,cmd/rivulet-lab test/lab)
 	@mkdir -p $(BIN)
@@ -89,6 +102,7 @@ test: deps ## everything: vet, unit, property and lab tests
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@$(MAKE) --no-print-directory ops-binaries
 	$(GO) vet -tags "$(TAGS)" ./...
+	@$(MAKE) --no-print-directory vet-arm
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 ./...
 
 # What test/ops upgrades from and to: the supervisor of this tree twice, trusting
@@ -120,4 +134,4 @@ bench: deps ## the figures of bench/results.md, measured anew (about a quarter o
 
 .PHONY: clean
 clean: ## remove what was built (Go's caches stay)
-	rm -rf $(BIN) _build $(BUNDLE) $(BUNDLE:.tar.zst=.json)
+	rm -rf $(BIN) _build image/bundle/bundle_*.tar.zst image/bundle/bundle_*.json

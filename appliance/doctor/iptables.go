@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/health"
+	"rivulet/image/bundle"
 )
 
 var iptables = Probe{Kind: health.Iptables, Title: "iptables", Run: probeIptables}
@@ -13,7 +14,7 @@ var iptables = Probe{Kind: health.Iptables, Title: "iptables", Run: probeIptable
 func probeIptables(ctx context.Context, e *Env) Result {
 	version, err := e.Exec(ctx, "iptables", "--version")
 	if err != nil {
-		if len(e.glob(e.State+"/bundle/*/bin/iptables")) > 0 {
+		if _, carried := bundle.Embedded(); carried || len(e.glob(e.State+"/bundle/*/netfilter/nft/iptables")) > 0 {
 			return pass("the machine has none; Rivulet's own is used")
 		}
 		return failf("install it (apt install iptables); Rivulet goes on by itself", "there is no iptables: Services cannot work")

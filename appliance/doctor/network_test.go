@@ -209,7 +209,7 @@ func TestIptables(t *testing.T) {
 	const rule = "-A INPUT -j ACCEPT\n"
 	e := machine(t, nil)
 	found(t, e, iptables, Fail, "apt install iptables")
-	found(t, machine(t, files{"/var/lib/rivulet/bundle/current/bin/iptables": ""}), iptables, Pass, "Rivulet's own")
+	found(t, machine(t, files{"/var/lib/rivulet/bundle/current/netfilter/nft/iptables": ""}), iptables, Pass, "Rivulet's own")
 	for _, tc := range []struct {
 		legacy, nft string
 		want        Status

@@ -1,0 +1,162 @@
+// Command release makes what is published out of the binaries that the Makefile
+// built: each compressed with zstd, their hashes, the names of the packages whose
+// sources go with them, and the table of sizes. The same binaries give the same bytes.
+//
+// It reads IN/ARCH/rivulet and image/bundle/bundle_*, alone writes the folder
+// -out and the file -sizes, and fails if a file is larger than is promised.
+//
+//	go run ./image/release -version v1 -in bin -out bin/release -sizes bench/sizes.md amd64 arm64 armv7
+package main
+
+import (
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// limits are what a compressed file may have, in bytes.
+var limits = map[string]int64{"amd64": 80e6}
+
+// machines are what the binary of an architecture has to be.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "armv7": elf.EM_ARM}
+
+func main() {
+	version := flag.String("version", "", "version in the files' names")
+	in := flag.String("in", "bin", "folder with ARCH/rivulet")
+	out := flag.String("out", "bin/release", "folder for what is published")
+	sizes := flag.String("sizes", "", "file for the table of sizes")
+	flag.Parse()
+	if err := run(*version, *in, *out, *sizes, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run(version, in, out, sizes string, arches []string) error {
+	if err := os.RemoveAll(out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	var all []size
+	var sums strings.Builder
+	for _, arch := range arches {
+		binary := filepath.Join(in, arch, "rivulet")
+		s, err := measure(arch, binary)
+		if err != nil {
+			return err
+		}
+		file := filepath.Join(out, "rivulet-"+version+"-linux-"+arch+".zst")
+		if err := compress(binary, file); err != nil {
+			return err
+		}
+		sum, n, err := hash(file)
+		if err != nil {
+			return err
+		}
+		s.compressed = n
+		all = append(all, s)
+		fmt.Fprintf(&sums, "%s  %s\n", sum, filepath.Base(file))
+		fmt.Printf("%s: %.1f MB, unpacked %.1f MB\n", file, mb(n), mb(s.elf))
+	}
+	if err := os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644); err != nil {
+		return err
+	}
+	if err := sources(out, arches); err != nil {
+		return err
+	}
+	if sizes != "" {
+		if err := os.WriteFile(sizes, table(version, all), 0o644); err != nil {
+			return err
+		}
+	}
+	return exceeded(all)
+}
+
+// sources names the packages whose licences ask for their sources.
+func sources(out string, arches []string) error {
+	var text strings.Builder
+	text.WriteString("Debian packages in these files, and libseccomp-dev in runc. Their sources: apt-get source NAME=VERSION on Debian 12,\nor Debian's archive of snapshots. Their licences are in the bundle, netfilter/licences.\n")
+	list, err := os.ReadFile("image/bundle/debs.list")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(list)) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] != "#" && slices.ContainsFunc(arches, func(a string) bool { return strings.Replace(a, "armv7", "armhf", 1) == f[0] }) {
+			fmt.Fprintf(&text, "%s %s %s\n", f[0], f[1], f[2])
+		}
+	}
+	return os.WriteFile(filepath.Join(out, "SOURCES"), []byte(text.String()), 0o644)
+}
+
+// measure checks that the binary is what its folder says, and static.
+func measure(arch, path string) (size, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return size{}, fmt.Errorf("%w; make build ARCH=%s", err, arch)
+	}
+	defer f.Close()
+	if f.Machine != machines[arch] {
+		return size{}, fmt.Errorf("%s is for %v; make build ARCH=%s", path, f.Machine, arch)
+	}
+	s := size{arch: arch}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			return size{}, fmt.Errorf("%s is not static: it has a %v segment", path, p.Type)
+		}
+	}
+	for _, sec := range f.Sections {
+		switch sec.Name {
+		case ".text":
+			s.text = int64(sec.Size)
+		case ".rodata":
+			s.rodata = int64(sec.Size)
+		case ".gopclntab":
+			s.lines = int64(sec.Size)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return size{}, err
+	}
+	s.elf = info.Size()
+	goarch := strings.TrimSuffix(arch, "v7")
+	if info, err = os.Stat("image/bundle/bundle_linux_" + goarch + ".tar.zst"); err != nil {
+		return size{}, fmt.Errorf("%w; make build ARCH=%s", err, arch)
+	}
+	s.bundle = info.Size()
+	return s, nil
+}
+
+// compress writes the same bytes however many processors there are. The window of 128 MB
+// is the largest that zstd, and rivulet upgrade, take without being told.
+func compress(from, to string) error {
+	cmd := exec.Command("zstd", "-19", "--long=27", "-T0", "-q", "-f", from, "-o", to)
+	cmd.Stderr = os.Stderr
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("%w; apt-get install zstd", err)
+	}
+	return err
+}
+
+func hash(path string) (sum string, n int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), n, err
+}

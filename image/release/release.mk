@@ -1,0 +1,18 @@
+# What is published, and the architectures other than this machine's. Included by
+# the Makefile. See docs/release.md.
+
+.PHONY: release
+release: ## bin/release: each architecture, compressed, with hashes; bench/sizes.md (hours on a new machine)
+	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
+	@$(GO) run ./image/release -version $(VERSION) -in $(BIN) -out $(BIN)/release -sizes bench/sizes.md $(ARCHES)
+
+.PHONY: test-arch
+test-arch: ## bin/ARCH/rivulet of ARM on this machine (qemu-user), and that two builds are the same
+	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
+	RIVULET_ARCHES="$(ARCHES)" $(GO) test -count=1 -v -timeout 20m ./test/cross ./image/release
+
+# Half of what breaks on 32-bit ARM is found without compiling Kubernetes for it:
+# constants that do not fit, atomics that are not aligned.
+.PHONY: vet-arm
+vet-arm: ## our packages for 32-bit ARM, without the engine
+	@CGO_ENABLED=0 GOOS=linux GOARCH=arm GOARM=7 $(GO) vet -trimpath -tags "$(TAGS)" $$($(GO) list ./cmd/... ./appliance/... ./fabric/... ./offload/... ./image/... ./systemd/... | grep -v -e engine/k3s$$ -e cmd/rivulet$$ -e cmd/rivulet-lab$$)
