@@ -76,5 +76,5 @@ func roomFor(database, dir string) bool {
 		return false
 	}
 	var fs unix.Statfs_t
-	return unix.Statfs(dir, &fs) == nil && int64(fs.Bavail)*fs.Bsize > snapshotRoom*at.Size()
+	return unix.Statfs(dir, &fs) == nil && int64(fs.Bavail)*int64(fs.Bsize) > snapshotRoom*at.Size()
 }
