@@ -255,13 +255,22 @@ reserve: {memory: 256Mi}
 			t.Errorf("%v shows a password: %+v", args, r)
 		}
 	}
+
+	// A file of k3s's own form is read where the configuration says nothing, and only there.
+	write(t, ctx, b, "/etc/rivulet/registries.yaml", "mirrors:\n  docker.io: {endpoint: [\"http://10.77.0.251:5000\"]}\n")
+	must(t, ctx, b, "rivulet", "config", "reload")
+	shows(t, ctx, b, []string{"config-shadowed", "b  Ready"})
 	must(t, ctx, b, "rm", file)
-	eventually(t, ctx, "the engine is ready without registries", func() error {
+	eventually(t, ctx, "the engine is ready with the user's own registries.yaml", func() error {
 		if now := status(t, ctx, b); !now.Ready || now.PIDs["engine"] == st.PIDs["engine"] || len(now.Config.Pending) > 0 {
 			return fmt.Errorf("%s, pending %q", now.Waiting, now.Config.Pending)
 		}
 		return nil
 	})
+	shows(t, ctx, b, []string{"b  Ready"}, "config-shadowed")
+	if hosts := must(t, ctx, b, "cat", "/var/lib/rivulet/k3s/agent/etc/containerd/certs.d/docker.io/hosts.toml"); !strings.Contains(hosts, "http://10.77.0.251:5000") {
+		t.Errorf("containerd was not told of the user's own mirror: %s", hosts)
+	}
 	if r := on(t, ctx, b, "ls", "/var/lib/rivulet/k3s-registries.yaml"); r.code == 0 {
 		t.Error("the file with the password is left behind")
 	}
