@@ -1,8 +1,9 @@
 // Command web is the small web application of the demo and the end-to-end
 // tests. It is never shipped.
 //
-//	web                  serve: who answered, from where, asked by whom
+//	web                  serve: who answered, from where, asked by whom; /bytes?n=N: that many
 //	web get [-n N] URL   ask N times, print who answered how often, as JSON
+//	web count URL        how many bytes it answers
 //	web echo             repeat each line of standard input until it ends
 package main
 
@@ -16,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 )
 
@@ -32,12 +34,14 @@ func main() {
 		err = serve()
 	case "get":
 		err = get(os.Args[2:])
+	case "count":
+		err = count(os.Args[2:])
 	case "echo":
 		for s := bufio.NewScanner(os.Stdin); s.Scan(); {
 			fmt.Println("echo " + s.Text())
 		}
 	default:
-		err = fmt.Errorf("unknown command %q; use serve, get or echo", arg)
+		err = fmt.Errorf("unknown command %q; use serve, get, count or echo", arg)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "web: "+err.Error())
@@ -57,8 +61,35 @@ func serve() error {
 		}
 		json.NewEncoder(w).Encode(Answer{Pod: name, Client: client})
 	})
+	http.HandleFunc("/bytes", func(w http.ResponseWriter, r *http.Request) {
+		n, err := strconv.ParseInt(r.URL.Query().Get("n"), 10, 64)
+		if err != nil || n < 0 {
+			http.Error(w, "n is no number", http.StatusBadRequest)
+			return
+		}
+		io.CopyN(w, zeros{}, n) //nolint:errcheck // the client has gone
+	})
 	fmt.Printf("%s serves on :8080\n", name)
 	return http.ListenAndServe(":8080", nil)
+}
+
+// zeros is /dev/zero, which a container may lack.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func count(args []string) error {
+	if len(args) != 1 {
+		return errors.New("count takes one URL")
+	}
+	resp, err := (&http.Client{Timeout: 15 * time.Second}).Get(args[0])
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	n, err := io.Copy(io.Discard, resp.Body)
+	fmt.Println(n)
+	return err
 }
 
 func get(args []string) error {
