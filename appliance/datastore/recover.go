@@ -156,6 +156,7 @@ func syncFile(path string) error {
 // schema is kine's table with the one index that keeps a revision from being
 // there twice; kine adds its other indexes itself.
 const schema = `
+PRAGMA page_size = 1024; -- as appliance/engine/kine makes it
 CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name INTEGER, created INTEGER, deleted INTEGER,
 	create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB);
 CREATE UNIQUE INDEX kine_name_prev_revision_uindex ON kine (name, prev_revision);`

@@ -73,6 +73,10 @@ func (e *Engine) controllerArgs() []string {
 		"node-monitor-grace-period="+nodeGone,
 		// Looking twice as seldom as upstream still finds a dead node within 10 s of nodeGone.
 		"node-monitor-period=10s",
+		// At its start each of some forty controllers asks for an account and a token, one
+		// after the other; upstream's 20 requests a second make the default service
+		// account, and so the first pod, seconds late. The API server is in this process.
+		"kube-api-qps=200", "kube-api-burst=400",
 	)
 }
 

@@ -18,6 +18,10 @@ var (
 	CertificatesInvalid  = declare("certificates-invalid", Error, "certificates of the cluster are not valid now, or end soon")
 	ClockNotSynchronized = declare("clock-not-synchronized", Info, "no time service keeps the clock")
 
+	// footprint
+	MemoryOverBudget = declare("memory-over-budget", Warning, "Rivulet takes more memory than it promises")
+	WritesOverBudget = declare("writes-over-budget", Warning, "more is written to the card than an idle device should")
+
 	// watchdog
 	StateNotWritable = declare("state-not-writable", Error, "the state folder cannot be written to")
 	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")

@@ -123,12 +123,12 @@ func up() *cobra.Command {
 	var wait string
 	var env []string
 	var timeout time.Duration
-	var diskMiB int64
+	var diskMiB, memoryMiB int64
 	cmd := &cobra.Command{Use: "up", Short: "make a lab", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		if wait != "" && wait != "ready" && wait != "peered" {
 			return &usageError{fmt.Errorf("--wait %s is not known: use ready or peered", wait)}
 		}
-		o.Dir, o.Env, o.Disk = dir, map[string][]string{}, diskMiB<<20
+		o.Dir, o.Env, o.Disk, o.Memory = dir, map[string][]string{}, diskMiB<<20, memoryMiB<<20
 		for _, e := range env {
 			name, rest, ok := strings.Cut(e, ":")
 			if !ok || strings.Contains(name, "=") {
@@ -155,6 +155,7 @@ func up() *cobra.Command {
 	f.IntVar(&o.Devices, "devices", 3, "how many; they are called a, b, c …")
 	f.StringVar(&o.Binary, "binary", "bin/rivulet", "the rivulet to run")
 	f.Int64Var(&diskMiB, "disk", 0, "MiB of a disk of its own for each device: it can be full, and a power cut loses what was not synced; 0: a folder")
+	f.Int64Var(&memoryMiB, "memory", 0, "MiB of RAM that each device has and believes to have; 0: all of the host's")
 	f.StringVar(&wait, "wait", "", "ready: until pods can run; peered: until every device is a virtual node of every other")
 	f.StringArrayVar(&env, "env", nil, "KEY=VALUE for rivulet run on all devices, a:KEY=VALUE on device a only")
 	f.DurationVar(&timeout, "timeout", 3*time.Minute, "give up after")

@@ -33,6 +33,8 @@ type Options struct {
 	// Disk, in bytes, gives each device an ext4 disk of that size: it can be full, and a power cut loses what was not
 	// synced. 0: a folder on the host's disk.
 	Disk int64
+	// Memory, in bytes, is how much each device has, and believes to have. 0: all of the host's.
+	Memory int64
 	// Unplugged boots the devices without their cables; Heal plugs them in.
 	Unplugged bool
 	// Env is given to `rivulet run`, by device; "" is for all devices.
@@ -93,7 +95,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if _, err := os.Stat(stateFile(dir)); err == nil {
 		return nil, fmt.Errorf("lab: %w in %s: use it, or end it with `rivulet-lab down`", ErrUp, dir)
 	}
-	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, Disk: o.Disk, NextIP: firstNewIP}
+	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, Disk: o.Disk, Memory: o.Memory, NextIP: firstNewIP}
 	for _, h := range hs {
 		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
 	}
@@ -237,6 +239,11 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	if err := makeCgroups(hs, s.ID, d.Name); err != nil {
 		return err
 	}
+	if s.Memory > 0 {
+		if err := limitMemory(hs, s.ID, d.Name, s.Memory); err != nil {
+			return err
+		}
+	}
 	disk := ""
 	if s.Disk > 0 {
 		disk = filepath.Join(dir, diskFile)
@@ -291,7 +298,7 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	// It waits for its configuration until it is in its cgroups: what it sees as their roots follows from that.
 	err = joinCgroups(hs, s.ID, d.Name, "", p.PID)
 	if err == nil {
-		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env, Disk: disk, Systemd: d.Systemd})
+		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env, Disk: disk, Memory: s.Memory, Systemd: d.Systemd})
 	}
 	w.Close()
 	if err == nil {

@@ -49,6 +49,7 @@ func init() {
 // bootConfig is given to a device's boot on standard input, once it is in its cgroups.
 type bootConfig struct {
 	Disk        string      // image of the device's own disk; empty: the folder root is its disk
+	Memory      int64       // in bytes; 0: the host's
 	Name        string      `json:"name"`
 	Dir         string      `json:"dir"` // of the device, on the host
 	BinDir      string      `json:"binDir"`

@@ -79,6 +79,11 @@ func makeRoot(c bootConfig) error {
 	if err := shieldSysctls(root); err != nil {
 		return err
 	}
+	if c.Memory > 0 {
+		if err := showMemory(root, c.Memory); err != nil {
+			return err
+		}
+	}
 	if err := mountCgroups(c.Hierarchies, root); err != nil {
 		return err
 	}

@@ -17,12 +17,13 @@ import (
 // state is DIR/lab.json: all that is needed to find, change and remove a lab. It is written before what it describes
 // is made.
 type state struct {
-	ID      string        `json:"id"`             // random; part of every cgroup's name
-	Boot    string        `json:"boot"`           // of the host: after another boot no process of the lab is left
-	Binary  string        `json:"binary"`         // the rivulet binary as the user gave it, absolute
-	Disk    int64         `json:"disk,omitempty"` // size of each device's own disk in bytes; 0: a folder
-	Cgroups []string      `json:"cgroups"`        // the lab's folder in every hierarchy
-	LAN     Proc          `json:"lan"`            // holds the LAN's network namespace
+	ID      string        `json:"id"`               // random; part of every cgroup's name
+	Boot    string        `json:"boot"`             // of the host: after another boot no process of the lab is left
+	Binary  string        `json:"binary"`           // the rivulet binary as the user gave it, absolute
+	Disk    int64         `json:"disk,omitempty"`   // size of each device's own disk in bytes; 0: a folder
+	Memory  int64         `json:"memory,omitempty"` // of each device in bytes; 0: the host's
+	Cgroups []string      `json:"cgroups"`          // the lab's folder in every hierarchy
+	LAN     Proc          `json:"lan"`              // holds the LAN's network namespace
 	Devices []deviceState `json:"devices"`
 	Cuts    [][2]string   `json:"cuts,omitempty"` // pairs that do not hear each other
 	NextIP  int           `json:"nextIP"`         // last byte of the next address that renumber hands out

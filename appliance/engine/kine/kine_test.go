@@ -13,7 +13,6 @@ import (
 
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/server"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // start opens a datastore in a folder of its own, as kine does in the engine.
@@ -25,7 +24,7 @@ func start(t *testing.T) (server.Backend, string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	elect, b, err := drivers.New(ctx, &wg, &drivers.Config{
-		MetricsRegisterer: prometheus.NewRegistry(), CompactTimeout: time.Second, CompactMinRetain: 1000, CompactBatchSize: 1000, PollBatchSize: 500,
+		CompactTimeout: time.Second, CompactMinRetain: 1000, CompactBatchSize: 1000, PollBatchSize: 500,
 	})
 	if err != nil {
 		t.Fatal(err)
