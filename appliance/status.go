@@ -47,7 +47,7 @@ func (s *System) Status() api.Status {
 	if off != nil {
 		st.Status = off.Status()
 	}
-	st.Pods, st.Health = s.countPods(ctx), s.problems()
+	st.Pods, st.Health, st.Footprint = s.countPods(ctx), s.problems(), s.footprint.Report()
 	return st
 }
 

@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/clock"
 	"rivulet/appliance/dns"
 	"rivulet/appliance/engine"
+	"rivulet/appliance/footprint"
 	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/identity"
@@ -40,18 +41,19 @@ type System struct {
 	id    identity.Identity
 	self  rpc.Identity
 	// nodeName is kept for life; the cluster's name for its peers, name(), may change.
-	nodeName string
-	nodeIP   netip.Addr
-	begun    time.Time
-	manager  *lifecycle.Manager
-	health   health.Tracker
-	clock    *clock.Clock
-	jumps    jumps // of the clock
-	notify   *watchdog.Notifier
-	answers  answers       // of the API server
-	look     chan struct{} // makes the doctor look
-	settings *settings
-	upgrade  upgrade
+	nodeName  string
+	nodeIP    netip.Addr
+	begun     time.Time
+	manager   *lifecycle.Manager
+	health    health.Tracker
+	clock     *clock.Clock
+	jumps     jumps // of the clock
+	notify    *watchdog.Notifier
+	answers   answers       // of the API server
+	look      chan struct{} // makes the doctor look
+	settings  *settings
+	upgrade   upgrade
+	footprint *footprint.Watch
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
@@ -87,6 +89,7 @@ const (
 func (s *System) run(ctx context.Context) error {
 	s.begun = time.Now()
 	s.clock, s.jumps = s.newClock(), newJumps()
+	s.footprint = s.newFootprint()
 	s.look = make(chan struct{}, 1)
 	var err error
 	s.manager, err = lifecycle.New(s.cfg.Log,
@@ -114,6 +117,7 @@ func (s *System) run(ctx context.Context) error {
 	}
 	s.notify = watchdog.NewNotifier(s.cfg.Log)
 	go s.tell(ctx)
+	go s.footprint.Run(ctx)
 	return s.manager.Run(ctx)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"rivulet/appliance/clock"
 	"rivulet/appliance/config"
+	"rivulet/appliance/footprint"
 	"rivulet/appliance/health"
 	"rivulet/appliance/host"
 	"rivulet/appliance/lifecycle"
@@ -42,6 +43,8 @@ type Status struct {
 	// What is offloaded, borrowed and lent.
 	offload.Status
 	Pods Pods `json:"pods"`
+	// Footprint is what Rivulet costs the machine.
+	Footprint footprint.Report `json:"footprint"`
 	// Clock is where the time comes from, and what it is compared with.
 	Clock  clock.Status `json:"clock"`
 	Config Config       `json:"config"`

@@ -106,6 +106,7 @@ func printStatus(out io.Writer, st api.Status) error {
 		return err
 	}
 	fmt.Fprintf(out, "\nPODS  %d at home, %d away, %d guests of other clusters\n", st.Pods.Home, st.Pods.Away, st.Pods.Guests)
+	printFootprint(out, st.Footprint, st.Host.MemoryBytes)
 	fmt.Fprintf(out, "CLOCK %s\n", st.Clock)
 	for _, p := range st.Health {
 		fmt.Fprintf(out, "%-7s %s\n", strings.ToUpper(string(p.Severity)), p)
