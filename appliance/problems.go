@@ -2,12 +2,14 @@ package appliance
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/doctor"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/rpc"
 )
 
 // runDoctor looks at the device from time to time, so that its problems are known
@@ -38,33 +40,43 @@ func (s *System) problems() []health.Problem {
 	fab, off := s.fabric, s.offload
 	s.mu.Unlock()
 	if fab != nil {
-		said := map[string]map[string][2]string{}
-		for _, p := range fab.Problems() {
-			kind, subject := health.Fabric.Code, p.Code
-			for _, k := range fabricKinds {
-				if k.Code == p.Code {
-					kind, subject = k.Code, ""
-				}
-			}
-			if said[kind] == nil {
-				said[kind] = map[string][2]string{}
-			}
-			said[kind][subject] = [2]string{p.Message, p.Cure}
-		}
-		for _, k := range append(fabricKinds, health.Fabric) {
-			s.health.Replace(k, said[k.Code])
-		}
+		tellFabric(&s.health, fab.Problems())
 	}
 	if off != nil {
-		said := map[string][2]string{}
-		for part, text := range off.Problems() {
-			cure := "it is tried again by itself"
-			if i := strings.LastIndex(text, "; "); i >= 0 {
-				text, cure = text[:i], text[i+2:]
-			}
-			said[part] = [2]string{text, cure}
-		}
-		s.health.Replace(health.Offload, said)
+		tellOffload(&s.health, off.Problems())
 	}
 	return s.health.Problems()
+}
+
+// tellFabric makes the fabric's list part of the device's.
+func tellFabric(t *health.Tracker, problems []rpc.Error) {
+	said := map[string]map[string][2]string{}
+	for _, p := range problems {
+		kind, subject := health.Fabric.Code, p.Code
+		for _, k := range fabricKinds {
+			if k.Code == p.Code {
+				kind, subject = k.Code, ""
+			}
+		}
+		if said[kind] == nil {
+			said[kind] = map[string][2]string{}
+		}
+		said[kind][subject] = [2]string{p.Message, p.Cure}
+	}
+	for _, k := range append(slices.Clone(fabricKinds), health.Fabric) {
+		t.Replace(k, said[k.Code])
+	}
+}
+
+// tellOffload makes offload's list, errors by part, part of the device's.
+func tellOffload(t *health.Tracker, problems map[string]string) {
+	said := map[string][2]string{}
+	for part, text := range problems {
+		cure := "it is tried again by itself"
+		if i := strings.LastIndex(text, "; "); i >= 0 {
+			text, cure = text[:i], text[i+2:]
+		}
+		said[part] = [2]string{text, cure}
+	}
+	t.Replace(health.Offload, said)
 }

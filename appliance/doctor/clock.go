@@ -15,11 +15,19 @@ var clock = Probe{Kind: health.Clock, Title: "clock", Run: probeClock}
 // timeError is what adjtimex answers while the clock is not synchronized.
 const timeError = 5
 
-func probeClock(_ context.Context, e *Env) Result {
+func probeClock(ctx context.Context, e *Env) Result {
 	now := e.Now()
 	const cure = "connect the device to a network with a time server, or set the clock: date -s; a board without a battery needs one of the two at every boot"
 	if floor, of := e.clockFloor(); now.Before(floor.Add(-time.Minute)) {
 		return failf(cure, "it says %s, yet %s is of %s: certificates would not be valid", now.UTC().Format(time.DateTime), of, floor.UTC().Format(time.DateTime))
+	}
+	if st, ok := e.running(ctx); ok && !st.Clock.Now.IsZero() {
+		if !st.Clock.Plausible {
+			return failf(cure, "it says %s, which cannot be: it is later than %s", now.UTC().Format(time.DateTime), st.Clock.Floor.UTC().Format(time.DateTime))
+		}
+		if ref := st.Clock.Reference; ref != "" && !st.Clock.Synchronized {
+			return pass("no time service keeps it; compared with %s, it is right", ref)
+		}
 	}
 	tx, state, err := e.Adjtimex()
 	switch {

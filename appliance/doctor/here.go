@@ -37,7 +37,7 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 			once.Do(func() { status, statusErr = supervisor(ctx) })
 			return status, statusErr
 		},
-		Exec:       command,
+		Exec:       bundled(state).command,
 		Statfs:     func(path string) (fs unix.Statfs_t, err error) { return fs, unix.Statfs(path, &fs) },
 		Adjtimex:   func() (tx unix.Timex, state int, err error) { state, err = unix.Adjtimex(&tx); return tx, state, err },
 		Links:      links,
@@ -46,7 +46,7 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 		Dial:       dial,
 		AskDNS:     askDNS,
 		Hear:       sync.OnceValues(func() (Heard, error) { return hear(name) }),
-		Try:        try,
+		Try:        bundled(state).try,
 		Fsync:      fsync,
 	}
 }
@@ -58,9 +58,28 @@ func absolute(dir string) string {
 	return dir
 }
 
+// bundled is a state folder, for its iptables where the host has none.
+type bundled string
+
+func (state bundled) look(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	own := filepath.Join(string(state), "bundle", "current", "netfilter", "nft", filepath.Base(name))
+	if _, there := os.Stat(own); there == nil {
+		return own, nil
+	}
+	return "", err
+}
+
 // command runs a program without a terminal and in plain English.
-func command(ctx context.Context, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
+func (state bundled) command(ctx context.Context, name string, args ...string) (string, error) {
+	path, err := state.look(name)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.WaitDelay = time.Second
 	var stderr bytes.Buffer

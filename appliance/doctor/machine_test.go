@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/api"
+	clocks "rivulet/appliance/clock"
 )
 
 const (
@@ -244,6 +247,11 @@ func TestClock(t *testing.T) {
 	old(noon.Add(-time.Hour))
 	e.Adjtimex = func() (unix.Timex, int, error) { return unix.Timex{Status: unix.STA_UNSYNC}, timeError, nil }
 	found(t, e, clock, Warn, "timedatectl set-ntp true")
+	said := clocks.Status{Now: noon, Plausible: true, Reference: "b"}
+	e.Supervisor = func(context.Context) (api.Status, error) { return api.Status{Clock: said}, nil }
+	found(t, e, clock, Pass, "compared with b")
+	said.Plausible = false
+	found(t, e, clock, Fail, "cannot be")
 	e = machine(t, nil)
 	e.Now = func() time.Time { return time.Unix(0, 0) }
 	found(t, e, clock, Fail, "1970-01-01")

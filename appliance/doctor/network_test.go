@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"time"
 
 	"rivulet/appliance/api"
 	"rivulet/fabric/peer"
@@ -114,10 +113,8 @@ func TestHostname(t *testing.T) {
 }
 
 func TestUDP(t *testing.T) {
-	shook := func(ago time.Duration) *tunnel.Status {
-		return &tunnel.Status{Port: 7442, Peers: []tunnel.PeerStatus{{ID: "b", LastHandshake: noon.Add(-ago)}}}
-	}
-	b := []peer.View{peerAt("192.168.1.20:7442", peer.Lost)}
+	tun := &tunnel.Status{Port: 7442, Peers: []tunnel.PeerStatus{{ID: "b"}}}
+	b := func(s peer.State) []peer.View { return []peer.View{peerAt("192.168.1.20:7442", s)} }
 	for _, tc := range []struct {
 		name  string
 		st    api.Status
@@ -126,9 +123,11 @@ func TestUDP(t *testing.T) {
 		words string
 	}{
 		{"nobody", api.Status{Tunnel: &tunnel.Status{}}, nil, Skip, "no peer yet"},
-		{"fresh handshake", api.Status{Peers: b, Tunnel: shook(time.Minute)}, nil, Pass, "b"},
-		{"blocked", api.Status{Peers: b, Tunnel: shook(time.Hour)}, nil, Fail, "allow UDP 7442"},
-		{"gone", api.Status{Peers: b, Tunnel: shook(time.Hour)}, errors.New("no route"), Warn, "does not answer at all"},
+		{"only found", api.Status{Peers: b(peer.Discovered), Tunnel: &tunnel.Status{}}, nil, Skip, "no peer yet"},
+		{"connected", api.Status{Peers: b(peer.Connected), Tunnel: tun}, errors.New("not asked"), Pass, "b"},
+		{"blocked from the beginning", api.Status{Peers: b(peer.Connecting), Tunnel: tun}, nil, Fail, "allow UDP 7442"},
+		{"blocked", api.Status{Peers: b(peer.Lost), Tunnel: tun}, nil, Fail, "allow UDP 7442"},
+		{"gone", api.Status{Peers: b(peer.Lost), Tunnel: tun}, errors.New("no route"), Warn, "does not answer at all"},
 		{"no tunnel process", api.Status{}, nil, Fail, "rivulet status"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-var ports = Probe{Kind: health.Ports, Title: "ports", Every: rarely, Run: probePorts}
+var ports = Probe{Kind: health.Ports, Title: "ports", Run: probePorts}
 
 // neededPorts are those that something of ours listens on; the ones that the
 // cluster can do without are a warning.

@@ -41,7 +41,7 @@ COMMIT
 `
 
 // try makes everything in a namespace that ends with its thread.
-func try(ctx context.Context) (map[string]error, error) {
+func (state bundled) try(ctx context.Context) (map[string]error, error) {
 	type result struct {
 		found map[string]error
 		err   error
@@ -52,7 +52,7 @@ func try(ctx context.Context) (map[string]error, error) {
 			done <- result{map[string]error{tryNetns: err}, err}
 			return
 		}
-		done <- result{found: tryHere(ctx)}
+		done <- result{found: state.tryHere(ctx)}
 	})
 	select {
 	case r := <-done:
@@ -83,7 +83,7 @@ func onThreadOfItsOwn(f func()) {
 	}()
 }
 
-func tryHere(ctx context.Context) map[string]error {
+func (state bundled) tryHere(ctx context.Context) map[string]error {
 	found := map[string]error{tryNetns: nil}
 	name := func(n string) netlink.LinkAttrs { a := netlink.NewLinkAttrs(); a.Name = n; return a }
 	h, err := netlink.NewHandle()
@@ -95,7 +95,7 @@ func tryHere(ctx context.Context) map[string]error {
 	found[tryBridge] = h.LinkAdd(&netlink.Bridge{LinkAttrs: name("try-br")})
 	found[tryTun] = tryTunDevice()
 	found[tryNft] = tryNftables()
-	if path, err := exec.LookPath("iptables-restore"); err == nil {
+	if path, err := state.look("iptables-restore"); err == nil {
 		cmd := exec.CommandContext(ctx, path, "--noflush")
 		cmd.Stdin = strings.NewReader(kubeProxyRules)
 		if out, err := cmd.CombinedOutput(); err != nil {

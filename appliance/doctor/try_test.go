@@ -24,7 +24,7 @@ func TestTryLeavesTheNetworkAlone(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			found, err := try(t.Context())
+			found, err := bundled(t.TempDir()).try(t.Context())
 			if err != nil || found[tryNetns] != nil || found[tryVeth] != nil {
 				t.Errorf("%v %v", found, err)
 			}

@@ -38,6 +38,7 @@ func (d Device) Parts() []Part {
 		{"metrics.txt", d.ask("/v1/metrics")},
 		{"goroutines.txt", d.ask("/v1/goroutines")},
 		{"doctor.txt", d.doctor},
+		{"configuration/effective.txt", run(d.Executable, "config", "show", "--origin")},
 		{"versions.txt", versions},
 		{"files.txt", d.files},
 		{"logs/engine.log", end(filepath.Join(d.State, "log", "engine.log"))},

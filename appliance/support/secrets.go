@@ -20,6 +20,9 @@ const fileMax = 16 << 20
 // state.db, which may be locked or damaged.
 var named = regexp.MustCompile(`(?i)["']?[\w.-]*(?:seed|wireguard|passw|passphrase|secret|token|psk|key-data|private|auth)[\w.-]*["']?[ \t]*[:=][ \t]*["']?([^\s"',;}{\[\]]{6,512})`)
 
+// elsewhere are files that a configuration names.
+var elsewhere = regexp.MustCompile(`(?im)^[ \t-]*(secretFile|kubeconfig)[ \t]*:[ \t]*(\S+)`)
+
 // Secrets are what this device keeps secret, as the strings that it would look like
 // in a log or a list. They are looked for in everything that goes into the archive.
 func (d Device) Secrets() []string {
@@ -58,6 +61,16 @@ func (d Device) Secrets() []string {
 	for _, pattern := range []string{d.ConfigDir + "/*", filepath.Join(k3s, "server/cred/*.kubeconfig"), filepath.Join(k3s, "agent/*.kubeconfig")} {
 		found, _ := filepath.Glob(pattern)
 		texts = append(texts, found...)
+	}
+	texts = append(texts, filepath.Join(d.State, "config.good.yaml"))
+	for _, f := range slices.Clone(texts) { // what the configuration names is secret too
+		for _, m := range elsewhere.FindAllStringSubmatch(contents(f), -1) {
+			if path := strings.Trim(m[2], `"'`); strings.EqualFold(m[1], "secretFile") {
+				out = append(out, strings.TrimSpace(contents(path)))
+			} else {
+				texts = append(texts, path)
+			}
+		}
 	}
 	for _, f := range texts {
 		for _, m := range named.FindAllStringSubmatch(contents(f), -1) {

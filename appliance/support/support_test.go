@@ -77,6 +77,9 @@ func planted(t *testing.T) (Device, []string) {
 	put(t, d.State+"/k3s/server/token", "K10"+strings.Repeat("0", 64)+"::server:"+c("servertoken")+"\n")
 	put(t, d.State+"/k3s/server/cred/passwd", c("passwd")+",node,node,k3s:agent\n")
 	put(t, d.State+"/k3s/server/tls/client-ca.key", "-----BEGIN EC PRIVATE KEY-----\n"+c("tlskey")+"\n-----END EC PRIVATE KEY-----\n")
+	put(t, dir+"/group", c("groupfile")+"\n")
+	put(t, dir+"/campus", "users: [{name: x, user: {token: "+c("campus")+"}}]\n")
+	put(t, d.State+"/config.good.yaml", "trust:\n  secretFile: "+dir+"/group\nburst:\n- name: c\n  kubeconfig: "+dir+"/campus\n")
 	put(t, d.ConfigDir+"/config.yaml", "name: pi\ntrust:\n  secret: "+c("group")+"\nwifi:\n  psk: '"+c("wifi")+"'\n")
 	put(t, d.ConfigDir+"/registries.yaml", "configs:\n  r.example:\n    auth:\n      username: me\n      password: "+c("registry")+"\n      auth: "+b64("me:"+canary("registry"))+"\n")
 

@@ -29,7 +29,7 @@ func TestAHealthyDevice(t *testing.T) {
 		}
 	}
 	for name, words := range map[string]string{"memory-cgroup": "usable", "kernel": "overlayfs", "tun": "usable", "lan": "eth0", "multicast": "10.77.0.12",
-		"udp": "handshakes with b", "ports": "ours", "cidr": "nobody else", "cni-leftovers": "none", "disk-speed": "64 synced writes", "filesystem": "ext4"} {
+		"udp": "carries to b", "ports": "ours", "cidr": "nobody else", "cni-leftovers": "none", "disk-speed": "64 synced writes", "filesystem": "ext4"} {
 		if name == "filesystem" || name == "disk-speed" {
 			continue // depends on the host's disk
 		}
@@ -60,6 +60,24 @@ func TestClientIsolation(t *testing.T) {
 		if f := found["multicast"]; f.Status != doctor.Fail || code != 1 || !strings.Contains(f.Cure, "client isolation") || !strings.Contains(f.Text, "10.77.0.12") {
 			return fmt.Errorf("exit code %d, %s: %s; %s", code, f.Status, f.Text, f.Cure)
 		}
+		return nil
+	})
+}
+
+// A firewall on the way lets TCP through and not the tunnel.
+func TestUDPIsBlocked(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	rule := func(what string) {
+		must(t, ctx, b, "iptables", what, "INPUT", "-p", "udp", "--dport", "7442", "-j", "DROP")
+	}
+	rule("-I")
+	t.Cleanup(func() { rule("-D"); healed(t) })
+	eventually(t, ctx, func() error {
+		found, code := examine(t, ctx, a, "--only", "udp,multicast")
+		if f := found["udp"]; f.Status != doctor.Fail || code != 1 || !strings.Contains(f.Cure, "allow UDP 7442") || !strings.Contains(f.Text, "b (10.77.0.12:7442)") {
+			return fmt.Errorf("exit code %d, %s: %s; %s", code, f.Status, f.Text, f.Cure)
+		}
+		wants(t, found["multicast"], doctor.Pass)
 		return nil
 	})
 }

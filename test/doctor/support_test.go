@@ -88,7 +88,7 @@ func TestSupportArchive(t *testing.T) {
 	must(t, ctx, a, "rivulet", "kubectl", "create", "secret", "generic", "planted", "--from-literal=password="+canary)
 	must(t, ctx, a, "rivulet", "kubectl", "create", "configmap", "planted", "--from-literal=password="+canary)
 	must(t, ctx, a, "rivulet", "kubectl", "run", "planted", "--image=rivulet.dev/pause:1", "--image-pull-policy=Never", "--env=DB_PASSWORD="+canary, "--env=PLAIN="+canary)
-	must(t, ctx, a, "sh", "-c", "mkdir -p /etc/rivulet && umask 077 && printf 'configs:\\n  r.example:\\n    auth: {username: me, password: "+canary+"}\\n' > /etc/rivulet/registries.yaml")
+	must(t, ctx, a, "sh", "-c", "mkdir -p /etc/rivulet && umask 077 && printf 'ssid: lab\\npsk: "+canary+"\\n' > /etc/rivulet/wifi.yaml") // nobody's, so that nothing restarts
 	known := secrets(t, a)
 	var log strings.Builder
 	for _, s := range known {
@@ -108,7 +108,7 @@ func TestSupportArchive(t *testing.T) {
 	t.Cleanup(func() {
 		ctx := need(t, time.Minute)
 		must(t, ctx, a, "rivulet", "kubectl", "delete", "--wait=false", "secret/planted", "configmap/planted", "pod/planted")
-		must(t, ctx, a, "rm", "/etc/rivulet/registries.yaml")
+		must(t, ctx, a, "rm", "/etc/rivulet/wifi.yaml")
 	})
 
 	out, errOut, code := on(t, ctx, a, "rivulet", "support", "-o", "-")
@@ -123,7 +123,7 @@ func TestSupportArchive(t *testing.T) {
 	for name, want := range map[string]string{
 		"status.json": `"stages"`, "goroutines.txt": "goroutine ", "metrics.txt": "rivulet_ready 1", "doctor.txt": `"memory-cgroup"`,
 		"kubernetes/nodes.txt": "Ready", "kubernetes/pods.txt": "planted", "kubernetes/events.txt": "Scheduled", "network/iptables.txt": "KUBE-SERVICES",
-		"network/routes.txt": "riv0", "logs/engine.log": "level=info", "configuration/registries.yaml": "username: me", "files.txt": "state.db", "versions.txt": "wireguard",
+		"network/routes.txt": "riv0", "logs/engine.log": "level=info", "configuration/wifi.yaml": "ssid: lab", "configuration/effective.txt": "trust", "files.txt": "state.db", "versions.txt": "wireguard",
 	} {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s: %.300q, want %q in it; %s", name, files[name], want, errOut)

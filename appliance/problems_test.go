@@ -1,0 +1,38 @@
+package appliance
+
+import (
+	"testing"
+
+	"rivulet/appliance/health"
+	"rivulet/fabric/rpc"
+)
+
+// What the parts know is told in one list, by codes of its own where there are some,
+// and goes when a part takes it back.
+func TestOneListOfProblems(t *testing.T) {
+	var tr health.Tracker
+	tr.Set(health.Tun, "x", "y")
+	tellFabric(&tr, []rpc.Error{{Code: "tunnel", Message: "no tunnel", Cure: "wait"}, {Code: "new-one", Message: "m", Cure: "c"}})
+	tellOffload(&tr, map[string]string{"policy": "it failed: x; do y", "node b": "refused"})
+	want := []string{
+		"a part of the network between clusters does not work (new-one) [fabric]: m; c",
+		"a part of offloading does not run (node b) [offload]: refused; it is tried again by itself",
+		"a part of offloading does not run (policy) [offload]: it failed: x; do y",
+		"there is no TUN device, so no tunnel to peers [tun]: x; y",
+		"there is no tunnel to any peer [tunnel]: no tunnel; wait",
+	}
+	got := tr.Problems()
+	if len(got) != len(want) {
+		t.Fatalf("%v", got)
+	}
+	for i, p := range got {
+		if p.String() != want[i] {
+			t.Errorf("%s, want %s", p, want[i])
+		}
+	}
+	tellFabric(&tr, nil)
+	tellOffload(&tr, nil)
+	if got := tr.Problems(); len(got) != 1 || got[0].Code != "tun" {
+		t.Errorf("%v", got)
+	}
+}
