@@ -93,6 +93,9 @@ type common struct {
 	output string
 }
 
+// defaultDirs are the folders of a device.
+var defaultDirs = appliance.Dirs{State: "/var/lib/rivulet", Run: "/run/rivulet"}
+
 func newRoot(engineName string) *cobra.Command {
 	c := &common{}
 	var showVersion bool
@@ -116,12 +119,13 @@ func newRoot(engineName string) *cobra.Command {
 		return usagef("%w; see: %s --help", err, cmd.CommandPath())
 	})
 	f := root.PersistentFlags()
-	f.StringVar(&c.dirs.State, "state", env("RIVULET_STATE", "/var/lib/rivulet"), "folder of everything that is kept [$RIVULET_STATE]")
-	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", "/run/rivulet"), "folder of sockets and PID files [$RIVULET_RUNTIME]")
+	f.StringVar(&c.dirs.State, "state", env("RIVULET_STATE", defaultDirs.State), "folder of everything that is kept [$RIVULET_STATE]")
+	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", defaultDirs.Run), "folder of sockets and PID files [$RIVULET_RUNTIME]")
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newConfig(c), newVersion(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c))
+	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))
 	}

@@ -1,0 +1,16 @@
+package appliance
+
+import (
+	"context"
+
+	"rivulet/appliance/cleanup"
+)
+
+// Cleanup ends everything of Rivulet on this machine and removes it, but for the
+// state folder and the installation.
+func Cleanup(ctx context.Context, dirs Dirs, engineName string) cleanup.Report {
+	return cleanup.Run(ctx, cleanup.Config{
+		State: dirs.State, Run: dirs.Run, EngineName: engineName,
+		Interface: tunnelInterface, NodeRange: nodeRange, Services: serviceCIDR, Pods: podCIDR,
+	})
+}

@@ -1,0 +1,134 @@
+package cleanup
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// ourChains are the prefixes of the names that kube-proxy, the kubelet, CNI
+// plugins and flannel give to their chains.
+var ourChains = []string{"KUBE-", "CNI-", "FLANNEL-"}
+
+// rules removes our chains from every table of every kind of iptables that the
+// machine has, and the rules elsewhere that lead to them. Everything else stays
+// as it is, counters too.
+func (c *cleaner) rules(ctx context.Context) {
+	if c.foreign != "" {
+		return // they have the same names
+	}
+	found := false
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, variant := range []string{"", "-nft", "-legacy"} {
+			tool := family + variant
+			if _, err := exec.LookPath(tool + "-save"); err != nil {
+				continue
+			}
+			found = true
+			n, err := removeRules(ctx, tool)
+			switch {
+			case err != nil && variant == "":
+				c.left("%v; look at %s-save", err, tool)
+			case n > 0:
+				c.removed("%s chains (%d)", tool, n)
+			}
+		}
+	}
+	if !found {
+		c.left("rules of the firewall, if there are any: iptables is not in PATH; install iptables and run this again, or restart the machine")
+	}
+}
+
+func removeRules(ctx context.Context, tool string) (chains int, err error) {
+	saved, err := exec.CommandContext(ctx, tool+"-save").Output()
+	if err != nil {
+		return 0, fmt.Errorf("cleanup: %s-save: %w", tool, err)
+	}
+	script, chains := withoutOurs(string(saved))
+	if script == "" {
+		return 0, nil
+	}
+	cmd := exec.CommandContext(ctx, tool+"-restore", "--noflush")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("cleanup: %s-restore: %w: %s", tool, err, bytes.TrimSpace(out))
+	}
+	return chains, nil
+}
+
+// withoutOurs turns the output of iptables-save into the input of
+// iptables-restore --noflush that removes our chains, "" if there are none.
+func withoutOurs(saved string) (script string, chains int) {
+	var out strings.Builder
+	var table string
+	var jumps, ours []string
+	for line := range strings.Lines(saved) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "*"):
+			table, jumps, ours = line, nil, nil
+		case strings.HasPrefix(line, ":"):
+			if name, _, _ := strings.Cut(line[1:], " "); isOurs(name) {
+				ours = append(ours, name)
+			}
+		case strings.HasPrefix(line, "-A "):
+			chain, rest, _ := strings.Cut(line[3:], " ")
+			if !isOurs(chain) && isOurs(target(rest)) {
+				jumps = append(jumps, "-D "+line[3:])
+			}
+		case line == "COMMIT" && len(jumps)+len(ours) > 0:
+			out.WriteString(table + "\n")
+			for _, j := range jumps {
+				out.WriteString(j + "\n")
+			}
+			for _, name := range ours { // all are emptied before one is removed: they lead to each other
+				out.WriteString("-F " + name + "\n")
+			}
+			for _, name := range ours {
+				out.WriteString("-X " + name + "\n")
+			}
+			out.WriteString("COMMIT\n")
+			chains += len(ours)
+		}
+	}
+	return out.String(), chains
+}
+
+func isOurs(chain string) bool {
+	for _, p := range ourChains {
+		if strings.HasPrefix(chain, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// target is where a rule leads to. A comment may hold anything, in quotes.
+func target(rule string) string {
+	var words []string
+	var word strings.Builder
+	quoted, escaped := false, false
+	for _, r := range rule + " " {
+		switch {
+		case escaped:
+			escaped = false
+		case r == '\\':
+			escaped = true
+		case r == '"':
+			quoted = !quoted
+		case r == ' ' && !quoted:
+			words = append(words, word.String())
+			word.Reset()
+			continue
+		}
+		word.WriteRune(r)
+	}
+	for i, w := range words {
+		if (w == "-j" || w == "-g" || w == "--jump" || w == "--goto") && i+1 < len(words) {
+			return words[i+1]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,101 @@
+package cleanup
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Folders that kubelets and container runtimes have by convention.
+const (
+	kubeletDir = "/var/lib/kubelet"
+	k3sRun     = "/run/k3s"
+	netnsDir   = "/run/netns"
+	netnsMark  = "cni-" // how the container runtime names the namespaces of pods
+)
+
+// mounts undoes ours, the deepest first.
+func (c *cleaner) mounts() {
+	n := 0
+	// What is mounted twice at one place takes more than one round.
+	for range 3 {
+		points := c.ourMounts(mountinfo())
+		if len(points) == 0 {
+			break
+		}
+		for _, p := range points {
+			err := unix.Unmount(p, unix.UMOUNT_NOFOLLOW)
+			if err == unix.EBUSY {
+				err = unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			}
+			if err == nil {
+				n++
+			}
+		}
+	}
+	for _, p := range c.ourMounts(mountinfo()) {
+		c.left("%s is still mounted; unmount it by hand and run this again", p)
+	}
+	if n > 0 {
+		c.removed("mounts (%d)", n)
+	}
+}
+
+func mountinfo() string {
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	return string(raw)
+}
+
+// ourMounts returns our mount points, the last mounted first.
+func (c *cleaner) ourMounts(info string) (points []string) {
+	for line := range strings.Lines(info) {
+		f := strings.Fields(line)
+		sep := slices.Index(f, "-")
+		if sep < 6 || len(f) < sep+2 {
+			continue
+		}
+		point, fstype := unescape(f[4]), f[sep+1]
+		switch {
+		case strictlyBelow(point, k3sRun), strictlyBelow(point, c.Run):
+		case strictlyBelow(point, kubeletDir) && c.foreign == "":
+		// A disk that somebody has mounted in the state folder is theirs.
+		case strictlyBelow(point, c.State) && slices.Contains([]string{"overlay", "tmpfs", "nsfs", "proc"}, fstype):
+		default:
+			continue
+		}
+		points = append(points, point)
+	}
+	slices.Reverse(points)
+	return points
+}
+
+func strictlyBelow(path, folder string) bool { return path != folder && below(path, folder) }
+
+// unescape undoes the kernel's way to write blanks and the like in a path.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// RemoveAll removes a folder and everything in it, unless something is mounted
+// there: that would be emptied, and it may be a disk with somebody's data.
+func RemoveAll(dir string) error {
+	for line := range strings.Lines(mountinfo()) {
+		if f := strings.Fields(line); len(f) > 4 && strictlyBelow(unescape(f[4]), dir) {
+			return fmt.Errorf("%s is left, because something is mounted at %s; unmount it and run this again", dir, unescape(f[4]))
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		// A mount point cannot go, but what was in it can.
+		if left, rerr := os.ReadDir(dir); rerr == nil && len(left) == 0 {
+			return nil
+		}
+		return fmt.Errorf("%w; remove it by hand", err)
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+// Package install makes Rivulet a service of the operating system, and takes it
+// out again: the binary, the unit and the settings of package systemd.
+//
+// It reads this program's own file and alone writes /usr/local/bin/rivulet and
+// the files that systemd.Files names. Installing again brings everything to what
+// this program carries and changes nothing where it is already; a service that
+// runs is restarted only if its binary or unit changed, which its pods and the
+// tunnel do not notice. Every file is replaced in one step, so that a machine
+// that loses power has the old or the new one. An error names what is missing
+// and how to go on without.
+package install
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"rivulet/systemd"
+)
+
+// ErrNoSystemd is returned where systemd is not PID 1.
+var ErrNoSystemd = errors.New("install: systemd does not run this machine, so there is nothing to install a service into; " +
+	"run the appliance by hand, or from what starts services here: rivulet run")
+
+// Options of Install.
+type Options struct {
+	Executable string // this program's file
+	Name       string // of the cluster for its peers; empty: as it is
+	Start      bool
+}
+
+// Step is one thing that was done, or was not necessary.
+type Step struct {
+	What    string `json:"what"`
+	Changed bool   `json:"changed"`
+}
+
+// Install installs. The steps tell how far it came, also with an error.
+func Install(ctx context.Context, o Options) (steps []Step, err error) {
+	did := func(changed bool, format string, args ...any) {
+		steps = append(steps, Step{fmt.Sprintf(format, args...), changed})
+	}
+	if !HaveSystemd() {
+		return nil, ErrNoSystemd
+	}
+	program, err := copyProgram(o.Executable, systemd.Binary)
+	if err != nil {
+		return steps, err
+	}
+	did(program, "program %s", systemd.Binary)
+	changed := program
+	for _, f := range systemd.Files() {
+		if f.Path == systemd.JournalPath && journalSize() > journalLimit {
+			did(false, "%s is not written: the journal of this machine is bigger than its limit of 128 MB and would lose its oldest entries", f.Path)
+			continue
+		}
+		c, err := writeFile(f.Path, []byte(f.Content), 0o644)
+		if err != nil {
+			return steps, err
+		}
+		did(c, "%s", f.Path)
+		changed = changed || c && f.Path == systemd.UnitPath
+		if c {
+			apply(ctx, f)
+		}
+	}
+	if o.Name != "" {
+		c, err := setName(o.Name)
+		if err != nil {
+			return steps, err
+		}
+		did(c, "name %s in %s", o.Name, namePath)
+		changed = changed || c
+	}
+	if err := systemctl(ctx, "daemon-reload"); err != nil {
+		return steps, err
+	}
+	enabled := isEnabled(ctx)
+	if !enabled {
+		if err := systemctl(ctx, "enable", "--quiet", systemd.UnitName); err != nil {
+			return steps, err
+		}
+	}
+	did(!enabled, "%s is started at boot", systemd.UnitName)
+	if !o.Start {
+		return steps, nil
+	}
+	active := IsActive(ctx)
+	switch {
+	case active && !changed:
+		did(false, "%s runs", systemd.UnitName)
+		return steps, nil
+	case active:
+		err = systemctl(ctx, "restart", systemd.UnitName)
+	default:
+		err = systemctl(ctx, "start", systemd.UnitName)
+	}
+	if err != nil {
+		return steps, fmt.Errorf("%w; see why: journalctl -u rivulet", err)
+	}
+	did(true, "%s %s", systemd.UnitName, map[bool]string{true: "was restarted; pods went on", false: "was started"}[active])
+	return steps, nil
+}
+
+// copyProgram puts the program in its place, in one step, unless it is there.
+func copyProgram(from, to string) (changed bool, err error) {
+	if same(from, to) {
+		return false, nil
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return false, fmt.Errorf("install: %w", err)
+	}
+	defer in.Close()
+	if err := replace(to, 0o755, func(w io.Writer) error { _, err := io.Copy(w, in); return err }); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// same reports whether two files are one, or have the same content.
+func same(a, b string) bool {
+	fa, err1 := os.Stat(a)
+	fb, err2 := os.Stat(b)
+	if err1 != nil || err2 != nil {
+		return false
+	}
+	if os.SameFile(fa, fb) {
+		return true
+	}
+	return fa.Size() == fb.Size() && fb.Mode().Perm()&0o111 != 0 && bytes.Equal(sum(a), sum(b))
+}
+
+func sum(path string) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return []byte(path) // equal to nothing
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return []byte(path)
+	}
+	return h.Sum(nil)
+}
+
+func writeFile(path string, content []byte, mode fs.FileMode) (changed bool, err error) {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return false, nil
+	}
+	return true, replace(path, mode, func(w io.Writer) error { _, err := w.Write(content); return err })
+}
+
+// replace writes a file beside the old one, and to the disk, before it takes its place.
+func replace(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
+	defer func() {
+		switch {
+		case errors.Is(err, syscall.EROFS):
+			err = fmt.Errorf("install: %w; this system keeps %s read-only: run the appliance without installing it: rivulet run", err, filepath.Dir(path))
+		case errors.Is(err, fs.ErrPermission):
+			err = fmt.Errorf("install: %w; use sudo", err)
+		case err != nil:
+			err = fmt.Errorf("install: %w; look at the disk (space)", err)
+		}
+	}()
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	fresh := filepath.Join(dir, "."+filepath.Base(path)+".new")
+	f, err := os.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	err = write(f)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(fresh, path)
+	}
+	if err != nil {
+		os.Remove(fresh)
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

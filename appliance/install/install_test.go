@@ -1,0 +1,59 @@
+package install
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestTheProgramIsReplacedInOneStepAndOnlyIfItDiffers(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "new"), filepath.Join(dir, "bin", "rivulet")
+	write := func(text string) {
+		if err := os.WriteFile(from, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one")
+	for i, want := range []struct {
+		text    string
+		changed bool
+	}{{"one", true}, {"one", false}, {"two", true}} {
+		write(want.text)
+		changed, err := copyProgram(from, to)
+		if err != nil || changed != want.changed {
+			t.Errorf("%d: changed %v, %v", i, changed, err)
+		}
+		raw, err := os.ReadFile(to)
+		fi, serr := os.Stat(to)
+		if err != nil || serr != nil || string(raw) != want.text || fi.Mode().Perm() != 0o755 {
+			t.Errorf("%d: %q %v %v", i, raw, fi, err)
+		}
+	}
+	if changed, err := copyProgram(to, to); err != nil || changed {
+		t.Errorf("onto itself: %v %v", changed, err)
+	}
+	if err := os.Chmod(to, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := copyProgram(from, to); err != nil || !changed {
+		t.Errorf("one that cannot be run: %v %v", changed, err)
+	}
+}
+
+// A write that fails leaves the old file and no other.
+func TestAFailedWriteLeavesTheOldFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rivulet")
+	if err := os.WriteFile(path, []byte("old"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	full := errors.New("no space")
+	err := replace(path, 0o755, func(w io.Writer) error { w.Write([]byte("half")); return full })
+	raw, _ := os.ReadFile(path)
+	entries, _ := os.ReadDir(filepath.Dir(path))
+	if !errors.Is(err, full) || string(raw) != "old" || len(entries) != 1 {
+		t.Errorf("%v, content %q, %d files", err, raw, len(entries))
+	}
+}

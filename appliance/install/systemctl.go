@@ -1,0 +1,87 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"rivulet/systemd"
+)
+
+// HaveSystemd reports whether systemd is PID 1, as sd_booted(3) does.
+func HaveSystemd() bool {
+	fi, err := os.Lstat("/run/systemd/system")
+	return err == nil && fi.IsDir()
+}
+
+// Installed reports whether the unit is there.
+func Installed() bool {
+	_, err := os.Stat(systemd.UnitPath)
+	return err == nil
+}
+
+// IsActive reports whether the service runs, is being started or waits to be
+// started again.
+func IsActive(ctx context.Context) bool {
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-active", systemd.UnitName).Output()
+	switch strings.TrimSpace(string(out)) {
+	case "active", "activating", "reloading", "deactivating":
+		return true
+	}
+	return false
+}
+
+func isEnabled(ctx context.Context) bool {
+	return exec.CommandContext(ctx, "systemctl", "is-enabled", "--quiet", systemd.UnitName).Run() == nil
+}
+
+func systemctl(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("install: systemctl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// Stop ends the service, and start it again.
+func Stop(ctx context.Context) error { return systemctl(ctx, "stop", systemd.UnitName) }
+
+// Start starts the service.
+func Start(ctx context.Context) error { return systemctl(ctx, "start", systemd.UnitName) }
+
+// apply puts a setting in force that does not wait for the next boot. That it
+// cannot is no error: the next boot does it.
+func apply(ctx context.Context, f systemd.File) {
+	switch f.Path {
+	case systemd.SysctlPath:
+		for _, tool := range []string{"/usr/lib/systemd/systemd-sysctl", "/lib/systemd/systemd-sysctl"} {
+			if exec.CommandContext(ctx, tool, f.Path).Run() == nil {
+				return
+			}
+		}
+	case systemd.JournalPath:
+		_ = systemctl(ctx, "try-restart", "systemd-journald.service")
+	}
+}
+
+// journalLimit is that of the drop-in, in bytes.
+const journalLimit = 128 << 20
+
+// journalSize is how much the journal takes on the disk.
+func journalSize() (n int64) {
+	_ = filepath.WalkDir("/var/log/journal", func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		if fi, err := d.Info(); err == nil {
+			n += fi.Size()
+		}
+		return nil
+	})
+	return n
+}

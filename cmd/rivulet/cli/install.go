@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance"
+	"rivulet/appliance/host"
+	"rivulet/appliance/install"
+	"rivulet/systemd"
+)
+
+func newInstall(c *common) *cobra.Command {
+	var o install.Options
+	var noStart bool
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "make this program a service of systemd: started at boot, watched, with the settings it needs",
+		Long: "Copies this program to " + systemd.Binary + " and writes the unit and three settings of the system.\n" +
+			"It may be run again at any time, with this or a newer program. Take it out with: rivulet uninstall",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Name != "" {
+				if err := appliance.CheckName(o.Name); err != nil {
+					return usagef("--name: %w; see: rivulet install --help", err)
+				}
+			}
+			if c.dirs != defaultDirs {
+				return usagef("install is for the folders %s and %s only; leave --state and --runtime out", defaultDirs.State, defaultDirs.Run)
+			}
+			if !install.HaveSystemd() {
+				return install.ErrNoSystemd
+			}
+			if err := needRoot("install"); err != nil {
+				return err
+			}
+			if err := runsByHand(cmd, c); err != nil && !noStart {
+				return err
+			}
+			exe, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			o.Executable, o.Start = exe, !noStart
+			steps, err := install.Install(cmd.Context(), o)
+			if perr := printSteps(cmd, c, steps); err == nil {
+				err = perr
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Name, "name", "", "name of this cluster for its peers; default: the host name at the first start")
+	f.BoolVar(&noStart, "no-start", false, "do not start it now, only at boot")
+	outputFlag(cmd, c)
+	return cmd
+}
+
+// runsByHand is an error if a supervisor runs that is not the service's: it would
+// keep the service from starting.
+func runsByHand(cmd *cobra.Command, c *common) error {
+	if install.IsActive(cmd.Context()) {
+		return nil
+	}
+	if pid, ok := host.Opener(c.dirs.State + "/state.db"); ok {
+		return fmt.Errorf("rivulet runs here already, started by hand (pid %d), so the service could not start; "+
+			"end that one first (its pods go on): kill %d", pid, pid)
+	}
+	return nil
+}
+
+func printSteps(cmd *cobra.Command, c *common, steps []install.Step) error {
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		return json.NewEncoder(out).Encode(steps)
+	}
+	for _, s := range steps {
+		mark := "as it was "
+		if s.Changed {
+			mark = "done      "
+		}
+		fmt.Fprintln(out, mark+s.What)
+	}
+	if len(steps) > 0 {
+		fmt.Fprintln(out, "see how it comes up: rivulet status -w")
+	}
+	return nil
+}

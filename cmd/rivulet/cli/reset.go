@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/install"
+	"rivulet/appliance/reset"
+)
+
+func newReset(c *common, engineName string) *cobra.Command {
+	var factory, yes, noStart bool
+	cmd := &cobra.Command{
+		Use:   "reset",
+		Short: "back to the first day: no cluster, no peers; the system and the service stay",
+		Long: "The device stays who it is for its peers (it has to be met anew), unless --factory is given: then it is a new one,\n" +
+			"without a configuration. If the service runs it is started again afterwards, with an empty cluster.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot("reset"); err != nil {
+				return err
+			}
+			question := "All pods, volumes and objects of this cluster are lost, and its peers forgotten"
+			if factory {
+				question += ", and so are its identity and its configuration"
+			}
+			if err := confirm(cmd, yes, question); err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			again := install.HaveSystemd() && install.Installed() && install.IsActive(ctx) && !noStart
+			r := end(ctx, c, engineName)
+			removed, err := reset.State(c.dirs.State, factory)
+			r.Removed = append(r.Removed, removed...)
+			if err != nil {
+				r.Left = append(r.Left, err.Error())
+			}
+			if factory {
+				wipe(&r, c.dirs.State, configDir)
+			}
+			if err := printReport(cmd, c, r); err != nil {
+				return err // it stays stopped: half a reset must not become a cluster
+			}
+			if again {
+				return install.Start(ctx)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&factory, "factory", false, "forget who this device is and how it is configured, too")
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "do not start the service again")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	outputFlag(cmd, c)
+	return cmd
+}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance"
+	"rivulet/appliance/cleanup"
+	"rivulet/appliance/install"
+)
+
+func newUninstall(c *common, engineName string) *cobra.Command {
+	var purge, yes bool
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "end everything and remove the service: pods, rules, routes, mounts, files",
+		Long: "The state (the cluster, who this device is, its peers) stays in the state folder for another install, unless --purge is given.\n" +
+			"It may be run again if something could not be removed, and where Rivulet was never installed.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot("uninstall"); err != nil {
+				return err
+			}
+			question := "All pods of this device end, and Rivulet is removed. " + c.dirs.State + " stays"
+			if purge {
+				question = "All pods of this device end, Rivulet is removed, and with it all its data and its identity (" + c.dirs.State + ")"
+			}
+			if err := confirm(cmd, yes, question); err != nil {
+				return err
+			}
+			r := end(cmd.Context(), c, engineName)
+			removed, err := install.Remove(cmd.Context())
+			r.Removed = append(r.Removed, removed...)
+			if err != nil {
+				r.Left = append(r.Left, err.Error())
+			}
+			if purge {
+				wipe(&r, c.dirs.State, configDir)
+			}
+			return printReport(cmd, c, r)
+		},
+	}
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove the state as well: cluster, volumes, identity, peers, configuration")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	outputFlag(cmd, c)
+	return cmd
+}
+
+// configDir is where the configuration is.
+const configDir = "/etc/rivulet"
+
+// end stops the service, if there is one, and everything of ours that runs or
+// lies about.
+func end(ctx context.Context, c *common, engineName string) cleanup.Report {
+	var stop error
+	if install.HaveSystemd() && install.Installed() {
+		stop = install.Stop(ctx)
+	}
+	r := appliance.Cleanup(ctx, c.dirs, engineName)
+	if stop != nil {
+		r.Left = append(r.Left, stop.Error()+"; look at: systemctl status rivulet")
+	}
+	return r
+}
+
+// wipe removes whole folders.
+func wipe(r *cleanup.Report, folders ...string) {
+	for _, dir := range folders {
+		if _, err := os.Lstat(dir); err != nil {
+			continue
+		}
+		if err := cleanup.RemoveAll(dir); err != nil {
+			r.Left = append(r.Left, err.Error())
+			continue
+		}
+		r.Removed = append(r.Removed, dir)
+	}
+}
+
+func printReport(cmd *cobra.Command, c *common, r cleanup.Report) error {
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		if err := json.NewEncoder(out).Encode(r); err != nil {
+			return err
+		}
+	} else {
+		for _, what := range r.Removed {
+			fmt.Fprintln(out, "removed   "+what)
+		}
+		for _, what := range r.Left {
+			fmt.Fprintln(out, "LEFT      "+what)
+		}
+		if len(r.Removed)+len(r.Left) == 0 {
+			fmt.Fprintln(out, "nothing was there")
+		}
+	}
+	if len(r.Left) > 0 {
+		return &exitError{exitFailed, errors.New("not everything could be removed; see above, then run this again")}
+	}
+	return nil
+}
