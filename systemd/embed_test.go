@@ -16,7 +16,7 @@ import (
 func TestUnitKeepsItsPromises(t *testing.T) {
 	for _, line := range []string{
 		"Type=notify", "NotifyAccess=main", "KillMode=process", "Delegate=yes", "Restart=always", "WatchdogSec=60",
-		"RestartPreventExitStatus=2 78", "StartLimitIntervalSec=0", "ExecStart=" + Binary + " run",
+		"RestartPreventExitStatus=78", "StartLimitIntervalSec=0", "ExecStart=" + Binary + " run", "ExecReload=" + Binary + " config reload",
 		"After=network.target time-set.target", "OOMPolicy=continue",
 		"LockPersonality=yes", "SystemCallFilter=~@obsolete @cpu-emulation @swap @reboot",
 	} {

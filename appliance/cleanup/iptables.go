@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -13,23 +14,23 @@ import (
 var ourChains = []string{"KUBE-", "CNI-", "FLANNEL-"}
 
 // rules removes our chains from every table of every kind of iptables that the
-// machine has, and the rules elsewhere that lead to them. Everything else stays
+// machine or our bundle has, and the rules elsewhere that lead to them. Everything else stays
 // as it is, counters too.
 func (c *cleaner) rules(ctx context.Context) {
 	if c.foreign != "" {
 		return // they have the same names
 	}
 	found := false
+	bundled := filepath.Join(c.State, "bundle/current/netfilter")
 	for _, family := range []string{"iptables", "ip6tables"} {
-		for _, variant := range []string{"", "-nft", "-legacy"} {
-			tool := family + variant
+		for _, tool := range []string{family, family + "-nft", family + "-legacy", filepath.Join(bundled, "nft", family), filepath.Join(bundled, "legacy", family)} {
 			if _, err := exec.LookPath(tool + "-save"); err != nil {
 				continue
 			}
 			found = true
 			n, err := removeRules(ctx, tool)
 			switch {
-			case err != nil && variant == "":
+			case err != nil && tool == family: // of the others the kernel may not have what they need
 				c.left("%v; look at %s-save", err, tool)
 			case n > 0:
 				c.removed("%s chains (%d)", tool, n)

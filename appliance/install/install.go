@@ -1,8 +1,9 @@
 // Package install makes Rivulet a service of the operating system, and takes it
 // out again: the binary, the unit and the settings of package systemd.
 //
-// It reads this program's own file and alone writes /usr/local/bin/rivulet and
-// the files that systemd.Files names. Installing again brings everything to what
+// It reads this program's own file and alone writes /usr/local/bin/rivulet, the
+// files that systemd.Files names, and a configuration where there is none and a
+// name was given. Installing again brings everything to what
 // this program carries and changes nothing where it is already; a service that
 // runs is restarted only if its binary or unit changed, which its pods and the
 // tunnel do not notice. Every file is replaced in one step, so that a machine
@@ -22,6 +23,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"rivulet/appliance/config"
 	"rivulet/systemd"
 )
 
@@ -72,12 +74,11 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 		}
 	}
 	if o.Name != "" {
-		c, err := setName(o.Name)
+		c, err := setName(config.DefaultPath, o.Name)
 		if err != nil {
 			return steps, err
 		}
-		did(c, "name %s in %s", o.Name, namePath)
-		changed = changed || c
+		did(c, "name %s in %s", o.Name, config.DefaultPath)
 	}
 	if err := systemctl(ctx, "daemon-reload"); err != nil {
 		return steps, err

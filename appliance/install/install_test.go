@@ -5,7 +5,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"rivulet/appliance/config"
 )
 
 func TestTheProgramIsReplacedInOneStepAndOnlyIfItDiffers(t *testing.T) {
@@ -55,5 +58,24 @@ func TestAFailedWriteLeavesTheOldFile(t *testing.T) {
 	entries, _ := os.ReadDir(filepath.Dir(path))
 	if !errors.Is(err, full) || string(raw) != "old" || len(entries) != 1 {
 		t.Errorf("%v, content %q, %d files", err, raw, len(entries))
+	}
+}
+
+func TestTheNameGoesIntoTheConfiguration(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rivulet", "config.yaml")
+	for i, want := range []bool{true, false} {
+		if changed, err := setName(path, "lab-1"); err != nil || changed != want {
+			t.Errorf("%d: %v %v", i, changed, err)
+		}
+	}
+	raw, err := os.ReadFile(path)
+	if got := config.Parse(raw, config.Options{File: path}); err != nil || got.Config.Name != "lab-1" || len(got.Problems) != 0 {
+		t.Errorf("%+v %v", got, err)
+	}
+	if _, err := setName(path, "lab-2"); err == nil || !strings.Contains(err.Error(), "name: lab-2") {
+		t.Errorf("a user's file: %v, want it left alone and told how", err)
+	}
+	if again, _ := os.ReadFile(path); string(again) != string(raw) {
+		t.Error("a user's file was changed")
 	}
 }

@@ -1,11 +1,26 @@
 package install
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 
-// namePath is a drop-in of its own, so that another --name replaces it and no
-// update of the unit does.
-const namePath = "/etc/systemd/system/rivulet.service.d/name.conf"
+	"rivulet/appliance/config"
+)
 
-func setName(name string) (changed bool, err error) {
-	return writeFile(namePath, fmt.Appendf(nil, "# Of Rivulet: written by rivulet install --name\n[Service]\nEnvironment=RIVULET_NAME=%s\n", name), 0o644)
+// setName writes the name into the configuration, the one place where it can be
+// changed later. A file that is there is the user's: it is not edited.
+func setName(path, name string) (changed bool, err error) {
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return writeFile(path, fmt.Appendf(nil, "# All that can be set: rivulet config example\nname: %s\n", name), 0o644)
+	case err != nil:
+		return false, fmt.Errorf("install: %w; look at the file", err)
+	}
+	if config.Parse(data, config.Options{File: path}).Config.Name == name {
+		return false, nil
+	}
+	return false, fmt.Errorf("install: %s is there already and says nothing, or something else, of a name; set it there (name: %s), it is taken while the device runs, and leave --name out", path, name)
 }

@@ -16,6 +16,9 @@ import (
 func Remove(ctx context.Context) (removed []string, err error) {
 	var errs []error
 	remove := func(path string) bool {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			return false // os.Remove would complain of a read-only file system
+		}
 		switch err := os.Remove(path); {
 		case err == nil:
 			removed = append(removed, path)
@@ -31,14 +34,13 @@ func Remove(ctx context.Context) (removed []string, err error) {
 	}
 	// Where systemd does not answer, the link at least.
 	remove("/etc/systemd/system/multi-user.target.wants/" + systemd.UnitName)
-	remove(namePath)
 	journal := false
 	for _, f := range systemd.Files() {
 		if remove(f.Path) && f.Path == systemd.JournalPath {
 			journal = true
 		}
 	}
-	for _, f := range append(systemd.Files(), systemd.File{Path: namePath}) {
+	for _, f := range systemd.Files() {
 		os.Remove(filepath.Dir(f.Path)) // if it is empty: ours, or nobody misses it
 	}
 	if have {

@@ -24,7 +24,7 @@ import (
 
 // kept is what survives in the state folder: who we are, and what is the
 // installation's rather than the cluster's.
-var kept = []string{"state.db", "state.db.copy", "bundle", "versions", "config.yaml"}
+var kept = []string{"state.db", "state.db.copy", "bundle", "versions", "config.yaml", "config.good.yaml"}
 
 // State removes the cluster from a state folder, or everything with factory.
 func State(folder string, factory bool) (removed []string, err error) {

@@ -24,7 +24,7 @@ find /etc /var /usr/local/bin /opt /root /srv -xdev \
 	! -path '/opt/rivulet/*' ! -path '/var/log/rivulet.log' ! -path '/var/log/journal*' ! -path '/var/lib/systemd/*' ! -path '/var/cache/*' \
 	! -path '/var/lib/private*' ! -path '/var/tmp/systemd-private-*' | sort | section file
 find /run -xdev ! -path '/run/systemd*' ! -path '/run/log/*' ! -path '/run/mount*' ! -path '/run/credentials*' ! -path '/run/user/*' ! -path '/run/lock/*' | sort | section run
-for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; echo; done 2>/dev/null | grep 'rivulet\|containerd\|pause' | grep -v 'section\|rivulet-lab-\|^awk\|^sed' | section process
+for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; echo; done 2>/dev/null | grep '^[^ ]*\(rivulet\|containerd\|pause\|/web\|^web\)' | grep -v '^[^ ]*rivulet-lab-' | section process
 if [ -d /run/systemd/system ]; then
 	systemctl list-units --all --plain --no-legend | awk '{print $1}' | grep 'rivulet\|kube\|cri-' | section unit
 	ls /run/systemd/transient /run/systemd/system 2>/dev/null | grep 'rivulet\|kube\|cri-' | section transient

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rivulet/appliance"
+	"rivulet/appliance/config"
 	"rivulet/appliance/host"
 	"rivulet/appliance/install"
 	"rivulet/systemd"
@@ -24,7 +24,7 @@ func newInstall(c *common) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Name != "" {
-				if err := appliance.CheckName(o.Name); err != nil {
+				if err := config.CheckName(o.Name); err != nil {
 					return usagef("--name: %w; see: rivulet install --help", err)
 				}
 			}

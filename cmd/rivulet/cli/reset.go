@@ -37,7 +37,7 @@ func newReset(c *common, engineName string) *cobra.Command {
 			if factory {
 				wipe(&r, c.dirs.State, configDir)
 			}
-			if err := printReport(cmd, c, r); err != nil {
+			if err := printCleanup(cmd, c, r); err != nil {
 				return err // it stays stopped: half a reset must not become a cluster
 			}
 			if again {

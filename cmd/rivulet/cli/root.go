@@ -59,6 +59,11 @@ func Main(args []string, engineName string) int {
 	case errors.As(err, &ee):
 		return ee.code
 	case errors.As(err, new(*usageError)):
+		if os.Getenv("NOTIFY_SOCKET") != "" {
+			// A service manager must tell it from a Go program that crashed: that
+			// ends with 2 as well, and is to be started again.
+			return exitConfig
+		}
 		return exitUsage
 	}
 	return exitFailed

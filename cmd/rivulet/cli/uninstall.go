@@ -42,7 +42,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			if purge {
 				wipe(&r, c.dirs.State, configDir)
 			}
-			return printReport(cmd, c, r)
+			return printCleanup(cmd, c, r)
 		},
 	}
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove the state as well: cluster, volumes, identity, peers, configuration")
@@ -82,7 +82,7 @@ func wipe(r *cleanup.Report, folders ...string) {
 	}
 }
 
-func printReport(cmd *cobra.Command, c *common, r cleanup.Report) error {
+func printCleanup(cmd *cobra.Command, c *common, r cleanup.Report) error {
 	out := cmd.OutOrStdout()
 	if c.output == "json" {
 		if err := json.NewEncoder(out).Encode(r); err != nil {
