@@ -267,7 +267,7 @@ func (s *System) runDNS(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 	server := dns.New(dns.Config{
 		Addr: s.dnsAddr(), Kubeconfig: engine.Kubeconfig(s.cfg.Dirs.State),
-		ClusterDomain: clusterDomain, ServiceIP: clusterDNS,
+		ClusterDomain: clusterDomain, ServiceIP: clusterDNS, Memory: filepath.Join(s.cfg.Dirs.Run, "dns.json"),
 		Log: s.cfg.Log.With("component", cDNS),
 	})
 	stage.Waiting("for the API server")

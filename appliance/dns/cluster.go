@@ -22,10 +22,12 @@ import (
 // cluster answers names of Services and Pods with CoreDNS's kubernetes plugin
 // once the API server has been seen, and SERVFAIL before.
 type cluster struct {
-	domain  string
-	next    plugin.Handler
-	lookup  upstreamer
-	current atomic.Pointer[coredns.Kubernetes]
+	domain string
+	next   plugin.Handler
+	lookup upstreamer
+	// current answers; live is the one that follows the API server, as soon as
+	// there is one. They differ while current answers from memory.
+	current, live atomic.Pointer[coredns.Kubernetes]
 }
 
 func (c *cluster) Name() string { return "cluster" }
@@ -44,12 +46,20 @@ func (c *cluster) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg
 }
 
 func (c *cluster) ready() bool {
-	k := c.current.Load()
+	k := c.live.Load()
 	return k != nil && k.APIConn.HasSynced()
 }
 
-// start begins to watch the API server; stop ends it.
-func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() error, err error) {
+// modified changes whenever a Service or an EndpointSlice does.
+func (c *cluster) modified() int64 {
+	if k := c.live.Load(); k != nil {
+		return k.APIConn.Modified(coredns.ModifiedInternal)
+	}
+	return 0
+}
+
+// plugin is CoreDNS's, without a source of what it answers.
+func (c *cluster) plugin() (*coredns.Kubernetes, error) {
 	// The plugin's options can only be set from the text of a Corefile.
 	text := `kubernetes ` + strings.Join(c.zones(), " ") + ` {
 		pods insecure
@@ -61,17 +71,45 @@ func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() e
 	if err != nil {
 		return nil, err
 	}
-	k.ClientConfig = loaded{config: config}
 	k.Upstream = c.lookup
 	k.Next = c.next
+	return k, nil
+}
+
+// start begins to watch the API server; stop ends it.
+func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() error, err error) {
+	k, err := c.plugin()
+	if err != nil {
+		return nil, err
+	}
+	k.ClientConfig = loaded{config: config}
 	// The first function returned waits for the API server; Run alone does not.
 	_, stop, err = k.InitKubeCache(ctx)
 	if err != nil {
 		return nil, err
 	}
 	go k.APIConn.Run()
-	c.current.Store(k)
+	c.live.Store(k)
+	if c.current.Load() == nil {
+		c.current.Store(k)
+		return stop, nil
+	}
+	// What is remembered is better than a part of what there is.
+	go whenSynced(ctx, k, func() { c.current.Store(k) })
 	return stop, nil
+}
+
+func whenSynced(ctx context.Context, k *coredns.Kubernetes, f func()) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !k.APIConn.HasSynced() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	f()
 }
 
 // upstreamer is a function as a coredns.Upstreamer.

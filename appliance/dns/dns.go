@@ -6,13 +6,14 @@
 //	query ─▶ twin ─▶ kubernetes ─▶ upstream (cache ─▶ forward)
 //
 // It reads Services, EndpointSlices, Namespaces and the addresses of Pods from
-// the API server, and upstream servers from resolv.conf. It writes nothing;
+// the API server, and upstream servers from resolv.conf. It alone writes Memory,
+// what it last knew, in a folder that a boot empties;
 // EnsureService, which the supervisor calls, alone writes the Service
-// kube-system/kube-dns and its EndpointSlice. It keeps nothing: a restart binds
-// the port at once and answers names of the cluster again as soon as the API
-// server does. Until then, and when there is no upstream, it answers SERVFAIL at
-// once instead of letting clients wait. While the API server is away it goes on
-// answering what it last knew.
+// kube-system/kube-dns and its EndpointSlice. A restart binds the
+// port at once and answers from what was last known, until the API server is
+// there. After a boot nothing is known: until the API server answers, and when
+// there is no upstream, it answers SERVFAIL at once instead of letting clients
+// wait. While the API server is away it goes on answering what it last knew.
 //
 // CoreDNS's own server and Corefile are not used: they are global to a process
 // and end it on some errors. Several Servers may run in one process.
@@ -41,6 +42,8 @@ type Config struct {
 	ClusterDomain string
 	// ServiceIP is the cluster IP that leads to Addr. It is never used as upstream.
 	ServiceIP netip.Addr
+	// Memory is a file, in memory, with what was last known: see memory.go. Empty is none.
+	Memory string
 	// ResolvConf are files with upstream servers, best first; nil is the system's.
 	ResolvConf []string
 	Log        *slog.Logger
@@ -53,6 +56,7 @@ type Server struct {
 	chain   plugin.Handler
 	cluster *cluster
 	index   *index
+	past    *index // as remembered; nil if nothing is
 	bound   atomic.Bool
 }
 
@@ -71,7 +75,8 @@ func New(cfg Config) *Server {
 	domain := miekg.CanonicalName(cfg.ClusterDomain)
 	up := newUpstream(cfg.ResolvConf, func(a netip.Addr) bool { return a == cfg.Addr.Addr() || a == cfg.ServiceIP }, s.log)
 	s.cluster = &cluster{domain: domain, next: up, lookup: s.lookup}
-	s.chain = &twin{suffix: ".svc." + domain, index: s.index, next: s.cluster}
+	s.recall()
+	s.chain = &twin{suffix: ".svc." + domain, index: s.index, past: s.past, next: s.cluster}
 	return s
 }
 
@@ -94,6 +99,7 @@ func (s *Server) Run(ctx context.Context) error {
 		defer close(watched)
 		s.watch(ctx)
 	}()
+	go s.remember(ctx)
 	err = s.serve(ctx, listeners)
 	cancel()
 	<-watched

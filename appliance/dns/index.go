@@ -24,6 +24,7 @@ type index struct {
 	homes    map[homeName]string // twins by home
 	named    map[string]int      // how many twins a home namespace has, of all origins
 	changed  chan struct{}       // closed, and replaced, with every change
+	count    int64               // of changes
 	informed func() bool
 }
 
@@ -76,6 +77,7 @@ func (x *index) change(f func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	f()
+	x.count++
 	close(x.changed)
 	x.changed = make(chan struct{})
 }
@@ -110,6 +112,13 @@ func (x *index) setTwin(twin string, home homeName) {
 		x.twins[twin], x.homes[home] = home, twin
 		x.named[home.namespace]++
 	})
+}
+
+// changes counts them.
+func (x *index) changes() int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.count
 }
 
 func (x *index) synced() bool {

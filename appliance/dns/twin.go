@@ -29,6 +29,7 @@ const published = 3 * time.Second
 type twin struct {
 	suffix string // .svc.<domain>. in lower case
 	index  *index
+	past   *index // answers until index has seen the API server; may be nil
 	next   plugin.Handler
 }
 
@@ -41,7 +42,7 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 		return plugin.NextOrFailure(t.Name(), t.next, ctx, w, r)
 	}
 	if state.QType() == miekg.TypePTR {
-		if twin, home, ok := t.index.homeOf(client); ok {
+		if twin, home, ok := t.known().homeOf(client); ok {
 			w = &homeward{w, r, t.suffix, twin, home}
 		}
 		return plugin.NextOrFailure(t.Name(), t.next, ctx, w, r)
@@ -52,7 +53,7 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience(client))
 	defer cancel()
-	twin, ok := t.index.twinFor(waiting, client, home)
+	twin, ok := t.known().twinFor(waiting, client, home)
 	if !ok {
 		return plugin.NextOrFailure(t.Name(), t.next, ctx, w, r)
 	}
@@ -139,4 +140,11 @@ func (h *homeward) name(name string) string {
 		return q // in the letters that were asked for: some resolvers insist
 	}
 	return name
+}
+
+func (t *twin) known() *index {
+	if t.past != nil && !t.index.synced() {
+		return t.past
+	}
+	return t.index
 }

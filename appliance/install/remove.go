@@ -43,6 +43,7 @@ func Remove(ctx context.Context) (removed []string, err error) {
 	for _, f := range systemd.Files() {
 		os.Remove(filepath.Dir(f.Path)) // if it is empty: ours, or nobody misses it
 	}
+	os.Remove(systemd.UnitPath + ".d") // drop-ins are the user's, the folder alone is nobody's
 	if have {
 		errs = append(errs, systemctl(ctx, "daemon-reload"))
 		_ = systemctl(ctx, "reset-failed", systemd.UnitName) // unless it is forgotten already

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,10 @@ func newTool(c *common, name string) *cobra.Command {
 			}
 			if os.Getenv("CONTAINER_RUNTIME_ENDPOINT") == "" {
 				os.Setenv("CONTAINER_RUNTIME_ENDPOINT", "unix:///run/k3s/containerd/containerd.sock")
+			}
+			if os.Getenv("KUBECACHEDIR") == "" && os.Geteuid() == 0 {
+				// Not in root's home: it wears the card, and an uninstall would leave it.
+				os.Setenv("KUBECACHEDIR", filepath.Join(c.dirs.Run, "kubectl"))
 			}
 			err = syscall.Exec(self, append([]string{name}, args...), os.Environ())
 			return fmt.Errorf("%s: %w", name, err)
