@@ -51,9 +51,6 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 	return cmd
 }
 
-// configDir is where the configuration is.
-const configDir = "/etc/rivulet"
-
 // end stops the service, if there is one, and everything of ours that runs or
 // lies about.
 func end(ctx context.Context, c *common, engineName string) cleanup.Report {
