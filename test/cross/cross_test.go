@@ -92,7 +92,7 @@ func (m *machine) command(ctx context.Context, script string, args ...string) *e
 	register := ""
 	if m.goarch != runtime.GOARCH {
 		qemu, _ := exec.LookPath(m.qemu)
-		register = fmt.Sprintf("mount -t binfmt_misc none /proc/sys/fs/binfmt_misc\nprintf '%%s' ':cross:M::%s:%s:%s:F' >/proc/sys/fs/binfmt_misc/register\n", m.magic, m.mask, qemu)
+		register = fmt.Sprintf("mount -t binfmt_misc none /proc/sys/fs/binfmt_misc\nprintf '%%s' ':cross:M::%s:%s:%s:FP' >/proc/sys/fs/binfmt_misc/register\n", m.magic, m.mask, qemu)
 	}
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
 		"sh", "-ec", register + "ip link set lo up\n" + script, "sh"}, args...)...)
@@ -200,8 +200,13 @@ bin="$DIR/state/bundle/current/bin"
 "$bin/bridge" --version 2>&1
 "$bin/rivulet-tunnel" --help 2>&1
 `, "runc version 1.", "spec:", "go1.", "CNI bridge plugin", "-memory-limit")
-		m.must(t, `cd "$DIR/state/bundle/current/netfilter"; for b in nft legacy; do $b/iptables --version; $b/ip6tables-save -V; done`,
-			"iptables v1.8.9 (nf_tables)", "iptables v1.8.9 (legacy)", "ip6tables-save v1.8.9 (nf_tables)")
+		// The emulator has no netfilter sockets: how far the nft backend gets shows that
+		// loader, libraries and program fit together.
+		out := m.must(t, `cd "$DIR/state/bundle/current/netfilter"; legacy/iptables --version; legacy/ip6tables-save -V; nft/iptables --version 2>&1 || true`,
+			"iptables v1.8.9 (legacy)", "ip6tables-save v1.8.9 (legacy)")
+		if !strings.Contains(out, "(nf_tables)") && !strings.Contains(out, "iptables: Failed to initialize nft: Protocol not supported") {
+			t.Errorf("nft: %s", out)
+		}
 	})
 }
 

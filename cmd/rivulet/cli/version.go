@@ -24,8 +24,9 @@ func newVersion(c *common) *cobra.Command {
 
 func printVersion(cmd *cobra.Command, c *common) error {
 	parts := append([]version.Part{{Name: "rivulet", Version: version.Version}}, version.Parts()...)
-	for name, v := range bundle.Versions() {
-		if name == "runc" {
+	helpers := bundle.Versions()
+	for _, name := range []string{"runc", "iptables"} { // the others are linked in, too
+		if v := helpers[name]; v != "" {
 			parts = append(parts, version.Part{Name: name, Version: v})
 		}
 	}
