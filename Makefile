@@ -69,10 +69,11 @@ $(BIN)/rivulet-lab: go.mod go.sum $(call gofiles,cmd/rivulet-lab test/lab)
 # FULL, a bin/rivulet that was built earlier, here or elsewhere.
 FULL ?= $(BIN)/rivulet
 .PHONY: slim
-slim: $(BUNDLE) ## build bin/slim/rivulet in seconds, with the engine of a bin/rivulet built earlier (FULL=)
+slim: $(BUNDLE) $(BIN)/demo-web.tar ## build bin/slim/rivulet in seconds, with the engine of a bin/rivulet built earlier (FULL=)
 	@mkdir -p $(BIN)/slim
 	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $(BIN)/slim/rivulet ./test/slim
 	@cmp -s $(FULL) $(BIN)/slim/rivulet-full || cp -f $(FULL) $(BIN)/slim/rivulet-full
+	@cp -f $(BIN)/demo-web.tar $(BIN)/slim/
 
 # The image that the demo and the tests run: the web application and busybox.
 $(BIN)/demo-web.tar: $(call gofiles,test/web test/mkimage image/oci) go.mod

@@ -2,12 +2,14 @@ package appliance
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"path/filepath"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/api"
@@ -54,6 +56,8 @@ type System struct {
 	settings  *settings
 	upgrade   upgrade
 	footprint *footprint.Watch
+	// imagesNoted is what the node had when images.json was written; the node's watch alone uses it.
+	imagesNoted string
 
 	mu          sync.Mutex
 	bundle      bundle.Dir
@@ -192,7 +196,7 @@ func (s *System) oneEngine(ctx context.Context, stage *lifecycle.Stage, set engi
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, ClusterDNS: clusterDNS,
 		Facts: s.facts,
 		Before: func(ctx context.Context) (err error) {
-			err = s.prepareDatastore(ctx)
+			err = errors.Join(s.prepareDatastore(ctx), s.prepareContainerd(ctx))
 			looked = err == nil
 			if err != nil {
 				return err
@@ -250,9 +254,11 @@ func (s *System) runNode(ctx context.Context, stage *lifecycle.Stage) error {
 		return err
 	}
 	stage.Waiting("for the kubelet to report")
-	return engine.WatchNode(ctx, s.kube(), s.nodeName, func(ready bool, message string) {
+	return engine.WatchNode(ctx, s.kube(), s.nodeName, func(node *corev1.Node, ready bool, message string) {
 		if ready {
 			stage.Ready()
+			s.containerdServes()
+			s.noteImages(ctx, node)
 			return
 		}
 		stage.Waiting("node is not ready: %s", message)

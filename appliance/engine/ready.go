@@ -100,14 +100,15 @@ func WaitAccounts(ctx context.Context, client kubernetes.Interface) error {
 }
 
 // WatchNode follows the node's Ready condition until ctx ends: report is called
-// with each change and what the node says of it.
-func WatchNode(ctx context.Context, client kubernetes.Interface, name string, report func(ready bool, message string)) error {
+// with each change of the node and what it says of it; node is nil while the API
+// server does not answer.
+func WatchNode(ctx context.Context, client kubernetes.Interface, name string, report func(node *corev1.Node, ready bool, message string)) error {
 	for ctx.Err() == nil {
 		w, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(),
 		})
 		if err != nil {
-			report(false, "the API server does not answer")
+			report(nil, false, "the API server does not answer")
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
@@ -116,7 +117,8 @@ func WatchNode(ctx context.Context, client kubernetes.Interface, name string, re
 		}
 		for ev := range w.ResultChan() {
 			if node, ok := ev.Object.(*corev1.Node); ok {
-				report(NodeReady(node))
+				ready, message := NodeReady(node)
+				report(node, ready, message)
 			}
 		}
 		w.Stop()

@@ -3,10 +3,11 @@ package health
 // Every kind of problem that a screen may show. A code is never used again for
 // something else. What doctor's probes find is in probes.go.
 var (
-	DatastoreRecovered = declare("datastore-recovered", Error, "the cluster's datastore was damaged and recovered")
-	SnapshotFailed     = declare("snapshot-failed", Warning, "no snapshot of the cluster's datastore could be made")
-	SetAside           = declare("set-aside", Info, "damaged files were set aside")
-	StateRecovered     = declare("state-recovered", Warning, "state.db was damaged and recovered from its copy")
+	ContainerdRecovered = declare("containerd-recovered", Error, "containerd's database was damaged and made anew")
+	DatastoreRecovered  = declare("datastore-recovered", Error, "the cluster's datastore was damaged and recovered")
+	SnapshotFailed      = declare("snapshot-failed", Warning, "no snapshot of the cluster's datastore could be made")
+	SetAside            = declare("set-aside", Info, "damaged files were set aside")
+	StateRecovered      = declare("state-recovered", Warning, "state.db was damaged and recovered from its copy")
 
 	// add-ons
 	StorageUnusable = declare("storage-unusable", Error, "no volumes can be made")

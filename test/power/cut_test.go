@@ -1,0 +1,149 @@
+package power
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/test/lab"
+)
+
+// kept is how long before a power cut something must have been written to the API
+// to be there after it: the engine syncs what is not a heartbeat within a second
+// (docs/small.md); the rest is for a machine under load. State.db is synced at
+// every write.
+const kept = 5 * time.Second
+
+// load writes ConfigMaps as fast as the API server takes them, and remembers which
+// were acknowledged and when.
+type load struct {
+	mu    sync.Mutex
+	acked map[string]time.Time
+	next  int
+}
+
+func (l *load) run(ctx context.Context, a *lab.Device) {
+	for ctx.Err() == nil {
+		c, err := client(ctx, a)
+		for err == nil && ctx.Err() == nil {
+			l.mu.Lock()
+			l.next++
+			name := fmt.Sprintf("load-%05d", l.next)
+			l.mu.Unlock()
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"filler": fmt.Sprintf("%01000d", l.next)}}
+			if _, err = c.CoreV1().ConfigMaps("default").Create(ctx, cm, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
+				l.mu.Lock()
+				l.acked[name] = time.Now()
+				l.mu.Unlock()
+				pause(ctx, 20*time.Millisecond)
+			}
+		}
+		pause(ctx, 200*time.Millisecond)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// missing returns acknowledged names of before a moment that are not there.
+func (l *load) missing(ctx context.Context, a *lab.Device, before time.Time) ([]string, int, error) {
+	c, err := client(ctx, a)
+	if err != nil {
+		return nil, 0, err
+	}
+	list, err := c.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, 0, err
+	}
+	have := map[string]bool{}
+	for _, cm := range list.Items {
+		have[cm.Name] = true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var gone []string
+	n := 0
+	for name, at := range l.acked {
+		if at.Before(before) {
+			n++
+			if !have[name] {
+				gone = append(gone, name)
+			}
+		}
+	}
+	return gone, n, nil
+}
+
+// The power of a goes at random moments, also while it starts; now and then only a
+// process is killed. Afterwards the device is whole: the same cluster, the same
+// peer on the same terms, the same workload, and what was written in time.
+func TestPowerCuts(t *testing.T) {
+	n := cycles(t, 20)
+	ctx, a, b := need(t, 3*time.Minute+time.Duration(n)*15*time.Second)
+	deploy(t, ctx, a)
+	pause(ctx, kept)
+	before, err := a.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loadCtx, stop := context.WithCancel(ctx)
+	l := &load{acked: map[string]time.Time{}}
+	var done sync.WaitGroup
+	done.Go(func() { l.run(loadCtx, a) })
+	var cut time.Time
+	for i := range n {
+		pause(ctx, time.Duration(rand.Int64N(int64(8*time.Second))))
+		what := "power"
+		if i%5 == 3 {
+			what = []string{"supervisor", "engine"}[rand.IntN(2)]
+		}
+		err := a.Kill(ctx, what)
+		if what == "power" {
+			cut = time.Now()
+		}
+		if err != nil && what == "power" { // an engine may not be there at the moment
+			t.Fatalf("cycle %d: %v", i, err)
+		}
+		if err := a.Start(ctx); err != nil {
+			t.Fatalf("cycle %d: %v", i, err)
+		}
+	}
+	stop()
+	done.Wait()
+	begun := time.Now()
+	peered(t, ctx)
+	t.Logf("%d cycles; ready and peered %.1f s after the last", n, time.Since(begun).Seconds())
+	after, err := a.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(after.Peers) != 1 || after.Peers[0].ID != before.Peers[0].ID {
+		t.Errorf("peers %+v, were %+v", after.Peers, before.Peers)
+	}
+	if out := must(t, ctx, b, "rivulet", "peers"); !strings.Contains(out, "Connected") {
+		t.Errorf("b sees %s", out)
+	}
+	serves(t, ctx, a, "shelf")
+	gone, of, err := l.missing(ctx, a, cut.Add(-kept))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(gone) > 0 || of == 0 {
+		t.Errorf("%d of %d objects that were acknowledged %s before the last cut are gone: %v", len(gone), of, kept, gone)
+	}
+	all, total, err := l.missing(ctx, a, time.Now())
+	t.Logf("%d objects acknowledged, %d of them lost, none older than %s (%v)", total, len(all), kept, err)
+	must(t, ctx, a, "rivulet", "kubectl", "delete", "configmap", "--all", "--wait=false")
+}

@@ -1,0 +1,223 @@
+// Package power tests what a shelf does to a device: the power goes at any moment,
+// processes are killed, files are damaged, the disk is full or read-only. Two
+// devices with disks of their own, on which a power cut loses what was not synced,
+// run the real binary under load. Nothing acknowledged may be lost silently.
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"rivulet/test/lab"
+	"rivulet/test/mainjob"
+)
+
+// cyclesEnv is how many power cuts are made; make test-power asks for 200.
+const cyclesEnv = "RIVULET_POWER_CYCLES"
+
+// disk is the size of each device's disk in bytes.
+const disk = 3 << 30
+
+var (
+	devices []*lab.Device // a and b, peered; a test leaves them so
+	why     string        // set when there can be no lab: the tests skip with it
+)
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "power: "+err.Error())
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func binary() string {
+	if b := os.Getenv("RIVULET_BIN"); b != "" {
+		return b
+	}
+	return filepath.Join("..", "..", "bin", "rivulet")
+}
+
+func run(m *testing.M) (code int, err error) {
+	switch _, err := os.Stat(binary()); {
+	case os.Geteuid() != 0:
+		why = "needs root for namespaces"
+	case err != nil:
+		why = "needs the binary: make build"
+	}
+	if why != "" {
+		return m.Run(), nil
+	}
+	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-power-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if code != 0 {
+			tellLogs(ctx)
+		}
+		err = errors.Join(err, lab.Down(ctx, dir))
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	l, err := lab.Up(ctx, lab.Options{Dir: dir, Binary: binary(), Devices: 2, Disk: disk})
+	if err != nil {
+		return 1, err
+	}
+	if devices, err = l.Devices(); err != nil {
+		return 1, err
+	}
+	for _, d := range devices {
+		if err := d.WaitPeered(ctx, 1); err != nil {
+			return 1, err
+		}
+	}
+	if err := mainjob.ImportImage(ctx, devices[:1]); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+func tellLogs(ctx context.Context) {
+	for _, d := range devices {
+		out, err := d.Run(ctx, "sh", "-c", "tail -n 60 /var/log/rivulet.log; echo; grep -v level=info /var/lib/rivulet/log/engine.log | tail -n 20")
+		fmt.Fprintf(os.Stderr, "--- the end of the logs of device %s\n%s %v\n", d.Name, out, err)
+	}
+}
+
+func need(t *testing.T, limit time.Duration) (ctx context.Context, a, b *lab.Device) {
+	t.Helper()
+	if why != "" {
+		t.Skip(why)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx, devices[0], devices[1]
+}
+
+func cycles(t *testing.T, fallback int) int {
+	t.Helper()
+	v := os.Getenv(cyclesEnv)
+	if v == "" {
+		return fallback
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q is not a number of cycles", cyclesEnv, v)
+	}
+	return n
+}
+
+// client speaks to a device's API server; it does not survive a cluster made anew.
+func client(ctx context.Context, d *lab.Device) (kubernetes.Interface, error) {
+	raw, err := d.Run(ctx, "cat", "/var/lib/rivulet/kubeconfig")
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := clientcmd.RESTConfigFromKubeConfig([]byte(raw))
+	if err != nil {
+		return nil, err
+	}
+	cfg.Dial, cfg.QPS, cfg.Burst, cfg.Timeout = d.Dial, 500, 500, 5*time.Second
+	return kubernetes.NewForConfig(cfg)
+}
+
+// must runs a program on a device.
+func must(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
+	t.Helper()
+	out, err := d.Run(ctx, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}
+
+func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
+	t.Helper()
+	begun := time.Now()
+	if err := mainjob.Eventually(ctx, f); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	t.Logf("%s: %.1f s", what, time.Since(begun).Seconds())
+}
+
+func peered(t *testing.T, ctx context.Context) {
+	t.Helper()
+	for _, d := range devices {
+		if err := d.WaitPeered(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// deploy makes the Deployment that has to be there after everything.
+func deploy(t *testing.T, ctx context.Context, a *lab.Device) {
+	t.Helper()
+	must(t, ctx, a, "rivulet", "kubectl", "create", "deployment", "shelf", "--image="+mainjob.Image, "--replicas=2")
+	serves(t, ctx, a, "shelf")
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		a.Run(ctx, "rivulet", "kubectl", "delete", "deployment", "shelf", "--ignore-not-found")
+	})
+}
+
+// serves waits until all pods of the Deployment are ready, as the kubelet of today sees them.
+func serves(t *testing.T, ctx context.Context, a *lab.Device, name string) {
+	t.Helper()
+	eventually(t, ctx, "the pods of "+name+" run", func() error {
+		c, err := client(ctx, a)
+		if err != nil {
+			return err
+		}
+		pods, err := c.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		if err != nil {
+			return err
+		}
+		ready := 0
+		for i := range pods.Items {
+			if p := &pods.Items[i]; mainjob.Ready(p) && p.DeletionTimestamp == nil {
+				if _, err := c.CoreV1().RESTClient().Get().Namespace("default").Resource("pods").Name(p.Name).
+					SubResource("log").Do(ctx).Raw(); err != nil { // its container is really there
+					return err
+				}
+				ready++
+			}
+		}
+		if ready != 2 {
+			return fmt.Errorf("%d of 2 pods are ready: %v", ready, phases(pods.Items))
+		}
+		return nil
+	})
+}
+
+func phases(pods []corev1.Pod) (out []string) {
+	for _, p := range pods {
+		out = append(out, p.Name+" "+string(p.Status.Phase))
+	}
+	return out
+}
+
+// problem is one of `rivulet status -o json`.
+func problem(ctx context.Context, d *lab.Device, code string) error {
+	out, _ := d.Run(ctx, "rivulet", "status")
+	if !strings.Contains(out, "["+code+"]") {
+		return fmt.Errorf("the status does not show %s:\n%s", code, out)
+	}
+	return nil
+}
