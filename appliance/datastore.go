@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/datastore"
+	"rivulet/appliance/engine"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 )
@@ -28,9 +29,12 @@ const (
 func (s *System) cleanFile() string { return filepath.Join(s.cfg.Dirs.State, "datastore.clean") }
 
 // prepareDatastore is called before the engine opens its database.
-func (s *System) prepareDatastore(ctx context.Context) error {
+func (s *System) prepareDatastore(ctx context.Context, e *engine.Engine) error {
 	unclean := errors.Is(os.Remove(s.cleanFile()), os.ErrNotExist)
 	r, err := datastore.Prepare(ctx, s.cfg.Dirs.State, unclean)
+	if errors.Is(err, datastore.ErrLost) && !e.Settled() {
+		return e.BeginAnew(err.Error())
+	}
 	if err != nil {
 		return err
 	}

@@ -186,9 +186,10 @@ func (s *System) oneEngine(ctx context.Context, stage *lifecycle.Stage, set engi
 	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
 		return err
 	}
-	looked := false // at the database, since the last engine
+	looked := false // at the databases, since the last engine
+	var e *engine.Engine
 	s.mu.Lock()
-	e := engine.New(engine.Config{
+	e = engine.New(engine.Config{
 		Executable: s.exe, Argv0: s.cfg.EngineName,
 		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
 		BundleBin: s.bundle.Bin(), PauseImage: s.bundle.Image("pause"), Iptables: s.chooseIptables(s.bundle),
@@ -196,7 +197,7 @@ func (s *System) oneEngine(ctx context.Context, stage *lifecycle.Stage, set engi
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, ClusterDNS: clusterDNS,
 		Facts: s.facts,
 		Before: func(ctx context.Context) (err error) {
-			err = errors.Join(s.prepareDatastore(ctx), s.prepareContainerd(ctx))
+			err = errors.Join(s.prepareDatastore(ctx, e), s.prepareContainerd(ctx))
 			looked = err == nil
 			if err != nil {
 				return err

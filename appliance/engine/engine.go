@@ -74,6 +74,8 @@ type Engine struct {
 	cfg      Config
 	iptables iptables.Choice // of this start
 	again    chan string     // why it is to be started again
+	// passwordLost: the node's password was torn and made anew.
+	passwordLost bool
 }
 
 // New returns an engine; nothing is started or written yet.
@@ -139,8 +141,11 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 			return false, err
 		}
 	}
+	waiting("for a look at what the last run left")
+	if err := e.mendTorn(); err != nil {
+		return false, err
+	}
 	if e.cfg.Before != nil {
-		waiting("for a look at what the last run left")
 		if err := e.cfg.Before(ctx); err != nil {
 			return false, err
 		}
@@ -158,6 +163,12 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	go func() {
 		if WaitAPI(pctx, e.Kubeconfig()) != nil {
 			return
+		}
+		if err := e.forgetPassword(pctx); err != nil {
+			e.cfg.Log.Warn("the node may be refused", "error", err)
+		}
+		if err := e.Settle(); err != nil {
+			e.cfg.Log.Warn("a power cut now may tear the engine's files", "error", err)
 		}
 		ready()
 		if err := e.watchAPI(pctx); err != nil {

@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/appliance/setaside"
+)
+
+// k3s writes keys, certificates and passwords without syncing them. When the power
+// goes soon after, they are there with their names and without their content, and
+// k3s, which takes a file that exists for good, ends over them at every start. So
+// they are synced once the API serves (Settle), and those that a cut was quicker
+// than are removed before the next start (mendTorn): k3s makes leaf certificates
+// anew. What it cannot make anew (authorities, the key of service accounts) is
+// only ever torn before the first Settle of a cluster's life, when nobody was told
+// of anything in it: then the cluster begins anew.
+
+// settledFile says that a cluster's keys are on the disk.
+func (e *Engine) settledFile() string { return filepath.Join(e.cfg.StateDir, "k3s-settled") }
+
+// Settle makes everything the engine has written so far survive a power cut. It is
+// called when the API serves.
+func (e *Engine) Settle() error {
+	dir, err := os.Open(e.cfg.StateDir)
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("engine: %w; look at the disk", err)
+	}
+	if _, err := os.Stat(e.settledFile()); err == nil {
+		return nil
+	}
+	f, err := os.OpenFile(e.settledFile(), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	defer f.Close()
+	return errors.Join(f.Sync(), setaside.SyncDir(e.cfg.StateDir))
+}
+
+// Settled reports whether the cluster has ever served.
+func (e *Engine) Settled() bool {
+	_, err := os.Stat(e.settledFile())
+	return err == nil
+}
+
+// ErrKeysLost is returned when what k3s cannot make anew is damaged.
+var ErrKeysLost = errors.New("the cluster's own keys are damaged")
+
+// mendTorn removes what a power cut has left without its content.
+func (e *Engine) mendTorn() error {
+	torn, lasting, err := findTorn(e.DataDir())
+	if err != nil {
+		return err
+	}
+	if len(lasting) > 0 {
+		return e.BeginAnew(strings.Join(lasting, ", "))
+	}
+	for _, path := range torn {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("engine: %w; look at the disk (read-only mount)", err)
+		}
+	}
+	if len(torn) > 0 {
+		e.cfg.Log.Warn("files that a power cut has torn were removed; the engine makes them anew", "files", torn)
+	}
+	return e.mendPassword()
+}
+
+// BeginAnew removes a cluster that was torn before it ever served; one that has
+// served is left as it is, and ErrKeysLost returned.
+func (e *Engine) BeginAnew(torn string) error {
+	if e.Settled() {
+		return fmt.Errorf("engine: %w (%s); restore a backup, or begin anew with an empty cluster by moving %s away",
+			ErrKeysLost, torn, e.DataDir())
+	}
+	aside, err := setaside.Move(filepath.Join(e.DataDir(), "server"))
+	if err != nil {
+		return err
+	}
+	e.cfg.Log.Warn("the power was cut before the cluster was made; it is begun anew", "torn", torn)
+	// Nothing was ever served from it: there is nothing to look at.
+	if err := os.RemoveAll(aside); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	return e.prepareFiles()
+}
+
+// findTorn returns the damaged key and certificate files that k3s makes anew, each
+// with the other half of its pair, and those that it does not.
+func findTorn(dataDir string) (torn, lasting []string, err error) {
+	for _, root := range []string{"server/tls", "agent"} {
+		err := filepath.WalkDir(filepath.Join(dataDir, root), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil
+			case err != nil:
+				return err
+			case d.IsDir() && root == "agent" && filepath.Dir(path) == filepath.Join(dataDir, "agent"):
+				return fs.SkipDir // containerd's and the like
+			case !d.Type().IsRegular() || whole(path):
+				return nil
+			case made(path):
+				lasting = append(lasting, path)
+				return nil
+			}
+			stem := strings.TrimSuffix(path, filepath.Ext(path))
+			for _, half := range []string{stem + ".crt", stem + ".key", path} {
+				if !slices.Contains(torn, half) {
+					torn = append(torn, half)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, nil, fmt.Errorf("engine: %w; look at the disk", err)
+		}
+	}
+	return torn, lasting, nil
+}
+
+// made reports what is made once in a cluster's life.
+func made(path string) bool {
+	name := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	return strings.HasSuffix(name, "-ca") || name == "service"
+}
+
+// whole reports whether a key, certificate or kubeconfig is more than its name.
+// Files of other kinds always are.
+func whole(path string) bool {
+	ext := filepath.Ext(path)
+	if ext != ".crt" && ext != ".key" && ext != ".kubeconfig" && ext != ".json" {
+		return true
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return true // the disk's trouble, not a torn file
+	}
+	if len(raw) == 0 || raw[0] == 0 {
+		return false
+	}
+	if ext == ".kubeconfig" || ext == ".json" {
+		return raw[len(raw)-1] != 0
+	}
+	block, rest := pem.Decode(raw)
+	for block != nil && len(strings.TrimSpace(string(rest))) > 0 {
+		block, rest = pem.Decode(rest)
+	}
+	return block != nil
+}
+
+// passwordLength is that of the hex digits k3s writes.
+const passwordLength = 32
+
+// mendPassword removes a torn node password; k3s makes another one, which the
+// cluster takes only if it has not seen the first (see ForgetNode).
+func (e *Engine) mendPassword() error {
+	path := filepath.Join(e.cfg.StateDir, "k3s-node", "password")
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	text := strings.TrimSpace(string(raw))
+	if _, err := hex.DecodeString(text); err == nil && len(text) >= passwordLength {
+		return nil
+	}
+	e.passwordLost = true
+	return os.Remove(path)
+}
+
+// forgetPassword has the cluster forget the password that a power cut has torn.
+func (e *Engine) forgetPassword(ctx context.Context) error {
+	if !e.passwordLost {
+		return nil
+	}
+	cfg, err := RESTConfig(e.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	err = client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, e.cfg.NodeName+".node-password.k3s", metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("engine: %w", err)
+	}
+	e.passwordLost = false
+	return nil
+}
