@@ -17,8 +17,10 @@ const (
 	// datesLook is how often certificates are looked at: a device that runs for a
 	// year needs new ones, too.
 	datesLook = time.Hour
-	// datesAgain is how long a start of the engine that did not help is not repeated.
+	// datesAgain is how long a start of the engine that did not help is not repeated,
+	// datesCheck when it is looked whether it did.
 	datesAgain = 24 * time.Hour
+	datesCheck = 5 * time.Minute
 )
 
 // jumps collects what the clock reports until it is acted on.
@@ -74,23 +76,27 @@ func (o offline) Delete(prefix string, match func(string, []byte) bool) (int, er
 // back, also tokens and leases, which are then from the future.
 func (s *System) runCertificates(ctx context.Context, stage *lifecycle.Stage) error {
 	stage.Ready()
-	tick := time.NewTicker(datesLook)
-	defer tick.Stop()
+	timer := time.NewTimer(datesLook)
+	defer timer.Stop()
 	var helped time.Time // when the engine was last started again for its certificates
 	for {
-		s.lookAtDates(&helped)
+		timer.Reset(datesLook)
+		if s.lookAtDates(&helped) {
+			timer.Reset(datesCheck)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-timer.C:
 		case <-s.jumps.poke:
 		}
 	}
 }
 
-func (s *System) lookAtDates(helped *time.Time) {
+// lookAtDates reports whether it has started the engine again.
+func (s *System) lookAtDates(helped *time.Time) bool {
 	if !s.clock.Status().Plausible {
-		return // nothing is minted now; the next jump or hour brings us back
+		return false // nothing is minted now; the next jump or hour brings us back
 	}
 	s.mu.Lock()
 	e := s.engine
@@ -99,7 +105,7 @@ func (s *System) lookAtDates(helped *time.Time) {
 	case <-s.jumps.back:
 		s.health.Clear(health.CertificatesInvalid)
 		e.Restart("the clock was set back: certificates, tokens and leases may be of the future")
-		return
+		return true
 	default:
 	}
 	why := dates.Due(e.DataDir(), time.Now())
@@ -109,7 +115,9 @@ func (s *System) lookAtDates(helped *time.Time) {
 	case helped.IsZero() || time.Since(*helped) > datesAgain:
 		*helped = time.Now()
 		e.Restart(why)
+		return true
 	default:
 		s.health.Set(health.CertificatesInvalid, why+", and a start of the engine has made no new one", "look at "+e.LogFile())
 	}
+	return false
 }

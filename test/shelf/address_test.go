@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -104,24 +105,29 @@ func identity(t *testing.T, ctx context.Context, d *lab.Device, pod string) stri
 // served are the fingerprints of the API server's and the kubelet's certificates.
 func served(t *testing.T, ctx context.Context, d *lab.Device) (out []string) {
 	t.Helper()
+	node := status(t, ctx, d).NodeAddress
 	for _, port := range []int{6443, 10250} {
-		out = append(out, fmt.Sprintf("%d %x", port, sha256.Sum256(certificate(t, ctx, d, port).PeerCertificates[0].Raw)))
+		c, err := certificate(ctx, d, node, port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, fmt.Sprintf("%d %x", port, sha256.Sum256(c.Raw)))
 	}
 	return out
 }
 
-func certificate(t *testing.T, ctx context.Context, d *lab.Device, port int) tls.ConnectionState {
-	t.Helper()
-	raw, err := d.Dial(ctx, "tcp", fmt.Sprintf("%s:%d", status(t, ctx, d).NodeAddress, port))
+// certificate is what a port of the node serves.
+func certificate(ctx context.Context, d *lab.Device, node string, port int) (*x509.Certificate, error) {
+	raw, err := d.Dial(ctx, "tcp", fmt.Sprintf("%s:%d", node, port))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true}) // looked at, not trusted
 	defer conn.Close()
 	if err := conn.HandshakeContext(ctx); err != nil {
-		t.Fatalf("port %d: %v", port, err)
+		return nil, fmt.Errorf("port %d: %w", port, err)
 	}
-	return conn.ConnectionState()
+	return conn.ConnectionState().PeerCertificates[0], nil
 }
 
 // through is the address under which from's pods see a pod of to.

@@ -137,12 +137,21 @@ func within(t *testing.T, ctx context.Context, limit time.Duration, what string,
 	t.Logf("%s: %.1f s", what, time.Since(begun).Seconds())
 }
 
-// status is all that the device says of itself, ready or not.
-func status(t *testing.T, ctx context.Context, d *lab.Device) (st api.Status) {
-	t.Helper()
+// ask returns all that the device says of itself, ready or not.
+func ask(ctx context.Context, d *lab.Device) (st api.Status, err error) {
 	out, err := d.Run(ctx, "rivulet", "status", "-o", "json")
-	if json.Unmarshal([]byte(out), &st) != nil {
-		t.Fatalf("status of %s: %v", d.Name, err)
+	if bad := json.Unmarshal([]byte(out), &st); bad != nil {
+		return st, fmt.Errorf("status of %s: %w", d.Name, errors.Join(bad, err))
+	}
+	return st, nil
+}
+
+// status is ask where rivulet runs.
+func status(t *testing.T, ctx context.Context, d *lab.Device) api.Status {
+	t.Helper()
+	st, err := ask(ctx, d)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return st
 }
