@@ -7,8 +7,9 @@ export GOFLAGS ?= -buildvcs=false
 GO       ?= go
 BIN      := bin
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-# The commit's time, not this moment: the same commit makes the same binary.
-BUILD_TIME ?= $(shell git log -1 --format=%ct 2>/dev/null)
+# The commit's time, not this moment: the same commit makes the same binary. (This
+# moment only where that lies ahead: no clock here could be right by that binary.)
+BUILD_TIME ?= $(shell t=$$(git log -1 --format=%ct 2>/dev/null); n=$$(date +%s); echo $$(( $${t:-0} < n ? $${t:-0} : n )))
 
 # What k3s is built with: no docker, no cloud providers, SQLite without loadable extensions.
 TAGS     := ctrd netgo osusergo providerless urfave_cli_no_docs sqlite_omit_load_extension static_build
