@@ -60,8 +60,10 @@ func newDevice(t *testing.T) *device {
 			defer d.mu.Unlock()
 			return d.listen
 		}})
-	ready := make(chan struct{}, 100)
-	go func() { done <- c.Run(ctx, func() { ready <- struct{}{} }) }()
+	c.look = 20 * time.Millisecond
+	ready := make(chan struct{})
+	var once sync.Once
+	go func() { done <- c.Run(ctx, func() { once.Do(func() { close(ready) }) }) }()
 	<-ready
 	t.Cleanup(func() {
 		cancel()
@@ -148,6 +150,17 @@ func TestStory(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A program that begins to listen takes its port back from a Service.
+func TestTheDeviceComesFirst(t *testing.T) {
+	d := newDevice(t)
+	d.create(service("web", 0, tcp(80), udp(80)))
+	d.expect("web", "192.0.2.7")
+	d.mu.Lock()
+	d.listen = map[Port]bool{tcp(80): true, tcp(9): true}
+	d.mu.Unlock()
+	d.expect("web", "")
 }
 
 // What belongs to other load balancers is left alone: by its class, or because they

@@ -47,9 +47,9 @@ const Class = "rivulet.dev/lan"
 // fieldManager signs what we write.
 const fieldManager = "rivulet-loadbalancer"
 
-// look is how often ports of the device are looked at while a Service wants some:
+// defaultLook is how often ports of the device are looked at while a Service wants some:
 // the kernel tells nobody that a program begins to listen.
-const look = 30 * time.Second
+const defaultLook = 30 * time.Second
 
 // LANs is the part of netmon.Monitor that is needed.
 type LANs interface {
@@ -78,6 +78,7 @@ type Controller struct {
 	recorder record.EventRecorder
 	memory   memory
 	told     map[string]string // what was said of a Service last
+	look     time.Duration
 }
 
 // New returns a Controller that does nothing yet.
@@ -85,7 +86,7 @@ func New(cfg Config) *Controller {
 	if cfg.Listeners == nil {
 		cfg.Listeners = listeners
 	}
-	return &Controller{cfg: cfg, log: cfg.Log, memory: memory{}, told: map[string]string{}}
+	return &Controller{cfg: cfg, log: cfg.Log, memory: memory{}, told: map[string]string{}, look: defaultLook}
 }
 
 // Run works until ctx ends; it may be called once. ready is called when every
@@ -128,7 +129,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 // follow works out everything anew whenever something changes: there are few
 // Services of this kind on a device.
 func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{}, ready func()) error {
-	timer := time.NewTimer(look)
+	timer := time.NewTimer(c.look)
 	defer timer.Stop()
 	var before map[Port]bool
 	for {
@@ -159,7 +160,7 @@ func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{},
 func (c *Controller) rest(timer *time.Timer) {
 	timer.Stop()
 	if len(c.wanted()) > 0 {
-		timer.Reset(look)
+		timer.Reset(c.look)
 	}
 }
 
