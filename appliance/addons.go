@@ -12,7 +12,6 @@ import (
 	"rivulet/appliance/loadbalancer"
 	"rivulet/appliance/metrics"
 	"rivulet/appliance/storage"
-	"rivulet/fabric/netmon"
 )
 
 // The names of the add-ons among the components: what other clusters run as
@@ -62,14 +61,7 @@ func ownPorts() map[loadbalancer.Port]string {
 }
 
 func (s *System) runBalancer(ctx context.Context, stage *lifecycle.Stage) error {
-	log := s.cfg.Log.With("component", cBalancer)
-	// Not the fabric's: it comes and goes with that component.
-	lans := netmon.New(log)
-	ctx, cancel := context.WithCancel(ctx)
-	lanErr := make(chan error, 1)
-	go func() { lanErr <- lans.Run(ctx) }()
-	defer func() { cancel(); <-lanErr }()
 	return loadbalancer.New(loadbalancer.Config{
-		Client: s.kube(), LANs: lans, Own: ownPorts(), Health: &s.health, Log: log,
+		Client: s.kube(), LANs: s.lans, Own: ownPorts(), Health: &s.health, Log: s.cfg.Log.With("component", cBalancer),
 	}).Run(ctx, stage.Ready)
 }

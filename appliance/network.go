@@ -12,7 +12,6 @@ import (
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/mdns"
 	"rivulet/fabric/ipam"
-	"rivulet/fabric/netmon"
 	"rivulet/fabric/tunnel"
 	"rivulet/offload"
 )
@@ -44,34 +43,30 @@ func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
 
 func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	log := s.cfg.Log.With("component", cFabric)
-	lans := netmon.New(log)
-	lans.Allow(s.settings.Now().Config.LAN.Interfaces)
-	lanErr := make(chan error, 1)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { lanErr <- lans.Run(ctx) }()
 	f, err := fabric.New(fabric.Config{
 		Identity: s.self, Name: s.name(), Closed: s.closed(), Version: rivuletVersion(), KubeVersion: s.kubeVersionNow,
 		Port: controlPort, TunnelPort: controlPort, Interface: tunnelInterface,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, TunnelAddress: tunnelAddress,
 		WireGuardKey: s.id.WireGuard, Store: s.store, DataPlane: s.tunnel,
-		Sources: []discovery.Source{mdns.New(lans, mdns.DefaultTiming, log)}, LANs: lans,
+		Sources: []discovery.Source{mdns.New(s.lans, mdns.DefaultTiming, log)}, LANs: s.lans,
 		ChoosePrefix: ipam.Choose, TakenPrefixes: takenPrefixes, Clock: s.clock, Log: log,
 	})
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.fabric, s.routes, s.lans = f, newRoutes(f), lans
+	s.fabric, s.routes = f, newRoutes(f)
 	s.mu.Unlock()
 	s.settle() // what has changed meanwhile
-	go s.followLANs(ctx, lans)
 	stage.Ready()
-	if err := f.Run(ctx); err != nil {
-		return err
-	}
-	cancel()
-	return <-lanErr
+	return f.Run(ctx)
+}
+
+// runLANs follows the device's LANs, for all who ask.
+func (s *System) runLANs(ctx context.Context, stage *lifecycle.Stage) error {
+	go s.followLANs(ctx, s.lans)
+	stage.Ready()
+	return s.lans.Run(ctx)
 }
 
 // takenPrefixes are those that a peer must not be seen under, beside what the

@@ -88,12 +88,12 @@ func (s *System) settle() {
 	s.settings.settling.Lock()
 	defer s.settings.settling.Unlock()
 	s.mu.Lock()
-	fab, lans, off := s.fabric, s.lans, s.offload
+	fab, off := s.fabric, s.offload
 	s.mu.Unlock()
 	set := s.settings.Now().Config
+	s.lans.Allow(set.LAN.Interfaces)
 	if fab != nil {
 		fab.SetClosed(s.closed())
-		lans.Allow(set.LAN.Interfaces)
 		fab.SetName(s.name())
 	}
 	if off != nil {

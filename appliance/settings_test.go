@@ -13,6 +13,7 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/netmon"
 	"rivulet/offload/offer"
 )
 
@@ -28,7 +29,9 @@ func configured(t *testing.T, text string) (s *System, rewrite func(string)) {
 	}
 	rewrite(text)
 	cfg := Config{Source: config.Source{Path: path}, Log: slog.New(slog.DiscardHandler)}
-	return &System{cfg: cfg, nodeName: "node-1", settings: newSettings(config.Open(cfg.Source))}, rewrite
+	return &System{
+		cfg: cfg, nodeName: "node-1", settings: newSettings(config.Open(cfg.Source)), lans: netmon.New(cfg.Log),
+	}, rewrite
 }
 
 func codes(s *System) string {

@@ -47,6 +47,7 @@ type System struct {
 	nodeIP    netip.Addr
 	begun     time.Time
 	manager   *lifecycle.Manager
+	lans      *netmon.Monitor // those that lan.interfaces allows
 	health    health.Tracker
 	clock     *clock.Clock
 	jumps     jumps // of the clock
@@ -64,7 +65,6 @@ type System struct {
 	engine      *engine.Engine
 	tunnel      *tunnel.Controller
 	fabric      *fabric.Fabric
-	lans        *netmon.Monitor
 	routes      *routes
 	offload     *offload.Offload
 	client      kubernetes.Interface
@@ -76,6 +76,7 @@ const (
 	cAPI       = "api"
 	cConfig    = "config"
 	cClock     = "clock"
+	cLANs      = "lans"
 	cBundle    = "bundle"
 	cEngine    = "engine"
 	cDates     = "certificates"
@@ -95,11 +96,14 @@ func (s *System) run(ctx context.Context) error {
 	s.clock, s.jumps = s.newClock(), newJumps()
 	s.footprint = s.newFootprint()
 	s.look = make(chan struct{}, 1)
+	s.lans = netmon.New(s.cfg.Log.With("component", cLANs))
+	s.lans.Allow(s.settings.Now().Config.LAN.Interfaces)
 	var err error
 	s.manager, err = lifecycle.New(s.cfg.Log,
 		lifecycle.Component{Name: cAPI, Run: s.runAPI},
 		lifecycle.Component{Name: cConfig, Run: s.runConfig},
 		lifecycle.Component{Name: cClock, Run: s.runClock}, // before all that mints
+		lifecycle.Component{Name: cLANs, Run: s.runLANs},
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
 		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle}, Run: s.runEngine},
 		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.runSnapshots},
@@ -109,9 +113,9 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cService, Needs: []string{cEngine}, Run: s.runDNSService},
 		lifecycle.Component{Name: cStorage, Needs: []string{cEngine}, Run: s.runStorage},
 		lifecycle.Component{Name: cMetrics, Needs: []string{cEngine}, Run: s.runMetrics},
-		lifecycle.Component{Name: cBalancer, Needs: []string{cEngine}, Run: s.runBalancer},
+		lifecycle.Component{Name: cBalancer, Needs: []string{cEngine, cLANs}, Run: s.runBalancer},
 		lifecycle.Component{Name: cTunnel, Needs: []string{cBundle}, Run: s.runTunnel},
-		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel}, Run: s.runFabric},
+		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel, cLANs}, Run: s.runFabric},
 		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},
 		lifecycle.Component{Name: cWatchdog, Needs: []string{cAPI}, Run: s.runWatchdog},
 		lifecycle.Component{Name: cDoctor, Run: s.runDoctor},
