@@ -234,6 +234,20 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// What the disk could hold and cannot hold now is made, with a warning.
+func TestLowDiskSpace(t *testing.T) {
+	w := newWorld(t)
+	w.run("")
+	total, free, err := folders{w.dir}.space()
+	if err != nil || free >= total {
+		t.Skipf("needs a disk that something is on: %d of %d bytes are free, %v", free, total, err)
+	}
+	w.bind(w.claim("default", "db", func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(int64(total), resource.BinarySI)
+	}))
+	w.event(reasonSpace, "free space on the device")
+}
+
 // What is no concern of ours is left alone: found out by doing something else after it.
 func TestLeavesOthersAlone(t *testing.T) {
 	w := newWorld(t, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Provisioner: "example.com/disk"})
