@@ -20,13 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/host"
 	"rivulet/fabric/netmon"
 )
 
 // Here is the machine that this process runs on. The supervisor is asked once.
 func Here(state, run string, supervisor func(context.Context) (api.Status, error)) *Env {
-	host.CompletePath()
 	name, _ := os.Hostname()
 	var once sync.Once
 	var status api.Status
@@ -96,6 +94,10 @@ func links() ([]Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL) // once: a device has a link per pod
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
 	var out []Link
 	for _, l := range all {
 		a := l.Attrs()
@@ -104,9 +106,8 @@ func links() ([]Link, error) {
 			Name: a.Name, LAN: netmon.MayBeLAN(a.Name, a.Flags), Wireless: noRadio == nil,
 			Up: a.Flags&net.FlagUp != 0, Carrier: a.RawFlags&unix.IFF_RUNNING != 0,
 		}
-		addrs, _ := netlink.AddrList(l, netlink.FAMILY_ALL) // a link may go meanwhile
 		for _, addr := range addrs {
-			if ip, ok := netip.AddrFromSlice(addr.IP); ok {
+			if ip, ok := netip.AddrFromSlice(addr.IP); ok && addr.LinkIndex == a.Index {
 				ones, _ := addr.Mask.Size()
 				link.Addrs = append(link.Addrs, netip.PrefixFrom(ip.Unmap(), ones))
 			}

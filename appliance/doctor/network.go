@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	lan          = Probe{Kind: health.LAN, Title: "network interfaces", Every: atOnce, Run: probeLAN}
+	lan          = Probe{Kind: health.LAN, Title: "network interfaces", Every: soon, Run: probeLAN}
 	defaultRoute = Probe{Kind: health.DefaultRoute, Title: "default route", Run: probeDefaultRoute}
 )
 

@@ -9,9 +9,11 @@ import (
 )
 
 // How often a running device is looked at: what changes with the weather, what
-// changes when somebody works on the machine, and what somebody waits for.
+// changes when somebody works on the machine, what changes with a cable, and what
+// somebody waits for.
 const (
 	atOnce = 10 * time.Second
+	soon   = 30 * time.Second
 	often  = 5 * time.Minute
 	rarely = time.Hour
 )

@@ -14,6 +14,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/doctor"
+	"rivulet/appliance/host"
 )
 
 func newDoctor(c *common) *cobra.Command {
@@ -123,6 +124,7 @@ func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe
 }
 
 func here(c *common) *doctor.Env {
+	host.CompletePath()
 	return doctor.Here(c.dirs.State, c.dirs.Run, func(ctx context.Context) (api.Status, error) { return api.Get(ctx, c.dirs.Run) })
 }
 
