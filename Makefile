@@ -124,6 +124,17 @@ $(BIN)/ops/v2/rivulet:
 test-ops: deps ops-binaries ## upgrades that go wrong in every way, power cuts in the middle of them (minutes)
 	$(SUDO) env "PATH=$$PATH" OPS_ALL=1 $(GO) test -tags "$(TAGS)" -timeout 40m -count=1 ./test/ops
 
+.PHONY: test-dead-node
+test-dead-node: deps ## a node whose kubelet is silent is given up after two minutes (three minutes)
+	@$(MAKE) --no-print-directory build
+	$(SUDO) env "PATH=$$PATH" RIVULET_LONG=1 RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -run TestDeadNode ./test/small
+
+.PHONY: bench-board
+bench-board: deps ## memory and writes of a board of 1 GB beside plain k3s, over ten minutes (a quarter of an hour)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/bench
+	$(SUDO) $(BIN)/bench -only board -out bench/board.md
+
 .PHONY: test-unit
 test-unit: ## what needs no lab and no built binary, quickly
 	$(GO) test $$($(GO) list ./... | grep -v -e /cmd/rivulet$$ -e /test/)

@@ -38,8 +38,14 @@ func newWorld(t *testing.T, ram uint64) *world {
 		Peers: func() int { return 1 }, StateDir: t.TempDir(), RAM: ram, Health: &w.problems, Log: slog.New(slog.DiscardHandler),
 	})
 	w.Watch.proc, w.now = w.proc, func() time.Time { return w.at }
-	write(t, "13 (containerd) S 12 1 1", w.proc, "13", "stat")
-	write(t, "14 (containerd) S 99 1 1", w.proc, "14", "stat") // of another engine
+	for pid, of := range map[string]struct{ stat, cmdline string }{
+		"13": {"13 (rivulet (x) y) S 12 1 1", "containerd \x00-c\x00/etc/x\x00"}, // k3s rewrites its title
+		"14": {"14 (containerd) S 99 1 1", "containerd\x00"},                  // of another engine
+		"15": {"15 (iptables) S 12 1 1", "iptables\x00-L\x00"},
+	} {
+		write(t, of.stat, w.proc, pid, "stat")
+		write(t, of.cmdline, w.proc, pid, "cmdline")
+	}
 	for pid, mb := range map[int]uint64{10: 40, 11: 10, 12: 250, 13: 30} {
 		w.memory(pid, mb)
 		w.wrote(pid, 0)

@@ -73,7 +73,7 @@ func colonFields(text string) map[string]uint64 {
 	return out
 }
 
-// child finds a child process by its name; 0 if there is none.
+// child finds a child process by the name it was called by; 0 if there is none.
 func child(proc string, parent int, name string) int {
 	stats, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "stat"))
 	for _, path := range stats {
@@ -81,14 +81,16 @@ func child(proc string, parent int, name string) int {
 		if err != nil {
 			continue
 		}
-		// 123 (name) S 45 …; the name may hold blanks and brackets.
-		line := string(raw)
-		open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
-		if open < 0 || end < open || line[open+1:end] != name {
+		// 123 (program) S 45 …; the program's name may hold blanks and brackets.
+		f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+		if len(f) < 2 || f[1] != strconv.Itoa(parent) {
 			continue
 		}
-		if f := strings.Fields(line[end+1:]); len(f) > 1 && f[1] == strconv.Itoa(parent) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		dir := filepath.Dir(path)
+		cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		first, _, _ := strings.Cut(string(cmdline), "\x00")
+		if f := strings.Fields(first); len(f) > 0 && filepath.Base(f[0]) == name {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
 			return pid
 		}
 	}

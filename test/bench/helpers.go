@@ -85,6 +85,15 @@ func (b *bench) helpers(ctx context.Context) (kit, error) {
 // plainEngine is "rivulet run" on a device of plain k3s: it lays out the files that
 // its administrator would have, and becomes the engine.
 func plainEngine() error {
+	product := filepath.Join(kitDir, "product")
+	upstream := os.Getenv(upstreamEnv)
+	if upstream != "" {
+		product = upstream
+		// kine makes the folder only for its default file.
+		if err := os.MkdirAll(filepath.Join(stateDir, "k3s/server/db"), 0o700); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+	}
 	facts, err := host.Probe()
 	if err != nil {
 		return err
@@ -109,7 +118,6 @@ func plainEngine() error {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	product := filepath.Join(kitDir, "product")
 	for _, tool := range []string{"containerd", "kubectl", "ctr", "crictl"} {
 		if err := os.Symlink(product, filepath.Join(bin, tool)); err != nil {
 			return fmt.Errorf("bench: %w", err)
@@ -118,5 +126,8 @@ func plainEngine() error {
 	os.Setenv("PATH", bin+":"+filepath.Join(kitDir, "bundle", "bin")+":"+os.Getenv("PATH"))
 	cmd := exec.Command(product)
 	cmd.Args = append([]string{"rivulet-engine"}, e.Args()...)
+	if upstream != "" {
+		cmd.Args = append([]string{"rivulet-engine"}, upstreamArgs(e, name, facts)...)
+	}
 	return fmt.Errorf("bench: %w", syscall.Exec(cmd.Path, cmd.Args, os.Environ()))
 }

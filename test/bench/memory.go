@@ -99,7 +99,9 @@ func show(m procs.Memory) string {
 }
 
 // weigh sums the memory of a device's processes by what they are.
-func weigh(d *device.Device) (map[string]procs.Memory, error) {
+func weigh(d *device.Device) (map[string]procs.Memory, error) { return weighKinds(d, kinds) }
+
+func weighKinds(d *device.Device, kinds []string) (map[string]procs.Memory, error) {
 	byKind, err := d.Processes()
 	if err != nil {
 		return nil, err

@@ -34,9 +34,9 @@ type Device struct {
 }
 
 // Lab makes a lab of n devices, calls f with them, and ends the lab whatever f
-// returns. early is called as soon as the devices were started, before they can
+// returns; options change how it is made. early is called as soon as the devices were started, before they can
 // have done anything; it may be nil.
-func (s *Stage) Lab(ctx context.Context, binary string, n int, early func(*lab.Lab) error, f func(*lab.Lab, []*Device) error) (err error) {
+func (s *Stage) Lab(ctx context.Context, binary string, n int, early func(*lab.Lab) error, f func(*lab.Lab, []*Device) error, options ...func(*lab.Options)) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
@@ -47,7 +47,11 @@ func (s *Stage) Lab(ctx context.Context, binary string, n int, early func(*lab.L
 	if err := roomForInotify(ctx, n); err != nil {
 		return err
 	}
-	l, err := lab.Up(ctx, lab.Options{Dir: s.LabDir(), Binary: binary, Devices: n})
+	o := lab.Options{Dir: s.LabDir(), Binary: binary, Devices: n}
+	for _, change := range options {
+		change(&o)
+	}
+	l, err := lab.Up(ctx, o)
 	if err != nil {
 		return err
 	}
