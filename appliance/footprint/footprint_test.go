@@ -40,7 +40,7 @@ func newWorld(t *testing.T, ram uint64) *world {
 	w.Watch.proc, w.now = w.proc, func() time.Time { return w.at }
 	for pid, of := range map[string]struct{ stat, cmdline string }{
 		"13": {"13 (rivulet (x) y) S 12 1 1", "containerd \x00-c\x00/etc/x\x00"}, // k3s rewrites its title
-		"14": {"14 (containerd) S 99 1 1", "containerd\x00"},                  // of another engine
+		"14": {"14 (containerd) S 99 1 1", "containerd\x00"},                     // of another engine
 		"15": {"15 (iptables) S 12 1 1", "iptables\x00-L\x00"},
 	} {
 		write(t, of.stat, w.proc, pid, "stat")
