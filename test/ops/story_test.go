@@ -156,15 +156,15 @@ func saveUnderLoad(t *testing.T, ctx context.Context) saved {
 
 // elsewhere brings a's cluster back on c, which never saw it, when a is dead.
 func elsewhere(t *testing.T, ctx context.Context, s saved) {
+	for _, f := range []string{file, "/var/lib/sealed.backup"} {
+		bring(t, a, f, c)
+	}
 	if err := a.Kill(ctx, "power"); err != nil {
 		t.Fatal(err)
 	}
 	own, err := look(ctx, c)
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, f := range []string{file, "/var/lib/sealed.backup"} {
-		bring(t, a, f, c)
 	}
 	raw, err := os.ReadFile(c.Path(file))
 	if err != nil {
