@@ -47,6 +47,8 @@ func settled(t *testing.T, ctx context.Context, ok bool, words string) {
 	t.Helper()
 	s := under(t, ctx, update.Idle)
 	if s.Last == nil || s.Last.OK != ok || !strings.Contains(s.Last.Reason, words) {
+		log, _ := b.Run(ctx, "sh", "-c", "grep -v level=info /var/lib/rivulet/log/engine.log | tail -40")
+		t.Logf("the engine's log:\n%s", log)
 		t.Fatalf("it ended with %+v, want ok %v and %q", s.Last, ok, words)
 	}
 }
