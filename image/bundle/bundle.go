@@ -45,7 +45,7 @@ type Info struct {
 
 // Embedded returns the packed bundle, a zstd compressed tar. It reports false if
 // the binary was built without one.
-func Embedded() ([]byte, bool) { return packed, len(packed) > 0 }
+func Embedded() (string, bool) { return packed, len(packed) > 0 }
 
 // Versions returns the versions of runc, containerd (the shim), cni, iptables
 // and wireguard (the tunnel) in the bundle. It is empty if there is no bundle.

@@ -2,4 +2,7 @@
 
 package bundle
 
-var packed, packedInfo []byte
+var (
+	packed     string
+	packedInfo []byte
+)

@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"archive/tar"
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -27,7 +26,7 @@ const (
 // source is a packed bundle.
 type source struct {
 	id   string // SHA-256 of data, hex
-	data []byte
+	data string
 }
 
 func unpack(root string, src source, log *slog.Logger) (Dir, error) {
@@ -107,12 +106,16 @@ func replace(fresh, place string) error {
 // extract unpacks src to dir, which does not exist yet, verifies it and has it
 // on disk when it returns.
 func extract(src source, dir string) error {
-	if sum := sha256.Sum256(src.data); hex.EncodeToString(sum[:]) != src.id {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.LimitReader(strings.NewReader(src.data), int64(len(src.data)))); err != nil { // in pieces: 13 MB are not copied
+		return err
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != src.id {
 		return errors.New("the helpers inside the rivulet binary are damaged: install it again")
 	}
 	// One goroutine and a small window: this runs once, beside nothing else, on
 	// boards with little memory.
-	plain, err := zstd.NewReader(bytes.NewReader(src.data), zstd.WithDecoderConcurrency(1))
+	plain, err := zstd.NewReader(strings.NewReader(src.data), zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return err
 	}

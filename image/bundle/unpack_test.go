@@ -62,7 +62,7 @@ func packedOf(t *testing.T, headersAndContents ...any) source {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(out.Bytes())
-	return source{id: hex.EncodeToString(sum[:]), data: out.Bytes()}
+	return source{id: hex.EncodeToString(sum[:]), data: out.String()}
 }
 
 func mustUnpack(t *testing.T, root string, src source) (Dir, string) {
@@ -231,8 +231,9 @@ func TestConcurrentUnpack(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	whole := made(t, "one")
-	flipped := source{whole.id, bytes.Clone(whole.data)}
-	flipped.data[len(flipped.data)/2] ^= 1
+	bits := []byte(whole.data)
+	bits[len(bits)/2] ^= 1
+	flipped := source{whole.id, string(bits)}
 	readOnly := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(readOnly, nil, 0o600); err != nil {
 		t.Fatal(err)
