@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	memory.For(facts.MemoryBytes).Supervisor.Apply()
-	go memory.TrimAfterStart(ctx)
+	go memory.KeepTrimmed(ctx)
 	if err := finishRestore(cfg); err != nil {
 		return err
 	}

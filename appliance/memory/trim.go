@@ -11,16 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// afterStart is when a process has done what it does once: packages initialised,
-// tables filled, caches listed.
-const afterStart = time.Minute
+// A process trims itself first when a quick start is over, soon again because a
+// slow board is not done by then, and later now and then: what was used once, for
+// a peer that came or a pod that was made, is given back too.
+const (
+	firstTrim = time.Minute
+	lastTrim  = 10 * time.Minute
+)
 
-// TrimAfterStart calls Trim once the start is over.
-func TrimAfterStart(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(afterStart):
-		Trim()
+// KeepTrimmed calls Trim until ctx ends. A trim that fails is the last one: the
+// kernel will not think otherwise next time, and nothing but memory is lost.
+func KeepTrimmed(ctx context.Context) {
+	for wait := firstTrim; ; wait = min(2*wait, lastTrim) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if Trim() != nil {
+			return
+		}
 	}
 }
 

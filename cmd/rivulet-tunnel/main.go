@@ -39,7 +39,7 @@ func main() {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()
-	go memory.TrimAfterStart(ctx)
+	go memory.KeepTrimmed(ctx)
 	s := tunnel.NewServer(tunnel.HelperVersion, log)
 	go func() {
 		if err := s.Follow(ctx); err != nil {

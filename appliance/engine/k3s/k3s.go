@@ -54,7 +54,7 @@ func Dispatch() bool {
 	if tool, ok := Tools[name]; ok {
 		os.Args[0] = name
 		if name == "containerd" {
-			go memory.TrimAfterStart(context.Background())
+			go memory.KeepTrimmed(context.Background())
 		}
 		tool()
 		return true
@@ -67,7 +67,7 @@ func Dispatch() bool {
 }
 
 func serve() {
-	go memory.TrimAfterStart(context.Background())
+	go memory.KeepTrimmed(context.Background())
 	app := cmds.NewApp()
 	app.DisableSliceFlagSeparator = true
 	app.Commands = []*cli.Command{
