@@ -15,7 +15,7 @@ import (
 // What goes wrong on a shelf in a lab, one after the other, while the application
 // runs at home and away. After each the same pods run, in the same containers.
 func TestSurvival(t *testing.T) {
-	ctx := need(t, 9*time.Minute)
+	ctx := need(t, 11*time.Minute)
 	a, b := devices["a"], devices["b"]
 	s := &mainjob.Story{Home: a}
 	if err := s.Deploy(ctx); err != nil {
@@ -52,17 +52,42 @@ func TestSurvival(t *testing.T) {
 		return err
 	}
 
-	t.Run("engine killed", func(t *testing.T) {
-		was := pid(t, ctx, a, "engine")
-		kill(t, ctx, a, "engine")
+	// again waits until another engine than the one of before serves, and all is as it was.
+	again := func(t *testing.T, was int) {
+		t.Helper()
 		eventually(t, ctx, "another engine, device ready", func() error {
 			st, err := a.Status(ctx)
-			if err == nil && (!st.Ready || st.PIDs["engine"] == was) {
+			if err == nil && (!st.Ready || st.PIDs["engine"] == was || st.PIDs["engine"] == 0) {
 				err = fmt.Errorf("%+v", st.Waiting)
 			}
 			return err
 		})
 		same(t)
+	}
+	const noDNS, noTunnel = 5 * time.Second, 3 * time.Second
+	t.Run("engine killed", func(t *testing.T) {
+		was := pid(t, ctx, a, "engine")
+		undisturbed(t, ctx, a, home, onB, noDNS, noTunnel, func() {
+			kill(t, ctx, a, "engine")
+			again(t, was)
+		})
+	})
+	t.Run("containerd killed: it comes back with the engine", func(t *testing.T) {
+		was := pid(t, ctx, a, "engine")
+		undisturbed(t, ctx, a, home, onB, noDNS, noTunnel, func() {
+			killContainerd(t, ctx, a)
+			again(t, was)
+		})
+	})
+	t.Run("supervisor killed", func(t *testing.T) {
+		was := pid(t, ctx, a, "engine")
+		undisturbed(t, ctx, a, home, onB, noDNS, noTunnel, func() {
+			kill(t, ctx, a, "supervisor")
+			if err := a.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+			again(t, was)
+		})
 	})
 	t.Run("tunnel killed", func(t *testing.T) {
 		was := pid(t, ctx, a, "tunnel")
