@@ -75,7 +75,7 @@ func (c *cleaner) files() {
 		}
 	}
 	// Folders that others may use as well go if they are empty.
-	for _, dir := range []string{"/run/containerd/runc/k8s.io", "/run/containerd/runc", "/run/containerd/s", "/run/containerd", "/run/nri", netnsDir,
+	for _, dir := range []string{"/run/containerd/runc/k8s.io", "/run/containerd/runc", "/run/containerd/s", "/run/containerd", "/run/nri", netnsDir, "/var" + netnsDir,
 		"/etc/rancher/k3s", "/etc/rancher", "/etc/cni/net.d", "/etc/cni", "/etc/rivulet", "/opt/cni/bin", "/opt/cni"} {
 		if os.Remove(dir) == nil {
 			n++

@@ -15,6 +15,13 @@ import (
 // namespaces removes the network namespaces of pods that no process is in any more.
 func (c *cleaner) namespaces() {
 	names, _ := filepath.Glob(filepath.Join(netnsDir, netnsMark+"*"))
+	// The container runtime says /var/run; that it is the same folder is custom only.
+	if a, err := os.Stat("/run"); err == nil {
+		if b, err := os.Stat("/var/run"); err == nil && !os.SameFile(a, b) {
+			more, _ := filepath.Glob(filepath.Join("/var", netnsDir, netnsMark+"*"))
+			names = append(names, more...)
+		}
+	}
 	used := usedNamespaces()
 	n := 0
 	for _, name := range names {

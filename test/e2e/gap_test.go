@@ -26,12 +26,12 @@ type gauge struct {
 func ask(t *testing.T, ctx context.Context, d *lab.Device, pod *corev1.Pod, question string) *gauge {
 	t.Helper()
 	ns := strings.TrimSpace(must(t, ctx, d, "sh", "-c",
-		`for n in $(ls /run/netns); do nsenter --net=/run/netns/$n ip -o -4 addr | grep -q ' `+pod.Status.PodIP+`/' && echo $n; done`))
+		`for n in /run/netns/cni-* /var/run/netns/cni-*; do test -e $n && nsenter --net=$n ip -o -4 addr | grep -q ' `+pod.Status.PodIP+`/' && echo $n && break; done; true`))
 	if ns == "" || strings.ContainsAny(ns, " \n") {
 		t.Fatalf("the network namespace of %s is %q", pod.Name, ns)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	cmd, err := d.Command(ctx, "nsenter", "--net=/run/netns/"+ns, "sh", "-c", "while :; do timeout 1 "+question+" >/dev/null 2>&1 && echo yes; sleep 0.1; done")
+	cmd, err := d.Command(ctx, "nsenter", "--net="+ns, "sh", "-c", "while :; do timeout 1 "+question+" >/dev/null 2>&1 && echo yes; sleep 0.1; done")
 	if err != nil {
 		t.Fatal(err)
 	}

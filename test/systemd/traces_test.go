@@ -19,7 +19,7 @@ ip -o addr | awk '{print $2, $4}' | section address
 ip route show table all | grep -v '^multicast\|^fe80\|^ff00\|^anycast' | section route
 ip rule | section rule
 awk '{print $5}' /proc/self/mountinfo | sort | uniq -c | section mount
-ls /run/netns 2>/dev/null | section netns
+ls /run/netns /var/run/netns 2>/dev/null | grep cni- | section netns
 find /sys/fs/cgroup -type d | grep 'kube\|rivulet\|cri-' | section cgroup
 find /etc /var /usr/local/bin /opt /root /srv -xdev \
 	! -path '/opt/rivulet/*' ! -path '/var/log/rivulet.log' ! -path '/var/log/journal*' ! -path '/var/lib/systemd/*' ! -path '/var/cache/*' \
