@@ -82,7 +82,8 @@ func (g *gauge) longest(t *testing.T) (gap time.Duration) {
 func undisturbed(t *testing.T, ctx context.Context, d *lab.Device, from, away *corev1.Pod, dnsLimit, awayLimit time.Duration, do func()) {
 	t.Helper()
 	dns := ask(t, ctx, d, from, "busybox nslookup web.lab.svc.cluster.local 10.43.0.10")
-	flow := ask(t, ctx, d, from, fmt.Sprintf("busybox wget -T 1 -O /dev/null http://%s:8080/", away.Status.PodIP))
+	flow := ask(t, ctx, d, from, fmt.Sprintf(
+		`bash -c 'exec 3<>/dev/tcp/%s/8080; printf "GET / HTTP/1.0\r\n\r\n" >&3; grep -q pod <&3'`, away.Status.PodIP))
 	do()
 	dnsGap, flowGap := dns.longest(t), flow.longest(t)
 	t.Logf("longest time without DNS %.1f s, without the pod away %.1f s", dnsGap.Seconds(), flowGap.Seconds())
