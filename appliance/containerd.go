@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/boltfile"
@@ -27,6 +29,9 @@ const (
 	// recoveredImages is imported by the engine like any archive in its folder.
 	recoveredImages = "rivulet-recovered.tar"
 )
+
+// syncPause is after how long images are synced once more: longer than images.Torn is unsure.
+const syncPause = 70 * time.Second
 
 func (s *System) agentDir() string   { return filepath.Join(s.cfg.Dirs.State, "k3s", "agent") }
 func (s *System) imagesFile() string { return filepath.Join(s.cfg.Dirs.State, "images.json") }
@@ -48,8 +53,13 @@ func (s *System) prepareContainerd(ctx context.Context) error {
 			return fmt.Errorf("containerd's %s: %w; look at the disk", f, err)
 		}
 	}
+	torn := false
 	if cause == nil {
-		return nil
+		cause = s.tornLayers(dir)
+		torn = cause != nil
+	}
+	if cause == nil {
+		return os.WriteFile(s.bootFile(), nil, 0o600)
 	}
 	if err := containers.End(ctx); err != nil {
 		return err
@@ -66,11 +76,55 @@ func (s *System) prepareContainerd(ctx context.Context) error {
 	if err != nil { // the pods can still be made from images that are pulled again
 		s.cfg.Log.Error("images were not recovered", "component", cEngine, "error", err)
 	}
-	s.cfg.Log.Error("containerd's database was damaged; it begins anew", "component", cEngine, "cause", cause, "set_aside", aside, "images_recovered", kept)
-	s.health.Set(health.ContainerdRecovered, fmt.Sprintf("%v; all pods were made again, %d of %d images were recovered", cause, len(kept), len(list)),
-		"look at the disk's health; images that are missing are pulled again, or imported with rivulet ctr")
+	s.cfg.Log.Error("containers and images are made anew", "component", cEngine, "cause", cause, "set_aside", aside, "images_recovered", kept)
+	s.health.Set(health.ContainerdRecovered, fmt.Sprintf("%v; %d of %d images were recovered", cause, len(kept), len(list)),
+		"images that are missing are pulled again, or imported with rivulet ctr")
+	if torn { // nothing in it is damaged, and the archive has what is worth having
+		if err := os.RemoveAll(aside); err != nil {
+			return fmt.Errorf("containerd: %w; look at the disk", err)
+		}
+	}
 	s.tellSetAside()
-	return nil
+	return os.WriteFile(s.bootFile(), nil, 0o600)
+}
+
+// The marks of what is on the disk for good: bootFile is gone with a power cut or a
+// restart of the machine, syncedFile's time is when all images were last synced.
+func (s *System) bootFile() string   { return filepath.Join(s.cfg.Dirs.Run, "booted") }
+func (s *System) syncedFile() string { return filepath.Join(s.cfg.Dirs.State, "images.synced") }
+
+// tornLayers is an error if images may lack content since the machine went off.
+func (s *System) tornLayers(dir string) error {
+	if _, err := os.Stat(s.bootFile()); err == nil {
+		return nil // it is still on: what was written is there
+	}
+	var synced time.Time
+	if at, err := os.Stat(s.syncedFile()); err == nil {
+		synced = at.ModTime()
+	}
+	torn, err := images.Torn(filepath.Join(dir, filepath.Dir(snapshotFile)), synced)
+	if err == nil && len(torn) > 0 {
+		err = fmt.Errorf("%d layers of images were unpacked shortly before the power went", len(torn))
+	}
+	return err
+}
+
+// syncImages makes all images survive a power cut.
+func (s *System) syncImages() error {
+	begun := time.Now()
+	dir, err := os.Open(s.agentDir())
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(s.syncedFile(), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Chtimes(f.Name(), begun, begun), f.Sync(), f.Close())
 }
 
 // containerdServes is called when the node is ready, and so all archives are
@@ -100,7 +154,16 @@ func (s *System) noteImages(ctx context.Context, node *corev1.Node) {
 	}
 	slices.Sort(names)
 	now := strings.Join(names, "\n")
-	if now == s.imagesNoted {
+	if now == s.imagesNoted && (s.syncAgain.IsZero() || time.Now().Before(s.syncAgain)) {
+		return
+	}
+	if err := s.syncImages(); err != nil {
+		s.cfg.Log.Warn("images may be lost in a power cut", "component", cNode, "error", err)
+		return
+	}
+	// A layer that was being unpacked just now is synced for certain the next time.
+	if s.syncAgain = time.Now().Add(syncPause); now == s.imagesNoted {
+		s.syncAgain = time.Time{}
 		return
 	}
 	cmd := exec.CommandContext(ctx, s.exe, "--address", "/run/k3s/containerd/containerd.sock", "--namespace", "k8s.io", "images", "ls")

@@ -59,6 +59,7 @@ type System struct {
 	footprint *footprint.Watch
 	// imagesNoted is what the node had when images.json was written; the node's watch alone uses it.
 	imagesNoted string
+	syncAgain   time.Time // when images are to be synced once more; zero: not
 
 	mu          sync.Mutex
 	bundle      bundle.Dir

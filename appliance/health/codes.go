@@ -3,7 +3,7 @@ package health
 // Every kind of problem that a screen may show. A code is never used again for
 // something else. What doctor's probes find is in probes.go.
 var (
-	ContainerdRecovered = declare("containerd-recovered", Error, "containerd's database was damaged and made anew")
+	ContainerdRecovered = declare("containerd-recovered", Warning, "containers and images were made anew")
 	DatastoreRecovered  = declare("datastore-recovered", Error, "the cluster's datastore was damaged and recovered")
 	SnapshotFailed      = declare("snapshot-failed", Warning, "no snapshot of the cluster's datastore could be made")
 	SetAside            = declare("set-aside", Info, "damaged files were set aside")

@@ -60,7 +60,12 @@ func Save(path string, list []Image) error {
 		return nil
 	}
 	tmp := path + ".new"
-	if err := os.WriteFile(tmp, raw, 0o600); err != nil {
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("images: %w; look at the disk (space, read-only mount)", err)
+	}
+	_, err = f.Write(raw)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("images: %w; look at the disk (space, read-only mount)", err)
 	}
 	if err := os.Rename(tmp, path); err != nil {

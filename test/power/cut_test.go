@@ -93,6 +93,7 @@ func TestPowerCuts(t *testing.T) {
 	n := cycles(t, 20)
 	ctx, a, b := need(t, 3*time.Minute+time.Duration(n)*15*time.Second)
 	deploy(t, ctx, a)
+	noted(t, ctx, a)
 	pause(ctx, kept)
 	before, err := a.Status(ctx)
 	if err != nil {

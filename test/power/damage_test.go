@@ -21,12 +21,7 @@ const (
 func TestDamagedFiles(t *testing.T) {
 	ctx, a, _ := need(t, 8*time.Minute)
 	deploy(t, ctx, a)
-	eventually(t, ctx, "the image is noted", func() error {
-		if out, err := a.Run(ctx, "cat", "/var/lib/rivulet/images.json"); !strings.Contains(out, mainjob.Image) {
-			return fmt.Errorf("%s %v", out, err)
-		}
-		return nil
-	})
+	noted(t, ctx, a)
 	for _, tc := range []struct {
 		name, script string
 		code         string // what status shows; empty: nothing was lost
@@ -84,5 +79,16 @@ func stopAll(t *testing.T, ctx context.Context, a *lab.Device) {
 			err = fmt.Errorf("pid %s", out)
 		}
 		return err
+	})
+}
+
+// noted waits until the test's image would be found again, half a minute after it came.
+func noted(t *testing.T, ctx context.Context, a *lab.Device) {
+	t.Helper()
+	eventually(t, ctx, "the image is noted", func() error {
+		if out, err := a.Run(ctx, "cat", "/var/lib/rivulet/images.json"); !strings.Contains(out, mainjob.Image) {
+			return fmt.Errorf("%s %v", out, err)
+		}
+		return nil
 	})
 }
