@@ -124,6 +124,11 @@ $(BIN)/ops/v2/rivulet:
 test-ops: deps ops-binaries ## upgrades that go wrong in every way, power cuts in the middle of them (minutes)
 	$(SUDO) env "PATH=$$PATH" OPS_ALL=1 $(GO) test -tags "$(TAGS)" -timeout 40m -count=1 ./test/ops
 
+.PHONY: test-power
+test-power: deps ## 200 power cuts under load (about forty minutes)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	$(SUDO) env "PATH=$$PATH" RIVULET_POWER_CYCLES=200 RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 90m -v ./test/power
+
 .PHONY: test-dead-node
 test-dead-node: deps ## a node whose kubelet is silent is given up after two minutes (three minutes)
 	@$(MAKE) --no-print-directory build
