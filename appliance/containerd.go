@@ -64,14 +64,16 @@ func (s *System) prepareContainerd(ctx context.Context) error {
 	if err := containers.End(ctx); err != nil {
 		return err
 	}
-	aside, err := setaside.Move(dir)
-	if err != nil {
-		return err
-	}
+	// The archive is in its place before the old folder leaves its own: the power may
+	// go again at any moment, and then all of this is done again.
 	list, err := images.Load(s.imagesFile())
 	var kept []string
 	if err == nil {
-		kept, err = images.Archive(filepath.Join(aside, contentDir), list, s.recoveredImages())
+		kept, err = images.Archive(filepath.Join(dir, contentDir), list, s.recoveredImages())
+	}
+	aside, merr := setaside.Move(dir)
+	if merr != nil {
+		return merr
 	}
 	if err != nil { // the pods can still be made from images that are pulled again
 		s.cfg.Log.Error("images were not recovered", "component", cEngine, "error", err)

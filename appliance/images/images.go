@@ -125,7 +125,7 @@ func Archive(content string, list []Image, to string) (names []string, err error
 	if err := os.Rename(part, to); err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
-	return names, nil
+	return names, setaside.SyncDir(filepath.Dir(to))
 }
 
 func blobPath(content string, d digest.Digest) string {
