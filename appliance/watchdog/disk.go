@@ -13,8 +13,8 @@ import (
 )
 
 // DiskEvery bounds the wear of the disk probe. One probe makes the card write
-// about 20 kB: a block of data, and the file system's journal of the file's new
-// time. That is 3 MB a day of the 250 MB that an idle device may write.
+// 4 kB on ext4, as measured, and 20 kB at worst: the journal of the file's new
+// time. That is 0.6 to 3 MB a day of the 250 MB that an idle device may write.
 const DiskEvery = 10 * time.Minute
 
 // Disk is a probe that writes a few bytes in a folder and waits until they are

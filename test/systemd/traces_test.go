@@ -15,8 +15,8 @@ section() { sed "s|^|$1: |"; }
 for t in iptables ip6tables; do $t-save 2>/dev/null | grep -v '^#' | sed 's/\[[0-9:]*\]//' | section $t; done
 nft -s list ruleset 2>/dev/null | section nft
 ip -o link | sed 's/^[0-9]*: //; s/ mtu.*//; s/@.*//; s/: <.*//' | section link
-ip -o addr | awk '{print $2, $4}' | section address
-ip route show table all | grep -v '^multicast\|^fe80\|^ff00\|^anycast' | section route
+ip -o addr | awk '{print $2, $4}' | grep -v fe80:: | section address # those come a moment after the link
+ip route show table all | grep -v '^multicast\|fe80::\|^ff00\|^anycast' | section route
 ip rule | section rule
 awk '{print $5}' /proc/self/mountinfo | sort | uniq -c | section mount
 ls /run/netns /var/run/netns 2>/dev/null | grep cni- | section netns
