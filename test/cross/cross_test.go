@@ -225,3 +225,31 @@ until grep -q sigtimedwait /proc/$pid/wchan; do kill -0 $pid; sleep 0.1; done
 kill -TERM $pid; wait $pid; echo ended well`, "ended well")
 	})
 }
+
+// The control plane comes up: API server, datastore and controllers are where 32
+// bits and other memory rules would show first. (A node needs a kernel of the
+// architecture.) Emulated, it takes minutes.
+func TestControlPlane(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		out, err := m.command(ctx, `
+mount -t tmpfs none /run; mount -t tmpfs none /etc; printf '127.0.0.1 localhost\n' >/etc/hosts; printf 'root:x:0:0::/:/bin/sh\n' >/etc/passwd
+ip link add eth0 type veth peer name eth1; ip addr add 10.99.0.1/24 dev eth0; ip link set eth0 up; ip link set eth1 up; ip route add default via 10.99.0.2
+ln -s "$BIN" "$DIR/rivulet-engine"; ln -s "$HELPERS/cni" "$DIR/host-local"; PATH=$DIR:$PATH # k3s looks for it even without an agent
+"$DIR/rivulet-engine" server --disable-agent --data-dir "$DIR/k3s" --write-kubeconfig "$DIR/kubeconfig" --egress-selector-mode disabled \
+	--disable traefik,servicelb,coredns,local-storage,metrics-server --disable-helm-controller --disable-cloud-controller --disable-network-policy >"$DIR/log" 2>&1 & pid=$!
+k() { "$BIN" kubectl --kubeconfig "$DIR/kubeconfig" "$@"; }
+until [ -s "$DIR/kubeconfig" ] && k get --raw /readyz 2>/dev/null; do kill -0 $pid || { tail -n 30 "$DIR/log"; exit 1; }; sleep 1; done
+k create namespace trial
+until k -n trial get serviceaccount default 2>/dev/null; do kill -0 $pid; sleep 1; done # made by a controller
+k -n trial create configmap big --from-literal=number=9223372036854775807
+k -n trial get configmap big -o jsonpath='{.data.number} {.metadata.uid}'
+kill -TERM $pid; wait $pid || true
+! grep -e '^panic' -e '^fatal error' -e 'unaligned' "$DIR/log"
+`).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "9223372036854775807 ") {
+			t.Fatalf("%v: %s", err, out)
+		}
+	})
+}
