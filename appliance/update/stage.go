@@ -273,7 +273,7 @@ func enough(state string, f *os.File) error {
 	if err := unix.Statfs(state, &disk); err != nil {
 		return fmt.Errorf("update: %w", err)
 	}
-	if free := int64(disk.Bavail) * disk.Bsize; free < want {
+	if free := int64(disk.Bavail) * int64(disk.Bsize); free < want {
 		return refused("%s has %d MB free, an update wants %d MB; free some space (rivulet crictl rmi --prune)", state, free>>20, want>>20)
 	}
 	return nil
