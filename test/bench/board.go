@@ -117,6 +117,10 @@ func compareBoards(ctx context.Context, ours, plain *device.Device, s *figures.S
 		for _, k := range one.kinds {
 			s.Rows = append(s.Rows, figures.Row{What: one.what + ": " + k, Figure: show(m[k])})
 		}
+		if own, ok := m["supervisor"]; ok {
+			own = own.Add(m["tunnel"])
+			s.Rows = append(s.Rows, figures.Row{What: "**" + one.what + ": supervisor + tunnel**", Figure: show(own), Promise: "≤ 61 MB", Value: float64(own.PSS) / megabyte, Limit: 61})
+		}
 		row := figures.Row{What: "**" + one.what + ": all**", Figure: show(sum)}
 		if one.limit > 0 {
 			row.Promise, row.Value, row.Limit = fmt.Sprintf("≤ %.0f MB", one.limit), float64(sum.PSS)/megabyte, one.limit
