@@ -323,3 +323,25 @@ func bring(t *testing.T, from *lab.Device, file string, to *lab.Device) {
 		t.Fatal(err)
 	}
 }
+
+// binaryOf is the file of one of the two good versions.
+func binaryOf(version string) string {
+	if version == "v1.0.0" {
+		return out("v1/slim/rivulet")
+	}
+	return out("v2/rivulet")
+}
+
+// other is the good release that b does not run, its version, and the one that runs.
+func other(t *testing.T, ctx context.Context) (file, next, now string) {
+	t.Helper()
+	st, err := look(ctx, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next = "v2.0.0"
+	if st.Version == next {
+		next = "v1.0.0"
+	}
+	return release(t, binaryOf(next), "rivulet-"+next, rootKey, nil), next, st.Version
+}

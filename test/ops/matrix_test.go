@@ -13,19 +13,6 @@ import (
 	"rivulet/appliance/update"
 )
 
-// other is a good release that b does not run, and its version.
-func other(t *testing.T, ctx context.Context) (file, next, now string) {
-	t.Helper()
-	st, err := look(ctx, b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st.Version == "v1.0.0" {
-		return release(t, out("v2/rivulet"), "rivulet-v2", rootKey, nil), "v2.0.0", st.Version
-	}
-	return release(t, out("v1/slim/rivulet"), "rivulet-v1", rootKey, nil), "v1.0.0", st.Version
-}
-
 // under waits until b's update is in a phase, whether or not rivulet runs.
 func under(t *testing.T, ctx context.Context, phase update.Phase) (s update.State) {
 	t.Helper()

@@ -27,26 +27,27 @@ func orDefault(s, fallback string) string {
 func TestStory(t *testing.T) {
 	ctx := need(t, 9*time.Minute)
 	keepB := deploy(t, ctx, b, "keep", 2)
-	before := runs(t, ctx, b, "v1.0.0")
+	file, next, now := other(t, ctx)
+	before := runs(t, ctx, b, now)
 
 	var s saved
 	atOnce(t, map[string]func(*testing.T){
-		"b is upgraded": func(t *testing.T) { good(t, ctx) },
+		"b is upgraded": func(t *testing.T) { good(t, ctx, file) },
 		"a is saved":    func(t *testing.T) { s = saveUnderLoad(t, ctx) },
 	})
-	after := runs(t, ctx, b, "v2.0.0")
+	after := runs(t, ctx, b, next)
 	if got := containers(t, ctx, b, "keep", 2); !maps.Equal(got, keepB) {
 		t.Errorf("containers of b are %v, they were %v", got, keepB)
 	}
 	if after.PIDs["tunnel"] != before.PIDs["tunnel"] || after.PIDs["tunnel"] == 0 {
 		t.Errorf("the tunnel's process is %d, it was %d: it should be adopted", after.PIDs["tunnel"], before.PIDs["tunnel"])
 	}
-	if out := must(t, ctx, b, "rivulet", "upgrade"); !strings.Contains(out, "v1.0.0 → v2.0.0") {
+	if out := must(t, ctx, b, "rivulet", "upgrade"); !strings.Contains(out, now+" → "+next) {
 		t.Errorf("rivulet upgrade: %s", out)
 	}
 
 	atOnce(t, map[string]func(*testing.T){
-		"b is given bad versions":  func(t *testing.T) { crashing(t, ctx, keepB) },
+		"b is given bad versions":  func(t *testing.T) { crashing(t, ctx, next, keepB) },
 		"a dies and lives on on c": func(t *testing.T) { elsewhere(t, ctx, s) },
 	})
 }
@@ -65,8 +66,7 @@ func atOnce(t *testing.T, tests map[string]func(*testing.T)) {
 }
 
 // good upgrades b.
-func good(t *testing.T, ctx context.Context) {
-	file := release(t, out("v2/rivulet"), "rivulet-v2", rootKey, nil)
+func good(t *testing.T, ctx context.Context, file string) {
 	must(t, ctx, b, "rivulet", "upgrade", "--check", file)
 	if said, err := b.Run(ctx, "rivulet", "upgrade", "--wait", "--window", window, "--every", "3s", file); err != nil {
 		t.Fatalf("%v: %s", err, said)
@@ -75,7 +75,7 @@ func good(t *testing.T, ctx context.Context) {
 
 // What is no good is refused before anything happens; a version that ends by itself
 // with a code after which systemd starts nothing again is undone with its data.
-func crashing(t *testing.T, ctx context.Context, keep map[string]string) {
+func crashing(t *testing.T, ctx context.Context, now string, keep map[string]string) {
 	v := kubernetes(t)
 	truncate := func(raw []byte) []byte { return raw[:len(raw)/2] }
 	flip := func(raw []byte) []byte { raw[len(raw)/3] ^= 1; return raw }
@@ -83,7 +83,7 @@ func crashing(t *testing.T, ctx context.Context, keep map[string]string) {
 		"truncated":    {release(t, out("v2/rivulet"), "truncated", rootKey, truncate), "damaged or was changed"},
 		"a bit wrong":  {release(t, out("v2/rivulet"), "flipped", rootKey, flip), "damaged or was changed"},
 		"strange key":  {release(t, out("v2/rivulet"), "strange", strangeKey, nil), "vouches"},
-		"runs already": {release(t, out("v2/rivulet"), "same", rootKey, nil), "runs already"},
+		"runs already": {release(t, binaryOf(now), "same", rootKey, nil), "runs already"},
 		"older":        {faulty(t, "older", "78", "v1.34.1-k3s1"), "never taken back"},
 		"skips":        {faulty(t, "skips", "78", "v1.37.0-k3s1"), "no minor version may be left out"},
 	} {
@@ -96,7 +96,7 @@ func crashing(t *testing.T, ctx context.Context, keep map[string]string) {
 	if err == nil || !strings.Contains(said, "ended by itself 3 times, the last time with exit code 78") {
 		t.Errorf("a version that ends by itself: %v %s", err, said)
 	}
-	st := runs(t, ctx, b, "v2.0.0")
+	st := runs(t, ctx, b, now)
 	if text := health(st, "upgrade-undone"); !strings.Contains(text, "v3-crash") || !strings.Contains(text, "before-rollback-") {
 		t.Errorf("status says %q of it", text)
 	}
@@ -106,7 +106,7 @@ func crashing(t *testing.T, ctx context.Context, keep map[string]string) {
 	}
 }
 
-const file = "/var/lib/a.backup"
+const backupFile = "/var/lib/a.backup"
 
 // saved is what is known of a when it is saved.
 type saved struct {
@@ -144,10 +144,10 @@ func saveUnderLoad(t *testing.T, ctx context.Context) saved {
 			}
 		default:
 		}
-		must(t, ctx, a, "rivulet", "backup", file)
+		must(t, ctx, a, "rivulet", "backup", backupFile)
 	}
 	t.Logf("%d backups while 150 objects were written", n)
-	if fi, err := os.Stat(a.Path(file)); err != nil || fi.Mode().Perm() != 0o600 {
+	if fi, err := os.Stat(a.Path(backupFile)); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("the backup's mode is %v %v, it holds keys", fi.Mode(), err)
 	}
 	must(t, ctx, a, "sh", "-c", "echo 'correct horse' > /root/pass; rivulet backup --passphrase-file /root/pass - > /var/lib/sealed.backup")
@@ -156,7 +156,7 @@ func saveUnderLoad(t *testing.T, ctx context.Context) saved {
 
 // elsewhere brings a's cluster back on c, which never saw it, when a is dead.
 func elsewhere(t *testing.T, ctx context.Context, s saved) {
-	for _, f := range []string{file, "/var/lib/sealed.backup"} {
+	for _, f := range []string{backupFile, "/var/lib/sealed.backup"} {
 		bring(t, a, f, c)
 	}
 	if err := a.Kill(ctx, "power"); err != nil {
@@ -166,18 +166,18 @@ func elsewhere(t *testing.T, ctx context.Context, s saved) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := os.ReadFile(c.Path(file))
+	raw, err := os.ReadFile(c.Path(backupFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(c.Path("/var/lib/cut.backup"), raw[:len(raw)*2/3], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, ctx, c, []string{"stop it first"}, "rivulet", "restore", "--yes", file)
+	refused(t, ctx, c, []string{"stop it first"}, "rivulet", "restore", "--yes", backupFile)
 	if err := c.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, ctx, c, []string{"--yes"}, "rivulet", "restore", file)
+	refused(t, ctx, c, []string{"--yes"}, "rivulet", "restore", backupFile)
 	refused(t, ctx, c, []string{"ends too early", "nothing was changed"}, "rivulet", "restore", "--yes", "/var/lib/cut.backup")
 	refused(t, ctx, c, []string{"--passphrase-file"}, "rivulet", "restore", "--yes", "/var/lib/sealed.backup")
 	must(t, ctx, c, "sh", "-c", "echo 'correct horse' > /root/pass")
