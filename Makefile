@@ -14,9 +14,14 @@ BUILD_TIME ?= $(shell t=$$(git log -1 --format=%ct 2>/dev/null); n=$$(date +%s);
 # What k3s is built with: no docker, no cloud providers, SQLite without loadable extensions.
 TAGS     := ctrd netgo osusergo providerless urfave_cli_no_docs sqlite_omit_load_extension static_build
 
+# A C library chooses some functions at start. In a program that is larger than a Thumb
+# branch reaches GNU ld forgets that those are Thumb code, and it crashes before main:
+# on 32-bit ARM they are chosen here, those that every ARMv7 can run.
+arm_fixed := -Wl,--defsym=memcpy=__memcpy_vfp,--defsym=memchr=__memchr_noneon
+
 # k3s and containerd do not know their own versions when they are built as libraries.
 replaced  = $(shell awk '$$1=="$(1)" && $$2=="=>" {print $$4}' go.mod)
-LDFLAGS   = -s -w -extldflags -static \
+LDFLAGS   = -s -w -extldflags '-static$(if $(filter arm,$(GOARCH)), $(arm_fixed))' \
 	-X rivulet/appliance/version.Version=$(VERSION) \
 	-X rivulet/appliance/version.LinkedKubernetes=$(call replaced,k8s.io/kubernetes) \
 	-X rivulet/appliance/version.BuildTime=$(BUILD_TIME) \
