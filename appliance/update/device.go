@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -88,12 +88,12 @@ func (d *Device) endEngine(ctx context.Context) error {
 	return endProcess(ctx, filepath.Join(d.Run, "engine.pid"), "rivulet-engine")
 }
 
-// Point makes `current` and the installed place lead to the current version and
-// removes versions and snapshots that nothing needs.
+// Point makes `current` lead to the current version, puts it at the installed place
+// and removes versions and snapshots that nothing needs.
 func (d *Device) Point(s State) bool {
 	linked, err := d.point(s)
 	if err != nil {
-		d.Log.Warn("the installed place does not lead to the current version; it is reached through the old one", "error", err)
+		d.Log.Warn("the current version cannot be put at the installed place; it is started through the old one", "error", err)
 	}
 	d.tidy(s)
 	return linked
@@ -108,25 +108,63 @@ func (d *Device) point(s State) (bool, error) {
 	if err := link(s.Current.Dir, filepath.Join(d.dir(), currentName)); err != nil {
 		return false, err
 	}
-	to := filepath.Join(d.dir(), currentName, binaryName)
-	switch at, err := os.Readlink(d.Installed); {
-	case err == nil && at == to:
-		return true, nil
-	case err == nil:
-		return false, nil // somebody's own link
+	if fi, err := os.Lstat(d.Installed); err != nil || !fi.Mode().IsRegular() {
+		return false, nil //nolint:nilerr // not installed, or somebody's own link
 	}
 	// Only what the update began with is replaced, never what a person put there since.
-	id, err := BuildID(d.Installed)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch id, err := BuildID(d.Installed); {
+	case err != nil:
+		return false, nil //nolint:nilerr // not ours
+	case id == s.Current.BuildID:
+		return true, nil
+	case id != s.Base && id != s.Previous.buildID():
 		return false, nil
 	}
-	if err != nil || !slices.Contains([]string{s.Base, s.Current.BuildID, s.Previous.buildID()}, id) {
-		return false, nil //nolint:nilerr // not ours
-	}
-	if err := link(to, d.Installed); err != nil {
+	if err := install(d.binary(*s.Current), d.Installed); err != nil {
 		return false, err
 	}
 	return true, nil
+}
+
+// install puts a program at its installed place in one step: a second name of the
+// same file where that can be, a copy elsewhere. It is not a link into the state,
+// which a reset may remove.
+func install(from, to string) error {
+	tmp := to + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if os.Link(from, tmp) != nil {
+		if err := copySynced(from, tmp); err != nil {
+			os.Remove(tmp)
+			return err
+		}
+	}
+	if err := os.Rename(tmp, to); err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	return syncDir(filepath.Dir(to))
+}
+
+func copySynced(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, in); err != nil {
+		return err
+	}
+	if err := out.Sync(); err != nil {
+		return err
+	}
+	return out.Close()
 }
 
 func (v *Version) buildID() string {

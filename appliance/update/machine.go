@@ -17,8 +17,8 @@ type World interface {
 	Restore(context.Context, State) (aside string, err error)
 	// Try runs the new version until there is a verdict.
 	Try(context.Context, State) Verdict
-	// Point makes the links lead to what the state says, and removes what no
-	// version of it needs. It reports whether the installed place leads there too.
+	// Point puts what the state says at the installed place, and removes what no
+	// version of it needs. It reports whether the installed place has it.
 	Point(State) (linked bool)
 	Now() time.Time
 }

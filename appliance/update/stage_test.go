@@ -120,32 +120,34 @@ func TestPointAndTidy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{"v1-a", "v2-b", "v0-z", ".new"} {
-		if err := os.MkdirAll(filepath.Join(d.dir(), dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(d.Installed), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	raw, err := os.ReadFile(self)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(d.Installed, raw, 0o755); err != nil {
-		t.Fatal(err)
+	next := bytes.Replace(raw, []byte(id), []byte("n"+id[1:]), -1) // the same program, of another build
+	for file, content := range map[string][]byte{"v1-a/rivulet": raw, "v2-b/rivulet": next, "v0-z/rivulet": nil, ".new/x": nil, "../usr/rivulet": raw} {
+		file = filepath.Join(d.dir(), file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, content, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	s := State{Current: &Version{Dir: "v2-b", BuildID: "b"}, Previous: &Version{Dir: "v1-a", BuildID: "a"}, Base: "other"}
+	s := State{Current: &Version{Dir: "v2-b", BuildID: "n" + id[1:]}, Previous: &Version{Dir: "v1-a", BuildID: "other"}, Base: "another"}
 	d.Log = discard
 	if d.Point(s) {
 		t.Error("a binary that a person installed was replaced")
 	}
 	s.Base = id
 	if !d.Point(s) || !d.Point(s) {
-		t.Error("the installed place does not lead to the current version")
+		t.Error("the current version is not at the installed place")
 	}
-	if at, err := os.Readlink(d.Installed); err != nil || at != filepath.Join(d.dir(), "current", "rivulet") {
-		t.Errorf("%s: %v", at, err)
+	if got, err := BuildID(d.Installed); err != nil || got != s.Current.BuildID {
+		t.Errorf("installed is %s %v", got, err)
+	}
+	if fi, err := os.Lstat(d.Installed); err != nil || !fi.Mode().IsRegular() || fi.Mode().Perm() != 0o755 {
+		t.Errorf("%v %v: the program must outlive the state folder", fi.Mode(), err)
 	}
 	if at, err := os.Readlink(filepath.Join(d.dir(), "current")); err != nil || at != "v2-b" {
 		t.Errorf("current: %s %v", at, err)
@@ -166,4 +168,36 @@ func TestMain(m *testing.M) {
 		os.Exit(3)
 	}
 	os.Exit(m.Run())
+}
+
+// The state may lie on another file system than the program.
+func TestInstallAcrossFileSystems(t *testing.T) {
+	other, err := os.MkdirTemp("/dev/shm", "rivulet-")
+	if err != nil {
+		t.Skipf("needs a second file system at /dev/shm: %v", err)
+	}
+	defer os.RemoveAll(other)
+	from := filepath.Join(t.TempDir(), "rivulet")
+	if err := os.WriteFile(from, []byte("new"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, dir := range map[string]string{"another": other, "the same": filepath.Dir(from)} {
+		to := filepath.Join(dir, "installed")
+		for file, content := range map[string]string{to: "old", to + ".new": "half of one"} {
+			if err := os.WriteFile(file, []byte(content), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := install(from, to); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		raw, err := os.ReadFile(to)
+		fi, serr := os.Lstat(to)
+		if err != nil || serr != nil || string(raw) != "new" || fi.Mode().Perm()&0o111 == 0 || !fi.Mode().IsRegular() {
+			t.Errorf("%s: %q %v %v", name, raw, err, serr)
+		}
+		if _, err := os.Lstat(to + ".new"); err == nil {
+			t.Errorf("%s: something is left", name)
+		}
+	}
 }

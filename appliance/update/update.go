@@ -14,8 +14,8 @@
 // code that systemd takes for final, cannot judge itself.
 //
 // It reads the release file, its signature, `rivulet status` of the version that is
-// tried and the API server; it alone writes <state>/versions and the link that
-// `rivulet install` made. It may be killed, or the power cut, at any moment: each
+// tried and the API server; it alone writes <state>/versions and, when an
+// update is taken, the program that `rivulet install` put in its place. It may be killed, or the power cut, at any moment: each
 // step can be begun again. What became of an update is shown by `rivulet status`.
 package update
 
@@ -75,7 +75,7 @@ type State struct {
 	// Base is the build of the binary that was installed when the first update was
 	// staged: it goes on being started first where its place cannot be written to.
 	Base string `json:"base,omitempty"`
-	// Linked is true once the installed place leads to Current.
+	// Linked is true once Current is at the installed place.
 	Linked bool     `json:"linked,omitempty"`
 	Last   *Outcome `json:"last,omitempty"`
 	// Generation is the highest of a signing key that was ever taken.
@@ -158,7 +158,7 @@ func (s State) committed(now time.Time) State {
 	s.Previous, s.Current = &a.From, &a.Next
 	s.Generation = max(s.Generation, a.Generation)
 	s.Phase, s.Attempt = Idle, nil
-	s.Linked = false // until the links are seen to lead there
+	s.Linked = false // until it is seen to be at the installed place
 	s.Last = &Outcome{Version: a.Next.Name, From: a.From.Name, OK: true, At: now}
 	return s
 }
