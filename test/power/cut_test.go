@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +21,7 @@ import (
 // to be there after it: the engine syncs what is not a heartbeat within a second
 // (docs/small.md); the rest is for a machine under load. State.db is synced at
 // every write.
-const kept = 5 * time.Second
+const kept = 8 * time.Second
 
 // load writes ConfigMaps as fast as the API server takes them, and remembers which
 // were acknowledged and when.
@@ -57,8 +58,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// missing returns acknowledged names of before a moment that are not there.
-func (l *load) missing(ctx context.Context, a *lab.Device, before time.Time) ([]string, int, error) {
+// missing returns names that were acknowledged some time before the next cut, and are not there.
+func (l *load) missing(ctx context.Context, a *lab.Device, cuts []time.Time, kept time.Duration) ([]string, int, error) {
 	c, err := client(ctx, a)
 	if err != nil {
 		return nil, 0, err
@@ -76,7 +77,8 @@ func (l *load) missing(ctx context.Context, a *lab.Device, before time.Time) ([]
 	var gone []string
 	n := 0
 	for name, at := range l.acked {
-		if at.Before(before) {
+		next := slices.IndexFunc(cuts, func(c time.Time) bool { return c.After(at) })
+		if next < 0 || cuts[next].Sub(at) > kept {
 			n++
 			if !have[name] {
 				gone = append(gone, name)
@@ -103,17 +105,17 @@ func TestPowerCuts(t *testing.T) {
 	l := &load{acked: map[string]time.Time{}}
 	var done sync.WaitGroup
 	done.Go(func() { l.run(loadCtx, a) })
-	var cut time.Time
+	var cuts []time.Time
 	for i := range n {
 		pause(ctx, time.Duration(rand.Int64N(int64(8*time.Second))))
 		what := "power"
 		if i%5 == 3 {
 			what = []string{"supervisor", "engine"}[rand.IntN(2)]
 		}
-		err := a.Kill(ctx, what)
 		if what == "power" {
-			cut = time.Now()
+			cuts = append(cuts, time.Now())
 		}
+		err := a.Kill(ctx, what)
 		if err != nil && what == "power" { // an engine may not be there at the moment
 			t.Fatalf("cycle %d: %v", i, err)
 		}
@@ -137,14 +139,14 @@ func TestPowerCuts(t *testing.T) {
 		t.Errorf("b sees %s", out)
 	}
 	serves(t, ctx, a, "shelf")
-	gone, of, err := l.missing(ctx, a, cut.Add(-kept))
+	gone, of, err := l.missing(ctx, a, cuts, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(gone) > 0 || of == 0 {
-		t.Errorf("%d of %d objects that were acknowledged %s before the last cut are gone: %v", len(gone), of, kept, gone)
+		t.Errorf("%d of %d objects that were acknowledged %s before a cut are gone: %v", len(gone), of, kept, gone)
 	}
-	all, total, err := l.missing(ctx, a, time.Now())
+	all, total, err := l.missing(ctx, a, cuts, 0)
 	t.Logf("%d objects acknowledged, %d of them lost, none older than %s (%v)", total, len(all), kept, err)
 	must(t, ctx, a, "rivulet", "kubectl", "delete", "configmap", "--all", "--wait=false")
 }
