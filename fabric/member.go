@@ -242,7 +242,7 @@ func (f *Fabric) save(r peer.Record) error {
 	for _, m := range f.members {
 		if m.pinned && m.id != r.ID && m.rec.WireGuardKey == r.WireGuardKey {
 			f.mu.Unlock()
-			return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("%s and %s have the same WireGuard key", r.Name, m.rec.Name), Cure: "a disk was copied in part; stop rivulet on the copy and move its state.db away (mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copied)"}
+			return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("%s and %s have the same WireGuard key", r.Name, m.rec.Name), Cure: "a disk was copied in part; stop rivulet on the copy and move its state.db and its copy away (mkdir /var/lib/rivulet/state.db.copied; mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copy /var/lib/rivulet/state.db.copied)"}
 		}
 	}
 	f.mu.Unlock()

@@ -136,8 +136,8 @@ func refuse(code, format string, args ...any) *rpc.Error {
 var cures = map[string]string{
 	"bad-message": "run the same version of rivulet on both sides",
 	"identity":    "something between the two clusters answers in its place: check proxies on the LAN",
-	"clone":       "a disk was copied with its identity; stop rivulet on the copy and move its state.db away (mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
-	"same-key":    "a disk was copied in part; stop rivulet on the copy and move its state.db away (mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
+	"clone":       "a disk was copied with its identity; stop rivulet on the copy and move its state.db and its copy away (mkdir /var/lib/rivulet/state.db.copied; mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copy /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
+	"same-key":    "a disk was copied in part; stop rivulet on the copy and move its state.db and its copy away (mkdir /var/lib/rivulet/state.db.copied; mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copy /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
 	"not-on-link": "put both clusters on the same LAN",
 	"closed":      "see the configuration (rivulet config show) of the cluster that says so",
 	"prefix":      "give the two clusters pod CIDRs of the same size",

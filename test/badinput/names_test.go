@@ -76,7 +76,7 @@ func TestClonedDisk(t *testing.T) {
 			t.Errorf("%s: %d lines in the log:\n%s", d.Name, n, log(t, d, mark))
 		}
 	}
-	cure := regexp.MustCompile(`\((mv [^)]+)\)`).FindStringSubmatch(text)
+	cure := regexp.MustCompile(`\((mkdir [^)]+)\)`).FindStringSubmatch(text)
 	if cure == nil {
 		t.Fatalf("no command to follow in:\n%s", text)
 	}
