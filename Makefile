@@ -106,12 +106,18 @@ SUDO       := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Vetting what imports k3s means vetting all of k3s for facts: minutes for two files that the build checks.
 .PHONY: test
-test: deps ## everything: vet, unit, property and lab tests
+test: deps ## vet, unit, property and lab tests; the longer ones: make test-devices
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	@$(MAKE) --no-print-directory ops-binaries
 	$(GO) vet -tags "$(TAGS)" $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
 	@$(MAKE) --no-print-directory vet-arm
-	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 ./...
+	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$$$,$(DEVICE_SUITES)))
+
+# One lab or more each, a minute or three: apart, so that make test stays below half an hour.
+DEVICE_SUITES := addons config doctor ops power shelf small systemd
+.PHONY: test-devices
+test-devices: deps ## the appliance on devices: settings, storage, power cuts, upgrades, systemd, clocks and cables
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar ops-binaries
+	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $(patsubst %,./test/%,$(DEVICE_SUITES))
 
 # What test/ops upgrades from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.
