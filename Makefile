@@ -110,7 +110,7 @@ test: deps ## vet, unit, property and lab tests; the longer ones: make test-devi
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	$(GO) vet -tags "$(TAGS)" $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
 	@$(MAKE) --no-print-directory vet-arm
-	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$$$,$(DEVICE_SUITES)))
+	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$,$(DEVICE_SUITES)))
 
 # One lab or more each, a minute or three: apart, so that make test stays below half an hour.
 DEVICE_SUITES := addons config doctor ops power shelf small systemd
