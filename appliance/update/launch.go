@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -17,8 +18,8 @@ import (
 // that is under way, which may take as long as the update's window, and says what
 // this process then has to become.
 func (d *Device) Launch(ctx context.Context) (Choice, error) {
-	if _, err := os.Stat(filepath.Join(d.dir(), stateName)); errors.Is(err, fs.ErrNotExist) {
-		return Choice{}, nil // never updated
+	if _, err := os.Stat(filepath.Join(d.dir(), stateName)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return Choice{}, nil // never updated; or no state folder, which the store says better
 	}
 	release, err := lock(d.dir())
 	if errors.Is(err, ErrBusy) || err == nil && d.supervised() {

@@ -158,7 +158,7 @@ const cancelName = "cancel"
 func lock(dir string) (release func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("update: %w; run as root", err)
+		return nil, fmt.Errorf("update: %w; run as root, and look at the disk (df, dmesg)", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
