@@ -147,7 +147,7 @@ func TestDamagedStore(t *testing.T) {
 	clear(zeroed[:2*os.Getpagesize()])
 	var r result
 	for name, content := range map[string][]byte{
-		"text": []byte(strings.Repeat("hello ", 5000)), "cut off": sound[:len(sound)/3], "empty": {},
+		"text": []byte(strings.Repeat("hello ", 5000)), "cut off": sound[:3*os.Getpagesize()], "empty": {},
 		"first pages zeroed": zeroed, "data pages flipped": flipped,
 	} {
 		put(path, content)
