@@ -9,8 +9,6 @@ import (
 	"rivulet/appliance/host"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric"
-	"rivulet/fabric/discovery"
-	"rivulet/fabric/discovery/mdns"
 	"rivulet/fabric/ipam"
 	"rivulet/fabric/tunnel"
 	"rivulet/offload"
@@ -48,7 +46,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		Port: controlPort, TunnelPort: controlPort, Interface: tunnelInterface,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, TunnelAddress: tunnelAddress,
 		WireGuardKey: s.id.WireGuard, Store: s.store, DataPlane: s.tunnel,
-		Sources: []discovery.Source{mdns.New(s.lans, mdns.DefaultTiming, log)}, LANs: s.lans,
+		Sources: s.sources.all(), LANs: s.lans,
 		ChoosePrefix: ipam.Choose, TakenPrefixes: takenPrefixes, Clock: s.clock, Log: log,
 	})
 	if err != nil {

@@ -42,6 +42,7 @@ func (s *System) problems() []health.Problem {
 	if fab != nil {
 		tellFabric(&s.health, fab.Problems())
 	}
+	s.sources.judge(&s.health)
 	if off != nil {
 		tellOffload(&s.health, off.Problems())
 	}

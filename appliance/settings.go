@@ -92,6 +92,7 @@ func (s *System) settle() {
 	s.mu.Unlock()
 	set := s.settings.Now().Config
 	s.lans.Allow(set.LAN.Interfaces)
+	s.sources.set(set.Peers)
 	if fab != nil {
 		fab.SetClosed(s.closed())
 		fab.SetName(s.name())

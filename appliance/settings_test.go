@@ -29,8 +29,9 @@ func configured(t *testing.T, text string) (s *System, rewrite func(string)) {
 	}
 	rewrite(text)
 	cfg := Config{Source: config.Source{Path: path}, Log: slog.New(slog.DiscardHandler)}
+	lans := netmon.New(cfg.Log)
 	return &System{
-		cfg: cfg, nodeName: "node-1", settings: newSettings(config.Open(cfg.Source)), lans: netmon.New(cfg.Log),
+		cfg: cfg, nodeName: "node-1", settings: newSettings(config.Open(cfg.Source)), lans: lans, sources: newSources(lans, cfg.Log),
 	}, rewrite
 }
 

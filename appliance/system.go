@@ -48,6 +48,7 @@ type System struct {
 	begun     time.Time
 	manager   *lifecycle.Manager
 	lans      *netmon.Monitor // those that lan.interfaces allows
+	sources   sources
 	health    health.Tracker
 	clock     *clock.Clock
 	jumps     jumps // of the clock
@@ -99,6 +100,8 @@ func (s *System) run(ctx context.Context) error {
 	s.look = make(chan struct{}, 1)
 	s.lans = netmon.New(s.cfg.Log.With("component", cLANs))
 	s.lans.Allow(s.settings.Now().Config.LAN.Interfaces)
+	s.sources = newSources(s.lans, s.cfg.Log.With("component", cFabric))
+	s.sources.set(s.settings.Now().Config.Peers)
 	var err error
 	s.manager, err = lifecycle.New(s.cfg.Log,
 		lifecycle.Component{Name: cAPI, Run: s.runAPI},

@@ -18,9 +18,11 @@ const DefaultPath = "/etc/rivulet/config.yaml"
 // WithDefaults says what that means.
 type Config struct {
 	// Name is this cluster's for its peers; empty is the name of its node.
-	Name       string     `yaml:"name,omitempty" json:"name,omitempty"`
-	LAN        LAN        `yaml:"lan,omitempty" json:"lan,omitzero"`
-	Trust      Trust      `yaml:"trust,omitempty" json:"trust,omitzero"`
+	Name  string `yaml:"name,omitempty" json:"name,omitempty"`
+	LAN   LAN    `yaml:"lan,omitempty" json:"lan,omitzero"`
+	Trust Trust  `yaml:"trust,omitempty" json:"trust,omitzero"`
+	// Peers are where to look for clusters beyond the LAN; ParsePeer reads one.
+	Peers      []string   `yaml:"peers,omitempty,flow" json:"peers,omitempty"`
 	Share      Share      `yaml:"share,omitempty" json:"share,omitzero"`
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`

@@ -16,6 +16,7 @@ func (d *decoder) config(n *yaml.Node) {
 		field{"name", func(n *yaml.Node) { d.checked(n, "name", &c.Name, CheckName) }},
 		field{"lan", func(n *yaml.Node) { d.lan(n, &c.LAN) }},
 		field{"trust", func(n *yaml.Node) { d.trust(n, &c.Trust) }},
+		field{"peers", func(n *yaml.Node) { d.peers(n, &c.Peers) }},
 		field{"share", func(n *yaml.Node) { d.share(n, &c.Share) }},
 		field{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
 		field{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
@@ -45,6 +46,18 @@ func (d *decoder) lan(n *yaml.Node, to *LAN) {
 			}
 		}},
 	)
+}
+
+func (d *decoder) peers(n *yaml.Node, to *[]string) {
+	d.list(n, "peers", "[192.0.2.7, campus.example:7442]", func(i int, n *yaml.Node) {
+		d.text(n, fmt.Sprintf("peers[%d]", i), func(s string) {
+			if err := checkPeer(s); err != nil {
+				d.reject(n, "peers", err)
+				return
+			}
+			*to = append(*to, s)
+		})
+	})
 }
 
 func (d *decoder) trust(n *yaml.Node, to *Trust) {

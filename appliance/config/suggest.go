@@ -11,6 +11,7 @@ var Keys = []string{
 	"name",
 	"lan.interfaces",
 	"trust.mode", "trust.secret", "trust.secretFile",
+	"peers",
 	"share.cpu", "share.memory", "share.maxPods",
 	"reserve.cpu", "reserve.memory",
 	"registries.mirrors", "registries.configs",

@@ -38,6 +38,7 @@ var (
 	ConfigUnwatched  = declare("config-unwatched", Warning, "changes of the configuration are not seen by themselves")
 	ConfigShadowed   = declare("config-shadowed", Warning, "a file with settings is not read")
 	TrustClosed      = declare("trust-closed", Warning, "no new peer is trusted")
+	PeerAddress      = declare("peer-address", Warning, "a name among the peers leads to nobody")
 	BurstUnsupported = declare("burst-unsupported", Info, "a burst target is not used by this version")
 	LANUnmatched     = declare("lan-unmatched", Warning, "no interface is allowed as a LAN")
 

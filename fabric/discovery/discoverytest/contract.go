@@ -17,6 +17,8 @@ type Stage interface {
 	Events() <-chan discovery.Event
 	// Announce makes the other device announce itself at the address, anew if it does so already.
 	Announce(at netip.AddrPort, name string)
+	// Second makes a third device announce itself, perhaps under the same name.
+	Second(at netip.AddrPort, name string)
 	// Goodbye makes it end properly, Die at once.
 	Goodbye()
 	Die()
@@ -29,6 +31,8 @@ type Traits struct {
 	Prompt  time.Duration // all else is told within this
 	Addrs   [2]string     // two addresses that the other device may have
 	NoPorts bool          // the port cannot change alone
+	// NoSecond: what is watched is one device by nature.
+	NoSecond bool
 }
 
 // Run tests the contract; stage is called once per test.
@@ -56,6 +60,7 @@ func Run(t *testing.T, traits Traits, stage func(t *testing.T) Stage) {
 		{"comes back after a goodbye", true, traits.Prompt, []step{added, {"goodbye", Stage.Goodbye, []want{{discovery.Removed, a, "one"}}}, added}},
 		{"a new port is a change", !traits.NoPorts, traits.Prompt, []step{added, {"new port", announce(a2, "one"), []want{{discovery.Changed, a2, "one"}}}}},
 		{"a new text is a change", traits.Names, traits.Prompt, []step{added, {"new text", announce(a, "two"), []want{{discovery.Changed, a, "two"}}}}},
+		{"a name identifies nobody", !traits.NoSecond, traits.Prompt, []step{added, {"another of that name", func(s Stage) { s.Second(b, "one") }, []want{{discovery.Added, b, "one"}}}}},
 		{"a new address is told", true, traits.Prompt, []step{added, {"new address", announce(b, "one"), []want{{"", b, "one"}}}}},
 		{"a silent death is told by and by", traits.Expiry > 0, traits.Expiry, []step{added, {"die", Stage.Die, []want{{discovery.Removed, a, "one"}}}}},
 	} {

@@ -44,3 +44,7 @@ func (s *hubStage) Announce(at netip.AddrPort, name string) {
 	}
 	s.hub.Set(discovery.Entry{Key: string(other), ID: other, Name: name, Addrs: []netip.AddrPort{at}})
 }
+
+func (s *hubStage) Second(at netip.AddrPort, name string) {
+	s.hub.Set(discovery.Entry{Key: "second", ID: "second", Name: name, Addrs: []netip.AddrPort{at}})
+}

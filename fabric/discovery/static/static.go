@@ -6,6 +6,7 @@ package static
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"rivulet/fabric/discovery"
@@ -27,6 +28,9 @@ func New(addrs ...netip.AddrPort) *Source {
 func (s *Source) Set(addrs ...netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if slices.Equal(s.addrs, addrs) {
+		return
+	}
 	s.addrs = addrs
 	close(s.set)
 	s.set = make(chan struct{})

@@ -21,10 +21,12 @@ func TestContract(t *testing.T) {
 // stage: what the user writes down is all that a static source ever hears.
 type stage struct {
 	source *static.Source
+	at     netip.AddrPort
 	events chan discovery.Event
 }
 
 func (s *stage) Events() <-chan discovery.Event       { return s.events }
-func (s *stage) Announce(at netip.AddrPort, _ string) { s.source.Set(at) }
+func (s *stage) Announce(at netip.AddrPort, _ string) { s.at = at; s.source.Set(at) }
+func (s *stage) Second(at netip.AddrPort, _ string)   { s.source.Set(s.at, at) }
 func (s *stage) Goodbye()                             { s.source.Set() }
 func (s *stage) Die()                                 { s.source.Set() }
