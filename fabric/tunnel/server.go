@@ -136,8 +136,9 @@ func (s *Server) open(cfg Config) error {
 	case err != nil:
 		return fmt.Errorf("tunnel: make interface %s: %w: run as root", cfg.Interface, err)
 	}
-	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped},
-		newBind(s.log), wireguardLogger(s.log))
+	in, out := newFlow(), newFlow()
+	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped, in: in, out: out},
+		&paced{Bind: newBind(s.log), in: in, out: out}, wireguardLogger(s.log))
 	return nil
 }
 

@@ -15,25 +15,35 @@ type translated struct {
 	tun.Device
 	translator *translate.Translator
 	dropped    *atomic.Uint64
+	in, out    *flow
 }
 
 // Read gets packets from the kernel. One that may not pass gets size 0, which
 // WireGuard skips; an error would close the whole device.
 func (t *translated) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	t.out.wait()
 	n, err := t.Device.Read(bufs, sizes, offset)
 	table := t.translator.Table()
+	passed := 0
 	for i := range n {
-		if sizes[i] > 0 && !table.Out(bufs[i][offset:offset+sizes[i]]) {
+		if sizes[i] == 0 {
+			continue
+		}
+		if !table.Out(bufs[i][offset : offset+sizes[i]]) {
 			sizes[i] = 0
 			t.dropped.Add(1)
+			continue
 		}
+		passed++
 	}
+	t.out.enter(passed)
 	return n, err
 }
 
 // Write gives packets to the kernel, those that may not pass left out. It runs
 // concurrently, once per peer; bufs is the caller's own.
 func (t *translated) Write(bufs [][]byte, offset int) (int, error) {
+	defer t.in.leave(len(bufs))
 	table := t.translator.Table()
 	pass := bufs[:0]
 	for _, b := range bufs {
