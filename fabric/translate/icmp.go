@@ -50,6 +50,9 @@ func quoted(msg []byte, r *rule, m *move, at int) bool {
 	if !m.has(ours) || !r.covers(theirs) {
 		return false
 	}
+	if m.same() {
+		return true
+	}
 	binary.BigEndian.PutUint32(pkt[at:], m.do(ours))
 	delta := m.delta + fix(pkt[10:], m.delta)
 	if h.offset == 0 {

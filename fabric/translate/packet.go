@@ -56,6 +56,8 @@ func (t *Table) In(pkt []byte) bool {
 // address at quotedAt is moved by m.
 func (t *Table) rewrite(pkt []byte, h header, at int, addr, delta uint32, r *rule, m *move, quotedAt int) bool {
 	l4 := pkt[h.size:]
+	// Where nothing collides nothing is touched, not even a checksum's other form of 0.
+	same := be32(pkt[at:]) == addr
 	switch {
 	case h.offset == 0:
 		switch h.proto {
@@ -63,18 +65,24 @@ func (t *Table) rewrite(pkt []byte, h header, at int, addr, delta uint32, r *rul
 			if len(l4) < 20 {
 				return false
 			}
-			fix(l4[16:], delta)
-			t.clamp(l4)
+			if !same {
+				fix(l4[16:], delta)
+			}
+			r.clamp(l4)
 		case udp, udpLite:
 			if len(l4) < 8 {
 				return false
 			}
-			fixUDP(l4[6:], delta)
+			if !same {
+				fixUDP(l4[6:], delta)
+			}
 		case dccp:
 			if len(l4) < 12 {
 				return false
 			}
-			fix(l4[6:], delta)
+			if !same {
+				fix(l4[6:], delta)
+			}
 		case icmp:
 			if len(l4) < 4 || !quoted(l4, r, m, quotedAt) {
 				return false
@@ -83,8 +91,10 @@ func (t *Table) rewrite(pkt []byte, h header, at int, addr, delta uint32, r *rul
 	case h.proto == tcp && h.offset < 24:
 		return false // would overwrite the header that was just checked (RFC 1858)
 	}
-	binary.BigEndian.PutUint32(pkt[at:], addr)
-	fix(pkt[10:], delta)
+	if !same {
+		binary.BigEndian.PutUint32(pkt[at:], addr)
+		fix(pkt[10:], delta)
+	}
 	return true
 }
 
@@ -136,10 +146,10 @@ func sourceRouted(options []byte) bool {
 	return false
 }
 
-// clamp lowers the MSS of a SYN to what the tunnel carries in one packet.
-func (t *Table) clamp(seg []byte) {
+// clamp lowers the MSS of a SYN to what the path to the peer carries in one packet.
+func (r *rule) clamp(seg []byte) {
 	const syn = 2
-	if t.mss == 0 || seg[13]&syn == 0 {
+	if r.mss == 0 || seg[13]&syn == 0 {
 		return
 	}
 	end := min(int(seg[12]>>4)*4, len(seg))
@@ -156,22 +166,22 @@ func (t *Table) clamp(seg []byte) {
 			return
 		}
 		if kind == 2 && size == 4 {
-			t.setMSS(seg, i+2)
+			r.setMSS(seg, i+2)
 			return
 		}
 		i += size
 	}
 }
 
-func (t *Table) setMSS(seg []byte, at int) {
+func (r *rule) setMSS(seg []byte, at int) {
 	old := be16(seg[at:])
-	if old <= t.mss {
+	if old <= r.mss {
 		return
 	}
-	binary.BigEndian.PutUint16(seg[at:], t.mss)
+	binary.BigEndian.PutUint16(seg[at:], r.mss)
 	if at%2 == 0 {
-		fix(seg[16:], diff16(old, t.mss))
+		fix(seg[16:], diff16(old, r.mss))
 	} else { // the two bytes are halves of two words
-		fix(seg[16:], diff16(old<<8|old>>8, t.mss<<8|t.mss>>8))
+		fix(seg[16:], diff16(old<<8|old>>8, r.mss<<8|r.mss>>8))
 	}
 }

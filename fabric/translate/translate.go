@@ -26,24 +26,26 @@ import (
 )
 
 // Rule publishes one prefix of ours to one peer. With As equal to Local packets
-// pass unchanged, but are checked all the same.
+// pass unchanged but for a TCP MSS that is too large, and are checked all the same.
 type Rule struct {
 	Peer   string       // names the peer in errors
 	Local  netip.Prefix // our prefix as we use it
 	As     netip.Prefix // our prefix as the peer sees it, of the same size
 	Remote netip.Prefix // the peer's pods as we see them
+	// MTU is what fits through the path to this peer; 0 is the tunnel's.
+	MTU int
 }
 
 // Table is a compiled, immutable set of rules.
 type Table struct {
 	rules []rule // by remote, ascending, disjoint
-	mss   uint16 // largest TCP MSS let through, 0 is any
 }
 
 // rule is a Rule in the form the packet path wants. Addresses are numbers.
 type rule struct {
 	remote, remoteMask uint32
 	out, in            move
+	mss                uint16 // largest TCP MSS let through, 0 is any
 }
 
 // move takes an address from one prefix to another of the same size.
@@ -52,21 +54,17 @@ type move struct {
 	delta          uint32 // what the move adds to a checksum, see checksum.go
 }
 
+// same reports whether there is nothing to rewrite: the prefixes are one.
+func (m *move) same() bool              { return m.from == m.to }
 func (m *move) has(addr uint32) bool    { return addr&m.mask == m.from }
 func (m *move) do(addr uint32) uint32   { return addr&^m.mask | m.to }
 func (m *move) first() uint32           { return m.to | 1&^m.mask }
 func (r *rule) covers(addr uint32) bool { return addr&r.remoteMask == r.remote }
 
-// Compile checks the rules and builds their table. mtu is that of the tunnel:
-// the MSS of TCP connections is clamped to it; 0 leaves the MSS alone.
+// Compile checks the rules and builds their table. mtu is that of the tunnel: the
+// MSS of TCP connections is clamped to it, or to the rule's; 0 leaves the MSS alone.
 func Compile(rules []Rule, mtu int) (*Table, error) {
 	t := &Table{rules: make([]rule, 0, len(rules))}
-	if mtu != 0 {
-		if mtu < 576 || mtu > 65535 {
-			return nil, fmt.Errorf("translate: MTU %d is not in 576..65535", mtu)
-		}
-		t.mss = uint16(mtu - 40)
-	}
 	sorted := append([]Rule(nil), rules...)
 	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Remote.Addr().Less(sorted[j].Remote.Addr()) })
 	for i, r := range sorted {
@@ -77,16 +75,35 @@ func Compile(rules []Rule, mtu int) (*Table, error) {
 			return nil, fmt.Errorf("translate: %s of peer %s overlaps %s of peer %s; choose another prefix for one of them",
 				r.Remote, r.Peer, sorted[i-1].Remote, sorted[i-1].Peer)
 		}
+		mss, err := clampTo(mtu, r.MTU)
+		if err != nil {
+			return nil, err
+		}
 		remote, remoteMask := numbers(r.Remote)
 		local, mask := numbers(r.Local)
 		as, _ := numbers(r.As)
 		t.rules = append(t.rules, rule{
-			remote: remote, remoteMask: remoteMask,
+			remote: remote, remoteMask: remoteMask, mss: mss,
 			out: move{from: local, to: as, mask: mask, delta: diff32(local, as)},
 			in:  move{from: as, to: local, mask: mask, delta: diff32(as, local)},
 		})
 	}
 	return t, nil
+}
+
+// clampTo returns the largest MSS for a path: its MTU less the headers of IP and TCP.
+func clampTo(tunnel, path int) (uint16, error) {
+	mtu := tunnel
+	if path != 0 && (mtu == 0 || path < mtu) {
+		mtu = path
+	}
+	if mtu == 0 {
+		return 0, nil
+	}
+	if mtu < 576 || mtu > 65535 {
+		return 0, fmt.Errorf("translate: MTU %d is not in 576..65535", mtu)
+	}
+	return uint16(mtu - 40), nil
 }
 
 func (r Rule) check() error {

@@ -224,3 +224,95 @@ func TestCompileRefuses(t *testing.T) {
 		t.Error("an MTU of 100 was accepted")
 	}
 }
+
+// Where the peer sees our prefix as it is, not a byte changes, whatever the packet;
+// only an MSS that is too large for the path is lowered.
+func TestIdentityTouchesNothing(t *testing.T) {
+	local, remote := prefix("10.42.0.0/16"), prefix("10.200.0.0/16")
+	table, err := Compile([]Rule{{Peer: "b", Local: local, As: local, Remote: remote}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		ours, theirs := ip("10.42.0.0")|rapid.Uint32().Draw(t, "our host")>>16, ip("10.200.0.0")|rapid.Uint32().Draw(t, "their host")>>16
+		for _, p := range []packet{drawPacket(t, ours, theirs), drawPacket(t, theirs, ours)} {
+			pkt := p.build()
+			copy(pkt[10:12], bytesOf(t, 2, "IP checksum, right or wrong")) // both forms of zero too
+			sent := bytes.Clone(pkt)
+			if p.src == ours && !table.Out(pkt) || p.src == theirs && !table.In(pkt) {
+				t.Fatalf("%x was dropped", sent)
+			}
+			if !bytes.Equal(sent, pkt) {
+				t.Fatalf("%x became %x", sent, pkt)
+			}
+		}
+	})
+}
+
+// The MSS follows the path of each peer, in both directions, and never the larger
+// of tunnel and path.
+func TestMSSOfEachPath(t *testing.T) {
+	local := prefix("10.42.0.0/16")
+	table, err := Compile([]Rule{
+		{Peer: "near", Local: local, As: local, Remote: prefix("10.200.0.0/16")},
+		{Peer: "far", Local: local, As: local, Remote: prefix("10.201.0.0/16"), MTU: 1216},
+		{Peer: "wide", Local: local, As: local, Remote: prefix("10.202.0.0/16"), MTU: 8000},
+	}, testMTU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for peer, want := range map[string]uint16{"10.200.0.7": testMTU - 40, "10.201.0.7": 1216 - 40, "10.202.0.7": testMTU - 40} {
+		syn := packet{src: ip("10.42.0.5"), dst: ip(peer), proto: tcp, syn: true, tcpOpts: []byte{2, 4, 5, 180}, mssAt: 2}
+		back := syn
+		back.src, back.dst = syn.dst, syn.src
+		for _, c := range []struct {
+			p         packet
+			translate func([]byte) bool
+		}{{syn, table.Out}, {back, table.In}} {
+			pkt := c.p.build()
+			if !c.translate(pkt) || !bytes.Equal(pkt, c.p.clamped(want).build()) {
+				t.Errorf("%s: the SYN is %x", peer, pkt)
+			}
+		}
+	}
+	if _, err := Compile([]Rule{{Peer: "b", Local: local, As: local, Remote: prefix("10.200.0.0/16"), MTU: 100}}, testMTU); err == nil {
+		t.Error("a path MTU of 100 was accepted")
+	}
+}
+
+// Fragments: which pass. Those behind the first have no ports, and are told by
+// their addresses alone.
+func TestFragments(t *testing.T) {
+	table, err := Compile([]Rule{{Peer: "b", Local: prefix("10.42.0.0/16"), As: prefix("10.201.0.0/16"), Remote: prefix("10.200.0.0/16")}}, testMTU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := ip("10.42.0.5"), ip("10.200.0.7")
+	of := func(p packet, size int) [][]byte {
+		p.src, p.dst, p.mssAt = ours, theirs, -1
+		return fragments(p.build(), size)
+	}
+	datagram, segment := packet{proto: udp, payload: make([]byte, 200)}, packet{proto: tcp, payload: make([]byte, 200)}
+	quoted := packet{src: theirs, dst: ours, proto: udp, payload: make([]byte, 200)}
+	report := packet{proto: icmp, icmpType: unreachable, quote: &quoted, quoteSize: 200}
+	for _, c := range []struct {
+		what string
+		pkt  []byte
+		want bool
+	}{
+		{"first of UDP, ports and checksum alone", of(datagram, 8)[0], true},
+		{"second of UDP", of(datagram, 8)[1], true},
+		{"last of UDP", of(datagram, 64)[3], true},
+		{"first of TCP with its whole header", of(segment, 24)[0], true},
+		{"second of TCP behind the header", of(segment, 24)[1], true},
+		{"first of TCP without flags", of(segment, 8)[0], false},
+		{"second of TCP inside the header", of(segment, 16)[1], false},
+		{"first of an ICMP error with the quoted header", of(report, 48)[0], true},
+		{"second of an ICMP error", of(report, 48)[1], true},
+		{"first of an ICMP error that hides the quoted header", of(report, 16)[0], false},
+	} {
+		if got := table.Out(c.pkt); got != c.want {
+			t.Errorf("%s: passes %v, want %v", c.what, got, c.want)
+		}
+	}
+}

@@ -2,11 +2,16 @@ package tunnel
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.zx2c4.com/wireguard/tun"
 	"pgregory.net/rapid"
+
+	"rivulet/fabric/translate"
 )
 
 // However enter, leave and wait are mixed, and however much is lost inside, who
@@ -71,5 +76,71 @@ func TestStrangersDoNotFillTheFlow(t *testing.T) {
 		if got := count(c.b); got != c.want {
 			t.Errorf("%s counts %d, want %d", c.what, got, c.want)
 		}
+	}
+}
+
+// stillTUN hands out the same packets again and again, and takes any.
+type stillTUN struct {
+	tun.Device
+	packets [][]byte
+}
+
+func (s *stillTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	for i, p := range s.packets {
+		sizes[i] = copy(bufs[i][offset:], p)
+	}
+	return len(s.packets), nil
+}
+
+func (*stillTUN) Write(bufs [][]byte, _ int) (int, error) { return len(bufs), nil }
+
+// A batch of packets costs no allocation on its way through our part, either way:
+// translation, the bound and the count.
+func TestNoAllocationsPerPacket(t *testing.T) {
+	table, err := translate.Compile([]translate.Rule{{Local: podCIDR, As: aSeenByB, Remote: bSeenByA}}, testMTU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const offset, batch = 16, 32
+	still := &stillTUN{}
+	in, out := newFlow(), newFlow()
+	d := &translated{Device: still, translator: new(translate.Translator), dropped: new(atomic.Uint64), in: in, out: out}
+	d.translator.Set(table)
+	var bufs, back, wire [][]byte
+	arrived := append(make([]byte, offset), datagram("10.200.0.7", "10.201.0.5")...)
+	for range batch {
+		still.packets = append(still.packets, datagram("10.42.0.5", "10.200.0.7"))
+		bufs = append(bufs, make([]byte, 64))
+		back = append(back, make([]byte, len(arrived)))
+		wire = append(wire, message(transport, 7, 100))
+	}
+	sizes := make([]int, batch)
+	var s sessions
+	s.sent([][]byte{message(initiation, 7, 148)})
+	wireSizes := slices.Repeat([]int{100}, batch)
+	if n := testing.AllocsPerRun(100, func() {
+		if n, err := d.Read(bufs, sizes, offset); n != batch || err != nil || sizes[batch-1] == 0 {
+			t.Fatalf("read %d, %v", n, err)
+		}
+		s.sent(wire)
+		out.leave(batch)
+	}); n != 0 {
+		t.Errorf("%v allocations per batch that leaves, want 0", n)
+	}
+	given := make([][]byte, batch)
+	if n := testing.AllocsPerRun(100, func() {
+		in.enter(s.count(wire, wireSizes))
+		for i := range back {
+			copy(back[i], arrived)
+			given[i] = back[i]
+		}
+		if n, err := d.Write(given, offset); n != batch || err != nil {
+			t.Fatalf("wrote %d, %v", n, err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations per batch that arrives, want 0", n)
+	}
+	if in.inside.Load() != 0 || out.inside.Load() != 0 {
+		t.Errorf("%d and %d packets are left inside", in.inside.Load(), out.inside.Load())
 	}
 }
