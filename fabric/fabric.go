@@ -168,6 +168,11 @@ func New(cfg Config) (*Fabric, error) {
 	for _, r := range records {
 		f.load(r)
 	}
+	for _, s := range cfg.Sources {
+		if k, ok := s.(discovery.Keeper); ok {
+			k.Keep(f.real)
+		}
+	}
 	return f, nil
 }
 

@@ -15,9 +15,6 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// maxStrangers bounds how many clusters that are no peers a LAN can make us remember.
-const maxStrangers = 256
-
 // member is a cluster we know of, a peer or not yet. Fabric.mu guards all of it
 // but the channels.
 type member struct {
@@ -26,6 +23,8 @@ type member struct {
 	rec     peer.Record    // zero if not pinned
 	name    string         // as last claimed, if not pinned
 	knocked netip.AddrPort // where one came from who was refused
+	proved  bool           // has shown by TLS that its ID is its own
+	began   time.Time      // when it was first heard of
 	found   map[string]discovery.Entry
 
 	state    peer.State
@@ -132,7 +131,7 @@ func (f *Fabric) member(key string, id peer.ID) *member {
 	m := f.members[key]
 	if m == nil {
 		m = &member{
-			id: id, found: map[string]discovery.Entry{}, state: peer.Discovered, since: time.Now(),
+			id: id, found: map[string]discovery.Entry{}, state: peer.Discovered, since: time.Now(), began: time.Now(),
 			paceKick: make(chan struct{}, 1), pingKick: make(chan struct{}, 1),
 		}
 		f.members[key] = m
@@ -162,17 +161,6 @@ func (f *Fabric) forget(key string) {
 		}
 		f.notify()
 	}
-}
-
-// room reports whether one more stranger may be remembered.
-func (f *Fabric) room() bool {
-	n := 0
-	for _, m := range f.members {
-		if !m.pinned {
-			n++
-		}
-	}
-	return n < maxStrangers
 }
 
 // starts reports whether we go first when both sides see each other.

@@ -50,7 +50,7 @@ func (f *Fabric) discovered(source string, ev discovery.Event) {
 			return
 		}
 		m = f.member(key, ev.Entry.ID)
-		f.log.Info("discovered", "peer", ev.Entry.Name, "id", ev.Entry.ID.Short(), "addrs", ev.Entry.Addrs, "source", source)
+		f.log.Log(context.Background(), f.newsLevel(), "discovered", "peer", ev.Entry.Name, "id", ev.Entry.ID.Short(), "addrs", ev.Entry.Addrs, "source", source)
 	}
 	m.found[entry] = ev.Entry
 	f.notify()
@@ -146,6 +146,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	refused := pairing.Refused(err)
+	m.proved = m.proved || id != "" && answered(err)
 	if _, again := m.pace.Next(); !again { // else it was found anew meanwhile
 		f.failed(m, refused)
 	}
@@ -223,7 +224,7 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 	if msg.Name != "" {
 		m.name = msg.Name
 	}
-	m.knocked = netip.AddrPortFrom(from.Addr, f.cfg.Port)
+	m.knocked, m.proved = netip.AddrPortFrom(from.Addr, f.cfg.Port), true
 	if m.state != peer.Connected {
 		f.set(m, peer.Refused, explain(err, nil))
 	}

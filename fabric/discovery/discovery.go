@@ -76,3 +76,10 @@ type Source interface {
 	// Watch calls tell for every event, one after the other, until ctx ends.
 	Watch(ctx context.Context, tell func(Event)) error
 }
+
+// Keeper is a Source that anybody can tell anything: when it hears of more clusters
+// than it can remember, those that are known to be real stay.
+type Keeper interface {
+	// Keep names a function that says who is real. It takes no long time.
+	Keep(known func(peer.ID) bool)
+}

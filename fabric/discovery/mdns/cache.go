@@ -9,14 +9,20 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// maxEntries bounds what a LAN can make us remember.
-const maxEntries = 1024
+// What a LAN can make us remember: in all, and of one sender, who may speak for a few
+// devices at most (a copied disk, a proxy).
+const (
+	maxEntries = 1024
+	maxBySame  = 16
+)
 
 // cache turns sightings into events. It has no clock and is used by one goroutine.
 type cache struct {
 	timing  Timing
 	entries map[key]*cached
 	tell    func(discovery.Event)
+	// known says which devices a flood of others must not push out; nil is none.
+	known func(peer.ID) bool
 }
 
 // key: a device that is on two LANs of ours is one entry per LAN inside, and one
@@ -28,6 +34,7 @@ type key struct {
 
 type cached struct {
 	entry   discovery.Entry
+	from    netip.Addr // who sent it first
 	expires time.Time
 	asked   bool // asked for since the last sign of life
 	leaving bool // said goodbye
@@ -53,11 +60,11 @@ func (c *cache) see(now time.Time, s sighting, lan netmon.Interface, from netip.
 	}
 	e := entry(s, lan, from)
 	if old == nil {
-		if len(c.entries) >= maxEntries {
+		if !c.room(s.id, from) {
 			return false
 		}
 		first := c.best(s.id) == nil
-		old = &cached{entry: e}
+		old = &cached{entry: e, from: from}
 		c.entries[k] = old
 		c.alive(now, old)
 		switch {
@@ -83,6 +90,37 @@ func (c *cache) see(now time.Time, s sighting, lan netmon.Interface, from netip.
 		}
 	}
 	return false
+}
+
+// room makes room for one more entry. Anybody can announce any number of devices:
+// when there are too many, a random one goes that is not known to be real. Who is real
+// announces itself again, and is known as such as soon as it has answered once.
+func (c *cache) room(id peer.ID, from netip.Addr) bool {
+	same := 0
+	var victim, sameVictim *key
+	for k, e := range c.entries { // in random order
+		if e.from == from {
+			same++
+		}
+		if c.known != nil && c.known(k.id) {
+			continue
+		}
+		victim = &k
+		if e.from == from {
+			sameVictim = &k
+		}
+	}
+	switch {
+	case same >= maxBySame && (c.known == nil || !c.known(id)):
+		victim = sameVictim
+	case len(c.entries) < maxEntries:
+		return true
+	}
+	if victim == nil {
+		return false
+	}
+	c.remove(*victim)
+	return true
 }
 
 func (c *cache) alive(now time.Time, e *cached) {

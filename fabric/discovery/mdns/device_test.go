@@ -42,6 +42,8 @@ func runDevice(role string) {
 	timing := quick
 	if strings.Contains(role, "default") {
 		timing = DefaultTiming
+	} else if strings.Contains(role, "tenth") {
+		timing = tenth
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -15,9 +15,11 @@ package mdns
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"rivulet/fabric/netmon"
+	"rivulet/fabric/peer"
 )
 
 const (
@@ -64,6 +66,7 @@ type Source struct {
 	lans   *netmon.Monitor
 	timing Timing
 	log    *slog.Logger
+	keep   atomic.Pointer[func(peer.ID) bool]
 }
 
 // New returns a source on the LANs of the monitor, which the caller runs.
@@ -72,6 +75,15 @@ func New(lans *netmon.Monitor, timing Timing, log *slog.Logger) *Source {
 		timing = DefaultTiming
 	}
 	return &Source{lans: lans, timing: timing, log: log}
+}
+
+// Keep names a function that says which devices are known to be real: they stay
+// when somebody announces more than can be remembered.
+func (s *Source) Keep(known func(peer.ID) bool) { s.keep.Store(&known) }
+
+func (s *Source) kept(id peer.ID) bool {
+	known := s.keep.Load()
+	return known != nil && (*known)(id)
 }
 
 // Name returns "mdns".

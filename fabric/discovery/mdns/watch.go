@@ -15,7 +15,7 @@ import (
 func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
 	changed, stop := s.lans.Changed()
 	defer stop()
-	c := &cache{timing: s.timing, entries: map[key]*cached{}, tell: tell}
+	c := &cache{timing: s.timing, entries: map[key]*cached{}, tell: tell, known: s.kept}
 	for ctx.Err() == nil {
 		lans := s.lans.LANs()
 		c.keep(lans)
@@ -44,7 +44,7 @@ func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, change
 	e.listen(ctx, packets)
 
 	var asked, heard time.Time // when we, and when another device, last asked for everybody
-	lookups := map[peer.ID]time.Time{}
+	asking := lookups{window: 3 * s.timing.Window, at: map[peer.ID]time.Time{}}
 	askings := 0
 	ask, tick := time.NewTimer(0), time.NewTimer(s.timing.Expire)
 	defer ask.Stop()
@@ -84,19 +84,15 @@ func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, change
 				heard = now
 			}
 			for _, seen := range sightings(p.msg) {
-				if c.see(now, seen, lan, p.from) && now.Sub(lookups[seen.id]) > 3*s.timing.Window {
-					lookups[seen.id] = now
+				if c.see(now, seen, lan, p.from) && asking.may(now, seen.id, false) {
 					s.ask(ctx, lans, seen.id)
 				}
 			}
 		}
 		dying, next := c.tick(now)
 		for _, id := range dying {
-			s.ask(ctx, lans, id)
-		}
-		for id, at := range lookups {
-			if now.Sub(at) > s.timing.Expire {
-				delete(lookups, id)
+			if asking.may(now, id, s.kept(id)) {
+				s.ask(ctx, lans, id)
 			}
 		}
 		if !next.IsZero() {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // LAN is a bridge in a namespace of its own.
@@ -100,6 +101,37 @@ func (d *Device) SetAddr(cidr string) {
 		return netlink.AddrAdd(eth0, addr)
 	})
 }
+
+// SetAddr6 gives the device the one IPv6 address (with prefix length) that it has,
+// link-local for example, usable at once.
+func (d *Device) SetAddr6(cidr string) {
+	d.t.Helper()
+	d.do(func(eth0 netlink.Link) error {
+		addr, err := netlink.ParseAddr(cidr)
+		if err != nil {
+			return err
+		}
+		addr.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrReplace(eth0, addr); err != nil {
+			return err
+		}
+		all, err := netlink.AddrList(eth0, netlink.FAMILY_V6)
+		if err != nil {
+			return err
+		}
+		for _, a := range all {
+			if !a.IP.Equal(addr.IP) {
+				if err := netlink.AddrDel(eth0, &a); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Do runs what on a thread in the device's network; sockets made there stay there.
+func (d *Device) Do(what func() error) { d.t.Helper(); d.lan.in(d.ns, what) }
 
 // Add adds an interface that is no LAN, such as a container's.
 func (d *Device) Add(name, cidr string) {

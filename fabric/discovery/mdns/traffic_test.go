@@ -1,0 +1,112 @@
+package mdns
+
+import (
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/internal/testlan"
+)
+
+// tenth is DefaultTiming ten times as fast, for devices on which nothing else depends.
+var tenth = Timing{
+	Heartbeat: DefaultTiming.Heartbeat / 10, Again: []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond}, Expire: DefaultTiming.Expire / 10, Goodbye: DefaultTiming.Goodbye,
+	Ask: DefaultTiming.Ask, AskAgain: DefaultTiming.AskAgain / 10, Window: DefaultTiming.Window,
+}
+
+// counter counts the frames of multicast DNS that reach a machine on the LAN.
+func counter(t *testing.T, lan *testlan.LAN) func() uint64 {
+	d := lan.Device()
+	fd := -1
+	d.Do(func() (err error) {
+		all := uint16(unix.ETH_P_ALL)
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all<<8|all>>8))
+		return err
+	})
+	var n atomic.Uint64
+	done := make(chan struct{})
+	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000})
+	stop := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 2048)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if size, _, err := unix.Recvfrom(fd, buf, 0); err == nil && isMDNS(buf[:size]) {
+				n.Add(1)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-done; unix.Close(fd) })
+	return n.Load
+}
+
+func isMDNS(ip []byte) bool {
+	port := func(at int) bool { return len(ip) > at+3 && int(ip[at+2])<<8|int(ip[at+3]) == 5353 }
+	switch {
+	case len(ip) > 20 && ip[0]>>4 == 4 && ip[9] == unix.IPPROTO_UDP:
+		return port(int(ip[0]&15) * 4)
+	case len(ip) > 40 && ip[0]>>4 == 6 && ip[6] == unix.IPPROTO_UDP:
+		return port(40)
+	}
+	return false
+}
+
+// Thirty devices that have found each other, counted on the wire. All send less than
+// one packet a second together, thirty times less than what is promised of each.
+// Time runs ten times as fast, RIVULET_LONG=1 counts real minutes.
+func TestSteadyTraffic(t *testing.T) {
+	const devices = 30
+	role, timing, faster, window := "tenth", tenth, 10.0, 8*time.Second
+	if os.Getenv("RIVULET_LONG") != "" {
+		role, timing, faster, window = "default", DefaultTiming, 1, 4*time.Minute
+	}
+	lan := testlan.New(t)
+	count := counter(t, lan)
+	var room []*device
+	for n := range devices {
+		d := newDevice(t, lan, n%26, role)
+		d.id = floodID(n)
+		d.SetAddr(netip.AddrFrom4([4]byte{192, 0, 2, byte(n + 1)}).String() + "/24")
+		d.announce("d", 7442)
+		room = append(room, d)
+	}
+	last := room[0]
+	found := map[string]bool{}
+	for deadline := time.After(time.Minute); len(found) < devices-1; {
+		select {
+		case e := <-last.events:
+			found[e.Entry.Key] = true
+		case <-deadline:
+			t.Fatalf("a device has found %d of %d others", len(found), devices-1)
+		}
+	}
+	t.Logf("%d packets until all were found", count())
+	settled := time.Now().Add(2 * timing.Window) // and the repetitions after a start are over
+	for _, d := range timing.Again {
+		settled = settled.Add(d)
+	}
+	for time.Now().Before(settled) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	before, begun := count(), time.Now()
+	for time.Since(begun) < window {
+		time.Sleep(100 * time.Millisecond)
+	}
+	rate := float64(count()-before) / time.Since(begun).Seconds() / faster
+	t.Logf("%d devices: %.2f packets a second in all, %.3f each", devices, rate, rate/devices)
+	if rate > 1.5 {
+		t.Errorf("%.2f packets a second", rate)
+	}
+	if rate < 0.2 {
+		t.Errorf("%.2f packets a second: are they there at all?", rate)
+	}
+}

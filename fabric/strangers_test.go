@@ -1,0 +1,53 @@
+package fabric
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/peer"
+)
+
+// Somebody announces thousands of clusters that are not there. Peers stay, and a
+// real newcomer is found and becomes a peer all the same.
+func TestFloodOfStrangers(t *testing.T) {
+	w := newWorld(t)
+	a := w.cluster(1, "a")
+	b := w.cluster(2, "b")
+	a.awaitState(b, peer.Connected)
+	flood := func(from, to int) {
+		for n := from; n < to; n++ {
+			id := peer.ID(fmt.Sprintf("%032d", n))
+			// Nobody is at these addresses; loopback refuses at once.
+			addr := netip.AddrFrom4([4]byte{127, 77, byte(n >> 8), byte(n)})
+			a.discovered("flood", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(id), ID: id, Addrs: []netip.AddrPort{netip.AddrPortFrom(addr, 7442)}}})
+		}
+	}
+	flood(0, 2000)
+	c := w.cluster(3, "c")
+	flood(2000, 4000)
+	a.awaitState(c, peer.Connected)
+	a.awaitState(b, peer.Connected)
+	if n := len(a.Peers()); n > maxStrangers+3 {
+		t.Errorf("%d clusters are remembered", n)
+	}
+}
+
+// A stranger that has proved who it is outlasts any number that have not.
+func TestProvedStrangersStay(t *testing.T) {
+	w := newWorld(t)
+	a := w.cluster(1, "a", func(c *Config) { c.Closed = "a test" })
+	b := w.cluster(2, "b")
+	a.await("word from b", func() bool { return a.real(b.cfg.Identity.ID) })
+	for n := range 1000 {
+		id := peer.ID(fmt.Sprintf("%032d", n))
+		a.discovered("flood", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(id), ID: id, Addrs: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:7442")}}})
+	}
+	if a.view(b).ID == "" || !a.real(b.cfg.Identity.ID) {
+		t.Error("b was pushed out by clusters that are not there")
+	}
+	if n := len(a.Peers()); n > maxStrangers {
+		t.Errorf("%d clusters are remembered", n)
+	}
+}
