@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"rivulet/fabric/crowd"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -18,6 +19,14 @@ import (
 // only; rpc.PeerID tells the handler which one asks. Patterns are those of
 // http.ServeMux, and a pattern that is taken panics.
 func (f *Fabric) Handle(pattern string, h http.Handler) { f.routes.Handle(pattern, h) }
+
+// fromLAN bounds what anybody on the LAN can hold of the control port: an exchange
+// takes milliseconds, and 256 connections that say nothing a few megabytes. Peers in
+// their tunnels have room of their own, where streams last and nobody is pushed out.
+var (
+	fromLAN   = crowd.Limits{Total: 256, PerSource: 32, Lifetime: 20 * time.Second, Replace: true}
+	fromPeers = crowd.Limits{Total: 4096, PerSource: 512}
+)
 
 // serve keeps the control port open until ctx ends.
 func (f *Fabric) serve(ctx context.Context) {
@@ -39,7 +48,7 @@ func (f *Fabric) serve(ctx context.Context) {
 			server.Shutdown(grace) //nolint:errcheck // streams are cut, as they are when a device goes
 			server.Close()
 		})
-		if err := server.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.ServeTLS(crowd.Listen(l, f.insideAddr, fromLAN, fromPeers), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			f.log.Warn("control port closed, opening it again", "err", err)
 			sleep(ctx, wait)
 		}
@@ -72,8 +81,10 @@ func (f *Fabric) router() http.Handler {
 // inside reports whether the request came to our address in the tunnel.
 func (f *Fabric) inside(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	return ok && local.AddrPort().Addr().Unmap() == f.cfg.TunnelAddress
+	return ok && f.insideAddr(local.AddrPort().Addr().Unmap())
 }
+
+func (f *Fabric) insideAddr(local netip.Addr) bool { return local == f.cfg.TunnelAddress }
 
 // Dial opens a connection inside the tunnel, to an address as we see it. It has
 // the form that rest.Config wants.
