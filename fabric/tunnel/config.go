@@ -3,6 +3,8 @@ package tunnel
 import (
 	"net/netip"
 	"time"
+
+	"rivulet/fabric/tunnel/paths"
 )
 
 // Config is the whole desired state of the data plane. The supervisor pushes it
@@ -23,6 +25,23 @@ type Config struct {
 	// PodCIDR is the prefix our pods use.
 	PodCIDR netip.Prefix `json:"podCIDR"`
 	Peers   []Peer       `json:"peers"`
+	// Candidates and Streams are where this device may be reached, by UDP and by
+	// streams over TCP: peers are told.
+	Candidates []netip.AddrPort `json:"candidates,omitempty"`
+	Streams    []netip.AddrPort `json:"streams,omitempty"`
+	// StreamPorts are TCP ports that the data plane listens on for streams itself.
+	StreamPorts []uint16 `json:"streamPorts,omitempty"`
+	// Relay lets peers reach each other through this device.
+	Relay bool `json:"relay"`
+	// Paths is what is known of the ways to peers beside their Endpoint.
+	Paths []PeerPaths `json:"paths,omitempty"`
+}
+
+// PeerPaths is where a peer may be reached.
+type PeerPaths struct {
+	ID  string           `json:"id"`
+	UDP []netip.AddrPort `json:"udp,omitempty"`
+	TCP []netip.AddrPort `json:"tcp,omitempty"` // for streams
 }
 
 // Peer is one peer of the data plane.
@@ -46,6 +65,10 @@ type Status struct {
 	Peers   []PeerStatus `json:"peers"`
 	// Dropped counts packets refused by translation since start.
 	Dropped uint64 `json:"dropped"`
+	// Seen is where peers see this device, other than at its Candidates.
+	Seen []netip.AddrPort `json:"seen,omitempty"`
+	// Carried counts packets between two peers that went through this device.
+	Carried uint64 `json:"carried"`
 }
 
 // PeerStatus is the data plane's view of one peer.
@@ -55,9 +78,11 @@ type PeerStatus struct {
 	LastHandshake time.Time      `json:"lastHandshake"` // zero if never
 	Received      uint64         `json:"received"`      // bytes
 	Sent          uint64         `json:"sent"`          // bytes
+	// Paths are the ways to the peer, the one in use first.
+	Paths []paths.PathStatus `json:"paths,omitempty"`
 }
 
 // HelperVersion is that of the protocol and the behaviour of the data plane's
 // process. A process that runs with another is replaced, which costs a second of
 // traffic: raise it when the process itself has changed.
-const HelperVersion = "4"
+const HelperVersion = "5"

@@ -36,6 +36,9 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := s.takeStreams(ctx, socket); err != nil {
+		return err
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/config", func(w http.ResponseWriter, r *http.Request) {
 		var cfg Config

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -44,10 +45,12 @@ type Server struct {
 	translator translate.Translator
 	dropped    atomic.Uint64
 
-	mu    sync.Mutex
-	dev   *device.Device // nil before the first Config
-	cfg   Config         // what is in force
-	moves uint32         // how often the host's addresses changed
+	mu        sync.Mutex
+	dev       *device.Device          // nil before the first Config
+	ways      *ways                   // of dev
+	listeners map[uint16]net.Listener // for streams
+	cfg       Config                  // what is in force
+	moves     uint32                  // how often the host's addresses changed
 }
 
 // NewServer returns a data plane that has no device yet.
@@ -65,6 +68,10 @@ func (s *Server) Apply(cfg Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	table, err := translate.Compile(cfg.rules(), cfg.MTU)
+	if err != nil {
+		return err
+	}
+	forPaths, err := cfg.forPaths()
 	if err != nil {
 		return err
 	}
@@ -95,7 +102,13 @@ func (s *Server) Apply(cfg Config) error {
 		}
 	}
 	s.cfg = cfg
+	if err := s.ways.manager.Apply(forPaths); err != nil {
+		return err
+	}
 	if err := setLink(cfg); err != nil { // compares with what is there each time
+		return err
+	}
+	if err := s.listenStreams(cfg.StreamPorts); err != nil {
 		return err
 	}
 	s.log.Info("configuration in force", "peers", len(cfg.Peers), "port", cfg.Port, "mtu", cfg.MTU)
@@ -137,16 +150,20 @@ func (s *Server) open(cfg Config) error {
 		return fmt.Errorf("tunnel: make interface %s: %w: run as root", cfg.Interface, err)
 	}
 	in, out := newFlow(), newFlow()
+	s.ways = s.newWays()
 	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped, in: in, out: out},
-		&paced{Bind: newBind(s.log), in: in, out: out}, wireguardLogger(s.log))
+		&paced{Bind: newBind(s.ways.manager, s.log), in: in, out: out}, wireguardLogger(s.log))
+	s.ways.serve(s.dev)
 	return nil
 }
 
 // close takes the device down; the TUN interface and its routes go with it.
 func (s *Server) close() {
 	if s.dev != nil {
+		s.ways.cancel()
 		s.dev.Close()
-		s.dev, s.cfg = nil, Config{}
+		s.dev, s.ways, s.cfg = nil, nil, Config{}
+		_ = s.listenStreams(nil)
 	}
 }
 
@@ -180,10 +197,11 @@ func (s *Server) Status() (Status, error) {
 	if err != nil {
 		return st, fmt.Errorf("tunnel: %w", err)
 	}
+	st.Seen, st.Carried = s.ways.manager.Seen(), s.ways.manager.Carried()
 	byKey := parseDump(dump)
 	for _, p := range s.cfg.Peers {
 		ps := byKey[hexKey(p.PublicKey)]
-		ps.ID = p.ID
+		ps.ID, ps.Paths = p.ID, s.ways.manager.Status(key(p.PublicKey))
 		st.Peers = append(st.Peers, ps)
 	}
 	return st, nil
@@ -213,6 +231,7 @@ func (s *Server) moved() {
 	if err := s.dev.BindSetMark(s.moves); err != nil { // see bind.SetMark
 		s.log.Warn("the host has moved", "error", err)
 	}
+	s.ways.manager.Moved()
 	s.dev.SendKeepalivesToPeersWithCurrentKeypair()
 }
 

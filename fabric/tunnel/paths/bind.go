@@ -1,0 +1,253 @@
+package paths
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+
+	"golang.zx2c4.com/wireguard/conn"
+)
+
+// Endpoint is a peer, wherever it is. WireGuard holds it as the place where the
+// peer's packets go.
+type Endpoint struct{ peer *peer }
+
+var _ conn.Endpoint = (*Endpoint)(nil)
+
+// ClearSrc implements conn.Endpoint.
+func (*Endpoint) ClearSrc() {}
+
+// SrcToString implements conn.Endpoint.
+func (*Endpoint) SrcToString() string { return "" }
+
+// DstToString is the address in use, or nothing where there is none.
+func (e *Endpoint) DstToString() string {
+	if w := e.peer.best.Load(); w != nil && w.kind != Relay {
+		return w.addr.String()
+	}
+	return ""
+}
+
+// DstToBytes stays the same: WireGuard's cookies are bound to it.
+func (e *Endpoint) DstToBytes() []byte { return e.peer.short[:] }
+
+// DstIP is one that no other peer has: WireGuard counts handshakes by it.
+func (e *Endpoint) DstIP() netip.Addr {
+	ip := [16]byte{0xfd, 'r', 'i', 'v'}
+	copy(ip[8:], e.peer.short[:])
+	return netip.AddrFrom16(ip)
+}
+
+// SrcIP implements conn.Endpoint.
+func (*Endpoint) SrcIP() netip.Addr { return netip.Addr{} }
+
+// Bind is WireGuard's bind: inner for UDP, and the manager's paths.
+type Bind struct {
+	conn.Bind // UDP
+	m         *Manager
+
+	mu     sync.Mutex
+	closed chan struct{} // nil while closed
+}
+
+// NewBind returns a bind for one WireGuard device.
+func NewBind(m *Manager, inner conn.Bind) *Bind { return &Bind{Bind: inner, m: m} }
+
+// Open implements conn.Bind.
+func (b *Bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
+	fns, actual, err := b.Bind.Open(port)
+	if err != nil {
+		return fns, actual, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = make(chan struct{})
+	out := []conn.ReceiveFunc{b.streams(b.closed)}
+	for _, fn := range fns {
+		out = append(out, b.udp(fn))
+	}
+	b.m.inner.Store(&b.Bind)
+	poke(b.m.kick)
+	return out, actual, nil
+}
+
+// Close implements conn.Bind.
+func (b *Bind) Close() error {
+	b.mu.Lock()
+	if b.closed != nil {
+		close(b.closed)
+		b.closed = nil
+	}
+	b.mu.Unlock()
+	return b.Bind.Close()
+}
+
+// udp takes out what is ours and names the peer of the rest.
+func (b *Bind) udp(fn conn.ReceiveFunc) conn.ReceiveFunc {
+	return func(bufs [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
+		n, err := fn(bufs, sizes, eps)
+		if err != nil {
+			return n, err
+		}
+		proved := *b.m.byAddr.Load()
+		var at netip.AddrPort // of the packet before: most of a batch come from one
+		var of *peer
+		for i := range n {
+			if sizes[i] == 0 {
+				continue
+			}
+			if bufs[i][0] == magic {
+				carried, end := b.m.hear(bufs[i][:sizes[i]], origin{kind: Direct, ep: eps[i]})
+				sizes[i] = copy(bufs[i], carried)
+				if end != nil {
+					eps[i] = end
+				}
+				continue
+			}
+			if a := addrOf(eps[i]); a != at {
+				at, of = a, proved[a]
+			}
+			if of != nil {
+				eps[i] = of.end
+			}
+		}
+		return n, nil
+	}
+}
+
+// streams is the receiving side of all streams.
+func (b *Bind) streams(closed chan struct{}) conn.ReceiveFunc {
+	return func(bufs [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
+		var first received
+		select {
+		case <-closed:
+			return 0, net.ErrClosed
+		case first = <-b.m.rx:
+		}
+		n := 0
+		for r := first; ; {
+			sizes[n], eps[n] = copy(bufs[n], r.packet), r.end
+			r.free()
+			if n++; n == len(bufs) {
+				return n, nil
+			}
+			select {
+			case r = <-b.m.rx:
+			default:
+				return n, nil
+			}
+		}
+	}
+}
+
+var errNoPath = errors.New("no path to the peer is known")
+
+// initiation is the type of WireGuard's first message, and its length.
+const (
+	initiation     = 1
+	initiationSize = 148
+)
+
+// Send implements conn.Bind.
+func (b *Bind) Send(bufs [][]byte, to conn.Endpoint) error {
+	e, ok := to.(*Endpoint)
+	if !ok {
+		return b.Bind.Send(bufs, to)
+	}
+	p := e.peer
+	best := p.best.Load()
+	if best != nil && best.alive.Load() {
+		return best.send(bufs)
+	}
+	if len(bufs) == 1 && len(bufs[0]) == initiationSize && binary.LittleEndian.Uint32(bufs[0]) == initiation {
+		return p.broadcast(bufs[0])
+	}
+	if best == nil {
+		return errNoPath
+	}
+	return best.send(bufs)
+}
+
+// maxBroadcast bounds to how many places a handshake goes while none is proved.
+const maxBroadcast = 8
+
+func (p *peer) broadcast(packet []byte) error {
+	kept := append([]byte(nil), packet...)
+	p.last.Store(&kept)
+	err := errNoPath
+	n := 0
+	for _, w := range *p.all.Load() {
+		if n == maxBroadcast {
+			break
+		}
+		// One that reaches nobody is no failure: others may.
+		if e := w.send([][]byte{append([]byte(nil), packet...)}); e == nil {
+			n, err = n+1, nil
+		}
+	}
+	return err
+}
+
+// write sends by UDP.
+func (m *Manager) write(bufs [][]byte, ep conn.Endpoint) error {
+	inner := m.inner.Load()
+	if inner == nil {
+		return net.ErrClosed
+	}
+	return (*inner).Send(bufs, ep)
+}
+
+// send sends packets by this path.
+func (w *path) send(bufs [][]byte) error {
+	switch w.kind {
+	case Direct:
+		return w.peer.m.write(bufs, *w.ep.Load())
+	case Stream:
+		return w.stream.send(bufs)
+	}
+	hop := w.via.hop.Load()
+	if hop == nil {
+		return errNoPath
+	}
+	w.peer.m.mu.Lock()
+	from, secret := w.peer.m.self.tag(), w.via.secret
+	w.peer.m.mu.Unlock()
+	to := w.peer.short.tag()
+	framed := make([][]byte, len(bufs))
+	pooled := make([]*[]byte, len(bufs))
+	for i, b := range bufs {
+		pooled[i] = takeBuffer(relayHead + len(b))
+		framed[i] = *pooled[i]
+		copy(framed[i][relayHead:], b)
+		secret.frame(framed[i][:relayHead], from, to, b)
+	}
+	err := hop.send(framed)
+	for _, b := range pooled {
+		giveBuffer(b)
+	}
+	return err
+}
+
+// Buffers come in one size that holds any packet of a usual link; longer ones are made.
+const bufferSize = 2 << 10
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
+
+func takeBuffer(n int) *[]byte {
+	b := buffers.Get().(*[]byte)
+	if cap(*b) < n {
+		buffers.Put(b)
+		long := make([]byte, n)
+		return &long
+	}
+	*b = (*b)[:n]
+	return b
+}
+
+func giveBuffer(b *[]byte) {
+	if cap(*b) == bufferSize {
+		buffers.Put(b)
+	}
+}

@@ -1,0 +1,62 @@
+package paths
+
+import "time"
+
+// Kind is how packets go to a peer.
+type Kind string
+
+// The kinds, the one that is liked best first.
+const (
+	Direct Kind = "direct" // UDP to its address
+	Relay  Kind = "relay"  // through a peer of both
+	Stream Kind = "stream" // a TLS connection that carries datagrams
+)
+
+// bias is added to the round trip time of a path: what it costs beside time. A
+// relay works for others' sake; in a stream one lost segment delays all behind it.
+func (k Kind) bias() time.Duration {
+	switch k {
+	case Relay:
+		return 20 * time.Millisecond
+	case Stream:
+		return 40 * time.Millisecond
+	}
+	return 0
+}
+
+// option is one path as the choice sees it.
+type option struct {
+	kind  Kind
+	alive bool
+	rtt   time.Duration // smoothed
+}
+
+func (o option) cost() time.Duration { return o.rtt + o.kind.bias() }
+
+// margin is by how much another path must be better than the one in use: a fifth,
+// and not less than noise.
+func margin(cost time.Duration) time.Duration { return max(cost/5, 3*time.Millisecond) }
+
+// choose returns the index of the path to use, or -1 if none has ever been. A path
+// that works stays unless another is clearly better, and until settled (the one in
+// use has been so for a while) only of a better kind. A dead path stays while
+// there is no other: it may come back first.
+func choose(options []option, current int, settled bool) int {
+	best := -1
+	for i, o := range options {
+		if o.alive && (best < 0 || o.cost() < options[best].cost()) {
+			best = i
+		}
+	}
+	if best < 0 || current < 0 || !options[current].alive {
+		if best < 0 {
+			return current
+		}
+		return best
+	}
+	have, found := options[current], options[best]
+	if found.cost()+margin(have.cost()) > have.cost() || !settled && found.kind.bias() >= have.kind.bias() {
+		return current
+	}
+	return best
+}

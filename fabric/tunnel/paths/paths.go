@@ -1,0 +1,343 @@
+// Package paths finds the ways to each peer of the tunnel, measures them and sends
+// WireGuard's packets by the best: UDP to one of its addresses, through a peer of
+// both (the relay, which sees ciphertext only), or in a TLS stream where UDP does
+// not pass. docs/paths.md tells how.
+//
+//	WireGuard ── Bind ── peer ─┬─ direct 192.168.1.5:7442   alive, 0.4 ms   ◀ used
+//	                           ├─ relay via c               alive, 2.1 ms
+//	                           └─ direct 203.0.113.9:7442   no answer
+//
+// It reads the Config it is given and what peers say, sealed with a key made of
+// the two ends' WireGuard keys. It alone decides by which path a peer's packets
+// go. It writes nothing: after a restart all is found anew, within a second or
+// so where there is a direct path. A peer that does not speak this is reached at
+// its configured endpoint and roams as WireGuard has it. What the user sees of a
+// failure is a peer without a path in `rivulet peers`.
+package paths
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+)
+
+// Config is the whole desired state.
+type Config struct {
+	Private Key
+	Public  Key
+	// UDP and TCP are where this device may be reached, as peers are told.
+	UDP, TCP []netip.AddrPort
+	// Carry lets peers reach each other through this device.
+	Carry bool
+	Peers []Peer
+}
+
+// Peer is one peer.
+type Peer struct {
+	ID     string
+	Public Key
+	// UDP and TCP are where it may be; the first of UDP is where WireGuard sends as
+	// long as none has answered.
+	UDP, TCP []netip.AddrPort
+	// Never says which addresses lead into the tunnel itself. It may be nil.
+	Never func(netip.Addr) bool
+}
+
+// Device is what the manager needs of WireGuard. Run calls it, holding no lock.
+type Device interface {
+	// Use makes the peer's packets go to the endpoint.
+	Use(Key, conn.Endpoint)
+	// Wake makes WireGuard send something to the peer now.
+	Wake(Key)
+}
+
+// PathStatus is one path as it is now.
+type PathStatus struct {
+	Kind Kind           `json:"kind"`
+	Addr netip.AddrPort `json:"addr"`          // of direct and stream
+	Via  string         `json:"via,omitempty"` // ID of the relay
+	RTT  time.Duration  `json:"rtt,omitempty"` // nanoseconds
+	// Alive says that it answers, Used that the peer's packets go by it.
+	Alive bool `json:"alive"`
+	Used  bool `json:"used"`
+}
+
+// Manager is the paths to all peers. Its methods may be called concurrently.
+type Manager struct {
+	log    *slog.Logger
+	timing Timing
+	kick   chan struct{}
+	inner  atomic.Pointer[conn.Bind] // nil while WireGuard is down
+	dialer func(ctx context.Context, addr netip.AddrPort) (streamConn, error)
+	rx     chan received // of streams, for WireGuard
+
+	byAddr  atomic.Pointer[map[netip.AddrPort]*peer] // proved addresses
+	byTag   atomic.Pointer[map[tag]*peer]
+	carry   atomic.Bool
+	carried atomic.Uint64 // packets carried for others
+
+	mu      sync.Mutex
+	cfg     Config
+	self    short
+	device  Device
+	peers   map[short]*peer
+	byKey   map[Key]*peer
+	movedAt time.Time
+	todo    []func()      // for Run to do: what enters WireGuard must not do so out of it
+	changed chan struct{} // closed and replaced when what Status tells is another (round trip times apart)
+	greets  chan struct{} // bounds streams that have not proved who they are
+}
+
+// New returns a manager without peers. Run makes it work.
+func New(timing Timing, log *slog.Logger) *Manager {
+	m := &Manager{
+		log: log, timing: timing, kick: make(chan struct{}, 1), rx: make(chan received, 128),
+		peers: map[short]*peer{}, byKey: map[Key]*peer{}, changed: make(chan struct{}), greets: make(chan struct{}, 16),
+	}
+	m.dialer = dialStream
+	m.byAddr.Store(&map[netip.AddrPort]*peer{})
+	m.byTag.Store(&map[tag]*peer{})
+	return m
+}
+
+// SetDevice names the WireGuard device that is served; nil is none.
+func (m *Manager) SetDevice(d Device) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.device = d
+}
+
+// Apply makes cfg the whole state. Peers that did not change are not touched. It
+// returns an error for a key that cannot be one; then nothing has changed.
+func (m *Manager) Apply(cfg Config) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	secrets := map[Key]*secret{}
+	for _, p := range cfg.Peers {
+		if old := m.byKey[p.Public]; old != nil && m.cfg.Private == cfg.Private {
+			secrets[p.Public] = old.secret
+			continue
+		}
+		s, err := newSecret(cfg.Private, p.Public)
+		if err != nil {
+			return errors.New("paths: the key of peer " + p.ID + " cannot be one: peer again")
+		}
+		secrets[p.Public] = s
+	}
+	old, was := m.cfg, m.byKey
+	m.cfg, m.self = cfg, shortOf(cfg.Public)
+	m.carry.Store(cfg.Carry)
+	peers, byKey, byTag := map[short]*peer{}, map[Key]*peer{}, map[tag]*peer{}
+	for _, c := range cfg.Peers {
+		p := m.byKey[c.Public]
+		if p == nil {
+			p = newPeer(m, c.Public, now)
+		}
+		p.secret, p.id = secrets[c.Public], c.ID
+		p.configure(c, now)
+		peers[p.short], byKey[c.Public], byTag[p.short.tag()] = p, p, p
+	}
+	for key, p := range m.byKey {
+		if byKey[key] == nil {
+			p.close()
+		}
+	}
+	m.peers, m.byKey = peers, byKey
+	m.byTag.Store(&byTag)
+	m.index()
+	if !slices.Equal(old.UDP, cfg.UDP) || !slices.Equal(old.TCP, cfg.TCP) {
+		for _, p := range peers {
+			p.tellAt = now
+		}
+	}
+	for _, p := range peers {
+		if was[p.public] == nil || p.anyAlive() {
+			p.use() // else it has roamed by itself, perhaps, and we know nothing better
+		}
+	}
+	poke(m.kick)
+	return nil
+}
+
+// Moved is to be called when the host's addresses have changed: everybody is told
+// from wherever we are now.
+func (m *Manager) Moved() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	m.movedAt = now
+	for _, p := range m.peers {
+		p.seen = netip.AddrPort{}
+		p.tellAt = now
+		for _, w := range p.paths {
+			w.refresh()
+			w.probe.doubt(now)
+			w.alive.Store(false)
+		}
+		p.lost, p.dialAt, p.dials = now, now.Add(m.timing.Dial), 0
+	}
+	poke(m.kick)
+}
+
+// Run works until ctx ends.
+func (m *Manager) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			m.mu.Lock()
+			for _, p := range m.peers {
+				p.close()
+			}
+			m.mu.Unlock()
+			return
+		case <-m.kick:
+		case <-timer.C:
+		}
+		timer.Reset(m.round(ctx))
+	}
+}
+
+// round does what is due and returns how long nothing will be.
+func (m *Manager) round(ctx context.Context) time.Duration {
+	var send []func()
+	m.mu.Lock()
+	now := time.Now()
+	next := now.Add(time.Minute)
+	for _, p := range m.peers {
+		if at := p.round(ctx, now, &send); at.Before(next) {
+			next = at
+		}
+	}
+	send, m.todo = append(m.todo, send...), nil
+	m.mu.Unlock()
+	for _, f := range send {
+		f()
+	}
+	return max(time.Until(next), 10*time.Millisecond)
+}
+
+// Status returns the paths of the peer with the key, the one in use first.
+func (m *Manager) Status(public Key) []PathStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.byKey[public]
+	if p == nil {
+		return nil
+	}
+	var out []PathStatus
+	best := p.best.Load()
+	for _, w := range p.paths {
+		s := PathStatus{Kind: w.kind, Addr: w.addr, Alive: w.probe.alive, Used: w == best && w.probe.alive, RTT: w.probe.rtt}
+		if w.via != nil {
+			s.Via = w.via.id
+		}
+		out = append(out, s)
+	}
+	rank := func(s PathStatus) int {
+		switch {
+		case s.Used:
+			return 0
+		case s.Alive:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(out, func(a, b PathStatus) int { return rank(a) - rank(b) })
+	return out
+}
+
+// Seen returns where peers see this device, other than at its own addresses.
+func (m *Manager) Seen() []netip.AddrPort {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.reflexive()
+}
+
+// Carried returns how many packets were carried for others since start.
+func (m *Manager) Carried() uint64 { return m.carried.Load() }
+
+// Changed returns a channel that is closed when a peer's path is another than now,
+// or lives or not.
+func (m *Manager) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+// The functions below are called with mu held.
+
+// later has Run do it. WireGuard holds locks while it waits for its receivers and
+// senders, which call us: we must not wait for those locks in them.
+func (m *Manager) later(f func()) {
+	m.todo = append(m.todo, f)
+	poke(m.kick)
+}
+
+func (m *Manager) news() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// reflexive are the addresses at which peers see us.
+func (m *Manager) reflexive() (out []netip.AddrPort) {
+	for _, p := range m.peers {
+		if p.seen.IsValid() && !slices.Contains(m.cfg.UDP, p.seen) && !slices.Contains(out, p.seen) {
+			out = append(out, p.seen)
+		}
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return out[:min(len(out), 4)]
+}
+
+// index rebuilds the proved addresses.
+func (m *Manager) index() {
+	byAddr := map[netip.AddrPort]*peer{}
+	when := map[netip.AddrPort]time.Time{}
+	for _, p := range m.peers {
+		for _, w := range p.paths {
+			if w.kind == Direct && !w.proved.IsZero() && !w.proved.Before(when[w.addr]) {
+				byAddr[w.addr], when[w.addr] = p, w.proved
+			}
+		}
+	}
+	m.byAddr.Store(&byAddr)
+}
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// usable says whether an address may be sent to at all.
+func usable(a netip.AddrPort, never func(netip.Addr) bool) bool {
+	ip := a.Addr()
+	return ip.IsValid() && a.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast() &&
+		ip != netip.AddrFrom4([4]byte{255, 255, 255, 255}) && (never == nil || !never(ip))
+}
+
+func describe(w *path) string {
+	if w == nil {
+		return "none"
+	}
+	var b strings.Builder
+	b.WriteString(string(w.kind))
+	if w.via != nil {
+		b.WriteString(" via " + w.via.id)
+	} else {
+		b.WriteString(" " + w.addr.String())
+	}
+	return b.String()
+}

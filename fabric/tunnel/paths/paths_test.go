@@ -1,0 +1,342 @@
+package paths
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+func kind(k Kind) func(PathStatus) bool { return func(s PathStatus) bool { return s.Kind == k } }
+
+func TestTwoOnALink(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
+	a.start(true, b)
+	b.start(true, a)
+	awaitTalk(a, b)
+	got := a.awaitPath(b, "direct", kind(Direct))
+	if got.Addr != b.addr || got.RTT <= 0 {
+		t.Errorf("%+v, want b's address with a round trip time", got)
+	}
+}
+
+// One side behind a NAT: the other learns where it is.
+func TestOneBehindNAT(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a := w.host("a", "10.0.0.5:7442", w.nat("198.51.100.1", true))
+	c := w.host("c", "192.0.2.3:7442", nil)
+	a.start(true, c)
+	c.start(true, a)
+	awaitTalk(a, c)
+	got := c.awaitPath(a, "direct", kind(Direct))
+	if got.Addr.Addr() != a.nat.public {
+		t.Errorf("%+v, want an address of the NAT", got)
+	}
+	if seen := a.m.Seen(); len(seen) != 1 || seen[0] != got.Addr {
+		t.Errorf("a is seen at %v, want %v", seen, got.Addr)
+	}
+}
+
+func bothBehindNAT(t *testing.T, symmetric bool) (w *internet, a, b, c *host) {
+	w = newInternet(t)
+	a = w.host("a", "10.0.0.5:7442", w.nat("198.51.100.1", symmetric))
+	b = w.host("b", "10.0.1.5:7442", w.nat("198.51.100.2", symmetric))
+	c = w.host("c", "192.0.2.3:7442", nil)
+	return
+}
+
+func TestBothBehindNATPunch(t *testing.T) {
+	t.Parallel()
+	_, a, b, c := bothBehindNAT(t, false)
+	c.start(true, a, b)
+	a.start(true, b, c)
+	b.start(true, a, c)
+	awaitTalk(a, b)
+	a.awaitPath(b, "direct", kind(Direct))
+	b.awaitPath(a, "direct", kind(Direct))
+	if n := c.m.Carried(); n == 0 {
+		t.Error("c carried nothing: how did they know?")
+	}
+	awaitTalk(a, b)
+}
+
+func TestBothBehindSymmetricNATRelay(t *testing.T) {
+	t.Parallel()
+	w, a, b, c := bothBehindNAT(t, true)
+	c.start(true, a, b)
+	a.start(true, b, c)
+	b.start(true, a, c)
+	awaitTalk(a, b)
+	if got := a.awaitPath(b, "carried", kind(Relay)); got.Via != "c" {
+		t.Errorf("%+v, want via c", got)
+	}
+	if !a.say(b, "a secret of a and b") {
+		t.Fatal("lost")
+	}
+	// What c sends on is the packet as it came, behind another head. (Here the packet
+	// is plain text; in the product it is WireGuard's.)
+	w.mu.Lock()
+	found := false
+	for _, p := range w.spied["c"] {
+		found = found || bytes.HasSuffix(p, []byte("a secret of a and b")) && p[0] == magic && p[1] == kindRelay && len(p) == relayHead+4+19
+	}
+	w.mu.Unlock()
+	if !found {
+		t.Error("c did not carry the packet")
+	}
+}
+
+func TestNobodyIsCarriedWhereThatIsOff(t *testing.T) {
+	t.Parallel()
+	_, a, b, c := bothBehindNAT(t, true)
+	c.start(false, a, b)
+	a.start(true, b, c)
+	b.start(true, a, c)
+	awaitTalk(a, c)
+	awaitTalk(b, c)
+	deadline := time.Now().Add(3 * testTiming.Tell)
+	for time.Now().Before(deadline) {
+		if a.say(b, "hello") {
+			t.Fatal("carried all the same")
+		}
+	}
+	if c.m.Carried() != 0 {
+		t.Error("c carried something")
+	}
+	c.apply(true, a, b)
+	awaitTalk(a, b)
+}
+
+// A relay serves its own peers only.
+func TestStrangersAreNotCarried(t *testing.T) {
+	t.Parallel()
+	_, a, b, c := bothBehindNAT(t, true)
+	c.start(true, b) // not a
+	a.start(true, b, c)
+	b.start(true, a, c)
+	awaitTalk(b, c)
+	deadline := time.Now().Add(3 * testTiming.Tell)
+	for time.Now().Before(deadline) {
+		if a.say(b, "hello") {
+			t.Fatal("a stranger was carried")
+		}
+	}
+}
+
+func TestOneSideMoves(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
+	a.start(true, b)
+	b.start(true, a)
+	awaitTalk(a, b)
+	b.move("192.0.2.77:7442")
+	b.m.Moved()
+	took := awaitTalk(a, b)
+	if a.awaitPath(b, "at the new address", func(s PathStatus) bool { return s.Addr == b.addr }); took > 5*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+// Both move at once: each tells c, and they find each other again through it.
+func TestBothMoveAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b, c := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil), w.host("c", "192.0.2.3:7442", nil)
+	c.start(true, a, b)
+	a.start(true, b, c)
+	b.start(true, a, c)
+	awaitTalk(a, b)
+	awaitTalk(a, c)
+	awaitTalk(b, c)
+	a.move("192.0.2.51:7442")
+	b.move("192.0.2.52:7442")
+	a.apply(true, &host{name: "b", public: b.public, addr: netip.MustParseAddrPort("192.0.2.2:7442")}, c) // what it knows is old
+	b.apply(true, &host{name: "a", public: a.public, addr: netip.MustParseAddrPort("192.0.2.1:7442")}, c)
+	a.m.Moved()
+	b.m.Moved()
+	took := awaitTalk(a, b)
+	a.awaitPath(b, "direct again", func(s PathStatus) bool { return s.Kind == Direct && s.Addr == b.addr })
+	t.Logf("back after %s", took)
+}
+
+// An address that the peer does not answer from is no path.
+func TestAnAnswerFromElsewhereProvesNothing(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
+	other := w.host("b2", "203.0.113.2:7442", nil) // b hears there too
+	other.in = b.in
+	w.setDelay("a", "b", 40*time.Millisecond)
+	a.start(true, b)
+	b.start(true, a)
+	a.awaitPath(b, "direct", kind(Direct))
+	cfg := Config{Private: a.private, Public: a.public, UDP: []netip.AddrPort{a.addr}, Peers: []Peer{{ID: "b", Public: b.public, UDP: []netip.AddrPort{b.addr, other.addr}}}}
+	if err := a.m.Apply(cfg); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	tried := func() bool {
+		a.m.mu.Lock()
+		defer a.m.mu.Unlock()
+		w := a.m.byKey[b.public].at(other.addr)
+		return w != nil && w.probe.tries > 3
+	}
+	for !tried() {
+		if time.Now().After(deadline) {
+			t.Fatal("the other address was not tried")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if got := a.path(b); got.Addr != b.addr {
+		t.Errorf("%+v: a path that is answered from elsewhere was taken", got)
+	}
+}
+
+// A peer that speaks WireGuard alone is reached where it was configured, and roams.
+func TestAPeerWithoutPaths(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
+	b.deaf = true
+	a.start(true, b)
+	b.start(true, a)
+	b.m.SetDevice(nil)
+	deadline := time.Now().Add(5 * time.Second)
+	for n := 0; ; n++ {
+		a.mu.Lock()
+		ep := a.used[b.public]
+		a.mu.Unlock()
+		if ep != nil {
+			a.bind.Send([][]byte{{4, 0, 0, 0, 'h', 'i'}}, ep) //nolint:errcheck
+		}
+		b.mu.Lock()
+		got := len(b.got) > 0 && b.got[0] == "192.0.2.1:7442: hi"
+		b.mu.Unlock()
+		if got {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nothing arrives")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// listen has the host take streams on loopback.
+func (h *host) listen(t *testing.T) netip.AddrPort {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			h.m.Accept(context.Background(), c, nil)
+		}
+	}()
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+// Where UDP does not pass, a stream carries it; when UDP passes again, that does.
+func TestStreamWhereUDPIsCut(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
+	w.setCut("a", "b", true)
+	b.start(true, a)
+	a.start(true)
+	at := b.listen(t)
+	apply := func() {
+		cfg := Config{Private: a.private, Public: a.public, UDP: []netip.AddrPort{a.addr},
+			Peers: []Peer{{ID: "b", Public: b.public, UDP: []netip.AddrPort{b.addr}, TCP: []netip.AddrPort{at}}}}
+		if err := a.m.Apply(cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply()
+	awaitTalk(a, b)
+	if got := a.awaitPath(b, "a stream", kind(Stream)); got.Addr != at {
+		t.Errorf("%+v, want %s", got, at)
+	}
+	b.awaitPath(a, "a stream", kind(Stream))
+	big := string(bytes.Repeat([]byte("x"), 1900))
+	if !a.say(b, big) || !b.say(a, big) {
+		t.Error("a long packet is lost")
+	}
+	w.setCut("a", "b", false)
+	a.awaitPath(b, "direct", kind(Direct))
+	awaitTalk(a, b)
+	deadline := time.Now().Add(20 * time.Second)
+	for ; ; time.Sleep(5 * time.Millisecond) { // it is closed after a while
+		if s := b.m.Status(a.public); len(s) > 0 && s[len(s)-1].Kind != Stream && s[0].Kind == Direct && len(s) == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the stream stays: %+v", b.m.Status(a.public))
+		}
+	}
+}
+
+// Whoever answers at the address without the peer's key is no stream.
+func TestStreamOfAStranger(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b, x := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil), w.host("x", "192.0.2.9:7442", nil)
+	w.setCut("a", "b", true)
+	x.start(true, a) // it knows a, and is not b
+	a.start(true)
+	at := x.listen(t)
+	cfg := Config{Private: a.private, Public: a.public, UDP: []netip.AddrPort{a.addr},
+		Peers: []Peer{{ID: "b", Public: b.public, TCP: []netip.AddrPort{at}}}}
+	if err := a.m.Apply(cfg); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(3 * time.Second)
+	tried := func() bool {
+		a.m.mu.Lock()
+		defer a.m.mu.Unlock()
+		return a.m.byKey[b.public].dials > 1
+	}
+	for !tried() {
+		if time.Now().After(deadline) {
+			t.Fatal("it never dialled twice")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if s := a.path(b); s.Alive {
+		t.Errorf("%+v: a stranger's stream is used", s)
+	}
+}
+
+// Two streams and a relay: a and b reach c by TCP only, and each other through it.
+func TestRelayOverStreams(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b, c := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil), w.host("c", "192.0.2.3:7442", nil)
+	for _, p := range [][2]string{{"a", "b"}, {"a", "c"}, {"b", "c"}} {
+		w.setCut(p[0], p[1], true)
+	}
+	c.start(true, a, b)
+	at := c.listen(t)
+	for _, h := range []*host{a, b} {
+		other := map[*host]*host{a: b, b: a}[h]
+		h.start(true)
+		cfg := Config{Private: h.private, Public: h.public, UDP: []netip.AddrPort{h.addr}, Peers: []Peer{
+			{ID: "c", Public: c.public, TCP: []netip.AddrPort{at}}, {ID: other.name, Public: other.public}}}
+		if err := h.m.Apply(cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitTalk(a, b)
+	a.awaitPath(b, "carried", kind(Relay))
+}

@@ -1,0 +1,412 @@
+package paths
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+)
+
+const (
+	// maxPaths bounds what a peer can make us look at.
+	maxPaths = 32
+	// maxRelays is how many peers are asked at once to carry.
+	maxRelays = 6
+)
+
+// source is why a path is there.
+type source int
+
+const (
+	configured source = iota // the supervisor says so
+	told                     // the peer says so
+	learnt                   // it came from there
+	asked                    // a relay that was asked, a stream that was made
+)
+
+// path is one way to a peer. Manager.mu guards all but the atomics and what never changes.
+type path struct {
+	kind   Kind
+	peer   *peer
+	addr   netip.AddrPort // of direct and stream
+	via    *peer          // of relay
+	stream *stream
+	source source
+	made   time.Time
+
+	probe   probe
+	proved  time.Time // when it last answered
+	pending [8]ping   // a ring
+
+	alive atomic.Bool                   // probe.alive, for the sending side
+	ep    atomic.Pointer[conn.Endpoint] // of direct: with the address of ours that the peer answers to
+}
+
+type ping struct {
+	id   uint64
+	sent time.Time
+}
+
+// peer is one peer. Manager.mu guards all but the atomics and what never changes.
+type peer struct {
+	m      *Manager
+	public Key
+	short  short
+	end    *Endpoint
+	secret *secret
+	id     string
+
+	never   func(netip.Addr) bool
+	begin   netip.AddrPort // WireGuard's word for where it is
+	paths   []*path
+	tcp     []netip.AddrPort // where streams may be dialled
+	toldTCP []netip.AddrPort
+	seen    netip.AddrPort // where it sees us
+	lost    time.Time      // since when there is no direct path; zero while there is
+	tellAt  time.Time      // when to tell it our candidates; zero if that is not due
+	toldAt  time.Time
+	chosen  time.Time // when best became it
+	direct  time.Time // since when there is a direct path
+	dialAt  time.Time
+	dials   int
+	dialing bool
+	stream  *stream // that we dialled
+
+	best atomic.Pointer[path]   // by which packets go; nil before any was known
+	hop  atomic.Pointer[path]   // the best that is no relay and lives: for packets that we carry or have carried
+	all  atomic.Pointer[[]way]  // for a handshake while none lives
+	last atomic.Pointer[[]byte] // the last handshake that went nowhere
+	rate bucket
+}
+
+// way is a path as the sending side sees it while it is not proved.
+type way = *path
+
+func newPeer(m *Manager, public Key, now time.Time) *peer {
+	p := &peer{m: m, public: public, short: shortOf(public), lost: now, dialAt: now.Add(m.timing.Dial), tellAt: now}
+	p.end = &Endpoint{peer: p}
+	p.publish()
+	return p
+}
+
+// configure takes over what the supervisor says.
+func (p *peer) configure(c Peer, now time.Time) {
+	p.never, p.tcp = c.Never, c.TCP
+	p.offer(c.UDP, configured, now)
+	if len(c.UDP) > 0 && c.UDP[0] != p.begin {
+		p.begin = c.UDP[0]
+		if i := slices.IndexFunc(p.paths, func(w *path) bool { return w.addr == p.begin && w.kind == Direct }); i >= 0 {
+			w := p.paths[i]
+			p.paths = slices.Insert(slices.Delete(p.paths, i, i+1), 0, w)
+			p.elsewhere(w, now)
+			p.publish()
+		}
+	}
+}
+
+// offer makes addrs the candidates of this source.
+func (p *peer) offer(addrs []netip.AddrPort, from source, now time.Time) {
+	for _, a := range addrs {
+		a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+		if w := p.at(a); w != nil {
+			w.source = min(w.source, from)
+		} else {
+			p.add(Direct, a, nil, from, now)
+		}
+	}
+	for _, w := range slices.Clone(p.paths) {
+		if w.kind == Direct && w.source == from && !slices.Contains(addrs, w.addr) {
+			if w.probe.alive {
+				w.source = learnt // forgotten when it dies
+			} else {
+				p.drop(w)
+			}
+		}
+	}
+	p.publish()
+}
+
+// elsewhere takes in that the peer is at w now, as far as others know: those
+// that work have one more ping to prove it.
+func (p *peer) elsewhere(w *path, now time.Time) {
+	best := p.best.Load()
+	if best == nil || !best.probe.alive {
+		p.best.Store(w)
+	}
+	for _, o := range p.paths {
+		if o != w && o.probe.alive {
+			o.probe.misses, o.probe.open, o.probe.next = max(0, p.m.timing.Misses-2), true, now
+		}
+	}
+	p.use() // once more by what is proved, if anything is
+}
+
+// at returns the direct path to the address.
+func (p *peer) at(a netip.AddrPort) *path {
+	for _, w := range p.paths {
+		if w.kind == Direct && w.addr == a {
+			return w
+		}
+	}
+	return nil
+}
+
+// through returns the path that is carried by via.
+func (p *peer) through(via *peer) *path {
+	for _, w := range p.paths {
+		if w.kind == Relay && w.via == via {
+			return w
+		}
+	}
+	return nil
+}
+
+// add makes a path, unless it may not be or there are too many.
+func (p *peer) add(kind Kind, addr netip.AddrPort, via *peer, from source, now time.Time) *path {
+	if kind == Direct && (!usable(addr, p.never) || slices.Contains(p.m.cfg.UDP, addr)) {
+		return nil
+	}
+	if len(p.paths) >= maxPaths {
+		dead := slices.IndexFunc(p.paths, func(w *path) bool { return !w.probe.alive && w.source != configured && w != p.best.Load() })
+		if dead < 0 {
+			return nil
+		}
+		p.drop(p.paths[dead])
+	}
+	w := &path{kind: kind, peer: p, addr: addr, via: via, source: from, made: now}
+	w.probe.next = now
+	w.refresh()
+	p.paths = append(p.paths, w)
+	p.publish()
+	return w
+}
+
+// refresh forgets from which of our addresses the peer was answered.
+func (w *path) refresh() {
+	if w.kind == Direct {
+		var ep conn.Endpoint = &conn.StdNetEndpoint{AddrPort: w.addr}
+		w.ep.Store(&ep)
+	}
+}
+
+func (p *peer) drop(w *path) {
+	p.paths = slices.DeleteFunc(p.paths, func(o *path) bool { return o == w })
+	w.alive.Store(false)
+	w.probe.alive = false
+	if w.stream != nil {
+		w.stream.close()
+		if p.stream == w.stream {
+			p.stream = nil
+		}
+	}
+	p.choose(time.Now())
+	p.publish()
+	if !w.proved.IsZero() && w.kind == Direct {
+		p.m.index()
+	}
+}
+
+// publish tells the sending side what there is.
+func (p *peer) publish() {
+	all := slices.Clone(p.paths)
+	p.all.Store(&all)
+	if p.best.Load() == nil {
+		for _, w := range p.paths {
+			if w.kind == Direct {
+				p.best.Store(w)
+				break
+			}
+		}
+	}
+}
+
+// use makes WireGuard send by the paths rather than where it has roamed to.
+func (p *peer) use() {
+	if d := p.m.device; d != nil && p.best.Load() != nil {
+		p.m.later(func() { d.Use(p.public, p.end) })
+	}
+}
+
+// choose settles which path packets go by.
+func (p *peer) choose(now time.Time) {
+	was := p.best.Load()
+	options, hops, current := make([]option, len(p.paths)), make([]option, len(p.paths)), -1
+	direct := false
+	for i, w := range p.paths {
+		options[i] = option{kind: w.kind, alive: w.probe.alive, rtt: w.probe.rtt}
+		hops[i] = options[i]
+		hops[i].alive = w.probe.alive && w.kind != Relay
+		direct = direct || w.probe.alive && w.kind == Direct
+		if w == was {
+			current = i
+		}
+	}
+	if i := choose(options, current, now.Sub(p.chosen) >= p.m.timing.Dwell); i >= 0 && p.paths[i] != was {
+		p.best.Store(p.paths[i])
+		p.chosen = now
+		p.m.log.Info("path", "peer", p.id, "path", describe(p.paths[i]), "rtt", p.paths[i].probe.rtt, "before", describe(was))
+		p.m.news()
+	} else if i < 0 {
+		p.best.Store(nil)
+		p.publish()
+	}
+	if i := choose(hops, -1, true); i >= 0 {
+		p.hop.Store(p.paths[i])
+	} else {
+		p.hop.Store(nil)
+	}
+	switch {
+	case direct && !p.lost.IsZero():
+		p.lost, p.direct = time.Time{}, now
+	case !direct && p.lost.IsZero():
+		p.lost, p.direct = now, time.Time{}
+		p.tellAt = now
+		p.dialAt = now.Add(p.m.timing.Dial)
+		for _, w := range p.paths { // what was left alone beside the direct path
+			if !w.probe.alive {
+				w.probe.again(now)
+			}
+		}
+		poke(p.m.kick)
+	}
+}
+
+// round does what is due for this peer and returns when something is next.
+func (p *peer) round(ctx context.Context, now time.Time, send *[]func()) time.Time {
+	t := p.m.timing
+	next := now.Add(time.Minute)
+	soon := func(at time.Time) {
+		if at.Before(next) {
+			next = at
+		}
+	}
+	p.tidy(now)
+	direct := p.lost.IsZero()
+	if !direct {
+		if at := p.lost.Add(t.Help); at.After(now) {
+			soon(at)
+		} else {
+			p.seekHelp(now)
+			soon(now.Add(t.Search))
+		}
+		soon(p.dial(ctx, now))
+	}
+	for _, w := range slices.Clone(p.paths) {
+		if !w.probe.next.After(now) {
+			p.ping(w, now, send)
+		}
+		soon(w.probe.next)
+	}
+	if !p.tellAt.IsZero() {
+		if !p.tellAt.After(now) && p.anyAlive() {
+			p.tell(now, send)
+		}
+		if p.anyAlive() {
+			soon(p.tellAt)
+		}
+	}
+	return next
+}
+
+func (p *peer) anyAlive() bool {
+	return slices.ContainsFunc(p.paths, func(w *path) bool { return w.probe.alive })
+}
+
+// ping sends one on the path.
+func (p *peer) ping(w *path, now time.Time, send *[]func()) {
+	wasAlive := w.probe.alive
+	w.probe.sent(now, p.m.timing, p.lost.IsZero())
+	if wasAlive && !w.probe.alive {
+		w.alive.Store(false)
+		p.m.log.Info("path does not answer", "peer", p.id, "path", describe(w))
+		if w.stream != nil {
+			p.drop(w)
+			return
+		}
+		p.choose(now)
+		p.m.news()
+	}
+	id := rand.Uint64()
+	copy(w.pending[1:], w.pending[:])
+	w.pending[0] = ping{id: id, sent: now}
+	msg := message{kind: bodyPing, id: id}
+	if now.Sub(p.m.movedAt) < 3*time.Second {
+		msg.flags |= flagMoved
+	}
+	packet := p.secret.seal(p.m.self, msg.encode())
+	*send = append(*send, func() { _ = w.send([][]byte{packet}) })
+}
+
+// tell sends our candidates by every path that lives, and knocks where the peer may
+// be at the same time: a NAT lets in only what answers to something.
+func (p *peer) tell(now time.Time, send *[]func()) {
+	p.tellAt, p.toldAt = time.Time{}, now
+	if !p.lost.IsZero() {
+		p.tellAt = now.Add(p.m.timing.Tell)
+		for _, w := range p.paths {
+			if w.kind == Direct && !w.probe.alive {
+				w.probe.again(now)
+			}
+		}
+	}
+	msg := message{kind: bodyCandidates, udp: append(p.m.reflexive(), p.m.cfg.UDP...), tcp: p.m.cfg.TCP}
+	packet := p.secret.seal(p.m.self, msg.encode())
+	w := p.best.Load()
+	if w == nil || !w.probe.alive {
+		return
+	}
+	*send = append(*send, func() { _ = w.send([][]byte{packet}) })
+}
+
+// seekHelp asks peers of ours to carry, some at a time.
+func (p *peer) seekHelp(now time.Time) {
+	var have int
+	for _, w := range p.paths {
+		if w.kind == Relay {
+			have++
+		}
+	}
+	for _, via := range p.m.peers { // a map: others each time
+		if have >= maxRelays {
+			return
+		}
+		if via == p || via.hop.Load() == nil || p.through(via) != nil {
+			continue
+		}
+		if p.add(Relay, netip.AddrPort{}, via, asked, now) != nil {
+			have++
+		}
+	}
+}
+
+// tidy drops what is not needed any more.
+func (p *peer) tidy(now time.Time) {
+	t := p.m.timing
+	settled := p.lost.IsZero() && now.Sub(p.direct) > t.Forget
+	for _, w := range slices.Clone(p.paths) {
+		quiet := !w.probe.alive && now.Sub(w.made) > t.Tell && now.Sub(w.proved) > t.Tell
+		gone := w.kind == Relay && p.m.peers[w.via.short] != w.via
+		switch {
+		case gone,
+			w.kind == Stream && quiet,
+			w.kind == Relay && (settled || quiet && w.proved.IsZero() && w.probe.tries > 4),
+			w.stream != nil && settled && w.stream.dialled,
+			w.source >= learnt && w.kind != Stream && !w.probe.alive && now.Sub(w.made) > t.Forget && now.Sub(w.proved) > t.Forget:
+			p.drop(w)
+		}
+	}
+}
+
+// close ends what the peer has open.
+func (p *peer) close() {
+	for _, w := range slices.Clone(p.paths) {
+		w.alive.Store(false)
+		if w.stream != nil {
+			w.stream.close()
+		}
+	}
+}

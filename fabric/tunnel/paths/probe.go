@@ -1,0 +1,96 @@
+package paths
+
+import "time"
+
+// Timing is how often paths are looked at.
+type Timing struct {
+	// Active is the interval of pings on the path in use, Standby that on others that work.
+	Active, Standby time.Duration
+	// Fast follows a ping that was not answered; after Misses in a row the path is dead.
+	Fast   time.Duration
+	Misses int
+	// First is the first wait on a path that has not answered yet. It doubles up to Search
+	// while there is no direct path, and up to Idle while there is.
+	First, Search, Idle time.Duration
+	// Help is how long a peer may be without a direct path before others are asked
+	// to carry, Dial how long before a stream is dialled.
+	Help, Dial time.Duration
+	// Tell is how often candidates are told again while there is no direct path.
+	Tell time.Duration
+	// Dwell is how long a path is used before another of the same kind may take its place.
+	Dwell time.Duration
+	// Forget is how long what was only learnt is kept after it has died, and how long
+	// relays and streams stay beside a direct path.
+	Forget time.Duration
+}
+
+// DefaultTiming is what the appliance uses.
+var DefaultTiming = Timing{
+	Active: 2 * time.Second, Standby: 10 * time.Second, Fast: 400 * time.Millisecond, Misses: 4,
+	First: 250 * time.Millisecond, Search: 5 * time.Second, Idle: time.Minute,
+	Help: 1500 * time.Millisecond, Dial: 2500 * time.Millisecond, Tell: 5 * time.Second,
+	Dwell: 10 * time.Second, Forget: time.Minute,
+}
+
+// probe is the state of pings on one path; it is a value without a clock.
+//
+//	trying --pong--> alive --Misses unanswered--> trying
+type probe struct {
+	alive  bool
+	rtt    time.Duration // smoothed
+	misses int
+	tries  int       // since it was last alive
+	next   time.Time // when to ping
+	open   bool      // the last ping is not answered yet
+}
+
+// sent notes a ping and when the next one is due. direct says that there is a direct
+// path, so that this one is not missed.
+func (p *probe) sent(now time.Time, t Timing, direct bool) {
+	if p.alive && p.open {
+		if p.misses++; p.misses >= t.Misses {
+			p.alive, p.tries = false, 0
+		}
+	}
+	p.open = true
+	wait := max(t.Fast, 3*p.rtt) // an answer puts it off
+	if !p.alive {
+		limit := t.Search
+		if direct {
+			limit = t.Idle
+		}
+		wait = min(t.First<<min(p.tries, 12), limit)
+		p.tries++
+	}
+	p.next = now.Add(wait)
+}
+
+// answered notes a pong and reports whether the path was dead before.
+func (p *probe) answered(now time.Time, rtt time.Duration, t Timing, used bool) (news bool) {
+	news = !p.alive
+	if news || p.rtt == 0 {
+		p.rtt = rtt
+	} else {
+		p.rtt += (rtt - p.rtt) / 8
+	}
+	p.alive, p.open, p.misses, p.tries = true, false, 0, 0
+	wait := t.Standby
+	if used {
+		wait = t.Active
+	}
+	p.next = now.Add(wait)
+	return news
+}
+
+// again makes the path be tried at once, as if it were new.
+func (p *probe) again(now time.Time) {
+	if !p.alive {
+		p.tries = 0
+	}
+	p.next = now
+}
+
+// doubt takes back what is known of a path: one of the two ends has moved.
+func (p *probe) doubt(now time.Time) {
+	p.alive, p.open, p.misses, p.tries, p.next = false, false, 0, 0, now
+}

@@ -1,0 +1,96 @@
+package paths
+
+import (
+	"sync"
+	"time"
+)
+
+// What is carried for one peer: so much on average, bytes a second, and so much at once.
+const (
+	carryRate  = 32 << 20
+	carryBurst = 4 << 20
+)
+
+// frame takes in a relay frame: one for us, or one to carry on. It keeps nothing.
+func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
+	src, dst, ok := relayed(packet)
+	if !ok {
+		return nil, nil
+	}
+	hop := m.neighbour(packet, src, from)
+	if hop == nil {
+		return nil, nil
+	}
+	byTag := *m.byTag.Load()
+	m.mu.Lock()
+	self := m.self.tag()
+	m.mu.Unlock()
+	payload := packet[relayHead:]
+	if dst != self {
+		to := byTag[dst]
+		if to != nil && to != hop && hop.short.tag() == src && m.carry.Load() && hop.rate.take(len(packet), time.Now()) {
+			if next := to.hop.Load(); next != nil {
+				to.secretNow().frame(packet[:relayHead], src, dst, payload)
+				_ = next.send([][]byte{packet}) // lost, as on any way
+				m.carried.Add(1)
+			}
+		}
+		return nil, nil
+	}
+	p := byTag[src]
+	if p == nil || p == hop {
+		return nil, nil
+	}
+	if payload[0] == magic {
+		m.hear(payload, origin{kind: Relay, via: hop})
+		return nil, nil
+	}
+	return payload, p.end
+}
+
+// neighbour returns the peer that sent us the frame: the source itself, if we are to
+// carry it, or whoever has carried it. The MAC proves it.
+func (m *Manager) neighbour(packet []byte, src tag, from origin) *peer {
+	if from.kind == Stream {
+		if from.w.peer.secretNow().framed(packet) {
+			return from.w.peer
+		}
+		return nil
+	}
+	if p := (*m.byAddr.Load())[from.addr()]; p != nil && p.secretNow().framed(packet) {
+		return p
+	}
+	if p := (*m.byTag.Load())[src]; p != nil && p.secretNow().framed(packet) {
+		return p // from an address that is not proved yet
+	}
+	return nil
+}
+
+func (p *peer) secretNow() *secret {
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	return p.secret
+}
+
+// bucket bounds a rate.
+type bucket struct {
+	mu   sync.Mutex
+	left float64
+	at   time.Time
+}
+
+func (b *bucket) take(n int, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.at.IsZero() {
+		b.left = carryBurst
+	} else {
+		b.left = min(carryBurst, b.left+now.Sub(b.at).Seconds()*carryRate)
+	}
+	b.at = now
+	if b.left < float64(n) {
+		return false
+	}
+	b.left -= float64(n)
+	return true
+}

@@ -1,0 +1,400 @@
+package paths
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// StreamProtocol is what a stream asks for by ALPN, so that who shares its port with
+// others can tell.
+const StreamProtocol = "rivulet-tunnel/1"
+
+const (
+	streamDial  = 3 * time.Second  // for one address
+	streamGreet = 10 * time.Second // for TLS and the proof
+	streamStuck = 15 * time.Second // for one write
+	streamQueue = 256              // packets; more are lost, as on any full link
+	maxPacket   = 1<<16 - 1
+)
+
+// streamConn is what a stream needs of TLS.
+type streamConn interface {
+	net.Conn
+	ConnectionState() tls.ConnectionState
+}
+
+// stream carries datagrams, each behind its length in two bytes, in a TLS 1.3
+// connection. Who is at the other end is proved inside of it, by the secret of the
+// two ends' WireGuard keys over the connection's own exporter: a proxy that opens
+// TLS on the way cannot pass it on. The certificate means nothing.
+//
+//	client ── its short 8, HMAC("client", exporter) 32 ──▶ server
+//	client ◀────────────── HMAC("server", exporter) 32 ─── server
+type stream struct {
+	conn    streamConn
+	path    *path
+	dialled bool
+	out     chan *[]byte
+	done    chan struct{}
+	once    sync.Once
+}
+
+type received struct {
+	packet []byte
+	end    *Endpoint
+	buf    *[]byte
+}
+
+func (r received) free() { giveBuffer(r.buf) }
+
+func dialStream(ctx context.Context, addr netip.AddrPort) (streamConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, streamDial+streamGreet)
+	defer cancel()
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: streamDial}, Config: &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{StreamProtocol},
+		InsecureSkipVerify: true, // see stream
+	}}
+	c, err := d.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*tls.Conn), nil
+}
+
+var serverTLS = sync.OnceValues(func() (*tls.Config, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	// The dates are fixed ones: a board's clock may be wrong, and nobody looks.
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{StreamProtocol},
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+	}, nil
+})
+
+func (s *secret) prove(side string, exporter []byte) []byte {
+	h := hmac.New(sha256.New, s.proof)
+	h.Write([]byte(side))
+	h.Write(exporter)
+	return h.Sum(nil)
+}
+
+func exporter(c streamConn) ([]byte, error) {
+	state := c.ConnectionState()
+	return state.ExportKeyingMaterial("EXPORTER-rivulet-tunnel", nil, 32)
+}
+
+var errProof = errors.New("paths: the other end of the stream is not the peer")
+
+// greet is the client's half of the proof.
+func (s *secret) greet(c streamConn, self short) error {
+	e, err := exporter(c)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Write(append(self[:], s.prove("client", e)...)); err != nil {
+		return err
+	}
+	answer := make([]byte, sha256.Size)
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return err
+	}
+	if !hmac.Equal(answer, s.prove("server", e)) {
+		return errProof
+	}
+	return nil
+}
+
+// Accept takes a connection that asked for StreamProtocol. begun is what has been
+// read of it already. It returns at once; who does not prove to be a peer in time
+// is hung up on, and so is everybody while too many are at it.
+func (m *Manager) Accept(ctx context.Context, c net.Conn, begun []byte) {
+	select {
+	case m.greets <- struct{}{}:
+	default:
+		c.Close()
+		return
+	}
+	go func() {
+		defer func() { <-m.greets }()
+		if err := m.welcome(ctx, &resumed{Conn: c, begun: begun}); err != nil {
+			m.log.Debug("stream refused", "from", c.RemoteAddr(), "err", err)
+			c.Close()
+		}
+	}()
+}
+
+func (m *Manager) welcome(ctx context.Context, raw net.Conn) error {
+	config, err := serverTLS()
+	if err != nil {
+		return err
+	}
+	raw.SetDeadline(time.Now().Add(streamGreet)) //nolint:errcheck // it fails on use
+	c := tls.Server(raw, config)
+	if err := c.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	e, err := exporter(c)
+	if err != nil {
+		return err
+	}
+	hello := make([]byte, len(short{})+sha256.Size)
+	if _, err := io.ReadFull(c, hello); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	p := m.peers[short(hello[:8])]
+	var secret *secret
+	if p != nil {
+		secret = p.secret
+	}
+	m.mu.Unlock()
+	if p == nil || !hmac.Equal(hello[8:], secret.prove("client", e)) {
+		return errProof
+	}
+	if _, err := c.Write(secret.prove("server", e)); err != nil {
+		return err
+	}
+	raw.SetDeadline(time.Time{}) //nolint:errcheck
+	m.join(p, c, remote(raw), false)
+	return nil
+}
+
+func remote(c net.Conn) netip.AddrPort {
+	a, _ := netip.ParseAddrPort(c.RemoteAddr().String())
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// resumed is a connection of which something has been read.
+type resumed struct {
+	net.Conn
+	begun []byte
+}
+
+func (r *resumed) Read(b []byte) (int, error) {
+	if len(r.begun) > 0 {
+		n := copy(b, r.begun)
+		r.begun = r.begun[n:]
+		return n, nil
+	}
+	return r.Conn.Read(b)
+}
+
+// dial makes a stream if it is time; it returns when to come again.
+func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
+	far := now.Add(time.Minute)
+	addrs := slices.Clone(p.tcp)
+	for _, a := range p.toldTCP {
+		if !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	if p.dialing || len(addrs) == 0 || slices.ContainsFunc(p.paths, func(w *path) bool { return w.kind == Stream }) {
+		return far
+	}
+	if p.dialAt.After(now) {
+		return p.dialAt
+	}
+	p.dialing = true
+	self, secret := p.m.self, p.secret
+	go func() {
+		c, at, err := p.connect(ctx, addrs, self, secret)
+		p.m.mu.Lock()
+		now := time.Now()
+		p.dialing = false
+		p.dialAt = now.Add(min(time.Second<<min(p.dials, 10), 30*time.Second))
+		p.dials++
+		gone := p.m.byKey[p.public] != p
+		p.m.mu.Unlock()
+		switch {
+		case err != nil:
+			p.m.log.Debug("no stream", "peer", p.id, "err", err)
+		case gone:
+			c.Close()
+		default:
+			p.m.join(p, c, at, true)
+		}
+		poke(p.m.kick)
+	}()
+	return far
+}
+
+// connect dials one address after the other.
+func (p *peer) connect(ctx context.Context, addrs []netip.AddrPort, self short, secret *secret) (streamConn, netip.AddrPort, error) {
+	var failed []error
+	for _, a := range addrs {
+		c, err := p.m.dialer(ctx, a)
+		if err == nil {
+			c.SetDeadline(time.Now().Add(streamGreet)) //nolint:errcheck // it fails on use
+			if err = secret.greet(c, self); err == nil {
+				c.SetDeadline(time.Time{}) //nolint:errcheck
+				return c, a, nil
+			}
+			c.Close()
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", a, err))
+	}
+	return nil, netip.AddrPort{}, errors.Join(failed...)
+}
+
+// maxStreams bounds the streams that a peer can have open to us.
+const maxStreams = 2
+
+// join makes a proved connection a path.
+func (m *Manager) join(p *peer, c streamConn, at netip.AddrPort, dialled bool) {
+	s := &stream{conn: c, dialled: dialled, out: make(chan *[]byte, streamQueue), done: make(chan struct{})}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if m.byKey[p.public] != p {
+		s.close()
+		return
+	}
+	var there []*path
+	for _, w := range p.paths {
+		if w.kind == Stream {
+			there = append(there, w)
+		}
+	}
+	if len(there) >= maxStreams {
+		p.drop(there[0])
+	}
+	w := p.add(Stream, at, nil, asked, now)
+	if w == nil {
+		s.close()
+		return
+	}
+	w.stream, s.path = s, w
+	if dialled {
+		p.stream, p.dials = s, 0
+	}
+	m.log.Info("stream", "peer", p.id, "addr", at, "dialled", dialled)
+	go s.write()
+	go func() {
+		s.read(m)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if slices.Contains(p.paths, w) {
+			m.log.Info("stream ended", "peer", p.id, "addr", at)
+			p.drop(w)
+			m.news()
+		}
+		poke(m.kick)
+	}()
+	poke(m.kick)
+}
+
+func (s *stream) close() {
+	s.once.Do(func() {
+		close(s.done)
+		go s.conn.Close() // TLS says goodbye, which may take a while
+	})
+}
+
+// send queues packets; what does not fit is lost.
+func (s *stream) send(bufs [][]byte) error {
+	for _, b := range bufs {
+		if len(b) > maxPacket {
+			continue
+		}
+		kept := takeBuffer(2 + len(b))
+		binary.BigEndian.PutUint16(*kept, uint16(len(b)))
+		copy((*kept)[2:], b)
+		select {
+		case s.out <- kept:
+		default:
+			giveBuffer(kept)
+		}
+	}
+	return nil
+}
+
+func (s *stream) write() {
+	defer s.close()
+	w := bufio.NewWriterSize(s.conn, 16<<10)
+	for {
+		var b *[]byte
+		select {
+		case <-s.done:
+			return
+		case b = <-s.out:
+		}
+		s.conn.SetWriteDeadline(time.Now().Add(streamStuck)) //nolint:errcheck // it fails on use
+		for b != nil {
+			_, err := w.Write(*b)
+			giveBuffer(b)
+			if err != nil {
+				return
+			}
+			select {
+			case b = <-s.out:
+			default:
+				b = nil
+			}
+		}
+		if w.Flush() != nil {
+			return
+		}
+	}
+}
+
+// read takes in packets until the stream ends.
+func (s *stream) read(m *Manager) {
+	defer s.close()
+	r := bufio.NewReaderSize(s.conn, 16<<10)
+	for {
+		b, err := readPacket(r)
+		if err != nil {
+			return
+		}
+		packet, end := *b, s.path.peer.end
+		if len(packet) > 0 && packet[0] == magic {
+			packet, end = m.hear(packet, origin{kind: Stream, w: s.path})
+		}
+		if len(packet) == 0 {
+			giveBuffer(b)
+			continue
+		}
+		select {
+		case m.rx <- received{packet: packet, end: end, buf: b}:
+		case <-s.done:
+			return
+		}
+	}
+}
+
+func readPacket(r io.Reader) (*[]byte, error) {
+	var head [2]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	b := takeBuffer(int(binary.BigEndian.Uint16(head[:])))
+	if _, err := io.ReadFull(r, *b); err != nil {
+		giveBuffer(b)
+		return nil, err
+	}
+	return b, nil
+}

@@ -1,0 +1,149 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/netmon"
+	"rivulet/fabric/tunnel/paths"
+)
+
+// Streams come in on the control port, which the supervisor holds, and on ports of
+// our own where the user wants that. The supervisor looks no further than what a
+// connection asks for and hands it over, with what it has read: from then on the
+// stream is this process's, and a supervisor that restarts does not end it.
+
+// StreamProtocol is what a stream asks for by ALPN.
+const StreamProtocol = paths.StreamProtocol
+
+// maxBegun bounds what may have been read of a connection that is handed over.
+const maxBegun = 64 << 10
+
+func streamSocket(socket string) string { return socket + ".streams" }
+
+// HandOver gives a connection that asked for StreamProtocol to the data plane's
+// process. begun is what was read of it. The caller closes its own end of it.
+func (c *Controller) HandOver(conn net.Conn, begun []byte) error {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return fmt.Errorf("tunnel: a %T cannot be handed over", conn)
+	}
+	f, err := tcp.File()
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	defer f.Close()
+	to, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: streamSocket(c.cfg.Socket)})
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	defer to.Close()
+	to.SetWriteDeadline(time.Now().Add(hungAfter)) //nolint:errcheck // it fails on use
+	if _, _, err := to.WriteMsgUnix(begun, unix.UnixRights(int(f.Fd())), nil); err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	return nil
+}
+
+// takeStreams receives what HandOver gives until ctx ends.
+func (s *Server) takeStreams(ctx context.Context, socket string) error {
+	os.Remove(streamSocket(socket)) // of a process that was killed: the lock is ours
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: streamSocket(socket)})
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	context.AfterFunc(ctx, func() { l.Close(); os.Remove(streamSocket(socket)) })
+	go func() {
+		begun, rights := make([]byte, maxBegun), make([]byte, unix.CmsgSpace(4))
+		for {
+			n, oobn, _, _, err := l.ReadMsgUnix(begun, rights)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil {
+				s.log.Warn("a stream could not be taken over", "error", err)
+				continue
+			}
+			conn, err := received(rights[:oobn])
+			if err != nil {
+				s.log.Warn("a stream could not be taken over", "error", err)
+				continue
+			}
+			s.accept(conn, slices.Clone(begun[:n]))
+		}
+	}()
+	return nil
+}
+
+func received(rights []byte) (net.Conn, error) {
+	msgs, err := unix.ParseSocketControlMessage(rights)
+	if err != nil || len(msgs) != 1 {
+		return nil, fmt.Errorf("tunnel: no connection came along (%v)", err)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return nil, fmt.Errorf("tunnel: no connection came along (%v)", err)
+	}
+	f := os.NewFile(uintptr(fds[0]), "stream")
+	defer f.Close()
+	return net.FileConn(f)
+}
+
+func (s *Server) accept(conn net.Conn, begun []byte) {
+	s.mu.Lock()
+	ways := s.ways
+	s.mu.Unlock()
+	if ways == nil {
+		conn.Close()
+		return
+	}
+	ways.manager.Accept(ways.ctx, conn, begun)
+}
+
+// listenStreams opens the ports of our own, and closes those that are not wanted any
+// more. One that cannot be had does not stand in the way of the rest.
+func (s *Server) listenStreams(ports []uint16) error {
+	for port, l := range s.listeners {
+		if !slices.Contains(ports, port) {
+			l.Close()
+			delete(s.listeners, port)
+		}
+	}
+	var failed []error
+	for _, port := range ports {
+		if s.listeners[port] != nil {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			failed = append(failed, fmt.Errorf("tunnel: port %d/tcp, for streams, cannot be opened (%w%s): end that program, or choose another port (tunnel.streamPort)",
+				port, err, netmon.Listener("tcp", int(port))))
+			continue
+		}
+		if s.listeners == nil {
+			s.listeners = map[uint16]net.Listener{}
+		}
+		s.listeners[port] = l
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				if err != nil { // no file descriptors, say
+					time.Sleep(100 * time.Millisecond)
+					continue
+				}
+				s.accept(conn, nil)
+			}
+		}()
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,90 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/ecdh"
+	"encoding/base64"
+	"net/netip"
+	"slices"
+
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+
+	"rivulet/fabric/tunnel/paths"
+)
+
+// ways is the paths manager of one WireGuard device.
+type ways struct {
+	manager *paths.Manager
+	ctx     context.Context
+	cancel  context.CancelFunc
+}
+
+func (s *Server) newWays() *ways {
+	w := &ways{manager: paths.New(paths.DefaultTiming, s.log)}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	return w
+}
+
+// serve makes the manager work for the device.
+func (w *ways) serve(dev *device.Device) {
+	w.manager.SetDevice(wireguard{dev})
+	go w.manager.Run(w.ctx)
+}
+
+// wireguard is the device as the paths know it.
+type wireguard struct{ *device.Device }
+
+// Use implements paths.Device.
+func (d wireguard) Use(public paths.Key, to conn.Endpoint) {
+	if p := d.LookupPeer(device.NoisePublicKey(public)); p != nil {
+		p.SetEndpointFromPacket(to)
+	}
+}
+
+// Wake implements paths.Device.
+func (d wireguard) Wake(public paths.Key) {
+	if p := d.LookupPeer(device.NoisePublicKey(public)); p != nil {
+		p.SendKeepalive()
+	}
+}
+
+// forPaths is what the paths need to know of the configuration.
+func (c Config) forPaths() (paths.Config, error) {
+	private := key(c.PrivateKey)
+	priv, err := ecdh.X25519().NewPrivateKey(private[:])
+	if err != nil {
+		return paths.Config{}, err
+	}
+	out := paths.Config{
+		Private: private, Public: paths.Key(priv.PublicKey().Bytes()),
+		UDP: c.Candidates, TCP: c.Streams, Carry: c.Relay,
+	}
+	inside := []netip.Prefix{c.PodCIDR}
+	for _, p := range c.Peers {
+		inside = append(inside, p.Remote)
+	}
+	never := func(a netip.Addr) bool {
+		return a.IsLoopback() || slices.ContainsFunc(inside, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	for _, p := range c.Peers {
+		peer := paths.Peer{ID: p.ID, Public: key(p.PublicKey), Never: never}
+		if p.Endpoint.IsValid() {
+			peer.UDP = append(peer.UDP, p.Endpoint)
+		}
+		for _, w := range c.Paths {
+			if w.ID == p.ID {
+				peer.UDP = append(peer.UDP, w.UDP...)
+				peer.TCP = w.TCP
+			}
+		}
+		out.Peers = append(out.Peers, peer)
+	}
+	return out, nil
+}
+
+func key(b64 string) (k paths.Key) {
+	raw, _ := base64.StdEncoding.DecodeString(b64) // Config.check saw to it
+	copy(k[:], raw)
+	return k
+}
