@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/boltfile"
-	"rivulet/appliance/containers"
+	"rivulet/appliance/cleanup"
 	"rivulet/appliance/health"
 	"rivulet/appliance/images"
 	"rivulet/appliance/setaside"
@@ -61,12 +61,12 @@ func (s *System) prepareContainerd(ctx context.Context) error {
 	if cause == nil {
 		return os.WriteFile(s.bootFile(), nil, 0o600)
 	}
-	if err := containers.End(ctx); err != nil {
+	if err := cleanup.EndPods(ctx, traces(s.cfg.Dirs, s.cfg.EngineName)); err != nil {
 		return err
 	}
 	// The archive is in its place before the old folder leaves its own: the power may
 	// go again at any moment, and then all of this is done again.
-	list, err := images.Load(s.imagesFile())
+	list, err := s.knownImages(filepath.Join(dir, metaFile))
 	var kept []string
 	if err == nil {
 		kept, err = images.Archive(filepath.Join(dir, contentDir), list, s.recoveredImages())
@@ -88,6 +88,18 @@ func (s *System) prepareContainerd(ctx context.Context) error {
 	}
 	s.tellSetAside()
 	return os.WriteFile(s.bootFile(), nil, 0o600)
+}
+
+// knownImages are those noted, and those that containerd's database has where it can be read.
+func (s *System) knownImages(meta string) ([]images.Image, error) {
+	noted, err := images.Load(s.imagesFile())
+	now, merr := images.FromContainerd(meta, "k8s.io")
+	if merr != nil {
+		s.cfg.Log.Warn("images that came in the last seconds may be missing", "component", cEngine, "error", merr)
+	} else if len(now) > 0 {
+		err = nil // they are all there
+	}
+	return images.Merge(noted, now), err
 }
 
 // The marks of what is on the disk for good: bootFile is gone with a power cut or a

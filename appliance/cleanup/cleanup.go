@@ -1,7 +1,8 @@
 // Package cleanup takes away what a running Rivulet leaves in the machine:
 // processes, mounts, network namespaces, links, addresses, rules, cgroups and
 // files outside of the state folder. `rivulet uninstall` and `rivulet reset` use
-// it, when the supervisor has ended or to end it.
+// it, when the supervisor has ended or to end it; EndPods takes away pods alone,
+// for a containerd that has to begin anew.
 //
 // It reads /proc, the kernel's network configuration and the state folder, and
 // writes nothing; it only removes, and only what it can tell to be ours: a

@@ -21,7 +21,12 @@ func otherKubelet() string {
 	return ""
 }
 
-const taskDir = k3sRun + "/containerd/io.containerd.runtime.v2.task/k8s.io"
+const (
+	taskDir = k3sRun + "/containerd/io.containerd.runtime.v2.task/k8s.io"
+	// runcDir is in the container runtime's run folder, shared with a docker or
+	// containerd of the host.
+	runcDir = "/run/containerd/runc/k8s.io"
+)
 
 // ourContainers are the IDs of the containers that our containerd has files of.
 func ourContainers() (ids []string) {
@@ -57,9 +62,8 @@ func (c *cleaner) files() {
 		c.left("%s, pods' logs and chains of the firewall are left: another Kubernetes is installed here (%s); remove them with that one",
 			kubeletDir, c.foreign)
 	}
-	// The container runtime's run folder is shared with a docker or containerd of the host.
 	for _, id := range c.containers {
-		remove(filepath.Join("/run/containerd/runc/k8s.io", id))
+		remove(filepath.Join(runcDir, id))
 	}
 	for _, pattern := range []string{"/run/containerd/s/*", "/run/nri/nri.sock"} {
 		sockets, _ := filepath.Glob(pattern)
@@ -75,7 +79,7 @@ func (c *cleaner) files() {
 		}
 	}
 	// Folders that others may use as well go if they are empty.
-	for _, dir := range []string{"/run/containerd/runc/k8s.io", "/run/containerd/runc", "/run/containerd/s", "/run/containerd", "/run/nri", netnsDir, "/var" + netnsDir,
+	for _, dir := range []string{runcDir, filepath.Dir(runcDir), "/run/containerd/s", "/run/containerd", "/run/nri", netnsDir, "/var" + netnsDir,
 		"/etc/rancher/k3s", "/etc/rancher", "/etc/cni/net.d", "/etc/cni", "/etc/rivulet", "/opt/cni/bin", "/opt/cni"} {
 		if os.Remove(dir) == nil {
 			n++

@@ -17,16 +17,19 @@ const (
 	netnsMark  = "cni-" // how the container runtime names the namespaces of pods
 )
 
-// mounts undoes ours, the deepest first.
-func (c *cleaner) mounts() {
+// mounts undoes ours.
+func (c *cleaner) mounts() { c.unmount(c.ourMounts) }
+
+// unmount undoes the mounts that points finds, the last mounted first.
+func (c *cleaner) unmount(points func(mountinfo string) []string) {
 	n := 0
 	// What is mounted twice at one place takes more than one round.
 	for range 3 {
-		points := c.ourMounts(mountinfo())
-		if len(points) == 0 {
+		found := points(mountinfo())
+		if len(found) == 0 {
 			break
 		}
-		for _, p := range points {
+		for _, p := range found {
 			err := unix.Unmount(p, unix.UMOUNT_NOFOLLOW)
 			if err == unix.EBUSY {
 				err = unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -36,7 +39,7 @@ func (c *cleaner) mounts() {
 			}
 		}
 	}
-	for _, p := range c.ourMounts(mountinfo()) {
+	for _, p := range points(mountinfo()) {
 		c.left("%s is still mounted; unmount it by hand and run this again", p)
 	}
 	if n > 0 {

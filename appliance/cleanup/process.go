@@ -44,20 +44,27 @@ const (
 	helper // anything else out of the bundle
 )
 
+// step is one kind of process to end, and how long those may take to do it themselves.
+type step struct {
+	kind  kind
+	what  string
+	grace time.Duration
+}
+
 // processes ends ours: first what starts others again, last the shims.
 func (c *cleaner) processes(ctx context.Context) {
-	for _, step := range []struct {
-		kind  kind
-		what  string
-		grace time.Duration
-	}{
-		{supervisor, "the supervisor", supervisorGrace},
-		{engine, "the engine and containerd", engineGrace},
-		{tunnel, "the tunnel", engineGrace},
-		{pod, "processes of pods", podGrace},
-		{shim, "containers' shims", 0}, // they do not end as long as nobody asks them for the result
-		{helper, "helpers", 0},
-	} {
+	c.end(ctx,
+		step{supervisor, "the supervisor", supervisorGrace},
+		step{engine, "the engine and containerd", engineGrace},
+		step{tunnel, "the tunnel", engineGrace},
+		step{pod, "processes of pods", podGrace},
+		step{shim, "containers' shims", 0}, // they do not end as long as nobody asks them for the result
+		step{helper, "helpers", 0},
+	)
+}
+
+func (c *cleaner) end(ctx context.Context, steps ...step) {
+	for _, step := range steps {
 		// Twice, because a process may be starting another while it is ended.
 		ended := 0
 		for range 2 {

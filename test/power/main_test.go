@@ -206,9 +206,16 @@ func serves(t *testing.T, ctx context.Context, a *lab.Device, name string) {
 	})
 }
 
+// phases tells of each pod what it is and what its containers wait for.
 func phases(pods []corev1.Pod) (out []string) {
 	for _, p := range pods {
-		out = append(out, p.Name+" "+string(p.Status.Phase))
+		text := fmt.Sprintf("%s %s", p.Name, p.Status.Phase)
+		for _, c := range p.Status.ContainerStatuses {
+			if w := c.State.Waiting; w != nil {
+				text += fmt.Sprintf(" (%s: %s)", w.Reason, w.Message)
+			}
+		}
+		out = append(out, text)
 	}
 	return out
 }

@@ -1,0 +1,37 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// EndPods ends what our containerd runs when containerd itself cannot, because its
+// database is damaged: the processes of pods and their shims, with their mounts,
+// network namespaces and addresses. No containerd of ours may run. All but the
+// pods stays as it is.
+func EndPods(ctx context.Context, cfg Config) error {
+	c := &cleaner{Config: cfg}
+	c.foreign = otherKubelet()
+	c.containers = ourContainers()
+	c.end(ctx, step{pod, "processes of pods", 0}, step{shim, "containers' shims", 0})
+	runtime := filepath.Join(k3sRun, "containerd")
+	c.unmount(func(info string) []string {
+		return slices.DeleteFunc(c.ourMounts(info), func(p string) bool { return !strictlyBelow(p, runtime) })
+	})
+	c.namespaces()
+	for _, id := range c.containers {
+		c.check(RemoveAll(filepath.Join(runcDir, id)))
+	}
+	c.check(RemoveAll(runtime))
+	if c.foreign == "" {
+		c.check(os.RemoveAll("/var/lib/cni/networks"))
+	}
+	if len(c.Left) > 0 {
+		return errors.New("cleanup: " + strings.Join(c.Left, "; "))
+	}
+	return nil
+}
