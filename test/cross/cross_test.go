@@ -86,6 +86,12 @@ func newMachine(t *testing.T, arch string) *machine {
 	return m
 }
 
+// ownFolders hides those of the host that rivulet writes to.
+const ownFolders = `ip link set lo up
+mount -t tmpfs none /run; mount -t tmpfs none /etc
+printf '127.0.0.1 localhost\n' >/etc/hosts; printf 'root:x:0:0::/:/bin/sh\n' >/etc/passwd
+`
+
 // command runs a shell script in new namespaces: no network but its own loopback,
 // its own processes, programs of the architecture as if they were of this machine.
 func (m *machine) command(ctx context.Context, script string, args ...string) *exec.Cmd {
@@ -95,7 +101,7 @@ func (m *machine) command(ctx context.Context, script string, args ...string) *e
 		register = fmt.Sprintf("mount -t binfmt_misc none /proc/sys/fs/binfmt_misc\nprintf '%%s' ':cross:M::%s:%s:%s:FP' >/proc/sys/fs/binfmt_misc/register\n", m.magic, m.mask, qemu)
 	}
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
-		"sh", "-ec", register + "ip link set lo up\n" + script, "sh"}, args...)...)
+		"sh", "-ec", register + ownFolders + script, "sh"}, args...)...)
 	cmd.Env = append(os.Environ(), "BIN="+m.binary, "HELPERS="+m.helpers, "DIR="+m.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 5 * time.Second
@@ -187,7 +193,6 @@ func TestDoctor(t *testing.T) {
 func TestBundle(t *testing.T) {
 	each(t, func(t *testing.T, m *machine) {
 		m.must(t, `
-mount -t tmpfs none /run; mount -t tmpfs none /etc/rivulet 2>/dev/null || true
 "$BIN" run --state "$DIR/state" --runtime /run/rivulet >"$DIR/log" 2>&1 & pid=$!
 until "$BIN" status --runtime /run/rivulet -o json 2>/dev/null | tr -d ' \n' | grep -q '"name":"bundle","state":"Ready"'; do
 	kill -0 $pid || { cat "$DIR/log"; exit 1; }
@@ -234,7 +239,6 @@ func TestControlPlane(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		out, err := m.command(ctx, `
-mount -t tmpfs none /run; mount -t tmpfs none /etc; printf '127.0.0.1 localhost\n' >/etc/hosts; printf 'root:x:0:0::/:/bin/sh\n' >/etc/passwd
 ip link add eth0 type veth peer name eth1; ip addr add 10.99.0.1/24 dev eth0; ip link set eth0 up; ip link set eth1 up; ip route add default via 10.99.0.2
 ln -s "$BIN" "$DIR/rivulet-engine"; ln -s "$HELPERS/cni" "$DIR/host-local"; PATH=$DIR:$PATH # k3s looks for it even without an agent
 "$DIR/rivulet-engine" server --disable-agent --data-dir "$DIR/k3s" --write-kubeconfig "$DIR/kubeconfig" --egress-selector-mode disabled \
