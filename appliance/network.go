@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 
@@ -52,6 +53,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	if err != nil {
 		return err
 	}
+	f.Handle("POST "+checkPath, http.HandlerFunc(s.answerCheck))
 	s.mu.Lock()
 	s.fabric, s.routes = f, newRoutes(f)
 	s.mu.Unlock()

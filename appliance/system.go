@@ -144,6 +144,7 @@ func (s *System) apiRoutes() http.Handler {
 	mux.Handle("GET /v1/status", api.JSON(func(*http.Request) (any, error) { return s.Status(), nil }))
 	s.savingRoutes(mux)
 	s.healthRoutes(mux)
+	s.checkRoutes(mux)
 	s.configRoutes(mux)
 	s.upgradeRoutes(mux)
 	return mux

@@ -50,6 +50,7 @@ func (m *member) view() peer.View {
 	if v.Reason == "" {
 		v.Reason = m.notice
 	}
+	v.Found, v.Addrs = m.sources(), m.addrs()
 	if !m.pinned {
 		v.Record = peer.Record{ID: m.id, Name: m.title()}
 		if addrs := m.addrs(); len(addrs) > 0 {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"rivulet/fabric/peer"
@@ -86,4 +88,15 @@ func (f *Fabric) real(id peer.ID) bool {
 	defer f.mu.Unlock()
 	m := f.members[string(id)]
 	return m != nil && (m.pinned || m.proved)
+}
+
+// sources are those that see the cluster now, by name. An entry's key is "source/key".
+func (m *member) sources() (out []string) {
+	for _, key := range sortedKeys(m.found) {
+		name, _, _ := strings.Cut(key, "/")
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
 }

@@ -136,6 +136,9 @@ type View struct {
 	RTT      time.Duration `json:"rtt,omitempty"`    // round trip through the tunnel, nanoseconds
 	Since    time.Time     `json:"since"`            // when State was entered
 	LastSeen time.Time     `json:"lastSeen"`         // last answer through the tunnel
+	// Found names the sources that see it now, Addrs are the control addresses to try.
+	Found []string         `json:"found,omitempty"`
+	Addrs []netip.AddrPort `json:"addrs,omitempty"`
 }
 
 // Link is what the rest of Rivulet needs to use a peer. Addresses and keys stay

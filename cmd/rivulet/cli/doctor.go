@@ -41,6 +41,7 @@ func newDoctor(c *common) *cobra.Command {
 		},
 	}
 	outputFlag(cmd, c)
+	cmd.AddCommand(newDoctorPeer(c))
 	f := cmd.Flags()
 	f.BoolVar(&fix, "fix", false, "also do what can safely be done about it")
 	f.StringSliceVar(&only, "only", nil, "ask these probes only, by name")

@@ -58,26 +58,6 @@ func newStatus(c *common) *cobra.Command {
 	return cmd
 }
 
-func newPeers(c *common) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "peers",
-		Short: "every cluster that was found, and where it stands",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := api.Get(cmd.Context(), c.dirs.Run)
-			if err != nil {
-				return err
-			}
-			if c.output == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(st.Peers)
-			}
-			return printPeers(cmd.OutOrStdout(), st.Peers)
-		},
-	}
-	outputFlag(cmd, c)
-	return cmd
-}
-
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/doctor"
+	"rivulet/appliance/doctor/peercheck"
+)
+
+func newDoctorPeer(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "peer NAME",
+		Short: "finds the layer at which the way to one peer breaks, from discovery to its API server",
+		Long:  "NAME is a peer's name, its ID or the beginning of that. Exit code 0: nothing fails; 1: a layer fails; 2: bad flags. docs/peers.md has every layer.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("doctor peer takes the name of one peer; see: rivulet peers")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/doctor/peer?name="+url.QueryEscape(args[0]), nil)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			var rep peercheck.Report
+			if err := json.NewDecoder(resp.Body).Decode(&rep); err != nil {
+				return fmt.Errorf("the supervisor's answer is unreadable: %w; are the command and the running rivulet of the same version?", err)
+			}
+			if c.output == "json" {
+				err = json.NewEncoder(cmd.OutOrStdout()).Encode(rep)
+			} else {
+				printLayers(cmd.OutOrStdout(), rep)
+			}
+			if _, failed := rep.Failed(); err == nil && failed {
+				err = &exitError{code: exitFailed}
+			}
+			return err
+		},
+	}
+	outputFlag(cmd, c)
+	return cmd
+}
+
+func printLayers(out io.Writer, rep peercheck.Report) {
+	fmt.Fprintf(out, "%s (%s)\n\n", dash(rep.Peer), rep.ID.Short())
+	for _, l := range rep.Layers {
+		fmt.Fprintf(out, "%-5s %-11s %s: %s\n", strings.ToUpper(string(l.Status)), l.Name, l.Title, oneLine(l.Text))
+		if l.Cure != "" && (l.Status == doctor.Fail || l.Status == doctor.Warn) {
+			fmt.Fprintf(out, "      %-11s → %s\n", "", oneLine(l.Cure))
+		}
+	}
+	if l, failed := rep.Failed(); failed {
+		fmt.Fprintf(out, "\nIt breaks at %s. What is above was not asked.\n", l.Name)
+	} else {
+		fmt.Fprintln(out, "\nThe whole way works.")
+	}
+}

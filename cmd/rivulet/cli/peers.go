@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/fabric/peer"
+)
+
+func newPeers(c *common) *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "peers",
+		Short: "every cluster that was found, how it is trusted and where it stands",
+		Long:  "What keeps one from working: rivulet doctor peer NAME. docs/peers.md explains every column.",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for {
+				st, err := api.Get(cmd.Context(), c.dirs.Run)
+				if err != nil {
+					return err
+				}
+				out := cmd.OutOrStdout()
+				if watch && c.output != "json" {
+					fmt.Fprint(out, "\033[H\033[2J")
+				}
+				switch c.output {
+				case "json":
+					err = json.NewEncoder(out).Encode(st.PeerList())
+				case "wide":
+					err = printWide(out, st.PeerList(), time.Now())
+				default:
+					err = printPeers(out, st.Peers)
+				}
+				if err != nil || !watch || !pause(cmd.Context(), time.Second) {
+					return err
+				}
+			}
+		},
+	}
+	cmd.Flags().StringVarP(&c.output, "output", "o", "", "wide shows all there is to see, json is for programs")
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if c.output != "" && c.output != "wide" && c.output != "json" {
+			return usagef("-o %s is not known; use -o wide or -o json; see: %s --help", c.output, cmd.CommandPath())
+		}
+		return nil
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second until Ctrl-C")
+	return cmd
+}
+
+func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
+	if len(peers) == 0 {
+		return printPeers(out, nil)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "PEER\tSTATE\tFOR\tID\tTRUST\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tVERSION\tKUBERNETES\tDETAIL")
+	for _, p := range peers {
+		path, endpoint, shook, received, sent := "-", "-", "-", "-", "-"
+		if p.Way != nil {
+			path, received, sent = dash(p.Way.Path), size(p.Way.Received), size(p.Way.Sent)
+			if p.Way.Endpoint.IsValid() {
+				endpoint = p.Way.Endpoint.String()
+			}
+			shook = since(now, p.Way.LastHandshake)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			dash(p.Name), p.State, since(now, p.Since), p.ID.Short(), dash(p.Trust.How), day(p.Trust.At), dash(join(p.Found)), control(p.View),
+			path, endpoint, rtt(p.RTT), shook, received, sent, prefix(p.View), seenAs(p.View), dash(p.Version), dash(p.KubeVersion), p.Reason)
+	}
+	return w.Flush()
+}
+
+func seenAs(p peer.View) string {
+	if !p.As.IsValid() {
+		return "-"
+	}
+	return p.As.String()
+}
+
+func join(words []string) (out string) {
+	for i, s := range words {
+		if i > 0 {
+			out += ","
+		}
+		out += s
+	}
+	return out
+}
+
+func day(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04")
+}
+
+// since is how long ago something was, in one unit.
+func since(now, t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	switch d := now.Sub(t); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", max(int(d.Seconds()), 0))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+func size(n uint64) string {
+	unit := 0
+	f := float64(n)
+	for f >= 1000 && unit < 4 {
+		f /= 1000
+		unit++
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %cB", f, " kMGT"[unit])
+}
