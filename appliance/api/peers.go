@@ -6,6 +6,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/tunnel/paths"
 )
 
 // Peer is one cluster with what the tunnel knows of it.
@@ -17,8 +18,10 @@ type Peer struct {
 
 // Way is how the tunnel's packets go, and what went.
 type Way struct {
-	// Path is udp, stream or relay.
-	Path          string         `json:"path"`
+	// Path is direct, relay or stream; empty while nothing is known to work. Via names
+	// the relay.
+	Path          string         `json:"path,omitempty"`
+	Via           string         `json:"via,omitempty"`
 	Endpoint      netip.AddrPort `json:"endpoint"`
 	LastHandshake time.Time      `json:"lastHandshake"` // zero if never
 	Received      uint64         `json:"received"`      // bytes, since the tunnel's process started
@@ -30,7 +33,10 @@ func (st Status) PeerList() []Peer {
 	ways := map[string]*Way{}
 	if st.Tunnel != nil {
 		for _, p := range st.Tunnel.Peers {
-			w := &Way{Path: PathOf(p), Endpoint: p.Endpoint, LastHandshake: p.LastHandshake, Received: p.Received, Sent: p.Sent}
+			w := &Way{Endpoint: p.Endpoint, LastHandshake: p.LastHandshake, Received: p.Received, Sent: p.Sent}
+			if used, ok := UsedPath(p); ok {
+				w.Path, w.Via = string(used.Kind), used.Via
+			}
 			ways[p.ID] = w
 		}
 	}
@@ -41,7 +47,13 @@ func (st Status) PeerList() []Peer {
 	return out
 }
 
-// PathOf names the kind of path that a peer's packets go by.
-func PathOf(p tunnel.PeerStatus) string {
-	return "udp"
+// UsedPath returns the path that the peer's packets go by; false if none is known to
+// work: the peer may speak an older version, and WireGuard finds the way alone.
+func UsedPath(p tunnel.PeerStatus) (paths.PathStatus, bool) {
+	for _, way := range p.Paths {
+		if way.Used {
+			return way, true
+		}
+	}
+	return paths.PathStatus{}, false
 }

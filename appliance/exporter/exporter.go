@@ -5,6 +5,7 @@ package exporter
 
 import (
 	"io"
+	"slices"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -13,6 +14,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/tunnel"
 )
 
 // ContentType is that of what Write writes.
@@ -82,6 +84,9 @@ func peers(st api.Status) []*dto.MetricFamily {
 	}
 	received := counter("rivulet_tunnel_received_bytes_total", "From the peer since the tunnel's process started.")
 	sent := counter("rivulet_tunnel_sent_bytes_total", "To the peer since the tunnel's process started.")
+	age := gauge("rivulet_tunnel_handshake_age_seconds", "How long ago the tunnel last shook hands; over 180 nothing passes.")
+	path := gauge("rivulet_tunnel_path", "1 for the path that the peer's packets go by: direct, relay or stream.")
+	pathTrip := gauge("rivulet_tunnel_path_rtt_seconds", "Round trip by each path that answers.")
 	shook := gauge("rivulet_tunnel_last_handshake_seconds", "When the tunnel last shook hands, since 1970.")
 	dropped := counter("rivulet_tunnel_dropped_packets_total", "Refused by translation since the tunnel's process started.")
 	if st.Tunnel != nil {
@@ -92,10 +97,30 @@ func peers(st api.Status) []*dto.MetricFamily {
 			sent.add(float64(p.Sent), who...)
 			if !p.LastHandshake.IsZero() {
 				shook.add(unixSeconds(p.LastHandshake), who...)
+				age.add(max(time.Since(p.LastHandshake).Seconds(), 0), who...)
 			}
+			addPaths(path, pathTrip, p, who)
 		}
 	}
-	return []*dto.MetricFamily{count.f, connected.f, trip.f, received.f, sent.f, shook.f, dropped.f}
+	return []*dto.MetricFamily{count.f, connected.f, trip.f, received.f, sent.f, shook.f, age.f, path.f, pathTrip.f, dropped.f}
+}
+
+// addPaths adds a peer's ways, those that work.
+func addPaths(used, trip family, p tunnel.PeerStatus, who []string) {
+	for _, way := range p.Paths {
+		if !way.Alive && !way.Used {
+			continue
+		}
+		addr := ""
+		if way.Addr.IsValid() {
+			addr = way.Addr.String()
+		}
+		labels := append(slices.Clip(who), "path", string(way.Kind), "addr", addr, "via", way.Via)
+		used.add(truth(way.Used), labels...)
+		if way.RTT > 0 {
+			trip.add(way.RTT.Seconds(), labels...)
+		}
+	}
 }
 
 func pods(st api.Status) []*dto.MetricFamily {

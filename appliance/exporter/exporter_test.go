@@ -16,6 +16,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/tunnel/paths"
 	"rivulet/offload"
 )
 
@@ -27,7 +28,8 @@ func full() api.Status {
 		Stages: []lifecycle.Status{{Name: "engine", State: lifecycle.Ready, Took: 1500 * time.Millisecond, Starts: 2}},
 		Peers: []peer.View{{State: peer.Connected, RTT: 250 * time.Microsecond, Record: peer.Record{ID: id, Name: "evil\"\n\\", WireGuardKey: "k",
 			Theirs: net, Remote: net, As: net, TunnelAddress: netip.MustParseAddr("10.42.255.254")}}, {State: peer.Discovered}},
-		Tunnel: &tunnel.Status{Dropped: 3, Peers: []tunnel.PeerStatus{{ID: string(id), Received: 10, Sent: 20, LastHandshake: time.Unix(1700000001, 0)}}},
+		Tunnel: &tunnel.Status{Dropped: 3, Peers: []tunnel.PeerStatus{{ID: string(id), Received: 10, Sent: 20, LastHandshake: time.Unix(1700000001, 0),
+			Paths: []paths.PathStatus{{Kind: paths.Relay, Via: "c", RTT: time.Millisecond, Alive: true, Used: true}, {Kind: paths.Direct}}}}},
 		Status: offload.Status{VirtualNodes: []offload.VirtualNode{{Name: "b", Ready: true}}},
 		Pods:   api.Pods{Home: 4, Away: 5, Guests: 6},
 		Health: []health.Problem{{Kind: *health.Tun, Text: "x"}},
@@ -50,6 +52,7 @@ func TestAParserReadsIt(t *testing.T) {
 		`rivulet_health_problem{code="tun",severity="error",subject=""} 1`,
 		`rivulet_stage_seconds{stage="engine"} 1.5`, `rivulet_stage_starts_total{stage="engine"} 2`,
 		`rivulet_peers{state="Connected"} 1`, `rivulet_peers{state="Lost"} 0`,
+		`rivulet_tunnel_path{peer="evil\"\n\\",id="` + strings.Repeat("a", 32) + `",path="relay",addr="",via="c"} 1`,
 		`rivulet_pods{where="away"} 5`, `rivulet_start_time_seconds 1.7000000005e+09`,
 		`rivulet_tunnel_rtt_seconds{peer="evil\"\n\\",id="` + strings.Repeat("a", 32) + `"} 0.00025`,
 	} {

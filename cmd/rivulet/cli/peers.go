@@ -64,7 +64,7 @@ func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
 	for _, p := range peers {
 		path, endpoint, shook, received, sent := "-", "-", "-", "-", "-"
 		if p.Way != nil {
-			path, received, sent = dash(p.Way.Path), size(p.Way.Received), size(p.Way.Sent)
+			path, received, sent = way(p.Way, peers), size(p.Way.Received), size(p.Way.Sent)
 			if p.Way.Endpoint.IsValid() {
 				endpoint = p.Way.Endpoint.String()
 			}
@@ -75,6 +75,19 @@ func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
 			path, endpoint, rtt(p.RTT), shook, received, sent, prefix(p.View), seenAs(p.View), dash(p.Version), dash(p.KubeVersion), p.Reason)
 	}
 	return w.Flush()
+}
+
+// way names the path, and the relay if it goes by one.
+func way(w *api.Way, peers []api.Peer) string {
+	if w.Via == "" {
+		return dash(w.Path)
+	}
+	for _, p := range peers {
+		if string(p.ID) == w.Via {
+			return w.Path + " via " + p.Name
+		}
+	}
+	return w.Path + " via " + peer.ID(w.Via).Short()
 }
 
 func seenAs(p peer.View) string {
