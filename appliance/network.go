@@ -43,7 +43,7 @@ func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
 func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	log := s.cfg.Log.With("component", cFabric)
 	f, err := fabric.New(fabric.Config{
-		Identity: s.self, Name: s.name(), Closed: s.closed(), Version: rivuletVersion(), KubeVersion: s.kubeVersionNow,
+		Identity: s.self, Name: s.name(), Trust: s.policy(), Notes: s.store, Version: rivuletVersion(), KubeVersion: s.kubeVersionNow,
 		Port: controlPort, TunnelPort: controlPort, Interface: tunnelInterface,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, TunnelAddress: tunnelAddress,
 		WireGuardKey: s.id.WireGuard, Store: s.store, DataPlane: s.tunnel,

@@ -41,6 +41,7 @@ func (s *System) problems() []health.Problem {
 	s.mu.Unlock()
 	if fab != nil {
 		tellFabric(&s.health, fab.Problems())
+		tellAlarms(&s.health, fab.Alarms())
 	}
 	s.sources.judge(&s.health)
 	if off != nil {

@@ -68,20 +68,6 @@ func (s *System) share() offer.Share {
 	return out
 }
 
-// closed says why no new peer is trusted; empty trusts those on the LAN. Whatever is
-// not certainly "lan" is closed.
-func (s *System) closed() string {
-	l := s.settings.Now()
-	switch mode := l.Config.WithDefaults("").Trust.Mode; {
-	case l.Closed:
-		return "the configuration cannot be read, so what it says of trust is not known"
-	case mode == config.TrustLAN:
-		return ""
-	default:
-		return fmt.Sprintf("trust.mode is %s, which this version cannot do yet", mode)
-	}
-}
-
 // settle tells every part that runs what is in force. A part that is made later
 // calls it, and has then missed nothing.
 func (s *System) settle() {
@@ -94,7 +80,7 @@ func (s *System) settle() {
 	s.lans.Allow(set.LAN.Interfaces)
 	s.sources.set(set.Peers)
 	if fab != nil {
-		fab.SetClosed(s.closed())
+		fab.SetTrust(s.policy())
 		fab.SetName(s.name())
 	}
 	if off != nil {
@@ -165,13 +151,6 @@ func (s *System) judged(k *health.Kind, holds bool, text, cure string) {
 	} else {
 		s.health.Clear(k)
 	}
-}
-
-func trustCure(l config.Loaded) string {
-	if l.Closed {
-		return "mend " + l.File + " (rivulet config check)"
-	}
-	return "write trust: {mode: lan} to peer with every cluster on the LAN"
 }
 
 // judgeLANs tells when no interface has a name that is allowed.

@@ -60,15 +60,18 @@ func TestShareOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// Only a configuration that certainly says lan, or says nothing, lets strangers in.
+// Only a configuration that can be read says whom to trust.
 func TestTrustIsOpenOnlyForCertain(t *testing.T) {
 	for text, open := range map[string]bool{
 		"": true, "name: a": true, "trust: {mode: lan}": true,
-		"trust: {mode: ask}": false, "trust: {mode: group, secret: sixteen-and-more-letters}": false,
+		"trust: {mode: ask}": true, "trust: {mode: group, secret: sixteen-and-more-letters}": true,
 		"trust: {mode: lan": false, "share: {cpu: 101%}": false, "turst: {mode: ask}": false,
 	} {
 		s, _ := configured(t, text)
 		s.judge()
+		if m := s.policy().Mode; text != "" && strings.Contains(text, "mode: "+string(m)) != (open && strings.Contains(text, "mode")) {
+			t.Errorf("%q: mode %s", text, m)
+		}
 		if why := s.closed(); (why == "") != open || strings.Contains(codes(s), "trust-closed") == open {
 			t.Errorf("%q: %q, health %s", text, why, codes(s))
 		}

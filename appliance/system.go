@@ -147,6 +147,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.checkRoutes(mux)
 	s.configRoutes(mux)
 	s.upgradeRoutes(mux)
+	s.trustRoutes(mux)
 	return mux
 }
 

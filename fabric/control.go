@@ -28,6 +28,22 @@ var (
 	fromPeers = crowd.Limits{Total: 4096, PerSource: 512}
 )
 
+// peering is the exchange and its end; nobody gets through while we take our leave.
+func (f *Fabric) peering(mux *http.ServeMux) {
+	for path, h := range map[string]http.Handler{
+		pairing.Path:    f.party.Handler(f.inside, f.heard),
+		pairing.EndPath: f.party.EndHandler(f.endedByThem),
+	} {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			if f.leaving.Load() {
+				rpc.Fail(w, http.StatusServiceUnavailable, leavingError(f.name()))
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+}
+
 // serve keeps the control port open until ctx ends.
 func (f *Fabric) serve(ctx context.Context) {
 	wait := f.cfg.Timing.Retry
@@ -60,7 +76,7 @@ func (f *Fabric) serve(ctx context.Context) {
 // peers inside the tunnel.
 func (f *Fabric) router() http.Handler {
 	lan := http.NewServeMux()
-	lan.Handle("POST "+pairing.Path, f.party.Handler(f.heard))
+	f.peering(lan)
 	lan.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		rpc.Fail(w, http.StatusNotFound, &rpc.Error{Code: "not-found", Message: fmt.Sprintf("%.80q is not served outside the tunnel", r.URL.Path), Cure: "peer first; then ask inside the tunnel"})
 	})
@@ -70,12 +86,27 @@ func (f *Fabric) router() http.Handler {
 			return
 		}
 		id, ok := rpc.PeerID(r)
-		if _, pinned := f.record(id); !ok || !pinned {
+		life := f.life(id)
+		if !ok || life == nil {
 			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), f.name()), Cure: "peer again"})
 			return
 		}
-		f.routes.ServeHTTP(w, r)
+		// What is asked for ends with the peering, streams too.
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(life, cancel)()
+		f.routes.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// life is the time that a peer is one; nil if it is none.
+func (f *Fabric) life(id peer.ID) context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.members[string(id)]; m != nil && m.pinned {
+		return m.served
+	}
+	return nil
 }
 
 // inside reports whether the request came to our address in the tunnel.

@@ -6,7 +6,7 @@
 //	Discovered --exchange--> Connecting --ping--> Connected <--ping-- Lost
 //	     |  ^                                        |-- 3 misses --> |
 //	     v  | retry, up to 60 s
-//	   Refused
+//	   Refused, Waiting, Denied
 //
 // It reads what discovery sources say (hints), what peers say (proved by mutual
 // TLS) and the LAN interfaces. It alone writes peer records, through peer.Store,
@@ -27,6 +27,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rivulet/fabric/discovery"
@@ -34,6 +35,7 @@ import (
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/trust"
 	"rivulet/fabric/tunnel"
 )
 
@@ -82,11 +84,14 @@ type Config struct {
 	TakenPrefixes func() []netip.Prefix
 	// Dial opens connections inside the tunnel; nil dials from TunnelAddress.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Addresses are those at which others may reach us, for invites; nil takes those of the LANs.
+	Addresses func() []netip.Addr
 	// OnLink says whether a stranger at the address may be trusted at first sight; nil asks LANs.
 	OnLink func(netip.Addr) bool
-	// Closed says why no stranger is trusted at first sight; empty trusts those on a
-	// link. SetClosed changes it.
-	Closed string
+	// Trust is whom to make a peer; SetTrust changes it.
+	Trust Policy
+	// Notes keeps what is known of trust beside the records; nil keeps it in memory.
+	Notes trust.Notes
 	// Clock may be nil: then nothing is said and heard of the time.
 	Clock Clock
 	// Timing may be zero for DefaultTiming.
@@ -105,12 +110,14 @@ type Timing struct {
 	Retry time.Duration
 	// Forget is how long a cluster that is no peer is shown after it was last heard of.
 	Forget time.Duration
+	// Word is how long a person waits to see what came of a word.
+	Word time.Duration
 }
 
 // DefaultTiming is what the appliance uses.
 var DefaultTiming = Timing{
 	Ping: 2 * time.Second, Probe: 500 * time.Millisecond, PingTimeout: 2 * time.Second, Misses: 3,
-	Retry: time.Second, Forget: 2 * time.Minute,
+	Retry: time.Second, Forget: 2 * time.Minute, Word: 6 * time.Second,
 }
 
 // Fabric is the running whole. Its methods may be called concurrently.
@@ -119,9 +126,12 @@ type Fabric struct {
 	log    *slog.Logger
 	public string // WireGuard public key, base64
 	party  *pairing.Party
+	book   *trust.Book
 	routes *http.ServeMux // inside the tunnel
 	plane  *plane
 	live   live
+	// leaving: nobody is to be a peer any more, for this run.
+	leaving atomic.Bool
 
 	mu       sync.Mutex
 	run      context.Context // of Run; nil before and after
@@ -130,6 +140,7 @@ type Fabric struct {
 	known    map[string]string // discovery entry to member key, where the entry has no ID
 	subs     map[chan struct{}]struct{}
 	problems map[string]rpc.Error
+	invites  map[peer.ID][]byte // that others have given us, while we use them
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.
@@ -156,16 +167,33 @@ func New(cfg Config) (*Fabric, error) {
 		known:    map[string]string{},
 		subs:     map[chan struct{}]struct{}{},
 		problems: map[string]rpc.Error{},
+		invites:  map[peer.ID][]byte{},
 	}
-	f.live.name, f.live.closed, f.live.changed = cfg.Name, cfg.Closed, make(chan struct{})
+	f.live.name, f.live.policy, f.live.group, f.live.changed = cfg.Name, cfg.Trust, groupKey(cfg.Trust), make(chan struct{})
 	f.plane = newPlane(f)
-	f.party = &pairing.Party{Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, OnLink: f.onLink, Closed: f.closed, Now: time.Now}
+	if cfg.Notes == nil {
+		cfg.Notes = &memory{blobs: map[string][]byte{}}
+	}
+	if f.book, err = trust.Open(cfg.Notes); err != nil {
+		return nil, err
+	}
+	f.party = &pairing.Party{
+		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Group: f.group,
+		Invite: f.invitedBy, Parted: f.parted, Epoch: f.book.Epoch(), Now: time.Now,
+	}
 	f.routes.HandleFunc("GET /v1/ping", f.answerPing)
+	f.peering(f.routes)
 	records, err := cfg.Store.Peers()
 	if err != nil {
 		return nil, fmt.Errorf("fabric: load peers: %w", err)
 	}
 	for _, r := range records {
+		if _, parted := f.book.Parting(r.ID); parted { // the power went in the middle of it
+			if err := cfg.Store.DeletePeer(r.ID); err != nil {
+				return nil, fmt.Errorf("fabric: remove %s, which is a peer no more: %w", r.Name, err)
+			}
+			continue
+		}
 		f.load(r)
 	}
 	for _, s := range cfg.Sources {
@@ -286,12 +314,14 @@ func (f *Fabric) choose(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix
 
 // Peers returns everything that is known of other clusters, by name and ID.
 func (f *Fabric) Peers() []peer.View {
+	partings := f.book.Partings()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []peer.View
 	for _, m := range f.members {
 		out = append(out, m.view())
 	}
+	out = append(out, f.denied(partings)...)
 	slices.SortFunc(out, func(a, b peer.View) int {
 		return strings.Compare(a.Name+"\x00"+string(a.ID), b.Name+"\x00"+string(b.ID))
 	})

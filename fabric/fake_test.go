@@ -15,6 +15,7 @@ import (
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/discoverytest"
 	"rivulet/fabric/netmon"
+	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
@@ -40,7 +41,7 @@ var (
 	podCIDR    = netip.MustParsePrefix("127.42.0.0/16") // on loopback, so that the tunnel address is there
 	inTunnel   = netip.MustParseAddr("127.42.255.254")
 	onLAN      = netip.MustParseAddr("127.0.0.1")
-	testTiming = Timing{Ping: 50 * time.Millisecond, Probe: 30 * time.Millisecond, PingTimeout: time.Second, Misses: 3, Retry: 30 * time.Millisecond, Forget: 100 * time.Millisecond}
+	testTiming = Timing{Ping: 50 * time.Millisecond, Probe: 30 * time.Millisecond, PingTimeout: time.Second, Misses: 3, Retry: 30 * time.Millisecond, Forget: 100 * time.Millisecond, Word: 2 * time.Second}
 )
 
 // cluster is one fabric with what outlives it.
@@ -85,7 +86,8 @@ func baseConfig(n byte, name string, log *slog.Logger) Config {
 		TunnelPort: 7442, Interface: "riv0",
 		PodCIDR: podCIDR, ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"), TunnelAddress: inTunnel,
 		WireGuardKey: base64.StdEncoding.EncodeToString(key), Store: &store{records: map[peer.ID]peer.Record{}}, DataPlane: &fakePlane{pid: 1},
-		LANs: noLANs{}, ChoosePrefix: choosePrefix, Log: log,
+		LANs: noLANs{}, ChoosePrefix: choosePrefix, Trust: Policy{Mode: pairing.ModeLAN}, Notes: &memory{blobs: map[string][]byte{}},
+		Addresses: func() []netip.Addr { return []netip.Addr{onLAN} }, Log: log,
 	}
 }
 
@@ -155,10 +157,18 @@ func (c *cluster) await(what string, ok func() bool) {
 	deadline := time.Now().Add(15 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			c.w.t.Fatalf("%s: no %s; peers: %+v, problems: %v", c.cfg.Name, what, c.Peers(), c.Problems())
+			c.w.t.Fatalf("%s: no %s; peers:%s\nproblems: %v", c.cfg.Name, what, c.list(), c.Problems())
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// list is what a person would look at.
+func (c *cluster) list() (out string) {
+	for _, v := range c.Peers() {
+		out += fmt.Sprintf("\n  %s %s %s %s %s", v.ID.Short(), v.Name, v.State, v.Trust.How, v.Reason)
+	}
+	return out
 }
 
 func (c *cluster) view(of *cluster) peer.View { return c.viewOf(of.cfg.Identity.ID) }

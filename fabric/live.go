@@ -3,9 +3,9 @@ package fabric
 import (
 	"context"
 	"sync"
-	"time"
 
 	"rivulet/fabric/discovery"
+	"rivulet/fabric/pairing"
 )
 
 // live is what may be changed while the fabric runs. Its lock is a leaf: it is
@@ -13,20 +13,15 @@ import (
 type live struct {
 	mu      sync.Mutex
 	name    string
-	closed  string
-	changed chan struct{} // closed and replaced when the name is another
+	policy  Policy
+	group   *pairing.GroupKey // nil but with ModeGroup
+	changed chan struct{}     // closed and replaced when the name is another
 }
 
 func (f *Fabric) name() string {
 	f.live.mu.Lock()
 	defer f.live.mu.Unlock()
 	return f.live.name
-}
-
-func (f *Fabric) closed() string {
-	f.live.mu.Lock()
-	defer f.live.mu.Unlock()
-	return f.live.closed
 }
 
 // SetName gives this cluster another name for its peers: they are told at once,
@@ -46,26 +41,6 @@ func (f *Fabric) SetName(name string) {
 	f.notify()
 	f.mu.Unlock()
 	f.Refresh()
-}
-
-// SetClosed ends trust at first sight, for a reason that is told to those who ask,
-// or (empty) begins it again. Peers that are trusted already stay.
-func (f *Fabric) SetClosed(why string) {
-	f.live.mu.Lock()
-	same := f.live.closed == why
-	f.live.closed = why
-	f.live.mu.Unlock()
-	if same {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
-		if !m.pinned && len(m.found) > 0 {
-			m.pace.Found(time.Now(), true) // what was refused before may go now, and the other way round
-			poke(m.paceKick)
-		}
-	}
 }
 
 // announce announces this cluster until ctx ends or it has another name.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestSetName(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
-	stranger := w.cluster(4, "stranger", func(c *Config) { c.Closed = "it only listens" })
+	stranger := w.cluster(4, "stranger", func(c *Config) { c.Trust = Policy{Why: "it only listens"} })
 	a.awaitState(b, peer.Connected)
 	b.awaitState(a, peer.Connected)
 	stranger.await("b on the LAN", func() bool { return stranger.view(b).Name == "b" })
@@ -36,10 +37,10 @@ func TestSetName(t *testing.T) {
 
 // While trust is closed nobody new becomes a peer, whichever side begins, and both
 // are told why; peers stay. Opened again, it needs no other event.
-func TestSetClosed(t *testing.T) {
+func TestClosedTrust(t *testing.T) {
 	const why = "the test says so"
 	w := newWorld(t)
-	a := w.cluster(2, "a", func(c *Config) { c.Closed = why })
+	a := w.cluster(2, "a", func(c *Config) { c.Trust = Policy{Why: why} })
 	low, high := w.cluster(1, "low"), w.cluster(3, "high") // by ID or not, one of them begins
 	for _, o := range []*cluster{low, high} {
 		for _, v := range []peer.View{a.awaitState(o, peer.Refused), o.awaitState(a, peer.Refused)} {
@@ -51,7 +52,7 @@ func TestSetClosed(t *testing.T) {
 	if a.store.len()+low.store.len()+high.store.len() != 2 { // low and high have each other
 		low.await("each other", func() bool { return low.store.len() == 1 && high.store.len() == 1 && a.store.len() == 0 })
 	}
-	a.SetClosed("")
+	a.SetTrust(Policy{Mode: pairing.ModeLAN})
 	begun := time.Now()
 	for _, o := range []*cluster{low, high} {
 		a.awaitState(o, peer.Connected)
@@ -60,7 +61,7 @@ func TestSetClosed(t *testing.T) {
 	if d := time.Since(begun); d > 10*time.Second {
 		t.Errorf("it took %s: it waited for a retry", d)
 	}
-	a.SetClosed(why)
+	a.SetTrust(Policy{Why: why})
 	d := w.cluster(4, "d")
 	d.awaitState(a, peer.Refused)
 	for _, o := range []*cluster{low, high} {

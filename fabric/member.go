@@ -29,7 +29,12 @@ type member struct {
 
 	state    peer.State
 	reason   string
-	notice   string // does not keep the peer from working
+	notice   string           // does not keep the peer from working
+	refusal  error            // of the last exchange, nil if it went well
+	tries    int              // attempts that have ended
+	said     []netip.AddrPort // where a person, or an invite, says it is
+	held     bool             // a person has said yes: it is not forgotten in this run
+	mine     bool             // the refusal is ours, not the other side's
 	since    time.Time
 	lastSeen time.Time
 	rtt      time.Duration
@@ -43,6 +48,9 @@ type member struct {
 	pingKick   chan struct{}
 	stop       context.CancelFunc // nil before Run
 	client     *http.Client       // to the peer's control address in the tunnel
+	// served is the life of what it asks of us: it ends when it is a peer no more.
+	served    context.Context
+	endServed context.CancelFunc
 }
 
 func (m *member) view() peer.View {
@@ -67,7 +75,8 @@ func (m *member) link() (peer.Link, bool) {
 	if !m.pinned || !ok {
 		return peer.Link{}, false
 	}
-	return peer.Link{ID: m.id, Name: m.rec.Name, Addr: addr, Theirs: m.rec.Theirs, Remote: m.rec.Remote, As: m.rec.As, State: m.state, RTT: m.rtt}, true
+	return peer.Link{ID: m.id, Name: m.rec.Name, Addr: addr, Theirs: m.rec.Theirs, Remote: m.rec.Remote, As: m.rec.As, State: m.state, RTT: m.rtt,
+		NoBorrow: m.rec.NoBorrow(), NoLend: m.rec.NoLend()}, true
 }
 
 // title is the best name there is.
@@ -98,13 +107,15 @@ func (m *member) addrs() []netip.AddrPort {
 			}
 		}
 	}
-	if m.rec.Control.IsValid() && !slices.Contains(out, m.rec.Control) {
-		out = append(out, m.rec.Control)
+	for _, a := range append([]netip.AddrPort{m.rec.Control, m.knocked}, m.said...) {
+		if a.IsValid() && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
 	}
 	return out
 }
 
-func sortedKeys(m map[string]discovery.Entry) []string {
+func sortedKeys[T any](m map[string]T) []string {
 	var out []string
 	for k := range m {
 		out = append(out, k)
@@ -115,13 +126,43 @@ func sortedKeys(m map[string]discovery.Entry) []string {
 
 // The functions below are called with mu held.
 
+// pin makes the member a peer, or gives it another record.
+func (m *member) pin(r peer.Record) {
+	m.rec = r
+	if !m.pinned {
+		m.pinned = true
+		m.served, m.endServed = context.WithCancel(context.Background())
+	}
+}
+
+// unpin makes it a peer no more: what it asks for ends now.
+func (m *member) unpin() {
+	if !m.pinned {
+		return
+	}
+	m.name, m.pinned, m.rec, m.notice, m.rtt, m.misses = m.rec.Name, false, peer.Record{}, "", 0, 0
+	m.endServed()
+	if m.client != nil {
+		m.client.CloseIdleConnections()
+		m.client = nil
+	}
+}
+
+// handle is what a person calls it on the command line.
+func (m *member) handle() string {
+	if t := m.title(); t != "" {
+		return t
+	}
+	return m.id.Short()
+}
+
 // load takes a record out of the store, before Run.
 func (f *Fabric) load(r peer.Record) {
 	if r.As.IsValid() && r.As.Bits() != f.cfg.PodCIDR.Bits() {
 		r.As = netip.Prefix{} // our pod CIDR is of another size now: the peer has to choose anew
 	}
 	m := f.member(string(r.ID), r.ID)
-	m.rec, m.pinned = r, true
+	m.pin(r)
 	f.set(m, peer.Connecting, "")
 	f.due(m, f.starts(r.ID))
 	f.names()
@@ -155,7 +196,7 @@ func (f *Fabric) start(key string, m *member) {
 
 // forget drops a member that is no peer.
 func (f *Fabric) forget(key string) {
-	if m := f.members[key]; m != nil && !m.pinned {
+	if m := f.members[key]; m != nil && !m.pinned && !m.held {
 		delete(f.members, key)
 		if m.stop != nil {
 			m.stop()
@@ -235,16 +276,23 @@ func (f *Fabric) save(r peer.Record) error {
 		}
 	}
 	f.mu.Unlock()
+	// A parting beside a record means that the record is to go: first this one goes.
+	if err := f.book.Rejoin(r.ID); err != nil {
+		return err
+	}
 	if err := f.cfg.Store.PutPeer(r); err != nil {
 		return err
+	}
+	if err := f.book.Met(r.ID); err != nil {
+		f.log.Warn("a word that was kept stays in the book", "peer", r.Name, "err", err)
 	}
 	f.mu.Lock()
 	m := f.member(string(r.ID), r.ID)
 	if !m.pinned {
 		f.log.Info("new peer", "peer", r.Name, "id", r.ID.Short(), "trust", r.Trust.How, "addr", r.Control)
 	}
-	m.rec, m.pinned = r, true
-	if m.state == peer.Discovered || m.state == peer.Refused {
+	m.pin(r)
+	if m.state.Apart() {
 		f.set(m, peer.Connecting, "")
 	}
 	f.names()

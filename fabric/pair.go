@@ -113,27 +113,29 @@ func (f *Fabric) pairLoop(ctx context.Context, key string, m *member) {
 // attempt runs the exchange with each address until one succeeds.
 func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	f.mu.Lock()
-	id, addrs, pinned := m.id, m.addrs(), m.pinned
+	id, addrs, pinned, name, mine := m.id, m.addrs(), m.pinned, m.title(), false
 	m.backoff, m.attempting = m.pace, true
 	m.pace.Done() // what is found from here on is new
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
 		m.attempting = false
+		m.tries++
 		f.mu.Unlock()
 	}()
 
 	err := fmt.Errorf("fabric: no address is known")
+	if f.leaving.Load() {
+		addrs, pinned, err = nil, false, leavingError(f.name())
+	}
 	for _, a := range addrs {
-		if why := f.closed(); !pinned && why != "" {
-			err = worse(err, pairing.ClosedError(why)) // asking would make them trust us
-			break
+		if !pinned {
+			if e := f.mayCall(id, name, f.onLink(a.Addr()), a.Addr()); e != nil {
+				err, mine = worse(err, e), true
+				continue
+			}
 		}
-		if !pinned && !f.onLink(a.Addr()) {
-			err = worse(err, &rpc.Error{Code: "not-on-link", Message: fmt.Sprintf("its address %s is not on a link of this device, and only clusters on the same link are trusted at first sight", a), Cure: "put both clusters on the same LAN"})
-			continue
-		}
-		r, e := f.party.Exchange(ctx, id, pairing.PostTo(f.cfg.Identity, id, a))
+		r, e := f.party.Exchange(ctx, pairing.PostTo(f.cfg.Identity, id, a, nil))
 		if e == nil {
 			f.exchanged(key, m, r)
 			return
@@ -141,21 +143,36 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 		if ctx.Err() != nil {
 			return
 		}
-		err = worse(err, e)
+		err, mine = worse(err, e), false
+	}
+	if pinned {
+		if r, e := f.exchangeInside(ctx, id); e == nil {
+			f.exchanged(key, m, r)
+			return
+		} else if ctx.Err() != nil {
+			return
+		}
+		if f.endedThere(id, err) {
+			pinned = false
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	refused := pairing.Refused(err)
-	m.proved = m.proved || id != "" && answered(err)
+	refused, reason := pairing.Refused(err), explain(err, addrs)
+	if p, ok := f.book.Parting(id); ok && p.Denied && mine {
+		reason = deniedReason(p)
+	}
+	m.refusal, m.mine = err, mine
+	m.proved = m.proved || id != "" && !mine && answered(err)
 	if _, again := m.pace.Next(); !again { // else it was found anew meanwhile
 		f.failed(m, refused)
 	}
 	switch {
 	case m.state == peer.Connected: // the tunnel is proof enough
 		f.log.Debug("exchange failed", "peer", m.title(), "err", err)
-	case refused:
-		f.set(m, peer.Refused, explain(err, addrs))
-	case m.state != peer.Refused:
+	case refused || pairing.Code(err) == "pending":
+		f.set(m, refusedState(err, mine), reason)
+	case m.state != peer.Refused && m.state != peer.Waiting && m.state != peer.Denied:
 		f.set(m, m.state, explain(err, addrs))
 	case m.pinned:
 		f.set(m, peer.Connecting, explain(err, addrs))
@@ -184,8 +201,8 @@ func (f *Fabric) exchanged(key string, m *member, r peer.Record) {
 		f.forget(key)
 		m = known
 	}
-	m.exchanged, m.backoff = time.Now(), pairing.Pace{}
-	if m.state == peer.Discovered || m.state == peer.Refused {
+	m.exchanged, m.backoff, m.refusal = time.Now(), pairing.Pace{}, nil
+	if m.state.Apart() {
 		f.set(m, peer.Connecting, "")
 	} else if m.state == peer.Connected {
 		f.set(m, peer.Connected, "")
@@ -204,8 +221,8 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 		}
 		if m.rec.Complete() && msg.SeenAs == m.rec.Remote {
 			m.pace.Done()
-			m.exchanged, m.backoff = time.Now(), pairing.Pace{}
-			if m.state == peer.Refused {
+			m.exchanged, m.backoff, m.refusal = time.Now(), pairing.Pace{}, nil
+			if m.state.Apart() {
 				f.set(m, peer.Connecting, "")
 			}
 			poke(m.pingKick)
@@ -216,7 +233,7 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 	}
 	f.log.Debug("refused an exchange", "from", from.Addr, "id", from.ID.Short(), "err", err)
 	if m == nil {
-		if !f.onLink(from.Addr) || !f.room() {
+		if !f.onLink(from.Addr) && !worthShowing(err) || !f.room() {
 			return
 		}
 		m = f.member(string(from.ID), from.ID)
@@ -224,11 +241,29 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 	if msg.Name != "" {
 		m.name = msg.Name
 	}
-	m.knocked, m.proved = netip.AddrPortFrom(from.Addr, f.cfg.Port), true
+	port := msg.ControlPort
+	if port == 0 {
+		port = f.cfg.Port
+	}
+	m.knocked, m.proved, m.refusal, m.mine = netip.AddrPortFrom(from.Addr, port), true, err, true
 	if m.state != peer.Connected {
-		f.set(m, peer.Refused, explain(err, nil))
+		state, reason := refusedState(err, true), explain(err, nil)
+		if p, ok := f.book.Parting(from.ID); ok && state == peer.Denied {
+			reason = deniedReason(p)
+		}
+		f.set(m, state, reason)
 	}
 	poke(m.paceKick) // it is remembered for a while from now
+}
+
+// worthShowing reports whether a stranger from elsewhere is shown: it has waited for
+// a person, or has shown an invite or a proof. Others from far away would only fill the list.
+func worthShowing(err error) bool {
+	switch pairing.Code(err) {
+	case "pending", "name-taken", "wrong-proof", "invite":
+		return true
+	}
+	return false
 }
 
 // worse returns the error that tells more: that of somebody who answered.

@@ -39,7 +39,7 @@ func (f *Fabric) room() bool {
 	}
 	victim, least := "", 0
 	for key, m := range f.members {
-		if m.pinned || m.proved || m.attempting {
+		if m.pinned || m.proved || m.held || m.attempting {
 			continue
 		}
 		hope := -at[m.place()]

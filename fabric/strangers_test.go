@@ -37,7 +37,7 @@ func TestFloodOfStrangers(t *testing.T) {
 // A stranger that has proved who it is outlasts any number that have not.
 func TestProvedStrangersStay(t *testing.T) {
 	w := newWorld(t)
-	a := w.cluster(1, "a", func(c *Config) { c.Closed = "a test" })
+	a := w.cluster(1, "a", func(c *Config) { c.Trust = Policy{Why: "a test"} })
 	b := w.cluster(2, "b")
 	a.await("word from b", func() bool { return a.real(b.cfg.Identity.ID) })
 	for n := range 1000 {

@@ -37,6 +37,8 @@ var (
 	ConfigUnkept     = declare("config-unkept", Warning, "the configuration cannot be kept as the last good one")
 	ConfigUnwatched  = declare("config-unwatched", Warning, "changes of the configuration are not seen by themselves")
 	ConfigShadowed   = declare("config-shadowed", Warning, "a file with settings is not read")
+	KeyChanged       = declare("key-changed", Warning, "a cluster has come under a known name with another key")
+	PeerWaiting      = declare("peer-waiting", Info, "a cluster waits for your word")
 	TrustClosed      = declare("trust-closed", Warning, "no new peer is trusted")
 	PeerAddress      = declare("peer-address", Warning, "a name among the peers leads to nobody")
 	BurstUnsupported = declare("burst-unsupported", Info, "a burst target is not used by this version")

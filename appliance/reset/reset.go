@@ -20,6 +20,7 @@ import (
 
 	"rivulet/appliance/cleanup"
 	"rivulet/appliance/store"
+	"rivulet/fabric/trust"
 )
 
 // kept is what survives in the state folder: who we are, and what is the
@@ -68,7 +69,7 @@ func State(folder string, factory bool) (removed []string, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// forgetPeers removes the trust in all peers; those that are still there are
+// forgetPeers removes the trust in all peers, and what was said of others; those that are still there are
 // found and met anew.
 func forgetPeers(path string) (n int, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -82,6 +83,9 @@ func forgetPeers(path string) (n int, err error) {
 	peers, err := st.Peers()
 	if err != nil {
 		return 0, fmt.Errorf("reset: %w; forget who this device is as well: rivulet reset --factory", err)
+	}
+	if err := trust.Clear(st); err != nil {
+		return 0, err
 	}
 	for _, p := range peers {
 		if err := st.DeletePeer(p.ID); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"rivulet/fabric/peer"
@@ -25,9 +26,10 @@ const (
 	maxInFlight = 32
 )
 
-// Handler answers the exchange. heard is told of everyone who got through to it,
+// Handler answers the exchange. inside says whether a request came through the
+// tunnel; heard is told of everyone who got through to it,
 // refused or not.
-func (p *Party) Handler(heard func(Sender, Message, error)) http.Handler {
+func (p *Party) Handler(inside func(*http.Request) bool, heard func(Sender, Message, error)) http.Handler {
 	slots := make(chan struct{}, maxInFlight)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -50,6 +52,7 @@ func (p *Party) Handler(heard func(Sender, Message, error)) http.Handler {
 		m, err := Decode(body)
 		var answer Message
 		if err == nil {
+			from.Inside = inside(r)
 			answer, err = p.Receive(from, m)
 		}
 		heard(from, m, err)
@@ -74,49 +77,94 @@ func sender(r *http.Request) (Sender, error) {
 	if err != nil {
 		return Sender{}, fmt.Errorf("unusable source address %q", r.RemoteAddr)
 	}
-	return Sender{ID: id, Certificate: r.TLS.PeerCertificates[0].Raw, Addr: addr.Addr().Unmap()}, nil
+	return Sender{ID: id, Certificate: r.TLS.PeerCertificates[0].Raw, Addr: addr.Addr().Unmap(), Binding: binding(*r.TLS)}, nil
 }
 
 // PostTo returns a Post that reaches the control address of the peer want (empty:
-// of whoever is there).
-func PostTo(id rpc.Identity, want peer.ID, addr netip.AddrPort) Post {
-	return func(ctx context.Context, m Message) (Message, Sender, error) {
+// of whoever is there). dial is nil for the LAN; else it leads through the tunnel.
+func PostTo(id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) Post {
+	return func(ctx context.Context, say func(Sender) Message) (Message, Sender, error) {
 		ctx, cancel := context.WithTimeout(ctx, postTimeout)
 		defer cancel()
-		dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: rpc.ClientTLS(id, want)}
-		c, err := dialer.DialContext(ctx, "tcp", addr.String())
-		if err != nil {
-			return Message{}, Sender{}, fmt.Errorf("pairing: %w", err)
-		}
-		defer c.Close()
-		cert := c.(*tls.Conn).ConnectionState().PeerCertificates[0]
-		got, err := peer.IDFromCertificate(cert)
+		c, from, err := open(ctx, id, want, addr, dial)
 		if err != nil {
 			return Message{}, Sender{}, err
 		}
-		from := Sender{ID: got, Certificate: cert.Raw, Addr: addr.Addr().Unmap()}
-		conns := make(chan net.Conn, 1) // the request goes over this connection or not at all
-		conns <- c
-		transport := &http.Transport{
-			DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
-				select {
-				case c := <-conns:
-					return c, nil
-				default:
-					return nil, fmt.Errorf("pairing: %s closed the connection", addr)
-				}
-			},
-			MaxResponseHeaderBytes: 32 << 10,
-			DisableKeepAlives:      true,
-		}
+		defer c.Close()
 		var body json.RawMessage
-		err = rpc.Call(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, http.MethodPost, "https://"+hostPort(addr)+Path, m, &body)
-		if err != nil {
+		if err := post(ctx, c, addr, Path, say(from), &body); err != nil {
 			return Message{}, from, err
 		}
 		answer, err := Decode(body)
 		return answer, from, err
 	}
+}
+
+// Dial opens connections inside the tunnel.
+type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// Who asks nothing of the cluster at an address but who it is.
+func Who(ctx context.Context, id rpc.Identity, addr netip.AddrPort) (peer.ID, error) {
+	c, from, err := open(ctx, id, "", addr, nil)
+	if err != nil {
+		return "", err
+	}
+	c.Close()
+	return from.ID, nil
+}
+
+// bindingLabel makes the binding of a connection, by RFC 9266's way with a name of our own.
+const bindingLabel = "EXPORTER-rivulet-peering"
+
+func binding(s tls.ConnectionState) []byte {
+	b, err := s.ExportKeyingMaterial(bindingLabel, nil, 32)
+	if err != nil {
+		return nil // then no proof is right
+	}
+	return b
+}
+
+// open opens a connection and says who is there.
+func open(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) (*tls.Conn, Sender, error) {
+	inside := dial != nil
+	if !inside {
+		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	}
+	raw, err := dial(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, Sender{}, fmt.Errorf("pairing: %w", err)
+	}
+	c := tls.Client(raw, rpc.ClientTLS(id, want))
+	if err := c.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, Sender{}, fmt.Errorf("pairing: %w", err)
+	}
+	state := c.ConnectionState()
+	got, err := peer.IDFromCertificate(state.PeerCertificates[0])
+	if err != nil {
+		c.Close()
+		return nil, Sender{}, err
+	}
+	return c, Sender{ID: got, Certificate: state.PeerCertificates[0].Raw, Addr: addr.Addr().Unmap(), Binding: binding(state), Inside: inside}, nil
+}
+
+// post sends a request over the connection, and over no other.
+func post(ctx context.Context, c net.Conn, addr netip.AddrPort, path string, in, out any) error {
+	conns := make(chan net.Conn, 1)
+	conns <- c
+	transport := &http.Transport{
+		DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
+			select {
+			case c := <-conns:
+				return c, nil
+			default:
+				return nil, fmt.Errorf("pairing: %s closed the connection", addr)
+			}
+		},
+		MaxResponseHeaderBytes: 32 << 10,
+		DisableKeepAlives:      true,
+	}
+	return rpc.Call(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, http.MethodPost, "https://"+hostPort(addr)+path, in, out)
 }
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -133,5 +181,17 @@ func Refused(err error) bool {
 	if errors.As(err, &wrong) {
 		return true
 	}
-	return errors.As(err, &e) && e.Code != "busy"
+	return errors.As(err, &e) && !slices.Contains(waits, e.Code)
+}
+
+// waits are the codes of what passes, or waits for a person.
+var waits = []string{"busy", "pending", "leaving"}
+
+// Code is the code of a refusal, empty if err is none.
+func Code(err error) string {
+	var e *rpc.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
 }

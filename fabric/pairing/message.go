@@ -14,11 +14,12 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// Version is the newest protocol version this code speaks; Versions are all.
-const Version = 1
+// Version is the newest protocol version this code speaks. It speaks the one before
+// as well: clusters are not upgraded at once.
+const Version = 2
 
 // Versions are the protocol versions this code speaks, oldest first.
-var Versions = []int{Version}
+var Versions = []int{Version - 1, Version}
 
 // Message is both halves of the exchange: the body of POST /v1/peering and its
 // answer. It is a snapshot of all that its sender has to say; sending it again
@@ -43,6 +44,39 @@ type Message struct {
 	// SeenAs repeats what the receiver has told the sender as SeeYouAs; by it the
 	// receiver knows that it was heard.
 	SeenAs netip.Prefix `json:"seenAs"`
+
+	// What follows came with version 2; a version 1 says and hears nothing of it.
+
+	// Sequence grows with every message to the receiver, over restarts too: of two, the
+	// higher one is the newer. Heard is the highest that the sender has had of the receiver.
+	Sequence uint64 `json:"sequence,omitempty"`
+	Heard    uint64 `json:"heard,omitempty"`
+	// Roles are what the sender has switched off.
+	Roles peer.Roles `json:"roles,omitzero"`
+	// NextWireGuardKey is the key that the sender will change to, empty if it will not.
+	NextWireGuardKey string `json:"nextWireGuardKey,omitempty"`
+	// Demands is what the sender wants to see of the receiver, whom it does not know:
+	// "group", or empty.
+	Demands string `json:"demands,omitempty"`
+	// Proof shows that the sender knows the group's secret; see Proof.
+	Proof []byte `json:"proof,omitempty"`
+	// Invite is the secret of an invite of the receiver.
+	Invite []byte `json:"invite,omitempty"`
+}
+
+// maxSequence leaves room above: nobody can count us to the end.
+const maxSequence = 1 << 62
+
+// common is the highest version that the sender of the message and we speak, 0 if
+// there is none.
+func (m Message) common() int {
+	best := 0
+	for _, v := range m.Versions {
+		if v > best && slices.Contains(Versions, v) {
+			best = v
+		}
+	}
+	return best
 }
 
 // Decode reads a message of a stranger. Fields it does not know are ignored; of a
@@ -57,14 +91,23 @@ func Decode(body []byte) (Message, error) {
 	if err := json.Unmarshal(body, &head); err != nil {
 		return Message{}, refuse("bad-message", "the peering message is not understood: %s", plain(err))
 	}
-	if !slices.ContainsFunc(head.Versions, func(v int) bool { return slices.Contains(Versions, v) }) {
+	if (Message{Versions: head.Versions}).common() == 0 {
 		return Message{}, versionError(head.Versions)
 	}
 	var m Message
 	if err := json.Unmarshal(body, &m); err != nil {
 		return Message{}, refuse("bad-message", "the peering message is not understood: %s", plain(err))
 	}
+	m.Versions = head.Versions
+	if m.common() < 2 {
+		m.forgetNewer()
+	}
 	return m, m.check()
+}
+
+// forgetNewer drops what a version 1 does not mean to say.
+func (m *Message) forgetNewer() {
+	m.Sequence, m.Heard, m.Roles, m.NextWireGuardKey, m.Demands, m.Proof, m.Invite = 0, 0, peer.Roles{}, "", "", nil, nil
 }
 
 // plain says what is wrong with a message without the words of Go.
@@ -106,6 +149,12 @@ func (m Message) check() error {
 		return refuse("bad-message", "the peering message has a malformed version")
 	case !validKey(m.WireGuardKey):
 		return refuse("bad-message", "the WireGuard key is not 32 bytes of base64")
+	case m.NextWireGuardKey != "" && (!validKey(m.NextWireGuardKey) || m.NextWireGuardKey == m.WireGuardKey):
+		return refuse("bad-message", "the next WireGuard key is not another one of 32 bytes in base64")
+	case m.common() >= 2 && m.Sequence == 0, m.Sequence >= maxSequence, m.Heard >= maxSequence:
+		return refuse("bad-message", "the peering message has no usable sequence")
+	case len(m.Versions) > 32 || len(m.Demands) > 32 || len(m.Proof) > 64 || len(m.Invite) > 64:
+		return refuse("bad-message", "a part of the peering message is too long")
 	case m.TunnelPort == 0 || m.ControlPort == 0:
 		return refuse("bad-message", "the peering message lacks a port")
 	case !usable(m.PodCIDR):
@@ -140,6 +189,14 @@ var cures = map[string]string{
 	"same-key":    "a disk was copied in part; stop rivulet on the copy and move its state.db and its copy away (mkdir /var/lib/rivulet/state.db.copied; mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copy /var/lib/rivulet/state.db.copied); started again it is a cluster of its own",
 	"not-on-link": "put both clusters on the same LAN",
 	"closed":      "see the configuration (rivulet config show) of the cluster that says so",
+	"denied":      "to have it back, the cluster that says so has to name it: rivulet peer NAME",
+	"unpeered":    "to have it back, the cluster that says so has to name it: rivulet peer NAME",
+	"name-taken":  "if the device was set up anew: rivulet unpeer --force on the old ID, then rivulet approve on the new one; if it was not, somebody has taken its name: rivulet deny",
+	"no-proof":    "write the same trust (mode: group, and the secret) into the configuration of both",
+	"wrong-proof": "write the same secret into the configuration of both (trust.secret or trust.secretFile)",
+	"pending":     "run there: rivulet approve NAME",
+	"invite":      "make a new one there: rivulet invite",
+	"leaving":     "wait until it is back",
 	"prefix":      "give the two clusters pod CIDRs of the same size",
 	"no-prefix":   "free a private prefix or remove peers that are gone",
 	"store":       "look at the disk of /var/lib/rivulet (space, read-only mount)",

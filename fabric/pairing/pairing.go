@@ -1,6 +1,6 @@
 // Package pairing is how two clusters come to trust each other and agree on how
 // their tunnel is made: one idempotent exchange of messages, that either side may
-// start. docs/fabric.md shows it message by message.
+// start. docs/peering.md shows it message by message.
 //
 //	starter                                responder
 //	   | -- Hello (seeYouAs if known) -----> |  learn, choose, store
@@ -8,7 +8,8 @@
 //	   | -- Hello (seeYouAs) --------------> |  learn, store      only if the answer's
 //	   | <-------------------------- Hello - |                    seenAs is not our choice
 //
-// Both sides do the same with what they hear: Party.learn. What a side chooses it
+// Both sides do the same with what they hear: Party.learn. Whether a stranger is heard
+// at all is judged by Judge. Messages are numbered: one that comes late is not learnt. What a side chooses it
 // stores before it tells, so a crash between any two steps is healed by the next
 // exchange and never leaves a peer with a prefix that its chooser has forgotten.
 //
@@ -29,16 +30,18 @@ import (
 
 // Self is what a cluster tells of itself.
 type Self struct {
-	ID            peer.ID
-	Name          string
-	Version       string
-	KubeVersion   string
-	WireGuardKey  string // public, base64
-	TunnelPort    uint16
-	ControlPort   uint16
-	TunnelAddress netip.Addr
-	PodCIDR       netip.Prefix
-	ServiceCIDR   netip.Prefix
+	ID           peer.ID
+	Name         string
+	Version      string
+	KubeVersion  string
+	WireGuardKey string // public, base64
+	// NextWireGuardKey is the one we will change to, empty if we will not.
+	NextWireGuardKey string
+	TunnelPort       uint16
+	ControlPort      uint16
+	TunnelAddress    netip.Addr
+	PodCIDR          netip.Prefix
+	ServiceCIDR      netip.Prefix
 }
 
 // Sender is who a message came from, as TLS and TCP prove it.
@@ -46,6 +49,10 @@ type Sender struct {
 	ID          peer.ID
 	Certificate []byte // DER
 	Addr        netip.Addr
+	// Binding is a value that both ends of this TLS connection know, and nobody else.
+	Binding []byte
+	// Inside: it came through the tunnel, so Addr says nothing of where the sender is.
+	Inside bool
 }
 
 // Party is one side of the exchange. Its methods may be called concurrently.
@@ -56,107 +63,237 @@ type Party struct {
 	Save func(peer.Record) error
 	// Choose returns the prefix under which to see the peer's pods; previous if it can stay.
 	Choose func(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix, error)
-	// OnLink reports whether no router is between us and the address.
-	OnLink func(netip.Addr) bool
-	// Closed says why no stranger is trusted, not even on the link; empty lets OnLink
-	// decide. It may be nil.
-	Closed func() string
-	Now    func() time.Time
+	// Admit says how a stranger is trusted, or with an *rpc.Error why it is not.
+	Admit func(Stranger) (how string, err error)
+	// Group is the key of our group, nil if we are in none. It may be nil itself.
+	Group func() *GroupKey
+	// Invite is the secret of an invite that the cluster has given us, nil if there is
+	// none. It may be nil itself.
+	Invite func(peer.ID) []byte
+	// Parted returns the sequences of a cluster that is a peer no more. It may be nil.
+	Parted func(peer.ID) (heard, skip uint64)
+	// Epoch is higher at every start of this cluster, and not used twice even if its
+	// disk is brought back to an earlier day.
+	Epoch uint64
+	Now   func() time.Time
 
-	mu sync.Mutex // from reading a record to saving it
+	mu    sync.Mutex // from reading a record to saving it
+	count uint64     // messages of this start
+	known map[peer.ID]*numbers
 }
 
-// Post carries a message to the peer and brings its answer.
-type Post func(context.Context, Message) (Message, Sender, error)
+// numbers are the sequences that go to and fro between us and one other cluster.
+type numbers struct{ heard, skip uint64 }
 
-// Hello is what we have to say to the peer with this record (the zero record: to a stranger).
+// maxNumbers bounds for how many clusters numbers are kept in memory.
+const maxNumbers = 1024
+
+// Post opens a connection to the peer, sends what say returns for who is there, and
+// brings the answer.
+type Post func(ctx context.Context, say func(Sender) Message) (Message, Sender, error)
+
+// numbers of a cluster: what its record says, or its parting, and what has been
+// heard and said since. It is called with mu held.
+func (p *Party) numbers(id peer.ID) *numbers {
+	n := p.known[id]
+	if n == nil {
+		if len(p.known) >= maxNumbers {
+			p.known = nil // those of peers are in their records
+		}
+		if p.known == nil {
+			p.known = map[peer.ID]*numbers{}
+		}
+		n = &numbers{}
+		p.known[id] = n
+	}
+	if r, ok := p.Record(id); ok {
+		n.heard, n.skip = max(n.heard, r.Heard), max(n.skip, r.Skip)
+	} else if p.Parted != nil {
+		heard, skip := p.Parted(id)
+		n.heard, n.skip = max(n.heard, heard), max(n.skip, skip)
+	}
+	return n
+}
+
+// hello is what we have to say to a cluster, now. It is called with mu held, so that
+// what has a higher number is not older.
+func (p *Party) hello(to Sender) Message {
+	s, n := p.Self(), p.numbers(to.ID)
+	r, _ := p.Record(to.ID)
+	p.count++
+	m := s.Hello(r)
+	m.Sequence, m.Heard = p.issued(n), n.heard
+	return m
+}
+
+// Hello is what there is to say to a cluster with this record, without a number.
 func (s Self) Hello(r peer.Record) Message {
 	return Message{
 		Versions: Versions, ID: s.ID, Name: s.Name, Version: s.Version, KubeVersion: s.KubeVersion,
 		WireGuardKey: s.WireGuardKey, TunnelPort: s.TunnelPort, ControlPort: s.ControlPort, TunnelAddress: s.TunnelAddress,
 		PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR, SeeYouAs: r.Remote, SeenAs: r.As,
+		Roles: r.Roles, NextWireGuardKey: s.NextWireGuardKey,
 	}
+}
+
+// call is hello of the one who starts.
+func (p *Party) call(to Sender) Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.hello(to)
+	if key := p.group(); key != nil {
+		m.Proof = key.prove(roleStarter, to.Binding, m.ID, to.ID)
+		if _, known := p.Record(to.ID); !known {
+			m.Demands = string(ModeGroup)
+		}
+	}
+	if p.Invite != nil {
+		m.Invite = p.Invite(to.ID)
+	}
+	return m
+}
+
+func (p *Party) group() *GroupKey {
+	if p.Group == nil {
+		return nil
+	}
+	return p.Group()
 }
 
 // Receive is the responder: it learns from the message and answers it.
 func (p *Party) Receive(from Sender, m Message) (Message, error) {
-	r, err := p.learn(from, m)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _, err := p.learn(from, m, false)
 	if err != nil {
 		return Message{}, err
 	}
-	return p.Self().Hello(r), nil
+	answer := p.hello(from)
+	// Only who has shown that it knows the secret gets to see a proof of it.
+	if key := p.group(); key.judge(m.Proof, roleStarter, from.Binding, from.ID, answer.ID) == RightProof {
+		answer.Proof = key.prove(roleResponder, from.Binding, answer.ID, from.ID)
+	}
+	return answer, nil
 }
 
-// rounds bounds one exchange: learn, tell, and one to spare for a peer that chose
-// anew in between.
-const rounds = 3
+// rounds bounds one exchange: learn, tell, and two to spare: for a peer that chose
+// anew in between, and for numbers that have to catch up.
+const rounds = 4
 
-// Exchange is the starter. id may be empty if nothing is known of who is there.
-// It returns when both sides know what they need of each other, or with the
-// reason why not; in either case what was learnt has been saved.
-func (p *Party) Exchange(ctx context.Context, id peer.ID, post Post) (peer.Record, error) {
-	r, _ := p.Record(id)
+// Exchange is the starter. It returns when both sides know what they need of each
+// other, or with the reason why not; in either case what was learnt has been saved.
+func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
+	var r peer.Record
 	for range rounds {
-		m, from, err := post(ctx, p.Self().Hello(r))
+		var said uint64
+		m, from, err := post(ctx, func(to Sender) Message {
+			hello := p.call(to)
+			said = hello.Sequence
+			return hello
+		})
 		if err != nil {
 			return r, err
 		}
-		if r, err = p.learn(from, m); err != nil {
+		p.mu.Lock()
+		// A version 1 says nothing of what it has heard. Who has heard more than we have
+		// said takes us for somebody who is late: learn sees to that.
+		taken := m.common() < 2 || m.Heard >= said && m.Heard <= p.issued(p.numbers(from.ID))
+		var stale bool
+		r, stale, err = p.learn(from, m, true)
+		p.mu.Unlock()
+		if err != nil {
 			return r, err
 		}
-		if r.Complete() && m.SeenAs == r.Remote {
+		if taken && !stale && r.Complete() && m.SeenAs == r.Remote {
 			return r, nil
 		}
 	}
-	return r, refuse("bad-message", "%s does not take in the prefix it is told", r.Name)
+	return r, refuse("bad-message", "%s does not take in what it is told", r.Name)
 }
 
-// learn turns what the peer says into what is remembered of it.
-func (p *Party) learn(from Sender, m Message) (peer.Record, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// countBits are what one start has for its messages.
+const countBits = 24
+
+// issued is the highest number that we can have used towards a cluster.
+func (p *Party) issued(n *numbers) uint64 { return p.Epoch<<countBits + p.count + n.skip }
+
+// learn turns what the peer says into what is remembered of it. A message that is
+// older than another one is not learnt: stale. It is called with mu held.
+func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stale bool, err error) {
 	self := p.Self()
 	if err := m.check(); err != nil {
-		return peer.Record{}, err
+		return peer.Record{}, false, err
 	}
 	if err := admit(self, from, m); err != nil {
-		return peer.Record{}, err
+		return peer.Record{}, false, err
 	}
 	old, known := p.Record(from.ID)
-	if !known && p.Closed != nil {
-		if why := p.Closed(); why != "" {
-			return peer.Record{}, ClosedError(why)
-		}
+	n := p.numbers(from.ID)
+	if issued := p.issued(n); m.Heard > issued {
+		// It has heard more of us than we can have said: our disk was brought back to an
+		// earlier day. We go on after that.
+		n.skip += m.Heard - issued
 	}
-	if !known && !p.OnLink(from.Addr) {
-		return peer.Record{}, refuse("not-on-link", "%s is not known here and its address %s is behind a router; only clusters on the same link are trusted at first sight", m.Name, from.Addr)
-	}
-	r := old
+	r = old
 	if !known {
-		r = peer.Record{ID: from.ID, Trust: peer.Trust{How: peer.TrustLAN, At: p.Now()}}
+		role := roleStarter
+		if starter {
+			role = roleResponder
+		}
+		s := Stranger{From: from, Message: m, Starter: starter, Proved: p.group().judge(m.Proof, role, from.Binding, from.ID, self.ID)}
+		how, err := p.Admit(s)
+		if err != nil {
+			return peer.Record{}, false, err
+		}
+		if m.Demands == string(ModeGroup) && s.Proved != RightProof {
+			// It will not have us: do not remember it as a peer.
+			return peer.Record{}, false, refuse("no-proof", "%s has a group whose secret %s does not have", m.Name, self.Name)
+		}
+		r = peer.Record{ID: from.ID, Trust: peer.Trust{How: how, At: p.Now()}}
 	}
-	r.Name, r.Version, r.KubeVersion = m.Name, m.Version, m.KubeVersion
+	if m.Sequence != 0 && m.Sequence <= n.heard {
+		return old, true, nil
+	}
+	r.Name, r.Version, r.KubeVersion, r.Protocol = m.Name, m.Version, m.KubeVersion, m.common()
 	r.Certificate, r.WireGuardKey, r.TunnelAddress = from.Certificate, m.WireGuardKey, m.TunnelAddress
-	r.Control = netip.AddrPortFrom(from.Addr, m.ControlPort)
-	r.Tunnel = netip.AddrPortFrom(from.Addr, m.TunnelPort)
+	r.NextWireGuardKey, r.TheirRoles, r.Skip = m.NextWireGuardKey, m.Roles, n.skip
+	if !from.Inside {
+		r.Control = netip.AddrPortFrom(from.Addr, m.ControlPort)
+		r.Tunnel = netip.AddrPortFrom(from.Addr, m.TunnelPort)
+	}
 	r.Theirs = m.PodCIDR
 	if m.SeeYouAs.IsValid() {
 		r.As = m.SeeYouAs
 	}
-	var err error
 	if r.Remote, err = p.Choose(r.ID, r.Theirs, old.Remote); err != nil {
-		e := refuse("no-prefix", "no prefix is free for the pods of %s: %v", m.Name, err)
-		return peer.Record{}, e
+		return peer.Record{}, false, refuse("no-prefix", "no prefix is free for the pods of %s: %v", m.Name, err)
 	}
 	if r.Remote.Bits() != r.Theirs.Bits() {
-		return peer.Record{}, fmt.Errorf("pairing: chose %s for %s: the sizes differ", r.Remote, r.Theirs)
+		return peer.Record{}, false, fmt.Errorf("pairing: chose %s for %s: the sizes differ", r.Remote, r.Theirs)
 	}
 	if !known || !reflect.DeepEqual(r, old) {
+		r.Heard = max(m.Sequence, n.heard)
 		if err := p.Save(r); err != nil {
-			return peer.Record{}, refuse("store", "the record of %s cannot be saved: %v", m.Name, err)
+			return peer.Record{}, false, refuse("store", "the record of %s cannot be saved: %v", m.Name, err)
 		}
 	}
-	return r, nil
+	n.heard = max(m.Sequence, n.heard)
+	return r, false, nil
+}
+
+// Change changes a record between two messages.
+func (p *Party) Change(id peer.ID, change func(*peer.Record)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r, known := p.Record(id)
+	if !known {
+		return fmt.Errorf("pairing: %s is no peer; see: rivulet peers", id.Short())
+	}
+	was := r
+	if change(&r); reflect.DeepEqual(r, was) {
+		return nil
+	}
+	return p.Save(r)
 }
 
 // ClosedError is what a stranger is told while nobody new is trusted, and why.
@@ -171,7 +308,7 @@ func admit(self Self, from Sender, m Message) error {
 		return refuse("identity", "a message of %s came from %s", m.ID.Short(), from.ID.Short())
 	case from.ID == self.ID:
 		return refuse("clone", "the device at %s has the identity of this cluster", from.Addr)
-	case m.WireGuardKey == self.WireGuardKey:
+	case m.WireGuardKey == self.WireGuardKey || self.NextWireGuardKey != "" && m.WireGuardKey == self.NextWireGuardKey:
 		return refuse("same-key", "%s at %s has the WireGuard key of this cluster", m.Name, from.Addr)
 	case m.SeeYouAs.IsValid() && m.SeeYouAs.Bits() != self.PodCIDR.Bits():
 		return refuse("prefix", "%s sees this cluster as %s, which is not of the size of %s", m.Name, m.SeeYouAs, self.PodCIDR)

@@ -25,7 +25,13 @@ type node struct {
 	*Party
 	self Self
 	disk map[peer.ID]peer.Record
-	addr netip.Addr
+	// parted is on disk as well: the numbers of former peers. epoch counts the starts.
+	parted map[peer.ID][2]uint64
+	epoch  uint64
+	boots  uint64 // in place of chance; no disk brings it back
+	addr   netip.Addr
+	// speaks is the newest version; 0 is ours.
+	speaks int
 	// saves counts down to a crash before the write; below zero it never comes.
 	saves int
 }
@@ -33,7 +39,7 @@ type node struct {
 var errCrash = errors.New("power cut")
 
 func newNode(n byte) *node {
-	s := &node{disk: map[peer.ID]peer.Record{}, saves: -1, addr: netip.AddrFrom4([4]byte{192, 0, 2, n})}
+	s := &node{disk: map[peer.ID]peer.Record{}, parted: map[peer.ID][2]uint64{}, saves: -1, addr: netip.AddrFrom4([4]byte{192, 0, 2, n})}
 	s.self = Self{
 		ID: peer.ID(strings.Repeat(string('a'+rune(n)), 32)), Name: fmt.Sprintf("node%d", n), Version: "0.1.0", KubeVersion: "v1.35.0+k3s1",
 		WireGuardKey: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{n}, 32)), TunnelPort: 7442, ControlPort: 7442,
@@ -46,7 +52,13 @@ func newNode(n byte) *node {
 // boot starts the party anew from what is on disk.
 func (s *node) boot() {
 	s.saves = -1
+	s.epoch++
+	s.boots++
 	s.Party = &Party{
+		Epoch: s.epoch<<12 | s.boots, Parted: func(id peer.ID) (uint64, uint64) { return s.parted[id][0], s.parted[id][1] },
+		Admit: func(x Stranger) (string, error) {
+			return Judge(Facts{Mode: ModeLAN, OnLink: netip.MustParsePrefix("192.0.2.0/24").Contains(x.From.Addr), Here: s.self.Name}, x.Message.Name, x.From.Addr)
+		},
 		Self:   func() Self { return s.self },
 		Record: func(id peer.ID) (peer.Record, bool) { r, ok := s.disk[id]; return r, ok },
 		Save: func(r peer.Record) error {
@@ -58,7 +70,6 @@ func (s *node) boot() {
 			return nil
 		},
 		Choose: s.choose,
-		OnLink: func(a netip.Addr) bool { return netip.MustParsePrefix("192.0.2.0/24").Contains(a) },
 		Now:    func() time.Time { return time.Unix(1e9, 0) },
 	}
 }
@@ -89,8 +100,8 @@ func (s *node) sender() Sender {
 
 // wire is a Post to the other node, through JSON as it is on the wire.
 func wire(from, to *node) Post {
-	return func(_ context.Context, m Message) (Message, Sender, error) {
-		got, err := Decode(encode(m))
+	return func(_ context.Context, say func(Sender) Message) (Message, Sender, error) {
+		got, err := to.decode(from.encode(say(to.sender())))
 		if err != nil {
 			return Message{}, Sender{}, err
 		}
@@ -98,9 +109,34 @@ func wire(from, to *node) Post {
 		if err != nil {
 			return Message{}, Sender{}, err
 		}
-		answer, err = Decode(encode(answer))
+		answer, err = from.decode(to.encode(answer))
 		return answer, to.sender(), err
 	}
+}
+
+// decode reads a message as the node's version does.
+func (s *node) decode(b []byte) (Message, error) {
+	m, err := Decode(b)
+	if err == nil && s.speaks == 1 {
+		m.Versions = []int{1}
+		m.forgetNewer()
+	}
+	return m, err
+}
+
+// encode writes a message as the node's version does.
+func (s *node) encode(m Message) []byte {
+	switch s.speaks {
+	case 1:
+		m.Versions = []int{1}
+		m.forgetNewer()
+	case 3:
+		m.Versions = []int{2, 3}
+		return bytes.Replace(encode(m), []byte("{"), []byte(`{"new":{"of":"version 3"},`), 1)
+	case 4:
+		m.Versions = []int{3, 4}
+	}
+	return encode(m)
 }
 
 func encode(m Message) []byte {
@@ -130,9 +166,12 @@ func TestFirstExchangeTakesTwoMessages(t *testing.T) {
 	a, b := newNode(1), newNode(2)
 	posts := 0
 	count := func(p Post) Post {
-		return func(ctx context.Context, m Message) (Message, Sender, error) { posts++; return p(ctx, m) }
+		return func(ctx context.Context, say func(Sender) Message) (Message, Sender, error) {
+			posts++
+			return p(ctx, say)
+		}
 	}
-	r, err := a.Exchange(t.Context(), b.self.ID, count(wire(a, b)))
+	r, err := a.Exchange(t.Context(), count(wire(a, b)))
 	if err != nil || posts != 2 {
 		t.Fatalf("%d posts, %v", posts, err)
 	}
@@ -144,7 +183,7 @@ func TestFirstExchangeTakesTwoMessages(t *testing.T) {
 		t.Errorf("trust: %+v", r.Trust)
 	}
 	before := maps.Clone(a.disk)
-	if _, err := b.Exchange(t.Context(), "", count(wire(b, a))); err != nil {
+	if _, err := b.Exchange(t.Context(), count(wire(b, a))); err != nil {
 		t.Fatal(err)
 	}
 	if posts > 4 || before[b.self.ID].Remote != a.disk[b.self.ID].Remote {
@@ -160,6 +199,7 @@ func TestDisturbedExchangesHeal(t *testing.T) {
 		nodes := []*node{newNode(1), newNode(2), newNode(3)}
 		type late struct {
 			to, from *node
+			boots    uint64 // of to: its connections end with it
 			m        Message
 		}
 		var delayed []late
@@ -173,23 +213,32 @@ func TestDisturbedExchangesHeal(t *testing.T) {
 				from.saves, to.saves = rapid.IntRange(-1, 2).Draw(t, "crash"), rapid.IntRange(-1, 2).Draw(t, "their crash")
 				lost := rapid.IntRange(-1, 3).Draw(t, "lost")
 				post := wire(from, to)
-				from.Exchange(context.Background(), to.self.ID, func(ctx context.Context, m Message) (Message, Sender, error) { //nolint:errcheck // it may fail
-					delayed = append(delayed, late{to, from, m})
-					answer, sender, err := post(ctx, m)
+				from.Exchange(context.Background(), func(ctx context.Context, say func(Sender) Message) (Message, Sender, error) { //nolint:errcheck // it may fail
+					answer, sender, err := post(ctx, func(s Sender) Message {
+						m := say(s)
+						delayed = append(delayed, late{to, from, to.boots, m})
+						return m
+					})
 					if lost--; lost == 0 {
 						return Message{}, Sender{}, errors.New("lost")
 					}
 					return answer, sender, err
 				})
-				from.boot()
-				to.boot()
+				for _, n := range []*node{from, to} {
+					if n.saves == 0 {
+						n.boot()
+					}
+					n.saves = -1
+				}
 			},
 			"an old message arrives": func(t *rapid.T) {
 				if len(delayed) == 0 {
 					t.Skip("none is delayed")
 				}
 				d := delayed[rapid.IntRange(0, len(delayed)-1).Draw(t, "which")]
-				d.to.Receive(d.from.sender(), d.m) //nolint:errcheck // it may be refused
+				if d.boots == d.to.boots {
+					d.to.Receive(d.from.sender(), d.m) //nolint:errcheck // it may be refused
+				}
 			},
 			"power cut": func(t *rapid.T) { n, _ := pick("who"); n.boot() },
 			"a new address": func(t *rapid.T) {
@@ -202,6 +251,29 @@ func TestDisturbedExchangesHeal(t *testing.T) {
 				n.self.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(rapid.IntRange(42, 90).Draw(t, "cidr")), 0, 0}), 16)
 				n.self.TunnelAddress = n.self.PodCIDR.Addr().Next()
 				n.disk = map[peer.ID]peer.Record{} // as `rivulet reset` does, but with the identity kept
+				n.boot()
+			},
+			"an old disk comes back": func(t *rapid.T) {
+				n, _ := pick("who")
+				n.disk, n.epoch = map[peer.ID]peer.Record{}, 0
+				n.boot()
+				// What it said before it was switched off for that is not on the wire any more.
+				delayed = slices.DeleteFunc(delayed, func(d late) bool { return d.from == n || d.to == n })
+			},
+			"another version": func(t *rapid.T) {
+				n, _ := pick("who")
+				n.speaks = rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "speaks")
+			},
+			"a peering ends": func(t *rapid.T) {
+				n, other := pick("who")
+				if r, ok := n.disk[other.self.ID]; ok {
+					e, heard, skip := n.Farewell(other.self.ID)
+					n.parted[r.ID] = [2]uint64{heard, skip}
+					delete(n.disk, r.ID)
+					if rapid.Bool().Draw(t, "told") {
+						n.leave(other, e)
+					}
+				}
 			},
 			"": func(t *rapid.T) {
 				for _, n := range nodes {
@@ -215,13 +287,29 @@ func TestDisturbedExchangesHeal(t *testing.T) {
 		})
 		for i, a := range nodes {
 			b := nodes[(i+1)%3]
-			a.boot()
-			b.boot()
-			if _, err := a.Exchange(context.Background(), b.self.ID, wire(a, b)); err != nil {
+			if _, err := a.Exchange(context.Background(), wire(a, b)); err != nil {
 				t.Fatalf("undisturbed: %v", err)
 			}
 			agreed(t, a, b)
 		}
+		// What was said before comes now, and changes nothing any more.
+		for _, d := range delayed {
+			if d.boots == d.to.boots && d.from.speaks != 1 && d.to.speaks != 1 {
+				d.to.Receive(d.from.sender(), d.m) //nolint:errcheck // it may be refused
+			}
+		}
+		for i, a := range nodes {
+			agreed(t, a, nodes[(i+1)%3])
+		}
+	})
+}
+
+// leave tells the other that it is a peer no more.
+func (s *node) leave(other *node, e End) {
+	other.end(s.sender(), e, func(id peer.ID, heard, skip uint64) error { //nolint:errcheck // it keeps everything
+		other.parted[id] = [2]uint64{heard, skip}
+		delete(other.disk, id)
+		return nil
 	})
 }
 
@@ -232,11 +320,12 @@ func TestStoredBeforeTold(t *testing.T) {
 		a, b := newNode(1), newNode(2)
 		a.saves, b.saves = crash, crash
 		post := wire(a, b)
-		a.Exchange(t.Context(), b.self.ID, func(ctx context.Context, m Message) (Message, Sender, error) { //nolint:errcheck // the crash
+		a.Exchange(t.Context(), func(ctx context.Context, say func(Sender) Message) (Message, Sender, error) { //nolint:errcheck // the crash
+			m := say(b.sender())
 			if m.SeeYouAs.IsValid() && a.disk[b.self.ID].Remote != m.SeeYouAs {
 				t.Errorf("crash %d: the starter told %s and has stored %s", crash, m.SeeYouAs, a.disk[b.self.ID].Remote)
 			}
-			answer, from, err := post(ctx, m)
+			answer, from, err := post(ctx, func(Sender) Message { return m })
 			if err == nil && b.disk[a.self.ID].Remote != answer.SeeYouAs {
 				t.Errorf("crash %d: the responder told %s and has stored %s", crash, answer.SeeYouAs, b.disk[a.self.ID].Remote)
 			}
@@ -255,6 +344,11 @@ func TestRefusals(t *testing.T) {
 		{"unknown protocol version", func(m *Message, _ *Sender, _ *node) { m.Versions = []int{99} }, "version"},
 		{"no protocol version", func(m *Message, _ *Sender, _ *node) { m.Versions = nil }, "version"},
 		{"a newer one that still speaks ours", func(m *Message, _ *Sender, _ *node) { m.Versions = []int{1, 2, 99} }, ""},
+		{"only newer ones", func(m *Message, _ *Sender, _ *node) { m.Versions = []int{3, 4} }, "version"},
+		{"no number", func(m *Message, _ *Sender, _ *node) { m.Sequence = 0 }, "bad-message"},
+		{"a number to count us to the end", func(m *Message, _ *Sender, _ *node) { m.Heard = 1<<64 - 2 }, "bad-message"},
+		{"a next key that is none", func(m *Message, _ *Sender, _ *node) { m.NextWireGuardKey = "AAAA" }, "bad-message"},
+		{"a group that we are not in", func(m *Message, _ *Sender, _ *node) { m.Demands = "group" }, "no-proof"},
 		{"somebody else's ID", func(m *Message, _ *Sender, _ *node) { m.ID = newNode(3).self.ID }, "identity"},
 		{"our own identity", func(m *Message, from *Sender, to *node) { m.ID, from.ID = to.self.ID, to.self.ID }, "clone"},
 		{"our own WireGuard key", func(m *Message, _ *Sender, to *node) { m.WireGuardKey = to.self.WireGuardKey }, "same-key"},
@@ -269,7 +363,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := newNode(1), newNode(2)
-			m, from := a.self.Hello(peer.Record{}), a.sender()
+			m, from := a.call(b.sender()), a.sender()
 			tt.change(&m, &from, b)
 			got, err := Decode(encode(m))
 			if err == nil {
@@ -291,11 +385,11 @@ func TestRefusals(t *testing.T) {
 // A pinned peer may come from anywhere: the campus has routers.
 func TestPinnedPeerMayRoam(t *testing.T) {
 	a, b := newNode(1), newNode(2)
-	if _, err := a.Exchange(t.Context(), b.self.ID, wire(a, b)); err != nil {
+	if _, err := a.Exchange(t.Context(), wire(a, b)); err != nil {
 		t.Fatal(err)
 	}
 	a.addr = netip.MustParseAddr("198.51.100.7")
-	if _, err := a.Exchange(t.Context(), b.self.ID, wire(a, b)); err != nil {
+	if _, err := a.Exchange(t.Context(), wire(a, b)); err != nil {
 		t.Fatal(err)
 	}
 	agreed(t, a, b)
@@ -342,7 +436,7 @@ func TestPace(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	a := newNode(1)
-	f.Add(encode(a.self.Hello(peer.Record{})))
+	f.Add(encode(a.call(Sender{})))
 	f.Add([]byte(`{"versions":[99],"id":7}`))
 	f.Add([]byte(`{"versions":[1]}`))
 	f.Add([]byte(`null`))

@@ -56,16 +56,6 @@ func (id ID) Short() string {
 	return string(id[:8])
 }
 
-// TrustLAN is the trust of a cluster first met on the same link and pinned
-// since (trust on first use).
-const TrustLAN = "lan"
-
-// Trust says how a peer came to be trusted.
-type Trust struct {
-	How string    `json:"how"`
-	At  time.Time `json:"at"`
-}
-
 // Record is what is remembered of a peer across restarts, before and without
 // Kubernetes. The fabric alone writes it.
 type Record struct {
@@ -90,6 +80,17 @@ type Record struct {
 	// Version is the peer's Rivulet version, KubeVersion that of its API server.
 	Version     string `json:"version,omitempty"`
 	KubeVersion string `json:"kubeVersion,omitempty"`
+	// Protocol is the version of the peering protocol that both speak; 0 is 1.
+	Protocol int `json:"protocol,omitempty"`
+	// Roles are what we have switched off, TheirRoles what the peer has.
+	Roles      Roles `json:"roles,omitzero"`
+	TheirRoles Roles `json:"theirRoles,omitzero"`
+	// NextWireGuardKey is the key that the peer will change to; see docs/peering.md.
+	NextWireGuardKey string `json:"nextWireGuardKey,omitempty"`
+	// Heard is the sequence of the peer's last message that changed anything; Skip is
+	// what is added to ours, so that they are newer than what the peer has of us.
+	Heard uint64 `json:"heard,omitempty"`
+	Skip  uint64 `json:"skip,omitempty"`
 }
 
 // Complete reports whether both sides have told each other their prefix, which
@@ -122,11 +123,18 @@ type State string
 // The states, in the order in which a peer usually passes through them.
 const (
 	Discovered State = "Discovered" // seen, nothing exchanged yet
+	Waiting    State = "Waiting"    // a person has to say yes, here or there; see Reason
+	Denied     State = "Denied"     // a person here has said no, or has ended the peering
 	Refused    State = "Refused"    // the exchange failed for a reason that waiting does not cure; see Reason
 	Connecting State = "Connecting" // exchanged; the tunnel carries nothing yet
 	Connected  State = "Connected"  // the peer answers through the tunnel
 	Lost       State = "Lost"       // it answered before and does not now
 )
+
+// Apart reports whether the state is that of a cluster that is no peer.
+func (s State) Apart() bool {
+	return s == Discovered || s == Refused || s == Waiting || s == Denied
+}
 
 // View is a peer as status shows it.
 type View struct {
@@ -152,6 +160,8 @@ type Link struct {
 	Theirs, Remote, As netip.Prefix
 	State              State
 	RTT                time.Duration
+	// NoBorrow and NoLend are the directions that one of both sides has switched off.
+	NoBorrow, NoLend bool
 }
 
 // Translate maps addr, host bits kept, from one prefix to another of the same

@@ -38,8 +38,8 @@ func cpu(t *testing.T, ctx context.Context, by *lab.Device, name string) int64 {
 }
 
 // A device that was given a file which is not there starts, runs pods, says so, and
-// makes nobody its peer: the file may have said whom to trust. So it is with a mode
-// that this version cannot do. Each change is taken while it runs.
+// makes nobody its peer: the file may have said whom to trust. With ask each waits
+// for a word. Each change is taken while it runs.
 func TestTrustFailsClosed(t *testing.T) {
 	ctx := bounded(t, 2*time.Minute)
 	a, c := devices["a"], devices["c"]
@@ -63,11 +63,11 @@ func TestTrustFailsClosed(t *testing.T) {
 	refused("the configuration cannot be read")
 
 	write(t, ctx, c, cFile, "trust: {mode: ask}\n")
-	shows(t, ctx, c, []string{"CONFIG  " + cFile + ", loaded", "trust-closed", "trust.mode is ask"}, "config-broken")
+	shows(t, ctx, c, []string{"CONFIG  " + cFile + ", loaded", "peer-waiting"}, "config-broken", "trust-closed")
 	// Discovered anew, and still nobody.
 	a2 := status(t, ctx, a).ID
-	eventually(t, ctx, "c says why", func() error {
-		if v := seen(t, ctx, c, a2); v.Trust.How != "" || !strings.Contains(v.Reason, "trust.mode is ask") {
+	eventually(t, ctx, "c asks", func() error {
+		if v := seen(t, ctx, c, a2); v.Trust.How != "" || v.State != peer.Waiting || !strings.Contains(v.Reason, "rivulet approve") {
 			return fmt.Errorf("%+v", v)
 		}
 		return nil
@@ -83,7 +83,7 @@ func TestTrustFailsClosed(t *testing.T) {
 
 	// Closed again: those who are trusted stay.
 	write(t, ctx, c, cFile, "trust: {mode: group, secret: sixteen-and-more-letters}\n")
-	shows(t, ctx, c, []string{"trust-closed", "trust.mode is group"}, "sixteen-and-more")
+	shows(t, ctx, c, []string{"CONFIG  " + cFile}, "trust-closed", "sixteen-and-more")
 	must(t, ctx, c, "rivulet", "config", "reload")
 	for _, of := range []*lab.Device{a, devices["b"]} {
 		if v := seen(t, ctx, c, status(t, ctx, of).ID); v.State != peer.Connected {

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/install"
@@ -28,7 +30,11 @@ func newReset(c *common, engineName string) *cobra.Command {
 			}
 			ctx := cmd.Context()
 			again := install.HaveSystemd() && install.Installed() && install.IsActive(ctx) && !noStart
+			told := goodbye(ctx, c)
 			r := end(ctx, c, engineName)
+			if len(told) > 0 {
+				r.Removed = append(r.Removed, "the peering with "+strings.Join(told, ", ")+"; they were told")
+			}
 			removed, err := reset.State(c.dirs.State, factory)
 			r.Removed = append(r.Removed, removed...)
 			if err != nil {

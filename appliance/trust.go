@@ -1,0 +1,110 @@
+package appliance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/config"
+	"rivulet/appliance/health"
+	"rivulet/fabric"
+	"rivulet/fabric/pairing"
+)
+
+// policy is whom the configuration makes a peer. What is not certain is closed.
+func (s *System) policy() fabric.Policy {
+	if why := s.closed(); why != "" {
+		return fabric.Policy{Mode: pairing.ModeClosed, Why: why}
+	}
+	set := s.settings.Now().Config.WithDefaults("").Trust
+	return fabric.Policy{Mode: pairing.Mode(set.Mode), Secret: set.Secret.Reveal()}
+}
+
+// closed says why no new peer is trusted; empty if trust.mode is in force.
+func (s *System) closed() string {
+	l := s.settings.Now()
+	switch set := l.Config.WithDefaults("").Trust; {
+	case l.Closed:
+		return "the configuration cannot be read, so what it says of trust is not known"
+	case set.Mode == config.TrustGroup && set.Secret == "":
+		return "the group's secret cannot be read"
+	case slices.Contains([]string{config.TrustLAN, config.TrustGroup, config.TrustAsk}, set.Mode):
+		return ""
+	default:
+		return fmt.Sprintf("trust.mode is %s, which is not known", set.Mode)
+	}
+}
+
+func trustCure(l config.Loaded) string {
+	if l.Closed {
+		return "mend " + l.File + " (rivulet config check)"
+	}
+	return "look at trust in the configuration (rivulet config show)"
+}
+
+// errNoFabric is for words that come before the fabric is there.
+var errNoFabric = errors.New("the network between clusters has not started yet; see: rivulet status")
+
+// trustRoutes are what a person says about other clusters.
+func (s *System) trustRoutes(mux *http.ServeMux) {
+	say := func(pattern string, do func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error)) {
+		mux.Handle(pattern, api.JSON(func(r *http.Request) (any, error) {
+			var w api.Word
+			if r.Method == http.MethodPost {
+				if err := json.NewDecoder(r.Body).Decode(&w); err != nil {
+					return nil, fmt.Errorf("the request is unreadable: %w; are the command and the running rivulet of the same version?", err)
+				}
+			}
+			s.mu.Lock()
+			f := s.fabric
+			s.mu.Unlock()
+			if f == nil {
+				return nil, errNoFabric
+			}
+			return do(r.Context(), f, w)
+		}))
+	}
+	say("POST /v1/peers/approve", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) { return f.Approve(ctx, w.Peer) })
+	say("POST /v1/peers/deny", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) { return f.Deny(ctx, w.Peer) })
+	say("POST /v1/peers/unpeer", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) {
+		return f.Unpeer(ctx, w.Peer, fabric.Unpeer{Force: w.Force, Forget: w.Forget})
+	})
+	say("POST /v1/peers/roles", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) {
+		return f.SetRoles(ctx, w.Peer, w.Consume, w.Provide)
+	})
+	say("POST /v1/invites/accept", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) { return f.Accept(ctx, w.Invite) })
+	say("POST /v1/invites/revoke", func(_ context.Context, f *fabric.Fabric, w api.Word) (any, error) {
+		return struct{}{}, f.Revoke(w.Invite)
+	})
+	say("POST /v1/invites", func(_ context.Context, f *fabric.Fabric, _ api.Word) (any, error) {
+		i, code, err := f.Invite()
+		return api.Invited{Invite: i, Code: code.String(), URL: code.URL()}, err
+	})
+	say("GET /v1/invites", func(_ context.Context, f *fabric.Fabric, _ api.Word) (any, error) {
+		return api.Invites{Invites: f.Invites(), Now: time.Now()}, nil
+	})
+	say("POST /v1/leave", func(ctx context.Context, f *fabric.Fabric, _ api.Word) (any, error) {
+		return api.Left{Told: f.Leave(ctx)}, nil
+	})
+}
+
+// alarmKinds are the codes of fabric.Alarms.
+var alarmKinds = map[string]*health.Kind{"key-changed": health.KeyChanged, "waiting": health.PeerWaiting}
+
+// tellAlarms makes what is suspicious about other clusters part of the device's list.
+func tellAlarms(t *health.Tracker, alarms []fabric.Alarm) {
+	for code, kind := range alarmKinds {
+		said := map[string][2]string{}
+		for _, a := range alarms {
+			if a.Code == code {
+				said[a.Peer] = [2]string{a.Text, a.Cure}
+			}
+		}
+		t.Replace(kind, said)
+	}
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"rsc.io/qr"
+
+	"rivulet/appliance/api"
+)
+
+func newInvite(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "invite",
+		Short: "let one other cluster become a peer, from anywhere, within ten minutes",
+		Long: "Prints a code, as text, as a link and as a QR code. Whoever has it runs: rivulet peer --invite CODE\n" +
+			"It works once. rivulet invite list shows all of them, rivulet invite revoke ID ends one.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var i api.Invited
+			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites", api.Word{}, &i); err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if c.output == "json" {
+				return json.NewEncoder(out).Encode(i)
+			}
+			if drawn, err := drawQR(i.URL); err == nil {
+				fmt.Fprintln(out, drawn)
+			}
+			_, err := fmt.Fprintf(out, "on the other cluster, until %s, once:\n\n  rivulet peer --invite %s\n\nas a link: %s\nto take it back: rivulet invite revoke %s\n",
+				i.Expires.Local().Format(time.TimeOnly), i.Code, i.URL, i.ID)
+			return err
+		},
+	}
+	outputFlag(cmd, c)
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "the invites of the last day and what became of them",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var l api.Invites
+			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/invites", nil, &l); err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(l)
+			}
+			return printInvites(cmd.OutOrStdout(), l)
+		},
+	}
+	outputFlag(list, c)
+	revoke := &cobra.Command{
+		Use:   "revoke ID",
+		Short: "end an invite that nobody has used",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("revoke takes the ID of one invite; see: rivulet invite list")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: args[0]}, nil); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "invite %s is revoked\n", args[0])
+			return err
+		},
+	}
+	cmd.AddCommand(list, revoke)
+	return cmd
+}
+
+func printInvites(out io.Writer, l api.Invites) error {
+	if len(l.Invites) == 0 {
+		_, err := fmt.Fprintln(out, "no invite was made in the last day")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "INVITE\tSTATE\tMADE\tEXPIRES\tUSED BY")
+	for _, i := range l.Invites {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", i.ID, i.State(l.Now), i.Made.Local().Format(time.TimeOnly), i.Expires.Local().Format(time.TimeOnly), dash(i.UsedBy.Short()))
+	}
+	return w.Flush()
+}
+
+// drawQR draws the text for a terminal, two modules in a character, dark on light
+// whatever the terminal's colours are.
+func drawQR(text string) (string, error) {
+	// In capitals: a QR code has a smaller alphabet for them.
+	code, err := qr.Encode(strings.ToUpper(text), qr.L)
+	if err != nil {
+		return "", err
+	}
+	const quiet = 2
+	dark := func(x, y int) bool { return code.Black(x, y) } // outside it is light
+	var b strings.Builder
+	for y := -quiet; y < code.Size+quiet; y += 2 {
+		b.WriteString("\x1b[30;107m")
+		for x := -quiet; x < code.Size+quiet; x++ {
+			b.WriteRune([]rune{' ', '▄', '▀', '█'}[bit(dark(x, y))<<1|bit(dark(x, y+1))])
+		}
+		b.WriteString("\x1b[0m\n")
+	}
+	return b.String(), nil
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

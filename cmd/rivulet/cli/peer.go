@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/fabric/peer"
+)
+
+func newPeer(c *common) *cobra.Command {
+	var invite string
+	var consume, provide string
+	cmd := &cobra.Command{
+		Use:   "peer NAME|ADDRESS | peer --invite CODE | peer NAME --consume=on|off --provide=on|off",
+		Short: "make another cluster a peer, or switch what is borrowed from it and lent to it",
+		Long: "Needed only where trust is not automatic: the word counts more than trust.mode and takes back a rivulet deny or unpeer.\n" +
+			"NAME is one of rivulet peers, or the begin of an ID; ADDRESS is that of a device, with :PORT if it is not 7442.\n" +
+			"Exit code 0: a peer; 3: your word is kept, and the other side has to say yes as well; 1: it does not work.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			word := api.Word{Invite: invite}
+			var err error
+			if word.Consume, err = onOff("--consume", consume); err == nil {
+				word.Provide, err = onOff("--provide", provide)
+			}
+			switch roles := word.Consume != nil || word.Provide != nil; {
+			case err != nil:
+				return err
+			case invite != "" && (len(args) > 0 || roles):
+				return usagef("--invite says who it is; give nothing else; see: %s --help", cmd.CommandPath())
+			case invite != "":
+				return say(cmd, c, "/v1/invites/accept", word, met)
+			case len(args) != 1:
+				return usagef("peer takes one name or address; see: rivulet peers, and: %s --help", cmd.CommandPath())
+			case roles:
+				word.Peer = args[0]
+				return say(cmd, c, "/v1/peers/roles", word, switched)
+			}
+			word.Peer = args[0]
+			return say(cmd, c, "/v1/peers/approve", word, met)
+		},
+	}
+	cmd.Flags().StringVar(&invite, "invite", "", "bring the invite that the other cluster has made: its code or URL")
+	cmd.Flags().StringVar(&consume, "consume", "", "on or off: whether pods of this cluster may run on the peer")
+	cmd.Flags().StringVar(&provide, "provide", "", "on or off: whether pods of the peer may run here")
+	outputFlag(cmd, c)
+	return cmd
+}
+
+func newApprove(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "approve NAME",
+		Short: "say yes to a cluster that waits (rivulet peers shows it as Waiting)",
+		Long:  "Exit code 0: a peer; 3: your word is kept, and the other side has to say yes as well; 1: it does not work.",
+		Args:  onePeer,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return say(cmd, c, "/v1/peers/approve", api.Word{Peer: args[0]}, met)
+		},
+	}
+	outputFlag(cmd, c)
+	return cmd
+}
+
+func newDeny(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "deny NAME",
+		Short: "say no to a cluster, for good; a peer is cut off at once",
+		Long:  "It is remembered over restarts and shown by rivulet peers; rivulet peer NAME takes it back.",
+		Args:  onePeer,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return say(cmd, c, "/v1/peers/deny", api.Word{Peer: args[0]}, func(out io.Writer, v peer.View) error {
+				_, err := fmt.Fprintf(out, "%s is denied; rivulet peer %s takes that back\n", called(v), called(v))
+				return err
+			})
+		},
+	}
+	outputFlag(cmd, c)
+	return cmd
+}
+
+func newUnpeer(c *common) *cobra.Command {
+	var word api.Word
+	cmd := &cobra.Command{
+		Use:   "unpeer NAME",
+		Short: "end the peering with a cluster: tunnel, virtual node, what runs on either side for the other",
+		Long: "Pods of this cluster that run there are replaced at home by their owners; pods of the other that run here end.\n" +
+			"It does not come back by itself: rivulet peer NAME has it back.",
+		Args: onePeer,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			word.Peer = args[0]
+			return say(cmd, c, "/v1/peers/unpeer", word, func(out io.Writer, v peer.View) error {
+				_, err := fmt.Fprintf(out, "%s is no peer any more\n", called(v))
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&word.Force, "force", false, "though it cannot be told: it is gone, or this cannot wait")
+	cmd.Flags().BoolVar(&word.Forget, "forget", false, "do not remember it: it may come back by itself")
+	outputFlag(cmd, c)
+	return cmd
+}
+
+func onePeer(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("%s takes one name; see: rivulet peers, and: %s --help", cmd.Name(), cmd.CommandPath())
+	}
+	return nil
+}
+
+func onOff(flag, v string) (*bool, error) {
+	switch v {
+	case "":
+		return nil, nil
+	case "on", "off":
+		on := v == "on"
+		return &on, nil
+	}
+	return nil, usagef("%s is %q; write on or off", flag, v)
+}
+
+// say sends a word to the supervisor and prints what came of it.
+func say(cmd *cobra.Command, c *common, path string, w api.Word, print func(io.Writer, peer.View) error) error {
+	var v peer.View
+	if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, path, w, &v); err != nil {
+		return err
+	}
+	if c.output != "json" {
+		return print(cmd.OutOrStdout(), v)
+	}
+	if err := json.NewEncoder(cmd.OutOrStdout()).Encode(v); err != nil {
+		return err
+	}
+	return print(io.Discard, v)
+}
+
+// met tells whether a cluster is a peer now.
+func met(out io.Writer, v peer.View) error {
+	switch {
+	case !v.State.Apart():
+		_, err := fmt.Fprintf(out, "%s (%s) is a peer\n", called(v), v.ID.Short())
+		return err
+	case v.State == peer.Refused:
+		return fmt.Errorf("your word is kept, but %s is no peer yet: %s", called(v), v.Reason)
+	}
+	fmt.Fprintf(out, "your word is kept; %s (%s) is %s: %s\n", called(v), v.ID.Short(), strings.ToLower(string(v.State)), dash(v.Reason))
+	return &exitError{code: exitNotReady}
+}
+
+func switched(out io.Writer, v peer.View) error {
+	onOff := map[bool]string{true: "off", false: "on"}
+	_, err := fmt.Fprintf(out, "%s: consume %s, provide %s\n", called(v), onOff[v.Roles.NoConsume], onOff[v.Roles.NoProvide])
+	return err
+}
+
+func called(v peer.View) string {
+	if v.Name != "" {
+		return v.Name
+	}
+	return v.ID.Short()
+}
+
+// goodbye tells the peers that this cluster will not know them any more. That nobody
+// can tell them is no reason to stay.
+func goodbye(ctx context.Context, c *common) (told []string) {
+	var left api.Left
+	if api.Call(ctx, c.dirs.Run, http.MethodPost, "/v1/leave", struct{}{}, &left) != nil {
+		return nil
+	}
+	return left.Told
+}

@@ -1,0 +1,92 @@
+package pairing
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// EndPath is the route by which a cluster says that it is our peer no more.
+const EndPath = "/v1/peering/end"
+
+// End is the body of POST /v1/peering/end. It has no answer but 204, or an error.
+type End struct {
+	Versions []int   `json:"versions"`
+	ID       peer.ID `json:"id"`
+	// Sequence is one of the sender's messages: an end that is older than another
+	// message of the sender is none.
+	Sequence uint64 `json:"sequence"`
+}
+
+// Farewell is what to say to a cluster that is to be a peer no more, and the numbers
+// by which its old messages are known later.
+func (p *Party) Farewell(id peer.ID) (e End, heard, skip uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.numbers(id)
+	p.count++
+	return End{Versions: Versions, ID: p.Self().ID, Sequence: p.issued(n)}, n.heard, n.skip
+}
+
+// SayEnd tells the cluster at an address that it is our peer no more.
+func SayEnd(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial, e End) error {
+	c, _, err := open(ctx, id, want, addr, dial)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return post(ctx, c, addr, EndPath, e, nil)
+}
+
+// Reach reports whether the cluster itself answers at an address.
+func Reach(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) error {
+	c, _, err := open(ctx, id, want, addr, dial)
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// EndHandler takes a farewell. ended is called for a peer whose farewell is newer
+// than all that it has said; it returns after that is stored.
+func (p *Party) EndHandler(ended func(id peer.ID, heard, skip uint64) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, err := sender(r)
+		if err != nil {
+			rpc.Fail(w, http.StatusBadRequest, refuse("bad-message", "%v", err))
+			return
+		}
+		var body json.RawMessage
+		if !rpc.Read(w, r, &body) {
+			return
+		}
+		var e End
+		if err := json.Unmarshal(body, &e); err != nil || e.ID != from.ID || e.Sequence == 0 || e.Sequence >= maxSequence {
+			rpc.Fail(w, http.StatusBadRequest, refuse("bad-message", "the farewell is not understood"))
+			return
+		}
+		if err := p.end(from, e, ended); err != nil {
+			rpc.Fail(w, http.StatusInternalServerError, refuse("store", "the farewell cannot be kept: %v", err))
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+}
+
+func (p *Party) end(from Sender, e End, ended func(id peer.ID, heard, skip uint64) error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.numbers(from.ID)
+	if _, known := p.Record(from.ID); !known || e.Sequence <= n.heard {
+		return nil
+	}
+	if err := ended(from.ID, e.Sequence, n.skip); err != nil {
+		return err
+	}
+	n.heard = e.Sequence
+	return nil
+}

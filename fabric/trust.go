@@ -1,0 +1,198 @@
+package fabric
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/trust"
+)
+
+// Policy is whom this cluster makes its peer without being told. The zero Policy is
+// nobody.
+type Policy struct {
+	Mode pairing.Mode
+	// Why is what strangers are told with ModeClosed.
+	Why string
+	// Secret is the group's, for ModeGroup.
+	Secret string
+}
+
+// SetTrust puts another policy into force. Peers that are trusted already stay.
+func (f *Fabric) SetTrust(p Policy) {
+	f.live.mu.Lock()
+	same := f.live.policy == p
+	f.live.mu.Unlock()
+	if same {
+		return
+	}
+	key := groupKey(p) // takes a while
+	f.live.mu.Lock()
+	f.live.policy, f.live.group = p, key
+	f.live.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		if !m.pinned && (len(m.found) > 0 || m.knocked.IsValid()) {
+			m.pace.Found(time.Now(), true) // what was refused before may go now, and the other way round
+			poke(m.paceKick)
+		}
+	}
+}
+
+func groupKey(p Policy) *pairing.GroupKey {
+	if p.Mode != pairing.ModeGroup || p.Secret == "" {
+		return nil
+	}
+	key := pairing.NewGroupKey(p.Secret)
+	return &key
+}
+
+func (f *Fabric) policy() Policy {
+	f.live.mu.Lock()
+	defer f.live.mu.Unlock()
+	return f.live.policy
+}
+
+func (f *Fabric) group() *pairing.GroupKey {
+	f.live.mu.Lock()
+	defer f.live.mu.Unlock()
+	return f.live.group
+}
+
+// admit is the judgement of a stranger, with all that is known here.
+func (f *Fabric) admit(s pairing.Stranger) (string, error) {
+	if f.leaving.Load() {
+		return "", leavingError(f.name())
+	}
+	id := s.From.ID
+	facts := f.facts(id)
+	facts.Proved, facts.OnLink = s.Proved, !s.From.Inside && f.onLink(s.From.Addr)
+	if len(s.Message.Invite) > 0 && !s.Starter {
+		facts.HasInvite, facts.InviteError = true, f.book.Redeem(s.Message.Invite, id, time.Now())
+	}
+	f.mu.Lock()
+	facts.NameOf = f.namesake(s.Message.Name, id)
+	f.mu.Unlock()
+	return pairing.Judge(facts, s.Message.Name, s.From.Addr)
+}
+
+func (f *Fabric) facts(id peer.ID) pairing.Facts {
+	p := f.policy()
+	facts := pairing.Facts{Mode: p.Mode, Why: cmp.Or(p.Why, "nothing says whom to trust"), Here: f.name()}
+	if y, ok := f.book.Approved(id); ok {
+		facts.Approved = y.How
+	}
+	if left, ok := f.book.Parting(id); ok {
+		facts.Denied, facts.Was = left.Denied, left.Was
+	}
+	return facts
+}
+
+func leavingError(name string) *rpc.Error {
+	return &rpc.Error{Code: "leaving", Message: name + " is being reset", Cure: "wait until it is back"}
+}
+
+// namesake is another peer that has the name. It is called with mu held.
+func (f *Fabric) namesake(name string, id peer.ID) peer.ID {
+	for _, key := range sortedKeys(f.members) {
+		if m := f.members[key]; m.pinned && m.id != id && strings.EqualFold(m.rec.Name, name) {
+			return m.id
+		}
+	}
+	return ""
+}
+
+// mayCall says why we do not start the exchange with a stranger: asking would make
+// them trust us, and tell them who we are.
+func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) error {
+	facts := f.facts(id)
+	facts.OnLink = onLink
+	switch {
+	case f.leaving.Load():
+		return leavingError(f.name())
+	case facts.Approved != "" || facts.Mode == pairing.ModeGroup && !facts.Denied:
+		return nil // the answer is judged
+	}
+	_, err := pairing.Judge(facts, cmp.Or(name, "it"), at)
+	if e, ok := err.(*rpc.Error); ok && (e.Code == "denied" || e.Code == "unpeered") {
+		e.Cure = "rivulet peer " + cmp.Or(name, id.Short()) + " takes that back"
+	}
+	return err
+}
+
+// refusedState is the state of a cluster that we have refused, or that has refused us.
+func refusedState(err error, here bool) peer.State {
+	switch code := pairing.Code(err); {
+	case code == "pending":
+		return peer.Waiting
+	case here && (code == "denied" || code == "unpeered"):
+		return peer.Denied
+	}
+	return peer.Refused
+}
+
+// Alarm is something about one cluster that a person should look at.
+type Alarm struct {
+	Code string // key-changed or waiting
+	Peer string // who, for people: name and short ID
+	Text string
+	Cure string
+}
+
+// Alarms returns what is suspicious or waits for a person, by peer.
+func (f *Fabric) Alarms() (out []Alarm) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		who := fmt.Sprintf("%s (%s)", m.title(), m.id.Short())
+		switch {
+		case m.pinned:
+			for _, o := range f.members {
+				// The older of two with one name: it does not answer, and another one came.
+				if o != m && o.pinned && strings.EqualFold(o.rec.Name, m.rec.Name) && o.rec.Trust.At.Before(m.rec.Trust.At) && o.state != peer.Connected {
+					out = append(out, Alarm{Code: "key-changed", Peer: who,
+						Text: fmt.Sprintf("%s has come with another key than the %s (%s) that is trusted and does not answer; it is a peer of its own, and nothing of the other's is its", m.rec.Name, o.rec.Name, o.id.Short()),
+						Cure: fmt.Sprintf("if the device was set up anew: rivulet unpeer --force %s; if it was not, somebody has taken its name: rivulet deny %s", o.id.Short(), m.id.Short())})
+				}
+			}
+		case pairing.Code(m.refusal) == "name-taken":
+			old := f.namesake(m.title(), m.id)
+			out = append(out, Alarm{Code: "key-changed", Peer: who,
+				Text: fmt.Sprintf("it comes under the name of a peer that is trusted (%s), with another key; no traffic goes to it", old.Short()),
+				Cure: fmt.Sprintf("if the device was set up anew: rivulet unpeer --force %s; rivulet approve %s; if it was not: rivulet deny %s", old.Short(), m.id.Short(), m.id.Short())})
+		case m.state == peer.Waiting && m.mine:
+			out = append(out, Alarm{Code: "waiting", Peer: who, Text: "it wants to be a peer", Cure: fmt.Sprintf("rivulet approve %s, or rivulet deny %s", m.handle(), m.handle())})
+		}
+	}
+	slices.SortFunc(out, func(a, b Alarm) int { return cmp.Compare(a.Peer+a.Code, b.Peer+b.Code) })
+	return out
+}
+
+// memory is the Notes of a fabric that was given none.
+type memory struct {
+	mu    sync.Mutex
+	blobs map[string][]byte
+}
+
+func (m *memory) Note(name string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.blobs[name], nil
+}
+
+func (m *memory) PutNote(name string, blob []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.blobs[name] = blob
+	return nil
+}
+
+var _ trust.Notes = (*memory)(nil)

@@ -1,0 +1,431 @@
+package fabric
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/trust"
+)
+
+func asking(c *Config)  { c.Trust = Policy{Mode: pairing.ModeAsk} }
+func faraway(c *Config) { c.OnLink = func(netip.Addr) bool { return false } }
+func in(secret string) func(*Config) {
+	return func(c *Config) { c.Trust = Policy{Mode: pairing.ModeGroup, Secret: secret} }
+}
+func (c *cluster) id() peer.ID { return c.cfg.Identity.ID }
+
+// agreedUpon waits until both are connected, and says how each trusts the other.
+func agreedUpon(t *testing.T, a, b *cluster, howA, howB string) {
+	t.Helper()
+	if v := a.awaitState(b, peer.Connected); v.Trust.How != howA || v.Trust.At.IsZero() {
+		t.Errorf("%s trusts %s: %+v, want %s", a.cfg.Name, b.cfg.Name, v.Trust, howA)
+	}
+	if v := b.awaitState(a, peer.Connected); v.Trust.How != howB {
+		t.Errorf("%s trusts %s: %+v, want %s", b.cfg.Name, a.cfg.Name, v.Trust, howB)
+	}
+}
+
+func TestAskWaitsForAWord(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a", asking), w.cluster(2, "b")
+	if v := a.awaitState(b, peer.Waiting); !strings.Contains(v.Reason, "rivulet approve b") {
+		t.Errorf("a says %q", v.Reason)
+	}
+	if v := b.awaitState(a, peer.Waiting); !strings.Contains(v.Reason, "run on a: rivulet approve b") {
+		t.Errorf("b says %q", v.Reason)
+	}
+	if al := a.Alarms(); len(al) != 1 || al[0].Code != "waiting" || len(b.Alarms()) != 0 {
+		t.Errorf("alarms: %+v, of b %+v", al, b.Alarms())
+	}
+	if a.store.len() != 0 || b.store.len() != 0 {
+		t.Error("somebody has a record already")
+	}
+	if v, err := a.Approve(t.Context(), "b"); err != nil || v.State.Apart() {
+		t.Fatalf("%+v %v", v, err)
+	}
+	agreedUpon(t, a, b, peer.TrustApproved, peer.TrustLAN)
+	if len(a.Alarms()) != 0 {
+		t.Errorf("alarms: %+v", a.Alarms())
+	}
+}
+
+// Where both ask, both have to say yes, in whatever order and with a restart between.
+func TestBothAsk(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a", asking), w.cluster(2, "b", asking)
+	a.awaitState(b, peer.Waiting)
+	b.awaitState(a, peer.Waiting)
+	v, err := b.Approve(t.Context(), a.id().Short())
+	if err != nil || v.State != peer.Waiting || !strings.Contains(v.Reason, "run on a: rivulet approve b") {
+		t.Fatalf("%+v %v", v, err)
+	}
+	b.stop()
+	b.start()
+	a.awaitState(b, peer.Waiting)
+	if _, err := a.Approve(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	agreedUpon(t, a, b, peer.TrustApproved, peer.TrustApproved)
+}
+
+func TestApproveByAddress(t *testing.T) {
+	w := newWorld(t)
+	quiet := func(c *Config) { c.Sources = nil }
+	a, b := w.cluster(1, "a", asking, faraway, quiet), w.cluster(2, "b", asking, faraway, quiet)
+	if _, err := a.Approve(t.Context(), "nobody.invalid"); err == nil || !strings.Contains(err.Error(), "rivulet peers") {
+		t.Errorf("a name of nobody: %v", err)
+	}
+	v, err := a.Approve(t.Context(), netip.AddrPortFrom(onLAN, b.cfg.Port).String())
+	if err != nil || v.State != peer.Waiting {
+		t.Fatalf("%+v %v", v, err)
+	}
+	b.awaitState(a, peer.Waiting) // from elsewhere, and shown all the same
+	if _, err := b.Approve(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	agreedUpon(t, a, b, peer.TrustApproved, peer.TrustApproved)
+}
+
+func TestGroup(t *testing.T) {
+	const secret = "correct horse battery"
+	w := newWorld(t)
+	// A proof counts from anywhere.
+	a, b := w.cluster(1, "a", in(secret), faraway), w.cluster(60, "b", in(secret), faraway)
+	agreedUpon(t, a, b, peer.TrustGroup, peer.TrustGroup)
+	for n, tt := range []struct {
+		name, code string
+		change     func(*Config)
+	}{{"wrong", "different group secrets", in(secret + "!")}, {"none", "group", func(*Config) {}}, {"asks", "group", asking}} {
+		for i, id := range []byte{3, 90} { // either side begins
+			c := w.cluster(id+byte(n), tt.name+string(rune('0'+i)), tt.change)
+			a.await(tt.name+" refused", func() bool {
+				v := a.view(c)
+				if tt.name == "asks" { // it does not call, and does not answer either
+					return v.Trust.How == "" && v.State != "" && v.State != peer.Connected
+				}
+				return v.State == peer.Refused && strings.Contains(v.Reason, tt.code) && strings.Contains(v.Reason, "configuration of both")
+			})
+			if tt.name != "asks" {
+				c.await("the same on the other side", func() bool {
+					v := c.view(a)
+					return v.State == peer.Refused && strings.Contains(v.Reason, tt.code)
+				})
+			}
+			if a.store.len() != 1 || c.store.len() != 0 {
+				t.Errorf("%s: a has %d records, it has %d", tt.name, a.store.len(), c.store.len())
+			}
+			c.stop()
+		}
+	}
+	// Those that are trusted stay, whatever the secret is later.
+	a.SetTrust(Policy{Mode: pairing.ModeGroup, Secret: "another secret of ours"})
+	a.stop()
+	a.cfg.Trust = Policy{Mode: pairing.ModeGroup, Secret: "another secret of ours"}
+	a.start()
+	agreedUpon(t, a, b, peer.TrustGroup, peer.TrustGroup)
+}
+
+func TestInvite(t *testing.T) {
+	w := newWorld(t)
+	quiet := func(c *Config) { c.Sources = nil }
+	a := w.cluster(1, "a", asking, faraway, quiet)
+	b, c := w.cluster(2, "b", asking, faraway, quiet), w.cluster(3, "c", faraway, quiet)
+	i, code, err := a.Invite()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stop() // it survives a restart
+	if _, err := b.Accept(t.Context(), code.URL()); err == nil || !strings.Contains(err.Error(), "has not worked") {
+		t.Errorf("with a switched off: %v", err)
+	}
+	a.start()
+	if v, err := b.Accept(t.Context(), code.URL()); err != nil || v.ID != a.id() {
+		t.Fatalf("%+v %v", v, err)
+	}
+	agreedUpon(t, a, b, peer.TrustInvite, peer.TrustInvite)
+	refused := func(who *cluster, text, why string) {
+		t.Helper()
+		if _, err := who.Accept(t.Context(), text); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%v, want %q", err, why)
+		}
+		if who.store.len() != 0 || a.store.len() != 1 {
+			t.Error("there is a record")
+		}
+	}
+	refused(c, code.String(), "used already, by another cluster")
+	two, code2, _ := a.Invite()
+	if err := a.Revoke(two.ID); err != nil {
+		t.Fatal(err)
+	}
+	refused(c, code2.String(), "was revoked")
+	code2.Secret = make([]byte, trust.SecretLen)
+	refused(c, code2.String(), "no such invite")
+	refused(c, "hello", "no invite")
+	code2.ID = c.id() // a's address under another ID
+	refused(b2(w), code2.String(), "has not worked")
+	if all := a.Invites(); len(all) != 2 || all[0].ID != i.ID || all[0].UsedBy != b.id() || !all[1].Revoked {
+		t.Errorf("%+v", all)
+	}
+}
+
+func b2(w *world) *cluster { return w.cluster(9, "d", faraway, func(c *Config) { c.Sources = nil }) }
+
+// While one side ends the peering everything of it ends on both, requests that last
+// too; it does not come back by itself, over restarts, until the user says so.
+func TestUnpeer(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")
+	ended := make(chan struct{})
+	a.Handle("GET /v1/stream", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		close(ended)
+	}))
+	for _, x := range []*cluster{a, b, c} {
+		for _, y := range []*cluster{a, b, c} {
+			if x != y {
+				x.awaitState(y, peer.Connected)
+			}
+		}
+	}
+	client, url, err := b.Client(a.id())
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Get(url + "/v1/stream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+
+	begun := time.Now()
+	if v, err := a.Unpeer(t.Context(), "b", Unpeer{}); err != nil || v.State != peer.Denied {
+		t.Fatalf("%+v %v", v, err)
+	}
+	if n := len(a.plane.config().Peers); n != 1 {
+		t.Errorf("the tunnel has %d peers after that", n)
+	}
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("what b asked for goes on")
+	}
+	b.await("that b has heard", func() bool { return b.store.len() == 1 && len(b.plane.config().Peers) == 1 })
+	t.Logf("both were rid of it after %s", time.Since(begun))
+	b.await("why", func() bool {
+		v := b.view(a)
+		return v.State == peer.Refused && strings.Contains(v.Reason, "a has ended the peering with b")
+	})
+	if v := a.view(b); v.State != peer.Denied || !strings.Contains(v.Reason, "rivulet peer b") {
+		t.Errorf("a shows %+v", v)
+	}
+	if d := a.Departed(); len(d) != 1 || d[0] != b.id() {
+		t.Errorf("departed: %v", d)
+	}
+	for _, x := range []*cluster{a, b} {
+		x.stop()
+		x.start()
+	}
+	b.await("the refusal once more", func() bool { return b.view(a).State == peer.Refused })
+	if v := a.view(b); v.State != peer.Denied || len(a.Links()) != 1 || len(b.Links()) != 1 {
+		t.Errorf("after a restart a shows %+v", v)
+	}
+	if a.view(c).State == "" || b.view(c).State == "" {
+		t.Error("c was forgotten as well")
+	}
+	if _, err := a.Approve(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	agreedUpon(t, a, b, peer.TrustApproved, peer.TrustLAN)
+	if len(a.Departed())+len(b.Departed()) != 0 {
+		t.Error("departed, and a peer")
+	}
+}
+
+// One that is away is told when it calls.
+func TestUnpeerWithoutTheOther(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
+	b.stop()
+	a.awaitState(b, peer.Lost)
+	if _, err := a.Unpeer(t.Context(), "b", Unpeer{}); err == nil || !strings.Contains(err.Error(), "--force") {
+		t.Fatalf("%v", err)
+	}
+	if a.store.len() != 1 {
+		t.Error("the record went though it was refused")
+	}
+	if _, err := a.Unpeer(t.Context(), "b", Unpeer{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if a.store.len() != 0 || len(a.plane.config().Peers) != 0 || len(a.Links()) != 0 {
+		t.Error("something is left")
+	}
+	a.stop()
+	a.start()
+	b.start()
+	b.await("that b has heard", func() bool { return b.store.len() == 0 && len(b.Links()) == 0 })
+	if v := a.view(b); v.State != peer.Denied {
+		t.Errorf("a shows %+v", v)
+	}
+	if _, err := a.Unpeer(t.Context(), "b", Unpeer{}); err == nil {
+		t.Error("unpeered twice")
+	}
+}
+
+// The power goes between the parting and the record: after the start it is no peer.
+func TestPowerCutWhileUnpeering(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
+	a.stop()
+	if err := a.book.Part(trust.Parting{ID: b.id(), Name: "b", Was: true, Denied: true}); err != nil {
+		t.Fatal(err)
+	}
+	a.start()
+	if a.store.len() != 0 || len(a.Links()) != 0 {
+		t.Error("it is a peer")
+	}
+	b.await("that b has heard", func() bool { return b.store.len() == 0 })
+}
+
+func TestDenied(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a", asking), w.cluster(2, "b")
+	a.awaitState(b, peer.Waiting)
+	if v, err := a.Deny(t.Context(), "b"); err != nil || v.State != peer.Denied {
+		t.Fatalf("%+v %v", v, err)
+	}
+	for range 2 {
+		b.await("the no", func() bool { return strings.Contains(b.view(a).Reason, "b was denied on a") })
+		if len(a.Alarms()) != 0 {
+			t.Error("it goes on asking")
+		}
+		a.stop()
+		a.cfg.Trust = Policy{Mode: pairing.ModeLAN} // the no counts more
+		a.start()
+	}
+	a.await("that a remembers", func() bool { return a.view(b).State == peer.Denied })
+	if a.store.len()+b.store.len() != 0 {
+		t.Error("there is a record")
+	}
+	// A peer that is denied is cut off.
+	c := w.cluster(3, "c")
+	agreedUpon(t, a, c, peer.TrustLAN, peer.TrustLAN)
+	if _, err := a.Deny(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	c.await("that c has heard", func() bool { return c.view(a).Trust.How == "" })
+}
+
+// A key that comes under the name of a peer is an alarm. In a group, and where
+// somebody is asked, it is no peer; on the LAN it is one of its own.
+func TestAnotherKeyUnderAKnownName(t *testing.T) {
+	const secret = "correct horse battery"
+	for _, tt := range []struct {
+		name string
+		mode func(*Config)
+		peer bool
+	}{{"group", in(secret), false}, {"lan", func(*Config) {}, true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			a, b := w.cluster(1, "a", tt.mode), w.cluster(2, "b", tt.mode)
+			a.awaitState(b, peer.Connected)
+			b.stop()
+			a.awaitState(b, peer.Lost)
+			if len(a.Alarms()) != 0 {
+				t.Errorf("alarms: %+v", a.Alarms())
+			}
+			other := w.cluster(9, "b", tt.mode)
+			if tt.peer {
+				a.awaitState(other, peer.Connected)
+			} else {
+				v := a.awaitState(other, peer.Refused)
+				if !strings.Contains(v.Reason, "another key") {
+					t.Errorf("a says %q", v.Reason)
+				}
+			}
+			a.await("an alarm", func() bool {
+				al := a.Alarms()
+				return len(al) == 1 && al[0].Code == "key-changed" && strings.Contains(al[0].Peer, other.id().Short()) && strings.Contains(al[0].Cure, b.id().Short())
+			})
+			for _, l := range a.Links() {
+				if l.ID == b.id() && l.State == peer.Connected || !tt.peer && l.ID == other.id() {
+					t.Errorf("a link: %+v", l)
+				}
+			}
+			if tt.peer {
+				return
+			}
+			// It was set up anew, and the user says so.
+			if _, err := a.Unpeer(t.Context(), b.id().Short(), Unpeer{Force: true}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.Approve(t.Context(), other.id().Short()); err != nil {
+				t.Fatal(err)
+			}
+			a.awaitState(other, peer.Connected)
+		})
+	}
+}
+
+// Directions are switched from either side and told to the other.
+func TestRoles(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
+	on, off := true, false
+	link := func(of, to *cluster) peer.Link { l, _ := of.Link(to.id()); return l }
+	both := func(what string, noBorrow, noLend bool) {
+		t.Helper()
+		a.await(what, func() bool {
+			x, y := link(a, b), link(b, a)
+			return x.NoBorrow == noBorrow && x.NoLend == noLend && y.NoBorrow == noLend && y.NoLend == noBorrow && x.State == peer.Connected
+		})
+	}
+	both("both directions", false, false)
+	if v, err := a.SetRoles(t.Context(), "b", &off, nil); err != nil || !v.Roles.NoConsume {
+		t.Fatalf("%+v %v", v, err)
+	}
+	both("a borrows nothing", true, false)
+	if _, err := b.SetRoles(t.Context(), "a", &off, nil); err != nil {
+		t.Fatal(err)
+	}
+	both("nor does b", true, true)
+	b.stop()
+	b.start()
+	both("the same after a restart", true, true)
+	if _, err := a.SetRoles(t.Context(), "b", &on, &on); err != nil {
+		t.Fatal(err)
+	}
+	both("a borrows", false, true)
+	if _, err := a.SetRoles(t.Context(), "nobody", &on, nil); err == nil {
+		t.Error("nobody has roles")
+	}
+}
+
+// A cluster that is reset takes its leave; it is met anew afterwards.
+func TestLeave(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
+	if told := a.Leave(context.Background()); len(told) != 1 || told[0] != "b" {
+		t.Errorf("told: %v", told)
+	}
+	b.await("that b has heard", func() bool { return b.store.len() == 0 })
+	b.await("that b does not come back", func() bool { return strings.Contains(b.view(a).Reason, "is being reset") })
+	a.stop()
+	a.cfg.Store.(*store).DeletePeer(b.id())
+	if err := trust.Clear(a.cfg.Notes); err != nil {
+		t.Fatal(err)
+	}
+	a.start()
+	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
+}

@@ -1,0 +1,222 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/trust"
+)
+
+// farewellTimeout bounds how long a peer is told that it is one no more.
+const farewellTimeout = 3 * time.Second
+
+// Unpeer is how a peering ends.
+type Unpeer struct {
+	// Force ends it though the peer cannot be told.
+	Force bool
+	// Forget leaves nothing behind: the cluster may come back by itself.
+	Forget bool
+}
+
+// Unpeer ends the peering with a cluster: nothing goes to it or is taken from it any
+// more when this returns. It is told; if it cannot be, it hears it when it calls.
+//
+//	store the parting ─▶ tell ─▶ delete the record ─▶ tunnel, routes, requests end
+//
+// A power cut in between is made up for when the records are loaded.
+func (f *Fabric) Unpeer(ctx context.Context, target string, how Unpeer) (peer.View, error) {
+	id, err := f.pinned(target)
+	if err != nil {
+		return peer.View{}, err
+	}
+	return f.unpeer(ctx, id, how)
+}
+
+func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View, error) {
+	r, ok := f.record(id)
+	if !ok {
+		return peer.View{}, noPeer(id.Short())
+	}
+	if !how.Force {
+		if err := f.reach(ctx, id); err != nil {
+			return peer.View{}, fmt.Errorf("%s cannot be told (%w); if it is gone, or this cannot wait: rivulet unpeer --force %s", r.Name, err, r.Name)
+		}
+	}
+	end, heard, skip := f.party.Farewell(id)
+	p := trust.Parting{ID: id, Name: r.Name, At: time.Now(), Denied: !how.Forget, Was: true, Heard: max(heard, r.Heard), Skip: max(skip, r.Skip)}
+	if err := f.book.Part(p); err != nil {
+		return peer.View{}, err
+	}
+	told := f.tell(ctx, id, end)
+	err := f.drop(id, p)
+	f.awaitGone(id)
+	f.log.Info("peering ended", "peer", r.Name, "id", id.Short(), "told", told)
+	if !told && err == nil && !how.Force {
+		f.log.Warn("the peer could not be told, it hears it when it calls", "peer", r.Name)
+	}
+	return peer.View{Record: peer.Record{ID: id, Name: r.Name}, State: peer.Denied, Reason: deniedReason(p)}, err
+}
+
+// ways calls do for every way to the peer at once, and returns nil after the first success.
+func (f *Fabric) ways(ctx context.Context, id peer.ID, do func(context.Context, netip.AddrPort, pairing.Dial) error) error {
+	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
+	defer cancel()
+	f.mu.Lock()
+	var addrs []netip.AddrPort
+	var link *peer.Link
+	if m := f.members[string(id)]; m != nil {
+		addrs = m.addrs()
+		if l, ok := m.link(); ok {
+			link = &l
+		}
+	}
+	f.mu.Unlock()
+	results := make(chan error, len(addrs)+1)
+	var n int
+	if link != nil && f.plane.has(id) {
+		n++
+		go func() { results <- do(ctx, link.Addr, f.Dial) }()
+	}
+	for _, a := range addrs {
+		n++
+		go func() { results <- do(ctx, a, nil) }()
+	}
+	err := errors.New("no address of it is known")
+	for range n {
+		if e := <-results; e == nil {
+			return nil
+		} else if pairing.Refused(e) || pairing.Code(err) == "" {
+			err = e
+		}
+	}
+	return err
+}
+
+// reach reports whether the peer can be told anything now.
+func (f *Fabric) reach(ctx context.Context, id peer.ID) error {
+	return f.ways(ctx, id, func(ctx context.Context, a netip.AddrPort, dial pairing.Dial) error {
+		return pairing.Reach(ctx, f.cfg.Identity, id, a, dial)
+	})
+}
+
+func (f *Fabric) tell(ctx context.Context, id peer.ID, end pairing.End) bool {
+	return f.ways(ctx, id, func(ctx context.Context, a netip.AddrPort, dial pairing.Dial) error {
+		return pairing.SayEnd(ctx, f.cfg.Identity, id, a, dial, end)
+	}) == nil
+}
+
+// drop forgets the record, and has the tunnel forget it.
+func (f *Fabric) drop(id peer.ID, p trust.Parting) error {
+	err := f.cfg.Store.DeletePeer(id)
+	f.mu.Lock()
+	if m := f.members[string(id)]; m != nil {
+		m.unpin()
+		m.held, m.refusal = false, nil
+		m.pace.Done()
+		switch {
+		case p.Denied:
+			f.set(m, peer.Denied, deniedReason(p))
+		case p.Theirs:
+			f.set(m, peer.Discovered, "it has ended the peering")
+			f.due(m, false)
+		default:
+			f.set(m, peer.Discovered, "")
+			f.due(m, false)
+		}
+		poke(m.paceKick)
+	}
+	f.names()
+	f.notify()
+	f.mu.Unlock()
+	f.plane.kick()
+	if err != nil {
+		return fmt.Errorf("%s is no peer any more, yet its record may come back after a restart: %w", p.Name, err)
+	}
+	return nil
+}
+
+// awaitGone waits until the data plane has been told. It is bounded: a tunnel that
+// does not run has no peers either.
+func (f *Fabric) awaitGone(id peer.ID) {
+	deadline := time.Now().Add(3 * time.Second)
+	for f.plane.has(id) && time.Now().Before(deadline) {
+		f.mu.Lock()
+		running := f.run != nil
+		f.mu.Unlock()
+		if !running {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// endedByThem takes in that a peer has ended the peering.
+func (f *Fabric) endedByThem(id peer.ID, heard, skip uint64) error {
+	r, ok := f.record(id)
+	if !ok {
+		return nil
+	}
+	p := trust.Parting{ID: id, Name: r.Name, At: time.Now(), Theirs: true, Was: true, Heard: heard, Skip: skip}
+	if err := f.book.Part(p); err != nil {
+		return err
+	}
+	f.log.Info("the peer has ended the peering", "peer", r.Name, "id", id.Short())
+	return f.drop(id, p)
+}
+
+// endedThere reports whether a refusal says that the other side has ended the
+// peering, and takes that in. Who said it is proved: the exchange goes to no other key.
+func (f *Fabric) endedThere(id peer.ID, err error) bool {
+	if pairing.Code(err) != "unpeered" && pairing.Code(err) != "denied" {
+		return false
+	}
+	_, heard, skip := f.party.Farewell(id)
+	if err := f.endedByThem(id, heard, skip); err != nil {
+		f.log.Warn("a peer has ended the peering, and that cannot be stored", "id", id.Short(), "err", err)
+	}
+	return true
+}
+
+// Departed returns the clusters that were peers and are none: what they have here can go.
+func (f *Fabric) Departed() (out []peer.ID) {
+	for _, p := range f.book.Partings() {
+		if _, pinned := f.record(p.ID); p.Was && !pinned {
+			out = append(out, p.ID)
+		}
+	}
+	return out
+}
+
+// Leave says goodbye to all peers, because this cluster is about to forget them. From
+// here on nobody becomes a peer, for this run. It returns the names of those who were told.
+func (f *Fabric) Leave(ctx context.Context) (told []string) {
+	f.leaving.Store(true)
+	f.mu.Lock()
+	names := map[peer.ID]string{}
+	for _, m := range f.members {
+		if m.pinned {
+			names[m.id] = m.rec.Name
+		}
+	}
+	f.mu.Unlock()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for id, name := range names {
+		wg.Go(func() {
+			end, _, _ := f.party.Farewell(id)
+			if f.tell(ctx, id, end) {
+				mu.Lock()
+				told = append(told, name)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return told
+}
