@@ -68,6 +68,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	memory.For(facts.MemoryBytes).Supervisor.Apply()
 	go memory.KeepTrimmed(ctx)
+	if err := store.MakeFolder(cfg.Dirs.State); err != nil {
+		return err
+	}
 	if err := finishRestore(cfg); err != nil {
 		return err
 	}

@@ -48,10 +48,18 @@ type Store struct {
 	copyErr error // of the last refresh of the copy
 }
 
+// MakeFolder makes the state folder; Open does it too.
+func MakeFolder(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("store: %w; choose a folder that root can write to with --state", err)
+	}
+	return nil
+}
+
 // Open opens or makes the database. It never changes a file that it cannot read.
 func Open(path string) (*Store, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("store: %w; choose a folder that root can write to with --state", err)
+	if err := MakeFolder(filepath.Dir(path)); err != nil {
+		return nil, err
 	}
 	file, err := os.Lstat(path)
 	switch {
