@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/engine"
+	"rivulet/offload/drain"
+)
+
+func newCordon(c *common) *cobra.Command {
+	return cordonVerb(c, "cordon", "send no more pods to a peer; those that are there stay", true)
+}
+
+func newUncordon(c *common) *cobra.Command {
+	return cordonVerb(c, "uncordon", "let pods go to a peer again", false)
+}
+
+func cordonVerb(c *common, verb, short string, on bool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: verb + " NAME", Short: short, Args: oneNode,
+		Long: "NAME is a virtual node, a peer, or the beginning of a cluster's ID. The same as kubectl " + verb + " of the virtual node.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, node, err := virtualNode(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			if err := drain.Cordon(cmd.Context(), client, node.Name, on); err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"node": node.Name, "unschedulable": on})
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %sed\n", node.Name, verb)
+			return nil
+		},
+	}
+	outputFlag(cmd, c)
+	return cmd
+}
+
+func newDrain(c *common) *cobra.Command {
+	var timeout time.Duration
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "drain NAME",
+		Short: "give back what runs on a peer: cordon it, and evict its pods as their PodDisruptionBudgets allow",
+		Long: "Owners make the pods again where there is room: at home, or on another peer. The peer stays cordoned; rivulet uncordon NAME undoes that.\n" +
+			"Exit code 0: no pod of ours runs there any more; 3: some still do when --timeout is over (what was asked to leave goes on leaving); 1: nothing was done.",
+		Args: oneNode,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, node, err := virtualNode(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			d := &drain.Drain{Client: client, Node: node.Name, Force: force, Tell: teller(cmd.OutOrStdout(), c.output == "json")}
+			err = d.Run(ctx)
+			if errors.Is(err, drain.ErrLeft) {
+				return &exitError{exitNotReady, fmt.Errorf("%w; %s", err, leftCure(node, args[0]))}
+			}
+			return err
+		},
+	}
+	outputFlag(cmd, c)
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "give up waiting after this time")
+	cmd.Flags().BoolVar(&force, "force", false, "evict pods, too, that nobody will make again (bare pods)")
+	return cmd
+}
+
+// leftCure says what to do about pods that do not leave.
+func leftCure(node *corev1.Node, name string) string {
+	for _, cond := range node.Status.Conditions {
+		if cond.Type == corev1.NodeReady && cond.Status != corev1.ConditionTrue {
+			return "the peer cannot be reached, they leave when it is back; is it gone for good: rivulet unpeer " + name + " --force"
+		}
+	}
+	return "run rivulet drain " + name + " again, with a longer --timeout"
+}
+
+// teller prints each step as a line.
+func teller(out io.Writer, asJSON bool) func(drain.Event) {
+	if asJSON {
+		enc := json.NewEncoder(out)
+		return func(e drain.Event) { _ = enc.Encode(e) } // who reads has gone
+	}
+	return func(e drain.Event) {
+		pod := e.Namespace + "/" + e.Pod
+		switch e.What {
+		case drain.Cordoned:
+			fmt.Fprintln(out, "no new pods are sent there")
+		case drain.Evicted:
+			fmt.Fprintf(out, "%s is asked to leave\n", pod)
+		case drain.Blocked:
+			fmt.Fprintf(out, "%s may not go yet: %s\n", pod, oneLine(e.Why))
+		case drain.Gone:
+			fmt.Fprintf(out, "%s is gone (%d of %d left)\n", pod, e.Left, e.All)
+		case drain.Done:
+			fmt.Fprintf(out, "no pod of ours runs there any more\n")
+		}
+	}
+}
+
+func oneNode(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("%s takes one peer; see: rivulet peers, rivulet %s --help", cmd.Name(), cmd.Name())
+	}
+	return nil
+}
+
+// virtualNode finds the virtual node of a peer. The supervisor need not run for
+// it, but it knows the names of peers whose node has another.
+func virtualNode(ctx context.Context, c *common, name string) (kubernetes.Interface, *corev1.Node, error) {
+	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
+	if err != nil {
+		return nil, nil, fmt.Errorf("rivulet is not running here, or you are not root (%w); see: rivulet status", err)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	var ids []string
+	if st, err := api.Get(ctx, c.dirs.Run); err == nil {
+		for _, p := range st.Peers {
+			if p.Name == name {
+				ids = append(ids, string(p.ID))
+			}
+		}
+	}
+	node, err := drain.Find(ctx, client, name, ids...)
+	return client, node, err
+}
