@@ -92,6 +92,10 @@ type Config struct {
 	Trust Policy
 	// Notes keeps what is known of trust beside the records; nil keeps it in memory.
 	Notes trust.Notes
+	// NoRelay keeps peers from reaching each other through this device.
+	NoRelay bool
+	// StreamPort is another TCP port for tunnels where UDP does not pass, such as 443; 0 is none.
+	StreamPort uint16
 	// Clock may be nil: then nothing is said and heard of the time.
 	Clock Clock
 	// Timing may be zero for DefaultTiming.
@@ -132,6 +136,7 @@ type Fabric struct {
 	live   live
 	// leaving: nobody is to be a peer any more, for this run.
 	leaving atomic.Bool
+	asked   chan struct{} // somebody looks at the peers
 
 	mu       sync.Mutex
 	run      context.Context // of Run; nil before and after
@@ -168,6 +173,7 @@ func New(cfg Config) (*Fabric, error) {
 		subs:     map[chan struct{}]struct{}{},
 		problems: map[string]rpc.Error{},
 		invites:  map[peer.ID][]byte{},
+		asked:    make(chan struct{}, 1),
 	}
 	f.live.name, f.live.policy, f.live.group, f.live.changed = cfg.Name, cfg.Trust, groupKey(cfg.Trust), make(chan struct{})
 	f.plane = newPlane(f)
@@ -220,6 +226,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.plane.run(ctx) })
 	tasks.Go(func() { f.serve(ctx) })
 	tasks.Go(func() { f.followLANs(ctx) })
+	tasks.Go(func() { f.followPaths(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {
 			f.keep(ctx, "announce", s, func() error { return f.announce(ctx, s) })
@@ -322,6 +329,8 @@ func (f *Fabric) Peers() []peer.View {
 		out = append(out, m.view())
 	}
 	out = append(out, f.denied(partings)...)
+	f.showPaths(out)
+	poke(f.asked)
 	slices.SortFunc(out, func(a, b peer.View) int {
 		return strings.Compare(a.Name+"\x00"+string(a.ID), b.Name+"\x00"+string(b.ID))
 	})

@@ -13,6 +13,7 @@ import (
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel/paths"
 )
 
 // member is a cluster we know of, a peer or not yet. Fabric.mu guards all of it
@@ -39,6 +40,7 @@ type member struct {
 	lastSeen time.Time
 	rtt      time.Duration
 	misses   int
+	paths    []paths.PathStatus // as the data plane last told; the one in use first
 
 	pace       pairing.Pace
 	backoff    pairing.Pace // of the attempt that is on

@@ -53,6 +53,7 @@ func (f *Fabric) discovered(source string, ev discovery.Event) {
 		f.log.Log(context.Background(), f.newsLevel(), "discovered", "peer", ev.Entry.Name, "id", ev.Entry.ID.Short(), "addrs", ev.Entry.Addrs, "source", source)
 	}
 	m.found[entry] = ev.Entry
+	f.plane.kick() // one more place where it may be
 	f.notify()
 	switch {
 	case !m.pinned:

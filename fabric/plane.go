@@ -126,7 +126,8 @@ func (f *Fabric) Reapply() {
 
 // desired computes the data plane's configuration from the records.
 func (f *Fabric) desired() tunnel.Config {
-	mtu := f.cfg.LANs.LANs().MTU()
+	lans := f.cfg.LANs.LANs()
+	mtu := lans.MTU()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := tunnel.Config{
@@ -139,5 +140,6 @@ func (f *Fabric) desired() tunnel.Config {
 		}
 	}
 	slices.SortFunc(c.Peers, func(a, b tunnel.Peer) int { return strings.Compare(a.ID, b.ID) })
+	f.addWays(&c, lans)
 	return c
 }

@@ -81,6 +81,9 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
+// NetConn returns the connection that is counted.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
 // CloseWrite is there for what looks for it.
 func (c *conn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {

@@ -147,6 +147,18 @@ type View struct {
 	// Found names the sources that see it now, Addrs are the control addresses to try.
 	Found []string         `json:"found,omitempty"`
 	Addrs []netip.AddrPort `json:"addrs,omitempty"`
+	// Path is the way that packets go: "direct 192.168.1.5:7442", "relay via NAME",
+	// "stream 192.168.1.5:7442"; empty while none is known. Paths are all.
+	Path  string `json:"path,omitempty"`
+	Paths []Path `json:"paths,omitempty"`
+}
+
+// Path is one way to a peer.
+type Path struct {
+	Path  string        `json:"path"`
+	RTT   time.Duration `json:"rtt,omitempty"` // between the two tunnel processes, nanoseconds
+	Alive bool          `json:"alive"`         // it answers
+	Used  bool          `json:"used"`
 }
 
 // Link is what the rest of Rivulet needs to use a peer. Addresses and keys stay

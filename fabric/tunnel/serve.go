@@ -61,6 +61,7 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(st)
 	})
+	mux.HandleFunc("GET /v1/paths", func(w http.ResponseWriter, r *http.Request) { s.tellPaths(ctx, w, r) })
 	// The answer never ends while this process lives: that is how the controller
 	// learns at once that it does not.
 	mux.HandleFunc("GET /v1/alive", func(w http.ResponseWriter, r *http.Request) {

@@ -44,6 +44,7 @@ type Server struct {
 	version    string
 	translator translate.Translator
 	dropped    atomic.Uint64
+	news       news // of paths
 
 	mu        sync.Mutex
 	dev       *device.Device          // nil before the first Config

@@ -40,14 +40,25 @@ func (c *Controller) HandOver(conn net.Conn, begun []byte) error {
 		return fmt.Errorf("tunnel: %w", err)
 	}
 	defer f.Close()
-	to, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: streamSocket(c.cfg.Socket)})
+	to, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("tunnel: %w", err)
 	}
-	defer to.Close()
-	to.SetWriteDeadline(time.Now().Add(hungAfter)) //nolint:errcheck // it fails on use
-	if _, _, err := to.WriteMsgUnix(begun, unix.UnixRights(int(f.Fd())), nil); err != nil {
+	defer unix.Close(to)
+	limit := unix.NsecToTimeval(int64(hungAfter))
+	if err := unix.SetsockoptTimeval(to, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
 		return fmt.Errorf("tunnel: %w", err)
+	}
+	raw, err := f.SyscallConn() // File.Fd would make the connection a blocking one, there too
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		sent = unix.Sendmsg(to, begun, unix.UnixRights(int(fd)), &unix.SockaddrUnix{Name: streamSocket(c.cfg.Socket)}, 0)
+	})
+	if err := errors.Join(err, sent); err != nil {
+		return fmt.Errorf("tunnel: hand a stream over: %w", err)
 	}
 	return nil
 }

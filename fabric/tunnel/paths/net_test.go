@@ -150,7 +150,7 @@ func (w *internet) host(name, addr string, nat *natBox) *host {
 // start makes the host's paths work, to the peers.
 func (h *host) start(carry bool, peers ...*host) {
 	level := slog.LevelInfo
-	h.m = New(testTiming, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("host", h.name))
+	h.m = New(testTiming, func() {}, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("host", h.name))
 	h.m.SetDevice(h)
 	h.bind = NewBind(h.m, h)
 	fns, _, err := h.bind.Open(h.addr.Port())

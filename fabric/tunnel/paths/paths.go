@@ -92,15 +92,16 @@ type Manager struct {
 	byKey   map[Key]*peer
 	movedAt time.Time
 	todo    []func()      // for Run to do: what enters WireGuard must not do so out of it
-	changed chan struct{} // closed and replaced when what Status tells is another (round trip times apart)
+	changed func()        // what Status tells is another (round trip times apart); it must not block
 	greets  chan struct{} // bounds streams that have not proved who they are
 }
 
-// New returns a manager without peers. Run makes it work.
-func New(timing Timing, log *slog.Logger) *Manager {
+// New returns a manager without peers. Run makes it work. changed is called when a
+// peer's path is another, or lives or not; it must not block.
+func New(timing Timing, changed func(), log *slog.Logger) *Manager {
 	m := &Manager{
 		log: log, timing: timing, kick: make(chan struct{}, 1), rx: make(chan received, 128),
-		peers: map[short]*peer{}, byKey: map[Key]*peer{}, changed: make(chan struct{}), greets: make(chan struct{}, 16),
+		peers: map[short]*peer{}, byKey: map[Key]*peer{}, changed: changed, greets: make(chan struct{}, 16),
 	}
 	m.dialer = dialStream
 	m.byAddr.Store(&map[netip.AddrPort]*peer{})
@@ -267,14 +268,6 @@ func (m *Manager) Seen() []netip.AddrPort {
 // Carried returns how many packets were carried for others since start.
 func (m *Manager) Carried() uint64 { return m.carried.Load() }
 
-// Changed returns a channel that is closed when a peer's path is another than now,
-// or lives or not.
-func (m *Manager) Changed() <-chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.changed
-}
-
 // The functions below are called with mu held.
 
 // later has Run do it. WireGuard holds locks while it waits for its receivers and
@@ -284,10 +277,7 @@ func (m *Manager) later(f func()) {
 	poke(m.kick)
 }
 
-func (m *Manager) news() {
-	close(m.changed)
-	m.changed = make(chan struct{})
-}
+func (m *Manager) news() { m.changed() }
 
 // reflexive are the addresses at which peers see us.
 func (m *Manager) reflexive() (out []netip.AddrPort) {

@@ -226,7 +226,7 @@ func (p *peer) publish() {
 
 // use makes WireGuard send by the paths rather than where it has roamed to.
 func (p *peer) use() {
-	if d := p.m.device; d != nil && p.best.Load() != nil {
+	if d := p.m.device; d != nil {
 		p.m.later(func() { d.Use(p.public, p.end) })
 	}
 }
@@ -263,7 +263,7 @@ func (p *peer) choose(now time.Time) {
 	case direct && !p.lost.IsZero():
 		p.lost, p.direct = time.Time{}, now
 	case !direct && p.lost.IsZero():
-		p.lost, p.direct = now, time.Time{}
+		p.lost, p.direct = now.Add(-p.m.timing.Help), time.Time{} // who was near is missed at once
 		p.tellAt = now
 		p.dialAt = now.Add(p.m.timing.Dial)
 		for _, w := range p.paths { // what was left alone beside the direct path

@@ -156,7 +156,7 @@ func TestSealedIsForOneAndUnchanged(t *testing.T) {
 func FuzzHear(f *testing.F) {
 	w := newInternet(f)
 	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
-	a.m = New(testTiming, slog.New(slog.DiscardHandler))
+	a.m = New(testTiming, func() {}, slog.New(slog.DiscardHandler))
 	a.apply(true, b)
 	ab, err := newSecret(b.private, a.public)
 	if err != nil {

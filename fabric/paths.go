@@ -1,0 +1,201 @@
+package fabric
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"rivulet/fabric/netmon"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel"
+	"rivulet/fabric/tunnel/paths"
+)
+
+// What a data plane may be able to do besides; the tunnel's process can.
+type (
+	// taker takes connections over that carry the tunnel where UDP does not pass.
+	taker interface {
+		HandOver(conn net.Conn, begun []byte) error
+	}
+	// teller calls changed whenever the path to a peer is another, until ctx or the
+	// data plane ends.
+	teller interface {
+		WatchPaths(ctx context.Context, changed func()) error
+	}
+)
+
+// candidates are where this device may be reached: all addresses of its LANs. An
+// IPv6 link-local one is nothing without its link; peers on that link find it by
+// discovery.
+func candidates(lans netmon.LANs, port uint16) (out []netip.AddrPort) {
+	for _, i := range lans {
+		for _, p := range i.Addrs {
+			if a := p.Addr(); !a.IsLinkLocalUnicast() && len(out) < maxOwnCandidates {
+				out = append(out, netip.AddrPortFrom(a, port))
+			}
+		}
+	}
+	return out
+}
+
+// maxOwnCandidates leaves room in what peers are told for where others see us.
+const maxOwnCandidates = 8
+
+// addWays adds to the data plane's configuration what the paths need. It is called with mu held.
+func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
+	c.Relay = !f.cfg.NoRelay
+	c.Candidates = candidates(lans, f.cfg.TunnelPort)
+	c.Streams = candidates(lans, f.cfg.Port)
+	if p := f.cfg.StreamPort; p != 0 && p != f.cfg.Port {
+		c.StreamPorts = []uint16{p}
+		c.Streams = append(c.Streams, candidates(lans, p)...)
+	}
+	for _, m := range f.members {
+		if r := m.rec; m.pinned && r.Complete() {
+			w := tunnel.PeerPaths{ID: string(r.ID)}
+			for _, a := range m.addrs() { // discovery's and the last one: the ports are those of the record
+				w.UDP = addOnce(w.UDP, netip.AddrPortFrom(a.Addr(), r.Tunnel.Port()))
+				w.TCP = addOnce(w.TCP, a)
+			}
+			if len(w.UDP)+len(w.TCP) > 0 {
+				c.Paths = append(c.Paths, w)
+			}
+		}
+	}
+	slices.SortFunc(c.Paths, func(a, b tunnel.PeerPaths) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+}
+
+func addOnce(list []netip.AddrPort, a netip.AddrPort) []netip.AddrPort {
+	if !a.IsValid() || a.Port() == 0 || a.Addr().IsUnspecified() || slices.Contains(list, a) {
+		return list
+	}
+	return append(list, a)
+}
+
+// followPaths keeps what Peers says of the ways to them true.
+func (f *Fabric) followPaths(ctx context.Context) {
+	t, ok := f.cfg.DataPlane.(teller)
+	if !ok {
+		return
+	}
+	go func() { // round trip times of this moment, for who asks again
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-f.asked:
+				f.lookAtPaths(ctx)
+				sleep(ctx, f.cfg.Timing.Retry)
+			}
+		}
+	}()
+	for ctx.Err() == nil {
+		if err := t.WatchPaths(ctx, func() { f.lookAtPaths(ctx) }); err != nil && ctx.Err() == nil {
+			f.log.Debug("the tunnel does not tell its paths", "err", err)
+		}
+		sleep(ctx, f.cfg.Timing.Retry)
+	}
+}
+
+func (f *Fabric) lookAtPaths(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	status, err := f.cfg.DataPlane.Status(ctx)
+	if err != nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	news := false
+	for _, p := range status.Peers {
+		m := f.members[p.ID]
+		if m == nil {
+			continue
+		}
+		was := m.path()
+		m.paths = p.Paths
+		news = news || m.path() != was
+	}
+	if news {
+		f.notify()
+	}
+}
+
+// path says by which way packets go to the peer; empty if that is not known.
+func (m *member) path() string {
+	if len(m.paths) > 0 && m.paths[0].Used {
+		return wayName(m.paths[0], nil)
+	}
+	return ""
+}
+
+// wayName is a path for people. names has those of peers; else a relay is its ID.
+func wayName(w paths.PathStatus, names map[string]string) string {
+	if w.Kind == paths.Relay {
+		via := w.Via
+		if n := names[via]; n != "" {
+			via = n
+		}
+		return "relay via " + via
+	}
+	return string(w.Kind) + " " + w.Addr.String()
+}
+
+// showPaths writes the ways to peers into views. It is called with mu held.
+func (f *Fabric) showPaths(views []peer.View) {
+	names := map[string]string{}
+	for _, m := range f.members {
+		if m.pinned {
+			names[string(m.id)] = m.rec.Name
+		}
+	}
+	for i := range views {
+		m := f.members[string(views[i].ID)]
+		if m == nil {
+			continue
+		}
+		for _, w := range m.paths {
+			p := peer.Path{Path: wayName(w, names), RTT: w.RTT, Alive: w.Alive, Used: w.Used}
+			views[i].Paths = append(views[i].Paths, p)
+			if w.Used {
+				views[i].Path = p.Path
+			}
+		}
+	}
+}
+
+// errNoStreams is for a data plane that carries none.
+var errNoStreams = errors.New("fabric: no streams here")
+
+// handOver is how the control port gives streams away.
+func (f *Fabric) handOver() rpc.Handover {
+	return rpc.Handover{Protocol: tunnel.StreamProtocol, To: func(conn net.Conn, begun []byte) error {
+		t, ok := f.cfg.DataPlane.(taker)
+		local, _ := conn.LocalAddr().(*net.TCPAddr)
+		if !ok || local == nil || f.insideAddr(local.AddrPort().Addr().Unmap()) { // no tunnel through the tunnel
+			return errNoStreams
+		}
+		return t.HandOver(conn, begun)
+	}}
+}
+
+// giveStreams makes the server of the control port hand streams over.
+func (f *Fabric) giveStreams(server *http.Server, l net.Listener) net.Listener {
+	h := f.handOver()
+	if server.TLSConfig == nil {
+		server.TLSConfig = &tls.Config{}
+	}
+	h.Watch(server.TLSConfig)
+	return h.Listen(l)
+}
