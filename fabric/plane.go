@@ -136,7 +136,8 @@ func (f *Fabric) desired() tunnel.Config {
 	}
 	for _, m := range f.members {
 		if r := m.rec; m.pinned && r.Complete() {
-			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: r.WireGuardKey, Endpoint: r.Tunnel, As: r.As, Remote: r.Remote})
+			address, _ := r.Address()
+			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: r.WireGuardKey, Endpoint: r.Tunnel, As: r.As, Remote: r.Remote, Address: address.Addr()})
 		}
 	}
 	slices.SortFunc(c.Peers, func(a, b tunnel.Peer) int { return strings.Compare(a.ID, b.ID) })

@@ -55,6 +55,9 @@ type Peer struct {
 	// As is the prefix under which the peer sees PodCIDR; Remote that under which we see the peer's pods.
 	As     netip.Prefix `json:"as"`
 	Remote netip.Prefix `json:"remote"`
+	// Address is the peer's own end of the tunnel as we see it, one of Remote. Without
+	// it the path to the peer is not measured.
+	Address netip.Addr `json:"address,omitzero"`
 }
 
 // Status is what the data plane reports of itself.
@@ -80,9 +83,11 @@ type PeerStatus struct {
 	Sent          uint64         `json:"sent"`          // bytes
 	// Paths are the ways to the peer, the one in use first.
 	Paths []paths.PathStatus `json:"paths,omitempty"`
+	// MTU is what fits through the path, inside the tunnel, bytes; the tunnel's until it is measured.
+	MTU int `json:"mtu,omitempty"`
 }
 
 // HelperVersion is that of the protocol and the behaviour of the data plane's
 // process. A process that runs with another is replaced, which costs a second of
 // traffic: raise it when the process itself has changed.
-const HelperVersion = "5"
+const HelperVersion = "6"

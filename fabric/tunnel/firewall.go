@@ -20,8 +20,8 @@ import (
 //	      what leaves the pod CIDR; the first NAT rule that speaks for a connection
 //	      wins, and ours maps a prefix to itself.
 //	guard (filter, prerouting, after conntrack, before everybody's DNAT): a peer
-//	      reaches our pods and the control port, nothing else of the machine:
-//	      no kubelet, no API server, no NodePort.
+//	      reaches our pods, the control port and the port that measures paths, nothing
+//	      else of the machine: no kubelet, no API server, no NodePort.
 const tableName = "rivulet"
 
 const (
@@ -56,6 +56,7 @@ func setFirewall(cfg Config) error {
 		join(not(iifname(cfg.Interface)), accept),
 		join(established, accept),
 		join(destination(netip.PrefixFrom(cfg.Address, 32)), tcpPort(cfg.ControlPort), accept),
+		join(destination(netip.PrefixFrom(cfg.Address, 32)), udpPort(probePort), accept),
 		join(echoRequest, accept),
 		join(notForOne, drop),
 		join(not(destination(pods)), drop),
@@ -149,8 +150,11 @@ func protocol(proto byte) []expr.Any {
 	}
 }
 
-func tcpPort(port uint16) []expr.Any {
-	return join(protocol(unix.IPPROTO_TCP), []expr.Any{
+func tcpPort(port uint16) []expr.Any { return toPort(unix.IPPROTO_TCP, port) }
+func udpPort(port uint16) []expr.Any { return toPort(unix.IPPROTO_UDP, port) }
+
+func toPort(proto byte, port uint16) []expr.Any {
+	return join(protocol(proto), []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
 	})

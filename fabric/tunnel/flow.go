@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 )
@@ -26,12 +27,19 @@ type flow struct {
 const (
 	// flowBound is two batches: one is worked on while the next is read.
 	flowBound = 256
+	// flowSmall is for a process that may not take more than smallLimit.
+	flowSmall  = 128
+	smallLimit = 96 << 20
 	// flowStale is longer than a small board needs for a batch.
 	flowStale = 5 * time.Millisecond
 )
 
 func newFlow() *flow {
-	return &flow{bound: flowBound, stale: flowStale, free: make(chan struct{}, 1)}
+	f := &flow{bound: flowBound, stale: flowStale, free: make(chan struct{}, 1)}
+	if debug.SetMemoryLimit(-1) <= smallLimit {
+		f.bound = flowSmall
+	}
+	return f
 }
 
 // wait returns when there is room for one more batch.

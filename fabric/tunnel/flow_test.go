@@ -104,7 +104,7 @@ func TestNoAllocationsPerPacket(t *testing.T) {
 	const offset, batch = 16, 32
 	still := &stillTUN{}
 	in, out := newFlow(), newFlow()
-	d := &translated{Device: still, translator: new(translate.Translator), dropped: new(atomic.Uint64), in: in, out: out}
+	d := &translated{Device: still, translator: new(translate.Translator), dropped: new(atomic.Uint64), in: in, out: out, marks: &marks{}, large: new(atomic.Uint64)}
 	d.translator.Set(table)
 	var bufs, back, wire [][]byte
 	arrived := append(make([]byte, offset), datagram("10.200.0.7", "10.201.0.5")...)

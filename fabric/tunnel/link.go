@@ -16,7 +16,7 @@ import (
 
 // setLink gives the TUN its MTU, its one address and a route for each peer's
 // prefix, and takes routes of peers that are gone.
-func setLink(cfg Config) error {
+func setLink(cfg Config, mtus map[string]int) error {
 	link, err := netlink.LinkByName(cfg.Interface)
 	if err != nil {
 		return fmt.Errorf("tunnel: interface %s: %w", cfg.Interface, err)
@@ -33,7 +33,7 @@ func setLink(cfg Config) error {
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("tunnel: bring %s up: %w", cfg.Interface, err)
 	}
-	return setRoutes(link.Attrs().Index, cfg)
+	return setRoutes(link.Attrs().Index, cfg, mtus)
 }
 
 // setSysctls makes the interface one that peers are behind and nobody else. What
@@ -52,8 +52,10 @@ func setSysctls(name string) {
 
 // setRoutes adds the routes that are missing, and nothing that another interface
 // has, and removes those of peers that are gone. A peer that cannot be served
-// does not stand in the way of the others.
-func setRoutes(index int, cfg Config) error {
+// does not stand in the way of the others. A route carries the MTU of the path where
+// that is less than the tunnel's: the kernel then tells pods what fits, and cuts
+// what may be cut, before it is encrypted.
+func setRoutes(index int, cfg Config, mtus map[string]int) error {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("tunnel: list routes: %w", err)
@@ -63,7 +65,7 @@ func setRoutes(index int, cfg Config) error {
 		want[p.Remote.Masked()] = p.ID
 	}
 	var failed []error
-	there := map[netip.Prefix]bool{}
+	there, ours := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, r := range routes {
 		if r.Dst == nil || len(r.MultiPath) > 0 {
 			continue
@@ -73,8 +75,10 @@ func setRoutes(index int, cfg Config) error {
 		dst := netip.PrefixFrom(a, bits)
 		id, wanted := want[dst]
 		switch {
-		case r.LinkIndex == index && wanted && r.Src.Equal(cfg.Address.AsSlice()):
+		case r.LinkIndex == index && wanted && r.Src.Equal(cfg.Address.AsSlice()) && r.MTU == cfg.routeMTU(id, mtus):
 			there[dst] = true
+		case r.LinkIndex == index && wanted:
+			ours[dst] = true
 		case r.LinkIndex == index:
 			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
 				failed = append(failed, fmt.Errorf("tunnel: remove route %s: %w", dst, err))
@@ -88,7 +92,12 @@ func setRoutes(index int, cfg Config) error {
 		if there[dst] {
 			continue
 		}
-		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: ipNet(dst), Src: cfg.Address.AsSlice(), Scope: netlink.SCOPE_LINK}); err != nil {
+		set := netlink.RouteAdd
+		if ours[dst] {
+			set = netlink.RouteReplace // without a gap
+		}
+		if err := set(&netlink.Route{LinkIndex: index, Dst: ipNet(dst), Src: cfg.Address.AsSlice(), Scope: netlink.SCOPE_LINK,
+			MTU: cfg.routeMTU(id, mtus)}); err != nil {
 			failed = append(failed, fmt.Errorf("tunnel: route %s of peer %s: %w", dst, id, err))
 		}
 	}

@@ -18,6 +18,7 @@ package tunnel
 import (
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -44,7 +45,8 @@ type Server struct {
 	version    string
 	translator translate.Translator
 	dropped    atomic.Uint64
-	news       news // of paths
+	news       news          // of paths
+	large      atomic.Uint64 // see pathMTU
 
 	mu        sync.Mutex
 	dev       *device.Device          // nil before the first Config
@@ -52,6 +54,8 @@ type Server struct {
 	listeners map[uint16]net.Listener // for streams
 	cfg       Config                  // what is in force
 	moves     uint32                  // how often the host's addresses changed
+	sizes     *pathMTUs               // nil if paths cannot be measured
+	mtus      map[string]int          // measured, by peer
 }
 
 // NewServer returns a data plane that has no device yet.
@@ -68,7 +72,7 @@ func (s *Server) Apply(cfg Config) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	table, err := translate.Compile(cfg.rules(), cfg.MTU)
+	table, err := translate.Compile(cfg.rules(s.mtus), cfg.MTU)
 	if err != nil {
 		return err
 	}
@@ -106,12 +110,13 @@ func (s *Server) Apply(cfg Config) error {
 	if err := s.ways.manager.Apply(forPaths); err != nil {
 		return err
 	}
-	if err := setLink(cfg); err != nil { // compares with what is there each time
+	if err := setLink(cfg, s.mtus); err != nil { // compares with what is there each time
 		return err
 	}
 	if err := s.listenStreams(cfg.StreamPorts); err != nil {
 		return err
 	}
+	s.measure()
 	s.log.Info("configuration in force", "peers", len(cfg.Peers), "port", cfg.Port, "mtu", cfg.MTU)
 	return nil
 }
@@ -152,14 +157,21 @@ func (s *Server) open(cfg Config) error {
 	}
 	in, out := newFlow(), newFlow()
 	s.ways = s.newWays()
-	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped, in: in, out: out},
-		&paced{Bind: newBind(s.ways.manager, s.log), in: in, out: out}, wireguardLogger(s.log))
+	own := cfg.Address.As4()
+	bind := &whole{Bind: newBind(s.ways.manager, s.log)}
+	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped, in: in, out: out,
+		own: binary.BigEndian.Uint32(own[:]), marks: &bind.marks, large: &s.large},
+		&paced{Bind: bind, in: in, out: out}, wireguardLogger(s.log))
 	s.ways.serve(s.dev)
 	return nil
 }
 
 // close takes the device down; the TUN interface and its routes go with it.
 func (s *Server) close() {
+	if s.sizes != nil {
+		s.sizes.close()
+		s.sizes, s.mtus = nil, nil
+	}
 	if s.dev != nil {
 		s.ways.cancel()
 		s.dev.Close()
@@ -203,6 +215,7 @@ func (s *Server) Status() (Status, error) {
 	for _, p := range s.cfg.Peers {
 		ps := byKey[hexKey(p.PublicKey)]
 		ps.ID, ps.Paths = p.ID, s.ways.manager.Status(key(p.PublicKey))
+		ps.MTU = s.cfg.mtuOf(p.ID, s.mtus)
 		st.Peers = append(st.Peers, ps)
 	}
 	return st, nil
@@ -234,6 +247,9 @@ func (s *Server) moved() {
 	}
 	s.ways.manager.Moved()
 	s.dev.SendKeepalivesToPeersWithCurrentKeypair()
+	if s.sizes != nil {
+		s.sizes.doubt()
+	}
 }
 
 func (c Config) check() error {
@@ -269,10 +285,10 @@ func (c Config) keys() map[string]string {
 	return keys
 }
 
-func (c Config) rules() []translate.Rule {
+func (c Config) rules(mtus map[string]int) []translate.Rule {
 	var rules []translate.Rule
 	for _, p := range c.Peers {
-		rules = append(rules, translate.Rule{Peer: p.ID, Local: c.PodCIDR.Masked(), As: p.As.Masked(), Remote: p.Remote.Masked()})
+		rules = append(rules, translate.Rule{Peer: p.ID, Local: c.PodCIDR.Masked(), As: p.As.Masked(), Remote: p.Remote.Masked(), MTU: mtus[p.ID]})
 	}
 	return rules
 }

@@ -16,7 +16,14 @@ type translated struct {
 	translator *translate.Translator
 	dropped    *atomic.Uint64
 	in, out    *flow
+	// own is our address in the tunnel; what it asks paths with is marked.
+	own   uint32
+	marks *marks
+	large *atomic.Uint64 // counts batches with a packet that may be too large for a path
 }
+
+// largePacket is one that a path worth the name may be too narrow for, bytes.
+const largePacket = 1000
 
 // Read gets packets from the kernel. One that may not pass gets size 0, which
 // WireGuard skips; an error would close the whole device.
@@ -24,17 +31,24 @@ func (t *translated) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	t.out.wait()
 	n, err := t.Device.Read(bufs, sizes, offset)
 	table := t.translator.Table()
-	passed := 0
+	passed, large := 0, false
 	for i := range n {
 		if sizes[i] == 0 {
 			continue
 		}
-		if !table.Out(bufs[i][offset : offset+sizes[i]]) {
+		pkt := bufs[i][offset : offset+sizes[i]]
+		ask := isAsk(pkt, t.own)
+		if !table.Out(pkt) {
 			sizes[i] = 0
 			t.dropped.Add(1)
 			continue
 		}
+		t.marks.set(bufs[i], ask)
+		large = large || !ask && len(pkt) > largePacket
 		passed++
+	}
+	if large {
+		t.large.Add(1)
 	}
 	t.out.enter(passed)
 	return n, err

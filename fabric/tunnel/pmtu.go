@@ -1,0 +1,159 @@
+package tunnel
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// pathMTU finds how large a packet may be on the way to one peer, and follows it,
+// in the manner of RFC 8899: packets of several sizes are sent to the peer's
+// tunnel process, which answers each that arrives. No router has to say anything.
+// On the outside these packets alone must not be cut (see whole), so a path that
+// grows narrower slows nothing down before it is measured anew.
+//
+//	unknown --answers a small one--> sweep all sizes --> known --+
+//	   ^                                                  |  ^   | every 5 s with large packets
+//	   |  another address, endpoint or way               |  +---+ under way: is the size still right?
+//	   +------ small ones arrive, that size does not -----+        every 10 min: more, perhaps?
+//
+// It reads what the peer answers and alone decides what use is told. It keeps
+// nothing: a new process measures anew, and until then takes the tunnel's MTU.
+type pathMTU struct {
+	most    int            // the tunnel's
+	begin   func()         // answers to what was asked before do not count any more
+	ask     func(size int) // sends one packet of so many bytes
+	answers chan int       // sizes that arrived
+	doubt   chan struct{}  // the path may be another one
+	large   func() uint64  // how many large packets have left, to whomever
+	way     func() string  // names the way that packets take, for one peer may have several
+	use     func(mtu int)  // told whenever the MTU is measured
+	now     int            // what was told last; 0 before
+}
+
+const (
+	smallProbe = 100 // bytes; fits any path
+
+	probeRounds  = 3
+	probeWait    = 500 * time.Millisecond // for the answers of a round
+	probeConfirm = 5 * time.Second
+	probeRaise   = 10 * time.Minute
+	probeRetry   = 2 * time.Second // while nothing is answered; doubles
+	probeRetries = 30 * time.Second
+)
+
+// probeSizes are the sizes worth trying, ascending. WireGuard pads to 16 bytes, so
+// steps of 16 are exact.
+func probeSizes(most int) []int {
+	sizes := []int{576, 784, 1008}
+	for s := 1200; s < 1440; s += 16 {
+		sizes = append(sizes, s)
+	}
+	sizes = append(sizes, 2032, 4080, 6000, 7936)
+	sizes = slices.DeleteFunc(sizes, func(s int) bool { return s >= most })
+	return append(sizes, most)
+}
+
+func (p *pathMTU) run(ctx context.Context) {
+	known, wait, way := false, probeRetry, p.way()
+	var seen uint64
+	var raise time.Time
+	for ctx.Err() == nil {
+		if now := p.way(); now != way {
+			known, way = false, now
+		}
+		switch {
+		case !known && p.answered(ctx, smallProbe):
+			p.sweep(ctx)
+			known, wait, raise = true, probeRetry, time.Now().Add(probeRaise)
+		case known && p.now < p.most && time.Now().After(raise):
+			p.sweep(ctx)
+			raise = time.Now().Add(probeRaise)
+		case known && p.large() != seen:
+			seen = p.large()
+			if p.narrower(ctx) {
+				p.sweep(ctx)
+				raise = time.Now().Add(probeRaise)
+			}
+		}
+		next := probeConfirm
+		if !known {
+			next, wait = wait, min(2*wait, probeRetries)
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-p.doubt:
+			known, wait = false, probeRetry
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// answered reports whether packets of the size arrive.
+func (p *pathMTU) answered(ctx context.Context, size int) bool {
+	p.begin()
+	for range probeRounds {
+		if got := p.round(ctx, []int{size}); got == size {
+			return true
+		}
+	}
+	return false
+}
+
+// narrower reports whether small packets arrive and those of the size in use do
+// not: then it is not the peer that is gone.
+func (p *pathMTU) narrower(ctx context.Context) bool {
+	p.begin()
+	alive := false
+	for range probeRounds {
+		switch p.round(ctx, []int{smallProbe, p.now}) {
+		case p.now:
+			return false
+		case smallProbe:
+			alive = true
+		}
+	}
+	return alive && ctx.Err() == nil
+}
+
+// sweep asks with all sizes at once and uses the largest that is answered. Three
+// rounds make up for packets that were lost for other reasons.
+func (p *pathMTU) sweep(ctx context.Context) {
+	p.begin()
+	sizes, best := probeSizes(p.most), 0
+	for range probeRounds {
+		best = max(best, p.round(ctx, sizes))
+		sizes = slices.DeleteFunc(sizes, func(s int) bool { return s <= best })
+		if len(sizes) == 0 {
+			break
+		}
+	}
+	if ctx.Err() == nil && best > 0 {
+		p.now = best
+		p.use(best)
+	}
+}
+
+// round asks with each size, the largest first, and returns the largest that was
+// answered in time.
+func (p *pathMTU) round(ctx context.Context, sizes []int) (best int) {
+	for _, s := range slices.Backward(sizes) {
+		p.ask(s)
+	}
+	most := slices.Max(sizes)
+	timer := time.NewTimer(probeWait)
+	defer timer.Stop()
+	for best < most {
+		select {
+		case s := <-p.answers:
+			best = max(best, s)
+		case <-timer.C:
+			return best
+		case <-ctx.Done():
+			return best
+		}
+	}
+	return best
+}

@@ -1,0 +1,87 @@
+package tunnel
+
+import (
+	"fmt"
+
+	"rivulet/fabric/translate"
+)
+
+// measure follows the paths to the peers in force. Called with mu held.
+func (s *Server) measure() {
+	if s.sizes == nil {
+		sizes, err := measurePaths(s.cfg.Address, &s.large, s.pathMTU, s.ways.inUse, s.log)
+		if err != nil {
+			s.log.Warn("paths are not measured", "error", err)
+			return
+		}
+		s.sizes = sizes
+	}
+	for id := range s.mtus {
+		if !s.cfg.has(id) {
+			delete(s.mtus, id)
+		}
+	}
+	s.sizes.set(s.cfg)
+}
+
+// pathMTU takes in what was measured: the MSS of new connections, and the route
+// that tells everybody else.
+func (s *Server) pathMTU(id string, mtu int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dev == nil || !s.cfg.has(id) || s.mtus[id] == mtu {
+		return
+	}
+	if s.mtus == nil {
+		s.mtus = map[string]int{}
+	}
+	was := s.cfg.mtuOf(id, s.mtus)
+	s.mtus[id] = mtu
+	if table, err := translate.Compile(s.cfg.rules(s.mtus), s.cfg.MTU); err != nil {
+		s.log.Warn("path measured", "peer", id, "mtu", mtu, "error", err)
+	} else {
+		s.translator.Set(table)
+	}
+	if err := setLink(s.cfg, s.mtus); err != nil {
+		s.log.Warn("path measured", "peer", id, "mtu", mtu, "error", err)
+	}
+	if now := s.cfg.mtuOf(id, s.mtus); now != was {
+		s.log.Info("path measured", "peer", id, "mtu", now, "was", was)
+	}
+}
+
+func (c Config) has(id string) bool {
+	for _, p := range c.Peers {
+		if p.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+// mtuOf is what fits through the path to a peer.
+func (c Config) mtuOf(id string, mtus map[string]int) int {
+	if m := mtus[id]; m > 0 && m < c.MTU {
+		return m
+	}
+	return c.MTU
+}
+
+// routeMTU is what the route of a peer says; 0 is nothing, which means the tunnel's.
+func (c Config) routeMTU(id string, mtus map[string]int) int {
+	if m := c.mtuOf(id, mtus); m < c.MTU {
+		return m
+	}
+	return 0
+}
+
+// inUse names the way to the peer that packets take now: another one may have room
+// for less, or more.
+func (w *ways) inUse(p Peer) string {
+	for _, way := range w.manager.Status(key(p.PublicKey)) {
+		if way.Used {
+			return fmt.Sprint(way.Kind, way.Addr, way.Via)
+		}
+	}
+	return ""
+}
