@@ -109,7 +109,8 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cClock, Run: s.runClock}, // before all that mints
 		lifecycle.Component{Name: cLANs, Run: s.runLANs},
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
-		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle}, Run: s.runEngine},
+		lifecycle.Component{Name: cWall, Run: s.runWall},
+		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle, cWall}, Run: s.runEngine},
 		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.runSnapshots},
 		lifecycle.Component{Name: cDates, Needs: []string{cEngine}, Run: s.runCertificates},
 		lifecycle.Component{Name: cNode, Needs: []string{cEngine}, Run: s.runNode},

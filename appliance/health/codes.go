@@ -27,6 +27,7 @@ var (
 	StateNotWritable = declare("state-not-writable", Error, "the state folder cannot be written to")
 	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")
 
+	Wall        = declare("wall", Warning, "the LAN may reach ports that are the cluster's own")
 	Tunnel      = declare("tunnel", Error, "there is no tunnel to any peer")
 	ControlPort = declare("control-port", Error, "peers cannot reach this device")
 	Fabric      = declare("fabric", Error, "a part of the network between clusters does not work")
