@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	"rivulet/appliance/doctor"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/tunnel/paths"
 )
 
 // What is below the tunnel. While the tunnel carries, none of it fails: peers that
@@ -131,6 +133,10 @@ func (e *examination) way(context.Context) doctor.Result {
 	if p.LastHandshake.IsZero() && p.Received == 0 && !e.works {
 		return fail(fmt.Sprintf("let UDP %d through in the firewalls of both devices and of the network between them", e.Peer.Tunnel.Port()),
 			"%d bytes went to %s and nothing ever came back", p.Sent, p.Endpoint)
+	}
+	if len(p.Paths) > 0 && !e.works && !slices.ContainsFunc(p.Paths, func(w paths.PathStatus) bool { return w.Alive }) {
+		return fail(fmt.Sprintf("let UDP %d through in both directions, in the firewalls of both devices and of the network between them", e.Peer.Tunnel.Port()),
+			"none of %d ways to it answers now (the first is %s)", len(p.Paths), p.Paths[0].Addr)
 	}
 	return describeWay(p)
 }

@@ -13,6 +13,7 @@ import (
 	"rivulet/appliance/doctor"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/tunnel/paths"
 )
 
 const theID = peer.ID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
@@ -76,6 +77,10 @@ func TestTheBrokenLayerIsNamed(t *testing.T) {
 			c.Tunnel.Peers[0].LastHandshake, c.Tunnel.Peers[0].Received = time.Time{}, 0
 		}, "udp", "nothing ever came back"},
 		{"UDP is blocked later", func(c *Case) { down(c); c.Tunnel.Peers[0].LastHandshake = now.Add(-4 * time.Minute) }, "handshake", "4m0s ago"},
+		{"no way answers", func(c *Case) {
+			down(c)
+			c.Tunnel.Peers[0].Paths = []paths.PathStatus{{Kind: paths.Direct, Addr: c.Addrs[0]}}
+		}, "udp", "none of 1 ways"},
 		{"keys, and no answer", func(c *Case) {
 			down(c)
 			c.Ask = func(context.Context, int) (Answer, error) { return Answer{}, context.DeadlineExceeded }
