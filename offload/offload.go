@@ -105,7 +105,7 @@ func New(cfg Config) (*Offload, error) {
 	}
 	o.tenancy, err = tenancy.New(tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, Log: cfg.Log.With("part", "tenancy"),
-		PeerID: rpc.PeerID, PeerName: o.peerName, Neighbours: o.neighbours, Share: cfg.Share,
+		PeerID: rpc.PeerID, PeerName: o.peerName, Neighbours: o.neighbours, Share: cfg.Share, Lends: o.lends,
 	})
 	if err != nil {
 		return nil, err
@@ -128,6 +128,7 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Go(func() { o.keep(ctx, "tenancy", o.tenancy.Run) })
 	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
 	wg.Go(func() { o.followPeers(ctx) })
+	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
 	wg.Wait()
 	return ctx.Err()
 }

@@ -233,14 +233,48 @@ func TestPodsRunAway(t *testing.T) {
 		})
 	})
 
-	t.Run("unpeering removes the virtual node", func(t *testing.T) {
-		a.fabric.unpeer()
-		eventually(t, 10*time.Second, "node gone", func(ctx context.Context) string {
-			if _, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-				return fmt.Sprint(err)
+	nodeGone := func(ctx context.Context) string {
+		if _, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprint(err)
+		}
+		return ""
+	}
+	nodeThere := func(ctx context.Context) string {
+		n, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		return nodeReady(n)
+	}
+	twins := func(want int) func(context.Context) string {
+		return func(ctx context.Context) string {
+			left, err := b.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
+			must(t, err)
+			if len(left.Items) != want {
+				return fmt.Sprintf("%d twins at b", len(left.Items))
 			}
 			return ""
-		})
+		}
+	}
+	t.Run("a direction that is switched off takes node and twins, and comes back", func(t *testing.T) {
+		a.offloadNamespace(t, "lab")
+		a.create(t, web(1))
+		eventually(t, 20*time.Second, "a twin", twins(1))
+		b.fabric.setRoles(false, true) // b lends nothing to a, and tells it
+		a.fabric.setRoles(true, false)
+		eventually(t, 30*time.Second, "node gone", nodeGone)
+		eventually(t, 60*time.Second, "twins gone", twins(0))
+		b.fabric.setRoles(false, false)
+		a.fabric.setRoles(false, false)
+		eventually(t, 30*time.Second, "node back", nodeThere)
+		eventually(t, 30*time.Second, "a twin again", twins(1))
+	})
+
+	t.Run("unpeering removes the virtual node and what is there for it", func(t *testing.T) {
+		a.fabric.unpeer()
+		eventually(t, 30*time.Second, "node gone", nodeGone)
+		b.fabric.unpeer()
+		eventually(t, 60*time.Second, "twins gone", twins(0))
 	})
 }
 

@@ -29,14 +29,17 @@ func (o *Offload) followPeers(ctx context.Context) {
 	look := time.NewTimer(patience)
 	defer look.Stop()
 	for {
-		links := map[peer.ID]peer.Link{}
-		for _, l := range o.cfg.Peers.Links() {
-			links[l.ID] = l
-		}
+		links, ended := o.providers(), o.departed()
 		gone := o.stopStacks(links)
 		for _, l := range links {
 			o.startStack(ctx, l)
 		}
+		o.mu.Lock()
+		for _, id := range ended { // that is known, not guessed: it needs no patience
+			gone = gone || !o.served[id]
+			o.served[id] = true
+		}
+		o.mu.Unlock()
 		if gone || time.Since(started) >= patience {
 			if err := o.removeStrays(ctx, links, time.Since(started) >= patience); err != nil {
 				o.problem("virtual nodes", err)

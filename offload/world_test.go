@@ -39,6 +39,7 @@ type loopback struct {
 	cut   bool
 	conns map[net.Conn]struct{}
 	links []peer.Link
+	gone  []peer.ID // former peers
 	certs map[peer.ID][]byte
 	subs  map[chan struct{}]struct{}
 }
@@ -135,7 +136,25 @@ func (f *loopback) setCut(cut bool) {
 func (f *loopback) unpeer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for _, l := range f.links {
+		f.gone = append(f.gone, l.ID)
+	}
 	f.links = nil
+	f.notify()
+}
+
+// Departed are those that were peers.
+func (f *loopback) Departed() []peer.ID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]peer.ID(nil), f.gone...)
+}
+
+// setRoles switches directions of the one peer.
+func (f *loopback) setRoles(noBorrow, noLend bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.links[0].NoBorrow, f.links[0].NoLend = noBorrow, noLend
 	f.notify()
 }
 

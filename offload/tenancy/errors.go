@@ -32,6 +32,10 @@ func (t *Tenancy) asked(h func(http.ResponseWriter, *http.Request, peer.ID)) htt
 			fail(w, refuse(http.StatusUnauthorized, "unknown-peer", "peer with this cluster first", "only peers of %s are served", t.ClusterName()))
 			return
 		}
+		if t.Lends != nil && !t.Lends(id) {
+			fail(w, refuse(http.StatusForbidden, "not-lent", "ask its owner: rivulet peer NAME --provide=on", "%s lends nothing to this cluster", t.ClusterName()))
+			return
+		}
 		h(w, r, id)
 	})
 }

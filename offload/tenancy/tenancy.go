@@ -43,6 +43,8 @@ type Config struct {
 	PeerID func(*http.Request) (peer.ID, bool)
 	// PeerName gives the name of a peer; empty if it is not known.
 	PeerName func(peer.ID) string
+	// Lends reports whether anything is lent to a peer; nil lends to all.
+	Lends func(peer.ID) bool
 	// Neighbours gives the prefixes under which this cluster reaches others' pods.
 	Neighbours func() map[peer.ID]netip.Prefix
 	// Share gives the bounds of what is lent to all consumers together.
