@@ -8,6 +8,7 @@ import (
 
 	"rivulet/appliance/engine"
 	"rivulet/appliance/host"
+	"rivulet/appliance/identity"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric"
 	"rivulet/fabric/ipam"
@@ -42,11 +43,15 @@ func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
 
 func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	log := s.cfg.Log.With("component", cFabric)
+	keys, err := identity.Load(s.store) // they may be others than at the start
+	if err != nil {
+		return err
+	}
 	f, err := fabric.New(fabric.Config{
 		Identity: s.self, Name: s.name(), Trust: s.policy(), Notes: s.store, Version: rivuletVersion(), KubeVersion: s.kubeVersionNow,
 		Port: controlPort, TunnelPort: controlPort, Interface: tunnelInterface,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, TunnelAddress: tunnelAddress,
-		WireGuardKey: s.id.WireGuard, Store: s.store, DataPlane: s.tunnel,
+		WireGuardKey: keys.WireGuard, Rotation: s.rotation(keys), Store: s.store, DataPlane: s.tunnel,
 		Sources: s.sources.all(), LANs: s.lans,
 		ChoosePrefix: ipam.Choose, TakenPrefixes: takenPrefixes, Clock: s.clock, Log: log,
 	})

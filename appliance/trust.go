@@ -12,6 +12,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
+	"rivulet/appliance/identity"
 	"rivulet/fabric"
 	"rivulet/fabric/pairing"
 )
@@ -88,9 +89,32 @@ func (s *System) trustRoutes(mux *http.ServeMux) {
 	say("GET /v1/invites", func(_ context.Context, f *fabric.Fabric, _ api.Word) (any, error) {
 		return api.Invites{Invites: f.Invites(), Now: time.Now()}, nil
 	})
+	say("POST /v1/keys/rotate", func(ctx context.Context, f *fabric.Fabric, _ api.Word) (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, 8*time.Second)
+		defer cancel()
+		return struct{}{}, f.Rotate(ctx)
+	})
 	say("POST /v1/leave", func(ctx context.Context, f *fabric.Fabric, _ api.Word) (any, error) {
 		return api.Left{Told: f.Leave(ctx)}, nil
 	})
+}
+
+// keyLife is how long a WireGuard key is used.
+const keyLife = 30 * 24 * time.Hour
+
+// rotation is how the WireGuard key is changed. One of which it is not known when it
+// was made counts from the first look at it.
+func (s *System) rotation(id identity.Identity) fabric.Rotation {
+	changed := id.Changed
+	if changed.IsZero() {
+		changed = time.Now()
+		if err := identity.SaveWireGuard(s.store, id.WireGuard, id.Next, changed); err != nil {
+			s.cfg.Log.Warn("when the WireGuard key was made cannot be kept", "error", err)
+		}
+	}
+	return fabric.Rotation{Every: keyLife, Changed: changed, Next: id.Next, Save: func(current, next string, changed time.Time) error {
+		return identity.SaveWireGuard(s.store, current, next, changed)
+	}}
 }
 
 // alarmKinds are the codes of fabric.Alarms.

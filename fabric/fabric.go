@@ -17,8 +17,6 @@ package fabric
 
 import (
 	"context"
-	"crypto/ecdh"
-	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"net"
@@ -70,8 +68,9 @@ type Config struct {
 	ServiceCIDR netip.Prefix
 	// TunnelAddress is our address inside the tunnel, one of PodCIDR.
 	TunnelAddress netip.Addr
-	// WireGuardKey is our private key, base64.
+	// WireGuardKey is our private key, base64. Rotation changes it.
 	WireGuardKey string
+	Rotation     Rotation
 	Store        peer.Store
 	DataPlane    DataPlane
 	Sources      []discovery.Source
@@ -128,7 +127,7 @@ var DefaultTiming = Timing{
 type Fabric struct {
 	cfg    Config
 	log    *slog.Logger
-	public string // WireGuard public key, base64
+	keys   keys
 	party  *pairing.Party
 	book   *trust.Book
 	routes *http.ServeMux // inside the tunnel
@@ -145,7 +144,9 @@ type Fabric struct {
 	known    map[string]string // discovery entry to member key, where the entry has no ID
 	subs     map[chan struct{}]struct{}
 	problems map[string]rpc.Error
-	invites  map[peer.ID][]byte // that others have given us, while we use them
+	// rotateNow is poked to change the WireGuard key.
+	rotateNow chan struct{}
+	invites   map[peer.ID][]byte // that others have given us, while we use them
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.
@@ -156,27 +157,23 @@ func New(cfg Config) (*Fabric, error) {
 	if !cfg.PodCIDR.Contains(cfg.TunnelAddress) {
 		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s", cfg.TunnelAddress, cfg.PodCIDR)
 	}
-	raw, err := base64.StdEncoding.DecodeString(cfg.WireGuardKey)
-	if err != nil {
-		return nil, fmt.Errorf("fabric: the WireGuard key is not base64: restore state.db from a backup or move it away")
-	}
-	key, err := ecdh.X25519().NewPrivateKey(raw)
-	if err != nil {
-		return nil, fmt.Errorf("fabric: the WireGuard key is unusable (%w): restore state.db from a backup or move it away", err)
-	}
 	f := &Fabric{
 		cfg: cfg, log: cfg.Log,
-		public:   base64.StdEncoding.EncodeToString(key.PublicKey().Bytes()),
-		routes:   http.NewServeMux(),
-		members:  map[string]*member{},
-		known:    map[string]string{},
-		subs:     map[chan struct{}]struct{}{},
-		problems: map[string]rpc.Error{},
-		invites:  map[peer.ID][]byte{},
-		asked:    make(chan struct{}, 1),
+		routes:    http.NewServeMux(),
+		members:   map[string]*member{},
+		known:     map[string]string{},
+		subs:      map[chan struct{}]struct{}{},
+		problems:  map[string]rpc.Error{},
+		invites:   map[peer.ID][]byte{},
+		rotateNow: make(chan struct{}, 1),
+		asked:     make(chan struct{}, 1),
 	}
 	f.live.name, f.live.policy, f.live.group, f.live.changed = cfg.Name, cfg.Trust, groupKey(cfg.Trust), make(chan struct{})
 	f.plane = newPlane(f)
+	err := f.keys.set(cfg.WireGuardKey, cfg.Rotation.Next, cfg.Rotation.Changed)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.Notes == nil {
 		cfg.Notes = &memory{blobs: map[string][]byte{}}
 	}
@@ -227,6 +224,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.serve(ctx) })
 	tasks.Go(func() { f.followLANs(ctx) })
 	tasks.Go(func() { f.followPaths(ctx) })
+	tasks.Go(func() { f.followKeys(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {
 			f.keep(ctx, "announce", s, func() error { return f.announce(ctx, s) })
@@ -286,8 +284,9 @@ func (f *Fabric) Refresh() {
 // self is what we say of ourselves.
 func (f *Fabric) self() pairing.Self {
 	c := f.cfg
+	_, public, _, next, _ := f.keys.ours()
 	return pairing.Self{
-		ID: c.Identity.ID, Name: f.name(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: f.public,
+		ID: c.Identity.ID, Name: f.name(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: public, NextWireGuardKey: next,
 		TunnelPort: c.TunnelPort, ControlPort: c.Port, TunnelAddress: c.TunnelAddress, PodCIDR: c.PodCIDR, ServiceCIDR: c.ServiceCIDR,
 	}
 }

@@ -32,6 +32,8 @@ type member struct {
 	reason   string
 	notice   string           // does not keep the peer from working
 	refusal  error            // of the last exchange, nil if it went well
+	told     string           // our next WireGuard key, as the peer has taken it in
+	tryNext  bool             // its present key has ceased to answer
 	tries    int              // attempts that have ended
 	said     []netip.AddrPort // where a person, or an invite, says it is
 	held     bool             // a person has said yes: it is not forgotten in this run
@@ -130,6 +132,9 @@ func sortedKeys[T any](m map[string]T) []string {
 
 // pin makes the member a peer, or gives it another record.
 func (m *member) pin(r peer.Record) {
+	if r.WireGuardKey != m.rec.WireGuardKey {
+		m.tryNext = false
+	}
 	m.rec = r
 	if !m.pinned {
 		m.pinned = true

@@ -125,6 +125,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 		f.mu.Unlock()
 	}()
 
+	_, _, _, told, _ := f.keys.ours()
 	err := fmt.Errorf("fabric: no address is known")
 	if f.leaving.Load() {
 		addrs, pinned, err = nil, false, leavingError(f.name())
@@ -138,7 +139,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 		}
 		r, e := f.party.Exchange(ctx, pairing.PostTo(f.cfg.Identity, id, a, nil))
 		if e == nil {
-			f.exchanged(key, m, r)
+			f.exchanged(key, m, r, told)
 			return
 		}
 		if ctx.Err() != nil {
@@ -148,7 +149,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	}
 	if pinned {
 		if r, e := f.exchangeInside(ctx, id); e == nil {
-			f.exchanged(key, m, r)
+			f.exchanged(key, m, r, told)
 			return
 		} else if ctx.Err() != nil {
 			return
@@ -190,7 +191,7 @@ func (f *Fabric) failed(m *member, refused bool) {
 }
 
 // exchanged notes a success.
-func (f *Fabric) exchanged(key string, m *member, r peer.Record) {
+func (f *Fabric) exchanged(key string, m *member, r peer.Record, told string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m.id == "" { // now we know who is at the address
@@ -202,7 +203,7 @@ func (f *Fabric) exchanged(key string, m *member, r peer.Record) {
 		f.forget(key)
 		m = known
 	}
-	m.exchanged, m.backoff, m.refusal = time.Now(), pairing.Pace{}, nil
+	m.exchanged, m.backoff, m.refusal, m.told = time.Now(), pairing.Pace{}, nil, told
 	if m.state.Apart() {
 		f.set(m, peer.Connecting, "")
 	} else if m.state == peer.Connected {

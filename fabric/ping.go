@@ -83,11 +83,15 @@ func (f *Fabric) pinged(m *member, rtt time.Duration, err error) time.Duration {
 	if err == nil {
 		m.misses, m.lastSeen, m.rtt = 0, time.Now(), rtt
 		f.set(m, peer.Connected, "")
+		if _, due := m.pace.Next(); m.tryNext && !due && !m.attempting {
+			f.due(m, true) // it has changed its key, and will say so
+		}
 		return t.Ping
 	}
 	m.misses++
 	f.log.Debug("ping failed", "peer", m.title(), "misses", m.misses, "err", err)
 	f.plane.doubt()
+	f.missedKey(m)
 	if m.misses < t.Misses {
 		return t.Probe
 	}

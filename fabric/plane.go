@@ -128,16 +128,17 @@ func (f *Fabric) Reapply() {
 func (f *Fabric) desired() tunnel.Config {
 	lans := f.cfg.LANs.LANs()
 	mtu := lans.MTU()
+	private, _, _, _, _ := f.keys.ours()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := tunnel.Config{
-		PrivateKey: f.cfg.WireGuardKey, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
+		PrivateKey: private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
 		MTU: min(max(mtu, 1360), 9000) - overhead, Address: f.cfg.TunnelAddress, ControlPort: f.cfg.Port, PodCIDR: f.cfg.PodCIDR,
 	}
 	for _, m := range f.members {
 		if r := m.rec; m.pinned && r.Complete() {
 			address, _ := r.Address()
-			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: r.WireGuardKey, Endpoint: r.Tunnel, As: r.As, Remote: r.Remote, Address: address.Addr()})
+			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.key(), Endpoint: r.Tunnel, As: r.As, Remote: r.Remote, Address: address.Addr()})
 		}
 	}
 	slices.SortFunc(c.Peers, func(a, b tunnel.Peer) int { return strings.Compare(a.ID, b.ID) })

@@ -1,6 +1,7 @@
 // Package identity makes and keeps what a cluster is known by: its Ed25519 key
-// and the WireGuard key. Both are made once, on the first start, and written to
-// the store before anything uses them; losing them means being another cluster.
+// and the WireGuard key. Both are made on the first start and written to the
+// store before anything uses them; losing them means being another cluster. The
+// WireGuard key is changed from time to time (the fabric does it), the other never.
 package identity
 
 import (
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"rivulet/fabric/peer"
 )
@@ -25,13 +27,32 @@ type Store interface {
 // Identity is what the cluster is known by.
 type Identity struct {
 	Key ed25519.PrivateKey
-	// WireGuard is the Curve25519 private key, base64.
-	WireGuard string
+	// WireGuard is the Curve25519 private key, base64; Next is the one that it is being
+	// changed to, empty if it is not. Changed is when WireGuard was made, zero if that
+	// is not known.
+	WireGuard, Next string
+	Changed         time.Time
 }
 
 type stored struct {
-	Seed      []byte `json:"seed"`
-	WireGuard string `json:"wireguard"`
+	Seed      []byte    `json:"seed"`
+	WireGuard string    `json:"wireguard"`
+	Next      string    `json:"nextWireguard,omitempty"`
+	Changed   time.Time `json:"wireguardChanged,omitzero"`
+}
+
+// SaveWireGuard keeps other WireGuard keys, and the identity as it was. It returns
+// after they are durable.
+func SaveWireGuard(s Store, current, next string, changed time.Time) error {
+	id, err := Load(s)
+	if err != nil {
+		return err
+	}
+	blob, err := json.Marshal(stored{Seed: id.Key.Seed(), WireGuard: current, Next: next, Changed: changed})
+	if err != nil {
+		return fmt.Errorf("identity: %w", err)
+	}
+	return s.PutIdentity(blob)
 }
 
 // Load returns the cluster's identity, made now if there was none.
@@ -71,11 +92,14 @@ func decode(blob []byte) (Identity, error) {
 	if err == nil {
 		_, err = base64.StdEncoding.DecodeString(st.WireGuard)
 	}
+	if err == nil {
+		_, err = base64.StdEncoding.DecodeString(st.Next)
+	}
 	if err != nil {
 		return Identity{}, fmt.Errorf("identity: the stored key is unreadable: %w; restore state.db from a backup, "+
 			"or move it away to become a new cluster that has to be paired again", err)
 	}
-	return Identity{Key: ed25519.NewKeyFromSeed(st.Seed), WireGuard: st.WireGuard}, nil
+	return Identity{Key: ed25519.NewKeyFromSeed(st.Seed), WireGuard: st.WireGuard, Next: st.Next, Changed: st.Changed}, nil
 }
 
 // ID returns the cluster's ID.

@@ -128,7 +128,7 @@ func newRoot(engineName string) *cobra.Command {
 	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", defaultDirs.Run), "folder of sockets and PID files [$RIVULET_RUNTIME]")
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newConfig(c), newVersion(c))
-	root.AddCommand(newPeer(c), newApprove(c), newDeny(c), newInvite(c), newUnpeer(c))
+	root.AddCommand(newPeer(c), newApprove(c), newDeny(c), newInvite(c), newUnpeer(c), newRotateKey(c))
 	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c))

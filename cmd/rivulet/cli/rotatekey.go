@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+)
+
+func newRotateKey(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate-key",
+		Short: "change the key of the tunnels now; it happens by itself every 30 days",
+		Long:  "Peers are told first; open connections wait for a second or two. Who this cluster is does not change.",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/keys/rotate", api.Word{}, nil); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "the tunnels have another key")
+			return err
+		},
+	}
+}

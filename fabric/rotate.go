@@ -1,0 +1,210 @@
+package fabric
+
+import (
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"sync"
+	"time"
+
+	"rivulet/fabric/peer"
+)
+
+// Rotation is how our WireGuard key is changed from time to time. The key of our
+// identity is not: it is who we are.
+//
+//	next key made, stored ─▶ told to all peers ─▶ stored as ours, tunnel changed ─▶ told again
+//
+// A peer takes the new key when it is told, or, if it cannot be, when the old one
+// has ceased to answer. Open connections wait for a second or so. After a power cut
+// in between it goes on where it was.
+type Rotation struct {
+	// Every is how long a key is used; 0 changes it never.
+	Every time.Duration
+	// Changed is when the present key was made.
+	Changed time.Time
+	// Next is the private key that was being changed to, empty if none was.
+	Next string
+	// Save keeps both private keys durably; next may be empty.
+	Save func(current, next string, changed time.Time) error
+	// Ticks say that it is time to look, and what time it is; nil looks every hour.
+	Ticks <-chan time.Time
+}
+
+// rotationPatience is how long a change waits for peers that are connected and
+// have not been told; those that are lost hear of it when they are back.
+const rotationPatience = 5 * time.Minute
+
+// keys are our WireGuard keys, base64. The lock is a leaf.
+type keys struct {
+	mu              sync.Mutex
+	private, public string
+	next, nextPub   string
+	changed         time.Time
+}
+
+func (k *keys) set(private, next string, changed time.Time) error {
+	public, err := publicKey(private)
+	if err != nil {
+		return err
+	}
+	nextPub := ""
+	if next != "" {
+		if nextPub, err = publicKey(next); err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.private, k.public, k.next, k.nextPub, k.changed = private, public, next, nextPub, changed
+	return nil
+}
+
+func publicKey(private string) (string, error) {
+	raw, err := base64.StdEncoding.DecodeString(private)
+	if err != nil {
+		return "", fmt.Errorf("fabric: the WireGuard key is not base64: restore state.db from a backup or move it away")
+	}
+	key, err := ecdh.X25519().NewPrivateKey(raw)
+	if err != nil {
+		return "", fmt.Errorf("fabric: the WireGuard key is unusable (%w): restore state.db from a backup or move it away", err)
+	}
+	return base64.StdEncoding.EncodeToString(key.PublicKey().Bytes()), nil
+}
+
+func (k *keys) ours() (private, public, next, nextPub string, changed time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.private, k.public, k.next, k.nextPub, k.changed
+}
+
+// followKeys changes the key when it is time.
+func (f *Fabric) followKeys(ctx context.Context) {
+	ticks := f.cfg.Rotation.Ticks
+	if ticks == nil {
+		t := time.NewTicker(time.Hour)
+		defer t.Stop()
+		ticks = t.C
+	}
+	var now time.Time
+	for asked := false; ; {
+		_, _, next, _, changed := f.keys.ours()
+		// A clock that is behind the last change says nothing.
+		if due := !now.IsZero() && f.cfg.Rotation.Every > 0 && now.Sub(changed) >= f.cfg.Rotation.Every; due || asked || next != "" {
+			if err := f.rotate(ctx, now); err != nil && ctx.Err() == nil {
+				f.log.Warn("the WireGuard key was not changed; it is tried again", "err", err)
+			}
+		}
+		asked = false
+		select {
+		case <-ctx.Done():
+			return
+		case now = <-ticks:
+		case <-f.rotateNow:
+			now, asked = time.Now(), true
+		}
+	}
+}
+
+// Rotate changes our WireGuard key now. If ctx ends before all is done it goes on.
+func (f *Fabric) Rotate(ctx context.Context) error {
+	_, before, _, _, _ := f.keys.ours()
+	poke(f.rotateNow)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, now, _, _, _ := f.keys.ours(); now != before {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the key is not changed yet: peers are being told; it goes on by itself, see the log")
+		case <-tick.C:
+		}
+	}
+}
+
+func (f *Fabric) rotate(ctx context.Context, now time.Time) error {
+	if f.cfg.Rotation.Save == nil {
+		return fmt.Errorf("fabric: there is nowhere to keep another key")
+	}
+	private, _, next, nextPub, changed := f.keys.ours()
+	if next == "" {
+		key, err := ecdh.X25519().GenerateKey(rand.Reader)
+		if err != nil {
+			return fmt.Errorf("fabric: make a WireGuard key: %w", err)
+		}
+		next = base64.StdEncoding.EncodeToString(key.Bytes())
+		if err := f.cfg.Rotation.Save(private, next, changed); err != nil {
+			return err
+		}
+		if err := f.keys.set(private, next, changed); err != nil {
+			return err
+		}
+		_, _, _, nextPub, _ = f.keys.ours()
+	}
+	f.Refresh()
+	f.awaitTold(ctx, nextPub)
+	if ctx.Err() != nil {
+		return ctx.Err() // it goes on with the next start
+	}
+	if now.IsZero() {
+		now = time.Now()
+	}
+	if err := f.cfg.Rotation.Save(next, "", now); err != nil {
+		return err
+	}
+	if err := f.keys.set(next, "", now); err != nil {
+		return err
+	}
+	f.log.Info("WireGuard key changed", "public", nextPub)
+	f.plane.kick()
+	f.Refresh()
+	return nil
+}
+
+// awaitTold waits until every connected peer knows the next key, within bounds.
+func (f *Fabric) awaitTold(ctx context.Context, nextPub string) {
+	ctx, cancel := context.WithTimeout(ctx, rotationPatience)
+	defer cancel()
+	changed, stop := f.Changed()
+	defer stop()
+	for {
+		f.mu.Lock()
+		waits := 0
+		for _, m := range f.members {
+			if m.pinned && m.state == peer.Connected && m.told != nextPub {
+				waits++
+			}
+		}
+		f.mu.Unlock()
+		if waits == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-time.After(f.cfg.Timing.Probe):
+		}
+	}
+}
+
+// key is the WireGuard key to reach a peer by: the next one when the present one has
+// ceased to answer, and back again. It is called with mu held.
+func (m *member) key() string {
+	if m.tryNext && m.rec.NextWireGuardKey != "" {
+		return m.rec.NextWireGuardKey
+	}
+	return m.rec.WireGuardKey
+}
+
+// missedKey tries the peer's other key every few misses. It is called with mu held.
+func (f *Fabric) missedKey(m *member) {
+	if m.rec.NextWireGuardKey != "" && m.misses%(f.cfg.Timing.Misses+2) == 0 {
+		m.tryNext = !m.tryNext
+		f.plane.kick()
+	}
+}
