@@ -94,6 +94,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	o, err := offload.New(offload.Config{
 		Home: home, ClusterID: string(s.id.ID()), ClusterName: s.name,
 		NodeName: s.nodeName, NodeIP: s.nodeIP, PodCIDR: podCIDR,
+		Control:      netip.AddrPortFrom(tunnelAddress, controlPort),
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.routes, Share: s.share, Log: s.cfg.Log.With("component", cOffload),
 	})

@@ -64,7 +64,7 @@ func (f *Fabric) serve(ctx context.Context) {
 			server.Shutdown(grace) //nolint:errcheck // streams are cut, as they are when a device goes
 			server.Close()
 		})
-		if err := server.ServeTLS(f.giveStreams(server, crowd.Listen(l, f.insideAddr, fromLAN, fromPeers)), "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.ServeTLS(f.giveStreams(server, part(crowd.Listen(l, f.insideAddr, fromLAN, fromPeers), f.insideAddr, &f.passed)), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			f.log.Warn("control port closed, opening it again", "err", err)
 			sleep(ctx, wait)
 		}

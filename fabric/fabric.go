@@ -136,6 +136,7 @@ type Fabric struct {
 	// leaving: nobody is to be a peer any more, for this run.
 	leaving atomic.Bool
 	asked   chan struct{} // somebody looks at the peers
+	passed  passed        // server names that are not the control port's
 
 	mu       sync.Mutex
 	run      context.Context // of Run; nil before and after

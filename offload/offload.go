@@ -54,6 +54,9 @@ type Peers interface {
 	Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	// Handle serves a route to peers.
 	Handle(pattern string, h http.Handler)
+	// Pass hands over connections to our control address inside the tunnel whose TLS
+	// clients ask for one of the names; a nil h ends it.
+	Pass(h func(net.Conn), names ...string)
 }
 
 // Config is what an Offload needs. All fields but Share are required.
@@ -64,6 +67,8 @@ type Config struct {
 	NodeName    string        // of the home node on which this runs
 	NodeIP      netip.Addr    // its address, on which virtual nodes serve their kubelet API
 	PodCIDR     netip.Prefix
+	// Control is the control address inside the tunnel, as this cluster sees it.
+	Control netip.AddrPort
 	// ServerTLSDir is the engine's server/tls folder.
 	ServerTLSDir string
 	Peers        Peers
@@ -129,6 +134,9 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
 	wg.Go(func() { o.followPeers(ctx) })
 	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
+	stop := o.serveHomeAPI(ctx, &wg)
+	<-ctx.Done()
+	stop()
 	wg.Wait()
 	return ctx.Err()
 }

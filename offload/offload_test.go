@@ -79,6 +79,8 @@ func TestPodsRunAway(t *testing.T) {
 
 	t.Run("streams", func(t *testing.T) { streams(t, a, pod.Name) })
 
+	t.Run("home's API server", func(t *testing.T) { homeAPI(t, a, b, &pod) })
+
 	t.Run("a changed label reaches the away pod", func(t *testing.T) {
 		_, err := a.Client.CoreV1().Pods("lab").Patch(ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"track":"canary"}}}`), metav1.PatchOptions{})
 		must(t, err)
@@ -125,7 +127,7 @@ func TestPodsRunAway(t *testing.T) {
 	})
 
 	t.Run("a restart of the consumer changes nothing that runs", func(t *testing.T) {
-		before := b.away(ctx, t, string(pod.UID))[0]
+		before, token := b.away(ctx, t, string(pod.UID))[0], tokenOf(t, b, &pod)
 		a.stop()
 		a.start()
 		eventually(t, 20*time.Second, "streams work again, through a new port", func(context.Context) string {
@@ -137,6 +139,9 @@ func TestPodsRunAway(t *testing.T) {
 		after := b.away(ctx, t, string(pod.UID))
 		if len(after) != 1 || after[0].UID != before.UID {
 			t.Fatalf("the away pod was replaced: %v", after)
+		}
+		if tokenOf(t, b, &pod) != token {
+			t.Error("its token was renewed before its time")
 		}
 	})
 
@@ -175,8 +180,10 @@ func TestPodsRunAway(t *testing.T) {
 		if n := len(b.away(ctx, t, string(pod.UID))); n != 1 {
 			t.Fatalf("%d away pods", n)
 		}
+		token := tokenOf(t, b, &pod)
 		a.fabric.setCut(false)
 		a.gone(t, pod.Name)
+		tokenGone(t, a, b, &pod, token)
 		if left := b.away(ctx, t, string(pod.UID)); len(left) != 0 {
 			t.Fatalf("gone at home but not away: %v", left)
 		}

@@ -123,7 +123,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		twins.run,
 		func(ctx context.Context) error { return vnode.Run(ctx, target.Offers(ctx)) },
 		func(ctx context.Context) error {
-			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Log: log})
+			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Control: o.cfg.Control, Log: log})
 		},
 		func(ctx context.Context) error {
 			changed, stop := o.policy.Changed()

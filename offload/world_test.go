@@ -42,6 +42,8 @@ type loopback struct {
 	gone  []peer.ID // former peers
 	certs map[peer.ID][]byte
 	subs  map[chan struct{}]struct{}
+	// passed takes connections for the API server.
+	passed func(net.Conn)
 }
 
 // world starts two clusters, a and b, that are peers of each other.
@@ -78,7 +80,7 @@ func (d *device) start() {
 	d.fabric.mu.Unlock()
 	o, err := New(Config{
 		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
-		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"),
+		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), Control: netip.MustParseAddrPort("10.42.255.254:7442"),
 		ServerTLSDir: d.TLSDir, Peers: d.fabric, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)).With("cluster", d.name),
 	})
 	if err != nil {
@@ -218,6 +220,13 @@ func (f *loopback) Handle(pattern string, h http.Handler) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.routes.Handle(pattern, h)
+}
+
+// Pass keeps the handler, for tests to call: there is no tunnel to come out of.
+func (f *loopback) Pass(h func(net.Conn), names ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.passed = h
 }
 
 type testWriter struct{ t *testing.T }

@@ -40,9 +40,8 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return c.unwanted(ctx, home)
 	}
 
-	want, err := Wrap(home, c.cfg.Cluster)
-	if err != nil {
-		return c.refuse(ctx, home, err.Error())
+	if r := refuse(home); r != nil {
+		return c.refuse(ctx, home, r.Error())
 	}
 	name, err := c.cfg.Target.Namespace(ctx, k.Namespace)
 	if err != nil {
@@ -53,14 +52,35 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return nil // the twin calls again when it is
 	}
 	have := t.wrappers(byUID, string(home.UID))
+	api, err := t.homeAPI(ctx) // empty with an error
+	if err != nil && len(have) == 0 {
+		err = c.twinError(ctx, t, err)
+		if c.queue.NumRequeues(k) < aMoment {
+			return errNotYet // reflection is making it
+		}
+		return c.trouble(ctx, home, err)
+	}
+	want, err := Wrap(home, c.cfg.Cluster, api)
+	if err != nil {
+		return c.refuse(ctx, home, err.Error())
+	}
 	if len(have) == 0 {
 		return c.send(ctx, home, t, want)
+	}
+	if api == "" { // not known at the moment
+		want.template().Spec.HostAliases = have[0].template().Spec.HostAliases
 	}
 	if err := c.relabel(ctx, t, home, have[0], want); err != nil {
 		return err
 	}
-	return c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view()))
+	if have[0].Object().GetDeletionTimestamp() == nil {
+		err = c.keepTokens(ctx, t, home, have[0])
+	}
+	return errors.Join(err, c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view())))
 }
+
+// aMoment, in tries, is some seconds.
+const aMoment = 7
 
 func (c *Controller) view() View {
 	return View{Node: c.cfg.Target.Name(), HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home}
@@ -109,7 +129,11 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 			return c.writeStatus(ctx, home, Ended(home, corev1.PodFailed))
 		}
 	}
-	err := t.create(ctx, want)
+	tokens, err := c.mint(ctx, home)
+	if err != nil {
+		return c.trouble(ctx, home, err)
+	}
+	made, err := t.create(ctx, want)
 	if apierrors.IsAlreadyExists(err) {
 		live, err := t.get(ctx, want)
 		if err == nil && !ours(live, home.UID) {
@@ -120,9 +144,12 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	if err != nil {
 		return c.trouble(ctx, home, c.twinError(ctx, t, err))
 	}
+	if tokens != nil {
+		err = c.putTokens(ctx, t, tokens, nil, made)
+	}
 	c.accepted(home.UID)
 	c.cfg.Recorder.Eventf(home, corev1.EventTypeNormal, "Offloaded", "sent to %s", c.cfg.Target.Name())
-	return c.writeStatus(ctx, home, Status(home, Away{}, c.view()))
+	return errors.Join(err, c.writeStatus(ctx, home, Status(home, Away{}, c.view())))
 }
 
 // twinError drops a twin that is gone from the target, so that the next try

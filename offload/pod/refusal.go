@@ -57,9 +57,7 @@ func refuse(p *corev1.Pod) *Refusal {
 		refuseContainer(fmt.Sprintf("spec.containers[%d]", i), &s.Containers[i], add)
 	}
 	for i := range s.Volumes {
-		if !isAPIAccess(&s.Volumes[i]) {
-			refuseVolume(fmt.Sprintf("spec.volumes[%d]", i), &s.Volumes[i], add)
-		}
+		refuseVolume(fmt.Sprintf("spec.volumes[%d]", i), &s.Volumes[i], add)
 	}
 	if len(r.Fields) == 0 {
 		return nil
@@ -84,10 +82,7 @@ func refuseVolume(path string, v *corev1.Volume, add func(path, why string)) {
 	case s.Projected != nil:
 		for i, src := range s.Projected.Sources {
 			path := fmt.Sprintf("%s.projected.sources[%d]", path, i)
-			switch {
-			case src.ServiceAccountToken != nil:
-				add(path+".serviceAccountToken", "tokens of home's API are not sent away yet")
-			case src.ClusterTrustBundle != nil, src.PodCertificate != nil:
+			if src.ClusterTrustBundle != nil || src.PodCertificate != nil {
 				add(path, "certificates of home are not sent away")
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -33,11 +34,14 @@ func (c *Controller) relabel(ctx context.Context, t *twin, home *corev1.Pod, hav
 		}
 	}
 	// A Job's template cannot change; it makes no second pod beside a living one.
-	if have.ReplicaSet == nil || maps.Equal(was.Labels, is.Labels) && maps.Equal(was.Annotations, is.Annotations) {
+	if have.ReplicaSet == nil || maps.Equal(was.Labels, is.Labels) && maps.Equal(was.Annotations, is.Annotations) &&
+		equality.Semantic.DeepEqual(was.Spec.HostAliases, is.Spec.HostAliases) {
 		return nil
 	}
 	set := have.ReplicaSet.DeepCopy()
 	set.Spec.Template.Labels, set.Spec.Template.Annotations = is.Labels, is.Annotations
+	// They differ when the Service that leads to home's API server was made anew.
+	set.Spec.Template.Spec.HostAliases = is.Spec.HostAliases
 	_, err := t.client.AppsV1().ReplicaSets(t.name).Update(ctx, set, metav1.UpdateOptions{})
 	return ignoreGone(err)
 }

@@ -27,6 +27,8 @@ type twin struct {
 	client     kubernetes.Interface
 	pods       cache.SharedIndexInformer
 	sets, jobs cache.SharedIndexInformer
+	secrets    cache.SharedIndexInformer // with tokens; without their data
+	api        apiAddress
 	stop       context.CancelFunc
 	done       sync.WaitGroup
 }
@@ -34,6 +36,7 @@ type twin struct {
 const (
 	byUID  = "uid"  // HomeUIDLabel
 	byName = "name" // HomePodAnnotation
+	byAddr = "addr" // of pods, as the target sees them
 )
 
 // newTwin starts the watches. changed is called with the name of the home pod
@@ -46,7 +49,7 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 	t := &twin{home: home, name: name, client: client, stop: stop,
 		pods: factory.Core().V1().Pods().Informer(),
 		sets: factory.Apps().V1().ReplicaSets().Informer(),
-		jobs: factory.Batch().V1().Jobs().Informer()}
+		jobs: factory.Batch().V1().Jobs().Informer(), secrets: factory.Core().V1().Secrets().Informer()}
 	enqueue := func(obj any) {
 		if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = d.Obj
@@ -55,11 +58,12 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 			changed(m.GetAnnotations()[policy.HomePodAnnotation])
 		}
 	}
-	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs} {
+	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs, t.secrets} {
 		// These fail only on an informer that runs already; these do not yet.
 		_ = inf.AddIndexers(cache.Indexers{
 			byUID:  indexBy(func(m metav1.Object) string { return m.GetLabels()[policy.HomeUIDLabel] }),
 			byName: indexBy(func(m metav1.Object) string { return m.GetAnnotations()[policy.HomePodAnnotation] }),
+			byAddr: addresses,
 		})
 		_ = inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { lost(err) })
 		_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -67,14 +71,16 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 		t.done.Go(func() { inf.RunWithContext(ctx) })
 	}
 	t.done.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced) {
+		if cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced, t.secrets.HasSynced) {
 			changed("") // everything of this namespace
 		}
 	})
 	return t
 }
 
-func (t *twin) synced() bool { return t.pods.HasSynced() && t.sets.HasSynced() && t.jobs.HasSynced() }
+func (t *twin) synced() bool {
+	return t.pods.HasSynced() && t.sets.HasSynced() && t.jobs.HasSynced() && t.secrets.HasSynced()
+}
 
 func (t *twin) close() {
 	t.stop()
@@ -84,6 +90,11 @@ func (t *twin) close() {
 func trim(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
+	}
+	if s, ok := obj.(*corev1.Secret); ok {
+		for key := range s.Data {
+			s.Data[key] = nil // that it is there is all that is asked
+		}
 	}
 	return obj, nil
 }
@@ -106,6 +117,17 @@ func (t *twin) podsOf(uid types.UID) []*corev1.Pod {
 		out = append(out, o.(*corev1.Pod))
 	}
 	return out
+}
+
+// tokens returns the Secret with the tokens of one home pod, nil if there is none.
+func (t *twin) tokens(uid types.UID) *corev1.Secret {
+	objs, _ := t.secrets.GetIndexer().ByIndex(byUID, string(uid))
+	for _, o := range objs {
+		if s := o.(*corev1.Secret); s.Name == tokenSecret(uid) {
+			return s
+		}
+	}
+	return nil
 }
 
 // wrappers lists those with the given index value.
@@ -142,13 +164,13 @@ func (t *twin) get(ctx context.Context, like Wrapper) (Wrapper, error) {
 	return Wrapper{ReplicaSet: set}, err
 }
 
-func (t *twin) create(ctx context.Context, w Wrapper) error {
+func (t *twin) create(ctx context.Context, w Wrapper) (Wrapper, error) {
 	if w.Job != nil {
-		_, err := t.client.BatchV1().Jobs(t.name).Create(ctx, w.Job, metav1.CreateOptions{})
-		return err
+		job, err := t.client.BatchV1().Jobs(t.name).Create(ctx, w.Job, metav1.CreateOptions{})
+		return Wrapper{Job: job}, err
 	}
-	_, err := t.client.AppsV1().ReplicaSets(t.name).Create(ctx, w.ReplicaSet, metav1.CreateOptions{})
-	return err
+	set, err := t.client.AppsV1().ReplicaSets(t.name).Create(ctx, w.ReplicaSet, metav1.CreateOptions{})
+	return Wrapper{ReplicaSet: set}, err
 }
 
 // remove deletes the wrapper in the foreground: as long as it is there, so may

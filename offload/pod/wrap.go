@@ -40,9 +40,10 @@ func (w Wrapper) template() *corev1.PodTemplateSpec {
 }
 
 // Wrap translates a pod of home into what is created in the twin namespace. It
-// is pure: the same pod gives the same wrapper. cluster is the home cluster's ID.
-// The error is a *Refusal.
-func Wrap(home *corev1.Pod, cluster string) (Wrapper, error) {
+// is pure: the same pod gives the same wrapper. cluster is the home cluster's ID, api
+// the address in the twin of the Service that leads to home's API server; empty if
+// there is none. The error is a *Refusal.
+func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 	if r := refuse(home); r != nil {
 		return Wrapper{}, r
 	}
@@ -53,7 +54,7 @@ func Wrap(home *corev1.Pod, cluster string) (Wrapper, error) {
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{policy.HomeUIDLabel: uid}}
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: merged(home.Labels, ties), Annotations: merged(home.Annotations, notes)},
-		Spec:       awaySpec(home),
+		Spec:       awaySpec(home, api),
 	}
 	if restart(home) == corev1.RestartPolicyAlways {
 		return Wrapper{ReplicaSet: &appsv1.ReplicaSet{
@@ -81,7 +82,7 @@ func Wrap(home *corev1.Pod, cluster string) (Wrapper, error) {
 
 // awaySpec starts from a copy, so that fields of newer Kubernetes versions reach
 // the provider, which accepts or refuses them itself, rather than getting lost.
-func awaySpec(home *corev1.Pod) corev1.PodSpec {
+func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	s := *home.Spec.DeepCopy()
 	s.RestartPolicy = restart(home)
 
@@ -92,19 +93,11 @@ func awaySpec(home *corev1.Pod) corev1.PodSpec {
 	s.PriorityClassName, s.Priority, s.PreemptionPolicy = "", nil, nil
 	s.Overhead = nil // belongs to the provider's runtime class
 
-	// Home's API and its accounts are not reachable from there yet.
+	// The account is home's: what the pod has of it are tokens, through volumes.
 	s.ServiceAccountName, s.DeprecatedServiceAccount = "default", ""
 	s.AutomountServiceAccountToken = ptr.To(false)
-	removed := map[string]bool{}
-	kept := s.Volumes[:0]
-	for i := range s.Volumes {
-		if isAPIAccess(&s.Volumes[i]) {
-			removed[s.Volumes[i].Name] = true
-			continue
-		}
-		kept = append(kept, s.Volumes[i])
-	}
-	s.Volumes = kept
+	redirectTokens(s.Volumes, tokenSecret(home.UID))
+	homeAuthority(&s)
 
 	// Gates are opened by controllers of home, so they are judged there (Status).
 	s.ReadinessGates = nil
@@ -116,11 +109,13 @@ func awaySpec(home *corev1.Pod) corev1.PodSpec {
 	}
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
-			list[i].VolumeMounts = withoutVolumes(list[i].VolumeMounts, removed)
 			redirectEnv(list[i].Env, home)
 		}
 	}
 	redirectVolumes(s.Volumes)
+	if api != "" {
+		toHomeAPI(&s, home.Namespace, api)
+	}
 	return s
 }
 
@@ -136,29 +131,6 @@ func awayTolerations(in []corev1.Toleration) []corev1.Toleration {
 		}
 	}
 	return out
-}
-
-// isAPIAccess reports whether home's API server put the volume there by itself.
-func isAPIAccess(v *corev1.Volume) bool {
-	if !strings.HasPrefix(v.Name, "kube-api-access-") || v.Projected == nil {
-		return false
-	}
-	for _, s := range v.Projected.Sources {
-		if s.ServiceAccountToken != nil {
-			return true
-		}
-	}
-	return false
-}
-
-func withoutVolumes(mounts []corev1.VolumeMount, removed map[string]bool) []corev1.VolumeMount {
-	kept := mounts[:0]
-	for _, m := range mounts {
-		if !removed[m.Name] {
-			kept = append(kept, m)
-		}
-	}
-	return kept
 }
 
 // wrapperName is the pod's name where a Job may have it (63 characters), else a

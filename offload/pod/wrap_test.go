@@ -38,7 +38,9 @@ func web() *corev1.Pod {
 					{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}}},
 			Volumes: []corev1.Volume{
 				{Name: "kube-api-access-abc", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-					Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}}}}},
+					Sources: []corev1.VolumeProjection{
+						{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: ptr.To[int64](3607), Path: "token"}},
+						{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}}}}}}},
 				{Name: "conf", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBurstable},
@@ -46,7 +48,7 @@ func web() *corev1.Pod {
 }
 
 func TestWrapKeepsWhatWorksAwayAndDropsWhatIsHomes(t *testing.T) {
-	w, err := Wrap(web(), "home-id")
+	w, err := Wrap(web(), "home-id", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,12 +72,18 @@ func TestWrapKeepsWhatWorksAwayAndDropsWhatIsHomes(t *testing.T) {
 	want := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyAlways, ServiceAccountName: "default", AutomountServiceAccountToken: ptr.To(false),
 		Hostname: "web-7d9-x2x", Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
-		Containers: []corev1.Container{{Name: "web", Image: "web:1", VolumeMounts: []corev1.VolumeMount{{Name: "conf", MountPath: "/conf"}},
+		Containers: []corev1.Container{{Name: "web", Image: "web:1", VolumeMounts: web().Spec.Containers[0].VolumeMounts,
 			Env: []corev1.EnvVar{
 				{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['rivulet.dev/home-pod']"}}},
 				{Name: "NODE", Value: "b"},
 				{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}}},
-		Volumes: web().Spec.Volumes[1:],
+		Volumes: []corev1.Volume{
+			{Name: "kube-api-access-abc", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+				Sources: []corev1.VolumeProjection{
+					{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "rivulet-token-u-1"},
+						Items: []corev1.KeyToPath{{Key: "token-0", Path: "token"}}}},
+					{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "rivulet-home-ca.crt"}}}}}}},
+			web().Spec.Volumes[1]},
 	}
 	if !equality.Semantic.DeepEqual(tpl.Spec, want) {
 		t.Errorf("away spec is\n%+v\nwant\n%+v", tpl.Spec, want)
@@ -86,7 +94,7 @@ func TestWrapMakesJobsOfPodsThatEnd(t *testing.T) {
 	for policy, backoff := range map[corev1.RestartPolicy]int32{corev1.RestartPolicyNever: 0, corev1.RestartPolicyOnFailure: math.MaxInt32} {
 		p := web()
 		p.Spec.RestartPolicy, p.Spec.ActiveDeadlineSeconds = policy, ptr.To[int64](60)
-		w, err := Wrap(p, "home-id")
+		w, err := Wrap(p, "home-id", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,12 +128,12 @@ func TestRefusalNamesTheField(t *testing.T) {
 		"spec.volumes[2].persistentVolumeClaim": volume(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}),
 		"spec.volumes[2].csi":                   volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}),
 		"spec.volumes[2]":                       volume(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}),
-		"spec.volumes[2].projected.sources[0].serviceAccountToken": volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-			Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault", Path: "t"}}}}}),
+		"spec.volumes[2].projected.sources[0]": volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{PodCertificate: &corev1.PodCertificateProjection{}}}}}),
 	} {
 		p := web()
 		change(p)
-		_, err := Wrap(p, "home-id")
+		_, err := Wrap(p, "home-id", "")
 		var refusal *Refusal
 		if !errors.As(err, &refusal) || len(refusal.Fields) != 1 || refusal.Fields[0].Path != path {
 			t.Errorf("refused for %v, want %s alone", err, path)
@@ -144,7 +152,7 @@ func TestNamesAreValidWhateverThePodIsCalled(t *testing.T) {
 		name := strings.Join(parts, ".")
 		p := web()
 		p.Name = name
-		w, err := Wrap(p, "home-id")
+		w, err := Wrap(p, "home-id", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +168,7 @@ func TestNamesAreValidWhateverThePodIsCalled(t *testing.T) {
 
 func TestWrapLeavesThePodAlone(t *testing.T) {
 	p := web()
-	if _, err := Wrap(p, "home-id"); err != nil {
+	if _, err := Wrap(p, "home-id", ""); err != nil {
 		t.Fatal(err)
 	}
 	if !equality.Semantic.DeepEqual(p, web()) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,10 @@ type kind[T object[T]] struct {
 	// the twin has added. It reports false if the server would not take that
 	// change: the object has to be made anew.
 	merge func(have, want T) bool
+	// made are reflected beside what is at home. stands names, for an object at home,
+	// the one that is made of it.
+	made   made[T]
+	stands map[string]string
 }
 
 // keeper is one kind in one space.
@@ -85,11 +90,26 @@ func (k *keeper[T]) names() []string {
 	for _, o := range k.home.GetStore().List() {
 		names = append(names, o.(T).GetName())
 	}
-	return names
+	return append(names, k.extra("")...)
+}
+
+// extra returns what else to look at when the named object has changed; given no
+// name, all that is made.
+func (k *keeper[T]) extra(name string) []string {
+	if name == "" {
+		return slices.Collect(maps.Keys(k.made))
+	}
+	if other, ok := k.stands[name]; ok {
+		return []string{other}
+	}
+	return nil
 }
 
 func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 	source, atHome := get[T](k.home, k.space.home, name)
+	if make, ok := k.made[name]; ok {
+		source, atHome = make(k.home)
+	}
 	have, there := get[T](k.twin, k.space.twin, name)
 	var want T
 	wanted := false

@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -29,14 +30,17 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what Run needs; all fields but Log must be set.
+// Config is what Run needs; all fields but Control and Log must be set.
 type Config struct {
 	Home       kubernetes.Interface
 	Target     target.Target
 	Namespaces *policy.Watcher
 	// ClusterID is home's ID: the mark of what is ours in a twin.
 	ClusterID string
-	Log       *slog.Logger
+	// Control is where home serves its API server to away pods (offload/homeapi), an
+	// address in its own pod CIDR; nothing leads there if it is not valid.
+	Control netip.AddrPort
+	Log     *slog.Logger
 }
 
 // Reach is implemented by targets that can tell when Away answers differently

@@ -56,8 +56,10 @@ type mirror interface {
 	informers() []cache.SharedIndexInformer
 	// reconcile makes one object of the twin what it should be.
 	reconcile(ctx context.Context, name string) error
-	// names of all objects at home.
+	// names of all objects at home, and of those that are made.
 	names() []string
+	// extra names what is made, of the named object or, without a name, at all.
+	extra(name string) []string
 }
 
 func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string) *space {
@@ -71,10 +73,11 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 	if r, ok := c.Target.(Reach); ok {
 		s.reach = r.Changed
 	}
+	service, slice, configMap := withHomeAPI(home, c.Control, services(), endpointSlices(c.Target.Away), configMaps())
 	s.kinds = map[string]mirror{
-		"Service":       newKeeper(s, services()),
-		"EndpointSlice": newKeeper(s, endpointSlices(c.Target.Away)),
-		"ConfigMap":     newKeeper(s, configMaps()),
+		"Service":       newKeeper(s, service),
+		"EndpointSlice": newKeeper(s, slice),
+		"ConfigMap":     newKeeper(s, configMap),
 		"Secret":        newKeeper(s, secrets()),
 	}
 	return s
@@ -104,6 +107,11 @@ func (s *space) run(ctx context.Context) error {
 		}
 	}
 	s.log.Debug("reflecting", "twin", s.twin)
+	for kind, m := range s.kinds {
+		for _, name := range m.extra("") {
+			s.queue.Add(key{kind, name})
+		}
+	}
 	for range workers {
 		running.Go(func() { s.work(ctx, end) })
 	}
@@ -117,6 +125,9 @@ func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind st
 		if full, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
 			if _, name, err := cache.SplitMetaNamespaceKey(full); err == nil {
 				s.queue.Add(key{kind, name})
+				for _, other := range s.kinds[kind].extra(name) {
+					s.queue.Add(key{kind, other})
+				}
 			}
 		}
 	}

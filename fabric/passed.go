@@ -1,0 +1,169 @@
+package fabric
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A peer reaches one TCP port of ours, the control port at the tunnel's address.
+// What its pods need of this cluster beside pods (the API server) comes through it
+// too, told apart by the server name of TLS: a connection to a passed name is
+// handed over as it is, nothing of it answered; all others are the control port's.
+//
+//	pod of ours at a peer ── kubernetes.default.svc ──▶ 7442 ──▶ handler ──▶ API server
+//	peer's supervisor     ── <our ID>               ──▶ 7442 ──▶ routes
+type passed struct {
+	mu    sync.RWMutex
+	names map[string]func(net.Conn)
+}
+
+// helloTimeout bounds the wait for the first message of TLS, as the server's own does.
+const helloTimeout = 5 * time.Second
+
+// Pass hands connections inside the tunnel whose clients ask for one of the server
+// names to h, which owns them; a nil h ends it. Names given before are replaced.
+// Nothing is known of the client but its address: h has to judge it.
+func (f *Fabric) Pass(h func(net.Conn), names ...string) {
+	f.passed.mu.Lock()
+	defer f.passed.mu.Unlock()
+	if f.passed.names == nil {
+		f.passed.names = map[string]func(net.Conn){}
+	}
+	for _, n := range names {
+		if h == nil {
+			delete(f.passed.names, n)
+		} else {
+			f.passed.names[n] = h
+		}
+	}
+}
+
+func (p *passed) handler(name string) func(net.Conn) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.names[strings.ToLower(strings.TrimSuffix(name, "."))]
+}
+
+// parted is the control port's listener without the connections that are passed.
+// Each of those inside the tunnel is looked at apart: one that says nothing holds
+// up no other.
+type parted struct {
+	net.Listener
+	inside func(local netip.Addr) bool
+	passed *passed
+	ready  chan net.Conn
+	failed chan error
+	closed chan struct{}
+	once   sync.Once
+}
+
+func part(l net.Listener, inside func(netip.Addr) bool, p *passed) net.Listener {
+	out := &parted{Listener: l, inside: inside, passed: p, ready: make(chan net.Conn), failed: make(chan error, 1), closed: make(chan struct{})}
+	go out.accept()
+	return out
+}
+
+func (p *parted) accept() {
+	for {
+		c, err := p.Listener.Accept()
+		if err != nil {
+			p.failed <- err
+			return
+		}
+		if local, ok := c.LocalAddr().(*net.TCPAddr); !ok || !p.inside(local.AddrPort().Addr().Unmap()) {
+			p.hand(c)
+			continue
+		}
+		go func() {
+			name, whole, err := serverName(c)
+			if err != nil {
+				c.Close()
+			} else if h := p.passed.handler(name); h != nil {
+				h(whole)
+			} else {
+				p.hand(whole)
+			}
+		}()
+	}
+}
+
+func (p *parted) hand(c net.Conn) {
+	select {
+	case p.ready <- c:
+	case <-p.closed:
+		c.Close()
+	}
+}
+
+func (p *parted) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.ready:
+		return c, nil
+	case err := <-p.failed:
+		p.failed <- err // for whoever asks again
+		return nil, err
+	}
+}
+
+func (p *parted) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return p.Listener.Close()
+}
+
+var errSeen = errors.New("fabric: seen")
+
+// serverName reads the first message of TLS and returns the name asked for, and the
+// connection as if nothing had been read. What is no TLS has no name.
+func serverName(c net.Conn) (string, net.Conn, error) {
+	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return "", nil, err
+	}
+	var read bytes.Buffer
+	name := ""
+	err := tls.Server(tasted{io.TeeReader(c, &read)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		name = h.ServerName
+		return nil, errSeen
+	}}).Handshake()
+	var record tls.RecordHeaderError
+	if !errors.Is(err, errSeen) && !errors.As(err, &record) && read.Len() == 0 {
+		return "", nil, err
+	}
+	if err := c.SetReadDeadline(time.Time{}); err != nil {
+		return "", nil, err
+	}
+	return name, &whole{Conn: c, first: io.MultiReader(&read, c)}, nil
+}
+
+// tasted is a connection that is only read.
+type tasted struct{ io.Reader }
+
+func (tasted) Write(p []byte) (int, error)      { return len(p), nil }
+func (tasted) Close() error                     { return nil }
+func (tasted) LocalAddr() net.Addr              { return nil }
+func (tasted) RemoteAddr() net.Addr             { return nil }
+func (tasted) SetDeadline(time.Time) error      { return nil }
+func (tasted) SetReadDeadline(time.Time) error  { return nil }
+func (tasted) SetWriteDeadline(time.Time) error { return nil }
+
+// whole is a connection with what was read of it put back.
+type whole struct {
+	net.Conn
+	first io.Reader
+}
+
+func (w *whole) Read(p []byte) (int, error) { return w.first.Read(p) }
+
+// CloseWrite is there for what looks for it.
+func (w *whole) CloseWrite() error {
+	if c, ok := w.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+// Package homeapi lets pods away talk to the API server of home, and nobody else
+// of the cluster they run on.
+//
+//	away pod ── Service rivulet-home-api in the twin ──▶ tunnel ──▶ home's control port
+//	         TLS for kubernetes.default.svc                          │ Gate: is it a pod of ours?
+//	                                                                 ▼
+//	                                                            API server of home
+//
+// The Service, its EndpointSlice and the ConfigMap with home's certificate
+// authority are written by offload/reflect, tokens and the pod's settings by
+// offload/pod; here are the names they share, and the Gate. TLS is the API
+// server's from end to end; it knows who asks by the token alone. The Gate reads
+// which addresses are those of away pods and writes nothing. Connections end with
+// this process, as with any restart of an API server, and clients open others.
+package homeapi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	// Service is the name of the Service (and its EndpointSlice) in each twin.
+	Service = "rivulet-home-api"
+	// Authority is the ConfigMap in each twin that stands for home's RootCA.
+	Authority = "rivulet-home-ca.crt"
+	// RootCA is the ConfigMap in every namespace that holds the cluster's authority.
+	RootCA = "kube-root-ca.crt"
+	// Host is the name by which away pods find home's API server; its certificate has it.
+	Host = "kubernetes.default.svc"
+	// Port is that of the Service.
+	Port = 443
+)
+
+// Names are all by which the API server is asked for inside a cluster.
+var Names = []string{Host, Host + ".cluster.local", "kubernetes.default", "kubernetes"}
+
+// patience is how long a connection waits to be known for a pod of ours: a new pod
+// may ask before its provider has told its address.
+const patience = 5 * time.Second
+
+// Gate passes connections of away pods on to the API server.
+type Gate struct {
+	// API is the address of the API server.
+	API string
+	// Ours reports whether the address, as home sees it, is that of a pod of home
+	// that runs away now.
+	Ours func(netip.Addr) bool
+	Log  *slog.Logger
+}
+
+// Serve passes one connection on until either side or ctx ends it.
+func (g *Gate) Serve(ctx context.Context, c net.Conn) {
+	defer c.Close()
+	from, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok || !g.await(ctx, from.AddrPort().Addr().Unmap()) {
+		g.Log.Debug("somebody who is no pod of ours asked for the API server", "from", c.RemoteAddr())
+		return
+	}
+	api, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", g.API)
+	if err != nil {
+		g.Log.Debug("an away pod did not reach the API server", "from", c.RemoteAddr(), "error", err)
+		return
+	}
+	defer api.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close(); api.Close() })
+	defer stop()
+	var both sync.WaitGroup
+	both.Go(func() { pass(api, c) })
+	both.Go(func() { pass(c, api) })
+	both.Wait()
+}
+
+// pass copies one direction and ends it at its end.
+func pass(to, from net.Conn) {
+	_, err := io.Copy(to, from)
+	if w, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
+		_ = w.CloseWrite() // closed altogether when both directions have ended
+		return
+	}
+	to.Close()
+	from.Close()
+}
+
+func (g *Gate) await(ctx context.Context, from netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for !g.Ours(from) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}

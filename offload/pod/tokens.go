@@ -1,0 +1,206 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"rivulet/offload/policy"
+)
+
+// A pod's service account is one of home. Each token that a pod's volumes ask for
+// is requested at home, bound to the pod of home, so that it is void the moment
+// that pod is gone; it is put into one Secret in the twin, from which the away
+// pod's volumes take it:
+//
+//	home pod: projected.sources[].serviceAccountToken{audience, expirationSeconds, path}
+//	away pod: projected.sources[].secret{rivulet-token-<uid>, token-<n> at path}
+//
+// The Secret belongs to the wrapper and goes with it. It is written anew when 80 %
+// of a token's life have passed, as a kubelet does; what it says of that time is
+// all that is remembered. Whoever runs the provider can read it, as he can read the
+// pod's memory.
+
+// renewAnnotation says when the tokens are to be renewed (RFC 3339).
+const renewAnnotation = "rivulet.dev/renew-at"
+
+// mintRetry is the wait after home has refused a token.
+const mintRetry = 30 * time.Second
+
+// token is one that a pod asks for, and the key in the Secret.
+type token struct {
+	key, audience string
+	seconds       *int64
+}
+
+// redirectTokens makes the volumes take their tokens from the Secret and returns
+// what it has to hold. Volumes that ask for the same have the same.
+func redirectTokens(volumes []corev1.Volume, secret string) []token {
+	var all []token
+	key := func(p *corev1.ServiceAccountTokenProjection) string {
+		for _, t := range all {
+			if t.audience == p.Audience && equality.Semantic.DeepEqual(t.seconds, p.ExpirationSeconds) {
+				return t.key
+			}
+		}
+		all = append(all, token{"token-" + strconv.Itoa(len(all)), p.Audience, p.ExpirationSeconds})
+		return all[len(all)-1].key
+	}
+	for i := range volumes {
+		if volumes[i].Projected == nil {
+			continue
+		}
+		for j := range volumes[i].Projected.Sources {
+			s := &volumes[i].Projected.Sources[j]
+			if s.ServiceAccountToken == nil {
+				continue
+			}
+			*s = corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: secret},
+				Items:                []corev1.KeyToPath{{Key: key(s.ServiceAccountToken), Path: s.ServiceAccountToken.Path}},
+			}}
+		}
+	}
+	return all
+}
+
+// tokensOf lists the tokens that a pod of home asks for.
+func tokensOf(home *corev1.Pod) []token {
+	return redirectTokens(home.Spec.DeepCopy().Volumes, "")
+}
+
+func tokenSecret(uid types.UID) string { return "rivulet-token-" + string(uid) }
+
+// mint asks home for the tokens. The error names the cure where it is the user's.
+func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret, error) {
+	wanted := tokensOf(home)
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	account := home.Spec.ServiceAccountName
+	if account == "" {
+		account = "default"
+	}
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        tokenSecret(home.UID),
+			Labels:      map[string]string{policy.OriginLabel: c.cfg.Cluster, policy.HomeUIDLabel: string(home.UID)},
+			Annotations: map[string]string{policy.HomePodAnnotation: home.Name},
+		},
+		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{},
+	}
+	now := time.Now()
+	var renew time.Time
+	for _, t := range wanted {
+		spec := authv1.TokenRequestSpec{ExpirationSeconds: t.seconds,
+			BoundObjectRef: &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: home.Name, UID: home.UID}}
+		if t.audience != "" {
+			spec.Audiences = []string{t.audience}
+		}
+		got, err := c.cfg.Home.CoreV1().ServiceAccounts(home.Namespace).CreateToken(ctx, account, &authv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("token of service account %s: %w", account, err)
+		}
+		s.Data[t.key] = []byte(got.Status.Token)
+		if at := renewAt(now, got.Status.ExpirationTimestamp.Time); renew.IsZero() || at.Before(renew) {
+			renew = at
+		}
+	}
+	s.Annotations[renewAnnotation] = renew.UTC().Format(time.RFC3339)
+	return s, nil
+}
+
+// renewAt is when 80 % of a token's life have passed, and a day at most after it began.
+func renewAt(now, expires time.Time) time.Time {
+	return now.Add(min(expires.Sub(now)*4/5, 24*time.Hour))
+}
+
+// due is when the Secret has to be written anew; the zero time if at once.
+func due(s *corev1.Secret, wanted []token) time.Time {
+	at, err := time.Parse(time.RFC3339, s.Annotations[renewAnnotation])
+	if err != nil {
+		return time.Time{}
+	}
+	for _, t := range wanted {
+		if _, ok := s.Data[t.key]; !ok {
+			return time.Time{}
+		}
+	}
+	return at
+}
+
+// keepTokens sees to it that the tokens of a pod that was sent away are there and fresh.
+func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod, owner Wrapper) error {
+	wanted := tokensOf(home)
+	if len(wanted) == 0 {
+		return nil
+	}
+	have := t.tokens(home.UID)
+	if have != nil {
+		if left := time.Until(due(have, wanted)); left > 0 {
+			c.queue.AddAfter(types.NamespacedName{Namespace: home.Namespace, Name: home.Name}, left)
+			return nil
+		}
+	}
+	s, err := c.mint(ctx, home)
+	if err != nil {
+		// The pod runs on, as it does at home; it is told as a kubelet tells it.
+		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "TokenNotRenewed", "%v", err)
+		c.queue.AddAfter(types.NamespacedName{Namespace: home.Namespace, Name: home.Name}, mintRetry)
+		return nil
+	}
+	return c.putTokens(ctx, t, s, have, owner)
+}
+
+// putTokens writes the Secret; have is what is there, nil if nothing.
+func (c *Controller) putTokens(ctx context.Context, t *twin, s, have *corev1.Secret, owner Wrapper) error {
+	s.OwnerReferences = []metav1.OwnerReference{owner.reference()}
+	secrets := t.client.CoreV1().Secrets(t.name)
+	if have == nil {
+		_, err := secrets.Create(ctx, s, metav1.CreateOptions{FieldManager: policy.FieldManager})
+		if !apierrors.IsAlreadyExists(err) {
+			return c.tokenError(ctx, t, err)
+		}
+	}
+	// Not the cache's: that holds no data.
+	live, err := secrets.Get(ctx, s.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return errNotYet
+	case err != nil:
+		return c.tokenError(ctx, t, err)
+	case live.Labels[policy.HomeUIDLabel] != s.Labels[policy.HomeUIDLabel]:
+		return fmt.Errorf("offload: Secret %s on %s is not ours; delete it there", s.Name, c.cfg.Target.Name())
+	}
+	s.ResourceVersion = live.ResourceVersion
+	_, err = secrets.Update(ctx, s, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	return c.tokenError(ctx, t, err)
+}
+
+func (c *Controller) tokenError(ctx context.Context, t *twin, err error) error {
+	if err == nil {
+		return nil
+	}
+	if err = c.twinError(ctx, t, err); errors.Is(err, errNotYet) {
+		return err
+	}
+	return fmt.Errorf("offload: token for the away pod: %w", err)
+}
+
+// reference makes an object the wrapper's: it goes when the wrapper does.
+func (w Wrapper) reference() metav1.OwnerReference {
+	o := w.Object()
+	if w.Job != nil {
+		return metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: o.GetName(), UID: o.GetUID()}
+	}
+	return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: o.GetName(), UID: o.GetUID()}
+}
