@@ -12,6 +12,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric"
 	"rivulet/fabric/ipam"
+	"rivulet/fabric/netmon"
 	"rivulet/fabric/tunnel"
 	"rivulet/offload"
 )
@@ -63,6 +64,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	s.fabric, s.routes = f, newRoutes(f)
 	s.mu.Unlock()
 	s.settle() // what has changed meanwhile
+	go netmon.FollowRoutes(ctx, tunnelInterface, log, f.CheckPrefixes)
 	stage.Ready()
 	return f.Run(ctx)
 }

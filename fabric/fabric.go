@@ -299,26 +299,6 @@ func (f *Fabric) onLink(addr netip.Addr) bool {
 	return f.cfg.LANs.LANs().OnLink(addr)
 }
 
-// choose adds to ChoosePrefix all that is in use.
-func (f *Fabric) choose(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix, error) {
-	taken := append(f.cfg.LANs.LANs().Prefixes(), f.cfg.PodCIDR)
-	if f.cfg.ServiceCIDR.IsValid() {
-		taken = append(taken, f.cfg.ServiceCIDR)
-	}
-	if f.cfg.TakenPrefixes != nil {
-		taken = append(taken, f.cfg.TakenPrefixes()...)
-	}
-	f.mu.Lock()
-	for _, m := range f.members {
-		if m.pinned && m.rec.ID != id && m.rec.Remote.IsValid() {
-			taken = append(taken, m.rec.Remote)
-		}
-	}
-	f.mu.Unlock()
-	taken = slices.DeleteFunc(taken, func(p netip.Prefix) bool { return !p.Addr().Is4() })
-	return f.cfg.ChoosePrefix(id, theirs, previous, taken)
-}
-
 // Peers returns everything that is known of other clusters, by name and ID.
 func (f *Fabric) Peers() []peer.View {
 	partings := f.book.Partings()

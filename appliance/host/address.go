@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // EnsureNodeAddress puts the node's own address on lo, and a route for the
@@ -37,27 +38,31 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) error {
 	return nil
 }
 
-// Routes returns the destinations that the machine has a route for, the default
-// route and those through the named interface left out.
+// Routes returns the networks that the machine has a route for, in any of its
+// tables: VPNs like to have their own. The default route is left out, also in two
+// halves, and so are those through the named interface.
 func Routes(except string) []netip.Prefix {
 	var skip int
 	if l, err := netlink.LinkByName(except); err == nil {
 		skip = l.Attrs().Index
 	}
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TYPE|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil
 	}
 	var out []netip.Prefix
 	for _, r := range routes {
-		if r.Dst == nil || r.LinkIndex == skip {
+		if r.Dst == nil || r.LinkIndex == skip || r.Table == unix.RT_TABLE_LOCAL {
 			continue
 		}
 		addr, ok := netip.AddrFromSlice(r.Dst.IP.To4())
 		bits, _ := r.Dst.Mask.Size()
-		if ok && bits > 0 {
+		if ok && bits >= widestNetwork && !addr.IsMulticast() {
 			out = append(out, netip.PrefixFrom(addr, bits))
 		}
 	}
 	return out
 }
+
+// widestNetwork is that of 10.0.0.0/8, bits; what is wider leads to the Internet.
+const widestNetwork = 8

@@ -50,6 +50,10 @@ func setSysctls(name string) {
 	}
 }
 
+// routeMetric is worse than that of routes which others make: a VPN that comes up
+// with a peer's prefix gets its route, and the peer another prefix.
+const routeMetric = 7442
+
 // setRoutes adds the routes that are missing, and nothing that another interface
 // has, and removes those of peers that are gone. A peer that cannot be served
 // does not stand in the way of the others. A route carries the MTU of the path where
@@ -75,9 +79,9 @@ func setRoutes(index int, cfg Config, mtus map[string]int) error {
 		dst := netip.PrefixFrom(a, bits)
 		id, wanted := want[dst]
 		switch {
-		case r.LinkIndex == index && wanted && r.Src.Equal(cfg.Address.AsSlice()) && r.MTU == cfg.routeMTU(id, mtus):
+		case r.LinkIndex == index && wanted && r.Priority == routeMetric && r.Src.Equal(cfg.Address.AsSlice()) && r.MTU == cfg.routeMTU(id, mtus):
 			there[dst] = true
-		case r.LinkIndex == index && wanted:
+		case r.LinkIndex == index && wanted && r.Priority == routeMetric:
 			ours[dst] = true
 		case r.LinkIndex == index:
 			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -97,7 +101,7 @@ func setRoutes(index int, cfg Config, mtus map[string]int) error {
 			set = netlink.RouteReplace // without a gap
 		}
 		if err := set(&netlink.Route{LinkIndex: index, Dst: ipNet(dst), Src: cfg.Address.AsSlice(), Scope: netlink.SCOPE_LINK,
-			MTU: cfg.routeMTU(id, mtus)}); err != nil {
+			Priority: routeMetric, MTU: cfg.routeMTU(id, mtus)}); err != nil {
 			failed = append(failed, fmt.Errorf("tunnel: route %s of peer %s: %w", dst, id, err))
 		}
 	}
