@@ -121,6 +121,7 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cBalancer, Needs: []string{cEngine, cLANs}, Run: s.runBalancer},
 		lifecycle.Component{Name: cTunnel, Needs: []string{cBundle}, Run: s.runTunnel},
 		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel, cLANs}, Run: s.runFabric},
+		lifecycle.Component{Name: cPeers, Needs: []string{cEngine, cFabric}, Run: s.runPeers},
 		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},
 		lifecycle.Component{Name: cWatchdog, Needs: []string{cAPI}, Run: s.runWatchdog},
 		lifecycle.Component{Name: cDoctor, Run: s.runDoctor},
