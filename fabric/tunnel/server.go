@@ -110,6 +110,7 @@ func (s *Server) Apply(cfg Config) error {
 	if err := s.ways.manager.Apply(forPaths); err != nil {
 		return err
 	}
+	s.greet(was, cfg)
 	if err := setLink(cfg, s.mtus); err != nil { // compares with what is there each time
 		return err
 	}
