@@ -27,7 +27,7 @@ type bind struct {
 }
 
 func newBind(m *paths.Manager, log *slog.Logger) conn.Bind {
-	return paths.NewBind(m, &bind{Bind: conn.NewStdNetBind(), log: log})
+	return paths.NewBind(m, &tie{Bind: &bind{Bind: conn.NewStdNetBind(), log: log}})
 }
 
 // Open opens the sockets and sets them up.

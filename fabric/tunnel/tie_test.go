@@ -1,0 +1,71 @@
+package tunnel
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+	"pgregory.net/rapid"
+)
+
+// Of two handshakes that cross, exactly one is heard; alone, late or once answered,
+// each is.
+func TestHandshakesThatCross(t *testing.T) {
+	at := func(s string) conn.Endpoint { return &conn.StdNetEndpoint{AddrPort: netip.MustParseAddrPort(s)} }
+	atA, atB, elsewhere := at("192.0.2.1:7442"), at("[::ffff:192.0.2.2]:7442"), at("192.0.2.3:7442")
+	begin := time.Unix(1, 0)
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.SliceOfNDistinct(rapid.Uint32(), 2, 2, rapid.ID).Draw(t, "numbers")
+		later := time.Duration(rapid.Int64Range(0, int64(2*tieWindow)).Draw(t, "later"))
+		fromA, fromB := message(initiation, n[0], initiationSize), message(initiation, n[1], initiationSize)
+		var a, b tie
+		if !a.hear(fromB, atB, begin) {
+			t.Fatal("nothing was begun, and a does not hear b")
+		}
+		a.begin(fromA, atB, begin)
+		b.begin(fromB, atA, begin)
+		heardByA, heardByB := a.hear(fromB, atB, begin.Add(later)), b.hear(fromA, atA, begin.Add(later))
+		if crossed := later < tieWindow; crossed && heardByA == heardByB || !crossed && !(heardByA && heardByB) {
+			t.Fatalf("%v later a hears %v, b hears %v", later, heardByA, heardByB)
+		}
+		if !a.hear(fromB, elsewhere, begin) {
+			t.Fatal("a does not hear somebody else")
+		}
+		if !a.hear(message(response, n[1], responseSize), atB, begin) || !a.hear(fromB, atB, begin) {
+			t.Fatal("answered, and a does not hear b begin again")
+		}
+	})
+}
+
+// Two ends that come up in the same moment talk at once, not after WireGuard's next
+// try in five seconds.
+func TestBothEndsBeginAtOnce(t *testing.T) {
+	t.Parallel()
+	for i := range 6 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			errs := make(chan error, 2)
+			for _, d := range []*board{w.a, w.b} {
+				go func() { errs <- d.Apply(t.Context(), d.want) }()
+			}
+			for range 2 {
+				if err := <-errs; err != nil {
+					t.Fatal(err)
+				}
+			}
+			answer(w.b.pod.listen(":80"))
+			start := time.Now()
+			c, err := w.a.pod.dial("tcp4", "10.200.0.7:80", reachLimit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			if took := time.Since(start); took > 4*time.Second {
+				t.Errorf("the first connection took %v", took)
+			}
+		})
+	}
+}
