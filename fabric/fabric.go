@@ -137,6 +137,7 @@ type Fabric struct {
 	leaving atomic.Bool
 	asked   chan struct{} // somebody looks at the peers
 	passed  passed        // server names that are not the control port's
+	carry   *carrier
 
 	mu       sync.Mutex
 	run      context.Context // of Run; nil before and after
@@ -187,6 +188,7 @@ func New(cfg Config) (*Fabric, error) {
 	}
 	f.routes.HandleFunc("GET /v1/ping", f.answerPing)
 	f.peering(f.routes)
+	f.carry = newCarrier(f)
 	records, err := cfg.Store.Peers()
 	if err != nil {
 		return nil, fmt.Errorf("fabric: load peers: %w", err)
@@ -226,6 +228,8 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.followLANs(ctx) })
 	tasks.Go(func() { f.followPaths(ctx) })
 	tasks.Go(func() { f.followKeys(ctx) })
+	tasks.Go(func() { f.carry.serve(ctx) })
+	tasks.Go(func() { f.followNeighbours(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {
 			f.keep(ctx, "announce", s, func() error { return f.announce(ctx, s) })

@@ -71,6 +71,7 @@ func (m *member) view() peer.View {
 			v.Control = m.knocked
 		}
 	}
+	v.Control, v.Tunnel = somewhere(v.Control), somewhere(v.Tunnel)
 	return v
 }
 
@@ -112,7 +113,7 @@ func (m *member) addrs() []netip.AddrPort {
 		}
 	}
 	for _, a := range append([]netip.AddrPort{m.rec.Control, m.knocked}, m.said...) {
-		if a.IsValid() && !slices.Contains(out, a) {
+		if a.IsValid() && !a.Addr().IsUnspecified() && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}

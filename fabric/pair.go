@@ -130,6 +130,16 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	if f.leaving.Load() {
 		addrs, pinned, err = nil, false, leavingError(f.name())
 	}
+	if id != "" && !pinned && f.mayCall(id, name, false, netip.Addr{}) == nil && len(f.carriers(id)) > 0 && !reachable(ctx, addrs) {
+		r, e := f.exchangeCarried(ctx, id)
+		if e == nil {
+			f.exchanged(key, m, r, told)
+			return
+		}
+		if err = worse(err, e); pairing.Refused(e) {
+			addrs = nil // it has answered
+		}
+	}
 	for _, a := range addrs {
 		if !pinned {
 			if e := f.mayCall(id, name, f.onLink(a.Addr()), a.Addr()); e != nil {
@@ -156,6 +166,11 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 		}
 		if f.endedThere(id, err) {
 			pinned = false
+		} else if r, e := f.exchangeCarried(ctx, id); e == nil {
+			f.exchanged(key, m, r, told)
+			return
+		} else if ctx.Err() != nil {
+			return
 		}
 	}
 	f.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -74,6 +75,23 @@ func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
 		}
 		return 1
 	})
+}
+
+// passage asks what keeps packets away.
+func (m *member) passage() string {
+	if at := somewhere(m.rec.Tunnel); at.IsValid() {
+		return fmt.Sprintf("does UDP %d pass between %s and this device?", at.Port(), at.Addr())
+	}
+	return "is a peer of both there that carries (tunnel.relay)?"
+}
+
+// somewhere is an address, or none for that of a cluster of which only the port is
+// known: it was never met but through another.
+func somewhere(a netip.AddrPort) netip.AddrPort {
+	if a.Addr().IsUnspecified() {
+		return netip.AddrPort{}
+	}
+	return a
 }
 
 func addOnce(list []netip.AddrPort, a netip.AddrPort) []netip.AddrPort {

@@ -98,9 +98,9 @@ func (f *Fabric) pinged(m *member, rtt time.Duration, err error) time.Duration {
 	m.rtt = 0
 	switch {
 	case m.state == peer.Connected:
-		f.set(m, peer.Lost, fmt.Sprintf("it has stopped answering: is it switched on, and does UDP %d pass between %s and this device?", m.rec.Tunnel.Port(), m.rec.Tunnel.Addr()))
+		f.set(m, peer.Lost, "it has stopped answering: is it switched on, and "+m.passage())
 	case m.reason == "" && m.state != peer.Refused:
-		f.set(m, m.state, fmt.Sprintf("the tunnel carries nothing yet: does UDP %d pass between %s and this device?", m.rec.Tunnel.Port(), m.rec.Tunnel.Addr()))
+		f.set(m, m.state, "the tunnel carries nothing yet: "+m.passage())
 	}
 	if _, due := m.pace.Next(); !due && !m.attempting && time.Since(m.exchanged) > 5*t.Ping {
 		f.due(m, true) // perhaps one side has moved, or has forgotten the other

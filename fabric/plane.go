@@ -138,7 +138,7 @@ func (f *Fabric) desired() tunnel.Config {
 	for _, m := range f.members {
 		if r := m.rec; m.pinned && r.Complete() {
 			address, _ := r.Address()
-			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.key(), Endpoint: r.Tunnel, As: r.As, Remote: r.Remote, Address: address.Addr()})
+			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.key(), Endpoint: somewhere(r.Tunnel), As: r.As, Remote: r.Remote, Address: address.Addr()})
 		}
 	}
 	slices.SortFunc(c.Peers, func(a, b tunnel.Peer) int { return strings.Compare(a.ID, b.ID) })

@@ -94,6 +94,9 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 				return p.ID, nil, nil
 			}
 		}
+		if peer.ID(target).Valid() { // a peer of ours may reach it
+			return peer.ID(target), nil, nil
+		}
 		if at, err = resolve(ctx, target, f.cfg.Port); err != nil {
 			return "", nil, err
 		}

@@ -260,6 +260,9 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	if !from.Inside {
 		r.Control = netip.AddrPortFrom(from.Addr, m.ControlPort)
 		r.Tunnel = netip.AddrPortFrom(from.Addr, m.TunnelPort)
+	} else if !r.Control.IsValid() { // met through another: only the ports are known
+		r.Control = netip.AddrPortFrom(netip.IPv4Unspecified(), m.ControlPort)
+		r.Tunnel = netip.AddrPortFrom(netip.IPv4Unspecified(), m.TunnelPort)
 	}
 	r.Theirs = m.PodCIDR
 	if m.SeeYouAs.IsValid() {
