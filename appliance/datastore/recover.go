@@ -35,6 +35,10 @@ func Prepare(ctx context.Context, stateDir string, check bool) (*Recovery, error
 	}
 	err := gone(stateDir)
 	if err == nil && check {
+		// An engine that was killed may have owed a sync of what it acknowledged.
+		if err := errors.Join(syncFile(path), syncFile(path+"-wal")); err != nil {
+			return nil, err
+		}
 		err = Check(ctx, path)
 	}
 	if !errors.Is(err, ErrDamaged) {
@@ -141,10 +145,14 @@ func finish(path string) (r Recovery, err error) {
 	return r, setaside.SyncDir(filepath.Dir(path))
 }
 
+// syncFile puts a file, if there is one, on the disk for good.
 func syncFile(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
-		return fmt.Errorf("datastore: %w", err)
+		return fmt.Errorf("datastore: %w; look at the disk (read-only mount)", err)
 	}
 	defer f.Close()
 	if err := f.Sync(); err != nil {
