@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -54,7 +55,16 @@ func Reach(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPo
 // EndHandler takes a farewell. ended is called for a peer whose farewell is newer
 // than all that it has said; it returns after that is stored.
 func (p *Party) EndHandler(ended func(id peer.ID, heard, skip uint64) error) http.Handler {
+	slots := make(chan struct{}, maxInFlight)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		default:
+			rpc.Fail(w, http.StatusServiceUnavailable, refuse("busy", "too many clusters say goodbye at this moment; it is tried again"))
+			return
+		}
+		http.NewResponseController(w).SetReadDeadline(time.Now().Add(postTimeout)) //nolint:errcheck // not every transport has one
 		from, err := sender(r)
 		if err != nil {
 			rpc.Fail(w, http.StatusBadRequest, refuse("bad-message", "%v", err))

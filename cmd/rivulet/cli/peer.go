@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/cleanup"
 	"rivulet/fabric/peer"
 )
 
@@ -163,6 +164,13 @@ func called(v peer.View) string {
 		return v.Name
 	}
 	return v.ID.Short()
+}
+
+// sayTold adds to a report who was told.
+func sayTold(r *cleanup.Report, told []string) {
+	if len(told) > 0 {
+		r.Removed = append(r.Removed, "the peering with "+strings.Join(told, ", ")+"; they were told")
+	}
 }
 
 // goodbye tells the peers that this cluster will not know them any more. That nobody

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"strings"
-
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/install"
@@ -32,9 +30,7 @@ func newReset(c *common, engineName string) *cobra.Command {
 			again := install.HaveSystemd() && install.Installed() && install.IsActive(ctx) && !noStart
 			told := goodbye(ctx, c)
 			r := end(ctx, c, engineName)
-			if len(told) > 0 {
-				r.Removed = append(r.Removed, "the peering with "+strings.Join(told, ", ")+"; they were told")
-			}
+			sayTold(&r, told)
 			removed, err := reset.State(c.dirs.State, factory)
 			r.Removed = append(r.Removed, removed...)
 			if err != nil {

@@ -33,7 +33,12 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			if err := confirm(cmd, yes, question); err != nil {
 				return err
 			}
+			var told []string
+			if purge { // this cluster will not come back
+				told = goodbye(cmd.Context(), c)
+			}
 			r := end(cmd.Context(), c, engineName)
+			sayTold(&r, told)
 			removed, err := install.Remove(cmd.Context())
 			r.Removed = append(r.Removed, removed...)
 			if err != nil {

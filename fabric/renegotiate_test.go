@@ -1,0 +1,44 @@
+package fabric
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"rivulet/fabric/peer"
+)
+
+// A prefix under which we see a peer is taken by a network that has come up: another
+// is chosen and told, both tunnels follow, and other peers are not touched.
+func TestPrefixIsChosenAnew(t *testing.T) {
+	w := newWorld(t)
+	var vpn atomic.Pointer[netip.Prefix]
+	a := w.cluster(1, "a", func(c *Config) {
+		c.TakenPrefixes = func() []netip.Prefix {
+			if p := vpn.Load(); p != nil {
+				return []netip.Prefix{*p}
+			}
+			return nil
+		}
+	})
+	b, c := w.cluster(2, "b"), w.cluster(3, "c")
+	for _, o := range []*cluster{b, c} {
+		agreedUpon(t, a, o, peer.TrustLAN, peer.TrustLAN)
+	}
+	before, other := a.view(b), a.view(c)
+	taken := before.Remote
+	vpn.Store(&taken)
+	a.Refresh()
+	a.await("another prefix, on both sides", func() bool {
+		x, y := a.view(b), b.view(a)
+		return !x.Remote.Overlaps(taken) && x.Remote == y.As && x.State == peer.Connected && y.State == peer.Connected
+	})
+	for _, p := range b.plane.config().Peers {
+		if p.ID == string(a.id()) && p.As.Overlaps(taken) {
+			t.Errorf("b's tunnel: %+v", p)
+		}
+	}
+	if now := a.view(c); now.Remote != other.Remote || now.As != other.As || !now.Since.Equal(other.Since) {
+		t.Errorf("c was touched: %+v, before %+v", now, other)
+	}
+}
