@@ -155,6 +155,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 		if ctx.Err() != nil {
 			return
 		}
+		f.anotherAt(m, a, e)
 		err, mine = worse(err, e), false
 	}
 	if pinned {

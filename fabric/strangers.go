@@ -100,3 +100,27 @@ func (m *member) sources() (out []string) {
 	}
 	return out
 }
+
+// anotherAt parts an address that somebody wrote down (it has no ID) from the cluster
+// that was there, if e says that another one is there now: it is asked who it is.
+func (f *Fabric) anotherAt(m *member, a netip.AddrPort, e error) {
+	var wrong *rpc.WrongPeerError
+	if !errors.As(e, &wrong) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for entry, found := range m.found {
+		if m.id == "" || found.ID != "" || !slices.Contains(found.Addrs, a) {
+			continue
+		}
+		delete(m.found, entry)
+		delete(f.known, entry)
+		if !f.room() {
+			return
+		}
+		n := f.member(entry, "")
+		n.found[entry] = found
+		f.due(n, true)
+	}
+}

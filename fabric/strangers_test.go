@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"rivulet/fabric/discovery"
+	"rivulet/fabric/discovery/static"
 	"rivulet/fabric/peer"
 )
 
@@ -32,6 +33,20 @@ func TestFloodOfStrangers(t *testing.T) {
 	if n := len(a.Peers()); n > maxStrangers+3 {
 		t.Errorf("%d clusters are remembered", n)
 	}
+}
+
+// A device at an address that the user wrote down is set up anew, with another identity:
+// the new cluster is found there, and becomes a peer.
+func TestAnotherClusterAtAStaticAddress(t *testing.T) {
+	w := newWorld(t)
+	written := static.New()
+	a := w.cluster(1, "a", func(c *Config) { c.Sources = []discovery.Source{written} })
+	b := w.cluster(2, "b", func(c *Config) { c.Sources = nil })
+	written.Set(netip.AddrPortFrom(onLAN, b.cfg.Port))
+	a.awaitState(b, peer.Connected)
+	b.stop()
+	c := w.cluster(3, "c", func(c *Config) { c.Sources, c.Port = nil, b.cfg.Port })
+	a.awaitState(c, peer.Connected)
 }
 
 // A stranger that has proved who it is outlasts any number that have not.

@@ -60,7 +60,7 @@ func device(st api.Status) []*dto.MetricFamily {
 
 func peers(st api.Status) []*dto.MetricFamily {
 	count := gauge("rivulet_peers", "Clusters that are known, by state.")
-	for _, state := range []peer.State{peer.Discovered, peer.Refused, peer.Connecting, peer.Connected, peer.Lost} {
+	for _, state := range []peer.State{peer.Discovered, peer.Waiting, peer.Denied, peer.Refused, peer.Connecting, peer.Connected, peer.Lost} {
 		n := 0
 		for _, p := range st.Peers {
 			if p.State == state {

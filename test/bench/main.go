@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"rivulet/test/bench/internal/device"
+	"rivulet/test/bench/internal/fakepeer"
 	"rivulet/test/bench/internal/figures"
 	"rivulet/test/bench/internal/wire"
 )
@@ -47,6 +48,7 @@ var measurements = []measurement{
 	{"start", 5 * time.Minute, (*bench).start, false},
 	{"memory", 6 * time.Minute, (*bench).memory, false},
 	{"peering", 4 * time.Minute, (*bench).peering, false},
+	{"peers", 9 * time.Minute, (*bench).peers, true},
 	{"pods", 8 * time.Minute, (*bench).pods, false},
 	{"tunnel", 5 * time.Minute, (*bench).tunnel, false},
 	{"board", 18 * time.Minute, (*bench).board, true},
@@ -59,6 +61,8 @@ func main() {
 	switch filepath.Base(os.Args[0]) {
 	case wire.BareName:
 		exit(wire.BareMain())
+	case fakepeer.Name:
+		exit(fakepeer.Main())
 	case "rivulet":
 		exit(plainEngine())
 	}

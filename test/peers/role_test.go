@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,8 +58,10 @@ func play(role string) {
 	}
 }
 
-// scan prints the TCP ports of an address that take a connection.
-func scan(addr string) {
+// scan prints the TCP ports of an address that take a connection, of those that are
+// named or of all.
+func scan(what string) {
+	addr, only, _ := strings.Cut(what, " ")
 	ports, wait := make(chan int), 700*time.Millisecond
 	var open []string
 	var mu sync.Mutex
@@ -78,7 +81,9 @@ func scan(addr string) {
 		})
 	}
 	for p := 1; p < 1<<16; p++ {
-		ports <- p
+		if only == "" || slices.Contains(strings.Split(only, ","), strconv.Itoa(p)) {
+			ports <- p
+		}
 	}
 	close(ports)
 	all.Wait()

@@ -25,6 +25,11 @@ const (
 	imageFile = "demo-web.tar"
 )
 
+// slimEngine lies beside a binary of make slim.
+const slimEngine = "rivulet-full"
+
+func exists(path string) bool { _, err := os.Stat(path); return err == nil }
+
 // Stage is the folder: binaries that devices see as /opt/rivulet, and one lab at a time.
 type Stage struct {
 	Dir  string
@@ -58,6 +63,12 @@ func NewStage(ctx context.Context, dir, binary string, tell func(string, ...any)
 			return nil, errors.Join(fmt.Errorf("%w: build it with make build bin/demo-web.tar", err), s.Close(ctx))
 		}
 	}
+	// What make slim makes brings its engine in a file of its own.
+	if full := filepath.Join(filepath.Dir(binary), slimEngine); exists(full) {
+		if err := copyFile(full, filepath.Join(s.folder("real"), slimEngine)); err != nil {
+			return nil, errors.Join(err, s.Close(ctx))
+		}
+	}
 	return s, nil
 }
 
@@ -77,7 +88,11 @@ func (s *Stage) Beside(name string, program func(path string) error) (binary str
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("bench: %w", err)
 	}
-	for from, to := range map[string]string{s.Binary(): filepath.Join(dir, "product"), filepath.Join(s.folder("real"), imageFile): filepath.Join(dir, imageFile)} {
+	links := map[string]string{s.Binary(): filepath.Join(dir, "product"), filepath.Join(s.folder("real"), imageFile): filepath.Join(dir, imageFile)}
+	if full := filepath.Join(s.folder("real"), slimEngine); exists(full) {
+		links[full] = filepath.Join(dir, slimEngine)
+	}
+	for from, to := range links {
 		os.Remove(to)
 		if err := os.Link(from, to); err != nil {
 			return "", fmt.Errorf("bench: %w", err)

@@ -46,6 +46,9 @@ func OfProcess(pid int) (*Namespace, error) {
 	return &Namespace{h}, nil
 }
 
+// FD is the descriptor of it, good until Close.
+func (n *Namespace) FD() int { return int(n.handle) }
+
 // Close lets go of it.
 func (n *Namespace) Close() error { return n.handle.Close() }
 
