@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -59,7 +60,7 @@ type Peers interface {
 	Pass(h func(net.Conn), names ...string)
 }
 
-// Config is what an Offload needs. All fields but Share are required.
+// Config is what an Offload needs. All fields but Share, HandBack and Grace are required.
 type Config struct {
 	Home        *rest.Config
 	ClusterID   string
@@ -74,7 +75,10 @@ type Config struct {
 	Peers        Peers
 	// Share bounds what is lent to all consumers together; nil lends everything.
 	Share func() offer.Share
-	Log   *slog.Logger
+	// HandBack is how long pods may stay on a target that lends less than they use,
+	// Grace how long a consumer may use more than its part; 0 is the default.
+	HandBack, Grace time.Duration
+	Log             *slog.Logger
 }
 
 // Offload is both sides of offloading.
@@ -97,6 +101,9 @@ func New(cfg Config) (*Offload, error) {
 	if cfg.Home == nil || cfg.Peers == nil || cfg.Log == nil || cfg.ClusterID == "" || !cfg.NodeIP.IsValid() || !cfg.PodCIDR.IsValid() {
 		return nil, errors.New("offload: Home, Peers, Log, ClusterID, NodeIP and PodCIDR must be set")
 	}
+	if cfg.HandBack == 0 {
+		cfg.HandBack = DefaultHandBack
+	}
 	cfg.Home = rest.CopyConfig(cfg.Home)
 	cfg.Home.QPS, cfg.Home.Burst = 200, 400
 	client, err := kubernetes.NewForConfig(cfg.Home)
@@ -111,6 +118,7 @@ func New(cfg Config) (*Offload, error) {
 	o.tenancy, err = tenancy.New(tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, Log: cfg.Log.With("part", "tenancy"),
 		PeerID: rpc.PeerID, PeerName: o.peerName, Neighbours: o.neighbours, Share: cfg.Share, Lends: o.lends,
+		Grace: cfg.Grace,
 	})
 	if err != nil {
 		return nil, err

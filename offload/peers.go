@@ -30,6 +30,7 @@ func (o *Offload) followPeers(ctx context.Context) {
 	defer look.Stop()
 	for {
 		links, ended := o.providers(), o.departed()
+		o.tenancy.Only(o.borrowers())
 		gone := o.stopStacks(links)
 		for _, l := range links {
 			o.startStack(ctx, l)

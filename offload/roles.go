@@ -40,6 +40,15 @@ func (o *Offload) lends(id peer.ID) bool {
 	return !slices.ContainsFunc(o.cfg.Peers.Links(), func(l peer.Link) bool { return l.ID == id && l.NoLend })
 }
 
+// borrowers are the peers that may borrow from us.
+func (o *Offload) borrowers() map[peer.ID]bool {
+	out := map[peer.ID]bool{}
+	for _, l := range o.cfg.Peers.Links() {
+		out[l.ID] = !l.NoLend
+	}
+	return out
+}
+
 // evicted are the clusters whose twins have to go. Each is one of which it is known
 // that its time is over; that somebody is merely not in a list says nothing.
 func (o *Offload) evicted() map[peer.ID]bool {

@@ -107,6 +107,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		Recorder: o.recorder, Log: log,
 	})
 	twins.pods = pods
+	back := &handBack{home: o.home, node: name, after: o.cfg.HandBack, log: log}
 
 	o.mu.Lock()
 	s.target, s.node, s.pods = target, vnode, pods
@@ -121,7 +122,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		server.Run,
 		pods.Run,
 		twins.run,
-		func(ctx context.Context) error { return vnode.Run(ctx, target.Offers(ctx)) },
+		func(ctx context.Context) error { return vnode.Run(ctx, back.through(ctx, target.Offers(ctx))) },
 		func(ctx context.Context) error {
 			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Control: o.cfg.Control, Log: log})
 		},

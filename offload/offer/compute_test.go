@@ -78,6 +78,7 @@ func TestCompute(t *testing.T) {
 		name   string
 		nodes  []*corev1.Node
 		pods   []*corev1.Pod
+		known  []peer.ID
 		share  Share
 		cpu    string
 		memory string
@@ -87,7 +88,10 @@ func TestCompute(t *testing.T) {
 		{name: "all of an idle node", nodes: one, cpu: "4", memory: "4Gi", count: 10},
 		{name: "less what others asked for", nodes: one, pods: []*corev1.Pod{pod("n", "1", "1Gi", "")}, cpu: "3", memory: "3Gi", count: 9},
 		{name: "own pods stay inside the offer", nodes: one, pods: []*corev1.Pod{pod("n", "1", "1Gi", consumer)}, cpu: "4", memory: "4Gi", count: 10},
-		{name: "other consumers are others", nodes: one, pods: []*corev1.Pod{pod("n", "1", "1Gi", "bbbb")}, cpu: "3", memory: "3Gi", count: 9},
+		{name: "another consumer has its use and as much again, and half of the rest", nodes: one, pods: []*corev1.Pod{pod("n", "1", "1Gi", "bbbb")}, cpu: "1500m", memory: "1536Mi", count: 5},
+		{name: "one that uses nothing keeps half of an equal part", nodes: one, pods: []*corev1.Pod{pod("n", "3", "3Gi", consumer)}, known: []peer.ID{"bbbb"}, cpu: "3", memory: "3Gi", count: 5},
+		{name: "who has taken all is asked for half of an equal part", nodes: one, pods: []*corev1.Pod{pod("n", "4", "4Gi", consumer)}, known: []peer.ID{"bbbb"}, cpu: "3", memory: "3Gi", count: 5},
+		{name: "equals", nodes: one, known: []peer.ID{"bbbb", consumer}, cpu: "2", memory: "2Gi", count: 5},
 		{name: "pending pods take nothing", nodes: one, pods: []*corev1.Pod{pod("", "1", "1Gi", ""), pod("", "1", "1Gi", consumer)}, cpu: "4", memory: "4Gi", count: 10},
 		{name: "finished pods take nothing", nodes: one, pods: []*corev1.Pod{done}, cpu: "4", memory: "4Gi", count: 10},
 		{name: "pods being deleted hold their room", nodes: one, pods: []*corev1.Pod{deleted}, cpu: "3", memory: "3Gi", count: 9},
@@ -100,11 +104,13 @@ func TestCompute(t *testing.T) {
 		{name: "virtual, cordoned and unready nodes lend nothing",
 			nodes: []*corev1.Node{node("n", "4", "4Gi"), node("v", "8", "8Gi", virtual), node("c", "8", "8Gi", cordoned), node("u", "8", "8Gi", notReady)},
 			pods:  []*corev1.Pod{pod("v", "8", "8Gi", ""), pod("c", "1", "1Gi", "")}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "who is on a cordoned node may stay there", nodes: []*corev1.Node{node("n", "4", "4Gi"), node("c", "8", "8Gi", cordoned)},
+			pods: []*corev1.Pod{pod("c", "5", "5Gi", consumer)}, cpu: "9", memory: "9Gi", count: 11},
 		{name: "one platform only", nodes: []*corev1.Node{node("n", "4", "4Gi"), node("m", "2", "2Gi", arch("amd64"))}, cpu: "4", memory: "4Gi", count: 10},
 		{name: "half of it", nodes: one, share: Share{CPU: 50, Memory: 25, MaxPods: 3}, cpu: "2", memory: "1Gi", count: 3},
 		{name: "nothing", nodes: one, share: Share{CPU: Nothing, Memory: Nothing, MaxPods: Nothing}, cpu: "0", memory: "0", count: 0},
 		{name: "what others borrowed is gone from the share", nodes: one, share: Share{CPU: 50, MaxPods: 3},
-			pods: []*corev1.Pod{pod("n", "1500m", "1Gi", "bbbb")}, cpu: "500m", memory: "3Gi", count: 2},
+			pods: []*corev1.Pod{pod("n", "1500m", "1Gi", "bbbb")}, cpu: "500m", memory: "1536Mi", count: 1},
 		{name: "own pods of home are not borrowed", nodes: one, share: Share{CPU: 50}, pods: []*corev1.Pod{pod("n", "1", "1Gi", "")}, cpu: "2", memory: "3Gi", count: 9},
 		{name: "no nodes", reason: "the provider has no nodes"},
 		{name: "only virtual nodes", nodes: []*corev1.Node{node("v", "8", "8Gi", virtual)}, reason: "the provider has no nodes"},
@@ -114,7 +120,7 @@ func TestCompute(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got := Compute(c.nodes, c.pods, consumer, c.share)
+			got := Compute(c.nodes, c.pods, consumer, c.known, c.share)
 			if got.Reason != c.reason || got.Ready != (c.reason == "") {
 				t.Fatalf("Ready %v, Reason %q; want reason %q", got.Ready, got.Reason, c.reason)
 			}
@@ -134,11 +140,11 @@ func TestCompute(t *testing.T) {
 }
 
 func TestTopologyIsWhatAllNodesShare(t *testing.T) {
-	same := Compute([]*corev1.Node{node("n", "4", "4Gi", zone("lab")), node("m", "4", "4Gi", zone("lab"))}, nil, consumer, Share{})
+	same := Compute([]*corev1.Node{node("n", "4", "4Gi", zone("lab")), node("m", "4", "4Gi", zone("lab"))}, nil, consumer, nil, Share{})
 	if same.Labels[corev1.LabelTopologyZone] != "lab" {
 		t.Errorf("labels = %v, want the common zone", same.Labels)
 	}
-	mixed := Compute([]*corev1.Node{node("n", "4", "4Gi", zone("lab")), node("m", "4", "4Gi", zone("attic"))}, nil, consumer, Share{})
+	mixed := Compute([]*corev1.Node{node("n", "4", "4Gi", zone("lab")), node("m", "4", "4Gi", zone("attic"))}, nil, consumer, nil, Share{})
 	if len(mixed.Labels) != 0 {
 		t.Errorf("labels = %v, want none: the nodes differ", mixed.Labels)
 	}
@@ -169,26 +175,33 @@ func TestComputeProperties(t *testing.T) {
 		}
 		share := Share{CPU: rapid.IntRange(Nothing, 100).Draw(t, "share"), MaxPods: int64(rapid.IntRange(Nothing, 20).Draw(t, "most"))}
 
-		base := Compute(nodes, others, consumer, share)
+		base := Compute(nodes, others, consumer, nil, share)
 		for name, q := range base.Allocatable {
 			if most := total[name]; q.Sign() < 0 || q.Cmp(most) > 0 {
 				t.Fatalf("%s = %s of %s", name, q.String(), most.String())
 			}
 		}
+		all := append(append([]*corev1.Pod{}, own...), others...)
 		var trimmed []*corev1.Pod
-		for _, p := range append(append([]*corev1.Pod{}, own...), others...) {
+		for _, p := range all {
 			small, _ := trim(p)
 			trimmed = append(trimmed, small.(*corev1.Pod))
 		}
-		same(t, "with own pods, in another order, trimmed", base, Compute(nodes, rapid.Permutation(trimmed).Draw(t, "order"), consumer, share))
-
-		more := Compute(nodes, append(others, draw("bbbb")), consumer, share)
-		for name, q := range more.Allocatable {
-			if before := base.Allocatable[name]; q.Cmp(before) > 0 {
-				t.Fatalf("%s grew from %s to %s", name, before.String(), q.String())
-			}
-		}
+		with := Compute(nodes, all, consumer, nil, share)
+		same(t, "in another order, trimmed", with, Compute(nodes, rapid.Permutation(trimmed).Draw(t, "order"), consumer, nil, share))
+		less(t, "own pods", base, with)
+		less(t, "another's pod", Compute(nodes, append(others, draw("bbbb")), consumer, nil, share), Compute(nodes, others, consumer, []peer.ID{"bbbb"}, share))
+		less(t, "a pod of the provider's own", Compute(nodes, append(others, draw("")), consumer, nil, share), base)
 	})
+}
+
+// less fails if a has more of anything than b.
+func less(t *rapid.T, what string, a, b Offer) {
+	for name, q := range a.Allocatable {
+		if most := b.Allocatable[name]; q.Cmp(most) > 0 {
+			t.Fatalf("%s: %s is %s in place of %s", what, name, q.String(), most.String())
+		}
+	}
 }
 
 func same(t *rapid.T, what string, a, b Offer) {

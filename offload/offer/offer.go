@@ -1,6 +1,6 @@
 // Package offer says what this cluster lends, and defines the message in which
-// a provider tells a consumer. The policy (Compute) is pure: nodes and pods in,
-// offer out. Watcher reads nodes and pods, Handler streams; the package writes
+// a provider tells a consumer. The policy (Measure, Divide) is pure: nodes and pods
+// in, offer out. Watcher reads nodes and pods, Handler streams; the package writes
 // nothing and keeps nothing across restarts. While the API server is away the
 // last offer stands; a consumer that gets no line for three heartbeats takes the
 // stream for dead and shows its virtual node NotReady.
@@ -23,7 +23,8 @@ const Heartbeat = 5 * time.Second
 // a heartbeat at least every Heartbeat.
 type Offer struct {
 	// Allocatable is what the consumer may use in all: what its pods use already
-	// plus what is free. It has cpu, memory, pods and ephemeral-storage.
+	// plus its part of what is free. It has cpu, memory, pods, ephemeral-storage and
+	// the provider's extended resources.
 	Allocatable corev1.ResourceList `json:"allocatable"`
 	// Architecture and OS are those of the provider's nodes (GOARCH, GOOS).
 	Architecture string `json:"architecture"`

@@ -67,7 +67,7 @@ func TestStream(t *testing.T) {
 func TestWatcher(t *testing.T) {
 	client := fake.NewClientset(node("n", "4", "4Gi"))
 	w := NewWatcher(client)
-	if o := w.Offer(consumer, Share{}); o.Ready || o.Reason == "" {
+	if o := w.Offer(consumer, nil, Share{}); o.Ready || o.Reason == "" {
 		t.Errorf("before Run: %+v, want not ready with a reason", o)
 	}
 	changed, stop := w.Changed()
@@ -84,7 +84,7 @@ func TestWatcher(t *testing.T) {
 		}
 	}
 	cpu := func() int64 {
-		o := w.Offer(consumer, Share{})
+		o := w.Offer(consumer, nil, Share{})
 		return o.Allocatable.Cpu().Value()
 	}
 	await("the node", func() bool { return cpu() == 4 })
@@ -93,7 +93,7 @@ func TestWatcher(t *testing.T) {
 	if _, err := client.CoreV1().Pods("x").Create(t.Context(), guest, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await("the pod", func() bool { return cpu() == 3 })
+	await("the pod", func() bool { return cpu() == 2 })
 	if n := w.Guests()["bbbb"]; n != 1 {
 		t.Errorf("%d guests, want 1", n)
 	}

@@ -3,6 +3,7 @@ package offer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,16 +86,31 @@ func (w *Watcher) Run(ctx context.Context) error {
 // Synced is closed when nodes and pods are known.
 func (w *Watcher) Synced() <-chan struct{} { return w.synced }
 
-// Offer returns what is lent to the consumer now.
-func (w *Watcher) Offer(consumer peer.ID, share Share) Offer {
+// Room returns what there is to lend now, and false before that is known.
+func (w *Watcher) Room(share Share) (Room, bool) {
 	select {
 	case <-w.synced:
 	default:
-		return Offer{Reason: "the provider has just started and does not know its own room yet"}
+		return Room{Offer: Offer{Reason: "the provider has just started and does not know its own room yet"}}, false
 	}
 	nodes, _ := w.nodes.List(labels.Everything()) // a cache cannot fail
 	pods, _ := w.pods.List(labels.Everything())
-	return Compute(nodes, pods, consumer, share)
+	return Measure(nodes, pods, share), true
+}
+
+// Offer returns what is lent to the consumer now, beside the others that have a
+// place here.
+func (w *Watcher) Offer(consumer peer.ID, known []peer.ID, share Share) Offer {
+	room, _ := w.Room(share)
+	return room.For(consumer, known)
+}
+
+// PodsOf lists the consumer's pods that have not finished. They are not to be changed.
+func (w *Watcher) PodsOf(consumer peer.ID) []*corev1.Pod {
+	pods, _ := w.pods.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(consumer)}))
+	return slices.DeleteFunc(pods, func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	})
 }
 
 // Guests counts the pods of each consumer that have not finished.
@@ -149,7 +165,8 @@ func trim(o any) (any, error) {
 		}, nil
 	case *corev1.Pod:
 		p := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion},
+			ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion,
+				CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp},
 			Spec: corev1.PodSpec{
 				NodeName: o.Spec.NodeName, Overhead: o.Spec.Overhead, Resources: o.Spec.Resources,
 				Containers: trimContainers(o.Spec.Containers), InitContainers: trimContainers(o.Spec.InitContainers),

@@ -40,6 +40,19 @@ func (t *Tenancy) asked(h func(http.ResponseWriter, *http.Request, peer.ID)) htt
 	})
 }
 
+// counted holds a route to the limits of the consumer.
+func (t *Tenancy) counted(h func(http.ResponseWriter, *http.Request, peer.ID)) func(http.ResponseWriter, *http.Request, peer.ID) {
+	return func(w http.ResponseWriter, r *http.Request, id peer.ID) {
+		ctx, leave, why := t.visitors.enter(r.Context(), id, short, 0)
+		if leave == nil {
+			fail(w, refuse(http.StatusTooManyRequests, "too-many-requests", "try again in a moment", "%s", why))
+			return
+		}
+		defer leave()
+		h(w, r.WithContext(ctx), id)
+	}
+}
+
 // fail answers with a refusal; any other error is one of the API server.
 func fail(w http.ResponseWriter, err error) {
 	var known *refusal

@@ -101,6 +101,12 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 		}
 		return t.repair(ctx, ns, home, consumer)
 	}
+	if held, err := t.of(ctx, consumer); err != nil || len(held) >= maxTwins {
+		if err == nil {
+			err = refuse(http.StatusForbidden, "too-many-twins", "give some back: rivulet unoffload NS", "%s holds %d namespaces of yours already", t.ClusterName(), len(held))
+		}
+		return nil, err
+	}
 	names := twinNames(home, t.PeerName(consumer), consumer)
 	for _, name := range names {
 		ns, err := t.client.CoreV1().Namespaces().Create(ctx, twinNamespace(name, home, consumer), metav1.CreateOptions{FieldManager: policy.FieldManager})

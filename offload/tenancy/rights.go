@@ -17,6 +17,9 @@ import (
 //go:embed admission.yaml
 var admission []byte
 
+//go:embed fairness.yaml
+var fairness []byte
+
 // Role is the ClusterRole that consumers have in their twins, and nowhere else.
 const Role = "rivulet-consumer"
 
@@ -62,12 +65,15 @@ func applyRole(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
-// furnish gives the consumer its rights in the twin, and the twin's pods no
-// token of this cluster.
+// furnish gives the consumer its rights in the twin, once its quota is in force,
+// and the twin's pods no token of this cluster.
 func (t *Tenancy) furnish(ctx context.Context, twin string, consumer peer.ID) error {
 	account := corev1ac.ServiceAccount("default", twin).WithAutomountServiceAccountToken(false)
 	if _, err := t.client.CoreV1().ServiceAccounts(twin).Apply(ctx, account, options()); err != nil {
 		return fmt.Errorf("tenancy: service account of twin %s: %w", twin, err)
+	}
+	if err := t.bounded(ctx, twin, consumer); err != nil {
+		return err
 	}
 	binding := rbacv1ac.RoleBinding(Role, twin).
 		WithRoleRef(rbacv1ac.RoleRef().WithAPIGroup("rbac.authorization.k8s.io").WithKind("ClusterRole").WithName(Role)).

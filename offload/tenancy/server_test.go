@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,8 +33,11 @@ import (
 // the test's own, in the place of a pinned certificate.
 type provider struct {
 	*Tenancy
-	admin kubernetes.Interface
-	url   string
+	server *apiserver.Server
+	admin  kubernetes.Interface
+	url    string
+	test   *testing.T // the whole story; subtests end too early
+	share  *atomic.Pointer[offer.Share]
 }
 
 const who = "Test-Peer"
@@ -41,8 +45,11 @@ const who = "Test-Peer"
 func start(t *testing.T) *provider {
 	t.Helper()
 	server := apiserver.Start(t)
+	share := &atomic.Pointer[offer.Share]{}
+	share.Store(&offer.Share{})
 	tenancy, err := New(Config{
 		Local: server.Config, ClusterName: func() string { return "p" },
+		Share: func() offer.Share { return *share.Load() }, Grace: 2 * time.Second,
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
 		PeerName: func(id peer.ID) string {
 			return map[peer.ID]string{alice: "alice", bob: "bob"}[id]
@@ -70,11 +77,12 @@ func start(t *testing.T) *provider {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	p := &provider{Tenancy: tenancy, admin: server.Client, url: front.URL}
+	p := &provider{Tenancy: tenancy, server: server, admin: server.Client, url: front.URL, test: t, share: share}
 	p.until(t, "the role and the policies", func(ctx context.Context) bool {
 		_, role := p.admin.RbacV1().ClusterRoles().Get(ctx, Role, metav1.GetOptions{})
-		_, last := p.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(ctx, "rivulet-twin-services", metav1.GetOptions{})
-		return role == nil && last == nil
+		_, last := p.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(ctx, "rivulet-twin-secrets", metav1.GetOptions{})
+		_, fair := p.admin.FlowcontrolV1().FlowSchemas().Get(ctx, "rivulet-peers", metav1.GetOptions{})
+		return role == nil && last == nil && fair == nil
 	})
 	return p
 }
@@ -154,11 +162,16 @@ func TestProvider(t *testing.T) {
 		name string
 		run  func(*testing.T, *provider)
 	}{
+		{"offer", testOfferRoute}, // from no node to the first
 		{"twins", testTwins},
 		{"a consumer sees only its twins", testConsumerSeesOnlyItsTwins},
 		{"admission in twins", testAdmissionInTwins},
-		{"offer", testOfferRoute},
 		{"watches and upgrades pass", testWatchAndUpgradePass},
+		{"what guests must not have", testWhatGuestsMustNotHave},
+		{"objects are bounded", testObjectsAreBounded},
+		{"one quota over all twins", testOneQuotaOverAllTwins},
+		{"a smaller share", testSmallerShare},
+		{"revocation", testRevocation},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, p) })
 	}
@@ -385,7 +398,10 @@ func testWatchAndUpgradePass(t *testing.T, p *provider) {
 	// is that it was the API server, and under which name it was asked.
 	p.node(t, "ghost", `{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":1}}}}`)
 	if _, err := p.admin.CoreV1().Pods(twin).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
-		NodeName: "ghost", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{}); err != nil {
+		SchedulerName: "none", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.admin.CoreV1().Pods(twin).Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Target: corev1.ObjectReference{Kind: "Node", Name: "ghost"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	exec := func(namespace, upgrade string) (*http.Response, string) {
@@ -451,10 +467,10 @@ func testOfferRoute(t *testing.T, p *provider) {
 	if o := next(); o.Ready || o.Reason == "" || o.Neighbours[alice].String() != "10.70.0.0/16" {
 		t.Errorf("without nodes: %+v, want a reason, and the neighbours", o)
 	}
-	p.node(t, "n", `{"status":{"conditions":[{"type":"Ready","status":"True"}],"nodeInfo":{"operatingSystem":"linux","architecture":"arm64"}}}`)
+	apiserver.StartKubelet(p.test, p.server, "n") // for the tests to come as well
 	for {
 		if o := next(); o.Ready {
-			if o.Architecture != "arm64" {
+			if o.Architecture == "" || o.Allocatable.Cpu().Value() != 4 {
 				t.Errorf("%+v", o)
 			}
 			return

@@ -2,9 +2,11 @@
 // of its own (twins), the Kubernetes API inside them, and a stream that says how
 // much room there is.
 //
-// It reads namespaces, nodes and pods. It alone writes twin namespaces with
-// their service account and role binding, the ClusterRole rivulet-consumer and
-// the admission policies rivulet-twin*. Who asks is told by the pinned
+// It reads namespaces, nodes, pods, and the ReplicaSets and Jobs that consumers
+// keep here. It alone writes twin namespaces with their service account, role
+// binding, quota and limit range, the ClusterRole rivulet-consumer, the admission
+// policies rivulet-twin* and the priority level rivulet-peers, and deletes pods
+// that a consumer has not handed back in time. Who asks is told by the pinned
 // certificate of the connection, never by what the request says; no credential
 // is minted, so unpinning a peer ends its rights at once. Nothing but the objects
 // themselves survives a restart. While the local API server is away consumers
@@ -17,12 +19,16 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
+	appsinformers "k8s.io/client-go/informers/apps/v1"
+	batchinformers "k8s.io/client-go/informers/batch/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
@@ -49,6 +55,9 @@ type Config struct {
 	Neighbours func() map[peer.ID]netip.Prefix
 	// Share gives the bounds of what is lent to all consumers together.
 	Share func() offer.Share
+	// Grace is how long a consumer may use more than its part before its newest pods
+	// are deleted; 0 is DefaultGrace.
+	Grace time.Duration
 }
 
 // Tenancy serves consumers.
@@ -59,6 +68,13 @@ type Tenancy struct {
 	proxy   *proxy
 	factory informers.SharedInformerFactory
 	twins   corelisters.NamespaceLister
+
+	namespaces coreinformers.NamespaceInformer
+	quotas     coreinformers.ResourceQuotaInformer
+	sets       appsinformers.ReplicaSetInformer
+	jobs       batchinformers.JobInformer
+	visitors   *visitors
+	kick       chan struct{}
 }
 
 // New returns a Tenancy; its routes may be served at once.
@@ -91,11 +107,17 @@ func New(c Config) (*Tenancy, error) {
 	if err != nil {
 		return nil, err
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
+	if c.Grace == 0 {
+		c.Grace = DefaultGrace
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel }))
 	return &Tenancy{
 		Config: c, client: client, room: offer.NewWatcher(client), proxy: proxy,
 		factory: factory, twins: factory.Core().V1().Namespaces().Lister(),
+		namespaces: factory.Core().V1().Namespaces(), quotas: factory.Core().V1().ResourceQuotas(),
+		sets: factory.Apps().V1().ReplicaSets(), jobs: factory.Batch().V1().Jobs(),
+		visitors: newVisitors(), kick: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -103,20 +125,21 @@ func New(c Config) (*Tenancy, error) {
 func (t *Tenancy) Routes() map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /v1/offer":                t.asked(t.offer),
-		"GET /v1/namespaces":           t.asked(t.list),
-		"PUT /v1/namespaces/{home}":    t.asked(t.ensure),
-		"DELETE /v1/namespaces/{home}": t.asked(t.remove),
-		"/k8s/":                        t.asked(t.proxy.serve),
+		"GET /v1/namespaces":           t.asked(t.counted(t.list)),
+		"PUT /v1/namespaces/{home}":    t.asked(t.counted(t.ensure)),
+		"DELETE /v1/namespaces/{home}": t.asked(t.counted(t.remove)),
+		"/k8s/":                        t.asked(t.limited),
 	}
 }
 
 // Run keeps the role and the admission policies that twins rely on in place and
 // follows the cluster's room until ctx ends.
 func (t *Tenancy) Run(ctx context.Context) error {
-	t.factory.Core().V1().Namespaces().Informer()
-	t.factory.Start(ctx.Done())
 	defer t.factory.Shutdown()
-	go t.install(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { t.install(ctx) })
+	wg.Go(func() { t.keepRations(ctx) })
 	return t.room.Run(ctx)
 }
 
@@ -124,8 +147,10 @@ func (t *Tenancy) Run(ctx context.Context) error {
 func (t *Tenancy) install(ctx context.Context) {
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 		err := applyRole(ctx, t.client)
-		if err == nil {
-			err = policy.Apply(ctx, t.Local, admission)
+		for _, manifest := range [][]byte{admission, fairness} {
+			if err == nil {
+				err = policy.Apply(ctx, t.Local, manifest)
+			}
 		}
 		if err == nil || ctx.Err() != nil {
 			return
@@ -141,6 +166,14 @@ func (t *Tenancy) install(ctx context.Context) {
 
 // ShareChanged tells consumers of another Share at once.
 func (t *Tenancy) ShareChanged() { t.room.Poke() }
+
+// Only ends at once all that is under way for clusters that are no peers any more,
+// open watches, logs and sessions included. Their next request finds no pin.
+func (t *Tenancy) Only(peers map[peer.ID]bool) {
+	if ended := t.visitors.only(peers); ended > 0 {
+		t.Log.Info("requests of clusters that are no peers any more were ended", "requests", ended)
+	}
+}
 
 // Consumer is one consumer as status shows it.
 type Consumer struct {
@@ -172,10 +205,16 @@ func (t *Tenancy) Status() map[peer.ID]Consumer {
 }
 
 func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	ctx, leave, why := t.visitors.enter(r.Context(), consumer, offers, 0)
+	if leave == nil {
+		fail(w, refuse(http.StatusTooManyRequests, "too-many-requests", "try again in a moment", "%s", why))
+		return
+	}
+	defer leave()
 	changed, stop := t.room.Changed()
 	defer stop()
-	offer.Stream(w, r, func() offer.Offer {
-		o := t.room.Offer(consumer, t.Share())
+	offer.Stream(w, r.WithContext(ctx), func() offer.Offer {
+		o := t.room.Offer(consumer, t.consumers(), t.Share())
 		o.Neighbours = t.Neighbours()
 		return o
 	}, changed)

@@ -1,0 +1,131 @@
+package offer
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"rivulet/fabric/peer"
+)
+
+// Divide parts what is lent among the consumers that have a place here, by what
+// each uses. Resources are divided apart from each other, by these rules:
+//
+//   - the parts together are what is lent, and never more;
+//   - who uses no more than an equal part never has to give anything back;
+//   - who uses nothing keeps at least half of an equal part to begin with, so
+//     that nobody is kept out by who came first;
+//   - who has come to use half of its part gets more, as long as the others do not
+//     need it: one that is alone gets all.
+//
+// Of what cannot be divided (one GPU, two consumers) a part may be nothing.
+func Divide(lent corev1.ResourceList, use map[peer.ID]corev1.ResourceList) map[peer.ID]corev1.ResourceList {
+	consumers := slices.Sorted(maps.Keys(use))
+	parts := map[peer.ID]corev1.ResourceList{}
+	for _, c := range consumers {
+		parts[c] = corev1.ResourceList{}
+	}
+	for name, q := range lent {
+		used := make([]int64, len(consumers))
+		for i, c := range consumers {
+			used[i] = Amount(name, use[c][name])
+		}
+		for i, amount := range divide(Amount(name, q), used) {
+			parts[consumers[i]][name] = Quantity(name, amount)
+		}
+	}
+	return parts
+}
+
+// divide is Divide for one resource.
+func divide(lent int64, used []int64) []int64 {
+	n := int64(len(used))
+	if n == 0 {
+		return nil
+	}
+	lent = max(lent, 0)
+	begin := lent / (2 * n)
+	if begin == 0 && lent >= n {
+		begin = 1
+	}
+	want := make([]int64, n)
+	for i, u := range used {
+		want[i] = max(2*max(u, 0), begin)
+	}
+	parts := Fill(lent, want)
+	rest := lent
+	for _, p := range parts {
+		rest -= p
+	}
+	// All have what they want: the rest is anybody's. What does not divide goes to
+	// who uses most.
+	order := ascending(used)
+	slices.Reverse(order)
+	for turn, i := range order {
+		parts[i] += rest / n
+		if int64(turn) < rest%n {
+			parts[i]++
+		}
+	}
+	return parts
+}
+
+// Fill gives each what it wants, and where that is more than there is the same to
+// all who want that much (max-min fairness).
+func Fill(have int64, want []int64) []int64 {
+	got := make([]int64, len(want))
+	for done, i := range ascending(want) {
+		equal := max(have, 0) / int64(len(want)-done)
+		got[i] = min(max(want[i], 0), equal)
+		have -= got[i]
+	}
+	return got
+}
+
+// ascending returns indices in order of value; equals keep their order.
+func ascending(values []int64) []int {
+	order := make([]int, len(values))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case values[a] < values[b]:
+			return -1
+		case values[a] > values[b]:
+			return 1
+		}
+		return 0
+	})
+	return order
+}
+
+// Amount is a quantity in the resource's own smallest step: thousandths of a CPU,
+// bytes, pieces.
+func Amount(name corev1.ResourceName, q resource.Quantity) int64 {
+	if name == corev1.ResourceCPU {
+		return q.MilliValue()
+	}
+	return q.Value()
+}
+
+// Quantity is the way back from Amount.
+func Quantity(name corev1.ResourceName, amount int64) resource.Quantity {
+	switch name {
+	case corev1.ResourceCPU:
+		return *resource.NewMilliQuantity(amount, resource.DecimalSI)
+	case corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return *resource.NewQuantity(amount, resource.BinarySI)
+	}
+	return *resource.NewQuantity(amount, resource.DecimalSI)
+}
+
+// extended reports whether the resource is one that a device plugin offers, such
+// as a GPU.
+func extended(name corev1.ResourceName) bool {
+	domain, _, qualified := strings.Cut(string(name), "/")
+	return qualified && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io") && !strings.HasPrefix(domain, "requests.")
+}

@@ -1,0 +1,346 @@
+package tenancy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+)
+
+const (
+	// settle gathers changes: one pass for all of them.
+	settle = 100 * time.Millisecond
+	// DefaultGrace is how long a consumer that uses more than its part may take to
+	// hand back the rest by itself. Then its newest pods are deleted here.
+	DefaultGrace = 10 * time.Minute
+	// nudgeEvery is the least time between two nudges of one object.
+	nudgeEvery = 2 * time.Second
+)
+
+var now = time.Now
+
+// poke has quotas looked at again.
+func (t *Tenancy) poke() {
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+}
+
+// keepRations holds quotas to the parts of consumers, and takes back what stays
+// beyond them, until ctx ends.
+func (t *Tenancy) keepRations(ctx context.Context) {
+	for _, informer := range []cache.SharedIndexInformer{t.quotas.Informer(), t.sets.Informer(), t.jobs.Informer(), t.namespaces.Informer()} {
+		// It fails only on an informer that has ended.
+		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { t.poke() }, UpdateFunc: func(any, any) { t.poke() }, DeleteFunc: func(any) { t.poke() }})
+	}
+	t.factory.Start(ctx.Done())
+	for _, ok := range t.factory.WaitForCacheSync(ctx.Done()) {
+		if !ok {
+			return
+		}
+	}
+	changed, stop := t.room.Changed()
+	defer stop()
+	over := map[peer.ID]time.Time{} // since when a consumer uses more than its part
+	nudged := map[types.UID]time.Time{}
+	for {
+		wait := t.rations(ctx, over, nudged)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-changed:
+		case <-t.kick:
+		case <-timer.C:
+		}
+		timer.Stop()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settle):
+		}
+	}
+}
+
+// rations makes one pass and says when the next is due at the latest.
+func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudged map[types.UID]time.Time) time.Duration {
+	const idle, retry = time.Hour, 2 * time.Second
+	room, known := t.room.Room(t.Share())
+	if !known || !room.Offer.Ready {
+		return idle // what was granted stands: a provider that stumbles asks for nothing back
+	}
+	consumers := t.consumers()
+	parts := map[peer.ID]amounts{}
+	due := idle
+	excess := map[string]amounts{} // by twin
+	for id, part := range room.Parts(consumers) {
+		parts[id] = amountsOf(part)
+		pods := offer.Surplus(part, t.room.PodsOf(id))
+		if len(pods) == 0 {
+			delete(over, id)
+			continue
+		}
+		if _, since := over[id]; !since {
+			over[id] = now()
+			t.Log.Info("a consumer uses more than its part; it is given time to hand back", "peer", id.Short(), "pods", len(pods), "grace", t.Grace)
+		}
+		for _, p := range pods {
+			if excess[p.Namespace] == nil {
+				excess[p.Namespace] = amounts{}
+			}
+			for name, q := range offer.Requests(p) {
+				excess[p.Namespace][name] += offer.Amount(name, q)
+			}
+		}
+		if left := t.Grace - now().Sub(over[id]); left > 0 {
+			due = min(due, left)
+			continue
+		}
+		due = retry
+		t.takeBack(ctx, id, pods)
+	}
+	for id := range over {
+		if _, still := parts[id]; !still {
+			delete(over, id)
+		}
+	}
+
+	twins, quotas := t.accounts(room.Lent, excess)
+	if t.nudge(ctx, twins, nudged) {
+		due = min(due, nudgeEvery)
+	}
+	byConsumer := map[peer.ID][]*corev1.ResourceQuota{}
+	for name, q := range quotas {
+		byConsumer[twins[name].consumer] = append(byConsumer[twins[name].consumer], q)
+	}
+	var errs []error
+	for name, next := range ration(amountsOf(room.Lent), parts, twins) {
+		q := quotas[name]
+		hard := merged(counts(q, byConsumer[twins[name].consumer]), next)
+		if equality.Semantic.DeepEqual(hard, q.Spec.Hard) {
+			continue
+		}
+		fixed := q.DeepCopy()
+		fixed.Spec.Hard = hard
+		// With the version that was seen: whoever was faster has it looked at again.
+		_, err := t.client.CoreV1().ResourceQuotas(name).Update(ctx, fixed, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, fmt.Errorf("tenancy: quota of twin %s: %w", name, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
+		t.Log.Warn("a consumer's quota is not as it should be yet", "error", err, "retry", retry)
+		return retry
+	}
+	return due
+}
+
+// accounts reads what rationing goes by. Twins that are going away and those
+// without a quota yet are left out.
+func (t *Tenancy) accounts(lent corev1.ResourceList, excess map[string]amounts) (map[string]account, map[string]*corev1.ResourceQuota) {
+	twins, quotas := map[string]account{}, map[string]*corev1.ResourceQuota{}
+	all, _ := t.quotas.Lister().List(labels.Everything()) // a cache cannot fail
+	for _, q := range all {
+		ns, err := t.twins.Get(q.Namespace)
+		if q.Name != quotaName || err != nil || ns.Status.Phase == corev1.NamespaceTerminating || len(q.Status.Hard) == 0 {
+			continue
+		}
+		twins[q.Namespace] = account{
+			consumer: peer.ID(ns.Labels[policy.OriginLabel]),
+			spec:     fromQuota(q.Spec.Hard, lent), hard: fromQuota(q.Status.Hard, lent), used: fromQuota(q.Status.Used, lent),
+			waits: amounts{}, step: amounts{}, excess: excess[q.Namespace],
+		}
+		quotas[q.Namespace] = q
+	}
+	sets, _ := t.sets.Lister().List(labels.Everything())
+	for _, s := range sets {
+		waits(twins, s.Namespace, missing(s), &s.Spec.Template.Spec)
+	}
+	jobs, _ := t.jobs.Lister().List(labels.Everything())
+	for _, j := range jobs {
+		waits(twins, j.Namespace, unmade(j), &j.Spec.Template.Spec)
+	}
+	return twins, quotas
+}
+
+func waits(twins map[string]account, twin string, pods int64, spec *corev1.PodSpec) {
+	a, known := twins[twin]
+	if !known || pods <= 0 {
+		return
+	}
+	for name, q := range offer.Requests(&corev1.Pod{Spec: *spec}) {
+		one := offer.Amount(name, q)
+		a.waits[name] += one * min(pods, 1<<20)
+		if least, known := a.step[name]; one > 0 && (!known || one < least) {
+			a.step[name] = one
+		}
+	}
+}
+
+// missing is how many pods the set wants and the API server has refused.
+func missing(s *appsv1.ReplicaSet) int64 {
+	if s.DeletionTimestamp != nil || !slices.ContainsFunc(s.Status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
+		return c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue
+	}) {
+		return 0
+	}
+	want := int64(1)
+	if s.Spec.Replicas != nil {
+		want = int64(*s.Spec.Replicas)
+	}
+	return want - int64(s.Status.Replicas)
+}
+
+// unmade is how many pods the job wants and has not got. A Job does not say why.
+func unmade(j *batchv1.Job) int64 {
+	if j.DeletionTimestamp != nil || j.Spec.Suspend != nil && *j.Spec.Suspend || j.Status.Active+j.Status.Succeeded+j.Status.Failed > 0 ||
+		slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
+			return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
+		}) {
+		return 0
+	}
+	if j.Spec.Parallelism != nil {
+		return int64(*j.Spec.Parallelism)
+	}
+	return 1
+}
+
+// nudge has controllers try again whose pods the API server refused and would let
+// in now. By themselves they wait longer after each refusal, up to a quarter of an
+// hour; any change of the object has them try at once.
+func (t *Tenancy) nudge(ctx context.Context, twins map[string]account, nudged map[types.UID]time.Time) (again bool) {
+	patch := []byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, triedAnnotation, now().UTC().Format(time.RFC3339)))
+	seen := map[types.UID]bool{}
+	try := func(o metav1.Object, pods int64, spec *corev1.PodSpec, send func() error) {
+		a, known := twins[o.GetNamespace()]
+		if pods <= 0 || !known {
+			return
+		}
+		seen[o.GetUID()] = true
+		for name, q := range offer.Requests(&corev1.Pod{Spec: *spec}) {
+			if hard, bounded := a.hard[name]; bounded && a.used[name]+offer.Amount(name, q) > hard {
+				return
+			}
+		}
+		again = true
+		if last, known := nudged[o.GetUID()]; known && now().Sub(last) < nudgeEvery {
+			return
+		}
+		nudged[o.GetUID()] = now()
+		if err := send(); err != nil && !apierrors.IsNotFound(err) {
+			t.Log.Debug("a controller was not told that there is room", "object", o.GetNamespace()+"/"+o.GetName(), "error", err)
+		}
+	}
+	sets, _ := t.sets.Lister().List(labels.Everything())
+	for _, s := range sets {
+		try(s, missing(s), &s.Spec.Template.Spec, func() error {
+			_, err := t.client.AppsV1().ReplicaSets(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+			return err
+		})
+	}
+	jobs, _ := t.jobs.Lister().List(labels.Everything())
+	for _, j := range jobs {
+		// A Job that is new is tried for the first time.
+		if now().Sub(j.CreationTimestamp.Time) < nudgeEvery {
+			continue
+		}
+		try(j, unmade(j), &j.Spec.Template.Spec, func() error {
+			_, err := t.client.BatchV1().Jobs(j.Namespace).Patch(ctx, j.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+			return err
+		})
+	}
+	for uid := range nudged {
+		if !seen[uid] {
+			delete(nudged, uid)
+		}
+	}
+	return again
+}
+
+// triedAnnotation on a wrapper is when its controller was told last that there is room.
+const triedAnnotation = "rivulet.dev/tried-at"
+
+// takeBack deletes pods that were to be handed back. Their quota is lowered
+// already, so that nothing takes their place.
+func (t *Tenancy) takeBack(ctx context.Context, consumer peer.ID, pods []*corev1.Pod) {
+	for _, p := range pods {
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		err := t.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			t.Log.Warn("a pod was not taken back yet", "peer", consumer.Short(), "pod", p.Namespace+"/"+p.Name, "error", err)
+			continue
+		}
+		t.Log.Info("pod taken back: its cluster uses more than its part and has not handed it back", "peer", consumer.Short(), "pod", p.Namespace+"/"+p.Name)
+	}
+}
+
+// consumers are those that have a twin here.
+func (t *Tenancy) consumers() []peer.ID {
+	var out []peer.ID
+	twins, _ := t.twins.List(labels.Everything())
+	for _, ns := range twins {
+		if id := peer.ID(ns.Labels[policy.OriginLabel]); ns.Status.Phase != corev1.NamespaceTerminating && !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// twinsOf lists the consumer's twins as the cache knows them.
+func (t *Tenancy) twinsOf(consumer peer.ID) []*corev1.Namespace {
+	twins, _ := t.twins.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(consumer)}))
+	return twins
+}
+
+// slim keeps of wrappers what rationing reads.
+func slim(o any) (any, error) {
+	if m, err := meta.Accessor(o); err == nil {
+		m.SetManagedFields(nil)
+		m.SetAnnotations(keepOne(m.GetAnnotations(), policy.HomeNamespaceAnnotation))
+	}
+	trim := func(s *corev1.PodSpec) {
+		s.Volumes, s.Affinity, s.Tolerations = nil, nil, nil
+		for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+			for i, c := range list {
+				list[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+			}
+		}
+	}
+	switch o := o.(type) {
+	case *appsv1.ReplicaSet:
+		o.Spec.Template.ObjectMeta = metav1.ObjectMeta{}
+		trim(&o.Spec.Template.Spec)
+	case *batchv1.Job:
+		o.Spec.Template.ObjectMeta = metav1.ObjectMeta{}
+		trim(&o.Spec.Template.Spec)
+	}
+	return o, nil
+}
+
+func keepOne(in map[string]string, key string) map[string]string {
+	if v, ok := in[key]; ok {
+		return map[string]string{key: v}
+	}
+	return nil
+}
