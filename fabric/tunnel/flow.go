@@ -15,13 +15,14 @@ import (
 //
 // The count is of packets that entered and have not left. Some never leave
 // (invalid ones, and those for a peer that does not answer): if nothing at all has
-// left for a while, those that are counted are taken for such.
+// left for a while, those that are counted are taken for such, and let go of.
 type flow struct {
 	inside atomic.Int64
 	left   atomic.Uint64 // since start
 	bound  int64
 	stale  time.Duration
 	free   chan struct{}
+	letGo  func() // may be nil
 }
 
 const (
@@ -52,6 +53,9 @@ func (f *flow) wait() {
 			t.Stop()
 		case <-t.C:
 			if f.left.Load() == left {
+				if f.letGo != nil {
+					f.letGo()
+				}
 				f.inside.Store(0)
 			}
 		}

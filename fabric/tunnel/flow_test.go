@@ -1,7 +1,15 @@
 package tunnel
 
 import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing/synctest"
+
 	"encoding/binary"
+	"golang.org/x/sys/unix"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -104,7 +112,7 @@ func TestNoAllocationsPerPacket(t *testing.T) {
 	const offset, batch = 16, 32
 	still := &stillTUN{}
 	in, out := newFlow(), newFlow()
-	d := &translated{Device: still, translator: new(translate.Translator), dropped: new(atomic.Uint64), in: in, out: out, marks: &marks{}, large: new(atomic.Uint64)}
+	d := &translated{Device: still, translator: new(translate.Translator), dropped: new(atomic.Uint64), in: in, out: out, marks: &marks{}, large: new(atomic.Uint64), staged: &staged{}}
 	d.translator.Set(table)
 	var bufs, back, wire [][]byte
 	arrived := append(make([]byte, offset), datagram("10.200.0.7", "10.201.0.5")...)
@@ -142,5 +150,99 @@ func TestNoAllocationsPerPacket(t *testing.T) {
 	}
 	if in.inside.Load() != 0 || out.inside.Load() != 0 {
 		t.Errorf("%d and %d packets are left inside", in.inside.Load(), out.inside.Load())
+	}
+}
+
+// What never leaves is let go of once the flow is full of it and nothing moves, and
+// not before.
+func TestWhatNeverLeavesIsLetGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFlow()
+		let := 0
+		f.letGo = func() { let++ }
+		for range 100 {
+			f.wait()
+			f.enter(1)
+			f.leave(1)
+		}
+		if let != 0 {
+			t.Errorf("let go %d times while all left", let)
+		}
+		for range 10 * f.bound {
+			f.wait()
+			f.enter(1)
+		}
+		if let != 9 {
+			t.Errorf("let go %d times, want once for each %d packets", let, f.bound)
+		}
+	})
+}
+
+// A pod that floods a peer which is not there takes no memory worth the name, and
+// the others go on.
+func TestFloodForAPeerThatIsGone(t *testing.T) {
+	w := newWorld(t)
+	_, gone := newKeys(t)
+	w.a.want.Peers = append(w.a.want.Peers, Peer{ID: "gone", PublicKey: gone, Endpoint: netip.MustParseAddrPort("192.168.77.77:7442"),
+		As: aSeenByB, Remote: netip.MustParsePrefix("10.203.0.0/16")})
+	w.apply(t)
+	conn, err := w.a.pod.dial("udp4", "10.203.0.7:9", reachLimit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, _ := conn.(*net.UDPConn).SyscallConn()
+	_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 1200) })
+	if err != nil {
+		t.Skipf("needs a kernel with UDP segmentation: %v", err)
+	}
+	piece := make([]byte, 50*1200)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond): // leaves the rest something of the machine
+				_, _ = conn.Write(piece)
+			}
+		}
+	}()
+	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 4<<20)
+	close(stop)
+	<-done
+	// Each packet that is kept is a span of 64 KiB of address space.
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.a.pid(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		var kB int
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kB); n == 1 && kB > 128<<10 {
+			t.Errorf("the tunnel took %d MB", kB>>10)
+		}
+	}
+}
+
+func TestWhoIsGone(t *testing.T) {
+	_, b := newKeys(t)
+	_, c := newKeys(t)
+	_, d := newKeys(t)
+	now := time.Unix(10000, 0)
+	cfg := Config{Peers: []Peer{{PublicKey: b, Remote: bSeenByA}, {PublicKey: c, Remote: aSeenByB}, {PublicKey: d, Remote: netip.MustParsePrefix("10.202.0.0/16")}}}
+	g := goneNow(cfg, map[string]PeerStatus{hexKey(b): {LastHandshake: now.Add(-time.Minute)}, hexKey(c): {LastHandshake: now.Add(-time.Hour)}}, now)
+	g.tried.Store(time.Now().Add(time.Hour).UnixNano())
+	for dst, want := range map[string]bool{"10.200.0.7": false, "10.201.0.7": true, "10.202.0.7": true, "10.203.0.7": false} {
+		if got := g.refuses(datagram("10.42.0.5", dst)); got != want {
+			t.Errorf("a packet for %s is refused: %v, want %v", dst, got, want)
+		}
+	}
+	g.tried.Store(0)
+	if g.refuses(datagram("10.42.0.5", "10.202.0.7")) || !g.refuses(datagram("10.42.0.5", "10.202.0.7")) {
+		t.Error("want one packet that makes WireGuard try, and no second at once")
+	}
+	if goneNow(Config{}, nil, now) != nil {
+		t.Error("nobody is there to be gone")
 	}
 }

@@ -51,6 +51,7 @@ type Server struct {
 	mu        sync.Mutex
 	dev       *device.Device          // nil before the first Config
 	ways      *ways                   // of dev
+	staged    *staged                 // in dev
 	listeners map[uint16]net.Listener // for streams
 	cfg       Config                  // what is in force
 	moves     uint32                  // how often the host's addresses changed
@@ -107,6 +108,7 @@ func (s *Server) Apply(cfg Config) error {
 		}
 	}
 	s.cfg = cfg
+	s.staged.set(cfg)
 	if err := s.ways.manager.Apply(forPaths); err != nil {
 		return err
 	}
@@ -157,12 +159,15 @@ func (s *Server) open(cfg Config) error {
 		return fmt.Errorf("tunnel: make interface %s: %w: run as root", cfg.Interface, err)
 	}
 	in, out := newFlow(), newFlow()
+	s.staged = &staged{}
+	out.letGo = s.staged.flush
 	s.ways = s.newWays()
 	own := cfg.Address.As4()
 	bind := &whole{Bind: newBind(s.ways.manager, s.log)}
 	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped, in: in, out: out,
-		own: binary.BigEndian.Uint32(own[:]), marks: &bind.marks, large: &s.large},
+		own: binary.BigEndian.Uint32(own[:]), marks: &bind.marks, large: &s.large, staged: s.staged},
 		&paced{Bind: bind, in: in, out: out}, wireguardLogger(s.log))
+	s.staged.dev.Store(s.dev)
 	s.ways.serve(s.dev)
 	return nil
 }

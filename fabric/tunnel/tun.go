@@ -19,7 +19,9 @@ type translated struct {
 	// own is our address in the tunnel; what it asks paths with is marked.
 	own   uint32
 	marks *marks
-	large *atomic.Uint64 // counts batches with a packet that may be too large for a path
+	// staged knows who is not there to be sent to.
+	staged *staged
+	large  *atomic.Uint64 // counts batches with a packet that may be too large for a path
 }
 
 // largePacket is one that a path worth the name may be too narrow for, bytes.
@@ -30,7 +32,7 @@ const largePacket = 1000
 func (t *translated) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	t.out.wait()
 	n, err := t.Device.Read(bufs, sizes, offset)
-	table := t.translator.Table()
+	table, gone := t.translator.Table(), t.staged.now()
 	passed, large := 0, false
 	for i := range n {
 		if sizes[i] == 0 {
@@ -38,7 +40,7 @@ func (t *translated) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 		}
 		pkt := bufs[i][offset : offset+sizes[i]]
 		ask := isAsk(pkt, t.own)
-		if !table.Out(pkt) {
+		if gone != nil && gone.refuses(pkt) || !table.Out(pkt) {
 			sizes[i] = 0
 			t.dropped.Add(1)
 			continue

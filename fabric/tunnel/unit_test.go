@@ -61,7 +61,7 @@ func TestDroppedPacketsLeaveTheBatch(t *testing.T) {
 	var dropped atomic.Uint64
 	const offset = 16
 	fake := &fakeTUN{batch: [][]byte{datagram("10.42.0.5", "10.200.0.7"), datagram("192.168.1.1", "10.200.0.7"), datagram("10.42.0.6", "10.200.0.7")}}
-	d := &translated{Device: fake, translator: new(translate.Translator), dropped: &dropped, in: newFlow(), out: newFlow(), marks: &marks{}, large: new(atomic.Uint64)}
+	d := &translated{Device: fake, translator: new(translate.Translator), dropped: &dropped, in: newFlow(), out: newFlow(), marks: &marks{}, large: new(atomic.Uint64), staged: &staged{}}
 	d.translator.Set(table)
 
 	bufs, sizes := [][]byte{make([]byte, 64), make([]byte, 64), make([]byte, 64)}, make([]int, 3)
