@@ -74,8 +74,9 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 	}
 	var pods *pod.Controller
 	server, err := stream.Listen(stream.Config{
-		IP: o.cfg.NodeIP, TLSDir: o.cfg.ServerTLSDir, Target: target.Config(), Log: log,
-		Away: func(namespace, name string) (string, string, error) { return pods.Away(namespace, name) },
+		IP: o.cfg.NodeIP, TLSDir: o.cfg.ServerTLSDir, Target: target.Config(), Node: name, Log: log,
+		Usage: func(ctx context.Context) ([]pod.Usage, error) { return pods.Usage(ctx) },
+		Away:  func(namespace, name string) (string, string, error) { return pods.Away(namespace, name) },
 	})
 	if err != nil {
 		return err

@@ -35,6 +35,9 @@ type loopback struct {
 	identity rpc.Identity
 	routes   *http.ServeMux
 
+	stall stall
+	mute  mute
+
 	mu    sync.Mutex
 	cut   bool
 	conns map[net.Conn]struct{}
@@ -101,6 +104,7 @@ func (d *device) start() {
 // meet lets d know other, under a prefix.
 func (d *device) meet(t *testing.T, other *device, remote, as string) {
 	t.Helper()
+	f := d.fabric
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -109,11 +113,13 @@ func (d *device) meet(t *testing.T, other *device, remote, as string) {
 		other.fabric.mu.Lock()
 		routes := other.fabric.routes
 		other.fabric.mu.Unlock()
+		if r.URL.Query().Get("watch") != "" {
+			w = f.mute.wrap(w)
+		}
 		routes.ServeHTTP(w, r)
 	}), slog.New(slog.DiscardHandler))
 	go server.ServeTLS(l, "", "") //nolint:errcheck // ends with the test
 	t.Cleanup(func() { _ = server.Close() })
-	f := d.fabric
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.certs[other.identity.ID] = other.identity.CertPEM
@@ -210,10 +216,12 @@ func (f *loopback) Dial(ctx context.Context, network, addr string) (net.Conn, er
 		return nil, errors.New("the link is cut")
 	}
 	c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-	if err == nil {
-		f.conns[c] = struct{}{}
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	c = f.stall.wrap(c)
+	f.conns[c] = struct{}{}
+	return c, nil
 }
 
 func (f *loopback) Handle(pattern string, h http.Handler) {

@@ -253,3 +253,17 @@ func TestKubeletsAreAskedSeldom(t *testing.T) {
 		t.Error("the API server's looking whether we live costs the kubelets something")
 	}
 }
+
+// A virtual node on which nothing runs uses nothing; a real one that says so has
+// not measured yet.
+func TestNothingIsAnAnswerOfVirtualNodesOnly(t *testing.T) {
+	s := &stats.Summary{}
+	s.Node.CPU, s.Node.Memory = used(0, 0)
+	if node, _ := read(s); node == nil || node.cpu != 0 {
+		t.Errorf("%+v", node)
+	}
+	s.Node.StartTime = metav1.Now()
+	if node, _ := read(s); node != nil {
+		t.Errorf("%+v", node)
+	}
+}

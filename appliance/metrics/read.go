@@ -37,6 +37,8 @@ func read(s *stats.Summary) (*measured, map[podKey]pod) {
 	var node *measured
 	if m, ok := measure(s.Node.CPU, s.Node.Memory); ok {
 		node = &m
+	} else if idle(s) {
+		node = &measured{at: s.Node.CPU.Time}
 	}
 	pods := make(map[podKey]pod, len(s.Pods))
 	for _, p := range s.Pods {
@@ -57,6 +59,14 @@ func read(s *stats.Summary) (*measured, map[podKey]pod) {
 		}
 	}
 	return node, pods
+}
+
+// idle reports whether a virtual node says that nothing runs there. A real node's
+// kubelet never says nothing: it has not measured yet then.
+func idle(s *stats.Summary) bool {
+	zero := func(n *uint64) bool { return n != nil && *n == 0 }
+	return len(s.Pods) == 0 && s.Node.CPU != nil && s.Node.Memory != nil && s.Node.Fs == nil && s.Node.StartTime.IsZero() &&
+		zero(s.Node.CPU.UsageNanoCores) && zero(s.Node.Memory.WorkingSetBytes)
 }
 
 func measure(cpu *stats.CPUStats, memory *stats.MemoryStats) (measured, bool) {

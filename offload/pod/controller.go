@@ -53,8 +53,11 @@ type Controller struct {
 	// reconnect wakes what renews the watches.
 	reconnect chan struct{}
 
+	life context.Context // of Run; the twins', too
+
 	mu      sync.Mutex
-	refused map[types.UID]string // why, of living pods
+	refused map[types.UID]string    // why, of living pods
+	doubts  map[types.UID]time.Time // since when the caches do not show what they have to
 }
 
 // New makes a Controller; Run starts it.
@@ -68,7 +71,7 @@ func New(cfg Config) *Controller {
 		cfg:     cfg,
 		pods:    factory.Core().V1().Pods().Informer(),
 		twins:   twins{all: map[string]*twin{}},
-		refused: map[types.UID]string{}, reconnect: make(chan struct{}, 1),
+		refused: map[types.UID]string{}, doubts: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
 	}
@@ -85,6 +88,9 @@ func New(cfg Config) *Controller {
 		UpdateFunc: func(_, obj any) { enqueue(obj) },
 		DeleteFunc: func(obj any) {
 			enqueue(obj)
+			if p, ok := obj.(*corev1.Pod); ok {
+				c.trust(p.UID, nil)
+			}
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 				namespace, _, _ := cache.SplitMetaNamespaceKey(key)
 				cfg.Departed(namespace)
@@ -97,6 +103,7 @@ func New(cfg Config) *Controller {
 // Run blocks until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	c.life = ctx
 	var wg sync.WaitGroup
 	defer func() {
 		cancel()
@@ -131,7 +138,9 @@ func (c *Controller) next(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(k)
-	err := c.reconcile(ctx, k)
+	bounded, cancel := context.WithTimeout(ctx, attempt)
+	err := c.reconcile(bounded, k)
+	cancel()
 	switch {
 	case err == nil:
 		c.queue.Forget(k)
@@ -154,7 +163,7 @@ func (c *Controller) adopt(ctx context.Context) {
 		if err == nil {
 			for home, name := range held {
 				if c.cfg.Offloaded(home) {
-					c.watch(ctx, home, name)
+					c.watch(home, name)
 				}
 			}
 			return
@@ -168,8 +177,8 @@ func (c *Controller) adopt(ctx context.Context) {
 }
 
 // watch starts watching the twin, if it is not watched yet.
-func (c *Controller) watch(ctx context.Context, home, name string) *twin {
-	return c.twins.ensure(home, name, func() *twin { return c.newTwin(ctx, home, name) })
+func (c *Controller) watch(home, name string) *twin {
+	return c.twins.ensure(home, name, func() *twin { return c.newTwin(c.life, home, name) })
 }
 
 func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {

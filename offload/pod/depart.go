@@ -32,7 +32,7 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		if !ok {
 			return c.release(ctx, home)
 		}
-		t = c.watch(ctx, home.Namespace, name)
+		t = c.watch(home.Namespace, name)
 	}
 	if !t.synced() {
 		return nil // the twin calls again
@@ -42,6 +42,9 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 			if err := t.remove(ctx, have[0], graceOf(home)); err != nil {
 				return c.twinError(ctx, t, err)
 			}
+			c.doubt(keyOf(home), home.UID, t) // until that shows
+		} else {
+			c.overdue(home, t)
 		}
 		return c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view()))
 	}
@@ -75,6 +78,7 @@ func graceOf(home *corev1.Pod) *int64 {
 // release writes how the pod ended and lets it go.
 func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	c.accepted(home.UID)
+	c.trust(home.UID, nil)
 	if err := c.write(ctx, home, Ended(home, "")); err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if err != nil {
 		return c.trouble(ctx, home, err)
 	}
-	t = c.watch(ctx, k.Namespace, name)
+	t = c.watch(k.Namespace, name)
 	if !t.synced() {
 		return nil // the twin calls again when it is
 	}
@@ -69,6 +69,11 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	if api == "" { // not known at the moment
 		want.template().Spec.HostAliases = have[0].template().Spec.HostAliases
+	}
+	if agree(have[0], t.podsOf(home.UID)) {
+		c.trust(home.UID, t)
+	} else {
+		c.doubt(k, home.UID, t)
 	}
 	if err := c.relabel(ctx, t, home, have[0], want); err != nil {
 		return err
@@ -120,6 +125,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		live, err := t.get(ctx, want)
 		switch {
 		case err == nil && ours(live, home.UID):
+			c.doubt(keyOf(home), home.UID, t)
 			return errNotYet // the cache lags
 		case err != nil && !apierrors.IsNotFound(err):
 			return c.twinError(ctx, t, err)
@@ -138,6 +144,8 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		live, err := t.get(ctx, want)
 		if err == nil && !ours(live, home.UID) {
 			err = c.removeOrphan(ctx, t, live)
+		} else if err == nil {
+			c.doubt(keyOf(home), home.UID, t) // it is there, and does not show
 		}
 		return errors.Join(err, errNotYet)
 	}
@@ -148,6 +156,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		err = c.putTokens(ctx, t, tokens, nil, made)
 	}
 	c.accepted(home.UID)
+	c.doubt(keyOf(home), home.UID, t) // until it shows
 	c.cfg.Recorder.Eventf(home, corev1.EventTypeNormal, "Offloaded", "sent to %s", c.cfg.Target.Name())
 	return errors.Join(err, c.writeStatus(ctx, home, Status(home, Away{}, c.view())))
 }
@@ -231,6 +240,10 @@ func (c *Controller) write(ctx context.Context, home *corev1.Pod, st corev1.PodS
 	p.Status = st
 	_, err := c.cfg.Home.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
 	return ignoreGone(err)
+}
+
+func keyOf(p *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
 func ours(w Wrapper, uid types.UID) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -31,6 +32,8 @@ type twin struct {
 	api        apiAddress
 	stop       context.CancelFunc
 	done       sync.WaitGroup
+	born       time.Time
+	patience   time.Duration // see doubt; guarded by Controller.mu
 }
 
 const (
@@ -46,7 +49,7 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(name),
 		informers.WithTransform(trim),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel + "=" + cluster }))
-	t := &twin{home: home, name: name, client: client, stop: stop,
+	t := &twin{home: home, name: name, client: client, stop: stop, born: time.Now(), patience: proof,
 		pods: factory.Core().V1().Pods().Informer(),
 		sets: factory.Apps().V1().ReplicaSets().Informer(),
 		jobs: factory.Batch().V1().Jobs().Informer(), secrets: factory.Core().V1().Secrets().Informer()}

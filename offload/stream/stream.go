@@ -27,6 +27,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/rest"
+
+	"rivulet/offload/pod"
 )
 
 // Config is what a Server needs. All fields are required.
@@ -37,7 +39,10 @@ type Config struct {
 	Target *rest.Config
 	// Away tells where a pod of home runs now; an error with a status is answered with it.
 	Away func(namespace, name string) (twin, pod string, err error)
-	Log  *slog.Logger
+	// Node is the virtual node's name; Usage tells what the pods bound to it use.
+	Node  string
+	Usage func(ctx context.Context) ([]pod.Usage, error)
+	Log   *slog.Logger
 }
 
 // Server is the kubelet API of one virtual node.
@@ -47,6 +52,7 @@ type Server struct {
 	server   *url.URL
 	plain    http.RoundTripper
 	upgrade  http.RoundTripper // HTTP/1.1: HTTP/2 has no upgrades
+	counters counters
 }
 
 // Listen opens the port; Run serves it.
@@ -115,13 +121,15 @@ func (s *Server) routes() http.Handler {
 	} {
 		mux.HandleFunc(kubelet, func(w http.ResponseWriter, r *http.Request) { s.pass(w, r, to) })
 	}
+	mux.HandleFunc("GET /stats/summary", s.summary)
+	mux.HandleFunc("GET /metrics/resource", s.resource)
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) })
 	return mux
 }
 
 func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	twin, pod, err := s.cfg.Away(namespace, name)
+	twin, away, err := s.cfg.Away(namespace, name)
 	if err != nil {
 		code := http.StatusServiceUnavailable
 		if status := apierrors.APIStatus(nil); errors.As(err, &status) {
@@ -130,7 +138,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 		http.Error(w, err.Error(), code)
 		return
 	}
-	path := to.path(s.server.Path, twin, pod)
+	path := to.path(s.server.Path, twin, away)
 	query := to.query(r.URL.Query(), r.PathValue("container")).Encode()
 	transport := s.plain
 	if httpstream.IsUpgradeRequest(r) {

@@ -35,8 +35,9 @@ const EndsLabel = "test.rivulet.dev/exit-code"
 // Kubelet stands in for a node and its kubelet: pods bound to it are said to run
 // and end, and streams are answered, without any container.
 //
-//	logs          one line with the pod's name and the tailLines asked for
+//	logs          one line with the pod's name and the tailLines asked for; followed, another each 100 ms
 //	exec, attach  stdin comes back on stdout in capitals, the command's last word is the exit code
+//	              "sizes" tells the sizes of its terminal instead
 //	port-forward  the same
 type Kubelet struct {
 	server *Server
@@ -52,7 +53,7 @@ func StartKubelet(t testing.TB, s *Server, name string) *Kubelet {
 	done := make(chan struct{})
 	t.Cleanup(func() { cancel(); <-done })
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"),
-		corev1.ResourcePods: resource.MustParse("50"), corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")}
+		corev1.ResourcePods: resource.MustParse("500"), corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")}
 	_, err := s.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
 		Status: corev1.NodeStatus{
@@ -164,7 +165,20 @@ func (k *Kubelet) listen(t testing.TB) int {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/containerLogs/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "log of %s/%s tail=%s\n", r.PathValue("pod"), r.PathValue("container"), r.URL.Query().Get("tailLines"))
+		q := r.URL.Query()
+		if q.Get("previous") == "true" {
+			_, _ = io.WriteString(w, "previous ")
+		}
+		fmt.Fprintf(w, "log of %s/%s tail=%s\n", r.PathValue("pod"), r.PathValue("container"), q.Get("tailLines"))
+		for n := 1; q.Get("follow") == "true" && r.Context().Err() == nil; n++ {
+			if _, err := fmt.Fprintf(w, "line %d\n", n); err != nil || http.NewResponseController(w).Flush() != nil {
+				return
+			}
+			select {
+			case <-r.Context().Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
 	})
 	run := func(w http.ResponseWriter, r *http.Request) {
 		opts, err := kubeletexec.NewOptions(r)
@@ -217,7 +231,14 @@ func (k *Kubelet) certificate(t testing.TB) tls.Certificate {
 // shout is what runs in every container.
 type shout struct{}
 
-func (shout) ExecInContainer(_ context.Context, _ string, _ types.UID, _ string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (shout) ExecInContainer(_ context.Context, _ string, _ types.UID, _ string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool, sizes <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	if cmd[0] == "sizes" {
+		for range 2 {
+			size := <-sizes
+			fmt.Fprintf(out, "%dx%d\n", size.Width, size.Height)
+		}
+		return nil
+	}
 	text, err := io.ReadAll(in)
 	if err != nil {
 		return err

@@ -65,6 +65,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				t.mu.Unlock()
 				o.Ready, o.Reason = false, fmt.Sprintf("peer %s has been silent for %s: %v; see rivulet peers", t.cfg.Name, silence, why)
 				latest(out, o)
+				t.streams.CloseAll()
 			}
 		}
 	}()

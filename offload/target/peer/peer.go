@@ -54,6 +54,8 @@ type Target struct {
 	rest   *rest.Config
 	client kubernetes.Interface
 	conns  *connrotation.Dialer // of client
+	// streams are the connections of whoever takes Config.
+	streams *connrotation.Dialer
 
 	mu     sync.Mutex
 	twins  map[string]memory
@@ -89,6 +91,8 @@ func New(cfg Config) (*Target, error) {
 	t.conns = connrotation.NewDialer(t.dial)
 	typed := rest.CopyConfig(config)
 	typed.Dial = t.conns.DialContext
+	t.streams = connrotation.NewDialer(t.dial)
+	config.Dial = t.streams.DialContext
 	typed.ContentType = runtime.ContentTypeProtobuf
 	typed.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(typed)
@@ -116,8 +120,13 @@ func (t *Target) ID() string { return string(t.cfg.Link.ID) }
 // Client reaches the peer's API with the rights of a consumer.
 func (t *Target) Client() kubernetes.Interface { return t.client }
 
-// Config is that of Client, for what needs a connection of its own.
+// Config is that of Client, for what needs a connection of its own. Its
+// connections are closed when the peer goes silent: a stream over one would else
+// hang until TCP gives up, many minutes later.
 func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
 
-// Close drops the connections of Client.
-func (t *Target) Close() { t.conns.CloseAll() }
+// Close drops the connections of Client and Config.
+func (t *Target) Close() {
+	t.conns.CloseAll()
+	t.streams.CloseAll()
+}
