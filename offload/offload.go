@@ -22,6 +22,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +35,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/offload/guests"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/tenancy"
@@ -87,6 +89,7 @@ type Offload struct {
 	home     kubernetes.Interface
 	policy   *policy.Watcher
 	tenancy  *tenancy.Tenancy
+	guests   *guests.Guests
 	recorder record.EventRecorder
 	events   record.EventBroadcaster
 
@@ -115,6 +118,7 @@ func New(cfg Config) (*Offload, error) {
 		policy: policy.New(client, cfg.Log.With("part", "policy")),
 		stacks: map[peer.ID]*stack{}, served: map[peer.ID]bool{}, problems: map[string]string{},
 	}
+	o.guests = guests.New(guests.Config{Client: client, IsPeer: o.isPeer, Log: cfg.Log.With("part", "guests")})
 	o.tenancy, err = tenancy.New(tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, Log: cfg.Log.With("part", "tenancy"),
 		PeerID: rpc.PeerID, PeerName: o.peerName, Neighbours: o.neighbours, Share: cfg.Share, Lends: o.lends,
@@ -124,7 +128,7 @@ func New(cfg Config) (*Offload, error) {
 		return nil, err
 	}
 	for pattern, handler := range o.tenancy.Routes() {
-		cfg.Peers.Handle(pattern, handler)
+		cfg.Peers.Handle(pattern, o.guests.Hear(handler))
 	}
 	return o, nil
 }
@@ -142,6 +146,7 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
 	wg.Go(func() { o.followPeers(ctx) })
 	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
+	wg.Go(func() { o.keep(ctx, "silent guests", o.guests.Run) })
 	stop := o.serveHomeAPI(ctx, &wg)
 	<-ctx.Done()
 	stop()
@@ -168,6 +173,10 @@ func (o *Offload) peerName(id peer.ID) string {
 		}
 	}
 	return ""
+}
+
+func (o *Offload) isPeer(id peer.ID) bool {
+	return slices.ContainsFunc(o.cfg.Peers.Links(), func(l peer.Link) bool { return l.ID == id })
 }
 
 func (o *Offload) neighbours() map[peer.ID]netip.Prefix {

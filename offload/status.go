@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -19,7 +20,18 @@ type Status struct {
 	// Namespaces are those that are offloaded.
 	Namespaces map[string]policy.Namespace `json:"namespaces,omitempty"`
 	// Consumers are the clusters that borrow from this one.
-	Consumers []tenancy.Consumer `json:"consumers,omitempty"`
+	Consumers []Consumer `json:"consumers,omitempty"`
+}
+
+// Consumer is one cluster that borrows from this one, or did.
+type Consumer struct {
+	tenancy.Consumer
+	// Peer is false for what a cluster left here that is no peer.
+	Peer bool `json:"peer"`
+	// Silent is for how long it has not been heard; Left, after how much more silence
+	// its twins are deleted. Both are zero while it is heard.
+	Silent time.Duration `json:"silent,omitempty"`
+	Left   time.Duration `json:"left,omitempty"`
 }
 
 // VirtualNode is one target.
@@ -48,9 +60,10 @@ func (o *Offload) Problems() map[string]string {
 func (o *Offload) Status() Status {
 	st := Status{VirtualNodes: []VirtualNode{}, Namespaces: o.policy.Namespaces()}
 	for _, c := range o.tenancy.Status() {
-		st.Consumers = append(st.Consumers, c)
+		silence := o.guests.Silence(c.ID)
+		st.Consumers = append(st.Consumers, Consumer{Consumer: c, Peer: o.isPeer(c.ID), Silent: silence.For, Left: silence.Left})
 	}
-	slices.SortFunc(st.Consumers, func(a, b tenancy.Consumer) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	slices.SortFunc(st.Consumers, func(a, b Consumer) int { return strings.Compare(string(a.ID), string(b.ID)) })
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
