@@ -82,6 +82,7 @@ func (s *System) settle() {
 	if fab != nil {
 		fab.SetTrust(s.policy())
 		fab.SetName(s.name())
+		fab.SetPaths(set.Tunnel.Relays(), uint16(set.Tunnel.StreamPort))
 	}
 	if off != nil {
 		off.ShareChanged()

@@ -103,7 +103,7 @@ func (c *carrier) carry(w http.ResponseWriter, r *http.Request) {
 	there := m != nil && m.pinned && m.state == peer.Connected && to != from
 	f.mu.Unlock()
 	switch {
-	case f.cfg.NoRelay:
+	case !f.relays():
 		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-relay", Message: f.name() + " carries nothing for others", Cure: "set tunnel.relay to true there"})
 		return
 	case !there:

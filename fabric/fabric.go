@@ -91,10 +91,8 @@ type Config struct {
 	Trust Policy
 	// Notes keeps what is known of trust beside the records; nil keeps it in memory.
 	Notes trust.Notes
-	// NoRelay keeps peers from reaching each other through this device.
+	// NoRelay keeps peers from reaching each other through this device, at first; SetPaths changes it.
 	NoRelay bool
-	// StreamPort is another TCP port for tunnels where UDP does not pass, such as 443; 0 is none.
-	StreamPort uint16
 	// Clock may be nil: then nothing is said and heard of the time.
 	Clock Clock
 	// Timing may be zero for DefaultTiming.
@@ -171,6 +169,7 @@ func New(cfg Config) (*Fabric, error) {
 		asked:     make(chan struct{}, 1),
 	}
 	f.live.name, f.live.policy, f.live.group, f.live.changed = cfg.Name, cfg.Trust, groupKey(cfg.Trust), make(chan struct{})
+	f.live.noRelay = cfg.NoRelay
 	f.plane = newPlane(f)
 	err := f.keys.set(cfg.WireGuardKey, cfg.Rotation.Next, cfg.Rotation.Changed)
 	if err != nil {

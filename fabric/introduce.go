@@ -58,7 +58,7 @@ func (f *Fabric) neighbours(asker peer.ID) []neighbour {
 // tellNeighbours answers with a line of JSON whenever our neighbours have changed.
 func (f *Fabric) tellNeighbours(w http.ResponseWriter, r *http.Request) {
 	id, _ := rpc.PeerID(r)
-	if f.cfg.NoRelay || !f.inGroup(id) {
+	if !f.relays() || !f.inGroup(id) {
 		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-group", Message: f.name() + " tells nobody of its peers", Cure: "this is for members of a group"})
 		return
 	}
@@ -79,7 +79,7 @@ func (f *Fabric) tellNeighbours(w http.ResponseWriter, r *http.Request) {
 			}
 			told = now
 		}
-		if http.NewResponseController(w).Flush() != nil || !f.inGroup(id) {
+		if http.NewResponseController(w).Flush() != nil || !f.inGroup(id) || !f.relays() {
 			return
 		}
 		select {

@@ -15,7 +15,9 @@ type live struct {
 	name    string
 	policy  Policy
 	group   *pairing.GroupKey // nil but with ModeGroup
-	changed chan struct{}     // closed and replaced when the name is another
+	noRelay bool
+	stream  uint16        // one more port for streams; 0 is none
+	changed chan struct{} // closed and replaced when the name is another
 }
 
 func (f *Fabric) name() string {
@@ -58,4 +60,31 @@ func (f *Fabric) announce(ctx context.Context, s discovery.Source) error {
 		}
 	}()
 	return s.Announce(ctx, discovery.Announcement{ID: f.cfg.Identity.ID, Name: name, Port: f.cfg.Port})
+}
+
+// SetPaths says whether peers may reach each other through this device, and on which
+// TCP port beside the control port they may come where UDP does not pass (0: none).
+func (f *Fabric) SetPaths(relay bool, streamPort uint16) {
+	f.live.mu.Lock()
+	same := f.live.noRelay == !relay && f.live.stream == streamPort
+	f.live.noRelay, f.live.stream = !relay, streamPort
+	f.live.mu.Unlock()
+	if !same {
+		f.plane.kick()
+		f.mu.Lock()
+		f.notify() // whom we tell of whom
+		f.mu.Unlock()
+	}
+}
+
+func (f *Fabric) relays() bool {
+	f.live.mu.Lock()
+	defer f.live.mu.Unlock()
+	return !f.live.noRelay
+}
+
+func (f *Fabric) streamPort() uint16 {
+	f.live.mu.Lock()
+	defer f.live.mu.Unlock()
+	return f.live.stream
 }

@@ -50,10 +50,10 @@ const maxOwnCandidates = 8
 
 // addWays adds to the data plane's configuration what the paths need. It is called with mu held.
 func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
-	c.Relay = !f.cfg.NoRelay
+	c.Relay = f.relays()
 	c.Candidates = candidates(lans, f.cfg.TunnelPort)
 	c.Streams = candidates(lans, f.cfg.Port)
-	if p := f.cfg.StreamPort; p != 0 && p != f.cfg.Port {
+	if p := f.streamPort(); p != 0 && p != f.cfg.Port {
 		c.StreamPorts = []uint16{p}
 		c.Streams = append(c.Streams, candidates(lans, p)...)
 	}
@@ -132,6 +132,11 @@ func (f *Fabric) lookAtPaths(ctx context.Context) {
 	status, err := f.cfg.DataPlane.Status(ctx)
 	if err != nil {
 		return
+	}
+	if status.StreamPort != "" {
+		f.problem("stream-port", &rpc.Error{Code: "stream-port", Message: status.StreamPort, Cure: "end that program, or choose another port (tunnel.streamPort)"})
+	} else {
+		f.problem("stream-port", nil)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

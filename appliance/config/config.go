@@ -23,6 +23,7 @@ type Config struct {
 	Trust Trust  `yaml:"trust,omitempty" json:"trust,omitzero"`
 	// Peers are where to look for clusters beyond the LAN; ParsePeer reads one.
 	Peers      []string   `yaml:"peers,omitempty,flow" json:"peers,omitempty"`
+	Tunnel     Tunnel     `yaml:"tunnel,omitempty" json:"tunnel,omitzero"`
 	Share      Share      `yaml:"share,omitempty" json:"share,omitzero"`
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
@@ -49,6 +50,18 @@ type Trust struct {
 	Secret     Secret `yaml:"secret,omitempty" json:"secret,omitempty"`
 	SecretFile string `yaml:"secretFile,omitempty" json:"secretFile,omitempty"`
 }
+
+// Tunnel is about the ways to peers.
+type Tunnel struct {
+	// Relay lets peers reach each other through this device; nil is true.
+	Relay *bool `yaml:"relay,omitempty" json:"relay,omitempty"`
+	// StreamPort is one more TCP port on which peers may come where UDP does not pass;
+	// 0 is none.
+	StreamPort int64 `yaml:"streamPort,omitempty" json:"streamPort,omitempty"`
+}
+
+// Relays reports whether peers may reach each other through this device.
+func (t Tunnel) Relays() bool { return t.Relay == nil || *t.Relay }
 
 // Share bounds what is lent to all peers together.
 type Share struct {
@@ -79,6 +92,10 @@ func (c Config) WithDefaults(nodeName string) Config {
 	}
 	if c.Trust.Mode == "" {
 		c.Trust.Mode = TrustLAN
+	}
+	if c.Tunnel.Relay == nil {
+		yes := true
+		c.Tunnel.Relay = &yes
 	}
 	if c.Share.CPU == "" {
 		c.Share.CPU = "100%"

@@ -37,7 +37,7 @@ func TestMistakes(t *testing.T) {
 		{"interfaces: [a]", []string{`c.yaml:1:1: unknown key "interfaces"; did you mean lan.interfaces? it goes in that group`}},
 		{"secret: a", []string{`c.yaml:1:1: unknown key "secret"; did you mean trust.secret? it goes in that group`}},
 		{"wifi: {ssid: x}", []string{`c.yaml:1:1: unknown key "wifi"; Wi-Fi is the operating system's to set up`}},
-		{"quux: 1", []string{`c.yaml:1:1: unknown key "quux"; known here: name, lan, trust, peers, share, reserve, registries, burst`}},
+		{"quux: 1", []string{`c.yaml:1:1: unknown key "quux"; known here: name, lan, trust, peers, tunnel, share, reserve, registries, burst`}},
 		{"name: [a]", []string{"c.yaml:1:7: name is a list, not a text; "}},
 		{"name: 5", []string{"c.yaml:1:7: name is a number, not a text; put it in quotes"}},
 		{"name: yes\nreserve: {cpu: true}", []string{"c.yaml:2:16: reserve.cpu is true or false, not an amount; write for example 500m"}},
@@ -168,6 +168,13 @@ func drawConfig(t *rapid.T) Config {
 	if c.Trust.Mode == TrustGroup {
 		c.Trust.Secret = Secret(printable.Draw(t, "secret"))
 	}
+	if rapid.Bool().Draw(t, "has relay") {
+		v := rapid.Bool().Draw(t, "relay")
+		c.Tunnel.Relay = &v
+	}
+	if rapid.Bool().Draw(t, "has stream port") {
+		c.Tunnel.StreamPort = rapid.Int64Range(1, 65535).Draw(t, "stream port")
+	}
 	c.Share.CPU, c.Share.Memory = Percent(some(percent, "cpu")), Percent(some(percent, "memory"))
 	if rapid.Bool().Draw(t, "has pods") {
 		v := rapid.Int64Range(0, 1000).Draw(t, "pods")
@@ -188,7 +195,7 @@ func revealed(c Config) []byte {
 		Mode   string `yaml:"mode,omitempty"`
 		Secret string `yaml:"secret,omitempty"`
 	}
-	doc := map[string]any{"lan": c.LAN, "trust": plainTrust{c.Trust.Mode, c.Trust.Secret.Reveal()}, "share": c.Share, "reserve": c.Reserve, "burst": c.Burst}
+	doc := map[string]any{"lan": c.LAN, "tunnel": c.Tunnel, "trust": plainTrust{c.Trust.Mode, c.Trust.Secret.Reveal()}, "share": c.Share, "reserve": c.Reserve, "burst": c.Burst}
 	if c.Name != "" {
 		doc["name"] = c.Name
 	}
@@ -266,7 +273,8 @@ func TestChanged(t *testing.T) {
 	base := Config{Name: "a"}
 	for key, other := range map[string]Config{
 		"name": {Name: "b"}, "lan": {Name: "a", LAN: LAN{Interfaces: []string{"eth0"}}}, "trust": {Name: "a", Trust: Trust{Secret: "x"}},
-		"share": {Name: "a", Share: Share{MaxPods: &two}}, "reserve": {Name: "a", Reserve: Reserve{CPU: "1"}},
+		"tunnel": {Name: "a", Tunnel: Tunnel{StreamPort: 443}},
+		"share":  {Name: "a", Share: Share{MaxPods: &two}}, "reserve": {Name: "a", Reserve: Reserve{CPU: "1"}},
 		"registries": {Name: "a", Registries: Registries{Configs: map[string]Registry{"x": {Auth: &Auth{Password: "p"}}}}}, "burst": {Name: "a", Burst: []Burst{{Name: "x"}}},
 	} {
 		if got := Changed(base, other); !reflect.DeepEqual(got, []string{key}) {

@@ -17,6 +17,7 @@ func (d *decoder) config(n *yaml.Node) {
 		field{"lan", func(n *yaml.Node) { d.lan(n, &c.LAN) }},
 		field{"trust", func(n *yaml.Node) { d.trust(n, &c.Trust) }},
 		field{"peers", func(n *yaml.Node) { d.peers(n, &c.Peers) }},
+		field{"tunnel", func(n *yaml.Node) { d.tunnel(n, &c.Tunnel) }},
 		field{"share", func(n *yaml.Node) { d.share(n, &c.Share) }},
 		field{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
 		field{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
@@ -122,6 +123,15 @@ func (d *decoder) share(n *yaml.Node, to *Share) {
 	d.group(n, "share", "share: {cpu: 50%, memory: 50%}", percent("cpu", &to.CPU), percent("memory", &to.Memory),
 		field{"maxPods", func(n *yaml.Node) {
 			d.number(n, "share.maxPods", 0, 100_000, func(v int64) { to.MaxPods = &v })
+		}},
+	)
+}
+
+func (d *decoder) tunnel(n *yaml.Node, to *Tunnel) {
+	d.group(n, "tunnel", "tunnel: {relay: false}",
+		field{"relay", func(n *yaml.Node) { d.truth(n, "tunnel.relay", func(v bool) { to.Relay = &v }) }},
+		field{"streamPort", func(n *yaml.Node) {
+			d.number(n, "tunnel.streamPort", 1, 65535, func(v int64) { to.StreamPort = v })
 		}},
 	)
 }

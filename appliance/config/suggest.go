@@ -12,6 +12,7 @@ var Keys = []string{
 	"lan.interfaces",
 	"trust.mode", "trust.secret", "trust.secretFile",
 	"peers",
+	"tunnel.relay", "tunnel.streamPort",
 	"share.cpu", "share.memory", "share.maxPods",
 	"reserve.cpu", "reserve.memory",
 	"registries.mirrors", "registries.configs",

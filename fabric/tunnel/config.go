@@ -72,6 +72,8 @@ type Status struct {
 	Seen []netip.AddrPort `json:"seen,omitempty"`
 	// Carried counts packets between two peers that went through this device.
 	Carried uint64 `json:"carried"`
+	// StreamPort is why a port of StreamPorts is not open; empty if all are.
+	StreamPort string `json:"streamPort,omitempty"`
 }
 
 // PeerStatus is the data plane's view of one peer.

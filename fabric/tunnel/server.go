@@ -116,9 +116,7 @@ func (s *Server) Apply(cfg Config) error {
 	if err := setLink(cfg, s.mtus); err != nil { // compares with what is there each time
 		return err
 	}
-	if err := s.listenStreams(cfg.StreamPorts); err != nil {
-		return err
-	}
+	s.listenStreams(cfg.StreamPorts)
 	s.measure()
 	s.log.Info("configuration in force", "peers", len(cfg.Peers), "port", cfg.Port, "mtu", cfg.MTU)
 	return nil
@@ -182,7 +180,7 @@ func (s *Server) close() {
 		s.ways.cancel()
 		s.dev.Close()
 		s.dev, s.ways, s.cfg = nil, nil, Config{}
-		_ = s.listenStreams(nil)
+		s.listenStreams(nil)
 	}
 }
 
@@ -216,6 +214,7 @@ func (s *Server) Status() (Status, error) {
 	if err != nil {
 		return st, fmt.Errorf("tunnel: %w", err)
 	}
+	st.StreamPort = s.listenStreams(s.cfg.StreamPorts) // perhaps it is free now
 	st.Seen, st.Carried = s.ways.manager.Seen(), s.ways.manager.Carried()
 	byKey := parseDump(dump)
 	for _, p := range s.cfg.Peers {

@@ -119,23 +119,21 @@ func (s *Server) accept(conn net.Conn, begun []byte) {
 }
 
 // listenStreams opens the ports of our own, and closes those that are not wanted any
-// more. One that cannot be had does not stand in the way of the rest.
-func (s *Server) listenStreams(ports []uint16) error {
+// more. It returns why one cannot be had: nothing else has to wait for it.
+func (s *Server) listenStreams(ports []uint16) (problem string) {
 	for port, l := range s.listeners {
 		if !slices.Contains(ports, port) {
 			l.Close()
 			delete(s.listeners, port)
 		}
 	}
-	var failed []error
 	for _, port := range ports {
 		if s.listeners[port] != nil {
 			continue
 		}
 		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 		if err != nil {
-			failed = append(failed, fmt.Errorf("tunnel: port %d/tcp, for streams, cannot be opened (%w%s): end that program, or choose another port (tunnel.streamPort)",
-				port, err, netmon.Listener("tcp", int(port))))
+			problem = fmt.Sprintf("the port TCP %d, for streams, cannot be opened (%v%s)", port, reason(err), netmon.Listener("tcp", int(port)))
 			continue
 		}
 		if s.listeners == nil {
@@ -156,5 +154,13 @@ func (s *Server) listenStreams(ports []uint16) error {
 			}
 		}()
 	}
-	return errors.Join(failed...)
+	return problem
+}
+
+func reason(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }
