@@ -81,6 +81,9 @@ func TestPodsRunAway(t *testing.T) {
 
 	t.Run("home's API server", func(t *testing.T) { homeAPI(t, a, b, &pod) })
 
+	t.Run("what the provider says of a pod", func(t *testing.T) { providerEvents(t, a, b, &pod) })
+	t.Run("kubectl debug", func(t *testing.T) { debugging(t, a, b, &pod) })
+
 	t.Run("a changed label reaches the away pod", func(t *testing.T) {
 		_, err := a.Client.CoreV1().Pods("lab").Patch(ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"track":"canary"}}}`), metav1.PatchOptions{})
 		must(t, err)

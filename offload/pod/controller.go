@@ -194,7 +194,7 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 			c.checkTwin(ctx, home)
 		}
 	}
-	return newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, changed, lost)
+	return newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, changed, lost, c.followEvents)
 }
 
 // Reconnect watches the target afresh, at once: watches that failed during a cut

@@ -10,7 +10,8 @@
 //
 // The Controller reads the pods of home bound to the node, and its own wrappers
 // and away pods in the twins. It alone writes the wrappers, the status of the
-// pods bound to the node, and the end of their deletion.
+// pods bound to the node, the end of their deletion, the Secrets with their tokens,
+// and events at home that say what the provider says of them.
 //
 // Restart: nothing is remembered. Wrappers are found again by the UID of their
 // home pod (policy.HomeUIDLabel); those whose pod is gone are removed, after

@@ -58,35 +58,40 @@ func withHomeAPI(env []corev1.EnvVar) []corev1.EnvVar {
 // homeAuthority redirects what means the certificate authority of the pod's own
 // cluster: the ConfigMap of that name in the twin is the provider's.
 func homeAuthority(s *corev1.PodSpec) {
-	redirect := func(ref *corev1.LocalObjectReference) {
-		if ref.Name == homeapi.RootCA {
-			ref.Name = homeapi.Authority
-		}
-	}
 	for i := range s.Volumes {
 		if m := s.Volumes[i].ConfigMap; m != nil {
-			redirect(&m.LocalObjectReference)
+			redirectName(&m.LocalObjectReference)
 		}
 		if p := s.Volumes[i].Projected; p != nil {
 			for j := range p.Sources {
 				if m := p.Sources[j].ConfigMap; m != nil {
-					redirect(&m.LocalObjectReference)
+					redirectName(&m.LocalObjectReference)
 				}
 			}
 		}
 	}
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
-			for j := range list[i].EnvFrom {
-				if m := list[i].EnvFrom[j].ConfigMapRef; m != nil {
-					redirect(&m.LocalObjectReference)
-				}
-			}
-			for j := range list[i].Env {
-				if f := list[i].Env[j].ValueFrom; f != nil && f.ConfigMapKeyRef != nil {
-					redirect(&f.ConfigMapKeyRef.LocalObjectReference)
-				}
-			}
+			redirectAuthority(&list[i])
 		}
+	}
+}
+
+func redirectAuthority(c *corev1.Container) {
+	for i := range c.EnvFrom {
+		if m := c.EnvFrom[i].ConfigMapRef; m != nil {
+			redirectName(&m.LocalObjectReference)
+		}
+	}
+	for i := range c.Env {
+		if f := c.Env[i].ValueFrom; f != nil && f.ConfigMapKeyRef != nil {
+			redirectName(&f.ConfigMapKeyRef.LocalObjectReference)
+		}
+	}
+}
+
+func redirectName(ref *corev1.LocalObjectReference) {
+	if ref.Name == homeapi.RootCA {
+		ref.Name = homeapi.Authority
 	}
 }

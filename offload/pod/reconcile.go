@@ -79,7 +79,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return err
 	}
 	if have[0].Object().GetDeletionTimestamp() == nil {
-		err = c.keepTokens(ctx, t, home, have[0])
+		err = errors.Join(c.keepTokens(ctx, t, home, have[0]), c.debug(ctx, t, home))
 	}
 	return errors.Join(err, c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view())))
 }

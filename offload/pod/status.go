@@ -72,6 +72,7 @@ func Status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	st.PodIP, st.PodIPs = homeIPs(from, view)
 	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, from.InitContainerStatuses, home.Spec.InitContainers, restart(home))
 	st.ContainerStatuses = containers(home.Status.ContainerStatuses, from.ContainerStatuses, home.Spec.Containers, restart(home))
+	st.EphemeralContainerStatuses = debuggers(home, from.EphemeralContainerStatuses)
 	st.AllocatedResources, st.Resources = from.AllocatedResources, from.Resources
 
 	for _, c := range from.Conditions {
@@ -107,6 +108,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 	// It ran and is being replaced: its containers wait, their counts stay.
 	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, nil, home.Spec.InitContainers, restart(home))
 	st.ContainerStatuses = containers(home.Status.ContainerStatuses, nil, home.Spec.Containers, restart(home))
+	st.EphemeralContainerStatuses = debuggers(home, nil)
 	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
 		setCondition(home, st, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: ReasonPending,
 			LastTransitionTime: metav1.Now()})
@@ -121,6 +123,7 @@ func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
 		return st
 	}
 	st.ObservedGeneration = home.Generation
+	st.EphemeralContainerStatuses = debuggers(home, nil) // how they ended does not count
 	clean := len(st.ContainerStatuses) > 0
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
 		for i := range list {

@@ -43,8 +43,9 @@ const (
 )
 
 // newTwin starts the watches. changed is called with the name of the home pod
-// whenever something that belongs to it changes, lost when the API refuses the watch.
-func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, name string, changed func(pod string), lost func(error)) *twin {
+// whenever something that belongs to it changes, lost when the API refuses the watch;
+// beside runs as long as the watches do.
+func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, name string, changed func(pod string), lost func(error), beside func(context.Context, *twin)) *twin {
 	ctx, stop := context.WithCancel(ctx)
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(name),
 		informers.WithTransform(trim),
@@ -73,6 +74,7 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 			AddFunc: enqueue, DeleteFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }})
 		t.done.Go(func() { inf.RunWithContext(ctx) })
 	}
+	t.done.Go(func() { beside(ctx, t) })
 	t.done.Go(func() {
 		if cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced, t.secrets.HasSynced) {
 			changed("") // everything of this namespace

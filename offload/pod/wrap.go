@@ -87,7 +87,9 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	s.RestartPolicy = restart(home)
 
 	// Placement was home's business and is done; on the provider it starts afresh.
-	s.NodeName, s.NodeSelector, s.Affinity, s.TopologySpreadConstraints = "", nil, nil, nil
+	// What the image runs on is not a matter of place.
+	s.NodeName, s.Affinity, s.TopologySpreadConstraints = "", nil, nil
+	s.NodeSelector = platform(s.NodeSelector)
 	s.Tolerations = awayTolerations(s.Tolerations)
 	s.SchedulerName, s.SchedulingGates, s.WorkloadRef = "", nil, nil
 	s.PriorityClassName, s.Priority, s.PreemptionPolicy = "", nil, nil
@@ -101,7 +103,7 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 
 	// Gates are opened by controllers of home, so they are judged there (Status).
 	s.ReadinessGates = nil
-	// Added to a running pod only; a template may not have them.
+	// Added to a running pod only (debug); a template may not have them.
 	s.EphemeralContainers = nil
 
 	if s.Hostname == "" && s.HostnameOverride == nil {
@@ -117,6 +119,18 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 		toHomeAPI(&s, home.Namespace, api)
 	}
 	return s
+}
+
+// platform keeps what says for which machines the pod is made: a provider may have
+// nodes of several kinds.
+func platform(in map[string]string) map[string]string {
+	var out map[string]string
+	for _, key := range []string{corev1.LabelArchStable, corev1.LabelOSStable} {
+		if v, ok := in[key]; ok {
+			out = merged(out, map[string]string{key: v})
+		}
+	}
+	return out
 }
 
 // awayTolerations keeps those that can mean a taint of the provider's nodes. A

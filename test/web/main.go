@@ -4,6 +4,7 @@
 //	web                  serve: who answered, from where, asked by whom; /bytes?n=N: that many
 //	web get [-n N] URL   ask N times, print who answered how often, as JSON
 //	web count URL        how many bytes it answers
+//	web api PATH         what the cluster's API server answers to this pod's service account
 //	web echo             repeat each line of standard input until it ends
 package main
 
@@ -36,12 +37,14 @@ func main() {
 		err = get(os.Args[2:])
 	case "count":
 		err = count(os.Args[2:])
+	case "api":
+		err = api(os.Args[2:])
 	case "echo":
 		for s := bufio.NewScanner(os.Stdin); s.Scan(); {
 			fmt.Println("echo " + s.Text())
 		}
 	default:
-		err = fmt.Errorf("unknown command %q; use serve, get, count or echo", arg)
+		err = fmt.Errorf("unknown command %q; use serve, get, count, api or echo", arg)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "web: "+err.Error())
