@@ -429,3 +429,44 @@ func TestLeave(t *testing.T) {
 	a.start()
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
 }
+
+// A no is a no, in the middle of exchanges too: the last word is the person's.
+func TestANoInTheMiddleOfExchanges(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	for range 8 {
+		agreedTwo(a, b)
+		busy := make(chan struct{})
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-busy:
+					return
+				default:
+					b.party.Exchange(context.Background(), pairing.PostTo(b.cfg.Identity, a.id(), netip.AddrPortFrom(onLAN, a.cfg.Port), nil)) //nolint:errcheck // it is refused at some time
+				}
+			}
+		}()
+		if _, err := a.Deny(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := a.book.Parting(b.id()); !ok || !p.Denied || a.store.len() != 0 || len(a.plane.config().Peers) != 0 {
+			t.Fatalf("after the no: %+v, %d records, tunnel %+v", p, a.store.len(), a.plane.config().Peers)
+		}
+		close(busy)
+		<-stopped
+		if a.store.len() != 0 {
+			t.Fatal("it has come back")
+		}
+		if _, err := a.Approve(t.Context(), b.id().Short()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func agreedTwo(a, b *cluster) {
+	a.awaitState(b, peer.Connected)
+	b.awaitState(a, peer.Connected)
+}

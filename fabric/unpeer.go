@@ -27,7 +27,7 @@ type Unpeer struct {
 // Unpeer ends the peering with a cluster: nothing goes to it or is taken from it any
 // more when this returns. It is told; if it cannot be, it hears it when it calls.
 //
-//	store the parting ─▶ tell ─▶ delete the record ─▶ tunnel, routes, requests end
+//	store the parting, requests end ─▶ tell ─▶ delete the record, tunnel and routes end
 //
 // A power cut in between is made up for when the records are loaded.
 func (f *Fabric) Unpeer(ctx context.Context, target string, how Unpeer) (peer.View, error) {
@@ -48,13 +48,24 @@ func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View,
 			return peer.View{}, fmt.Errorf("%s cannot be told (%w); if it is gone, or this cannot wait: rivulet unpeer --force %s", r.Name, err, r.Name)
 		}
 	}
-	end, heard, skip := f.party.Farewell(id)
-	p := trust.Parting{ID: id, Name: r.Name, At: time.Now(), Denied: !how.Forget, Was: true, Heard: max(heard, r.Heard), Skip: max(skip, r.Skip)}
-	if err := f.book.Part(p); err != nil {
+	p := trust.Parting{ID: id, Name: r.Name, At: time.Now(), Denied: !how.Forget, Was: true}
+	ways := f.waysTo(id)
+	end, err := f.party.Farewell(id, func(heard, skip uint64) error {
+		p.Heard, p.Skip = heard, skip
+		if err := f.book.Part(p); err != nil {
+			return err
+		}
+		f.part(id)
+		return nil
+	})
+	if err != nil {
 		return peer.View{}, err
 	}
-	told := f.tell(ctx, id, end)
-	err := f.drop(id, p)
+	if how.Force { // nothing is waited for, not even a last word through the tunnel
+		f.plane.kick()
+	}
+	told := f.tell(ctx, id, ways, end)
+	err = f.drop(id, p)
 	f.awaitGone(id)
 	f.log.Info("peering ended", "peer", r.Name, "id", id.Short(), "told", told)
 	if !told && err == nil && !how.Force {
@@ -63,32 +74,38 @@ func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View,
 	return peer.View{Record: peer.Record{ID: id, Name: r.Name}, State: peer.Denied, Reason: deniedReason(p)}, err
 }
 
-// ways calls do for every way to the peer at once, and returns nil after the first success.
-func (f *Fabric) ways(ctx context.Context, id peer.ID, do func(context.Context, netip.AddrPort, pairing.Dial) error) error {
+// way is one to a peer: on the LAN, or with dial through the tunnel.
+type way struct {
+	at   netip.AddrPort
+	dial pairing.Dial
+}
+
+func (f *Fabric) waysTo(id peer.ID) (out []way) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[string(id)]
+	if m == nil {
+		return nil
+	}
+	if l, ok := m.link(); ok && f.plane.has(id) {
+		out = append(out, way{l.Addr, f.Dial})
+	}
+	for _, a := range m.addrs() {
+		out = append(out, way{a, nil})
+	}
+	return out
+}
+
+// anyWay calls do for all ways at once, and returns nil after the first success.
+func anyWay(ctx context.Context, ways []way, do func(context.Context, way) error) error {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
 	defer cancel()
-	f.mu.Lock()
-	var addrs []netip.AddrPort
-	var link *peer.Link
-	if m := f.members[string(id)]; m != nil {
-		addrs = m.addrs()
-		if l, ok := m.link(); ok {
-			link = &l
-		}
-	}
-	f.mu.Unlock()
-	results := make(chan error, len(addrs)+1)
-	var n int
-	if link != nil && f.plane.has(id) {
-		n++
-		go func() { results <- do(ctx, link.Addr, f.Dial) }()
-	}
-	for _, a := range addrs {
-		n++
-		go func() { results <- do(ctx, a, nil) }()
+	results := make(chan error, len(ways))
+	for _, w := range ways {
+		go func() { results <- do(ctx, w) }()
 	}
 	err := errors.New("no address of it is known")
-	for range n {
+	for range ways {
 		if e := <-results; e == nil {
 			return nil
 		} else if pairing.Refused(e) || pairing.Code(err) == "" {
@@ -100,23 +117,31 @@ func (f *Fabric) ways(ctx context.Context, id peer.ID, do func(context.Context, 
 
 // reach reports whether the peer can be told anything now.
 func (f *Fabric) reach(ctx context.Context, id peer.ID) error {
-	return f.ways(ctx, id, func(ctx context.Context, a netip.AddrPort, dial pairing.Dial) error {
-		return pairing.Reach(ctx, f.cfg.Identity, id, a, dial)
+	return anyWay(ctx, f.waysTo(id), func(ctx context.Context, w way) error {
+		return pairing.Reach(ctx, f.cfg.Identity, id, w.at, w.dial)
 	})
 }
 
-func (f *Fabric) tell(ctx context.Context, id peer.ID, end pairing.End) bool {
-	return f.ways(ctx, id, func(ctx context.Context, a netip.AddrPort, dial pairing.Dial) error {
-		return pairing.SayEnd(ctx, f.cfg.Identity, id, a, dial, end)
+func (f *Fabric) tell(ctx context.Context, id peer.ID, ways []way, end pairing.End) bool {
+	return anyWay(ctx, ways, func(ctx context.Context, w way) error {
+		return pairing.SayEnd(ctx, f.cfg.Identity, id, w.at, w.dial, end)
 	}) == nil
+}
+
+// part makes the cluster a stranger: what it asks for ends, and nothing is learnt of it.
+func (f *Fabric) part(id peer.ID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.members[string(id)]; m != nil {
+		m.unpin()
+	}
 }
 
 // drop forgets the record, and has the tunnel forget it.
 func (f *Fabric) drop(id peer.ID, p trust.Parting) error {
 	err := f.cfg.Store.DeletePeer(id)
 	f.mu.Lock()
-	if m := f.members[string(id)]; m != nil {
-		m.unpin()
+	if m := f.members[string(id)]; m != nil && !m.pinned {
 		m.held, m.refusal = false, nil
 		m.pace.Done()
 		switch {
@@ -167,6 +192,7 @@ func (f *Fabric) endedByThem(id peer.ID, heard, skip uint64) error {
 		return err
 	}
 	f.log.Info("the peer has ended the peering", "peer", r.Name, "id", id.Short())
+	f.part(id)
 	return f.drop(id, p)
 }
 
@@ -176,8 +202,7 @@ func (f *Fabric) endedThere(id peer.ID, err error) bool {
 	if pairing.Code(err) != "unpeered" && pairing.Code(err) != "denied" {
 		return false
 	}
-	_, heard, skip := f.party.Farewell(id)
-	if err := f.endedByThem(id, heard, skip); err != nil {
+	if _, err := f.party.Farewell(id, func(heard, skip uint64) error { return f.endedByThem(id, heard, skip) }); err != nil {
 		f.log.Warn("a peer has ended the peering, and that cannot be stored", "id", id.Short(), "err", err)
 	}
 	return true
@@ -209,8 +234,8 @@ func (f *Fabric) Leave(ctx context.Context) (told []string) {
 	var wg sync.WaitGroup
 	for id, name := range names {
 		wg.Go(func() {
-			end, _, _ := f.party.Farewell(id)
-			if f.tell(ctx, id, end) {
+			end, _ := f.party.Farewell(id, nil)
+			if f.tell(ctx, id, f.waysTo(id), end) {
 				mu.Lock()
 				told = append(told, name)
 				mu.Unlock()

@@ -175,17 +175,24 @@ func (f *Fabric) Deny(ctx context.Context, target string) (peer.View, error) {
 	if err != nil {
 		return peer.View{}, err
 	}
-	if _, pinned := f.record(id); pinned {
-		return f.unpeer(ctx, id, Unpeer{Force: true})
-	}
 	f.mu.Lock()
 	name := f.partingName(id)
 	if m := f.members[string(id)]; m != nil {
 		name = m.title()
 	}
 	f.mu.Unlock()
-	if err := f.book.Part(trust.Parting{ID: id, Name: name, At: time.Now(), Denied: true}); err != nil {
+	pinned := false
+	_, err = f.party.Farewell(id, func(heard, skip uint64) error {
+		if _, pinned = f.record(id); pinned {
+			return nil
+		}
+		return f.book.Part(trust.Parting{ID: id, Name: name, At: time.Now(), Denied: true, Heard: heard, Skip: skip})
+	})
+	if err != nil {
 		return peer.View{}, err
+	}
+	if pinned {
+		return f.unpeer(ctx, id, Unpeer{Force: true})
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -24,13 +24,18 @@ type End struct {
 }
 
 // Farewell is what to say to a cluster that is to be a peer no more, and the numbers
-// by which its old messages are known later.
-func (p *Party) Farewell(id peer.ID) (e End, heard, skip uint64) {
+// by which its old messages are known later. forget, which may be nil, makes it none:
+// nothing is learnt of it from before forget to after it.
+func (p *Party) Farewell(id peer.ID, forget func(heard, skip uint64) error) (End, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.numbers(id)
 	p.count++
-	return End{Versions: Versions, ID: p.Self().ID, Sequence: p.issued(n)}, n.heard, n.skip
+	e := End{Versions: Versions, ID: p.Self().ID, Sequence: p.issued(n)}
+	if forget == nil {
+		return e, nil
+	}
+	return e, forget(n.heard, n.skip)
 }
 
 // SayEnd tells the cluster at an address that it is our peer no more.

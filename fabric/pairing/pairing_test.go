@@ -267,9 +267,11 @@ func TestDisturbedExchangesHeal(t *testing.T) {
 			"a peering ends": func(t *rapid.T) {
 				n, other := pick("who")
 				if r, ok := n.disk[other.self.ID]; ok {
-					e, heard, skip := n.Farewell(other.self.ID)
-					n.parted[r.ID] = [2]uint64{heard, skip}
-					delete(n.disk, r.ID)
+					e, _ := n.Farewell(other.self.ID, func(heard, skip uint64) error {
+						n.parted[r.ID] = [2]uint64{heard, skip}
+						delete(n.disk, r.ID)
+						return nil
+					})
 					if rapid.Bool().Draw(t, "told") {
 						n.leave(other, e)
 					}

@@ -107,7 +107,7 @@ func TestLateFarewell(t *testing.T) {
 	if _, err := a.Exchange(t.Context(), wire(a, b)); err != nil {
 		t.Fatal(err)
 	}
-	end, _, _ := a.Farewell(b.self.ID)
+	end, _ := a.Farewell(b.self.ID, nil)
 	if _, err := a.Exchange(t.Context(), wire(a, b)); err != nil { // they have thought better of it
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestLateFarewell(t *testing.T) {
 		t.Error("an old farewell has ended a younger peering")
 	}
 	before := a.call(b.sender())
-	end, _, _ = a.Farewell(b.self.ID)
+	end, _ = a.Farewell(b.self.ID, nil)
 	late := a.call(b.sender())
 	a.leave(b, end)
 	if _, err := b.Receive(a.sender(), before); err != nil || len(b.disk) != 0 {

@@ -179,6 +179,24 @@ func TestLifeOfAPeering(t *testing.T) {
 		eventually(t, ctx, "the pod of a runs on b again", runsAway)
 	})
 
+	t.Run("a reset takes leave, and is met anew", func(t *testing.T) {
+		if r := on(t, ctx, b, "rivulet", "reset", "--yes"); !strings.Contains(r.out, "the peering with a; they were told") {
+			t.Errorf("%+v", r)
+		}
+		eventually(t, ctx, "a has heard", func() error { return traces(a, idB) })
+		if err := b.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for d, id := range map[*lab.Device]string{a: idB, b: idA} {
+			if err := d.WaitPeered(ctx, 1); err != nil {
+				t.Fatal(err)
+			}
+			if v := see(t, ctx, d, id); v.Trust.How != peer.TrustLAN {
+				t.Errorf("%s trusts the other by %q", d.Name, v.Trust.How)
+			}
+		}
+	})
+
 	t.Run("it ends though the other is gone for good", func(t *testing.T) {
 		if err := b.Kill(ctx, "power"); err != nil {
 			t.Fatal(err)
