@@ -33,7 +33,8 @@ func TestAnotherKeyKeepsConnections(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				t.Logf("goes on after %s", v.goesOn(backWithin))
+				// At worst a handshake is lost and WireGuard tries it again, after 5 s.
+				t.Logf("goes on after %s", v.goesOn(10*time.Second))
 			}
 		})
 	}
