@@ -113,7 +113,7 @@ test: deps ## vet, unit, property and lab tests; the longer ones: make test-devi
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$,$(DEVICE_SUITES)))
 
 # One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons config doctor ops peering peers power shelf small systemd
+DEVICE_SUITES := addons config doctor ops paths peering peers power shelf small systemd
 .PHONY: test-devices
 test-devices: deps ## the appliance on devices: settings, storage, power cuts, upgrades, systemd, clocks and cables
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar ops-binaries
@@ -145,6 +145,11 @@ test-power: deps ## 200 power cuts under load (about forty minutes)
 test-dead-node: deps ## a node whose kubelet is silent is given up after two minutes (three minutes)
 	@$(MAKE) --no-print-directory build
 	$(SUDO) env "PATH=$$PATH" RIVULET_LONG=1 RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -run TestDeadNode ./test/small
+
+.PHONY: test-paths
+test-paths: deps ## three devices, two behind routers of their own: NAT, relay, streams, moves (two minutes)
+	@$(MAKE) --no-print-directory build
+	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 10m -v ./test/paths
 
 .PHONY: bench-board
 bench-board: deps ## memory and writes of a board of 1 GB beside plain k3s, over ten minutes (a quarter of an hour)

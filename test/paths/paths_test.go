@@ -99,7 +99,7 @@ func TestBehindRouters(t *testing.T) {
 		way(b, a, "relay via c")
 		connected(a, b)
 		t.Logf("relayed after %s", time.Since(began))
-		if out := must(t, ctx, a, "rivulet", "peers"); !strings.Contains(out, "relay") {
+		if out := must(t, ctx, a, "rivulet", "peers", "-o", "wide"); !strings.Contains(out, "relay") {
 			t.Errorf("peers prints\n%s", out)
 		}
 		if node := must(t, ctx, a, "rivulet", "kubectl", "get", "node", "b", "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}"); node != "True" {
