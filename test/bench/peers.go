@@ -72,12 +72,13 @@ func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 					return err
 				}
 			}
-			mem, cpu, err := b.weighCrowd(ctx, a)
+			m, cpu, err := b.weighCrowd(ctx, a)
 			if err != nil {
 				return err
 			}
-			b.tell("%d peers: supervisor and tunnel %.1f MB, %.2f %% of a core", n, mem, cpu)
-			row := figures.Row{What: fmt.Sprintf("supervisor + tunnel, %d peers", n), Figure: fmt.Sprintf("%.1f MB", mem)}
+			mem := m[0] + m[1]
+			b.tell("%d peers: supervisor %.1f and tunnel %.1f MB, %.2f %% of a core", n, m[0], m[1], cpu)
+			row := figures.Row{What: fmt.Sprintf("supervisor + tunnel, %d peers", n), Figure: fmt.Sprintf("%.1f MB (supervisor %.1f, tunnel %.1f)", mem, m[0], m[1])}
 			cpuRow := figures.Row{What: fmt.Sprintf("CPU of both, %d peers", n), Figure: fmt.Sprintf("%.2f %% of a core", cpu)}
 			if n == 0 {
 				base, base0 = mem, cpu
@@ -114,32 +115,36 @@ func (b *bench) fake(l *lab.Lab, dir string, n int) (*fakepeer.Fake, error) {
 	return fakepeer.Start(name, "10.77.0.11", dir, func(start func() error) error { return ns.Do(start) })
 }
 
-// weighCrowd returns PSS in MB and CPU in percent of a core, of supervisor and tunnel.
-func (b *bench) weighCrowd(ctx context.Context, a *device.Device) (mem, cpu float64, err error) {
+// crowdKinds are those whose memory a peer may add to.
+var crowdKinds = []string{"supervisor", "tunnel"}
+
+// weighCrowd returns the PSS of each of crowdKinds in MB, and the CPU of all of them in
+// percent of a core.
+func (b *bench) weighCrowd(ctx context.Context, a *device.Device) (mem [2]float64, cpu float64, err error) {
 	if _, _, err := settle(ctx, a); err != nil {
-		return 0, 0, err
+		return mem, 0, err
 	}
 	before, err := costs(a)
 	if err != nil {
-		return 0, 0, err
+		return mem, 0, err
 	}
 	begun := time.Now()
 	select {
 	case <-ctx.Done():
-		return 0, 0, ctx.Err()
+		return mem, 0, ctx.Err()
 	case <-time.After(quietFor):
 	}
 	after, err := costs(a)
 	if err != nil {
-		return 0, 0, err
+		return mem, 0, err
 	}
 	during := seconds(time.Since(begun))
-	m, err := weighKinds(a, []string{"supervisor", "tunnel"})
+	m, err := weighKinds(a, crowdKinds)
 	if err != nil {
-		return 0, 0, err
+		return mem, 0, err
 	}
-	for _, k := range []string{"supervisor", "tunnel"} {
-		mem += float64(m[k].PSS) / megabyte
+	for i, k := range crowdKinds {
+		mem[i] = float64(m[k].PSS) / megabyte
 		cpu += 100 * (after[k].cpu - before[k].cpu) / during
 	}
 	return mem, cpu, nil

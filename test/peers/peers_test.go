@@ -21,6 +21,11 @@ func TestWhatTheLANSees(t *testing.T) {
 	if open := as(t, ctx, b, "scan 10.77.0.11"); open != "7442" {
 		t.Errorf("TCP ports that take a connection: %q", open)
 	}
+	if link := linkLocal(t, ctx, a); link != "" {
+		if open := as(t, ctx, b, "scan "+link+"%eth0"); open != "7442" {
+			t.Errorf("TCP ports that take a connection over IPv6: %q", open)
+		}
+	}
 	out, err := b.Run(ctx, "ip", "route", "add", "100.127.0.0/16", "via", "10.77.0.11")
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -48,6 +53,25 @@ func TestWhatTheLANSees(t *testing.T) {
 			}
 		}
 	}
+}
+
+// linkLocal is the IPv6 address that the kernel gave to eth0; empty on a kernel without.
+func linkLocal(t *testing.T, ctx context.Context, d *lab.Device) string {
+	t.Helper()
+	out, err := d.Run(ctx, "cat", "/proc/net/if_inet6")
+	if err != nil {
+		return ""
+	}
+	for _, line := range strings.Split(out, "\n") {
+		if f := strings.Fields(line); len(f) == 6 && f[5] == "eth0" && strings.HasPrefix(f[0], "fe80") {
+			var groups []string
+			for i := 0; i < 32; i += 4 {
+				groups = append(groups, f[0][i:i+4])
+			}
+			return strings.Join(groups, ":")
+		}
+	}
+	return ""
 }
 
 // listening are the TCP ports that anything on the device listens on: those that a wall
