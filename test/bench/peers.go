@@ -27,7 +27,7 @@ const quietFor = 20 * time.Second
 // tunnel without Kubernetes.
 func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 	s.Title = "Many peers"
-	s.How = fmt.Sprintf("One device of the lab, and fakes on its LAN: processes in network namespaces of their own with the product's discovery, peering, tunnel and stream of offers, and no Kubernetes (`test/bench/internal/fakepeer`). Nobody does anything. PSS as under Memory; CPU over %v. Ratio: to no peer. Discovery and peering: from the moment a fake begins to announce itself, as the fake sees it, the fakes of a step started one after the other.", quietFor)
+	s.How = fmt.Sprintf("One device of the lab, and fakes on its LAN: processes in network namespaces of their own with the product's discovery, peering, tunnel and stream of offers, and no Kubernetes (`test/bench/internal/fakepeer`). Nobody does anything. PSS as under Memory; CPU over %v. Ratio: to one peer; what a device without peers takes is partly what its start has left. Discovery and peering: from the moment a fake begins to announce itself, as the fake sees it, the fakes of a step started one after the other.", quietFor)
 	own, err := b.stage.Beside("own", device.OwnCopy)
 	if err != nil {
 		return err
@@ -80,15 +80,16 @@ func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 			b.tell("%d peers: supervisor %.1f and tunnel %.1f MB, %.2f %% of a core", n, m[0], m[1], cpu)
 			row := figures.Row{What: fmt.Sprintf("supervisor + tunnel, %d peers", n), Figure: fmt.Sprintf("%.1f MB (supervisor %.1f, tunnel %.1f)", mem, m[0], m[1])}
 			cpuRow := figures.Row{What: fmt.Sprintf("CPU of both, %d peers", n), Figure: fmt.Sprintf("%.2f %% of a core", cpu)}
-			if n == 0 {
+			switch {
+			case n == 1:
 				base, base0 = mem, cpu
-			} else {
+			case n > 1:
 				row.Ratio, cpuRow.Ratio = figures.Samples{mem / base}, figures.Samples{cpu / max(base0, 0.01)}
 			}
 			s.Rows = append(s.Rows, row, cpuRow)
 			if n > 1 {
 				each := (mem - last) / float64(n-lastN)
-				s.Rows = append(s.Rows, figures.Row{What: fmt.Sprintf("**what a peer adds, from %d to %d**", lastN, n), Figure: fmt.Sprintf("%.2f MB, %.3f %% of a core", each, (cpu-base0)/float64(n)),
+				s.Rows = append(s.Rows, figures.Row{What: fmt.Sprintf("**what a peer adds, from %d to %d**", lastN, n), Figure: fmt.Sprintf("%.2f MB, %.3f %% of a core", each, (cpu-base0)/float64(n-1)),
 					Promise: "≤ 1 MB", Value: each, Limit: 1})
 			}
 			last, lastN = mem, n
