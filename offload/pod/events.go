@@ -111,6 +111,9 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 
 // tellEvent writes one at home, unless it is there. It reports false if a later try may succeed.
 func (c *Controller) tellEvent(ctx context.Context, t *twin, e *corev1.Event, told *toldEvents) bool {
+	if e.InvolvedObject.Kind != "Pod" && e.Type != corev1.EventTypeWarning {
+		return true // that a wrapper made its pod is nobody's news
+	}
 	pod, about := t.subject(&e.InvolvedObject)
 	if !about {
 		return true

@@ -31,7 +31,8 @@ const (
 	HomeUIDLabel            = "rivulet.dev/home-uid"
 	// ReflectedLabel marks an object kept equal to one of the same name at home.
 	ReflectedLabel = "rivulet.dev/reflected"
-	// ReflectAnnotation with the value off, written by users, keeps an object at home.
+	// ReflectAnnotation, written by users, with the value off keeps an object at home;
+	// on a namespace it says so of kinds, see Kinds.
 	ReflectAnnotation = "rivulet.dev/reflect"
 )
 

@@ -13,6 +13,8 @@ type Namespace struct {
 	When When
 	// To is the name of the only target; empty stands for all.
 	To string
+	// Reflect says which kinds of objects follow the pods, where not all do: see Mode.
+	Reflect string `json:",omitempty"`
 }
 
 // Allows reports whether pods of the namespace may go to the named target.
@@ -24,7 +26,7 @@ var values = []string{string(Burst), string(Remote), string(Any), string(Off)}
 
 // Parse reads the labels of a namespace. It reports Off for one that is not
 // labelled, is off, or is going away, and an error that names the allowed values
-// for a label that has none of them.
+// for a label or an annotation that has none of them.
 func Parse(ns *corev1.Namespace) (Namespace, error) {
 	value, labelled := ns.Labels[NamespaceLabel]
 	if !labelled || ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
@@ -37,5 +39,6 @@ func Parse(ns *corev1.Namespace) (Namespace, error) {
 	if When(value) == Off {
 		return Namespace{When: Off}, nil
 	}
-	return Namespace{When: When(value), To: ns.Labels[NamespaceToLabel]}, nil
+	reflect, err := parseReflect(ns.Annotations[ReflectAnnotation])
+	return Namespace{When: When(value), To: ns.Labels[NamespaceToLabel], Reflect: reflect}, err
 }

@@ -115,10 +115,10 @@ func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
 	now, err := Parse(ns)
 	bad := ""
 	if err != nil {
-		bad = fmt.Sprintf("%q", ns.Labels[NamespaceLabel])
+		bad = fmt.Sprintf("%q %q", ns.Labels[NamespaceLabel], ns.Annotations[ReflectAnnotation])
 	}
 	if warned := w.set(ns.Name, now, bad); err != nil && !warned {
-		w.log.Warn("namespace label is not understood", "namespace", ns.Name, "error", err)
+		w.log.Warn("namespace label or annotation is not understood", "namespace", ns.Name, "error", err)
 		// Recorded inside the namespace, where its users look.
 		recorder.Event(&corev1.ObjectReference{Kind: "Namespace", APIVersion: "v1", Name: ns.Name, Namespace: ns.Name, UID: ns.UID},
 			corev1.EventTypeWarning, "InvalidOffload", err.Error())
@@ -166,8 +166,12 @@ func trim(o any) (any, error) {
 	if !ok {
 		return o, nil
 	}
+	var notes map[string]string
+	if v, ok := ns.Annotations[ReflectAnnotation]; ok {
+		notes = map[string]string{ReflectAnnotation: v}
+	}
 	return &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: ns.Name, UID: ns.UID, ResourceVersion: ns.ResourceVersion, Labels: ns.Labels, DeletionTimestamp: ns.DeletionTimestamp},
+		ObjectMeta: metav1.ObjectMeta{Name: ns.Name, UID: ns.UID, ResourceVersion: ns.ResourceVersion, Labels: ns.Labels, Annotations: notes, DeletionTimestamp: ns.DeletionTimestamp},
 		Status:     corev1.NamespaceStatus{Phase: ns.Status.Phase},
 	}, nil
 }

@@ -155,7 +155,7 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 
 // wanted returns the object that the twin should have; false if none.
 func (k *keeper[T]) wanted(source T) (T, bool) {
-	if source.GetDeletionTimestamp() != nil || source.GetAnnotations()[policy.ReflectAnnotation] == "off" {
+	if source.GetDeletionTimestamp() != nil || !k.follows(source) {
 		return k.zero, false
 	}
 	want, ok := k.translate(source)
@@ -175,6 +175,21 @@ func (k *keeper[T]) wanted(source T) (T, bool) {
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return homely(key) })
 	want.SetAnnotations(annotations)
 	return want, true
+}
+
+// follows reports whether the users want the object to follow the pods.
+func (k *keeper[T]) follows(source T) bool {
+	if _, needed := k.made[source.GetName()]; needed {
+		return true
+	}
+	said := source.GetAnnotations()[policy.ReflectAnnotation]
+	switch k.space.mode.Mode(k.name) {
+	case policy.ReflectOff:
+		return false
+	case policy.ReflectOptIn:
+		return said == policy.ReflectOn
+	}
+	return said != policy.ReflectOff
 }
 
 // homely are annotations that mean something only where they were written.

@@ -76,10 +76,11 @@ func Run(ctx context.Context, c Config) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	spaces := map[string]context.CancelFunc{}
+	modes := map[string]string{} // of the spaces
 	for {
 		namespaces := c.Namespaces.Namespaces()
 		for home, end := range spaces {
-			if ns, ok := namespaces[home]; !ok || !ns.Allows(c.Target.Name()) {
+			if ns, ok := namespaces[home]; !ok || !ns.Allows(c.Target.Name()) || ns.Reflect != modes[home] {
 				end()
 				delete(spaces, home)
 			}
@@ -89,8 +90,8 @@ func Run(ctx context.Context, c Config) error {
 				continue
 			}
 			within, end := context.WithCancel(ctx)
-			spaces[home] = end
-			running.Go(func() { keep(within, c, recorder, home) })
+			spaces[home], modes[home] = end, ns.Reflect
+			running.Go(func() { keep(within, c, recorder, home, ns) })
 		}
 		select {
 		case <-ctx.Done():
@@ -104,7 +105,7 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // keep reflects one namespace until ctx ends, through the loss of its twin.
-func keep(ctx context.Context, c Config, recorder record.EventRecorder, home string) {
+func keep(ctx context.Context, c Config, recorder record.EventRecorder, home string, mode policy.Namespace) {
 	log := c.Log.With("namespace", home)
 	const first, most = time.Second, 10 * time.Second
 	wait := first
@@ -112,7 +113,7 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 		twin, err := c.Target.Namespace(ctx, home)
 		if err == nil {
 			started := time.Now()
-			err = newSpace(c, recorder, log, home, twin).run(ctx)
+			err = newSpace(c, recorder, log, home, twin, mode).run(ctx)
 			if time.Since(started) > most {
 				wait = first
 			}

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -237,6 +238,44 @@ func TestReflection(t *testing.T) {
 			_, err := away.CoreV1().Services("lab-a").Get(ctx, "web", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
 		})
+	})
+
+	t.Run("kinds of a namespace, and what does not follow", func(t *testing.T) {
+		annotate := func(body string) {
+			t.Helper()
+			_, err := home.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"annotations":{"rivulet.dev/reflect":`+body+`}}}`), metav1.PatchOptions{})
+			must(err)
+		}
+		secret := func(want bool) func() bool {
+			return func() bool {
+				_, err := away.CoreV1().Secrets("lab-a").Get(ctx, "key", metav1.GetOptions{})
+				return (err == nil) == want && (err == nil || apierrors.IsNotFound(err))
+			}
+		}
+		annotate(`"Secret=opt-in"`)
+		until("a Secret that is not opted in goes", secret(false))
+		_, err := home.CoreV1().Secrets("lab").Patch(ctx, "key", types.MergePatchType, []byte(`{"metadata":{"annotations":{"rivulet.dev/reflect":"on"}}}`), metav1.PatchOptions{})
+		must(err)
+		until("one that is comes", secret(true))
+		annotate(`"Secret=off"`)
+		until("a kind that is off goes", secret(false))
+		if configMap("conf") == nil {
+			t.Error("another kind went with it")
+		}
+		annotate(`"Sekret=off"`)
+		until("nonsense is ignored, and told", func() bool {
+			events, err := home.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=InvalidOffload"})
+			return err == nil && len(events.Items) > 0 && secret(true)()
+		})
+		annotate(`null`)
+
+		_, err = home.NetworkingV1().NetworkPolicies("lab").Create(ctx, &networkingv1.NetworkPolicy{ObjectMeta: named("deny")}, metav1.CreateOptions{})
+		must(err)
+		until("that a NetworkPolicy stays at home is told", func() bool {
+			events, err := home.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=ReflectionRefused,involvedObject.name=deny"})
+			return err == nil && len(events.Items) > 0
+		})
+		must(home.NetworkingV1().NetworkPolicies("lab").Delete(ctx, "deny", metav1.DeleteOptions{}))
 	})
 
 	t.Run("at rest nothing is written", func(t *testing.T) {

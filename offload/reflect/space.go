@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+
+	"rivulet/offload/policy"
 )
 
 // workers per namespace: enough to hide the round trip of a tunnel.
@@ -35,6 +37,7 @@ type space struct {
 	clients    clients
 	target     string // its name
 	owner      string // value of policy.ReflectedLabel
+	mode       policy.Namespace
 	kinds      map[string]mirror
 	queue      workqueue.TypedRateLimitingInterface[key]
 	recorder   record.EventRecorder
@@ -62,9 +65,10 @@ type mirror interface {
 	extra(name string) []string
 }
 
-func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string) *space {
+func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string, mode policy.Namespace) *space {
 	s := &space{
 		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
+		mode:    mode,
 		clients: clients{home: c.Home, twin: c.Target.Client()},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](200*time.Millisecond, time.Minute)),
@@ -79,6 +83,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		"EndpointSlice": newKeeper(s, slice),
 		"ConfigMap":     newKeeper(s, configMap),
 		"Secret":        newKeeper(s, secrets()),
+		"NetworkPolicy": newNetworkPolicies(s),
 	}
 	return s
 }

@@ -113,10 +113,10 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 
 	t.Run("kubectl debug", func(t *testing.T) {
 		must(t, ctx, a, "rivulet", "kubectl", "debug", "-n", "needs", "web", "--image=rivulet.dev/demo-web:1", "--container=dbg", "--target=web", "--",
-			"/bin/busybox", "sh", "-c", "echo I see $(/bin/busybox pgrep web) $KUBERNETES_SERVICE_HOST")
+			"/bin/busybox", "sh", "-c", "read first </proc/1/comm; echo I see $first $KUBERNETES_SERVICE_HOST")
 		eventually(t, ctx, "what it says", func() error {
 			out, err := kubectl(a, "logs", "-n", "needs", "web", "-c", "dbg")
-			if err == nil && !strings.Contains(out, "I see 1 kubernetes.default.svc") {
+			if err == nil && !strings.Contains(out, "I see web kubernetes.default.svc") {
 				err = fmt.Errorf("%q", out)
 			}
 			return err

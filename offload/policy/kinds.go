@@ -1,0 +1,47 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Kinds are those that are reflected, and so may be named in the annotation
+// ReflectAnnotation of a namespace.
+var Kinds = []string{"Service", "ConfigMap", "Secret"}
+
+// Modes of a kind in a namespace, and of one object.
+const (
+	ReflectOff   = "off"    // nothing of it; for an object: not this one
+	ReflectOptIn = "opt-in" // only objects that are themselves annotated on
+	ReflectOn    = "on"     // everything that is not annotated off
+)
+
+// Mode returns how a kind is reflected.
+func (n Namespace) Mode(kind string) string {
+	for entry := range strings.SplitSeq(n.Reflect, ",") {
+		if k, mode, ok := strings.Cut(entry, "="); ok && k == kind {
+			return mode
+		}
+	}
+	return ReflectOn
+}
+
+// parseReflect checks the annotation, "Secret=opt-in,ConfigMap=off", and returns it
+// without spaces.
+func parseReflect(text string) (string, error) {
+	var kept []string
+	for entry := range strings.SplitSeq(text, ",") {
+		entry = strings.TrimSpace(entry)
+		if entry == "" {
+			continue
+		}
+		kind, mode, ok := strings.Cut(entry, "=")
+		if !ok || !slices.Contains(Kinds, kind) || !slices.Contains([]string{ReflectOff, ReflectOptIn, ReflectOn}, mode) {
+			return "", fmt.Errorf("annotation %s: %q is not understood and all of it is ignored; use KIND=off, opt-in or on, with KIND one of %s",
+				ReflectAnnotation, entry, strings.Join(Kinds, ", "))
+		}
+		kept = append(kept, entry)
+	}
+	return strings.Join(kept, ","), nil
+}
