@@ -121,6 +121,9 @@ func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) er
 	case facts.Approved != "" || facts.Mode == pairing.ModeGroup && !facts.Denied:
 		return nil // the answer is judged
 	}
+	f.mu.Lock()
+	facts.NameOf = f.namesake(name, id) // as far as an announcement is to be believed
+	f.mu.Unlock()
 	_, err := pairing.Judge(facts, cmp.Or(name, "it"), at)
 	if e, ok := err.(*rpc.Error); ok && (e.Code == "denied" || e.Code == "unpeered") {
 		e.Cure = "rivulet peer " + cmp.Or(name, id.Short()) + " takes that back"

@@ -376,6 +376,29 @@ func TestAnotherKeyUnderAKnownName(t *testing.T) {
 	}
 }
 
+// Where somebody is asked it is an alarm as soon as it is announced, and none of the
+// words that are said of the old one is for it.
+func TestAnotherKeyWhereSomebodyIsAsked(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a", asking), w.cluster(2, "b")
+	a.awaitState(b, peer.Waiting)
+	if _, err := a.Approve(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	agreedUpon(t, a, b, peer.TrustApproved, peer.TrustLAN)
+	other := w.cluster(9, "b", asking) // it does not even call
+	v := a.awaitState(other, peer.Refused)
+	if al := a.Alarms(); len(al) != 1 || al[0].Code != "key-changed" || !strings.Contains(v.Reason, "another key") {
+		t.Errorf("%s, alarms %+v", v.Reason, al)
+	}
+	if _, err := a.Approve(t.Context(), "b"); err == nil || !strings.Contains(err.Error(), "2 clusters are meant") {
+		t.Errorf("a name that two have: %v", err)
+	}
+	if v := a.view(b); v.State != peer.Connected {
+		t.Errorf("the old one is %s", v.State)
+	}
+}
+
 // Directions are switched from either side and told to the other.
 func TestRoles(t *testing.T) {
 	w := newWorld(t)
