@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"sync"
@@ -16,11 +17,30 @@ import (
 // moment, so that would be nothing rare.
 //
 // Both ends see both messages; the one with the lower number, which is random,
-// wins: its sender does not hear the other.
+// wins: its sender does not hear the other, unless no answer comes in time. Then
+// the other was not able to hear ours (it does not know our new key yet, say), and
+// is heard after all.
 type tie struct {
 	conn.Bind
 	mu   sync.Mutex
+	port uint16
 	sent map[netip.AddrPort]begun // handshakes without an answer yet
+	held map[netip.AddrPort]held  // what lost against them
+	// heard is whose handshake WireGuard has been given lately, and is about to answer;
+	// late is our own to the same place, which would cross the answer.
+	heard map[netip.AddrPort]heard
+	late  map[netip.AddrPort]held
+}
+
+type heard struct {
+	at       time.Time
+	answered bool
+}
+
+type held struct {
+	packet []byte
+	from   conn.Endpoint
+	due    time.Time
 }
 
 type begun struct {
@@ -32,6 +52,9 @@ const (
 	// tieWindow is longer than most round trips. A peer that begins later has not
 	// got ours.
 	tieWindow = 250 * time.Millisecond
+	// maxHeld bounds what strangers can make us hold; each takes an address that we
+	// have begun with.
+	maxHeld = 256
 
 	initiationSize, responseSize = 148, 92
 )
@@ -39,6 +62,9 @@ const (
 // Open opens the sockets below.
 func (b *tie) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	fns, actual, err := b.Bind.Open(port)
+	b.mu.Lock()
+	b.port = actual
+	b.mu.Unlock()
 	judged := make([]conn.ReceiveFunc, len(fns))
 	for i, receive := range fns {
 		judged[i] = func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
@@ -48,38 +74,131 @@ func (b *tie) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 					sizes[i] = 0
 				}
 			}
+			if err == nil {
+				n = b.deliver(packets, sizes, from, n, time.Now())
+			}
 			return n, err
 		}
 	}
 	return judged, actual, err
 }
 
+// deliver adds what has been held long enough to what was received.
+func (b *tie) deliver(packets [][]byte, sizes []int, from []conn.Endpoint, n int, now time.Time) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for at, h := range b.held {
+		if n == len(packets) {
+			break
+		}
+		if !now.Before(h.due) {
+			sizes[n], from[n] = copy(packets[n], h.packet), h.from
+			n++
+			delete(b.held, at)
+			b.given(at, now)
+		}
+	}
+	return n
+}
+
+// wake makes a receive function return: with a datagram of one byte to ourselves,
+// which is too short for WireGuard to look at.
+func (b *tie) wake() {
+	b.mu.Lock()
+	n, port := len(b.held), b.port
+	b.mu.Unlock()
+	if n == 0 {
+		return
+	}
+	for _, self := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+		if b.Bind.Send([][]byte{{0}}, &conn.StdNetEndpoint{AddrPort: netip.AddrPortFrom(self, port)}) == nil {
+			return
+		}
+	}
+}
+
 // Send sends packets to a peer.
 func (b *tie) Send(bufs [][]byte, to conn.Endpoint) error {
-	for _, buf := range bufs {
-		if len(buf) == initiationSize && buf[0] == initiation {
-			b.begin(buf, to, time.Now())
+	if len(bufs) == 1 { // as handshakes are
+		switch buf := bufs[0]; {
+		case len(buf) == initiationSize && buf[0] == initiation && !b.begin(buf, to, time.Now()):
+			return nil
+		case len(buf) == responseSize && buf[0] == response:
+			b.answer(to)
 		}
 	}
 	return b.Bind.Send(bufs, to)
 }
 
-func (b *tie) begin(packet []byte, to conn.Endpoint, now time.Time) {
+// begin reports whether a handshake of ours may leave: not if the peer's has been
+// heard just now. It leaves after all if that is not answered in time.
+func (b *tie) begin(packet []byte, to conn.Endpoint, now time.Time) bool {
 	at, ok := whereIs(to)
 	if !ok {
-		return
+		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.sent == nil {
-		b.sent = map[netip.AddrPort]begun{}
+		b.sent, b.held, b.late = map[netip.AddrPort]begun{}, map[netip.AddrPort]held{}, map[netip.AddrPort]held{}
 	}
 	for a, s := range b.sent {
 		if now.Sub(s.at) >= tieWindow {
 			delete(b.sent, a)
 		}
 	}
+	if h, ok := b.heard[at]; ok && now.Sub(h.at) < tieWindow {
+		if !h.answered {
+			b.late[at] = held{packet: bytes.Clone(packet), from: to}
+			time.AfterFunc(tieWindow, func() { b.beginLate(at) })
+		}
+		return false
+	}
 	b.sent[at] = begun{number: binary.LittleEndian.Uint32(packet[4:]), at: now}
+	return true
+}
+
+func (b *tie) beginLate(at netip.AddrPort) {
+	b.mu.Lock()
+	h, ok := b.late[at]
+	delete(b.late, at)
+	b.mu.Unlock()
+	if ok {
+		_ = b.Bind.Send([][]byte{h.packet}, h.from) // WireGuard tries again by itself
+	}
+}
+
+// answer notes that the peer's handshake is answered.
+func (b *tie) answer(to conn.Endpoint) {
+	at, ok := whereIs(to)
+	if !ok {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h, ok := b.heard[at]; ok {
+		h.answered = true
+		b.heard[at] = h
+		delete(b.late, at)
+	}
+}
+
+// given notes that WireGuard has been given a handshake of the peer. It is called
+// with mu held.
+func (b *tie) given(at netip.AddrPort, now time.Time) {
+	if b.heard == nil {
+		b.heard = map[netip.AddrPort]heard{}
+	}
+	if len(b.heard) >= maxHeld {
+		for a, h := range b.heard {
+			if now.Sub(h.at) >= tieWindow {
+				delete(b.heard, a)
+			}
+		}
+	}
+	if _, again := b.heard[at]; again || len(b.heard) < maxHeld {
+		b.heard[at] = heard{at: now}
+	}
 }
 
 // hear reports whether WireGuard may hear the packet.
@@ -94,14 +213,20 @@ func (b *tie) hear(packet []byte, from conn.Endpoint, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ours, ok := b.sent[at]
-	if !ok {
-		return true
-	}
 	if packet[0] == response {
 		delete(b.sent, at)
+		delete(b.held, at)
 		return true
 	}
-	return now.Sub(ours.at) >= tieWindow || ours.number >= binary.LittleEndian.Uint32(packet[4:])
+	if !ok || now.Sub(ours.at) >= tieWindow || ours.number >= binary.LittleEndian.Uint32(packet[4:]) {
+		b.given(at, now)
+		return true
+	}
+	if _, again := b.held[at]; again || len(b.held) < maxHeld {
+		b.held[at] = held{packet: bytes.Clone(packet), from: from, due: now.Add(tieWindow)}
+		time.AfterFunc(tieWindow+time.Millisecond, b.wake)
+	}
+	return false
 }
 
 func whereIs(e conn.Endpoint) (netip.AddrPort, bool) {

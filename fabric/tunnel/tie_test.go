@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -9,6 +10,11 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 	"pgregory.net/rapid"
 )
+
+// nothing is a bind that sends nothing.
+type nothing struct{ conn.Bind }
+
+func (nothing) Send([][]byte, conn.Endpoint) error { return nil }
 
 // Of two handshakes that cross, exactly one is heard; alone, late or once answered,
 // each is.
@@ -20,15 +26,29 @@ func TestHandshakesThatCross(t *testing.T) {
 		n := rapid.SliceOfNDistinct(rapid.Uint32(), 2, 2, rapid.ID).Draw(t, "numbers")
 		later := time.Duration(rapid.Int64Range(0, int64(2*tieWindow)).Draw(t, "later"))
 		fromA, fromB := message(initiation, n[0], initiationSize), message(initiation, n[1], initiationSize)
-		var a, b tie
+		quiet := conn.Bind(nothing{})
+		a, b := tie{Bind: quiet}, tie{Bind: quiet}
 		if !a.hear(fromB, atB, begin) {
 			t.Fatal("nothing was begun, and a does not hear b")
 		}
+		// a has heard b, and is about to answer: it does not begin itself.
+		if a.begin(fromA, atB, begin.Add(tieWindow-1)) {
+			t.Fatal("a begins while it answers b")
+		}
+		a.answer(atB)
+		a.heard = nil
 		a.begin(fromA, atB, begin)
 		b.begin(fromB, atA, begin)
 		heardByA, heardByB := a.hear(fromB, atB, begin.Add(later)), b.hear(fromA, atA, begin.Add(later))
 		if crossed := later < tieWindow; crossed && heardByA == heardByB || !crossed && !(heardByA && heardByB) {
 			t.Fatalf("%v later a hears %v, b hears %v", later, heardByA, heardByB)
+		}
+		bufs, sizes, from := [][]byte{make([]byte, 200)}, make([]int, 1), make([]conn.Endpoint, 1)
+		if got := a.deliver(bufs, sizes, from, 0, begin.Add(2*tieWindow-1)); got == 1 && later == tieWindow-1 {
+			t.Fatal("heard too early")
+		}
+		if got := a.deliver(bufs, sizes, from, 0, begin.Add(3*tieWindow)); !heardByA && got == 1 && (from[0] != atB || !bytes.Equal(bufs[0][:sizes[0]], fromB)) || heardByA && got != 0 {
+			t.Fatalf("no answer came, and %d packets are heard late", got)
 		}
 		if !a.hear(fromB, elsewhere, begin) {
 			t.Fatal("a does not hear somebody else")
