@@ -26,6 +26,7 @@ type Way struct {
 	LastHandshake time.Time      `json:"lastHandshake"` // zero if never
 	Received      uint64         `json:"received"`      // bytes, since the tunnel's process started
 	Sent          uint64         `json:"sent"`
+	MTU           int            `json:"mtu,omitempty"` // what fits through, inside the tunnel, bytes; measured
 }
 
 // PeerList joins what fabric and tunnel know.
@@ -33,7 +34,7 @@ func (st Status) PeerList() []Peer {
 	ways := map[string]*Way{}
 	if st.Tunnel != nil {
 		for _, p := range st.Tunnel.Peers {
-			w := &Way{Endpoint: p.Endpoint, LastHandshake: p.LastHandshake, Received: p.Received, Sent: p.Sent}
+			w := &Way{Endpoint: p.Endpoint, LastHandshake: p.LastHandshake, Received: p.Received, Sent: p.Sent, MTU: p.MTU}
 			if used, ok := UsedPath(p); ok {
 				w.Path, w.Via = string(used.Kind), used.Via
 			}

@@ -87,6 +87,7 @@ func peers(st api.Status) []*dto.MetricFamily {
 	age := gauge("rivulet_tunnel_handshake_age_seconds", "How long ago the tunnel last shook hands; over 180 nothing passes.")
 	path := gauge("rivulet_tunnel_path", "1 for the path that the peer's packets go by: direct, relay or stream.")
 	pathTrip := gauge("rivulet_tunnel_path_rtt_seconds", "Round trip by each path that answers.")
+	mtu := gauge("rivulet_tunnel_mtu_bytes", "What fits through the path to the peer in one packet, inside the tunnel.")
 	shook := gauge("rivulet_tunnel_last_handshake_seconds", "When the tunnel last shook hands, since 1970.")
 	dropped := counter("rivulet_tunnel_dropped_packets_total", "Refused by translation since the tunnel's process started.")
 	if st.Tunnel != nil {
@@ -95,6 +96,9 @@ func peers(st api.Status) []*dto.MetricFamily {
 			who := []string{"peer", names[p.ID], "id", p.ID}
 			received.add(float64(p.Received), who...)
 			sent.add(float64(p.Sent), who...)
+			if p.MTU > 0 {
+				mtu.add(float64(p.MTU), who...)
+			}
 			if !p.LastHandshake.IsZero() {
 				shook.add(unixSeconds(p.LastHandshake), who...)
 				age.add(max(time.Since(p.LastHandshake).Seconds(), 0), who...)
@@ -102,7 +106,7 @@ func peers(st api.Status) []*dto.MetricFamily {
 			addPaths(path, pathTrip, p, who)
 		}
 	}
-	return []*dto.MetricFamily{count.f, connected.f, trip.f, received.f, sent.f, shook.f, age.f, path.f, pathTrip.f, dropped.f}
+	return []*dto.MetricFamily{count.f, connected.f, trip.f, received.f, sent.f, shook.f, age.f, path.f, pathTrip.f, mtu.f, dropped.f}
 }
 
 // addPaths adds a peer's ways, those that work.

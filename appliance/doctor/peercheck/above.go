@@ -36,7 +36,11 @@ func (e *examination) mtu(ctx context.Context) doctor.Result {
 		return fail("look for a link with a smaller MTU between the two (a VPN, PPPoE, another switch) and for a firewall that drops ICMP \"too big\" or UDP fragments",
 			"small packets pass and large ones do not (%s)", why)
 	}
-	return pass("%d KiB went there and back in %s", large>>10, a.Took.Round(10*time.Microsecond))
+	fits := ""
+	if p, ok := e.tunnelPeer(); ok && p.MTU > 0 {
+		fits = fmt.Sprintf("; packets of %d bytes fit", p.MTU)
+	}
+	return pass("%d KiB went there and back in %s%s", large>>10, a.Took.Round(10*time.Microsecond), fits)
 }
 
 func (e *examination) translation(context.Context) doctor.Result {

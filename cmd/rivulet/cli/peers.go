@@ -60,19 +60,22 @@ func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
 		return printPeers(out, nil)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PEER\tSTATE\tFOR\tID\tTRUST\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tVERSION\tKUBERNETES\tDETAIL")
+	fmt.Fprintln(w, "PEER\tSTATE\tFOR\tID\tTRUST\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tMTU\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tVERSION\tKUBERNETES\tDETAIL")
 	for _, p := range peers {
-		path, endpoint, shook, received, sent := "-", "-", "-", "-", "-"
+		path, endpoint, mtu, shook, received, sent := "-", "-", "-", "-", "-", "-"
 		if p.Way != nil {
 			path, received, sent = way(p.Way, peers), size(p.Way.Received), size(p.Way.Sent)
 			if p.Way.Endpoint.IsValid() {
 				endpoint = p.Way.Endpoint.String()
 			}
+			if p.Way.MTU > 0 {
+				mtu = fmt.Sprint(p.Way.MTU)
+			}
 			shook = since(now, p.Way.LastHandshake)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			dash(p.Name), p.State, since(now, p.Since), p.ID.Short(), dash(p.Trust.How), day(p.Trust.At), dash(join(p.Found)), control(p.View),
-			path, endpoint, rtt(p.RTT), shook, received, sent, prefix(p.View), seenAs(p.View), dash(p.Version), dash(p.KubeVersion), p.Reason)
+			path, endpoint, rtt(p.RTT), mtu, shook, received, sent, prefix(p.View), seenAs(p.View), dash(p.Version), dash(p.KubeVersion), p.Reason)
 	}
 	return w.Flush()
 }
