@@ -233,6 +233,9 @@ func (d *device) silentLink(t *testing.T) {
 		select {
 		case e := <-ends:
 			t.Logf("after %5.1f s: the %s ended: %v", time.Since(begun).Seconds(), e.what, e.err)
+			if e.what == "exec" && (e.err == nil || !strings.Contains(e.err.Error(), "the connection to b was lost")) {
+				t.Errorf("an exec that was cut off ends with %v", e.err)
+			}
 		case <-time.After(60 * time.Second):
 			t.Fatal("a stream hangs over a link that is silent")
 		}
@@ -311,6 +314,28 @@ func (d *device) drains(t *testing.T, b *device) {
 	}
 	must(t, drain.Cordon(ctx, d.Client, "b", false))
 	eventually(t, 60*time.Second, "uncordoned, they go there again", func(ctx context.Context) string { return d.allRun(ctx, t, b, 3) })
+
+	// Called home, a namespace's pods leave as their budget allows, too.
+	budget.ResourceVersion = ""
+	_, err = d.Client.PolicyV1().PodDisruptionBudgets("lab").Create(ctx, budget, metav1.CreateOptions{})
+	must(t, err)
+	_, err = d.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"off"}}}`), metav1.PatchOptions{})
+	must(t, err)
+	eventually(t, 60*time.Second, "called home: one went, two are held", func(ctx context.Context) string {
+		events, err := d.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=OffloadHeld"})
+		must(t, err)
+		if n := len(d.onB(ctx, t)); n != 2 || len(events.Items) < 2 {
+			return fmt.Sprintf("%d on b, %d events", n, len(events.Items))
+		}
+		return ""
+	})
+	must(t, d.Client.PolicyV1().PodDisruptionBudgets("lab").Delete(ctx, "web", metav1.DeleteOptions{}))
+	eventually(t, 60*time.Second, "without the budget all go", func(ctx context.Context) string {
+		if n := len(d.onB(ctx, t)); n != 0 {
+			return fmt.Sprintf("%d on b", n)
+		}
+		return ""
+	})
 
 	// Drained or not, a node keeps its switch when what keeps it starts again.
 	must(t, drain.Cordon(ctx, d.Client, "b", true))

@@ -216,9 +216,7 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 			return errNotYet // the watcher of namespaces lags
 		}
 	}
-	c.cfg.Recorder.Event(home, corev1.EventTypeNormal, "OffloadEnded", "namespace is no longer offloaded; the pod is given back")
-	return ignoreGone(c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name,
-		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &home.UID}}))
+	return c.giveBack(ctx, home)
 }
 
 // writeStatus writes what is known from the target, unless it cannot be reached:

@@ -7,15 +7,16 @@ import "net/url"
 type mapping struct {
 	subresource string
 	names       map[string]string
+	command     bool // something runs, and ends well or not
 }
 
 var (
-	logs = mapping{"log", map[string]string{
+	logs = mapping{subresource: "log", names: map[string]string{
 		"follow": "follow", "previous": "previous", "timestamps": "timestamps", "stream": "stream",
 		"sinceSeconds": "sinceSeconds", "sinceTime": "sinceTime", "tailLines": "tailLines", "limitBytes": "limitBytes"}}
-	exec        = mapping{"exec", merge(streams, map[string]string{"command": "command"})}
-	attach      = mapping{"attach", streams}
-	portForward = mapping{"portforward", map[string]string{"port": "ports"}}
+	exec        = mapping{"exec", merge(streams, map[string]string{"command": "command"}), true}
+	attach      = mapping{"attach", streams, true}
+	portForward = mapping{subresource: "portforward", names: map[string]string{"port": "ports"}}
 
 	streams = map[string]string{"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
 )

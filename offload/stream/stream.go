@@ -159,5 +159,8 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 			}
 		},
 	}
+	if to.command {
+		proxy.ModifyResponse = guard(s.cfg.Node)
+	}
 	proxy.ServeHTTP(w, r)
 }

@@ -173,14 +173,25 @@ func running(w watch.Interface, n int) (time.Time, error) {
 		}
 		if pod.Status.Phase == corev1.PodRunning {
 			runs[pod.Name] = true
-		} else if pod.Status.Message != "" {
-			why = pod.Status.Message
+		} else {
+			why = waits(pod)
 		}
 		if len(runs) == n {
 			return time.Now(), nil
 		}
 	}
 	return time.Time{}, fmt.Errorf("%d of %d pods ran when the watch ended: %s", len(runs), n, why)
+}
+
+// waits says what a pod waits for by its newest status: an older one may be long over.
+func waits(p *corev1.Pod) string {
+	why := fmt.Sprintf("%s on %q is %s %s %s", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.Reason, p.Status.Message)
+	for _, c := range p.Status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil {
+			why += fmt.Sprintf("; container %s: %s %s", c.Name, w.Reason, w.Message)
+		}
+	}
+	return why
 }
 
 // noPods waits until everything that was deployed is gone, twins too.
