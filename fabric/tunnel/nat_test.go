@@ -213,12 +213,12 @@ func TestBothBehindNATFindEachOther(t *testing.T) {
 	w := newNATWorld(t, false)
 	w.apply(w.c, w.a, w.b)
 	k := newTalk(t, w.a, w.b, "10.200.0.7")
-	k.on(reachLimit)
+	k.on(3 * reachLimit)
 	if got := awaitWay(t, w.a, "b", paths.Direct); got.Addr.Addr() != netip.MustParseAddr("198.51.2.2") {
 		t.Errorf("%+v, want b's router", got)
 	}
 	awaitWay(t, w.b, "a", paths.Direct)
-	k.on(reachLimit)
+	k.on(3 * reachLimit)
 
 	t.Run("the way between them is cut: relayed, and direct again", func(t *testing.T) {
 		w.noUDP([2]string{"net1", "net2"}, [2]string{"net2", "net1"})
@@ -227,7 +227,7 @@ func TestBothBehindNATFindEachOther(t *testing.T) {
 		w.noUDP()
 		k.on(20 * time.Second)
 		awaitWay(t, w.a, "b", paths.Direct)
-		k.on(reachLimit)
+		k.on(3 * reachLimit)
 		t.Logf("the same connection went on after %s", took)
 	})
 
@@ -256,7 +256,7 @@ func TestBothBehindNATFindEachOther(t *testing.T) {
 func TestBothBehindSymmetricNATAreRelayed(t *testing.T) {
 	w := newNATWorld(t, true)
 	w.apply(w.c, w.a, w.b)
-	newTalk(t, w.a, w.b, "10.200.0.7").on(reachLimit)
+	newTalk(t, w.a, w.b, "10.200.0.7").on(3 * reachLimit)
 	if got := awaitWay(t, w.a, "b", paths.Relay); got.Via != "c" {
 		t.Errorf("%+v, want via c", got)
 	}
@@ -280,19 +280,19 @@ func TestStreamWhereUDPDoesNotPass(t *testing.T) {
 	w.a.want.Paths = []PeerPaths{{ID: "c", TCP: []netip.AddrPort{netip.MustParseAddrPort("198.51.3.2:443")}}}
 	w.apply(w.c, w.a, w.b)
 	k := newTalk(t, w.a, w.c, "10.202.0.9")
-	k.on(reachLimit)
+	k.on(3 * reachLimit)
 	if got := awaitWay(t, w.a, "c", paths.Stream); got.Addr.Port() != 443 {
 		t.Errorf("%+v, want port 443", got)
 	}
 	stream(t, w.a.pod, w.c.pod, "10.202.0.9", "10.201.0.5", 4<<20)
 
 	// b reaches c by UDP: together they reach each other.
-	newTalk(t, w.a, w.b, "10.200.0.7").on(reachLimit)
+	newTalk(t, w.a, w.b, "10.200.0.7").on(3 * reachLimit)
 	awaitWay(t, w.a, "b", paths.Relay)
 
 	w.noUDP()
 	awaitWay(t, w.a, "c", paths.Direct)
-	k.on(reachLimit)
+	k.on(3 * reachLimit)
 	w.noUDP([2]string{"net1", "net3"}, [2]string{"net3", "net1"})
 	t.Logf("the same connection goes on in a stream after %s", k.on(20*time.Second))
 	awaitWay(t, w.a, "c", paths.Stream)
@@ -325,12 +325,52 @@ func TestStreamIsHandedOver(t *testing.T) {
 	k := newTalk(t, w.a, w.c, "10.202.0.9")
 	l.Close()
 	w.c.Detach() // the supervisor goes
-	k.on(reachLimit)
+	k.on(3 * reachLimit)
 	next := NewController(w.c.config)
 	if err := next.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	defer next.Detach()
-	k.on(reachLimit)
+	k.on(3 * reachLimit)
 	awaitWay(t, w.a, "c", paths.Stream)
+}
+
+// Two on a cable without IPv4: the link-local address with the interface is enough,
+// though WireGuard's bind cannot send to it before it has heard from there.
+func TestLinkLocalIPv6(t *testing.T) {
+	a, b := newDevice(t, "10.42.0.5/24"), newDevice(t, "10.42.0.7/24")
+	a.node.must(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(b.node.ns)})
+	})
+	for d, addr := range map[*board]string{a: "fe80::a/64", b: "fe80::b/64"} {
+		d.node.must(func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			ip, err := netlink.ParseAddr(addr)
+			if err != nil {
+				return err
+			}
+			ip.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrAdd(link, ip); err != nil {
+				return err
+			}
+			return netlink.LinkSetUp(link)
+		})
+	}
+	keyA, pubA := newKeys(t)
+	keyB, pubB := newKeys(t)
+	a.want = config(keyA, Peer{ID: "b", PublicKey: pubB, Endpoint: netip.MustParseAddrPort("[fe80::b%eth0]:7442"), As: aSeenByB, Remote: bSeenByA})
+	b.want = config(keyB, Peer{ID: "a", PublicKey: pubA, As: bSeenByA, Remote: aSeenByB})
+	for _, d := range []*board{a, b} {
+		if err := d.Apply(t.Context(), d.want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newTalk(t, a, b, "10.200.0.7").on(3 * reachLimit)
+	if got := awaitWay(t, a, "b", paths.Direct); got.Addr != netip.MustParseAddrPort("[fe80::b%eth0]:7442") {
+		t.Errorf("%+v", got)
+	}
+	awaitWay(t, b, "a", paths.Direct)
 }

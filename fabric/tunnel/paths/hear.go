@@ -178,8 +178,10 @@ func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 	if news {
 		p.m.news()
 	}
-	if used := p.best.Load() == w; used {
-		w.probe.next = now.Add(p.m.timing.Active)
+	if p.best.Load() == w {
+		if w.probe.fresh == 0 {
+			w.probe.next = now.Add(p.m.timing.Active)
+		}
 		p.use()
 	}
 	if first {

@@ -32,6 +32,9 @@ var DefaultTiming = Timing{
 	Dwell: 10 * time.Second, Forget: time.Minute,
 }
 
+// freshPings is how many pings follow the first that was answered.
+const freshPings = 8
+
 // probe is the state of pings on one path; it is a value without a clock.
 //
 //	trying --pong--> alive --Misses unanswered--> trying
@@ -42,6 +45,7 @@ type probe struct {
 	tries  int       // since it was last alive
 	next   time.Time // when to ping
 	open   bool      // the last ping is not answered yet
+	fresh  int       // pings that follow soon, because one is no measure
 }
 
 // sent notes a ping and when the next one is due. direct says that there is a direct
@@ -68,15 +72,22 @@ func (p *probe) sent(now time.Time, t Timing, direct bool) {
 // answered notes a pong and reports whether the path was dead before.
 func (p *probe) answered(now time.Time, rtt time.Duration, t Timing, used bool) (news bool) {
 	news = !p.alive
-	if news || p.rtt == 0 {
-		p.rtt = rtt
-	} else {
+	switch {
+	case news || p.rtt == 0:
+		p.rtt, p.fresh = rtt, freshPings
+	case rtt < p.rtt: // the way can be no longer than that: the rest was waiting
+		p.rtt += (rtt - p.rtt) / 2
+	default:
 		p.rtt += (rtt - p.rtt) / 8
 	}
 	p.alive, p.open, p.misses, p.tries = true, false, 0, 0
 	wait := t.Standby
 	if used {
 		wait = t.Active
+	}
+	if p.fresh > 0 {
+		p.fresh--
+		wait = t.Fast
 	}
 	p.next = now.Add(wait)
 	return news

@@ -51,6 +51,23 @@ func TestChoice(t *testing.T) {
 	})
 }
 
+// One answer that had to wait on a busy machine does not keep a path from being used.
+func TestOneSlowAnswerIsForgotten(t *testing.T) {
+	now := time.Unix(1700000000, 0)
+	var relay, direct probe
+	relay.answered(now, 2*time.Millisecond, DefaultTiming, true)
+	direct.answered(now, 400*time.Millisecond, DefaultTiming, false)
+	for direct.next.Sub(now) < DefaultTiming.Standby {
+		now = direct.next
+		direct.sent(now, DefaultTiming, false)
+		direct.answered(now, time.Millisecond, DefaultTiming, false)
+	}
+	options := []option{{kind: Relay, alive: true, rtt: relay.rtt}, {kind: Direct, alive: true, rtt: direct.rtt}}
+	if choose(options, 0, false) != 1 {
+		t.Errorf("still relayed: direct is at %s", direct.rtt)
+	}
+}
+
 // Whatever comes and goes: a path is alive only if one of the last pings was
 // answered, and a ping is always due within the longest interval.
 func TestProbe(t *testing.T) {
