@@ -82,6 +82,9 @@ func takenPrefixes() []netip.Prefix {
 	return append(host.Routes(tunnelInterface), nodeRange)
 }
 
+// cniResults is where libcni, in containerd, keeps what it has made for each pod.
+const cniResults = "/var/lib/cni/results"
+
 func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	// A peer may have the name of our own node: before that is registered, the
 	// peer's virtual node would take it, and the kubelet would take it over.
@@ -99,6 +102,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Control:      netip.AddrPortFrom(tunnelAddress, controlPort),
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.routes, Share: s.share, Log: s.cfg.Log.With("component", cOffload),
+		Isolation: &offload.Isolation{Results: cniResults, DNS: clusterDNS, Networks: func() []netip.Prefix { return host.Routes(tunnelInterface) }},
 	})
 	if err != nil {
 		return err

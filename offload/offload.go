@@ -62,7 +62,7 @@ type Peers interface {
 	Pass(h func(net.Conn), names ...string)
 }
 
-// Config is what an Offload needs. All fields but Share, HandBack and Grace are required.
+// Config is what an Offload needs. All fields but Share, HandBack, Grace and Isolation are required.
 type Config struct {
 	Home        *rest.Config
 	ClusterID   string
@@ -80,7 +80,9 @@ type Config struct {
 	// HandBack is how long pods may stay on a target that lends less than they use,
 	// Grace how long a consumer may use more than its part; 0 is the default.
 	HandBack, Grace time.Duration
-	Log             *slog.Logger
+	// Isolation keeps the pods of other clusters apart; nil does not.
+	Isolation *Isolation
+	Log       *slog.Logger
 }
 
 // Offload is both sides of offloading.
@@ -147,6 +149,9 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Go(func() { o.followPeers(ctx) })
 	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
 	wg.Go(func() { o.keep(ctx, "silent guests", o.guests.Run) })
+	if o.cfg.Isolation != nil {
+		wg.Go(func() { o.keep(ctx, "isolation", o.isolate) })
+	}
 	stop := o.serveHomeAPI(ctx, &wg)
 	<-ctx.Done()
 	stop()

@@ -307,6 +307,40 @@ func (t *Tenancy) consumers() []peer.ID {
 	return out
 }
 
+// Twins gives the consumer of each twin, those that are going away included: their
+// pods may still run. It is to be called after WaitTwins.
+func (t *Tenancy) Twins() map[string]peer.ID {
+	out := map[string]peer.ID{}
+	twins, _ := t.twins.List(labels.Everything())
+	for _, ns := range twins {
+		out[ns.Name] = peer.ID(ns.Labels[policy.OriginLabel])
+	}
+	return out
+}
+
+// WaitTwins returns when Twins are known, and false if ctx ended before.
+func (t *Tenancy) WaitTwins(ctx context.Context) bool {
+	return cache.WaitForCacheSync(ctx.Done(), t.namespaces.Informer().HasSynced)
+}
+
+// TwinsChanged returns a channel that gets a value after Twins changed, and the
+// function that ends the subscription.
+func (t *Tenancy) TwinsChanged() (<-chan struct{}, func()) {
+	c := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+	handle, err := t.namespaces.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }})
+	if err != nil { // the informer has ended, as everything does then
+		return c, func() {}
+	}
+	return c, func() { _ = t.namespaces.Informer().RemoveEventHandler(handle) }
+}
+
 // twinsOf lists the consumer's twins as the cache knows them.
 func (t *Tenancy) twinsOf(consumer peer.ID) []*corev1.Namespace {
 	twins, _ := t.twins.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(consumer)}))

@@ -1,0 +1,188 @@
+// Package isolation keeps pods that run here for other clusters apart: from this
+// cluster's own pods, from the host and its networks, and from each other where they
+// belong to different clusters.
+//
+//	guest ─▶ its consumer's other guests, its home through the tunnel, cluster DNS,
+//	         endpoints of its Services on other peers, public addresses
+//	guest ◀─ the same, and peers that have no guests here
+//	guest ─╳ everything else: new connections are dropped, both ways
+//
+// It reads what the container network says of each pod (the CNI result, which is there
+// before the pod's first process), namespaces with their consumers, the fabric's links,
+// and EndpointSlices in twins. It alone writes the nftables tables "rivulet-twins": one
+// IPv4, which decides by address, and one on the bridge, by which a guest sends as
+// nobody but itself, and IPv4 only. They stay when the supervisor ends, and are made
+// anew when somebody has removed them; without guests there are none. While the
+// supervisor is down a guest that is started anew is not held. What cannot be done shows
+// as a problem of the part "isolation", and the rest is done.
+//
+// It is done here and not by the engine's NetworkPolicy controller because a consumer
+// may bring NetworkPolicies of its own, which can only add to what is allowed.
+package isolation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"rivulet/fabric/peer"
+)
+
+// look is how often somebody's `nft flush ruleset` is made up for, and networks of
+// the host that have come are seen.
+const look = 15 * time.Second
+
+// Config is what isolation goes by. All fields are required.
+type Config struct {
+	// Results is the folder of CNI results.
+	Results string
+	// DNS is the cluster IP of cluster DNS.
+	DNS netip.Addr
+	// Twins gives the consumer of each twin namespace.
+	Twins func() map[string]peer.ID
+	// Endpoints gives the addresses of endpoints that each consumer has told of.
+	Endpoints func() map[peer.ID][]netip.Addr
+	// Links are the peers.
+	Links func() []peer.Link
+	// Networks are the host's own, beside the private ones that are closed anyway.
+	Networks func() []netip.Prefix
+	// Changed gets a value when any of these may have changed.
+	Changed <-chan struct{}
+	// Report is told after each pass; nil is well.
+	Report func(error)
+	Log    *slog.Logger
+
+	exists func(veth string) bool // for tests
+	netns  int                    // for tests: the namespace to work in
+}
+
+// world is what the tables are made from.
+type world struct {
+	Guests []guest
+	// Consumers are those of the guests, in order.
+	Consumers []consumer
+	// Others are the prefixes of peers without guests here.
+	Others []netip.Prefix
+	// Closed are networks of the host.
+	Closed []netip.Prefix
+	DNS    netip.Addr
+}
+
+type consumer struct {
+	ID        peer.ID
+	Home      netip.Prefix // invalid without a link
+	Guests    []netip.Addr
+	Endpoints []netip.Addr
+}
+
+// Run keeps the tables until ctx ends, and leaves them.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.exists == nil {
+		cfg.exists = func(veth string) bool { _, err := net.InterfaceByName(veth); return err == nil }
+	}
+	files, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("isolation: watch %s: %w; raise fs.inotify.max_user_instances", cfg.Results, err)
+	}
+	defer files.Close()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	var last *world
+	watched := false
+	for {
+		if !watched { // the folder comes with the first pod
+			watched = files.Add(cfg.Results) == nil
+		}
+		now, err := cfg.gather()
+		if err == nil && (last == nil || !reflect.DeepEqual(*last, now) || !cfg.stands(len(now.Guests) > 0)) {
+			if err = cfg.build(now); err == nil {
+				cfg.Log.Debug("guests are isolated", "guests", len(now.Guests), "consumers", len(now.Consumers))
+				last = &now
+			} else {
+				last = nil
+			}
+		}
+		cfg.Report(err)
+		again := tick.C
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-cfg.Changed:
+		case e, ok := <-files.Events:
+			if !ok {
+				return errors.New("isolation: the watch of CNI results has ended")
+			}
+			if e.Has(fsnotify.Chmod) && e.Op == fsnotify.Chmod {
+				continue
+			}
+		case <-files.Errors:
+		case <-again:
+		}
+	}
+}
+
+// gather reads the world. Nothing in it depends on an order of maps.
+func (cfg Config) gather() (world, error) {
+	pods, err := results(cfg.Results)
+	if err != nil {
+		return world{}, err
+	}
+	twins := cfg.Twins()
+	w := world{DNS: cfg.DNS, Guests: guests(pods, twins, cfg.exists)}
+	home := map[peer.ID]netip.Prefix{}
+	has := map[peer.ID]bool{}
+	for _, id := range twins {
+		has[id] = true
+	}
+	for _, l := range cfg.Links() {
+		home[l.ID] = l.Remote.Masked()
+		if !has[l.ID] {
+			w.Others = append(w.Others, l.Remote.Masked())
+		}
+	}
+	told := cfg.Endpoints()
+	byID := map[peer.ID]*consumer{}
+	for _, g := range w.Guests {
+		c := byID[g.Consumer]
+		if c == nil {
+			c = &consumer{ID: g.Consumer, Home: home[g.Consumer]}
+			// Endpoints on other peers only: whoever tells of an address here, or of the
+			// host, gains nothing by it.
+			for _, a := range told[g.Consumer] {
+				for id, p := range home {
+					if id != g.Consumer && p.Contains(a) {
+						c.Endpoints = append(c.Endpoints, a)
+					}
+				}
+			}
+			slices.SortFunc(c.Endpoints, netip.Addr.Compare)
+			c.Endpoints = slices.Compact(c.Endpoints)
+			byID[g.Consumer] = c
+		}
+		c.Guests = append(c.Guests, g.Addr)
+	}
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		w.Consumers = append(w.Consumers, *byID[id])
+	}
+	if len(w.Guests) == 0 {
+		return world{}, nil // nothing to hold, whatever else changes
+	}
+	w.Closed = cfg.Networks()
+	for _, list := range [][]netip.Prefix{w.Closed, w.Others} {
+		slices.SortFunc(list, func(a, b netip.Prefix) int {
+			return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+		})
+	}
+	w.Closed = slices.Compact(w.Closed)
+	return w, nil
+}
