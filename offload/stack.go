@@ -105,6 +105,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 				twins.poke()
 			}
 		},
+		Platform: func() (os, arch string) { last := vnode.Offer(); return last.OS, last.Architecture },
 		Recorder: o.recorder, Log: log,
 	})
 	twins.pods = pods

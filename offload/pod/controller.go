@@ -39,6 +39,8 @@ type Config struct {
 	Up func() bool
 	// Departed is called after a pod of the namespace is gone from home.
 	Departed func(namespace string)
+	// Platform is the target's, as its virtual node has it; nil leaves it open.
+	Platform func() (os, arch string)
 	Recorder record.EventRecorder
 	Log      *slog.Logger
 }

@@ -65,6 +65,10 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return c.refuse(ctx, home, err.Error())
 	}
 	if len(have) == 0 {
+		if c.cfg.Platform != nil {
+			os, arch := c.cfg.Platform()
+			pin(want.template(), os, arch)
+		}
 		return c.send(ctx, home, t, want)
 	}
 	if api == "" { // not known at the moment

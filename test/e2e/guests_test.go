@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/test/lab"
+	"rivulet/test/mainjob"
+)
+
+// Two consumers, a and c, run pods on b, which runs one of its own. Each pod reaches
+// what is its consumer's, by address and by name, and nothing else; packets say so.
+func TestGuestsAreApart(t *testing.T) {
+	ctx := need(t, 5*time.Minute)
+	const ns = "guests"
+	a, b, c := devices["a"], devices["b"], devices["c"]
+	defer func() {
+		for _, d := range []*lab.Device{a, b, c} {
+			d.Kubectl(context.WithoutCancel(ctx), "delete", "namespace", ns, "--wait=false", "--ignore-not-found") //nolint:errcheck // the lab goes anyway
+		}
+	}()
+	pod := func(d *lab.Device, name string) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":%q,"labels":{"app":%q}},"spec":{"terminationGracePeriodSeconds":1,
+"containers":[{"name":"web","image":%q,"ports":[{"name":"http","containerPort":8080}],"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, name, ns, name, mainjob.Image)
+	}
+	make := func(d *lab.Device, when string, pods ...string) {
+		t.Helper()
+		items := []string{fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"rivulet.dev/offload":%q,"rivulet.dev/offload-to":"b"}}}`, ns, when)}
+		for _, name := range pods {
+			items = append(items, pod(d, name), fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{"app":%q},"ports":[{"port":80,"targetPort":8080}]}}`, name, ns, name))
+		}
+		eventually(t, ctx, "the objects are made on "+d.Name, func() error {
+			_, err := d.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
+			return err
+		})
+	}
+	make(a, "remote", "one", "two")
+	make(c, "remote", "other")
+	make(b, "off", "own")
+	ip := func(d *lab.Device, name string) (addr string) {
+		t.Helper()
+		eventually(t, ctx, name+" runs", func() error {
+			out, err := d.Kubectl(ctx, "-n", ns, "get", "pod", name, "-o", "jsonpath={.status.phase} {.status.podIP}")
+			phase, at, _ := strings.Cut(out, " ")
+			if err == nil && (phase != "Running" || at == "") {
+				err = fmt.Errorf("%s: %s", name, out)
+			}
+			addr = at
+			return err
+		})
+		return addr
+	}
+	// Addresses as b sees them: guests of a and of c are pods of b.
+	onB := func(d *lab.Device, name string) string {
+		t.Helper()
+		ip(d, name)
+		twin, err := b.Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", `jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range strings.Fields(twin) {
+			if n != ns+"-"+d.Name {
+				continue
+			}
+			out, err := b.Kubectl(ctx, "-n", n, "get", "pods", "-l", "app="+name, "-o", "jsonpath={.items[0].status.podIP}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		}
+		t.Fatalf("no twin of %s on b: %s", d.Name, twin)
+		return ""
+	}
+	one, two, other, own := onB(a, "one"), onB(a, "two"), onB(c, "other"), ip(b, "own")
+	node, err := b.Kubectl(ctx, "get", "node", "b", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fetch := func(d *lab.Device, from, url string) error {
+		_, err := d.Kubectl(ctx, "-n", ns, "exec", from, "--", "web", "get", "-n", "1", url)
+		return err
+	}
+	for _, x := range []struct {
+		d        *lab.Device
+		from, to string
+	}{
+		{a, "one", "http://" + two + ":8080/"}, {a, "two", "http://" + one + ":8080/"},
+		{a, "one", "http://two/"}, {a, "one", "http://two." + ns + ".svc.cluster.local/"}, // cluster DNS and Services
+		{b, "own", "http://own." + ns + ".svc.cluster.local/"}, // (own alone is the pod's own host name)
+	} {
+		eventually(t, ctx, x.from+" reaches "+x.to, func() error { return fetch(x.d, x.from, x.to) })
+	}
+	for _, x := range []struct {
+		d              *lab.Device
+		from, to, what string
+	}{
+		{a, "one", "http://" + other + ":8080/", "another consumer's guest"},
+		{c, "other", "http://" + one + ":8080/", "another consumer's guest"},
+		{a, "one", "http://" + own + ":8080/", "the provider's own pod"},
+		{b, "own", "http://" + one + ":8080/", "a guest"},
+		{a, "one", "https://" + node + ":6443/", "the provider's API server"},
+		{a, "one", "https://10.42.0.1:10250/", "the provider's kubelet"},
+		{a, "one", "http://10.77.0.12:7442/", "the provider by its LAN address"},
+	} {
+		err := fetch(x.d, x.from, x.to)
+		if err == nil || !strings.Contains(err.Error(), "Timeout exceeded") && !strings.Contains(err.Error(), "deadline exceeded") {
+			t.Errorf("%s reaches %s: %v, want silence", x.from, x.what, err)
+		}
+	}
+}
