@@ -129,20 +129,28 @@ func (h *handBack) surplus(ctx context.Context, part corev1.ResourceList) ([]*co
 	if err != nil {
 		return nil, err
 	}
+	left := part.DeepCopy()
 	var pods []*corev1.Pod
 	for i := range list.Items {
-		pods = append(pods, &list.Items[i])
+		p := &list.Items[i]
+		if metav1.GetControllerOf(p) != nil {
+			pods = append(pods, p)
+			continue
+		}
+		// Nobody would make it again: it stays, and others go in its place.
+		for name, q := range offer.Requests(p) {
+			if have, bounded := left[name]; bounded {
+				have.Sub(q)
+				left[name] = have
+			}
+		}
 	}
-	return offer.Surplus(part, pods), nil
+	return offer.Surplus(left, pods), nil
 }
 
 func (h *handBack) evict(ctx context.Context, pods []*corev1.Pod) {
 	for _, p := range pods {
 		if p.DeletionTimestamp != nil {
-			continue
-		}
-		if metav1.GetControllerOf(p) == nil {
-			h.log.Debug("a pod stays on a virtual node that lends too little: nobody would make it again", "pod", p.Namespace+"/"+p.Name)
 			continue
 		}
 		err := h.home.CoreV1().Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{

@@ -18,9 +18,19 @@ func TestGuestsAreApart(t *testing.T) {
 	const ns = "guests"
 	a, b, c := devices["a"], devices["b"], devices["c"]
 	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
 		for _, d := range []*lab.Device{a, b, c} {
-			d.Kubectl(context.WithoutCancel(ctx), "delete", "namespace", ns, "--wait=false", "--ignore-not-found") //nolint:errcheck // the lab goes anyway
+			d.Kubectl(ctx, "delete", "namespace", ns, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
 		}
+		// As long as a consumer has a twin the other's part is smaller.
+		eventually(t, ctx, "no twin is left on b", func() error {
+			out, err := b.Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
+			if err == nil && out != "" {
+				err = fmt.Errorf("%s", out)
+			}
+			return err
+		})
 	}()
 	pod := func(d *lab.Device, name string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":%q,"labels":{"app":%q}},"spec":{"terminationGracePeriodSeconds":1,
