@@ -34,6 +34,8 @@ const (
 	// A provider's word is cheap; home's datastore is not.
 	eventsPerSecond, eventsAtOnce = 5, 200
 	maxEventMessage               = 1024
+	// eventBacklog is how many may wait before only warnings are carried.
+	eventBacklog = 500
 )
 
 // toldEvents is what home has, by name: the count last written.
@@ -97,8 +99,11 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 			return
 		}
 		again := false
-		if obj, ok, _ := informer.GetStore().GetByKey(t.name + "/" + name); ok && pace.Wait(ctx) == nil {
-			again = !c.tellEvent(ctx, t, obj.(*corev1.Event), told)
+		if obj, ok, _ := informer.GetStore().GetByKey(t.name + "/" + name); ok {
+			e := obj.(*corev1.Event)
+			if worthIt := e.Type == corev1.EventTypeWarning || queue.Len() < eventBacklog; worthIt && pace.Wait(ctx) == nil {
+				again = !c.tellEvent(ctx, t, e, told)
+			}
 		}
 		queue.Done(name)
 		if again && queue.NumRequeues(name) < eventTries {

@@ -278,6 +278,14 @@ func TestReflection(t *testing.T) {
 		must(home.NetworkingV1().NetworkPolicies("lab").Delete(ctx, "deny", metav1.DeleteOptions{}))
 	})
 
+	t.Run("an alias points to the twin", func(t *testing.T) {
+		create(&corev1.Service{ObjectMeta: named("alias"), Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "web.lab.svc.cluster.local"}})
+		until("under the twin's name", func() bool {
+			s, err := away.CoreV1().Services("lab-a").Get(ctx, "alias", metav1.GetOptions{})
+			return err == nil && s.Spec.ExternalName == "web.lab-a.svc.cluster.local"
+		})
+	})
+
 	t.Run("at rest nothing is written", func(t *testing.T) {
 		before := versions(t, away)
 		// A marker that has to pass the same queue after everything else was looked at again.

@@ -2,6 +2,7 @@ package reflect
 
 import (
 	"context"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,7 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-func services() kind[*corev1.Service] {
+// services translates the names that aliases point to with twinOf.
+func services(twinOf func(home string) (string, bool)) kind[*corev1.Service] {
 	return kind[*corev1.Service]{
 		name: "Service", zero: &corev1.Service{},
 		api: func(c kubernetes.Interface, ns string) api[*corev1.Service] { return c.CoreV1().Services(ns) },
@@ -20,8 +22,33 @@ func services() kind[*corev1.Service] {
 		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
 			return c.CoreV1().Services(ns).Watch(ctx, o)
 		},
-		translate: translateService, merge: mergeService,
+		translate: func(home *corev1.Service) (*corev1.Service, bool) {
+			s, ok := translateService(home)
+			if ok && s.Spec.ExternalName != "" {
+				s.Spec.ExternalName = translateAlias(s.Spec.ExternalName, twinOf)
+			}
+			return s, ok
+		},
+		merge: mergeService,
 	}
+}
+
+// clusterSuffix ends the full names of Services.
+const clusterSuffix = ".svc.cluster.local"
+
+// translateAlias gives a name of a Service the namespace that it has on the target:
+// the DNS there follows an alias by itself, without asking whose it is.
+func translateAlias(name string, twinOf func(home string) (string, bool)) string {
+	bare, ok := strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), clusterSuffix)
+	at := strings.LastIndexByte(bare, '.')
+	if !ok || at <= 0 {
+		return name
+	}
+	twin, ok := twinOf(bare[at+1:])
+	if !ok {
+		return name
+	}
+	return bare[:at+1] + twin + clusterSuffix
 }
 
 // translateService keeps what clients inside a cluster see of a Service: its

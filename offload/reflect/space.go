@@ -77,7 +77,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 	if r, ok := c.Target.(Reach); ok {
 		s.reach = r.Changed
 	}
-	service, slice, configMap := withHomeAPI(home, c.Control, services(), endpointSlices(c.Target.Away), configMaps())
+	service, slice, configMap := withHomeAPI(home, c.Control, services(s.twinOf(c)), endpointSlices(c.Target.Away), configMaps())
 	s.kinds = map[string]mirror{
 		"Service":       newKeeper(s, service),
 		"EndpointSlice": newKeeper(s, slice),
@@ -86,6 +86,26 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		"NetworkPolicy": newNetworkPolicies(s),
 	}
 	return s
+}
+
+// twinOf tells the twins of this namespace and of the others that are offloaded to
+// the same target.
+func (s *space) twinOf(c Config) func(string) (string, bool) {
+	return func(home string) (string, bool) {
+		if home == s.home {
+			return s.twin, true
+		}
+		if ns, ok := c.Namespaces.Get(home); !ok || !ns.Allows(s.target) {
+			return "", false
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		twin, err := c.Target.Namespace(ctx, home) // which remembers
+		if err != nil {
+			s.log.Warn("an alias keeps a name of home", "namespace", home, "error", err)
+		}
+		return twin, err == nil
+	}
 }
 
 // run reflects until ctx ends or the twin is lost.
