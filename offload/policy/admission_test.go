@@ -113,6 +113,15 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+arm+`,`+isAway+`]}`) + `}}`},
 		{name: "empty affinity", namespace: "adm-remote", pod: `affinity: {nodeAffinity: {}}`, tolerations: virtual + `,` + awayTaint,
 			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
+		{name: "what needs a volume of home stays", namespace: "adm-any", pod: `volumes: [{name: d, persistentVolumeClaim: {claimName: d}}]`, affinity: `null`},
+		{name: "what needs the host stays", namespace: "adm-any", pod: `hostPID: true`, affinity: `null`},
+		{name: "what needs a port of the host stays", namespace: "adm-any", pod: `initContainers: [{name: x, image: i, restartPolicy: Always, ports: [{containerPort: 80, hostPort: 80}]}]`, affinity: `null`},
+		{name: "what is privileged stays", namespace: "adm-burst", pod: `initContainers: [{name: x, image: i, securityContext: {privileged: true}}]`,
+			affinity: `{nodeAffinity: {` + preferred(homeFirst) + `}}`},
+		{name: "volumes that follow keep nobody", namespace: "adm-any", tolerations: virtual + `,` + awayTaint, affinity: `null`,
+			pod: `volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: c}}, {name: c, projected: {sources: []}}, {name: d}]`},
+		{name: "remote is told why it cannot", namespace: "adm-remote", pod: `hostPID: true`, tolerations: virtual + `,` + awayTaint,
+			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
 		{name: "placed by hand", namespace: "adm-remote", pod: `nodeName: n1`, affinity: `null`},
 	}
 	for _, c := range cases {
