@@ -276,6 +276,7 @@ func TestChanged(t *testing.T) {
 		"tunnel": {Name: "a", Tunnel: Tunnel{StreamPort: 443}},
 		"share":  {Name: "a", Share: Share{MaxPods: &two}}, "reserve": {Name: "a", Reserve: Reserve{CPU: "1"}},
 		"registries": {Name: "a", Registries: Registries{Configs: map[string]Registry{"x": {Auth: &Auth{Password: "p"}}}}}, "burst": {Name: "a", Burst: []Burst{{Name: "x"}}},
+		"peers": {Name: "a", Peers: []string{"192.0.2.7"}},
 	} {
 		if got := Changed(base, other); !reflect.DeepEqual(got, []string{key}) {
 			t.Errorf("%s: %v", key, got)

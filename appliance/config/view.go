@@ -125,6 +125,7 @@ func Changed(a, b Config) (keys []string) {
 	differ("share", [...]string{string(a.Share.CPU), string(a.Share.Memory), pods(a.Share)}, [...]string{string(b.Share.CPU), string(b.Share.Memory), pods(b.Share)})
 	differ("reserve", a.Reserve, b.Reserve)
 	differ("registries", a.Registries.K3s(), b.Registries.K3s())
+	differ("peers", a.Peers, b.Peers)
 	differ("burst", a.Burst, b.Burst)
 	return keys
 }
