@@ -28,7 +28,7 @@ func full() api.Status {
 		Stages: []lifecycle.Status{{Name: "engine", State: lifecycle.Ready, Took: 1500 * time.Millisecond, Starts: 2}},
 		Peers: []peer.View{{State: peer.Connected, RTT: 250 * time.Microsecond, Record: peer.Record{ID: id, Name: "evil\"\n\\", WireGuardKey: "k",
 			Theirs: net, Remote: net, As: net, TunnelAddress: netip.MustParseAddr("10.42.255.254")}}, {State: peer.Discovered}},
-		Tunnel: &tunnel.Status{Dropped: 3, Peers: []tunnel.PeerStatus{{ID: string(id), Received: 10, Sent: 20, LastHandshake: time.Unix(1700000001, 0),
+		Tunnel: &tunnel.Status{Dropped: 3, Peers: []tunnel.PeerStatus{{MTU: 1420, ID: string(id), Received: 10, Sent: 20, LastHandshake: time.Unix(1700000001, 0),
 			Paths: []paths.PathStatus{{Kind: paths.Relay, Via: "c", RTT: time.Millisecond, Alive: true, Used: true}, {Kind: paths.Direct}}}}},
 		Status: offload.Status{VirtualNodes: []offload.VirtualNode{{Name: "b", Ready: true}}},
 		Pods:   api.Pods{Home: 4, Away: 5, Guests: 6},
