@@ -143,6 +143,8 @@ func (w *internet) host(name, addr string, nat *natBox) *host {
 	}
 	h := &host{w: w, name: name, addr: netip.MustParseAddrPort(addr), nat: nat, in: make(chan datagram, 1024), closed: make(chan struct{}),
 		private: Key(k.Bytes()), public: Key(k.PublicKey().Bytes()), used: map[Key]conn.Endpoint{}}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.hosts[h.addr.Addr()] = h
 	return h
 }

@@ -83,6 +83,7 @@ type Manager struct {
 	byTag   atomic.Pointer[map[tag]*peer]
 	carry   atomic.Bool
 	carried atomic.Uint64 // packets carried for others
+	greets  greets
 
 	mu      sync.Mutex
 	cfg     Config
@@ -91,9 +92,8 @@ type Manager struct {
 	peers   map[short]*peer
 	byKey   map[Key]*peer
 	movedAt time.Time
-	todo    []func()      // for Run to do: what enters WireGuard must not do so out of it
-	changed func()        // what Status tells is another (round trip times apart); it must not block
-	greets  chan struct{} // bounds streams that have not proved who they are
+	todo    []func() // for Run to do: what enters WireGuard must not do so out of it
+	changed func()   // what Status tells is another (round trip times apart); it must not block
 }
 
 // New returns a manager without peers. Run makes it work. changed is called when a
@@ -101,7 +101,7 @@ type Manager struct {
 func New(timing Timing, changed func(), log *slog.Logger) *Manager {
 	m := &Manager{
 		log: log, timing: timing, kick: make(chan struct{}, 1), rx: make(chan received, 128),
-		peers: map[short]*peer{}, byKey: map[Key]*peer{}, changed: changed, greets: make(chan struct{}, 16),
+		peers: map[short]*peer{}, byKey: map[Key]*peer{}, changed: changed,
 	}
 	m.dialer = dialStream
 	m.byAddr.Store(&map[netip.AddrPort]*peer{})
@@ -137,15 +137,27 @@ func (m *Manager) Apply(cfg Config) error {
 	old, was := m.cfg, m.byKey
 	m.cfg, m.self = cfg, shortOf(cfg.Public)
 	m.carry.Store(cfg.Carry)
+	var successors []*peer
 	peers, byKey, byTag := map[short]*peer{}, map[Key]*peer{}, map[tag]*peer{}
 	for _, c := range cfg.Peers {
 		p := m.byKey[c.Public]
 		if p == nil {
 			p = newPeer(m, c.Public, now)
+			successors = append(successors, p)
 		}
-		p.secret, p.id = secrets[c.Public], c.ID
+		p.secret = secrets[c.Public]
+		if p.id != c.ID { // it is read without the lock, and is another only for a new peer
+			p.id = c.ID
+		}
 		p.configure(c, now)
 		peers[p.short], byKey[c.Public], byTag[p.short.tag()] = p, p, p
+	}
+	for _, p := range successors { // with another key it is where it was
+		for _, o := range m.byKey {
+			if o.id == p.id {
+				p.inherit(o, now)
+			}
+		}
 	}
 	for key, p := range m.byKey {
 		if byKey[key] == nil {

@@ -143,6 +143,43 @@ func TestOneSideMoves(t *testing.T) {
 	}
 }
 
+// A peer that has another key is where it was: nothing has to be found again.
+func TestAnotherKey(t *testing.T) {
+	t.Parallel()
+	_, a, b, c := bothBehindNAT(t, true)
+	c.start(true, a, b)
+	a.start(true, b, c)
+	b.start(true, a, c)
+	awaitTalk(a, b)
+	fresh := a.w.host("b2", "10.99.0.1:7442", nil) // only for its keys
+	b.private, b.public = fresh.private, fresh.public
+	for _, h := range []*host{c, a, b} {
+		peers := map[*host][]*host{a: {b, c}, b: {a, c}, c: {a, b}}[h]
+		h.apply(true, peers...)
+	}
+	took := awaitTalk(a, b)
+	a.awaitPath(b, "carried", kind(Relay))
+	t.Logf("after %s", took)
+}
+
+// Who holds connections open keeps nobody else out.
+func TestStreamsOfOneSourceAreBounded(t *testing.T) {
+	var g greets
+	one, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for range greetsPerSource {
+		if !g.enter(one) {
+			t.Fatal("refused at once")
+		}
+	}
+	if g.enter(one) || !g.enter(other) {
+		t.Error("one keeps the other out, or is not bounded")
+	}
+	g.leave(one)
+	if !g.enter(one) {
+		t.Error("it stays out")
+	}
+}
+
 // Both move at once: each tells c, and they find each other again through it.
 func TestBothMoveAtOnce(t *testing.T) {
 	t.Parallel()

@@ -108,6 +108,24 @@ func (p *peer) configure(c Peer, now time.Time) {
 	}
 }
 
+// inherit takes over where the peer was under another key: it is still to be proved.
+func (p *peer) inherit(o *peer, now time.Time) {
+	for _, w := range o.paths {
+		switch {
+		case w.kind == Direct && p.at(w.addr) == nil:
+			p.add(Direct, w.addr, nil, max(w.source, told), now)
+		case w.kind == Relay && p.m.byKey[w.via.public] == w.via:
+			p.add(Relay, netip.AddrPort{}, w.via, asked, now)
+		}
+	}
+	p.toldTCP = o.toldTCP
+	if best := o.best.Load(); best != nil && best.kind == Direct {
+		if w := p.at(best.addr); w != nil {
+			p.best.Store(w)
+		}
+	}
+}
+
 // offer makes addrs the candidates of this source.
 func (p *peer) offer(addrs []netip.AddrPort, from source, now time.Time) {
 	for _, a := range addrs {

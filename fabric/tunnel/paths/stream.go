@@ -132,19 +132,64 @@ func (s *secret) greet(c streamConn, self short) error {
 // read of it already. It returns at once; who does not prove to be a peer in time
 // is hung up on, and so is everybody while too many are at it.
 func (m *Manager) Accept(ctx context.Context, c net.Conn, begun []byte) {
-	select {
-	case m.greets <- struct{}{}:
-	default:
+	from := remote(c).Addr()
+	if !m.greets.enter(from) {
 		c.Close()
 		return
 	}
 	go func() {
-		defer func() { <-m.greets }()
+		defer m.greets.leave(from)
 		if err := m.welcome(ctx, &resumed{Conn: c, begun: begun}); err != nil {
 			m.log.Debug("stream refused", "from", c.RemoteAddr(), "err", err)
 			c.Close()
 		}
 	}()
+}
+
+// greets counts streams that have not proved who they are: one source cannot keep
+// others out, and all of them together hold little.
+type greets struct {
+	mu sync.Mutex
+	by map[netip.Addr]int
+	n  int
+}
+
+const (
+	maxGreets       = 64
+	greetsPerSource = 4
+)
+
+func (g *greets) enter(from netip.Addr) bool {
+	from = sourceOf(from)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.n >= maxGreets || g.by[from] >= greetsPerSource {
+		return false
+	}
+	if g.by == nil {
+		g.by = map[netip.Addr]int{}
+	}
+	g.by[from]++
+	g.n++
+	return true
+}
+
+func (g *greets) leave(from netip.Addr) {
+	from = sourceOf(from)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.n--
+	if g.by[from]--; g.by[from] == 0 {
+		delete(g.by, from)
+	}
+}
+
+// sourceOf is what counts as one: an IPv4 address, or a network of IPv6.
+func sourceOf(a netip.Addr) netip.Addr {
+	if p, err := a.WithZone("").Prefix(64); err == nil && a.Is6() && !a.IsLinkLocalUnicast() {
+		return p.Addr()
+	}
+	return a
 }
 
 func (m *Manager) welcome(ctx context.Context, raw net.Conn) error {
