@@ -41,9 +41,17 @@ func TestGiveAndTakeBack(t *testing.T) {
 	pod := a.running(t, "talk", "")
 
 	t.Run("what it uses is told under its name at home", func(t *testing.T) { a.tops(t, pod) })
+	t.Run("the provider knows its guest, and hears it", func(t *testing.T) {
+		c := b.offload.Status().Consumers
+		if len(c) != 1 || c[0].ID != a.identity.ID || !c[0].Peer || c[0].Silent != 0 || c[0].Twins["lab"] == "" {
+			t.Errorf("%+v", c)
+		}
+	})
 	t.Run("twenty streams at once", func(t *testing.T) { a.manyStreams(t) })
 	t.Run("a terminal and its sizes", func(t *testing.T) { a.terminal(t) })
 	t.Run("streams over a link that goes silent", func(t *testing.T) { a.silentLink(t) })
+	t.Run("watches that go mute", func(t *testing.T) { a.goMute(t) })
+	t.Run("many pods over a bad link", func(t *testing.T) { a.burst(t, b, 30, "a link that breaks") })
 	t.Run("drain respects budgets", func(t *testing.T) { a.drains(t, b) })
 }
 

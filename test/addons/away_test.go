@@ -95,7 +95,7 @@ spec:
 
 	// A budget that allows nothing: the drain says so, and ends with its time.
 	kubectl(t, ctx, a, "-n", "away", "create", "poddisruptionbudget", "burn", "--selector=app=burn", "--min-available=100%")
-	says(t, ctx, a, "0", "-n", "away", "get", "pdb", "burn", "-o", "jsonpath={.status.disruptionsAllowed}")
+	says(t, ctx, a, "2 of 2", "-n", "away", "get", "pdb", "burn", "-o", "jsonpath={.status.currentHealthy} of {.status.expectedPods}")
 	out, err := a.Run(ctx, "rivulet", "drain", "b", "-o", "json", "--timeout", "3s")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(out, `"event":"blocked"`) || strings.Contains(out, `"event":"evicted"`) {
