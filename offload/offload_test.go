@@ -111,7 +111,8 @@ func TestPodsRunAway(t *testing.T) {
 	})
 
 	t.Run("a pod that cannot run away says why", func(t *testing.T) {
-		p := bare("host", corev1.PodSpec{HostNetwork: true})
+		// In a namespace that bursts the scheduler would keep it at home.
+		p := bare("host", corev1.PodSpec{HostNetwork: true, Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}})
 		a.create(t, p)
 		eventually(t, 10*time.Second, "refused", func(ctx context.Context) string {
 			got, err := a.Client.CoreV1().Pods("lab").Get(ctx, "host", metav1.GetOptions{})
