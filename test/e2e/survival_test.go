@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -155,8 +156,22 @@ func TestSurvival(t *testing.T) {
 		peered(t, ctx)
 		same(t)
 	})
-	t.Run("link cut and healed", func(t *testing.T) {
+	t.Run("link cut: the third device carries", func(t *testing.T) {
 		if err := theLab.Cut("a", "b"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, ctx, "b is reached through c", func() error {
+			out, err := a.Run(ctx, "rivulet", "peers", "-o", "wide")
+			if err == nil && !strings.Contains(string(out), "relay via c") {
+				err = fmt.Errorf("no path leads through c:\n%s", out)
+			}
+			return err
+		})
+		eventually(t, ctx, "away pod answers", func() error { return answers(ctx) })
+		same(t)
+	})
+	t.Run("every link of a provider cut, and healed", func(t *testing.T) {
+		if err := theLab.Cut("b", "c"); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, ctx, "virtual node b is NotReady", func() error {
