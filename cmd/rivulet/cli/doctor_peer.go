@@ -22,7 +22,7 @@ func newDoctorPeer(c *common) *cobra.Command {
 		Long:  "NAME is a peer's name, its ID or the beginning of that. Exit code 0: nothing fails; 1: a layer fails; 2: bad flags. docs/peers.md has every layer.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("doctor peer takes the name of one peer; see: rivulet peers")
+				return usagef("doctor peer takes the name of one peer; see: rivulet peers, and: rivulet doctor peer --help")
 			}
 			return nil
 		},

@@ -113,7 +113,7 @@ func teller(out io.Writer, asJSON bool) func(drain.Event) {
 
 func oneNode(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usagef("%s takes one peer; see: rivulet peers, rivulet %s --help", cmd.Name(), cmd.Name())
+		return usagef("%s takes one peer; see: rivulet peers, and: %s --help", cmd.Name(), cmd.CommandPath())
 	}
 	return nil
 }

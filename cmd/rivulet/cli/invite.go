@@ -61,7 +61,7 @@ func newInvite(c *common) *cobra.Command {
 		Short: "end an invite that nobody has used",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("revoke takes the ID of one invite; see: rivulet invite list")
+				return usagef("revoke takes the ID of one invite; see: rivulet invite list, and: rivulet invite revoke --help")
 			}
 			return nil
 		},
