@@ -28,11 +28,11 @@ var (
 )
 
 // of is what is measured of one kind, a sample per round.
-type of struct{ one, four, many, p50, p99, peak figures.Samples }
+type of struct{ one, four, many, pps, cpu, p50, p99, peak figures.Samples }
 
 func (b *bench) tunnel(ctx context.Context, s *figures.Section) error {
 	s.Title = "Tunnel with translation : bare wireguard-go"
-	s.How = fmt.Sprintf("Two pods behind two nodes on one cable, four network namespaces; the shipped helper with equal pod CIDRs at both ends (so both translate), or bare wireguard-go of the same module with distinct addresses. Both ends are started anew each time; %d rounds, rotated. TCP for %v after settling, then %d UDP echoes of 64 bytes. Load, both tunnels and kernel share the cores.", tunnelRounds, tunnelFor, tunnelTrips)
+	s.How = fmt.Sprintf("Two pods behind two nodes on one cable, four network namespaces; the shipped helper with equal pod CIDRs at both ends (so both translate), or bare wireguard-go of the same module with distinct addresses. Both ends are started anew each time; %d rounds, rotated. TCP, and UDP of 64 bytes as fast as it is taken, for %v after settling; %d UDP echoes of 64 bytes. Load, both tunnels and kernel share the cores.", tunnelRounds, tunnelFor, tunnelTrips)
 	k, err := b.helpers(ctx)
 	if err != nil {
 		return err
@@ -80,15 +80,29 @@ func measure(ctx context.Context, n *wire.Net, kind wire.Kind, helper, dir strin
 	}
 	o.p50 = append(o.p50, figures.Samples(trips).Quantile(0.5))
 	o.p99 = append(o.p99, figures.Samples(trips).Quantile(0.99))
-	one, err := l.Throughput(1, tunnelFor)
+	before, err := spent(l.PIDs())
 	if err != nil {
 		return err
 	}
-	four, err := l.Throughput(4, tunnelFor)
+	one, carried, err := l.Throughput(1, tunnelFor)
 	if err != nil {
 		return err
 	}
-	many, err := l.Throughput(16, tunnelFor)
+	after, err := spent(l.PIDs())
+	if err != nil {
+		return err
+	}
+	o.cpu = append(o.cpu, (after-before).Seconds()/(float64(carried)/1e9))
+	pps, err := l.Packets(tunnelFor)
+	if err != nil {
+		return err
+	}
+	o.pps = append(o.pps, pps)
+	four, _, err := l.Throughput(4, tunnelFor)
+	if err != nil {
+		return err
+	}
+	many, _, err := l.Throughput(16, tunnelFor)
 	if err != nil {
 		return err
 	}
@@ -103,6 +117,20 @@ func measure(ctx context.Context, n *wire.Net, kind wire.Kind, helper, dir strin
 	}
 	o.peak = append(o.peak, float64(peak))
 	return nil
+}
+
+// spent is the CPU time that processes have taken so far.
+func spent(pids []int) (sum time.Duration, err error) {
+	for _, pid := range pids {
+		tree, err := procs.Tree(pid)
+		if err != nil {
+			return 0, fmt.Errorf("bench: %w", err)
+		}
+		for _, p := range tree {
+			sum += p.CPU
+		}
+	}
+	return sum, nil
 }
 
 func scaled(s figures.Samples, by float64) figures.Samples {
@@ -128,6 +156,8 @@ func tunnelRows(kinds []wire.Kind, got map[string]*of) (rows []figures.Row) {
 			{"TCP, 1 flow", func(o *of) figures.Samples { return o.one }, 1e-9, "%.2f", "Gbit/s", 0.95, true},
 			{"TCP, 4 flows", func(o *of) figures.Samples { return o.four }, 1e-9, "%.2f", "Gbit/s", 0.95, true},
 			{"TCP, 16 flows", func(o *of) figures.Samples { return o.many }, 1e-9, "%.2f", "Gbit/s", 0.95, true},
+			{"UDP of 64 bytes", func(o *of) figures.Samples { return o.pps }, 1e-3, "%.0f", "thousand packets/s", 0, true},
+			{"CPU of both ends per GB, TCP, 1 flow", func(o *of) figures.Samples { return o.cpu }, 1, "%.1f", "s", 0, false},
 			{"UDP round trip, p50", func(o *of) figures.Samples { return o.p50 }, 1e3, "%.3f", "ms", 1 / 0.95, false},
 			{"UDP round trip, p99", func(o *of) figures.Samples { return o.p99 }, 1e3, "%.3f", "ms", 0, false},
 		} {

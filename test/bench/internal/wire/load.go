@@ -21,8 +21,8 @@ import (
 const settle = 500 * time.Millisecond
 
 // Throughput sends from podA to podB over so many connections and returns what
-// arrived, bits per second.
-func (l *Link) Throughput(flows int, during time.Duration) (float64, error) {
+// arrived, bits per second, and how many bytes were carried in all, before too.
+func (l *Link) Throughput(flows int, during time.Duration) (bits float64, carried int64, err error) {
 	return throughput(l.net.a.pod.Do, l.net.b.pod.Do, l.from(), l.to(), l.far(), flows, during)
 }
 
@@ -38,10 +38,10 @@ type in func(func() error) error
 // throughput listens in to, on far, and dials remote in from: far and remote are
 // the same unless a tunnel translates. Only what arrives after everybody
 // is connected and settled counts.
-func throughput(from, to in, local, remote, far netip.Addr, flows int, during time.Duration) (float64, error) {
+func throughput(from, to in, local, remote, far netip.Addr, flows int, during time.Duration) (bits float64, carried int64, err error) {
 	var listener net.Listener
 	if err := to(func() (err error) { listener, err = net.Listen("tcp4", far.String()+":0"); return err }); err != nil {
-		return 0, fmt.Errorf("wire: %w", err)
+		return 0, 0, fmt.Errorf("wire: %w", err)
 	}
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
@@ -69,7 +69,7 @@ func throughput(from, to in, local, remote, far netip.Addr, flows int, during ti
 		})
 		if err != nil {
 			listener.Close()
-			return 0, errors.Join(fmt.Errorf("wire: %w", err), ended(work.Wait()))
+			return 0, 0, errors.Join(fmt.Errorf("wire: %w", err), ended(work.Wait()))
 		}
 		keep(c)
 		work.Go(func() error {
@@ -88,7 +88,7 @@ func throughput(from, to in, local, remote, far netip.Addr, flows int, during ti
 	ctx, cancel = context.WithTimeout(context.Background(), during)
 	<-ctx.Done()
 	cancel()
-	bits := float64(got.Load()-before) * 8 / time.Since(begin).Seconds()
+	bits = float64(got.Load()-before) * 8 / time.Since(begin).Seconds()
 	open.Lock()
 	for _, c := range conns {
 		c.(*net.TCPConn).SetLinger(0)
@@ -96,12 +96,12 @@ func throughput(from, to in, local, remote, far netip.Addr, flows int, during ti
 	}
 	open.Unlock()
 	if err := ended(work.Wait()); err != nil {
-		return 0, fmt.Errorf("wire: %w", err)
+		return 0, 0, fmt.Errorf("wire: %w", err)
 	}
 	if bits == 0 {
-		return 0, errors.New("wire: not one byte arrived")
+		return 0, 0, errors.New("wire: not one byte arrived")
 	}
-	return bits, nil
+	return bits, got.Load(), nil
 }
 
 // ended forgives what our own closing causes.

@@ -25,10 +25,13 @@ func here(f func() error) error { return f() }
 func TestLoadOnLoopback(t *testing.T) {
 	lo := netip.MustParseAddr("127.0.0.1")
 	for _, flows := range []int{1, 4} {
-		bits, err := throughput(here, here, lo, lo, lo, flows, 200*time.Millisecond)
-		if err != nil || bits < 1e6 {
-			t.Errorf("%d flows: %.0f bit/s, %v", flows, bits, err)
+		bits, carried, err := throughput(here, here, lo, lo, lo, flows, 200*time.Millisecond)
+		if err != nil || bits < 1e6 || float64(carried)*8 < bits*0.2 {
+			t.Errorf("%d flows: %.0f bit/s, %d bytes, %v", flows, bits, carried, err)
 		}
+	}
+	if pps, err := packets(here, here, lo, lo, lo, 200*time.Millisecond); err != nil || pps < 1000 {
+		t.Errorf("%.0f packets/s, %v", pps, err)
 	}
 	trips, err := rtt(here, here, lo, lo, lo, 50, time.Second)
 	if err != nil || len(trips) != 50 {
@@ -59,8 +62,11 @@ func TestBareTunnel(t *testing.T) {
 		if _, err := l.RTT(20, time.Second); err != nil {
 			t.Error(err)
 		}
-		if bits, err := l.Throughput(2, 300*time.Millisecond); err != nil || bits < 1e6 {
+		if bits, _, err := l.Throughput(2, 300*time.Millisecond); err != nil || bits < 1e6 {
 			t.Errorf("%.0f bit/s, %v", bits, err)
+		}
+		if pps, err := l.Packets(300 * time.Millisecond); err != nil || pps < 100 {
+			t.Errorf("%.0f packets/s, %v", pps, err)
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
