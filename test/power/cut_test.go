@@ -107,7 +107,11 @@ func TestPowerCuts(t *testing.T) {
 	done.Go(func() { l.run(loadCtx, a) })
 	var cuts []time.Time
 	for i := range n {
-		pause(ctx, time.Duration(rand.Int64N(int64(8*time.Second))))
+		wait := time.Duration(rand.Int64N(int64(8 * time.Second)))
+		if i%4 == 1 { // long enough that there is something to judge
+			wait += kept
+		}
+		pause(ctx, wait)
 		what := "power"
 		if i%5 == 3 {
 			what = []string{"supervisor", "engine"}[rand.IntN(2)]
