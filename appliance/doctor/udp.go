@@ -25,10 +25,12 @@ func probeUDP(ctx context.Context, e *Env) Result {
 	for _, p := range st.Tunnel.Peers {
 		configured[p.ID] = true
 	}
-	var good, blocked, gone []string
+	var good, streamed, blocked, gone []string
 	for _, p := range st.Peers {
 		switch {
 		case !configured[string(p.ID)]: // found, no peer
+		case p.State == peer.Connected && strings.HasPrefix(p.Path, "stream "):
+			streamed = append(streamed, fmt.Sprintf("%s (%s)", p.Name, p.Tunnel))
 		case p.State == peer.Connected:
 			good = append(good, p.Name)
 		case e.Dial(ctx, p.Control) == nil:
@@ -37,12 +39,15 @@ func probeUDP(ctx context.Context, e *Env) Result {
 			gone = append(gone, fmt.Sprintf("%s (%s)", p.Name, p.Control.Addr()))
 		}
 	}
+	allow := fmt.Sprintf("allow UDP %d in the firewalls of both devices and of the network between them", st.Tunnel.Port)
 	switch {
 	case len(blocked) > 0:
-		return failf(fmt.Sprintf("allow UDP %d in the firewalls of both devices and of the network between them", st.Tunnel.Port),
+		return failf(allow,
 			"TCP reaches %s, but nothing of the tunnel gets through", strings.Join(blocked, ", "))
 	case len(gone) > 0:
 		return warnf("see that it is switched on and on a network that this device reaches", "%s does not answer at all", strings.Join(gone, ", "))
+	case len(streamed) > 0:
+		return warnf(allow, "UDP does not pass: the tunnel to %s goes through a TCP connection, which is slower", strings.Join(streamed, ", "))
 	case len(good) > 0:
 		return pass("the tunnel carries to %s", strings.Join(good, ", "))
 	}
