@@ -115,6 +115,7 @@ func TestHostname(t *testing.T) {
 func TestUDP(t *testing.T) {
 	tun := &tunnel.Status{Port: 7442, Peers: []tunnel.PeerStatus{{ID: "b"}}}
 	b := func(s peer.State) []peer.View { return []peer.View{peerAt("192.168.1.20:7442", s)} }
+	by := func(path string) []peer.View { v := b(peer.Connected); v[0].Path = path; return v }
 	for _, tc := range []struct {
 		name  string
 		st    api.Status
@@ -125,6 +126,8 @@ func TestUDP(t *testing.T) {
 		{"nobody", api.Status{Tunnel: &tunnel.Status{}}, nil, Skip, "no peer yet"},
 		{"only found", api.Status{Peers: b(peer.Discovered), Tunnel: &tunnel.Status{}}, nil, Skip, "no peer yet"},
 		{"connected", api.Status{Peers: b(peer.Connected), Tunnel: tun}, errors.New("not asked"), Pass, "b"},
+		{"direct", api.Status{Peers: by("direct 192.168.1.20:7442"), Tunnel: tun}, errors.New("not asked"), Pass, "b"},
+		{"in a stream", api.Status{Peers: by("stream 192.168.1.20:7442"), Tunnel: tun}, errors.New("not asked"), Warn, "UDP does not pass"},
 		{"blocked from the beginning", api.Status{Peers: b(peer.Connecting), Tunnel: tun}, nil, Fail, "allow UDP 7442"},
 		{"blocked", api.Status{Peers: b(peer.Lost), Tunnel: tun}, nil, Fail, "allow UDP 7442"},
 		{"gone", api.Status{Peers: b(peer.Lost), Tunnel: tun}, errors.New("no route"), Warn, "does not answer at all"},
