@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rivulet/fabric/netmon"
 )
 
@@ -27,6 +29,12 @@ func NewServer(id Identity, h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
+// unheard is how long what was sent may be without an answer from the other side's
+// kernel before its connection ends. A device whose power goes says no goodbye, and its
+// firewall answers nothing for connections of an earlier life: without this its
+// streams would be held open here for a quarter of an hour.
+const unheard = 20 * time.Second
+
 // Listen opens the control port on all addresses.
 func Listen(port uint16) (net.Listener, error) {
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
@@ -37,7 +45,23 @@ func Listen(port uint16) (net.Listener, error) {
 			Cure:    "stop that program; peers stay unreachable until then, and it is tried again every few seconds",
 		}
 	}
-	return l, nil
+	return mortal{l}, nil
+}
+
+// mortal gives each accepted connection its bound; they do not inherit it.
+type mortal struct{ net.Listener }
+
+func (m mortal) Accept() (net.Conn, error) {
+	c, err := m.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if raw, err := c.(*net.TCPConn).SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { // one that is refused lives a little longer
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unheard.Milliseconds()))
+		})
+	}
+	return c, nil
 }
 
 func reason(err error) string {
