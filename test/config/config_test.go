@@ -11,6 +11,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 const file = "/etc/rivulet/config.yaml"
@@ -18,7 +19,7 @@ const file = "/etc/rivulet/config.yaml"
 // seen returns how a device sees the cluster with the ID.
 func seen(t *testing.T, ctx context.Context, by *lab.Device, id peer.ID) peer.View {
 	t.Helper()
-	for _, p := range status(t, ctx, by).Peers {
+	for _, p := range labtest.Status(t, ctx, by).Peers {
 		if p.ID == id {
 			return p
 		}
@@ -29,7 +30,7 @@ func seen(t *testing.T, ctx context.Context, by *lab.Device, id peer.ID) peer.Vi
 // cpu is what the virtual node of the peer offers, in thousandths of a CPU.
 func cpu(t *testing.T, ctx context.Context, by *lab.Device, name string) int64 {
 	t.Helper()
-	for _, n := range status(t, ctx, by).VirtualNodes {
+	for _, n := range labtest.Status(t, ctx, by).VirtualNodes {
 		if n.Name == name && n.Ready {
 			return n.Allocatable.Cpu().MilliValue()
 		}
@@ -41,14 +42,14 @@ func cpu(t *testing.T, ctx context.Context, by *lab.Device, name string) int64 {
 // makes nobody its peer: the file may have said whom to trust. With ask each waits
 // for a word. Each change is taken while it runs.
 func TestTrustFailsClosed(t *testing.T) {
-	ctx := bounded(t, 2*time.Minute)
-	a, c := devices["a"], devices["c"]
-	id := status(t, ctx, c).ID
+	ctx := suite.Bounded(t, 2*time.Minute)
+	a, c := suite.Devices["a"], suite.Devices["c"]
+	id := labtest.Status(t, ctx, c).ID
 	shows(t, ctx, c, []string{"config-broken", cFile + ": there is no such file", "CONFIG  defaults", "trust-closed", "cannot be read"})
 	refused := func(why string) {
 		t.Helper()
 		eventually(t, ctx, "a is refused by c: "+why, func() error {
-			theirs, ours := seen(t, ctx, a, id), seen(t, ctx, c, status(t, ctx, a).ID)
+			theirs, ours := seen(t, ctx, a, id), seen(t, ctx, c, labtest.Status(t, ctx, a).ID)
 			if theirs.Trust.How != "" || ours.Trust.How != "" {
 				t.Fatalf("trust, though c has none to give: %+v %+v", theirs, ours)
 			}
@@ -65,7 +66,7 @@ func TestTrustFailsClosed(t *testing.T) {
 	write(t, ctx, c, cFile, "trust: {mode: ask}\n")
 	shows(t, ctx, c, []string{"CONFIG  " + cFile + ", loaded", "peer-waiting"}, "config-broken", "trust-closed")
 	// Discovered anew, and still nobody.
-	a2 := status(t, ctx, a).ID
+	a2 := labtest.Status(t, ctx, a).ID
 	eventually(t, ctx, "c asks", func() error {
 		if v := seen(t, ctx, c, a2); v.Trust.How != "" || v.State != peer.Waiting || !strings.Contains(v.Reason, "rivulet approve") {
 			return fmt.Errorf("%+v", v)
@@ -74,7 +75,7 @@ func TestTrustFailsClosed(t *testing.T) {
 	})
 
 	write(t, ctx, c, cFile, "trust: {mode: lan}\n")
-	for _, d := range devices {
+	for _, d := range suite.Devices {
 		if err := d.WaitPeered(ctx, 2); err != nil {
 			t.Fatal(err)
 		}
@@ -84,9 +85,9 @@ func TestTrustFailsClosed(t *testing.T) {
 	// Closed again: those who are trusted stay.
 	write(t, ctx, c, cFile, "trust: {mode: group, secret: sixteen-and-more-letters}\n")
 	shows(t, ctx, c, []string{"CONFIG  " + cFile}, "trust-closed", "sixteen-and-more")
-	must(t, ctx, c, "rivulet", "config", "reload")
-	for _, of := range []*lab.Device{a, devices["b"]} {
-		if v := seen(t, ctx, c, status(t, ctx, of).ID); v.State != peer.Connected {
+	labtest.Must(t, ctx, c, "rivulet", "config", "reload")
+	for _, of := range []*lab.Device{a, suite.Devices["b"]} {
+		if v := seen(t, ctx, c, labtest.Status(t, ctx, of).ID); v.State != peer.Connected {
 			t.Errorf("%s is %s (%s) for c after the trust was closed", of.Name, v.State, v.Reason)
 		}
 	}
@@ -96,23 +97,23 @@ func TestTrustFailsClosed(t *testing.T) {
 // Name, share and interfaces are changed while everything runs, and the neighbour
 // sees it; a mistake changes nothing and is told with its place.
 func TestChangesAreTakenWhileRunning(t *testing.T) {
-	ctx := bounded(t, 2*time.Minute)
-	a, b := devices["a"], devices["b"]
+	ctx := suite.Bounded(t, 2*time.Minute)
+	a, b := suite.Devices["a"], suite.Devices["b"]
 	for _, d := range []*lab.Device{a, b} {
 		if err := d.WaitPeered(ctx, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	id, all := status(t, ctx, a).ID, cpu(t, ctx, b, "a")
+	id, all := labtest.Status(t, ctx, a).ID, cpu(t, ctx, b, "a")
 	if all <= 0 {
 		t.Fatalf("b sees no room at a: %d", all)
 	}
-	before := status(t, ctx, a).PIDs
+	before := labtest.Status(t, ctx, a).PIDs
 
 	// The first file of a's life is a broken one.
 	write(t, ctx, a, file, "share: {cpu: 50%}\nnmae: kitchen\n")
 	shows(t, ctx, a, []string{"config-broken", file + ":2:1: unknown key", "did you mean name?", "CONFIG  defaults", "a  Ready"})
-	if r := on(t, ctx, a, "rivulet", "config", "reload"); r.code != 1 || !strings.Contains(r.out, file+":2:1: ") || !strings.Contains(r.errOut, "what was in force stays") {
+	if r := labtest.On(t, ctx, a, "rivulet", "config", "reload"); r.Code != 1 || !strings.Contains(r.Out, file+":2:1: ") || !strings.Contains(r.ErrOut, "what was in force stays") {
 		t.Errorf("config reload: %+v", r)
 	}
 	if got := cpu(t, ctx, b, "a"); got != all {
@@ -150,8 +151,8 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 	}
 
 	// SIGHUP reads it again, and ends nothing.
-	pid := status(t, ctx, a).PIDs["supervisor"]
-	must(t, ctx, a, "kill", "-HUP", fmt.Sprint(pid))
+	pid := labtest.Status(t, ctx, a).PIDs["supervisor"]
+	labtest.Must(t, ctx, a, "kill", "-HUP", fmt.Sprint(pid))
 	eventually(t, ctx, "SIGHUP is taken", func() error {
 		if out, err := a.Run(ctx, "grep", "-c", "SIGHUP: reading", "/var/log/rivulet.log"); err != nil {
 			return errors.New(out + err.Error())
@@ -170,7 +171,7 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 	})
 
 	// Without the file: everything default.
-	must(t, ctx, a, "rm", file)
+	labtest.Must(t, ctx, a, "rm", file)
 	shows(t, ctx, a, []string{"CONFIG  defaults; there is no " + file}, "lan-unmatched", "config-broken")
 	eventually(t, ctx, "b sees all of a", func() error {
 		if got := cpu(t, ctx, b, "a"); got != all {
@@ -178,7 +179,7 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 		}
 		return nil
 	})
-	if now := status(t, ctx, a).PIDs; now["supervisor"] != pid || now["tunnel"] != before["tunnel"] {
+	if now := labtest.Status(t, ctx, a).PIDs; now["supervisor"] != pid || now["tunnel"] != before["tunnel"] {
 		t.Errorf("processes %v, before %v and supervisor %d: something was restarted", now, before, pid)
 	}
 }
@@ -186,15 +187,15 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 // What the engine takes only when it starts: it alone starts again, by itself, and
 // the pod goes on.
 func TestRegistriesRestartTheEngineAlone(t *testing.T) {
-	ctx := bounded(t, 2*time.Minute)
-	b := devices["b"]
-	must(t, ctx, b, "rivulet", "kubectl", "run", "stays", "--image=rivulet.dev/pause:1", "--image-pull-policy=Never", "--restart=Always")
-	must(t, ctx, b, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+	ctx := suite.Bounded(t, 2*time.Minute)
+	b := suite.Devices["b"]
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "run", "stays", "--image=rivulet.dev/pause:1", "--image-pull-policy=Never", "--restart=Always")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
 	life := func() string {
-		return must(t, ctx, b, "rivulet", "kubectl", "get", "pod", "stays", "-o",
+		return labtest.Must(t, ctx, b, "rivulet", "kubectl", "get", "pod", "stays", "-o",
 			"jsonpath={.status.podIP} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].state.running.startedAt} restarts={.status.containerStatuses[0].restartCount}")
 	}
-	pod, was := life(), status(t, ctx, b).PIDs
+	pod, was := life(), labtest.Status(t, ctx, b).PIDs
 
 	write(t, ctx, b, file, `registries:
   mirrors:
@@ -214,64 +215,64 @@ burst:
 reserve: {memory: 256Mi}
 `)
 	eventually(t, ctx, "it is pending, and said so", func() error {
-		if p := status(t, ctx, b).Config.Pending; len(p) != 1 || !strings.Contains(p[0], "reserve and registries: the engine starts again, pods go on") {
+		if p := labtest.Status(t, ctx, b).Config.Pending; len(p) != 1 || !strings.Contains(p[0], "reserve and registries: the engine starts again, pods go on") {
 			return fmt.Errorf("%q", p)
 		}
 		return nil
 	})
 	eventually(t, ctx, "another engine is ready", func() error {
-		st := status(t, ctx, b)
+		st := labtest.Status(t, ctx, b)
 		if !st.Ready || st.PIDs["engine"] == was["engine"] || len(st.Config.Pending) > 0 {
 			return fmt.Errorf("%s, engine %d, pending %q", st.Waiting, st.PIDs["engine"], st.Config.Pending)
 		}
 		return nil
 	})
-	st := status(t, ctx, b)
+	st := labtest.Status(t, ctx, b)
 	if st.PIDs["supervisor"] != was["supervisor"] || st.PIDs["tunnel"] != was["tunnel"] {
 		t.Errorf("processes %v, were %v: more than the engine was restarted", st.PIDs, was)
 	}
 	if now := life(); now != pod {
 		t.Errorf("the pod is %s, was %s", now, pod)
 	}
-	hosts := must(t, ctx, b, "cat", "/var/lib/rivulet/k3s/agent/etc/containerd/certs.d/docker.io/hosts.toml")
+	hosts := labtest.Must(t, ctx, b, "cat", "/var/lib/rivulet/k3s/agent/etc/containerd/certs.d/docker.io/hosts.toml")
 	if !strings.Contains(hosts, "http://10.77.0.250:5000") {
 		t.Errorf("containerd was not told of the mirror: %s", hosts)
 	}
-	if mode := must(t, ctx, b, "stat", "-c", "%a", "/var/lib/rivulet/k3s-registries.yaml", "/var/lib/rivulet/config.good.yaml"); mode != "600\n600" {
+	if mode := labtest.Must(t, ctx, b, "stat", "-c", "%a", "/var/lib/rivulet/k3s-registries.yaml", "/var/lib/rivulet/config.good.yaml"); mode != "600\n600" {
 		t.Errorf("others can read the files with passwords: %s", mode)
 	}
-	if args := must(t, ctx, b, "sh", "-c", "tr '\\0' ' ' < /proc/"+fmt.Sprint(st.PIDs["engine"])+"/cmdline"); strings.Contains(args, "canary") {
+	if args := labtest.Must(t, ctx, b, "sh", "-c", "tr '\\0' ' ' < /proc/"+fmt.Sprint(st.PIDs["engine"])+"/cmdline"); strings.Contains(args, "canary") {
 		t.Errorf("a password on a command line: %s", args)
 	}
 
-	show := must(t, ctx, b, "rivulet", "config", "show", "--origin")
+	show := labtest.Must(t, ctx, b, "rivulet", "config", "show", "--origin")
 	for _, want := range []string{"password: (redacted)", "memory: 256Mi # file " + file + ":6:19", "mode: lan # default", "name: b # default"} {
 		if !strings.Contains(show, want) {
 			t.Errorf("config show lacks %q:\n%s", want, show)
 		}
 	}
 	for _, args := range [][]string{{"config", "show"}, {"config", "show", "-o", "json"}, {"status"}, {"status", "-o", "json"}, {"config", "check"}} {
-		if r := on(t, ctx, b, slices.Concat([]string{"rivulet"}, args)...); strings.Contains(r.out+r.errOut, "canary") {
+		if r := labtest.On(t, ctx, b, slices.Concat([]string{"rivulet"}, args)...); strings.Contains(r.Out+r.ErrOut, "canary") {
 			t.Errorf("%v shows a password: %+v", args, r)
 		}
 	}
 
 	// A file of k3s's own form is read where the configuration says nothing, and only there.
 	write(t, ctx, b, "/etc/rivulet/registries.yaml", "mirrors:\n  docker.io: {endpoint: [\"http://10.77.0.251:5000\"]}\n")
-	must(t, ctx, b, "rivulet", "config", "reload")
+	labtest.Must(t, ctx, b, "rivulet", "config", "reload")
 	shows(t, ctx, b, []string{"config-shadowed", "b  Ready"})
-	must(t, ctx, b, "rm", file)
+	labtest.Must(t, ctx, b, "rm", file)
 	eventually(t, ctx, "the engine is ready with the user's own registries.yaml", func() error {
-		if now := status(t, ctx, b); !now.Ready || now.PIDs["engine"] == st.PIDs["engine"] || len(now.Config.Pending) > 0 {
+		if now := labtest.Status(t, ctx, b); !now.Ready || now.PIDs["engine"] == st.PIDs["engine"] || len(now.Config.Pending) > 0 {
 			return fmt.Errorf("%s, pending %q", now.Waiting, now.Config.Pending)
 		}
 		return nil
 	})
 	shows(t, ctx, b, []string{"b  Ready"}, "config-shadowed")
-	if hosts := must(t, ctx, b, "cat", "/var/lib/rivulet/k3s/agent/etc/containerd/certs.d/docker.io/hosts.toml"); !strings.Contains(hosts, "http://10.77.0.251:5000") {
+	if hosts := labtest.Must(t, ctx, b, "cat", "/var/lib/rivulet/k3s/agent/etc/containerd/certs.d/docker.io/hosts.toml"); !strings.Contains(hosts, "http://10.77.0.251:5000") {
 		t.Errorf("containerd was not told of the user's own mirror: %s", hosts)
 	}
-	if r := on(t, ctx, b, "ls", "/var/lib/rivulet/k3s-registries.yaml"); r.code == 0 {
+	if r := labtest.On(t, ctx, b, "ls", "/var/lib/rivulet/k3s-registries.yaml"); r.Code == 0 {
 		t.Error("the file with the password is left behind")
 	}
 	if now := life(); now != pod {

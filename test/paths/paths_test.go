@@ -11,19 +11,16 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/fabric/peer"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // Three devices, two of them behind routers of their own: they become peers through
 // the third, run pods on each other, and go on whatever happens to the way.
 func TestBehindRouters(t *testing.T) {
-	if why != "" {
-		t.Skip(why)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	a, b, c := devices["a"], devices["b"], devices["c"]
+	ctx := suite.Bounded(t, 5*time.Minute)
+	a, b, c := suite.Devices["a"], suite.Devices["b"], suite.Devices["c"]
 	for _, pair := range [][2]string{{"a", "b"}, {"a", "c"}, {"b", "c"}} {
-		if err := theLab.Cut(pair[0], pair[1]); err != nil { // not on one link
+		if err := suite.Lab.Cut(pair[0], pair[1]); err != nil { // not on one link
 			t.Fatal(err)
 		}
 	}
@@ -99,10 +96,10 @@ func TestBehindRouters(t *testing.T) {
 		way(b, a, "relay via c")
 		connected(a, b)
 		t.Logf("relayed after %s", time.Since(began))
-		if out := must(t, ctx, a, "rivulet", "peers", "-o", "wide"); !strings.Contains(out, "relay") {
+		if out := labtest.Must(t, ctx, a, "rivulet", "peers", "-o", "wide"); !strings.Contains(out, "relay") {
 			t.Errorf("peers prints\n%s", out)
 		}
-		if node := must(t, ctx, a, "rivulet", "kubectl", "get", "node", "b", "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}"); node != "True" {
+		if node := labtest.Must(t, ctx, a, "rivulet", "kubectl", "get", "node", "b", "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}"); node != "True" {
 			t.Errorf("b's virtual node on a is Ready: %q", node)
 		}
 	})
@@ -165,29 +162,4 @@ func see(t *testing.T, ctx context.Context, d, other *lab.Device) api.Peer {
 		}
 	}
 	return api.Peer{}
-}
-
-func must(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
-	t.Helper()
-	out, err := d.Run(ctx, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(out)
-}
-
-// eventually polls until what holds.
-func eventually(t *testing.T, ctx context.Context, text string, what func() error) {
-	t.Helper()
-	limit := time.Now().Add(90 * time.Second)
-	for {
-		err := what()
-		if err == nil {
-			return
-		}
-		if time.Now().After(limit) || ctx.Err() != nil {
-			t.Fatalf("%s: not so: %v", text, err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
 }

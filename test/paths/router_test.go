@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // router is a home router: one port on the LAN, which is the Internet here, with a
@@ -46,7 +47,7 @@ func newRouter(t *testing.T, d *lab.Device, n byte) *router {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.ns.Close() })
-	if err := theLab.Attach(fmt.Sprintf("nat%d", n), int(r.ns), r.public()+"/24"); err != nil {
+	if err := suite.Lab.Attach(fmt.Sprintf("nat%d", n), int(r.ns), r.public()+"/24"); err != nil {
 		t.Fatal(err)
 	}
 	h, err := netlink.NewHandleAt(r.ns)
@@ -80,7 +81,7 @@ func (r *router) give(t *testing.T, host int) {
 // route leads the device's packets through the router.
 func (r *router) route(t *testing.T, ctx context.Context) {
 	t.Helper()
-	must(t, ctx, r.device, "ip", "route", "replace", "default", "via", fmt.Sprintf("10.78.%d.1", r.n))
+	labtest.Must(t, ctx, r.device, "ip", "route", "replace", "default", "via", fmt.Sprintf("10.78.%d.1", r.n))
 }
 
 // noUDP are the addresses to which the router lets no UDP out; 0.0.0.0 is all.

@@ -15,6 +15,7 @@ import (
 	"rivulet/image/bundle"
 	"rivulet/offload/policy"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // away is a namespace whose pods run on peers, and one pod.
@@ -38,14 +39,14 @@ spec:
 // nothing on either side, begins again by an invite, is switched off in one
 // direction, and ends once more with the other gone for good.
 func TestLifeOfAPeering(t *testing.T) {
-	ctx := bounded(t, 6*time.Minute)
-	a, b := devices["a"], devices["b"]
+	ctx := suite.Bounded(t, 6*time.Minute)
+	a, b := suite.Devices["a"], suite.Devices["b"]
 	for _, d := range []*lab.Device{a, b} {
 		if err := d.WaitPeered(ctx, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	idA, idB := string(status(t, ctx, a).ID), string(status(t, ctx, b).ID)
+	idA, idB := string(labtest.Status(t, ctx, a).ID), string(labtest.Status(t, ctx, b).ID)
 	kubectl := func(d *lab.Device, args ...string) string {
 		out, err := d.Kubectl(ctx, args...)
 		if err != nil {
@@ -53,7 +54,7 @@ func TestLifeOfAPeering(t *testing.T) {
 		}
 		return strings.TrimSpace(out)
 	}
-	if r := on(t, ctx, a, "sh", "-c", "cat > /tmp/away.yaml <<'END'\n"+away+"END\nrivulet kubectl apply -f /tmp/away.yaml"); r.code != 0 {
+	if r := labtest.On(t, ctx, a, "sh", "-c", "cat > /tmp/away.yaml <<'END'\n"+away+"END\nrivulet kubectl apply -f /tmp/away.yaml"); r.Code != 0 {
 		t.Fatalf("%+v", r)
 	}
 	runsAway := func() error {
@@ -69,7 +70,7 @@ func TestLifeOfAPeering(t *testing.T) {
 	t.Run("another key, and nobody notices", func(t *testing.T) {
 		key := func() string { return see(t, ctx, b, idA).WireGuardKey }
 		before, beforeA, old := see(t, ctx, b, idA), see(t, ctx, a, idB), key()
-		must(t, ctx, a, "rivulet", "rotate-key")
+		labtest.Must(t, ctx, a, "rivulet", "rotate-key")
 		eventually(t, ctx, "b has the key", func() error {
 			if key() == old {
 				return errors.New("the old one")
@@ -94,7 +95,7 @@ func TestLifeOfAPeering(t *testing.T) {
 
 	// traces is what is left of another cluster on a device.
 	traces := func(d *lab.Device, id string) error {
-		st := status(t, ctx, d)
+		st := labtest.Status(t, ctx, d)
 		for _, v := range st.Peers {
 			if string(v.ID) == id && v.Trust.How != "" {
 				return fmt.Errorf("%s: it is a peer: %s", d.Name, v.State)
@@ -103,7 +104,7 @@ func TestLifeOfAPeering(t *testing.T) {
 		if st.Tunnel == nil || len(st.Tunnel.Peers) != 0 {
 			return fmt.Errorf("%s: the tunnel has a peer", d.Name)
 		}
-		if routes := must(t, ctx, d, "sh", "-c", "ip route show dev riv0; ip -6 route show dev riv0 | grep -v fe80 || true"); routes != "" {
+		if routes := labtest.Must(t, ctx, d, "sh", "-c", "ip route show dev riv0; ip -6 route show dev riv0 | grep -v fe80 || true"); routes != "" {
 			return fmt.Errorf("%s: routes: %s", d.Name, routes)
 		}
 		for _, what := range []string{"nodes -l " + policy.VirtualNodeLabel, "namespaces -l " + policy.OriginLabel} {
@@ -116,15 +117,15 @@ func TestLifeOfAPeering(t *testing.T) {
 
 	t.Run("it ends on both sides", func(t *testing.T) {
 		begun := time.Now()
-		must(t, ctx, a, "rivulet", "unpeer", "b")
+		labtest.Must(t, ctx, a, "rivulet", "unpeer", "b")
 		if took := time.Since(begun); took > 10*time.Second {
 			t.Errorf("unpeer took %s", took)
 		}
-		if st := status(t, ctx, a); st.Tunnel == nil || len(st.Tunnel.Peers) != 0 {
+		if st := labtest.Status(t, ctx, a); st.Tunnel == nil || len(st.Tunnel.Peers) != 0 {
 			t.Error("the tunnel is there after unpeer has returned")
 		}
 		eventually(t, ctx, "no tunnel on b", func() error {
-			if st := status(t, ctx, b); len(st.Tunnel.Peers) != 0 {
+			if st := labtest.Status(t, ctx, b); len(st.Tunnel.Peers) != 0 {
 				return errors.New("it is there")
 			}
 			return nil
@@ -141,13 +142,13 @@ func TestLifeOfAPeering(t *testing.T) {
 
 	t.Run("an invite begins it again", func(t *testing.T) {
 		var i api.Invited
-		if err := json.Unmarshal([]byte(must(t, ctx, b, "rivulet", "invite", "-o", "json")), &i); err != nil {
+		if err := json.Unmarshal([]byte(labtest.Must(t, ctx, b, "rivulet", "invite", "-o", "json")), &i); err != nil {
 			t.Fatal(err)
 		}
-		if text := must(t, ctx, b, "rivulet", "invite"); !strings.Contains(text, "rivulet peer --invite ") || !strings.Contains(text, "█") {
+		if text := labtest.Must(t, ctx, b, "rivulet", "invite"); !strings.Contains(text, "rivulet peer --invite ") || !strings.Contains(text, "█") {
 			t.Errorf("invite prints:\n%s", text)
 		}
-		must(t, ctx, a, "rivulet", "peer", "--invite", i.URL)
+		labtest.Must(t, ctx, a, "rivulet", "peer", "--invite", i.URL)
 		for d, id := range map[*lab.Device]string{a: idB, b: idA} {
 			eventually(t, ctx, "connected, by the invite", func() error {
 				if v := see(t, ctx, d, id); v.State != peer.Connected || v.Trust.How != peer.TrustInvite {
@@ -156,14 +157,14 @@ func TestLifeOfAPeering(t *testing.T) {
 				return nil
 			})
 		}
-		if list := must(t, ctx, b, "rivulet", "invite", "list"); !strings.Contains(list, "used") || !strings.Contains(list, "open") {
+		if list := labtest.Must(t, ctx, b, "rivulet", "invite", "list"); !strings.Contains(list, "used") || !strings.Contains(list, "open") {
 			t.Errorf("invite list prints:\n%s", list)
 		}
 		eventually(t, ctx, "the pod of a runs on b again", runsAway)
 	})
 
 	t.Run("one direction off", func(t *testing.T) {
-		must(t, ctx, b, "rivulet", "peer", "a", "--provide=off")
+		labtest.Must(t, ctx, b, "rivulet", "peer", "a", "--provide=off")
 		eventually(t, ctx, "a does not borrow, and has nothing there", func() error {
 			nodes := kubectl(a, "get", "nodes", "-l", policy.VirtualNodeLabel, "-o", "name")
 			twins := kubectl(b, "get", "namespaces", "-l", policy.OriginLabel, "-o", "name")
@@ -175,12 +176,12 @@ func TestLifeOfAPeering(t *testing.T) {
 		if n := kubectl(b, "get", "nodes", "-l", policy.VirtualNodeLabel, "-o", "name"); n != "node/a" {
 			t.Errorf("the other direction went too: %q", n)
 		}
-		must(t, ctx, b, "rivulet", "peer", "a", "--provide=on")
+		labtest.Must(t, ctx, b, "rivulet", "peer", "a", "--provide=on")
 		eventually(t, ctx, "the pod of a runs on b again", runsAway)
 	})
 
 	t.Run("a reset takes leave, and is met anew", func(t *testing.T) {
-		if r := on(t, ctx, b, "rivulet", "reset", "--yes"); !strings.Contains(r.out, "the peering with a; they were told") {
+		if r := labtest.On(t, ctx, b, "rivulet", "reset", "--yes"); !strings.Contains(r.Out, "the peering with a; they were told") {
 			t.Errorf("%+v", r)
 		}
 		eventually(t, ctx, "a has heard", func() error { return traces(a, idB) })
@@ -201,12 +202,12 @@ func TestLifeOfAPeering(t *testing.T) {
 		if err := b.Kill(ctx, "power"); err != nil {
 			t.Fatal(err)
 		}
-		if r := on(t, ctx, a, "rivulet", "unpeer", "b"); r.code != 1 || !strings.Contains(r.errOut, "unpeer --force b") {
+		if r := labtest.On(t, ctx, a, "rivulet", "unpeer", "b"); r.Code != 1 || !strings.Contains(r.ErrOut, "unpeer --force b") {
 			t.Errorf("without --force: %+v", r)
 		}
-		must(t, ctx, a, "rivulet", "unpeer", "--force", "b")
+		labtest.Must(t, ctx, a, "rivulet", "unpeer", "--force", "b")
 		eventually(t, ctx, "nothing left on a", func() error { return traces(a, idB) })
-		if text := must(t, ctx, a, "rivulet", "peers"); !strings.Contains(text, "Denied") || !strings.Contains(text, "rivulet peer b") {
+		if text := labtest.Must(t, ctx, a, "rivulet", "peers"); !strings.Contains(text, "Denied") || !strings.Contains(text, "rivulet peer b") {
 			t.Errorf("peers prints:\n%s", text)
 		}
 	})
@@ -215,7 +216,7 @@ func TestLifeOfAPeering(t *testing.T) {
 // see is how a device sees another.
 func see(t *testing.T, ctx context.Context, d *lab.Device, id string) peer.View {
 	t.Helper()
-	for _, v := range status(t, ctx, d).Peers {
+	for _, v := range labtest.Status(t, ctx, d).Peers {
 		if string(v.ID) == id {
 			return v
 		}
