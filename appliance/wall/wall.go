@@ -17,16 +17,14 @@ package wall
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
-	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/nft"
 )
 
 // Table is the name of both tables.
@@ -83,34 +81,12 @@ func Run(ctx context.Context, cfg Config, ready func()) {
 	}
 }
 
-func (cfg Config) conn() (*nftables.Conn, error) {
-	if cfg.netns != 0 {
-		return nftables.New(nftables.WithNetNSFd(cfg.netns))
-	}
-	return nftables.New()
-}
-
 var families = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 
 // stands reports whether both tables are there.
 func (cfg Config) stands() bool {
-	c, err := cfg.conn()
-	if err != nil {
-		return true // asked again later
-	}
-	n := 0
-	for _, f := range families {
-		tables, err := c.ListTablesOfFamily(f)
-		if err != nil {
-			return true
-		}
-		for _, t := range tables {
-			if t.Name == Table {
-				n++
-			}
-		}
-	}
-	return n == len(families)
+	n, err := nft.Stand(cfg.netns, Table, families...)
+	return err != nil || n == len(families) // what cannot be asked is asked again later
 }
 
 // build replaces both tables.
@@ -124,29 +100,25 @@ func (cfg Config) build() error {
 }
 
 func (cfg Config) table(family nftables.TableFamily) error {
-	c, err := cfg.conn()
+	c, err := nft.Open(cfg.netns)
 	if err != nil {
 		return fmt.Errorf("wall: nftables: %w; see that the kernel has nf_tables", err)
 	}
 	t := &nftables.Table{Name: Table, Family: family}
-	c.AddTable(t) // so that deleting it cannot fail
-	c.DelTable(t)
-	c.AddTable(t)
+	nft.Replace(c, t)
 	if family == nftables.TableFamilyIPv4 {
-		before := c.AddChain(&nftables.Chain{Name: "before", Table: t, Type: nftables.ChainTypeFilter,
-			Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRef(beforePriority)})
-		cfg.passOwn(c, t, before)
+		before := nft.Base(c, t, "before", nftables.ChainHookPrerouting, beforePriority)
+		cfg.passOwn(c, before)
 		for _, n := range cfg.Networks {
-			c.AddRule(&nftables.Rule{Table: t, Chain: before, Exprs: append(destination(n), drop)})
+			nft.Rule(c, before, nft.Within(nft.Destination, n), nft.Drop)
 		}
 	}
-	input := c.AddChain(&nftables.Chain{Name: "input", Table: t, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityRef(inputPriority)})
-	cfg.passOwn(c, t, input)
+	input := nft.Base(c, t, "input", nftables.ChainHookInput, inputPriority)
+	cfg.passOwn(c, input)
 	// A Service that the user made may lead to a port of the host.
-	c.AddRule(&nftables.Rule{Table: t, Chain: input, Exprs: append(conntrack(expr.CtKeySTATUS, ipsDstNAT), accept)})
+	nft.Rule(c, input, nft.DestinationTranslated, nft.Accept)
 	for _, p := range cfg.Ports {
-		c.AddRule(&nftables.Rule{Table: t, Chain: input, Exprs: append(tcpPort(p), drop)})
+		nft.Rule(c, input, nft.TCPPort(p), nft.Drop)
 	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("wall: nftables: %w; see that the kernel has nf_tables and nft_ct", err)
@@ -154,55 +126,9 @@ func (cfg Config) table(family nftables.TableFamily) error {
 	return nil
 }
 
-func (cfg Config) passOwn(c *nftables.Conn, t *nftables.Table, chain *nftables.Chain) {
+func (cfg Config) passOwn(c *nftables.Conn, chain *nftables.Chain) {
 	for _, name := range cfg.Own {
-		c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: append(iifname(name), accept)})
+		nft.Rule(c, chain, nft.FromInterface(name), nft.Accept)
 	}
-	c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: append(conntrack(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), accept)})
-}
-
-// ipsDstNAT is IPS_DST_NAT of the kernel: the destination was another.
-const ipsDstNAT = 1 << 5
-
-var (
-	accept = &expr.Verdict{Kind: expr.VerdictAccept}
-	drop   = &expr.Verdict{Kind: expr.VerdictDrop}
-)
-
-func iifname(name string) []expr.Any {
-	padded := make([]byte, 16)
-	copy(padded, name)
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: padded},
-	}
-}
-
-// conntrack matches when one of the bits is set.
-func conntrack(key expr.CtKey, bits uint32) []expr.Any {
-	zero := binaryutil.NativeEndian.PutUint32(0)
-	return []expr.Any{
-		&expr.Ct{Register: 1, Key: key},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: zero},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: zero},
-	}
-}
-
-func destination(p netip.Prefix) []expr.Any {
-	mask := make([]byte, 4)
-	binary.BigEndian.PutUint32(mask, ^uint32(0)<<(32-p.Bits()))
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()},
-	}
-}
-
-func tcpPort(port uint16) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
-	}
+	nft.Rule(c, chain, nft.Established, nft.Accept)
 }

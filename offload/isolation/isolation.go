@@ -27,7 +27,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -36,6 +35,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/podnet"
 )
 
 // look is how often somebody's `nft flush ruleset` is made up for, and networks of
@@ -78,6 +78,24 @@ type world struct {
 	DNS    netip.Addr
 }
 
+// guest is a pod that runs here for another cluster.
+type guest struct {
+	Addr      netip.Addr
+	Veth, MAC string
+	Consumer  peer.ID
+}
+
+// guests are the pods in twins.
+func guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
+	var out []guest
+	for _, p := range pods {
+		if id, guestly := twins[p.Namespace]; guestly {
+			out = append(out, guest{Addr: p.Addr, Veth: p.Veth, MAC: p.MAC, Consumer: id})
+		}
+	}
+	return out
+}
+
 type consumer struct {
 	ID        peer.ID
 	Home      netip.Prefix // invalid without a link
@@ -88,21 +106,18 @@ type consumer struct {
 // Run keeps the tables until ctx ends, and leaves them.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.exists == nil {
-		cfg.exists = func(veth string) bool { _, err := net.InterfaceByName(veth); return err == nil }
+		cfg.exists = podnet.Exists
 	}
-	files, err := fsnotify.NewWatcher()
+	files, err := podnet.NewWatch(cfg.Results)
 	if err != nil {
-		return fmt.Errorf("isolation: watch %s: %w; raise fs.inotify.max_user_instances", cfg.Results, err)
+		return fmt.Errorf("isolation: %w", err)
 	}
 	defer files.Close()
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	var last *world
-	watched := false
 	for {
-		if !watched { // the folder comes with the first pod
-			watched = files.Add(cfg.Results) == nil
-		}
+		files.Look()
 		now, err := cfg.gather()
 		if err == nil && (last == nil || !reflect.DeepEqual(*last, now) || !cfg.stands(len(now.Guests) > 0)) {
 			if err = cfg.build(now); err == nil {
@@ -118,14 +133,14 @@ func Run(ctx context.Context, cfg Config) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-cfg.Changed:
-		case e, ok := <-files.Events:
+		case e, ok := <-files.Events():
 			if !ok {
 				return errors.New("isolation: the watch of CNI results has ended")
 			}
 			if e.Has(fsnotify.Chmod) && e.Op == fsnotify.Chmod {
 				continue
 			}
-		case <-files.Errors:
+		case <-files.Errors():
 		case <-again:
 		}
 	}
@@ -133,12 +148,12 @@ func Run(ctx context.Context, cfg Config) error {
 
 // gather reads the world. Nothing in it depends on an order of maps.
 func (cfg Config) gather() (world, error) {
-	pods, err := results(cfg.Results)
+	pods, err := podnet.Read(cfg.Results, cfg.exists)
 	if err != nil {
-		return world{}, err
+		return world{}, fmt.Errorf("isolation: %w", err)
 	}
 	twins := cfg.Twins()
-	w := world{DNS: cfg.DNS, Guests: guests(pods, twins, cfg.exists)}
+	w := world{DNS: cfg.DNS, Guests: guests(pods, twins)}
 	home := map[peer.ID]netip.Prefix{}
 	has := map[peer.ID]bool{}
 	for _, id := range twins {

@@ -9,125 +9,17 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/peer"
+	"rivulet/test/netroom"
 )
-
-// room is a network namespace.
-type room struct {
-	t  *testing.T
-	ns netns.NsHandle
-}
-
-func newRoom(t *testing.T) room {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make network namespaces")
-	}
-	r := room{t: t}
-	done := make(chan error)
-	go func() { // the thread ends with the goroutine
-		runtime.LockOSThread()
-		var err error
-		r.ns, err = netns.New()
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		t.Skipf("needs the right to make network namespaces: %v", err)
-	}
-	t.Cleanup(func() { r.ns.Close() })
-	r.do(func() error { return give("lo", "") })
-	return r
-}
-
-func (r room) do(what func() error) {
-	r.t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		err := netns.Set(r.ns)
-		if err == nil {
-			err = what()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-func give(name, cidr string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	if cidr != "" {
-		a, err := netlink.ParseAddr(cidr)
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrAdd(l, a); err != nil {
-			return err
-		}
-	}
-	return netlink.LinkSetUp(l)
-}
-
-func (r room) listen(addr string) {
-	r.t.Helper()
-	r.do(func() error {
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			return err
-		}
-		r.t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				c.Close()
-			}
-		}()
-		return nil
-	})
-}
-
-// reaches dials; what is dropped is silent, so patience decides nothing else.
-func (r room) reaches(from, addr string) (ok bool) {
-	r.t.Helper()
-	r.do(func() error {
-		d := net.Dialer{Timeout: time.Second}
-		if from != "" {
-			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
-		}
-		c, err := d.Dial("tcp", addr)
-		if ok = err == nil; ok {
-			c.Close()
-		}
-		return nil
-	})
-	return ok
-}
-
-func route(dst, via string) error {
-	_, n, err := net.ParseCIDR(dst)
-	if err != nil {
-		return err
-	}
-	return netlink.RouteAdd(&netlink.Route{Dst: n, Gw: net.ParseIP(via)})
-}
 
 const alice, bob, carol peer.ID = "alice", "bob", "carol"
 
@@ -135,9 +27,9 @@ const alice, bob, carol peer.ID = "alice", "bob", "carol"
 // a router the homes of alice and bob, another peer, and the rest of the world.
 type stage struct {
 	t       *testing.T
-	host    room
-	world   room
-	pods    map[string]room
+	host    netroom.Room
+	world   netroom.Room
+	pods    map[string]netroom.Room
 	addrs   map[string]string
 	results string
 
@@ -149,83 +41,45 @@ type stage struct {
 }
 
 func newStage(t *testing.T) *stage {
-	s := &stage{t: t, host: newRoom(t), world: newRoom(t), pods: map[string]room{}, addrs: map[string]string{},
+	s := &stage{t: t, host: netroom.New(t), world: netroom.New(t), pods: map[string]netroom.Room{}, addrs: map[string]string{},
 		results: t.TempDir(), told: map[peer.ID][]netip.Addr{}, poke: make(chan struct{}, 1)}
-	s.host.do(func() error {
-		// As a kubelet sets it; a kernel without it has no Services on one node either.
-		if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("1"), 0o644); err != nil {
-			t.Skipf("needs br_netfilter: %v", err)
-		}
-		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
+	s.host.Router()
+	s.host.Bridge("cni0", "10.42.0.1/24")
+	s.host.Cable("out", s.world, "in")
+	s.host.Do(func() error {
+		if err := netroom.Give("out", "192.0.2.1/24"); err != nil { // public, and yet the host's LAN
 			return err
 		}
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}); err != nil {
-			return err
-		}
-		if err := give("cni0", "10.42.0.1/24"); err != nil {
-			return err
-		}
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out"}, PeerName: "in", PeerNamespace: netlink.NsFd(s.world.ns)}); err != nil {
-			return err
-		}
-		if err := give("out", "192.0.2.1/24"); err != nil { // public, and yet the host's LAN
-			return err
-		}
-		return errors.Join(route("10.70.0.0/16", "192.0.2.2"), route("10.71.0.0/16", "192.0.2.2"), route("10.72.0.0/16", "192.0.2.2"), route("0.0.0.0/0", "192.0.2.2"))
+		return errors.Join(netroom.Route("10.70.0.0/16", "192.0.2.2"), netroom.Route("10.71.0.0/16", "192.0.2.2"), netroom.Route("10.72.0.0/16", "192.0.2.2"), netroom.Route("0.0.0.0/0", "192.0.2.2"))
 	})
-	s.world.do(func() error {
+	s.world.Do(func() error {
 		for i, cidr := range []string{"192.0.2.2/24", "10.70.0.9/32", "10.71.0.9/32", "10.72.0.9/32", "10.72.0.10/32", "203.0.113.9/32", "172.20.0.9/32"} {
 			name := "lo"
 			if i == 0 {
 				name = "in"
 			}
-			if err := give(name, cidr); err != nil {
+			if err := netroom.Give(name, cidr); err != nil {
 				return err
 			}
 		}
-		return route("10.42.0.0/16", "192.0.2.1")
+		return netroom.Route("10.42.0.0/16", "192.0.2.1")
 	})
 	for i, name := range []string{"own", "a1", "a2", "b1"} {
 		s.pod(name, fmt.Sprintf("10.42.0.%d", 10+i))
 	}
-	s.world.listen("0.0.0.0:80")
-	s.host.listen("0.0.0.0:80")
-	s.host.listen("[::]:81")
+	s.world.Listen("0.0.0.0:80")
+	s.host.Listen("0.0.0.0:80")
+	s.host.Listen("[::]:81")
 	return s
 }
 
 func (s *stage) pod(name, addr string) {
 	t := s.t
 	t.Helper()
-	r := newRoom(t)
-	var host, mac string
-	s.host.do(func() error {
-		host = "veth" + name
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: host}, PeerName: "eth0", PeerNamespace: netlink.NsFd(r.ns)}); err != nil {
-			return err
-		}
-		l, err := netlink.LinkByName(host)
-		if err != nil {
-			return err
-		}
-		br, err := netlink.LinkByName("cni0")
-		if err != nil {
-			return err
-		}
-		return errors.Join(netlink.LinkSetMaster(l, br), netlink.LinkSetHairpin(l, true), netlink.LinkSetUp(l))
-	})
-	r.do(func() error {
-		if err := give("eth0", addr+"/24"); err != nil {
-			return err
-		}
-		l, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		mac = l.Attrs().HardwareAddr.String()
-		return route("0.0.0.0/0", "10.42.0.1")
-	})
-	r.listen("0.0.0.0:80")
+	r := netroom.New(t)
+	host := "veth" + name
+	mac := s.host.Plug("cni0", host, r, addr+"/24", "10.42.0.1")
+	r.Listen("0.0.0.0:80")
 	s.pods[name], s.addrs[name] = r, addr
 	ns := map[byte]string{'o': "default", 'a': "lab-alice", 'b': "lab-bob"}[name[0]]
 	s.result(name, fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE",%q]],
@@ -261,7 +115,7 @@ func (s *stage) run() {
 			s.err, s.passes = err, s.passes+1
 			s.mu.Unlock()
 		},
-		Log: slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, netns: int(s.host.ns),
+		Log: slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, netns: int(s.host.NS),
 	}
 	go func() { done <- Run(ctx, cfg) }()
 	s.t.Cleanup(func() {
@@ -298,7 +152,7 @@ func (s *stage) check(from, source, to string, want bool) {
 	if a, pod := s.addrs[to]; pod {
 		addr = a
 	}
-	if got := r.reaches(source, addr+":80"); got != want {
+	if got := r.Reaches(source, addr+":80"); got != want {
 		s.t.Errorf("%s (%s) reaches %s: %v, want %v", from, source, to, got, want)
 	}
 }
@@ -341,8 +195,8 @@ func TestAGuestIsNobodyElse(t *testing.T) {
 	s := newStage(t)
 	a1 := s.pods["a1"]
 	// With the address of the provider's own pod, or of another consumer's, it gets nowhere.
-	a1.do(func() error {
-		return errors.Join(give("eth0", "10.42.0.10/32"), give("eth0", "10.42.0.77/32"))
+	a1.Do(func() error {
+		return errors.Join(netroom.Give("eth0", "10.42.0.10/32"), netroom.Give("eth0", "10.42.0.77/32"))
 	})
 	s.check("a1", "10.42.0.77", "192.0.2.1", true) // as long as nobody minds
 	s.run()
@@ -352,7 +206,7 @@ func TestAGuestIsNobodyElse(t *testing.T) {
 	s.check("a1", "10.42.0.11", "a2", true)
 	// Nor by IPv6, which no pod has but the link's own.
 	host := ""
-	s.host.do(func() error {
+	s.host.Do(func() error {
 		l, err := netlink.LinkByName("cni0")
 		if err != nil {
 			return err
@@ -364,7 +218,7 @@ func TestAGuestIsNobodyElse(t *testing.T) {
 		return nil
 	})
 	v6 := func(name string) (ok bool) {
-		s.pods[name].do(func() error {
+		s.pods[name].Do(func() error {
 			l, err := netlink.LinkByName("eth0")
 			if err != nil {
 				return err
@@ -403,11 +257,11 @@ func TestItFollows(t *testing.T) {
 	s := newStage(t)
 	s.run()
 	s.pod("b2", "10.42.0.20")
-	s.until("the new pod is apart", func() bool { return !s.pods["a1"].reaches("", "10.42.0.20:80") })
+	s.until("the new pod is apart", func() bool { return !s.pods["a1"].Reaches("", "10.42.0.20:80") })
 	s.check("b1", "", "b2", true)
 
 	flush := func() []*nftables.Table {
-		c, err := nftables.New(nftables.WithNetNSFd(int(s.host.ns)))
+		c, err := nftables.New(nftables.WithNetNSFd(int(s.host.NS)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -417,7 +271,7 @@ func TestItFollows(t *testing.T) {
 		}
 		return tables
 	}
-	c, err := nftables.New(nftables.WithNetNSFd(int(s.host.ns)))
+	c, err := nftables.New(nftables.WithNetNSFd(int(s.host.NS)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -435,44 +289,4 @@ func TestItFollows(t *testing.T) {
 		}
 	}
 	s.until("the tables are gone", func() bool { return len(flush()) == 0 })
-}
-
-func TestResults(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	whole := `{"cniArgs":[["K8S_POD_NAMESPACE","%s"]],"result":{"interfaces":[{"name":"cni0"},{"name":"%s"},{"name":"eth0","mac":"0a:00:00:00:00:01","sandbox":"/x"}],"ips":[{"address":"10.42.0.%d/24"}]}}`
-	write("old", fmt.Sprintf(whole, "lab-alice", "vethold", 7))
-	if err := os.Chtimes(filepath.Join(dir, "old"), time.Unix(1, 0), time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
-	write("new", fmt.Sprintf(whole, "default", "vethnew", 7)) // has taken its address over
-	write("good", fmt.Sprintf(whole, "lab-alice", "vethgood", 8))
-	write("gone", fmt.Sprintf(whole, "lab-alice", "vethgone", 9))
-	write("half", strings.TrimSuffix(fmt.Sprintf(whole, "lab-alice", "vethhalf", 10), "}"))
-	write("lo", `{"cniArgs":[["K8S_POD_NAMESPACE","lab-alice"]],"result":{"interfaces":[{"name":"lo","sandbox":"/x"}],"ips":[{"address":"127.0.0.1/8"}]}}`)
-	write("long", fmt.Sprintf(whole, "lab-alice", "veth"+strings.Repeat("x", 40), 11))
-	pods, err := results(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := guests(pods, map[string]peer.ID{"lab-alice": alice}, func(veth string) bool { return veth != "vethgone" })
-	if len(got) != 1 || got[0].Veth != "vethgood" || got[0].Addr.String() != "10.42.0.8" || got[0].MAC != "0a:00:00:00:00:01" {
-		t.Errorf("%+v", got)
-	}
-	if pods, err := results(filepath.Join(dir, "none")); pods != nil || err != nil {
-		t.Errorf("before the first pod: %v %v", pods, err)
-	}
-}
-
-func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"cniArgs":[["K8S_POD_NAMESPACE","x"]],"result":{"interfaces":[{"name":"vethx"}],"ips":[{"address":"10.42.0.8/24"}]}}`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		if p, ok := parse(text); ok && (!p.addr.Is4() || p.namespace == "" || p.veth == "") {
-			t.Errorf("%+v", p)
-		}
-	})
 }

@@ -1,0 +1,204 @@
+// Package nft has the words that our nftables tables are written in: connections to
+// the kernel, tables that are replaced in one transaction, and expressions that match
+// or decide. What a table says is its owner's (wall, isolation, enforce).
+//
+// It keeps nothing, and reads and writes only what a caller asks for.
+package nft
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// buffer bounds a transaction and its acknowledgements; a socket's usual buffer is too
+// small for a table of some thousand rules.
+const buffer = 32 << 20
+
+// Open makes a connection; netns is a network namespace to work in, 0 the process's own.
+func Open(netns int) (*nftables.Conn, error) {
+	options := []nftables.ConnOption{nftables.WithSockOptions(func(c *netlink.Conn) error {
+		// Without the right to exceed the system's limit that limit has to do.
+		_ = c.SetWriteBuffer(buffer)
+		_ = c.SetReadBuffer(buffer)
+		return nil
+	})}
+	if netns != 0 {
+		options = append(options, nftables.WithNetNSFd(netns))
+	}
+	return nftables.New(options...)
+}
+
+// Stand counts the families that have a table of the name.
+func Stand(netns int, name string, families ...nftables.TableFamily) (int, error) {
+	c, err := Open(netns)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, f := range families {
+		tables, err := c.ListTablesOfFamily(f)
+		if err != nil {
+			return 0, err
+		}
+		for _, t := range tables {
+			if t.Name == name {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// Remove adds to c's transaction that the table goes, whether it is there or not.
+func Remove(c *nftables.Conn, t *nftables.Table) {
+	c.AddTable(t) // so that deleting it cannot fail
+	c.DelTable(t)
+}
+
+// Replace adds to c's transaction that the table is there and empty.
+func Replace(c *nftables.Conn, t *nftables.Table) {
+	Remove(c, t)
+	c.AddTable(t)
+}
+
+// Rule adds a rule of these parts to the end of the chain.
+func Rule(c *nftables.Conn, chain *nftables.Chain, parts ...[]expr.Any) {
+	var all []expr.Any
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: all})
+}
+
+// Base makes a chain of filter rules that the kernel calls at a hook.
+func Base(c *nftables.Conn, t *nftables.Table, name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
+	return c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeFilter,
+		Hooknum: hook, Priority: nftables.ChainPriorityRef(priority)})
+}
+
+var lastSetID atomic.Uint32
+
+// NewSet makes a set without elements, to be added to a transaction. Its number is told
+// apart from all others of this process; the library's own count is not safe for two
+// transactions that are written at once.
+func NewSet(t *nftables.Table, name string, key nftables.SetDatatype) *nftables.Set {
+	return &nftables.Set{ID: lastSetID.Add(1), Table: t, Name: name, KeyType: key}
+}
+
+// Offsets of addresses in an IPv4 header.
+const (
+	Source      = 12
+	Destination = 16
+)
+
+// The verdicts. Accept ends the base chain only: other tables are still asked.
+var (
+	Accept = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
+	Drop   = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+)
+
+// Jump comes back when the chain has not decided.
+func Jump(chain string) []expr.Any {
+	return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
+}
+
+// Established is what belongs to a connection that was let through, errors about it
+// included.
+var Established = Conntrack(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
+
+// DestinationTranslated is what somebody's DNAT has led here (IPS_DST_NAT).
+var DestinationTranslated = Conntrack(expr.CtKeySTATUS, 1<<5)
+
+// Conntrack matches when one of the bits is set.
+func Conntrack(key expr.CtKey, bits uint32) []expr.Any {
+	zero := binaryutil.NativeEndian.PutUint32(0)
+	return []expr.Any{
+		&expr.Ct{Register: 1, Key: key},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: zero},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: zero},
+	}
+}
+
+// AddressedTo is what the sender addressed to a, wherever kube-proxy has sent it.
+func AddressedTo(a netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Register: 1, Key: expr.CtKeyDST, Direction: 0},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()},
+	}
+}
+
+// Payload compares bytes of a header.
+func Payload(base expr.PayloadBase, offset uint32, op expr.CmpOp, data []byte) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: base, Offset: offset, Len: uint32(len(data))},
+		&expr.Cmp{Op: op, Register: 1, Data: data},
+	}
+}
+
+// EtherType compares the type of a frame (unix.ETH_P_*).
+func EtherType(op expr.CmpOp, t uint16) []expr.Any {
+	return Payload(expr.PayloadBaseLLHeader, 12, op, binaryutil.BigEndian.PutUint16(t))
+}
+
+// In is an address (Source or Destination) that is in a set.
+func In(offset uint32, s *nftables.Set) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+		&expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID},
+	}
+}
+
+// Within is an address (Source or Destination) that is in a prefix.
+func Within(offset uint32, p netip.Prefix) []expr.Any {
+	mask := make([]byte, 4)
+	binary.BigEndian.PutUint32(mask, ^uint32(0)<<(32-p.Bits()))
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()},
+	}
+}
+
+// Protocol is what IP carries (unix.IPPROTO_*).
+func Protocol(proto byte) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
+	}
+}
+
+// ToPorts is a destination port between the two, both included.
+func ToPorts(low, high uint16) []expr.Any {
+	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+	if low == high {
+		return []expr.Any{load, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(low)}}
+	}
+	return []expr.Any{load, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binaryutil.BigEndian.PutUint16(low), ToData: binaryutil.BigEndian.PutUint16(high)}}
+}
+
+// TCPPort is a destination port of TCP.
+func TCPPort(port uint16) []expr.Any {
+	return append(Protocol(unix.IPPROTO_TCP), ToPorts(port, port)...)
+}
+
+// FromInterface is what came in by the interface.
+func FromInterface(name string) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: InterfaceKey(name)},
+	}
+}
+
+// InterfaceKey is an interface's name as rules and sets have it.
+func InterfaceKey(name string) []byte {
+	padded := make([]byte, unix.IFNAMSIZ)
+	copy(padded, name)
+	return padded
+}
