@@ -3,10 +3,10 @@
 // in docs/offload.md.
 //
 // It reads the peers of the fabric, the labels of namespaces, and the Nodes that
-// stand for targets. It alone decides which virtual nodes exist: one for each
-// peer, from its first offer until it is no peer any more, whatever its link does
-// in between. And it alone gives twins back, of namespaces that are not offloaded
-// any more.
+// stand for targets. Peers are one source of targets; others tell of theirs by
+// SetTargets. It alone decides which virtual nodes exist: those of each target, from
+// its first offer until it is none any more, whatever its link does in between. And
+// it alone gives twins back, of namespaces that are not offloaded any more.
 //
 // Restart: nothing is remembered outside the clusters' own objects, and nothing
 // that runs is touched. Failure as the user sees it: in Status, in the conditions
@@ -38,6 +38,7 @@ import (
 	"rivulet/offload/guests"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/offload/target"
 	"rivulet/offload/tenancy"
 )
 
@@ -95,9 +96,12 @@ type Offload struct {
 	recorder record.EventRecorder
 	events   record.EventBroadcaster
 
+	retarget chan struct{} // wakes runTargets
+
 	mu       sync.Mutex
-	stacks   map[peer.ID]*stack
-	served   map[peer.ID]bool  // peers that had a stack in this run
+	targets  map[target.Kind]targets
+	stacks   map[string]*stack // by target
+	served   map[string]bool   // targets that had a stack in this run, or have ended
 	problems map[string]string // what does not run, and why, by part
 }
 
@@ -117,8 +121,9 @@ func New(cfg Config) (*Offload, error) {
 	}
 	o := &Offload{
 		cfg: cfg, home: client,
-		policy: policy.New(client, cfg.Log.With("part", "policy")),
-		stacks: map[peer.ID]*stack{}, served: map[peer.ID]bool{}, problems: map[string]string{},
+		policy:   policy.New(client, cfg.Log.With("part", "policy")),
+		retarget: make(chan struct{}, 1), targets: map[target.Kind]targets{},
+		stacks: map[string]*stack{}, served: map[string]bool{}, problems: map[string]string{},
 	}
 	o.guests = guests.New(guests.Config{Client: client, IsPeer: o.isPeer, Log: cfg.Log.With("part", "guests")})
 	o.tenancy, err = tenancy.New(tenancy.Config{
@@ -147,6 +152,7 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Go(func() { o.keep(ctx, "tenancy", o.tenancy.Run) })
 	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
 	wg.Go(func() { o.followPeers(ctx) })
+	wg.Go(func() { o.runTargets(ctx) })
 	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
 	wg.Go(func() { o.keep(ctx, "silent guests", o.guests.Run) })
 	if o.cfg.Isolation != nil {

@@ -2,53 +2,43 @@ package offload
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"rivulet/fabric/peer"
-	"rivulet/offload/node"
-	"rivulet/offload/policy"
+	"rivulet/offload/target"
+	peertarget "rivulet/offload/target/peer"
 )
 
-const (
-	// patience is how long after a start a virtual node may be without a peer: the
-	// fabric may still be reading its records. Removing a node ends pods.
-	patience = time.Minute
-	// tidy is how long to wait before another try to remove a node.
-	tidy = 5 * time.Second
-)
+// patience is how long after a start a virtual node may be without a peer: the
+// fabric may still be reading its records. Removing a node ends pods.
+const patience = time.Minute
 
-// followPeers keeps one stack for each peer, and removes the virtual nodes of
-// clusters that are no peers any more.
+// followPeers makes targets of the peers that we may borrow from, and ends what is
+// under way for those that may not borrow from us any more.
 func (o *Offload) followPeers(ctx context.Context) {
 	changed, stop := o.cfg.Peers.Changed()
 	defer stop()
-	defer o.stopStacks(nil)
 	started := time.Now()
 	look := time.NewTimer(patience)
 	defer look.Stop()
+	made := newPeerTargets()
 	for {
 		links, ended := o.providers(), o.departed()
 		o.tenancy.Only(o.borrowers())
-		gone := o.stopStacks(links)
-		for _, l := range links {
-			o.startStack(ctx, l)
-		}
 		o.mu.Lock()
 		for _, id := range ended { // that is known, not guessed: it needs no patience
-			gone = gone || !o.served[id]
-			o.served[id] = true
+			o.served[string(id)] = true
 		}
 		o.mu.Unlock()
-		if gone || time.Since(started) >= patience {
-			if err := o.removeStrays(ctx, links, time.Since(started) >= patience); err != nil {
-				o.problem("virtual nodes", err)
-				look.Reset(tidy)
-			} else {
-				o.problem("virtual nodes", nil)
-			}
+		specs := make([]target.Spec, 0, len(links))
+		for _, l := range links {
+			specs = append(specs, o.peerSpec(l, made))
 		}
+		o.SetTargets(target.Peer, specs, time.Since(started) >= patience)
+		made.linksChanged()
 		select {
 		case <-ctx.Done():
 			return
@@ -58,53 +48,38 @@ func (o *Offload) followPeers(ctx context.Context) {
 	}
 }
 
-// stopStacks ends the stacks whose peer is not in links, or needs another stack,
-// and reports whether a peer is gone.
-func (o *Offload) stopStacks(links map[peer.ID]peer.Link) (gone bool) {
-	o.mu.Lock()
-	var ended []*stack
-	for id, s := range o.stacks {
-		l, ok := links[id]
-		if ok && sameWay(l, s.link) {
-			if s.target != nil {
-				s.target.LinksChanged()
+// way is what a peer's stack is built on; with another one it is built anew.
+type way struct {
+	addr               netip.AddrPort
+	theirs, remote, as netip.Prefix
+}
+
+func (o *Offload) peerSpec(l peer.Link, made *peerTargets) target.Spec {
+	return target.Spec{
+		ID: string(l.ID), Name: l.Name, Short: l.ID.Short(), Kind: target.Peer, Control: o.cfg.Control,
+		Key: way{l.Addr, l.Theirs, l.Remote, l.As},
+		New: func(name string, log *slog.Logger) (target.Target, error) {
+			t, err := o.newPeerTarget(l, name, log)
+			if err != nil {
+				return nil, err // not t: a nil of its type would be no nil
 			}
-			continue
-		}
-		gone = gone || !ok
-		ended = append(ended, s)
-		delete(o.stacks, id)
+			return made.add(t), nil
+		},
 	}
-	o.mu.Unlock()
-	for _, s := range ended {
-		s.stop()
-		<-s.done
-		o.problem("virtual node of "+s.link.Name, nil)
-	}
-	return gone
 }
 
-// sameWay reports whether what a stack was built on is unchanged.
-func sameWay(a, b peer.Link) bool {
-	return a.Addr == b.Addr && a.Theirs == b.Theirs && a.Remote == b.Remote && a.As == b.As
-}
-
-// removeStrays deletes virtual nodes without a peer: those whose stack ended in
-// this run, and, if all, those of earlier runs.
-func (o *Offload) removeStrays(ctx context.Context, links map[peer.ID]peer.Link, all bool) error {
-	nodes, err := o.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
+func (o *Offload) newPeerTarget(link peer.Link, name string, log *slog.Logger) (*peertarget.Target, error) {
+	cert, key, server, serverName, err := o.cfg.Peers.TLS(link.ID)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("offload: certificates for peer %s: %w", link.Name, err)
 	}
-	for _, n := range nodes.Items {
-		id := peer.ID(n.Labels[policy.VirtualNodeLabel])
-		if _, ok := links[id]; ok || !all && !o.served[id] {
-			continue
-		}
-		o.cfg.Log.Info("removing the virtual node of a cluster that is no peer any more", "node", n.Name, "peer", id.Short())
-		if err := node.Remove(ctx, o.home, n.Name); err != nil {
-			return err
-		}
+	client, base, err := o.cfg.Peers.Client(link.ID)
+	if err != nil {
+		return nil, fmt.Errorf("offload: control route to peer %s: %w", link.Name, err)
 	}
-	return nil
+	return peertarget.New(peertarget.Config{
+		Name: name, Link: link, Links: o.cfg.Peers.Links, PodCIDR: o.cfg.PodCIDR,
+		Dial: o.cfg.Peers.Dial, HTTP: client, BaseURL: base,
+		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Log: log,
+	})
 }

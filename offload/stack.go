@@ -2,50 +2,26 @@ package offload
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"rivulet/fabric/peer"
 	"rivulet/offload/node"
 	"rivulet/offload/pod"
 	"rivulet/offload/reflect"
 	"rivulet/offload/stream"
-	peertarget "rivulet/offload/target/peer"
+	"rivulet/offload/target"
 )
 
 // stack is everything that runs for one target.
 type stack struct {
-	link peer.Link
+	spec target.Spec
 	stop context.CancelFunc
 	done chan struct{}
 
 	// These are guarded by Offload.mu; nil until the stack is built.
-	name   string
-	target *peertarget.Target
-	node   *node.Node
-	pods   *pod.Controller
-}
-
-// startStack starts one for the peer unless it has one.
-func (o *Offload) startStack(ctx context.Context, link peer.Link) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.stacks[link.ID] != nil {
-		return
-	}
-	ctx, stop := context.WithCancel(ctx)
-	s := &stack{link: link, stop: stop, done: make(chan struct{})}
-	o.stacks[link.ID] = s
-	o.served[link.ID] = true
-	go func() {
-		defer close(s.done)
-		defer stop()
-		o.keep(ctx, "virtual node of "+link.Name, func(ctx context.Context) error { return o.runStack(ctx, s) })
-	}()
+	name string
+	node *node.Node
+	pods *pod.Controller
 }
 
 // runStack builds the stack and runs it until ctx ends or a part of it fails.
@@ -62,11 +38,13 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		return err
 	}
 	log := o.cfg.Log.With("target", name)
-	target, err := o.newTarget(s.link, name, log)
+	target, err := s.spec.New(name, log)
 	if err != nil {
 		return err
 	}
-	defer target.Close()
+	if c, ok := target.(interface{ Close() }); ok {
+		defer c.Close()
+	}
 
 	offloaded := func(namespace string) bool {
 		ns, ok := o.policy.Get(namespace)
@@ -90,7 +68,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 	}
 	var down atomic.Bool // the target was lost since it was last there
 	var vnode *node.Node
-	vnode = node.New(o.home, node.Identity{Name: name, ID: target.ID(), IP: o.cfg.NodeIP, Port: server.Port()}, func() {
+	vnode = node.New(o.home, node.Identity{Name: name, ID: target.ID(), Kind: s.spec.Kind, After: s.spec.After, IP: o.cfg.NodeIP, Port: server.Port()}, func() {
 		if !vnode.Ready() {
 			down.Store(true)
 		} else if down.Swap(false) {
@@ -105,18 +83,19 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 				twins.poke()
 			}
 		},
-		Platform: func() (os, arch string) { last := vnode.Offer(); return last.OS, last.Architecture },
-		Recorder: o.recorder, Log: log,
+		Platform:  func() (os, arch string) { last := vnode.Offer(); return last.OS, last.Architecture },
+		NoHomeAPI: !s.spec.Control.IsValid(),
+		Recorder:  o.recorder, Log: log,
 	})
 	twins.pods = pods
 	back := &handBack{home: o.home, node: name, after: o.cfg.HandBack, log: log}
 
 	o.mu.Lock()
-	s.target, s.node, s.pods = target, vnode, pods
+	s.node, s.pods = vnode, pods
 	o.mu.Unlock()
 	defer func() {
 		o.mu.Lock()
-		s.target, s.node, s.pods = nil, nil, nil
+		s.node, s.pods = nil, nil
 		o.mu.Unlock()
 	}()
 
@@ -126,7 +105,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		twins.run,
 		func(ctx context.Context) error { return vnode.Run(ctx, back.through(ctx, target.Offers(ctx))) },
 		func(ctx context.Context) error {
-			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Control: o.cfg.Control, Log: log})
+			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Control: s.spec.Control, Log: log})
 		},
 		func(ctx context.Context) error {
 			changed, stop := o.policy.Changed()
@@ -141,43 +120,6 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 			}
 		},
 	)
-}
-
-func (o *Offload) newTarget(link peer.Link, name string, log *slog.Logger) (*peertarget.Target, error) {
-	cert, key, server, serverName, err := o.cfg.Peers.TLS(link.ID)
-	if err != nil {
-		return nil, fmt.Errorf("offload: certificates for peer %s: %w", link.Name, err)
-	}
-	client, base, err := o.cfg.Peers.Client(link.ID)
-	if err != nil {
-		return nil, fmt.Errorf("offload: control route to peer %s: %w", link.Name, err)
-	}
-	return peertarget.New(peertarget.Config{
-		Name: name, Link: link, Links: o.cfg.Peers.Links, PodCIDR: o.cfg.PodCIDR,
-		Dial: o.cfg.Peers.Dial, HTTP: client, BaseURL: base,
-		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Log: log,
-	})
-}
-
-// nameFor picks the virtual node's name, one stack at a time.
-func (o *Offload) nameFor(ctx context.Context, s *stack) (string, error) {
-	nodes, err := o.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return "", fmt.Errorf("offload: names of nodes: %w", err)
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.name == "" {
-		s.name = node.Name(s.link.Name, string(s.link.ID), s.link.ID.Short(), nodes.Items, func(name string) bool {
-			for id, other := range o.stacks {
-				if id != s.link.ID && other.name == name {
-					return true
-				}
-			}
-			return false
-		})
-	}
-	return s.name, nil
 }
 
 // together runs all parts until ctx ends or one of them does; the others are

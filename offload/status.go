@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
+	"rivulet/offload/target"
 	"rivulet/offload/tenancy"
 )
 
@@ -34,10 +34,12 @@ type Consumer struct {
 	Left   time.Duration `json:"left,omitempty"`
 }
 
-// VirtualNode is one target.
+// VirtualNode is one node that stands for a target.
 type VirtualNode struct {
-	Name         string              `json:"name"`
-	ID           peer.ID             `json:"id"`
+	Name string `json:"name"`
+	// ID is the target's: a peer's is its cluster's.
+	ID           string              `json:"id"`
+	Kind         target.Kind         `json:"kind"`
 	Ready        bool                `json:"ready"`
 	Reason       string              `json:"reason,omitempty"` // while it is not ready
 	Architecture string              `json:"architecture,omitempty"`
@@ -72,7 +74,7 @@ func (o *Offload) Status() Status {
 			continue // its name may not be known yet
 		}
 		offer := s.node.Offer()
-		v := VirtualNode{Name: s.name, ID: id, Ready: s.node.Ready(), Reason: offer.Reason,
+		v := VirtualNode{Name: s.name, ID: id, Kind: s.spec.Kind, Ready: s.node.Ready(), Reason: offer.Reason,
 			Architecture: offer.Architecture, KubeVersion: offer.KubeVersion, Allocatable: offer.Allocatable}
 		if !v.Ready && v.Reason == "" {
 			v.Reason = "waiting for the first offer"

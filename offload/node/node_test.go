@@ -17,9 +17,10 @@ import (
 
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/offload/target"
 )
 
-var id = Identity{Name: "b", ID: "peer-id", IP: netip.MustParseAddr("100.127.1.1"), Port: 41000}
+var id = Identity{Name: "b", ID: "peer-id", IP: netip.MustParseAddr("100.127.1.1"), Port: 41000, Kind: target.Peer}
 
 func lends(cpu string) offer.Offer {
 	return offer.Offer{Ready: true, Architecture: "arm64", OS: "linux", KubeVersion: "v1.35.0",
@@ -39,6 +40,16 @@ func TestObjectIsWhatIsOffered(t *testing.T) {
 	want := []corev1.Taint{{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule}, {Key: policy.AwayTaint, Effect: corev1.TaintEffectPreferNoSchedule}}
 	if len(n.Spec.Taints) != 2 || n.Spec.Taints[0] != want[0] || n.Spec.Taints[1] != want[1] {
 		t.Errorf("taints %v", n.Spec.Taints)
+	}
+	if _, marked := n.Labels[policy.After]; marked || n.Labels[policy.KindLabel] != "peer" {
+		t.Errorf("labels %v", n.Labels)
+	}
+	later := id
+	later.Kind, later.After = "burst", true
+	n2 := Object(later, lends("2"), corev1.NodeStatus{}, metav1.Now())
+	if n2.Labels[policy.KindLabel] != "burst" || n2.Labels[policy.After] != "true" || len(n2.Spec.Taints) != 3 ||
+		n2.Spec.Taints[2] != (corev1.Taint{Key: policy.After, Effect: corev1.TaintEffectPreferNoSchedule}) {
+		t.Errorf("one that comes after the others: %v %v", n2.Labels, n2.Spec.Taints)
 	}
 	if n.Spec.ProviderID != "rivulet://peer-id" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 41000 || n.Status.Addresses[0].Address != "100.127.1.1" {
 		t.Errorf("%s, %+v, %+v", n.Spec.ProviderID, n.Status.DaemonEndpoints, n.Status.Addresses)

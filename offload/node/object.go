@@ -9,6 +9,7 @@ import (
 
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/offload/target"
 )
 
 // Identity is what a virtual node is whatever is offered.
@@ -17,6 +18,9 @@ type Identity struct {
 	ID   string     // the target's
 	IP   netip.Addr // of the home node on which the kubelet API is served
 	Port uint16     // of that API
+	Kind target.Kind
+	// After has the scheduler prefer nodes without it.
+	After bool
 }
 
 // Reasons of the Ready condition.
@@ -34,6 +38,7 @@ func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) 
 	}
 	maps.Copy(labels, map[string]string{
 		policy.VirtualNodeLabel:          id.ID,
+		policy.KindLabel:                 string(id.Kind),
 		corev1.LabelHostname:             id.Name,
 		corev1.LabelArchStable:           o.Architecture,
 		corev1.LabelOSStable:             o.OS,
@@ -41,15 +46,18 @@ func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) 
 		"kubernetes.io/role":             "virtual",
 		corev1.LabelNodeExcludeBalancers: "true",
 	})
+	taints := []corev1.Taint{
+		{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule},
+		{Key: policy.AwayTaint, Effect: corev1.TaintEffectPreferNoSchedule},
+	}
+	delete(labels, policy.After)
+	if id.After {
+		labels[policy.After] = "true"
+		taints = append(taints, corev1.Taint{Key: policy.After, Effect: corev1.TaintEffectPreferNoSchedule})
+	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: id.Name, Labels: labels},
-		Spec: corev1.NodeSpec{
-			ProviderID: "rivulet://" + id.ID,
-			Taints: []corev1.Taint{
-				{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule},
-				{Key: policy.AwayTaint, Effect: corev1.TaintEffectPreferNoSchedule},
-			},
-		},
+		Spec:       corev1.NodeSpec{ProviderID: "rivulet://" + id.ID, Taints: taints},
 		Status: corev1.NodeStatus{
 			Capacity:    o.Allocatable.DeepCopy(),
 			Allocatable: o.Allocatable.DeepCopy(),

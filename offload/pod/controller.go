@@ -25,7 +25,7 @@ import (
 // workers run reconciliations; they mostly wait for the network.
 const workers = 8
 
-// Config is what a Controller needs. All fields are required.
+// Config is what a Controller needs. All fields but NoHomeAPI are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Target  target.Target
@@ -41,8 +41,10 @@ type Config struct {
 	Departed func(namespace string)
 	// Platform is the target's, as its virtual node has it; nil leaves it open.
 	Platform func() (os, arch string)
-	Recorder record.EventRecorder
-	Log      *slog.Logger
+	// NoHomeAPI says that there is no way to home's API server, and none to wait for.
+	NoHomeAPI bool
+	Recorder  record.EventRecorder
+	Log       *slog.Logger
 }
 
 // Controller keeps the pods bound to one virtual node and what runs for them on

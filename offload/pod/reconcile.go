@@ -52,7 +52,10 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return nil // the twin calls again when it is
 	}
 	have := t.wrappers(byUID, string(home.UID))
-	api, err := t.homeAPI(ctx) // empty with an error
+	var api string
+	if !c.cfg.NoHomeAPI {
+		api, err = t.homeAPI(ctx) // empty with an error
+	}
 	if err != nil && len(have) == 0 {
 		err = c.twinError(ctx, t, err)
 		if c.queue.NumRequeues(k) < aMoment {

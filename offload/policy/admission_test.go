@@ -51,14 +51,17 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 	const (
 		virtual   = `{key: rivulet.dev/virtual, operator: Exists, effect: NoSchedule}`
 		awayTaint = `{key: rivulet.dev/away, operator: Exists, effect: PreferNoSchedule}`
-		homeFirst = `{weight: 100, preference: {matchExpressions: [{key: rivulet.dev/virtual-node, operator: DoesNotExist}]}}`
-		home      = `{key: rivulet.dev/virtual-node, operator: DoesNotExist}`
-		isAway    = `{key: rivulet.dev/virtual-node, operator: Exists}`
-		onB       = `{key: kubernetes.io/hostname, operator: In, values: [b]}`
-		arm       = `{key: kubernetes.io/arch, operator: In, values: [arm64]}`
-		fast      = `{key: disk, operator: In, values: [ssd]}`
-		hasArm    = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + arm + `]}]}}}`
-		twoTerms  = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + arm + `]}, {matchExpressions: [` + fast + `]}]}}}`
+		after     = `{key: rivulet.dev/after, operator: Exists, effect: PreferNoSchedule}`
+		anyTaint  = awayTaint + `,` + after
+		homeFirst = `{weight: 100, preference: {matchExpressions: [{key: rivulet.dev/virtual-node, operator: DoesNotExist}]}},
+			{weight: 50, preference: {matchExpressions: [{key: rivulet.dev/after, operator: DoesNotExist}]}}`
+		home     = `{key: rivulet.dev/virtual-node, operator: DoesNotExist}`
+		isAway   = `{key: rivulet.dev/virtual-node, operator: Exists}`
+		onB      = `{key: kubernetes.io/hostname, operator: In, values: [b]}`
+		arm      = `{key: kubernetes.io/arch, operator: In, values: [arm64]}`
+		fast     = `{key: disk, operator: In, values: [ssd]}`
+		hasArm   = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + arm + `]}]}}}`
+		twoTerms = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + arm + `]}, {matchExpressions: [` + fast + `]}]}}}`
 	)
 	required := func(terms string) string {
 		return `requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [` + terms + `]}`
@@ -68,7 +71,7 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 	}
 	cases := []struct{ name, namespace, pod, owner, tolerations, affinity string }{
 		{name: "burst prefers home", namespace: "adm-burst", tolerations: virtual, affinity: `{nodeAffinity: {` + preferred(homeFirst) + `}}`},
-		{name: "any does not care", namespace: "adm-any", tolerations: virtual + `,` + awayTaint, affinity: `null`},
+		{name: "any does not care", namespace: "adm-any", tolerations: virtual + `,` + anyTaint, affinity: `null`},
 		{name: "remote must leave", namespace: "adm-remote", tolerations: virtual + `,` + awayTaint, affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
 		{name: "remote to b", namespace: "adm-remote-b", tolerations: virtual + `,` + awayTaint, affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`,`+onB+`]}`) + `}}`},
 		{name: "burst to b: home or b", namespace: "adm-burst-b", tolerations: virtual,
@@ -78,14 +81,14 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 		{name: "a value nobody knows", namespace: "adm-bad", affinity: `null`},
 		{name: "not labelled", namespace: "adm-none", affinity: `null`},
 		{name: "of a DaemonSet", namespace: "adm-remote", owner: "DaemonSet", affinity: `null`},
-		{name: "of a ReplicaSet", namespace: "adm-any", owner: "ReplicaSet", tolerations: virtual + `,` + awayTaint, affinity: `null`},
+		{name: "of a ReplicaSet", namespace: "adm-any", owner: "ReplicaSet", tolerations: virtual + `,` + anyTaint, affinity: `null`},
 
 		{name: "tolerations are kept", namespace: "adm-burst", pod: `tolerations: [{key: gpu, operator: Exists}]`,
 			tolerations: `{key: gpu, operator: Exists},` + virtual, affinity: `{nodeAffinity: {` + preferred(homeFirst) + `}}`},
 		{name: "tolerations are not doubled", namespace: "adm-any", pod: `tolerations: [` + awayTaint + `, {key: rivulet.dev/virtual, operator: Exists}]`,
-			tolerations: awayTaint + `, {key: rivulet.dev/virtual, operator: Exists}`, affinity: `null`},
+			tolerations: awayTaint + `, {key: rivulet.dev/virtual, operator: Exists},` + after, affinity: `null`},
 		{name: "a pod that tolerates all", namespace: "adm-any", pod: `tolerations: [{operator: Exists}]`,
-			tolerations: `{operator: Exists},` + virtual + `,` + awayTaint, affinity: `null`},
+			tolerations: `{operator: Exists},` + virtual + `,` + anyTaint, affinity: `null`},
 		{name: "preferences are kept", namespace: "adm-burst",
 			pod:         `affinity: {nodeAffinity: {` + preferred(`{weight: 7, preference: {matchExpressions: [`+fast+`]}}`) + `}}`,
 			tolerations: virtual, affinity: `{nodeAffinity: {` + preferred(`{weight: 7, preference: {matchExpressions: [`+fast+`]}},`+homeFirst) + `}}`},
@@ -118,7 +121,7 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 		{name: "what needs a port of the host stays", namespace: "adm-any", pod: `initContainers: [{name: x, image: i, restartPolicy: Always, ports: [{containerPort: 80, hostPort: 80}]}]`, affinity: `null`},
 		{name: "what is privileged stays", namespace: "adm-burst", pod: `initContainers: [{name: x, image: i, securityContext: {privileged: true}}]`,
 			affinity: `{nodeAffinity: {` + preferred(homeFirst) + `}}`},
-		{name: "volumes that follow keep nobody", namespace: "adm-any", tolerations: virtual + `,` + awayTaint, affinity: `null`,
+		{name: "volumes that follow keep nobody", namespace: "adm-any", tolerations: virtual + `,` + anyTaint, affinity: `null`,
 			pod: `volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: c}}, {name: c, projected: {sources: []}}, {name: d}]`},
 		{name: "remote is told why it cannot", namespace: "adm-remote", pod: `hostPID: true`, tolerations: virtual + `,` + awayTaint,
 			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},

@@ -18,6 +18,12 @@ const (
 
 	// VirtualNodeLabel marks virtual nodes; its value is the target's ID.
 	VirtualNodeLabel = "rivulet.dev/virtual-node"
+	// KindLabel on a virtual node says what kind of target it stands for: peer, burst.
+	KindLabel = "rivulet.dev/kind"
+	// After is a label of virtual nodes that come after the others, and a taint
+	// (PreferNoSchedule): home first, then peers, then these. Pods of namespaces that are
+	// any tolerate it.
+	After = "rivulet.dev/after"
 	// VirtualTaint keeps off virtual nodes what is not offloaded (NoSchedule).
 	VirtualTaint = "rivulet.dev/virtual"
 	// AwayTaint makes home preferred (PreferNoSchedule); burst pods do not tolerate it.

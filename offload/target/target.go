@@ -1,10 +1,14 @@
 // Package target defines what pods can be sent to. A peer, a namespace of a
 // foreign cluster and the host of a virtual cluster are targets; one engine
-// (node, reflect, stream) serves them all and knows nothing else of them.
+// (node, pod, reflect, stream) serves them all and knows nothing else of them.
+//
+// A Spec tells offload.Offload of a target that there is; a Target is made of it
+// once its virtual node has a name. Nothing is written or kept here.
 package target
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 
 	"k8s.io/client-go/kubernetes"
@@ -12,6 +16,37 @@ import (
 
 	"rivulet/offload/offer"
 )
+
+// Kind says what a target is. It is a label of its virtual nodes
+// (policy.KindLabel).
+type Kind string
+
+// Peer is another Rivulet cluster. Other packages name kinds of their own.
+const Peer Kind = "peer"
+
+// Spec is a target that there is, whether it answers or not.
+type Spec struct {
+	// ID identifies the target for good, among those of all kinds. It has to be a valid
+	// value of a label.
+	ID string
+	// Name is what its virtual node is to be called; Short, of the ID, is added where
+	// that is taken.
+	Name, Short string
+	Kind        Kind
+	// After has the scheduler prefer targets without it, where a namespace does not say
+	// that it does not matter.
+	After bool
+	// Control is where pods there find home's API server, an address in home's pod CIDR.
+	// If it is not valid they have no way there, and do not wait for one.
+	Control netip.AddrPort
+	// Key is what New goes by: when it is not equal to the last, the target is made anew.
+	// It has to be comparable.
+	Key any
+	// New makes the target. It does not use the network, and is called again, after a
+	// while, whenever something that belongs to the target has failed. A target that has
+	// a method Close() is closed in the end.
+	New func(name string, log *slog.Logger) (Target, error)
+}
 
 // Target is one place that pods can be sent to. All methods may be called
 // concurrently; those with a context block on the network.
