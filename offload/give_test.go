@@ -50,7 +50,7 @@ func TestGiveAndTakeBack(t *testing.T) {
 	t.Run("twenty streams at once", func(t *testing.T) { a.manyStreams(t) })
 	t.Run("a terminal and its sizes", func(t *testing.T) { a.terminal(t) })
 	t.Run("streams over a link that goes silent", func(t *testing.T) { a.silentLink(t) })
-	t.Run("watches that go mute", func(t *testing.T) { a.goMute(t) })
+	t.Run("watches that go mute", func(t *testing.T) { a.goMute(t, b) })
 	t.Run("many pods over a bad link", func(t *testing.T) { a.burst(t, b, 30, "a link that breaks") })
 	t.Run("drain respects budgets", func(t *testing.T) { a.drains(t, b) })
 }

@@ -60,7 +60,7 @@ func (d *device) burst(t *testing.T, b *device, pods int, mode string) {
 
 // goMute has every watch of the provider go mute, in connections that live: what
 // was written since finds it out.
-func (d *device) goMute(t *testing.T) {
+func (d *device) goMute(t *testing.T, b *device) {
 	away := corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}}
 	runs := func(name string) {
 		eventually(t, 60*time.Second, name+" runs", func(ctx context.Context) string {
@@ -74,9 +74,28 @@ func (d *device) goMute(t *testing.T) {
 	d.create(t, bare("before", away))
 	runs("before")
 	d.fabric.mute.all()
+	// One that is made and changed: the second change meets a twin whose watch does not show the first.
+	maps := d.Client.CoreV1().ConfigMaps("lab")
+	quiet, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "quiet"}}, metav1.CreateOptions{})
+	must(t, err)
+	quietAway := func(want string) {
+		eventually(t, 60*time.Second, "ConfigMap quiet is away: "+want, func(ctx context.Context) string {
+			m, err := b.Client.CoreV1().ConfigMaps("lab-a").Get(ctx, "quiet", metav1.GetOptions{})
+			if err != nil || m.Data["say"] != want {
+				return fmt.Sprintf("%v %v", err, m.Data)
+			}
+			return ""
+		})
+	}
+	quietAway("")
+	quiet.Data = map[string]string{"say": "something"}
+	_, err = maps.Update(t.Context(), quiet, metav1.UpdateOptions{})
+	must(t, err)
 	d.create(t, bare("after", away))
 	must(t, d.Client.CoreV1().Pods("lab").Delete(t.Context(), "before", metav1.DeleteOptions{}))
 	runs("after")
+	quietAway("something")
+	must(t, maps.Delete(t.Context(), "quiet", metav1.DeleteOptions{}))
 	d.gone(t, "before")
 	must(t, d.Client.CoreV1().Pods("lab").Delete(t.Context(), "after", metav1.DeleteOptions{}))
 	d.gone(t, "after")

@@ -60,8 +60,7 @@ type Controller struct {
 	life context.Context // of Run; the twins', too
 
 	mu      sync.Mutex
-	refused map[types.UID]string    // why, of living pods
-	doubts  map[types.UID]time.Time // since when the caches do not show what they have to
+	refused map[types.UID]string // why, of living pods
 }
 
 // New makes a Controller; Run starts it.
@@ -75,7 +74,7 @@ func New(cfg Config) *Controller {
 		cfg:     cfg,
 		pods:    factory.Core().V1().Pods().Informer(),
 		twins:   twins{all: map[string]*twin{}},
-		refused: map[types.UID]string{}, doubts: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
+		refused: map[types.UID]string{}, reconnect: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
 	}
@@ -93,7 +92,7 @@ func New(cfg Config) *Controller {
 		DeleteFunc: func(obj any) {
 			enqueue(obj)
 			if p, ok := obj.(*corev1.Pod); ok {
-				c.trust(p.UID, nil)
+				c.forget(p)
 			}
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 				namespace, _, _ := cache.SplitMetaNamespaceKey(key)

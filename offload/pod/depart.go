@@ -60,6 +60,11 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	live, err := t.get(ctx, like)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && !ours(live, home.UID):
+		if s := t.tokens(home.UID); s != nil {
+			if err := t.removeTokens(ctx, s); err != nil {
+				return c.twinError(ctx, t, err)
+			}
+		}
 		return c.release(ctx, home)
 	case err != nil:
 		return c.twinError(ctx, t, err)
@@ -78,7 +83,7 @@ func graceOf(home *corev1.Pod) *int64 {
 // release writes how the pod ended and lets it go.
 func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	c.accepted(home.UID)
-	c.trust(home.UID, nil)
+	c.forget(home)
 	if err := c.write(ctx, home, Ended(home, "")); err != nil {
 		return err
 	}
@@ -101,7 +106,7 @@ func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName,
 			return c.twinError(ctx, t, err)
 		}
 	}
-	return nil
+	return c.sweepTokens(ctx, t, k, home)
 }
 
 // removeOrphan deletes a wrapper after home's API has confirmed that its pod is
@@ -112,6 +117,15 @@ func (c *Controller) removeOrphan(ctx context.Context, t *twin, w Wrapper) error
 		return nil
 	}
 	uid, name := obj.GetLabels()[policy.HomeUIDLabel], obj.GetAnnotations()[policy.HomePodAnnotation]
+	if err := c.confirmGone(ctx, t, name, uid); err != nil {
+		return err
+	}
+	c.cfg.Log.Info("removing what is left of a pod that is gone", "namespace", t.home, "pod", name, "uid", uid)
+	return t.remove(ctx, w, nil)
+}
+
+// confirmGone asks home's API; errNotYet says that the pod is there.
+func (c *Controller) confirmGone(ctx context.Context, t *twin, name, uid string) error {
 	p, err := c.cfg.Home.CoreV1().Pods(t.home).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil && string(p.UID) == uid:
@@ -119,6 +133,5 @@ func (c *Controller) removeOrphan(ctx context.Context, t *twin, w Wrapper) error
 	case err != nil && !apierrors.IsNotFound(err):
 		return err
 	}
-	c.cfg.Log.Info("removing what is left of a pod that is gone", "namespace", t.home, "pod", name, "uid", uid)
-	return t.remove(ctx, w, nil)
+	return nil
 }

@@ -5,21 +5,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"rivulet/offload/mute"
 )
 
-// A watch can go mute without an error: a connection that dies without a word is
-// found out only by the transport's own pings, and a stream that is stuck inside
-// a living connection never. Then nothing wakes anybody up, and a pod would wait
-// for ever for something that has long happened. So the watches are checked by
-// what has to show in them: what this process wrote itself, and what one of them
-// says of another. If that does not show in time, the twin is watched afresh.
-
-// proof is how long a watch may take to show what has to be there; it doubles
-// with each time that watching afresh did not help, up to slowest.
-const (
-	proof   = 15 * time.Second
-	slowest = 4 * time.Minute
-)
+// How watches that went mute are found out is told by package mute. Here they have to
+// show the wrappers that were written, and of the pods what the wrappers say of them.
 
 // attempt bounds one reconciliation: requests over a connection that is dead
 // would hold a worker, and there are few.
@@ -27,23 +18,14 @@ const attempt = 30 * time.Second
 
 // doubt says that the caches of t do not show what they have to, for the pod.
 func (c *Controller) doubt(k types.NamespacedName, uid types.UID, t *twin) {
-	now := time.Now()
-	c.mu.Lock()
-	since, known := c.doubts[uid]
-	if !known || since.Before(t.born) {
-		since = now
-		c.doubts[uid] = since
-	}
-	patience := t.patience
-	c.mu.Unlock()
-	if wait := patience - now.Sub(since); wait > 0 {
-		c.queue.AddAfter(k, wait)
+	if left := t.guard.Doubt(uid); left > 0 {
+		c.queue.AddAfter(k, left)
 		return
 	}
-	if c.cfg.Up() && c.twins.again(t, min(2*patience, slowest), func() *twin { return c.newTwin(c.life, t.home, t.name) }) {
-		c.cfg.Log.Warn("a watch of the target went mute; watching afresh", "namespace", k.Namespace, "pod", k.Name, "after", patience)
+	if c.cfg.Up() && c.twins.again(t, func() *twin { return c.newTwin(c.life, t.home, t.name) }) {
+		c.cfg.Log.Warn("a watch of the target went mute; watching afresh", "namespace", k.Namespace, "pod", k.Name, "after", t.guard.Patience())
 	}
-	c.queue.AddAfter(k, proof)
+	c.queue.AddAfter(k, mute.Proof)
 }
 
 // overdue doubts a deletion that takes much longer than the pod's grace.
@@ -55,14 +37,11 @@ func (c *Controller) overdue(home *corev1.Pod, t *twin) {
 	c.doubt(keyOf(home), home.UID, t)
 }
 
-// trust takes a doubt back; t, if given, has shown what it had to.
-func (c *Controller) trust(uid types.UID, t *twin) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, doubted := c.doubts[uid]; doubted && t != nil {
-		t.patience = proof
+// forget takes doubts about a pod back that is no more.
+func (c *Controller) forget(home *corev1.Pod) {
+	if t := c.twins.get(home.Namespace); t != nil {
+		t.guard.Forget(home.UID)
 	}
-	delete(c.doubts, uid)
 }
 
 // agree reports whether what the wrapper says of its pods, which the provider's
@@ -85,7 +64,7 @@ func agree(w Wrapper, pods []*corev1.Pod) bool {
 }
 
 // again puts a fresh twin in the place of t, unless that was done already.
-func (s *twins) again(t *twin, patience time.Duration, make func() *twin) bool {
+func (s *twins) again(t *twin, make func() *twin) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all[t.home] != t {
@@ -93,7 +72,7 @@ func (s *twins) again(t *twin, patience time.Duration, make func() *twin) bool {
 	}
 	go t.close() // its handlers may be waiting for the caller
 	fresh := make()
-	fresh.patience = patience
+	fresh.guard = mute.New[types.UID](t.guard.Next())
 	s.all[t.home] = fresh
 	return true
 }

@@ -78,7 +78,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		want.template().Spec.HostAliases = have[0].template().Spec.HostAliases
 	}
 	if agree(have[0], t.podsOf(home.UID)) {
-		c.trust(home.UID, t)
+		t.guard.Trust(home.UID)
 	} else {
 		c.doubt(k, home.UID, t)
 	}
@@ -86,7 +86,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return err
 	}
 	if have[0].Object().GetDeletionTimestamp() == nil {
-		err = errors.Join(c.keepTokens(ctx, t, home, have[0]), c.debug(ctx, t, home))
+		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home))
 	}
 	return errors.Join(err, c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view())))
 }
@@ -142,11 +142,12 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 			return c.writeStatus(ctx, home, Ended(home, corev1.PodFailed))
 		}
 	}
-	tokens, err := c.mint(ctx, home)
-	if err != nil {
+	if err := c.sendTokens(ctx, t, home); errors.Is(err, errNotYet) {
+		return err
+	} else if err != nil {
 		return c.trouble(ctx, home, err)
 	}
-	made, err := t.create(ctx, want)
+	_, err := t.create(ctx, want)
 	if apierrors.IsAlreadyExists(err) {
 		live, err := t.get(ctx, want)
 		if err == nil && !ours(live, home.UID) {
@@ -159,13 +160,10 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	if err != nil {
 		return c.trouble(ctx, home, c.twinError(ctx, t, err))
 	}
-	if tokens != nil {
-		err = c.putTokens(ctx, t, tokens, nil, made)
-	}
 	c.accepted(home.UID)
 	c.doubt(keyOf(home), home.UID, t) // until it shows
 	c.cfg.Recorder.Eventf(home, corev1.EventTypeNormal, "Offloaded", "sent to %s", c.cfg.Target.Name())
-	return errors.Join(err, c.writeStatus(ctx, home, Status(home, Away{}, c.view())))
+	return c.writeStatus(ctx, home, Status(home, Away{}, c.view()))
 }
 
 // twinError drops a twin that is gone from the target, so that the next try

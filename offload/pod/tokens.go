@@ -25,10 +25,12 @@ import (
 //	home pod: projected.sources[].serviceAccountToken{audience, expirationSeconds, path}
 //	away pod: projected.sources[].secret{rivulet-token-<uid>, token-<n> at path}
 //
-// The Secret belongs to the wrapper and goes with it. It is written anew when 80 %
-// of a token's life have passed, as a kubelet does; what it says of that time is
-// all that is remembered. Whoever runs the provider can read it, as he can read the
-// pod's memory.
+// The Secret is written before the wrapper and removed after it: a kubelet that does
+// not find what a pod mounts looks again after pauses of up to two minutes. So it
+// cannot be the wrapper's own, and goes when the pod of home does (depart, sweep). It is written
+// anew when 80 % of a token's life have passed, as a kubelet does; what it says of
+// that time is all that is remembered. Whoever runs the provider can read it, as he
+// can read the pod's memory.
 
 // renewAnnotation says when the tokens are to be renewed (RFC 3339).
 const renewAnnotation = "rivulet.dev/renew-at"
@@ -138,16 +140,31 @@ func due(s *corev1.Secret, wanted []token) time.Time {
 	return at
 }
 
-// keepTokens sees to it that the tokens of a pod that was sent away are there and fresh.
-func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod, owner Wrapper) error {
+// sendTokens sees to it that the tokens of a pod are there before it is sent away.
+func (c *Controller) sendTokens(ctx context.Context, t *twin, home *corev1.Pod) error {
 	wanted := tokensOf(home)
 	if len(wanted) == 0 {
 		return nil
 	}
-	have := t.tokens(home.UID)
-	if have != nil {
+	if have := t.tokens(home.UID); have != nil && time.Until(due(have, wanted)) > 0 {
+		return nil // from a try before this one
+	}
+	s, err := c.mint(ctx, home)
+	if err != nil {
+		return err
+	}
+	return c.putTokens(ctx, t, s)
+}
+
+// keepTokens sees to it that the tokens of a pod that was sent away are there and fresh.
+func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod) error {
+	wanted := tokensOf(home)
+	if len(wanted) == 0 {
+		return nil
+	}
+	if have := t.tokens(home.UID); have != nil {
 		if left := time.Until(due(have, wanted)); left > 0 {
-			c.queue.AddAfter(types.NamespacedName{Namespace: home.Namespace, Name: home.Name}, left)
+			c.queue.AddAfter(keyOf(home), left)
 			return nil
 		}
 	}
@@ -155,17 +172,16 @@ func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod, 
 	if err != nil {
 		// The pod runs on, as it does at home; it is told as a kubelet tells it.
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "TokenNotRenewed", "%v", err)
-		c.queue.AddAfter(types.NamespacedName{Namespace: home.Namespace, Name: home.Name}, mintRetry)
+		c.queue.AddAfter(keyOf(home), mintRetry)
 		return nil
 	}
-	return c.putTokens(ctx, t, s, have, owner)
+	return c.putTokens(ctx, t, s)
 }
 
-// putTokens writes the Secret; have is what is there, nil if nothing.
-func (c *Controller) putTokens(ctx context.Context, t *twin, s, have *corev1.Secret, owner Wrapper) error {
-	s.OwnerReferences = []metav1.OwnerReference{owner.reference()}
+// putTokens writes the Secret.
+func (c *Controller) putTokens(ctx context.Context, t *twin, s *corev1.Secret) error {
 	secrets := t.client.CoreV1().Secrets(t.name)
-	if have == nil {
+	if t.tokens(types.UID(s.Labels[policy.HomeUIDLabel])) == nil {
 		_, err := secrets.Create(ctx, s, metav1.CreateOptions{FieldManager: policy.FieldManager})
 		if !apierrors.IsAlreadyExists(err) {
 			return c.tokenError(ctx, t, err)
@@ -181,9 +197,40 @@ func (c *Controller) putTokens(ctx context.Context, t *twin, s, have *corev1.Sec
 	case live.Labels[policy.HomeUIDLabel] != s.Labels[policy.HomeUIDLabel]:
 		return fmt.Errorf("offload: Secret %s on %s is not ours; delete it there", s.Name, c.cfg.Target.Name())
 	}
-	s.ResourceVersion = live.ResourceVersion
+	s.ResourceVersion, s.OwnerReferences = live.ResourceVersion, live.OwnerReferences
 	_, err = secrets.Update(ctx, s, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 	return c.tokenError(ctx, t, err)
+}
+
+// sweepTokens removes the Secrets of earlier pods of this name, once nothing runs
+// with them. home is the pod that has the name now, or nil.
+func (c *Controller) sweepTokens(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
+	left, _ := t.secrets.GetIndexer().ByIndex(byName, k.Name)
+	for _, o := range left {
+		s := o.(*corev1.Secret)
+		uid := s.Labels[policy.HomeUIDLabel]
+		if s.Name != tokenSecret(types.UID(uid)) || home != nil && uid == string(home.UID) ||
+			len(t.wrappers(byUID, uid)) > 0 || len(t.podsOf(types.UID(uid))) > 0 {
+			continue
+		}
+		err := c.confirmGone(ctx, t, k.Name, uid)
+		if err == nil {
+			err = t.removeTokens(ctx, s)
+		}
+		if err != nil {
+			return c.twinError(ctx, t, err)
+		}
+	}
+	return nil
+}
+
+// removeTokens deletes the Secret that was seen.
+func (t *twin) removeTokens(ctx context.Context, s *corev1.Secret) error {
+	err := t.client.CoreV1().Secrets(t.name).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}})
+	if apierrors.IsConflict(err) {
+		return nil // another one by now
+	}
+	return ignoreGone(err)
 }
 
 func (c *Controller) tokenError(ctx context.Context, t *twin, err error) error {
@@ -194,13 +241,4 @@ func (c *Controller) tokenError(ctx context.Context, t *twin, err error) error {
 		return err
 	}
 	return fmt.Errorf("offload: token for the away pod: %w", err)
-}
-
-// reference makes an object the wrapper's: it goes when the wrapper does.
-func (w Wrapper) reference() metav1.OwnerReference {
-	o := w.Object()
-	if w.Job != nil {
-		return metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: o.GetName(), UID: o.GetUID()}
-	}
-	return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: o.GetName(), UID: o.GetUID()}
 }

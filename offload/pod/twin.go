@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/mute"
 	"rivulet/offload/policy"
 )
 
@@ -32,8 +32,7 @@ type twin struct {
 	api        apiAddress
 	stop       context.CancelFunc
 	done       sync.WaitGroup
-	born       time.Time
-	patience   time.Duration // see doubt; guarded by Controller.mu
+	guard      *mute.Guard[types.UID] // by home pod
 }
 
 const (
@@ -50,7 +49,7 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(name),
 		informers.WithTransform(trim),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel + "=" + cluster }))
-	t := &twin{home: home, name: name, client: client, stop: stop, born: time.Now(), patience: proof,
+	t := &twin{home: home, name: name, client: client, stop: stop, guard: mute.New[types.UID](mute.Proof),
 		pods: factory.Core().V1().Pods().Informer(),
 		sets: factory.Apps().V1().ReplicaSets().Informer(),
 		jobs: factory.Batch().V1().Jobs().Informer(), secrets: factory.Core().V1().Secrets().Informer()}
@@ -152,7 +151,7 @@ func (t *twin) wrappers(index, value string) []Wrapper {
 // names lists the home pods that have anything here.
 func (t *twin) names() []string {
 	var out []string
-	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs} {
+	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs, t.secrets} {
 		out = append(out, inf.GetIndexer().ListIndexFuncValues(byName)...)
 	}
 	return out

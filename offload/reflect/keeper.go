@@ -119,12 +119,18 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 	ours := there && have.GetLabels()[policy.ReflectedLabel] == k.space.owner
 	twin := k.api(k.space.clients.twin, k.space.twin)
 	id := key{k.kind.name, name}
+	version := ""
+	if there {
+		version = have.GetResourceVersion()
+	}
+	k.space.shows(id, version)
+	wrote := !there || have.GetDeletionTimestamp() == nil
 	var err error
 	switch {
 	case !wanted && ours:
 		err = k.remove(ctx, twin, have)
 	case !wanted:
-		k.space.settled(id)
+		wrote = false
 	case !there:
 		_, err = twin.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	case !ours:
@@ -140,8 +146,16 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 		case !possible: // gone first, made anew when the watch says so
 			err = k.remove(ctx, twin, have)
 		case !equality.Semantic.DeepEqual(next, have):
-			_, err = twin.Update(ctx, next, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+			var now T
+			now, err = twin.Update(ctx, next, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+			wrote = err != nil || now.GetResourceVersion() != version // else it changed nothing
+		default:
+			wrote = false
 		}
+	}
+	// Being told that it is there already, or another by now, is news as well.
+	if wrote && (err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err)) {
+		k.space.wrote(id, version)
 	}
 	if err == nil {
 		k.space.settled(id)

@@ -14,6 +14,7 @@ package reflect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -26,6 +27,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/offload/mute"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
@@ -108,14 +110,21 @@ func Run(ctx context.Context, c Config) error {
 func keep(ctx context.Context, c Config, recorder record.EventRecorder, home string, mode policy.Namespace) {
 	log := c.Log.With("namespace", home)
 	const first, most = time.Second, 10 * time.Second
-	wait := first
+	wait, patience := first, mute.Proof
 	for {
 		twin, err := c.Target.Namespace(ctx, home)
 		if err == nil {
 			started := time.Now()
-			err = newSpace(c, recorder, log, home, twin, mode).run(ctx)
+			s := newSpace(c, recorder, log, home, twin, mode, patience)
+			err = s.run(ctx)
 			if time.Since(started) > most {
 				wait = first
+			}
+			patience = mute.Proof
+			if errors.Is(err, errMute) {
+				log.Warn("a watch of the target went mute; watching afresh", "after", s.guard.Patience())
+				patience = s.guard.Next()
+				continue
 			}
 		}
 		if ctx.Err() != nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"rivulet/offload/mute"
 	"rivulet/offload/policy"
 )
 
@@ -44,8 +45,11 @@ type space struct {
 	log        *slog.Logger
 	reach      func() (<-chan struct{}, func())
 
-	mu   sync.Mutex
-	told map[key]string // what was last said of an object, so that it is said once
+	guard *mute.Guard[key]
+
+	mu     sync.Mutex
+	told   map[key]string // what was last said of an object, so that it is said once
+	unseen map[key]string // what was written and has not shown: the version that is shown
 }
 
 type key struct{ kind, name string }
@@ -65,14 +69,14 @@ type mirror interface {
 	extra(name string) []string
 }
 
-func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string, mode policy.Namespace) *space {
+func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string, mode policy.Namespace, patience time.Duration) *space {
 	s := &space{
 		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
 		mode:    mode,
 		clients: clients{home: c.Home, twin: c.Target.Client()},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](200*time.Millisecond, time.Minute)),
-		told: map[key]string{},
+		guard: mute.New[key](patience), told: map[key]string{}, unseen: map[key]string{},
 	}
 	if r, ok := c.Target.(Reach); ok {
 		s.reach = r.Changed
@@ -186,6 +190,9 @@ func (s *space) work(ctx context.Context, end context.CancelCauseFunc) {
 		case ctx.Err() != nil:
 		case err == nil:
 			s.queue.Forget(k)
+			if s.overdue(k) {
+				end(errMute)
+			}
 		case lost(err):
 			end(fmt.Errorf("%w: %w", errTwinLost, err))
 		default:
@@ -193,6 +200,9 @@ func (s *space) work(ctx context.Context, end context.CancelCauseFunc) {
 				s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "error", err)
 			}
 			s.queue.AddRateLimited(k)
+			if s.overdue(k) {
+				end(errMute)
+			}
 		}
 		s.queue.Done(k)
 		if ctx.Err() != nil {
