@@ -250,8 +250,13 @@ func (s *System) connect(e *engine.Engine) error {
 		return err
 	}
 	s.mu.Lock()
+	news := s.kubeVersion != v.GitVersion
 	s.client, s.kubeVersion = client, v.GitVersion
+	fab := s.fabric
 	s.mu.Unlock()
+	if news && fab != nil { // it has told peers of itself without it
+		fab.Refresh()
+	}
 	return nil
 }
 

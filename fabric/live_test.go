@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,4 +75,22 @@ func TestClosedTrust(t *testing.T) {
 	a.awaitState(low, peer.Lost)
 	low.start()
 	a.awaitState(low, peer.Connected)
+}
+
+// What a cluster learns of itself after it was met, as the version of its API server,
+// its peers learn at once.
+func TestPeersHearOfANewVersion(t *testing.T) {
+	w := newWorld(t)
+	var version atomic.Value
+	version.Store("")
+	a := w.cluster(1, "a", func(c *Config) { c.KubeVersion = func() string { return version.Load().(string) } })
+	b := w.cluster(2, "b")
+	b.awaitState(a, peer.Connected)
+	a.awaitState(b, peer.Connected)
+	if v := b.view(a).KubeVersion; v != "" {
+		t.Fatalf("b knows of version %q before a does", v)
+	}
+	version.Store("v1.35.0")
+	a.Refresh()
+	b.await("version of a", func() bool { return b.view(a).KubeVersion == "v1.35.0" })
 }

@@ -44,6 +44,11 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 			return
 		}
 		f.mu.Lock()
+		if !m.pinned { // no peer any more: an answer that was on its way says nothing
+			f.mu.Unlock()
+			timer.Stop()
+			continue
+		}
 		wait := f.pinged(m, rtt, err)
 		f.mu.Unlock()
 		timer.Reset(max(wait-time.Since(started), wait/4))

@@ -37,8 +37,8 @@ func Watch(ctx context.Context, path string, ready, changed func()) error {
 	if err := follow(w, watched, path); err != nil {
 		return err
 	}
+	told := look(path) // before the caller reads it: what comes in between is news
 	ready()
-	told := look(path)
 	seen := told
 	timer := time.NewTimer(quiet) // something may have happened before the watch was there
 	defer timer.Stop()

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -290,7 +291,12 @@ func helperIn(t testing.TB, dir string, r *room) string {
 	}
 	script := fmt.Sprintf("#!/bin/sh\n%s=enter %s=/proc/%d/fd/%d exec %s \"$@\"\n", roleVar, netnsVar, os.Getpid(), int(r.ns), self)
 	path := filepath.Join(dir, "helper")
-	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+	// What is forked while the file is open to be written has it open too, until it
+	// calls another program; the kernel then refuses to run it ("text file busy").
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(path, []byte(script), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path
