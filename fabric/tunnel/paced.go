@@ -13,6 +13,7 @@ import (
 type paced struct {
 	conn.Bind
 	in, out  *flow
+	rest     *rest
 	sessions sessions
 }
 
@@ -21,8 +22,10 @@ func (b *paced) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	fns, actual, err := b.Bind.Open(port)
 	paced := make([]conn.ReceiveFunc, len(fns))
 	for i, receive := range fns {
+		buffers := reader{of: b.rest}
 		paced[i] = func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
 			b.in.wait()
+			buffers.before(packets)
 			n, err := receive(packets, sizes, from)
 			b.in.enter(b.sessions.count(packets, sizes[:max(n, 0)]))
 			return n, err

@@ -162,9 +162,11 @@ func (s *Server) open(cfg Config) error {
 	s.ways = s.newWays()
 	own := cfg.Address.As4()
 	bind := &whole{Bind: newBind(s.ways.manager, s.log)}
+	rest := &rest{passed: func() uint64 { return in.left.Load() + out.left.Load() }}
 	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped, in: in, out: out,
-		own: binary.BigEndian.Uint32(own[:]), marks: &bind.marks, large: &s.large, staged: s.staged},
-		&paced{Bind: bind, in: in, out: out}, wireguardLogger(s.log))
+		own: binary.BigEndian.Uint32(own[:]), marks: &bind.marks, large: &s.large, staged: s.staged, reader: reader{of: rest}},
+		&paced{Bind: bind, in: in, out: out, rest: rest}, wireguardLogger(s.log))
+	go rest.run(s.ways.ctx, restEvery)
 	s.staged.dev.Store(s.dev)
 	s.ways.serve(s.dev)
 	return nil

@@ -22,6 +22,7 @@ type translated struct {
 	// staged knows who is not there to be sent to.
 	staged *staged
 	large  *atomic.Uint64 // counts batches with a packet that may be too large for a path
+	reader reader
 }
 
 // largePacket is one that a path worth the name may be too narrow for, bytes.
@@ -31,6 +32,7 @@ const largePacket = 1000
 // WireGuard skips; an error would close the whole device.
 func (t *translated) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	t.out.wait()
+	t.reader.before(bufs)
 	n, err := t.Device.Read(bufs, sizes, offset)
 	table, gone := t.translator.Table(), t.staged.now()
 	passed, large := 0, false

@@ -12,6 +12,7 @@ import (
 	"rivulet/test/bench/internal/device"
 	"rivulet/test/bench/internal/fakepeer"
 	"rivulet/test/bench/internal/figures"
+	"rivulet/test/bench/internal/procs"
 	"rivulet/test/bench/internal/wire"
 	"rivulet/test/lab"
 )
@@ -27,7 +28,7 @@ const quietFor = 20 * time.Second
 // tunnel without Kubernetes.
 func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 	s.Title = "Many peers"
-	s.How = fmt.Sprintf("One device of the lab, and fakes on its LAN: processes in network namespaces of their own with the product's discovery, peering, tunnel and stream of offers, and no Kubernetes (`test/bench/internal/fakepeer`). Nobody does anything. PSS as under Memory; CPU over %v. Ratio: to one peer; what a device without peers takes is partly what its start has left. Discovery and peering: from the moment a fake begins to announce itself, as the fake sees it, the fakes of a step started one after the other.", quietFor)
+	s.How = fmt.Sprintf("One device of the lab, and fakes on its LAN: processes in network namespaces of their own with the product's discovery, peering, tunnel and stream of offers, and no Kubernetes (`test/bench/internal/fakepeer`). Nobody does anything. PSS as under Memory; anonymous is what is the processes' own, while pages of the program's file come when code runs for the first time and go again (package memory); CPU over %v. Ratio: to one peer; what a device without peers takes is partly what its start has left. Discovery and peering: from the moment a fake begins to announce itself, as the fake sees it, the fakes of a step started one after the other.", quietFor)
 	own, err := b.stage.Beside("own", device.OwnCopy)
 	if err != nil {
 		return err
@@ -53,7 +54,7 @@ func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 			all.Wait() //nolint:errcheck // none
 		}()
 		var found, connected figures.Samples
-		base, base0, last, lastN := 0.0, 0.0, 0.0, 0
+		base, base0, last, lastOwn, lastN := 0.0, 0.0, 0.0, 0.0, 0
 		for _, n := range crowds {
 			for len(fakes) < n {
 				f, err := b.fake(l, dir, len(fakes))
@@ -76,9 +77,12 @@ func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 			if err != nil {
 				return err
 			}
-			mem := m[0] + m[1]
-			b.tell("%d peers: supervisor %.1f and tunnel %.1f MB, %.2f %% of a core", n, m[0], m[1], cpu)
-			row := figures.Row{What: fmt.Sprintf("supervisor + tunnel, %d peers", n), Figure: fmt.Sprintf("%.1f MB (supervisor %.1f, tunnel %.1f)", mem, m[0], m[1])}
+			size := func(bytes uint64) float64 { return float64(bytes) / megabyte }
+			sum := m[0].Add(m[1])
+			mem, own := size(sum.PSS), size(sum.Anonymous)
+			b.tell("%d peers: supervisor %.1f and tunnel %.1f MB, anonymous %.1f and %.1f, %.2f %% of a core", n, size(m[0].PSS), size(m[1].PSS), size(m[0].Anonymous), size(m[1].Anonymous), cpu)
+			row := figures.Row{What: fmt.Sprintf("supervisor + tunnel, %d peers", n),
+				Figure: fmt.Sprintf("%.1f MB (supervisor %.1f, tunnel %.1f); anonymous %.1f (%.1f, %.1f)", mem, size(m[0].PSS), size(m[1].PSS), own, size(m[0].Anonymous), size(m[1].Anonymous))}
 			cpuRow := figures.Row{What: fmt.Sprintf("CPU of both, %d peers", n), Figure: fmt.Sprintf("%.2f %% of a core", cpu)}
 			switch {
 			case n == 1:
@@ -89,10 +93,11 @@ func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 			s.Rows = append(s.Rows, row, cpuRow)
 			if n > 1 {
 				each := (mem - last) / float64(n-lastN)
-				s.Rows = append(s.Rows, figures.Row{What: fmt.Sprintf("**what a peer adds, from %d to %d**", lastN, n), Figure: fmt.Sprintf("%.2f MB, %.3f %% of a core", each, (cpu-base0)/float64(n-1)),
+				s.Rows = append(s.Rows, figures.Row{What: fmt.Sprintf("**what a peer adds, from %d to %d**", lastN, n),
+					Figure:  fmt.Sprintf("%.2f MB, anonymous %.2f; %.3f %% of a core", each, (own-lastOwn)/float64(n-lastN), (cpu-base0)/float64(n-1)),
 					Promise: "≤ 1 MB", Value: each, Limit: 1})
 			}
-			last, lastN = mem, n
+			last, lastOwn, lastN = mem, own, n
 		}
 		s.Rows = append(s.Rows,
 			figures.Row{What: "discovery", Figure: found.Show("%.3f", "s") + fmt.Sprintf(", slowest %.2f s", found.Max())},
@@ -119,9 +124,9 @@ func (b *bench) fake(l *lab.Lab, dir string, n int) (*fakepeer.Fake, error) {
 // crowdKinds are those whose memory a peer may add to.
 var crowdKinds = []string{"supervisor", "tunnel"}
 
-// weighCrowd returns the PSS of each of crowdKinds in MB, and the CPU of all of them in
+// weighCrowd returns the memory of each of crowdKinds, and the CPU of all of them in
 // percent of a core.
-func (b *bench) weighCrowd(ctx context.Context, a *device.Device) (mem [2]float64, cpu float64, err error) {
+func (b *bench) weighCrowd(ctx context.Context, a *device.Device) (mem [2]procs.Memory, cpu float64, err error) {
 	if _, _, err := settle(ctx, a); err != nil {
 		return mem, 0, err
 	}
@@ -145,7 +150,7 @@ func (b *bench) weighCrowd(ctx context.Context, a *device.Device) (mem [2]float6
 		return mem, 0, err
 	}
 	for i, k := range crowdKinds {
-		mem[i] = float64(m[k].PSS) / megabyte
+		mem[i] = m[k]
 		cpu += 100 * (after[k].cpu - before[k].cpu) / during
 	}
 	return mem, cpu, nil
