@@ -14,10 +14,11 @@ import (
 
 // withHomeAPI adds to what is reflected the way to home's API server and its
 // authority. They are made up as if they stood at home, and pass the same engine.
-// control is where home serves it, in its own pod CIDR; nothing is added if that is
+// control is where home serves it, in its own pod CIDR; no way is added if that is
 // not valid.
 func withHomeAPI(home string, control netip.AddrPort, s kind[*corev1.Service], e kind[*discoveryv1.EndpointSlice], m kind[*corev1.ConfigMap]) (
 	kind[*corev1.Service], kind[*discoveryv1.EndpointSlice], kind[*corev1.ConfigMap]) {
+	m = withAuthority(home, m)
 	if !control.IsValid() {
 		return s, e, m
 	}
@@ -34,6 +35,12 @@ func withHomeAPI(home string, control netip.AddrPort, s kind[*corev1.Service], e
 		slice.Labels = map[string]string{discoveryv1.LabelServiceName: homeapi.Service}
 		return slice, true
 	}}
+	return s, e, m
+}
+
+// withAuthority adds home's authority: volumes of tokens name it, whether there is a
+// way to home or not.
+func withAuthority(home string, m kind[*corev1.ConfigMap]) kind[*corev1.ConfigMap] {
 	m.made = made[*corev1.ConfigMap]{homeapi.Authority: func(atHome cache.SharedIndexInformer) (*corev1.ConfigMap, bool) {
 		root, ok := get[*corev1.ConfigMap](atHome, home, homeapi.RootCA)
 		if !ok {
@@ -44,7 +51,7 @@ func withHomeAPI(home string, control netip.AddrPort, s kind[*corev1.Service], e
 		return root, true
 	}}
 	m.stands = map[string]string{homeapi.RootCA: homeapi.Authority}
-	return s, e, m
+	return m
 }
 
 // made are objects that are not at home but are reflected as if they were, by

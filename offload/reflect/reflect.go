@@ -53,6 +53,13 @@ type Reach interface {
 	Changed() (<-chan struct{}, func())
 }
 
+// Holder is implemented by targets that do not take objects of every kind.
+type Holder interface {
+	// Holds reports whether objects of the kind, one of policy.Kinds or the like, follow
+	// the pods there.
+	Holds(kind string) bool
+}
+
 const reachInterval = 10 * time.Second
 
 // Run reflects to one target until ctx ends. A namespace in which something

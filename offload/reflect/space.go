@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -88,6 +89,9 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		"ConfigMap":     newKeeper(s, configMap),
 		"Secret":        newKeeper(s, secrets()),
 		"NetworkPolicy": newNetworkPolicies(s),
+	}
+	if h, ok := c.Target.(Holder); ok {
+		maps.DeleteFunc(s.kinds, func(kind string, _ mirror) bool { return !h.Holds(kind) })
 	}
 	return s
 }
@@ -232,7 +236,11 @@ func (s *space) watchReach(ctx context.Context) {
 		case <-changed:
 		case <-tick:
 		}
-		for _, name := range s.kinds["EndpointSlice"].names() {
+		slices, ok := s.kinds["EndpointSlice"]
+		if !ok {
+			continue
+		}
+		for _, name := range slices.names() {
 			s.queue.Add(key{"EndpointSlice", name})
 		}
 	}

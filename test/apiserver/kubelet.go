@@ -29,7 +29,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// EndsLabel on a pod has the Kubelet end it with this exit code at once.
+// EndsLabel on a pod, or an annotation of that name, has the Kubelet end it with this
+// exit code at once.
 const EndsLabel = "test.rivulet.dev/exit-code"
 
 // Kubelet stands in for a node and its kubelet: pods bound to it are said to run
@@ -96,6 +97,13 @@ func (k *Kubelet) heartbeat(ctx context.Context) {
 	}
 }
 
+func ends(p *corev1.Pod) string {
+	if code := p.Labels[EndsLabel]; code != "" {
+		return code
+	}
+	return p.Annotations[EndsLabel]
+}
+
 // sync does for every pod what a kubelet would; what fails is done in the next round.
 func (k *Kubelet) sync(ctx context.Context, address *byte) {
 	pods := k.server.Client.CoreV1().Pods("")
@@ -109,7 +117,7 @@ func (k *Kubelet) sync(ctx context.Context, address *byte) {
 		switch {
 		case p.DeletionTimestamp != nil:
 			_ = k.server.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
-		case ended, p.Status.Phase == corev1.PodRunning && p.Labels[EndsLabel] == "":
+		case ended, p.Status.Phase == corev1.PodRunning && ends(p) == "":
 		default:
 			if p.Status.PodIP == "" {
 				*address++
@@ -123,7 +131,7 @@ func (k *Kubelet) sync(ctx context.Context, address *byte) {
 // runs fills in the status of a pod that runs, or has ended if its label says so.
 func runs(p *corev1.Pod, address byte) {
 	now := metav1.Now()
-	code := p.Labels[EndsLabel]
+	code := ends(p)
 	p.Status.Phase, p.Status.StartTime = corev1.PodRunning, &now
 	p.Status.PodIP = fmt.Sprintf("10.42.0.%d", address)
 	p.Status.PodIPs = []corev1.PodIP{{IP: p.Status.PodIP}}
