@@ -30,6 +30,7 @@ import (
 	"rivulet/fabric/tunnel"
 	"rivulet/image/bundle"
 	"rivulet/offload"
+	"rivulet/offload/netpol"
 )
 
 // System holds the subsystems of a running appliance. Fields below mu are set
@@ -58,6 +59,7 @@ type System struct {
 	settings  *settings
 	upgrade   upgrade
 	footprint *footprint.Watch
+	netpol    *netpol.Watcher
 	// imagesNoted is what the node had when images.json was written; the node's watch alone uses it.
 	imagesNoted string
 	syncAgain   time.Time // when images are to be synced once more; zero: not
@@ -98,6 +100,7 @@ func (s *System) run(ctx context.Context) error {
 	s.clock, s.jumps = s.newClock(), newJumps()
 	s.footprint = s.newFootprint()
 	s.look = make(chan struct{}, 1)
+	s.netpol = netpol.NewWatcher(s.cfg.Log.With("component", cPolicies))
 	s.lans = netmon.New(s.cfg.Log.With("component", cLANs))
 	s.lans.Allow(s.settings.Now().Config.LAN.Interfaces)
 	s.sources = newSources(s.lans, s.cfg.Log.With("component", cFabric))
@@ -111,6 +114,7 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
 		lifecycle.Component{Name: cWall, Run: s.runWall},
 		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle, cWall}, Run: s.runEngine},
+		lifecycle.Component{Name: cPolicies, Needs: []string{cEngine}, Run: s.runPolicies},
 		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.runSnapshots},
 		lifecycle.Component{Name: cDates, Needs: []string{cEngine}, Run: s.runCertificates},
 		lifecycle.Component{Name: cNode, Needs: []string{cEngine}, Run: s.runNode},

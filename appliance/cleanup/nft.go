@@ -5,11 +5,12 @@ import (
 
 	"github.com/google/nftables"
 
+	"rivulet/appliance/enforce"
 	"rivulet/appliance/wall"
 	"rivulet/offload/isolation"
 )
 
-// tables removes the tunnel's table, the wall, the guests' and those that iptables made for its rules
+// tables removes the tunnel's table, the wall, the guests', those of policies and those that iptables made for its rules
 // and that hold nothing any more.
 func (c *cleaner) tables() {
 	conn, err := nftables.New()
@@ -22,7 +23,7 @@ func (c *cleaner) tables() {
 	}
 	var names []string
 	for _, t := range all {
-		if t.Name == tunnelTable && t.Family == nftables.TableFamilyIPv4 || t.Name == wall.Table || t.Name == isolation.Table || iptablesTable(t) && isEmpty(conn, t) {
+		if t.Name == tunnelTable && t.Family == nftables.TableFamilyIPv4 || t.Name == wall.Table || t.Name == isolation.Table || t.Name == enforce.Table || iptablesTable(t) && isEmpty(conn, t) {
 			conn.DelTable(t)
 			names = append(names, t.Name)
 		}

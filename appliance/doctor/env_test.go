@@ -56,7 +56,7 @@ func machine(t *testing.T, tree files) *Env {
 		AskDNS:     func(context.Context, netip.AddrPort) error { return nil },
 		Hear:       func() (Heard, error) { return Heard{}, nil },
 		Try: func(context.Context) (map[string]error, error) {
-			return map[string]error{tryNetns: nil, tryVeth: nil, tryBridge: nil, tryTun: nil, tryNft: nil, tryIptables: nil}, nil
+			return map[string]error{tryNetns: nil, tryVeth: nil, tryBridge: nil, tryTun: nil, tryNft: nil, tryPolicies: nil, tryIptables: nil}, nil
 		},
 		Fsync: func(context.Context, string, int) ([]time.Duration, error) {
 			return []time.Duration{time.Millisecond}, nil

@@ -38,6 +38,7 @@ var features = []feature{
 	{name: "bridge", try: tryBridge, config: "BRIDGE", module: "bridge", need: Fail, without: "no pod gets a network"},
 	{name: "bridge netfilter", seen: "/proc/sys/net/bridge/bridge-nf-call-iptables", config: "BRIDGE_NETFILTER", module: "br_netfilter", need: Fail, without: "a pod does not reach a Service whose pod is on the same node"},
 	{name: "nftables (nat, fib)", try: tryNft, config: "NFT_NAT", module: "nft_nat", need: Fail, without: "no tunnel to peers"},
+	{name: "nftables (sets, bridge)", try: tryPolicies, config: "NF_TABLES_BRIDGE", module: "nft_meta_bridge", need: Warn, without: "NetworkPolicies are not enforced"},
 	{name: "iptables matches", try: tryIptables, config: "NETFILTER_XT_MATCH_STATISTIC", module: "xt_statistic", need: Fail, without: "Services do not work"},
 	{name: "TUN", try: tryTun, config: "TUN", module: "tun", need: Fail, without: "no tunnel to peers"},
 }

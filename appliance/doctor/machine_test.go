@@ -149,16 +149,16 @@ func TestKernel(t *testing.T) {
 
 	e := machine(t, whole)
 	e.Try = func(context.Context) (map[string]error, error) {
-		return map[string]error{tryNetns: nil, tryVeth: unix.EOPNOTSUPP, tryBridge: nil, tryTun: nil, tryNft: errors.New("no fib"), tryIptables: nil}, nil
+		return map[string]error{tryNetns: nil, tryVeth: unix.EOPNOTSUPP, tryBridge: nil, tryTun: nil, tryNft: errors.New("no fib"), tryPolicies: errors.New("no sets"), tryIptables: nil}, nil
 	}
-	found(t, e, kernel, Fail, "veth (no pod gets a network: operation not supported)", "nftables (nat, fib) (no tunnel to peers: no fib)")
+	found(t, e, kernel, Fail, "veth (no pod gets a network: operation not supported)", "nftables (nat, fib) (no tunnel to peers: no fib)", "nftables (sets, bridge) (NetworkPolicies are not enforced: no sets)")
 
 	// Not root: nothing could be tried; modules and the configuration speak.
 	denied := func(context.Context) (map[string]error, error) {
 		return map[string]error{tryNetns: unix.EPERM}, unix.EPERM
 	}
 	e = machine(t, with(whole, files{"/proc/self/ns/net": "", "/sys/module/veth/x": "",
-		"/lib/modules/6.1/modules.dep":     "kernel/net/bridge/bridge.ko.xz: kernel/net/llc/llc.ko.xz\nkernel/net/netfilter/xt_statistic.ko:\nkernel/net/netfilter/nft_nat.ko:\n",
+		"/lib/modules/6.1/modules.dep":     "kernel/net/bridge/bridge.ko.xz: kernel/net/llc/llc.ko.xz\nkernel/net/netfilter/xt_statistic.ko:\nkernel/net/netfilter/nft_nat.ko:\nkernel/net/bridge/netfilter/nft_meta_bridge.ko:\n",
 		"/lib/modules/6.1/modules.builtin": "kernel/drivers/net/tun.ko\n"}))
 	e.Try = denied
 	found(t, e, kernel, Pass)

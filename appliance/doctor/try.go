@@ -11,6 +11,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/enforce"
 )
 
 // The names of what try makes; kernel.go says what each is for.
@@ -20,6 +22,7 @@ const (
 	tryBridge   = "bridge"
 	tryTun      = "tun"
 	tryNft      = "nftables nat and fib"
+	tryPolicies = "tables of network policies"
 	tryIptables = "iptables matches of kube-proxy"
 )
 
@@ -95,6 +98,7 @@ func (state bundled) tryHere(ctx context.Context) map[string]error {
 	found[tryBridge] = h.LinkAdd(&netlink.Bridge{LinkAttrs: name("try-br")})
 	found[tryTun] = tryTunDevice()
 	found[tryNft] = tryNftables()
+	found[tryPolicies] = enforce.Try()
 	if path, err := state.look("iptables-restore"); err == nil {
 		cmd := exec.CommandContext(ctx, path, "--noflush")
 		cmd.Stdin = strings.NewReader(kubeProxyRules)

@@ -27,11 +27,12 @@ var (
 	StateNotWritable = declare("state-not-writable", Error, "the state folder cannot be written to")
 	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")
 
-	Wall        = declare("wall", Warning, "the LAN may reach ports that are the cluster's own")
-	Tunnel      = declare("tunnel", Error, "there is no tunnel to any peer")
-	ControlPort = declare("control-port", Error, "peers cannot reach this device")
-	Fabric      = declare("fabric", Error, "a part of the network between clusters does not work")
-	Offload     = declare("offload", Error, "a part of offloading does not run")
+	Wall          = declare("wall", Warning, "the LAN may reach ports that are the cluster's own")
+	NetworkPolicy = declare("network-policy", Error, "network policies are not enforced")
+	Tunnel        = declare("tunnel", Error, "there is no tunnel to any peer")
+	ControlPort   = declare("control-port", Error, "peers cannot reach this device")
+	Fabric        = declare("fabric", Error, "a part of the network between clusters does not work")
+	Offload       = declare("offload", Error, "a part of offloading does not run")
 
 	ConfigBroken     = declare("config-broken", Error, "the configuration file is not used")
 	ConfigUnsafe     = declare("config-unsafe", Warning, "others can read or write the configuration")

@@ -187,3 +187,50 @@ func (r Room) Reaches(from, addr string) (ok bool) {
 	})
 	return ok
 }
+
+// Echo answers UDP at the address.
+func (r Room) Echo(addr string) {
+	r.t.Helper()
+	r.Do(func() error {
+		c, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			return err
+		}
+		r.t.Cleanup(func() { c.Close() })
+		go func() {
+			b := make([]byte, 64)
+			for {
+				n, from, err := c.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				_, _ = c.WriteTo(b[:n], from)
+			}
+		}()
+		return nil
+	})
+}
+
+// Hears reports whether an Echo answers.
+func (r Room) Hears(addr string) (ok bool) {
+	r.t.Helper()
+	r.Do(func() error {
+		c, err := net.Dial("udp", addr)
+		if err != nil {
+			return nil
+		}
+		defer c.Close()
+		b := make([]byte, 8)
+		for range 4 { // a packet may be lost for want of a neighbour's address
+			_ = c.SetDeadline(time.Now().Add(250 * time.Millisecond))
+			if _, err := c.Write([]byte("x")); err == nil {
+				if _, err := c.Read(b); err == nil {
+					ok = true
+					return nil
+				}
+			}
+		}
+		return nil
+	})
+	return ok
+}

@@ -1,0 +1,195 @@
+package enforce
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/fabric/nft"
+	"rivulet/offload/netpol"
+	"rivulet/offload/podnet"
+)
+
+// program is a Plan in the kernel's words: sets, and chains of rules that name them.
+// Sets and chains that are told apart by name are equal where the name is, but for the
+// elements of sets that are not fixed.
+//
+//	egress   (base)  established, self: accept; saddr vmap @held-out ─▶ a class of pods
+//	ingress  (base)  established, self: accept; daddr vmap @held-in  ─▶ a class of pods
+//	class            jump to each policy's chain; drop
+//	policy           one accept for each rule and port
+type program struct {
+	family  nftables.TableFamily
+	sets    map[string]set
+	classes map[string][]string
+	chains  map[string][]netpol.Rule
+	base    func(c *nftables.Conn, t *nftables.Table)
+}
+
+// set is one set or map; elements are by key and value.
+type set struct {
+	key      nftables.SetDatatype
+	verdicts bool // a map from keys to chains
+	ranges   bool // never changed: its name is of what is in it
+	elements map[string]nftables.SetElement
+}
+
+const (
+	heldIn, heldOut, self = "held-in", "held-out", "self"
+	heldPorts, ownAddress = "held", "own"
+)
+
+var (
+	pairType   = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
+	socketType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)
+	portType   = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr)
+)
+
+// priorities: after isolation (-4), before the filters of others. It makes no
+// difference to what passes: each only drops.
+const egressPriority, ingressPriority = -3, -2
+
+// The 32-bit registers that a key of several parts is put together in; register 1 is
+// the first four of them.
+const part1, part2, part4 = 9, 10, 12
+
+var protocols = map[corev1.Protocol]byte{corev1.ProtocolTCP: unix.IPPROTO_TCP, corev1.ProtocolUDP: unix.IPPROTO_UDP, corev1.ProtocolSCTP: unix.IPPROTO_SCTP}
+
+// write puts a plan into the two tables' words.
+func write(plan netpol.Plan, local []podnet.Pod) []program {
+	if plan.Empty() {
+		return nil
+	}
+	decide := program{family: nftables.TableFamilyIPv4, sets: map[string]set{}, classes: plan.Classes, chains: plan.Chains, base: decides}
+	decide.sets[heldIn] = verdicts(plan.Ingress)
+	decide.sets[heldOut] = verdicts(plan.Egress)
+	selves := newSet(pairType)
+	for _, held := range []map[netip.Addr]string{plan.Ingress, plan.Egress} {
+		for a := range held {
+			selves.add(append(a.AsSlice(), a.AsSlice()...))
+		}
+	}
+	decide.sets[self] = selves
+	for name, addrs := range plan.Sets.Addrs {
+		s := newSet(nftables.TypeIPAddr)
+		for _, a := range addrs {
+			s.add(a.AsSlice())
+		}
+		decide.sets[name] = s
+	}
+	for name, all := range plan.Sets.Ranges {
+		s := newSet(nftables.TypeIPAddr)
+		s.ranges = true
+		for _, r := range all {
+			s.add(r.First.AsSlice())
+			if end := r.Last.Next(); end.Is4() { // there is none after the last
+				s.elements[string(end.AsSlice())+"end"] = nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true}
+			}
+		}
+		decide.sets[name] = s
+	}
+	for name, all := range plan.Sets.Sockets {
+		s := newSet(socketType)
+		for _, k := range all {
+			s.add(socketKey(k))
+		}
+		decide.sets[name] = s
+	}
+
+	honest := program{family: nftables.TableFamilyBridge, sets: map[string]set{}, base: keepsHonest}
+	ports, own := newSet(nftables.TypeIFName), newSet(portType)
+	for _, p := range local {
+		if plan.Ingress[p.Addr] != "" || plan.Egress[p.Addr] != "" {
+			ports.add(nft.InterfaceKey(p.Veth))
+			own.add(append(nft.InterfaceKey(p.Veth), p.Addr.AsSlice()...))
+		}
+	}
+	honest.sets[heldPorts], honest.sets[ownAddress] = ports, own
+	return []program{decide, honest}
+}
+
+func newSet(key nftables.SetDatatype) set {
+	return set{key: key, elements: map[string]nftables.SetElement{}}
+}
+
+func (s set) add(key []byte) { s.elements[string(key)] = nftables.SetElement{Key: key} }
+
+func verdicts(classes map[netip.Addr]string) set {
+	s := newSet(nftables.TypeIPAddr)
+	s.verdicts = true
+	for a, class := range classes {
+		s.elements[string(a.AsSlice())+class] = nftables.SetElement{Key: a.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: class}}
+	}
+	return s
+}
+
+// socketKey has each part in four bytes, as registers have them.
+func socketKey(s netpol.Socket) []byte {
+	key := append(s.Addr.AsSlice(), protocols[s.Protocol], 0, 0, 0)
+	return append(binary.BigEndian.AppendUint16(key, s.Port), 0, 0)
+}
+
+func load(register, offset, length uint32, base expr.PayloadBase) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: base, Offset: offset, Len: length}
+}
+
+// decides writes the base chains of the IPv4 table. The destination is that after
+// Services were resolved, the source that before it is masqueraded.
+func decides(c *nftables.Conn, t *nftables.Table) {
+	toItself := []expr.Any{load(1, nft.Source, 4, expr.PayloadBaseNetworkHeader), load(part1, nft.Destination, 4, expr.PayloadBaseNetworkHeader),
+		&expr.Lookup{SourceRegister: 1, SetName: self}}
+	for _, side := range []struct {
+		name     string
+		priority nftables.ChainPriority
+		offset   uint32
+		held     string
+	}{{"egress", egressPriority, nft.Source, heldOut}, {"ingress", ingressPriority, nft.Destination, heldIn}} {
+		chain := nft.Base(c, t, side.name, nftables.ChainHookForward, side.priority)
+		nft.Rule(c, chain, nft.Established, nft.Accept)
+		nft.Rule(c, chain, toItself, nft.Accept)
+		nft.Rule(c, chain, []expr.Any{load(1, side.offset, 4, expr.PayloadBaseNetworkHeader),
+			&expr.Lookup{SourceRegister: 1, SetName: side.held, DestRegister: 0, IsDestRegSet: true}})
+	}
+}
+
+// keepsHonest writes the base chains of the bridge's table: what is held sends from its
+// own address, and neither sends nor gets anything that the IPv4 table does not see.
+func keepsHonest(c *nftables.Conn, t *nftables.Table) {
+	held := func(key expr.MetaKey) []expr.Any {
+		return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Lookup{SourceRegister: 1, SetName: heldPorts}}
+	}
+	own := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, load(part4, nft.Source, 4, expr.PayloadBaseNetworkHeader),
+		&expr.Lookup{SourceRegister: 1, SetName: ownAddress}}
+	in := nft.Base(c, t, "in", nftables.ChainHookPrerouting, -299)
+	nft.Rule(c, in, nft.EtherType(expr.CmpOpEq, unix.ETH_P_ARP), nft.Accept)
+	nft.Rule(c, in, nft.EtherType(expr.CmpOpEq, unix.ETH_P_IP), own, nft.Accept)
+	nft.Rule(c, in, held(expr.MetaKeyIIFNAME), nft.Drop)
+	out := nft.Base(c, t, "out", nftables.ChainHookForward, -299)
+	nft.Rule(c, out, nft.EtherType(expr.CmpOpEq, unix.ETH_P_ARP), nft.Accept)
+	nft.Rule(c, out, nft.EtherType(expr.CmpOpEq, unix.ETH_P_IP), nft.Accept)
+	nft.Rule(c, out, held(expr.MetaKeyOIFNAME), nft.Drop)
+}
+
+// rule writes one rule of a policy's chain. The other end is the destination of what
+// goes out.
+func rule(r netpol.Rule, otherEnd uint32) []expr.Any {
+	var all []expr.Any
+	if r.Peers != "" {
+		all = append(all, load(1, otherEnd, 4, expr.PayloadBaseNetworkHeader), &expr.Lookup{SourceRegister: 1, SetName: r.Peers})
+	}
+	if r.Sockets != "" {
+		all = append(all, load(1, nft.Destination, 4, expr.PayloadBaseNetworkHeader), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: part1},
+			load(part2, 2, 2, expr.PayloadBaseTransportHeader), &expr.Lookup{SourceRegister: 1, SetName: r.Sockets})
+	}
+	if r.Protocol != "" {
+		all = append(all, nft.Protocol(protocols[r.Protocol])...)
+		if r.Low != 0 {
+			all = append(all, nft.ToPorts(r.Low, r.High)...)
+		}
+	}
+	return append(all, nft.Accept...)
+}
