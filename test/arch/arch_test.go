@@ -66,8 +66,8 @@ func TestImportsGoOneWay(t *testing.T) {
 				bad = "fabric knows neither offload nor appliance"
 			case under(p.ImportPath, "rivulet/offload") && under(i, "rivulet/appliance"):
 				bad = "offload does not know appliance"
-			case under(p.ImportPath, "rivulet/offload") && under(i, "rivulet/fabric") && !under(i, "rivulet/fabric/peer", "rivulet/fabric/rpc", "rivulet/fabric/nft"):
-				bad = "offload may know fabric/peer, fabric/rpc and fabric/nft only"
+			case under(p.ImportPath, "rivulet/offload") && under(i, "rivulet/fabric") && !under(i, "rivulet/fabric/peer", "rivulet/fabric/rpc", "rivulet/fabric/nft", "rivulet/fabric/gateway/config"):
+				bad = "offload may know fabric/peer, fabric/rpc, fabric/nft and fabric/gateway/config only"
 			case i == "rivulet/appliance" && !under(p.ImportPath, "rivulet/cmd"):
 				bad = "only cmd imports package appliance"
 			case under(i, "rivulet/test"):
@@ -84,7 +84,7 @@ func TestImportsGoOneWay(t *testing.T) {
 // Below fabric there is no Kubernetes, and the tunnel helper stays small.
 func TestFabricHasNoKubernetes(t *testing.T) {
 	for _, p := range list(t) {
-		if !under(p.ImportPath, "rivulet/fabric", "rivulet/cmd/rivulet-tunnel", "rivulet/cmd/rivulet-cni") {
+		if !under(p.ImportPath, "rivulet/fabric", "rivulet/cmd/rivulet-tunnel", "rivulet/cmd/rivulet-gateway", "rivulet/cmd/rivulet-cni") {
 			continue
 		}
 		for _, d := range p.Deps {

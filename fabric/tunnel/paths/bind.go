@@ -144,10 +144,10 @@ func (b *Bind) streams(closed chan struct{}) conn.ReceiveFunc {
 
 var errNoPath = errors.New("no path to the peer is known")
 
-// initiation is the type of WireGuard's first message, and its length.
+// The types of WireGuard's first two messages, and their lengths.
 const (
-	initiation     = 1
-	initiationSize = 148
+	initiation, response         = 1, 2
+	initiationSize, responseSize = 148, 92
 )
 
 // Send implements conn.Bind.
@@ -162,6 +162,12 @@ func (b *Bind) Send(bufs [][]byte, to conn.Endpoint) error {
 		return best.send(bufs)
 	}
 	if len(bufs) == 1 && len(bufs[0]) == initiationSize && binary.LittleEndian.Uint32(bufs[0]) == initiation {
+		kept := append([]byte(nil), bufs[0]...)
+		p.last.Store(&kept)
+		return p.broadcast(bufs[0])
+	}
+	// Its question came by a stream, say, that has not answered a ping yet.
+	if len(bufs) == 1 && len(bufs[0]) == responseSize && binary.LittleEndian.Uint32(bufs[0]) == response {
 		return p.broadcast(bufs[0])
 	}
 	if best == nil {
@@ -174,8 +180,6 @@ func (b *Bind) Send(bufs [][]byte, to conn.Endpoint) error {
 const maxBroadcast = 8
 
 func (p *peer) broadcast(packet []byte) error {
-	kept := append([]byte(nil), packet...)
-	p.last.Store(&kept)
 	err := errNoPath
 	n := 0
 	for _, w := range *p.all.Load() {
@@ -185,6 +189,9 @@ func (p *peer) broadcast(packet []byte) error {
 		// One that reaches nobody is no failure: others may.
 		if e := w.send([][]byte{append([]byte(nil), packet...)}); e == nil {
 			n, err = n+1, nil
+			if w.kind == Stream {
+				p.last.Store(nil) // it arrives: twice is once too often for WireGuard
+			}
 		}
 	}
 	return err

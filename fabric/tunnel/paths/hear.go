@@ -197,7 +197,7 @@ func (p *peer) arise(w *path, send *[]func()) {
 		packet := *last
 		*send = append(*send, func() { _ = w.send([][]byte{packet}) })
 	}
-	if d := p.m.device; d != nil {
+	if d := p.m.device; d != nil && (w.stream == nil || !w.stream.begun) {
 		p.m.later(func() { d.Wake(p.public) })
 	}
 }

@@ -51,6 +51,7 @@ type stream struct {
 	conn    streamConn
 	path    *path
 	dialled bool
+	begun   bool // by Begin: the other end makes WireGuard's handshake, so that not both do
 	out     chan *[]byte
 	done    chan struct{}
 	once    sync.Once
@@ -224,7 +225,7 @@ func (m *Manager) welcome(ctx context.Context, raw net.Conn) error {
 		return err
 	}
 	raw.SetDeadline(time.Time{}) //nolint:errcheck
-	m.join(p, c, remote(raw), false)
+	m.join(p, &stream{conn: c}, remote(raw))
 	return nil
 }
 
@@ -280,7 +281,7 @@ func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
 		case gone:
 			c.Close()
 		default:
-			p.m.join(p, c, at, true)
+			p.m.join(p, &stream{conn: c, dialled: true}, at)
 		}
 		poke(p.m.kick)
 	}()
@@ -309,8 +310,8 @@ func (p *peer) connect(ctx context.Context, addrs []netip.AddrPort, self short, 
 const maxStreams = 2
 
 // join makes a proved connection a path.
-func (m *Manager) join(p *peer, c streamConn, at netip.AddrPort, dialled bool) {
-	s := &stream{conn: c, dialled: dialled, out: make(chan *[]byte, streamQueue), done: make(chan struct{})}
+func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
+	s.out, s.done = make(chan *[]byte, streamQueue), make(chan struct{})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -333,10 +334,10 @@ func (m *Manager) join(p *peer, c streamConn, at netip.AddrPort, dialled bool) {
 		return
 	}
 	w.stream, s.path = s, w
-	if dialled {
+	if s.dialled {
 		p.stream, p.dials = s, 0
 	}
-	m.log.Info("stream", "peer", p.id, "addr", at, "dialled", dialled)
+	m.log.Info("stream", "peer", p.id, "addr", at, "dialled", s.dialled)
 	go s.write()
 	go func() {
 		s.read(m)

@@ -1,0 +1,173 @@
+// Package gateway is the program of the gateway pod: the end of the tunnel in a
+// foreign cluster where nothing but an ordinary pod may run. WireGuard and a network
+// stack are in the process; no TUN, no capability, no root, no file that is written.
+//
+//	home pod ── tunnel ══ UDP, or a stream through the API server ══ WireGuard
+//	                                                                   │ netstack
+//	 campus pod ◀── TCP and UDP sockets of the gateway pod ── forwarder┘    ▲
+//	 campus pod ──▶ Service ──▶ a port per (Service, port) ─────────────────┘
+//	 campus pod ──▶ DNS of home's names ──▶ the rest to the campus's DNS
+//
+// It reads its configuration (package config) from a file, a mounted Secret, and
+// over its control port; the last one told counts. It alone writes nothing: after a
+// restart it has the file, and home tells it the rest. It connects to home's pods
+// and Services and to the pods here that home has named, to nobody else. Failure as
+// the user sees it: in `rivulet burst status`, and as the pod's readiness.
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/tunnel"
+)
+
+// Version is that of the program and what it understands. Home replaces one that is older.
+const Version = "1"
+
+// Gateway is a gateway of this process. Methods may be called concurrently.
+type Gateway struct {
+	log    *slog.Logger
+	ctx    context.Context
+	cancel context.CancelFunc
+	bind   string // address for the doors; empty is all
+	port   uint16 // of the tunnel
+	stack  *netstack
+	tunnel *tunnel.Userspace
+	flows  flows
+	state  atomic.Pointer[state]
+
+	mu       sync.Mutex
+	doors    map[string]*door
+	problems []string
+}
+
+// state is a configuration in force, in the form that packets want.
+type state struct {
+	cfg    config.Gateway
+	digest string
+	set    bool
+	ends   map[string][]netip.AddrPort // by protocol and port of the gateway
+	as     map[netip.Addr]netip.Addr   // the reverse of Pods
+}
+
+// seen is the address under which home sees who has this one: a pod of ours its own,
+// everybody else the gateway's.
+func (s *state) seen(real netip.Addr) netip.Addr {
+	if a, ok := s.as[real]; ok {
+		return a
+	}
+	return s.cfg.Address
+}
+
+// New makes one that has no configuration yet. bind is the address on which pods
+// reach it; empty is all.
+func New(bind string, log *slog.Logger) (*Gateway, error) {
+	g := &Gateway{log: log, bind: bind, port: config.TunnelPort, doors: map[string]*door{}}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.state.Store(&state{})
+	s, err := newNetstack(func(a netip.Addr) bool {
+		s := g.state.Load()
+		_, ours := s.cfg.Pods[a]
+		return ours || a == s.cfg.Address
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.stack = s
+	s.onTCP(g.tcpFromHome)
+	s.onUDP(g.udpFromHome)
+	g.tunnel = tunnel.NewUserspace(s, log)
+	return g, nil
+}
+
+// Apply makes cfg the whole state. Flows that are open go on.
+func (g *Gateway) Apply(cfg config.Gateway) error {
+	if err := cfg.Check(); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	digest := Digest(cfg)
+	if old := g.state.Load(); old.set && old.digest == digest && len(g.problems) == 0 {
+		return nil
+	}
+	s := &state{cfg: cfg, digest: digest, set: true, ends: map[string][]netip.AddrPort{}, as: map[netip.Addr]netip.Addr{}}
+	for _, service := range cfg.Services {
+		for _, p := range service.Ports {
+			s.ends[fmt.Sprint(p.Protocol, p.Listen)] = p.Endpoints
+		}
+	}
+	for seen, real := range cfg.Pods {
+		s.as[real] = seen
+	}
+	if err := g.tunnel.Apply(tunnelOf(cfg, g.port)); err != nil {
+		return err
+	}
+	g.state.Store(s)
+	g.problems = g.openDoors(cfg)
+	g.log.Info("configuration in force", "pods", len(cfg.Pods), "services", len(cfg.Services), "problems", len(g.problems))
+	return nil
+}
+
+// tunnelOf is what the tunnel needs of it. Nothing is sent just to keep it open: the
+// pings of the paths do that.
+func tunnelOf(cfg config.Gateway, port uint16) tunnel.Config {
+	home := tunnel.Peer{ID: config.HomeID, PublicKey: cfg.PublicKey, As: cfg.Prefix, Remote: cfg.Home}
+	if len(cfg.UDP) > 0 {
+		home.Endpoint = cfg.UDP[0]
+	}
+	return tunnel.Config{
+		PrivateKey: cfg.PrivateKey, Port: port, Interface: "netstack", MTU: MTU,
+		Address: cfg.Address, PodCIDR: cfg.Prefix, Peers: []tunnel.Peer{home},
+		Paths: []tunnel.PeerPaths{{ID: config.HomeID, UDP: cfg.UDP, TCP: cfg.Streams}},
+	}
+}
+
+// Digest names a configuration.
+func Digest(cfg config.Gateway) string {
+	raw, _ := json.Marshal(cfg) // it can always be
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Status says how it is.
+func (g *Gateway) Status() config.Status {
+	s := g.state.Load()
+	g.mu.Lock()
+	st := config.Status{Version: Version, Configured: s.set, Digest: s.digest, Problems: g.problems}
+	g.mu.Unlock()
+	st.Flows = config.Flows{TCP: int(g.flows.tcp.Load()), UDP: int(g.flows.udp.Load()), Refused: g.flows.refused.Load()}
+	if t, err := g.tunnel.Status(); err == nil && len(t.Peers) == 1 {
+		p := t.Peers[0]
+		st.LastHandshake, st.Received, st.Sent = p.LastHandshake, p.Received, p.Sent
+		st.Connected = len(p.Paths) > 0 && p.Paths[0].Used
+	}
+	return st
+}
+
+// Close ends it and all flows.
+func (g *Gateway) Close() {
+	g.cancel()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, d := range g.doors {
+		d.close()
+	}
+	g.tunnel.Close()
+}
+
+func (g *Gateway) bindIP() string {
+	if g.bind == "" {
+		return "0.0.0.0"
+	}
+	return g.bind
+}

@@ -1,0 +1,193 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"rivulet/fabric/gateway/config"
+)
+
+// Pods here reach a Service of home at a port that the gateway holds for it: the
+// campus's Service of the pod's view leads there. One door is one such port.
+type door struct {
+	protocol string
+	listen   uint16
+	close    func()
+}
+
+// tries is how many endpoints of a Service are tried for one connection.
+const tries = 3
+
+// openDoors opens what cfg wants, and closes the rest. What cannot be opened is in
+// the problems, and tried again with the next configuration.
+func (g *Gateway) openDoors(cfg config.Gateway) (problems []string) {
+	type place struct {
+		protocol string
+		listen   uint16
+	}
+	want := map[place]bool{}
+	for _, s := range cfg.Services {
+		for _, p := range s.Ports {
+			want[place{p.Protocol, p.Listen}] = true
+		}
+	}
+	for at, d := range g.doors {
+		p := place{d.protocol, d.listen}
+		if !want[p] {
+			d.close()
+			delete(g.doors, at)
+		}
+		delete(want, p)
+	}
+	for p := range want {
+		open := g.openTCP
+		if p.protocol == "udp" {
+			open = g.openUDP
+		}
+		stop, err := open(p.listen)
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("port %d/%s cannot be opened: %v", p.listen, p.protocol, err))
+			continue
+		}
+		g.doors[fmt.Sprint(p.protocol, p.listen)] = &door{p.protocol, p.listen, stop}
+	}
+	return problems
+}
+
+// behind lists the endpoints behind a door, in the order to try them.
+func (g *Gateway) behind(protocol string, listen uint16) []netip.AddrPort {
+	ends := g.state.Load().ends[fmt.Sprint(protocol, listen)]
+	out := make([]netip.AddrPort, len(ends))
+	for i, j := range rand.Perm(len(ends)) {
+		out[i] = ends[j]
+	}
+	return out[:min(len(out), tries)]
+}
+
+func (g *Gateway) openTCP(port uint16) (func(), error) {
+	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", g.bind, port))
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // no file descriptors, say
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+			go g.tcpFromPod(c.(*net.TCPConn), port)
+		}
+	}()
+	return func() { l.Close() }, nil
+}
+
+func (g *Gateway) tcpFromPod(c *net.TCPConn, port uint16) {
+	if !g.flows.enter(&g.flows.tcp, maxTCP) {
+		c.SetLinger(0) //nolint:errcheck // a reset tells more than an end
+		c.Close()
+		return
+	}
+	defer g.flows.tcp.Add(-1)
+	ctx, cancel := context.WithTimeout(g.ctx, 2*reachLimit)
+	defer cancel()
+	from := source(c.RemoteAddr())
+	for _, to := range g.behind("tcp", port) {
+		out, err := g.reachTCP(ctx, from, to)
+		if err == nil {
+			splice(c, out)
+			return
+		}
+		g.log.Debug("endpoint not reached", "endpoint", to, "err", err)
+	}
+	c.SetLinger(0) //nolint:errcheck
+	c.Close()
+}
+
+// udpDoor is a UDP port with the flows that go through it, by who sends.
+type udpDoor struct {
+	g    *Gateway
+	sock *net.UDPConn
+	port uint16
+
+	mu    sync.Mutex
+	flows map[netip.AddrPort]*udpSide
+}
+
+func (g *Gateway) openUDP(port uint16) (func(), error) {
+	sock, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(fmt.Sprintf("%s:%d", g.bindIP(), port))))
+	if err != nil {
+		return nil, err
+	}
+	d := &udpDoor{g: g, sock: sock, port: port, flows: map[netip.AddrPort]*udpSide{}}
+	go d.run()
+	return func() {
+		sock.Close()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, f := range d.flows {
+			f.Close()
+		}
+	}, nil
+}
+
+func (d *udpDoor) run() {
+	buf := make([]byte, maxDatagram)
+	for {
+		n, from, err := d.sock.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // an ICMP error about something sent
+		}
+		if f := d.flow(from); f != nil {
+			f.deliver(append([]byte(nil), buf[:n]...))
+		}
+	}
+}
+
+// flow is that of the sender; a new one if there is none.
+func (d *udpDoor) flow(from netip.AddrPort) *udpSide {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if f := d.flows[from]; f != nil {
+		return f
+	}
+	ends := d.g.behind("udp", d.port)
+	if len(ends) == 0 || !d.g.flows.enter(&d.g.flows.udp, maxUDP) {
+		return nil
+	}
+	f := newUDPSide(d.sock, from)
+	d.flows[from] = f
+	go func() {
+		defer d.g.flows.udp.Add(-1)
+		defer func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			delete(d.flows, from)
+		}()
+		out, err := d.g.reachUDP(from.Addr().Unmap(), ends[0])
+		if err != nil {
+			d.g.log.Debug("endpoint not reached", "endpoint", ends[0], "err", err)
+			f.Close()
+			return
+		}
+		exchange(f, out)
+	}()
+	return f
+}
+
+func source(a net.Addr) netip.Addr {
+	p, _ := netip.ParseAddrPort(a.String())
+	return p.Addr().Unmap()
+}

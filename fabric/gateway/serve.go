@@ -1,0 +1,143 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"rivulet/fabric/gateway/config"
+)
+
+// maxConfig bounds a configuration, bytes.
+const maxConfig = 4 << 20
+
+// ServeControl serves home on the listener until ctx ends.
+//
+//	PUT /v1/config    the whole desired state; 204 when in force, 422 cannot be
+//	GET /v1/status    config.Status
+//	GET /v1/ready     204, or 503 without a configuration
+func (g *Gateway) ServeControl(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /v1/config", func(w http.ResponseWriter, r *http.Request) {
+		var cfg config.Gateway
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxConfig)).Decode(&cfg); err != nil {
+			http.Error(w, "gateway: the configuration is unreadable: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		if err := g.Apply(cfg); err != nil {
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(g.Status()) //nolint:errcheck // he has gone
+	})
+	mux.HandleFunc("GET /v1/ready", g.ready)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	return ctx.Err()
+}
+
+func (g *Gateway) ready(w http.ResponseWriter, _ *http.Request) {
+	if !g.state.Load().set {
+		http.Error(w, "gateway: no configuration yet", http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// ServeReady answers the kubelet, on all addresses, whether there is a configuration;
+// nothing else.
+func (g *Gateway) ServeReady(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/ready", g.ready)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	return ctx.Err()
+}
+
+// TakeStreams makes each connection to the listener a stream of the tunnel.
+func (g *Gateway) TakeStreams(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return ctx.Err()
+		}
+		if err != nil {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		s := g.state.Load()
+		if !s.set {
+			c.Close()
+			continue
+		}
+		go func() {
+			if err := g.tunnel.Begin(ctx, c, s.cfg.PublicKey); err != nil {
+				g.log.Info("no stream", "error", err)
+			}
+		}()
+	}
+}
+
+// fileEvery is how often the file is looked at. A mounted Secret changes by a link
+// that is turned, a minute after home has written it: no event that is worth more.
+const fileEvery = 5 * time.Second
+
+// FollowFile applies the configuration in the file, and again when the file is another,
+// until ctx ends. A file that is older than what home has told since counts for nothing.
+func (g *Gateway) FollowFile(ctx context.Context, path string) error {
+	var last string
+	for {
+		raw, err := os.ReadFile(path)
+		if err == nil && string(raw) != last {
+			last = string(raw)
+			var cfg config.Gateway
+			if err := json.Unmarshal(raw, &cfg); err != nil {
+				g.log.Warn("the configuration is unreadable", "file", path, "error", err)
+			} else if now := g.state.Load(); now.set && now.cfg.Generation >= cfg.Generation {
+				g.log.Debug("the file is older than what home has told", "generation", cfg.Generation)
+			} else if err := g.Apply(cfg); err != nil {
+				g.log.Warn("the configuration cannot be", "file", path, "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(fileEvery):
+		}
+	}
+}
+
+// NameServers reads the campus's DNS servers from a resolv.conf.
+func NameServers(path string) []string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == "nameserver" {
+			out = append(out, net.JoinHostPort(f[1], "53"))
+		}
+	}
+	return out
+}

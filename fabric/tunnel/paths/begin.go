@@ -1,0 +1,44 @@
+package paths
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"time"
+)
+
+// Begin takes a connection on which the peer waits for a stream to begin, and is the
+// client on it. Who can be dialled and not dial is on this side of a stream all the
+// same: the connection to a gateway pod is opened from home, through the API server,
+// and home's end of it is handed to the tunnel as one that came in. Begin returns
+// when the other end has proved to be the peer; the connection is the manager's then.
+func (m *Manager) Begin(ctx context.Context, conn net.Conn, public Key) error {
+	m.mu.Lock()
+	p := m.byKey[public]
+	if p == nil {
+		m.mu.Unlock()
+		conn.Close()
+		return errors.New("paths: a stream to somebody who is no peer")
+	}
+	self, secret := m.self, p.secret
+	m.mu.Unlock()
+	conn.SetDeadline(time.Now().Add(streamGreet)) //nolint:errcheck // it fails on use
+	c := tls.Client(conn, &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{StreamProtocol},
+		InsecureSkipVerify: true, // see stream
+	})
+	err := c.HandshakeContext(ctx)
+	if err == nil {
+		err = secret.greet(c, self)
+	}
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	conn.SetDeadline(time.Time{}) //nolint:errcheck
+	// Not as one that we dialled: it is kept beside a direct path, since the other
+	// side would have to come again through the API server.
+	m.join(p, &stream{conn: c, begun: true}, remote(conn))
+	return nil
+}
