@@ -32,7 +32,12 @@ func (s *System) runPeers(ctx context.Context, stage *lifecycle.Stage) error {
 			_, err := fab.SetRoles(ctx, string(id), consume, provide)
 			return err
 		},
-		Log: s.cfg.Log.With("component", cPeers),
+		Peer: func(ctx context.Context, id peer.ID, address string) (peer.ID, error) {
+			v, err := fab.ApproveAt(ctx, id, address)
+			return v.ID, err
+		},
+		Withdraw: func(_ context.Context, id peer.ID) error { return fab.Withdraw(id) },
+		Log:      s.cfg.Log.With("component", cPeers),
 	}, stage.Ready)
 }
 

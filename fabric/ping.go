@@ -18,6 +18,8 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 		TLSClientConfig:        rpc.ClientTLS(f.cfg.Identity, m.id),
 		DialContext:            f.dialPeer(m.id),
 		MaxResponseHeaderBytes: 8 << 10,
+		ReadBufferSize:         1 << 10, // for each peer, and there is nothing to read
+		WriteBufferSize:        1 << 10,
 		// HTTP/1: a ping that times out takes its connection with it, so the next one
 		// does not wait for TCP to recover from a link that was cut.
 	}}

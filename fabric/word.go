@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -28,6 +29,41 @@ func (f *Fabric) Approve(ctx context.Context, target string) (peer.View, error) 
 		return peer.View{}, err
 	}
 	return f.approve(ctx, id, addr, peer.TrustApproved)
+}
+
+// ApproveAt says the same of the cluster with the ID, which is at the address. Either
+// may be empty; without an ID it is whoever answers at the address now.
+func (f *Fabric) ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error) {
+	if id == "" || address == "" {
+		return f.Approve(ctx, cmp.Or(string(id), address))
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Word)
+	defer cancel()
+	at, err := resolve(ctx, address, f.cfg.Port)
+	if err != nil {
+		return peer.View{}, err
+	}
+	return f.approve(ctx, id, at, peer.TrustApproved)
+}
+
+// Withdraw takes a yes back that has come to nothing yet. The cluster is judged as a
+// stranger again; one that is a peer stays.
+func (f *Fabric) Withdraw(id peer.ID) error {
+	if _, pinned := f.record(id); pinned {
+		return nil
+	}
+	if err := f.book.Unapprove(id); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.members[string(id)]; m != nil && !m.pinned {
+		m.held, m.said, m.refusal = false, nil, nil
+		m.pace.Done()
+		f.set(m, peer.Discovered, "")
+		poke(m.paceKick)
+	}
+	return nil
 }
 
 func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort, how string) (peer.View, error) {

@@ -40,6 +40,10 @@ type Peer struct {
 
 // Spec is what the user wants; nil is left as it is.
 type Spec struct {
+	// Address and ID are whom to make a peer; see wish.
+	Address string `json:"address,omitempty"`
+	ID      string `json:"id,omitempty"`
+
 	Consume *bool `json:"consume,omitempty"`
 	Provide *bool `json:"provide,omitempty"`
 }
@@ -54,6 +58,7 @@ type Roles struct {
 // it: each change would be a write to the card.
 type Status struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
+	Asked              string             `json:"asked,omitempty"` // of a wish: for whom the fabric was given the word
 	ID                 string             `json:"id,omitempty"`
 	Name               string             `json:"name,omitempty"`
 	State              string             `json:"state,omitempty"`

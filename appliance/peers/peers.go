@@ -2,15 +2,15 @@
 // each cluster that has been trusted, with state, conditions and events, so that
 // `kubectl get peers` and what watches objects see what `rivulet peers` shows. What
 // is written in an object's spec goes back to the fabric, and deleting an object ends
-// the peering.
+// the peering. An object that says where a cluster is makes it a peer.
 //
 //	fabric ── Changed ──▶ sync ◀── watch ── API server
 //	   ▲                   │ objects, status, events
-//	   └── roles, unpeer ──┘
+//	   └─ word, roles, unpeer
 //
 // It reads the fabric's peers and the Peer objects, both by being told of changes. It
 // alone writes Peer objects and their status, and their events; in the fabric it
-// changes roles and ends peerings when an object says so. After a restart it compares
+// gives the user's word, changes roles and ends peerings when an object says so. After a restart it compares
 // both sides: an object that is gone while nobody was looking is made again, since
 // only a deletion that waits for its finalizer ends a peering. An API server that
 // is away changes nothing for the fabric; the objects catch up when it is back.
@@ -21,6 +21,7 @@ import (
 	_ "embed"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,11 @@ type Config struct {
 	Unpeer func(ctx context.Context, id peer.ID, force bool) error
 	// SetRoles switches directions; nil leaves one as it is.
 	SetRoles func(ctx context.Context, id peer.ID, consume, provide *bool) error
+	// Peer gives a person's word that the cluster at the address, or with the ID, may be
+	// a peer; one of the two may be empty. It returns who that is.
+	Peer func(ctx context.Context, id peer.ID, address string) (peer.ID, error)
+	// Withdraw takes that word back, unless the cluster is a peer by now.
+	Withdraw func(ctx context.Context, id peer.ID) error
 	Log      *slog.Logger
 }
 
@@ -76,6 +82,10 @@ type mirror struct {
 	store    cache.Store
 	recorder record.EventRecorder
 	shaped   map[string]Status // what was written last, by object, so that our own echo is no news
+	poke     func()            // has everything looked at again
+
+	askMu sync.Mutex
+	asked map[string]*asking // by object
 }
 
 // Run mirrors until ctx ends. ready is called when all objects have been looked at.
@@ -118,6 +128,7 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 	m := &mirror{
 		Config: cfg, client: dyn.Resource(Resource), store: informer.GetStore(),
 		recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"}), shaped: map[string]Status{},
+		poke: func() { poke(nil) }, asked: map[string]*asking{},
 	}
 	m.follow(ctx, told, ready)
 	return nil

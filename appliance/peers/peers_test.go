@@ -30,6 +30,35 @@ type fakeFabric struct {
 	subs   []chan struct{}
 	away   bool // the peer cannot be told
 	forced bool
+	// at says who answers where, yes whom the word was given for, in order.
+	at        map[string]peer.ID
+	yes       []peer.ID
+	withdrawn []peer.ID
+}
+
+func (f *fakeFabric) peer(_ context.Context, id peer.ID, address string) (peer.ID, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id == "" {
+		if id = f.at[address]; id == "" {
+			return "", fmt.Errorf("nobody answers at %s", address)
+		}
+	}
+	f.yes = append(f.yes, id)
+	return id, nil
+}
+
+func (f *fakeFabric) withdraw(id peer.ID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.withdrawn = append(f.withdrawn, id)
+	return nil
+}
+
+func (f *fakeFabric) words() (yes, withdrawn []peer.ID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.yes), slices.Clone(f.withdrawn)
 }
 
 func (f *fakeFabric) views() (out []View) {
@@ -106,7 +135,8 @@ func TestObjects(t *testing.T) {
 	run := func() (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
-		cfg := Config{API: server.Config, Peers: f.views, Changed: f.changed, Unpeer: f.unpeer, SetRoles: f.setRoles, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+		cfg := Config{API: server.Config, Peers: f.views, Changed: f.changed, Unpeer: f.unpeer, SetRoles: f.setRoles, Peer: f.peer,
+			Withdraw: func(_ context.Context, id peer.ID) error { return f.withdraw(id) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 		go func() { done <- Run(ctx, cfg, func() { close(ready) }) }()
 		select {
 		case <-ready:
@@ -245,6 +275,81 @@ func TestObjects(t *testing.T) {
 		defer f.mu.Unlock()
 		if _, still := f.peers[idOf('a')]; still || !f.forced {
 			t.Errorf("still a peer: %v, forced: %v", still, f.forced)
+		}
+	})
+	create := func(name string, spec Spec) {
+		t.Helper()
+		u, err := toAPI(&Peer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		unset(u.Object)
+		if _, err := client.Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("an object with an address is the user's word", func(t *testing.T) {
+		off := false
+		create("far", Spec{Address: "198.51.100.7", Provide: &off})
+		await("word that nobody is there", func() bool { _, why := ready("far"); return why == "NotReached" })
+		f.change(func() { f.at = map[string]peer.ID{"198.51.100.7": idOf('e')} })
+		await("the word", func() bool { yes, _ := f.words(); return len(yes) == 1 && yes[0] == idOf('e') })
+		event("far", "Asked", idOf('e').Short())
+		waiting := View{View: peer.View{Record: peer.Record{ID: idOf('e'), Name: "e"}, State: peer.Waiting, Reason: "a person has to say yes there", Since: time.Now()}}
+		f.change(func() { f.peers[idOf('e')] = waiting })
+		await("what it waits for", func() bool { p := get("far"); return p.Status.State == "Waiting" && p.Status.ID == string(idOf('e')) })
+		stop()
+		stop = run() // whoever starts again says it again: where it is, is not kept
+		await("the word again", func() bool { yes, _ := f.words(); return len(yes) == 2 && yes[1] == idOf('e') })
+		f.change(func() { f.peers[idOf('e')] = aPeer('e', "e", peer.Connected) })
+		await("the peer in the user's object", func() bool { s, _ := ready("far"); return s == metav1.ConditionTrue })
+		await("its role", func() bool { r := get("far").Status.Roles; return r != nil && !r.Provide })
+		if get("e") != nil {
+			t.Error("it has a second object")
+		}
+		create("again", Spec{ID: string(idOf('e'))})
+		await("word that it is a peer already", func() bool { _, why := ready("again"); return why == "Duplicate" })
+		if err := client.Delete(t.Context(), "again", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		await("end of the second object", func() bool { return get("again") == nil })
+	})
+	t.Run("a no that comes later is not overruled by an older object", func(t *testing.T) {
+		create("wanted", Spec{ID: string(idOf('g'))})
+		await("the word", func() bool { yes, _ := f.words(); return slices.Contains(yes, idOf('g')) })
+		f.change(func() {
+			f.peers[idOf('g')] = View{View: peer.View{Record: peer.Record{ID: idOf('g'), Name: "g"}, State: peer.Denied, Since: time.Now()}}
+		})
+		await("the no in the object", func() bool { return get("wanted").Status.State == "Denied" })
+		before, _ := f.words()
+		stop()
+		stop = run()
+		patch("wanted", `{"metadata":{"labels":{"seen":"again"}}}`) // it is looked at once more
+		await("its label", func() bool { return get("wanted").Labels["seen"] == "again" })
+		time.Sleep(4 * gather)
+		if after, _ := f.words(); len(after) != len(before) {
+			t.Errorf("the word was given again: %v", after)
+		}
+	})
+	t.Run("deleting a wish takes the word back", func(t *testing.T) {
+		if err := client.Delete(t.Context(), "wanted", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		await("end of the wish", func() bool { return get("wanted") == nil })
+		if _, back := f.words(); !slices.Contains(back, idOf('g')) {
+			t.Errorf("taken back: %v", back)
+		}
+	})
+	t.Run("what is no address or ID is refused by the API", func(t *testing.T) {
+		for _, spec := range []Spec{{ID: "b"}, {Address: strings.Repeat("x", 300)}} {
+			u, err := toAPI(&Peer{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}, Spec: spec})
+			if err != nil {
+				t.Fatal(err)
+			}
+			unset(u.Object)
+			if _, err := client.Create(t.Context(), u, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+				t.Errorf("%+v: %v", spec, err)
+			}
 		}
 	})
 	t.Run("a peering that ends takes its object along", func(t *testing.T) {

@@ -29,21 +29,26 @@ func (m *mirror) sync(ctx context.Context) error {
 			byID[id] = o
 		}
 	}
-	peers := map[peer.ID]View{}
+	all, peers := map[peer.ID]View{}, map[peer.ID]View{}
 	var errs []error
+	later := m.undecided()
 	for _, v := range m.Peers() {
+		all[v.ID] = v
 		if v.Trust.How == "" {
 			continue // found, no peer
 		}
 		peers[v.ID] = v
 		o := byID[v.ID]
+		if o == nil && later {
+			continue
+		}
 		if o == nil {
 			var err error
 			if o, err = m.adopt(ctx, v, names); err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			names[o.Name] = o
+			names[o.Name], byID[v.ID] = o, o
 		}
 		errs = append(errs, m.one(ctx, o, v))
 	}
@@ -52,16 +57,24 @@ func (m *mirror) sync(ctx context.Context) error {
 		if _, ok := peers[id]; ok || id == "" && names[o.Name] != o {
 			continue
 		}
+		if id == "" && o.Spec.target() != "" && o.DeletionTimestamp == nil {
+			errs = append(errs, m.wish(ctx, o, all, byID))
+			continue
+		}
 		errs = append(errs, m.stray(ctx, o, id))
 	}
 	return errors.Join(errs...)
 }
 
-// adopt makes the object of a new peer, or takes one of that name that the user wrote
-// before the peer was there.
+// adopt makes the object of a new peer, or takes one that the user wrote before the
+// peer was there: whose wish it is, or which has its name and wishes for nobody.
 func (m *mirror) adopt(ctx context.Context, v View, names map[string]*Peer) (*Peer, error) {
+	o := m.wished(v.ID, names)
 	name := objectName(v.Name, v.ID, names)
-	if o := names[name]; o != nil {
+	if o == nil {
+		o = names[name]
+	}
+	if o != nil {
 		own := o.DeepCopyMeta()
 		own.Labels = with(own.Labels, IDLabel, string(v.ID))
 		if !slices.Contains(own.Finalizers, Finalizer) {
@@ -69,7 +82,7 @@ func (m *mirror) adopt(ctx context.Context, v View, names map[string]*Peer) (*Pe
 		}
 		return m.write(ctx, own, false)
 	}
-	o := &Peer{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{IDLabel: string(v.ID)}, Finalizers: []string{Finalizer}}}
+	o = &Peer{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{IDLabel: string(v.ID)}, Finalizers: []string{Finalizer}}}
 	u, err := toAPI(o)
 	if err != nil {
 		return nil, err
@@ -89,7 +102,7 @@ func objectName(name string, id peer.ID, names map[string]*Peer) string {
 	if len(validation.IsDNS1123Label(label)) > 0 {
 		return "peer-" + id.Short()
 	}
-	if o := names[label]; o != nil && (o.Labels[IDLabel] != "" || o.DeletionTimestamp != nil) {
+	if o := names[label]; o != nil && (o.Labels[IDLabel] != "" || o.DeletionTimestamp != nil || o.Spec.target() != "") {
 		if room := validation.DNS1123LabelMaxLength - len(id.Short()) - 1; len(label) > room {
 			label = strings.TrimRight(label[:room], "-")
 		}
@@ -187,13 +200,18 @@ func (m *mirror) end(ctx context.Context, o *Peer, v View) error {
 // stray is an object whose cluster is no peer (any more).
 func (m *mirror) stray(ctx context.Context, o *Peer, id peer.ID) error {
 	if o.DeletionTimestamp != nil {
+		if id == "" {
+			if err := m.unwish(ctx, o); err != nil {
+				return err
+			}
+		}
 		return m.release(ctx, o)
 	}
 	if id == "" { // written by the user, for a peer that is not there yet
 		// Its generation is not observed: its roles are to be set when there is a peer.
 		want := Status{Conditions: []metav1.Condition{{
 			Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: "NoPeer", LastTransitionTime: o.CreationTimestamp,
-			Message: "no peer has this name; an object makes none: see `rivulet peer`. It is taken up when there is one",
+			Message: "no peer has this name; spec.address or spec.id would make one, as `rivulet peer` does. It is taken up when there is one",
 		}}}
 		if equality.Semantic.DeepEqual(o.Status, want) {
 			return nil

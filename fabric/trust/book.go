@@ -139,6 +139,16 @@ func (b *Book) Approve(id peer.ID, how string, now time.Time) error {
 	})
 }
 
+// Unapprove forgets a yes.
+func (b *Book) Unapprove(id peer.ID) error {
+	if _, approved := b.Approved(id); !approved {
+		return nil
+	}
+	return b.change(func(c *content) {
+		c.Yes = slices.DeleteFunc(c.Yes, func(y Yes) bool { return y.ID == id })
+	})
+}
+
 // Approved returns the yes to a cluster that is no peer yet.
 func (b *Book) Approved(id peer.ID) (Yes, bool) {
 	b.mu.Lock()

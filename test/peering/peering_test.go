@@ -47,6 +47,14 @@ func TestLifeOfAPeering(t *testing.T) {
 		}
 	}
 	idA, idB := string(labtest.Status(t, ctx, a).ID), string(labtest.Status(t, ctx, b).ID)
+	labtest.Eventually(t, ctx, 10*time.Second, "both know the other's Kubernetes version", func() error {
+		for d, id := range map[*lab.Device]string{a: idB, b: idA} {
+			if see(t, ctx, d, id).KubeVersion == "" {
+				return errors.New(d.Name + " does not")
+			}
+		}
+		return nil
+	})
 	kubectl := func(d *lab.Device, args ...string) string {
 		out, err := d.Kubectl(ctx, args...)
 		if err != nil {
@@ -177,6 +185,23 @@ func TestLifeOfAPeering(t *testing.T) {
 			t.Errorf("the other direction went too: %q", n)
 		}
 		labtest.Must(t, ctx, b, "rivulet", "peer", "a", "--provide=on")
+		eventually(t, ctx, "the pod of a runs on b again", runsAway)
+	})
+
+	t.Run("an object of the API begins it again", func(t *testing.T) {
+		labtest.Must(t, ctx, b, "rivulet", "unpeer", "a")
+		eventually(t, ctx, "nothing left on b", func() error { return traces(b, idA) })
+		wish := `{"apiVersion": "rivulet.dev/v1alpha1", "kind": "Peer", "metadata": {"name": "neighbour"}, "spec": {"address": "10.77.0.11", "id": "` + idA + `"}}`
+		labtest.Must(t, ctx, b, "sh", "-c", "echo '"+wish+"' | rivulet kubectl apply -f -")
+		eventually(t, ctx, "connected, by the object", func() error {
+			if v := see(t, ctx, b, idA); v.State != peer.Connected || v.Trust.How != peer.TrustApproved {
+				return fmt.Errorf("%s by %q: %s", v.State, v.Trust.How, v.Reason)
+			}
+			if out := kubectl(b, "get", "peers", "-o", "jsonpath={.items[*].metadata.name} {.items[*].status.state}"); out != "neighbour Connected" {
+				return fmt.Errorf("objects: %q", out)
+			}
+			return nil
+		})
 		eventually(t, ctx, "the pod of a runs on b again", runsAway)
 	})
 
