@@ -119,12 +119,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	wg.Go(func() { c.adopt(ctx) })
-	for range workers {
-		wg.Go(func() {
-			for c.next(ctx) {
-			}
-		})
-	}
+	wg.Go(func() { c.work(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -135,11 +130,26 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-func (c *Controller) next(ctx context.Context) bool {
-	k, stop := c.queue.Get()
-	if stop {
-		return false
+// work hands each pod that is due to a worker of its own, as many at once as may be: a
+// target with which nothing happens holds one goroutine for it, not workers.
+func (c *Controller) work(ctx context.Context) {
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	room := make(chan struct{}, workers)
+	for {
+		room <- struct{}{}
+		k, stop := c.queue.Get()
+		if stop {
+			return
+		}
+		busy.Go(func() {
+			defer func() { <-room }()
+			c.handle(ctx, k)
+		})
 	}
+}
+
+func (c *Controller) handle(ctx context.Context, k types.NamespacedName) {
 	defer c.queue.Done(k)
 	bounded, cancel := context.WithTimeout(ctx, attempt)
 	err := c.reconcile(bounded, k)
@@ -155,7 +165,6 @@ func (c *Controller) next(ctx context.Context) bool {
 		}
 		c.queue.AddRateLimited(k)
 	}
-	return true
 }
 
 // adopt watches the twins that the target holds from before, so that what

@@ -32,7 +32,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what Run needs; all fields but Control and Log must be set.
+// Config is what Run needs; all fields but Control, Recorder and Log must be set.
 type Config struct {
 	Home       kubernetes.Interface
 	Target     target.Target
@@ -42,7 +42,10 @@ type Config struct {
 	// Control is where home serves its API server to away pods (offload/homeapi), an
 	// address in its own pod CIDR; nothing leads there if it is not valid.
 	Control netip.AddrPort
-	Log     *slog.Logger
+	// Recorder takes the events, of all targets together: one of its own would cost
+	// each 70 kB. Nil makes one.
+	Recorder record.EventRecorder
+	Log      *slog.Logger
 }
 
 // Reach is implemented by targets that can tell when Away answers differently
@@ -75,10 +78,13 @@ func Run(ctx context.Context, c Config) error {
 	if !c.Namespaces.WaitSynced(ctx) {
 		return nil
 	}
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	defer events.Shutdown()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.Home.CoreV1().Events("")})
-	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"})
+	recorder := c.Recorder
+	if recorder == nil {
+		events := record.NewBroadcaster(record.WithContext(ctx))
+		defer events.Shutdown()
+		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.Home.CoreV1().Events("")})
+		recorder = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"})
+	}
 
 	changed, stop := c.Namespaces.Changed()
 	defer stop()
