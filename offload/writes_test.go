@@ -69,12 +69,12 @@ func (d *device) calm(t *testing.T, sides []*device) (now []apicount.Counts) {
 		}
 		for i := range last {
 			if more := now[i].Since(last[i]); more.Sum() > 0 {
-				pauseFor(3 * time.Second)
+				pauseFor(2 * time.Second)
 				return fmt.Sprintf("%s writes %v", sides[i].name, more)
 			}
 		}
 		if last == nil {
-			pauseFor(3 * time.Second)
+			pauseFor(2 * time.Second)
 			return "counted once"
 		}
 		return ""
@@ -84,7 +84,7 @@ func (d *device) calm(t *testing.T, sides []*device) (now []apicount.Counts) {
 
 // rests looks for writes where there is nothing to be written.
 func rests(t *testing.T, sides []*device, before []apicount.Counts) {
-	pauseFor(15 * time.Second) // that nothing happens is the point
+	pauseFor(8 * time.Second) // that nothing happens is the point
 	for i, side := range sides {
 		if more := side.stored(t.Context(), t).Since(before[i]); more.Sum() > 0 {
 			t.Errorf("with all pods running and nobody doing anything %s writes %v", side.name, more)
