@@ -8,7 +8,10 @@ import (
 
 // Kinds are those that are reflected, and so may be named in the annotation
 // ReflectAnnotation of a namespace.
-var Kinds = []string{"Service", "ConfigMap", "Secret"}
+var Kinds = []string{"Service", "ConfigMap", "Secret", NetworkPolicyKind}
+
+// NetworkPolicyKind is the kind of which not every target takes objects.
+const NetworkPolicyKind = "NetworkPolicy"
 
 // Modes of a kind in a namespace, and of one object.
 const (
