@@ -113,7 +113,7 @@ test: deps ## vet, unit, property and lab tests; the longer ones: make test-devi
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$,$(DEVICE_SUITES)))
 
 # One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons config doctor ops paths peering peers power shelf small systemd
+DEVICE_SUITES := addons config doctor ops partition paths peering peers power shelf small systemd
 .PHONY: test-devices
 test-devices: deps ## the appliance on devices: settings, storage, power cuts, upgrades, systemd, clocks and cables
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar ops-binaries
@@ -150,6 +150,11 @@ test-dead-node: deps ## a node whose kubelet is silent is given up after two min
 test-paths: deps ## three devices, two behind routers of their own: NAT, relay, streams, moves (two minutes)
 	@$(MAKE) --no-print-directory build
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 10m -v ./test/paths
+
+.PHONY: test-partition
+test-partition: deps ## two devices: cuts of ten seconds and two minutes, restarts, a home made anew (five minutes)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 20m -v ./test/partition
 
 .PHONY: bench-board
 bench-board: deps ## memory and writes of a board of 1 GB beside plain k3s, over ten minutes (a quarter of an hour)

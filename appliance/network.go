@@ -102,7 +102,6 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Control:      netip.AddrPortFrom(tunnelAddress, controlPort),
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.routes, Share: s.share, Log: s.cfg.Log.With("component", cOffload),
-		Policies:  s.netpol,
 		Isolation: &offload.Isolation{Results: cniResults, DNS: clusterDNS, Networks: func() []netip.Prefix { return host.Routes(tunnelInterface) }},
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -19,7 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
 	"k8s.io/client-go/util/exec"
 	"k8s.io/utils/ptr"
 
@@ -330,9 +333,23 @@ func streams(t *testing.T, a *device, name string) {
 		}
 	})
 	t.Run("port-forward", func(t *testing.T) {
-		address, stop := a.forward(t, name)
-		defer stop()
-		conn, err := net.Dial("tcp", address)
+		transport, upgrader, err := spdy.RoundTripperFor(a.Config)
+		must(t, err)
+		dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", mustURL(t, request("portforward", nil)))
+		stop, ready := make(chan struct{}), make(chan struct{})
+		defer close(stop)
+		f, err := portforward.New(dialer, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
+		must(t, err)
+		failed := make(chan error, 1)
+		go func() { failed <- f.ForwardPorts() }()
+		select {
+		case <-ready:
+		case err := <-failed:
+			t.Fatal(err)
+		}
+		ports, err := f.GetPorts()
+		must(t, err)
+		conn, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", ports[0].Local))
 		must(t, err)
 		defer conn.Close()
 		must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
@@ -389,6 +406,8 @@ func (d *device) create(t *testing.T, obj any) {
 		_, err = d.Client.AppsV1().Deployments("lab").Create(t.Context(), o, metav1.CreateOptions{})
 	case *appsv1.StatefulSet:
 		_, err = d.Client.AppsV1().StatefulSets("lab").Create(t.Context(), o, metav1.CreateOptions{})
+	case *appsv1.DaemonSet:
+		_, err = d.Client.AppsV1().DaemonSets("lab").Create(t.Context(), o, metav1.CreateOptions{})
 	case *batchv1.Job:
 		_, err = d.Client.BatchV1().Jobs("lab").Create(t.Context(), o, metav1.CreateOptions{})
 	}

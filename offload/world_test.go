@@ -49,11 +49,12 @@ type loopback struct {
 	passed func(net.Conn)
 }
 
-// world starts two clusters, a and b, that are peers of each other.
-func world(t *testing.T) (a, b *device) {
+// world starts two clusters, a and b, that are peers of each other. The arguments are
+// for b's engine.
+func world(t *testing.T, provider ...string) (a, b *device) {
 	t.Helper()
 	var devices []*device
-	for i, s := range apiserver.StartAll(t, 2) {
+	for i, s := range apiserver.StartEach(t, nil, provider) {
 		name := string(rune('a' + i))
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {

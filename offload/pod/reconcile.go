@@ -108,7 +108,7 @@ func awayOf(t *twin, uid types.UID, w Wrapper) Away {
 			case cond.Type == batchv1.JobComplete:
 				a.Finished = corev1.PodSucceeded
 			case cond.Type == batchv1.JobFailed:
-				a.Finished = corev1.PodFailed
+				a.Finished, a.Trouble = corev1.PodFailed, cond.Reason+": "+cond.Message
 			}
 		}
 	}

@@ -26,7 +26,7 @@ type Away struct {
 	Pod *corev1.Pod
 	// Finished is Succeeded or Failed once the wrapper is a Job that ended.
 	Finished corev1.PodPhase
-	// Trouble is why the wrapper can make no pod, in the provider's words.
+	// Trouble is why the wrapper can make no pod, or has failed, in the provider's words.
 	Trouble string
 }
 
@@ -54,8 +54,7 @@ func Status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 		Message: "runs on " + view.Node, LastTransitionTime: metav1.Now()})
 
 	p := away.Pod
-	if p != nil && terminal(p.Status.Phase) && restart(home) == corev1.RestartPolicyAlways {
-		// Evicted or the like: the ReplicaSet is about to make another.
+	if p != nil && replaced(p, restart(home), away.Finished) {
 		away.Trouble, p = fmt.Sprintf("the last pod ended: %s %s", p.Status.Reason, p.Status.Message), nil
 	}
 	if p == nil {
@@ -90,10 +89,25 @@ func Status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	return st
 }
 
+// replaced reports whether the wrapper makes another in the place of a pod that ended.
+// One that is to be restarted ends only because it was evicted, lost or the like.
+func replaced(p *corev1.Pod, policy corev1.RestartPolicy, finished corev1.PodPhase) bool {
+	switch policy {
+	case corev1.RestartPolicyAlways:
+		return terminal(p.Status.Phase)
+	case corev1.RestartPolicyOnFailure:
+		return p.Status.Phase == corev1.PodFailed && finished == ""
+	}
+	return false
+}
+
 // withoutPod is the status while the wrapper has no pod.
 func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 	if terminal(away.Finished) {
 		*st = Ended(home, away.Finished)
+		if st.Reason == ReasonGone && away.Trouble != "" {
+			st.Message = fmt.Sprintf("on %s: %s", view.Node, away.Trouble)
+		}
 		return
 	}
 	st.Phase = forward(st.Phase, corev1.PodPending)

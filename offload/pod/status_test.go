@@ -44,6 +44,36 @@ func ungated() *corev1.Pod {
 	return p
 }
 
+// A pod that is to be restarted ends only by being evicted or lost. Its Job makes
+// another, so at home it goes on; it ends when the Job does.
+func TestEvictedPodThatIsRestarted(t *testing.T) {
+	home := ungated()
+	home.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+	home.Status = Status(home, Away{Pod: running()}, view)
+	evicted := running()
+	evicted.Status.Phase, evicted.Status.Reason = corev1.PodFailed, "Evicted"
+	st := Status(home, Away{Pod: evicted}, view)
+	if st.Phase != corev1.PodRunning || st.Reason != ReasonPending || !strings.Contains(st.Message, "Evicted") {
+		t.Errorf("evicted: %s %s %s", st.Phase, st.Reason, st.Message)
+	}
+	home.Status = st
+	another := running()
+	another.Status.ContainerStatuses[1].ContainerID = "c-2"
+	if st = Status(home, Away{Pod: another}, view); st.Phase != corev1.PodRunning || st.ContainerStatuses[0].RestartCount != 1 || st.Reason != "" {
+		t.Errorf("replaced: %+v", st)
+	}
+	home.Status = st
+	st = Status(home, Away{Finished: corev1.PodFailed, Trouble: "DeadlineExceeded: too long"}, view)
+	if st.Phase != corev1.PodFailed || !strings.Contains(st.Message, "DeadlineExceeded") {
+		t.Errorf("the Job's deadline: %s %s %s", st.Phase, st.Reason, st.Message)
+	}
+	home.Spec.RestartPolicy = corev1.RestartPolicyNever
+	home.Status = corev1.PodStatus{}
+	if st = Status(home, Away{Pod: evicted}, view); st.Phase != corev1.PodFailed || st.Reason != "Evicted" {
+		t.Errorf("one that is never restarted: %s %s", st.Phase, st.Reason)
+	}
+}
+
 func TestStatusOfARunningPod(t *testing.T) {
 	st := Status(ungated(), Away{Pod: running()}, view)
 	if st.Phase != corev1.PodRunning || st.PodIP != "10.77.0.7" || len(st.PodIPs) != 1 || st.HostIP != "100.127.1.1" {

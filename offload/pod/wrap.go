@@ -63,15 +63,17 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 		}}, nil
 	}
 	// The pod's own exit decides with Never; with OnFailure the kubelet restarts
-	// it, and the Job replaces it if it is lost, never beside a living one.
-	backoff := int32(0)
+	// it, and the Job replaces it if it is lost, never beside a living one. Then a
+	// deadline is the Job's: each of its pods would begin a new one.
+	backoff, deadline := int32(0), (*int64)(nil)
 	if restart(home) == corev1.RestartPolicyOnFailure {
-		backoff = math.MaxInt32
+		backoff, deadline = math.MaxInt32, template.Spec.ActiveDeadlineSeconds
+		template.Spec.ActiveDeadlineSeconds = nil
 	}
 	return Wrapper{Job: &batchv1.Job{
 		ObjectMeta: meta,
 		Spec: batchv1.JobSpec{
-			Parallelism: ptr.To[int32](1), Completions: ptr.To[int32](1), BackoffLimit: &backoff,
+			Parallelism: ptr.To[int32](1), Completions: ptr.To[int32](1), BackoffLimit: &backoff, ActiveDeadlineSeconds: deadline,
 			PodReplacementPolicy: ptr.To(batchv1.Failed),
 			// Home's Job controller has put its own labels on the pod already: the
 			// provider's must not demand others of the same names.

@@ -8,10 +8,7 @@ import (
 
 // Kinds are those that are reflected, and so may be named in the annotation
 // ReflectAnnotation of a namespace.
-var Kinds = []string{"Service", "ConfigMap", "Secret", NetworkPolicyKind}
-
-// NetworkPolicyKind is the kind of which not every target takes objects.
-const NetworkPolicyKind = "NetworkPolicy"
+var Kinds = []string{"Service", "ConfigMap", "Secret"}
 
 // Modes of a kind in a namespace, and of one object.
 const (

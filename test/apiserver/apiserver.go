@@ -48,10 +48,20 @@ func Start(t testing.TB, args ...string) *Server {
 // StartAll starts several at the same time.
 func StartAll(t testing.TB, n int, args ...string) []*Server {
 	t.Helper()
+	each := make([][]string, n)
+	for i := range each {
+		each[i] = args
+	}
+	return StartEach(t, each...)
+}
+
+// StartEach starts one for each list of arguments, all at the same time.
+func StartEach(t testing.TB, args ...[]string) []*Server {
+	t.Helper()
 	binary := find(t)
-	servers := make([]*Server, n)
+	servers := make([]*Server, len(args))
 	for i := range servers {
-		servers[i] = launch(t, binary, args)
+		servers[i] = launch(t, binary, args[i])
 	}
 	for _, s := range servers {
 		s.wait(t)
@@ -98,7 +108,6 @@ func launch(t testing.TB, binary string, args []string) *Server {
 		"--disable-helm-controller", "--disable-cloud-controller", "--disable-network-policy",
 		"--flannel-backend", "none", "--egress-selector-mode", "disabled",
 		"--kube-controller-manager-arg", "secure-port=0", "--kube-scheduler-arg", "secure-port=0",
-		"--kube-controller-manager-arg", "kube-api-qps=200", "--kube-controller-manager-arg", "kube-api-burst=400", // as the product has it
 		"--kube-apiserver-arg", "feature-gates=MutatingAdmissionPolicy=true",
 		"--kube-apiserver-arg", "runtime-config=admissionregistration.k8s.io/v1beta1=true",
 	}, args...), Dir: dir, Stdout: log, Stderr: log,

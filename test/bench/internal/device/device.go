@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine"
@@ -142,25 +141,6 @@ func (d *Device) Client() (kubernetes.Interface, error) {
 	if d.client != nil {
 		return d.client, nil
 	}
-	cfg, err := d.config()
-	if err != nil {
-		return nil, err
-	}
-	d.client, err = kubernetes.NewForConfig(cfg)
-	return d.client, err
-}
-
-// FastClient is another one, whose requests never wait for their turn.
-func (d *Device) FastClient() (kubernetes.Interface, error) {
-	cfg, err := d.config()
-	if err != nil {
-		return nil, err
-	}
-	cfg.QPS = -1
-	return kubernetes.NewForConfig(cfg)
-}
-
-func (d *Device) config() (*rest.Config, error) {
 	cfg, err := engine.RESTConfig(engine.Kubeconfig(d.Path("/var/lib/rivulet")))
 	if err != nil {
 		return nil, err
@@ -173,7 +153,8 @@ func (d *Device) config() (*rest.Config, error) {
 		})
 		return conn, err
 	}
-	return cfg, nil
+	d.client, err = kubernetes.NewForConfig(cfg)
+	return d.client, err
 }
 
 // poll is how often a starting device is asked; there is nothing to push yet.
