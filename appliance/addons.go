@@ -22,9 +22,12 @@ const (
 	cBalancer = "loadbalancer"
 )
 
+// volumesDir holds the folders of volumes.
+func (s *System) volumesDir() string { return filepath.Join(s.cfg.Dirs.State, "storage") }
+
 func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
 	return storage.New(storage.Config{
-		Client: s.kube(), Dir: filepath.Join(s.cfg.Dirs.State, "storage"), NodeName: s.nodeName,
+		Client: s.kube(), Dir: s.volumesDir(), NodeName: s.nodeName,
 		Health: &s.health, Log: s.cfg.Log.With("component", cStorage),
 	}).Run(ctx, stage.Ready)
 }

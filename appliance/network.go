@@ -10,6 +10,7 @@ import (
 	"rivulet/appliance/host"
 	"rivulet/appliance/identity"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/storage"
 	"rivulet/fabric"
 	"rivulet/fabric/ipam"
 	"rivulet/fabric/netmon"
@@ -102,6 +103,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Control:      netip.AddrPortFrom(tunnelAddress, controlPort),
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.routes, Share: s.share, Log: s.cfg.Log.With("component", cOffload),
+		Volumes:   storage.NewLocal(s.volumesDir(), s.nodeName),
 		Isolation: &offload.Isolation{Results: cniResults, DNS: clusterDNS, Networks: func() []netip.Prefix { return host.Routes(tunnelInterface) }},
 	})
 	if err != nil {

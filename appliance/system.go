@@ -153,6 +153,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.checkRoutes(mux)
 	s.configRoutes(mux)
 	s.upgradeRoutes(mux)
+	s.volumeRoutes(mux)
 	s.trustRoutes(mux)
 	return mux
 }

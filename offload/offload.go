@@ -36,10 +36,12 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/guests"
+	"rivulet/offload/move"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/tenancy"
+	"rivulet/offload/volume"
 )
 
 // Peers is what offloading needs of the fabric.
@@ -81,6 +83,8 @@ type Config struct {
 	// HandBack is how long pods may stay on a target that lends less than they use,
 	// Grace how long a consumer may use more than its part; 0 is the default.
 	HandBack, Grace time.Duration
+	// Volumes are the folders of this device's volumes; nil carries no data.
+	Volumes Volumes
 	// Isolation keeps the pods of other clusters apart; nil does not.
 	Isolation *Isolation
 	Log       *slog.Logger
@@ -94,6 +98,8 @@ type Offload struct {
 	tenancy  *tenancy.Tenancy
 	guests   *guests.Guests
 	recorder record.EventRecorder
+	volumes  *volume.Controller
+	mover    *move.Mover // guarded by mu; nil before Run, and where there are no folders
 	events   record.EventBroadcaster
 
 	retarget chan struct{} // wakes runTargets
@@ -129,7 +135,7 @@ func New(cfg Config) (*Offload, error) {
 	o.tenancy, err = tenancy.New(tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, Log: cfg.Log.With("part", "tenancy"),
 		PeerID: rpc.PeerID, PeerName: o.peerName, Neighbours: o.neighbours, Share: cfg.Share, Lends: o.lends,
-		Grace: cfg.Grace,
+		Grace: cfg.Grace, Volumes: cfg.Volumes,
 	})
 	if err != nil {
 		return nil, err
@@ -148,6 +154,11 @@ func (o *Offload) Run(ctx context.Context) error {
 	o.recorder = o.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet", Host: o.cfg.NodeName})
 
 	var wg sync.WaitGroup
+	o.volumes = o.newVolumes()
+	wg.Go(func() { o.keep(ctx, "volumes", o.volumes.Run) })
+	if o.cfg.Volumes != nil {
+		wg.Go(func() { o.keep(ctx, "moves of volumes", o.runMoves) })
+	}
 	wg.Go(func() { o.keep(ctx, "policy", o.policy.Run) })
 	wg.Go(func() { o.keep(ctx, "tenancy", o.tenancy.Run) })
 	wg.Go(func() { o.keep(ctx, "admission", o.admission) })

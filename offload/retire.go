@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
 
 	"rivulet/offload/pod"
 	"rivulet/offload/policy"
@@ -26,12 +27,14 @@ type retirement struct {
 	target    target.Target
 	offloaded func(namespace string) bool
 	pods      *pod.Controller
+	recorder  record.EventRecorder
 	log       *slog.Logger
 	kick      chan struct{}
+	told      map[string]string // of twins that hold data, by namespace: what was said
 }
 
-func newRetirement(home kubernetes.Interface, t target.Target, offloaded func(string) bool, log *slog.Logger) *retirement {
-	return &retirement{home: home, target: t, offloaded: offloaded, log: log, kick: make(chan struct{}, 1)}
+func newRetirement(home kubernetes.Interface, t target.Target, offloaded func(string) bool, recorder record.EventRecorder, log *slog.Logger) *retirement {
+	return &retirement{home: home, target: t, offloaded: offloaded, recorder: recorder, log: log, kick: make(chan struct{}, 1), told: map[string]string{}}
 }
 
 // poke has the twins looked at again.
@@ -78,16 +81,17 @@ func (r *retirement) sweep(ctx context.Context) error {
 		if r.offloaded(home) {
 			continue
 		}
-		errs = append(errs, r.release(ctx, home))
+		errs = append(errs, r.release(ctx, home, held[home]))
 	}
 	return errors.Join(errs...)
 }
 
-func (r *retirement) release(ctx context.Context, home string) error {
+func (r *retirement) release(ctx context.Context, home, twin string) error {
 	// Deleting a twin ends what runs there: home's API itself has to say so.
 	ns, err := r.home.CoreV1().Namespaces().Get(ctx, home, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
+		ns = nil
 	case err != nil:
 		return err
 	default:
@@ -101,6 +105,13 @@ func (r *retirement) release(ctx context.Context, home string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
+	if err := holding(ctx, r.target, home, twin); err != nil {
+		if h := new(heldTwin); errors.As(err, &h) {
+			r.tellHeld(ns, h)
+		}
+		return err
+	}
+	delete(r.told, home)
 	if err := r.target.Release(ctx, home); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"rivulet/offload/reflect"
 	"rivulet/offload/stream"
 	"rivulet/offload/target"
+	"rivulet/offload/volume"
 )
 
 // stack is everything that runs for one target.
@@ -61,7 +62,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 	}
 	defer server.Close()
 
-	twins := newRetirement(o.home, target, offloaded, log)
+	twins := newRetirement(o.home, target, offloaded, o.recorder, log)
 	resync := func() {
 		pods.Resync()
 		twins.poke()
@@ -74,6 +75,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		} else if down.Swap(false) {
 			pods.Reconnect()
 		}
+		o.volumes.Look(name)
 		resync()
 	}, log)
 	pods = pod.New(pod.Config{
@@ -85,9 +87,13 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		},
 		Platform:  func() (os, arch string) { last := vnode.Offer(); return last.OS, last.Architecture },
 		NoHomeAPI: !s.spec.Control.IsValid(),
-		Recorder:  o.recorder, Log: log,
+		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
+			return o.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
+		},
+		Recorder: o.recorder, Log: log,
 	})
 	twins.pods = pods
+	defer o.volumes.Serve(&volume.Place{Node: name, Target: target, Offloaded: offloaded, Ready: vnode.Ready})()
 	back := &handBack{home: o.home, node: name, after: o.cfg.HandBack, log: log}
 
 	o.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/appliance/storage"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/test/apiserver"
@@ -27,6 +28,7 @@ type device struct {
 	fabric   *loopback
 	offload  *Offload
 	stop     func()
+	volumes  string     // the folder of its volumes
 	test     *testing.T // the whole story; subtests end too early
 }
 
@@ -66,7 +68,7 @@ func world(t *testing.T, provider ...string) (a, b *device) {
 		}
 		f := &loopback{identity: identity, routes: http.NewServeMux(), certs: map[peer.ID][]byte{},
 			conns: map[net.Conn]struct{}{}, subs: map[chan struct{}]struct{}{}}
-		devices = append(devices, &device{test: t, Server: s, name: name, identity: identity, fabric: f})
+		devices = append(devices, &device{test: t, volumes: t.TempDir(), Server: s, name: name, identity: identity, fabric: f})
 	}
 	a, b = devices[0], devices[1]
 	for _, d := range devices {
@@ -85,7 +87,7 @@ func (d *device) start() {
 	o, err := New(Config{
 		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
 		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), Control: netip.MustParseAddrPort("10.42.255.254:7442"),
-		ServerTLSDir: d.TLSDir, Peers: d.fabric, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)).With("cluster", d.name),
+		ServerTLSDir: d.TLSDir, Peers: d.fabric, Volumes: storage.NewLocal(d.volumes, d.name+"-node"), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)).With("cluster", d.name),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	storageutil "k8s.io/component-helpers/storage/volume"
 
-	"rivulet/offload/policy"
+	"rivulet/offload/volume"
 )
 
 // finalizer keeps a volume's object until its folder is gone.
@@ -85,15 +85,12 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	if here, err := c.chosen(ctx, claim, class); err != nil || !here {
 		return err
 	}
-	name := "pvc-" + string(claim.UID)
+	name := volume.Name(claim.UID)
 	if _, err := c.volumes.Get(name); err == nil {
 		return nil // made, and not bound yet
 	}
-	if err := refusal(claim, class); err != nil {
-		return err
-	}
-	if err := c.refuseGuests(ctx, claim); err != nil {
-		return err
+	if err := volume.Refusal(claim, class); err != nil {
+		return refused{err}
 	}
 	if err := c.checkSpace(claim, request(claim)); err != nil {
 		return err
@@ -105,7 +102,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	if err := c.step("folder made"); err != nil {
 		return err
 	}
-	_, err = c.cfg.Client.CoreV1().PersistentVolumes().Create(ctx, c.volume(claim, class, name, folder), metav1.CreateOptions{})
+	_, err = c.cfg.Client.CoreV1().PersistentVolumes().Create(ctx, newVolume(claim, class, name, c.folders.path(folder), c.cfg.NodeName), metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return nil
@@ -130,56 +127,18 @@ func (c *Controller) chosen(ctx context.Context, claim *corev1.PersistentVolumeC
 		wait := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 		return !wait, nil
 	}
-	object, err := c.cfg.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	// Another device of the cluster, or a virtual node: package volume makes those.
+	_, err := c.cfg.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err == nil || !apierrors.IsNotFound(err) {
 		return false, err
 	}
-	if err == nil && object.Labels[policy.VirtualNodeLabel] == "" {
-		return false, nil // another device's
-	}
-	// Nobody makes volumes there: the scheduler chooses again.
+	// The node is gone: the scheduler chooses again.
 	back := claim.DeepCopy()
 	delete(back.Annotations, storageutil.AnnSelectedNode)
 	if _, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, back, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return false, err
 	}
-	return false, refuse("node %s is not a device of this cluster and has no volumes; use the StorageClass %s, which is offered on devices only", node, ClassName)
-}
-
-// refusal says why a claim cannot be met by a folder, nil if it can. It is pure.
-func refusal(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
-	for _, mode := range claim.Spec.AccessModes {
-		if mode != corev1.ReadWriteOnce && mode != corev1.ReadWriteOncePod {
-			return refuse("access mode %s is not offered: the volume is a folder on one device; use ReadWriteOnce", mode)
-		}
-	}
-	spec := claim.Spec
-	switch {
-	case spec.VolumeMode != nil && *spec.VolumeMode != corev1.PersistentVolumeFilesystem:
-		return refuse("volumeMode %s is not offered: the volume is a folder; use Filesystem", *spec.VolumeMode)
-	case spec.DataSource != nil || spec.DataSourceRef != nil:
-		return refuse("a volume cannot be made from a snapshot or another volume; leave dataSource out and copy the data in a pod")
-	case spec.Selector != nil:
-		return refuse("a volume that is made for the claim has no labels to select by; leave selector out")
-	case spec.VolumeAttributesClassName != nil && *spec.VolumeAttributesClassName != "":
-		return refuse("volume attributes classes are not offered; leave volumeAttributesClassName out")
-	case len(class.Parameters) > 0:
-		return refuse("StorageClass %s has parameters, and %s takes none; make the class again without", class.Name, Provisioner)
-	}
-	return nil
-}
-
-// refuseGuests: what this device lends to other clusters is CPU and memory. Their
-// data would have to outlive them here.
-func (c *Controller) refuseGuests(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	ns, err := c.cfg.Client.CoreV1().Namespaces().Get(ctx, claim.Namespace, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("cannot look at the namespace: %w", err)
-	}
-	if ns.Labels[policy.OriginLabel] != "" {
-		return refuse("volumes are not lent to other clusters; keep the pods that need one at home")
-	}
-	return nil
+	return false, refuse("node %s is gone; the scheduler chooses another", node)
 }
 
 // checkSpace refuses what the disk could never hold, and warns of what it cannot
@@ -210,12 +169,16 @@ func request(claim *corev1.PersistentVolumeClaim) resource.Quantity {
 	return claim.Spec.Resources.Requests[corev1.ResourceStorage]
 }
 
-// volume is of type local and not hostPath: a folder that is gone is then an error of
+// newVolume is of type local and not hostPath: a folder that is gone is then an error of
 // the pod and never an empty one in its place, and fsGroup is honoured.
-func (c *Controller) volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, name, folder string) *corev1.PersistentVolume {
+func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, name, path, node string) *corev1.PersistentVolume {
 	reclaim, mode := corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeFilesystem
-	if class.ReclaimPolicy != nil {
-		reclaim = *class.ReclaimPolicy
+	var mount []string
+	if class != nil {
+		mount = class.MountOptions
+		if class.ReclaimPolicy != nil {
+			reclaim = *class.ReclaimPolicy
+		}
 	}
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
@@ -227,17 +190,17 @@ func (c *Controller) volume(claim *corev1.PersistentVolumeClaim, class *storagev
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: request(claim)},
 			AccessModes:                   claim.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: reclaim,
-			StorageClassName:              class.Name,
-			MountOptions:                  class.MountOptions,
+			StorageClassName:              className(claim),
+			MountOptions:                  mount,
 			VolumeMode:                    &mode,
 			ClaimRef: &corev1.ObjectReference{
 				APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
 				UID: claim.UID, ResourceVersion: claim.ResourceVersion,
 			},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: c.folders.path(folder)}},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{
-					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{c.cfg.NodeName},
+					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node},
 				}},
 			}}}},
 		},

@@ -22,23 +22,23 @@ const (
 	// yieldsAnnotation names the class to which ours leaves being the default; it
 	// tells that from a user's wish that ours be none.
 	yieldsAnnotation = "rivulet.dev/yields-to"
+	// anywhereAnnotation says that the class was once offered on virtual nodes: if its
+	// topologies are restricted now, the user did it.
+	anywhereAnnotation = "rivulet.dev/anywhere"
 )
 
 var everything = labels.Everything()
 
 // class is the StorageClass as it is made first.
-func (c *Controller) class() *storagev1.StorageClass {
+func class() *storagev1.StorageClass {
 	mode, reclaim, grow := storagev1.VolumeBindingWaitForFirstConsumer, corev1.PersistentVolumeReclaimDelete, true
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        ClassName,
 			Labels:      map[string]string{"app.kubernetes.io/managed-by": nodeservice.ManagedBy},
-			Annotations: map[string]string{defaultAnnotation: "true"},
+			Annotations: map[string]string{defaultAnnotation: "true", anywhereAnnotation: "true"},
 		},
 		Provisioner: Provisioner, ReclaimPolicy: &reclaim, VolumeBindingMode: &mode, AllowVolumeExpansion: &grow,
-		AllowedTopologies: []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
-			{Key: corev1.LabelHostname, Values: []string{c.cfg.NodeName}},
-		}}},
 	}
 }
 
@@ -53,7 +53,7 @@ func (c *Controller) keepClass(ctx context.Context) error {
 	have, err := api.Get(ctx, ClassName, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		fresh := c.class()
+		fresh := class()
 		yield(fresh, other)
 		if _, err := api.Create(ctx, fresh, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("storage: StorageClass %s: %w", ClassName, err)
@@ -66,7 +66,7 @@ func (c *Controller) keepClass(ctx context.Context) error {
 	}
 	want := have.DeepCopy()
 	yield(want, other)
-	allowNode(want, c.cfg.NodeName)
+	offer(want)
 	if equality.Semantic.DeepEqual(have, want) {
 		return nil
 	}
@@ -101,23 +101,13 @@ func yield(class *storagev1.StorageClass, other string) {
 	}
 }
 
-// allowNode keeps the scheduler from choosing a node that has no folders: a virtual
-// node, above all. Other devices of the cluster add themselves.
-func allowNode(class *storagev1.StorageClass, node string) {
-	for i := range class.AllowedTopologies {
-		for j := range class.AllowedTopologies[i].MatchLabelExpressions {
-			e := &class.AllowedTopologies[i].MatchLabelExpressions[j]
-			if e.Key == corev1.LabelHostname {
-				if !slices.Contains(e.Values, node) {
-					e.Values = append(e.Values, node)
-				}
-				return
-			}
-		}
+// offer lifts, once, the restriction to this cluster's devices that earlier versions
+// made: claims may get their volume on another cluster. One that the user writes stays.
+func offer(class *storagev1.StorageClass) {
+	if class.Annotations[anywhereAnnotation] == "" {
+		class.AllowedTopologies = nil
+		metav1.SetMetaDataAnnotation(&class.ObjectMeta, anywhereAnnotation, "true")
 	}
-	class.AllowedTopologies = append(class.AllowedTopologies, corev1.TopologySelectorTerm{
-		MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: corev1.LabelHostname, Values: []string{node}}},
-	})
 }
 
 // className returns the class that a claim asks for, "" if none.

@@ -12,19 +12,22 @@ import (
 	storageutil "k8s.io/component-helpers/storage/volume"
 
 	"rivulet/appliance/health"
+	"rivulet/offload/volume"
 )
 
 // pvProtection is Kubernetes' own finalizer: the volume is still bound to a claim.
 const pvProtection = "kubernetes.io/pv-protection"
 
 // ours reports whether a volume is a folder on this node that we made.
-func (c *Controller) ours(v *corev1.PersistentVolume) bool {
+func (c *Controller) ours(v *corev1.PersistentVolume) bool { return isOn(v, c.cfg.NodeName) }
+
+func isOn(v *corev1.PersistentVolume, node string) bool {
 	if v.Annotations[storageutil.AnnDynamicallyProvisioned] != Provisioner || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return false
 	}
 	for _, t := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
 		for _, e := range t.MatchExpressions {
-			if e.Key == corev1.LabelHostname && slices.Contains(e.Values, c.cfg.NodeName) {
+			if e.Key == corev1.LabelHostname && slices.Contains(e.Values, node) {
 				return true
 			}
 		}
@@ -36,6 +39,9 @@ func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 	v, err := c.volumes.Get(name)
 	if err != nil {
 		return nil // gone
+	}
+	if v.Annotations[volume.MoveAnnotation] != "" {
+		return nil // package move looks after it
 	}
 	if v.DeletionTimestamp != nil {
 		err = c.purge(ctx, v)

@@ -5,7 +5,8 @@
 //	claim deleted ──▶ volume Released ──▶ volume marked deleted ──▶ folder removed ──▶ volume gone
 //
 // It reads PersistentVolumeClaims, PersistentVolumes and StorageClasses through
-// watches, and namespaces and nodes when it needs one. It alone writes
+// watches, and nodes when it needs one. Claims whose pod runs on another cluster are
+// package volume's. It alone writes
 // <state>/storage, the StorageClass local-path, and the PersistentVolumes of
 // provisioner rivulet.dev/local-path on this node; of claims only the status of
 // one that grew and the node that was chosen, where that cannot be had.
@@ -45,11 +46,12 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"rivulet/appliance/health"
+	"rivulet/offload/volume"
 )
 
 const (
 	// Provisioner is our name in StorageClasses.
-	Provisioner = "rivulet.dev/local-path"
+	Provisioner = volume.Provisioner
 	// ClassName is the StorageClass that is made and kept.
 	ClassName = "local-path"
 )

@@ -147,7 +147,7 @@ func TestRemovesOnlyItsOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 			made := newClaim("default", "x")
-			v := (&Controller{cfg: Config{NodeName: "here"}}).volume(made, &storagev1.StorageClass{}, "forged", "")
+			v := newVolume(made, &storagev1.StorageClass{}, "forged", "", "here")
 			v.Spec.Local.Path = strings.ReplaceAll(c.path, "DIR", w.dir)
 			v.Status.Phase = corev1.VolumeReleased
 			if _, err := w.client.CoreV1().PersistentVolumes().Create(t.Context(), v, metav1.CreateOptions{}); err != nil {
@@ -214,9 +214,8 @@ func TestRefusals(t *testing.T) {
 		{"larger than the disk", "default", "ask for less", func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Ei")
 		}},
-		{"a guest's", "lab-b", "at home", func(*corev1.PersistentVolumeClaim) {}},
-		{"on a virtual node", "default", "not a device", func(c *corev1.PersistentVolumeClaim) {
-			c.Annotations[storageutil.AnnSelectedNode] = "virtual"
+		{"on a node that is gone", "default", "chooses another", func(c *corev1.PersistentVolumeClaim) {
+			c.Annotations[storageutil.AnnSelectedNode] = "gone"
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -227,7 +226,7 @@ func TestRefusals(t *testing.T) {
 			if len(w.volumes())+len(w.folders()) > 0 {
 				t.Errorf("made all the same: %v %q", w.volumes(), w.folders())
 			}
-			if n := w.get(claim).Annotations[storageutil.AnnSelectedNode]; n == "virtual" {
+			if n := w.get(claim).Annotations[storageutil.AnnSelectedNode]; n == "gone" {
 				t.Error("the scheduler is not asked again")
 			}
 		})
@@ -255,6 +254,7 @@ func TestLeavesOthersAlone(t *testing.T) {
 	theirs := "theirs"
 	for name, change := range map[string]func(*corev1.PersistentVolumeClaim){
 		"nobody-uses-it-yet": func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, storageutil.AnnSelectedNode) },
+		"on-another-cluster": func(c *corev1.PersistentVolumeClaim) { c.Annotations[storageutil.AnnSelectedNode] = "virtual" },
 		"on-another-device":  func(c *corev1.PersistentVolumeClaim) { c.Annotations[storageutil.AnnSelectedNode] = "other" },
 		"another-class":      func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &theirs },
 		"another-provisioner": func(c *corev1.PersistentVolumeClaim) {
@@ -329,17 +329,32 @@ func TestClass(t *testing.T) {
 		is(w, "false")
 	})
 	t.Run("none by the user's wish", func(t *testing.T) {
-		ours := (&Controller{cfg: Config{NodeName: "gone"}}).class()
+		ours := class()
 		ours.Annotations[defaultAnnotation] = "false"
 		w := newWorld(t, ours, theirs("false"))
 		w.run("")
-		w.eventually("this node is added", func() error {
-			if got := w.class(ClassName).AllowedTopologies[0].MatchLabelExpressions[0].Values; !slices.Equal(got, []string{"gone", "here"}) {
-				return fmt.Errorf("%q", got)
+		is(w, "false")
+	})
+	t.Run("where volumes may be", func(t *testing.T) {
+		here := []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: corev1.LabelHostname, Values: []string{"here"}}}}}
+		old := class() // as earlier versions made it
+		delete(old.Annotations, anywhereAnnotation)
+		old.AllowedTopologies = here
+		w := newWorld(t, old)
+		w.run("")
+		w.eventually("on other clusters, too", func() error {
+			if got := w.class(ClassName); got.AllowedTopologies != nil {
+				return fmt.Errorf("%+v", got.AllowedTopologies)
 			}
 			return nil
 		})
-		is(w, "false")
+		ours := class() // the user wants them here
+		ours.AllowedTopologies = here
+		w = newWorld(t, ours)
+		w.run("")
+		if got := w.class(ClassName).AllowedTopologies; len(got) != 1 {
+			t.Errorf("the user's own word is gone: %+v", got)
+		}
 	})
 	t.Run("deleted and made again", func(t *testing.T) {
 		w := newWorld(t)

@@ -41,6 +41,9 @@ type Config struct {
 	Departed func(namespace string)
 	// Platform is the target's, as its virtual node has it; nil leaves it open.
 	Platform func() (os, arch string)
+	// Claim gives the name in the twin of a claim of home, or why it has none there; nil
+	// if the target has no volumes.
+	Claim func(ctx context.Context, namespace, name string) (claim, why string, err error)
 	// NoHomeAPI says that there is no way to home's API server, and none to wait for.
 	NoHomeAPI bool
 	Recorder  record.EventRecorder

@@ -152,6 +152,10 @@ func (c *Controller) tellEvent(ctx context.Context, t *twin, e *corev1.Event, to
 // subject returns the object in the twin that an event is about, nil if it is not
 // there (yet); about is false if the event is not of an object of ours.
 func (t *twin) subject(ref *corev1.ObjectReference) (found metav1.Object, about bool) {
+	if ref.Kind == "PersistentVolumeClaim" { // who waits for it wants to know
+		pod := t.userOf(ref.Name)
+		return pod, pod != nil
+	}
 	store := map[string]cache.SharedIndexInformer{"Pod": t.pods, "ReplicaSet": t.sets, "Job": t.jobs}[ref.Kind]
 	if store == nil {
 		return nil, false

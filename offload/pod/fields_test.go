@@ -52,10 +52,10 @@ var fates = map[reflect.Type]map[string]fate{
 	},
 	reflect.TypeFor[corev1.VolumeSource](): {
 		"HostPath": refused, "EmptyDir": same, "GCEPersistentDisk": refused, "AWSElasticBlockStore": refused, "GitRepo": refused, "Secret": same,
-		"NFS": refused, "ISCSI": refused, "Glusterfs": refused, "PersistentVolumeClaim": refused, "RBD": refused, "FlexVolume": refused, "Cinder": refused,
+		"NFS": refused, "ISCSI": refused, "Glusterfs": refused, "PersistentVolumeClaim": changed, "RBD": refused, "FlexVolume": refused, "Cinder": refused,
 		"CephFS": refused, "Flocker": refused, "DownwardAPI": changed, "FC": refused, "AzureFile": refused, "ConfigMap": changed, "VsphereVolume": refused,
 		"Quobyte": refused, "AzureDisk": refused, "PhotonPersistentDisk": refused, "Projected": changed, "PortworxVolume": refused, "ScaleIO": refused,
-		"StorageOS": refused, "CSI": refused, "Ephemeral": refused, "Image": same,
+		"StorageOS": refused, "CSI": refused, "Ephemeral": changed, "Image": same,
 	},
 	reflect.TypeFor[corev1.VolumeProjection](): {
 		"Secret": same, "DownwardAPI": changed, "ConfigMap": changed, "ServiceAccountToken": changed, "ClusterTrustBundle": refused, "PodCertificate": refused,

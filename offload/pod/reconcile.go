@@ -147,6 +147,9 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	} else if err != nil {
 		return c.trouble(ctx, home, err)
 	}
+	if err := c.awayClaims(ctx, home.Namespace, want.template()); err != nil {
+		return c.trouble(ctx, home, err)
+	}
 	_, err := t.create(ctx, want)
 	if apierrors.IsAlreadyExists(err) {
 		live, err := t.get(ctx, want)

@@ -78,7 +78,7 @@ func refuseContainer(path string, c *corev1.Container, add func(path, why string
 
 func refuseVolume(path string, v *corev1.Volume, add func(path, why string)) {
 	switch s := &v.VolumeSource; {
-	case s.ConfigMap != nil, s.Secret != nil, s.EmptyDir != nil, s.DownwardAPI != nil, s.Image != nil:
+	case s.ConfigMap != nil, s.Secret != nil, s.EmptyDir != nil, s.DownwardAPI != nil, s.Image != nil, s.PersistentVolumeClaim != nil, s.Ephemeral != nil:
 	case s.Projected != nil:
 		for i, src := range s.Projected.Sources {
 			path := fmt.Sprintf("%s.projected.sources[%d]", path, i)
@@ -88,13 +88,9 @@ func refuseVolume(path string, v *corev1.Volume, add func(path, why string)) {
 		}
 	case s.HostPath != nil:
 		add(path+".hostPath", "the path is on home's disk")
-	case s.PersistentVolumeClaim != nil:
-		add(path+".persistentVolumeClaim", "volumes do not follow pods yet")
-	case s.Ephemeral != nil:
-		add(path+".ephemeral", "volumes do not follow pods yet")
 	case s.CSI != nil:
 		add(path+".csi", "the driver is home's")
 	default:
-		add(path, "only configMap, secret, projected, downwardAPI, emptyDir and image volumes work away")
+		add(path, "only configMap, secret, projected, downwardAPI, emptyDir, persistentVolumeClaim, ephemeral and image volumes work away")
 	}
 }

@@ -117,6 +117,7 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 		}
 	}
 	redirectVolumes(s.Volumes)
+	ownClaims(s.Volumes, home.Name)
 	if api != "" {
 		toHomeAPI(&s, home.Namespace, api)
 	}

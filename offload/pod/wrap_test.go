@@ -128,11 +128,10 @@ func TestRefusalNamesTheField(t *testing.T) {
 		"spec.containers[0].securityContext.privileged": func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
 		},
-		"spec.containers[0].ports[0].hostPort":  func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} },
-		"spec.volumes[2].hostPath":              volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}),
-		"spec.volumes[2].persistentVolumeClaim": volume(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}),
-		"spec.volumes[2].csi":                   volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}),
-		"spec.volumes[2]":                       volume(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}),
+		"spec.containers[0].ports[0].hostPort": func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} },
+		"spec.volumes[2].hostPath":             volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}),
+		"spec.volumes[2].csi":                  volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}),
+		"spec.volumes[2]":                      volume(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}),
 		"spec.volumes[2].projected.sources[0]": volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 			Sources: []corev1.VolumeProjection{{PodCertificate: &corev1.PodCertificateProjection{}}}}}),
 	} {

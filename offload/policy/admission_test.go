@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
@@ -38,9 +39,13 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 	for name, labels := range map[string]map[string]string{
 		"adm-burst": {policy.NamespaceLabel: "burst"}, "adm-burst-b": {policy.NamespaceLabel: "burst", policy.NamespaceToLabel: "b"},
 		"adm-remote": {policy.NamespaceLabel: "remote"}, "adm-remote-b": {policy.NamespaceLabel: "remote", policy.NamespaceToLabel: "b"},
-		"adm-any": {policy.NamespaceLabel: "any"}, "adm-off": {policy.NamespaceLabel: "off"}, "adm-bad": {policy.NamespaceLabel: "sometimes"}, "adm-none": nil,
+		"adm-any": {policy.NamespaceLabel: "any"}, "adm-claims": {policy.NamespaceLabel: "any"}, "adm-off": {policy.NamespaceLabel: "off"}, "adm-bad": {policy.NamespaceLabel: "sometimes"}, "adm-none": nil,
 	} {
 		namespace(t, client, name, labels)
+	}
+	if _, err := client.CoreV1().Namespaces().Patch(t.Context(), "adm-claims", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"rivulet.dev/reflect":"Secret=off, PersistentVolumeClaim=off"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
 	}
 	// A policy takes effect a moment after it is stored.
 	until(t, "the policy takes effect", func(ctx context.Context) bool {
@@ -116,7 +121,11 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+arm+`,`+isAway+`]}`) + `}}`},
 		{name: "empty affinity", namespace: "adm-remote", pod: `affinity: {nodeAffinity: {}}`, tolerations: virtual + `,` + awayTaint,
 			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
-		{name: "what needs a volume of home stays", namespace: "adm-any", pod: `volumes: [{name: d, persistentVolumeClaim: {claimName: d}}]`, affinity: `null`},
+		{name: "what needs a volume of home stays", namespace: "adm-any", pod: `volumes: [{name: d, csi: {driver: d}}]`, affinity: `null`},
+		{name: "claims go along", namespace: "adm-any", tolerations: virtual + `,` + anyTaint, affinity: `null`,
+			pod: `volumes: [{name: d, persistentVolumeClaim: {claimName: d}}, {name: e, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}}]`},
+		{name: "claims that stay by the namespace's word", namespace: "adm-claims", pod: `volumes: [{name: d, persistentVolumeClaim: {claimName: d}}]`, affinity: `null`},
+		{name: "there, what has no claim goes", namespace: "adm-claims", tolerations: virtual + `,` + anyTaint, affinity: `null`},
 		{name: "what needs the host stays", namespace: "adm-any", pod: `hostPID: true`, affinity: `null`},
 		{name: "what needs a port of the host stays", namespace: "adm-any", pod: `initContainers: [{name: x, image: i, restartPolicy: Always, ports: [{containerPort: 80, hostPort: 80}]}]`, affinity: `null`},
 		{name: "what is privileged stays", namespace: "adm-burst", pod: `initContainers: [{name: x, image: i, securityContext: {privileged: true}}]`,

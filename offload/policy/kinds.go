@@ -8,7 +8,11 @@ import (
 
 // Kinds are those that are reflected, and so may be named in the annotation
 // ReflectAnnotation of a namespace.
-var Kinds = []string{"Service", "ConfigMap", "Secret"}
+var Kinds = []string{"Service", "ConfigMap", "Secret", KindClaim}
+
+// KindClaim is that of claims: they are not copied, but get their volume where the pod
+// lands (package volume).
+const KindClaim = "PersistentVolumeClaim"
 
 // Modes of a kind in a namespace, and of one object.
 const (

@@ -45,8 +45,8 @@ type visitor struct {
 	requests, bytes *rate.Limiter
 
 	// These are guarded by visitors.mu.
-	short, long, offers int
-	ends                map[*context.CancelFunc]struct{}
+	short, long, offers, carried int
+	ends                         map[*context.CancelFunc]struct{}
 }
 
 func newVisitors() *visitors { return &visitors{all: map[peer.ID]*visitor{}} }
@@ -58,6 +58,7 @@ const (
 	short kind = iota
 	long       // a watch or a stream: lasts as long as the consumer likes
 	offers
+	carried // a volume's files
 )
 
 // enter admits a request; the context ends with the consumer's being a peer, and
@@ -79,6 +80,8 @@ func (v *visitors) enter(ctx context.Context, id peer.ID, k kind, twins int) (in
 		held, most = &guest.long, longBase+longPerTwin*twins
 	case offers:
 		held, most = &guest.offers, maxOffers
+	case carried:
+		held, most = &guest.carried, maxCarried
 	}
 	if *held >= most {
 		return nil, nil, "too many requests of your cluster are open at once"
@@ -118,7 +121,7 @@ func (v *visitors) open(id peer.ID) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if g := v.all[id]; g != nil {
-		return g.short + g.long + g.offers
+		return g.short + g.long + g.offers + g.carried
 	}
 	return 0
 }

@@ -53,7 +53,8 @@ func (t *Tenancy) ensure(w http.ResponseWriter, r *http.Request, consumer peer.I
 }
 
 // remove answers DELETE /v1/namespaces/{home}. Only namespaces that carry the
-// consumer's own mark are ever deleted.
+// consumer's own mark are ever deleted, and with ?uid only that one: asking again must
+// not hit a twin that was made since.
 func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
 	home, err := homeName(r)
 	if err != nil {
@@ -65,11 +66,15 @@ func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.I
 		fail(w, err)
 		return
 	}
-	if ns == nil {
+	if asked := r.URL.Query().Get("uid"); ns == nil || asked != "" && asked != string(ns.UID) {
 		fail(w, refuse(http.StatusNotFound, "no-twin", "nothing is left to do", "namespace %s has no twin here", home))
 		return
 	}
 	if ns.DeletionTimestamp == nil {
+		if err := t.dataless(r.Context(), ns.Name); err != nil {
+			fail(w, err)
+			return
+		}
 		uid := ns.UID
 		err := t.client.CoreV1().Namespaces().Delete(r.Context(), ns.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -78,7 +83,19 @@ func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.I
 		}
 		t.Log.Info("twin released", "peer", consumer.Short(), "namespace", home, "twin", ns.Name)
 	}
-	rpc.Write(w, http.StatusAccepted, map[string]string{"name": ns.Name})
+	rpc.Write(w, http.StatusAccepted, map[string]string{"name": ns.Name, "uid": string(ns.UID)})
+}
+
+// dataless refuses to delete a twin with claims: their data would go with it.
+func (t *Tenancy) dataless(ctx context.Context, twin string) error {
+	claims, err := t.client.CoreV1().PersistentVolumeClaims(twin).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("tenancy: claims of twin %s: %w", twin, err)
+	}
+	if n := len(claims.Items); n > 0 {
+		return refuse(http.StatusConflict, "holds-data", "move their data (rivulet move volume), or delete them", "twin %s holds %d claims, the first is %s", twin, n, claims.Items[0].Name)
+	}
+	return nil
 }
 
 func homeName(r *http.Request) (string, error) {

@@ -47,7 +47,7 @@ func rules() []*rbacv1ac.PolicyRuleApplyConfiguration {
 		// exec and its like are GET by WebSocket and POST by SPDY.
 		rule("", []string{"get", "create"}, "pods/exec", "pods/attach", "pods/portforward"),
 		rule("", []string{"get", "update", "patch"}, "pods/ephemeralcontainers"),
-		rule("", write, "services", "configmaps", "secrets"),
+		rule("", write, "services", "configmaps", "secrets", "persistentvolumeclaims"),
 		rule("discovery.k8s.io", write, "endpointslices"),
 		rule("apps", write, "replicasets"),
 		rule("batch", write, "jobs"),

@@ -49,7 +49,7 @@ func start(t *testing.T) *provider {
 	share.Store(&offer.Share{})
 	tenancy, err := New(Config{
 		Local: server.Config, ClusterName: func() string { return "p" },
-		Share: func() offer.Share { return *share.Load() }, Grace: 2 * time.Second,
+		Share: func() offer.Share { return *share.Load() }, Grace: 2 * time.Second, Volumes: folders{},
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
 		PeerName: func(id peer.ID) string {
 			return map[peer.ID]string{alice: "alice", bob: "bob"}[id]
@@ -172,6 +172,7 @@ func TestProvider(t *testing.T) {
 		{"one quota over all twins", testOneQuotaOverAllTwins},
 		{"a smaller share", testSmallerShare},
 		{"revocation", testRevocation},
+		{"claims of guests", testClaimsOfGuests},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, p) })
 	}

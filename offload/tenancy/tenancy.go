@@ -58,6 +58,8 @@ type Config struct {
 	// Grace is how long a consumer may use more than its part before its newest pods
 	// are deleted; 0 is DefaultGrace.
 	Grace time.Duration
+	// Volumes are this device's folders; nil lends claims, but carries no files of them.
+	Volumes Volumes
 }
 
 // Tenancy serves consumers.
@@ -129,6 +131,11 @@ func (t *Tenancy) Routes() map[string]http.Handler {
 		"PUT /v1/namespaces/{home}":    t.asked(t.counted(t.ensure)),
 		"DELETE /v1/namespaces/{home}": t.asked(t.counted(t.remove)),
 		"/k8s/":                        t.asked(t.limited),
+
+		"GET /v1/volumes/{home}/{claim}/total": t.asked(t.carry(volumeTotal)),
+		"GET /v1/volumes/{home}/{claim}/sum":   t.asked(t.carry(volumeSum)),
+		"GET /v1/volumes/{home}/{claim}":       t.asked(t.carry(readVolume)),
+		"PUT /v1/volumes/{home}/{claim}":       t.asked(t.carry(writeVolume)),
 	}
 }
 

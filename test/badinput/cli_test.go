@@ -51,6 +51,12 @@ func TestCommandLine(t *testing.T) {
 		{"invite revoke", "takes the ID of one invite"},
 		{"unpeer a b", "takes one name"},
 		{"drain", "takes one peer"},
+		{"move", "move what?"},
+		{"move volme a/b home", `no command "volme"`},
+		{"move volume a/b", "takes a claim and a target"},
+		{"move volume data home", "no NAMESPACE/CLAIM"},
+		{"move volume a/b/c home", "no NAMESPACE/CLAIM"},
+		{"move volume a/b home -o yaml", "use -o json"},
 		{"drain a --timeout x", "invalid duration"},
 		{"guests remove", "takes one peer"},
 		{"doctor peer", "takes the name of one peer"},
@@ -73,7 +79,7 @@ func TestNothingRuns(t *testing.T) {
 	if why != "" {
 		t.Skip(why)
 	}
-	for _, verb := range []string{"status", "peers", "offload lab", "config reload", "metrics"} {
+	for _, verb := range []string{"status", "peers", "offload lab", "config reload", "metrics", "move volume lab/data home"} {
 		args := append([]string{"--state=" + t.TempDir(), "--runtime=" + t.TempDir()}, strings.Fields(verb)...)
 		told(t, end(t, exec.CommandContext(t.Context(), binary(), args...)), 1, "not running")
 	}

@@ -87,6 +87,7 @@ func TestTwins(t *testing.T) {
 	mux.HandleFunc("DELETE /v1/namespaces/{home}", func(w http.ResponseWriter, r *http.Request) {
 		if asked++; asked < 2 {
 			w.WriteHeader(http.StatusAccepted)
+			fmt.Fprint(w, `{"name":"lab-a","uid":"1"}`)
 			return
 		}
 		delete(held, r.PathValue("home"))

@@ -60,11 +60,16 @@ func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 
 // Release has the peer delete the twin, and returns when it is gone.
 func (t *Target) Release(ctx context.Context, home string) error {
+	path := "/v1/namespaces/" + url.PathEscape(home)
 	for {
 		t.mu.Lock()
 		delete(t.twins, home)
 		t.mu.Unlock()
-		code, err := t.call(ctx, http.MethodDelete, "/v1/namespaces/"+url.PathEscape(home), nil)
+		var going struct{ UID string }
+		code, err := t.call(ctx, http.MethodDelete, path, &going)
+		if going.UID != "" { // another one by the same name is not ours to delete
+			path = "/v1/namespaces/" + url.PathEscape(home) + "?uid=" + url.QueryEscape(going.UID)
+		}
 		if code == http.StatusNotFound {
 			return nil
 		}

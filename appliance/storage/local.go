@@ -1,0 +1,59 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// Local gives others the folders of this device's volumes: the move of a claim's data,
+// and what is lent to other clusters. It keeps nothing; the Controller need not run.
+type Local struct {
+	folders folders
+	node    string
+}
+
+// NewLocal returns that of a device. dir and node are those of the Config.
+func NewLocal(dir, node string) *Local { return &Local{folders{filepath.Clean(dir)}, node} }
+
+// Node is the device's node.
+func (l *Local) Node() string { return l.node }
+
+// Folder returns where the files of a volume are.
+func (l *Local) Folder(v *corev1.PersistentVolume) (string, error) {
+	if !isOn(v, l.node) {
+		return "", fmt.Errorf("volume %s is not a folder of this device; only such can be carried", v.Name)
+	}
+	name, err := l.folders.nameOf(v)
+	if err != nil {
+		return "", err
+	}
+	if !l.folders.exists(name) {
+		return "", fmt.Errorf("the folder %s of volume %s is not there; see: rivulet status", l.folders.path(name), v.Name)
+	}
+	return l.folders.path(name), nil
+}
+
+// Fresh makes an empty folder for a volume that will be made for the claim. What an
+// earlier try has left in it is removed.
+func (l *Local) Fresh(namespace, claim, volume string) (string, error) {
+	name := folderName(namespace, claim, volume)
+	if err := errors.Join(l.folders.prepare(), l.Discard(namespace, claim, volume)); err != nil {
+		return "", err
+	}
+	return l.folders.path(name), l.folders.make(name)
+}
+
+// Discard removes that folder. It is no error if it is gone.
+func (l *Local) Discard(namespace, claim, volume string) error {
+	return l.folders.remove(folderName(namespace, claim, volume))
+}
+
+// Volume is the object for that folder, bound to the next claim of that name. class may
+// be nil.
+func (l *Local) Volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, volume string) *corev1.PersistentVolume {
+	return newVolume(claim, class, volume, l.folders.path(folderName(claim.Namespace, claim.Name, volume)), l.node)
+}

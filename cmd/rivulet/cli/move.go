@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/offload/move"
+)
+
+func newMove(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "move", Short: "bring what a claim holds to a peer, or home", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usagef("move what? for example: rivulet move volume lab/data home; see: %s --help", cmd.CommandPath())
+		},
+	}
+	cmd.AddCommand(newMoveVolume(c))
+	return cmd
+}
+
+func newMoveVolume(c *common) *cobra.Command {
+	var want move.Request
+	cmd := &cobra.Command{
+		Use:   "volume NAMESPACE/CLAIM TARGET",
+		Short: "move the data of a claim to a peer, or home; pods that use it follow",
+		Long: "TARGET is a virtual node (see: rivulet peers), or home. No pod may use the claim meanwhile: stop it, or have it evicted with --evict; its owner's next pod waits for the move.\n" +
+			"The files are carried, read again on both sides and compared; then the claim is bound to the copy, and the old one removed. Until then the old one is untouched: what fails leaves the claim where it was.\n" +
+			"A move goes on when this command is broken off, and after a restart of rivulet; the same command again shows how far it is. Exit code 0: moved; 1: the data are where they were.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usagef("%s takes a claim and a target, for example: rivulet move volume lab/data home; see: %s --help", cmd.Name(), cmd.CommandPath())
+			}
+			ns, claim, ok := strings.Cut(args[0], "/")
+			if !ok || ns == "" || claim == "" || strings.Contains(claim, "/") || args[1] == "" {
+				return usagef("%q is no NAMESPACE/CLAIM; write for example lab/data; see: %s --help", args[0], cmd.CommandPath())
+			}
+			want.Namespace, want.Claim, want.To = ns, claim, args[1]
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			body, err := json.Marshal(want)
+			if err != nil {
+				return err
+			}
+			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/volumes/move", bytes.NewReader(body))
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			err = showMove(cmd.OutOrStdout(), resp.Body, c.output == "json")
+			if cmd.Context().Err() != nil {
+				return errors.New("the move goes on; to see how far it is, run the same command again")
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&want.Evict, "evict", false, "evict the pods that use the claim, as their disruption budgets allow")
+	outputFlag(cmd, c)
+	return cmd
+}
+
+// showMove prints how a move goes, to its end.
+func showMove(out io.Writer, lines io.Reader, asJSON bool) error {
+	step, tenth := "", int64(-1)
+	for in := json.NewDecoder(lines); ; {
+		var p api.Move
+		if err := in.Decode(&p); err != nil {
+			return fmt.Errorf("rivulet ended in between (%w); the move goes on when it runs again, and the same command shows it", err)
+		}
+		if asJSON {
+			if err := json.NewEncoder(out).Encode(p); err != nil {
+				return err
+			}
+		}
+		switch {
+		case p.Over && p.Error != "":
+			return errors.New(p.Error)
+		case asJSON && p.Over:
+			return nil
+		case asJSON:
+			continue
+		case p.Over:
+			fmt.Fprintf(out, "%s/%s is on %s now\n", p.Namespace, p.Claim, p.To)
+			if p.Kept != "" {
+				fmt.Fprintf(out, "the old copy stays in volume %s, as its reclaim policy is Retain\n", p.Kept)
+			}
+			return nil
+		}
+		if p.Step != step {
+			step, tenth = p.Step, -1
+			fmt.Fprintln(out, stepWords[p.Step])
+		}
+		if now := 10 * p.Bytes / max(p.Total, 1); p.Step == move.Copying && now > tenth && p.Bytes > 0 {
+			tenth = now
+			fmt.Fprintf(out, "  %d of %d MiB\n", p.Bytes>>20, max(p.Total, p.Bytes)>>20)
+		}
+	}
+}
+
+var stepWords = map[string]string{
+	"":             "beginning",
+	move.Holding:   "waiting until no pod uses it",
+	move.Copying:   "copying",
+	move.Comparing: "comparing both copies",
+	move.Switching: "binding the claim to the copy",
+	move.Undoing:   "it did not work; binding the claim to the old data again",
+	move.Done:      "done",
+}

@@ -1,0 +1,59 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A pod's claims are of home. Those of ephemeral volumes are, too: home's controller
+// makes them, and takes them away with the pod. So an away pod has claims only, and
+// before it is sent their names become those of the claims in the twin.
+
+// ownClaims turns ephemeral volumes into the claims that home has made for them.
+func ownClaims(volumes []corev1.Volume, pod string) {
+	for i := range volumes {
+		if volumes[i].Ephemeral != nil {
+			volumes[i].VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pod + "-" + volumes[i].Name}}
+		}
+	}
+}
+
+// awayClaims gives the claims of a template, which have home's names, the names that
+// they have in the twin.
+func (c *Controller) awayClaims(ctx context.Context, namespace string, template *corev1.PodTemplateSpec) error {
+	for i := range template.Spec.Volumes {
+		claim := template.Spec.Volumes[i].PersistentVolumeClaim
+		if claim == nil {
+			continue
+		}
+		if c.cfg.Claim == nil {
+			return fmt.Errorf("volumes of %s are not known; see: rivulet status", c.cfg.Target.Name())
+		}
+		name, why, err := c.cfg.Claim(ctx, namespace, claim.ClaimName)
+		if err != nil {
+			return fmt.Errorf("claim %s: %w", claim.ClaimName, err)
+		}
+		if why != "" {
+			return errors.New(why)
+		}
+		claim.ClaimName = name
+	}
+	return nil
+}
+
+// userOf returns an away pod that uses a claim of the twin, nil if there is none.
+func (t *twin) userOf(claim string) metav1.Object {
+	for _, obj := range t.pods.GetStore().List() {
+		p := obj.(*corev1.Pod)
+		for _, v := range p.Spec.Volumes {
+			if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim {
+				return p
+			}
+		}
+	}
+	return nil
+}

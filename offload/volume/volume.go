@@ -1,0 +1,321 @@
+// Package volume gives claims of home a volume on another cluster: the one where
+// the scheduler has placed the first pod that uses the claim.
+//
+//	home                                              provider
+//	claim ──scheduler chose a virtual node──┬──▶ claim in the twin (its default class, or the one named)
+//	                                        └──▶ PersistentVolume, reachable from that virtual node only
+//	claim deleted ──▶ volume Released ──▶ volume marked deleted ──▶ claim in the twin deleted ──▶ volume gone
+//
+// From then on the data draw the pods: the volume's node affinity keeps every later
+// pod on that virtual node.
+//
+// It reads claims, volumes and StorageClasses of home. It alone writes volumes that
+// carry AwayLabel, the claims that stand for them in twins, and condition
+// ReachableCondition of the claims at home; of claims the node that was chosen, where
+// the volume cannot be had there. A volume's name, and that of the claim away, follow
+// from the UID of the claim at home, so that nothing is made twice.
+//
+// Restart: everything is in the objects. A claim away that has lost its volume at home
+// (the power went between two steps) is found when the target is met, and deleted once
+// home's API has said that nobody wants it. While a target is silent nothing is deleted
+// there, and the claims say so. Failures are events on the claim, tried again with
+// back-off; what cannot be had there is handed back to the scheduler.
+package volume
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"rivulet/offload/target"
+)
+
+const (
+	// Provisioner is our name in StorageClasses, for volumes at home and away.
+	Provisioner = "rivulet.dev/local-path"
+	// AwayLabel on a volume of home says that its data are on a target; its value is
+	// the target's ID.
+	AwayLabel = "rivulet.dev/away-on"
+	// VolumeLabel on a claim in a twin names the volume of home that it stands for.
+	VolumeLabel = "rivulet.dev/home-volume"
+	// RetainedLabel on a claim in a twin says that its data outlive the volume at home.
+	RetainedLabel = "rivulet.dev/retained"
+	// ClaimAnnotation on a volume of home is the name of its claim in the twin; on a claim
+	// in a twin, HomeClaimAnnotation is the one of home.
+	ClaimAnnotation     = "rivulet.dev/away-claim"
+	HomeClaimAnnotation = "rivulet.dev/home-claim"
+	// ClassAnnotation, written by users on a claim, is the provider's StorageClass; without
+	// it the provider's default is taken.
+	ClassAnnotation = "rivulet.dev/away-class"
+	// MoveAnnotation on a volume says that it is being moved: see package move.
+	MoveAnnotation = "rivulet.dev/move"
+	// ReachableCondition of a claim says whether the place of its data can be reached.
+	ReachableCondition corev1.PersistentVolumeClaimConditionType = "rivulet.dev/Reachable"
+	// finalizer keeps a volume's object until its claim away is gone.
+	finalizer = "rivulet.dev/away-volume"
+)
+
+// look is how often every volume away is looked at without a reason.
+const look = 10 * time.Minute
+
+// errNotYet asks for another look a little later.
+var errNotYet = errors.New("volume: waiting for the target")
+
+// Config is what a Controller needs. All fields are required.
+type Config struct {
+	Home    kubernetes.Interface
+	Cluster string // this cluster's ID
+	// Peer names the cluster if it is a peer, reachable or not; "" if it is none.
+	Peer     func(id string) string
+	Recorder record.EventRecorder
+	Log      *slog.Logger
+}
+
+// Place is one virtual node with what is behind it.
+type Place struct {
+	Node   string
+	Target target.Target
+	// Offloaded reports whether claims of the namespace may get a volume there, Ready
+	// whether the target can be reached.
+	Offloaded func(namespace string) bool
+	Ready     func() bool
+}
+
+// Controller keeps the claims of home and those in twins in step.
+type Controller struct {
+	cfg     Config
+	claims  corelisters.PersistentVolumeClaimLister
+	volumes corelisters.PersistentVolumeLister
+	classes storagelisters.StorageClassLister
+	queue   workqueue.TypedRateLimitingInterface[string]
+
+	mu     sync.Mutex
+	places map[string]*Place // by node
+}
+
+// New makes a Controller; Run starts it, once.
+func New(cfg Config) *Controller {
+	return &Controller{
+		cfg: cfg, places: map[string]*Place{},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 30*time.Second)),
+	}
+}
+
+// Serve adds a place until the function that it returns is called.
+func (c *Controller) Serve(p *Place) (end func()) {
+	c.mu.Lock()
+	c.places[p.Node] = p
+	c.mu.Unlock()
+	c.Look(p.Node)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.places[p.Node] == p {
+			delete(c.places, p.Node)
+			c.queue.Add(keyAll)
+		}
+	}
+}
+
+// Place returns a place by the name of its node, nil if there is none.
+func (c *Controller) Place(node string) *Place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.places[node]
+}
+
+// of returns a place of the target with the ID, nil if there is none.
+func (c *Controller) of(id string) *Place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.places {
+		if p.Target.ID() == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// Look looks again at everything of a place: its target came or went.
+func (c *Controller) Look(node string) { c.queue.Add(keyPlace + node) }
+
+// The queue's keys: a claim's is namespace/name.
+const (
+	keyPlace  = "place:"
+	keyVolume = "volume:"
+	keyAll    = "all:"
+)
+
+// Run works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Home, 0, informers.WithTransform(trim))
+	claims, volumes, classes := factory.Core().V1().PersistentVolumeClaims(), factory.Core().V1().PersistentVolumes(), factory.Storage().V1().StorageClasses()
+	c.claims, c.volumes, c.classes = claims.Lister(), volumes.Lister(), classes.Lister()
+	follow(claims.Informer(), func(o any) {
+		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && concernsUs(claim) {
+			c.queue.Add(claim.Namespace + "/" + claim.Name)
+		}
+	})
+	follow(volumes.Informer(), func(o any) {
+		if v, ok := o.(*corev1.PersistentVolume); ok && v.Labels[AwayLabel] != "" {
+			c.queue.Add(keyVolume + v.Name)
+		}
+	})
+	follow(classes.Informer(), func(any) {})
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), claims.Informer().HasSynced, volumes.Informer().HasSynced, classes.Informer().HasSynced) {
+		return ctx.Err()
+	}
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+			c.queue.Add(keyAll)
+		}
+	}
+	c.queue.ShutDown()
+	workers.Wait()
+	return ctx.Err()
+}
+
+// follow calls changed for what is there, comes, changes and goes.
+func follow(i cache.SharedIndexInformer, changed func(any)) {
+	_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
+		AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) },
+		DeleteFunc: func(o any) {
+			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			changed(o)
+		}})
+}
+
+func trim(o any) (any, error) {
+	if m, err := meta.Accessor(o); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return o, nil
+}
+
+func (c *Controller) next(ctx context.Context) bool {
+	key, stop := c.queue.Get()
+	if stop {
+		return false
+	}
+	defer c.queue.Done(key)
+	bounded, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := c.sync(bounded, key)
+	switch {
+	case err == nil:
+		c.queue.Forget(key)
+	case ctx.Err() != nil:
+	default:
+		if !errors.Is(err, errNotYet) {
+			c.cfg.Log.Debug("volume not in step with its target", "key", key, "err", err)
+		}
+		c.queue.AddRateLimited(key)
+	}
+	return true
+}
+
+func (c *Controller) sync(ctx context.Context, key string) error {
+	if node, ok := strings.CutPrefix(key, keyPlace); ok {
+		return c.syncPlace(ctx, node)
+	}
+	if name, ok := strings.CutPrefix(key, keyVolume); ok {
+		return c.syncVolume(ctx, name)
+	}
+	if key == keyAll {
+		return c.syncAll()
+	}
+	namespace, name, _ := strings.Cut(key, "/")
+	claim, err := c.claims.PersistentVolumeClaims(namespace).Get(name)
+	if err != nil || claim.DeletionTimestamp != nil {
+		return nil // gone
+	}
+	if claim.Spec.VolumeName != "" {
+		c.queue.Add(keyVolume + claim.Spec.VolumeName)
+		return c.grow(ctx, claim)
+	}
+	return c.provision(ctx, claim)
+}
+
+// syncAll looks at all places, and at volumes whose place is gone.
+func (c *Controller) syncAll() error {
+	volumes, err := c.volumes.List(labels.Everything())
+	for _, v := range volumes {
+		if v.Labels[AwayLabel] != "" {
+			c.queue.Add(keyVolume + v.Name)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for node := range c.places {
+		c.queue.Add(keyPlace + node)
+	}
+	return err
+}
+
+// syncPlace looks at all volumes of a place, at the claims that wait for it, and, once
+// it can be reached, at what is there and belongs to nobody any more.
+func (c *Controller) syncPlace(ctx context.Context, node string) error {
+	p := c.Place(node)
+	if p == nil {
+		return nil
+	}
+	volumes, err := c.volumes.List(labels.SelectorFromSet(labels.Set{AwayLabel: p.Target.ID()}))
+	if err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		c.queue.Add(keyVolume + v.Name)
+	}
+	claims, err := c.claims.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, claim := range claims {
+		if claim.Spec.VolumeName == "" && selected(claim) == node && concernsUs(claim) {
+			c.queue.Add(claim.Namespace + "/" + claim.Name)
+		}
+	}
+	if !p.Ready() {
+		return nil // it looks again when it is
+	}
+	return c.removeOrphans(ctx, p)
+}
+
+// class returns the StorageClass of a claim if it is ours.
+func (c *Controller) class(claim *corev1.PersistentVolumeClaim) *storagev1.StorageClass {
+	class, err := c.classes.Get(className(claim))
+	if err != nil || class.Provisioner != Provisioner {
+		return nil
+	}
+	return class
+}
