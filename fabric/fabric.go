@@ -147,6 +147,7 @@ type Fabric struct {
 	// rotateNow is poked to change the WireGuard key.
 	rotateNow chan struct{}
 	invites   map[peer.ID][]byte // that others have given us, while we use them
+	gateways  map[string]tunnel.Peer
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.

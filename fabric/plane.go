@@ -4,7 +4,6 @@ import (
 	"context"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -141,7 +140,7 @@ func (f *Fabric) desired() tunnel.Config {
 			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.key(), Endpoint: somewhere(r.Tunnel), As: r.As, Remote: r.Remote, Address: address.Addr()})
 		}
 	}
-	slices.SortFunc(c.Peers, func(a, b tunnel.Peer) int { return strings.Compare(a.ID, b.ID) })
+	f.addGateways(&c)
 	f.addWays(&c, lans)
 	return c
 }

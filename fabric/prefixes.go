@@ -20,6 +20,7 @@ func (f *Fabric) choose(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix
 		host = f.cfg.TakenPrefixes()
 	}
 	f.mu.Lock()
+	taken = append(taken, f.gatewayPrefixes(id)...)
 	for _, m := range f.members {
 		if !m.pinned {
 			continue

@@ -127,7 +127,7 @@ func tunnelOf(cfg config.Gateway, port uint16) tunnel.Config {
 	}
 	return tunnel.Config{
 		PrivateKey: cfg.PrivateKey, Port: port, Interface: "netstack", MTU: MTU,
-		Address: cfg.Address, PodCIDR: cfg.Prefix, Peers: []tunnel.Peer{home},
+		Address: cfg.Address, PodCIDR: cfg.Prefix, StreamsOnly: cfg.StreamsOnly, Peers: []tunnel.Peer{home},
 		Paths: []tunnel.PeerPaths{{ID: config.HomeID, UDP: cfg.UDP, TCP: cfg.Streams}},
 	}
 }

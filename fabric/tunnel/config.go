@@ -33,6 +33,8 @@ type Config struct {
 	StreamPorts []uint16 `json:"streamPorts,omitempty"`
 	// Relay lets peers reach each other through this device.
 	Relay bool `json:"relay"`
+	// StreamsOnly has no peer reached by UDP.
+	StreamsOnly bool `json:"streamsOnly,omitempty"`
 	// Paths is what is known of the ways to peers beside their Endpoint.
 	Paths []PeerPaths `json:"paths,omitempty"`
 }

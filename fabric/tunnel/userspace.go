@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
@@ -77,7 +78,22 @@ func (u *Userspace) Accept(conn net.Conn, begun []byte) {
 // Begin takes a connection to the peer's end of a stream that somebody else has opened:
 // see paths.Manager.Begin.
 func (u *Userspace) Begin(ctx context.Context, conn net.Conn, publicKey string) error {
-	return u.ways.manager.Begin(ctx, conn, key(publicKey))
+	if err := u.ways.manager.Begin(ctx, conn, key(publicKey)); err != nil {
+		return err
+	}
+	time.AfterFunc(beginAlone, func() { u.shake(publicKey) })
+	return nil
+}
+
+// beginAlone is how long the peer may take to begin WireGuard's handshake. It does not
+// if it has a session, with the process that was here before us: then we do.
+const beginAlone = time.Second
+
+func (u *Userspace) shake(publicKey string) {
+	dump, err := u.dev.IpcGet()
+	if err == nil && parseDump(dump)[hexKey(publicKey)].LastHandshake.IsZero() {
+		wireguard{u.dev}.Wake(key(publicKey))
+	}
 }
 
 // Status is what is known of the peers.

@@ -137,7 +137,7 @@ func (c Config) forPaths() (paths.Config, error) {
 		inside = append(inside, p.Remote)
 	}
 	never := func(a netip.Addr) bool {
-		return a.IsLoopback() || slices.ContainsFunc(inside, func(p netip.Prefix) bool { return p.Contains(a) })
+		return c.StreamsOnly || a.IsLoopback() || slices.ContainsFunc(inside, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
 	for _, p := range c.Peers {
 		peer := paths.Peer{ID: p.ID, Public: key(p.PublicKey), Never: never}

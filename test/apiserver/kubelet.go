@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,11 +41,31 @@ const EndsLabel = "test.rivulet.dev/exit-code"
 //	exec, attach  stdin comes back on stdout in capitals, the command's last word is the exit code
 //	              "sizes" tells the sizes of its terminal instead
 //	port-forward  the same
+//
+// With Forward and Exec, what they do instead.
 type Kubelet struct {
 	server *Server
 	name   string
 	// Stop ends it without a word, as a power cut does; the node object stays.
 	Stop func()
+
+	mu      sync.Mutex
+	forward func(pod string, port int32) (net.Conn, error)
+	exec    func(pod string, cmd []string, in io.Reader, out io.Writer) error
+}
+
+// Forward has port-forwards lead where dial does.
+func (k *Kubelet) Forward(dial func(pod string, port int32) (net.Conn, error)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.forward = dial
+}
+
+// Exec has run do what is executed in containers.
+func (k *Kubelet) Exec(run func(pod string, cmd []string, in io.Reader, out io.Writer) error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.exec = run
 }
 
 // StartKubelet registers the node and keeps it until the test ends.
@@ -202,7 +223,7 @@ func (k *Kubelet) listen(t testing.TB) int {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		kubeletexec.ServeExec(w, r, shout{}, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"], opts,
+		kubeletexec.ServeExec(w, r, shout{k}, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"], opts,
 			time.Minute, 10*time.Second, []string{"v4.channel.k8s.io"})
 	}
 	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", run)
@@ -213,7 +234,7 @@ func (k *Kubelet) listen(t testing.TB) int {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		portforward.ServePortForward(w, r, shout{}, r.PathValue("pod"), "", opts, time.Minute, 10*time.Second, portforward.SupportedProtocols)
+		portforward.ServePortForward(w, r, shout{k}, r.PathValue("pod"), "", opts, time.Minute, 10*time.Second, portforward.SupportedProtocols)
 	})
 	srv := &http.Server{Handler: mux, TLSConfig: &tls.Config{Certificates: []tls.Certificate{k.certificate(t)}, NextProtos: []string{"http/1.1"}}}
 	go srv.ServeTLS(l, "", "") //nolint:errcheck // ends with the test
@@ -245,9 +266,15 @@ func (k *Kubelet) certificate(t testing.TB) tls.Certificate {
 }
 
 // shout is what runs in every container.
-type shout struct{}
+type shout struct{ k *Kubelet }
 
-func (shout) ExecInContainer(_ context.Context, _ string, _ types.UID, _ string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool, sizes <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (s shout) ExecInContainer(_ context.Context, pod string, _ types.UID, _ string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool, sizes <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	s.k.mu.Lock()
+	run := s.k.exec
+	s.k.mu.Unlock()
+	if run != nil {
+		return run(pod, cmd, in, out)
+	}
 	if cmd[0] == "sizes" {
 		for range 2 {
 			size := <-sizes
@@ -268,8 +295,24 @@ func (shout) ExecInContainer(_ context.Context, _ string, _ types.UID, _ string,
 	return nil
 }
 
-func (shout) PortForward(_ context.Context, _ string, _ types.UID, _ int32, stream io.ReadWriteCloser) error {
+func (s shout) PortForward(_ context.Context, pod string, _ types.UID, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
+	s.k.mu.Lock()
+	dial := s.k.forward
+	s.k.mu.Unlock()
+	if dial != nil {
+		c, err := dial(pod, port)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		go func() {
+			_, _ = io.Copy(c, stream)
+			c.Close()
+		}()
+		_, _ = io.Copy(stream, c) // it ends with either
+		return nil
+	}
 	buf := make([]byte, 1024)
 	n, err := stream.Read(buf)
 	if err != nil {

@@ -48,6 +48,8 @@ type Gateway struct {
 	Pods map[netip.Addr]netip.Addr `json:"pods,omitempty"`
 	// Services are home's, for pods here.
 	Services []Service `json:"services,omitempty"`
+	// StreamsOnly has the gateway use no UDP.
+	StreamsOnly bool `json:"streamsOnly,omitempty"`
 	// Zone is the domain of home's cluster.
 	Zone string `json:"zone,omitempty"`
 }
@@ -132,4 +134,14 @@ type Flows struct {
 	TCP     int    `json:"tcp"`
 	UDP     int    `json:"udp"`
 	Refused uint64 `json:"refused"` // since start: to nobody of ours, or beyond the bounds
+}
+
+// Path is the way between home and a gateway.
+type Path struct {
+	Kind          string        `json:"kind"`              // direct or stream
+	Address       string        `json:"address,omitempty"` // of the gateway; none through the API server
+	RTT           time.Duration `json:"rtt"`               // nanoseconds
+	Received      uint64        `json:"received"`          // bytes
+	Sent          uint64        `json:"sent"`
+	LastHandshake time.Time     `json:"lastHandshake,omitzero"`
 }

@@ -1,0 +1,102 @@
+package fabric
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/tunnel"
+)
+
+// A gateway pod in a foreign cluster (package gateway) is a peer of the tunnel and of
+// nothing else: it has no identity, no control port and no record. Whoever keeps it
+// names it here, in each run anew.
+
+// foreignID keeps gateways and clusters apart in the tunnel's configuration.
+func foreignID(name string) string { return "gateway." + name }
+
+// SetGateway makes the gateway of that name a peer of the tunnel: its public key, and
+// the prefix under which this cluster sees what is behind it. An invalid prefix
+// takes it out again.
+func (f *Fabric) SetGateway(name, publicKey string, prefix netip.Prefix) {
+	f.mu.Lock()
+	if f.gateways == nil {
+		f.gateways = map[string]tunnel.Peer{}
+	}
+	if prefix.IsValid() {
+		f.gateways[name] = tunnel.Peer{ID: foreignID(name), PublicKey: publicKey, As: f.cfg.PodCIDR, Remote: prefix}
+	} else {
+		delete(f.gateways, name)
+	}
+	f.mu.Unlock()
+	f.plane.kick()
+}
+
+// GatewayPrefix chooses a free prefix for what is behind the gateway: the previous one
+// if it is still free.
+func (f *Fabric) GatewayPrefix(name string, previous netip.Prefix) (netip.Prefix, error) {
+	return f.choose(peer.ID(foreignID(name)), f.cfg.PodCIDR, previous)
+}
+
+// GatewayConfig is what a gateway needs to know of this cluster.
+func (f *Fabric) GatewayConfig() (publicKey string, pods netip.Prefix, udp, streams []netip.AddrPort) {
+	_, publicKey, _, _, _ = f.keys.ours()
+	lans := f.cfg.LANs.LANs()
+	return publicKey, f.cfg.PodCIDR, candidates(lans, f.cfg.TunnelPort), candidates(lans, f.cfg.Port)
+}
+
+// GatewayStream gives the tunnel a connection at whose other end a gateway begins a
+// stream. The caller closes its own copy of it.
+func (f *Fabric) GatewayStream(conn net.Conn) error {
+	t, ok := f.cfg.DataPlane.(taker)
+	if !ok {
+		return errNoStreams
+	}
+	return t.HandOver(conn, nil)
+}
+
+// GatewayPath is the way to the gateway that is in use, and what has gone it; false
+// while none works.
+func (f *Fabric) GatewayPath(ctx context.Context, name string) (config.Path, bool) {
+	status, err := f.cfg.DataPlane.Status(ctx)
+	if err != nil {
+		return config.Path{}, false
+	}
+	for _, p := range status.Peers {
+		if p.ID == foreignID(name) {
+			path := config.Path{Received: p.Received, Sent: p.Sent, LastHandshake: p.LastHandshake}
+			if len(p.Paths) == 0 || !p.Paths[0].Used {
+				return path, false
+			}
+			w := p.Paths[0]
+			path.Kind, path.RTT = string(w.Kind), w.RTT
+			if w.Addr.IsValid() && !w.Addr.Addr().IsLoopback() {
+				path.Address = w.Addr.String()
+			}
+			return path, true
+		}
+	}
+	return config.Path{}, false
+}
+
+// addGateways adds them to the data plane's configuration. It is called with mu held.
+func (f *Fabric) addGateways(c *tunnel.Config) {
+	for _, p := range f.gateways {
+		c.Peers = append(c.Peers, p)
+	}
+	slices.SortFunc(c.Peers, func(a, b tunnel.Peer) int { return strings.Compare(a.ID, b.ID) })
+}
+
+// gatewayPrefixes are those of all gateways but one. It is called with mu held.
+func (f *Fabric) gatewayPrefixes(but peer.ID) (out []netip.Prefix) {
+	for _, p := range f.gateways {
+		if p.ID != string(but) {
+			out = append(out, p.Remote)
+		}
+	}
+	return out
+}
