@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,7 @@ func (r *rest) run(ctx context.Context, every time.Duration) {
 		now := r.passed()
 		if now-last < uint64(restBelow*every/time.Second) {
 			r.generation.Add(1)
+			runtime.GC() // a pool keeps what it has through one
 			debug.FreeOSMemory()
 		}
 		last = now
@@ -72,11 +74,16 @@ func (r *reader) before(bufs [][]byte) {
 	}
 }
 
+// wholePages is from which size on, bytes, Go gives an object pages of its own, and how
+// large those are: what lies behind its end on the last one belongs to nobody.
+const wholePages, goPage = 32 << 10, 8 << 10
+
 // release lets go of the pages of a buffer that begins with one; what it holds is zeros then.
 func release(b []byte) {
 	page := unix.Getpagesize()
-	if len(b) < page || uintptr(unsafe.Pointer(&b[0]))%uintptr(page) != 0 {
+	if len(b) <= wholePages || page > goPage || uintptr(unsafe.Pointer(&b[0]))%goPage != 0 {
 		return
 	}
-	_ = unix.Madvise(b[:len(b)/page*page], unix.MADV_DONTNEED) // memory and nothing else is lost if not
+	whole := unsafe.Slice(&b[0], (len(b)+page-1)/page*page)
+	_ = unix.Madvise(whole, unix.MADV_DONTNEED) // memory and nothing else is lost if not
 }

@@ -20,8 +20,8 @@ import (
 // crowds are how many peers there are, one measurement after the other.
 var crowds = []int{0, 1, 10, 50}
 
-// quietFor is how long CPU is counted.
-const quietFor = 20 * time.Second
+// quietFor is how long CPU is counted: long enough for a tunnel to have come to rest.
+const quietFor = 40 * time.Second
 
 // peers: what one device's supervisor and tunnel take with many peers, and how soon a
 // peer is found and connected. The peers are fakes: the product's own fabric and
