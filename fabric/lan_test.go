@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +25,11 @@ const roleEnv = "RIVULET_TEST_FABRIC"
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		runDevice(role)
+		if name, far := strings.CutPrefix(role, farRole); far {
+			runFarDevice(name)
+		} else {
+			runDevice(role)
+		}
 		return
 	}
 	os.Exit(m.Run())
