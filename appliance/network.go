@@ -112,6 +112,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	s.mu.Lock()
 	s.offload = o
 	s.mu.Unlock()
+	s.burst.Attach(o.SetTargets)
 	stage.Ready()
 	return o.Run(ctx)
 }

@@ -27,7 +27,6 @@ type settings struct {
 	*config.Keeper
 	// reloading and settling go one at a time, so that nothing old comes last.
 	reloading, settling sync.Mutex
-	burst               map[string]bool // targets that status speaks of
 
 	// changed is poked when the engine may need other settings than it has.
 	changed chan struct{}
@@ -44,7 +43,7 @@ func openSettings(cfg Config, facts host.Facts) *config.Keeper {
 }
 
 func newSettings(k *config.Keeper) *settings {
-	return &settings{Keeper: k, burst: map[string]bool{}, changed: make(chan struct{}, 1)}
+	return &settings{Keeper: k, changed: make(chan struct{}, 1)}
 }
 
 // name is the cluster's for its peers.
@@ -87,6 +86,9 @@ func (s *System) settle() {
 	if off != nil {
 		off.ShareChanged()
 	}
+	if s.burst != nil {
+		s.burst.Configure(set.Burst)
+	}
 	select {
 	case s.settings.changed <- struct{}{}:
 	default:
@@ -103,17 +105,6 @@ func (s *System) judge() {
 	_, err := os.Stat(engine.OwnRegistries)
 	s.judged(health.ConfigShadowed, err == nil && !l.Config.Registries.Empty(),
 		engine.OwnRegistries+" is not read, because "+l.File+" has registries", "put everything below registries and remove "+engine.OwnRegistries)
-	now := map[string]bool{}
-	for _, b := range l.Config.Burst {
-		now[b.Name] = true
-		s.health.SetFor(health.BurstUnsupported, b.Name, "it is understood and kept, but this version sends no pods to it", "nothing to do; a later version will")
-	}
-	for name := range s.settings.burst {
-		if !now[name] {
-			s.health.ClearFor(health.BurstUnsupported, name)
-		}
-	}
-	s.settings.burst = now
 	s.judgeLANs()
 }
 

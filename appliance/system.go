@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/burst"
 	"rivulet/appliance/clock"
 	"rivulet/appliance/dns"
 	"rivulet/appliance/engine"
@@ -60,6 +61,7 @@ type System struct {
 	upgrade   upgrade
 	footprint *footprint.Watch
 	netpol    *netpol.Watcher
+	burst     *burst.Manager
 	// imagesNoted is what the node had when images.json was written; the node's watch alone uses it.
 	imagesNoted string
 	syncAgain   time.Time // when images are to be synced once more; zero: not
@@ -106,6 +108,9 @@ func (s *System) run(ctx context.Context) error {
 	s.sources = newSources(s.lans, s.cfg.Log.With("component", cFabric))
 	s.sources.set(s.settings.Now().Config.Peers)
 	var err error
+	if s.burst, err = s.newBurst(); err != nil {
+		return err
+	}
 	s.manager, err = lifecycle.New(s.cfg.Log,
 		lifecycle.Component{Name: cAPI, Run: s.runAPI},
 		lifecycle.Component{Name: cConfig, Run: s.runConfig},
@@ -127,6 +132,7 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel, cLANs}, Run: s.runFabric},
 		lifecycle.Component{Name: cPeers, Needs: []string{cEngine, cFabric}, Run: s.runPeers},
 		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},
+		lifecycle.Component{Name: cBurst, Needs: []string{cOffload}, Run: s.runBurst},
 		lifecycle.Component{Name: cWatchdog, Needs: []string{cAPI}, Run: s.runWatchdog},
 		lifecycle.Component{Name: cDoctor, Run: s.runDoctor},
 	)
@@ -155,6 +161,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.upgradeRoutes(mux)
 	s.volumeRoutes(mux)
 	s.trustRoutes(mux)
+	s.burstRoutes(mux)
 	return mux
 }
 

@@ -28,7 +28,12 @@ func Get(ctx context.Context, runDir string) (st Status, err error) {
 // Call sends in as JSON (nil: no body) and reads the answer into out (nil: it is
 // not looked at). An error of the supervisor comes back in its own words.
 func Call(ctx context.Context, runDir, method, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	return CallWithin(ctx, callTimeout, runDir, method, path, in, out)
+}
+
+// CallWithin is Call for what takes longer.
+func CallWithin(ctx context.Context, limit time.Duration, runDir, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var body io.Reader
 	if in != nil {

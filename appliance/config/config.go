@@ -11,6 +11,8 @@
 // with file, line, column and a cure. It never stops the appliance.
 package config
 
+import "strings"
+
 // DefaultPath is where the file is unless --config or RIVULET_CONFIG says otherwise.
 const DefaultPath = "/etc/rivulet/config.yaml"
 
@@ -80,8 +82,35 @@ type Reserve struct {
 type Burst struct {
 	Name       string `yaml:"name" json:"name"`
 	Kubeconfig string `yaml:"kubeconfig" json:"kubeconfig"`
+	// Context is the one to use of the kubeconfig; empty is its current one.
+	Context string `yaml:"context,omitempty" json:"context,omitempty"`
 	// Namespace is where the pods go; empty is the kubeconfig's own.
-	Namespace string `yaml:"namespace,omitempty" json:"namespace,omitempty"`
+	Namespace string      `yaml:"namespace,omitempty" json:"namespace,omitempty"`
+	Limits    BurstLimits `yaml:"limits,omitempty" json:"limits,omitzero"`
+	// What these may be, offload/target/burst says.
+	Network     string `yaml:"network,omitempty" json:"network,omitempty"`
+	Image       string `yaml:"image,omitempty" json:"image,omitempty"`
+	Order       string `yaml:"order,omitempty" json:"order,omitempty"`
+	PodSecurity string `yaml:"podSecurity,omitempty" json:"podSecurity,omitempty"`
+	Arch        string `yaml:"arch,omitempty" json:"arch,omitempty"`
+}
+
+// BurstLimits bound what pods may ask for there, in all; Kubernetes quantities.
+type BurstLimits struct {
+	CPU    string `yaml:"cpu,omitempty" json:"cpu,omitempty"`
+	Memory string `yaml:"memory,omitempty" json:"memory,omitempty"`
+	Pods   string `yaml:"pods,omitempty" json:"pods,omitempty"`
+}
+
+// String is the limits as rivulet burst add takes them.
+func (l BurstLimits) String() string {
+	var out []string
+	for _, one := range [][2]string{{"cpu", l.CPU}, {"memory", l.Memory}, {"pods", l.Pods}} {
+		if one[1] != "" {
+			out = append(out, one[0]+"="+one[1])
+		}
+	}
+	return strings.Join(out, ",")
 }
 
 // WithDefaults returns what is in force where c says nothing. nodeName is the

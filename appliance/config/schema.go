@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -167,6 +168,13 @@ func (d *decoder) burst(n *yaml.Node, to *[]Burst) {
 			field{"name", func(n *yaml.Node) { nameAt = n; d.checked(n, path+".name", &b.Name, CheckName) }},
 			field{"kubeconfig", func(n *yaml.Node) { fileAt = n; d.checked(n, path+".kubeconfig", &b.Kubeconfig, checkPath) }},
 			field{"namespace", func(n *yaml.Node) { d.checked(n, path+".namespace", &b.Namespace, checkNamespace) }},
+			field{"context", func(n *yaml.Node) { d.text(n, path+".context", func(s string) { b.Context = s }) }},
+			field{"limits", func(n *yaml.Node) { d.burstLimits(n, path+".limits", &b.Limits) }},
+			field{"network", d.oneOf(path+".network", &b.Network, "none", "auto", "stream", "udp")},
+			field{"image", func(n *yaml.Node) { d.text(n, path+".image", func(s string) { b.Image = s }) }},
+			field{"order", d.oneOf(path+".order", &b.Order, "last", "equal")},
+			field{"podSecurity", d.oneOf(path+".podSecurity", &b.PodSecurity, "auto", "restricted", "as-is")},
+			field{"arch", d.oneOf(path+".arch", &b.Arch, "amd64", "arm64", "arm")},
 		)
 		for _, must := range []struct {
 			at   *yaml.Node
@@ -190,6 +198,33 @@ func (d *decoder) burst(n *yaml.Node, to *[]Burst) {
 		}
 		*to = append(*to, b)
 	})
+}
+
+func (d *decoder) burstLimits(n *yaml.Node, path string, to *BurstLimits) {
+	limit := func(key, example string, to *string) field {
+		return field{key, func(n *yaml.Node) {
+			d.amount(n, path+"."+key, example, func(s string) {
+				if _, err := quantity(s, example); err != nil {
+					d.reject(n, path+"."+key, err)
+					return
+				}
+				*to = s
+			})
+		}}
+	}
+	d.group(n, path, "limits: {cpu: 8, memory: 16Gi, pods: 40}", limit("cpu", "8", &to.CPU), limit("memory", "16Gi", &to.Memory), limit("pods", "40", &to.Pods))
+}
+
+// oneOf reads a word that has to be one of those.
+func (d *decoder) oneOf(path string, to *string, words ...string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		d.checked(n, path, to, func(s string) error {
+			if slices.Contains(words, s) {
+				return nil
+			}
+			return fmt.Errorf("%.30q is not known; write one of %s", s, strings.Join(words, ", "))
+		})
+	}
 }
 
 // checked reads a text that check has to pass.

@@ -129,7 +129,7 @@ func newRoot(engineName string) *cobra.Command {
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newConfig(c), newVersion(c))
 	root.AddCommand(newPeer(c), newApprove(c), newDeny(c), newInvite(c), newUnpeer(c), newRotateKey(c))
-	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newGuests(c))
+	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newGuests(c), newBurst(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c))
 	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName))

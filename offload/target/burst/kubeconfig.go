@@ -23,9 +23,9 @@ import (
 // certificates and keys, and commands, stay where they are, so that their renewal
 // is followed.
 type Credential struct {
-	Kubeconfig []byte
-	Namespace  string // the context's; "default" if it names none
-	Server     string
+	Kubeconfig []byte `json:"kubeconfig"`
+	Namespace  string `json:"namespace"` // the context's; "default" if it names none
+	Server     string `json:"server"`
 }
 
 // ReadCredential reads a kubeconfig. dir is the folder that paths in it are relative
@@ -33,7 +33,8 @@ type Credential struct {
 func ReadCredential(raw []byte, dir, context string) (Credential, error) {
 	file, err := clientcmd.Load(raw)
 	if err != nil {
-		return Credential{}, fmt.Errorf("this is no kubeconfig: %w; ask the cluster's administrator for one", err)
+		// The library's words may quote what is in it.
+		return Credential{}, errors.New("this is no kubeconfig; ask the cluster's administrator for one")
 	}
 	if len(file.Contexts) == 0 {
 		return Credential{}, errors.New("this kubeconfig has no context; ask the cluster's administrator for a complete one")

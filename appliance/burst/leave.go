@@ -1,0 +1,123 @@
+package burst
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	burst "rivulet/offload/target/burst"
+)
+
+// Removed is how a removal went.
+type Removed struct {
+	// Gone counts the objects that were deleted at the target.
+	Gone int `json:"gone"`
+	// Waiting says why it could not be cleaned up now; it is tried on, unless Forgotten.
+	Waiting   string `json:"waiting,omitempty"`
+	Forgotten bool   `json:"forgotten,omitempty"`
+	// Server and Namespace are where something may be left.
+	Server    string `json:"server"`
+	Namespace string `json:"namespace"`
+	Cluster   string `json:"cluster"`
+}
+
+// Remove takes a target out and deletes what is ours there. Where it does not answer
+// that is tried on, also after a restart; with force it is forgotten instead.
+func (m *Manager) Remove(ctx context.Context, name string, force bool) (Removed, error) {
+	m.mu.Lock()
+	e := m.entries[name]
+	at := slices.IndexFunc(m.leaving, func(l *entry) bool { return l.Settings.Name == name })
+	switch {
+	case e == nil && at < 0:
+		m.mu.Unlock()
+		return Removed{}, fmt.Errorf("there is no burst target %.60q; see: rivulet burst list", name)
+	case e != nil && e.File:
+		m.mu.Unlock()
+		return Removed{}, fmt.Errorf("target %s is in the configuration file; remove it there", name)
+	case e != nil:
+		m.retire(e)
+	default:
+		e = m.leaving[at]
+	}
+	err := m.save()
+	m.mu.Unlock()
+	if err != nil {
+		return Removed{}, fmt.Errorf("burst: %w", err)
+	}
+	m.publish()
+	out := Removed{Server: e.Server, Namespace: e.Settings.Namespace, Cluster: m.cfg.Cluster}
+	out.Gone, err = m.clear(ctx, e)
+	if err != nil {
+		out.Waiting = err.Error()
+	}
+	if err != nil && force {
+		out.Forgotten = true
+		m.forget(e)
+	}
+	m.wake()
+	return out, nil
+}
+
+// retire takes an entry out of the list; m.mu is held.
+func (m *Manager) retire(e *entry) {
+	delete(m.entries, e.Settings.Name)
+	e.way.stop()
+	if e.credential.Kubeconfig == nil {
+		return // it was never used with this credential
+	}
+	e.File = false
+	e.Removed = time.Now()
+	e.Sealed = m.seal.close(e.Settings.Name, e.credential.Kubeconfig)
+	m.leaving = append(m.leaving, e)
+	m.cfg.Log.Info("burst target removed", "name", e.Settings.Name, "server", e.Server, "namespace", e.Settings.Namespace)
+}
+
+// clear deletes what is ours at the target.
+func (m *Manager) clear(ctx context.Context, e *entry) (int, error) {
+	if e.broken != nil && e.credential.Kubeconfig == nil {
+		return 0, e.broken
+	}
+	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
+	defer cancel()
+	return burst.Purge(ctx, e.credential, e.Settings.Namespace, m.cfg.Cluster)
+}
+
+// sweep goes on with removals, and reports whether there is more to do soon.
+func (m *Manager) sweep(ctx context.Context) (soon bool) {
+	m.mu.Lock()
+	leaving := slices.Clone(m.leaving)
+	m.mu.Unlock()
+	for _, e := range leaving {
+		n, err := m.clear(ctx, e)
+		if ctx.Err() != nil {
+			return false
+		}
+		m.mu.Lock()
+		e.broken = err
+		done := false
+		switch {
+		case err != nil:
+			m.cfg.Log.Debug("a removed burst target is not cleaned up yet", "name", e.Settings.Name, "error", err)
+		case n > 0 || e.cleared.IsZero():
+			e.cleared, soon = time.Now(), true
+		default:
+			done = time.Since(e.cleared) >= m.cfg.Settle
+			soon = soon || !done
+		}
+		m.mu.Unlock()
+		if done {
+			m.forget(e)
+		}
+	}
+	return soon
+}
+
+func (m *Manager) forget(e *entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leaving = slices.DeleteFunc(m.leaving, func(l *entry) bool { return l == e })
+	if err := m.save(); err != nil {
+		m.cfg.Log.Warn("the list of burst targets cannot be kept", "error", err)
+	}
+}

@@ -1,0 +1,361 @@
+package burst
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"rivulet/appliance/config"
+	"rivulet/appliance/health"
+	"rivulet/offload/target"
+	burst "rivulet/offload/target/burst"
+)
+
+const (
+	// judgeEvery is how often credentials' ends are looked at, and the files of the
+	// configuration read again.
+	judgeEvery = time.Minute
+	// lookTimeout bounds the questions of Add, purgeTimeout one attempt to clean up.
+	lookTimeout, purgeTimeout = 45 * time.Second, 60 * time.Second
+	// DefaultSettle is Config.Settle where that is not set.
+	DefaultSettle = 10 * time.Second
+)
+
+// SetTargets is that of offload.Offload.
+type SetTargets func(kind target.Kind, all []target.Spec, complete bool)
+
+// Config is what a Manager needs. Gateway may be nil.
+type Config struct {
+	Store   Store
+	Key     ed25519.PrivateKey // of the device's identity
+	Cluster string             // its ID
+	Health  *health.Tracker
+	// Gateway makes the way between home and pods at a target; nil: this build has none.
+	Gateway func(burst.Settings, burst.Credential) (Gateway, error)
+	// Settle is after how long a target that was cleaned up is looked at once more: what had
+	// been asked for before it was taken out has been answered.
+	Settle time.Duration
+	Log    *slog.Logger
+}
+
+// Manager keeps the list. Its methods may be called concurrently.
+type Manager struct {
+	cfg  Config
+	seal seal
+	poke chan struct{}
+
+	mu      sync.Mutex
+	entries map[string]*entry // by name
+	leaving []*entry          // taken out, and not known to be gone from the target
+	set     SetTargets        // nil while offloading does not run
+	wanted  []config.Burst    // of the configuration file
+}
+
+// entry is one target.
+type entry struct {
+	record
+	credential burst.Credential
+	broken     error // why it cannot be used
+	double     error // why it is not used beside others
+	doubt      error // why the kubeconfig that the configuration names now is not used
+	health     burst.Health
+	way        *way      // nil without a network
+	cleared    time.Time // when nothing was left of it, for the first time
+}
+
+// New reads the list.
+func New(cfg Config) (*Manager, error) {
+	if cfg.Settle == 0 {
+		cfg.Settle = DefaultSettle
+	}
+	s, err := newSeal(cfg.Key)
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{cfg: cfg, seal: s, poke: make(chan struct{}, 1), entries: map[string]*entry{}}
+	all, err := load(cfg.Store)
+	if err != nil {
+		cfg.Log.Error("burst targets", "error", err) // the device is worth more than they are
+	}
+	for _, r := range all {
+		e := &entry{record: r}
+		e.credential, e.broken = m.open(r)
+		if !r.Removed.IsZero() {
+			m.leaving = append(m.leaving, e)
+			continue
+		}
+		m.entries[r.Settings.Name] = e
+	}
+	return m, nil
+}
+
+func (m *Manager) open(r record) (burst.Credential, error) {
+	plain, err := m.seal.open(r.Settings.Name, r.Sealed)
+	if err != nil {
+		return burst.Credential{}, err
+	}
+	return burst.Credential{Kubeconfig: plain, Namespace: r.Settings.Namespace, Server: r.Server}, nil
+}
+
+// Attach gives the targets to offloading, now and whenever they change.
+func (m *Manager) Attach(set SetTargets) {
+	m.mu.Lock()
+	m.set = set
+	m.mu.Unlock()
+	m.publish()
+}
+
+// Configure says what the configuration file has.
+func (m *Manager) Configure(all []config.Burst) {
+	m.mu.Lock()
+	m.wanted = slices.Clone(all)
+	m.mu.Unlock()
+	if m.reread() {
+		m.publish()
+		m.wake()
+	}
+	m.judge()
+}
+
+// reread makes the entries of the configuration what it and the files that it names
+// say now, and reports whether that is other than before. A kubeconfig that cannot be
+// used takes nothing from a target that has one: it may be about to be replaced.
+func (m *Manager) reread() (changed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := map[string]bool{}
+	for _, c := range m.wanted {
+		now[c.Name] = true
+		had := m.entries[c.Name]
+		if had != nil && !had.File {
+			continue // a person's word counts more
+		}
+		e := m.configured(c)
+		switch {
+		case had == nil:
+		case e.broken != nil && had.credential.Kubeconfig != nil:
+			had.doubt = e.broken
+			continue
+		case had.same(e):
+			had.doubt = nil
+			continue
+		case e.broken == nil && had.id() != e.id():
+			m.retire(had)
+		default:
+			had.way.stop()
+		}
+		m.entries[c.Name] = e
+		m.join(e)
+		changed = true
+	}
+	for name, e := range m.entries {
+		if e.File && !now[name] {
+			m.retire(e)
+			changed = true
+		}
+	}
+	if changed {
+		if err := m.save(); err != nil {
+			m.cfg.Log.Warn("the list of burst targets cannot be kept", "error", err)
+		}
+	}
+	return changed
+}
+
+// id is that of the target.
+func (e *entry) id() string { return burst.ID(e.Server, e.Settings.Namespace) }
+
+func (e *entry) same(o *entry) bool {
+	a, _ := burst.Spec(burst.Config{Settings: e.Settings, Credential: e.credential}) // broken ones differ by that
+	b, _ := burst.Spec(burst.Config{Settings: o.Settings, Credential: o.credential})
+	return a.Key == b.Key && fmt.Sprint(e.broken) == fmt.Sprint(o.broken)
+}
+
+// configured makes an entry of what the file says.
+func (m *Manager) configured(c config.Burst) *entry {
+	e := &entry{record: record{File: true}}
+	e.Settings = burst.Settings{Name: c.Name, Namespace: c.Namespace, Arch: c.Arch, Network: c.Network, Image: c.Image, Security: c.PodSecurity, Order: c.Order}
+	raw, err := os.ReadFile(c.Kubeconfig)
+	if err == nil {
+		e.credential, err = burst.ReadCredential(raw, filepath.Dir(c.Kubeconfig), c.Context)
+	}
+	if err == nil {
+		e.Settings.Limits, err = burst.Limits(c.Limits.String())
+	}
+	if e.Settings.Namespace == "" {
+		e.Settings.Namespace = e.credential.Namespace
+	}
+	e.Server = e.credential.Server
+	if done := e.Settings.Complete(); err == nil {
+		err = done
+	}
+	e.broken = err
+	if err == nil {
+		e.Sealed = m.seal.close(c.Name, e.credential.Kubeconfig)
+	}
+	return e
+}
+
+// publish tells offloading of all targets that can be used.
+func (m *Manager) publish() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.set == nil {
+		return
+	}
+	var specs []target.Spec
+	complete := true
+	seen := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
+		e := m.entries[name]
+		if e.broken != nil {
+			complete = false // its node, if it has one from before, stays
+			continue
+		}
+		c := burst.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, Heard: func(h burst.Health) { m.heard(name, h) }}
+		if e.way != nil {
+			c.Network = e.way
+		}
+		spec, err := burst.Spec(c)
+		if err != nil {
+			e.broken = err
+			continue
+		}
+		if other, twice := seen[spec.ID]; twice {
+			e.double = fmt.Errorf("namespace %s of %s is target %s already; remove one of them", e.Settings.Namespace, e.Server, other)
+			continue
+		}
+		seen[spec.ID], e.double = name, nil
+		specs = append(specs, spec)
+	}
+	m.set(burst.Kind, specs, complete)
+}
+
+func (m *Manager) heard(name string, h burst.Health) {
+	m.mu.Lock()
+	if e := m.entries[name]; e != nil {
+		e.health = h
+	}
+	m.mu.Unlock()
+	m.judge()
+}
+
+func (m *Manager) wake() {
+	select {
+	case m.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Run watches over the targets until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	defer m.stopWays()
+	m.mu.Lock()
+	for _, e := range m.entries {
+		m.join(e)
+	}
+	m.mu.Unlock()
+	m.publish()
+	tick := time.NewTicker(judgeEvery)
+	defer tick.Stop()
+	for {
+		if m.reread() {
+			m.publish()
+		}
+		again := m.sweep(ctx)
+		m.judge()
+		var soon <-chan time.Time
+		if again {
+			soon = time.After(m.cfg.Settle)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-m.poke:
+		case <-soon:
+		}
+	}
+}
+
+// Request is what a person adds.
+type Request struct {
+	Settings   burst.Settings   `json:"settings"`
+	Credential burst.Credential `json:"credential"`
+	// Replace allows another credential or other settings for a name that is there.
+	Replace bool `json:"replace,omitempty"`
+}
+
+// Added is what Add has found and done, for the command line.
+type Added struct {
+	burst.Report
+	Added bool `json:"added"`
+}
+
+// ErrUnfit says that the user lacks rights without which nothing works.
+var ErrUnfit = errors.New("rights are missing")
+
+// Add takes a target in, after a look at it. What it found is returned with the error,
+// too.
+func (m *Manager) Add(ctx context.Context, q Request) (burst.Report, error) {
+	if err := q.Settings.Complete(); err != nil {
+		return burst.Report{}, err
+	}
+	name, id := q.Settings.Name, burst.ID(q.Credential.Server, q.Settings.Namespace)
+	m.mu.Lock()
+	had := m.entries[name]
+	for _, other := range m.entries {
+		if other.Settings.Name != name && other.id() == id {
+			m.mu.Unlock()
+			return burst.Report{}, fmt.Errorf("namespace %s of %s is target %s already; use that, or remove it first: rivulet burst remove %s", q.Settings.Namespace, q.Credential.Server, other.Settings.Name, other.Settings.Name)
+		}
+	}
+	m.mu.Unlock()
+	switch {
+	case had != nil && had.File:
+		return burst.Report{}, fmt.Errorf("target %s is in the configuration file; change it there", name)
+	case had != nil && !q.Replace:
+		return burst.Report{}, fmt.Errorf("there is a target %s already; choose another name, or give --replace for another credential or other settings", name)
+	case had != nil && had.id() != id:
+		return burst.Report{}, fmt.Errorf("target %s is namespace %s of %s; remove it before that name is another's: rivulet burst remove %s", name, had.Settings.Namespace, had.Server, name)
+	case q.Settings.Network != burst.NetworkNone && m.cfg.Gateway == nil:
+		return burst.Report{}, fmt.Errorf("this build has no gateway for network %s; use --network none", q.Settings.Network)
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	report, err := burst.Examine(ctx, q.Settings, q.Credential, m.cfg.Cluster)
+	if err != nil {
+		return report, err
+	}
+	if !report.Fit() {
+		return report, ErrUnfit
+	}
+	e := &entry{record: record{Settings: q.Settings, Server: q.Credential.Server, Added: time.Now(),
+		Sealed: m.seal.close(name, q.Credential.Kubeconfig)}, credential: q.Credential}
+	m.mu.Lock()
+	if had = m.entries[name]; had != nil {
+		had.way.stop()
+	}
+	m.entries[name] = e
+	m.leaving = slices.DeleteFunc(m.leaving, func(l *entry) bool { // it is wanted again
+		return l.id() == id
+	})
+	err = m.save()
+	m.join(e)
+	m.mu.Unlock()
+	if err != nil {
+		return report, fmt.Errorf("burst: %w", err)
+	}
+	m.cfg.Log.Info("burst target added", "name", name, "server", e.Server, "namespace", e.Settings.Namespace, "replaced", had != nil)
+	m.publish()
+	m.wake()
+	return report, nil
+}

@@ -1,0 +1,65 @@
+package burst
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	target "rivulet/offload/target/burst"
+)
+
+// note is the name under which the store keeps the list.
+const note = "burst"
+
+// Store keeps small blobs durably.
+type Store interface {
+	Note(name string) ([]byte, error)
+	PutNote(name string, blob []byte) error
+}
+
+// record is one target as it is kept.
+type record struct {
+	Settings target.Settings `json:"settings"`
+	Server   string          `json:"server"`
+	Sealed   []byte          `json:"sealed"` // the kubeconfig
+	Added    time.Time       `json:"added"`
+	// Removed is when it was taken out, while what it has at the target is not known to be
+	// gone.
+	Removed time.Time `json:"removed,omitzero"`
+	// File is true for one of the configuration.
+	File bool `json:"file,omitempty"`
+}
+
+func load(s Store) ([]record, error) {
+	blob, err := s.Note(note)
+	if err != nil || blob == nil {
+		return nil, err
+	}
+	var all []record
+	if err := json.Unmarshal(blob, &all); err != nil {
+		return nil, fmt.Errorf("burst: the list of targets is unreadable: %w; add them again with rivulet burst add", err)
+	}
+	return all, nil
+}
+
+// save writes the list and returns after that is durable: that of the configuration,
+// too, so that what is taken out of it while we do not run is cleaned up as well. m.mu
+// is held.
+func (m *Manager) save() error {
+	all := []record{}
+	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
+		if e := m.entries[name]; e.Sealed != nil {
+			all = append(all, e.record)
+		}
+	}
+	for _, e := range m.leaving {
+		all = append(all, e.record)
+	}
+	blob, err := json.Marshal(all)
+	if err != nil {
+		return fmt.Errorf("burst: %w", err)
+	}
+	return m.cfg.Store.PutNote(note, blob)
+}

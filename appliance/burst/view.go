@@ -1,0 +1,124 @@
+package burst
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"rivulet/appliance/health"
+	burst "rivulet/offload/target/burst"
+)
+
+var errNoGateway = errors.New("this build has no gateway; set network: none")
+
+// View is one target as a person sees it.
+type View struct {
+	burst.Settings
+	Server string    `json:"server"`
+	Added  time.Time `json:"added,omitzero"`
+	// File is true for one of the configuration. Doubt is why the kubeconfig that it names
+	// now is not used, and the last one is.
+	File  bool   `json:"file,omitempty"`
+	Doubt string `json:"doubt,omitempty"`
+	// Removed is true while it is cleaned up after a removal.
+	Removed bool `json:"removed,omitempty"`
+	// State is what the last look at it has found.
+	State burst.Health `json:"state"`
+	// Broken is why it cannot be used at all.
+	Broken string `json:"broken,omitempty"`
+	// Ends is when the credential ends, Renewed by what it is renewed.
+	Ends    time.Time `json:"ends,omitzero"`
+	Renewed string    `json:"renewed,omitempty"`
+	// Gateway is what the way to home reports.
+	Gateway any `json:"gateway,omitempty"`
+}
+
+// List is all targets, by name; those that are being removed last.
+func (m *Manager) List() []View {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := []View{}
+	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
+		out = append(out, m.entries[name].view())
+	}
+	for _, e := range m.leaving {
+		v := e.view()
+		v.Removed, v.State.Ready = true, false
+		out = append(out, v)
+	}
+	return out
+}
+
+func (e *entry) view() View {
+	v := View{Settings: e.Settings, Server: e.Server, Added: e.Added, File: e.File, State: e.health}
+	if e.credential.Kubeconfig != nil {
+		v.Ends, v.Renewed = e.credential.Ends(), e.credential.Renewed()
+	}
+	if err := errors.Join(e.broken, e.double); err != nil {
+		v.Broken = err.Error()
+	}
+	if e.doubt != nil {
+		v.Doubt = e.doubt.Error()
+	}
+	if e.way != nil {
+		v.Gateway = e.way.gateway.Status()
+		if err := e.way.failure(); err != nil && v.Gateway == nil {
+			v.Gateway = map[string]string{"reason": err.Error()}
+		}
+	}
+	return v
+}
+
+// endsSoon is how long before its end a credential that nothing renews is told of.
+const endsSoon = 7 * 24 * time.Hour
+
+// judge keeps the problems of the targets.
+func (m *Manager) judge() {
+	unusable, credential, left := map[string][2]string{}, map[string][2]string{}, map[string][2]string{}
+	for _, v := range m.List() {
+		switch {
+		case v.Removed:
+			if v.Broken != "" {
+				left[v.Name] = [2]string{fmt.Sprintf("what Rivulet has in namespace %s of %s is not cleaned up yet: %s", v.Namespace, v.Server, v.Broken),
+					"it is tried on; or run rivulet burst remove --kubeconfig FILE --purge with a credential that works, and rivulet burst remove " + v.Name + " --force"}
+			}
+		case v.Broken != "":
+			unusable[v.Name] = split(v.Broken)
+		case !v.State.Ready && v.State.Reason != "":
+			unusable[v.Name] = split(v.State.Reason)
+		case v.Doubt != "":
+			credential[v.Name] = split(v.Doubt + "; until it is mended the last one is used")
+		}
+		if v.Removed || v.Ends.IsZero() || v.Renewed != "" && time.Until(v.Ends) > 0 {
+			continue
+		}
+		if rest := time.Until(v.Ends); rest < endsSoon {
+			text := fmt.Sprintf("its credential ends %s", v.Ends.Format(time.DateTime))
+			cure := "ask that cluster's administrator for a new kubeconfig, and: rivulet burst add " + v.Name + " --kubeconfig FILE --replace"
+			if v.File {
+				cure = "put a new kubeconfig in the place of the one that the configuration names"
+			}
+			if rest <= 0 {
+				text = fmt.Sprintf("its credential ended %s", v.Ends.Format(time.DateTime))
+			}
+			if v.Renewed != "" {
+				cure = "see why it is not renewed by " + v.Renewed
+			}
+			credential[v.Name] = [2]string{text, cure}
+		}
+	}
+	m.cfg.Health.Replace(health.BurstUnusable, unusable)
+	m.cfg.Health.Replace(health.BurstCredential, credential)
+	m.cfg.Health.Replace(health.BurstLeft, left)
+}
+
+// split takes the cure off an error that ends in one.
+func split(text string) [2]string {
+	if at := strings.LastIndex(text, "; "); at >= 0 {
+		return [2]string{text[:at], text[at+2:]}
+	}
+	return [2]string{text, "it is tried again by itself; see rivulet burst status"}
+}

@@ -1,0 +1,112 @@
+package burst
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	burst "rivulet/offload/target/burst"
+)
+
+// Gateway is the way between home and pods at one target.
+type Gateway interface {
+	burst.Network
+	// Run makes and keeps it until ctx ends; after an error it is called again.
+	Run(ctx context.Context) error
+	// Status is shown by rivulet burst status, as JSON.
+	Status() any
+}
+
+// way runs a gateway. The zero of it, nil, is none.
+type way struct {
+	gateway Gateway
+	cancel  context.CancelFunc
+	done    chan struct{}
+
+	mu  sync.Mutex
+	why error // of the last failure
+}
+
+const firstPause, longestPause = time.Second, time.Minute
+
+// join opens the way to the target, if it is to have one; m.mu is held.
+func (m *Manager) join(e *entry) {
+	if e.way != nil || e.broken != nil || e.Settings.Network == burst.NetworkNone {
+		return
+	}
+	if m.cfg.Gateway == nil {
+		e.broken = errNoGateway
+		return
+	}
+	g, err := m.cfg.Gateway(e.Settings, e.credential)
+	if err != nil {
+		e.broken = err
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &way{gateway: g, cancel: cancel, done: make(chan struct{})}
+	e.way = w
+	go func() {
+		defer close(w.done)
+		pause := firstPause
+		for ctx.Err() == nil {
+			begun := time.Now()
+			err := g.Run(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			w.mu.Lock()
+			w.why = err
+			w.mu.Unlock()
+			m.cfg.Log.Warn("the gateway of a burst target does not run", "name", e.Settings.Name, "error", err, "retry", pause)
+			if time.Since(begun) > longestPause {
+				pause = firstPause
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, longestPause)
+		}
+	}()
+}
+
+// stop ends the way and returns when it has ended.
+func (w *way) stop() {
+	if w == nil {
+		return
+	}
+	w.cancel()
+	<-w.done
+}
+
+// Home and Away are those of burst.Network, as is DNS.
+func (w *way) Home(a netip.Addr) (netip.Addr, bool) { return w.gateway.Home(a) }
+
+// Away translates an address of home.
+func (w *way) Away(a netip.Addr) (netip.Addr, bool) { return w.gateway.Away(a) }
+
+// DNS is what pods of the namespace ask for names.
+func (w *way) DNS(namespace string) (*corev1.PodDNSConfig, bool) { return w.gateway.DNS(namespace) }
+
+func (w *way) failure() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.why
+}
+
+func (m *Manager) stopWays() {
+	m.mu.Lock()
+	var all []*way
+	for _, e := range m.entries {
+		all = append(all, e.way)
+		e.way = nil
+	}
+	m.mu.Unlock()
+	for _, w := range all {
+		w.stop()
+	}
+}
