@@ -71,7 +71,11 @@ func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View,
 	if !told && err == nil && !how.Force {
 		f.log.Warn("the peer could not be told, it hears it when it calls", "peer", r.Name)
 	}
-	return peer.View{Record: peer.Record{ID: id, Name: r.Name}, State: peer.Denied, Reason: deniedReason(p)}, err
+	v := peer.View{Record: peer.Record{ID: id, Name: r.Name}, State: peer.Denied, Reason: deniedReason(p)}
+	if !told && r.Protocol == 1 {
+		v.Notice = fmt.Sprintf("%s is of a version that cannot be told, and keeps us as a peer: rivulet unpeer there, too", r.Name)
+	}
+	return v, err
 }
 
 // way is one to a peer: on the LAN, or with dial through the tunnel.

@@ -141,6 +141,7 @@ type View struct {
 	Record
 	State    State         `json:"state"`
 	Reason   string        `json:"reason,omitempty"` // one line, with a cure, when State is not Connected
+	Notice   string        `json:"notice,omitempty"` // what is left to do after a word of the user
 	RTT      time.Duration `json:"rtt,omitempty"`    // round trip through the tunnel, nanoseconds
 	Since    time.Time     `json:"since"`            // when State was entered
 	LastSeen time.Time     `json:"lastSeen"`         // last answer through the tunnel

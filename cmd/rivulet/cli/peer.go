@@ -97,6 +97,9 @@ func newUnpeer(c *common) *cobra.Command {
 			word.Peer = args[0]
 			return say(cmd, c, "/v1/peers/unpeer", word, func(out io.Writer, v peer.View) error {
 				_, err := fmt.Fprintf(out, "%s is no peer any more\n", called(v))
+				if v.Notice != "" {
+					_, err = fmt.Fprintln(out, v.Notice)
+				}
 				return err
 			})
 		},
