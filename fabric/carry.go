@@ -184,7 +184,7 @@ func switched(w http.ResponseWriter) (net.Conn, error) {
 
 // upgrade asks a peer, inside the tunnel, for another protocol at the path.
 func (f *Fabric) upgrade(ctx context.Context, id peer.ID, path string) (net.Conn, error) {
-	raw, err := f.dialPeer(id)(ctx, "tcp", "")
+	raw, err := f.dialPeer(id, dialLimit)(ctx, "tcp", "")
 	if err != nil {
 		return nil, err
 	}

@@ -128,9 +128,16 @@ func (f *Fabric) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return d.DialContext(ctx, network, addr)
 }
 
-// dialPeer dials the peer's control address of the moment, whatever is asked for.
-func (f *Fabric) dialPeer(id peer.ID) func(context.Context, string, string) (net.Conn, error) {
+// dialLimit bounds a dial inside the tunnel.
+const dialLimit = 10 * time.Second
+
+// dialPeer dials the peer's control address of the moment, whatever is asked for. It
+// has a limit of its own: an http.Transport goes on dialling when who asked has given
+// up, for two minutes to a peer that is lost, and somebody asks again every second.
+func (f *Fabric) dialPeer(id peer.ID, limit time.Duration) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		l, ok := f.Link(id)
 		if !ok {
 			return nil, noLink(id)
@@ -161,7 +168,7 @@ func (f *Fabric) Client(id peer.ID) (*http.Client, string, error) {
 		m.client = &http.Client{
 			Transport: &http.Transport{
 				TLSClientConfig:        rpc.ClientTLS(f.cfg.Identity, id),
-				DialContext:            f.dialPeer(id),
+				DialContext:            f.dialPeer(id, dialLimit),
 				TLSHandshakeTimeout:    10 * time.Second,
 				ForceAttemptHTTP2:      true,
 				HTTP2:                  &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},

@@ -16,7 +16,7 @@ import (
 func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig:        rpc.ClientTLS(f.cfg.Identity, m.id),
-		DialContext:            f.dialPeer(m.id),
+		DialContext:            f.dialPeer(m.id, f.cfg.Timing.PingTimeout),
 		MaxResponseHeaderBytes: 8 << 10,
 		ReadBufferSize:         1 << 10, // for each peer, and there is nothing to read
 		WriteBufferSize:        1 << 10,

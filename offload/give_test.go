@@ -47,8 +47,12 @@ func TestGiveAndTakeBack(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	})
+	t.Run("what pods have stored", func(t *testing.T) { a.writes(t, b, 40) })
 	t.Run("twenty streams at once", func(t *testing.T) { a.manyStreams(t) })
 	t.Run("a terminal and its sizes", func(t *testing.T) { a.terminal(t) })
+	t.Run("attached", func(t *testing.T) { a.attachments(t) })
+	t.Run("twenty port-forwards over a link that stalls", func(t *testing.T) { a.manyForwards(t) })
+	t.Run("a large file over a link that stalls", func(t *testing.T) { a.largeFile(t) })
 	t.Run("streams over a link that goes silent", func(t *testing.T) { a.silentLink(t) })
 	t.Run("watches that go mute", func(t *testing.T) { a.goMute(t, b) })
 	t.Run("many pods over a bad link", func(t *testing.T) { a.burst(t, b, 30, "a link that breaks") })

@@ -37,6 +37,7 @@ import (
 	"rivulet/fabric/rpc"
 	"rivulet/offload/guests"
 	"rivulet/offload/move"
+	"rivulet/offload/netpol"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -65,7 +66,7 @@ type Peers interface {
 	Pass(h func(net.Conn), names ...string)
 }
 
-// Config is what an Offload needs. All fields but Share, HandBack, Grace and Isolation are required.
+// Config is what an Offload needs. All fields but Share, HandBack, Grace, Policies and Isolation are required.
 type Config struct {
 	Home        *rest.Config
 	ClusterID   string
@@ -85,6 +86,9 @@ type Config struct {
 	HandBack, Grace time.Duration
 	// Volumes are the folders of this device's volumes; nil carries no data.
 	Volumes Volumes
+	// Policies knows the NetworkPolicies of home and the pods that they speak of; nil
+	// makes one, for reflection alone.
+	Policies *netpol.Watcher
 	// Isolation keeps the pods of other clusters apart; nil does not.
 	Isolation *Isolation
 	Log       *slog.Logger
@@ -92,15 +96,17 @@ type Config struct {
 
 // Offload is both sides of offloading.
 type Offload struct {
-	cfg      Config
-	home     kubernetes.Interface
-	policy   *policy.Watcher
-	tenancy  *tenancy.Tenancy
-	guests   *guests.Guests
-	recorder record.EventRecorder
-	volumes  *volume.Controller
-	mover    *move.Mover // guarded by mu; nil before Run, and where there are no folders
-	events   record.EventBroadcaster
+	cfg    Config
+	home   kubernetes.Interface
+	policy *policy.Watcher
+	// ownPolicies is set where nobody else runs cfg.Policies.
+	ownPolicies bool
+	tenancy     *tenancy.Tenancy
+	guests      *guests.Guests
+	recorder    record.EventRecorder
+	volumes     *volume.Controller
+	mover       *move.Mover // guarded by mu; nil before Run, and where there are no folders
+	events      record.EventBroadcaster
 
 	retarget chan struct{} // wakes runTargets
 
@@ -121,12 +127,16 @@ func New(cfg Config) (*Offload, error) {
 	}
 	cfg.Home = rest.CopyConfig(cfg.Home)
 	cfg.Home.QPS, cfg.Home.Burst = 200, 400
+	ownPolicies := cfg.Policies == nil
+	if ownPolicies {
+		cfg.Policies = netpol.NewWatcher(cfg.Log.With("part", "policies"))
+	}
 	client, err := kubernetes.NewForConfig(cfg.Home)
 	if err != nil {
 		return nil, fmt.Errorf("offload: client of home: %w", err)
 	}
 	o := &Offload{
-		cfg: cfg, home: client,
+		cfg: cfg, home: client, ownPolicies: ownPolicies,
 		policy:   policy.New(client, cfg.Log.With("part", "policy")),
 		retarget: make(chan struct{}, 1), targets: map[target.Kind]targets{},
 		stacks: map[string]*stack{}, served: map[string]bool{}, problems: map[string]string{},
@@ -166,6 +176,11 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Go(func() { o.runTargets(ctx) })
 	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
 	wg.Go(func() { o.keep(ctx, "silent guests", o.guests.Run) })
+	if o.ownPolicies {
+		wg.Go(func() {
+			o.keep(ctx, "policies", func(ctx context.Context) error { return o.cfg.Policies.Run(ctx, o.home) })
+		})
+	}
 	if o.cfg.Isolation != nil {
 		wg.Go(func() { o.keep(ctx, "isolation", o.isolate) })
 	}

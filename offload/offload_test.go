@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -20,9 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
-	"k8s.io/client-go/transport/spdy"
 	"k8s.io/client-go/util/exec"
 	"k8s.io/utils/ptr"
 
@@ -333,23 +330,9 @@ func streams(t *testing.T, a *device, name string) {
 		}
 	})
 	t.Run("port-forward", func(t *testing.T) {
-		transport, upgrader, err := spdy.RoundTripperFor(a.Config)
-		must(t, err)
-		dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", mustURL(t, request("portforward", nil)))
-		stop, ready := make(chan struct{}), make(chan struct{})
-		defer close(stop)
-		f, err := portforward.New(dialer, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
-		must(t, err)
-		failed := make(chan error, 1)
-		go func() { failed <- f.ForwardPorts() }()
-		select {
-		case <-ready:
-		case err := <-failed:
-			t.Fatal(err)
-		}
-		ports, err := f.GetPorts()
-		must(t, err)
-		conn, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", ports[0].Local))
+		address, stop := a.forward(t, name)
+		defer stop()
+		conn, err := net.Dial("tcp", address)
 		must(t, err)
 		defer conn.Close()
 		must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))

@@ -111,7 +111,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		twins.run,
 		func(ctx context.Context) error { return vnode.Run(ctx, back.through(ctx, target.Offers(ctx))) },
 		func(ctx context.Context) error {
-			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Control: s.spec.Control, Recorder: o.recorder, Log: log})
+			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Control: s.spec.Control, Policies: o.cfg.Policies, Recorder: o.recorder, Log: log})
 		},
 		func(ctx context.Context) error {
 			changed, stop := o.policy.Changed()

@@ -8,7 +8,10 @@ import (
 
 // Kinds are those that are reflected, and so may be named in the annotation
 // ReflectAnnotation of a namespace.
-var Kinds = []string{"Service", "ConfigMap", "Secret", KindClaim}
+var Kinds = []string{"Service", "ConfigMap", "Secret", NetworkPolicyKind, KindClaim}
+
+// NetworkPolicyKind is the kind of which not every target takes objects.
+const NetworkPolicyKind = "NetworkPolicy"
 
 // KindClaim is that of claims: they are not copied, but get their volume where the pod
 // lands (package volume).

@@ -3,43 +3,131 @@ package reflect
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/offload/netpol"
 	"rivulet/offload/policy"
 )
 
-// networkPolicies is the one kind of which users have to know that it does not
-// follow its pods: a provider keeps guests apart by rules of its own, which a
-// consumer's policies could only widen (docs/tenancy.md). Each says so once, unless
-// its annotation says that this is known.
+// World knows the pods and namespaces that policies speak of; netpol.Watcher is one.
+type World interface {
+	World() (netpol.World, bool)
+	// Changed returns a channel that gets a value after World may answer differently, and
+	// the function that ends the subscription.
+	Changed() (<-chan struct{}, func())
+}
+
+// Prefixed is implemented by targets that know where in their networks pods are, whose
+// ever: an ipBlock that a policy of home names is not meant to be those.
+type Prefixed interface {
+	PodPrefixes() []netip.Prefix
+}
+
+// settling is how long changes of pods are gathered before policies are compared again.
+const settling = 100 * time.Millisecond
+
+// networkPolicies resolves a policy for the target as it stands now. It follows its
+// pods before there are any, so that none runs away unheld.
 type networkPolicies struct {
+	*keeper[*networkingv1.NetworkPolicy]
+	world World
+}
+
+func newNetworkPolicies(s *space, c Config) *networkPolicies {
+	n := &networkPolicies{world: c.Policies}
+	n.keeper = newKeeper(s, kind[*networkingv1.NetworkPolicy]{
+		name: policy.NetworkPolicyKind, zero: &networkingv1.NetworkPolicy{},
+		api: func(c kubernetes.Interface, ns string) api[*networkingv1.NetworkPolicy] {
+			return c.NetworkingV1().NetworkPolicies(ns)
+		},
+		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
+			return c.NetworkingV1().NetworkPolicies(ns).List(ctx, o)
+		},
+		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
+			return c.NetworkingV1().NetworkPolicies(ns).Watch(ctx, o)
+		},
+		translate: func(home *networkingv1.NetworkPolicy) (*networkingv1.NetworkPolicy, bool) {
+			w, _ := c.Policies.World()
+			view := netpol.View{Away: c.Target.Away, Node: c.Control}
+			if p, ok := c.Target.(Prefixed); ok {
+				view.Pods = p.PodPrefixes()
+			}
+			return &networkingv1.NetworkPolicy{Spec: netpol.Resolve(home, w, view)}, true
+		},
+		merge: func(have, want *networkingv1.NetworkPolicy) bool {
+			have.Spec = want.Spec
+			return true
+		},
+	})
+	return n
+}
+
+// reconcile waits until the world knows the policy: before, it may know no pods either.
+func (n *networkPolicies) reconcile(ctx context.Context, name string) error {
+	if _, atHome := get[*networkingv1.NetworkPolicy](n.home, n.space.home, name); atHome {
+		w, ok := n.world.World()
+		if !ok || !slices.ContainsFunc(w.Policies, func(p *networkingv1.NetworkPolicy) bool { return p.Namespace == n.space.home && p.Name == name }) {
+			return nil // looked at again when the world changes
+		}
+	}
+	return n.keeper.reconcile(ctx, name)
+}
+
+// follow compares all policies again when pods or namespaces have changed, until ctx
+// ends.
+func (n *networkPolicies) follow(ctx context.Context) {
+	changed, stop := n.world.Changed()
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		for _, name := range n.names() {
+			n.space.queue.AddAfter(key{policy.NetworkPolicyKind, name}, settling)
+		}
+	}
+}
+
+// unheld stands for policies where the target takes none: an older one, or one whose
+// owner does not allow it. Each says so once, unless its annotation says that this is
+// known. Home still holds what passes here.
+type unheld struct {
 	space    *space
 	informer cache.SharedIndexInformer
 }
 
-func newNetworkPolicies(s *space) *networkPolicies {
+func newUnheld(s *space) *unheld {
 	f := informers.NewSharedInformerFactoryWithOptions(s.clients.home, 0, informers.WithNamespace(s.home))
-	return &networkPolicies{s, f.Networking().V1().NetworkPolicies().Informer()}
+	return &unheld{s, f.Networking().V1().NetworkPolicies().Informer()}
 }
 
-func (n *networkPolicies) informers() []cache.SharedIndexInformer {
+func (n *unheld) informers() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{n.informer}
 }
-func (n *networkPolicies) names() []string       { return nil }
-func (n *networkPolicies) extra(string) []string { return nil }
+func (n *unheld) names() []string       { return nil }
+func (n *unheld) extra(string) []string { return nil }
 
-func (n *networkPolicies) reconcile(_ context.Context, name string) error {
+func (n *unheld) reconcile(_ context.Context, name string) error {
 	p, ok := get[*networkingv1.NetworkPolicy](n.informer, n.space.home, name)
-	id := key{"NetworkPolicy", name}
+	id := key{policy.NetworkPolicyKind, name}
 	if !ok || p.Annotations[policy.ReflectAnnotation] == policy.ReflectOff {
 		n.space.settled(id)
 		return nil
 	}
 	n.space.tell(id, p, "ReflectionRefused", fmt.Sprintf(
-		"pods that run on %[1]s are not held by this NetworkPolicy: %[1]s lets them reach each other, home and public addresses, and nothing of its own; "+
-			"keep pods that need it at home (label %[2]s=off), or annotate it %[3]s=off if that is known", n.space.target, policy.NamespaceLabel, policy.ReflectAnnotation))
+		"%[1]s takes no NetworkPolicies: pods that run there are held by this one only where traffic passes home, and not from each other or from public addresses; "+
+			"upgrade %[1]s, keep pods that need it at home (label %[2]s=off), or annotate it %[3]s=off if that is known", n.space.target, policy.NamespaceLabel, policy.ReflectAnnotation))
 	return nil
 }

@@ -32,7 +32,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what Run needs; all fields but Control, Recorder and Log must be set.
+// Config is what Run needs; all fields but Control, Policies, Recorder and Log must be set.
 type Config struct {
 	Home       kubernetes.Interface
 	Target     target.Target
@@ -42,6 +42,8 @@ type Config struct {
 	// Control is where home serves its API server to away pods (offload/homeapi), an
 	// address in its own pod CIDR; nothing leads there if it is not valid.
 	Control netip.AddrPort
+	// Policies knows what NetworkPolicies speak of; nil keeps them at home.
+	Policies World
 	// Recorder takes the events, of all targets together: one of its own would cost
 	// each 70 kB. Nil makes one.
 	Recorder record.EventRecorder
@@ -127,9 +129,13 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 	for {
 		twin, err := c.Target.Namespace(ctx, home)
 		if err == nil {
+			var without map[string]bool
+			without, err = lacks(ctx, c.Target, twin)
 			started := time.Now()
-			s := newSpace(c, recorder, log, home, twin, mode, patience)
-			err = s.run(ctx)
+			s := newSpace(c, recorder, log, home, twin, mode, patience, without)
+			if err == nil {
+				err = s.run(ctx)
+			}
 			if time.Since(started) > most {
 				wait = first
 			}
@@ -137,6 +143,9 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 			if errors.Is(err, errMute) {
 				log.Warn("a watch of the target went mute; watching afresh", "after", s.guard.Patience())
 				patience = s.guard.Next()
+				continue
+			}
+			if errors.Is(err, errRights) {
 				continue
 			}
 		}

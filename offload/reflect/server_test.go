@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"rivulet/offload/netpol"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
@@ -144,10 +146,15 @@ func TestReflection(t *testing.T) {
 			{Addresses: []string{"192.0.2.9"}},
 		}})
 
-	namespaces := policy.New(home, slog.New(slog.DiscardHandler))
+	namespaces, policies := policy.New(home, slog.New(slog.DiscardHandler)), netpol.NewWatcher(slog.New(slog.DiscardHandler))
+	running.Go(func() {
+		if err := policies.Run(ctx, home); err != nil {
+			t.Errorf("policies: %v", err)
+		}
+	})
 	running.Go(func() { _ = namespaces.Run(ctx) })
 	running.Go(func() {
-		if err := Run(ctx, Config{Home: home, Target: target, Namespaces: namespaces, ClusterID: "aid"}); err != nil {
+		if err := Run(ctx, Config{Home: home, Target: target, Namespaces: namespaces, Policies: policies, ClusterID: "aid"}); err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
@@ -268,14 +275,65 @@ func TestReflection(t *testing.T) {
 			return err == nil && len(events.Items) > 0 && secret(true)()
 		})
 		annotate(`null`)
+	})
 
-		_, err = home.NetworkingV1().NetworkPolicies("lab").Create(ctx, &networkingv1.NetworkPolicy{ObjectMeta: named("deny")}, metav1.CreateOptions{})
+	t.Run("policies follow as the target sees their peers", func(t *testing.T) {
+		spec := func() (p networkingv1.NetworkPolicySpec, there bool) {
+			n, err := away.NetworkingV1().NetworkPolicies("lab-a").Get(ctx, "db", metav1.GetOptions{})
+			if err != nil {
+				return p, false
+			}
+			return n.Spec, true
+		}
+		from := func(want string) func() bool {
+			return func() bool {
+				p, there := spec()
+				if !there || len(p.Ingress) == 0 {
+					return there && want == ""
+				}
+				var cidrs []string
+				for _, peer := range p.Ingress[0].From {
+					cidrs = append(cidrs, peer.IPBlock.CIDR)
+				}
+				return strings.Join(cidrs, " ") == want
+			}
+		}
+		pods := home.CoreV1().Pods("lab")
+		_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"app": "web"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
 		must(err)
-		until("that a NetworkPolicy stays at home is told", func() bool {
-			events, err := home.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=ReflectionRefused,involvedObject.name=deny"})
-			return err == nil && len(events.Items) > 0
-		})
-		must(home.NetworkingV1().NetworkPolicies("lab").Delete(ctx, "deny", metav1.DeleteOptions{}))
+		address := func(a string) {
+			t.Helper()
+			_, err := pods.Patch(ctx, "web", types.MergePatchType, []byte(`{"status":{"podIP":"`+a+`","podIPs":[{"ip":"`+a+`"}]}}`), metav1.PatchOptions{}, "status")
+			must(err)
+		}
+		must(func() error {
+			_, err := home.NetworkingV1().NetworkPolicies("lab").Create(ctx, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "db", Labels: map[string]string{"app": "db"}},
+				Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}, Ingress: []networkingv1.NetworkPolicyIngressRule{
+					{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}}}}}, metav1.CreateOptions{})
+			return err
+		}())
+		until("a policy whose peer has no address lets nobody in", from(""))
+		if p, _ := spec(); p.PodSelector.MatchLabels["app"] != "db" || len(p.PolicyTypes) != 1 {
+			t.Errorf("%+v", p)
+		}
+		address("10.42.0.5")
+		until("the peer", from("10.99.0.5/32"))
+		address("10.42.0.6")
+		until("another address", from("10.99.0.6/32"))
+		target.reachBy("10.70.0.0/16")
+		until("another way", from("10.70.0.6/32"))
+		must(pods.Delete(ctx, "web", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		until("no peer any more", from(""))
+		annotate := func(v string) {
+			t.Helper()
+			_, err := home.NetworkingV1().NetworkPolicies("lab").Patch(ctx, "db", types.MergePatchType, []byte(`{"metadata":{"annotations":{"rivulet.dev/reflect":`+v+`}}}`), metav1.PatchOptions{})
+			must(err)
+		}
+		annotate(`"off"`)
+		until("called home", func() bool { _, there := spec(); return !there })
+		annotate(`null`)
+		until("sent out again", func() bool { _, there := spec(); return there })
+		target.reachBy("10.99.0.0/16")
 	})
 
 	t.Run("an alias points to the twin", func(t *testing.T) {
@@ -336,5 +394,73 @@ func versions(t *testing.T, c kubernetes.Interface) map[string]string {
 	for _, s := range slices.Items {
 		all["slice/"+s.Name] = s.ResourceVersion
 	}
+	policies, err := c.NetworkingV1().NetworkPolicies("lab-a").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range policies.Items {
+		all["policy/"+p.Name] = p.ResourceVersion
+	}
 	return all
+}
+
+// humble is a target that takes no policies, by its nature or for want of rights.
+type humble struct {
+	*fakeTarget
+	client kubernetes.Interface
+}
+
+func (h humble) Client() kubernetes.Interface { return h.client }
+
+// A target that does not let us write policies, an older peer, gets all else; each
+// policy says that it does not hold there.
+func TestATargetWithoutPolicies(t *testing.T) {
+	servers := apiserver.StartAll(t, 2)
+	home, f := servers[0].Client, &fakeTarget{server: servers[1], reach: netip.MustParsePrefix("10.70.0.0/16"), changed: make(chan struct{}, 1)}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	// A consumer of an older version: everything that is reflected but policies.
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"services", "configmaps", "secrets"}, Verbs: []string{"*"}},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"*"}}}
+	if _, err := f.server.Client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Rules: rules}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.server.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "old"},
+		RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "old"}, Subjects: []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "old"}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	as := rest.CopyConfig(f.server.Config)
+	as.Impersonate.UserName = "old"
+	client, err := kubernetes.NewForConfig(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := home.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: "burst"}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := home.NetworkingV1().NetworkPolicies("lab").Create(ctx, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "deny"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := home.CoreV1().ConfigMaps("lab").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "conf"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	namespaces := policy.New(home, slog.New(slog.DiscardHandler))
+	running.Go(func() { _ = namespaces.Run(ctx) })
+	running.Go(func() {
+		if err := Run(ctx, Config{Home: home, Target: humble{f, client}, Namespaces: namespaces, Policies: netpol.NewWatcher(slog.New(slog.DiscardHandler)), ClusterID: "aid"}); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	if wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 60*time.Second, true, func(context.Context) (bool, error) {
+		events, err := home.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=ReflectionRefused,involvedObject.name=deny"})
+		if err != nil || len(events.Items) == 0 {
+			return false, nil
+		}
+		_, err = f.server.Client.CoreV1().ConfigMaps("lab-a").Get(ctx, "conf", metav1.GetOptions{})
+		return err == nil, nil
+	}) != nil {
+		t.Error("waited in vain for the event and the other kinds")
+	}
 }

@@ -45,6 +45,8 @@ type space struct {
 	recorder   record.EventRecorder
 	log        *slog.Logger
 	reach      func() (<-chan struct{}, func())
+	beside     []func(context.Context) // what kinds do beside the queue
+	asksAgain  bool                    // the target may come to take what it does not
 
 	guard *mute.Guard[key]
 
@@ -70,7 +72,7 @@ type mirror interface {
 	extra(name string) []string
 }
 
-func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string, mode policy.Namespace, patience time.Duration) *space {
+func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string, mode policy.Namespace, patience time.Duration, without map[string]bool) *space {
 	s := &space{
 		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
 		mode:    mode,
@@ -88,10 +90,18 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		"EndpointSlice": newKeeper(s, slice),
 		"ConfigMap":     newKeeper(s, configMap),
 		"Secret":        newKeeper(s, secrets()),
-		"NetworkPolicy": newNetworkPolicies(s),
 	}
 	if h, ok := c.Target.(Holder); ok {
 		maps.DeleteFunc(s.kinds, func(kind string, _ mirror) bool { return !h.Holds(kind) })
+	}
+	if _, refuses := without[policy.NetworkPolicyKind]; refuses || c.Policies == nil {
+		s.kinds[policy.NetworkPolicyKind] = newUnheld(s)
+	} else {
+		n := newNetworkPolicies(s, c)
+		s.kinds[policy.NetworkPolicyKind], s.beside = n, append(s.beside, n.follow)
+	}
+	for _, mayChange := range without {
+		s.asksAgain = s.asksAgain || mayChange
 	}
 	return s
 }
@@ -147,6 +157,13 @@ func (s *space) run(ctx context.Context) error {
 	}
 	for range workers {
 		running.Go(func() { s.work(ctx, end) })
+	}
+	for _, follow := range s.beside {
+		running.Go(func() { follow(ctx) })
+	}
+	if s.asksAgain {
+		timer := time.AfterFunc(again, func() { end(errRights) })
+		defer timer.Stop()
 	}
 	s.watchReach(ctx)
 	return context.Cause(ctx)
@@ -215,7 +232,7 @@ func (s *space) work(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// watchReach compares all EndpointSlices again when the target reaches other
+// watchReach compares all EndpointSlices and NetworkPolicies again when the target reaches other
 // addresses than before. It returns when ctx ends.
 func (s *space) watchReach(ctx context.Context) {
 	var changed <-chan struct{}
@@ -236,12 +253,12 @@ func (s *space) watchReach(ctx context.Context) {
 		case <-changed:
 		case <-tick:
 		}
-		slices, ok := s.kinds["EndpointSlice"]
-		if !ok {
-			continue
-		}
-		for _, name := range slices.names() {
-			s.queue.Add(key{"EndpointSlice", name})
+		for _, kind := range []string{"EndpointSlice", policy.NetworkPolicyKind} {
+			if m, ok := s.kinds[kind]; ok {
+				for _, name := range m.names() {
+					s.queue.Add(key{kind, name})
+				}
+			}
 		}
 	}
 }

@@ -36,7 +36,7 @@ var (
 
 // rules of Role. Pods are made by controllers out of what the consumer writes,
 // so pods themselves can be looked at, relabelled and deleted, not created.
-// There is no right on service accounts, roles, quotas or network policies.
+// There is no right on service accounts, roles or quotas.
 func rules() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := func(group string, verbs []string, resources ...string) *rbacv1ac.PolicyRuleApplyConfiguration {
 		return rbacv1ac.PolicyRule().WithAPIGroups(group).WithResources(resources...).WithVerbs(verbs...)
@@ -49,6 +49,8 @@ func rules() []*rbacv1ac.PolicyRuleApplyConfiguration {
 		rule("", []string{"get", "update", "patch"}, "pods/ephemeralcontainers"),
 		rule("", write, "services", "configmaps", "secrets", "persistentvolumeclaims"),
 		rule("discovery.k8s.io", write, "endpointslices"),
+		// They only narrow what the isolation of guests allows.
+		rule("networking.k8s.io", write, "networkpolicies"),
 		rule("apps", write, "replicasets"),
 		rule("batch", write, "jobs"),
 		rule("", read, "events"),

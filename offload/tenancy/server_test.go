@@ -166,6 +166,7 @@ func TestProvider(t *testing.T) {
 		{"twins", testTwins},
 		{"a consumer sees only its twins", testConsumerSeesOnlyItsTwins},
 		{"admission in twins", testAdmissionInTwins},
+		{"network policies", testPolicies},
 		{"watches and upgrades pass", testWatchAndUpgradePass},
 		{"what guests must not have", testWhatGuestsMustNotHave},
 		{"objects are bounded", testObjectsAreBounded},

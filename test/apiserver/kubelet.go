@@ -1,51 +1,53 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubelet/pkg/cri/streaming/portforward"
 	kubeletexec "k8s.io/kubelet/pkg/cri/streaming/remotecommand"
-	"k8s.io/utils/ptr"
+
+	"rivulet/test/hollow"
 )
 
 // EndsLabel on a pod, or an annotation of that name, has the Kubelet end it with this
 // exit code at once.
-const EndsLabel = "test.rivulet.dev/exit-code"
+const EndsLabel = hollow.EndsLabel
 
 // Kubelet stands in for a node and its kubelet: pods bound to it are said to run
 // and end, and streams are answered, without any container.
 //
 //	logs          one line with the pod's name and the tailLines asked for; followed, another each 100 ms
-//	exec, attach  stdin comes back on stdout in capitals, the command's last word is the exit code
+//	exec          stdin comes back on stdout in capitals when it has ended, the command's last word is the exit code
 //	              "sizes" tells the sizes of its terminal instead
-//	port-forward  the same
+//	attach        stdin comes back in capitals as it comes, on stderr if there is no terminal; sizes are told in between
+//	port-forward  what comes goes back in capitals
 //
 // With Forward and Exec, what they do instead.
 type Kubelet struct {
 	server *Server
-	name   string
 	// Stop ends it without a word, as a power cut does; the node object stays.
 	Stop func()
 
@@ -71,126 +73,25 @@ func (k *Kubelet) Exec(run func(pod string, cmd []string, in io.Reader, out io.W
 // StartKubelet registers the node and keeps it until the test ends.
 func StartKubelet(t testing.TB, s *Server, name string) *Kubelet {
 	t.Helper()
-	k := &Kubelet{server: s, name: name}
-	port := k.listen(t)
+	k := &Kubelet{server: s}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	k.Stop = func() { cancel(); <-done }
-	t.Cleanup(k.Stop)
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"),
-		corev1.ResourcePods: resource.MustParse("500"), corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")}
-	_, err := s.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			corev1.LabelHostname: name, corev1.LabelArchStable: "arm64", corev1.LabelOSStable: "linux"}},
-		Status: corev1.NodeStatus{
-			Capacity: room, Allocatable: room,
-			Conditions:      []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}},
-			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
-			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(port)}},
-			NodeInfo:        corev1.NodeSystemInfo{Architecture: "arm64", OperatingSystem: "linux", KubeletVersion: "v1.35.0"},
-		}}, metav1.CreateOptions{})
+	kept, err := hollow.Register(ctx, s.Client, hollow.Node{
+		Name: name, Architecture: "arm64", Kubelet: int32(k.listen(t)), Pods: netip.MustParsePrefix("10.42.0.0/23"),
+		Room: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"),
+			corev1.ResourcePods: resource.MustParse("500"), corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")},
+	})
 	if err != nil {
+		cancel()
 		t.Fatal(err)
 	}
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for address := firstAddress(name); ctx.Err() == nil; {
-			k.heartbeat(ctx)
-			k.sync(ctx, &address)
-			select {
-			case <-ctx.Done():
-			case <-time.After(100 * time.Millisecond):
-			}
-		}
+		kept.Run(ctx)
 	}()
+	k.Stop = func() { cancel(); <-done }
+	t.Cleanup(k.Stop)
 	return k
-}
-
-// firstAddress is not that of another node's pods, as long as none has more than
-// sixty and names end differently.
-func firstAddress(name string) byte { return name[len(name)-1] % 4 * 64 }
-
-// heartbeat touches the node's status now and then; nobody else does.
-func (k *Kubelet) heartbeat(ctx context.Context) {
-	nodes := k.server.Client.CoreV1().Nodes()
-	n, err := nodes.Get(ctx, k.name, metav1.GetOptions{})
-	if err != nil {
-		return
-	}
-	for i := range n.Status.Conditions {
-		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady && (time.Since(c.LastHeartbeatTime.Time) > 3*time.Second || c.Status != corev1.ConditionTrue) {
-			c.LastHeartbeatTime, c.Status = metav1.Now(), corev1.ConditionTrue
-			_, _ = nodes.UpdateStatus(ctx, n, metav1.UpdateOptions{}) // the next round tries again
-		}
-	}
-}
-
-func ends(p *corev1.Pod) string {
-	if code := p.Labels[EndsLabel]; code != "" {
-		return code
-	}
-	return p.Annotations[EndsLabel]
-}
-
-// sync does for every pod what a kubelet would; what fails is done in the next round.
-func (k *Kubelet) sync(ctx context.Context, address *byte) {
-	pods := k.server.Client.CoreV1().Pods("")
-	list, err := pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + k.name})
-	if err != nil {
-		return
-	}
-	for i := range list.Items {
-		p := &list.Items[i]
-		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		switch {
-		case p.DeletionTimestamp != nil:
-			_ = k.server.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
-		case ended, p.Status.Phase == corev1.PodRunning && ends(p) == "":
-		default:
-			if p.Status.PodIP == "" {
-				*address++
-			}
-			runs(p, *address)
-			_, _ = k.server.Client.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
-		}
-	}
-}
-
-// runs fills in the status of a pod that runs, or has ended if its label says so.
-func runs(p *corev1.Pod, address byte) {
-	now := metav1.Now()
-	code := ends(p)
-	p.Status.Phase, p.Status.StartTime = corev1.PodRunning, &now
-	p.Status.PodIP = fmt.Sprintf("10.42.0.%d", address)
-	p.Status.PodIPs = []corev1.PodIP{{IP: p.Status.PodIP}}
-	ready := corev1.ConditionTrue
-	if code != "" {
-		ready, p.Status.Phase = corev1.ConditionFalse, corev1.PodFailed
-		if code == "0" {
-			p.Status.Phase = corev1.PodSucceeded
-		}
-	}
-	p.Status.ContainerStatuses = nil
-	for _, c := range p.Spec.Containers {
-		st := corev1.ContainerStatus{Name: c.Name, Image: c.Image, ContainerID: "fake://" + string(p.UID) + c.Name, Ready: code == ""}
-		if code == "" {
-			st.State.Running = &corev1.ContainerStateRunning{StartedAt: now}
-		} else {
-			st.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: int32(code[0] - '0'), StartedAt: now, FinishedAt: now}
-		}
-		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, st)
-	}
-	scheduled := p.Status.Conditions[:0]
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled {
-			scheduled = append(scheduled, c)
-		}
-	}
-	p.Status.Conditions = scheduled
-	for t, s := range map[corev1.PodConditionType]corev1.ConditionStatus{
-		corev1.PodInitialized: corev1.ConditionTrue, corev1.ContainersReady: ready, corev1.PodReady: ready} {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: t, Status: s, LastTransitionTime: now})
-	}
 }
 
 // listen serves the kubelet's API with a certificate of the server's authority.
@@ -217,17 +118,25 @@ func (k *Kubelet) listen(t testing.TB) int {
 			}
 		}
 	})
-	run := func(w http.ResponseWriter, r *http.Request) {
-		opts, err := kubeletexec.NewOptions(r)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
+	// A request's options, and the protocols that a kubelet speaks.
+	protocols := []string{"v4.channel.k8s.io"}
+	with := func(serve func(http.ResponseWriter, *http.Request, *kubeletexec.Options)) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			opts, err := kubeletexec.NewOptions(r)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			serve(w, r, opts)
 		}
-		kubeletexec.ServeExec(w, r, shout{k}, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"], opts,
-			time.Minute, 10*time.Second, []string{"v4.channel.k8s.io"})
 	}
-	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", run)
-	mux.HandleFunc("/attach/{namespace}/{pod}/{container}", run)
+	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", with(func(w http.ResponseWriter, r *http.Request, opts *kubeletexec.Options) {
+		kubeletexec.ServeExec(w, r, shout{k}, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"], opts,
+			time.Minute, 10*time.Second, protocols)
+	}))
+	mux.HandleFunc("/attach/{namespace}/{pod}/{container}", with(func(w http.ResponseWriter, r *http.Request, opts *kubeletexec.Options) {
+		kubeletexec.ServeAttach(w, r, shout{k}, r.PathValue("pod"), "", r.PathValue("container"), opts, time.Minute, 10*time.Second, protocols)
+	}))
 	mux.HandleFunc("/portForward/{namespace}/{pod}", func(w http.ResponseWriter, r *http.Request) {
 		opts, err := portforward.NewV4Options(r)
 		if err != nil {
@@ -286,7 +195,11 @@ func (s shout) ExecInContainer(_ context.Context, pod string, _ types.UID, _ str
 	if err != nil {
 		return err
 	}
-	if _, err = io.WriteString(out, strings.ToUpper(string(text))); err != nil {
+	err = capitals(bytes.NewReader(text), func(b []byte) error {
+		_, err := out.Write(b)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if code := cmd[len(cmd)-1]; code != "0" {
@@ -295,6 +208,38 @@ func (s shout) ExecInContainer(_ context.Context, pod string, _ types.UID, _ str
 	return nil
 }
 
+// AttachContainer is a program that somebody attaches to.
+func (shout) AttachContainer(ctx context.Context, _ string, _ types.UID, _ string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan remotecommand.TerminalSize) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !tty {
+		out = errOut
+	}
+	var mu sync.Mutex
+	go func() {
+		for tty {
+			select {
+			case <-ctx.Done():
+				return
+			case size, ok := <-sizes:
+				if !ok {
+					return
+				}
+				mu.Lock()
+				fmt.Fprintf(out, "[%dx%d]", size.Width, size.Height)
+				mu.Unlock()
+			}
+		}
+	}()
+	return capitals(in, func(b []byte) error {
+		mu.Lock()
+		defer mu.Unlock()
+		_, err := out.Write(b)
+		return err
+	})
+}
+
+// PortForward answers as it is spoken to.
 func (s shout) PortForward(_ context.Context, pod string, _ types.UID, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	s.k.mu.Lock()
@@ -313,13 +258,26 @@ func (s shout) PortForward(_ context.Context, pod string, _ types.UID, port int3
 		_, _ = io.Copy(stream, c) // it ends with either
 		return nil
 	}
-	buf := make([]byte, 1024)
-	n, err := stream.Read(buf)
-	if err != nil {
+	return capitals(stream, func(b []byte) error {
+		_, err := stream.Write(b)
 		return err
+	})
+}
+
+func capitals(in io.Reader, out func([]byte) error) error {
+	for buf := make([]byte, 32<<10); ; {
+		n, err := in.Read(buf)
+		if n > 0 {
+			if werr := out(bytes.ToUpper(buf[:n])); werr != nil {
+				return werr
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
 	}
-	_, err = io.WriteString(stream, strings.ToUpper(string(buf[:n])))
-	return err
 }
 
 // exitCode is the error by which a container's exit code is told.

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"net/netip"
+	"slices"
 
 	"rivulet/fabric/peer"
 )
@@ -40,6 +41,19 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 		}
 	}
 	return netip.Addr{}, false
+}
+
+// PodPrefixes are those in which the peer sees pods: its own, home's, and those of the
+// peers that it has.
+func (t *Target) PodPrefixes() []netip.Prefix {
+	out := []netip.Prefix{t.cfg.Link.Theirs, t.cfg.Link.As}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.latest.Neighbours {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return out
 }
 
 // Changed returns a channel that gets a value after Away may answer differently
