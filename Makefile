@@ -87,6 +87,12 @@ $(BIN)/demo-web.tar: $(call gofiles,test/web test/mkimage image/oci) go.mod
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/web ./test/web
 	@$(GO) run ./test/mkimage -tag rivulet.dev/demo-web:1 -web $(BIN)/web -o $@
 
+# docker load -i bin/gateway/gateway-amd64.tar, or skopeo copy oci:bin/gateway/oci docker://…
+.PHONY: oci
+oci: $(addprefix _build/gateway/,amd64 arm64 arm) ## the gateway pod's image for a registry, into bin/gateway (docs/burst-network.md)
+	@$(GO) run ./image/gateway -in _build/gateway -tag rivulet.dev/gateway:1 -out $(BIN)/gateway amd64 arm64 arm
+	@echo "$(BIN)/gateway: gateway-ARCH.tar for docker load, oci for skopeo copy oci:$(BIN)/gateway/oci docker://REGISTRY/NAME:TAG"
+
 .PHONY: demo
 demo: deps ## three devices on this machine play the main job
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar

@@ -21,7 +21,10 @@ bundle_ld  := -s -w -buildid=
 # The tools that make the bundle run here, whatever it is built for.
 bundle_run := env -u GOOS -u GOARCH go run -buildvcs=false
 
-bundle_helpers := $(addprefix $(bundle_in)/,runc containerd-shim-runc-v2 cni rivulet-tunnel pause xtables libm.so.6 debs.stamp)
+# The gateway pod's program for foreign clusters, whose nodes need not be like us. See docs/burst-network.md.
+gateways := $(addprefix _build/gateway/,amd64 arm64)
+
+bundle_helpers := $(addprefix $(bundle_in)/,runc containerd-shim-runc-v2 cni rivulet-tunnel pause xtables libm.so.6 debs.stamp) $(gateways)
 bundle_sources  = $(filter-out %_test.go,$(shell find $(1) -name '*.go' 2>/dev/null))
 
 .PHONY: bundle
@@ -29,7 +32,7 @@ bundle: $(BUNDLE)
 
 $(BUNDLE): $(bundle_helpers) $(call bundle_sources,image/bundle/pack) image/bundle/bundle.go image/bundle/manifest.go
 	@echo "  PACK   $@"
-	@$(bundle_run) ./image/bundle/pack -arch $(GOARCH) -in $(bundle_in) -out $(basename $(basename $@))
+	@$(bundle_run) ./image/bundle/pack -arch $(GOARCH) -in $(bundle_in) -out $(basename $(basename $@)) $(gateways)
 
 $(bundle_in):
 	@mkdir -p $@
@@ -65,6 +68,11 @@ $(bundle_in)/cni: go.mod $(call bundle_sources,cmd/rivulet-cni image/bundle/cni 
 $(bundle_in)/rivulet-tunnel: go.mod $(call bundle_sources,cmd/rivulet-tunnel fabric) | $(bundle_in)
 	@echo "  BUILD  rivulet-tunnel"
 	@CGO_ENABLED=0 $(bundle_go) -ldflags "$(bundle_ld)" -o $@ ./cmd/rivulet-tunnel
+
+_build/gateway/%: go.mod $(call bundle_sources,cmd/rivulet-gateway fabric)
+	@mkdir -p $(@D)
+	@echo "  BUILD  rivulet-gateway for $*"
+	@CGO_ENABLED=0 GOOS=linux GOARCH=$* GOARM=7 go build -trimpath -buildvcs=false -ldflags "$(bundle_ld)" -o $@ ./cmd/rivulet-gateway
 
 # C without the C library. ARM instructions on 32-bit ARM: in Thumb the register
 # that holds a system call's number is taken.

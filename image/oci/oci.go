@@ -23,23 +23,29 @@ type File struct {
 	Link    string
 }
 
-// Archive returns a docker-archive tar of an image of one layer. arch is a GOARCH.
-func Archive(tag, arch string, config v1.Config, files []File) ([]byte, error) {
+// Image returns an image of one layer. arch is a GOARCH.
+func Image(arch string, config v1.Config, files []File) (v1.Image, error) {
 	layer, err := layerOf(files)
 	if err != nil {
-		return nil, fmt.Errorf("oci: %s: %w", tag, err)
+		return nil, err
 	}
 	image, err := mutate.AppendLayers(empty.Image, layer)
 	if err != nil {
-		return nil, fmt.Errorf("oci: %s: %w", tag, err)
+		return nil, err
 	}
 	file, err := image.ConfigFile()
 	if err != nil {
-		return nil, fmt.Errorf("oci: %s: %w", tag, err)
+		return nil, err
 	}
 	file = file.DeepCopy()
 	file.Architecture, file.OS, file.Config = arch, "linux", config
-	if image, err = mutate.ConfigFile(image, file); err != nil {
+	return mutate.ConfigFile(image, file)
+}
+
+// Archive returns a docker-archive tar of an image of one layer. arch is a GOARCH.
+func Archive(tag, arch string, config v1.Config, files []File) ([]byte, error) {
+	image, err := Image(arch, config, files)
+	if err != nil {
 		return nil, fmt.Errorf("oci: %s: %w", tag, err)
 	}
 	ref, err := name.NewTag(tag)

@@ -1,8 +1,9 @@
 // Command pack builds the bundle that is embedded into rivulet. It reads the
-// helpers that the Makefile built into a folder and writes the packed bundle and
+// helpers that the Makefile built into a folder, and the gateway pod's programs that
+// are named, and writes the packed bundle and
 // what is known of it, the same bytes for the same input.
 //
-//	go run ./image/bundle/pack -arch arm64 -in _build/bundle/linux_arm64 -out image/bundle/bundle_linux_arm64
+//	go run ./image/bundle/pack -arch arm64 -in _build/bundle/linux_arm64 -out image/bundle/bundle_linux_arm64 _build/gateway/amd64
 package main
 
 import (
@@ -32,14 +33,14 @@ func main() {
 	in := flag.String("in", "", "folder with the helpers")
 	out := flag.String("out", "", "output path without extension")
 	flag.Parse()
-	if err := run(*arch, *in, *out); err != nil {
+	if err := run(*arch, *in, *out, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "pack:", err)
 		os.Exit(1)
 	}
 }
 
-func run(arch, in, out string) error {
-	entries, err := collect(arch, in)
+func run(arch, in, out string, gateways []string) error {
+	entries, err := collect(arch, in, gateways)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ type entry struct {
 	content []byte
 }
 
-func collect(arch, in string) ([]entry, error) {
+func collect(arch, in string, gateways []string) ([]entry, error) {
 	var all []entry
 	for _, name := range programs {
 		content, err := os.ReadFile(filepath.Join(in, name))
@@ -100,6 +101,11 @@ func collect(arch, in string) ([]entry, error) {
 		return nil, err
 	}
 	all = append(all, file("images/pause.tar", 0o644, image))
+	programs, err := gatewayPrograms(gateways)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, programs...)
 
 	var m bundle.Manifest
 	for _, e := range all {

@@ -37,7 +37,7 @@ func helpers(t *testing.T) string {
 func TestPackIsDeterministic(t *testing.T) {
 	var packed [][]byte
 	for range 2 {
-		entries, err := collect("arm64", helpers(t)) // another folder, another time
+		entries, err := collect("arm64", helpers(t), nil) // another folder, another time
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,11 @@ func TestPackIsDeterministic(t *testing.T) {
 
 func TestCollect(t *testing.T) {
 	dir := helpers(t)
-	entries, err := collect("arm64", dir)
+	gateway := filepath.Join(t.TempDir(), "amd64")
+	if err := os.WriteFile(gateway, []byte("program of the gateway"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := collect("arm64", dir, []string{gateway})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,13 +78,16 @@ func TestCollect(t *testing.T) {
 			t.Errorf("netfilter/%s: %+v, want a link to %q", name, e.File, want)
 		}
 	}
+	if e, ok := have["gateway/amd64.zst"]; !ok || e.Size == 0 {
+		t.Errorf("no gateway: %+v", e.File)
+	}
 	if last := entries[len(entries)-1].Name; last != "manifest.json" {
 		t.Errorf("the last file is %s, want the manifest", last)
 	}
 	if err := os.Remove(filepath.Join(dir, "rivulet-tunnel")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := collect("arm64", dir); err == nil || !strings.Contains(err.Error(), "rivulet-tunnel") {
+	if _, err := collect("arm64", dir, nil); err == nil || !strings.Contains(err.Error(), "rivulet-tunnel") {
 		t.Errorf("without the tunnel: %v", err)
 	}
 }

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// gatewayPrograms packs the gateway pod's programs, files named by their architectures,
+// compressed on disk too: they are needed once, by who bursts to a cluster without
+// Rivulet.
+func gatewayPrograms(paths []string) ([]entry, error) {
+	var all []entry
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		var out bytes.Buffer
+		w, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
+		if err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(content); err != nil {
+			return nil, err
+		}
+		if err := w.Close(); err != nil {
+			return nil, err
+		}
+		all = append(all, file("gateway/"+filepath.Base(path)+".zst", 0o644, out.Bytes()))
+	}
+	return all, nil
+}
