@@ -50,10 +50,19 @@ func (o *Offload) isolate(ctx context.Context) error {
 		AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }}); err != nil {
 		return err
 	}
+	// Ingress classes that are lent: their controllers reach guests.
+	lent := informers.NewSharedInformerFactoryWithOptions(o.home, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = policy.LentLabel }))
+	classes := lent.Networking().V1().IngressClasses()
+	if _, err := classes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }}); err != nil {
+		return err
+	}
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
+	lent.Start(ctx.Done())
+	defer lent.Shutdown()
 	// The tables of an earlier run stay until it is known what they should be.
-	if !o.tenancy.WaitTwins(ctx) || !cache.WaitForCacheSync(ctx.Done(), sliceInformer.Informer().HasSynced) {
+	if !o.tenancy.WaitTwins(ctx) || !cache.WaitForCacheSync(ctx.Done(), sliceInformer.Informer().HasSynced, classes.Informer().HasSynced) {
 		return ctx.Err()
 	}
 	links, stop := o.cfg.Peers.Changed()
@@ -75,8 +84,15 @@ func (o *Offload) isolate(ctx context.Context) error {
 		Results: o.cfg.Isolation.Results, DNS: o.cfg.Isolation.DNS, Networks: o.cfg.Isolation.Networks,
 		Twins: o.tenancy.Twins, Links: o.cfg.Peers.Links, Changed: changed,
 		Endpoints: func() map[peer.ID][]netip.Addr { return endpoints(sliceInformer.Lister(), o.tenancy.Twins()) },
-		Report:    func(err error) { o.problem("isolation of guests", err) },
-		Log:       o.cfg.Log.With("part", "isolation"),
+		Doors: func() (namespaces []string) {
+			all, _ := classes.Lister().List(labels.Everything()) // a cache cannot fail
+			for _, c := range all {
+				namespaces = append(namespaces, c.Labels[policy.LentLabel])
+			}
+			return namespaces
+		},
+		Report: func(err error) { o.problem("isolation of guests", err) },
+		Log:    o.cfg.Log.With("part", "isolation"),
 	})
 }
 

@@ -42,7 +42,7 @@ import (
 // the host that have come are seen.
 const look = 15 * time.Second
 
-// Config is what isolation goes by. All fields are required.
+// Config is what isolation goes by. All fields but Doors are required.
 type Config struct {
 	// Results is the folder of CNI results.
 	Results string
@@ -52,6 +52,9 @@ type Config struct {
 	Twins func() map[string]peer.ID
 	// Endpoints gives the addresses of endpoints that each consumer has told of.
 	Endpoints func() map[peer.ID][]netip.Addr
+	// Doors are namespaces of this cluster whose pods, controllers of ingress classes that
+	// are lent, may open connections to guests; nil is none.
+	Doors func() []string
 	// Links are the peers.
 	Links func() []peer.Link
 	// Networks are the host's own, beside the private ones that are closed anyway.
@@ -73,6 +76,8 @@ type world struct {
 	Consumers []consumer
 	// Others are the prefixes of peers without guests here.
 	Others []netip.Prefix
+	// Doors are pods of this cluster that may open connections to guests.
+	Doors []netip.Addr
 	// Closed are networks of the host.
 	Closed []netip.Prefix
 	DNS    netip.Addr
@@ -163,6 +168,14 @@ func (cfg Config) gather() (world, error) {
 		home[l.ID] = l.Remote.Masked()
 		if !has[l.ID] {
 			w.Others = append(w.Others, l.Remote.Masked())
+		}
+	}
+	if cfg.Doors != nil {
+		doors := cfg.Doors()
+		for _, p := range pods {
+			if _, guest := twins[p.Namespace]; !guest && slices.Contains(doors, p.Namespace) {
+				w.Doors = append(w.Doors, p.Addr)
+			}
 		}
 	}
 	told := cfg.Endpoints()

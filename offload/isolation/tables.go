@@ -83,6 +83,10 @@ func decide(c *nftables.Conn, t *nftables.Table, w world) error {
 	input := nft.Base(c, t, "input", nftables.ChainHookInput, priority)
 	rule(forward, nft.Established, nft.Accept)
 	rule(input, nft.Established, nft.Accept)
+	doors, err := set("doors", w.Doors)
+	if err != nil {
+		return err
+	}
 	for i, one := range w.Consumers {
 		guests, err := set(fmt.Sprintf("guests-%d", i), one.Guests)
 		if err != nil {
@@ -110,6 +114,7 @@ func decide(c *nftables.Conn, t *nftables.Table, w world) error {
 				rule(from, nft.Within(nft.Destination, p), nft.Drop)
 			}
 		}
+		rule(to, nft.In(nft.Source, doors), nft.Accept)
 		for _, p := range w.Others {
 			rule(to, nft.Within(nft.Source, p), nft.Accept)
 		}

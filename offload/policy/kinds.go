@@ -8,10 +8,14 @@ import (
 
 // Kinds are those that are reflected, and so may be named in the annotation
 // ReflectAnnotation of a namespace.
-var Kinds = []string{"Service", "ConfigMap", "Secret", NetworkPolicyKind, KindClaim}
+var Kinds = []string{"Service", "ConfigMap", "Secret", NetworkPolicyKind, IngressKind, KindClaim}
 
-// NetworkPolicyKind is the kind of which not every target takes objects.
-const NetworkPolicyKind = "NetworkPolicy"
+// Kinds of which not every target takes objects. Ingresses follow only where they are
+// opted in: they open an application on another LAN.
+const (
+	NetworkPolicyKind = "NetworkPolicy"
+	IngressKind       = "Ingress"
+)
 
 // KindClaim is that of claims: they are not copied, but get their volume where the pod
 // lands (package volume).
@@ -30,6 +34,9 @@ func (n Namespace) Mode(kind string) string {
 		if k, mode, ok := strings.Cut(entry, "="); ok && k == kind {
 			return mode
 		}
+	}
+	if kind == IngressKind {
+		return ReflectOptIn
 	}
 	return ReflectOn
 }

@@ -37,6 +37,12 @@ const (
 	HomeUIDLabel            = "rivulet.dev/home-uid"
 	// ReflectedLabel marks an object kept equal to one of the same name at home.
 	ReflectedLabel = "rivulet.dev/reflected"
+	// IngressClassAnnotation, on an Ingress that is reflected, names its class on the
+	// target; without it that is the target's default.
+	IngressClassAnnotation = "rivulet.dev/ingress-class"
+	// LentLabel on an IngressClass lends it to other clusters' Ingresses; its value is the
+	// namespace whose pods, the controller, may therefore reach guests.
+	LentLabel = "rivulet.dev/lent"
 	// ReflectAnnotation, written by users, with the value off keeps an object at home;
 	// on a namespace it says so of kinds, see Kinds.
 	ReflectAnnotation = "rivulet.dev/reflect"

@@ -47,6 +47,10 @@ type kind[T object[T]] struct {
 	// the twin has added. It reports false if the server would not take that
 	// change: the object has to be made anew.
 	merge func(have, want T) bool
+	// hint is what the owner of a target that refuses objects of the kind may have to do.
+	hint string
+	// bare objects take no annotations along.
+	bare bool
 	// made are reflected beside what is at home. stands names, for an object at home,
 	// the one that is made of it.
 	made   made[T]
@@ -162,7 +166,7 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 		return nil
 	}
 	if wanted && refused(err) {
-		k.space.tell(id, source, "ReflectionFailed", fmt.Sprintf("%s does not take this %s: %v", k.space.target, k.kind.name, err))
+		k.space.tell(id, source, "ReflectionFailed", fmt.Sprintf("%s does not take this %s: %v%s", k.space.target, k.kind.name, err, k.hint))
 	}
 	return err
 }
@@ -187,6 +191,9 @@ func (k *keeper[T]) wanted(source T) (T, bool) {
 	want.SetLabels(labels)
 	annotations := maps.Clone(source.GetAnnotations())
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return homely(key) })
+	if k.bare {
+		annotations = nil
+	}
 	want.SetAnnotations(annotations)
 	return want, true
 }

@@ -29,6 +29,10 @@ func lacks(ctx context.Context, t target.Target, twin string) (map[string]bool, 
 			_, err := c.NetworkingV1().NetworkPolicies(twin).List(ctx, metav1.ListOptions{Limit: 1})
 			return err
 		},
+		policy.IngressKind: func(c kubernetes.Interface) error {
+			_, err := c.NetworkingV1().Ingresses(twin).List(ctx, metav1.ListOptions{Limit: 1})
+			return err
+		},
 	}
 	out := map[string]bool{}
 	for kind, list := range lists {

@@ -336,6 +336,64 @@ func TestReflection(t *testing.T) {
 		target.reachBy("10.99.0.0/16")
 	})
 
+	t.Run("an Ingress follows where it is opted in", func(t *testing.T) {
+		of := func(c kubernetes.Interface, ns, name string) *networkingv1.Ingress {
+			i, err := c.NetworkingV1().Ingresses(ns).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return nil
+			}
+			return i
+		}
+		class, prefix := "of-home", networkingv1.PathTypePrefix
+		for name, on := range map[string]string{"shop": "on", "inner": ""} {
+			_, err := home.NetworkingV1().Ingresses("lab").Create(ctx, &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"rivulet.dev/reflect": on, "nginx.example/snippet": "x"}},
+				Spec: networkingv1.IngressSpec{IngressClassName: &class, TLS: []networkingv1.IngressTLS{{Hosts: []string{"shop.example"}, SecretName: "key"}}, Rules: []networkingv1.IngressRule{{Host: "shop.example", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
+					Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}}}}}}}}}, metav1.CreateOptions{})
+			must(err)
+		}
+		until("the one that is opted in", func() bool { return of(away, "lab-a", "shop") != nil })
+		if i := of(away, "lab-a", "shop"); i.Spec.IngressClassName != nil || len(i.Annotations) != 0 || i.Spec.TLS[0].SecretName != "key" || i.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name != "web" {
+			t.Errorf("%+v", i)
+		}
+		point := func(c kubernetes.Interface, ns, name, ip string) {
+			t.Helper()
+			_, err := c.NetworkingV1().Ingresses(ns).Patch(ctx, name, types.MergePatchType, []byte(`{"status":{"loadBalancer":{"ingress":[{"ip":"`+ip+`"}]}}}`), metav1.PatchOptions{FieldManager: "controller"}, "status")
+			must(err)
+		}
+		at := func(name, want string) func() bool {
+			return func() bool {
+				got := ""
+				if i := of(home, "lab", name); i != nil && len(i.Status.LoadBalancer.Ingress) > 0 {
+					got = i.Status.LoadBalancer.Ingress[0].IP
+				}
+				return got == want
+			}
+		}
+		point(away, "lab-a", "shop", "192.0.2.7")
+		until("its address comes back", at("shop", "192.0.2.7"))
+		point(away, "lab-a", "shop", "192.0.2.8")
+		until("and follows", at("shop", "192.0.2.8"))
+		// A controller of home has the last word on its own.
+		point(home, "lab", "inner", "192.0.2.1")
+		point(home, "lab", "shop", "192.0.2.1")
+		point(away, "lab-a", "shop", "192.0.2.9")
+		_, err := home.NetworkingV1().Ingresses("lab").Patch(ctx, "shop", types.MergePatchType, []byte(`{"metadata":{"annotations":{"rivulet.dev/ingress-class":"lent"}}}`), metav1.PatchOptions{})
+		must(err)
+		until("a class of the target", func() bool {
+			i := of(away, "lab-a", "shop")
+			return i != nil && i.Spec.IngressClassName != nil && *i.Spec.IngressClassName == "lent"
+		})
+		if !at("shop", "192.0.2.1")() || !at("inner", "192.0.2.1")() {
+			t.Error("addresses of home's own controller were overwritten")
+		}
+		if of(away, "lab-a", "inner") != nil {
+			t.Error("one that is not opted in has left home")
+		}
+		_, err = home.NetworkingV1().Ingresses("lab").Patch(ctx, "shop", types.MergePatchType, []byte(`{"metadata":{"annotations":{"rivulet.dev/reflect":null}}}`), metav1.PatchOptions{})
+		must(err)
+		until("called home", func() bool { return of(away, "lab-a", "shop") == nil })
+	})
+
 	t.Run("an alias points to the twin", func(t *testing.T) {
 		create(&corev1.Service{ObjectMeta: named("alias"), Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "web.lab.svc.cluster.local"}})
 		until("under the twin's name", func() bool {

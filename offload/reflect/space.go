@@ -100,6 +100,9 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		n := newNetworkPolicies(s, c)
 		s.kinds[policy.NetworkPolicyKind], s.beside = n, append(s.beside, n.follow)
 	}
+	if _, refuses := without[policy.IngressKind]; !refuses {
+		s.kinds[policy.IngressKind] = newIngresses(s, c)
+	}
 	for _, mayChange := range without {
 		s.asksAgain = s.asksAgain || mayChange
 	}

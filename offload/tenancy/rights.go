@@ -51,6 +51,8 @@ func rules() []*rbacv1ac.PolicyRuleApplyConfiguration {
 		rule("discovery.k8s.io", write, "endpointslices"),
 		// They only narrow what the isolation of guests allows.
 		rule("networking.k8s.io", write, "networkpolicies"),
+		// Of a class that this cluster lends, see admission.yaml.
+		rule("networking.k8s.io", write, "ingresses"),
 		rule("apps", write, "replicasets"),
 		rule("batch", write, "jobs"),
 		rule("", read, "events"),

@@ -167,6 +167,7 @@ func TestProvider(t *testing.T) {
 		{"a consumer sees only its twins", testConsumerSeesOnlyItsTwins},
 		{"admission in twins", testAdmissionInTwins},
 		{"network policies", testPolicies},
+		{"ingresses", testIngresses},
 		{"watches and upgrades pass", testWatchAndUpgradePass},
 		{"what guests must not have", testWhatGuestsMustNotHave},
 		{"objects are bounded", testObjectsAreBounded},

@@ -1,0 +1,117 @@
+package reflect
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/policy"
+)
+
+// ingresses reflects those that are opted in: they open the application on the target's
+// LAN beside home's. What the target's controller says of addresses comes back.
+type ingresses struct {
+	*keeper[*networkingv1.Ingress]
+	// seen translates an address of the target's pods to how home sees it.
+	seen func(netip.Addr) (netip.Addr, bool)
+	// manager is who has written a status at home that is the target's.
+	manager string
+}
+
+func newIngresses(s *space, c Config) *ingresses {
+	return &ingresses{seen: c.Target.Home, manager: fmt.Sprintf("%s-%.100s", policy.FieldManager, c.Target.Name()),
+		keeper: newKeeper(s, kind[*networkingv1.Ingress]{
+			name: policy.IngressKind, zero: &networkingv1.Ingress{}, bare: true,
+			hint: "; its owner lends an ingress class by labelling it " + policy.LentLabel + "=NAMESPACE, that of its controller",
+			api: func(c kubernetes.Interface, ns string) api[*networkingv1.Ingress] {
+				return c.NetworkingV1().Ingresses(ns)
+			},
+			list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
+				return c.NetworkingV1().Ingresses(ns).List(ctx, o)
+			},
+			wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
+				return c.NetworkingV1().Ingresses(ns).Watch(ctx, o)
+			},
+			translate: translateIngress, merge: mergeIngress,
+		})}
+}
+
+// translateIngress keeps rules, backends and names of TLS Secrets, which are the same in
+// the twin. The class is the target's default unless the annotation names one: home's
+// means nothing there. Annotations are for home's controller and stay.
+func translateIngress(home *networkingv1.Ingress) (*networkingv1.Ingress, bool) {
+	spec := *home.Spec.DeepCopy()
+	spec.IngressClassName = nil
+	if class := home.Annotations[policy.IngressClassAnnotation]; class != "" {
+		spec.IngressClassName = &class
+	}
+	return &networkingv1.Ingress{Spec: spec}, true
+}
+
+func mergeIngress(have, want *networkingv1.Ingress) bool {
+	class := have.Spec.IngressClassName
+	have.Spec = *want.Spec.DeepCopy()
+	if have.Spec.IngressClassName == nil { // the target's default
+		have.Spec.IngressClassName = class
+	}
+	return true
+}
+
+func (n *ingresses) reconcile(ctx context.Context, name string) error {
+	if err := n.keeper.reconcile(ctx, name); err != nil {
+		return err
+	}
+	return n.tellHome(ctx, name)
+}
+
+// tellHome brings the addresses that the target's controller has given home: unless
+// somebody else, a controller of home, gives the object addresses of its own.
+func (n *ingresses) tellHome(ctx context.Context, name string) error {
+	home, ok := get[*networkingv1.Ingress](n.home, n.space.home, name)
+	if !ok || home.DeletionTimestamp != nil {
+		return nil
+	}
+	var want networkingv1.IngressLoadBalancerStatus
+	if twin, there := get[*networkingv1.Ingress](n.twin, n.space.twin, name); there && twin.Labels[policy.ReflectedLabel] == n.space.owner && n.follows(home) {
+		want = *twin.Status.LoadBalancer.DeepCopy()
+		for i, point := range want.Ingress {
+			if a, err := netip.ParseAddr(point.IP); err == nil {
+				if here, ok := n.seen(a); ok {
+					want.Ingress[i].IP = here.String()
+				}
+			}
+		}
+	}
+	if equality.Semantic.DeepEqual(home.Status.LoadBalancer, want) {
+		return nil
+	}
+	// The cache does not know who wrote the status.
+	api := n.space.clients.home.NetworkingV1().Ingresses(n.space.home)
+	live, err := api.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reflect: status of Ingress %s at home: %w", name, err)
+	}
+	ours := slices.ContainsFunc(live.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == n.manager && f.Subresource == "status" })
+	if len(live.Status.LoadBalancer.Ingress) > 0 && !ours || equality.Semantic.DeepEqual(live.Status.LoadBalancer, want) {
+		return nil
+	}
+	live.Status.LoadBalancer = want
+	if _, err := api.UpdateStatus(ctx, live, metav1.UpdateOptions{FieldManager: n.manager}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reflect: status of Ingress %s at home: %w", name, err)
+	}
+	return nil
+}
+
+var _ mirror = (*ingresses)(nil)
