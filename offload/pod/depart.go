@@ -46,10 +46,10 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		} else {
 			c.overdue(home, t)
 		}
-		return c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view()))
+		return c.follow(ctx, home, awayOf(t, home.UID, have[0]))
 	}
 	if p := Current(t.podsOf(home.UID)); p != nil {
-		return c.writeStatus(ctx, home, Status(home, Away{Pod: p}, c.view()))
+		return c.follow(ctx, home, Away{Pod: p})
 	}
 	// The caches say gone. They may lag behind our own create: ask the API.
 	like := Wrapper{ReplicaSet: &appsv1.ReplicaSet{}}

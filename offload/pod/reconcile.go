@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -88,7 +89,12 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if have[0].Object().GetDeletionTimestamp() == nil {
 		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home))
 	}
-	return errors.Join(err, c.writeStatus(ctx, home, Status(home, awayOf(t, home.UID, have[0]), c.view())))
+	st := Status(home, awayOf(t, home.UID, have[0]), c.view())
+	if wait := holdBack(home, st, time.Now()); wait > 0 {
+		c.queue.AddAfter(k, wait)
+		return err
+	}
+	return errors.Join(err, c.writeStatus(ctx, home, st))
 }
 
 // aMoment, in tries, is some seconds.
