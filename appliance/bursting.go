@@ -16,7 +16,7 @@ const cBurst = "burst"
 
 // newBurst reads the list of burst targets.
 func (s *System) newBurst() (*burst.Manager, error) {
-	return burst.New(burst.Config{Store: s.store, Key: s.id.Key, Cluster: string(s.id.ID()), Health: &s.health, Log: s.cfg.Log.With("component", cBurst)})
+	return burst.New(burst.Config{Store: s.store, Key: s.id.Key, Cluster: string(s.id.ID()), Health: &s.health, Gateway: s.newBurstGateway, Log: s.cfg.Log.With("component", cBurst)})
 }
 
 func (s *System) runBurst(ctx context.Context, stage *lifecycle.Stage) error {

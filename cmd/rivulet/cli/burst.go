@@ -44,7 +44,7 @@ func (f *burstFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.settings.Namespace, "namespace", "", "where you may run pods; default: the context's")
 	cmd.Flags().StringVar(&f.limits, "limits", "", "what pods may ask for there in all, like cpu=8,memory=16Gi,pods=40; default: what the namespace's quota allows")
 	cmd.Flags().StringVar(&f.settings.Network, "network", "", "none (batch work), auto, stream or udp; default none")
-	cmd.Flags().StringVar(&f.settings.Image, "image", "", "the gateway's image, where there is a network")
+	cmd.Flags().StringVar(&f.settings.Image, "image", "", "the gateway's image, or shell=IMAGE for any with a shell, into which the program is put; default shell=busybox:stable")
 	cmd.Flags().StringVar(&f.settings.Security, "pod-security", "", "auto, restricted or as-is: what the namespace demands of pods; default auto")
 	cmd.Flags().StringVar(&f.settings.Order, "order", "", "last (after home and peers) or equal (like a peer); default last")
 	cmd.Flags().StringVar(&f.settings.Arch, "arch", "", "the nodes' architecture, where they cannot be read; default amd64")
