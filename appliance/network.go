@@ -66,6 +66,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	s.mu.Unlock()
 	s.settle() // what has changed meanwhile
 	go netmon.FollowRoutes(ctx, tunnelInterface, log, f.CheckPrefixes)
+	go s.trimAfterPeers(ctx, f)
 	stage.Ready()
 	return f.Run(ctx)
 }
