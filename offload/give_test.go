@@ -286,7 +286,7 @@ func (d *device) drains(t *testing.T, b *device) {
 		return ""
 	})
 
-	dr := &drain.Drain{Client: d.Client, Node: "b", Retry: 200 * time.Millisecond}
+	dr := &drain.Drain{Client: d.Client, Nodes: []string{"b"}, Retry: 200 * time.Millisecond}
 	var alone *drain.Unmanaged
 	if err := dr.Run(ctx); !errors.As(err, &alone) || len(alone.Pods) != 1 {
 		t.Fatalf("%v, want the bare pod to be named", err)

@@ -66,7 +66,7 @@ type Peers interface {
 	Pass(h func(net.Conn), names ...string)
 }
 
-// Config is what an Offload needs. All fields but Share, HandBack, Grace, Policies and Isolation are required.
+// Config is what an Offload needs. All fields but Share, HandBack, Grace, Policies, Missing and Isolation are required.
 type Config struct {
 	Home        *rest.Config
 	ClusterID   string
@@ -89,6 +89,9 @@ type Config struct {
 	// Policies knows the NetworkPolicies of home and the pods that they speak of; nil
 	// makes one, for reflection alone.
 	Policies *netpol.Watcher
+	// Missing is how long a target may be without nodes of a platform before the virtual
+	// node of it goes; 0 is DefaultMissing.
+	Missing time.Duration
 	// Isolation keeps the pods of other clusters apart; nil does not.
 	Isolation *Isolation
 	Log       *slog.Logger
@@ -124,6 +127,9 @@ func New(cfg Config) (*Offload, error) {
 	}
 	if cfg.HandBack == 0 {
 		cfg.HandBack = DefaultHandBack
+	}
+	if cfg.Missing == 0 {
+		cfg.Missing = DefaultMissing
 	}
 	cfg.Home = rest.CopyConfig(cfg.Home)
 	cfg.Home.QPS, cfg.Home.Burst = 200, 400

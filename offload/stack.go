@@ -2,15 +2,15 @@ package offload
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
-	"rivulet/offload/node"
+	"rivulet/offload/offer"
 	"rivulet/offload/pod"
 	"rivulet/offload/reflect"
-	"rivulet/offload/stream"
 	"rivulet/offload/target"
-	"rivulet/offload/volume"
 )
 
 // stack is everything that runs for one target.
@@ -19,22 +19,22 @@ type stack struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	// These are guarded by Offload.mu; nil until the stack is built.
-	name string
-	node *node.Node
-	pods *pod.Controller
+	// These are guarded by Offload.mu; empty until the stack is built.
+	name     string
+	pods     *pod.Controller
+	branches map[offer.Platform]*branch
 }
 
 // runStack builds the stack and runs it until ctx ends or a part of it fails.
 //
-//	target ──offers──▶ node ──ready──▶ pods, twins
-//	   ▲                 │port
-//	   └── stream, pods, reflect, twins
+//	target ──offers──▶ branches ──▶ a node and a port for each platform
+//	   ▲                   │ready
+//	   └── pods, reflect, twins
 func (o *Offload) runStack(ctx context.Context, s *stack) error {
 	if !o.policy.WaitSynced(ctx) {
 		return ctx.Err()
 	}
-	name, err := o.nameFor(ctx, s)
+	name, existing, err := o.nameFor(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -51,65 +51,50 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		ns, ok := o.policy.Get(namespace)
 		return ok && ns.Allows(name)
 	}
-	var pods *pod.Controller
-	server, err := stream.Listen(stream.Config{
-		IP: o.cfg.NodeIP, TLSDir: o.cfg.ServerTLSDir, Target: target.Config(), Node: name, Log: log,
-		Usage: func(ctx context.Context) ([]pod.Usage, error) { return pods.Usage(ctx) },
-		Away:  func(namespace, name string) (string, string, error) { return pods.Away(namespace, name) },
-	})
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-
 	twins := newRetirement(o.home, target, offloaded, o.recorder, log)
-	resync := func() {
-		pods.Resync()
-		twins.poke()
-	}
-	var down atomic.Bool // the target was lost since it was last there
-	var vnode *node.Node
-	vnode = node.New(o.home, node.Identity{Name: name, ID: target.ID(), Kind: s.spec.Kind, After: s.spec.After, IP: o.cfg.NodeIP, Port: server.Port()}, func() {
-		if !vnode.Ready() {
-			down.Store(true)
-		} else if down.Swap(false) {
-			pods.Reconnect()
-		}
-		o.volumes.Look(name)
-		resync()
-	}, log)
-	pods = pod.New(pod.Config{
+	branches := &branches{o: o, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
+	pods := pod.New(pod.Config{
 		Home: o.home, Target: target, Cluster: o.cfg.ClusterID, HostIP: o.cfg.NodeIP,
-		Offloaded: offloaded, Up: vnode.Ready, Departed: func(ns string) {
+		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
+		Offloaded: offloaded, Up: branches.up, Departed: func(ns string) {
 			if !offloaded(ns) {
 				twins.poke()
 			}
 		},
-		Platform:  func() (os, arch string) { last := vnode.Offer(); return last.OS, last.Architecture },
 		NoHomeAPI: !s.spec.Control.IsValid(),
 		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
 			return o.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
 		},
 		Recorder: o.recorder, Log: log,
 	})
-	twins.pods = pods
-	defer o.volumes.Serve(&volume.Place{Node: name, Target: target, Offloaded: offloaded, Ready: vnode.Ready})()
-	back := &handBack{home: o.home, node: name, after: o.cfg.HandBack, log: log}
+	twins.pods, branches.pods = pods, pods
+	resync := func() {
+		pods.Resync()
+		twins.poke()
+	}
+	var down atomic.Bool // the target was lost since it was last there
+	branches.changed = func() {
+		if !branches.up() {
+			down.Store(true)
+		} else if down.Swap(false) {
+			pods.Reconnect()
+		}
+		resync()
+	}
 
 	o.mu.Lock()
-	s.node, s.pods = vnode, pods
+	s.pods, s.branches = pods, map[offer.Platform]*branch{}
 	o.mu.Unlock()
 	defer func() {
 		o.mu.Lock()
-		s.node, s.pods = nil, nil
+		s.pods, s.branches = nil, nil
 		o.mu.Unlock()
 	}()
 
 	return together(ctx,
-		server.Run,
 		pods.Run,
 		twins.run,
-		func(ctx context.Context) error { return vnode.Run(ctx, back.through(ctx, target.Offers(ctx))) },
+		branches.run,
 		func(ctx context.Context) error {
 			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Control: s.spec.Control, Policies: o.cfg.Policies, Recorder: o.recorder, Log: log})
 		},

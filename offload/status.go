@@ -34,14 +34,17 @@ type Consumer struct {
 	Left   time.Duration `json:"left,omitempty"`
 }
 
-// VirtualNode is one node that stands for a target.
+// VirtualNode is one node that stands for a target: for one platform of it.
 type VirtualNode struct {
 	Name string `json:"name"`
+	// Target is the target's name; its first node has it, too.
+	Target string `json:"target"`
 	// ID is the target's: a peer's is its cluster's.
 	ID           string              `json:"id"`
 	Kind         target.Kind         `json:"kind"`
 	Ready        bool                `json:"ready"`
 	Reason       string              `json:"reason,omitempty"` // while it is not ready
+	OS           string              `json:"os,omitempty"`
 	Architecture string              `json:"architecture,omitempty"`
 	KubeVersion  string              `json:"kubeVersion,omitempty"`
 	Allocatable  corev1.ResourceList `json:"allocatable,omitempty"`
@@ -67,21 +70,26 @@ func (o *Offload) Status() Status {
 	}
 	slices.SortFunc(st.Consumers, func(a, b Consumer) int { return strings.Compare(string(a.ID), string(b.ID)) })
 
+	st.VirtualNodes = append(st.VirtualNodes, o.virtualNodes()...)
+	return st
+}
+
+// virtualNodes are sorted by name.
+func (o *Offload) virtualNodes() (out []VirtualNode) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for id, s := range o.stacks {
-		if s.node == nil {
-			continue // its name may not be known yet
+		for _, one := range s.branches { // none while its name is not known yet
+			offer := one.node.Offer()
+			v := VirtualNode{Name: one.name, Target: s.name, ID: id, Kind: s.spec.Kind, Ready: one.node.Ready(), Reason: offer.Reason,
+				OS: offer.OS, Architecture: offer.Architecture, KubeVersion: offer.KubeVersion, Allocatable: offer.Allocatable}
+			if !v.Ready && v.Reason == "" {
+				v.Reason = "waiting for the first offer"
+			}
+			v.Pods, v.Refused = s.pods.Counts(one.name)
+			out = append(out, v)
 		}
-		offer := s.node.Offer()
-		v := VirtualNode{Name: s.name, ID: id, Kind: s.spec.Kind, Ready: s.node.Ready(), Reason: offer.Reason,
-			Architecture: offer.Architecture, KubeVersion: offer.KubeVersion, Allocatable: offer.Allocatable}
-		if !v.Ready && v.Reason == "" {
-			v.Reason = "waiting for the first offer"
-		}
-		v.Pods, v.Refused = s.pods.Counts()
-		st.VirtualNodes = append(st.VirtualNodes, v)
 	}
-	slices.SortFunc(st.VirtualNodes, func(a, b VirtualNode) int { return strings.Compare(a.Name, b.Name) })
-	return st
+	slices.SortFunc(out, func(a, b VirtualNode) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }

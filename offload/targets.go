@@ -2,7 +2,6 @@ package offload
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -114,27 +113,6 @@ func (o *Offload) stopStacks(wanted map[string]target.Spec) {
 		<-s.done
 		o.problem(s.part(), nil)
 	}
-}
-
-// nameFor picks the name of the target's virtual node, one stack at a time.
-func (o *Offload) nameFor(ctx context.Context, s *stack) (string, error) {
-	nodes, err := o.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return "", fmt.Errorf("offload: names of nodes: %w", err)
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.name == "" {
-		s.name = node.Name(s.spec.Name, s.spec.ID, s.spec.Short, nodes.Items, func(name string) bool {
-			for id, other := range o.stacks {
-				if id != s.spec.ID && other.name == name {
-					return true
-				}
-			}
-			return false
-		})
-	}
-	return s.name, nil
 }
 
 // removeStrays deletes virtual nodes without a target: those whose stack ended in

@@ -21,6 +21,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
+	"rivulet/offload/volume"
 )
 
 // somewhere is a target that is no peer: it lends what it is told to.
@@ -55,8 +56,8 @@ func (s *somewhere) spec(made chan<- *somewhere, kind target.Kind) target.Spec {
 func bareOffload(t *testing.T, client kubernetes.Interface) *Offload {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	o := &Offload{cfg: Config{ClusterID: "home", NodeName: "home", NodeIP: netip.MustParseAddr("127.0.0.1"), HandBack: time.Hour, Log: log},
-		home: client, policy: policy.New(client, log), recorder: record.NewFakeRecorder(100), retarget: make(chan struct{}, 1),
+	o := &Offload{cfg: Config{ClusterID: "home", NodeName: "home", NodeIP: netip.MustParseAddr("127.0.0.1"), HandBack: time.Hour, Missing: time.Second, Log: log},
+		home: client, volumes: volume.New(volume.Config{Log: log}), policy: policy.New(client, log), recorder: record.NewFakeRecorder(100), retarget: make(chan struct{}, 1),
 		targets: map[target.Kind]targets{}, stacks: map[string]*stack{}, served: map[string]bool{}, problems: map[string]string{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,10 +24,11 @@ func Cordon(ctx context.Context, client kubernetes.Interface, node string, on bo
 	return nil
 }
 
-// Find returns the virtual node that stands for what a user calls name: the
-// node's own name, or an ID of its cluster, whole or the first eight characters
-// and more. ids are those of peers that have the name.
-func Find(ctx context.Context, client kubernetes.Interface, name string, ids ...string) (*corev1.Node, error) {
+// Find returns the virtual nodes that stand for what a user calls name: a target's
+// name, or an ID of its cluster, whole or the first eight characters and more, for all
+// of the target's nodes; or the name of one that stands for another platform of it. ids
+// are those of peers that have the name.
+func Find(ctx context.Context, client kubernetes.Interface, name string, ids ...string) ([]corev1.Node, error) {
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("drain: nodes: %w; is rivulet running?", err)
@@ -36,9 +38,10 @@ func Find(ctx context.Context, client kubernetes.Interface, name string, ids ...
 
 const shortest = 8 // characters of an ID
 
-func find(nodes []corev1.Node, name string, ids []string) (*corev1.Node, error) {
-	var found []*corev1.Node
-	var known []string
+func find(nodes []corev1.Node, name string, ids []string) ([]corev1.Node, error) {
+	targets := map[string][]corev1.Node{} // by ID
+	var known, found []string
+	named := ""
 	for i := range nodes {
 		n := &nodes[i]
 		id, virtual := n.Labels[policy.VirtualNodeLabel]
@@ -49,22 +52,29 @@ func find(nodes []corev1.Node, name string, ids []string) (*corev1.Node, error) 
 			continue
 		}
 		known = append(known, n.Name)
-		if n.Name == name {
-			return n, nil
+		first := n.Labels[policy.TargetLabel]
+		if n.Name == name && first != "" && first != name {
+			return []corev1.Node{*n}, nil
 		}
-		matches := len(name) >= shortest && strings.HasPrefix(id, name)
-		for _, other := range ids {
-			matches = matches || id == other
+		if n.Name == name || first == name {
+			named = id
 		}
-		if matches {
-			found = append(found, n)
+		matches := len(name) >= shortest && strings.HasPrefix(id, name) || slices.Contains(ids, id)
+		if matches && len(targets[id]) == 0 {
+			found = append(found, id)
 		}
+		targets[id] = append(targets[id], *n)
+	}
+	for _, of := range targets {
+		slices.SortFunc(of, func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) })
 	}
 	switch {
+	case named != "":
+		return targets[named], nil
 	case len(found) == 1:
-		return found[0], nil
+		return targets[found[0]], nil
 	case len(found) > 1:
-		return nil, fmt.Errorf("%s may be %s or %s; use the name of one", name, found[0].Name, found[1].Name)
+		return nil, fmt.Errorf("%s may be %s or %s; use the name of one", name, targets[found[0]][0].Name, targets[found[1]][0].Name)
 	case len(known) == 0:
 		return nil, fmt.Errorf("there is no virtual node %s, and no other; see: rivulet peers", name)
 	}

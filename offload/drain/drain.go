@@ -49,10 +49,10 @@ const (
 	Done     = "done"
 )
 
-// Drain is one drain of one node.
+// Drain is one drain of a target's nodes.
 type Drain struct {
 	Client kubernetes.Interface
-	Node   string
+	Nodes  []string
 	// Force evicts pods, too, that nobody will make again.
 	Force bool
 	// Tell gets every step; it is not called concurrently.
@@ -98,8 +98,10 @@ func (d *Drain) Run(ctx context.Context) error {
 	if alone := unmanaged(pods); len(alone) > 0 && !d.Force {
 		return &Unmanaged{alone}
 	}
-	if err := Cordon(ctx, d.Client, d.Node, true); err != nil {
-		return err
+	for _, node := range d.Nodes {
+		if err := Cordon(ctx, d.Client, node, true); err != nil {
+			return err
+		}
 	}
 	d.tell(Event{What: Cordoned})
 	for {
@@ -120,13 +122,17 @@ func (d *Drain) Run(ctx context.Context) error {
 	}
 }
 
-// pods are those that run on the node, DaemonSets' apart: these come back at once.
+// pods are those that run on the nodes, DaemonSets' apart: these come back at once.
 func (d *Drain) pods(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := d.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", d.Node).String()})
-	if err != nil {
-		return nil, fmt.Errorf("drain: pods of %s: %w; is rivulet running?", d.Node, err)
+	var all []corev1.Pod
+	for _, node := range d.Nodes {
+		list, err := d.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
+		if err != nil {
+			return nil, fmt.Errorf("drain: pods of %s: %w; is rivulet running?", node, err)
+		}
+		all = append(all, list.Items...)
 	}
-	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+	return slices.DeleteFunc(all, func(p corev1.Pod) bool {
 		owner := metav1.GetControllerOf(&p)
 		finished := p.DeletionTimestamp == nil && (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed)
 		return finished || owner != nil && owner.Kind == "DaemonSet"
@@ -245,9 +251,9 @@ func (d *Drain) unfinished(err error) error {
 		parts = append(parts, fmt.Sprintf("%d are leaving (%s)", len(leaving), some(leaving)))
 	}
 	if len(parts) == 0 {
-		return fmt.Errorf("%w from %s: %w", ErrLeft, d.Node, err)
+		return fmt.Errorf("%w from %s: %w", ErrLeft, strings.Join(d.Nodes, ", "), err)
 	}
-	return fmt.Errorf("%w %s: %s", ErrLeft, d.Node, strings.Join(parts, ", "))
+	return fmt.Errorf("%w %s: %s", ErrLeft, strings.Join(d.Nodes, ", "), strings.Join(parts, ", "))
 }
 
 func some(names []string) string {

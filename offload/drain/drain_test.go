@@ -70,7 +70,7 @@ func always(string, int) string { return "" }
 func run(t *testing.T, d *Drain, limit time.Duration) ([]string, error) {
 	t.Helper()
 	var told []string
-	d.Node, d.Retry = "b", time.Millisecond
+	d.Nodes, d.Retry = []string{"b"}, time.Millisecond
 	d.Tell = func(e Event) { told = append(told, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.What, e.Pod, e.Why))) }
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -142,24 +142,49 @@ func TestWhatIsLeftWhenTheTimeIsOver(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	nodes := []corev1.Node{*node("a", ""), *node("b", "b1d2c3d4e5"), *node("b-c1d2c3d4", "c1d2c3d4e5")}
+	arm := node("b-arm64", "b1d2c3d4e5")
+	arm.Labels[policy.TargetLabel] = "b"
+	nodes := []corev1.Node{*arm, *node("a", ""), *node("b", "b1d2c3d4e5"), *node("b-c1d2c3d4", "c1d2c3d4e5")}
 	for _, c := range []struct {
 		name string
 		ids  []string
 		want string
 	}{
-		{"b", nil, "b"}, {"b", []string{"b1d2c3d4e5", "c1d2c3d4e5"}, "b"}, // a node's own name goes first
+		{"b", nil, "b,b-arm64"}, {"b", []string{"b1d2c3d4e5", "c1d2c3d4e5"}, "b,b-arm64"}, // a node's own name goes first
+		{"b-arm64", nil, "b-arm64"}, {"b1d2c3d4", nil, "b,b-arm64"},
 		{"c1d2c3d4", nil, "b-c1d2c3d4"}, {"other", []string{"c1d2c3d4e5"}, "b-c1d2c3d4"},
-		{"a", nil, "!a is a node of this cluster"}, {"c1d2", nil, "!there are: b, b-c1d2c3d4"},
+		{"a", nil, "!a is a node of this cluster"}, {"c1d2", nil, "!there are: b-arm64, b, b-c1d2c3d4"},
 		{"twice", []string{"b1d2c3d4e5", "c1d2c3d4e5"}, "!twice may be b or b-c1d2c3d4"},
 	} {
-		n, err := find(nodes, c.name, c.ids)
+		found, err := find(nodes, c.name, c.ids)
+		var names []string
+		for _, n := range found {
+			names = append(names, n.Name)
+		}
 		if bad, wrong := strings.CutPrefix(c.want, "!"); wrong {
 			if err == nil || !strings.Contains(err.Error(), bad) {
 				t.Errorf("%s: %v, want %q", c.name, err, bad)
 			}
-		} else if err != nil || n.Name != c.want {
-			t.Errorf("%s: %v %v", c.name, n, err)
+		} else if err != nil || strings.Join(names, ",") != c.want {
+			t.Errorf("%s: %v %v, want %s", c.name, names, err, c.want)
+		}
+	}
+}
+
+func TestAllNodesOfATargetAreDrained(t *testing.T) {
+	onArm := func(p *corev1.Pod) { p.Spec.NodeName = "b-arm64" }
+	client := cluster(always, node("b", "id-of-b"), node("b-arm64", "id-of-b"), pod("web-1", "ReplicaSet"), pod("web-2", "ReplicaSet", onArm))
+	d := &Drain{Client: client, Nodes: []string{"b", "b-arm64"}, Retry: time.Millisecond}
+	if err := d.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := client.CoreV1().Pods("lab").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(left.Items) != 0 {
+		t.Errorf("%d pods are left; %v", len(left.Items), err)
+	}
+	for _, name := range d.Nodes {
+		if n, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); err != nil || !n.Spec.Unschedulable {
+			t.Errorf("%s takes new pods: %v", name, err)
 		}
 	}
 }

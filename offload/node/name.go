@@ -6,18 +6,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 )
 
-// Name picks the name of the virtual node of a target. A node that stands for it
-// already keeps its name. Else it is the target's own name, unless a node of that
+// Name picks the name of a target, which is that of its first virtual node. Where nodes
+// stand for it already the name stays. Else it is the target's own name, unless a node of that
 // name is there or reserved reports that another target may claim it; then the
 // short ID is added.
 func Name(name, id, short string, nodes []corev1.Node, reserved func(string) bool) string {
 	taken := map[string]bool{}
 	for i := range nodes {
 		if nodes[i].Labels[policy.VirtualNodeLabel] == id {
-			return nodes[i].Name
+			if name := nodes[i].Labels[policy.TargetLabel]; name != "" {
+				return name
+			}
+			return nodes[i].Name // made by an earlier version, which had one for each target
 		}
 		taken[nodes[i].Name] = true
 	}
@@ -26,12 +30,30 @@ func Name(name, id, short string, nodes []corev1.Node, reserved func(string) boo
 		return "peer-" + short
 	}
 	if taken[label] || reserved(label) {
-		if max := validation.DNS1123LabelMaxLength - len(short) - 1; len(label) > max {
-			label = strings.TrimRight(label[:max], "-")
-		}
-		return label + "-" + short
+		return suffixed(label, short)
 	}
 	return label
+}
+
+// PlatformName picks the name of the virtual node for another platform of a target:
+// the target's with the architecture, or with more where that is taken.
+func PlatformName(target string, p offer.Platform, short string, taken func(string) bool) string {
+	suffix := dnsLabel(p.Architecture)
+	if p.OS != "linux" {
+		suffix = dnsLabel(p.OS + "-" + p.Architecture)
+	}
+	name := suffixed(target, suffix)
+	if taken(name) {
+		name = suffixed(target, suffix+"-"+short)
+	}
+	return name
+}
+
+func suffixed(label, suffix string) string {
+	if most := validation.DNS1123LabelMaxLength - len(suffix) - 1; len(label) > most {
+		label = strings.TrimRight(label[:most], "-")
+	}
+	return label + "-" + suffix
 }
 
 // dnsLabel makes of what a user called a device something a Node may be called.

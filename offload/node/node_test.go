@@ -20,7 +20,7 @@ import (
 	"rivulet/offload/target"
 )
 
-var id = Identity{Name: "b", ID: "peer-id", IP: netip.MustParseAddr("100.127.1.1"), Port: 41000, Kind: target.Peer}
+var id = Identity{Name: "b", Target: "b", ID: "peer-id", IP: netip.MustParseAddr("100.127.1.1"), Port: 41000, Kind: target.Peer}
 
 func lends(cpu string) offer.Offer {
 	return offer.Offer{Ready: true, Architecture: "arm64", OS: "linux", KubeVersion: "v1.35.0",

@@ -15,10 +15,12 @@ import (
 // Identity is what a virtual node is whatever is offered.
 type Identity struct {
 	Name string
-	ID   string     // the target's
-	IP   netip.Addr // of the home node on which the kubelet API is served
-	Port uint16     // of that API
-	Kind target.Kind
+	ID   string // the target's
+	// Target is the target's name: that of its first node.
+	Target string
+	IP     netip.Addr // of the home node on which the kubelet API is served
+	Port   uint16     // of that API
+	Kind   target.Kind
 	// After has the scheduler prefer nodes without it.
 	After bool
 }
@@ -32,13 +34,16 @@ const (
 // Object makes the Node. It is pure; was is the status the node had before, from
 // which the times of transitions are kept.
 func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) *corev1.Node {
-	labels := maps.Clone(o.Labels)
-	if labels == nil {
-		labels = map[string]string{}
+	labels := map[string]string{}
+	for key, value := range o.Labels { // whatever the target sends
+		if offer.Carried(key) {
+			labels[key] = value
+		}
 	}
 	maps.Copy(labels, map[string]string{
 		policy.VirtualNodeLabel:          id.ID,
 		policy.KindLabel:                 string(id.Kind),
+		policy.TargetLabel:               id.Target,
 		corev1.LabelHostname:             id.Name,
 		corev1.LabelArchStable:           o.Architecture,
 		corev1.LabelOSStable:             o.OS,
@@ -50,7 +55,6 @@ func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) 
 		{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule},
 		{Key: policy.AwayTaint, Effect: corev1.TaintEffectPreferNoSchedule},
 	}
-	delete(labels, policy.After)
 	if id.After {
 		labels[policy.After] = "true"
 		taints = append(taints, corev1.Taint{Key: policy.After, Effect: corev1.TaintEffectPreferNoSchedule})
@@ -106,6 +110,7 @@ func conditions(o offer.Offer, was corev1.NodeStatus, now metav1.Time) []corev1.
 // a target that has not spoken since.
 func fromNode(n *corev1.Node) offer.Offer {
 	return offer.Offer{
+		Labels:      n.Labels, // of which those are taken again that come with offers
 		Allocatable: n.Status.Allocatable, Architecture: n.Status.NodeInfo.Architecture, OS: n.Status.NodeInfo.OperatingSystem,
 		KubeVersion: n.Status.NodeInfo.KubeletVersion, KernelVersion: n.Status.NodeInfo.KernelVersion,
 		OSImage: n.Status.NodeInfo.OSImage, Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,

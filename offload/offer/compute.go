@@ -3,6 +3,7 @@ package offer
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -27,9 +28,6 @@ const Nothing = -1
 // lent are the resources of an offer, beside the extended ones (GPUs and the like).
 var lent = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
 
-// platform is what a pod's image has to fit.
-type platform struct{ os, arch string }
-
 // room is one node and what is not taken there by this cluster's own pods.
 type room struct {
 	node *corev1.Node
@@ -43,13 +41,23 @@ type room struct {
 // Room is what this cluster lends to all consumers together, and what each of
 // them uses of it.
 type Room struct {
-	// Lent is all that consumers may use: of the platform that lends most.
+	// Platforms are those that this cluster has nodes of, the one that lends most first;
+	// none while it can run nothing.
+	Platforms []Lending
+	// Offer has Ready and Reason.
+	Offer Offer
+	nodes map[string]Platform
+}
+
+// Lending is what is lent of one platform.
+type Lending struct {
+	// Lent is all that consumers may use.
 	Lent corev1.ResourceList
-	// Use is what each consumer's pods ask for, those of all platforms and those
-	// that have no node yet included, as the API server's quota counts them.
+	// Use is what each consumer's pods ask for, those that have no node yet included, as
+	// the API server's quota counts them.
 	Use map[peer.ID]corev1.ResourceList
 	// Offer is the offer but for Allocatable.
-	Offer Offer
+	Offer PlatformOffer
 }
 
 // Measure says what there is to lend: of the real nodes that are Ready and take
@@ -58,23 +66,22 @@ type Room struct {
 // (policy.OriginLabel); tenancy sees to it that the label is true. Own pods that
 // are not scheduled yet take nothing.
 //
-// An offer speaks of one platform. Where nodes differ it is the one with most
-// CPU to lend, and the others are left out: room that an image cannot run in is
-// no room.
+// Nodes of different platforms are measured apart: room that an image cannot run in
+// is no room.
 func Measure(nodes []*corev1.Node, pods []*corev1.Pod, share Share) Room {
-	m := Room{Use: map[peer.ID]corev1.ResourceList{}}
+	m := Room{nodes: map[string]Platform{}}
 	rooms := map[string]*room{}
-	real, unready := 0, 0
+	unready := 0
 	for _, n := range nodes {
 		if _, virtual := n.Labels[policy.VirtualNodeLabel]; virtual {
 			continue
 		}
-		real++
 		if !ready(n) {
 			unready++
 		}
 		rooms[n.Name] = &room{node: n, free: pick(n.Status.Allocatable), guests: corev1.ResourceList{},
 			closed: !ready(n) || n.Spec.Unschedulable || n.DeletionTimestamp != nil}
+		m.nodes[n.Name] = platformOf(n)
 	}
 	closed := 0
 	for _, r := range rooms {
@@ -82,108 +89,206 @@ func Measure(nodes []*corev1.Node, pods []*corev1.Pod, share Share) Room {
 			closed++
 		}
 	}
+	var guests []*corev1.Pod
 	for _, p := range pods {
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		r, here := rooms[p.Spec.NodeName]
-		origin, guest := p.Labels[policy.OriginLabel]
-		if !here && !guest {
-			continue
-		}
-		asked := Requests(p)
-		if !guest {
-			sub(r.free, asked)
-			continue
-		}
-		if m.Use[peer.ID(origin)] == nil {
-			m.Use[peer.ID(origin)] = corev1.ResourceList{}
-		}
-		add(m.Use[peer.ID(origin)], asked)
-		if here {
-			add(r.guests, asked)
+		if _, guest := p.Labels[policy.OriginLabel]; guest {
+			guests = append(guests, p)
+			if here {
+				add(r.guests, Requests(p))
+			}
+		} else if here {
+			sub(r.free, Requests(p))
 		}
 	}
 	if closed == len(rooms) {
-		m.Offer.Reason = "the provider has no nodes"
-		switch {
-		case real > 0 && unready == real:
-			m.Offer.Reason = "no node of the provider is Ready"
-		case real > 0:
-			m.Offer.Reason = fmt.Sprintf("no node of the provider takes pods: %d not Ready, %d cordoned", unready, real-unready)
-		}
+		m.Offer.Reason = cannotRun("the provider", len(rooms), unready)
 		return m
 	}
-	m.describe(rooms, share)
+	m.Offer.Ready = true
+	m.lend(rooms, share)
+	for _, p := range guests {
+		i := m.index(p)
+		if i < 0 {
+			continue // made for a platform that is not here: it uses nothing
+		}
+		use, origin := m.Platforms[i].Use, peer.ID(p.Labels[policy.OriginLabel])
+		if use[origin] == nil {
+			use[origin] = corev1.ResourceList{}
+		}
+		add(use[origin], Requests(p))
+	}
+	boundPods(m.Platforms, share)
 	return m
 }
 
-// describe sums up the rooms of the platform that lends most.
-func (m *Room) describe(rooms map[string]*room, share Share) {
-	byPlatform := map[platform]corev1.ResourceList{}
-	biggest := map[platform]*room{}
+// lend sums up the rooms of each platform.
+func (m *Room) lend(rooms map[string]*room, share Share) {
+	byPlatform := map[Platform][]*room{}
 	for _, r := range rooms {
-		p := platform{r.node.Status.NodeInfo.OperatingSystem, r.node.Status.NodeInfo.Architecture}
 		clamp(r.free)
 		if r.closed {
 			r.free = r.guests
 		}
-		if byPlatform[p] == nil {
-			byPlatform[p] = corev1.ResourceList{}
-		}
-		add(byPlatform[p], r.free)
-		if b := biggest[p]; !r.closed && (b == nil || more(r.free, b.free, r.node.Name < b.node.Name)) {
-			biggest[p] = r
-		}
+		p := platformOf(r.node)
+		byPlatform[p] = append(byPlatform[p], r)
 	}
-	var best platform
-	for p := range biggest {
-		if best == (platform{}) || more(byPlatform[p], byPlatform[best], p.os+p.arch < best.os+best.arch) {
-			best = p
+	for p, members := range byPlatform {
+		if p.Architecture == "" && len(byPlatform) > 1 {
+			continue // they have just registered and will say
 		}
+		m.Platforms = append(m.Platforms, lending(p, members, share))
 	}
-
-	allocatable := corev1.ResourceList{}
-	var members []*corev1.Node
-	for _, r := range rooms {
-		if (platform{r.node.Status.NodeInfo.OperatingSystem, r.node.Status.NodeInfo.Architecture}) == best {
-			// Closed nodes too: a share does not shrink because a node is away for a moment.
-			add(allocatable, pick(r.node.Status.Allocatable))
-			if !r.closed {
-				members = append(members, r.node)
+	slices.SortFunc(m.Platforms, func(a, b Lending) int {
+		switch {
+		case a.Offer.Ready != b.Offer.Ready:
+			if a.Offer.Ready {
+				return -1
 			}
+			return 1
+		case more(a.Lent, b.Lent, a.Offer.Platform.String() < b.Offer.Platform.String()):
+			return -1
 		}
-	}
-	m.Lent = byPlatform[best]
-	bound(m.Lent, allocatable, share)
-
-	info := biggest[best].node.Status.NodeInfo
-	m.Offer = Offer{
-		Architecture: best.arch, OS: best.os,
-		KubeVersion: info.KubeletVersion, KernelVersion: info.KernelVersion, OSImage: info.OSImage, Runtime: info.ContainerRuntimeVersion,
-		Labels: topology(members), Ready: true,
-	}
+		return 1
+	})
 }
 
-// Parts divides the room among the consumers that have a place here.
-func (m Room) Parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
-	use := maps.Clone(m.Use)
+func lending(p Platform, rooms []*room, share Share) Lending {
+	l := Lending{Lent: corev1.ResourceList{}, Use: map[peer.ID]corev1.ResourceList{}}
+	allocatable := corev1.ResourceList{}
+	var biggest *room // of those that take pods, if any do
+	var open, all []*corev1.Node
+	unready := 0
+	for _, r := range rooms {
+		add(l.Lent, r.free)
+		// Closed nodes too: a share does not shrink because a node is away for a moment.
+		add(allocatable, pick(r.node.Status.Allocatable))
+		all = append(all, r.node)
+		if !r.closed {
+			open = append(open, r.node)
+		}
+		if !ready(r.node) {
+			unready++
+		}
+		if biggest == nil || biggest.closed && !r.closed || biggest.closed == r.closed && more(r.free, biggest.free, r.node.Name < biggest.node.Name) {
+			biggest = r
+		}
+	}
+	bound(l.Lent, allocatable, share)
+	info := biggest.node.Status.NodeInfo
+	l.Offer = PlatformOffer{Platform: p,
+		KubeVersion: info.KubeletVersion, KernelVersion: info.KernelVersion, OSImage: info.OSImage, Runtime: info.ContainerRuntimeVersion,
+		Ready: true}
+	if len(open) > 0 {
+		all = open
+	} else {
+		l.Offer.Ready, l.Offer.Reason = false, cannotRun("the provider's platform "+p.String(), len(rooms), unready)
+	}
+	l.Offer.Labels = common(all)
+	return l
+}
+
+// cannotRun says why none of some nodes takes pods.
+func cannotRun(whose string, all, unready int) string {
+	switch {
+	case all == 0:
+		return whose + " has no nodes"
+	case all == unready:
+		return "no node of " + whose + " is Ready"
+	}
+	return fmt.Sprintf("no node of %s takes pods: %d not Ready, %d cordoned", whose, unready, all-unready)
+}
+
+// index finds the platform on which the pod runs, or has to.
+func (m Room) index(p *corev1.Pod) int {
+	return slices.IndexFunc(m.Platforms, func(l Lending) bool {
+		if own, here := m.nodes[p.Spec.NodeName]; here {
+			return l.Offer.Platform == own
+		}
+		os, arch := p.Spec.NodeSelector[corev1.LabelOSStable], p.Spec.NodeSelector[corev1.LabelArchStable]
+		return (os == "" || os == l.Offer.OS) && (arch == "" || arch == l.Offer.Architecture)
+	})
+}
+
+// Lent is what consumers may use of all platforms together.
+func (m Room) Lent() corev1.ResourceList {
+	all := corev1.ResourceList{}
+	for _, l := range m.Platforms {
+		add(all, l.Lent)
+	}
+	return all
+}
+
+// parts divides the room of one platform among the consumers that have a place here.
+func (l Lending) parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
+	use := maps.Clone(l.Use)
 	for _, id := range known {
 		if use[id] == nil {
 			use[id] = corev1.ResourceList{}
 		}
 	}
-	return Divide(m.Lent, use)
+	return Divide(l.Lent, use)
+}
+
+// Parts divides the room among the consumers that have a place here, each platform
+// by itself: a part is what the consumer may use of all of them.
+func (m Room) Parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
+	var all []peer.ID
+	for _, l := range m.Platforms {
+		all = slices.AppendSeq(all, maps.Keys(l.Use))
+	}
+	known = append(all, known...) // who uses one platform has a place on all
+	parts := map[peer.ID]corev1.ResourceList{}
+	for _, l := range m.Platforms {
+		for id, part := range l.parts(known) {
+			if parts[id] == nil {
+				parts[id] = corev1.ResourceList{}
+			}
+			add(parts[id], part)
+		}
+	}
+	return parts
+}
+
+// Surplus picks those of the consumer's pods that are too many for its part of the
+// platform they are on, see Surplus. The pods are those that have not finished.
+func (m Room) Surplus(consumer peer.ID, known []peer.ID, pods []*corev1.Pod) []*corev1.Pod {
+	byPlatform := make([][]*corev1.Pod, len(m.Platforms))
+	for _, p := range pods {
+		if i := m.index(p); i >= 0 {
+			byPlatform[i] = append(byPlatform[i], p)
+		}
+	}
+	var out []*corev1.Pod
+	offer := m.For(consumer, known)
+	for i := range offer.Platforms {
+		out = append(out, Surplus(offer.Platforms[i].Allocatable, byPlatform[i])...)
+	}
+	return out
 }
 
 // For is the offer to one consumer. One that has no place here yet hears what it
 // would get if it came.
 func (m Room) For(consumer peer.ID, known []peer.ID) Offer {
 	o := m.Offer
-	if o.Ready {
-		o.Allocatable = m.Parts(append([]peer.ID{consumer}, known...))[consumer]
+	if !o.Ready {
+		return o
 	}
-	return o
+	known = append([]peer.ID{consumer}, known...)
+	for _, l := range m.Platforms {
+		for id := range l.Use {
+			known = append(known, id)
+		}
+	}
+	for _, l := range m.Platforms {
+		p := l.Offer
+		p.Allocatable = l.parts(known)[consumer]
+		o.Platforms = append(o.Platforms, p)
+	}
+	return o.withFirst()
 }
 
 // Compute returns what the consumer may use in all, beside the other known ones.
@@ -191,7 +296,8 @@ func Compute(nodes []*corev1.Node, pods []*corev1.Pod, consumer peer.ID, known [
 	return Measure(nodes, pods, share).For(consumer, known)
 }
 
-// bound lowers what is lent to the share of the allocatable.
+// bound lowers what is lent of one platform to the share of the allocatable; pods
+// are bounded for all platforms together, by boundPods.
 func bound(lent, allocatable corev1.ResourceList, share Share) {
 	limit := corev1.ResourceList{}
 	if share.CPU != 0 && share.CPU < 100 {
@@ -201,9 +307,6 @@ func bound(lent, allocatable corev1.ResourceList, share Share) {
 	if share.Memory != 0 && share.Memory < 100 {
 		memory := allocatable[corev1.ResourceMemory]
 		limit[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()*int64(max(share.Memory, 0))/100, resource.BinarySI)
-	}
-	if share.MaxPods != 0 {
-		limit[corev1.ResourcePods] = *resource.NewQuantity(max(share.MaxPods, 0), resource.DecimalSI)
 	}
 	// Who lends neither CPU nor memory nor pods lends nothing else.
 	nothing := share.CPU == Nothing || share.Memory == Nothing || share.MaxPods == Nothing
@@ -215,26 +318,6 @@ func bound(lent, allocatable corev1.ResourceList, share Share) {
 		}
 	}
 	clamp(lent)
-}
-
-// topology returns the topology labels that all nodes agree on.
-func topology(nodes []*corev1.Node) map[string]string {
-	labels := map[string]string{}
-	for _, key := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone} {
-		value := nodes[0].Labels[key]
-		for _, n := range nodes {
-			if n.Labels[key] != value {
-				value = ""
-			}
-		}
-		if value != "" {
-			labels[key] = value
-		}
-	}
-	if len(labels) == 0 {
-		return nil
-	}
-	return labels
 }
 
 func ready(n *corev1.Node) bool {

@@ -106,7 +106,7 @@ func TestCompute(t *testing.T) {
 			pods:  []*corev1.Pod{pod("v", "8", "8Gi", ""), pod("c", "1", "1Gi", "")}, cpu: "4", memory: "4Gi", count: 10},
 		{name: "who is on a cordoned node may stay there", nodes: []*corev1.Node{node("n", "4", "4Gi"), node("c", "8", "8Gi", cordoned)},
 			pods: []*corev1.Pod{pod("c", "5", "5Gi", consumer)}, cpu: "9", memory: "9Gi", count: 11},
-		{name: "one platform only", nodes: []*corev1.Node{node("n", "4", "4Gi"), node("m", "2", "2Gi", arch("amd64"))}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "the platform that lends most comes first", nodes: []*corev1.Node{node("n", "4", "4Gi"), node("m", "2", "2Gi", arch("amd64"))}, cpu: "4", memory: "4Gi", count: 10},
 		{name: "half of it", nodes: one, share: Share{CPU: 50, Memory: 25, MaxPods: 3}, cpu: "2", memory: "1Gi", count: 3},
 		{name: "nothing", nodes: one, share: Share{CPU: Nothing, Memory: Nothing, MaxPods: Nothing}, cpu: "0", memory: "0", count: 0},
 		{name: "what others borrowed is gone from the share", nodes: one, share: Share{CPU: 50, MaxPods: 3},

@@ -26,6 +26,12 @@ type Offer struct {
 	// plus its part of what is free. It has cpu, memory, pods, ephemeral-storage and
 	// the provider's extended resources.
 	Allocatable corev1.ResourceList `json:"allocatable"`
+	// Platforms are all that the provider has nodes of, the one that lends most first. A
+	// provider that does not tell them apart leaves them out.
+	Platforms []PlatformOffer `json:"platforms,omitempty"`
+
+	// Allocatable and what follows up to Labels are those of the first platform.
+
 	// Architecture and OS are those of the provider's nodes (GOARCH, GOOS).
 	Architecture string `json:"architecture"`
 	OS           string `json:"os"`
@@ -35,7 +41,8 @@ type Offer struct {
 	KernelVersion string `json:"kernelVersion,omitempty"`
 	OSImage       string `json:"osImage,omitempty"`
 	Runtime       string `json:"runtime,omitempty"`
-	// Labels are the provider's topology labels, to be copied to the virtual node.
+	// Labels are those that the provider's nodes agree on (see Carried), to be copied to
+	// the virtual node.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Ready is false, with Reason, while the provider can run nothing.
 	Ready  bool   `json:"ready"`

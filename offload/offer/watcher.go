@@ -182,6 +182,7 @@ func trim(o any) (any, error) {
 			}
 		}
 		if origin, ok := o.Labels[policy.OriginLabel]; ok {
+			p.Spec.NodeSelector = o.Spec.NodeSelector // for which platform it waits
 			p.Labels = map[string]string{policy.OriginLabel: origin}
 		}
 		return p, nil

@@ -10,10 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -39,8 +36,10 @@ type Config struct {
 	Up func() bool
 	// Departed is called after a pod of the namespace is gone from home.
 	Departed func(namespace string)
-	// Platform is the target's, as its virtual node has it; nil leaves it open.
-	Platform func() (os, arch string)
+	// Nodes are the target's virtual nodes; see Serve.
+	Nodes []string
+	// Platform is that of a virtual node; nil leaves it open.
+	Platform func(node string) (os, arch string)
 	// Claim gives the name in the twin of a claim of home, or why it has none there; nil
 	// if the target has no volumes.
 	Claim func(ctx context.Context, namespace, name string) (claim, why string, err error)
@@ -50,12 +49,12 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Controller keeps the pods bound to one virtual node and what runs for them on
-// the target equal. See the package comment.
+// Controller keeps the pods bound to a target's virtual nodes and what runs for them
+// on the target equal. See the package comment.
 type Controller struct {
 	cfg   Config
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	pods  cache.SharedIndexInformer
+	pods  bound
 	twins twins
 	// reconnect wakes what renews the watches.
 	reconnect chan struct{}
@@ -68,41 +67,16 @@ type Controller struct {
 
 // New makes a Controller; Run starts it.
 func New(cfg Config) *Controller {
-	node := cfg.Target.Name()
-	factory := informers.NewSharedInformerFactoryWithOptions(cfg.Home, 0, informers.WithTransform(trim),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
-		}))
 	c := &Controller{
 		cfg:     cfg,
-		pods:    factory.Core().V1().Pods().Informer(),
 		twins:   twins{all: map[string]*twin{}},
 		refused: map[types.UID]string{}, reconnect: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
 	}
-	enqueue := func(obj any) {
-		if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = d.Obj
-		}
-		if p, ok := obj.(*corev1.Pod); ok {
-			c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
-		}
+	for _, node := range cfg.Nodes {
+		c.Serve(node)
 	}
-	_, _ = c.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
-		AddFunc:    enqueue,
-		UpdateFunc: func(_, obj any) { enqueue(obj) },
-		DeleteFunc: func(obj any) {
-			enqueue(obj)
-			if p, ok := obj.(*corev1.Pod); ok {
-				c.forget(p)
-			}
-			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-				namespace, _, _ := cache.SplitMetaNamespaceKey(key)
-				cfg.Departed(namespace)
-			}
-		},
-	})
 	return c
 }
 
@@ -117,8 +91,8 @@ func (c *Controller) Run(ctx context.Context) error {
 		wg.Wait()
 		c.twins.closeAll()
 	}()
-	wg.Go(func() { c.pods.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced) {
+	wg.Go(func() { c.pods.run(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), c.pods.synced) {
 		return ctx.Err()
 	}
 	wg.Go(func() { c.adopt(ctx) })
@@ -239,11 +213,10 @@ func (c *Controller) checkTwin(ctx context.Context, home string) (gone bool) {
 // Busy reports whether pods of the namespace that were sent away still live at
 // home. It is true until the pods of home were listed once.
 func (c *Controller) Busy(namespace string) bool {
-	if !c.pods.HasSynced() {
+	if !c.pods.synced() {
 		return true
 	}
-	for _, obj := range c.pods.GetStore().List() {
-		p := obj.(*corev1.Pod)
+	for _, p := range c.pods.list() {
 		if p.Namespace != namespace || terminal(p.Status.Phase) && p.DeletionTimestamp == nil {
 			continue
 		}
@@ -261,8 +234,8 @@ func (c *Controller) Forget(home string) { c.twins.drop(home) }
 func (c *Controller) Resync() { c.resyncNamespace("") }
 
 func (c *Controller) resyncNamespace(ns string) {
-	for _, obj := range c.pods.GetStore().List() {
-		if p := obj.(*corev1.Pod); ns == "" || p.Namespace == ns {
+	for _, p := range c.pods.list() {
+		if ns == "" || p.Namespace == ns {
 			c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
@@ -293,16 +266,20 @@ func (c *Controller) Away(namespace, name string) (twin, pod string, err error) 
 
 // Counts tells how many pods are bound to the virtual node, and why some of
 // them were refused, by namespace/name.
-func (c *Controller) Counts() (pods int, refused map[string]string) {
+func (c *Controller) Counts(node string) (pods int, refused map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	refused = map[string]string{}
 	living := map[types.UID]string{}
-	for _, obj := range c.pods.GetStore().List() {
-		p := obj.(*corev1.Pod)
-		pods++
-		if why, ok := c.refused[p.UID]; ok {
+	for _, p := range c.pods.list() {
+		why, ok := c.refused[p.UID]
+		if ok {
 			living[p.UID] = why
+		}
+		if p.Spec.NodeName != node {
+			continue
+		}
+		if pods++; ok {
 			refused[p.Namespace+"/"+p.Name] = why
 		}
 	}
@@ -310,10 +287,4 @@ func (c *Controller) Counts() (pods int, refused map[string]string) {
 	return pods, refused
 }
 
-func (c *Controller) home(k types.NamespacedName) *corev1.Pod {
-	obj, ok, _ := c.pods.GetStore().GetByKey(k.String())
-	if !ok {
-		return nil
-	}
-	return obj.(*corev1.Pod)
-}
+func (c *Controller) home(k types.NamespacedName) *corev1.Pod { return c.pods.get(k) }

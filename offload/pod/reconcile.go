@@ -70,7 +70,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	if len(have) == 0 {
 		if c.cfg.Platform != nil {
-			os, arch := c.cfg.Platform()
+			os, arch := c.cfg.Platform(home.Spec.NodeName)
 			pin(want.template(), os, arch)
 		}
 		return c.send(ctx, home, t, want)
@@ -89,7 +89,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if have[0].Object().GetDeletionTimestamp() == nil {
 		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home))
 	}
-	st := Status(home, awayOf(t, home.UID, have[0]), c.view())
+	st := Status(home, awayOf(t, home.UID, have[0]), c.view(home))
 	if wait := holdBack(home, st, time.Now()); wait > 0 {
 		c.queue.AddAfter(k, wait)
 		return err
@@ -100,8 +100,8 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 // aMoment, in tries, is some seconds.
 const aMoment = 7
 
-func (c *Controller) view() View {
-	return View{Node: c.cfg.Target.Name(), HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home}
+func (c *Controller) view(home *corev1.Pod) View {
+	return View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home}
 }
 
 // awayOf gathers what the provider says of one pod.
@@ -171,8 +171,8 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	}
 	c.accepted(home.UID)
 	c.doubt(keyOf(home), home.UID, t) // until it shows
-	c.cfg.Recorder.Eventf(home, corev1.EventTypeNormal, "Offloaded", "sent to %s", c.cfg.Target.Name())
-	return c.writeStatus(ctx, home, Status(home, Away{}, c.view()))
+	c.cfg.Recorder.Eventf(home, corev1.EventTypeNormal, "Offloaded", "sent to %s", home.Spec.NodeName)
+	return c.writeStatus(ctx, home, Status(home, Away{}, c.view(home)))
 }
 
 // twinError drops a twin that is gone from the target, so that the next try

@@ -38,7 +38,7 @@ func (c *Controller) follow(ctx context.Context, home *corev1.Pod, away Away) er
 	if away.Pod == nil && !terminal(away.Finished) {
 		return nil
 	}
-	st := Status(home, away, c.view())
+	st := Status(home, away, c.view(home))
 	if equality.Semantic.DeepEqual(ungenerated(st), ungenerated(home.Status)) {
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 type Usage struct {
 	Namespace, Name string
 	UID             types.UID
+	node            string
 	Started         time.Time
 	At              time.Time // when it was measured, by the target's clock
 	Containers      []ContainerUsage
@@ -31,9 +32,9 @@ type ContainerUsage struct {
 	Memory uint64 // bytes of working set
 }
 
-// Usage asks the target's resource metrics API what the pods that run there for
-// home use, and names them as home does. What can be had comes along with an error.
-func (c *Controller) Usage(ctx context.Context) ([]Usage, error) {
+// Usage asks the target's resource metrics API what the pods of one virtual node use,
+// and names them as home does. What can be had comes along with an error.
+func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
 	if !c.cfg.Up() {
 		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers", c.cfg.Target.Name())
 	}
@@ -55,7 +56,7 @@ func (c *Controller) Usage(ctx context.Context) ([]Usage, error) {
 			defer mu.Unlock()
 			errs = append(errs, err)
 			for i := range used {
-				if u, ok := c.usageAtHome(t, &used[i]); ok {
+				if u, ok := c.usageAtHome(t, &used[i]); ok && u.node == node {
 					out = append(out, u)
 				}
 			}
@@ -93,7 +94,7 @@ func (c *Controller) usageAtHome(t *twin, m *v1beta1.PodMetrics) (Usage, bool) {
 	if home == nil || string(home.UID) != away.Labels[policy.HomeUIDLabel] || Current(t.podsOf(home.UID)) != away {
 		return Usage{}, false
 	}
-	u := Usage{Namespace: home.Namespace, Name: home.Name, UID: home.UID, At: m.Timestamp.Time}
+	u := Usage{Namespace: home.Namespace, Name: home.Name, UID: home.UID, node: home.Spec.NodeName, At: m.Timestamp.Time}
 	if home.Status.StartTime != nil {
 		u.Started = home.Status.StartTime.Time
 	}

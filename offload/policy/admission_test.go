@@ -62,7 +62,7 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 			{weight: 50, preference: {matchExpressions: [{key: rivulet.dev/after, operator: DoesNotExist}]}}`
 		home     = `{key: rivulet.dev/virtual-node, operator: DoesNotExist}`
 		isAway   = `{key: rivulet.dev/virtual-node, operator: Exists}`
-		onB      = `{key: kubernetes.io/hostname, operator: In, values: [b]}`
+		onB      = `{key: rivulet.dev/target, operator: In, values: [b]}`
 		arm      = `{key: kubernetes.io/arch, operator: In, values: [arm64]}`
 		fast     = `{key: disk, operator: In, values: [ssd]}`
 		hasArm   = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + arm + `]}]}}}`

@@ -13,11 +13,14 @@ package policy
 const (
 	// NamespaceLabel switches offloading of a namespace: burst, remote, any or off.
 	NamespaceLabel = "rivulet.dev/offload"
-	// NamespaceToLabel narrows it to the named peer.
+	// NamespaceToLabel narrows it to the named target, on all of its platforms.
 	NamespaceToLabel = "rivulet.dev/offload-to"
 
 	// VirtualNodeLabel marks virtual nodes; its value is the target's ID.
 	VirtualNodeLabel = "rivulet.dev/virtual-node"
+	// TargetLabel on a virtual node is the target's name. A target has a node for each
+	// platform, and the first has the target's name itself.
+	TargetLabel = "rivulet.dev/target"
 	// KindLabel on a virtual node says what kind of target it stands for: peer, burst.
 	KindLabel = "rivulet.dev/kind"
 	// After is a label of virtual nodes that come after the others, and a taint

@@ -94,7 +94,7 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 	excess := map[string]amounts{} // by twin
 	for id, part := range room.Parts(consumers) {
 		parts[id] = amountsOf(part)
-		pods := offer.Surplus(part, t.room.PodsOf(id))
+		pods := room.Surplus(id, consumers, t.room.PodsOf(id))
 		if len(pods) == 0 {
 			delete(over, id)
 			continue
@@ -124,7 +124,8 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 		}
 	}
 
-	twins, quotas := t.accounts(room.Lent, excess)
+	lent := room.Lent()
+	twins, quotas := t.accounts(lent, excess)
 	if t.nudge(ctx, twins, nudged) {
 		due = min(due, nudgeEvery)
 	}
@@ -133,7 +134,7 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 		byConsumer[twins[name].consumer] = append(byConsumer[twins[name].consumer], q)
 	}
 	var errs []error
-	for name, next := range ration(amountsOf(room.Lent), parts, twins) {
+	for name, next := range ration(amountsOf(lent), parts, twins) {
 		q := quotas[name]
 		hard := merged(counts(q, byConsumer[twins[name].consumer]), next)
 		if equality.Semantic.DeepEqual(hard, q.Spec.Hard) {

@@ -70,13 +70,20 @@ func (k *Kubelet) Exec(run func(pod string, cmd []string, in io.Reader, out io.W
 	k.exec = run
 }
 
-// StartKubelet registers the node and keeps it until the test ends.
+// StartKubelet registers the node, of arm64, and keeps it until the test ends.
 func StartKubelet(t testing.TB, s *Server, name string) *Kubelet {
+	t.Helper()
+	return StartKubeletOf(t, s, name, "arm64", "10.42.0.0/23")
+}
+
+// StartKubeletOf does so for a node of another architecture, whose pods have addresses
+// of their own.
+func StartKubeletOf(t testing.TB, s *Server, name, arch, pods string) *Kubelet {
 	t.Helper()
 	k := &Kubelet{server: s}
 	ctx, cancel := context.WithCancel(context.Background())
 	kept, err := hollow.Register(ctx, s.Client, hollow.Node{
-		Name: name, Architecture: "arm64", Kubelet: int32(k.listen(t)), Pods: netip.MustParsePrefix("10.42.0.0/23"),
+		Name: name, Architecture: arch, Kubelet: int32(k.listen(t)), Pods: netip.MustParsePrefix(pods),
 		Room: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"),
 			corev1.ResourcePods: resource.MustParse("500"), corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")},
 	})

@@ -28,19 +28,26 @@ func newUncordon(c *common) *cobra.Command {
 func cordonVerb(c *common, verb, short string, on bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: verb + " NAME", Short: short, Args: oneNode,
-		Long: "NAME is a virtual node, a peer, or the beginning of a cluster's ID. The same as kubectl " + verb + " of the virtual node.",
+		Long: "NAME is a peer, the beginning of a cluster's ID (both: all platforms of it), or one virtual node. The same as kubectl " + verb + " of the virtual nodes.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, node, err := virtualNode(cmd.Context(), c, args[0])
+			client, nodes, err := virtualNodes(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			if err := drain.Cordon(cmd.Context(), client, node.Name, on); err != nil {
-				return err
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			for _, node := range nodes {
+				if err := drain.Cordon(cmd.Context(), client, node.Name, on); err != nil {
+					return err
+				}
+				if c.output == "json" {
+					err = enc.Encode(map[string]any{"node": node.Name, "unschedulable": on})
+				} else {
+					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %sed\n", node.Name, verb)
+				}
+				if err != nil {
+					return err
+				}
 			}
-			if c.output == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"node": node.Name, "unschedulable": on})
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %sed\n", node.Name, verb)
 			return nil
 		},
 	}
@@ -58,16 +65,20 @@ func newDrain(c *common) *cobra.Command {
 			"Exit code 0: no pod of ours runs there any more; 3: some still do when --timeout is over (what was asked to leave goes on leaving); 1: nothing was done.",
 		Args: oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, node, err := virtualNode(cmd.Context(), c, args[0])
+			client, nodes, err := virtualNodes(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
+			var names []string
+			for _, n := range nodes {
+				names = append(names, n.Name)
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			d := &drain.Drain{Client: client, Node: node.Name, Force: force, Tell: teller(cmd.OutOrStdout(), c.output == "json")}
+			d := &drain.Drain{Client: client, Nodes: names, Force: force, Tell: teller(cmd.OutOrStdout(), c.output == "json")}
 			err = d.Run(ctx)
 			if errors.Is(err, drain.ErrLeft) {
-				return &exitError{exitNotReady, fmt.Errorf("%w; %s", err, leftCure(node, args[0]))}
+				return &exitError{exitNotReady, fmt.Errorf("%w; %s", err, leftCure(nodes, args[0]))}
 			}
 			return err
 		},
@@ -79,9 +90,9 @@ func newDrain(c *common) *cobra.Command {
 }
 
 // leftCure says what to do about pods that do not leave.
-func leftCure(node *corev1.Node, name string) string {
-	for _, cond := range node.Status.Conditions {
-		if cond.Type == corev1.NodeReady && cond.Status != corev1.ConditionTrue {
+func leftCure(nodes []corev1.Node, name string) string {
+	for i := range nodes {
+		if !ready(&nodes[i]) {
 			return "the peer cannot be reached, they leave when it is back; is it gone for good: rivulet unpeer " + name + " --force"
 		}
 	}
@@ -118,9 +129,18 @@ func oneNode(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// virtualNode finds the virtual node of a peer. The supervisor need not run for
+func ready(node *corev1.Node) bool {
+	for _, cond := range node.Status.Conditions {
+		if cond.Type == corev1.NodeReady {
+			return cond.Status == corev1.ConditionTrue
+		}
+	}
+	return true // it has not said
+}
+
+// virtualNodes finds the virtual nodes of a peer. The supervisor need not run for
 // it, but it knows the names of peers whose node has another.
-func virtualNode(ctx context.Context, c *common, name string) (kubernetes.Interface, *corev1.Node, error) {
+func virtualNodes(ctx context.Context, c *common, name string) (kubernetes.Interface, []corev1.Node, error) {
 	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
 	if err != nil {
 		return nil, nil, fmt.Errorf("rivulet is not running here, or you are not root (%w); see: rivulet status", err)
@@ -137,6 +157,6 @@ func virtualNode(ctx context.Context, c *common, name string) (kubernetes.Interf
 			}
 		}
 	}
-	node, err := drain.Find(ctx, client, name, ids...)
-	return client, node, err
+	nodes, err := drain.Find(ctx, client, name, ids...)
+	return client, nodes, err
 }

@@ -1,0 +1,142 @@
+package offer
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Platform is what a pod's image has to fit, as GOOS and GOARCH.
+type Platform struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+}
+
+func (p Platform) String() string { return p.OS + "/" + p.Architecture }
+
+func platformOf(n *corev1.Node) Platform {
+	return Platform{n.Status.NodeInfo.OperatingSystem, n.Status.NodeInfo.Architecture}
+}
+
+// PlatformOffer is what is lent of one platform. The fields are those of Offer.
+type PlatformOffer struct {
+	Platform
+	Allocatable   corev1.ResourceList `json:"allocatable"`
+	KubeVersion   string              `json:"kubeVersion,omitempty"`
+	KernelVersion string              `json:"kernelVersion,omitempty"`
+	OSImage       string              `json:"osImage,omitempty"`
+	Runtime       string              `json:"runtime,omitempty"`
+	Labels        map[string]string   `json:"labels,omitempty"`
+	Ready         bool                `json:"ready"`
+	Reason        string              `json:"reason,omitempty"`
+}
+
+// withFirst repeats the first platform where those look who know of one only.
+func (o Offer) withFirst() Offer {
+	if len(o.Platforms) == 0 {
+		return o
+	}
+	p := o.Platforms[0]
+	o.OS, o.Architecture, o.Allocatable, o.Labels = p.OS, p.Architecture, p.Allocatable, p.Labels
+	o.KubeVersion, o.KernelVersion, o.OSImage, o.Runtime = p.KubeVersion, p.KernelVersion, p.OSImage, p.Runtime
+	return o
+}
+
+// Platform is the one that the offer's own fields speak of.
+func (o Offer) Platform() Platform { return Platform{o.OS, o.Architecture} }
+
+// Split makes an offer of each platform, the first first. Of a target that does not
+// tell platforms apart it is the offer itself, and of one that has said nothing of any
+// platform nothing.
+func (o Offer) Split() []Offer {
+	if len(o.Platforms) == 0 {
+		if o.Architecture == "" {
+			return nil
+		}
+		return []Offer{o}
+	}
+	var out []Offer
+	for _, p := range o.Platforms {
+		one := o
+		one.Platforms = []PlatformOffer{p}
+		one = one.withFirst()
+		if one.Platforms = nil; o.Ready { // else none is, whatever was said of it
+			one.Ready, one.Reason = p.Ready, p.Reason
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// boundPods lowers the pods of all platforms together to the share: what is used
+// stays, and the rest is divided equally.
+func boundPods(platforms []Lending, share Share) {
+	if share.MaxPods == 0 {
+		return
+	}
+	most := max(share.MaxPods, 0)
+	used, free := make([]int64, len(platforms)), make([]int64, len(platforms))
+	for i, l := range platforms {
+		lent := l.Lent[corev1.ResourcePods]
+		for _, use := range l.Use {
+			pods := use[corev1.ResourcePods]
+			used[i] += pods.Value()
+		}
+		used[i] = min(used[i], lent.Value())
+		free[i] = lent.Value() - used[i]
+	}
+	kept := Fill(most, used)
+	for _, n := range kept {
+		most -= n
+	}
+	for i, n := range Fill(most, free) {
+		platforms[i].Lent[corev1.ResourcePods] = Quantity(corev1.ResourcePods, kept[i]+n)
+	}
+}
+
+// mostLabels bounds what comes along with an offer.
+const mostLabels = 40
+
+// common returns the labels that all nodes agree on: a pod that asks for one may go
+// to any of them.
+func common(nodes []*corev1.Node) map[string]string {
+	labels := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(nodes[0].Labels)) {
+		if !Carried(key) || len(labels) >= mostLabels && !topology(key) {
+			continue
+		}
+		value := nodes[0].Labels[key]
+		if !slices.ContainsFunc(nodes, func(n *corev1.Node) bool { other, has := n.Labels[key]; return !has || other != value }) {
+			labels[key] = value
+		}
+	}
+	if len(labels) == 0 {
+		return nil
+	}
+	return labels
+}
+
+func topology(key string) bool {
+	return key == corev1.LabelTopologyRegion || key == corev1.LabelTopologyZone
+}
+
+// Carried reports whether a label of a provider's nodes is one of its virtual node,
+// too: topology and what people and device plug-ins have written. What Kubernetes, its
+// distributions and Rivulet say of a node holds for that node only.
+func Carried(key string) bool {
+	if topology(key) || key == corev1.LabelInstanceTypeStable {
+		return true
+	}
+	domain, name, qualified := strings.Cut(key, "/")
+	if !qualified {
+		return key != "type"
+	}
+	for _, of := range []string{"kubernetes.io", "k8s.io", "k3s.io", "rivulet.dev", "cattle.io"} {
+		if domain == of || strings.HasSuffix(domain, "."+of) {
+			return domain == "feature.node.kubernetes.io" && name != ""
+		}
+	}
+	return true
+}

@@ -1,0 +1,137 @@
+package pod
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// bound are the pods of home that are bound to a target's virtual nodes: one watch
+// for each node, for no selector names several.
+type bound struct {
+	mu     sync.Mutex
+	nodes  map[string]cache.SharedIndexInformer
+	life   context.Context // of run; nil before
+	active sync.WaitGroup
+}
+
+// add starts watching the pods of another node.
+func (b *bound) add(node string, make func() cache.SharedIndexInformer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.nodes[node] != nil {
+		return
+	}
+	if b.nodes == nil {
+		b.nodes = map[string]cache.SharedIndexInformer{}
+	}
+	b.nodes[node] = make()
+	b.start(b.nodes[node])
+}
+
+// start is called with mu held.
+func (b *bound) start(inf cache.SharedIndexInformer) {
+	if ctx := b.life; ctx != nil && ctx.Err() == nil {
+		b.active.Go(func() { inf.RunWithContext(ctx) })
+	}
+}
+
+// run watches until ctx ends.
+func (b *bound) run(ctx context.Context) {
+	b.mu.Lock()
+	b.life = ctx
+	for _, inf := range b.nodes {
+		b.start(inf)
+	}
+	b.mu.Unlock()
+	<-ctx.Done()
+	b.mu.Lock() // who adds now sees that it is over
+	defer b.mu.Unlock()
+	b.active.Wait()
+}
+
+func (b *bound) synced() bool {
+	for _, inf := range b.informers() {
+		if !inf.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+func (b *bound) informers() []cache.SharedIndexInformer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]cache.SharedIndexInformer, 0, len(b.nodes))
+	for _, inf := range b.nodes {
+		out = append(out, inf)
+	}
+	return out
+}
+
+func (b *bound) list() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, inf := range b.informers() {
+		for _, obj := range inf.GetStore().List() {
+			out = append(out, obj.(*corev1.Pod))
+		}
+	}
+	return out
+}
+
+// get returns the pod of that name, nil if there is none. Of two, one gone already
+// but not from its watch, it is the one made last.
+func (b *bound) get(k types.NamespacedName) *corev1.Pod {
+	var found *corev1.Pod
+	for _, inf := range b.informers() {
+		obj, ok, _ := inf.GetStore().GetByKey(k.String())
+		if !ok {
+			continue
+		}
+		if p := obj.(*corev1.Pod); found == nil || found.CreationTimestamp.Before(&p.CreationTimestamp) {
+			found = p
+		}
+	}
+	return found
+}
+
+// Serve takes on the pods of another virtual node of the target. It goes on with them
+// when the node is gone, until they are; it may be called at any time, and again.
+func (c *Controller) Serve(node string) {
+	c.pods.add(node, func() cache.SharedIndexInformer {
+		factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Home, 0, informers.WithTransform(trim),
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+				o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+			}))
+		inf := factory.Core().V1().Pods().Informer()
+		enqueue := func(obj any) {
+			if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = d.Obj
+			}
+			if p, ok := obj.(*corev1.Pod); ok {
+				c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+			}
+		}
+		_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
+			AddFunc:    enqueue,
+			UpdateFunc: func(_, obj any) { enqueue(obj) },
+			DeleteFunc: func(obj any) {
+				enqueue(obj)
+				if p, ok := obj.(*corev1.Pod); ok {
+					c.forget(p)
+				}
+				if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+					namespace, _, _ := cache.SplitMetaNamespaceKey(key)
+					c.cfg.Departed(namespace)
+				}
+			},
+		})
+		return inf
+	})
+}
