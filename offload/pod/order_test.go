@@ -82,7 +82,7 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 		return false, nil, nil
 	})
 
-	c := New(Config{Home: home, Target: place{away}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
+	c := New(Config{Home: home, Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
 		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Departed: func(string) {},
 		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(t.Context())
