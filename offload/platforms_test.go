@@ -30,7 +30,7 @@ func TestTwoPlatforms(t *testing.T) {
 	apiserver.StartKubelet(t, b.Server, "b-arm")
 	measures(b)
 	a.ready(t, true)
-	amd := apiserver.StartKubeletOf(t, b.Server, "b-amd", "amd64")
+	amd := apiserver.StartKubeletOf(t, b.Server, "b-amd", "amd64", "10.42.4.0/23")
 	_, err := b.Client.CoreV1().Nodes().Patch(ctx, "b-amd", types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"disk":"ssd"}},"status":{"capacity":{"nvidia.com/gpu":"2"},"allocatable":{"nvidia.com/gpu":"2"}}}`), metav1.PatchOptions{}, "status")
 	must(t, err)
