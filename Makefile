@@ -158,7 +158,7 @@ test-paths: deps ## three devices, two behind routers of their own: NAT, relay, 
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 10m -v ./test/paths
 
 .PHONY: test-partition
-test-partition: deps ## two devices: cuts of ten seconds and two minutes, restarts, a home made anew (five minutes)
+test-partition: deps ## two devices: cuts of ten seconds and two minutes, restarts, a home made anew (nine minutes)
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 20m -v ./test/partition
 

@@ -25,9 +25,9 @@ import (
 // TestSurvival is what goes on while somebody is away: pods of every kind on a
 // provider with two nodes, through a short cut, restarts on both sides, and a home that is gone
 // while at the provider a node dies, pods are evicted and Jobs finish. The provider gives
-// a dead node up after 15 s and its pods after two more, by its engine's own settings.
+// a dead node up after 25 s and its pods after two more, by its engine's own settings.
 func TestSurvival(t *testing.T) {
-	a, b := world(t, "--kube-controller-manager-arg=node-monitor-grace-period=15s", "--kube-controller-manager-arg=node-monitor-period=1s",
+	a, b := world(t, "--kube-controller-manager-arg=node-monitor-grace-period=25s", "--kube-controller-manager-arg=node-monitor-period=1s",
 		"--kube-apiserver-arg=default-not-ready-toleration-seconds=2", "--kube-apiserver-arg=default-unreachable-toleration-seconds=2")
 	first := apiserver.StartKubelet(t, b.Server, "b-1")
 	ctx := t.Context()
