@@ -1,0 +1,149 @@
+// Package campus makes of a device of a lab a cluster that runs no Rivulet: the pinned
+// k3s, started bare, with a namespace in which an ordinary user may do what a Role
+// says, and with the rules that such namespaces have. It is for tests of burst.
+//
+// It writes on that device only, and ends with the lab. The device was a Rivulet
+// before: its supervisor and its tunnel are ended for good, and what walls its ports
+// off is taken away.
+package campus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"rivulet/test/lab"
+)
+
+// Namespace is the user's, User who he is.
+const (
+	Namespace = "student42"
+	User      = "student"
+)
+
+// Campus is such a cluster.
+type Campus struct {
+	Device *lab.Device
+	Server string // the URL of its API
+}
+
+// bare ends Rivulet on a device and starts its engine again, with the same flags and
+// nothing else.
+const bare = `set -e
+engine=$(cat /run/rivulet/engine.pid)
+mkdir -p /var/lib/campus
+tr '\0' '\n' < /proc/$engine/cmdline > /var/lib/campus/args
+tr '\0' '\n' < /proc/$engine/environ | grep = > /var/lib/campus/environ
+readlink /proc/$engine/exe > /var/lib/campus/exe
+cat /run/rivulet/tunnel.pid > /var/lib/campus/tunnel`
+
+// start is run in a session of its own: it outlives the command that starts it.
+const start = `kill $(cat /var/lib/campus/tunnel) 2>/dev/null || true
+nft list tables | grep rivulet | while read -r line; do nft delete $line; done
+cat > /var/lib/campus/run <<'END'
+#!/bin/bash
+mapfile -t args < /var/lib/campus/args
+mapfile -t environ < /var/lib/campus/environ
+exec env -i "${environ[@]}" bash -c 'name=$1; shift; exec -a "$name" "$(cat /var/lib/campus/exe)" "$@"' - "${args[@]}" --tls-san campus
+END
+chmod +x /var/lib/campus/run
+setsid /var/lib/campus/run </dev/null >/var/lib/campus/log 2>&1 &`
+
+// Become makes the device, on which Rivulet is ready, a campus. address is its own on
+// the LAN.
+func Become(ctx context.Context, d *lab.Device, address string) (*Campus, error) {
+	if _, err := d.Run(ctx, "sh", "-c", bare); err != nil {
+		return nil, fmt.Errorf("campus: what the engine was started with: %w", err)
+	}
+	if err := d.Stop(ctx); err != nil {
+		return nil, fmt.Errorf("campus: end rivulet: %w", err)
+	}
+	if _, err := d.Run(ctx, "bash", "-c", start); err != nil {
+		return nil, fmt.Errorf("campus: start the engine: %w", err)
+	}
+	c := &Campus{Device: d, Server: "https://" + address + ":6443"}
+	return c, c.Wait(ctx)
+}
+
+// startTimeout is generous: two cores may be shared with much else.
+const startTimeout = 100 * time.Second
+
+// Wait returns when the API answers and the node is Ready.
+func (c *Campus) Wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var last error
+	for {
+		out, err := c.Kubectl(ctx, "get", "nodes", "-o", `jsonpath={.items[0].status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && out == "True" {
+			return nil
+		}
+		last = fmt.Errorf("node Ready: %q: %w", out, err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("campus: not up in time: %w", last)
+		case <-time.After(500 * time.Millisecond): // between two looks
+		}
+	}
+}
+
+// Kubectl is the administrator's.
+func (c *Campus) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.Device.Kubectl(ctx, args...)
+}
+
+// Apply applies manifests as the administrator.
+func (c *Campus) Apply(ctx context.Context, manifests string) error {
+	_, err := c.Device.Run(ctx, "sh", "-c", "rivulet kubectl apply -f - <<'END'\n"+manifests+"\nEND")
+	return err
+}
+
+// rules is the user's namespace: Pod Security restricted, a quota, defaults, and no
+// connections that no policy allows.
+const rules = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: ` + Namespace + `, labels: {pod-security.kubernetes.io/enforce: restricted}}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: quota, namespace: ` + Namespace + `}
+spec: {hard: {requests.cpu: "2", requests.memory: 1Gi, pods: "10"}}
+---
+apiVersion: v1
+kind: LimitRange
+metadata: {name: defaults, namespace: ` + Namespace + `}
+spec: {limits: [{type: Container, defaultRequest: {cpu: 10m, memory: 8Mi}}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: nothing, namespace: ` + Namespace + `}
+spec: {podSelector: {}, policyTypes: [Ingress, Egress]}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: ` + User + `, namespace: default}`
+
+// Enrol makes the namespace and the user, who has no rights yet, and returns his
+// kubeconfig.
+func (c *Campus) Enrol(ctx context.Context) (kubeconfig string, err error) {
+	if err := c.Apply(ctx, rules); err != nil {
+		return "", err
+	}
+	token, err := c.Kubectl(ctx, "create", "token", User, "-n", "default", "--duration=24h")
+	if err != nil {
+		return "", err
+	}
+	authority, err := c.Kubectl(ctx, "config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.certificate-authority-data}")
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: campus, cluster: {server: %q, tls-server-name: campus, certificate-authority-data: %s}}]
+users: [{name: %s, user: {token: %s}}]
+contexts: [{name: campus, context: {cluster: campus, user: %s, namespace: %s}}]
+current-context: campus
+`, c.Server, strings.TrimSpace(authority), User, strings.TrimSpace(token), User, Namespace), nil
+}
