@@ -119,11 +119,16 @@ test: deps ## vet, unit, property and lab tests; the longer ones: make test-devi
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$,$(DEVICE_SUITES)))
 
 # One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons config doctor ops partition paths peering peers power shelf small systemd
+DEVICE_SUITES := addons burst config doctor ops partition paths peering peers power shelf small systemd
 .PHONY: test-devices
 test-devices: deps ## the appliance on devices: settings, storage, power cuts, upgrades, systemd, clocks and cables
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar ops-binaries
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $(patsubst %,./test/%,$(DEVICE_SUITES))
+
+.PHONY: test-burst
+test-burst: deps ## a burst on devices, to the pinned k3s started bare
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m ./test/burst
 
 # What test/ops upgrades from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.

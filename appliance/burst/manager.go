@@ -221,8 +221,8 @@ func (m *Manager) publish() {
 			continue
 		}
 		c := burst.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, Heard: func(h burst.Health) { m.heard(name, h) }}
-		if e.way != nil {
-			c.Network = e.way
+		if e.Settings.Network != burst.NetworkNone {
+			c.Network = lane{m, name}
 		}
 		spec, err := burst.Spec(c)
 		if err != nil {

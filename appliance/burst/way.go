@@ -2,11 +2,8 @@ package burst
 
 import (
 	"context"
-	"net/netip"
 	"sync"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	burst "rivulet/offload/target/burst"
 )
@@ -82,15 +79,6 @@ func (w *way) stop() {
 	w.cancel()
 	<-w.done
 }
-
-// Home and Away are those of burst.Network, as is DNS.
-func (w *way) Home(a netip.Addr) (netip.Addr, bool) { return w.gateway.Home(a) }
-
-// Away translates an address of home.
-func (w *way) Away(a netip.Addr) (netip.Addr, bool) { return w.gateway.Away(a) }
-
-// DNS is what pods of the namespace ask for names.
-func (w *way) DNS(namespace string) (*corev1.PodDNSConfig, bool) { return w.gateway.DNS(namespace) }
 
 func (w *way) failure() error {
 	w.mu.Lock()

@@ -61,6 +61,16 @@ func TestCommandLine(t *testing.T) {
 		{"guests remove", "takes one peer"},
 		{"doctor peer", "takes the name of one peer"},
 		{"support --encrypt nobody", "no age recipient"},
+		{"burst foo", `no command "foo"`},
+		{"burst add", "takes one name"},
+		{"burst add campus", "--kubeconfig FILE is needed"},
+		{"burst add Bad_Name --kubeconfig /none", "cannot be the name of a burst target"},
+		{"burst add a --kubeconfig /none --limits cpu", "write it like cpu=8"},
+		{"burst add a --kubeconfig /none --network tcp", "use one of none, auto, stream, udp"},
+		{"burst check x", `was given "x"`},
+		{"burst status", "takes one name"},
+		{"burst remove", "takes one name"},
+		{"burst remove a --purge", "--purge goes with --kubeconfig"},
 		{"offload --when now lab", "use burst (home first), remote (only away) or any"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {

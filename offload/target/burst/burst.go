@@ -63,6 +63,7 @@ type Target struct {
 	conns   *connrotation.Dialer
 	streams *connrotation.Dialer
 	rules   rules
+	reached bool // the way to home was there; the loop of Offers alone uses it
 
 	mu    sync.Mutex
 	asked map[string]bool // namespaces that the engine uses in this run

@@ -3,6 +3,7 @@ package burst
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -28,6 +29,8 @@ const (
 	// rereadEvery is how often what rarely changes is read again: nodes, Pod Security, and
 	// what our own pods use.
 	rereadEvery = time.Minute
+	// wayEvery is how often the gateway is looked at until it is there for the first time.
+	wayEvery = 2 * time.Second
 	// rewatch is the pause before another try to watch quotas.
 	rewatch = 30 * time.Second
 )
@@ -65,6 +68,9 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 			reread = begun
 			go t.nudge(ctx)
 		}
+		if err == nil && !t.reaches() {
+			err = errNoWay
+		}
 		switch {
 		case err == nil:
 			failed, good = 0, good+1
@@ -92,7 +98,11 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 		if t.cfg.Heard != nil {
 			t.cfg.Heard(health)
 		}
-		wait := time.NewTimer(lookEvery)
+		pause := lookEvery
+		if errors.Is(err, errNoWay) {
+			pause = wayEvery
+		}
+		wait := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			wait.Stop()
@@ -110,9 +120,22 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 	}
 }
 
+// errNoWay is told until the gateway is there for the first time: before that the
+// addresses of pods there are not known at home.
+var errNoWay = errors.New("the gateway there is not ready yet; see rivulet burst status")
+
+// reaches reports whether the way to home was there once, if there is to be one.
+func (t *Target) reaches() bool {
+	if t.cfg.Network == nil || t.reached {
+		return true
+	}
+	_, t.reached = t.cfg.Network.DNS(metav1.NamespaceDefault)
+	return t.reached
+}
+
 // final reports an answer that will not be another by asking again.
 func final(err error) bool {
-	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
+	return errors.Is(err, errNoWay) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }
 
 // send replaces what waits in the channel; there is one sender.
