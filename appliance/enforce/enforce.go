@@ -74,7 +74,11 @@ func Run(ctx context.Context, cfg Config) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
+		begun := time.Now()
 		cfg.Report(e.pass())
+		if !rest(ctx, time.Since(begun)) {
+			return ctx.Err()
+		}
 		var events <-chan fsnotify.Event
 		var errs <-chan error
 		if e.files != nil {
@@ -91,6 +95,23 @@ func Run(ctx context.Context, cfg Config) error {
 		case <-errs:
 		case <-tick.C:
 		}
+	}
+}
+
+// rest lets changes gather after a pass that took long: with policies without number,
+// of a guest say, enforcement takes a part of one CPU and not all of it.
+func rest(ctx context.Context, took time.Duration) bool {
+	pause := min(4*took, 2*time.Second)
+	if pause < 10*time.Millisecond {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 
