@@ -24,8 +24,10 @@ import (
 )
 
 const (
-	// settle gathers changes: one pass for all of them.
-	settle = 100 * time.Millisecond
+	// settle gathers changes: one pass for all of them. A pass looks at every pod of
+	// every guest, so that where there are thousands, of which each changes quotas, passes
+	// keep to a tenth of a core, but for settleMost.
+	settle, settleMost = 100 * time.Millisecond, time.Second
 	// DefaultGrace is how long a consumer that uses more than its part may take to
 	// hand back the rest by itself. Then its newest pods are deleted here.
 	DefaultGrace = 10 * time.Minute
@@ -62,7 +64,9 @@ func (t *Tenancy) keepRations(ctx context.Context) {
 	over := map[peer.ID]time.Time{} // since when a consumer uses more than its part
 	nudged := map[types.UID]time.Time{}
 	for {
+		begun := time.Now()
 		wait := t.rations(ctx, over, nudged)
+		pause := min(max(settle, 9*time.Since(begun)), settleMost)
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -76,7 +80,7 @@ func (t *Tenancy) keepRations(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(settle):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -29,11 +29,11 @@ const (
 	atRest      = 15 * time.Second
 )
 
-// away: many pods at once, on hollow nodes of the provider, so that what is measured
+// away: Services, and then many pods at once, on hollow nodes of the provider, so that what is measured
 // is what Rivulet and the API servers do and not a kubelet with 1000 containers.
 func (b *bench) away(ctx context.Context, s *figures.Section) error {
-	s.Title = "A thousand pods away"
-	s.How = fmt.Sprintf("b has %d hollow nodes: Node objects kept Ready, on which bound pods are said to run at once, without containers; its own node is cordoned. A Deployment of %d on a for b's virtual node, or on b itself; from the request to the last pod Ready in a watch on the cluster asked, %d rounds, interleaved, after one with 100 that does not count. Both clusters share this machine's cores, which the offloaded pods need twice. Writes are what the API servers count (`apiserver_request_total`), leases and nodes left out.", hollowNodes, awayPods, awayRounds)
+	s.Title = "Services, and a thousand pods, away"
+	s.How = fmt.Sprintf("b has %d hollow nodes: Node objects kept Ready, on which bound pods are said to run at once, without containers; its own node is cordoned. A Deployment of %d on a for b's virtual node, or on b itself; from the request to the last pod Ready in a watch on the cluster asked, %d rounds, interleaved, after one with 100 that does not count. Both clusters share this machine's cores, which the offloaded pods need twice. Writes are what the API servers count (`apiserver_request_total`), leases and nodes left out. Before that, Services of running pods of both clusters: from the request to the first answer over HTTP at the cluster IP, on the device that asks.", hollowNodes, awayPods, awayRounds)
 	m := awayFigures{}
 	defer func() { m.rows(s) }()
 	return b.stage.Lab(ctx, b.stage.Binary(), 2, nil, func(_ *lab.Lab, ds []*device.Device) error {
@@ -41,6 +41,14 @@ func (b *bench) away(ctx context.Context, s *figures.Section) error {
 		if err != nil {
 			return err
 		}
+		figs, names, err := b.services(ctx, places)
+		for i, name := range names {
+			s.Rows = append(s.Rows, figures.Row{What: "Service → first answer: " + name, Figure: figs[i].Show("%.2f", "s")})
+		}
+		if err != nil {
+			return err
+		}
+		b.tell("away: Services: %v", figs)
 		stop, err := hollowOut(ctx, places[0], &places[1])
 		if err != nil {
 			return err
