@@ -41,17 +41,14 @@ func (b *bench) away(ctx context.Context, s *figures.Section) error {
 		if err != nil {
 			return err
 		}
-		figs, names, err := b.services(ctx, places)
+		figs, names, serviceErr := b.services(ctx, places)
 		for i, name := range names {
 			s.Rows = append(s.Rows, figures.Row{What: "Service → first answer: " + name, Figure: figs[i].Show("%.2f", "s")})
-		}
-		if err != nil {
-			return err
 		}
 		b.tell("away: Services: %v", figs)
 		stop, err := hollowOut(ctx, places[0], &places[1])
 		if err != nil {
-			return err
+			return errors.Join(serviceErr, err)
 		}
 		defer stop()
 		for i := range awayRounds + 1 {
@@ -61,11 +58,11 @@ func (b *bench) away(ctx context.Context, s *figures.Section) error {
 			}
 			for j := range places {
 				if err := m.round(ctx, b, places, (i+j)%2, n, i > 0); err != nil {
-					return err
+					return errors.Join(serviceErr, err)
 				}
 			}
 		}
-		return nil
+		return serviceErr
 	})
 }
 

@@ -38,6 +38,14 @@ type way struct {
 // answer at its cluster IP on the device that asks, across the tunnel or not.
 func (b *bench) services(ctx context.Context, places []where) (figs []figures.Samples, names []string, err error) {
 	home, provider := places[0], places[1]
+	defer func() { // what it made is in the way of what comes next
+		for _, p := range places {
+			if derr := p.client.CoreV1().Namespaces().Delete(ctx, serviceNamespace, metav1.DeleteOptions{}); derr != nil {
+				err = errors.Join(err, fmt.Errorf("bench: %w", derr))
+			}
+		}
+		err = errors.Join(err, noPods(ctx, home.client), noPods(ctx, provider.client))
+	}()
 	if _, err := home.device.Run(ctx, "rivulet", "ctr", "images", "import", "/opt/rivulet/demo-web.tar"); err != nil {
 		return nil, nil, err
 	}
@@ -96,12 +104,7 @@ func (b *bench) services(ctx context.Context, places []where) (figs []figures.Sa
 			}
 		}
 	}
-	for _, p := range places {
-		if err := p.client.CoreV1().Namespaces().Delete(ctx, serviceNamespace, metav1.DeleteOptions{}); err != nil {
-			return figs, names, fmt.Errorf("bench: %w", err)
-		}
-	}
-	return figs, names, noPods(ctx, provider.client)
+	return figs, names, nil
 }
 
 // serve runs one pod and waits for it.
