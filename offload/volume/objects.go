@@ -83,3 +83,14 @@ func Volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, 
 		},
 	}
 }
+
+// ByClaim orders volumes by the names of their claims.
+func ByClaim(a, b corev1.PersistentVolume) int {
+	name := func(v corev1.PersistentVolume) string {
+		if ref := v.Spec.ClaimRef; ref != nil {
+			return ref.Namespace + "/" + ref.Name
+		}
+		return v.Name
+	}
+	return strings.Compare(name(a), name(b))
+}

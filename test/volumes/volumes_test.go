@@ -1,0 +1,183 @@
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/test/lab"
+	"rivulet/test/labtest"
+	"rivulet/test/mainjob"
+)
+
+const database = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: lab, labels: {rivulet.dev/offload: remote}}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: lab}
+spec:
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: db, image: "` + mainjob.Image + `", volumeMounts: [{name: data, mountPath: /data}]}]
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}}
+`
+
+// What a StatefulSet writes on a neighbour is there for its next pod and after a power
+// cut there, comes home byte for byte, and goes back.
+func TestDataOnANeighbour(t *testing.T) {
+	ctx := suite.Bounded(t, 6*time.Minute)
+	a, b := suite.Devices["a"], suite.Devices["b"]
+	if err := mainjob.ImportImage(ctx, []*lab.Device{a, b}); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*lab.Device{a, b} {
+		if err := d.WaitPeered(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kubectl := func(args ...string) string {
+		return labtest.Must(t, ctx, a, append([]string{"rivulet", "kubectl", "-n", "lab"}, args...)...)
+	}
+	runsOn := func(node string) {
+		t.Helper()
+		labtest.Eventually(t, ctx, 2*time.Minute, "db-0 runs on "+node, func() error {
+			got, err := a.Kubectl(ctx, "-n", "lab", "get", "pod", "db-0", "-o", "jsonpath={.spec.nodeName} {.status.phase} {.metadata.deletionTimestamp}{.status.message}")
+			if err == nil && got != node+" Running " {
+				err = fmt.Errorf("%q", got)
+			}
+			return err
+		})
+	}
+	labtest.Eventually(t, ctx, time.Minute, "b is a virtual node", func() error {
+		_, err := a.Kubectl(ctx, "wait", "--for=condition=Ready", "node/b", "--timeout=1s")
+		return err
+	})
+	labtest.Must(t, ctx, a, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", database)
+	runsOn("b")
+
+	kubectl("exec", "db-0", "--", "sh", "-c", `busybox head -c 5000000 /dev/urandom > /data/big && busybox ln /data/big /data/hard && busybox ln -s big /data/link &&
+		busybox mkdir -p /data/d && echo one > /data/d/x && busybox chown 1234:5678 /data/d/x && busybox chmod 640 /data/d/x && sync`)
+	sums := func() string {
+		out := ""
+		labtest.Eventually(t, ctx, time.Minute, "the data are read", func() (err error) {
+			out, err = a.Kubectl(ctx, "-n", "lab", "exec", "db-0", "--", "sh", "-c",
+				`cd /data && busybox sha256sum big hard link d/x && busybox stat -c '%n %u:%g %a %h %s' big hard d/x && busybox readlink link`)
+			return err
+		})
+		return out
+	}
+	before := sums()
+	if !strings.Contains(before, "d/x 1234:5678 640 1 4") || !strings.Contains(before, "big 0:0 644 2 5000000") {
+		t.Fatal(before)
+	}
+	same := func(when string) {
+		t.Helper()
+		if after := sums(); after != before {
+			t.Fatalf("%s:\n%s\nwas\n%s", when, after, before)
+		}
+	}
+
+	kubectl("delete", "pod", "db-0", "--wait")
+	runsOn("b")
+	same("after a new pod")
+	if err := b.Kill(ctx, "power"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	runsOn("b")
+	same("after a power cut of the neighbour")
+
+	refused(t, ctx, a)
+
+	begun := time.Now()
+	out := labtest.Must(t, ctx, a, "rivulet", "move", "volume", "lab/data-db-0", "home", "--evict")
+	t.Logf("moved home in %.1f s: %s", time.Since(begun).Seconds(), out)
+	if !strings.HasSuffix(out, "lab/data-db-0 is on home now") {
+		t.Error(out)
+	}
+	labtest.Must(t, ctx, a, "rivulet", "offload", "lab", "--when", "burst")
+	kubectl("delete", "pod", "db-0", "--wait", "--ignore-not-found") // it was made to run away only
+	runsOn("a")
+	same("after it was moved home")
+	labtest.Eventually(t, ctx, time.Minute, "nothing is left on b", func() error {
+		left, err := filepath.Glob(b.Path("/var/lib/rivulet/storage/*"))
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("%q", left)
+		}
+		return err
+	})
+
+	last := labtest.Must(t, ctx, a, "rivulet", "move", "volume", "lab/data-db-0", "b", "--evict", "-o", "json")
+	if lines := strings.Split(last, "\n"); !strings.Contains(lines[len(lines)-1], `"over":true`) {
+		t.Error(last)
+	}
+	runsOn("b")
+	same("after it went back")
+
+	// What is there holds the twin; the user is told which claim.
+	if out := labtest.Must(t, ctx, a, "rivulet", "unoffload", "lab"); !strings.Contains(out, "data-db-0") || !strings.Contains(out, "rivulet move volume") {
+		t.Error(out)
+	}
+	kubectl("delete", "statefulset", "db", "--wait")
+	kubectl("delete", "pvc", "data-db-0", "--wait")
+	labtest.Eventually(t, ctx, 2*time.Minute, "data and twin are gone with the claim", func() error {
+		if left, _ := os.ReadDir(b.Path("/var/lib/rivulet/storage")); len(left) > 0 {
+			return fmt.Errorf("%s", left[0].Name())
+		}
+		out, err := b.Kubectl(ctx, "get", "namespace", "-l", "rivulet.dev/origin", "-o", "name")
+		if err == nil && out != "" {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
+}
+
+// refused are moves that cannot be: exit code 1, one line with a cure, nothing touched.
+func refused(t *testing.T, ctx context.Context, a *lab.Device) {
+	tries := []struct{ claim, to, want string }{
+		{"lab/none", "home", "there is no claim lab/none; see: kubectl get pvc"},
+		{"lab/data-db-0", "home", "is in use by db-0; stop what uses it"},
+		{"lab/data-db-0", "b", "on b already"},
+		{"lab/data-db-0", "nowhere", "write home or a name that rivulet peers shows"},
+	}
+	for _, x := range tries {
+		r := labtest.On(t, ctx, a, "rivulet", "move", "volume", x.claim, x.to)
+		if r.Code != 1 || !strings.Contains(r.ErrOut, x.want) || strings.Count(r.ErrOut, "\n") != 1 {
+			t.Errorf("%s to %s: exit code %d, %q, want %q", x.claim, x.to, r.Code, r.ErrOut, x.want)
+		}
+	}
+	if err := suite.Lab.Cut("a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, ctx, time.Minute, "a peer that is away is told", func() error {
+		if r := labtest.On(t, ctx, a, "rivulet", "move", "volume", "lab/data-db-0", "home", "--evict"); r.Code != 1 || !strings.Contains(r.ErrOut, "cannot be reached") {
+			return fmt.Errorf("exit code %d, %q", r.Code, r.ErrOut)
+		}
+		return nil
+	})
+	if err := suite.Lab.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, ctx, time.Minute, "b is back", func() error {
+		_, err := a.Kubectl(ctx, "wait", "--for=condition=Ready", "node/b", "--timeout=1s")
+		return err
+	})
+}
