@@ -15,6 +15,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/move"
 	"rivulet/offload/target"
+	"rivulet/offload/tenancy"
 	"rivulet/offload/volume"
 )
 
@@ -88,7 +89,10 @@ func (r *retirement) tellHeld(ns *corev1.Namespace, h *heldTwin) {
 }
 
 // Volumes are the folders of this device's volumes.
-type Volumes = move.Local
+type Volumes interface {
+	move.Local
+	tenancy.Volumes
+}
 
 // targetName names what a target is called at home, "" if it is none.
 func (o *Offload) targetName(id string) string {

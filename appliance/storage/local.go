@@ -37,6 +37,15 @@ func (l *Local) Folder(v *corev1.PersistentVolume) (string, error) {
 	return l.folders.path(name), nil
 }
 
+// Capacity is the size of the disk on which they are, in bytes.
+func (l *Local) Capacity() (int64, error) {
+	if err := l.folders.prepare(); err != nil {
+		return 0, err
+	}
+	total, _, err := l.folders.space()
+	return int64(total), err
+}
+
 // Fresh makes an empty folder for a volume that will be made for the claim. What an
 // earlier try has left in it is removed.
 func (l *Local) Fresh(namespace, claim, volume string) (string, error) {

@@ -240,6 +240,9 @@ func (g *Guests) note(ctx context.Context, ns *corev1.Namespace, d time.Duration
 }
 
 func (g *Guests) end(ctx context.Context, ns *corev1.Namespace, id peer.ID, d time.Duration) error {
+	if kept, err := g.keepsData(ctx, ns.Name); kept || err != nil {
+		return err
+	}
 	err := g.cfg.Client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &ns.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("guests: delete twin %s: %w", ns.Name, err)

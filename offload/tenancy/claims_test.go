@@ -29,6 +29,8 @@ type folders struct{}
 
 func (folders) Node() string { return "n" }
 
+func (folders) Capacity() (int64, error) { return 1 << 30, nil }
+
 func (folders) Folder(v *corev1.PersistentVolume) (string, error) {
 	if v.Spec.Local == nil {
 		return "", errors.New("not a folder")
@@ -54,7 +56,10 @@ func testClaimsOfGuests(t *testing.T, p *provider) {
 	for what, change := range map[string]func(*corev1.PersistentVolumeClaimSpec){
 		"somebody's volume": func(s *corev1.PersistentVolumeClaimSpec) { s.VolumeName = "theirs" },
 		"by labels":         func(s *corev1.PersistentVolumeClaimSpec) { s.Selector = &metav1.LabelSelector{} },
-		"no class":          func(s *corev1.PersistentVolumeClaimSpec) { s.StorageClassName = ptr.To("") },
+		"too large": func(s *corev1.PersistentVolumeClaimSpec) {
+			s.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("513Mi")
+		},
+		"no class": func(s *corev1.PersistentVolumeClaimSpec) { s.StorageClassName = ptr.To("") },
 		"a copy": func(s *corev1.PersistentVolumeClaimSpec) {
 			s.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "x"}
 		},

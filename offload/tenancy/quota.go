@@ -58,7 +58,7 @@ func fromQuota(list corev1.ResourceList, resources corev1.ResourceList) amounts 
 // counts are the bounds on objects in one twin: what it has, and its part of what
 // the consumer's twins together have left. They are left as they are while that is
 // nearly so.
-func counts(q *corev1.ResourceQuota, all []*corev1.ResourceQuota) corev1.ResourceList {
+func counts(q *corev1.ResourceQuota, all []*corev1.ResourceQuota, most map[corev1.ResourceName]int64) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for name, limit := range most {
 		left := limit
@@ -76,11 +76,27 @@ func counts(q *corev1.ResourceQuota, all []*corev1.ResourceQuota) corev1.Resourc
 	return out
 }
 
+// bounds are most, and what all claims of one consumer may ask for: half of this device's
+// disk, which its own pods need, too. (A folder has no size of its own; what is written
+// into it is bounded by the disk.)
+func (t *Tenancy) bounds() map[corev1.ResourceName]int64 {
+	if t.Volumes == nil {
+		return most
+	}
+	size, err := t.Volumes.Capacity()
+	if err != nil {
+		return most
+	}
+	out := maps.Clone(most)
+	out[limitedAs(corev1.ResourceStorage)] = size / 2
+	return out
+}
+
 // newQuota lets no pod in: what a twin may use is for the rationing to say.
-func newQuota(twin string, consumer peer.ID) *corev1.ResourceQuota {
+func newQuota(twin string, consumer peer.ID, most map[corev1.ResourceName]int64) *corev1.ResourceQuota {
 	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: quotaName, Namespace: twin,
 		Labels: map[string]string{policy.OriginLabel: string(consumer), "app.kubernetes.io/managed-by": "rivulet"}}}
-	q.Spec.Hard = counts(q, nil)
+	q.Spec.Hard = counts(q, nil, most)
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
 		q.Spec.Hard[limitedAs(name)] = resource.Quantity{}
 	}
@@ -123,7 +139,7 @@ func (t *Tenancy) bounded(ctx context.Context, twin string, consumer peer.ID) er
 	quota, err := quotas.Get(ctx, quotaName, metav1.GetOptions{})
 	fresh := apierrors.IsNotFound(err)
 	if fresh {
-		if quota, err = quotas.Create(ctx, newQuota(twin, consumer), metav1.CreateOptions{FieldManager: policy.FieldManager}); apierrors.IsAlreadyExists(err) {
+		if quota, err = quotas.Create(ctx, newQuota(twin, consumer, t.bounds()), metav1.CreateOptions{FieldManager: policy.FieldManager}); apierrors.IsAlreadyExists(err) {
 			quota, err = quotas.Get(ctx, quotaName, metav1.GetOptions{})
 		}
 	}

@@ -140,7 +140,7 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 	var errs []error
 	for name, next := range ration(amountsOf(lent), parts, twins) {
 		q := quotas[name]
-		hard := merged(counts(q, byConsumer[twins[name].consumer]), next)
+		hard := merged(counts(q, byConsumer[twins[name].consumer], t.bounds()), next)
 		if equality.Semantic.DeepEqual(hard, q.Spec.Hard) {
 			continue
 		}

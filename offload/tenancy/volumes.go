@@ -27,6 +27,8 @@ type Volumes interface {
 	Node() string
 	// Folder returns where the files of a volume are; an error if they are not here.
 	Folder(v *corev1.PersistentVolume) (string, error)
+	// Capacity is the size of the disk, in bytes.
+	Capacity() (int64, error)
 }
 
 // The headers of what is carried.

@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -15,25 +18,53 @@ import (
 // tellHeld names the claims of a namespace whose data are on peers: its pods cannot run
 // at home without them, and what is there is not given back.
 func tellHeld(cmd *cobra.Command, c *common, namespace string) error {
-	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
+	volumes, err := volumesAway(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return err
-	}
-	list, err := client.CoreV1().PersistentVolumes().List(cmd.Context(), metav1.ListOptions{LabelSelector: volume.AwayLabel})
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(list.Items, volume.ByClaim)
-	for i := range list.Items {
-		v := &list.Items[i]
-		if ref := v.Spec.ClaimRef; ref != nil && ref.Namespace == namespace {
+	for i := range volumes {
+		if ref := volumes[i].Spec.ClaimRef; ref.Namespace == namespace {
 			fmt.Fprintf(cmd.OutOrStdout(), "the data of claim %s are on %s, and pods that use it wait for them; bring them home: rivulet move volume %s/%s home\n",
-				ref.Name, volume.Node(v), namespace, ref.Name)
+				ref.Name, volume.Node(&volumes[i]), namespace, ref.Name)
 		}
 	}
 	return nil
+}
+
+// keepsData returns an error that names the claims whose data are on the peer. Where the
+// API server does not answer, nothing is known of any.
+func keepsData(ctx context.Context, c *common, peer string) error {
+	volumes, err := volumesAway(ctx, c)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for i := range volumes {
+		if v := &volumes[i]; volume.Node(v) == peer || strings.HasPrefix(v.Labels[volume.AwayLabel], peer) {
+			names = append(names, v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the data of %s are on %s and would be lost; bring them home (rivulet move volume %s home), or add --force", strings.Join(names, ", "), peer, names[0])
+}
+
+// volumesAway are those of claims whose data are on peers, in the order of the claims.
+func volumesAway(ctx context.Context, c *common) ([]corev1.PersistentVolume, error) {
+	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: volume.AwayLabel})
+	if err != nil {
+		return nil, err
+	}
+	out := slices.DeleteFunc(list.Items, func(v corev1.PersistentVolume) bool { return v.Spec.ClaimRef == nil })
+	slices.SortFunc(out, volume.ByClaim)
+	return out, nil
 }

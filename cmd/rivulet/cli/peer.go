@@ -91,10 +91,16 @@ func newUnpeer(c *common) *cobra.Command {
 		Use:   "unpeer NAME",
 		Short: "end the peering with a cluster: tunnel, virtual node, what runs on either side for the other",
 		Long: "Pods of this cluster that run there are replaced at home by their owners; pods of the other that run here end.\n" +
+			"What claims have on the other side would be lost: while there is any, nothing is done without --force.\n" +
 			"It does not come back by itself: rivulet peer NAME has it back.",
 		Args: onePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			word.Peer = args[0]
+			if !word.Force {
+				if err := keepsData(cmd.Context(), c, args[0]); err != nil {
+					return err
+				}
+			}
 			return say(cmd, c, "/v1/peers/unpeer", word, func(out io.Writer, v peer.View) error {
 				_, err := fmt.Fprintf(out, "%s is no peer any more\n", called(v))
 				if v.Notice != "" {
