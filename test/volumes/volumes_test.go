@@ -170,12 +170,14 @@ func refused(t *testing.T, ctx context.Context, a *lab.Device) {
 	if err := suite.Lab.Cut("a", "b"); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, time.Minute, "a peer that is away is told", func() error {
-		if r := labtest.On(t, ctx, a, "rivulet", "move", "volume", "lab/data-db-0", "home", "--evict"); r.Code != 1 || !strings.Contains(r.ErrOut, "cannot be reached") {
-			return fmt.Errorf("exit code %d, %q", r.Code, r.ErrOut)
-		}
-		return nil
+	// Until that is noticed a move would begin, and wait for the peer.
+	labtest.Eventually(t, ctx, time.Minute, "b is seen to be away", func() error {
+		_, err := a.Kubectl(ctx, "wait", "--for=condition=Ready=false", "node/b", "--timeout=1s")
+		return err
 	})
+	if r := labtest.On(t, ctx, a, "rivulet", "move", "volume", "lab/data-db-0", "home", "--evict"); r.Code != 1 || !strings.Contains(r.ErrOut, "cannot be reached") {
+		t.Errorf("a peer that is away: exit code %d, %q", r.Code, r.ErrOut)
+	}
 	if err := suite.Lab.Heal(); err != nil {
 		t.Fatal(err)
 	}
