@@ -180,6 +180,7 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
 	wg.Go(func() { o.followPeers(ctx) })
 	wg.Go(func() { o.runTargets(ctx) })
+	wg.Go(func() { o.keep(ctx, "platforms of images", o.forgetImages) })
 	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
 	wg.Go(func() { o.keep(ctx, "silent guests", o.guests.Run) })
 	if o.ownPolicies {

@@ -15,6 +15,7 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"rivulet/offload/drain"
+	"rivulet/offload/fit"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
 )
@@ -149,6 +150,7 @@ func TestTwoPlatforms(t *testing.T) {
 			must(t, drain.Cordon(ctx, a.Client, n, false))
 		}
 	})
+	t.Run("an image that does not run there", func(t *testing.T) { misfit(t, a, b) })
 	t.Run("a platform that is gone takes its node along", func(t *testing.T) {
 		amd.Stop()
 		must(t, b.Client.CoreV1().Nodes().Delete(ctx, "b-amd", metav1.DeleteOptions{}))
@@ -161,4 +163,56 @@ func TestTwoPlatforms(t *testing.T) {
 			return nodeReady(&list.Items[0])
 		})
 	})
+}
+
+// misfit has a provider's kubelet say that an image has nothing for its platform.
+func misfit(t *testing.T, a, b *device) {
+	ctx := t.Context()
+	must(t, drain.Cordon(ctx, a.Client, "b", true))
+	a.create(t, web(1))
+	var first corev1.Pod
+	eventually(t, 30*time.Second, "it runs on b-amd64", func(ctx context.Context) string {
+		pods := a.pods(ctx, t, "app=web")
+		if len(pods) != 1 || pods[0].Spec.NodeName != "b-amd64" || pods[0].Status.Phase != corev1.PodRunning {
+			return fmt.Sprint(len(pods))
+		}
+		first = pods[0]
+		return ""
+	})
+	// The stand-in has it running; what a kubelet says between two tries follows.
+	eventually(t, 30*time.Second, "the kubelet says so", func(ctx context.Context) string {
+		away := b.away(ctx, t, string(first.UID))
+		if len(away) != 1 || len(away[0].Status.ContainerStatuses) != 1 {
+			return fmt.Sprint(len(away), " pods")
+		}
+		p := &away[0]
+		p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull",
+			Message: `failed to pull and unpack image "web:1": no match for platform in manifest: not found`}}
+		p.Status.ContainerStatuses[0].Ready = false
+		if _, err := b.Client.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	eventually(t, 60*time.Second, "it is handed back, and the next one goes nowhere else than where it may run", func(ctx context.Context) string {
+		pods := a.pods(ctx, t, "app=web")
+		if len(pods) != 1 || pods[0].UID == first.UID || !fit.Avoids(&pods[0], "amd64") || pods[0].Spec.NodeName != "" {
+			return fmt.Sprint(len(pods), " pods")
+		}
+		return ""
+	})
+	events, err := a.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=ImagePlatform"})
+	must(t, err)
+	if len(events.Items) != 1 || !strings.Contains(events.Items[0].Message, "image web:1 does not run on b-amd64 (linux/amd64): failed to pull") {
+		t.Errorf("%+v", events.Items)
+	}
+	must(t, drain.Cordon(ctx, a.Client, "b", false))
+	eventually(t, 30*time.Second, "there is room on arm64: it runs there", func(ctx context.Context) string {
+		pods := a.pods(ctx, t, "app=web")
+		if len(pods) != 1 || pods[0].Spec.NodeName != "b" || pods[0].Status.Phase != corev1.PodRunning {
+			return fmt.Sprint(len(pods))
+		}
+		return ""
+	})
+	must(t, a.Client.AppsV1().Deployments("lab").Delete(ctx, "web", metav1.DeleteOptions{}))
 }

@@ -61,6 +61,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 				twins.poke()
 			}
 		},
+		Unfit:     o.unfit,
 		NoHomeAPI: !s.spec.Control.IsValid(),
 		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
 			return o.volumes.AwayClaimOf(ctx, ns, claim, target.ID())

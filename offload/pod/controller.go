@@ -22,7 +22,7 @@ import (
 // workers run reconciliations; they mostly wait for the network.
 const workers = 8
 
-// Config is what a Controller needs. All fields but NoHomeAPI are required.
+// Config is what a Controller needs. All fields but Unfit and NoHomeAPI are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Target  target.Target
@@ -43,6 +43,9 @@ type Config struct {
 	// Claim gives the name in the twin of a claim of home, or why it has none there; nil
 	// if the target has no volumes.
 	Claim func(ctx context.Context, namespace, name string) (claim, why string, err error)
+	// Unfit is told that an image does not run on an architecture, and reports whether new
+	// pods of the namespace with it are kept off that by now; nil leaves such pods waiting.
+	Unfit func(ctx context.Context, namespace, image, arch string) (kept bool, err error)
 	// NoHomeAPI says that there is no way to home's API server, and none to wait for.
 	NoHomeAPI bool
 	Recorder  record.EventRecorder

@@ -87,7 +87,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return err
 	}
 	if have[0].Object().GetDeletionTimestamp() == nil {
-		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home))
+		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home), c.misfit(ctx, home, Current(t.podsOf(home.UID))))
 	}
 	st := Status(home, awayOf(t, home.UID, have[0]), c.view(home))
 	if wait := holdBack(home, st, time.Now()); wait > 0 {

@@ -20,6 +20,9 @@ import (
 //go:embed admission.yaml
 var admission []byte
 
+//go:embed images.yaml
+var images []byte
+
 // FieldManager owns what Rivulet applies.
 const FieldManager = "rivulet"
 
@@ -28,7 +31,10 @@ const FieldManager = "rivulet"
 // already are not changed. It needs an API server that serves
 // MutatingAdmissionPolicy in admissionregistration.k8s.io/v1beta1.
 func EnsureAdmission(ctx context.Context, config *rest.Config) error {
-	return Apply(ctx, config, admission)
+	if err := Apply(ctx, config, admission); err != nil {
+		return err
+	}
+	return Apply(ctx, config, images)
 }
 
 // Apply brings admission policies and their bindings, a stream of YAML

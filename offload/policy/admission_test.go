@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	"rivulet/offload/fit"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
 )
@@ -24,6 +26,7 @@ func TestAgainstAPIServer(t *testing.T) {
 	server := apiserver.Start(t)
 	t.Run("watcher", func(t *testing.T) { testWatcher(t, server) })
 	t.Run("admission", func(t *testing.T) { testAdmission(t, server) })
+	t.Run("images", func(t *testing.T) { testImages(t, server) })
 }
 
 // What the API server makes of pods, by shape and by namespace. Written as the
@@ -155,6 +158,43 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 			compare(t, "tolerations", tolerations, want.Tolerations)
 			compare(t, "affinity", got.Spec.Affinity, want.Affinity)
 		})
+	}
+}
+
+// Pods are kept off the architectures that their images do not have, whatever they ask
+// for themselves; after testAdmission, whose namespaces are there.
+func testImages(t *testing.T, server *apiserver.Server) {
+	ctx, client := t.Context(), kubernetes.NewForConfigOrDie(server.Config)
+	m := fit.New(client, slog.New(slog.DiscardHandler))
+	const image = "example.org:5000/my_lab/web:v1.2@sha256:abc"
+	if kept, err := m.Keeps(ctx, "adm-burst", image, "arm64"); err != nil || kept {
+		t.Fatalf("nothing was learnt: %v, %v", kept, err)
+	}
+	for _, arch := range []string{"riscv64", "arm64"} {
+		if err := m.Learn(ctx, image, arch, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the API server keeps the image off", func(ctx context.Context) bool {
+		kept, err := m.Keeps(ctx, "adm-burst", image, "arm64")
+		return err == nil && kept
+	})
+	for _, c := range []struct {
+		what, namespace, pod string
+		kept                 bool
+	}{
+		{"only away", "adm-remote", `containers: [{name: c, image: ` + image + `}]`, true},
+		{"an init container", "adm-any", "containers: [{name: c, image: i}]\ninitContainers: [{name: p, image: " + image + "}]", true},
+		{"every alternative", "adm-burst-b", "containers: [{name: c, image: " + image + "}]\n" +
+			`affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: Exists}]}, {matchFields: [{key: metadata.name, operator: In, values: [n]}]}]}}}`, true},
+		{"another image", "adm-burst", `containers: [{name: c, image: i}]`, false},
+		{"at home only", "adm-none", `containers: [{name: c, image: ` + image + `}]`, false},
+		{"placed by hand", "adm-remote", "nodeName: n1\ncontainers: [{name: c, image: " + image + "}]", false},
+	} {
+		got, err := create(ctx, client, c.namespace, c.pod, "")
+		if err != nil || fit.Avoids(got, "arm64") != c.kept || fit.Avoids(got, "riscv64") != c.kept || fit.Avoids(got, "amd64") {
+			t.Errorf("%s: %v, %+v", c.what, err, got.Spec.Affinity)
+		}
 	}
 }
 

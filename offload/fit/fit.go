@@ -1,0 +1,180 @@
+// Package fit remembers which images do not run on which architectures, as targets
+// have said, and has the API server keep pods with such an image off nodes of it.
+//
+// It alone writes ConfigMap rivulet-images in kube-system, the parameter of admission
+// policy rivulet-images. What was learnt is forgotten after Life: a tag may be pushed
+// again. Restart: the ConfigMap is the memory. Failure as the user sees it: a pod goes
+// where its image does not run once more, and is handed back again.
+package fit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+
+	"rivulet/offload/policy"
+)
+
+const (
+	// Name and Namespace are those of the ConfigMap.
+	Name, Namespace = "rivulet-images", metav1.NamespaceSystem
+	// Life is how long what was learnt is believed.
+	Life = time.Hour
+	// most bounds what is remembered; the oldest goes first.
+	most = 200
+	// sinceAnnotation on the ConfigMap is when each was learnt, as JSON by key.
+	sinceAnnotation = "rivulet.dev/learnt"
+)
+
+// Memory is what was learnt. Its methods may be called concurrently.
+type Memory struct {
+	client kubernetes.Interface
+	log    *slog.Logger
+}
+
+// New makes a Memory; Run keeps it young.
+func New(client kubernetes.Interface, log *slog.Logger) *Memory { return &Memory{client, log} }
+
+// Key is what the ConfigMap calls an image, as the admission policy does: no two have
+// the same.
+func Key(image string) string {
+	for _, r := range [][2]string{{"_", "_u"}, {"/", "_s"}, {":", "_c"}, {"@", "_a"}} {
+		image = strings.ReplaceAll(image, r[0], r[1])
+	}
+	return image
+}
+
+// Learn remembers that the image has nothing for the architecture.
+func (m *Memory) Learn(ctx context.Context, image, arch string, now time.Time) error {
+	key := Key(image)
+	if len(key) > 253 {
+		return fmt.Errorf("fit: the name of image %.40s… is too long to be remembered; choose a node by kubernetes.io/arch", image)
+	}
+	return m.change(ctx, func(data map[string]string, since map[string]time.Time) {
+		archs := strings.FieldsFunc(data[key], func(r rune) bool { return r == ',' })
+		if slices.Contains(archs, arch) && now.Sub(since[key]) < Life/2 {
+			return // told again and again while its pods leave
+		}
+		if !slices.Contains(archs, arch) {
+			archs = append(archs, arch)
+			slices.Sort(archs)
+		}
+		data[key], since[key] = strings.Join(archs, ","), now.UTC().Truncate(time.Second)
+	}, now)
+}
+
+// Run forgets what is old until ctx ends.
+func (m *Memory) Run(ctx context.Context) error {
+	for {
+		_, err := m.client.CoreV1().ConfigMaps(Namespace).Get(ctx, Name, metav1.GetOptions{})
+		if err == nil {
+			err = m.change(ctx, func(map[string]string, map[string]time.Time) {}, time.Now())
+		}
+		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			m.log.Debug("images that do not fit are not forgotten yet", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(Life / 6):
+		}
+	}
+}
+
+// change writes the ConfigMap if anything changes.
+func (m *Memory) change(ctx context.Context, edit func(data map[string]string, since map[string]time.Time), now time.Time) error {
+	objects := m.client.CoreV1().ConfigMaps(Namespace)
+	err := retry.OnError(retry.DefaultBackoff, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }, func() error {
+		have, err := objects.Get(ctx, Name, metav1.GetOptions{})
+		fresh := apierrors.IsNotFound(err)
+		if fresh {
+			have = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: Name, Namespace: Namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "rivulet"}}}
+		} else if err != nil {
+			return err
+		}
+		data, since := map[string]string{}, map[string]time.Time{}
+		maps.Copy(data, have.Data)
+		_ = json.Unmarshal([]byte(have.Annotations[sinceAnnotation]), &since) // what is not understood is old
+		edit(data, since)
+		forget(data, since, now)
+		text, err := json.Marshal(since)
+		if err != nil {
+			return err
+		}
+		if !fresh && maps.Equal(data, have.Data) && string(text) == have.Annotations[sinceAnnotation] {
+			return nil
+		}
+		have.Data = data
+		if have.Annotations == nil {
+			have.Annotations = map[string]string{}
+		}
+		have.Annotations[sinceAnnotation] = string(text)
+		if fresh {
+			_, err = objects.Create(ctx, have, metav1.CreateOptions{FieldManager: policy.FieldManager})
+		} else {
+			_, err = objects.Update(ctx, have, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("fit: ConfigMap %s: %w", Name, err)
+	}
+	return nil
+}
+
+// forget drops what is old, and the oldest of too much.
+func forget(data map[string]string, since map[string]time.Time, now time.Time) {
+	keys := slices.SortedFunc(maps.Keys(data), func(a, b string) int {
+		if c := since[b].Compare(since[a]); c != 0 {
+			return c // the youngest first
+		}
+		return strings.Compare(a, b)
+	})
+	for i, key := range keys {
+		if age := now.Sub(since[key]); i >= most || age > Life || age < -Life {
+			delete(data, key)
+		}
+	}
+	for key := range since {
+		if _, kept := data[key]; !kept {
+			delete(since, key)
+		}
+	}
+}
+
+// Keeps reports whether the API server keeps new pods of the namespace with the image
+// off the architecture by now: a policy's parameter takes effect a moment after it was
+// written.
+func (m *Memory) Keeps(ctx context.Context, namespace, image, arch string) (bool, error) {
+	probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "rivulet-probe-", Namespace: namespace},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
+	got, err := m.client.CoreV1().Pods(namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return false, fmt.Errorf("fit: is image %s kept off %s: %w", image, arch, err)
+	}
+	return Avoids(got, arch), nil
+}
+
+// Avoids reports whether the pod may go to no node of the architecture.
+func Avoids(p *corev1.Pod, arch string) bool {
+	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil || p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	terms := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
+		return !slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
+			return r.Key == corev1.LabelArchStable && r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, arch)
+		})
+	})
+}
