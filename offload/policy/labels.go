@@ -2,7 +2,8 @@
 //
 // It reads the labels of namespaces and writes the admission policy
 // rivulet-offload, by which the API server itself adds to a new pod of such a
-// namespace what the scheduler needs, and Warning events on namespaces whose
+// namespace what the scheduler needs, rivulet-images (see package fit), and Warning
+// events on namespaces whose
 // label is not understood. Nothing is kept across restarts: the labels are the
 // state. With Rivulet down the API server goes on by itself. A wrong label
 // counts as off, and the namespace's events say which values there are.
