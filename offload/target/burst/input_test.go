@@ -132,6 +132,31 @@ func TestRoom(t *testing.T) {
 	})
 }
 
+// TestRoomOfTwoArchitectures: the namespace has one room, whichever nodes pods are on.
+func TestRoomOfTwoArchitectures(t *testing.T) {
+	of := func(cpu string) corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse(cpu)} }
+	s := state{ownBy: map[string]corev1.ResourceList{"amd64": of("3"), "arm64": of("1")}}
+	for arch, want := range map[string]int64{"amd64": 7, "arm64": 5} {
+		if got := s.roomOf(arch, of("8")); got.Cpu().Value() != want {
+			t.Errorf("%s: %v, want %d", arch, got, want)
+		}
+	}
+	target := &Target{cfg: Config{Settings: Settings{Arch: "arm64", Limits: of("8"), Labels: map[string]string{"site": "campus"}}}}
+	if o := target.offer(s, "v1.35.0"); o.Architecture != "arm64" || len(o.Platforms) != 0 || o.Labels["site"] != "campus" {
+		t.Errorf("where nodes cannot be read the user says what they are: %+v", o)
+	}
+	node := func(arch, zone string) corev1.Node {
+		n := corev1.Node{}
+		n.Labels = map[string]string{corev1.LabelArchStable: arch, corev1.LabelTopologyZone: zone}
+		return n
+	}
+	s.arches, s.labels = platforms([]corev1.Node{node("arm64", "z"), node("amd64", "z"), node("amd64", "z")})
+	o := target.offer(s, "v1.35.0")
+	if len(o.Platforms) != 2 || o.Architecture != "amd64" && o.Platforms[0].Architecture != "amd64" || o.Labels[corev1.LabelTopologyZone] != "z" {
+		t.Errorf("%+v", o)
+	}
+}
+
 // TestRestrict: what passes stays as it is, what says nothing is completed, what says
 // the contrary is refused.
 func TestRestrict(t *testing.T) {

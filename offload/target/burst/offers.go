@@ -54,7 +54,6 @@ type Health struct {
 func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 	changed := make(chan struct{}, 1)
 	go t.watchQuotas(ctx, changed)
-	var last offer.Offer
 	var health Health
 	var reread time.Time
 	failed, good, lost := 0, 0, true // nothing was heard yet
@@ -83,15 +82,14 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 				t.streams.CloseAll()
 			}
 			lost = false
-			last = t.offer(now, running)
+			last := t.offer(now, running)
 			health.Ready, health.Reason, health.Version, health.Arch = true, "", running, last.Architecture
 			health.Security, health.Room = now.security, last.Allocatable
 			send(out, last)
 		case failed+1 >= patience, final(err):
 			failed, good, lost = failed+1, 0, true
-			last.Ready, last.Reason = false, fmt.Sprintf("%s: %v", t.cfg.Settings.Name, explain(err, t.cfg.Settings.Namespace))
-			health.Ready, health.Reason = false, last.Reason
-			send(out, last)
+			health.Ready, health.Reason = false, fmt.Sprintf("%s: %v", t.cfg.Settings.Name, explain(err, t.cfg.Settings.Namespace))
+			send(out, offer.Offer{Reason: health.Reason}) // what it is otherwise, the nodes know
 		default:
 			failed, good = failed+1, 0
 		}
@@ -189,6 +187,13 @@ func (t *Target) offer(now state, version string) offer.Offer {
 	}
 	maps.Copy(o.Labels, now.labels)
 	maps.Copy(o.Labels, t.cfg.Settings.Labels)
+	for _, arch := range now.arches {
+		o.Platforms = append(o.Platforms, offer.PlatformOffer{Platform: offer.Platform{OS: o.OS, Architecture: arch}, Ready: true,
+			Allocatable: now.roomOf(arch, t.cfg.Settings.Limits), KubeVersion: o.KubeVersion, Labels: o.Labels})
+	}
+	if len(o.Platforms) > 0 {
+		o.Allocatable = o.Platforms[0].Allocatable
+	}
 	return o
 }
 

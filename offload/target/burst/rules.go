@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -21,7 +22,8 @@ import (
 type state struct {
 	quotas []corev1.ResourceQuota
 	limits []corev1.LimitRange
-	own    corev1.ResourceList // what our pods of home ask for
+	own    corev1.ResourceList            // what our pods of home ask for
+	ownBy  map[string]corev1.ResourceList // the same by the architecture that they are sent to
 	// security is the Pod Security level that is enforced; empty where that cannot be told.
 	security string
 	// arches are those of the nodes, if they can be read, labels what they have in common.
@@ -31,6 +33,28 @@ type state struct {
 
 func (s state) room(limits corev1.ResourceList) corev1.ResourceList {
 	return Room(limits, s.quotas, s.own)
+}
+
+// roomOf is what pods on nodes of the architecture may ask for: the namespace has one
+// room for all, so what our pods on the others ask for is taken off.
+func (s state) roomOf(arch string, limits corev1.ResourceList) corev1.ResourceList {
+	room := s.room(limits)
+	for other, used := range s.ownBy {
+		if other == arch {
+			continue
+		}
+		for name, q := range used {
+			left, bounded := room[name]
+			if !bounded {
+				continue
+			}
+			if left.Sub(q); left.Sign() < 0 {
+				left = resource.Quantity{Format: left.Format}
+			}
+			room[name] = left
+		}
+	}
+	return room
 }
 
 // rules is the state last read.
@@ -71,6 +95,15 @@ func read(ctx context.Context, client kubernetes.Interface, config *rest.Config,
 		return out, err
 	}
 	out.own = asks(pods.Items)
+	byArch := map[string][]corev1.Pod{}
+	for _, p := range pods.Items {
+		arch := p.Spec.NodeSelector[corev1.LabelArchStable]
+		byArch[arch] = append(byArch[arch], p)
+	}
+	out.ownBy = map[string]corev1.ResourceList{}
+	for arch, list := range byArch {
+		out.ownBy[arch] = asks(list)
+	}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if denied(&err) {
 		return out, err
