@@ -235,6 +235,8 @@ func TestTakenPortNamesItsHolder(t *testing.T) {
 		}
 	}
 	other.Close()
+	// A child that is just being forked has the socket too, for a moment.
+	await(t, reachLimit, "the port is free again", func() bool { return w.a.Apply(t.Context(), w.a.want) == nil })
 	w.apply(t)
 	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 1<<10)
 
