@@ -63,6 +63,8 @@ type world struct {
 	image   string
 	program func(string) ([]byte, error)
 
+	sink string // takes what comes and says when that is all
+
 	mu       sync.Mutex
 	programs map[string]*podProgram // by pod
 	forwards []net.Conn
@@ -232,7 +234,7 @@ func (w *world) forward(pod string, port int32) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := map[int32]string{config.ControlPort: p.control, config.StreamPort: p.streams}[port]
+	at := map[int32]string{config.ControlPort: p.control, config.StreamPort: p.streams, sinkPort: w.sink}[port]
 	if at == "" {
 		return nil, fmt.Errorf("nobody listens on %d", port)
 	}
@@ -455,6 +457,7 @@ func TestGatewayThroughTheAPIServer(t *testing.T) {
 		t.Errorf("%+v %v", dns, ok)
 	}
 
+	t.Run("throughput", w.throughput(g))
 	t.Run("a Service that comes and goes", func(t *testing.T) {
 		w.expose("api", 8081)
 		w.awaitVisit(g, "api")
@@ -672,4 +675,61 @@ func newProxy(t *testing.T) (*url.URL, *atomic.Int32) {
 	go srv.Serve(l) //nolint:errcheck
 	t.Cleanup(func() { srv.Close() })
 	return &url.URL{Scheme: "http", Host: l.Addr().String()}, &n
+}
+
+const sinkPort = 9
+
+// throughput compares a connection from home to a pod through the tunnel, in the stream
+// through the API server, with a plain port-forward through the same.
+func (w *world) throughput(g *gateway.Gateway) func(*testing.T) {
+	return func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		w.sink = l.Addr().String()
+		const size = 16 << 20
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					if _, err := io.CopyN(io.Discard, c, size); err == nil {
+						c.Write([]byte{1}) //nolint:errcheck // all is here
+					}
+				}()
+			}
+		}()
+		send := func(c net.Conn, err error) time.Duration {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			watch := time.AfterFunc(long, func() { c.Close() })
+			defer watch.Stop()
+			start := time.Now()
+			for chunk, sent := make([]byte, 64<<10), 0; sent < size; sent += len(chunk) {
+				if _, err := c.Write(chunk); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(start)
+		}
+		seen, _ := g.Home(real)
+		plain, tunnel := long, long
+		for range 3 { // the best of three: others use this machine, too
+			plain = min(plain, send(gateway.Forward(t.Context(), w.user, w.server.Client, shared, g.Status().Pod, sinkPort)))
+			tunnel = min(tunnel, send(w.fabric.net.DialContextTCPAddrPort(t.Context(), netip.AddrPortFrom(seen, netip.MustParseAddrPort(w.sink).Port()))))
+		}
+		mbit := func(d time.Duration) float64 { return size * 8 / d.Seconds() / 1e6 }
+		t.Logf("port-forward %.0f Mbit/s, a pod through the tunnel in it %.0f Mbit/s: %.2f", mbit(plain), mbit(tunnel), plain.Seconds()/tunnel.Seconds())
+	}
 }

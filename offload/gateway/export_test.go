@@ -1,0 +1,4 @@
+package gateway
+
+// Forward is one connection to a port of a pod, for tests that compare with it.
+var Forward = forward
