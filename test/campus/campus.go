@@ -28,12 +28,31 @@ type Campus struct {
 	Server string // the URL of its API
 }
 
-// bare ends Rivulet on a device and starts its engine again, with the same flags and
-// nothing else.
+// bare ends Rivulet on a device and starts its engine again, as plain k3s without the add-ons
+// that would have to be pulled.
 const bare = `set -e
 engine=$(cat /run/rivulet/engine.pid)
 mkdir -p /var/lib/campus
-tr '\0' '\n' < /proc/$engine/cmdline > /var/lib/campus/args
+# k3s keeps nothing of its command line but its name.
+tr '\0' '\n' < /proc/$engine/cmdline | head -n1 | cut -d' ' -f1 > /var/lib/campus/args
+cat >> /var/lib/campus/args <<END
+server
+--data-dir=/var/lib/rivulet/k3s
+--write-kubeconfig=/var/lib/rivulet/kubeconfig
+--node-name=$(hostname)
+--node-ip=$(ip -4 -o addr show dev lo | sed -n 's/.*inet \(100\.127\.[0-9.]*\).*/\1/p')
+--flannel-iface=lo
+--flannel-backend=host-gw
+--cluster-cidr=10.42.0.0/16
+--service-cidr=10.43.0.0/16
+--cluster-dns=10.43.0.10
+--pause-image=rivulet.dev/pause:1
+--disable=traefik,servicelb,coredns,local-storage,metrics-server
+--disable-helm-controller
+--disable-cloud-controller
+--disable-network-policy
+--egress-selector-mode=disabled
+END
 tr '\0' '\n' < /proc/$engine/environ | grep = > /var/lib/campus/environ
 readlink /proc/$engine/exe > /var/lib/campus/exe
 cat /run/rivulet/tunnel.pid > /var/lib/campus/tunnel`
@@ -45,7 +64,7 @@ cat > /var/lib/campus/run <<'END'
 #!/bin/bash
 mapfile -t args < /var/lib/campus/args
 mapfile -t environ < /var/lib/campus/environ
-exec env -i "${environ[@]}" bash -c 'name=$1; shift; exec -a "$name" "$(cat /var/lib/campus/exe)" "$@"' - "${args[@]}" --tls-san campus
+exec env -i "${environ[@]}" PATH=/var/lib/rivulet/bundle/current/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c 'name=$1; shift; exec -a "$name" "$(cat /var/lib/campus/exe)" "$@"' - "${args[@]}" --tls-san campus
 END
 chmod +x /var/lib/campus/run
 setsid /var/lib/campus/run </dev/null >/var/lib/campus/log 2>&1 &`
