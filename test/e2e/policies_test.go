@@ -22,7 +22,7 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		a.Kubectl(ctx, "delete", "namespace", front, shop, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
-		eventually(t, ctx, "no twin and no table is left on b", func() error {
+		eventually(t, ctx, "no twin and no policy is left on b", func() error {
 			out, err := b.Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
 			if err == nil && out != "" {
 				err = fmt.Errorf("%s", out)
