@@ -139,6 +139,7 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
 		{name: "placed by hand", namespace: "adm-remote", pod: `nodeName: n1`, affinity: `null`},
 	}
+	t.Run("DaemonSets", func(t *testing.T) { testDaemonSets(t, client) })
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := create(t.Context(), client, c.namespace, "containers: [{name: c, image: i}]\n"+c.pod, c.owner)
