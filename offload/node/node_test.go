@@ -54,7 +54,12 @@ func TestObjectIsWhatIsOffered(t *testing.T) {
 	if n.Spec.ProviderID != "rivulet://peer-id" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 41000 || n.Status.Addresses[0].Address != "100.127.1.1" {
 		t.Errorf("%s, %+v, %+v", n.Spec.ProviderID, n.Status.DaemonEndpoints, n.Status.Addresses)
 	}
-	if n.Status.Allocatable.Cpu().String() != "2" || n.Status.NodeInfo.Architecture != "arm64" {
+	for _, c := range n.Status.Conditions { // a route controller would taint it otherwise
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status != corev1.ConditionFalse || c.Type != corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			t.Errorf("condition %+v", c)
+		}
+	}
+	if len(n.Status.Conditions) != 5 || n.Status.Allocatable.Cpu().String() != "2" || n.Status.NodeInfo.Architecture != "arm64" {
 		t.Errorf("%v %s", n.Status.Allocatable, n.Status.NodeInfo.Architecture)
 	}
 }
