@@ -50,7 +50,7 @@ var measurements = []measurement{
 	{"peering", 4 * time.Minute, (*bench).peering, false},
 	{"peers", 9 * time.Minute, (*bench).peers, true},
 	{"pods", 8 * time.Minute, (*bench).pods, false},
-	{"away", 9 * time.Minute, (*bench).away, false},
+	{"away", 10 * time.Minute, (*bench).away, false},
 	{"tunnel", 5 * time.Minute, (*bench).tunnel, false},
 	{"board", 18 * time.Minute, (*bench).board, true},
 }
