@@ -64,7 +64,7 @@ cat > /var/lib/campus/run <<'END'
 #!/bin/bash
 mapfile -t args < /var/lib/campus/args
 mapfile -t environ < /var/lib/campus/environ
-exec env -i "${environ[@]}" PATH=/var/lib/rivulet/bundle/current/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c 'name=$1; shift; exec -a "$name" "$(cat /var/lib/campus/exe)" "$@"' - "${args[@]}" --tls-san campus
+exec env -i "${environ[@]}" PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c 'name=$1; shift; exec -a "$name" "$(cat /var/lib/campus/exe)" "$@"' - "${args[@]}" --tls-san campus
 END
 chmod +x /var/lib/campus/run
 setsid /var/lib/campus/run </dev/null >/var/lib/campus/log 2>&1 &`
