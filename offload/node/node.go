@@ -88,6 +88,7 @@ func (n *Node) Run(ctx context.Context, offers <-chan offer.Offer) error {
 		defer cancel() // no more offers, no more node
 		n.push(ctx, offers, updates)
 	})
+	wg.Go(func() { n.guard(ctx) })
 	if err := controller.Run(vklog.WithLogger(ctx, logger{n.log.With("node", n.id.Name)})); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("offload: virtual node %s: %w", n.id.Name, err)
 	}

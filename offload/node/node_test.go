@@ -138,6 +138,13 @@ func TestANodeLives(t *testing.T) {
 	offers <- offer.Offer{Reason: "silent"} // nothing to make a node of
 	offers <- lends("2")
 	ready(corev1.ConditionTrue, "")
+	for range 2 { // somebody deletes it
+		time.Sleep(100 * time.Millisecond) // a fake's watch shows nothing of before it began
+		if err := client.CoreV1().Nodes().Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		ready(corev1.ConditionTrue, "")
+	}
 	offers <- offer.Offer{Reason: "the link is down"}
 	ready(corev1.ConditionFalse, "the link is down")
 	if n.Ready() || n.Offer().Architecture != "arm64" {
