@@ -176,6 +176,7 @@ func (o *Offload) Run(ctx context.Context) error {
 		wg.Go(func() { o.keep(ctx, "moves of volumes", o.runMoves) })
 	}
 	wg.Go(func() { o.keep(ctx, "policy", o.policy.Run) })
+	wg.Go(func() { o.keep(ctx, "pending pods", o.takeUpPending) })
 	wg.Go(func() { o.keep(ctx, "tenancy", o.tenancy.Run) })
 	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
 	wg.Go(func() { o.followPeers(ctx) })

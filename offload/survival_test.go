@@ -12,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -126,6 +127,83 @@ func TestSurvival(t *testing.T) {
 		}
 	})
 
+	t.Run("the virtual node's object is deleted by somebody, and is back before its pods are missed", func(t *testing.T) {
+		untouched(t, "with a new object", func() {
+			n, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
+			must(t, err)
+			must(t, a.Client.CoreV1().Nodes().Delete(ctx, "b", metav1.DeleteOptions{}))
+			eventually(t, 30*time.Second, "there is another", func(ctx context.Context) string {
+				now, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
+				if err != nil || now.UID == n.UID {
+					return fmt.Sprint("the old one, ", err)
+				}
+				return nodeReady(now)
+			})
+		})
+	})
+	t.Run("pods that were made before the label are taken up", func(t *testing.T) {
+		ns := "early"
+		must(t, second(a.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})))
+		eventually(t, 20*time.Second, "pods wait for a node", func(ctx context.Context) string {
+			for _, p := range []*corev1.Pod{bare("any", corev1.PodSpec{}), bare("host", corev1.PodSpec{HostPID: true})} {
+				if _, err := a.Client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+					return err.Error()
+				}
+			}
+			return ""
+		})
+		on := func(name string) (string, string) {
+			p, err := a.Client.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
+			must(t, err)
+			return p.Spec.NodeName, string(p.UID)
+		}
+		_, uid := on("any")
+		must(t, second(a.Client.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"burst"}}}`), metav1.PatchOptions{})))
+		eventually(t, 30*time.Second, "the same pod goes to b", func(context.Context) string {
+			node, is := on("any")
+			if node != "b" || is != uid {
+				return fmt.Sprintf("on %q", node)
+			}
+			return ""
+		})
+		if node, _ := on("host"); node != "" {
+			t.Errorf("one that cannot run away is on %s", node)
+		}
+		must(t, a.Client.CoreV1().Pods(ns).Delete(ctx, "any", metav1.DeleteOptions{}))
+		// remote: where it may run is more than tolerations; its controller makes another.
+		must(t, second(a.Client.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"off"}}}`), metav1.PatchOptions{})))
+		d := web(1)
+		d.Name = "late"
+		eventually(t, 30*time.Second, "a pod of a Deployment waits, unlabelled", func(ctx context.Context) string {
+			if _, err := a.Client.AppsV1().Deployments(ns).Create(ctx, d, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+				return err.Error()
+			}
+			list, err := a.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+			must(t, err)
+			if len(list.Items) != 1 {
+				return fmt.Sprint(len(list.Items))
+			}
+			return ""
+		})
+		must(t, second(a.Client.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"remote","rivulet.dev/offload-to":"b"}}}`), metav1.PatchOptions{})))
+		eventually(t, 40*time.Second, "another runs on b", func(ctx context.Context) string {
+			list, err := a.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+			must(t, err)
+			if len(list.Items) != 1 || list.Items[0].Spec.NodeName != "b" || list.Items[0].Spec.Affinity == nil {
+				return fmt.Sprint(len(list.Items))
+			}
+			return ""
+		})
+		must(t, a.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
+		eventually(t, 40*time.Second, "its twin is gone", func(ctx context.Context) string {
+			_, err := b.Client.CoreV1().Namespaces().Get(ctx, ns+"-a", metav1.GetOptions{})
+			if !apierrors.IsNotFound(err) {
+				return fmt.Sprint(err)
+			}
+			return ""
+		})
+	})
+
 	t.Run("home is gone, and the provider goes on", func(t *testing.T) {
 		a.stop()
 		lost := map[types.UID]bool{} // at home, of those that ran on the node that dies
@@ -221,6 +299,8 @@ func TestSurvival(t *testing.T) {
 		}
 	})
 }
+
+func second[T any](_ T, err error) error { return err }
 
 // life is what of a pod must not change by itself.
 type life struct {
