@@ -9,10 +9,14 @@ package campus
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
+	"rivulet/appliance/engine"
+	"rivulet/appliance/host"
 	"rivulet/test/lab"
 )
 
@@ -28,61 +32,60 @@ type Campus struct {
 	Server string // the URL of its API
 }
 
-// bare ends Rivulet on a device and starts its engine again, as plain k3s without the add-ons
-// that would have to be pulled.
-const bare = `set -e
-engine=$(cat /run/rivulet/engine.pid)
+// note keeps what has to be known of a Rivulet before it is ended.
+const note = `set -e
 mkdir -p /var/lib/campus
-# k3s keeps nothing of its command line but its name.
-tr '\0' '\n' < /proc/$engine/cmdline | head -n1 | cut -d' ' -f1 > /var/lib/campus/args
-cat >> /var/lib/campus/args <<END
-server
---data-dir=/var/lib/rivulet/k3s
---write-kubeconfig=/var/lib/rivulet/kubeconfig
---node-name=$(hostname)
---node-ip=$(ip -4 -o addr show dev lo | sed -n 's/.*inet \(100\.127\.[0-9.]*\).*/\1/p')
---flannel-iface=lo
---flannel-backend=host-gw
---cluster-cidr=10.42.0.0/16
---service-cidr=10.43.0.0/16
---cluster-dns=10.43.0.10
---pause-image=rivulet.dev/pause:1
---disable=traefik,servicelb,coredns,local-storage,metrics-server
---disable-helm-controller
---disable-cloud-controller
---disable-network-policy
---egress-selector-mode=disabled
-END
-tr '\0' '\n' < /proc/$engine/environ | grep = > /var/lib/campus/environ
-readlink /proc/$engine/exe > /var/lib/campus/exe
+readlink /proc/$(cat /run/rivulet/engine.pid)/exe > /var/lib/campus/exe
 cat /run/rivulet/tunnel.pid > /var/lib/campus/tunnel`
 
-// start is run in a session of its own: it outlives the command that starts it.
+// start starts the engine in a session of its own: it outlives the command that starts
+// it. The arguments are the engine's; k3s itself shows none of them in /proc.
 const start = `kill $(cat /var/lib/campus/tunnel) 2>/dev/null || true
 nft list tables | grep rivulet | while read -r line; do nft delete $line; done
-cat > /var/lib/campus/run <<'END'
-#!/bin/bash
-mapfile -t args < /var/lib/campus/args
-mapfile -t environ < /var/lib/campus/environ
-exec env -i "${environ[@]}" PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c 'name=$1; shift; exec -a "$name" "$(cat /var/lib/campus/exe)" "$@"' - "${args[@]}" --tls-san campus
-END
-chmod +x /var/lib/campus/run
-setsid /var/lib/campus/run </dev/null >/var/lib/campus/log 2>&1 &`
+export PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:$PATH
+setsid bash -c 'exec -a rivulet-engine "$(cat /var/lib/campus/exe)" "$@"' - "$@" </dev/null >/var/lib/campus/log 2>&1 &`
 
 // Become makes the device, on which Rivulet is ready, a campus. address is its own on
 // the LAN.
 func Become(ctx context.Context, d *lab.Device, address string) (*Campus, error) {
-	if _, err := d.Run(ctx, "sh", "-c", bare); err != nil {
+	if _, err := d.Run(ctx, "sh", "-c", note); err != nil {
 		return nil, fmt.Errorf("campus: what the engine was started with: %w", err)
+	}
+	args, err := flags(ctx, d)
+	if err != nil {
+		return nil, err
 	}
 	if err := d.Stop(ctx); err != nil {
 		return nil, fmt.Errorf("campus: end rivulet: %w", err)
 	}
-	if _, err := d.Run(ctx, "bash", "-c", start); err != nil {
+	if _, err := d.Run(ctx, append([]string{"bash", "-c", start, "-"}, args...)...); err != nil {
 		return nil, fmt.Errorf("campus: start the engine: %w", err)
 	}
 	c := &Campus{Device: d, Server: "https://" + address + ":6443"}
 	return c, c.Wait(ctx)
+}
+
+// flags are those that the engine has under Rivulet, and a name for its certificate.
+func flags(ctx context.Context, d *lab.Device) ([]string, error) {
+	out, err := d.Run(ctx, "rivulet", "status", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var st struct{ NodeAddress string }
+	if err := json.Unmarshal([]byte(out), &st); err != nil {
+		return nil, fmt.Errorf("campus: %w", err)
+	}
+	address, err := netip.ParseAddr(st.NodeAddress)
+	if err != nil {
+		return nil, fmt.Errorf("campus: the node's address: %w", err)
+	}
+	facts, err := host.Probe()
+	if err != nil {
+		return nil, err
+	}
+	e := engine.New(engine.Config{Argv0: "rivulet-engine", StateDir: "/var/lib/rivulet", RunDir: "/run/rivulet", NodeName: d.Name, NodeIP: address, Facts: facts,
+		PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"), ClusterDNS: netip.MustParseAddr("10.43.0.10")})
+	return append(e.Args(), "--tls-san=campus"), nil
 }
 
 // startTimeout is generous: two cores may be shared with much else.
