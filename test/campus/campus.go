@@ -153,6 +153,11 @@ func (c *Campus) Enrol(ctx context.Context) (kubeconfig string, err error) {
 	if err := c.Apply(ctx, rules); err != nil {
 		return "", err
 	}
+	// What served resource metrics was the supervisor; an API that nobody serves keeps
+	// controllers from clean lists of all kinds.
+	if _, err := c.Kubectl(ctx, "delete", "apiservice", "v1beta1.metrics.k8s.io", "--ignore-not-found"); err != nil {
+		return "", err
+	}
 	token, err := c.Kubectl(ctx, "create", "token", User, "-n", "default", "--duration=24h")
 	if err != nil {
 		return "", err
