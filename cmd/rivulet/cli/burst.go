@@ -60,10 +60,10 @@ func (f *burstFlags) read(cmd *cobra.Command, name string) (burst.Request, error
 	q.Settings.Name = name
 	var err error
 	if q.Settings.Limits, err = target.Limits(f.limits); err != nil {
-		return q, usagef("--limits: %w", err)
+		return q, usagef("--limits: %w; see: %s --help", err, cmd.CommandPath())
 	}
 	if err := q.Settings.Complete(); err != nil {
-		return q, usagef("%w", err)
+		return q, usagef("%w; see: %s --help", err, cmd.CommandPath())
 	}
 	raw, err := os.ReadFile(f.kubeconfig)
 	if err != nil {
