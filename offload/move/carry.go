@@ -303,8 +303,8 @@ func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
 			return final{fmt.Errorf("claim %s/%s was bound to volume %s meanwhile; the data are in volume %s", n.Namespace, n.Claim, claim.Spec.VolumeName, to)}
 		case err == nil: // Kubernetes binds it
 		case apierrors.IsNotFound(err):
-			err = m.reserve(ctx, n, to)
-			if err == nil {
+			var free bool
+			if free, err = m.reserve(ctx, to); free {
 				again := n.Was.DeepCopy()
 				again.Spec.VolumeName = to
 				_, err = api.Create(ctx, again, metav1.CreateOptions{FieldManager: policy.FieldManager})
@@ -337,16 +337,18 @@ func (m *Mover) abandon(ctx context.Context, n note, old string) error {
 	return final{fmt.Errorf("namespace %s is being deleted, and its claims with it", n.Namespace)}
 }
 
-// reserve has a volume wait for the next claim of the name, if it was bound to the last.
-func (m *Mover) reserve(ctx context.Context, n note, name string) error {
+// reserve has a volume wait for the next claim of the name, if it was bound to the last,
+// and reports whether Kubernetes has seen that: a claim that comes before would be
+// looked at again only a quarter of a minute later.
+func (m *Mover) reserve(ctx context.Context, name string) (free bool, err error) {
 	v, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return err
+		return false, err
 	}
 	if ref := v.Spec.ClaimRef; ref == nil || ref.UID == "" {
-		return nil
+		return v.Status.Phase == corev1.VolumeAvailable, nil
 	}
 	v.Spec.ClaimRef.UID, v.Spec.ClaimRef.ResourceVersion = "", ""
 	_, err = m.cfg.Home.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{FieldManager: policy.FieldManager})
-	return err
+	return false, err
 }

@@ -19,7 +19,7 @@ var ErrNoRoom = errors.New("there is no room on the disk")
 
 // spare is the part of the disk, one in spare, that stays free: a kubelet throws pods
 // out of a node whose disk is fuller.
-const spare = 10
+const spare = 20
 
 // Fits returns ErrNoRoom if more bytes on the disk of dir would leave it too full.
 func Fits(dir string, more int64) error {
