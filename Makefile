@@ -119,7 +119,7 @@ test: deps ## vet, unit, property and lab tests; the longer ones: make test-devi
 	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m -p 1 $$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$,$(DEVICE_SUITES)))
 
 # One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons burst config doctor ops partition paths peering peers power shelf small systemd volumes
+DEVICE_SUITES := addons burst burstnet config doctor ops partition paths peering peers power shelf small systemd volumes
 .PHONY: test-devices
 test-devices: deps ## the appliance on devices: settings, storage, power cuts, upgrades, systemd, clocks and cables
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar ops-binaries

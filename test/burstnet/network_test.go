@@ -1,0 +1,226 @@
+package burstnet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/test/campus"
+	"rivulet/test/lab"
+	"rivulet/test/labtest"
+)
+
+const image = "rivulet.dev/demo-web:1"
+
+// What home has: a pod of its own behind a Service, TCP and UDP, and one that goes to
+// the campus. busybox's nc answers one connection after the other.
+const work = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: lab, labels: {rivulet.dev/offload: any}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: lab, labels: {app: server}}
+spec:
+  nodeSelector: {node-role.kubernetes.io/control-plane: "true"}
+  containers:
+  - name: tcp
+    image: ` + image + `
+    imagePullPolicy: Never
+    command: [sh, -c, "while :; do echo tcp at home | nc -l -p 8080; done"]
+  - name: udp
+    image: ` + image + `
+    imagePullPolicy: Never
+    command: [sh, -c, "while :; do echo udp at home | nc -u -l -p 8053 -w 2; done"]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: server, namespace: lab}
+spec:
+  selector: {app: server}
+  ports:
+  - {name: tcp, port: 80, targetPort: 8080}
+  - {name: udp, protocol: UDP, port: 53, targetPort: 8053}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: away, namespace: lab, labels: {app: away}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: burst-campus}
+  tolerations: [{operator: Exists}]
+  automountServiceAccountToken: false
+  containers:
+  - name: web
+    image: ` + image + `
+    imagePullPolicy: Never
+    securityContext: {runAsUser: 1000}
+    command: [sh, -c, "while :; do echo pod at the campus | nc -l -p 8080; done"]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: asker, namespace: lab}
+spec:
+  nodeSelector: {node-role.kubernetes.io/control-plane: "true"}
+  containers:
+  - name: sh
+    image: ` + image + `
+    imagePullPolicy: Never
+    command: [sh, -c, "sleep 100000"]
+`
+
+// Home lets nobody in and sends no UDP: what is left is HTTPS to the campus.
+const shut = `nft add table inet nat_box
+nft 'add chain inet nat_box in { type filter hook input priority -300; }'
+nft add rule inet nat_box in iifname eth0 ct state established,related accept
+nft add rule inet nat_box in iifname eth0 drop
+nft 'add chain inet nat_box out { type filter hook output priority -300; }'
+nft add rule inet nat_box out oifname eth0 meta l4proto udp drop`
+
+func TestNetworkOfABurst(t *testing.T) {
+	ctx := suite.Bounded(t, 8*time.Minute)
+	home, d := suite.Devices["a"], suite.Devices["b"]
+	labtest.Must(t, ctx, d, "rivulet", "ctr", "-n", "k8s.io", "images", "import", "/opt/rivulet/demo-web.tar")
+	labtest.Must(t, ctx, home, "rivulet", "ctr", "-n", "k8s.io", "images", "import", "/opt/rivulet/demo-web.tar")
+	there, err := campus.Become(ctx, d, "10.77.0.12")
+	must(t, err)
+	kubeconfig, err := there.Enrol(ctx)
+	must(t, err)
+	must(t, os.WriteFile(home.Path("/root/campus.kubeconfig"), []byte(kubeconfig), 0o600))
+	must(t, os.WriteFile(home.Path("/root/work.yaml"), []byte(work), 0o600))
+	labtest.Must(t, ctx, home, "sh", "-c", shut)
+	must(t, suite.Lab.Heal())
+
+	add := []string{"rivulet", "burst", "add", "campus", "--kubeconfig", "/root/campus.kubeconfig", "--limits", "cpu=8,memory=512Mi", "--network", "auto", "--image", "shell=" + image}
+	var denied labtest.Result
+	labtest.Eventually(t, ctx, time.Minute, "it is told which rights a network needs", func() error {
+		if denied = labtest.On(t, ctx, home, add...); denied.Code != 3 {
+			return fmt.Errorf("exit code %d: %s%s", denied.Code, denied.Out, denied.ErrOut)
+		}
+		return nil
+	})
+	_, role, _ := strings.Cut(denied.Out, "The smallest Role that has all of it:\n\n")
+	must(t, there.Apply(ctx, role))
+	labtest.Eventually(t, ctx, time.Minute, "with them it is added", func() error {
+		if r := labtest.On(t, ctx, home, add...); r.Code != 0 {
+			return fmt.Errorf("exit code %d: %s%s", r.Code, r.Out, r.ErrOut)
+		}
+		return nil
+	})
+	labtest.Must(t, ctx, home, "rivulet", "kubectl", "apply", "-f", "/root/work.yaml")
+	awaitGateway(t, ctx, home, "stream through the API server")
+	awaitBoth(t, ctx, home)
+
+	t.Run("the gateway pod is deleted", func(t *testing.T) {
+		was := status(t, ctx, home).Pod
+		_, err := there.Kubectl(ctx, "delete", "pod", "-n", campus.Namespace, was, "--grace-period=1")
+		must(t, err)
+		labtest.Eventually(t, ctx, 2*time.Minute, "another is the gateway", func() error {
+			if s := status(t, ctx, home); !s.Ready || s.Pod == was {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+		awaitBoth(t, ctx, home)
+	})
+	t.Run("the API server of the campus restarts", func(t *testing.T) {
+		// The engine ends, and begins again as it was; pods run on.
+		labtest.Must(t, ctx, d, "bash", "-c", `engine=$(pgrep -o -f ^rivulet-engine); kill $engine; while kill -0 $engine 2>/dev/null; do sleep 0.2; done
+setsid /var/lib/campus/run </dev/null >>/var/lib/campus/log 2>&1 &`)
+		must(t, there.Wait(ctx))
+		awaitGateway(t, ctx, home, "stream through the API server")
+		awaitBoth(t, ctx, home)
+	})
+	t.Run("UDP passes after all", func(t *testing.T) {
+		labtest.Must(t, ctx, home, "nft", "delete", "table", "inet", "nat_box")
+		awaitGateway(t, ctx, home, "udp ")
+		awaitBoth(t, ctx, home)
+	})
+	t.Run("removed", func(t *testing.T) {
+		labtest.Must(t, ctx, home, "rivulet", "burst", "remove", "campus")
+		labtest.Eventually(t, ctx, time.Minute, "nothing is left", func() error {
+			out, err := there.Kubectl(ctx, "get", "deployments,replicasets,pods,services,secrets,networkpolicies", "-n", campus.Namespace, "-l", "rivulet.dev/burst-home", "-o", "name")
+			if err != nil || strings.TrimSpace(out) != "" {
+				return fmt.Errorf("%s %w", out, err)
+			}
+			return nil
+		})
+	})
+}
+
+type gatewayStatus struct {
+	Ready     bool
+	Reason    string
+	Pod       string
+	Transport string
+	RTT       time.Duration
+	Problems  []string
+}
+
+func status(t *testing.T, ctx context.Context, home *lab.Device) gatewayStatus {
+	t.Helper()
+	r := labtest.On(t, ctx, home, "rivulet", "burst", "status", "campus", "-o", "json")
+	var one struct{ Gateway gatewayStatus }
+	var many []struct{ Gateway gatewayStatus }
+	if json.Unmarshal([]byte(r.Out), &many) == nil && len(many) == 1 {
+		return many[0].Gateway
+	}
+	if err := json.Unmarshal([]byte(r.Out), &one); err != nil {
+		return gatewayStatus{Reason: r.Out + r.ErrOut}
+	}
+	return one.Gateway
+}
+
+func awaitGateway(t *testing.T, ctx context.Context, home *lab.Device, transport string) {
+	t.Helper()
+	start := time.Now()
+	labtest.Eventually(t, ctx, 3*time.Minute, "the gateway is there, by "+transport, func() error {
+		if s := status(t, ctx, home); !s.Ready || !strings.HasPrefix(s.Transport, transport) {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	t.Logf("by %s after %s: %+v", transport, time.Since(start).Round(100*time.Millisecond), status(t, ctx, home))
+}
+
+// awaitBoth has a pod at home reach the pod at the campus by its address, and that pod
+// the Service at home by its names, by TCP and UDP.
+func awaitBoth(t *testing.T, ctx context.Context, home *lab.Device) {
+	t.Helper()
+	var ip string
+	labtest.Eventually(t, ctx, 3*time.Minute, "the pod runs at the campus and has an address", func() error {
+		out, err := home.Kubectl(ctx, "get", "pod", "-n", "lab", "away", "-o", "jsonpath={.status.phase} {.status.podIP} {.status.message}")
+		f := strings.Fields(out)
+		if err != nil || len(f) < 2 || f[0] != "Running" || !strings.Contains(f[1], ".") {
+			return fmt.Errorf("%s %w %+v", out, err, status(t, ctx, home))
+		}
+		ip = f[1]
+		return nil
+	})
+	say := func(pod, want string, cmd ...string) {
+		t.Helper()
+		labtest.Eventually(t, ctx, 2*time.Minute, pod+" hears "+want, func() error {
+			out, err := home.Kubectl(ctx, append([]string{"exec", "-n", "lab", pod, "--", "sh", "-c"}, cmd...)...)
+			if !strings.Contains(out, want) {
+				return fmt.Errorf("%q %w %+v", out, err, status(t, ctx, home))
+			}
+			return nil
+		})
+	}
+	say("asker", "pod at the campus", "nc -w 5 "+ip+" 8080 </dev/null")
+	for _, name := range []string{"server", "server.lab", "server.lab.svc.cluster.local"} {
+		say("away", "tcp at home", "nc -w 5 "+name+" 80 </dev/null")
+	}
+	say("away", "udp at home", "echo hello | nc -u -w 3 server 53")
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
