@@ -16,8 +16,7 @@ import (
 
 const image = "rivulet.dev/demo-web:1"
 
-// What home has: a pod of its own behind a Service, TCP and UDP, and one that goes to
-// the campus. busybox's nc answers one connection after the other.
+// What home has: a pod of its own behind a Service, and one that goes to the campus. busybox's nc answers one connection after the other.
 const work = `
 apiVersion: v1
 kind: Namespace
@@ -33,10 +32,6 @@ spec:
     image: ` + image + `
     imagePullPolicy: Never
     command: [sh, -c, "while :; do echo tcp at home | nc -l -p 8080; done"]
-  - name: udp
-    image: ` + image + `
-    imagePullPolicy: Never
-    command: [sh, -c, "while :; do echo udp at home | nc -u -l -p 8053 -w 2; done"]
 ---
 apiVersion: v1
 kind: Service
@@ -45,7 +40,6 @@ spec:
   selector: {app: server}
   ports:
   - {name: tcp, port: 80, targetPort: 8080}
-  - {name: udp, protocol: UDP, port: 53, targetPort: 8053}
 ---
 apiVersion: v1
 kind: Pod
@@ -188,7 +182,7 @@ func awaitGateway(t *testing.T, ctx context.Context, home *lab.Device, transport
 }
 
 // awaitBoth has a pod at home reach the pod at the campus by its address, and that pod
-// the Service at home by its names, by TCP and UDP.
+// the Service at home by its names. (busybox's nc has no UDP: fabric/gateway tests that.)
 func awaitBoth(t *testing.T, ctx context.Context, home *lab.Device) {
 	t.Helper()
 	var ip string
@@ -212,10 +206,10 @@ func awaitBoth(t *testing.T, ctx context.Context, home *lab.Device) {
 		})
 	}
 	say("asker", "pod at the campus", "nc -w 5 "+ip+" 8080 </dev/null")
-	for _, name := range []string{"server", "server.lab", "server.lab.svc.cluster.local"} {
-		say("away", "tcp at home", "nc -w 5 "+name+" 80 </dev/null")
+	// The campus has no DNS of its own here: a name that is not home's takes its time.
+	for _, name := range []string{"server", "server.lab", "server.lab.svc.cluster.local."} {
+		say("away", "tcp at home", "nc -w 15 "+name+" 80 </dev/null")
 	}
-	say("away", "udp at home", "echo hello | nc -u -w 3 server 53")
 }
 
 func must(t *testing.T, err error) {
