@@ -41,6 +41,7 @@ cat /run/rivulet/tunnel.pid > /var/lib/campus/tunnel`
 // start starts the engine in a session of its own: it outlives the command that starts
 // it. The arguments are the engine's; k3s itself shows none of them in /proc.
 const start = `kill $(cat /var/lib/campus/tunnel) 2>/dev/null || true
+printf '%s\n' "$@" > /var/lib/campus/args
 nft list tables | grep rivulet | while read -r line; do nft delete $line; done
 export PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:$PATH
 setsid bash -c 'exec -a rivulet-engine "$(cat /var/lib/campus/exe)" "$@"' - "$@" </dev/null >/var/lib/campus/log 2>&1 &`
