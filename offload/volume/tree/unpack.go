@@ -27,7 +27,8 @@ func Fits(dir string, more int64) error {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return err
 	}
-	free, keep := int64(s.Bavail)*s.Bsize, int64(s.Blocks)*s.Bsize/spare
+	block := int64(s.Bsize) //nolint:unconvert // of another size on 32-bit machines
+	free, keep := int64(s.Bavail)*block, int64(s.Blocks)*block/spare
 	if free-more < keep {
 		return fmt.Errorf("%w: %d MiB are free, %d MiB have to stay so, and %d MiB are needed; free space on that device", ErrNoRoom, free>>20, keep>>20, more>>20)
 	}
