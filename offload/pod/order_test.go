@@ -55,6 +55,20 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 	home.PrependReactor("create", "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &authv1.TokenRequest{Status: authv1.TokenRequestStatus{Token: "secret", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}}, nil
 	})
+	// As an API server does it: who writes a status writes nothing else.
+	home.PrependReactor("update", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() != "status" {
+			return false, nil, nil
+		}
+		written := a.(clienttesting.UpdateAction).GetObject().(*corev1.Pod)
+		now, err := home.Tracker().Get(a.GetResource(), a.GetNamespace(), written.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		p := now.(*corev1.Pod).DeepCopy()
+		p.Status = written.Status
+		return true, p, home.Tracker().Update(a.GetResource(), p, a.GetNamespace())
+	})
 	stale := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: tokenSecret("u0"), Namespace: "lab-a", UID: "s0",
 		Labels: map[string]string{policy.OriginLabel: "aid", policy.HomeUIDLabel: "u0"}, Annotations: map[string]string{policy.HomePodAnnotation: "old"}}}
 	away := fake.NewClientset(stale, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Service, Namespace: "lab-a"}, Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.9"}})
@@ -125,7 +139,8 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	if want := []string{"no token", "no token", "no token", "token", "pod", "pod gone", "token gone"}; !slices.Equal(order, want) {
-		t.Errorf("%q, want %q", order, want)
+	// A write may be tried again before its watch shows it: what counts is what comes before what.
+	if want := []string{"no token", "token", "pod", "pod gone", "token gone"}; fails > 0 || !slices.Equal(slices.Compact(order), want) {
+		t.Errorf("%q, want %q, with writes repeated or not; %d failures are left", order, want, fails)
 	}
 }
