@@ -112,17 +112,13 @@ func TestClaimsAway(t *testing.T) {
 		if a.claim(t, "data-db-0").UID == before {
 			t.Error("the claim is the same")
 		}
-		if p := a.running(t, "db-0", ""); p.Spec.NodeName != "a-node" {
-			t.Errorf("the pod runs on %s", p.Spec.NodeName)
-		}
+		a.runsOn(t, "db-0", "a-node")
 		b.nothingLeft(t, folder)
 	})
 
 	t.Run("and to the peer again", func(t *testing.T) {
 		a.move(t, "data-db-0", "b", true)
-		if p := a.running(t, "db-0", ""); p.Spec.NodeName != "b" {
-			t.Errorf("the pod runs on %s", p.Spec.NodeName)
-		}
+		a.runsOn(t, "db-0", "b")
 		folder = b.folderOf(t, "data-db-0")
 		if raw, err := os.ReadFile(filepath.Join(folder, "x")); err != nil || string(raw) != "one" {
 			t.Errorf("%q %v", raw, err)

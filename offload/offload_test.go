@@ -440,6 +440,22 @@ func (d *device) running(t *testing.T, name string, not types.UID) (pod *corev1.
 	return pod
 }
 
+// runsOn waits for the pod to run on the node; one that was placed by what was true
+// before may have to go first.
+func (d *device) runsOn(t *testing.T, name, node string) {
+	t.Helper()
+	eventually(t, 60*time.Second, name+" runs on "+node, func(ctx context.Context) string {
+		p, err := d.Client.CoreV1().Pods("lab").Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || p.Spec.NodeName != node {
+			return fmt.Sprintf("%s on %q %s, deleted %v", p.Status.Phase, p.Spec.NodeName, p.Status.Message, p.DeletionTimestamp)
+		}
+		return ""
+	})
+}
+
 func spec() corev1.PodSpec {
 	return corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1"}}}
 }

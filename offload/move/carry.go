@@ -238,10 +238,38 @@ func (m *Mover) finish(ctx context.Context, j *Job, n note) error {
 	if err := m.step("switched"); err != nil {
 		return err
 	}
+	if err := m.strays(ctx, n); err != nil {
+		return err
+	}
 	if n.Reclaim == corev1.PersistentVolumeReclaimRetain {
 		j.set(func(p *Progress) { p.Kept = j.volume })
 	}
 	return m.release(ctx, j.volume, n.Reclaim)
+}
+
+// strays deletes pods that were placed where the data are not any more: the scheduler had
+// not heard yet that the claim was held. No kubelet has started one, as it looks at the claim
+// itself, and none ever would; their owners' next ones are placed by the new volume.
+func (m *Mover) strays(ctx context.Context, n note) error {
+	node := n.To
+	if n.To == Home {
+		node = m.cfg.Local.Node()
+	}
+	users, err := m.users(ctx, n.Request)
+	if err != nil {
+		return err
+	}
+	for _, p := range users {
+		if p.Spec.NodeName == node || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		err := m.cfg.Home.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+		m.cfg.Log.Info("a pod was placed before its data were moved, and is deleted", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName, "to", node)
+	}
+	return nil
 }
 
 // undo binds the claim to the old volume again and removes what was begun.

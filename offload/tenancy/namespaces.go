@@ -113,10 +113,7 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 		return nil, err
 	}
 	if ns != nil {
-		if ns.DeletionTimestamp != nil {
-			return nil, refuse(http.StatusConflict, "terminating", "ask again in a moment", "the former twin %s is still being deleted", ns.Name)
-		}
-		return t.repair(ctx, ns, home, consumer)
+		return t.kept(ctx, ns, home, consumer)
 	}
 	if held, err := t.of(ctx, consumer); err != nil || len(held) >= maxTwins {
 		if err == nil {
@@ -134,13 +131,23 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 		if !apierrors.IsAlreadyExists(err) {
 			return nil, fmt.Errorf("tenancy: make twin %s: %w", name, err)
 		}
-	}
-	// Two requests at once: the other one has made it.
-	if ns, err := t.find(ctx, home, consumer); err != nil || ns != nil {
-		return ns, err
+		// Of two requests at once the other one may have made it: no second twin then.
+		if ns, err := t.find(ctx, home, consumer); err != nil {
+			return nil, err
+		} else if ns != nil {
+			return t.kept(ctx, ns, home, consumer)
+		}
 	}
 	return nil, refuse(http.StatusConflict, "name-taken", fmt.Sprintf("rename or delete namespace %s on %s", names[1], t.ClusterName()),
 		"%s has namespaces %s and %s already and they are not yours", t.ClusterName(), names[0], names[1])
+}
+
+// kept is the twin that there is already.
+func (t *Tenancy) kept(ctx context.Context, ns *corev1.Namespace, home string, consumer peer.ID) (*corev1.Namespace, error) {
+	if ns.DeletionTimestamp != nil {
+		return nil, refuse(http.StatusConflict, "terminating", "ask again in a moment", "the former twin %s is still being deleted", ns.Name)
+	}
+	return t.repair(ctx, ns, home, consumer)
 }
 
 // repair puts back labels that somebody took off a twin.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -257,8 +258,17 @@ func testTwins(t *testing.T, p *provider) {
 		code, _ := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/lab")
 		return code == http.StatusNotFound
 	})
-	if twin := p.twinOf(t, alice, "lab"); twin != "lab-alice" {
-		t.Errorf("made again as %s", twin)
+	var asking sync.WaitGroup
+	for range 8 { // at once, and still only one
+		asking.Go(func() {
+			if code, body := p.ask(t, alice, http.MethodPut, "/v1/namespaces/lab"); code != http.StatusOK || body["name"] != "lab-alice" {
+				t.Errorf("made again: %d %v", code, body)
+			}
+		})
+	}
+	asking.Wait()
+	if _, body := p.ask(t, alice, http.MethodGet, "/v1/namespaces"); fmt.Sprint(body) != "map[twins:map[lab:lab-alice web:web-alice-aliceaaa]]" {
+		t.Errorf("alice's twins: %v", body)
 	}
 }
 
