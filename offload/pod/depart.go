@@ -39,6 +39,9 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	}
 	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
 		if have[0].Object().GetDeletionTimestamp() == nil {
+			if told, err := c.tellEnd(ctx, t, home, have[0]); err != nil || !told {
+				return err
+			}
 			if err := t.remove(ctx, have[0], graceOf(home)); err != nil {
 				return c.twinError(ctx, t, err)
 			}
@@ -70,6 +73,29 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		return c.twinError(ctx, t, err)
 	}
 	return errNotYet
+}
+
+// tellEnd reports that home knows how the pod's Job has ended, if it has. With the Job goes
+// whatever could tell, and who made a pod that vanished without a word makes it again. After a
+// cut the caches may still show a Job at work, so the API is asked.
+func (c *Controller) tellEnd(ctx context.Context, t *twin, home *corev1.Pod, w Wrapper) (bool, error) {
+	if w.Job == nil || terminal(home.Status.Phase) {
+		return true, nil
+	}
+	live, err := t.get(ctx, w)
+	switch {
+	case apierrors.IsNotFound(err):
+		c.doubt(keyOf(home), home.UID, t)
+		return false, errNotYet // the cache lags
+	case err != nil:
+		return false, c.twinError(ctx, t, err)
+	case !ours(live, home.UID), !terminal(awayOf(t, home.UID, live).Finished):
+		return true, nil
+	case !terminal(awayOf(t, home.UID, w).Finished):
+		c.doubt(keyOf(home), home.UID, t)
+		return false, errNotYet // the watches are about to show it, and the pod's last status
+	}
+	return false, c.follow(ctx, home, awayOf(t, home.UID, live)) // what it writes calls again
 }
 
 // graceOf is the grace period to hand on, where the user gave one.

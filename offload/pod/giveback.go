@@ -18,6 +18,8 @@ func (c *Controller) giveBack(ctx context.Context, home *corev1.Pod) error {
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &home.UID}},
 	})
 	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil // it is deleted with its namespace, and comes by here again then
 	case err == nil:
 		c.accepted(home.UID)
 		c.cfg.Recorder.Event(home, corev1.EventTypeNormal, "OffloadEnded", "namespace is no longer offloaded; the pod is given back")
