@@ -35,8 +35,9 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 	go t.readForever(ctx, lines, broken)
 	go func() {
 		defer close(out)
-		timer := time.NewTimer(silence)
+		timer, hopeless := time.NewTimer(silence), time.NewTimer(hope(silence))
 		defer timer.Stop()
+		defer hopeless.Stop()
 		why := errors.New("no answer through the tunnel")
 		silent := false
 		for {
@@ -45,6 +46,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				return
 			case o := <-lines:
 				timer.Reset(silence)
+				hopeless.Reset(hope(silence))
 				if silent {
 					silent = false
 					t.conns.CloseAll() // after a long cut they may be dead without knowing it
@@ -65,12 +67,18 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				t.mu.Unlock()
 				o.Ready, o.Reason = false, fmt.Sprintf("peer %s has been silent for %s: %v; see rivulet peers", t.cfg.Name, silence, why)
 				latest(out, o)
+			case <-hopeless.C:
 				t.streams.CloseAll()
 			}
 		}
 	}()
 	return out
 }
+
+// hope is how long streams wait for a silent peer, 20 s: longer than it takes to call it not
+// ready, since the silence is longer than the cut (a heartbeat before it, TCP's next try
+// after it), and as long as the peer keeps a connection that nobody answers on.
+func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
 
 // latest replaces what waits in the channel; there is one sender.
 func latest(out chan offer.Offer, o offer.Offer) {
