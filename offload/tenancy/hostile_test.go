@@ -196,7 +196,8 @@ func testObjectsAreBounded(t *testing.T, p *provider) {
 		}
 		return response.StatusCode
 	}
-	for i := range watches {
+	p.until(t, "the rights in the new twin are in force", func(context.Context) bool { return open() == http.StatusOK })
+	for i := 1; i < watches; i++ {
 		if code := open(); code != http.StatusOK {
 			t.Fatalf("watch %d of %d: %d", i, watches, code)
 		}
