@@ -183,12 +183,28 @@ func (s *System) noteImages(ctx context.Context, node *corev1.Node) {
 	cmd := exec.CommandContext(ctx, s.exe, "--address", "/run/k3s/containerd/containerd.sock", "--namespace", "k8s.io", "images", "ls")
 	cmd.Args[0] = "ctr"
 	out, err := cmd.Output()
+	list := images.Parse(out)
 	if err == nil {
-		err = images.Save(s.imagesFile(), images.Parse(out))
+		err = allListed(names, list)
+	}
+	if err == nil {
+		err = images.Save(s.imagesFile(), list)
 	}
 	if err != nil {
 		s.cfg.Log.Debug("the list of images could not be kept", "component", cNode, "error", err)
 		return
 	}
 	s.imagesNoted = now
+}
+
+// allListed is an error if the node knows of an image that containerd's list lacks: what was
+// recovered may still be on its way into containerd, and a list without it would be all that
+// the next recovery knows. The node tells again.
+func allListed(names []string, list []images.Image) error {
+	for _, name := range names {
+		if !strings.Contains(name, "@") && !slices.ContainsFunc(list, func(i images.Image) bool { return i.Name == name }) {
+			return fmt.Errorf("the node has image %s, and containerd does not list it", name)
+		}
+	}
+	return nil
 }
