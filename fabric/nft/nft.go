@@ -1,6 +1,6 @@
 // Package nft has the words that our nftables tables are written in: connections to
 // the kernel, tables that are replaced in one transaction, and expressions that match
-// or decide. What a table says is its owner's (wall, isolation, enforce).
+// or decide. What a table says is its owner's (tunnel, wall, isolation, enforce).
 //
 // It keeps nothing, and reads and writes only what a caller asks for.
 package nft
@@ -188,12 +188,29 @@ func TCPPort(port uint16) []expr.Any {
 	return append(Protocol(unix.IPPROTO_TCP), ToPorts(port, port)...)
 }
 
+// UDPPort is a destination port of UDP.
+func UDPPort(port uint16) []expr.Any {
+	return append(Protocol(unix.IPPROTO_UDP), ToPorts(port, port)...)
+}
+
 // FromInterface is what came in by the interface.
-func FromInterface(name string) []expr.Any {
+func FromInterface(name string) []expr.Any { return named(expr.MetaKeyIIFNAME, name) }
+
+// ToInterface is what goes out by the interface.
+func ToInterface(name string) []expr.Any { return named(expr.MetaKeyOIFNAME, name) }
+
+func named(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Meta{Key: key, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: InterfaceKey(name)},
 	}
+}
+
+// Not turns round an expression that ends in a comparison for equality.
+func Not(e []expr.Any) []expr.Any {
+	cmp := *e[len(e)-1].(*expr.Cmp)
+	cmp.Op = expr.CmpOpNeq
+	return append(e[:len(e)-1:len(e)-1], &cmp)
 }
 
 // InterfaceKey is an interface's name as rules and sets have it.

@@ -111,20 +111,7 @@ func TestPathByRoundTrip(t *testing.T) {
 // talkFar opens a connection from pod to pod; what is sent on it comes back.
 func (w *world) talkFar(t *testing.T) func(t *testing.T, size int) {
 	t.Helper()
-	l := w.b.pod.listen(":8080")
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		_, _ = io.Copy(c, c)
-	}()
-	c, err := w.a.pod.dial("tcp4", "10.200.0.7:8080", badLimit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
+	c := w.echo(t, 8080, badLimit)
 	return func(t *testing.T, size int) {
 		t.Helper()
 		sent, got := make([]byte, size), make([]byte, size)

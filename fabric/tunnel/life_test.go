@@ -3,6 +3,7 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -28,7 +29,15 @@ type conversation struct {
 
 func converse(t *testing.T, w *world) *conversation {
 	t.Helper()
-	l := w.b.pod.listen(":7")
+	v := &conversation{t: t, c: w.echo(t, 7, reachLimit)}
+	v.goesOn(reachLimit)
+	return v
+}
+
+// echo opens a connection from pod a to pod b; what is sent on it comes back.
+func (w *world) echo(t testing.TB, port int, limit time.Duration) net.Conn {
+	t.Helper()
+	l := w.b.pod.listen(fmt.Sprintf(":%d", port))
 	go func() {
 		c, err := l.Accept()
 		if err != nil {
@@ -37,14 +46,12 @@ func converse(t *testing.T, w *world) *conversation {
 		defer c.Close()
 		_, _ = io.Copy(c, c)
 	}()
-	c, err := w.a.pod.dial("tcp4", "10.200.0.7:7", reachLimit)
+	c, err := w.a.pod.dial("tcp4", fmt.Sprintf("10.200.0.7:%d", port), limit)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	v := &conversation{t: t, c: c}
-	v.goesOn(reachLimit)
-	return v
+	return c
 }
 
 // goesOn wants an answer over the old connection in time, and returns how long it took.

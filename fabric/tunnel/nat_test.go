@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rivulet/fabric/nft"
 	"rivulet/fabric/tunnel/paths"
 )
 
@@ -82,22 +83,16 @@ func (w *natWorld) router(d *board, n int, symmetric bool) *room {
 	table := c.AddTable(&nftables.Table{Name: "nat", Family: nftables.TableFamilyIPv4})
 	post := c.AddChain(&nftables.Chain{Name: "post", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
-	c.AddRule(&nftables.Rule{Table: table, Chain: post, Exprs: join(through(expr.MetaKeyOIFNAME, "wan"), []expr.Any{&expr.Masq{FullyRandom: symmetric}})})
+	nft.Rule(c, post, nft.ToInterface("wan"), []expr.Any{&expr.Masq{FullyRandom: symmetric}})
 	// As home routers do: what nobody asked for gets no answer, or the two knocks would
 	// each find the port taken by the other's refusal.
 	in := c.AddChain(&nftables.Chain{Name: "in", Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
-	c.AddRule(&nftables.Rule{Table: table, Chain: in, Exprs: join(through(expr.MetaKeyIIFNAME, "wan"), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})})
+	nft.Rule(c, in, nft.FromInterface("wan"), nft.Drop)
 	if err := c.Flush(); err != nil {
 		w.t.Skipf("needs nf_tables with nat in the kernel: %v", err)
 	}
 	return r
-}
-
-func through(key expr.MetaKey, name string) []expr.Any {
-	data := make([]byte, unix.IFNAMSIZ)
-	copy(data, name)
-	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data}}
 }
 
 func gateway(r *room, via string) {
@@ -114,14 +109,11 @@ func (w *natWorld) noUDP(pairs ...[2]string) {
 		w.t.Fatal(err)
 	}
 	table := &nftables.Table{Name: "cut", Family: nftables.TableFamilyIPv4}
-	c.AddTable(table) // so that deleting it cannot fail
-	c.DelTable(table)
-	c.AddTable(table)
+	nft.Replace(c, table)
 	chain := c.AddChain(&nftables.Chain{Name: "forward", Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
-	udp := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}}}
 	for _, p := range pairs {
-		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: join(through(expr.MetaKeyIIFNAME, p[0]), through(expr.MetaKeyOIFNAME, p[1]), udp, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})})
+		nft.Rule(c, chain, nft.FromInterface(p[0]), nft.ToInterface(p[1]), nft.Protocol(unix.IPPROTO_UDP), nft.Drop)
 	}
 	if err := c.Flush(); err != nil {
 		w.t.Fatal(err)

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/nft"
 )
 
 // reachLimit leaves room for one handshake that is lost and tried again after 5 s.
@@ -257,12 +259,12 @@ func nodePort(t *testing.T, node *room, port uint16) {
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
 	post := c.AddChain(&nftables.Chain{Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: join(tcpPort(port), []expr.Any{
+	nft.Rule(c, chain, nft.TCPPort(port), []expr.Any{
 		&expr.Immediate{Register: 1, Data: []byte{10, 42, 0, 7}},
 		&expr.Immediate{Register: 2, Data: []byte{0, 80}},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
-	})})
-	c.AddRule(&nftables.Rule{Table: table, Chain: post, Exprs: join(tcpPort(80), []expr.Any{&expr.Masq{}})})
+	})
+	nft.Rule(c, post, nft.TCPPort(80), []expr.Any{&expr.Masq{}})
 	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/nft"
 )
 
 // The world of these tests: two nodes on one cable, a pod on each, the same
@@ -241,8 +243,8 @@ func masqueradeLikeFlannel(t testing.TB, node *room) {
 	chain := c.AddChain(&nftables.Chain{Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
 	masquerade := []expr.Any{&expr.Masq{}}
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: join(source(podCIDR), not(destination(podCIDR)), masquerade)})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: join(not(source(podCIDR)), destination(podCIDR), masquerade)})
+	nft.Rule(c, chain, source(podCIDR), nft.Not(destination(podCIDR)), masquerade)
+	nft.Rule(c, chain, nft.Not(source(podCIDR)), destination(podCIDR), masquerade)
 	if err := c.Flush(); err != nil {
 		t.Skipf("needs nf_tables with nat in the kernel: %v", err)
 	}
