@@ -79,7 +79,6 @@ func newNetstack(heeds func(netip.Addr) bool) (*netstack, error) {
 	n.SetPromiscuousMode(nic, true) //nolint:errcheck // the NIC is there
 	n.SetSpoofing(nic, true)        //nolint:errcheck
 	n.AddRoute(tcpip.Route{Destination: header.IPv4EmptySubnet, NIC: nic})
-	n.events <- tun.EventUp
 	return n, nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -24,7 +26,6 @@ type wired struct {
 	home, there netroom.Room
 	gateway     *Gateway
 	cfg         config.Gateway
-	server      *tunnel.Server
 }
 
 func newWired(t *testing.T) *wired {
@@ -43,15 +44,27 @@ func newWired(t *testing.T) *wired {
 	peerKey, peerPub := newKeys(t)
 	gateKey, gatePub := newKeys(t)
 	address := netip.MustParseAddr("10.42.255.254")
-	serve := func(r netroom.Room, key string, peers ...tunnel.Peer) *tunnel.Server {
-		s := tunnel.NewServer("test", log)
-		r.Do(func() error {
-			return s.Apply(tunnel.Config{PrivateKey: key, Port: 7442, Interface: "riv0", MTU: 1420, Address: address, ControlPort: 7442, PodCIDR: homePods, Peers: peers})
+	serve := func(r netroom.Room, key string, peers ...tunnel.Peer) {
+		dir := t.TempDir()
+		c := tunnel.NewController(tunnel.ControllerConfig{
+			Helper: netroom.Program(t, r.NS, roleVar+"=tunnel"), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
+			LogFile: filepath.Join(dir, "tunnel.log"), Version: tunnel.HelperVersion, Log: log,
 		})
-		t.Cleanup(func() { r.Do(s.Close) })
-		return s
+		if err := c.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), long)
+			defer cancel()
+			if err := c.Stop(ctx); err != nil {
+				t.Errorf("stop: %v", err)
+			}
+		})
+		if err := c.Apply(t.Context(), tunnel.Config{PrivateKey: key, Port: 7442, Interface: "riv0", MTU: 1420, Address: address, ControlPort: 7442, PodCIDR: homePods, Peers: peers}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	w.server = serve(w.home, homeKey,
+	serve(w.home, homeKey,
 		tunnel.Peer{ID: "peer", PublicKey: peerPub, Endpoint: netip.MustParseAddrPort("192.168.77.2:7442"), As: netip.MustParsePrefix("10.202.0.0/16"), Remote: netip.MustParsePrefix("10.201.0.0/16")},
 		tunnel.Peer{ID: "gateway", PublicKey: gatePub, As: homePods, Remote: seenAs})
 	serve(peer, peerKey, tunnel.Peer{ID: "home", PublicKey: homePub, Endpoint: netip.MustParseAddrPort("192.168.77.1:7442"), As: netip.MustParsePrefix("10.201.0.0/16"), Remote: netip.MustParsePrefix("10.202.0.0/16")})
@@ -147,4 +160,19 @@ func TestGatewayOverUDP(t *testing.T) {
 	if campus > 20*lan {
 		t.Error("the gateway is slower than a twentieth of the tunnel to a peer")
 	}
+}
+
+const roleVar = "GATEWAY_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	netroom.Enter()
+	if os.Getenv(roleVar) == "tunnel" {
+		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+		if err := tunnel.NewServer(tunnel.HelperVersion, log).Serve(context.Background(), os.Args[2]); err != nil {
+			log.Error("serve", "error", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
 }

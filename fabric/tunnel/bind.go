@@ -27,7 +27,8 @@ type bind struct {
 }
 
 func newBind(m *paths.Manager, log *slog.Logger) conn.Bind {
-	return paths.NewBind(m, &tie{Bind: &bind{Bind: conn.NewStdNetBind(), log: log}})
+	// Handshakes cross on the way to an address, and on any path to a peer.
+	return &tie{Bind: paths.NewBind(m, &tie{Bind: &bind{Bind: conn.NewStdNetBind(), log: log}})}
 }
 
 // Open opens the sockets and sets them up.

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/conn"
+
+	"rivulet/fabric/tunnel/paths"
 )
 
-// tie is a UDP bind that lets one of two handshakes win that were begun from both
+// tie is a bind that lets one of two handshakes win that were begun from both
 // ends at once. Each end would answer the other's, forget its own, and ignore the
 // answer to it: both then wait for a first packet that neither can send, until they
 // try again five seconds later. Tunnels are set up on both sides in the same
@@ -229,10 +231,13 @@ func (b *tie) hear(packet []byte, from conn.Endpoint, now time.Time) bool {
 	return false
 }
 
+// whereIs tells one place from others: an address, or a peer by whatever path.
 func whereIs(e conn.Endpoint) (netip.AddrPort, bool) {
-	std, ok := e.(*conn.StdNetEndpoint)
-	if !ok {
-		return netip.AddrPort{}, false
+	switch e := e.(type) {
+	case *conn.StdNetEndpoint:
+		return netip.AddrPortFrom(e.Addr().Unmap(), e.Port()), true
+	case *paths.Endpoint:
+		return netip.AddrPortFrom(e.DstIP(), 0), true
 	}
-	return netip.AddrPortFrom(std.Addr().Unmap(), std.Port()), true
+	return netip.AddrPort{}, false
 }

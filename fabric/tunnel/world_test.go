@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,9 +19,9 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/nft"
+	"rivulet/test/netroom"
 )
 
 // The world of these tests: two nodes on one cable, a pod on each, the same
@@ -210,7 +209,7 @@ func newDevice(t testing.TB, podAddr string) *board {
 
 	dir := t.TempDir()
 	d.config = ControllerConfig{
-		Helper: helperIn(t, dir, d.node), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
+		Helper: netroom.Program(t, d.node.ns, roleVar+"=serve"), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
 		LogFile: filepath.Join(dir, "tunnel.log"), Version: HelperVersion, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
 	d.Controller = NewController(d.config)
@@ -279,47 +278,11 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-const (
-	roleVar  = "TUNNEL_TEST_ROLE"
-	netnsVar = "TUNNEL_TEST_NETNS"
-)
-
-// helperIn makes a program that is this test binary as rivulet-tunnel in the room.
-func helperIn(t testing.TB, dir string, r *room) string {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf("#!/bin/sh\n%s=enter %s=/proc/%d/fd/%d exec %s \"$@\"\n", roleVar, netnsVar, os.Getpid(), int(r.ns), self)
-	path := filepath.Join(dir, "helper")
-	// What is forked while the file is open to be written has it open too, until it
-	// calls another program; the kernel then refuses to run it ("text file busy").
-	syscall.ForkLock.RLock()
-	err = os.WriteFile(path, []byte(script), 0o755)
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
+const roleVar = "TUNNEL_TEST_ROLE"
 
 func TestMain(m *testing.M) {
-	switch os.Getenv(roleVar) {
-	case "enter": // a thread enters, exec makes it the whole process
-		runtime.LockOSThread()
-		ns, err := netns.GetFromPath(os.Getenv(netnsVar))
-		if err == nil {
-			err = netns.Set(ns)
-		}
-		if err == nil {
-			os.Setenv(roleVar, "serve")
-			self, _ := os.Executable()
-			err = unix.Exec(self, os.Args, os.Environ())
-		}
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	case "serve":
+	netroom.Enter()
+	if os.Getenv(roleVar) == "serve" {
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 		s := NewServer(HelperVersion, log)
 		go s.Follow(context.Background()) //nolint:errcheck // the tests of moving notice
