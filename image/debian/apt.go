@@ -1,0 +1,203 @@
+package debian
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Apt asks the build host's package sources for packages of one architecture,
+// with lists of its own: nothing of the host changes.
+type Apt struct {
+	arch, dir string
+	renew     string // the cure when a mirror no longer has what is pinned
+	updated   bool
+	said      string // what the update said when it did not get everything
+}
+
+// NewApt keeps apt's state in dir. sources, if not empty, are used instead of the
+// host's own; renew is the cure that errors end in.
+func NewApt(arch, dir, sources, renew string) (*Apt, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"state/lists/partial", "cache/archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	config := fmt.Sprintf("APT::Architecture %q;\nAPT::Architectures { %q; };\nDir::State %q;\nDir::State::status %q;\nDir::Cache %q;\n"+
+		"Acquire::Languages \"none\";\nAPT::Sandbox::User \"\";\nAPT::Install-Recommends \"false\";\n",
+		arch, arch, filepath.Join(dir, "state"), filepath.Join(dir, "status"), filepath.Join(dir, "cache"))
+	if sources != "" {
+		list := filepath.Join(dir, "sources.list")
+		if err := os.WriteFile(list, []byte(sources), 0o644); err != nil {
+			return nil, err
+		}
+		config += fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"-\";\n", list)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "status"), nil, 0o644); err != nil {
+		return nil, err
+	}
+	return &Apt{arch: arch, dir: dir, renew: renew}, os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644)
+}
+
+func (a *Apt) run(dir, program string, args ...string) ([]byte, error) {
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "APT_CONFIG="+filepath.Join(a.dir, "apt.conf"), "LC_ALL=C.UTF-8")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	}
+	return out, err
+}
+
+// update fetches the lists once. That one of many sources fails is no reason to
+// give up: what is missing shows when a package is asked for.
+func (a *Apt) update() error {
+	if a.updated {
+		return nil
+	}
+	a.updated = true
+	if _, err := a.run(a.dir, "apt-get", "-q", "update"); errors.Is(err, exec.ErrNotFound) {
+		return err
+	} else if err != nil {
+		a.said = "; apt-get update said: " + err.Error()
+	}
+	return nil
+}
+
+// Fetch leaves the package in dir, with the pinned hash, and returns its path.
+func (a *Apt) Fetch(d Deb, dir string) (string, error) {
+	path := filepath.Join(dir, d.File())
+	err := check(path, d.SHA256)
+	if err == nil {
+		return path, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if err := a.update(); err != nil {
+		return "", fmt.Errorf("%s is needed and %w; build on Debian, or put %s with the SHA-256 %s into %s", d, err, d.File(), d.SHA256, dir)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	fresh, err := os.MkdirTemp(dir, ".fetch-") // nothing half fetched at its place
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(fresh)
+	if _, err := a.run(fresh, "apt-get", "-q", "download", d.Name+"="+d.Version); err != nil {
+		return "", fmt.Errorf("%s cannot be had: %w%s; if it was replaced by a newer one, %s", d, err, a.said, a.renew)
+	}
+	got := filepath.Join(fresh, d.File())
+	if err := check(got, d.SHA256); err != nil {
+		return "", err
+	}
+	return path, os.Rename(got, path)
+}
+
+// check compares a file with its hash. A wrong one is never used and never overwritten in silence.
+func check(path, want string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != want {
+		return fmt.Errorf("%s has SHA-256 %s, pinned is %s; remove it and look where it came from", path, got, want)
+	}
+	return nil
+}
+
+// Offered is what the sources have now; apt has checked their signatures.
+func (a *Apt) Offered(name string) (Deb, error) {
+	if err := a.update(); err != nil {
+		return Deb{}, err
+	}
+	out, err := a.run(a.dir, "apt-cache", "show", "--no-all-versions", name)
+	if err != nil {
+		return Deb{}, fmt.Errorf("%w%s", err, a.said)
+	}
+	d, err := record(out, name)
+	if err == nil && d.Arch == "" {
+		d.Arch = a.arch
+	}
+	return d, err
+}
+
+// Resolve is everything that an installation of wanted consists of, by name, as
+// the sources have it now. A name may say a suite (name/suite).
+func (a *Apt) Resolve(wanted []string) ([]Deb, error) {
+	if err := a.update(); err != nil {
+		return nil, err
+	}
+	out, err := a.run(a.dir, "apt-get", append([]string{"-q", "-s", "install"}, wanted...)...)
+	if err != nil {
+		return nil, fmt.Errorf("%w%s", err, a.said)
+	}
+	var all []Deb
+	for _, at := range simulated(out) {
+		text, err := a.run(a.dir, "apt-cache", "show", at)
+		if err != nil {
+			return nil, err
+		}
+		name, _, _ := strings.Cut(at, "=")
+		d, err := record(text, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	slices.SortFunc(all, func(x, y Deb) int { return strings.Compare(x.Name, y.Name) })
+	return all, nil
+}
+
+// simulated reads name=version out of lines like "Inst bash (5.2.37-2 Debian:13/stable [amd64])".
+func simulated(out []byte) (all []string) {
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		if f := strings.Fields(lines.Text()); len(f) >= 3 && f[0] == "Inst" && strings.HasPrefix(f[2], "(") {
+			name, _, _ := strings.Cut(f[1], ":")
+			all = append(all, name+"="+f[2][1:])
+		}
+	}
+	return all
+}
+
+// record reads one package's paragraph.
+func record(text []byte, name string) (Deb, error) {
+	d := Deb{Name: name}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan() && lines.Text() != ""; {
+		key, value, _ := strings.Cut(lines.Text(), ": ")
+		switch key {
+		case "Architecture":
+			d.Arch = value
+		case "Version":
+			d.Version = value
+		case "SHA256":
+			d.SHA256 = value
+		}
+	}
+	if d.Version == "" || d.SHA256 == "" {
+		return Deb{}, fmt.Errorf("apt-cache show %s has no version and SHA-256; run apt-get update on this machine", name)
+	}
+	return d, nil
+}

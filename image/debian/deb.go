@@ -1,0 +1,68 @@
+// Package debian fetches pinned Debian packages of any architecture through the
+// package sources of the build host, which need not know the architecture.
+//
+// It reads the host's sources (no mirror is named in this repository) and alone
+// writes the folders it is given: one for apt's own lists, one that keeps the
+// packages. It may be run again at any time; a package is fetched once. A package
+// whose hash is not the pinned one is an error that names both, and is never used.
+package debian
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// Deb is one pinned Debian package.
+type Deb struct {
+	Arch    string // as Debian says it, or "all"
+	Name    string
+	Version string
+	SHA256  string // hex, of the whole file
+}
+
+func (d Deb) String() string { return d.Name + " " + d.Version + " (" + d.Arch + ")" }
+
+// File is the package's name as apt-get download writes it.
+func (d Deb) File() string {
+	return d.Name + "_" + strings.ReplaceAll(d.Version, ":", "%3a") + "_" + d.Arch + ".deb"
+}
+
+// Parse reads a list of pinned packages: architecture, name, version, SHA-256.
+func Parse(text []byte) (all []Deb, err error) {
+	seen := map[string]bool{}
+	n := 0
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		n++
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Fields(line)
+		if len(f) != 4 {
+			return nil, fmt.Errorf("line %d has %d words; it is: architecture package version sha256", n, len(f))
+		}
+		d := Deb{f[0], f[1], f[2], f[3]}
+		if raw, err := hex.DecodeString(d.SHA256); err != nil || len(raw) != 32 {
+			return nil, fmt.Errorf("line %d: %q is not a SHA-256", n, d.SHA256)
+		}
+		if seen[d.Arch+" "+d.Name] {
+			return nil, fmt.Errorf("line %d: %s is there twice for %s", n, d.Name, d.Arch)
+		}
+		seen[d.Arch+" "+d.Name] = true
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// Format writes what Parse reads, below the comment head.
+func Format(head string, all []Deb) []byte {
+	var out bytes.Buffer
+	out.WriteString(head)
+	for _, d := range all {
+		fmt.Fprintf(&out, "%s %s %s %s\n", d.Arch, d.Name, d.Version, d.SHA256)
+	}
+	return out.Bytes()
+}

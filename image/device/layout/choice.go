@@ -1,0 +1,80 @@
+package layout
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Loader is what a machine boots by when nothing counts for us.
+type Loader int
+
+// The loaders: syslinux on PCs without UEFI, the firmware of the Raspberry Pi.
+// (systemd-boot has files of its own, see EntryName.)
+const (
+	Syslinux Loader = iota
+	PiFirmware
+)
+
+// ChoiceFile is the file on the FAT partition that holds a Choice. It has one
+// sector and is rewritten in place, so that a power cut leaves the old or the new.
+const ChoiceFile = "slot.cfg"
+
+// Choice is which slot the loader takes, and what is known of the two.
+type Choice struct {
+	Load  Slot // what the loader takes
+	Good  Slot // what is known to work
+	Try   Slot // what is being tried, or 0
+	Tries int  // starts that are left to what is tried
+}
+
+// Encode makes the file, always one sector.
+func (c Choice) Encode(l Loader) []byte {
+	try := "-"
+	if c.Try.Valid() {
+		try = c.Try.String()
+	}
+	first := "DEFAULT " + c.Load.String()
+	if l == PiFirmware {
+		first = "os_prefix=" + c.Load.String() + "/"
+	}
+	text := fmt.Sprintf("%s\n# rivulet good=%s try=%s tries=%d\n", first, c.Good, try, c.Tries)
+	return append([]byte(text), bytes.Repeat([]byte("\n"), Sector-len(text))...)
+}
+
+var choice = regexp.MustCompile(`^(?:DEFAULT ([ab])|os_prefix=([ab])/)\n# rivulet good=([ab]) try=([ab-]) tries=([0-9])\n`)
+
+// DecodeChoice reads the file. What is no Choice is an error, and whoever reads it
+// goes on with the slot that runs.
+func DecodeChoice(raw []byte) (Choice, error) {
+	m := choice.FindSubmatch(raw)
+	if m == nil {
+		return Choice{}, fmt.Errorf("%s does not say which slot boots; it is written anew by the next update", ChoiceFile)
+	}
+	c := Choice{Load: Slot((string(m[1]) + string(m[2]))[0]), Good: Slot(m[3][0]), Tries: int(m[5][0] - '0')}
+	if m[4][0] != '-' {
+		c.Try = Slot(m[4][0])
+	}
+	return c, nil
+}
+
+// Fill puts the slot and the version of its entry into the text files of a slot's
+// boot folder.
+func Fill(text string, s Slot, version int) string {
+	return strings.NewReplacer("@SLOT@", s.String(), "@VERSION@", fmt.Sprint(version)).Replace(text)
+}
+
+// HasSlot says whether a file of the boot folder is a text that Fill is for.
+func HasSlot(name string) bool {
+	for _, end := range []string{".txt", ".cfg", ".conf"} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	return false
+}
+
+// EntryFile is the one file of a slot's boot folder that belongs elsewhere: it is
+// systemd-boot's entry.
+const EntryFile = "loader.conf"
