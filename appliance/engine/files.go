@@ -51,6 +51,9 @@ func (e *Engine) prepareFiles() error {
 	if err := writeFile(e.kubeletConfigFile(), kubeletConfig); err != nil {
 		return err
 	}
+	if err := writeFile(e.schedulerConfigFile(), SchedulerConfig(e.DataDir())); err != nil {
+		return err
+	}
 	template := `{{ template "base" . }}` + "\n"
 	if !e.cfg.Facts.SysResource {
 		extra := filepath.Join(e.cfg.StateDir, "k3s-containerd.toml")

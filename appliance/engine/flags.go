@@ -34,7 +34,7 @@ func (e *Engine) Args() []string {
 		// The API server must reach a virtual node's kubelet port by itself.
 		"--egress-selector-mode=disabled",
 	}
-	return slices.Concat(args, e.apiServerArgs(), e.controllerArgs(), e.kubeletArgs())
+	return slices.Concat(args, e.apiServerArgs(), e.controllerArgs(), e.schedulerArgs(), e.kubeletArgs())
 }
 
 func (e *Engine) apiServerArgs() []string {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"rivulet/appliance/engine"
 )
 
 // BinaryEnv names the engine to start: a k3s, or a rivulet. Without it
@@ -95,6 +97,10 @@ func launch(t testing.TB, binary string, args []string) *Server {
 	port := freePair(t)
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	logPath := filepath.Join(dir, "log")
+	scheduler := filepath.Join(dir, "scheduler.yaml")
+	if err := os.WriteFile(scheduler, []byte(engine.SchedulerConfig(dir)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	log, err := os.Create(logPath)
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +114,7 @@ func launch(t testing.TB, binary string, args []string) *Server {
 		"--disable-helm-controller", "--disable-cloud-controller", "--disable-network-policy",
 		"--flannel-backend", "none", "--egress-selector-mode", "disabled",
 		"--kube-controller-manager-arg", "secure-port=0", "--kube-scheduler-arg", "secure-port=0",
+		"--kube-scheduler-arg", "config=" + scheduler, // as the product has it
 		"--kube-controller-manager-arg", "kube-api-qps=200", "--kube-controller-manager-arg", "kube-api-burst=400", // as the product has it
 		"--kube-apiserver-arg", "feature-gates=MutatingAdmissionPolicy=true",
 		"--kube-apiserver-arg", "runtime-config=admissionregistration.k8s.io/v1beta1=true",

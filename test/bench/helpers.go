@@ -29,6 +29,7 @@ type kit struct {
 var seeds = []string{
 	"k3s-containerd.toml", // only where CAP_SYS_RESOURCE is missing
 	"k3s-kubelet.yaml",
+	"k3s-scheduler.yaml",
 	"k3s/agent/etc/containerd/config-v3.toml.tmpl",
 	"k3s/agent/images/rivulet-pause.tar",
 	"k3s/server/manifests/rivulet-engine.yaml",

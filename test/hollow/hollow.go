@@ -37,6 +37,7 @@ const (
 type Node struct {
 	Name, Architecture string
 	Labels             map[string]string
+	Taints             []corev1.Taint
 	Room               corev1.ResourceList
 	Pods               netip.Prefix // where its pods' addresses are from
 	Kubelet            int32        // port of its kubelet's API on the loopback; 0: it has none
@@ -204,6 +205,7 @@ func (n Node) object() *corev1.Node {
 	now := metav1.Now()
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: labels},
+		Spec:       corev1.NodeSpec{Taints: n.Taints},
 		Status: corev1.NodeStatus{
 			Capacity: n.Room, Allocatable: n.Room,
 			Conditions:      []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}},

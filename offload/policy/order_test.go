@@ -1,0 +1,146 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/node"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+	"rivulet/offload/target"
+	"rivulet/offload/target/burst"
+	"rivulet/test/apiserver"
+	"rivulet/test/hollow"
+)
+
+// room is how many pods fit on each node of testOrder.
+const room = 40
+
+// testOrder has the real scheduler fill home, a peer and a campus, after testAdmission
+// has put its policies into force. What speaks against the order speaks as loud as it
+// can: the pods are replicas behind a Service, which a scheduler likes to spread, home
+// runs out of CPU with all its memory free, and who comes later is empty.
+func testOrder(t *testing.T, server *apiserver.Server) {
+	type places = map[string]int
+	for _, c := range []struct {
+		mode, order string
+		fill        []places // with so many replicas as fit on one node, on two, on three
+		both        bool     // then, what is more goes to peer and campus alike
+	}{
+		{mode: "burst", order: "", fill: []places{{"home": room}, {"home": room, "peer": room}, {"home": room, "peer": room, "campus": room}}},
+		{mode: "remote", order: burst.OrderLast, fill: []places{{"peer": room}, {"peer": room, "campus": room}}},
+		{mode: "burst", order: burst.OrderEqual, fill: []places{{"home": room}}, both: true},
+	} { // no order is OrderLast
+		t.Run(c.mode+" "+c.order, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			kubelets, err := hollow.Register(ctx, server.Client, three(t, c.order)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			go func() { defer close(done); kubelets.Run(ctx) }()
+			ns := "ord-" + c.mode + "-" + c.order + "x"
+			namespace(t, server.Client, ns, map[string]string{policy.NamespaceLabel: c.mode})
+			defer func() { vacate(t, server, ns); cancel(); <-done }()
+			replicas(t, server, ns)
+			for i, want := range c.fill {
+				if got := placed(t, server, ns, (i+1)*room); !maps.Equal(got, want) {
+					t.Fatalf("%d replicas are placed as %v, want %v", (i+1)*room, got, want)
+				}
+			}
+			if c.both {
+				if got := placed(t, server, ns, 2*room); got["home"] != room || got["peer"] == 0 || got["campus"] == 0 {
+					t.Errorf("%d replicas are placed as %v, want %d at home and the others on both", 2*room, got, room)
+				}
+			}
+		})
+	}
+}
+
+// three are home, a peer, and a campus that was added with this order: the nodes as
+// Rivulet makes them.
+func three(t *testing.T, order string) []hollow.Node {
+	t.Helper()
+	spec, err := burst.Spec(burst.Config{Settings: burst.Settings{Name: "campus", Namespace: "student42", Order: order}, Credential: burst.Credential{Server: "https://campus:6443"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fits := corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(room*100, resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	out := []hollow.Node{{Name: "home", Architecture: "amd64", Pods: netip.MustParsePrefix("10.90.0.0/24"), Room: fits}}
+	for i, id := range []node.Identity{{Name: "peer", Kind: target.Peer}, {Name: "campus", Kind: spec.Kind, After: spec.After}} {
+		id.ID, id.Target = id.Name, id.Name
+		made := node.Object(id, offer.Offer{Ready: true, Architecture: "amd64", OS: "linux"}, corev1.NodeStatus{}, metav1.Now())
+		out = append(out, hollow.Node{Name: id.Name, Architecture: "amd64", Labels: made.Labels, Taints: made.Spec.Taints, Pods: netip.MustParsePrefix(fmt.Sprintf("10.90.%d.0/24", i+1)), Room: fits})
+	}
+	return out
+}
+
+// replicas makes a Deployment without any yet, behind a Service.
+func replicas(t *testing.T, server *apiserver.Server, ns string) {
+	t.Helper()
+	label := map[string]string{"app": "web"}
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: label},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: label}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](0), Containers: []corev1.Container{{Name: "web", Image: "web",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("8Mi")}}}}}}}}
+	if _, err := server.Client.AppsV1().Deployments(ns).Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Selector: label, Ports: []corev1.ServicePort{{Port: 80}}}}
+	if _, err := server.Client.CoreV1().Services(ns).Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// placed scales to n and returns where the pods are when all of them are somewhere.
+func placed(t *testing.T, server *apiserver.Server, ns string, n int) (where map[string]int) {
+	t.Helper()
+	if _, err := server.Client.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, fmt.Sprintf("%d pods of %s are bound: %v", n, ns, where), func(ctx context.Context) bool {
+		list, err := server.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false
+		}
+		where = map[string]int{}
+		bound := 0
+		for _, p := range list.Items {
+			if p.Spec.NodeName != "" && p.DeletionTimestamp == nil {
+				where[p.Spec.NodeName]++
+				bound++
+			}
+		}
+		return bound == n
+	})
+	return where
+}
+
+// vacate takes the pods and the nodes away for the next case.
+func vacate(t *testing.T, server *apiserver.Server, ns string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	if err := server.Client.AppsV1().Deployments(ns).Delete(ctx, "web", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
+		t.Error(err)
+	}
+	until(t, "the pods of "+ns+" are gone", func(ctx context.Context) bool {
+		list, err := server.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+		return err == nil && len(list.Items) == 0
+	})
+	if err := server.Client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Error(err)
+	}
+	until(t, "the nodes are gone", func(ctx context.Context) bool {
+		list, err := server.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		return err == nil && len(list.Items) == 0
+	})
+}
