@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
 // What runs away is seen, measured and scaled as at home, and is taken back: a
 // Deployment of a that runs on b.
 func TestWhatIsAwayIsSeenAndTakenBack(t *testing.T) {
-	ctx := need(t, 6*time.Minute)
+	ctx := suite.Bounded(t, 6*time.Minute)
 	t.Parallel()
-	eventually(t, ctx, "b is a virtual node of a", func() error {
+	labtest.Eventually(t, ctx, 0, "b is a virtual node of a", func() error {
 		out, err := a.Kubectl(ctx, "get", "node", "b", "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}")
 		if err == nil && out != "True" {
 			err = fmt.Errorf("ready: %q", out)
@@ -26,8 +27,8 @@ func TestWhatIsAwayIsSeenAndTakenBack(t *testing.T) {
 	if _, err := a.Run(ctx, "rivulet", "offload", "away", "--when", "remote"); err != nil {
 		t.Fatal(err)
 	}
-	defer kubectl(t, ctx, a, "delete", "namespace", "away")
-	eventually(t, ctx, "pods of the namespace may go away", func() error { // policies take a moment
+	defer labtest.Kubectl(t, ctx, a, "delete", "namespace", "away")
+	labtest.Eventually(t, ctx, 0, "pods of the namespace may go away", func() error { // policies take a moment
 		out, err := a.Kubectl(ctx, "-n", "away", "run", "probe", "--image=none", "--dry-run=server", "-o", "jsonpath={.spec.tolerations[*].key}")
 		if err == nil && !strings.Contains(out, "rivulet.dev/virtual") {
 			err = fmt.Errorf("tolerations %q", out)
@@ -62,17 +63,17 @@ spec:
   maxReplicas: 2
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}]`, mainjob.Image))
 	says(t, ctx, a, "1", "-n", "away", "get", "deployment", "burn", "-o", "jsonpath={.status.availableReplicas}")
-	pod := kubectl(t, ctx, a, "-n", "away", "get", "pods", "-l", "app=burn", "-o", "jsonpath={.items[0].metadata.name}")
+	pod := labtest.Kubectl(t, ctx, a, "-n", "away", "get", "pods", "-l", "app=burn", "-o", "jsonpath={.items[0].metadata.name}")
 
 	// The other test on b may restart its supervisor at any time: once more, then.
 	says(t, ctx, a, "begun", "-n", "away", "logs", pod)
-	eventually(t, ctx, "a file goes there and comes back", func() error {
+	labtest.Eventually(t, ctx, 0, "a file goes there and comes back", func() error {
 		_, err := a.Run(ctx, "sh", "-ec", `cd /tmp; head -c 300000 /dev/urandom > out; rivulet kubectl -n away cp out "$1":/tmp/file; rivulet kubectl -n away cp "$1":/tmp/file back; cmp out back`, "cp", pod)
 		return err
 	})
 	row := func(what, prefix string, args ...string) {
 		t.Helper()
-		eventually(t, ctx, what, func() error {
+		labtest.Eventually(t, ctx, 0, what, func() error {
 			out, err := a.Kubectl(ctx, append([]string{"top"}, args...)...)
 			for line := range strings.Lines(out) {
 				if f := strings.Fields(line); len(f) >= 3 && strings.HasPrefix(f[0], prefix) && f[1] != "0m" && !strings.Contains(line, "unknown") {
@@ -85,7 +86,7 @@ spec:
 	row("kubectl top of an away pod", pod, "pods", "-n", "away", "--containers=false")
 	row("kubectl top of the virtual node", "b", "nodes")
 	says(t, ctx, a, "2", "-n", "away", "get", "deployment", "burn", "-o", "jsonpath={.spec.replicas}")
-	eventually(t, ctx, "b lists its guest", func() error {
+	labtest.Eventually(t, ctx, 0, "b lists its guest", func() error {
 		out, err := b.Run(ctx, "rivulet", "guests")
 		if err == nil && !strings.Contains(out, "away-a") {
 			err = errors.New(out)
@@ -94,25 +95,25 @@ spec:
 	})
 
 	// A budget that allows nothing: the drain says so, and ends with its time.
-	kubectl(t, ctx, a, "-n", "away", "create", "poddisruptionbudget", "burn", "--selector=app=burn", "--min-available=100%")
+	labtest.Kubectl(t, ctx, a, "-n", "away", "create", "poddisruptionbudget", "burn", "--selector=app=burn", "--min-available=100%")
 	says(t, ctx, a, "2 of 2", "-n", "away", "get", "pdb", "burn", "-o", "jsonpath={.status.currentHealthy} of {.status.expectedPods}")
 	out, err := a.Run(ctx, "rivulet", "drain", "b", "-o", "json", "--timeout", "3s")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(out, `"event":"blocked"`) || strings.Contains(out, `"event":"evicted"`) {
 		t.Errorf("a drain against a budget: %v\n%s", err, out)
 	}
-	kubectl(t, ctx, a, "-n", "away", "delete", "pdb,hpa", "burn")
+	labtest.Kubectl(t, ctx, a, "-n", "away", "delete", "pdb,hpa", "burn")
 	out, err = a.Run(ctx, "rivulet", "drain", "b", "--timeout", "2m")
 	if err != nil || !strings.Contains(out, "no pod of ours runs there any more") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if out := kubectl(t, ctx, b, "get", "pods", "-n", "away-a", "-o", "name"); out != "" {
+	if out := labtest.Kubectl(t, ctx, b, "get", "pods", "-n", "away-a", "-o", "name"); out != "" {
 		t.Errorf("drained, yet on b there are %s", out)
 	}
 	if _, err := a.Run(ctx, "rivulet", "uncordon", "b"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, ctx, "uncordoned, a pod runs there again", func() error {
+	labtest.Eventually(t, ctx, 0, "uncordoned, a pod runs there again", func() error {
 		out, err := a.Kubectl(ctx, "-n", "away", "get", "deployment", "burn", "-o", "jsonpath={.status.availableReplicas}")
 		if err == nil && (out == "" || out == "0") {
 			err = errors.New("none is available")

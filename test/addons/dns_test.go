@@ -7,17 +7,18 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
 // Names: of the cluster and of the world, asked by a pod and by the device itself,
 // with an upstream server on the LAN and without any.
 func TestNames(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
-	kubectl(t, ctx, b, "run", "asks", "--image="+mainjob.Image, "--port=8080", "--expose")
-	defer kubectl(t, ctx, b, "delete", "pod/asks", "service/asks", "--grace-period=1")
-	kubectl(t, ctx, b, "wait", "--for=condition=Ready", "pod/asks", "--timeout=60s")
-	service := kubectl(t, ctx, b, "get", "service", "asks", "-o", "jsonpath={.spec.clusterIP}")
+	ctx := suite.Bounded(t, 2*time.Minute)
+	labtest.Kubectl(t, ctx, b, "run", "asks", "--image="+mainjob.Image, "--port=8080", "--expose")
+	defer labtest.Kubectl(t, ctx, b, "delete", "pod/asks", "service/asks", "--grace-period=1")
+	labtest.Kubectl(t, ctx, b, "wait", "--for=condition=Ready", "pod/asks", "--timeout=60s")
+	service := labtest.Kubectl(t, ctx, b, "get", "service", "asks", "-o", "jsonpath={.spec.clusterIP}")
 
 	pod := func(name string) (string, error) { return b.Kubectl(ctx, "exec", "asks", "--", "nslookup", name) }
 	host := func(name string) (string, error) {
@@ -25,7 +26,7 @@ func TestNames(t *testing.T) {
 	}
 	resolves := func(what, name, want string, ask func(string) (string, error)) {
 		t.Helper()
-		eventually(t, ctx, what, func() error {
+		labtest.Eventually(t, ctx, 0, what, func() error {
 			out, err := ask(name)
 			if !strings.Contains(out, want) {
 				return fmt.Errorf("%q: %v", out, err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
@@ -34,7 +35,7 @@ func ask(ctx context.Context, address string, port int) (string, error) {
 // lanAddress is where the LAN knows a device.
 func lanAddress(t *testing.T, ctx context.Context, name string) string {
 	t.Helper()
-	d, err := theLab.Device(name)
+	d, err := suite.Lab.Device(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,15 +51,15 @@ const ingress = "jsonpath={.status.loadBalancer.ingress[*].ip}"
 // A Service of b is reached from a over the LAN, whatever happens to b's address; what
 // it cannot have it does not take.
 func TestServiceForTheLAN(t *testing.T) {
-	ctx := need(t, 4*time.Minute)
+	ctx := suite.Bounded(t, 4*time.Minute)
 	at := lanAddress(t, ctx, "b")
-	kubectl(t, ctx, b, "create", "deployment", "web", "--image="+mainjob.Image)
-	defer kubectl(t, ctx, b, "delete", "deployment/web", "service/web")
-	kubectl(t, ctx, b, "expose", "deployment", "web", "--port=80", "--target-port=8080", "--type=LoadBalancer")
-	kubectl(t, ctx, b, "wait", "--for=condition=Available", "deployment/web", "--timeout=60s")
+	labtest.Kubectl(t, ctx, b, "create", "deployment", "web", "--image="+mainjob.Image)
+	defer labtest.Kubectl(t, ctx, b, "delete", "deployment/web", "service/web")
+	labtest.Kubectl(t, ctx, b, "expose", "deployment", "web", "--port=80", "--target-port=8080", "--type=LoadBalancer")
+	labtest.Kubectl(t, ctx, b, "wait", "--for=condition=Available", "deployment/web", "--timeout=60s")
 	answers := func(what, address string) time.Duration {
 		t.Helper()
-		return eventually(t, ctx, what, func() error { _, err := ask(ctx, address, 80); return err })
+		return labtest.Eventually(t, ctx, 0, what, func() error { _, err := ask(ctx, address, 80); return err })
 	}
 	says(t, ctx, b, at, "get", "service", "web", "-o", ingress)
 	answers("reached over the LAN", at)
@@ -75,9 +76,9 @@ func TestServiceForTheLAN(t *testing.T) {
 		}
 	})
 	t.Run("the pod sees the client's address", func(t *testing.T) {
-		kubectl(t, ctx, b, "patch", "service", "web", "-p", `{"spec":{"externalTrafficPolicy":"Local"}}`)
+		labtest.Kubectl(t, ctx, b, "patch", "service", "web", "-p", `{"spec":{"externalTrafficPolicy":"Local"}}`)
 		want := lanAddress(t, ctx, "a")
-		eventually(t, ctx, "asked by "+want, func() error {
+		labtest.Eventually(t, ctx, 0, "asked by "+want, func() error {
 			body, err := ask(ctx, at, 80)
 			var answer struct{ Client string }
 			if err == nil {
@@ -91,10 +92,10 @@ func TestServiceForTheLAN(t *testing.T) {
 	})
 	t.Run("source ranges", func(t *testing.T) {
 		allow := func(cidr string) {
-			kubectl(t, ctx, b, "patch", "service", "web", "-p", `{"spec":{"loadBalancerSourceRanges":["`+cidr+`"]}}`)
+			labtest.Kubectl(t, ctx, b, "patch", "service", "web", "-p", `{"spec":{"loadBalancerSourceRanges":["`+cidr+`"]}}`)
 		}
 		allow("192.0.2.0/24")
-		eventually(t, ctx, "shut out", func() error {
+		labtest.Eventually(t, ctx, 0, "shut out", func() error {
 			if _, err := ask(ctx, at, 80); err == nil {
 				return errors.New("let in")
 			}
@@ -104,8 +105,8 @@ func TestServiceForTheLAN(t *testing.T) {
 		answers("let in", at)
 	})
 	t.Run("a second Service on the port", func(t *testing.T) {
-		kubectl(t, ctx, b, "create", "service", "loadbalancer", "second", "--tcp=80:8080")
-		defer kubectl(t, ctx, b, "delete", "service", "second")
+		labtest.Kubectl(t, ctx, b, "create", "service", "loadbalancer", "second", "--tcp=80:8080")
+		defer labtest.Kubectl(t, ctx, b, "delete", "service", "second")
 		event(t, ctx, b, "PortConflict", "default/web")
 		says(t, ctx, b, "", "get", "service", "second", "-o", ingress)
 		if out, err := b.Run(ctx, "rivulet", "status"); err != nil || !strings.Contains(out, "service-pending") {
@@ -122,30 +123,30 @@ func TestServiceForTheLAN(t *testing.T) {
 			}
 			return err
 		}
-		eventually(t, ctx, "the device answers", asksDevice)
-		kubectl(t, ctx, b, "create", "service", "loadbalancer", "ssh", "--tcp=2222:8080")
-		defer kubectl(t, ctx, b, "delete", "service", "ssh")
+		labtest.Eventually(t, ctx, 0, "the device answers", asksDevice)
+		labtest.Kubectl(t, ctx, b, "create", "service", "loadbalancer", "ssh", "--tcp=2222:8080")
+		defer labtest.Kubectl(t, ctx, b, "delete", "service", "ssh")
 		event(t, ctx, b, "PortInUse", "2222/TCP")
 		if err := asksDevice(); err != nil {
 			t.Error(err)
 		}
-		kubectl(t, ctx, b, "create", "service", "loadbalancer", "api", "--tcp=6443:8080")
-		defer kubectl(t, ctx, b, "delete", "service", "api")
+		labtest.Kubectl(t, ctx, b, "create", "service", "loadbalancer", "api", "--tcp=6443:8080")
+		defer labtest.Kubectl(t, ctx, b, "delete", "service", "api")
 		event(t, ctx, b, "PortOfDevice", "the Kubernetes API")
 	})
 	t.Run("no cable", func(t *testing.T) {
-		if err := theLab.Cut("b", ""); err != nil {
+		if err := suite.Lab.Cut("b", ""); err != nil {
 			t.Fatal(err)
 		}
 		event(t, ctx, b, "NoLANAddress", "plug in a cable")
 		says(t, ctx, b, "", "get", "service", "web", "-o", ingress)
-		if err := theLab.Heal(); err != nil {
+		if err := suite.Lab.Heal(); err != nil {
 			t.Fatal(err)
 		}
 		answers("reached again", at)
 	})
 	t.Run("no Service of that type any more", func(t *testing.T) {
-		kubectl(t, ctx, b, "patch", "service", "web", "-p", `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"loadBalancerSourceRanges":null}}`)
+		labtest.Kubectl(t, ctx, b, "patch", "service", "web", "-p", `{"spec":{"type":"ClusterIP","externalTrafficPolicy":null,"loadBalancerSourceRanges":null}}`)
 		says(t, ctx, b, "", "get", "service", "web", "-o", ingress)
 	})
 }

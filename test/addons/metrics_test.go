@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
 // kubectl top, lists and rights, and an autoscaler that acts on them.
 func TestTopAndAutoscaler(t *testing.T) {
-	ctx := need(t, 4*time.Minute)
+	ctx := suite.Bounded(t, 4*time.Minute)
 	t.Parallel() // it waits for others most of the time, and has b to itself
 	// Half of what is asked for is too much already; the limit spares this machine.
 	apply(t, ctx, b, fmt.Sprintf(`
@@ -38,11 +39,11 @@ spec:
   minReplicas: 1
   maxReplicas: 2
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}]`, mainjob.Image))
-	defer kubectl(t, ctx, b, "delete", "hpa,deployment", "burn")
+	defer labtest.Kubectl(t, ctx, b, "delete", "hpa,deployment", "burn")
 
 	top := func(what, want string, args ...string) {
 		t.Helper()
-		eventually(t, ctx, what, func() error {
+		labtest.Eventually(t, ctx, 0, what, func() error {
 			out, err := b.Kubectl(ctx, append([]string{"top"}, args...)...)
 			for line := range strings.Lines(out) {
 				if f := strings.Fields(line); len(f) >= 3 && strings.HasPrefix(f[0], want) && f[1] != "0m" {
@@ -54,14 +55,14 @@ spec:
 	}
 	top("kubectl top nodes", "b", "nodes")
 	top("kubectl top pods, once they are measured", "burn-", "pods", "-l", "app=burn")
-	if out := kubectl(t, ctx, b, "get", "podmetrics", "-A"); !strings.Contains(out, "WINDOW") || !strings.Contains(out, "burn-") {
+	if out := labtest.Kubectl(t, ctx, b, "get", "podmetrics", "-A"); !strings.Contains(out, "WINDOW") || !strings.Contains(out, "burn-") {
 		t.Errorf("kubectl get podmetrics: %q", out)
 	}
 	if out, err := b.Kubectl(ctx, "get", "podmetrics", "--as=nobody-in-particular"); err == nil || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("a user without rights: %q %v", out, err)
 	}
-	kubectl(t, ctx, b, "create", "rolebinding", "looks", "--clusterrole=view", "--user=looks")
-	eventually(t, ctx, "a user who may view", func() error {
+	labtest.Kubectl(t, ctx, b, "create", "rolebinding", "looks", "--clusterrole=view", "--user=looks")
+	labtest.Eventually(t, ctx, 0, "a user who may view", func() error {
 		_, err := b.Kubectl(ctx, "top", "pods", "--as=looks")
 		return err
 	})

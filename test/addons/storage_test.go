@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
 // Volumes of a, while b is busy with other tests.
 func TestVolumes(t *testing.T) {
-	need(t, time.Minute)
+	suite.Bounded(t, time.Minute)
 	t.Parallel()
 	t.Run("refused", manyWritersAreRefused)
 	t.Run("kept and removed", volumeIsKept)
@@ -26,7 +27,7 @@ func TestVolumes(t *testing.T) {
 // What a StatefulSet writes is there for its next pod and after a power cut, and gone
 // with the claim.
 func volumeIsKept(t *testing.T) {
-	ctx := need(t, 4*time.Minute)
+	ctx := suite.Bounded(t, 4*time.Minute)
 	apply(t, ctx, a, fmt.Sprintf(`
 apiVersion: apps/v1
 kind: StatefulSet
@@ -42,9 +43,9 @@ spec:
   volumeClaimTemplates:
   - metadata: {name: data}
     spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 16Mi}}}`, mainjob.Image))
-	kubectl(t, ctx, a, "rollout", "status", "statefulset/db", "--timeout=60s")
-	kubectl(t, ctx, a, "exec", "db-0", "--", "sh", "-c", "echo one > /data/x && sync")
-	folder := kubectl(t, ctx, a, "get", "pv", "-o", "jsonpath={.items[?(@.spec.claimRef.name=='data-db-0')].spec.local.path}")
+	labtest.Kubectl(t, ctx, a, "rollout", "status", "statefulset/db", "--timeout=60s")
+	labtest.Kubectl(t, ctx, a, "exec", "db-0", "--", "sh", "-c", "echo one > /data/x && sync")
+	folder := labtest.Kubectl(t, ctx, a, "get", "pv", "-o", "jsonpath={.items[?(@.spec.claimRef.name=='data-db-0')].spec.local.path}")
 	if !strings.Contains(folder, "/storage/default_data-db-0_pvc-") || on(folder) != nil {
 		t.Fatalf("the volume is at %q: %v", folder, on(folder))
 	}
@@ -56,10 +57,10 @@ spec:
 		return err
 	}
 
-	kubectl(t, ctx, a, "delete", "pod", "db-0", "--wait")
-	eventually(t, ctx, "the next pod reads it", func() error { return reads(ctx) })
+	labtest.Kubectl(t, ctx, a, "delete", "pod", "db-0", "--wait")
+	labtest.Eventually(t, ctx, 0, "the next pod reads it", func() error { return reads(ctx) })
 
-	kubectl(t, ctx, a, "patch", "pvc", "data-db-0", "-p", `{"spec":{"resources":{"requests":{"storage":"32Mi"}}}}`)
+	labtest.Kubectl(t, ctx, a, "patch", "pvc", "data-db-0", "-p", `{"spec":{"resources":{"requests":{"storage":"32Mi"}}}}`)
 	says(t, ctx, a, "32Mi", "get", "pvc", "data-db-0", "-o", "jsonpath={.status.capacity.storage}")
 
 	if err := a.Kill(ctx, "power"); err != nil {
@@ -68,11 +69,11 @@ spec:
 	if err := a.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, ctx, "read after a power cut", func() error { return reads(ctx) })
+	labtest.Eventually(t, ctx, 0, "read after a power cut", func() error { return reads(ctx) })
 
-	kubectl(t, ctx, a, "delete", "statefulset", "db", "--wait")
-	kubectl(t, ctx, a, "delete", "pvc", "data-db-0", "--wait")
-	eventually(t, ctx, "the folder goes with the claim", func() error {
+	labtest.Kubectl(t, ctx, a, "delete", "statefulset", "db", "--wait")
+	labtest.Kubectl(t, ctx, a, "delete", "pvc", "data-db-0", "--wait")
+	labtest.Eventually(t, ctx, 0, "the folder goes with the claim", func() error {
 		if err := on(folder); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s: %v", folder, err)
 		}
@@ -89,7 +90,7 @@ func on(path string) error {
 // The supervisor is killed while volumes are made, and while they are removed:
 // everything comes to its end, and nothing is left over.
 func supervisorKilledWhileVolumesAreMade(t *testing.T) {
-	ctx := need(t, 3*time.Minute)
+	ctx := suite.Bounded(t, 3*time.Minute)
 	const claims = 6
 	var manifest strings.Builder
 	for i := range claims {
@@ -114,9 +115,9 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 	if got := folders(t, "default_c"); len(got) != claims {
 		t.Errorf("%d claims have %d folders: %q", claims, len(got), got)
 	}
-	kubectl(t, ctx, a, "delete", "pvc", "-l", "many", "--wait=false")
+	labtest.Kubectl(t, ctx, a, "delete", "pvc", "-l", "many", "--wait=false")
 	restart()
-	eventually(t, ctx, "no volume and no folder is left", func() error {
+	labtest.Eventually(t, ctx, 0, "no volume and no folder is left", func() error {
 		out, err := a.Kubectl(ctx, "get", "pv", "-o", "name")
 		if got := folders(t, "default_c"); err == nil && len(got) > 0 || strings.Contains(out, "/") {
 			err = fmt.Errorf("folders %q, volumes %q", got, out)
@@ -141,12 +142,12 @@ func folders(t *testing.T, prefix string) (out []string) {
 
 // A volume that several devices would write to is refused, with a cure.
 func manyWritersAreRefused(t *testing.T) {
-	ctx := need(t, time.Minute)
+	ctx := suite.Bounded(t, time.Minute)
 	apply(t, ctx, a, `
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: shared, annotations: {volume.kubernetes.io/selected-node: a}}
 spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Mi}}}`)
-	defer kubectl(t, ctx, a, "delete", "pvc", "shared")
+	defer labtest.Kubectl(t, ctx, a, "delete", "pvc", "shared")
 	event(t, ctx, a, "ProvisioningFailed", "use ReadWriteOnce")
 }

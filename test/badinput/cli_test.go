@@ -6,14 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rivulet/test/labtest"
 )
 
 // Whatever is wrong on the command line: exit code 2, one line, and where to read
 // on. Nothing has been touched by then.
 func TestCommandLine(t *testing.T) {
-	if why != "" {
-		t.Skip(why)
-	}
+	suite.Need(t)
 	for _, tc := range []struct{ args, want string }{
 		{"--foo", "unknown flag: --foo"},
 		{"foo", `no command "foo"`},
@@ -75,7 +75,7 @@ func TestCommandLine(t *testing.T) {
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			args := append([]string{"--state=" + t.TempDir(), "--runtime=" + t.TempDir()}, strings.Fields(tc.args)...)
-			r := end(t, exec.CommandContext(t.Context(), binary(), args...))
+			r := end(t, exec.CommandContext(t.Context(), labtest.Binary(), args...))
 			told(t, r, 2, tc.want, "see: rivulet", "--help")
 			if strings.Count(r.errOut, "\n") != 1 || r.out != "" {
 				t.Errorf("more than one line: %q %q", r.out, r.errOut)
@@ -86,15 +86,13 @@ func TestCommandLine(t *testing.T) {
 
 // Asked while nothing runs, every verb says how to start.
 func TestNothingRuns(t *testing.T) {
-	if why != "" {
-		t.Skip(why)
-	}
+	suite.Need(t)
 	for _, verb := range []string{"status", "peers", "offload lab", "config reload", "metrics", "move volume lab/data home"} {
 		args := append([]string{"--state=" + t.TempDir(), "--runtime=" + t.TempDir()}, strings.Fields(verb)...)
-		told(t, end(t, exec.CommandContext(t.Context(), binary(), args...)), 1, "not running")
+		told(t, end(t, exec.CommandContext(t.Context(), labtest.Binary(), args...)), 1, "not running")
 	}
 	for _, args := range [][]string{{"--version"}, {"version"}, {"--help"}, {"help", "run"}, {"config", "example"}, {"config", "show", "--runtime=" + t.TempDir()}} {
-		if r := end(t, exec.CommandContext(t.Context(), binary(), args...)); r.code != 0 || r.out == "" {
+		if r := end(t, exec.CommandContext(t.Context(), labtest.Binary(), args...)); r.code != 0 || r.out == "" {
 			t.Errorf("%v: exit code %d, %s", args, r.code, r.errOut)
 		}
 	}
@@ -102,16 +100,14 @@ func TestNothingRuns(t *testing.T) {
 
 // A configuration file: all mistakes on standard output, a summary on standard error.
 func TestConfigCheck(t *testing.T) {
-	if why != "" {
-		t.Skip(why)
-	}
+	suite.Need(t)
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	check := func(text string) result {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return end(t, exec.CommandContext(t.Context(), binary(), "config", "check", file))
+		return end(t, exec.CommandContext(t.Context(), labtest.Binary(), "config", "check", file))
 	}
 	r := check("nmae: a\nshare: {cpu: 5}\n")
 	told(t, r, 1, file+" has 2 mistakes")
@@ -121,8 +117,8 @@ func TestConfigCheck(t *testing.T) {
 	if r := check("name: a\n"); r.code != 0 || r.out != file+" has no mistake\n" || r.errOut != "" {
 		t.Errorf("%+v", r)
 	}
-	told(t, end(t, exec.CommandContext(t.Context(), binary(), "config", "check", file+".none")), 1, "has a mistake")
-	cmd := exec.CommandContext(t.Context(), binary(), "config", "check", "-o", "json")
+	told(t, end(t, exec.CommandContext(t.Context(), labtest.Binary(), "config", "check", file+".none")), 1, "has a mistake")
+	cmd := exec.CommandContext(t.Context(), labtest.Binary(), "config", "check", "-o", "json")
 	cmd.Env = append(os.Environ(), "RIVULET_CONFIG="+filepath.Dir(file))
 	if r := end(t, cmd); r.code != 1 || !strings.Contains(r.out, `"valid":false`) || !strings.Contains(r.out, "it is a folder") {
 		t.Errorf("%+v", r)

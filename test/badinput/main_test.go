@@ -12,93 +12,33 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"rivulet/appliance/api"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
-var (
-	theLab *lab.Lab
-	why    string // set when there can be no lab: the tests that need one skip
-)
-
-func binary() string {
-	if b := os.Getenv("RIVULET_BIN"); b != "" {
-		return b
-	}
-	return filepath.Join("..", "..", "bin", "rivulet")
-}
+var suite = labtest.Suite{Prepare: labtest.Peered}
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("BADINPUT_ROLE"); role != "" {
 		play(role)
 		return
 	}
-	switch _, err := os.Stat(binary()); {
-	case err != nil:
-		why = "needs the binary: make build, or set RIVULET_BIN"
-	case os.Geteuid() != 0:
-		why = "needs root for namespaces"
-	}
-	code := m.Run()
-	if theLab != nil {
-		if code != 0 {
-			tellLogs()
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := lab.Down(ctx, labDir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	suite.Main(m, "badinput", lab.Options{Devices: 2, Env: map[string][]string{"": {"RIVULET_NAME=pi"}}})
 }
 
-var labDir string
-
-// pair returns the lab's two devices, made and peered at the first call. A test
-// leaves both running.
+// pair returns the lab's two devices, peered. A test leaves both running.
 func pair(t *testing.T) (a, b *lab.Device) {
 	t.Helper()
-	if why != "" {
-		t.Skip(why)
-	}
-	ctx := limit(t, 90*time.Second)
-	if theLab == nil {
-		var err error
-		if labDir, err = os.MkdirTemp("/var/lib", "rivulet-lab-badinput-"); err != nil {
-			t.Fatal(err)
-		}
-		theLab, err = lab.Up(ctx, lab.Options{Dir: labDir, Binary: binary(), Devices: 2, Env: map[string][]string{"": {"RIVULET_NAME=pi"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	devices, err := theLab.Devices()
-	if err != nil {
+	ctx := suite.Bounded(t, 3*time.Minute)
+	if err := labtest.Peered(ctx, &suite); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range devices {
-		if err := d.WaitPeered(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return devices[0], devices[1]
-}
-
-func tellLogs() {
-	for _, name := range []string{"a", "b"} {
-		raw, _ := os.ReadFile(filepath.Join(labDir, name, "root/var/log/rivulet.log"))
-		if len(raw) > 6000 {
-			raw = raw[len(raw)-6000:]
-		}
-		fmt.Fprintf(os.Stderr, "--- the end of the log of device %s\n%s\n", name, raw)
-	}
+	return suite.Devices["a"], suite.Devices["b"]
 }
 
 // limit bounds what a test does, its cleanup included.
@@ -130,21 +70,14 @@ func end(t *testing.T, cmd *exec.Cmd) result {
 // on runs a program on a device; it may fail.
 func on(t *testing.T, d *lab.Device, args ...string) result {
 	t.Helper()
-	cmd, err := d.Command(limit(t, time.Minute), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return end(t, cmd)
+	r := labtest.On(t, limit(t, time.Minute), d, args...)
+	return result{r.Code, r.Out, r.ErrOut}
 }
 
 // must runs a program on a device that has to succeed.
 func must(t *testing.T, d *lab.Device, args ...string) string {
 	t.Helper()
-	r := on(t, d, args...)
-	if r.code != 0 {
-		t.Fatalf("%s: %v: exit code %d: %s", d.Name, args, r.code, r.errOut)
-	}
-	return strings.TrimSpace(r.out)
+	return labtest.Must(t, limit(t, time.Minute), d, args...)
 }
 
 // told checks an error: one line on standard error with all the words, and the exit code.
@@ -193,17 +126,7 @@ func shows(t *testing.T, d *lab.Device, within time.Duration, words ...string) s
 // eventually polls f until it returns nil.
 func eventually(t *testing.T, within time.Duration, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(within)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %v", within, err)
-		}
-		time.Sleep(200 * time.Millisecond) // between two looks
-	}
+	labtest.Eventually(t, context.WithoutCancel(t.Context()), within, "it is so", f) // in cleanups, too
 }
 
 func stop(t *testing.T, d *lab.Device) {

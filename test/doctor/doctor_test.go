@@ -9,12 +9,13 @@ import (
 
 	"rivulet/appliance/doctor"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // A device on which nothing is wrong: no probe fails, the neighbour is heard and its
 // handshakes are seen, and it takes seconds.
 func TestAHealthyDevice(t *testing.T) {
-	ctx := need(t, time.Minute)
+	ctx := suite.Bounded(t, time.Minute)
 	begun := time.Now()
 	found, code := examine(t, ctx, a)
 	if took := time.Since(begun); took > 20*time.Second {
@@ -36,13 +37,13 @@ func TestAHealthyDevice(t *testing.T) {
 		wants(t, found[name], doctor.Pass, words)
 	}
 	wants(t, found["default-route"], doctor.Warn, "ctr images import") // the lab has no router
-	text := must(t, ctx, a, "rivulet", "doctor")
+	text := labtest.Output(t, ctx, a, "rivulet", "doctor")
 	for _, f := range found {
 		if !strings.Contains(text, f.Name) {
 			t.Errorf("%s is missing in\n%s", f.Name, text)
 		}
 	}
-	if names := must(t, ctx, a, "rivulet", "doctor", "--list"); strings.Count(names, "\n") != len(found) {
+	if names := labtest.Output(t, ctx, a, "rivulet", "doctor", "--list"); strings.Count(names, "\n") != len(found) {
 		t.Errorf("--list:\n%s", names)
 	}
 }
@@ -50,8 +51,8 @@ func TestAHealthyDevice(t *testing.T) {
 // The two devices are kept apart, as by an access point: the doctor tells that from
 // being alone, because it knows its peer.
 func TestClientIsolation(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
-	if err := theLab.Cut("a", "b"); err != nil {
+	ctx := suite.Bounded(t, 2*time.Minute)
+	if err := suite.Lab.Cut("a", "b"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { healed(t) })
@@ -66,9 +67,9 @@ func TestClientIsolation(t *testing.T) {
 
 // A firewall on the way lets TCP through and not the tunnel.
 func TestUDPIsBlocked(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
+	ctx := suite.Bounded(t, 2*time.Minute)
 	rule := func(what string) {
-		must(t, ctx, b, "iptables", what, "INPUT", "-p", "udp", "--dport", "7442", "-j", "DROP")
+		labtest.Output(t, ctx, b, "iptables", what, "INPUT", "-p", "udp", "--dport", "7442", "-j", "DROP")
 	}
 	rule("-I")
 	t.Cleanup(func() { rule("-D"); healed(t) })
@@ -84,8 +85,8 @@ func TestUDPIsBlocked(t *testing.T) {
 
 // A cable that is out is a health problem, and none any more when it is in again.
 func TestCableOut(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
-	if err := theLab.Cut("a", ""); err != nil {
+	ctx := suite.Bounded(t, 2*time.Minute)
+	if err := suite.Lab.Cut("a", ""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { healed(t) })
@@ -96,7 +97,7 @@ func TestCableOut(t *testing.T) {
 		t.Errorf("exit code %d for a warning", code)
 	}
 	statusShows(t, ctx, a, "WARNING the device is on no network [lan]: ", true)
-	if err := theLab.Heal(); err != nil {
+	if err := suite.Lab.Heal(); err != nil {
 		t.Fatal(err)
 	}
 	found, _ = examine(t, ctx, a, "--only", "lan") // makes the supervisor look as well
@@ -106,8 +107,8 @@ func TestCableOut(t *testing.T) {
 
 // One list for status, health and metrics, and it goes with its cause.
 func TestOneListOfProblems(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
-	route := func(what string) { must(t, ctx, a, "ip", "route", what, "10.42.200.0/24", "dev", "eth0") }
+	ctx := suite.Bounded(t, 2*time.Minute)
+	route := func(what string) { labtest.Output(t, ctx, a, "ip", "route", what, "10.42.200.0/24", "dev", "eth0") }
 	route("add")
 	found, code := examine(t, ctx, a, "--only", "cidr")
 	wants(t, found["cidr"], doctor.Fail, "10.42.200.0/24 on eth0", "pods (10.42.0.0/16)")
@@ -116,12 +117,12 @@ func TestOneListOfProblems(t *testing.T) {
 	}
 	statusShows(t, ctx, a, "ERROR   a network here has the addresses of the cluster [cidr]: ", true)
 	const metric = `rivulet_health_problem{code="cidr",severity="error",subject=""} 1`
-	if out := must(t, ctx, a, "rivulet", "metrics"); !strings.Contains(out, metric) || !strings.Contains(out, `rivulet_peers{state="Connected"} 1`) {
+	if out := labtest.Output(t, ctx, a, "rivulet", "metrics"); !strings.Contains(out, metric) || !strings.Contains(out, `rivulet_peers{state="Connected"} 1`) {
 		t.Errorf("%q is missing in\n%s", metric, out)
 	}
 	route("del")
 	statusShows(t, ctx, a, "[cidr]", false) // by itself
-	if out := must(t, ctx, a, "rivulet", "metrics"); strings.Contains(out, `code="cidr"`) {
+	if out := labtest.Output(t, ctx, a, "rivulet", "metrics"); strings.Contains(out, `code="cidr"`) {
 		t.Errorf("still in\n%s", out)
 	}
 }
@@ -129,12 +130,12 @@ func TestOneListOfProblems(t *testing.T) {
 // Without a supervisor: another program has a port, the TUN device is missing and
 // made by --fix, the state folder is small, full, or has no inodes left.
 func TestBrokenThingsWithoutASupervisor(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
+	ctx := suite.Bounded(t, 2*time.Minute)
 	if err := b.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx := need(t, time.Minute)
+		ctx := suite.Bounded(t, time.Minute)
 		if err := b.Start(ctx); err != nil {
 			t.Error(err)
 		}
@@ -165,39 +166,39 @@ func TestBrokenThingsWithoutASupervisor(t *testing.T) {
 	cmd.Process.Kill() //nolint:errcheck // it is our own child
 	cmd.Wait()         //nolint:errcheck // killed
 
-	must(t, ctx, b, "rm", "/dev/net/tun")
+	labtest.Output(t, ctx, b, "rm", "/dev/net/tun")
 	found, code := examine(t, ctx, b, "--only", "tun")
 	wants(t, found["tun"], doctor.Fail, "is not there", "doctor --fix")
 	if _, _, still := on(t, ctx, b, "test", "-e", "/dev/net/tun"); code != 1 || still == 0 {
 		t.Errorf("exit code %d; mended without being told: %v", code, still == 0)
 	}
-	out := must(t, ctx, b, "rivulet", "doctor", "--fix", "--only", "tun")
+	out := labtest.Output(t, ctx, b, "rivulet", "doctor", "--fix", "--only", "tun")
 	if !strings.Contains(out, "FIX   tun: makes the device file /dev/net/tun") || !strings.Contains(out, "PASS  tun") {
 		t.Errorf("--fix says\n%s", out)
 	}
 
-	must(t, ctx, b, "mkdir", "/run/small")
+	labtest.Output(t, ctx, b, "mkdir", "/run/small")
 	for options, words := range map[string]string{"size=64m": "databases and logs need more", "size=512m,nr_inodes=3": "inodes", "size=512m": ""} {
-		must(t, ctx, b, "mount", "-t", "tmpfs", "-o", options, "tmpfs", "/run/small")
+		labtest.Output(t, ctx, b, "mount", "-t", "tmpfs", "-o", options, "tmpfs", "/run/small")
 		if words == "" {
 			words = "below 5 % the kubelet throws pods out"
-			must(t, ctx, b, "dd", "if=/dev/zero", "of=/run/small/big", "bs=1M", "count=500")
+			labtest.Output(t, ctx, b, "dd", "if=/dev/zero", "of=/run/small/big", "bs=1M", "count=500")
 		} else if strings.Contains(options, "inodes") {
-			must(t, ctx, b, "touch", "/run/small/x", "/run/small/y")
+			labtest.Output(t, ctx, b, "touch", "/run/small/x", "/run/small/y")
 		}
 		found, code := examine(t, ctx, b, "--state", "/run/small", "--only", "disk-space")
 		wants(t, found["disk-space"], doctor.Fail, words)
 		if code != 1 {
 			t.Errorf("%s: exit code %d", options, code)
 		}
-		must(t, ctx, b, "umount", "/run/small")
+		labtest.Output(t, ctx, b, "umount", "/run/small")
 	}
 }
 
 // healed takes every cut back and waits for the peers.
 func healed(t *testing.T) {
-	ctx := need(t, time.Minute)
-	if err := theLab.Heal(); err != nil {
+	ctx := suite.Bounded(t, time.Minute)
+	if err := suite.Lab.Heal(); err != nil {
 		t.Error(err)
 	}
 	for _, d := range []*lab.Device{a, b} {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // canary is planted wherever a secret may be; its base64 is looked for as well.
@@ -84,11 +85,11 @@ func secrets(t *testing.T, d *lab.Device) map[string]string {
 // Secrets are planted everywhere, the real ones are written into logs without a
 // name: the archive has none of them.
 func TestSupportArchive(t *testing.T) {
-	ctx := need(t, 3*time.Minute)
-	must(t, ctx, a, "rivulet", "kubectl", "create", "secret", "generic", "planted", "--from-literal=password="+canary)
-	must(t, ctx, a, "rivulet", "kubectl", "create", "configmap", "planted", "--from-literal=password="+canary)
-	must(t, ctx, a, "rivulet", "kubectl", "run", "planted", "--image=rivulet.dev/pause:1", "--image-pull-policy=Never", "--env=DB_PASSWORD="+canary, "--env=PLAIN="+canary)
-	must(t, ctx, a, "sh", "-c", "mkdir -p /etc/rivulet && umask 077 && printf 'ssid: lab\\npsk: "+canary+"\\n' > /etc/rivulet/wifi.yaml") // nobody's, so that nothing restarts
+	ctx := suite.Bounded(t, 3*time.Minute)
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "create", "secret", "generic", "planted", "--from-literal=password="+canary)
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "create", "configmap", "planted", "--from-literal=password="+canary)
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "run", "planted", "--image=rivulet.dev/pause:1", "--image-pull-policy=Never", "--env=DB_PASSWORD="+canary, "--env=PLAIN="+canary)
+	labtest.Output(t, ctx, a, "sh", "-c", "mkdir -p /etc/rivulet && umask 077 && printf 'ssid: lab\\npsk: "+canary+"\\n' > /etc/rivulet/wifi.yaml") // nobody's, so that nothing restarts
 	known := secrets(t, a)
 	var log strings.Builder
 	for _, s := range known {
@@ -106,9 +107,9 @@ func TestSupportArchive(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		ctx := need(t, time.Minute)
-		must(t, ctx, a, "rivulet", "kubectl", "delete", "--wait=false", "secret/planted", "configmap/planted", "pod/planted")
-		must(t, ctx, a, "rm", "/etc/rivulet/wifi.yaml")
+		ctx := suite.Bounded(t, time.Minute)
+		labtest.Output(t, ctx, a, "rivulet", "kubectl", "delete", "--wait=false", "secret/planted", "configmap/planted", "pod/planted")
+		labtest.Output(t, ctx, a, "rm", "/etc/rivulet/wifi.yaml")
 	})
 
 	out, errOut, code := on(t, ctx, a, "rivulet", "support", "-o", "-")
@@ -141,10 +142,10 @@ func supportWithoutSupervisor(t *testing.T, ctx context.Context) {
 	if code != 0 || !strings.Contains(errOut, "not in it: status.json: rivulet is not running") || !strings.Contains(out, "/tmp/x.tar.gz") {
 		t.Errorf("exit code %d: %s %s", code, out, errOut)
 	}
-	if mode := must(t, ctx, b, "stat", "-c", "%a", "/tmp/x.tar.gz"); mode != "600\n" {
+	if mode := labtest.Output(t, ctx, b, "stat", "-c", "%a", "/tmp/x.tar.gz"); mode != "600\n" {
 		t.Errorf("mode %s", mode)
 	}
-	files := unpack(t, must(t, ctx, b, "cat", "/tmp/x.tar.gz"))
+	files := unpack(t, labtest.Output(t, ctx, b, "cat", "/tmp/x.tar.gz"))
 	clean(t, files, secrets(t, b))
 	if files["logs/engine.log"] == "" || !strings.Contains(files["index.txt"], "could not be had: rivulet is not running") {
 		t.Errorf("%s", files["index.txt"])

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
 // bin/rivulet is one static ELF that says what it is made of and carries the tools.
 func TestOneStaticBinary(t *testing.T) {
 	ctx := need(t, time.Minute)
-	f, err := elf.Open(binary())
+	f, err := elf.Open(labtest.Binary())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func TestOneStaticBinary(t *testing.T) {
 		}
 	}
 	a := devices["a"]
-	version := must(t, ctx, a, "rivulet", "version")
+	version := labtest.Output(t, ctx, a, "rivulet", "version")
 	for _, part := range []string{"rivulet", "k3s", "Kubernetes", "containerd", "runc", "wireguard", "virtual-kubelet"} {
 		found := false
 		for line := range strings.Lines(version) {
@@ -44,12 +45,12 @@ func TestOneStaticBinary(t *testing.T) {
 	} {
 		// As a sub-command, and by its own name: a link is enough.
 		for _, call := range []string{"rivulet " + tool.args, "/run/rivulet/bin/" + tool.args} {
-			if out := must(t, ctx, a, "sh", "-c", "export CONTAINER_RUNTIME_ENDPOINT=unix:///run/k3s/containerd/containerd.sock; "+call); !strings.Contains(out, tool.want) {
+			if out := labtest.Output(t, ctx, a, "sh", "-c", "export CONTAINER_RUNTIME_ENDPOINT=unix:///run/k3s/containerd/containerd.sock; "+call); !strings.Contains(out, tool.want) {
 				t.Errorf("%s: %q, want %q in it", call, out, tool.want)
 			}
 		}
 	}
-	if out := must(t, ctx, a, "/run/rivulet/bin/containerd", "--version"); !strings.Contains(out, "containerd") {
+	if out := labtest.Output(t, ctx, a, "/run/rivulet/bin/containerd", "--version"); !strings.Contains(out, "containerd") {
 		t.Errorf("containerd --version: %q", out)
 	}
 }
@@ -70,7 +71,7 @@ func TestNeverSeenACable(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	l, err := lab.Up(ctx, lab.Options{Dir: dir, Binary: binary(), Devices: 1, Unplugged: true})
+	l, err := lab.Up(ctx, lab.Options{Dir: dir, Binary: labtest.Binary(), Devices: 1, Unplugged: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,29 +82,29 @@ func TestNeverSeenACable(t *testing.T) {
 	if err := a.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if routes := must(t, ctx, a, "ip", "route", "show", "default"); strings.TrimSpace(routes) != "" {
+	if routes := labtest.Output(t, ctx, a, "ip", "route", "show", "default"); strings.TrimSpace(routes) != "" {
 		t.Fatalf("the device has a default route, so this tests nothing: %q", routes)
 	}
-	if link := must(t, ctx, a, "cat", "/sys/class/net/eth0/carrier"); strings.TrimSpace(link) != "0" {
+	if link := labtest.Output(t, ctx, a, "cat", "/sys/class/net/eth0/carrier"); strings.TrimSpace(link) != "0" {
 		t.Fatalf("the device's cable is in (carrier %q), so this tests nothing", link)
 	}
 	if err := mainjob.ImportImage(ctx, []*lab.Device{a}); err != nil {
 		t.Fatal(err)
 	}
-	must(t, ctx, a, "rivulet", "kubectl", "run", "web", "--image="+mainjob.Image)
-	must(t, ctx, a, "rivulet", "kubectl", "expose", "pod", "web", "--port=80", "--target-port=8080")
-	must(t, ctx, a, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "run", "web", "--image="+mainjob.Image)
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "expose", "pod", "web", "--port=80", "--target-port=8080")
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
 	eventually(t, ctx, "a pod reaches itself through its service by name", func() error {
 		_, err := a.Kubectl(ctx, "exec", "web", "--", "web", "get", "http://web.default/")
 		return err
 	})
-	if out := must(t, ctx, a, "busybox", "nslookup", "kubernetes.default.svc.cluster.local", "10.43.0.10"); !strings.Contains(out, "10.43.0.1") {
+	if out := labtest.Output(t, ctx, a, "busybox", "nslookup", "kubernetes.default.svc.cluster.local", "10.43.0.10"); !strings.Contains(out, "10.43.0.1") {
 		t.Errorf("the host asked the cluster's DNS: %q", out)
 	}
 	if err := l.Heal(); err != nil {
 		t.Fatal(err)
 	}
-	out := must(t, ctx, a, "rivulet", "kubectl", "get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].restartCount}")
+	out := labtest.Output(t, ctx, a, "rivulet", "kubectl", "get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].restartCount}")
 	if out != "0" {
 		t.Errorf("the pod was restarted %s times", out)
 	}

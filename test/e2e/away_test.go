@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 const awayManifest = `{"apiVersion":"v1","kind":"List","items":[
@@ -34,7 +35,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 	kubectl := func(d *lab.Device, args ...string) (string, error) {
 		return d.Run(ctx, append([]string{"rivulet", "kubectl"}, args...)...)
 	}
-	must(t, ctx, a, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", awayManifest)
+	labtest.Output(t, ctx, a, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", awayManifest)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -75,7 +76,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 
 	t.Run("nobody else of the provider gets there", func(t *testing.T) {
 		// b's node, which is in the tunnel too, by the way that the pod has.
-		link := must(t, ctx, b, "sh", "-c", `rivulet kubectl get endpointslices -A -l kubernetes.io/service-name=rivulet-home-api -o jsonpath='{.items[0].endpoints[0].addresses[0]}'`)
+		link := labtest.Output(t, ctx, b, "sh", "-c", `rivulet kubectl get endpointslices -A -l kubernetes.io/service-name=rivulet-home-api -o jsonpath='{.items[0].endpoints[0].addresses[0]}'`)
 		answer, err := b.Run(ctx, "sh", "-c", `echo | timeout 20 openssl s_client -connect `+strings.TrimSpace(link)+`:7442 -servername kubernetes.default.svc 2>&1 | grep -c BEGIN.CERTIFICATE; true`)
 		if err != nil || strings.TrimSpace(answer) != "0" {
 			t.Errorf("%s showed b's node a certificate: %q %v", link, answer, err)
@@ -112,7 +113,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 	})
 
 	t.Run("kubectl debug", func(t *testing.T) {
-		must(t, ctx, a, "rivulet", "kubectl", "debug", "-n", "needs", "web", "--image=rivulet.dev/demo-web:1", "--container=dbg", "--target=web", "--",
+		labtest.Output(t, ctx, a, "rivulet", "kubectl", "debug", "-n", "needs", "web", "--image=rivulet.dev/demo-web:1", "--container=dbg", "--target=web", "--",
 			"/bin/busybox", "sh", "-c", "read first </proc/1/comm; echo I see $first $KUBERNETES_SERVICE_HOST")
 		eventually(t, ctx, "what it says", func() error {
 			out, err := kubectl(a, "logs", "-n", "needs", "web", "-c", "dbg")

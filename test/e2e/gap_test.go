@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // A gauge asks one question again and again from a pod's network namespace, past
@@ -25,7 +26,7 @@ type gauge struct {
 // ask begins; the question is a shell command that ends well when there is an answer.
 func ask(t *testing.T, ctx context.Context, d *lab.Device, pod *corev1.Pod, question string) *gauge {
 	t.Helper()
-	ns := strings.TrimSpace(must(t, ctx, d, "sh", "-c",
+	ns := strings.TrimSpace(labtest.Output(t, ctx, d, "sh", "-c",
 		`for n in /run/netns/cni-* /var/run/netns/cni-*; do test -e $n && nsenter --net=$n ip -o -4 addr | grep -q ' `+pod.Status.PodIP+`/' && echo $n && break; done; true`))
 	if ns == "" || strings.ContainsAny(ns, " \n") {
 		t.Fatalf("the network namespace of %s is %q", pod.Name, ns)
@@ -98,5 +99,5 @@ func undisturbed(t *testing.T, ctx context.Context, d *lab.Device, from, away *c
 // killContainerd ends it without warning.
 func killContainerd(t *testing.T, ctx context.Context, d *lab.Device) {
 	t.Helper()
-	must(t, ctx, d, "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' <$p/cmdline 2>/dev/null)" in containerd\ *) kill -KILL ${p#/proc/} && found=1;; esac; done; test -n "$found"`)
+	labtest.Output(t, ctx, d, "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' <$p/cmdline 2>/dev/null)" in containerd\ *) kill -KILL ${p#/proc/} && found=1;; esac; done; test -n "$found"`)
 }

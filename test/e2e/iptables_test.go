@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 const bundledNetfilter = "/var/lib/rivulet/bundle/current/netfilter"
@@ -16,13 +17,13 @@ const bundledNetfilter = "/var/lib/rivulet/bundle/current/netfilter"
 // rules that were made with it, as after a boot. It returns the way back.
 func hideIptables(t *testing.T, ctx context.Context, d *lab.Device) (show func()) {
 	t.Helper()
-	real := strings.Fields(must(t, ctx, d, "sh", "-c", "for f in iptables iptables-save iptables-restore iptables-legacy; do readlink -f $(command -v $f); done | sort -u"))
+	real := strings.Fields(labtest.Output(t, ctx, d, "sh", "-c", "for f in iptables iptables-save iptables-restore iptables-legacy; do readlink -f $(command -v $f); done | sort -u"))
 	if len(real) == 0 {
 		t.Fatal("this machine has no iptables, so the other half is not tested: apt-get install iptables")
 	}
 	wipe(t, ctx, d)
 	for _, program := range real {
-		must(t, ctx, d, "mount", "--bind", "/dev/null", program)
+		labtest.Output(t, ctx, d, "mount", "--bind", "/dev/null", program)
 	}
 	if out, err := d.Run(ctx, "sh", "-c", "iptables --version"); err == nil {
 		t.Fatalf("the device still has iptables: %s", out)
@@ -44,7 +45,7 @@ func wipe(t *testing.T, ctx context.Context, d *lab.Device) {
 	for _, backend := range []string{"nft", "legacy"} {
 		for _, table := range []string{"mangle", "nat", "filter"} {
 			iptables := path.Join(bundledNetfilter, backend, "iptables") + " -t " + table
-			must(t, ctx, d, "sh", "-c", iptables+" -F && "+iptables+" -X")
+			labtest.Output(t, ctx, d, "sh", "-c", iptables+" -F && "+iptables+" -X")
 		}
 	}
 	if n := kubeRules(t, ctx, d, "nft") + kubeRules(t, ctx, d, "legacy"); n > 0 {
@@ -55,7 +56,7 @@ func wipe(t *testing.T, ctx context.Context, d *lab.Device) {
 // kubeRules counts the rules of kube-proxy and flannel in one backend.
 func kubeRules(t *testing.T, ctx context.Context, d *lab.Device, backend string) (n int) {
 	t.Helper()
-	out := must(t, ctx, d, path.Join(bundledNetfilter, backend, "iptables-save"))
+	out := labtest.Output(t, ctx, d, path.Join(bundledNetfilter, backend, "iptables-save"))
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "-A KUBE-S") || strings.HasPrefix(line, "-A FLANNEL-") {
 			n++
@@ -68,7 +69,7 @@ func kubeRules(t *testing.T, ctx context.Context, d *lab.Device, backend string)
 // are in that backend alone.
 func usesIptables(t *testing.T, ctx context.Context, d *lab.Device, bundled bool, backend string) {
 	t.Helper()
-	environ := must(t, ctx, d, "cat", fmt.Sprintf("/proc/%d/environ", pid(t, ctx, d, "engine")))
+	environ := labtest.Output(t, ctx, d, "cat", fmt.Sprintf("/proc/%d/environ", pid(t, ctx, d, "engine")))
 	for kv := range strings.SplitSeq(environ, "\x00") {
 		dirs, ok := strings.CutPrefix(kv, "PATH=")
 		if !ok {
@@ -116,7 +117,7 @@ func withoutIptables(t *testing.T, ctx context.Context, d *lab.Device, works fun
 	t.Run("legacy, as the firewall that is there", func(t *testing.T) {
 		restart(t, func() {
 			show = hideIptables(t, ctx, d)
-			must(t, ctx, d, path.Join(bundledNetfilter, "legacy/iptables"), "-A", "INPUT", "-j", "ACCEPT")
+			labtest.Output(t, ctx, d, path.Join(bundledNetfilter, "legacy/iptables"), "-A", "INPUT", "-j", "ACCEPT")
 		})
 		usesIptables(t, ctx, d, true, "legacy")
 		works(t)

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
@@ -54,11 +55,11 @@ func TestMainJob(t *testing.T) {
 	})
 	t.Run("pod addresses are reachable in both directions", func(t *testing.T) { addresses(t, ctx, s, pods, home, away) })
 	t.Run("logs", func(t *testing.T) {
-		out := must(t, ctx, a, "rivulet", "kubectl", "logs", "-n", "lab", away.Name)
+		out := labtest.Output(t, ctx, a, "rivulet", "kubectl", "logs", "-n", "lab", away.Name)
 		if !strings.HasPrefix(out, away.Name+" serves on :8080\n") || !strings.Contains(out, "answered / to ") {
 			t.Errorf("logs of %s: %q", away.Name, firstLines(out))
 		}
-		tail := must(t, ctx, a, "rivulet", "kubectl", "logs", "-n", "lab", away.Name, "--tail=2")
+		tail := labtest.Output(t, ctx, a, "rivulet", "kubectl", "logs", "-n", "lab", away.Name, "--tail=2")
 		if n := strings.Count(tail, "\n"); n != 2 {
 			t.Errorf("--tail=2 gave %d lines", n)
 		}
@@ -75,7 +76,7 @@ func TestMainJob(t *testing.T) {
 		}
 	})
 	t.Run("scaling down and up", func(t *testing.T) {
-		must(t, ctx, a, "rivulet", "kubectl", "scale", "-n", "lab", "deployment/web", "--replicas=2")
+		labtest.Output(t, ctx, a, "rivulet", "kubectl", "scale", "-n", "lab", "deployment/web", "--replicas=2")
 		eventually(t, ctx, "surplus gone at home and at providers", func() error {
 			pods, err := s.Pods(ctx)
 			if err != nil {
@@ -94,7 +95,7 @@ func TestMainJob(t *testing.T) {
 			}
 			return nil
 		})
-		must(t, ctx, a, "rivulet", "kubectl", "scale", "-n", "lab", "deployment/web", "--replicas=10")
+		labtest.Output(t, ctx, a, "rivulet", "kubectl", "scale", "-n", "lab", "deployment/web", "--replicas=10")
 		if _, err := s.WaitReady(ctx, 10); err != nil {
 			t.Error(err)
 		}
@@ -104,13 +105,13 @@ func TestMainJob(t *testing.T) {
 
 func virtualNodes(t *testing.T, ctx context.Context) {
 	var nodes corev1.NodeList
-	decode(t, must(t, ctx, devices["a"], "rivulet", "kubectl", "get", "nodes", "-l", "rivulet.dev/virtual-node", "-o", "json"), &nodes)
+	decode(t, labtest.Output(t, ctx, devices["a"], "rivulet", "kubectl", "get", "nodes", "-l", "rivulet.dev/virtual-node", "-o", "json"), &nodes)
 	if len(nodes.Items) != 2 {
 		t.Fatalf("a has %d virtual nodes, want 2", len(nodes.Items))
 	}
 	for _, v := range nodes.Items {
 		var real corev1.Node
-		decode(t, must(t, ctx, devices[v.Name], "rivulet", "kubectl", "get", "node", v.Name, "-o", "json"), &real)
+		decode(t, labtest.Output(t, ctx, devices[v.Name], "rivulet", "kubectl", "get", "node", v.Name, "-o", "json"), &real)
 		if got, want := v.Labels["kubernetes.io/arch"], real.Status.NodeInfo.Architecture; got != want || v.Status.NodeInfo.Architecture != want {
 			t.Errorf("%s: architecture %q, its own node says %q", v.Name, got, want)
 		}
@@ -132,10 +133,10 @@ func liveRoom(t *testing.T, ctx context.Context) {
 			return err
 		}
 	}
-	must(t, ctx, b, "rivulet", "kubectl", "run", "busy", "--image="+mainjob.Image, "--overrides",
+	labtest.Output(t, ctx, b, "rivulet", "kubectl", "run", "busy", "--image="+mainjob.Image, "--overrides",
 		`{"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"busy","image":"`+mainjob.Image+`","resources":{"requests":{"cpu":"200m"}}}]}}`)
 	eventually(t, ctx, "b uses 200m itself", room("300m"))
-	must(t, ctx, b, "rivulet", "kubectl", "delete", "pod", "busy", "--wait")
+	labtest.Output(t, ctx, b, "rivulet", "kubectl", "delete", "pod", "busy", "--wait")
 	eventually(t, ctx, "b has given them back", room("500m"))
 }
 
@@ -152,7 +153,7 @@ func addresses(t *testing.T, ctx context.Context, s *mainjob.Story, pods []corev
 	}
 	// The provider's mirror of the Service holds home pods under the addresses they have there.
 	provider := devices[away.Spec.NodeName]
-	out := must(t, ctx, provider, "rivulet", "kubectl", "get", "endpointslices", "-n", "lab-a", "-l", "kubernetes.io/service-name=web",
+	out := labtest.Output(t, ctx, provider, "rivulet", "kubectl", "get", "endpointslices", "-n", "lab-a", "-l", "kubernetes.io/service-name=web",
 		"-o", "jsonpath={.items[*].endpoints[*].addresses[0]}")
 	addrs := strings.Fields(out)
 	if len(addrs) != len(pods) {
@@ -178,7 +179,7 @@ func addresses(t *testing.T, ctx context.Context, s *mainjob.Story, pods []corev
 func exec(t *testing.T, ctx context.Context, away *corev1.Pod) {
 	a := devices["a"]
 	in := []string{"rivulet", "kubectl", "exec", "-n", "lab"}
-	out := must(t, ctx, a, "sh", "-c", "printf 'one\\ntwo\\n' | "+strings.Join(append(in, "-i", away.Name, "--", "web", "echo"), " "))
+	out := labtest.Output(t, ctx, a, "sh", "-c", "printf 'one\\ntwo\\n' | "+strings.Join(append(in, "-i", away.Name, "--", "web", "echo"), " "))
 	if out != "echo one\necho two\n" {
 		t.Errorf("exec -i: %q", out)
 	}
@@ -188,14 +189,14 @@ func exec(t *testing.T, ctx context.Context, away *corev1.Pod) {
 	}
 	// script gives kubectl a terminal of its own; its window size must arrive too, a moment after the program has started.
 	size := "test -t 0 || exit 1; for i in $(busybox seq 50); do s=$(busybox stty size); test \"$s\" = \"33 77\" && break; sleep 0.1; done; echo $s"
-	out = must(t, ctx, a, "script", "-qec", "stty rows 33 cols 77; "+strings.Join(append(in, "-it", away.Name, "--", "sh", "-c", "'"+size+"'"), " "), "/dev/null")
+	out = labtest.Output(t, ctx, a, "script", "-qec", "stty rows 33 cols 77; "+strings.Join(append(in, "-it", away.Name, "--", "sh", "-c", "'"+size+"'"), " "), "/dev/null")
 	if !strings.Contains(out, "33 77") {
 		t.Errorf("exec -it: %q, want the terminal's size, 33 77", out)
 	}
 }
 
 func portForward(t *testing.T, ctx context.Context, away *corev1.Pod) {
-	out := must(t, ctx, devices["a"], "sh", "-c", `
+	out := labtest.Output(t, ctx, devices["a"], "sh", "-c", `
 		rivulet kubectl port-forward -n lab pod/`+away.Name+` 18080:8080 >/tmp/pf.log 2>&1 &
 		pf=$!
 		for i in $(seq 100); do grep -q Forwarding /tmp/pf.log && break; sleep 0.1; done
@@ -207,7 +208,7 @@ func portForward(t *testing.T, ctx context.Context, away *corev1.Pod) {
 }
 
 func leavesNothing(t *testing.T, ctx context.Context) {
-	must(t, ctx, devices["a"], "rivulet", "kubectl", "delete", "namespace", "lab", "--wait", "--timeout=90s")
+	labtest.Output(t, ctx, devices["a"], "rivulet", "kubectl", "delete", "namespace", "lab", "--wait", "--timeout=90s")
 	eventually(t, ctx, "nothing left at providers", func() error {
 		for _, d := range []string{"b", "c"} {
 			out, err := devices[d].Kubectl(ctx, "get", "namespaces,pods,services,endpointslices,replicasets,rolebindings", "-A", "-l", "rivulet.dev/origin", "-o", "name")

@@ -157,7 +157,7 @@ func TestSurvival(t *testing.T) {
 		same(t)
 	})
 	t.Run("link cut: the third device carries", func(t *testing.T) {
-		if err := theLab.Cut("a", "b"); err != nil {
+		if err := suite.Lab.Cut("a", "b"); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, ctx, "b is reached through c", func() error {
@@ -171,7 +171,7 @@ func TestSurvival(t *testing.T) {
 		same(t)
 	})
 	t.Run("every link of a provider cut, and healed", func(t *testing.T) {
-		if err := theLab.Cut("b", "c"); err != nil {
+		if err := suite.Lab.Cut("b", "c"); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, ctx, "virtual node b is NotReady", func() error {
@@ -181,7 +181,7 @@ func TestSurvival(t *testing.T) {
 			}
 			return err
 		})
-		if err := theLab.Heal(); err != nil {
+		if err := suite.Lab.Heal(); err != nil {
 			t.Fatal(err)
 		}
 		peered(t, ctx)

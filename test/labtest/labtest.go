@@ -9,22 +9,36 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"rivulet/appliance/api"
 	"rivulet/test/lab"
+	"rivulet/test/mainjob"
 )
 
-// tail is how many bytes of a log are told.
-const tail = 6000
+const (
+	tail      = 6000            // bytes of a log that are told
+	upTimeout = 4 * time.Minute // until the devices are prepared
+)
 
 // Suite is a lab and its devices by name. Its zero value has none.
 type Suite struct {
+	// Prepare makes the devices what the tests begin with; without it all are ready.
+	Prepare func(ctx context.Context, s *Suite) error
+	// Binary is the rivulet under test, if it is not Binary().
+	Binary string
+	// Needs are further files without which there are no tests, and what makes each.
+	Needs map[string]string
+	// Tell prints what else there is to know when something failed.
+	Tell func(ctx context.Context, s *Suite)
+
 	Lab     *lab.Lab
 	Devices map[string]*lab.Device
 	why     string // set when there can be no lab
@@ -38,41 +52,42 @@ func Binary() string {
 	return filepath.Join("..", "..", "bin", "rivulet")
 }
 
-// Main makes the lab that o describes (but for Dir and Binary), waits until all
-// devices are ready, runs the tests and ends the process. Logs are those told
-// beside the supervisor's when something failed, as paths on a device.
+// Main is Run, and ends the process.
 func (s *Suite) Main(m *testing.M, name string, o lab.Options, logs ...string) {
+	os.Exit(s.Run(m, name, o, logs...))
+}
+
+// Run makes the lab that o describes (but for Dir and Binary), prepares it, runs the
+// tests and returns their exit code. Logs are those told beside the supervisor's when
+// something failed, as paths on a device.
+func (s *Suite) Run(m *testing.M, name string, o lab.Options, logs ...string) int {
 	code, err := s.run(m, name, o, append([]string{"/var/log/rivulet.log"}, logs...))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, name+": "+err.Error())
 		code = 1
 	}
-	os.Exit(code)
+	return code
 }
 
 func (s *Suite) run(m *testing.M, name string, o lab.Options, logs []string) (code int, err error) {
-	switch _, err := os.Stat(Binary()); {
-	case os.Geteuid() != 0:
-		s.why = "needs root for namespaces"
-	case err != nil:
-		s.why = "needs the binary: make build, or set RIVULET_BIN"
+	if o.Binary = s.Binary; o.Binary == "" {
+		o.Binary = Binary()
 	}
-	if s.why != "" {
+	if s.why = missing(o.Binary, s.Needs); s.why != "" {
 		return m.Run(), nil
 	}
 	if o.Dir, err = os.MkdirTemp("/var/lib", "rivulet-lab-"+name+"-"); err != nil {
 		return 1, err
 	}
-	o.Binary = Binary()
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if code != 0 {
-			tellLogs(o.Dir, logs)
+			s.tellLogs(ctx, o.Dir, logs)
 		}
 		err = errors.Join(err, lab.Down(ctx, o.Dir))
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
 	defer cancel()
 	if s.Lab, err = lab.Up(ctx, o); err != nil {
 		return 1, err
@@ -84,31 +99,101 @@ func (s *Suite) run(m *testing.M, name string, o lab.Options, logs []string) (co
 	s.Devices = map[string]*lab.Device{}
 	for _, d := range all {
 		s.Devices[d.Name] = d
-		if err := d.WaitReady(ctx); err != nil {
-			return 1, err
-		}
+	}
+	prepare := s.Prepare
+	if prepare == nil {
+		prepare = Ready
+	}
+	if err := prepare(ctx, s); err != nil {
+		return 1, err
 	}
 	return m.Run(), nil
 }
 
-// tellLogs reads what is in the lab's folder: it may be half made.
-func tellLogs(dir string, logs []string) {
+// missing says what there can be no lab without, in words for a skipped test.
+func missing(binary string, needs map[string]string) string {
+	if os.Geteuid() != 0 {
+		return "needs root for namespaces"
+	}
+	if _, err := os.Stat(binary); err != nil {
+		return "needs the binary: make build, or set RIVULET_BIN"
+	}
+	for file, cure := range needs {
+		if _, err := os.Stat(file); err != nil {
+			return "needs " + file + ": " + cure
+		}
+	}
+	return ""
+}
+
+// Ready waits until all devices are.
+func Ready(ctx context.Context, s *Suite) error {
+	for _, d := range s.All() {
+		if err := d.WaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Peered waits until all devices are ready and each is the peer of all others.
+func Peered(ctx context.Context, s *Suite) error {
+	for _, d := range s.All() {
+		if err := d.WaitPeered(ctx, len(s.Devices)-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PeeredWithImage is Peered, and all devices have the image of test/mainjob.
+func PeeredWithImage(ctx context.Context, s *Suite) error {
+	if err := Peered(ctx, s); err != nil {
+		return err
+	}
+	return mainjob.ImportImage(ctx, s.All())
+}
+
+// All are the devices in the order of their names.
+func (s *Suite) All() []*lab.Device {
+	return slices.SortedFunc(maps.Values(s.Devices), func(x, y *lab.Device) int { return strings.Compare(x.Name, y.Name) })
+}
+
+// tellLogs reads what is in the lab's folder, which may be half made, or on the disk of
+// a device that has its own.
+func (s *Suite) tellLogs(ctx context.Context, dir string, logs []string) {
 	roots, _ := filepath.Glob(filepath.Join(dir, "*", "root"))
 	for _, root := range roots {
+		name := filepath.Base(filepath.Dir(root))
 		for _, log := range logs {
-			raw, _ := os.ReadFile(filepath.Join(root, log)) // a log that is not there tells nothing
-			fmt.Fprintf(os.Stderr, "--- the end of %s of device %s\n%s\n", log, filepath.Base(filepath.Dir(root)), raw[max(0, len(raw)-tail):])
+			path := filepath.Join(root, log)
+			if d := s.Devices[name]; d != nil {
+				path = d.Path(log)
+			}
+			if raw, err := os.ReadFile(path); err == nil { // a log that is not there tells nothing
+				fmt.Fprintf(os.Stderr, "--- the end of %s of device %s\n%s\n", log, name, raw[max(0, len(raw)-tail):])
+			}
 		}
+	}
+	if s.Tell != nil && s.Lab != nil {
+		s.Tell(ctx, s)
 	}
 }
 
-// Bounded skips without a lab.
-func (s *Suite) Bounded(t *testing.T, limit time.Duration) context.Context {
+// Need skips a test without a lab.
+func (s *Suite) Need(t *testing.T) {
 	t.Helper()
 	if s.why != "" {
 		t.Skip(s.why)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+}
+
+// Bounded skips without a lab, and bounds what a test does. What is done in a
+// t.Cleanup is within it, too.
+func (s *Suite) Bounded(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	s.Need(t)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -135,15 +220,26 @@ func On(t *testing.T, ctx context.Context, d *lab.Device, args ...string) Result
 	return Result{cmd.ProcessState.ExitCode(), out.String(), errOut.String()}
 }
 
-// Must runs a program that has to succeed, and returns what it printed without the
-// blanks around it.
-func Must(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
+// Output runs a program that has to succeed, and returns all that it printed.
+func Output(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
 	t.Helper()
 	r := On(t, ctx, d, args...)
 	if r.Code != 0 {
 		t.Fatalf("%s: %v: exit code %d: %s%s", d.Name, args, r.Code, r.Out, r.ErrOut)
 	}
-	return strings.TrimSpace(r.Out)
+	return r.Out
+}
+
+// Must is Output without the blanks around it.
+func Must(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
+	t.Helper()
+	return strings.TrimSpace(Output(t, ctx, d, args...))
+}
+
+// Kubectl runs one for a user of d; it has to succeed.
+func Kubectl(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
+	t.Helper()
+	return Must(t, ctx, d, append([]string{"rivulet", "kubectl"}, args...)...)
 }
 
 // Status is all that the device says of itself, ready or not.
@@ -156,18 +252,24 @@ func Status(t *testing.T, ctx context.Context, d *lab.Device) (st api.Status) {
 	return st
 }
 
-// Eventually polls f until it returns nil, within the limit.
-func Eventually(t *testing.T, ctx context.Context, limit time.Duration, what string, f func() error) {
+// Eventually polls f until it returns nil, within the limit, or as long as ctx with
+// none (0). It returns how long that took.
+func Eventually(t *testing.T, ctx context.Context, limit time.Duration, what string, f func() error) time.Duration {
 	t.Helper()
 	begun := time.Now()
+	var last error
 	for {
 		err := f()
+		took := time.Since(begun)
 		if err == nil {
-			t.Logf("%s: %.1f s", what, time.Since(begun).Seconds())
-			return
+			t.Logf("%s: %.1f s", what, took.Seconds())
+			return took
 		}
-		if ctx.Err() != nil || time.Since(begun) > limit {
-			t.Fatalf("%s: %v", what, err)
+		if ctx.Err() == nil || last == nil {
+			last = err // not what is said because ctx has ended
+		}
+		if ctx.Err() != nil || limit > 0 && took > limit {
+			t.Fatalf("%s: not within %.0f s: %v", what, took.Seconds(), last)
 		}
 		time.Sleep(100 * time.Millisecond) // between two looks
 	}

@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,104 +16,43 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"rivulet/appliance/version"
 	"rivulet/image/signed"
 	"rivulet/test/lab"
-	"rivulet/test/mainjob"
-)
-
-var (
-	a, b, c *lab.Device
-	why     string // set when there can be no lab: the tests skip with it
-	// releases is where signed files are, as the host and (below /host) the devices see it.
-	releases string
+	"rivulet/test/labtest"
 )
 
 // out is where make ops-binaries puts the two versions.
 func out(name string) string { return filepath.Join("..", "..", "bin", "ops", name) }
 
-func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "ops: "+err.Error())
-		code = 1
+var (
+	suite = labtest.Suite{
+		Binary: out("v1/slim/rivulet"),
+		Needs:  map[string]string{out("v1/slim/rivulet"): "make ops-binaries", out("v2/rivulet"): "make ops-binaries"},
+		Prepare: func(ctx context.Context, s *labtest.Suite) error {
+			a, b, c = s.Devices["a"], s.Devices["b"], s.Devices["c"]
+			return labtest.Peered(ctx, s)
+		},
 	}
-	os.Exit(code)
-}
+	a, b, c *lab.Device
+	// releases is where signed files are, as the host and (below /host) the devices see it.
+	releases string
+)
 
-func run(m *testing.M) (code int, err error) {
-	binary := out("v1/slim/rivulet")
-	_, err1 := os.Stat(binary)
-	_, err2 := os.Stat(out("v2/rivulet"))
-	switch {
-	case os.Geteuid() != 0:
-		why = "needs root for namespaces"
-	case err1 != nil || err2 != nil:
-		why = "needs two versions to upgrade between: make ops-binaries"
-	}
-	if why != "" {
-		return m.Run(), nil
-	}
-	if releases, err = os.MkdirTemp("/var/tmp", "rivulet-ops-"); err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(releases)
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-ops-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() {
-		if code != 0 {
-			tellLogs(dir)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		err = errors.Join(err, lab.Down(ctx, dir))
-	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-	defer cancel()
-	o := lab.Options{Dir: dir, Binary: binary, Devices: 3}
+func TestMain(m *testing.M) {
+	o := lab.Options{Devices: 3}
 	if os.Getenv("OPS_ALL") != "" {
 		o.Disk = 4 << 30 // a power cut then loses what was not synced
 	}
-	l, err := lab.Up(ctx, o)
-	if err != nil {
-		return 1, err
+	var err error
+	if releases, err = os.MkdirTemp("/var/tmp", "rivulet-ops-"); err != nil {
+		fmt.Fprintln(os.Stderr, "ops: "+err.Error())
+		os.Exit(1)
 	}
-	devices, err := l.Devices()
-	if err != nil {
-		return 1, err
-	}
-	a, b, c = devices[0], devices[1], devices[2]
-	for _, d := range devices {
-		if err := d.WaitPeered(ctx, 2); err != nil {
-			return 1, err
-		}
-	}
-	return m.Run(), nil
-}
-
-func tellLogs(dir string) {
-	for _, name := range []string{"a", "b", "c"} {
-		raw, _ := os.ReadFile(filepath.Join(dir, name, "root/var/log/rivulet.log"))
-		if len(raw) > 6000 {
-			raw = raw[len(raw)-6000:]
-		}
-		fmt.Fprintf(os.Stderr, "--- the end of the log of device %s\n%s\n", name, raw)
-	}
-}
-
-// need skips without a lab and bounds the test.
-func need(t *testing.T, limit time.Duration) context.Context {
-	t.Helper()
-	if why != "" {
-		t.Skip(why)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
+	code := suite.Run(m, "ops", o)
+	os.RemoveAll(releases)
+	os.Exit(code)
 }
 
 // all skips what takes long, unless it is asked for.
@@ -123,15 +61,6 @@ func all(t *testing.T) {
 	if os.Getenv("OPS_ALL") == "" {
 		t.Skip("takes long: make test-ops")
 	}
-}
-
-func must(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
-	t.Helper()
-	got, err := d.Run(ctx, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(got)
 }
 
 // refused runs a command that has to fail with all the words, on one line.
@@ -151,11 +80,7 @@ func refused(t *testing.T, ctx context.Context, d *lab.Device, words []string, a
 
 func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
 	t.Helper()
-	begun := time.Now()
-	if err := mainjob.Eventually(ctx, f); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-	t.Logf("%s: %.1f s", what, time.Since(begun).Seconds())
+	labtest.Eventually(t, ctx, 0, what, f)
 }
 
 // key is one of the keys that the binaries of the tests know; see OPS_KEY in the Makefile.
@@ -277,7 +202,7 @@ func health(st status, code string) string {
 // containers once they run.
 func deploy(t *testing.T, ctx context.Context, d *lab.Device, name string, replicas int) map[string]string {
 	t.Helper()
-	must(t, ctx, d, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", fmt.Sprintf(
+	labtest.Must(t, ctx, d, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", fmt.Sprintf(
 		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%[1]q},"spec":{"replicas":%[2]d,"selector":{"matchLabels":{"app":%[1]q}},
 		"template":{"metadata":{"labels":{"app":%[1]q}},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"x","image":"rivulet.dev/pause:1"}]}}}}`, name, replicas))
 	return containers(t, ctx, d, name, replicas)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rivulet/appliance/update"
+	"rivulet/test/labtest"
 )
 
 // under waits until b's update is in a phase, whether or not rivulet runs.
@@ -42,13 +43,13 @@ func settled(t *testing.T, ctx context.Context, ok bool, words string) {
 
 func upgradeB(t *testing.T, ctx context.Context, file string, more ...string) string {
 	t.Helper()
-	return must(t, ctx, b, append([]string{"rivulet", "upgrade", "--window", window, "--every", "3s"}, append(more, file)...)...)
+	return labtest.Must(t, ctx, b, append([]string{"rivulet", "upgrade", "--window", window, "--every", "3s"}, append(more, file)...)...)
 }
 
 // A version that does nothing at all, and does not even stop when it is told to.
 func TestAVersionThatHangs(t *testing.T) {
 	all(t)
-	ctx := need(t, 6*time.Minute)
+	ctx := suite.Bounded(t, 6*time.Minute)
 	_, _, now := other(t, ctx)
 	keep := deploy(t, ctx, b, "hang", 1)
 	file := faulty(t, "v4-hang", "hang", kubernetes(t))
@@ -65,9 +66,9 @@ func TestAVersionThatHangs(t *testing.T) {
 // end. Each cut comes at another moment, of which each second is one.
 func TestPowerCutsWhileAGoodVersionIsTried(t *testing.T) {
 	all(t)
-	ctx := need(t, 15*time.Minute)
+	ctx := suite.Bounded(t, 15*time.Minute)
 	file, next, _ := other(t, ctx)
-	must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "power", "--from-literal=version="+next)
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "power", "--from-literal=version="+next)
 	upgradeB(t, ctx, file)
 	for _, after := range []time.Duration{0, 300 * time.Millisecond, time.Second, 2500 * time.Millisecond, 8 * time.Second} {
 		select {
@@ -78,16 +79,16 @@ func TestPowerCutsWhileAGoodVersionIsTried(t *testing.T) {
 	}
 	settled(t, ctx, true, "")
 	runs(t, ctx, b, next)
-	must(t, ctx, b, "rivulet", "kubectl", "get", "configmap", "power")
-	must(t, ctx, b, "rivulet", "kubectl", "delete", "configmap", "power")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "get", "configmap", "power")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "delete", "configmap", "power")
 }
 
 // The power fails while a bad version is undone: the old one comes back with its data.
 func TestPowerCutsWhileABadVersionIsUndone(t *testing.T) {
 	all(t)
-	ctx := need(t, 15*time.Minute)
+	ctx := suite.Bounded(t, 15*time.Minute)
 	_, _, now := other(t, ctx)
-	must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "kept")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "kept")
 	file := faulty(t, "v5-crash", "1", kubernetes(t))
 	upgradeB(t, ctx, file)
 	for i := range 4 {
@@ -100,8 +101,8 @@ func TestPowerCutsWhileABadVersionIsUndone(t *testing.T) {
 	}
 	settled(t, ctx, false, "ended by itself 3 times")
 	runs(t, ctx, b, now)
-	must(t, ctx, b, "rivulet", "kubectl", "get", "configmap", "kept")
-	must(t, ctx, b, "rivulet", "kubectl", "delete", "configmap", "kept")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "get", "configmap", "kept")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "delete", "configmap", "kept")
 }
 
 func peek(ctx context.Context) (s update.State, err error) {
@@ -125,7 +126,7 @@ func cut(t *testing.T, ctx context.Context) {
 // The judge is killed: the version that is tried ends with it, and a new start goes on.
 func TestTheJudgeIsKilled(t *testing.T) {
 	all(t)
-	ctx := need(t, 8*time.Minute)
+	ctx := suite.Bounded(t, 8*time.Minute)
 	file, next, _ := other(t, ctx)
 	upgradeB(t, ctx, file)
 	under(t, ctx, update.Trying)
@@ -156,10 +157,10 @@ func TestTheJudgeIsKilled(t *testing.T) {
 // it is tried, and a new one begins with nothing of it.
 func TestHeldThenCancelledThenTaken(t *testing.T) {
 	all(t)
-	ctx := need(t, 10*time.Minute)
+	ctx := suite.Bounded(t, 10*time.Minute)
 	file, next, now := other(t, ctx)
-	must(t, ctx, b, "rivulet", "kubectl", "run", "holder", "--image=rivulet.dev/pause:1", "--labels=rivulet.dev/hold-upgrade=", "--restart=Never")
-	must(t, ctx, b, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/holder", "--timeout=60s")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "run", "holder", "--image=rivulet.dev/pause:1", "--labels=rivulet.dev/hold-upgrade=", "--restart=Never")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/holder", "--timeout=60s")
 	if said := upgradeB(t, ctx, file); !strings.Contains(said, "default/holder") {
 		t.Errorf("it does not say who holds it: %s", said)
 	}
@@ -167,7 +168,7 @@ func TestHeldThenCancelledThenTaken(t *testing.T) {
 	if err != nil || st.Version != now || !strings.Contains(health(st, "upgrade-waiting"), "default/holder") {
 		t.Errorf("%v: version %s, health %+v", err, st.Version, st.Health)
 	}
-	must(t, ctx, b, "rivulet", "kubectl", "delete", "pod", "holder", "--now")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "delete", "pod", "holder", "--now")
 	under(t, ctx, update.Trying)
 	eventually(t, ctx, "status tells of the trial", func() error {
 		st, err := look(ctx, b)
@@ -177,7 +178,7 @@ func TestHeldThenCancelledThenTaken(t *testing.T) {
 		return err
 	})
 	refused(t, ctx, b, []string{"another update is being tried"}, "rivulet", "upgrade", file)
-	must(t, ctx, b, "rivulet", "upgrade", "--cancel")
+	labtest.Must(t, ctx, b, "rivulet", "upgrade", "--cancel")
 	settled(t, ctx, false, "cancelled by hand")
 	runs(t, ctx, b, now)
 	upgradeB(t, ctx, file, "--wait")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rivulet/test/labtest"
 )
 
 // window is twice what an engine needs to start in on a quiet machine; on a busy one
@@ -25,7 +27,7 @@ func orDefault(s, fallback string) string {
 // cluster lives on on c, while b refuses what is no good and comes back from a
 // version that ends by itself.
 func TestStory(t *testing.T) {
-	ctx := need(t, 9*time.Minute)
+	ctx := suite.Bounded(t, 9*time.Minute)
 	keepB := deploy(t, ctx, b, "keep", 2)
 	file, next, now := other(t, ctx)
 	before := runs(t, ctx, b, now)
@@ -42,7 +44,7 @@ func TestStory(t *testing.T) {
 	if after.PIDs["tunnel"] != before.PIDs["tunnel"] || after.PIDs["tunnel"] == 0 {
 		t.Errorf("the tunnel's process is %d, it was %d: it should be adopted", after.PIDs["tunnel"], before.PIDs["tunnel"])
 	}
-	if out := must(t, ctx, b, "rivulet", "upgrade"); !strings.Contains(out, now+" → "+next) {
+	if out := labtest.Must(t, ctx, b, "rivulet", "upgrade"); !strings.Contains(out, now+" → "+next) {
 		t.Errorf("rivulet upgrade: %s", out)
 	}
 
@@ -67,7 +69,7 @@ func atOnce(t *testing.T, tests map[string]func(*testing.T)) {
 
 // good upgrades b.
 func good(t *testing.T, ctx context.Context, file string) {
-	must(t, ctx, b, "rivulet", "upgrade", "--check", file)
+	labtest.Must(t, ctx, b, "rivulet", "upgrade", "--check", file)
 	if said, err := b.Run(ctx, "rivulet", "upgrade", "--wait", "--window", window, "--every", "3s", file); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -90,7 +92,7 @@ func crashing(t *testing.T, ctx context.Context, now string, keep map[string]str
 		t.Logf("b is given what is no good: %s", name)
 		refused(t, ctx, b, []string{tc.words}, "rivulet", "upgrade", tc.file)
 	}
-	must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "before-the-trial")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "before-the-trial")
 	file := faulty(t, "v3-crash", "78", v)
 	said, err := b.Run(ctx, "rivulet", "upgrade", "--wait", "--window", "1m", "--every", "1s", file)
 	if err == nil || !strings.Contains(said, "ended by itself 3 times, the last time with exit code 78") {
@@ -100,7 +102,7 @@ func crashing(t *testing.T, ctx context.Context, now string, keep map[string]str
 	if text := health(st, "upgrade-undone"); !strings.Contains(text, "v3-crash") || !strings.Contains(text, "before-rollback-") {
 		t.Errorf("status says %q of it", text)
 	}
-	must(t, ctx, b, "rivulet", "kubectl", "get", "configmap", "before-the-trial")
+	labtest.Must(t, ctx, b, "rivulet", "kubectl", "get", "configmap", "before-the-trial")
 	if got := containers(t, ctx, b, "keep", 2); !maps.Equal(got, keep) {
 		t.Errorf("containers of b are %v, they were %v", got, keep)
 	}
@@ -144,13 +146,13 @@ func saveUnderLoad(t *testing.T, ctx context.Context) saved {
 			}
 		default:
 		}
-		must(t, ctx, a, "rivulet", "backup", backupFile)
+		labtest.Must(t, ctx, a, "rivulet", "backup", backupFile)
 	}
 	t.Logf("%d backups while 150 objects were written", n)
 	if fi, err := os.Stat(a.Path(backupFile)); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("the backup's mode is %v %v, it holds keys", fi.Mode(), err)
 	}
-	must(t, ctx, a, "sh", "-c", "echo 'correct horse' > /root/pass; rivulet backup --passphrase-file /root/pass - > /var/lib/sealed.backup")
+	labtest.Must(t, ctx, a, "sh", "-c", "echo 'correct horse' > /root/pass; rivulet backup --passphrase-file /root/pass - > /var/lib/sealed.backup")
 	return s
 }
 
@@ -180,8 +182,8 @@ func elsewhere(t *testing.T, ctx context.Context, s saved) {
 	refused(t, ctx, c, []string{"--yes"}, "rivulet", "restore", backupFile)
 	refused(t, ctx, c, []string{"ends too early", "nothing was changed"}, "rivulet", "restore", "--yes", "/var/lib/cut.backup")
 	refused(t, ctx, c, []string{"--passphrase-file"}, "rivulet", "restore", "--yes", "/var/lib/sealed.backup")
-	must(t, ctx, c, "sh", "-c", "echo 'correct horse' > /root/pass")
-	said := must(t, ctx, c, "rivulet", "restore", "--yes", "--name", "attic", "--passphrase-file", "/root/pass", "/var/lib/sealed.backup")
+	labtest.Must(t, ctx, c, "sh", "-c", "echo 'correct horse' > /root/pass")
+	said := labtest.Must(t, ctx, c, "rivulet", "restore", "--yes", "--name", "attic", "--passphrase-file", "/root/pass", "/var/lib/sealed.backup")
 	if !strings.Contains(said, "before-restore-") || !strings.Contains(said, "must not run") {
 		t.Errorf("restore said: %s", said)
 	}
@@ -205,7 +207,7 @@ func elsewhere(t *testing.T, ctx context.Context, s saved) {
 			t.Errorf("pod %s is not the same pod on the new hardware: %v", uid, pods)
 		}
 	}
-	if n := must(t, ctx, c, "sh", "-c", "rivulet kubectl get configmaps -o name | grep -c /load-"); n != "150" {
+	if n := labtest.Must(t, ctx, c, "sh", "-c", "rivulet kubectl get configmaps -o name | grep -c /load-"); n != "150" {
 		t.Errorf("%s of 150 objects came back", n)
 	}
 	eventually(t, ctx, "b is connected with it, by its new name", func() error {

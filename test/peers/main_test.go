@@ -11,19 +11,23 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"rivulet/appliance/doctor/peercheck"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 var (
-	theLab *lab.Lab
-	a, b   *lab.Device
-	why    string // set when there can be no lab: the tests skip with it
+	suite = labtest.Suite{Prepare: func(ctx context.Context, s *labtest.Suite) error {
+		a, b = s.Devices["a"], s.Devices["b"]
+		if err := errors.Join(install(a), install(b)); err != nil {
+			return err
+		}
+		return labtest.Peered(ctx, s)
+	}}
+	a, b *lab.Device
 )
 
 func TestMain(m *testing.M) {
@@ -31,65 +35,7 @@ func TestMain(m *testing.M) {
 		play(role)
 		return
 	}
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "peers: "+err.Error())
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func binary() string {
-	if b := os.Getenv("RIVULET_BIN"); b != "" {
-		return b
-	}
-	return filepath.Join("..", "..", "bin", "rivulet")
-}
-
-func run(m *testing.M) (code int, err error) {
-	switch _, err := os.Stat(binary()); {
-	case os.Geteuid() != 0:
-		why = "needs root for namespaces"
-	case err != nil:
-		why = "needs the binary: make build, or set RIVULET_BIN"
-	}
-	if why != "" {
-		return m.Run(), nil
-	}
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-peers-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if code != 0 {
-			for _, name := range []string{"a", "b"} {
-				raw, _ := os.ReadFile(filepath.Join(dir, name, "root/var/log/rivulet.log"))
-				fmt.Fprintf(os.Stderr, "--- the end of the log of device %s\n%s\n", name, raw[max(0, len(raw)-5000):])
-			}
-		}
-		err = errors.Join(err, lab.Down(ctx, dir), os.RemoveAll(dir))
-	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-	defer cancel()
-	if theLab, err = lab.Up(ctx, lab.Options{Dir: dir, Binary: binary(), Devices: 2}); err != nil {
-		return 1, err
-	}
-	devices, err := theLab.Devices()
-	if err != nil {
-		return 1, err
-	}
-	a, b = devices[0], devices[1]
-	for _, d := range devices {
-		if err := install(d); err != nil {
-			return 1, err
-		}
-		if err := d.WaitPeered(ctx, 1); err != nil {
-			return 1, err
-		}
-	}
-	return m.Run(), nil
+	suite.Main(m, "peers", lab.Options{Devices: 2})
 }
 
 func install(d *lab.Device) error {
@@ -102,16 +48,6 @@ func install(d *lab.Device) error {
 		return err
 	}
 	return os.WriteFile(d.Path("/var/lib/peers-test"), raw, 0o755)
-}
-
-func need(t *testing.T, limit time.Duration) context.Context {
-	t.Helper()
-	if why != "" {
-		t.Skip(why)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // await polls until ok returns an empty text, which says what is missing.
@@ -164,13 +100,4 @@ func awaitLayer(t *testing.T, ctx context.Context, d *lab.Device, name string, l
 		return fmt.Sprintf("doctor names %q (%s), exit code %d, not %q", l.Name, l.Text, code, layers)
 	})
 	return rep
-}
-
-func kubectl(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
-	t.Helper()
-	out, err := d.Kubectl(ctx, args...)
-	if err != nil {
-		t.Fatalf("%v: %v: %s", args, err, out)
-	}
-	return strings.TrimSpace(out)
 }

@@ -12,12 +12,13 @@ import (
 	"rivulet/appliance/doctor"
 	"rivulet/appliance/doctor/peercheck"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // Nothing but the control port takes a connection from the LAN, by no address of the
 // device; and no UDP socket but the tunnel's and mDNS's is bound to all addresses.
 func TestWhatTheLANSees(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
+	ctx := suite.Bounded(t, 2*time.Minute)
 	if open := as(t, ctx, b, "scan 10.77.0.11"); open != "7442" {
 		t.Errorf("TCP ports that take a connection: %q", open)
 	}
@@ -31,7 +32,7 @@ func TestWhatTheLANSees(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	defer b.Run(ctx, "ip", "route", "del", "100.127.0.0/16")
-	node := kubectl(t, ctx, a, "get", "node", "a", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	node := labtest.Kubectl(t, ctx, a, "get", "node", "a", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
 	if open := as(t, ctx, b, "scan "+node+" "+strings.Join(listening(t, ctx, a), ",")); open != "" {
 		t.Errorf("TCP ports of the node's own address that take a connection: %q", open)
 	}
@@ -100,7 +101,7 @@ func listening(t *testing.T, ctx context.Context, d *lab.Device) (ports []string
 
 // Each layer that can be broken from outside is, in turn, and is the one that is named.
 func TestDoctorNamesTheLayer(t *testing.T) {
-	ctx := need(t, 4*time.Minute)
+	ctx := suite.Bounded(t, 4*time.Minute)
 	rep := awaitLayer(t, ctx, a, "b", "")
 	for _, l := range rep.Layers {
 		if l.Status != doctor.Pass {
@@ -159,7 +160,7 @@ func TestDoctorNamesTheLayer(t *testing.T) {
 // The peer is an object whose condition and events follow the tunnel, over a restart
 // of the API server; kubectl shows it as a table.
 func TestObject(t *testing.T) {
-	ctx := need(t, 3*time.Minute)
+	ctx := suite.Bounded(t, 3*time.Minute)
 	ready := func(want string) {
 		t.Helper()
 		await(t, ctx, func() string {
@@ -171,14 +172,14 @@ func TestObject(t *testing.T) {
 		})
 	}
 	ready("True")
-	if table := kubectl(t, ctx, a, "get", "peers"); !strings.Contains(table, "STATE") || !strings.Contains(table, "Connected") || !strings.Contains(table, "10.77.0.12:7442") {
+	if table := labtest.Kubectl(t, ctx, a, "get", "peers"); !strings.Contains(table, "STATE") || !strings.Contains(table, "Connected") || !strings.Contains(table, "10.77.0.12:7442") {
 		t.Errorf("kubectl get peers:\n%s", table)
 	}
-	if err := theLab.Cut("a", "b"); err != nil {
+	if err := suite.Lab.Cut("a", "b"); err != nil {
 		t.Fatal(err)
 	}
 	ready("False")
-	if err := theLab.Heal(); err != nil {
+	if err := suite.Lab.Heal(); err != nil {
 		t.Fatal(err)
 	}
 	ready("True")
@@ -189,15 +190,15 @@ func TestObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready("True")
-	if err := theLab.Cut("a", "b"); err != nil {
+	if err := suite.Lab.Cut("a", "b"); err != nil {
 		t.Fatal(err)
 	}
 	ready("False")
-	if err := theLab.Heal(); err != nil {
+	if err := suite.Lab.Heal(); err != nil {
 		t.Fatal(err)
 	}
 	ready("True")
-	events := kubectl(t, ctx, a, "get", "events", "--field-selector=involvedObject.kind=Peer", "-o", "jsonpath={.items[*].reason}")
+	events := labtest.Kubectl(t, ctx, a, "get", "events", "--field-selector=involvedObject.kind=Peer", "-o", "jsonpath={.items[*].reason}")
 	for _, reason := range []string{"Lost", "Connected"} {
 		if !strings.Contains(events, reason) {
 			t.Errorf("no event %s among %q", reason, events)
@@ -207,8 +208,8 @@ func TestObject(t *testing.T) {
 
 // Deleting the object ends the peering, on both sides, and it does not come back by itself.
 func TestZDeletedObject(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
-	kubectl(t, ctx, a, "delete", "peer", "b", "--timeout=60s")
+	ctx := suite.Bounded(t, 2*time.Minute)
+	labtest.Kubectl(t, ctx, a, "delete", "peer", "b", "--timeout=60s")
 	for _, d := range []*lab.Device{a, b} {
 		await(t, ctx, func() string {
 			out, err := d.Kubectl(ctx, "get", "peers", "-o", "name")

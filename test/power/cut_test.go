@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // kept is how long before a power cut something must have been written to the API
@@ -139,7 +140,7 @@ func TestPowerCuts(t *testing.T) {
 	if len(after.Peers) != 1 || after.Peers[0].ID != before.Peers[0].ID {
 		t.Errorf("peers %+v, were %+v", after.Peers, before.Peers)
 	}
-	if out := must(t, ctx, b, "rivulet", "peers"); !strings.Contains(out, "Connected") {
+	if out := labtest.Must(t, ctx, b, "rivulet", "peers"); !strings.Contains(out, "Connected") {
 		t.Errorf("b sees %s", out)
 	}
 	serves(t, ctx, a, "shelf")
@@ -152,5 +153,5 @@ func TestPowerCuts(t *testing.T) {
 	}
 	all, total, err := l.missing(ctx, a, cuts, 0)
 	t.Logf("%d objects acknowledged, %d of them lost, none older than %s (%v)", total, len(all), kept, err)
-	must(t, ctx, a, "rivulet", "kubectl", "delete", "configmap", "--all", "--wait=false")
+	labtest.Must(t, ctx, a, "rivulet", "kubectl", "delete", "configmap", "--all", "--wait=false")
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
@@ -42,7 +43,7 @@ func TestDamagedFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			stopAll(t, ctx, a)
-			must(t, ctx, a, "sh", "-ec", strings.ReplaceAll(tc.script, "DB", database))
+			labtest.Must(t, ctx, a, "sh", "-ec", strings.ReplaceAll(tc.script, "DB", database))
 			if err := a.Start(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +60,7 @@ func TestDamagedFiles(t *testing.T) {
 				if err := problem(ctx, a, "set-aside"); err != nil {
 					t.Error(err)
 				}
-				must(t, ctx, a, "sh", "-c", "ls "+tc.aside+" && rm -rf /var/lib/rivulet/*.damaged-* /var/lib/rivulet/k3s/agent/*.damaged-* "+database+"*.damaged-*")
+				labtest.Must(t, ctx, a, "sh", "-c", "ls "+tc.aside+" && rm -rf /var/lib/rivulet/*.damaged-* /var/lib/rivulet/k3s/agent/*.damaged-* "+database+"*.damaged-*")
 			}
 		})
 	}
@@ -69,7 +70,7 @@ func TestDamagedFiles(t *testing.T) {
 // runs, nothing was stopped in order.
 func stopAll(t *testing.T, ctx context.Context, a *lab.Device) {
 	t.Helper()
-	must(t, ctx, a, "sync")
+	labtest.Must(t, ctx, a, "sync")
 	if err := a.Kill(ctx, "supervisor"); err != nil {
 		t.Fatal(err)
 	}

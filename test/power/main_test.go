@@ -6,10 +6,8 @@ package power
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
@@ -30,83 +29,23 @@ const cyclesEnv = "RIVULET_POWER_CYCLES"
 // disk is the size of each device's disk in bytes.
 const disk = 3 << 30
 
-var (
-	devices []*lab.Device // a and b, peered; a test leaves them so
-	why     string        // set when there can be no lab: the tests skip with it
-)
+var devices []*lab.Device // a and b, peered; a test leaves them so
+
+var suite = labtest.Suite{Prepare: func(ctx context.Context, s *labtest.Suite) error {
+	devices = s.All()
+	if err := labtest.Peered(ctx, s); err != nil {
+		return err
+	}
+	return mainjob.ImportImage(ctx, devices[:1])
+}}
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "power: "+err.Error())
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func binary() string {
-	if b := os.Getenv("RIVULET_BIN"); b != "" {
-		return b
-	}
-	return filepath.Join("..", "..", "bin", "rivulet")
-}
-
-func run(m *testing.M) (code int, err error) {
-	switch _, err := os.Stat(binary()); {
-	case os.Geteuid() != 0:
-		why = "needs root for namespaces"
-	case err != nil:
-		why = "needs the binary: make build"
-	}
-	if why != "" {
-		return m.Run(), nil
-	}
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-power-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if code != 0 {
-			tellLogs(ctx)
-		}
-		err = errors.Join(err, lab.Down(ctx, dir))
-	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-	defer cancel()
-	l, err := lab.Up(ctx, lab.Options{Dir: dir, Binary: binary(), Devices: 2, Disk: disk})
-	if err != nil {
-		return 1, err
-	}
-	if devices, err = l.Devices(); err != nil {
-		return 1, err
-	}
-	for _, d := range devices {
-		if err := d.WaitPeered(ctx, 1); err != nil {
-			return 1, err
-		}
-	}
-	if err := mainjob.ImportImage(ctx, devices[:1]); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
-}
-
-func tellLogs(ctx context.Context) {
-	for _, d := range devices {
-		out, err := d.Run(ctx, "sh", "-c", "tail -n 60 /var/log/rivulet.log; echo; grep -v level=info /var/lib/rivulet/log/engine.log | tail -n 20")
-		fmt.Fprintf(os.Stderr, "--- the end of the logs of device %s\n%s %v\n", d.Name, out, err)
-	}
+	suite.Main(m, "power", lab.Options{Devices: 2, Disk: disk}, "/var/lib/rivulet/log/engine.log")
 }
 
 func need(t *testing.T, limit time.Duration) (ctx context.Context, a, b *lab.Device) {
 	t.Helper()
-	if why != "" {
-		t.Skip(why)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
+	ctx = suite.Bounded(t, limit)
 	return ctx, devices[0], devices[1]
 }
 
@@ -137,23 +76,9 @@ func client(ctx context.Context, d *lab.Device) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-// must runs a program on a device.
-func must(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
-	t.Helper()
-	out, err := d.Run(ctx, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(out)
-}
-
 func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
 	t.Helper()
-	begun := time.Now()
-	if err := mainjob.Eventually(ctx, f); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-	t.Logf("%s: %.1f s", what, time.Since(begun).Seconds())
+	labtest.Eventually(t, ctx, 0, what, f)
 }
 
 func peered(t *testing.T, ctx context.Context) {
@@ -168,7 +93,7 @@ func peered(t *testing.T, ctx context.Context) {
 // deploy makes the Deployment that has to be there after everything.
 func deploy(t *testing.T, ctx context.Context, a *lab.Device) {
 	t.Helper()
-	must(t, ctx, a, "rivulet", "kubectl", "create", "deployment", "shelf", "--image="+mainjob.Image, "--replicas=2")
+	labtest.Must(t, ctx, a, "rivulet", "kubectl", "create", "deployment", "shelf", "--image="+mainjob.Image, "--replicas=2")
 	serves(t, ctx, a, "shelf")
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

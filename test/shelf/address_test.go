@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // back is the promise: peers are back within it.
@@ -20,19 +21,19 @@ const back = 30 * time.Second
 // Whatever happens to cables and addresses, the node is the same Node with the same
 // address, certificates and pods, and its peers are back soon.
 func TestNodeAddress(t *testing.T) {
-	ctx := need(t, 5*time.Minute)
+	ctx := suite.Bounded(t, 5*time.Minute)
 	pod(t, ctx, a, "web")
 	pod(t, ctx, b, "far")
-	defer kubectl(t, ctx, a, "delete", "pod", "web", "--wait")
-	defer kubectl(t, ctx, b, "delete", "pod", "far", "--wait")
-	far := through(t, ctx, a, b, kubectl(t, ctx, b, "get", "pod", "far", "-o", "jsonpath={.status.podIP}"))
+	defer labtest.Kubectl(t, ctx, a, "delete", "pod", "web", "--wait")
+	defer labtest.Kubectl(t, ctx, b, "delete", "pod", "far", "--wait")
+	far := through(t, ctx, a, b, labtest.Kubectl(t, ctx, b, "get", "pod", "far", "-o", "jsonpath={.status.podIP}"))
 	answers := func(ctx context.Context) error {
 		_, err := a.Kubectl(ctx, "exec", "web", "--", "web", "get", "http://"+far+":8080/")
 		return err
 	}
 	within(t, ctx, back, "pod far answers at the start", answers)
 	before := identity(t, ctx, a, "web")
-	if route := must(t, ctx, a, "ip", "route", "show", "default"); route != "" {
+	if route := labtest.Must(t, ctx, a, "ip", "route", "show", "default"); route != "" {
 		t.Fatalf("the device has a default route, so this tests less than it says: %s", route)
 	}
 
@@ -95,9 +96,9 @@ func TestNodeAddress(t *testing.T) {
 // certificates that are served, and the pod in its container.
 func identity(t *testing.T, ctx context.Context, d *lab.Device, pod string) string {
 	t.Helper()
-	node := kubectl(t, ctx, d, "get", "node", d.Name, "-o",
+	node := labtest.Kubectl(t, ctx, d, "get", "node", d.Name, "-o",
 		`jsonpath={.metadata.uid} {.metadata.creationTimestamp} {.status.addresses} {.spec} ready={.status.conditions[?(@.type=="Ready")].status}`)
-	p := kubectl(t, ctx, d, "get", "pod", pod, "-o",
+	p := labtest.Kubectl(t, ctx, d, "get", "pod", pod, "-o",
 		`jsonpath={.metadata.uid} {.status.podIP} {.status.hostIP} {.status.containerStatuses[0].containerID} restarts={.status.containerStatuses[0].restartCount}`)
 	return node + "\n" + p + "\n" + strings.Join(served(t, ctx, d), "\n")
 }

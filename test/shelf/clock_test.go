@@ -20,6 +20,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/store"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 const year = 365 * 24 * time.Hour
@@ -28,9 +29,9 @@ const year = 365 * 24 * time.Hour
 // what a jump of the clock leaves behind. It heals at its next start, and the pod
 // that ran all the while runs on. (The clock itself is this machine's; no test may set it.)
 func TestMintedAtAnotherTime(t *testing.T) {
-	ctx := need(t, 5*time.Minute)
+	ctx := suite.Bounded(t, 5*time.Minute)
 	pod(t, ctx, a, "keep")
-	defer kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
+	defer labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
 	now := time.Now()
 	for _, tt := range []struct {
 		name string
@@ -81,9 +82,9 @@ func TestMintedAtAnotherTime(t *testing.T) {
 // A certificate that ends soon makes the engine start again by itself, once; k3s
 // makes a new one then. (This one is not k3s's, so that it is there at a start.)
 func TestACertificateThatEndsSoon(t *testing.T) {
-	ctx := need(t, 3*time.Minute)
+	ctx := suite.Bounded(t, 3*time.Minute)
 	pod(t, ctx, a, "keep")
-	defer kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
+	defer labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
 	before := container(t, ctx)
 	if err := a.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -120,9 +121,9 @@ func TestACertificateThatEndsSoon(t *testing.T) {
 // A device whose clock says what cannot be, and may not be set from where rivulet
 // runs, mints nothing and says so, while its pods run on.
 func TestAClockThatCannotBe(t *testing.T) {
-	ctx := need(t, 3*time.Minute)
+	ctx := suite.Bounded(t, 3*time.Minute)
 	pod(t, ctx, a, "keep")
-	defer kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
+	defer labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
 	before := container(t, ctx)
 	if err := a.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -168,7 +169,7 @@ func TestAClockThatCannotBe(t *testing.T) {
 	if got := minted(t); got != files {
 		t.Errorf("certificates were made:\n%s\nwas\n%s", got, files)
 	}
-	if out := must(t, ctx, a, "sh", "-c", "pgrep -f containerd-shim | wc -l"); out == "0" {
+	if out := labtest.Must(t, ctx, a, "sh", "-c", "pgrep -f containerd-shim | wc -l"); out == "0" {
 		t.Error("the pods are gone")
 	}
 	if err := a.Stop(ctx); err != nil {
@@ -192,7 +193,7 @@ func TestAClockThatCannotBe(t *testing.T) {
 
 func container(t *testing.T, ctx context.Context) string {
 	t.Helper()
-	return kubectl(t, ctx, a, "get", "pod", "keep", "-o", "jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID} restarts={.status.containerStatuses[0].restartCount}")
+	return labtest.Kubectl(t, ctx, a, "get", "pod", "keep", "-o", "jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID} restarts={.status.containerStatuses[0].restartCount}")
 }
 
 // servesValid verifies what is served, as a client does that has the authority.

@@ -9,121 +9,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"rivulet/appliance/api"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
 var (
-	theLab *lab.Lab
-	a, b   *lab.Device
-	why    string // set when there can be no lab: the tests skip with it
+	suite = labtest.Suite{Prepare: func(ctx context.Context, s *labtest.Suite) error {
+		a, b = s.Devices["a"], s.Devices["b"]
+		return labtest.PeeredWithImage(ctx, s)
+	}}
+	a, b *lab.Device
 )
 
-func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "shelf: "+err.Error())
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func binary() string {
-	if b := os.Getenv("RIVULET_BIN"); b != "" {
-		return b
-	}
-	return filepath.Join("..", "..", "bin", "rivulet")
-}
-
-func run(m *testing.M) (code int, err error) {
-	switch _, err := os.Stat(binary()); {
-	case os.Geteuid() != 0:
-		why = "needs root for namespaces"
-	case err != nil:
-		why = "needs the binary: make build, or set RIVULET_BIN"
-	}
-	if why != "" {
-		return m.Run(), nil
-	}
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-shelf-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if code != 0 {
-			tellLogs(dir)
-		}
-		err = errors.Join(err, lab.Down(ctx, dir))
-	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-	defer cancel()
-	if theLab, err = lab.Up(ctx, lab.Options{Dir: dir, Binary: binary(), Devices: 2}); err != nil {
-		return 1, err
-	}
-	devices, err := theLab.Devices()
-	if err != nil {
-		return 1, err
-	}
-	a, b = devices[0], devices[1]
-	for _, d := range devices {
-		if err := d.WaitPeered(ctx, 1); err != nil {
-			return 1, err
-		}
-	}
-	if err := mainjob.ImportImage(ctx, devices); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
-}
-
-// tellLogs prints the end of what each device's supervisor said.
-func tellLogs(dir string) {
-	for _, name := range []string{"a", "b"} {
-		raw, err := os.ReadFile(filepath.Join(dir, name, "root/var/log/rivulet.log"))
-		if err != nil {
-			continue
-		}
-		if len(raw) > 8000 {
-			raw = raw[len(raw)-8000:]
-		}
-		fmt.Fprintf(os.Stderr, "--- the end of the log of device %s\n%s\n", name, raw)
-	}
-}
-
-// need skips without a lab and bounds the test.
-func need(t *testing.T, limit time.Duration) context.Context {
-	t.Helper()
-	if why != "" {
-		t.Skip(why)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// must runs a program on a device and returns its output without the last newline.
-func must(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
-	t.Helper()
-	out, err := d.Run(ctx, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSuffix(out, "\n")
-}
-
-func kubectl(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
-	t.Helper()
-	return must(t, ctx, d, append([]string{"rivulet", "kubectl"}, args...)...)
-}
+func TestMain(m *testing.M) { suite.Main(m, "shelf", lab.Options{Devices: 2}) }
 
 // within polls f until it returns nil, and fails after the limit.
 func within(t *testing.T, ctx context.Context, limit time.Duration, what string, f func(context.Context) error) {
@@ -159,7 +62,7 @@ func status(t *testing.T, ctx context.Context, d *lab.Device) api.Status {
 // pod makes a pod of a device's own and waits until it is ready.
 func pod(t *testing.T, ctx context.Context, d *lab.Device, name string) {
 	t.Helper()
-	kubectl(t, ctx, d, "run", name, "--image="+mainjob.Image, "--overrides",
+	labtest.Kubectl(t, ctx, d, "run", name, "--image="+mainjob.Image, "--overrides",
 		`{"spec":{"terminationGracePeriodSeconds":1,"nodeName":"`+d.Name+`"}}`)
-	kubectl(t, ctx, d, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
+	labtest.Kubectl(t, ctx, d, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
 }

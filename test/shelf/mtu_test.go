@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // New pods get the MTU of the link, the tunnel follows it at once, and a long
 // transfer through the tunnel gets through also between pods that were made when
 // the link was another.
 func TestMTU(t *testing.T) {
-	ctx := need(t, 4*time.Minute)
+	ctx := suite.Bounded(t, 4*time.Minute)
 	mtus := []int{1500, 1400, 9000, 1500}
 	for i, mtu := range mtus {
 		for _, d := range []*lab.Device{a, b} {
@@ -33,8 +34,8 @@ func TestMTU(t *testing.T) {
 		}
 		if i > 0 {
 			transfer(t, ctx, fmt.Sprintf("between pods from before, MTU %d", mtu))
-			kubectl(t, ctx, a, "delete", "pod", "one", "--wait")
-			kubectl(t, ctx, b, "delete", "pod", "two", "--wait")
+			labtest.Kubectl(t, ctx, a, "delete", "pod", "one", "--wait")
+			labtest.Kubectl(t, ctx, b, "delete", "pod", "two", "--wait")
 		}
 		if i == len(mtus)-1 {
 			break // as at the start
@@ -42,7 +43,7 @@ func TestMTU(t *testing.T) {
 		pod(t, ctx, a, "one")
 		pod(t, ctx, b, "two")
 		for name, d := range map[string]*lab.Device{"one": a, "two": b} {
-			if got := kubectl(t, ctx, d, "exec", name, "--", "busybox", "cat", "/sys/class/net/eth0/mtu"); got != fmt.Sprint(mtu) {
+			if got := labtest.Kubectl(t, ctx, d, "exec", name, "--", "busybox", "cat", "/sys/class/net/eth0/mtu"); got != fmt.Sprint(mtu) {
 				t.Errorf("a pod on %s has MTU %s, the link %d", d.Name, got, mtu)
 			}
 		}
@@ -58,7 +59,7 @@ func transfer(t *testing.T, ctx context.Context, what string) {
 		from, to *lab.Device
 		pod, by  string
 	}{{b, a, "two", "one"}, {a, b, "one", "two"}} {
-		addr := through(t, ctx, way.to, way.from, kubectl(t, ctx, way.from, "get", "pod", way.pod, "-o", "jsonpath={.status.podIP}"))
+		addr := through(t, ctx, way.to, way.from, labtest.Kubectl(t, ctx, way.from, "get", "pod", way.pod, "-o", "jsonpath={.status.podIP}"))
 		url := fmt.Sprintf("http://%s:8080/bytes?n=%d", addr, bytes)
 		within(t, ctx, 20*time.Second, fmt.Sprintf("%s: 8 MiB from %s to %s", what, way.from.Name, way.to.Name), func(ctx context.Context) error {
 			out, err := way.to.Kubectl(ctx, "exec", way.by, "--", "web", "count", url)

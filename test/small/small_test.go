@@ -7,7 +7,6 @@ package small
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/appliance/api"
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 const (
@@ -30,41 +29,43 @@ const (
 )
 
 func TestSmallBoard(t *testing.T) {
-	a, theLab := devices(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
-	defer cancel()
+	ctx := suite.Bounded(t, 6*time.Minute)
+	a := suite.Devices["a"]
 
 	t.Run("the engine has our settings", func(t *testing.T) { settings(t, ctx, a) })
 	t.Run("a virtual node whose cluster is gone is found in time", func(t *testing.T) {
-		if err := theLab.Cut("a", "b"); err != nil {
+		if err := suite.Lab.Cut("a", "b"); err != nil {
 			t.Fatal(err)
 		}
 		cut := time.Now()
-		for ready(t, ctx, a.Device, "b") != "False" {
+		for ready(t, ctx, a, "b") != "False" {
 			if time.Since(cut) > 20*time.Second {
 				t.Fatal("b is still Ready after 20 s; promised are 12 s without a word")
 			}
 			time.Sleep(200 * time.Millisecond)
 		}
 		t.Logf("NotReady %.1f s after the cut", time.Since(cut).Seconds())
-		if err := theLab.Heal(); err != nil {
+		if err := suite.Lab.Heal(); err != nil {
 			t.Fatal(err)
 		}
 	})
 	if err := a.WaitPeered(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.wait(ctx, settled); err != nil {
-		t.Fatal(err)
-	}
-	before := a.status(t, ctx)
+	labtest.Eventually(t, ctx, 0, "a has been up for "+settled.String(), func() error {
+		if up := time.Since(labtest.Status(t, ctx, a).Started); up < settled {
+			return fmt.Errorf("for %s", up)
+		}
+		return nil
+	})
+	before := labtest.Status(t, ctx, a)
 	begun := time.Now()
 	select {
 	case <-ctx.Done():
 		t.Fatal(ctx.Err())
 	case <-time.After(watched): // this is the measurement, nothing is waited for
 	}
-	after := a.status(t, ctx)
+	after := labtest.Status(t, ctx, a)
 	during := time.Since(begun)
 
 	t.Run("writes", func(t *testing.T) {
@@ -100,9 +101,8 @@ func TestDeadNode(t *testing.T) {
 	if os.Getenv("RIVULET_LONG") == "" {
 		t.Skip("takes three minutes: set RIVULET_LONG=1, or make test-dead-node")
 	}
-	a, _ := devices(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
+	ctx := suite.Bounded(t, 4*time.Minute)
+	a := suite.Devices["a"]
 	manifest := filepath.Join(t.TempDir(), "node.yaml")
 	const node = `{apiVersion: v1, kind: Node, metadata: {name: silent}}`
 	if err := os.WriteFile(manifest, []byte(node), 0o644); err != nil {
@@ -116,7 +116,7 @@ func TestDeadNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	for ready(t, ctx, a.Device, "silent") != "Unknown" {
+	for ready(t, ctx, a, "silent") != "Unknown" {
 		if time.Since(begun) > 150*time.Second {
 			t.Fatal("still not given up after 150 s, promised are 120 s and a look every 10 s")
 		}
@@ -139,7 +139,7 @@ func ready(t *testing.T, ctx context.Context, d *lab.Device, node string) string
 }
 
 // settings looks at the running engine from outside: its log, its database, its objects.
-func settings(t *testing.T, ctx context.Context, a *device) {
+func settings(t *testing.T, ctx context.Context, a *lab.Device) {
 	const state = "/var/lib/rivulet"
 	log, err := os.ReadFile(a.Path(state + "/log/engine.log"))
 	if err != nil {
@@ -165,7 +165,7 @@ func settings(t *testing.T, ctx context.Context, a *device) {
 	if size, wal := binary.BigEndian.Uint16(header[16:]), header[18]; size != 1024 || wal != 2 {
 		t.Errorf("state.db has pages of %d bytes and format %d, want 1024 and 2 (WAL)", size, wal)
 	}
-	pid := a.status(t, ctx).PIDs["engine"]
+	pid := labtest.Status(t, ctx, a).PIDs["engine"]
 	environ, err := a.Run(ctx, "cat", fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		t.Fatal(err)
@@ -192,42 +192,6 @@ func settings(t *testing.T, ctx context.Context, a *device) {
 	for _, want := range []string{`"nodeLeaseDurationSeconds":120`, `"containerLogMaxSize":"5Mi"`, `"containerLogMaxFiles":3`} {
 		if !strings.Contains(config, want) {
 			t.Errorf("the kubelet's configuration lacks %s", want)
-		}
-	}
-}
-
-type device struct {
-	*lab.Device
-}
-
-// status is the whole of what rivulet says of itself.
-func (d *device) status(t *testing.T, ctx context.Context) (st api.Status) {
-	t.Helper()
-	cmd, err := d.Command(ctx, "rivulet", "status", "-o", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st, err = decode(cmd); err != nil {
-		t.Fatal(err)
-	}
-	return st
-}
-
-// wait returns when the supervisor has been up for so long.
-func (d *device) wait(ctx context.Context, up time.Duration) error {
-	for {
-		cmd, err := d.Command(ctx, "rivulet", "status", "-o", "json")
-		if err != nil {
-			return err
-		}
-		st, err := decode(cmd)
-		if err == nil && time.Since(st.Started) >= up {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
-		case <-time.After(time.Second):
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
@@ -25,12 +26,12 @@ func TestByHand(t *testing.T) {
 	if err := mainjob.ImportImage(ctx, []*lab.Device{b}); err != nil {
 		t.Fatal(err)
 	}
-	must(t, ctx, b, "rivulet", "kubectl", "create", "deployment", "web", "--image="+mainjob.Image)
-	must(t, ctx, b, "rivulet", "kubectl", "wait", "--for=condition=Available", "deployment/web", "--timeout=90s")
-	id := must(t, ctx, b, "sh", "-c", "rivulet status -o json | grep -o '\"id\":\"[a-z0-9]*\"' | head -1")
+	labtest.Output(t, ctx, b, "rivulet", "kubectl", "create", "deployment", "web", "--image="+mainjob.Image)
+	labtest.Output(t, ctx, b, "rivulet", "kubectl", "wait", "--for=condition=Available", "deployment/web", "--timeout=90s")
+	id := labtest.Output(t, ctx, b, "sh", "-c", "rivulet status -o json | grep -o '\"id\":\"[a-z0-9]*\"' | head -1")
 
 	t.Run("reset ends everything and keeps who the device is", func(t *testing.T) {
-		t.Log(must(t, ctx, b, "rivulet", "reset", "--yes"))
+		t.Log(labtest.Output(t, ctx, b, "rivulet", "reset", "--yes"))
 		left := traces(t, ctx, b)
 		for line := range left {
 			for _, bad := range []string{"KUBE-", "cni0", "riv0", "netns: ", "100.127.", "cgroup: ", "process: ", "/run/k3s", "/var/lib/kubelet", "10.43.0.0"} {
@@ -48,15 +49,15 @@ func TestByHand(t *testing.T) {
 		if err := b.WaitReady(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if out := must(t, ctx, b, "rivulet", "kubectl", "get", "deployments", "-A", "-o", "name"); strings.TrimSpace(out) != "" {
+		if out := labtest.Output(t, ctx, b, "rivulet", "kubectl", "get", "deployments", "-A", "-o", "name"); strings.TrimSpace(out) != "" {
 			t.Errorf("the cluster is not empty: %s", out)
 		}
-		if now := must(t, ctx, b, "sh", "-c", "rivulet status -o json | grep -o '\"id\":\"[a-z0-9]*\"' | head -1"); now != id || !strings.Contains(id, "id") {
+		if now := labtest.Output(t, ctx, b, "sh", "-c", "rivulet status -o json | grep -o '\"id\":\"[a-z0-9]*\"' | head -1"); now != id || !strings.Contains(id, "id") {
 			t.Errorf("identity %s, was %s", now, id)
 		}
 	})
 	t.Run("uninstall ends a supervisor that was started by hand", func(t *testing.T) {
-		t.Log(must(t, ctx, b, "rivulet", "uninstall", "--purge", "--yes"))
+		t.Log(labtest.Output(t, ctx, b, "rivulet", "uninstall", "--purge", "--yes"))
 		eventually(t, ctx, "nothing is left", func() error {
 			for line := range traces(t, ctx, b) {
 				for _, bad := range []string{"KUBE-", "FLANNEL-", "cni0", "riv0", "netns: ", "100.127.", "cgroup: ", "process: ", "/run/k3s", "/run/rivulet", "/var/lib/kubelet",

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
@@ -21,11 +22,11 @@ func TestService(t *testing.T) {
 	t.Parallel()
 	a := devices["a"]
 	// A binary of `make slim` needs the full one beside it.
-	must(t, ctx, a, "sh", "-c", "! test -e /opt/rivulet/rivulet-full || ln -s /opt/rivulet/rivulet-full /usr/local/bin/")
+	labtest.Output(t, ctx, a, "sh", "-c", "! test -e /opt/rivulet/rivulet-full || ln -s /opt/rivulet/rivulet-full /usr/local/bin/")
 	before := traces(t, ctx, a)
 
 	t.Run("install: active when the supervisor says so", func(t *testing.T) {
-		out := must(t, ctx, a, "/opt/rivulet/rivulet", "install", "--name", "shelf-1")
+		out := labtest.Output(t, ctx, a, "/opt/rivulet/rivulet", "install", "--name", "shelf-1")
 		for _, want := range []string{"/usr/local/bin/rivulet", "/etc/systemd/system/rivulet.service", "/etc/sysctl.d/90-rivulet.conf",
 			"/etc/systemd/journald.conf.d/90-rivulet.conf", "/etc/systemd/system.conf.d/90-rivulet.conf", "rivulet.service was started"} {
 			if !strings.Contains(out, want) {
@@ -52,7 +53,7 @@ func TestService(t *testing.T) {
 			What    string
 			Changed bool
 		}
-		if err := json.Unmarshal([]byte(must(t, ctx, a, "rivulet", "install", "-o", "json")), &steps); err != nil || len(steps) < 6 {
+		if err := json.Unmarshal([]byte(labtest.Output(t, ctx, a, "rivulet", "install", "-o", "json")), &steps); err != nil || len(steps) < 6 {
 			t.Fatalf("%v %v", steps, err)
 		}
 		for _, s := range steps {
@@ -71,8 +72,8 @@ func TestService(t *testing.T) {
 	if err := mainjob.ImportImage(ctx, []*lab.Device{a}); err != nil {
 		t.Fatal(err)
 	}
-	must(t, ctx, a, "rivulet", "kubectl", "create", "deployment", "web", "--image="+mainjob.Image, "--replicas=2")
-	must(t, ctx, a, "rivulet", "kubectl", "wait", "--for=condition=Available", "deployment/web", "--timeout=90s")
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "create", "deployment", "web", "--image="+mainjob.Image, "--replicas=2")
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "wait", "--for=condition=Available", "deployment/web", "--timeout=90s")
 	pods := containers(t, ctx, a)
 	unchanged := func(t *testing.T) {
 		t.Helper()
@@ -101,7 +102,7 @@ func TestService(t *testing.T) {
 				Took, SinceBoot time.Duration
 			}
 		}
-		if err := json.Unmarshal([]byte(must(t, ctx, a, "rivulet", "status", "-o", "json")), &st); err != nil {
+		if err := json.Unmarshal([]byte(labtest.Output(t, ctx, a, "rivulet", "status", "-o", "json")), &st); err != nil {
 			t.Fatal(err)
 		}
 		if st.ReadyAfter <= 0 || st.ReadyAfterBoot < st.ReadyAfter {
@@ -115,10 +116,10 @@ func TestService(t *testing.T) {
 	})
 	t.Run("restart: pods do not notice", func(t *testing.T) {
 		// From here on the watchdog has less patience, so that the next test need not have it.
-		must(t, ctx, a, "sh", "-c", `mkdir -p /etc/systemd/system/rivulet.service.d
+		labtest.Output(t, ctx, a, "sh", "-c", `mkdir -p /etc/systemd/system/rivulet.service.d
 			printf '[Service]\nWatchdogSec=12\n' >/etc/systemd/system/rivulet.service.d/test.conf; systemctl daemon-reload`)
 		was := show(t, ctx, a)["MainPID"]
-		must(t, ctx, a, "systemctl", "restart", "rivulet")
+		labtest.Output(t, ctx, a, "systemctl", "restart", "rivulet")
 		if show(t, ctx, a)["MainPID"] == was {
 			t.Error("the supervisor is the same")
 		}
@@ -126,7 +127,7 @@ func TestService(t *testing.T) {
 	})
 	t.Run("a supervisor that hangs is started again by the watchdog", func(t *testing.T) {
 		was := show(t, ctx, a)
-		must(t, ctx, a, "kill", "-STOP", was["MainPID"])
+		labtest.Output(t, ctx, a, "kill", "-STOP", was["MainPID"])
 		begun := time.Now()
 		eventually(t, ctx, "systemd has started it again", func() error {
 			now := show(t, ctx, a)
@@ -140,7 +141,7 @@ func TestService(t *testing.T) {
 			t.Errorf("it took %s", d)
 		}
 		// What systemd's watchdog sends makes a Go program tell where it hung.
-		if log := must(t, ctx, a, "journalctl", "--no-pager", "-u", "rivulet"); !strings.Contains(log, "SIGABRT: abort") {
+		if log := labtest.Output(t, ctx, a, "journalctl", "--no-pager", "-u", "rivulet"); !strings.Contains(log, "SIGABRT: abort") {
 			t.Error("it was not the watchdog that started it again")
 		}
 		unchanged(t)
@@ -155,11 +156,11 @@ func TestService(t *testing.T) {
 		if err := a.WaitReady(ctx); err != nil {
 			t.Fatal(err)
 		}
-		must(t, ctx, a, "rivulet", "kubectl", "wait", "--for=condition=Available", "deployment/web", "--timeout=90s")
+		labtest.Output(t, ctx, a, "rivulet", "kubectl", "wait", "--for=condition=Available", "deployment/web", "--timeout=90s")
 		if pods := strings.Fields(containers(t, ctx, a)); len(pods) != 2 {
 			t.Errorf("%d pods, want the two of before", len(pods))
 		}
-		if out := must(t, ctx, a, "rivulet", "status"); !strings.HasPrefix(out, "shelf-1 ") {
+		if out := labtest.Output(t, ctx, a, "rivulet", "status"); !strings.HasPrefix(out, "shelf-1 ") {
 			t.Errorf("the name is not that of install: %s", out)
 		}
 	})
@@ -167,21 +168,21 @@ func TestService(t *testing.T) {
 		if out, err := a.Run(ctx, "rivulet", "uninstall"); err == nil || !strings.Contains(err.Error(), "--yes") {
 			t.Errorf("it did not ask: %v %s", err, out)
 		}
-		must(t, ctx, a, "sh", "-c", `rm -r /etc/systemd/system/rivulet.service.d/test.conf /run/rivulet/rivulet.sock /run/rivulet/tunnel.pid
+		labtest.Output(t, ctx, a, "sh", "-c", `rm -r /etc/systemd/system/rivulet.service.d/test.conf /run/rivulet/rivulet.sock /run/rivulet/tunnel.pid
 			rm /etc/systemd/system/rivulet.service /usr/local/bin/rivulet; systemctl daemon-reload; kill -KILL `+show(t, ctx, a)["MainPID"])
-		out := must(t, ctx, a, "/opt/rivulet/rivulet", "uninstall", "--purge", "--yes")
+		out := labtest.Output(t, ctx, a, "/opt/rivulet/rivulet", "uninstall", "--purge", "--yes")
 		t.Log(out)
 		same(t, "purged", before, traces(t, ctx, a))
-		if out := must(t, ctx, a, "/opt/rivulet/rivulet", "uninstall", "--purge", "--yes"); !strings.Contains(out, "nothing was there") {
+		if out := labtest.Output(t, ctx, a, "/opt/rivulet/rivulet", "uninstall", "--purge", "--yes"); !strings.Contains(out, "nothing was there") {
 			t.Errorf("a second time: %s", out)
 		}
 	})
 	t.Run("install --no-start, and uninstall of what never ran", func(t *testing.T) {
-		must(t, ctx, a, "/opt/rivulet/rivulet", "install", "--no-start")
+		labtest.Output(t, ctx, a, "/opt/rivulet/rivulet", "install", "--no-start")
 		if unit := show(t, ctx, a); unit["ActiveState"] != "inactive" || unit["UnitFileState"] != "enabled" {
 			t.Errorf("%s, %s", unit["ActiveState"], unit["UnitFileState"])
 		}
-		must(t, ctx, a, "rivulet", "uninstall", "--yes")
+		labtest.Output(t, ctx, a, "rivulet", "uninstall", "--yes")
 		same(t, "uninstalled", before, traces(t, ctx, a))
 	})
 }
@@ -190,7 +191,7 @@ func TestService(t *testing.T) {
 func show(t *testing.T, ctx context.Context, d *lab.Device) map[string]string {
 	t.Helper()
 	props := map[string]string{}
-	for line := range strings.Lines(must(t, ctx, d, "systemctl", "show", "rivulet.service")) {
+	for line := range strings.Lines(labtest.Output(t, ctx, d, "systemctl", "show", "rivulet.service")) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		props[key] = value
 	}

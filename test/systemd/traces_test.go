@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 )
 
 // look lists, a line each, everything that a Rivulet may leave on a device.
@@ -35,7 +36,7 @@ true`
 func traces(t *testing.T, ctx context.Context, d *lab.Device) map[string]bool {
 	t.Helper()
 	seen := map[string]bool{}
-	for line := range strings.Lines(must(t, ctx, d, "bash", "-c", look)) {
+	for line := range strings.Lines(labtest.Output(t, ctx, d, "bash", "-c", look)) {
 		seen[strings.TrimSpace(line)] = true
 	}
 	if len(seen) < 30 {
