@@ -203,8 +203,14 @@ func (k *keeper[T]) follows(source T) bool {
 	if _, needed := k.made[source.GetName()]; needed {
 		return true
 	}
-	said := source.GetAnnotations()[policy.ReflectAnnotation]
-	switch k.space.mode.Mode(k.name) {
+	return wantedAway(source, k.space.mode.Mode(k.name))
+}
+
+// wantedAway reports whether the users want the object to follow, where its kind is
+// reflected in the mode.
+func wantedAway(o metav1.Object, mode string) bool {
+	said := o.GetAnnotations()[policy.ReflectAnnotation]
+	switch mode {
 	case policy.ReflectOff:
 		return false
 	case policy.ReflectOptIn:

@@ -100,8 +100,10 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		n := newNetworkPolicies(s, c)
 		s.kinds[policy.NetworkPolicyKind], s.beside = n, append(s.beside, n.follow)
 	}
-	if _, refuses := without[policy.IngressKind]; !refuses {
+	if mayChange, refuses := without[policy.IngressKind]; !refuses {
 		s.kinds[policy.IngressKind] = newIngresses(s, c)
+	} else if !mayChange {
+		s.kinds[policy.IngressKind] = newUnheldIngresses(s)
 	}
 	for _, mayChange := range without {
 		s.asksAgain = s.asksAgain || mayChange

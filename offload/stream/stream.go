@@ -155,7 +155,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				http.Error(w, fmt.Sprintf("offload: the target's API does not answer for %s/%s: %v; see rivulet peers", namespace, name, err), http.StatusBadGateway)
+				http.Error(w, fmt.Sprintf("offload: the target's API does not answer for %s/%s: %v; see rivulet peers, or rivulet burst list", namespace, name, err), http.StatusBadGateway)
 			}
 		},
 	}

@@ -21,6 +21,9 @@ const (
 	reasonAway     = "VolumeUnreachable"
 )
 
+// holder is implemented by targets that do not take objects of every kind.
+type holder interface{ Holds(kind string) bool }
+
 // provision makes the claim away, and then the volume at home, for a claim whose first
 // pod was placed on one of our virtual nodes.
 func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
@@ -38,6 +41,9 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	}
 	if why := c.stays(ctx, p, claim); why != "" {
 		return c.handBack(ctx, claim, fmt.Sprintf("no volume on %s: %s", p.Node, why))
+	}
+	if h, ok := p.Target.(holder); ok && !h.Holds(policy.KindClaim) {
+		return c.handBack(ctx, claim, fmt.Sprintf("%s takes no volumes: keep pods with claims at home or on peers (rivulet offload --to, or a node selector), or give them an emptyDir", p.Node))
 	}
 	if !p.Ready() {
 		return c.handBack(ctx, claim, p.Node+" cannot be reached at the moment")

@@ -158,6 +158,9 @@ func printFound(out io.Writer, c *common, name string, found burst.Added) error 
 		if len(found.Others) > 0 {
 			fmt.Fprintf(out, "shared with %d other Rivulet homes: %s\n", len(found.Others), strings.Join(found.Others, ", "))
 		}
+		for _, note := range found.Notes {
+			fmt.Fprintf(out, "note        %s\n", note)
+		}
 		printMissing(out, found.Report)
 		if name != "" && found.Added {
 			fmt.Fprintf(out, "\n%s is added as virtual node burst-%s. Next: rivulet offload NAMESPACE\n", name, name)
@@ -268,6 +271,9 @@ func printBurst(out io.Writer, c *common, v burst.View) error {
 		row("answers in", v.State.RTT.Round(time.Millisecond).String())
 	}
 	row("credential", endsText(v.Ends, v.Renewed))
+	for _, note := range v.State.Notes {
+		row("note", note)
+	}
 	if v.Gateway != nil {
 		raw, err := json.Marshal(v.Gateway)
 		if err != nil {

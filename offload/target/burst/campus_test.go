@@ -1,6 +1,7 @@
 package burst_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,16 +108,19 @@ func (c *campus) grant(t *testing.T, role string) {
 // home is a cluster that bursts.
 type home struct {
 	*apiserver.Server
+	id      string // of the cluster; empty stands for the constant
 	test    *testing.T
 	offload *offload.Offload
 	stop    func()
 }
 
+func (h *home) cluster() string { return cmp.Or(h.id, cluster) }
+
 // run starts offloading at home, with the target.
 func (h *home) run(spec target.Spec) {
 	h.test.Helper()
 	o, err := offload.New(offload.Config{
-		Home: h.Config, ClusterID: cluster, ClusterName: func() string { return "home" }, NodeName: "home",
+		Home: h.Config, ClusterID: h.cluster(), ClusterName: func() string { return "home" }, NodeName: "home",
 		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), Control: netip.MustParseAddrPort("10.42.255.254:7442"),
 		ServerTLSDir: h.TLSDir, Peers: nobody{}, Log: slog.New(slog.NewTextHandler(testWriter{h.test}, nil)),
 	})

@@ -48,6 +48,9 @@ func (r Report) Fit() bool {
 // pod before it has ended.
 var oldest = version.MustParseGeneric("1.29")
 
+// noTop is in front of why.
+const noTop = "kubectl top shows nothing of pods there: "
+
 // Examine looks at the target and changes nothing there. An error says that it cannot
 // be used at all, and why.
 func Examine(ctx context.Context, s Settings, c Credential, cluster string) (Report, error) {
@@ -104,6 +107,9 @@ func Examine(ctx context.Context, s Settings, c Credential, cluster string) (Rep
 		return r, explain(err, s.Namespace)
 	}
 	r.Room, r.Security = rules.room(s.Limits), rules.security
+	if rules.unmeasured != "" {
+		r.Notes = append(r.Notes, noTop+rules.unmeasured)
+	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		if _, ok := r.Room[name]; !ok {
 			return r, fmt.Errorf("neither a quota of namespace %s nor a limit says how much %s pods may ask for there; give --limits cpu=…,memory=…", s.Namespace, name)

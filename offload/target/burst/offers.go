@@ -47,6 +47,8 @@ type Health struct {
 	Arch     string              `json:"arch,omitempty"`
 	Version  string              `json:"version,omitempty"`
 	Room     corev1.ResourceList `json:"room,omitempty"`
+	// Notes are worth knowing and no hindrance.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // follow looks at the campus until ctx ends, and says what it offers. A change of the
@@ -84,7 +86,10 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 			lost = false
 			last := t.offer(now, running)
 			health.Ready, health.Reason, health.Version, health.Arch = true, "", running, last.Architecture
-			health.Security, health.Room = now.security, last.Allocatable
+			health.Security, health.Room, health.Notes = now.security, last.Allocatable, nil
+			if now.unmeasured != "" {
+				health.Notes = []string{noTop + now.unmeasured}
+			}
 			send(out, last)
 		case failed+1 >= patience, final(err):
 			failed, good, lost = failed+1, 0, true

@@ -29,6 +29,8 @@ type state struct {
 	// arches are those of the nodes, if they can be read, labels what they have in common.
 	arches []string
 	labels map[string]string
+	// unmeasured is why what pods use cannot be seen; empty if it can.
+	unmeasured string
 }
 
 func (s state) room(limits corev1.ResourceList) corev1.ResourceList {
@@ -110,6 +112,7 @@ func read(ctx context.Context, client kubernetes.Interface, config *rest.Config,
 	} else if nodes != nil {
 		out.arches, out.labels = platforms(nodes.Items)
 	}
+	out.unmeasured = unmeasured(ctx, client, s.Namespace)
 	out.security, err = security(ctx, client, config, s.Namespace)
 	return out, err
 }

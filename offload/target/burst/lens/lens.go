@@ -70,6 +70,7 @@ type call struct {
 	*http.Request
 	group, resource, object, sub string
 	base                         http.RoundTripper
+	metrics                      bool // pods are those of the resource metrics API
 	foreign                      bool // look has found somebody else's
 }
 
@@ -83,10 +84,10 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return refuse(req, http.StatusForbidden, "Forbidden", "the lens passes nothing but what is in one namespace"), nil
 	}
+	metrics := found[1] == metricsGroup && found[3] == pods && req.Method == http.MethodGet
 	c := &call{space: space{names: l.cfg.Names, home: found[2], shared: l.cfg.Namespace}, Request: req.Clone(req.Context()),
-		group: found[1], resource: found[3], object: found[4], sub: found[5], base: t.base}
+		group: found[1], resource: found[3], object: found[4], sub: found[5], base: t.base, metrics: metrics}
 	kind, known := resources[c.resource]
-	metrics := c.group == metricsGroup && c.resource == pods && req.Method == http.MethodGet
 	if !metrics && (!known || kind.group != c.group || c.sub == "" && !slices.Contains(strings.Fields(kind.verbs), req.Method) || c.sub != "" && c.resource != pods) {
 		return refuse(req, http.StatusForbidden, "Forbidden", fmt.Sprintf("%s of %s is not passed on to a shared namespace", req.Method, c.resource)), nil
 	}
@@ -170,6 +171,8 @@ func (c *call) show(o tree) bool {
 	switch {
 	case c.resource == events:
 		return c.event(o)
+	case c.metrics:
+		return c.measured(o)
 	case !c.mine(c.resource, o):
 		return false
 	}

@@ -135,6 +135,21 @@ func (s space) mine(resource string, o tree) bool {
 	return text(meta, "name") == s.name(text(notes, NameAnnotation))
 }
 
+// measured translates what a pod uses, if it is mine. The campus has chosen by our
+// labels; a metrics server takes labels of pods along, old ones not even these, and no
+// annotations.
+func (s space) measured(o tree) bool {
+	meta := at(o, "metadata")
+	labels := at(meta, "labels")
+	if labels != nil && (text(labels, HomeLabel) != s.names.Cluster || text(labels, SpaceLabel) != s.names.Space(s.home)) ||
+		!s.names.Belongs(s.home, text(meta, "name")) {
+		return false
+	}
+	meta["namespace"] = s.home
+	s.unmark(meta)
+	return true
+}
+
 // back translates an object that is mine and was read.
 func (s space) back(resource string, o tree) {
 	meta := at(o, "metadata")
