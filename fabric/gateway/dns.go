@@ -6,15 +6,13 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
-	"strings"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 )
 
 // The gateway answers the names of home's Services, as home's own DNS would: with
-// where pods here reach them. Everything else it asks the campus's DNS. Pods have
+// where pods here reach them (zone). Everything else it asks the campus's DNS. Pods have
 // search domains of their home namespace, so that `name` and `name.namespace` come
 // here in full.
 
@@ -58,15 +56,16 @@ func (g *Gateway) ServeDNS(ctx context.Context, addr string, next []string) erro
 			continue
 		}
 		question := append([]byte(nil), buf[:n]...)
-		if answer, ok := s.ours(question); ok {
-			packets.WriteTo(answer, from) //nolint:errcheck // he asks again
+		r, ours := s.ours(question)
+		if ours && r.ask == "" {
+			packets.WriteTo(r.pack(datagram), from) //nolint:errcheck // he asks again
 			continue
 		}
 		select {
 		case s.busy <- struct{}{}:
 			go func() {
 				defer func() { <-s.busy }()
-				if answer := s.ask(ctx, "udp", question); answer != nil {
+				if answer := s.elsewhere(ctx, "udp", question, r); answer != nil {
 					packets.WriteTo(answer, from) //nolint:errcheck
 				}
 			}()
@@ -100,9 +99,12 @@ func (s *names) serveTCP(ctx context.Context, l net.Listener) {
 				if err != nil {
 					return
 				}
-				answer, ok := s.ours(question)
-				if !ok {
-					answer = s.ask(ctx, "tcp", question)
+				r, ours := s.ours(question)
+				var answer []byte
+				if ours && r.ask == "" {
+					answer = r.pack(framed)
+				} else {
+					answer = s.elsewhere(ctx, "tcp", question, r)
 				}
 				if answer == nil || writeFramed(c, answer) != nil {
 					return
@@ -110,56 +112,6 @@ func (s *names) serveTCP(ctx context.Context, l net.Listener) {
 			}
 		}()
 	}
-}
-
-// ours answers a question about one of home's names; false if it is none.
-func (s *names) ours(question []byte) ([]byte, bool) {
-	var p dnsmessage.Parser
-	head, err := p.Start(question)
-	if err != nil || head.Response || head.OpCode != 0 {
-		return nil, false
-	}
-	q, err := p.Question()
-	if err != nil || q.Class != dnsmessage.ClassINET {
-		return nil, false
-	}
-	ip, known := s.lookup(q.Name.String())
-	if !known {
-		return nil, false
-	}
-	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{
-		ID: head.ID, Response: true, Authoritative: true, RecursionDesired: head.RecursionDesired, RecursionAvailable: true,
-	})
-	if b.StartQuestions() != nil || b.Question(q) != nil || b.StartAnswers() != nil {
-		return nil, false
-	}
-	if q.Type == dnsmessage.TypeA && ip.Is4() || q.Type == dnsmessage.TypeALL && ip.Is4() {
-		err = b.AResource(dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: dnsTTL}, dnsmessage.AResource{A: ip.As4()})
-	} else if q.Type == dnsmessage.TypeAAAA && ip.Is6() {
-		err = b.AAAAResource(dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: dnsTTL}, dnsmessage.AAAAResource{AAAA: ip.As16()})
-	}
-	answer, err2 := b.Finish()
-	return answer, err == nil && err2 == nil
-}
-
-// lookup finds the Service of a name: name.namespace.svc and the zone, with a dot.
-// It is known too while it has no address yet: nobody else shall answer for it.
-func (s *names) lookup(name string) (netip.Addr, bool) {
-	cfg := s.g.state.Load().cfg
-	zone := cfg.Zone
-	if zone == "" {
-		zone = "cluster.local"
-	}
-	name, ok := strings.CutSuffix(strings.ToLower(name), ".svc."+strings.ToLower(zone)+".")
-	if !ok {
-		return netip.Addr{}, false
-	}
-	labels := strings.Split(name, ".")
-	if len(labels) != 2 {
-		return netip.Addr{}, false
-	}
-	service, ok := cfg.Find(labels[1], labels[0])
-	return service.IP, ok
 }
 
 // ask passes a question on to the campus's servers, one after the other.

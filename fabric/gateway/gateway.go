@@ -31,7 +31,7 @@ import (
 )
 
 // Version is that of the program and what it understands. Home replaces one that is older.
-const Version = "1"
+const Version = "2"
 
 // Gateway is a gateway of this process. Methods may be called concurrently.
 type Gateway struct {
@@ -57,6 +57,7 @@ type state struct {
 	set    bool
 	ends   map[string][]netip.AddrPort // by protocol and port of the gateway
 	as     map[netip.Addr]netip.Addr   // the reverse of Pods
+	zone   *zone
 }
 
 // seen is the address under which home sees who has this one: a pod of ours its own,
@@ -73,7 +74,7 @@ func (s *state) seen(real netip.Addr) netip.Addr {
 func New(bind string, log *slog.Logger) (*Gateway, error) {
 	g := &Gateway{log: log, bind: bind, port: config.TunnelPort, doors: map[string]*door{}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.state.Store(&state{})
+	g.state.Store(&state{zone: zoneOf(config.Gateway{})})
 	s, err := newNetstack(func(a netip.Addr) bool {
 		s := g.state.Load()
 		_, ours := s.cfg.Pods[a]
@@ -100,9 +101,9 @@ func (g *Gateway) Apply(cfg config.Gateway) error {
 	if old := g.state.Load(); old.set && old.digest == digest && len(g.problems) == 0 {
 		return nil
 	}
-	s := &state{cfg: cfg, digest: digest, set: true, ends: map[string][]netip.AddrPort{}, as: map[netip.Addr]netip.Addr{}}
+	s := &state{cfg: cfg, digest: digest, set: true, ends: map[string][]netip.AddrPort{}, as: map[netip.Addr]netip.Addr{}, zone: zoneOf(cfg)}
 	for _, service := range cfg.Services {
-		for _, p := range service.Ports {
+		for _, p := range service.Doors() {
 			s.ends[fmt.Sprint(p.Protocol, p.Listen)] = p.Endpoints
 		}
 	}

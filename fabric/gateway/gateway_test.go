@@ -372,11 +372,7 @@ func TestNames(t *testing.T) {
 
 // Whatever comes in as a question, nothing breaks, and what is answered was asked.
 func TestAnyQuestion(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Services = []config.Service{{Namespace: "shop", Name: "web", IP: netip.MustParseAddr("10.43.0.9")}}
-	w.cfg.Generation++
-	w.apply()
-	s := &names{g: w.Gateway}
+	cfg := config.Gateway{Services: []config.Service{{Namespace: "shop", Name: "web", IP: netip.MustParseAddr("10.43.0.9")}}}
 	rapid.Check(t, func(rt *rapid.T) {
 		raw := rapid.SliceOfN(rapid.Byte(), 0, 80).Draw(rt, "raw")
 		if rapid.Bool().Draw(rt, "a question") {
@@ -385,7 +381,7 @@ func TestAnyQuestion(t *testing.T) {
 				Type: dnsmessage.Type(rapid.Uint16().Draw(rt, "type")), Class: dnsmessage.ClassINET}}}
 			raw, _ = m.Pack()
 		}
-		answer, ok := s.ours(raw)
+		answer, ok := Answer(cfg, raw)
 		if !ok {
 			return
 		}
@@ -393,7 +389,7 @@ func TestAnyQuestion(t *testing.T) {
 		if q.Unpack(raw) != nil || a.Unpack(answer) != nil {
 			rt.Fatalf("%x answered with %x", raw, answer)
 		}
-		if a.ID != q.ID || len(a.Questions) != 1 || a.Questions[0] != q.Questions[0] || q.Questions[0].Name.String() != "web.shop.svc.cluster.local." {
+		if a.ID != q.ID || len(a.Questions) != 1 || a.Questions[0] != q.Questions[0] || !strings.HasSuffix(q.Questions[0].Name.String(), "shop.svc.cluster.local.") {
 			rt.Fatalf("%+v answered with %+v", q, a)
 		}
 	})

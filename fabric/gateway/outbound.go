@@ -33,7 +33,7 @@ func (g *Gateway) openDoors(cfg config.Gateway) (problems []string) {
 	}
 	want := map[place]bool{}
 	for _, s := range cfg.Services {
-		for _, p := range s.Ports {
+		for _, p := range s.Doors() {
 			want[place{p.Protocol, p.Listen}] = true
 		}
 	}

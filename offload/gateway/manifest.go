@@ -123,7 +123,7 @@ func (g *Gateway) deployment() *appsv1.Deployment {
 
 // programVersion is that of the program that this package needs; another makes
 // another pod.
-const programVersion = "1"
+const programVersion = "2"
 
 // dnsService is where pods ask for names.
 func (g *Gateway) dnsService() *corev1.Service {

@@ -88,6 +88,11 @@ func TestTheLastPartOfAnAddressIsKept(t *testing.T) {
 	}
 }
 
+var (
+	homeNet   = netip.MustParsePrefix("10.42.0.0/16")
+	campusNet = netip.MustParsePrefix("10.200.0.0/16")
+)
+
 func service(name string, ports ...corev1.ServicePort) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{Ports: ports}}
 }
@@ -102,7 +107,6 @@ func at(ready bool, addrs ...string) discoveryv1.Endpoint {
 }
 
 func TestWhatIsBehindAService(t *testing.T) {
-	reach := func(a netip.Addr) bool { return netip.MustParsePrefix("10.42.0.0/16").Contains(a) }
 	all := []*corev1.Service{
 		service("web", corev1.ServicePort{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}, corev1.ServicePort{Name: "quic", Port: 80, Protocol: corev1.ProtocolUDP},
 			corev1.ServicePort{Name: "odd", Port: 9, Protocol: corev1.ProtocolSCTP}),
@@ -114,7 +118,7 @@ func TestWhatIsBehindAService(t *testing.T) {
 		slice("web", "quic", 4433, corev1.ProtocolUDP, at(true, "10.42.0.5")),
 		slice("db", "", 5432, corev1.ProtocolTCP, at(true, "10.42.0.9")),
 	}
-	got := desired(all, ends, nil, reach)
+	got := desired(all, ends, nil, homeNet, campusNet)
 	web, db := got["shop/web"], got["shop/db"]
 	if len(web.Ports) != 2 || len(db.Ports) != 1 {
 		t.Fatalf("%+v", got)
@@ -127,7 +131,7 @@ func TestWhatIsBehindAService(t *testing.T) {
 		t.Errorf("%v", e)
 	}
 	// One Service goes, one comes: what stays has the port that it had.
-	next := desired([]*corev1.Service{service("a", corev1.ServicePort{Port: 1, Protocol: corev1.ProtocolTCP}), all[0]}, ends, got, reach)
+	next := desired([]*corev1.Service{service("a", corev1.ServicePort{Port: 1, Protocol: corev1.ProtocolTCP}), all[0]}, ends, got, homeNet, campusNet)
 	for i := range web.Ports {
 		if next["shop/web"].Ports[i].Listen != web.Ports[i].Listen {
 			t.Errorf("the port of web was %d and is %d", web.Ports[i].Listen, next["shop/web"].Ports[i].Listen)

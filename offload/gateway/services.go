@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -105,9 +104,9 @@ func (g *Gateway) serve(ctx context.Context, all []*corev1.Service, ends []*disc
 	home, prefix := g.want.Home, g.want.Prefix
 	g.mu.Unlock()
 	all = slices.DeleteFunc(slices.Clone(all), func(s *corev1.Service) bool {
-		return s.Spec.Type == corev1.ServiceTypeExternalName || s.DeletionTimestamp != nil || !g.cfg.Offloaded(s.Namespace)
+		return s.DeletionTimestamp != nil || !g.cfg.Offloaded(s.Namespace)
 	})
-	want := desired(all, ends, was, func(a netip.Addr) bool { return home.Contains(a) || prefix.Contains(a) })
+	want := desired(all, ends, was, home, prefix)
 	api := g.campus.CoreV1().Services(g.cfg.Namespace)
 	var failed []error
 	copies := map[string]*corev1.Service{}
@@ -115,22 +114,17 @@ func (g *Gateway) serve(ctx context.Context, all []*corev1.Service, ends []*disc
 		copies[c.Name] = c
 	}
 	used := map[string]bool{g.name: true}
-	for _, key := range slices.Sorted(maps.Keys(want)) {
-		s := want[key]
-		name := g.cfg.ServiceName(s.Namespace, s.Name)
-		used[name] = true
-		if len(s.Ports) == 0 {
-			used[name] = false // a Service without ports cannot be made
-			continue
-		}
-		made, err := g.ensureService(ctx, s, name, copies[name])
+	place(want, prefix, func(namespace, name string, ports []config.Port) (at netip.Addr) {
+		away := g.cfg.ServiceName(namespace, name)
+		used[away] = true
+		made, err := g.ensureService(ctx, config.Service{Namespace: namespace, Name: name, Ports: ports}, away, copies[away])
 		if err != nil {
 			failed = append(failed, err)
-			continue
+			return at
 		}
-		s.IP, _ = netip.ParseAddr(made.Spec.ClusterIP)
-		want[key] = s
-	}
+		at, _ = netip.ParseAddr(made.Spec.ClusterIP)
+		return at
+	})
 	for name := range copies {
 		if !used[name] {
 			if err := api.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -143,61 +137,6 @@ func (g *Gateway) serve(ctx context.Context, all []*corev1.Service, ends []*disc
 	g.renew()
 	g.mu.Unlock()
 	return errors.Join(failed...)
-}
-
-// desired is what the gateway serves: home's Services with what is behind them. Ports
-// that were held before are the same.
-func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[string]config.Service, reach func(netip.Addr) bool) map[string]config.Service {
-	taken := map[string]bool{}
-	for _, s := range was {
-		for _, p := range s.Ports {
-			taken[fmt.Sprint(p.Protocol, p.Listen)] = true
-		}
-	}
-	behind := map[string][]*discoveryv1.EndpointSlice{}
-	for _, e := range ends {
-		key := e.Namespace + "/" + e.Labels[discoveryv1.LabelServiceName]
-		behind[key] = append(behind[key], e)
-	}
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b *corev1.Service) int { return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
-	out := map[string]config.Service{}
-	for _, s := range all {
-		key := s.Namespace + "/" + s.Name
-		service := config.Service{Namespace: s.Namespace, Name: s.Name}
-		for _, p := range s.Spec.Ports {
-			protocol := strings.ToLower(string(p.Protocol))
-			if protocol == "" {
-				protocol = "tcp"
-			}
-			if protocol != "tcp" && protocol != "udp" {
-				continue // SCTP
-			}
-			listen := heldBefore(was[key], protocol, uint16(p.Port))
-			for at := config.FirstPort; listen == 0 && at <= config.LastPort; at++ {
-				if !taken[fmt.Sprint(protocol, at)] {
-					listen = uint16(at)
-				}
-			}
-			if listen == 0 {
-				continue // ten thousand are held
-			}
-			taken[fmt.Sprint(protocol, listen)] = true
-			service.Ports = append(service.Ports, config.Port{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Listen: listen,
-				Endpoints: endpoints(behind[key], p.Name, protocol, reach)})
-		}
-		out[key] = service
-	}
-	return out
-}
-
-func heldBefore(s config.Service, protocol string, port uint16) uint16 {
-	for _, p := range s.Ports {
-		if p.Protocol == protocol && p.Port == port {
-			return p.Listen
-		}
-	}
-	return 0
 }
 
 // endpoints are those of a port that are ready and can be reached, in a fixed order.

@@ -26,12 +26,17 @@ apiVersion: v1
 kind: Pod
 metadata: {name: server, namespace: lab, labels: {app: server}}
 spec:
+  hostname: first
+  subdomain: peers
   nodeSelector: {node-role.kubernetes.io/control-plane: "true"}
   containers:
   - name: tcp
     image: ` + image + `
     imagePullPolicy: Never
-    command: [sh, -c, "while :; do echo tcp at home | nc -l -p 8080; done"]
+    command: [sh, -c, "while :; do echo tcp at home | nc -l -p 8079; done"]
+  - name: web
+    image: ` + image + `
+    imagePullPolicy: Never
 ---
 apiVersion: v1
 kind: Service
@@ -39,7 +44,22 @@ metadata: {name: server, namespace: lab}
 spec:
   selector: {app: server}
   ports:
-  - {name: tcp, port: 80, targetPort: 8080}
+  - {name: tcp, port: 80, targetPort: 8079}
+  - {name: udp, port: 80, targetPort: 8080, protocol: UDP}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: peers, namespace: lab}
+spec:
+  clusterIP: None
+  selector: {app: server}
+  ports:
+  - {name: tcp, port: 8079}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: alias, namespace: lab}
+spec: {type: ExternalName, externalName: server.lab.svc.cluster.local}
 ---
 apiVersion: v1
 kind: Pod
@@ -184,7 +204,7 @@ func awaitGateway(t *testing.T, ctx context.Context, home *lab.Device, transport
 }
 
 // awaitBoth has a pod at home reach the pod at the campus by its address, and that pod
-// the Service at home by its names. (busybox's nc has no UDP: fabric/gateway tests that.)
+// the Service at home by its names, by TCP and UDP.
 func awaitBoth(t *testing.T, ctx context.Context, home *lab.Device) {
 	t.Helper()
 	var ip string
@@ -212,6 +232,12 @@ func awaitBoth(t *testing.T, ctx context.Context, home *lab.Device) {
 	for _, name := range []string{"server", "server.lab", "server.lab.svc.cluster.local."} {
 		say("away", "tcp at home", "nc -w 15 "+name+" 80 </dev/null")
 	}
+	// A pod by its own name, a name that stands for another, and where a port is.
+	say("away", "tcp at home", "nc -w 15 first.peers.lab.svc.cluster.local. 8079 </dev/null")
+	say("away", "tcp at home", "nc -w 15 alias.lab.svc.cluster.local. 80 </dev/null")
+	say("away", "8079 first.peers.lab.svc.cluster.local", "nslookup -type=srv _tcp._tcp.peers.lab.svc.cluster.local.")
+	// UDP, from the pod's own address as home sees it.
+	say("away", `hello {"pod":"first","client":"`+ip+`"}`, "web udp server.lab.svc.cluster.local.:80 hello")
 }
 
 func must(t *testing.T, err error) {

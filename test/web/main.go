@@ -1,10 +1,11 @@
 // Command web is the small web application of the demo and the end-to-end
 // tests. It is never shipped.
 //
-//	web                  serve: who answered, from where, asked by whom; /bytes?n=N: that many
+//	web                  serve: who answered, from where, asked by whom; /bytes?n=N: that many; by UDP, too
 //	web get [-n N] URL   ask N times, print who answered how often, as JSON
 //	web count URL        how many bytes it answers
 //	web api PATH         what the cluster's API server answers to this pod's service account
+//	web udp ADDR TEXT    ask by UDP until there is an answer, print it
 //	web echo             repeat each line of standard input until it ends
 package main
 
@@ -39,12 +40,14 @@ func main() {
 		err = count(os.Args[2:])
 	case "api":
 		err = api(os.Args[2:])
+	case "udp":
+		err = udp(os.Args[2:])
 	case "echo":
 		for s := bufio.NewScanner(os.Stdin); s.Scan(); {
 			fmt.Println("echo " + s.Text())
 		}
 	default:
-		err = fmt.Errorf("unknown command %q; use serve, get, count, api or echo", arg)
+		err = fmt.Errorf("unknown command %q; use serve, get, count, api, udp or echo", arg)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "web: "+err.Error())
@@ -72,6 +75,9 @@ func serve() error {
 		}
 		io.CopyN(w, zeros{}, n) //nolint:errcheck // the client has gone
 	})
+	if err := serveUDP(name); err != nil {
+		return err
+	}
 	fmt.Printf("%s serves on :8080\n", name)
 	return http.ListenAndServe(":8080", nil)
 }

@@ -62,6 +62,38 @@ type Service struct {
 	// is not valid.
 	IP    netip.Addr `json:"ip,omitzero"`
 	Ports []Port     `json:"ports,omitempty"`
+	// External is the name that it stands for, if it is an ExternalName; there is
+	// nothing else of it then.
+	External string `json:"external,omitempty"`
+	// Headless says that its name means each of Hosts.
+	Headless bool   `json:"headless,omitempty"`
+	Hosts    []Host `json:"hosts,omitempty"`
+}
+
+// Host is one pod of a headless Service.
+type Host struct {
+	// Name is its host name, or made of its address.
+	Name string `json:"name"`
+	// Pod is its address as home sees it.
+	Pod netip.Addr `json:"pod"`
+	// IP is where pods here reach it; of a pod that is here Pods has it.
+	IP netip.Addr `json:"ip,omitzero"`
+	// Ports are its ports. Those of a pod that is reached by an address of its own have
+	// a port of the gateway, too.
+	Ports []Port `json:"ports,omitempty"`
+}
+
+// Doors are all ports for which the gateway holds one.
+func (s Service) Doors() []Port {
+	out := slices.Clone(s.Ports)
+	for _, h := range s.Hosts {
+		for _, p := range h.Ports {
+			if p.Listen != 0 {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
 }
 
 // Port is one port of a Service.
@@ -87,7 +119,7 @@ func (g Gateway) Check() error {
 	}
 	seen := map[string]bool{}
 	for _, s := range g.Services {
-		for _, p := range s.Ports {
+		for _, p := range s.Doors() {
 			if p.Protocol != "tcp" && p.Protocol != "udp" {
 				return fmt.Errorf("gateway: Service %s/%s: the protocol %q is neither tcp nor udp", s.Namespace, s.Name, p.Protocol)
 			}
