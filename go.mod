@@ -107,7 +107,7 @@ require (
 	github.com/flannel-io/flannel v0.28.0 // indirect
 	github.com/fsnotify/fsnotify v1.9.0
 	github.com/go-logr/logr v1.4.3 // indirect
-	github.com/go-test/deep v1.0.7 // indirect
+	github.com/go-test/deep v1.0.8 // indirect
 	github.com/google/cadvisor v0.53.0 // indirect
 	github.com/google/go-containerregistry v0.20.2
 	github.com/google/uuid v1.6.0 // indirect
@@ -557,4 +557,14 @@ require (
 	gvisor.dev/gvisor v0.0.0-20250503011706-39ed1f5ac29c
 	pgregory.net/rapid v1.2.0
 	sigs.k8s.io/knftables v0.0.18
+)
+
+require (
+	github.com/anchore/go-lzo v0.1.0 // indirect
+	github.com/diskfs/go-diskfs v1.7.0
+	github.com/djherbis/times v1.6.0 // indirect
+	github.com/elliotwutingfeng/asciiset v0.0.0-20230602022725-51bbb787efab // indirect
+	github.com/pierrec/lz4/v4 v4.1.21 // indirect
+	github.com/pkg/xattr v0.4.9 // indirect
+	github.com/ulikunitz/xz v0.5.12 // indirect
 )

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -168,25 +167,14 @@ func lock(dir string) (release func(), err error) {
 }
 
 func readSignature(file string) (signed.Signature, error) {
-	for _, name := range []string{file + ".sig", strings.TrimSuffix(file, ".zst") + ".sig"} {
-		f, err := os.Open(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return signed.Signature{}, fmt.Errorf("update: %w", err)
-		}
-		defer f.Close()
-		s, err := signed.Parse(f)
-		if err != nil {
-			return s, refused("%s: %w", name, err)
-		}
+	s, err := signed.Beside(file)
+	if err == nil {
 		return s, nil
 	}
 	if _, err := os.Stat(file); err != nil {
-		return signed.Signature{}, fmt.Errorf("update: %w; name the file of a release", err)
+		return s, fmt.Errorf("update: %w; name the file of a release", err)
 	}
-	return signed.Signature{}, refused("there is no signature %s.sig; copy it along with the release", file)
+	return s, refused("%w", err)
 }
 
 const (

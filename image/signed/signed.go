@@ -22,6 +22,8 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
+	"os"
 	"strings"
 )
 
@@ -33,6 +35,8 @@ var (
 	ErrNoRoots = errors.New("signed: this rivulet was built without keys and can trust no file")
 	// ErrNotOurs is in every error that says that a signature is not good.
 	ErrNotOurs = errors.New("signed: the signature is not good")
+	// ErrNone is returned when there is no signature beside a file.
+	ErrNone = errors.New("signed: there is no signature")
 )
 
 // Certificate is a signing key that a root key vouches for.
@@ -115,6 +119,26 @@ func Parse(r io.Reader) (Signature, error) {
 		return s, fmt.Errorf("%w: its format is %d, this rivulet knows %d; upgrade to a release in between first", ErrNotOurs, s.Format, Format)
 	}
 	return s, nil
+}
+
+// Beside reads the signature beside a file: FILE.sig, or that of what FILE.zst unpacks to.
+func Beside(file string) (Signature, error) {
+	for _, name := range []string{file + ".sig", strings.TrimSuffix(file, ".zst") + ".sig"} {
+		f, err := os.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Signature{}, fmt.Errorf("signed: %w; copy it once more", err)
+		}
+		defer f.Close()
+		s, err := Parse(f)
+		if err != nil {
+			return s, fmt.Errorf("%s: %w", name, err)
+		}
+		return s, nil
+	}
+	return Signature{}, fmt.Errorf("%w %s.sig; copy it along with the release", ErrNone, file)
 }
 
 // Verify reports whether s is a signature of what d took in, by a key that one of

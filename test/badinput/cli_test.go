@@ -71,6 +71,11 @@ func TestCommandLine(t *testing.T) {
 		{"burst status", "takes one name"},
 		{"burst remove", "takes one name"},
 		{"burst remove a --purge", "--purge goes with --kubeconfig"},
+		{"flash", "takes an image and a disk"},
+		{"flash a.img", "takes an image and a disk"},
+		{"flash a.img b c", "takes an image and a disk"},
+		{"flash --list x", `was given "x"`},
+		{"flash --list -o yaml", "use -o json"},
 		{"offload --when now lab", "use burst (home first), remote (only away) or any"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+
+	"rivulet/image/flash"
+	"rivulet/image/signed"
+)
+
+func newFlash(c *common) *cobra.Command {
+	var o struct {
+		list, yes, unsigned bool
+		config              string
+	}
+	cmd := &cobra.Command{
+		Use:   "flash IMAGE DEVICE",
+		Short: "write a device image to a card or disk",
+		Long: "IMAGE is an image of a device (.img or .img.zst), its .sig beside it, and its .bmap if there is one. Signature and content are\n" +
+			"checked before anything is written; disks that are mounted or that the system runs from are refused. It asks once, writes,\n" +
+			"and reads back what it wrote. Everything that was on DEVICE is lost. --config puts a rivulet.yaml on it.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case o.list && len(args) > 0:
+				return usagef("flash --list takes no argument, yet was given %q; see: %s --help", args[0], cmd.CommandPath())
+			case !o.list && len(args) != 2:
+				return usagef("flash takes an image and a disk (see the disks: rivulet flash --list); see: %s --help", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.list {
+				return listDisks(cmd, c)
+			}
+			content, err := deviceConfig(o.config)
+			if err != nil {
+				return err
+			}
+			trust := flash.Trust{Unsigned: o.unsigned}
+			if trust.Roots, err = signed.Roots(); err != nil && !o.unsigned {
+				return err
+			}
+			return flashDisk(cmd, c, args[0], args[1], trust, content, o.yes)
+		},
+	}
+	outputFlag(cmd, c)
+	f := cmd.Flags()
+	f.BoolVar(&o.list, "list", false, "the disks of this machine, and why some are not written")
+	f.BoolVar(&o.yes, "yes", false, "do not ask")
+	f.BoolVar(&o.unsigned, "unsigned", false, "take an image without a signature")
+	f.StringVar(&o.config, "config", "", "a rivulet.yaml for the device, put on its boot partition")
+	return cmd
+}
+
+// deviceConfig reads what is placed; what is no YAML at all is better known now than
+// on a device without a screen.
+func deviceConfig(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w; name a rivulet.yaml", err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, flash.MaxConfig+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w; name a rivulet.yaml", err)
+	case len(raw) == 0 || len(raw) > flash.MaxConfig:
+		return nil, fmt.Errorf("%s is empty or larger than %d bytes; name a rivulet.yaml", path, flash.MaxConfig)
+	}
+	if err := yaml.Unmarshal(raw, &map[string]any{}); err != nil {
+		return nil, fmt.Errorf("%s: %w; correct it first", path, err)
+	}
+	return raw, nil
+}
+
+func listDisks(cmd *cobra.Command, c *common) error {
+	disks, err := flash.Here().List()
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		return json.NewEncoder(out).Encode(append([]flash.Disk{}, disks...))
+	}
+	if len(disks) == 0 {
+		_, err := fmt.Fprintln(out, "no disks; plug a card in and look again")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "DEVICE\tSIZE\tKIND\tMODEL\tNOT WRITTEN BECAUSE")
+	for _, d := range disks {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", d.Path, flash.Bytes(d.Size), kind(d), d.Model, d.Refused)
+	}
+	return w.Flush()
+}
+
+func kind(d flash.Disk) string {
+	if d.Removable {
+		return "removable"
+	}
+	return "fixed"
+}
+
+func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, content []byte, yes bool) error {
+	// The disk first: it is known at once, the image takes a while.
+	d, err := flash.Here().Disk(device)
+	if err != nil {
+		return err
+	}
+	if err := (&flash.Image{}).Fits(d); err != nil {
+		return err
+	}
+	show := newMeter(cmd.ErrOrStderr())
+	m, err := flash.Open(cmd.Context(), path, trust, show.progress)
+	show.end()
+	if err != nil {
+		return err
+	}
+	if err := m.Fits(d); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("Everything on %s (%s, %s, %s) is lost; %s is written to it", d.Path, d.Model, flash.Bytes(d.Size), kind(d), path)
+	if !m.Signed {
+		what += ", which NOBODY SIGNED"
+	}
+	if err := confirm(cmd, yes, what); err != nil {
+		return err
+	}
+	r, err := flash.Write(cmd.Context(), m, d, content, show.progress)
+	show.end()
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("stopped by hand: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		return json.NewEncoder(out).Encode(r)
+	}
+	_, err = fmt.Fprintf(out, "%s is written and was read back (%s in %s). Take it out, put it into the device and switch that on.\n",
+		d.Path, flash.Bytes(r.Written), r.Took.Round(time.Second))
+	return err
+}
+
+// meter shows on stderr how far something is: one line that is rewritten on a
+// terminal, a line for each tenth elsewhere.
+type meter struct {
+	out   io.Writer
+	tty   bool
+	stage flash.Stage
+	shown int64
+	open  bool
+}
+
+func newMeter(out io.Writer) *meter {
+	_, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS)
+	return &meter{out: out, tty: err == nil}
+}
+
+func (m *meter) progress(s flash.Stage, done, of int64) {
+	if of <= 0 {
+		return
+	}
+	percent := done * 100 / of
+	if !m.tty {
+		percent -= percent % 10
+	}
+	if s == m.stage && percent == m.shown {
+		return
+	}
+	if m.open && s != m.stage {
+		fmt.Fprintln(m.out)
+	}
+	m.stage, m.shown, m.open = s, percent, m.tty
+	if m.tty {
+		fmt.Fprintf(m.out, "\r%s: %d %% ", s, percent)
+		return
+	}
+	fmt.Fprintf(m.out, "%s: %d %%\n", s, percent)
+}
+
+func (m *meter) end() {
+	if m.open {
+		fmt.Fprintln(m.out)
+	}
+	m.stage, m.open = "", false
+}

@@ -1,0 +1,72 @@
+package flash
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+)
+
+// uses reads what is mounted and swapped to, by major:minor and by path.
+func (m Machine) uses() (map[string]use, error) {
+	out := map[string]use{}
+	raw, err := fs.ReadFile(m.Proc, "self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("flash: mounts cannot be listed: %w; is /proc mounted?", err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		before, after, ok := strings.Cut(line, " - ")
+		f, src := strings.Fields(before), strings.Fields(after)
+		if !ok || len(f) < 5 || len(src) < 2 {
+			continue
+		}
+		where := unescape(f[4])
+		u := use{"%s is mounted at " + strings.ReplaceAll(where, "%", "%%"), "unmount it first: sudo umount " + where}
+		if system(where) {
+			u = use{systemRuns + " %s (" + strings.ReplaceAll(where, "%", "%%") + " is there)", "choose another disk; see: rivulet flash --list"}
+		}
+		// By number; and by name, for file systems that make their own numbers (btrfs).
+		for _, key := range []string{f[2], unescape(src[1])} {
+			if was, had := out[key]; !had || !strings.HasPrefix(was.what, systemRuns) {
+				out[key] = u
+			}
+		}
+	}
+	raw, err = fs.ReadFile(m.Proc, "swaps")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("flash: swap space cannot be listed: %w; is /proc mounted?", err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[0], "/dev/") {
+			out[unescape(f[0])] = use{"%s is swap space", "switch it off first: sudo swapoff " + unescape(f[0])}
+		}
+	}
+	return out, nil
+}
+
+// system reports whether a mount point is part of what runs.
+func system(where string) bool {
+	for _, s := range []string{"/", "/usr", "/var", "/etc", "/home", "/boot", "/boot/efi", "/boot/firmware", "/var/lib/rivulet"} {
+		if where == s {
+			return true
+		}
+	}
+	return false
+}
+
+// unescape undoes the kernel's octal way of writing blanks.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
