@@ -63,7 +63,7 @@ func (d *device) burst(t *testing.T, b *device, pods int, mode string) {
 func (d *device) goMute(t *testing.T, b *device) {
 	away := corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}}
 	runs := func(name string) {
-		eventually(t, 60*time.Second, name+" runs", func(ctx context.Context) string {
+		eventually(t, time.Minute, name+" runs", func(ctx context.Context) string {
 			p, err := d.Client.CoreV1().Pods("lab").Get(ctx, name, metav1.GetOptions{})
 			if err != nil || p.Status.Phase != corev1.PodRunning {
 				return fmt.Sprintf("%v %s %s", err, p.Status.Phase, p.Status.Message)
@@ -79,7 +79,7 @@ func (d *device) goMute(t *testing.T, b *device) {
 	quiet, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "quiet"}}, metav1.CreateOptions{})
 	must(t, err)
 	quietAway := func(want string) {
-		eventually(t, 60*time.Second, "ConfigMap quiet is away: "+want, func(ctx context.Context) string {
+		eventually(t, time.Minute, "ConfigMap quiet is away: "+want, func(ctx context.Context) string {
 			m, err := b.Client.CoreV1().ConfigMaps("lab-a").Get(ctx, "quiet", metav1.GetOptions{})
 			if err != nil || m.Data["say"] != want {
 				return fmt.Sprintf("%v %v", err, m.Data)

@@ -48,7 +48,7 @@ func TestTwoPlatforms(t *testing.T) {
 		}
 		return nodeReady(n)
 	}
-	eventually(t, 30*time.Second, "the second platform is a node of its own, with its labels and GPUs", second)
+	eventually(t, time.Minute, "the second platform is a node of its own, with its labels and GPUs", second)
 	first, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
 	must(t, err)
 	if gpus := first.Status.Allocatable["nvidia.com/gpu"]; first.Labels[corev1.LabelArchStable] != "arm64" || first.Labels["disk"] != "" || !gpus.IsZero() {
@@ -58,7 +58,7 @@ func TestTwoPlatforms(t *testing.T) {
 	a.offloadNamespace(t, "lab")
 	_, err = a.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"remote","rivulet.dev/offload-to":"b"}}}`), metav1.PatchOptions{})
 	must(t, err)
-	eventually(t, 20*time.Second, "the namespace is offloaded to b alone", func(ctx context.Context) string {
+	eventually(t, time.Minute, "the namespace is offloaded to b alone", func(ctx context.Context) string {
 		made, err := a.Client.CoreV1().Pods("lab").Create(ctx, bare("probe", corev1.PodSpec{}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil || made.Spec.Affinity == nil || !strings.Contains(fmt.Sprint(made.Spec.Affinity.NodeAffinity), policy.TargetLabel) {
 			return fmt.Sprint(err)
@@ -86,7 +86,7 @@ func TestTwoPlatforms(t *testing.T) {
 
 	t.Run("each node tells of its own pods, and reaches them", func(t *testing.T) {
 		for node, want := range map[string][]string{"b": {"arm"}, "b-amd64": {"amd", "fast"}} {
-			eventually(t, 20*time.Second, node+" tells", func(ctx context.Context) string {
+			eventually(t, time.Minute, node+" tells", func(ctx context.Context) string {
 				raw, err := a.Client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
 				if err != nil {
 					return err.Error()
@@ -120,7 +120,7 @@ func TestTwoPlatforms(t *testing.T) {
 		}
 		a.stop()
 		a.start()
-		eventually(t, 30*time.Second, "streams work again", func(context.Context) string {
+		eventually(t, time.Minute, "streams work again", func(context.Context) string {
 			for name := range pods {
 				if _, err := a.Client.CoreV1().Pods("lab").GetLogs(name, &corev1.PodLogOptions{}).DoRaw(ctx); err != nil {
 					return err.Error()
@@ -154,7 +154,7 @@ func TestTwoPlatforms(t *testing.T) {
 	t.Run("a platform that is gone takes its node along", func(t *testing.T) {
 		amd.Stop()
 		must(t, b.Client.CoreV1().Nodes().Delete(ctx, "b-amd", metav1.DeleteOptions{}))
-		eventually(t, 60*time.Second, "b-amd64 is gone, b is not", func(ctx context.Context) string {
+		eventually(t, time.Minute, "b-amd64 is gone, b is not", func(ctx context.Context) string {
 			list, err := a.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
 			must(t, err)
 			if len(list.Items) != 1 || list.Items[0].Name != "b" {
@@ -171,7 +171,7 @@ func misfit(t *testing.T, a, b *device) {
 	must(t, drain.Cordon(ctx, a.Client, "b", true))
 	a.create(t, web(1))
 	var first corev1.Pod
-	eventually(t, 30*time.Second, "it runs on b-amd64", func(ctx context.Context) string {
+	eventually(t, time.Minute, "it runs on b-amd64", func(ctx context.Context) string {
 		pods := a.pods(ctx, t, "app=web")
 		if len(pods) != 1 || pods[0].Spec.NodeName != "b-amd64" || pods[0].Status.Phase != corev1.PodRunning {
 			return fmt.Sprint(len(pods))
@@ -180,7 +180,7 @@ func misfit(t *testing.T, a, b *device) {
 		return ""
 	})
 	// The stand-in has it running; what a kubelet says between two tries follows.
-	eventually(t, 30*time.Second, "the kubelet says so", func(ctx context.Context) string {
+	eventually(t, time.Minute, "the kubelet says so", func(ctx context.Context) string {
 		away := b.away(ctx, t, string(first.UID))
 		if len(away) != 1 || len(away[0].Status.ContainerStatuses) != 1 {
 			return fmt.Sprint(len(away), " pods")
@@ -194,7 +194,7 @@ func misfit(t *testing.T, a, b *device) {
 		}
 		return ""
 	})
-	eventually(t, 60*time.Second, "it is handed back, and the next one goes nowhere else than where it may run", func(ctx context.Context) string {
+	eventually(t, time.Minute, "it is handed back, and the next one goes nowhere else than where it may run", func(ctx context.Context) string {
 		pods := a.pods(ctx, t, "app=web")
 		if len(pods) != 1 || pods[0].UID == first.UID || !fit.Avoids(&pods[0], "amd64") || pods[0].Spec.NodeName != "" {
 			return fmt.Sprint(len(pods), " pods")
@@ -207,7 +207,7 @@ func misfit(t *testing.T, a, b *device) {
 		t.Errorf("%+v", events.Items)
 	}
 	must(t, drain.Cordon(ctx, a.Client, "b", false))
-	eventually(t, 30*time.Second, "there is room on arm64: it runs there", func(ctx context.Context) string {
+	eventually(t, time.Minute, "there is room on arm64: it runs there", func(ctx context.Context) string {
 		pods := a.pods(ctx, t, "app=web")
 		if len(pods) != 1 || pods[0].Spec.NodeName != "b" || pods[0].Status.Phase != corev1.PodRunning {
 			return fmt.Sprint(len(pods))

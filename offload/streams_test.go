@@ -80,7 +80,7 @@ func (d *device) attachments(t *testing.T) {
 				defer close(a.sizes)
 				says := func(want string) {
 					t.Helper()
-					eventually(t, 30*time.Second, fmt.Sprintf("it says %q", want), func(context.Context) string {
+					eventually(t, time.Minute, fmt.Sprintf("it says %q", want), func(context.Context) string {
 						if got := a.out.String(); got != want {
 							return fmt.Sprintf("%q", got)
 						}

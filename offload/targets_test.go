@@ -92,7 +92,7 @@ func TestTargetsOfAnyKind(t *testing.T) {
 	}
 	want := func(what string, names ...string) {
 		t.Helper()
-		eventually(t, 30*time.Second, what, func(ctx context.Context) string {
+		eventually(t, time.Minute, what, func(ctx context.Context) string {
 			if got := nodes(ctx); !slices.Equal(got, names) {
 				return fmt.Sprintf("nodes %v, want %v", got, names)
 			}
@@ -133,7 +133,7 @@ func TestTargetsOfAnyKind(t *testing.T) {
 	broken := campus
 	broken.ID, broken.New = "broken", func(string, *slog.Logger) (target.Target, error) { return nil, errors.New("no such campus") }
 	o.SetTargets("burst", []target.Spec{broken}, true)
-	eventually(t, 10*time.Second, "a target that cannot be made is a problem", func(context.Context) string {
+	eventually(t, time.Minute, "a target that cannot be made is a problem", func(context.Context) string {
 		if p := o.Problems()["virtual node of campus"]; p != "no such campus" {
 			return fmt.Sprint(o.Problems())
 		}

@@ -20,7 +20,7 @@ import (
 	"rivulet/fabric/gateway/config"
 )
 
-const long = 30 * time.Second
+const long = time.Minute
 
 // say writes, ends its direction, and returns all that comes back.
 func say(t *testing.T, c halfCloser, what []byte) []byte {

@@ -226,7 +226,7 @@ func namespace(t *testing.T, client kubernetes.Interface, name string, labels ma
 
 func until(t *testing.T, what string, ok func(context.Context) bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
 	if err != nil {
 		t.Fatalf("waited in vain: %s", what)
 	}

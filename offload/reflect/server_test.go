@@ -115,7 +115,7 @@ func TestReflection(t *testing.T) {
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		if wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) { return ok(), nil }) != nil {
+		if wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return ok(), nil }) != nil {
 			t.Fatalf("waited in vain: %s", what)
 		}
 	}

@@ -389,7 +389,7 @@ func testRevocation(t *testing.T, p *provider) {
 	for range 2 {
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("still open after the pin is gone")
 		}
 	}

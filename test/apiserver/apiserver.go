@@ -7,6 +7,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -175,23 +176,26 @@ func (s *Server) try(ctx context.Context, kubeconfig string) error {
 	return nil
 }
 
-// freePair finds a port p with p+1 free as well, which the engine takes for the
-// API server proper.
+// freePair finds a port p with p+1 free as well, which the engine takes for the API
+// server proper. It takes them by chance from below those that the kernel gives away,
+// so that nobody is given one before the engine has it.
 func freePair(t testing.TB) int {
 	t.Helper()
+	const first, last = 15000, 32000
 	for range 100 {
-		a, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := a.Addr().(*net.TCPAddr).Port
-		b, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
-		a.Close()
-		if err == nil {
-			b.Close()
+		port := first + rand.IntN((last-first)/2)*2
+		if free(port) && free(port+1) {
 			return port
 		}
 	}
 	t.Fatal("no two free ports in a row")
 	return 0
+}
+
+func free(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err == nil {
+		l.Close()
+	}
+	return err == nil
 }
