@@ -28,6 +28,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/pairing"
@@ -142,7 +143,7 @@ type Fabric struct {
 	loops    sync.WaitGroup  // one member has several
 	members  map[string]*member
 	known    map[string]string // discovery entry to member key, where the entry has no ID
-	subs     map[chan struct{}]struct{}
+	changed  changes.Signal
 	problems map[string]rpc.Error
 	// rotateNow is poked to change the WireGuard key.
 	rotateNow chan struct{}
@@ -163,7 +164,6 @@ func New(cfg Config) (*Fabric, error) {
 		routes:    http.NewServeMux(),
 		members:   map[string]*member{},
 		known:     map[string]string{},
-		subs:      map[chan struct{}]struct{}{},
 		problems:  map[string]rpc.Error{},
 		invites:   map[peer.ID][]byte{},
 		rotateNow: make(chan struct{}, 1),
@@ -348,24 +348,9 @@ func (f *Fabric) Link(id peer.ID) (peer.Link, bool) {
 // Changed returns a channel that receives after Peers, Links or Problems have
 // changed in more than a round trip time, several changes perhaps as one, and a
 // function that ends the subscription.
-func (f *Fabric) Changed() (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.subs[ch] = struct{}{}
-	return ch, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.subs, ch)
-	}
-}
+func (f *Fabric) Changed() (<-chan struct{}, func()) { return f.changed.Changed() }
 
-// notify is called with mu held.
-func (f *Fabric) notify() {
-	for ch := range f.subs {
-		poke(ch)
-	}
-}
+func (f *Fabric) notify() { f.changed.Notify() }
 
 // Problems returns what keeps the fabric as a whole from working, with cures.
 func (f *Fabric) Problems() []rpc.Error {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rivulet/appliance/storage"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/test/apiserver"
@@ -41,13 +42,13 @@ type loopback struct {
 	stall stall
 	mute  mute
 
-	mu    sync.Mutex
-	cut   bool
-	conns map[net.Conn]struct{}
-	links []peer.Link
-	gone  []peer.ID // former peers
-	certs map[peer.ID][]byte
-	subs  map[chan struct{}]struct{}
+	mu     sync.Mutex
+	cut    bool
+	conns  map[net.Conn]struct{}
+	links  []peer.Link
+	gone   []peer.ID // former peers
+	certs  map[peer.ID][]byte
+	signal changes.Signal
 	// passed takes connections for the API server.
 	passed func(net.Conn)
 }
@@ -68,7 +69,7 @@ func world(t *testing.T, provider ...string) (a, b *device) {
 			t.Fatal(err)
 		}
 		f := &loopback{identity: identity, routes: http.NewServeMux(), certs: map[peer.ID][]byte{},
-			conns: map[net.Conn]struct{}{}, subs: map[chan struct{}]struct{}{}}
+			conns: map[net.Conn]struct{}{}}
 		devices = append(devices, &device{test: t, volumes: t.TempDir(), Server: s, name: name, identity: identity, fabric: f})
 	}
 	a, b = devices[0], devices[1]
@@ -129,7 +130,7 @@ func (d *device) meet(t *testing.T, other *device, remote, as string) {
 	f.certs[other.identity.ID] = other.identity.CertPEM
 	f.links = append(f.links, peer.Link{ID: other.identity.ID, Name: other.name, Addr: l.Addr().(*net.TCPAddr).AddrPort(),
 		Theirs: netip.MustParsePrefix("10.42.0.0/16"), Remote: netip.MustParsePrefix(remote), As: netip.MustParsePrefix(as), State: peer.Connected})
-	f.notify()
+	f.signal.Notify()
 }
 
 // setCut cuts or heals all of the device's ways out.
@@ -152,7 +153,7 @@ func (f *loopback) unpeer() {
 		f.gone = append(f.gone, l.ID)
 	}
 	f.links = nil
-	f.notify()
+	f.signal.Notify()
 }
 
 // Departed are those that were peers.
@@ -167,16 +168,7 @@ func (f *loopback) setRoles(noBorrow, noLend bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.links[0].NoBorrow, f.links[0].NoLend = noBorrow, noLend
-	f.notify()
-}
-
-func (f *loopback) notify() {
-	for ch := range f.subs {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
+	f.signal.Notify()
 }
 
 func (f *loopback) Links() []peer.Link {
@@ -185,17 +177,7 @@ func (f *loopback) Links() []peer.Link {
 	return append([]peer.Link(nil), f.links...)
 }
 
-func (f *loopback) Changed() (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.subs[ch] = struct{}{}
-	return ch, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.subs, ch)
-	}
-}
+func (f *loopback) Changed() (<-chan struct{}, func()) { return f.signal.Changed() }
 
 func (f *loopback) TLS(id peer.ID) ([]byte, []byte, []byte, string, error) {
 	f.mu.Lock()

@@ -19,6 +19,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/changes"
 )
 
 // settle is how long the monitor waits after an event for those that follow it:
@@ -34,12 +36,12 @@ type Monitor struct {
 	mu      sync.Mutex
 	lans    LANs
 	allowed []string // patterns of names; empty is all
-	subs    map[chan struct{}]struct{}
+	changed changes.Signal
 }
 
 // New returns a monitor that has read the interfaces once.
 func New(log *slog.Logger) *Monitor {
-	m := &Monitor{log: log, subs: map[chan struct{}]struct{}{}}
+	m := &Monitor{log: log}
 	if err := m.read(); err != nil {
 		log.Warn("cannot read interfaces", "err", err)
 	}
@@ -55,17 +57,7 @@ func (m *Monitor) LANs() LANs {
 
 // Changed returns a channel that receives after every change of LANs (several
 // changes may be told as one), and a function that ends the subscription.
-func (m *Monitor) Changed() (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.subs[ch] = struct{}{}
-	return ch, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.subs, ch)
-	}
-}
+func (m *Monitor) Changed() (<-chan struct{}, func()) { return m.changed.Changed() }
 
 // Allow makes the monitor see only the LANs whose interface has one of the names, or
 // matches one of the patterns (path.Match); none given is all LANs. A name without
@@ -156,12 +148,7 @@ func (m *Monitor) read() error {
 		return nil
 	}
 	m.log.Info("LAN interfaces", "lans", names(lans))
-	for ch := range m.subs {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
+	m.changed.Notify()
 	return nil
 }
 

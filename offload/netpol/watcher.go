@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/changes"
 )
 
 // Watcher follows an API server's policies, and as long as there is one, pods and
@@ -27,16 +29,16 @@ import (
 type Watcher struct {
 	log *slog.Logger
 
-	mu          sync.Mutex
-	read        func() World // nil until everything was seen once
-	last        World
-	stale       bool
-	subscribers map[chan struct{}]struct{}
+	mu     sync.Mutex
+	read   func() World // nil until everything was seen once
+	last   World
+	stale  bool
+	signal changes.Signal
 }
 
 // NewWatcher returns one that knows nothing until Run.
 func NewWatcher(log *slog.Logger) *Watcher {
-	return &Watcher{log: log, stale: true, subscribers: map[chan struct{}]struct{}{}}
+	return &Watcher{log: log, stale: true}
 }
 
 // World returns what was seen last; false before everything was seen once. Without
@@ -55,28 +57,13 @@ func (w *Watcher) World() (World, bool) {
 
 // Changed returns a channel that gets a value after World may answer differently, and
 // the function that ends the subscription.
-func (w *Watcher) Changed() (<-chan struct{}, func()) {
-	c := make(chan struct{}, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.subscribers[c] = struct{}{}
-	return c, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.subscribers, c)
-	}
-}
+func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
 
 func (w *Watcher) changed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stale = true
-	for c := range w.subscribers {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
+	w.signal.Notify()
 }
 
 // serve replaces what World is read from.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 )
@@ -30,9 +30,7 @@ type Watcher struct {
 	pods    corelisters.PodLister
 	dirty   chan struct{}
 	synced  chan struct{}
-
-	mu          sync.Mutex
-	subscribers map[chan struct{}]struct{}
+	signal  changes.Signal
 }
 
 // NewWatcher returns a Watcher that knows nothing until Run.
@@ -40,7 +38,7 @@ func NewWatcher(client kubernetes.Interface) *Watcher {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
 	return &Watcher{
 		factory: factory, nodes: factory.Core().V1().Nodes().Lister(), pods: factory.Core().V1().Pods().Lister(),
-		dirty: make(chan struct{}, 1), synced: make(chan struct{}), subscribers: map[chan struct{}]struct{}{},
+		dirty: make(chan struct{}, 1), synced: make(chan struct{}),
 	}
 }
 
@@ -74,7 +72,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		case <-w.dirty:
 		}
-		w.notify()
+		w.signal.Notify()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -127,31 +125,10 @@ func (w *Watcher) Guests() map[peer.ID]int {
 
 // Changed returns a channel that gets a value after nodes or pods changed, all
 // changes of one Settle as one, and the function that ends the subscription.
-func (w *Watcher) Changed() (<-chan struct{}, func()) {
-	c := make(chan struct{}, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.subscribers[c] = struct{}{}
-	return c, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.subscribers, c)
-	}
-}
+func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
 
 // Poke gives a signal now, for who knows that the Share is another.
-func (w *Watcher) Poke() { w.notify() }
-
-func (w *Watcher) notify() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for c := range w.subscribers {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
-}
+func (w *Watcher) Poke() { w.signal.Notify() }
 
 // trim keeps what Compute reads: on a small board the caches of every pod and
 // node are most of what an idle provider costs.

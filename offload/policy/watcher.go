@@ -15,6 +15,8 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+
+	"rivulet/fabric/changes"
 )
 
 // Watcher follows the labels of namespaces. Its methods may be called
@@ -24,17 +26,17 @@ type Watcher struct {
 	log    *slog.Logger
 	synced chan struct{}
 
-	mu          sync.Mutex
-	namespaces  map[string]Namespace // only those that are offloaded
-	refused     map[string]string    // namespace to the bad value last warned of
-	subscribers map[chan struct{}]struct{}
+	mu         sync.Mutex
+	namespaces map[string]Namespace // only those that are offloaded
+	refused    map[string]string    // namespace to the bad value last warned of
+	signal     changes.Signal
 }
 
 // New returns a Watcher that knows nothing until Run.
 func New(client kubernetes.Interface, log *slog.Logger) *Watcher {
 	return &Watcher{
 		client: client, log: log, synced: make(chan struct{}),
-		namespaces: map[string]Namespace{}, refused: map[string]string{}, subscribers: map[chan struct{}]struct{}{},
+		namespaces: map[string]Namespace{}, refused: map[string]string{},
 	}
 }
 
@@ -65,7 +67,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer factory.Shutdown()
 	if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
 		close(w.synced)
-		w.notify()
+		w.signal.Notify()
 	}
 	<-ctx.Done()
 	return nil
@@ -99,17 +101,7 @@ func (w *Watcher) Get(name string) (Namespace, bool) {
 
 // Changed returns a channel that gets a value after Namespaces changed, several
 // changes as one, and the function that ends the subscription.
-func (w *Watcher) Changed() (<-chan struct{}, func()) {
-	c := make(chan struct{}, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.subscribers[c] = struct{}{}
-	return c, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.subscribers, c)
-	}
-}
+func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
 
 func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
 	now, err := Parse(ns)
@@ -144,20 +136,9 @@ func (w *Watcher) set(name string, now Namespace, bad string) (warned bool) {
 	changed := had != (now.When != Off) || had && before != now
 	w.mu.Unlock()
 	if changed {
-		w.notify()
+		w.signal.Notify()
 	}
 	return warned
-}
-
-func (w *Watcher) notify() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for c := range w.subscribers {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // trim keeps of a namespace what Parse reads.

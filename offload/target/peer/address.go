@@ -58,26 +58,7 @@ func (t *Target) PodPrefixes() []netip.Prefix {
 
 // Changed returns a channel that gets a value after Away may answer differently
 // than before, and the function that ends the subscription.
-func (t *Target) Changed() (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.reach[ch] = struct{}{}
-	return ch, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.reach, ch)
-	}
-}
+func (t *Target) Changed() (<-chan struct{}, func()) { return t.reach.Changed() }
 
 // LinksChanged has to be called after Links answers differently.
-func (t *Target) LinksChanged() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for ch := range t.reach {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
-}
+func (t *Target) LinksChanged() { t.reach.Notify() }

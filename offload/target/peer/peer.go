@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/target"
@@ -60,7 +61,7 @@ type Target struct {
 	mu     sync.Mutex
 	twins  map[string]memory
 	latest offer.Offer // the last line of the peer's stream
-	reach  map[chan struct{}]struct{}
+	reach  changes.Signal
 }
 
 // memory is a twin's name, and when it was last heard.
@@ -87,7 +88,7 @@ func New(cfg Config) (*Target, error) {
 	unbounded := *cfg.HTTP // the stream of offers has no end
 	unbounded.Timeout = 0
 	cfg.HTTP = &unbounded
-	t := &Target{cfg: cfg, rest: config, twins: map[string]memory{}, reach: map[chan struct{}]struct{}{}}
+	t := &Target{cfg: cfg, rest: config, twins: map[string]memory{}}
 	t.conns = connrotation.NewDialer(t.dial)
 	typed := rest.CopyConfig(config)
 	typed.Dial = t.conns.DialContext
