@@ -11,6 +11,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/loadbalancer"
 	"rivulet/appliance/metrics"
+	"rivulet/appliance/statuspage"
 	"rivulet/appliance/storage"
 )
 
@@ -60,11 +61,12 @@ func ownPorts() map[loadbalancer.Port]string {
 		tcp(6443): "the Kubernetes API", tcp(10250): "the kubelet",
 		tcp(controlPort): "for peers", udp(controlPort): "the tunnel to peers", udp(5353): "the discovery of peers",
 		tcp(dnsPort): "the cluster's DNS", udp(dnsPort): "the cluster's DNS", tcp(metricsPort): "the resource metrics",
+		tcp(statuspage.Port): "the status page",
 	}
 }
 
 func (s *System) runBalancer(ctx context.Context, stage *lifecycle.Stage) error {
 	return loadbalancer.New(loadbalancer.Config{
-		Client: s.kube(), LANs: s.lans, Own: ownPorts(), Health: &s.health, Log: s.cfg.Log.With("component", cBalancer),
+		Client: s.kube(), LANs: s.lans, Own: ownPorts(), Yields: s.page.yields, Health: &s.health, Log: s.cfg.Log.With("component", cBalancer),
 	}).Run(ctx, stage.Ready)
 }

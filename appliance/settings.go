@@ -89,6 +89,9 @@ func (s *System) settle() {
 	if s.burst != nil {
 		s.burst.Configure(set.Burst)
 	}
+	if s.page != nil {
+		s.page.configure(set.StatusPage, s.hostNames())
+	}
 	select {
 	case s.settings.changed <- struct{}{}:
 	default:

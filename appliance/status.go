@@ -33,6 +33,7 @@ func (s *System) Status() api.Status {
 	st.Ready, st.Waiting = readiness(st.Stages)
 	st.ReadyAfter, st.ReadyAfterBoot = readyAfter(st.Stages)
 	st.Config = s.configStatus()
+	st.Addresses, st.StatusPage, st.DatastoreReady = s.addresses(), s.page.url(), s.datastore.Load()
 	s.mu.Lock()
 	tun, fab, off := s.tunnel, s.fabric, s.offload
 	s.mu.Unlock()

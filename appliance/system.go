@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,6 +63,9 @@ type System struct {
 	footprint *footprint.Watch
 	netpol    *netpol.Watcher
 	burst     *burst.Manager
+	page      *page
+	// datastore is true once the engine's databases were looked at and are in order.
+	datastore atomic.Bool
 	// imagesNoted is what the node had when images.json was written; the node's watch alone uses it.
 	imagesNoted string
 	syncAgain   time.Time // when images are to be synced once more; zero: not
@@ -107,6 +111,7 @@ func (s *System) run(ctx context.Context) error {
 	s.lans.Allow(s.settings.Now().Config.LAN.Interfaces)
 	s.sources = newSources(s.lans, s.cfg.Log.With("component", cFabric))
 	s.sources.set(s.settings.Now().Config.Peers)
+	s.page = s.newPage()
 	var err error
 	if s.burst, err = s.newBurst(); err != nil {
 		return err
@@ -116,6 +121,7 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cConfig, Run: s.runConfig},
 		lifecycle.Component{Name: cClock, Run: s.runClock}, // before all that mints
 		lifecycle.Component{Name: cLANs, Run: s.runLANs},
+		lifecycle.Component{Name: cPage, Run: s.runPage},
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
 		lifecycle.Component{Name: cWall, Run: s.runWall},
 		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle, cWall}, Run: s.runEngine},
@@ -223,6 +229,7 @@ func (s *System) oneEngine(ctx context.Context, stage *lifecycle.Stage, set engi
 		Before: func(ctx context.Context) (err error) {
 			err = errors.Join(s.prepareDatastore(ctx, e), s.prepareContainerd(ctx))
 			looked = err == nil
+			s.datastore.Store(looked)
 			if err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@
 package api
 
 import (
+	"net/netip"
 	"time"
 
 	"rivulet/appliance/clock"
@@ -48,6 +49,12 @@ type Status struct {
 	// Clock is where the time comes from, and what it is compared with.
 	Clock  clock.Status `json:"clock"`
 	Config Config       `json:"config"`
+	// Addresses are the device's own on its LANs.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// StatusPage is where a browser on the LAN finds it; empty while it is off.
+	StatusPage string `json:"statusPage,omitempty"`
+	// DatastoreReady is true once the engine's datastore was looked at and is in order.
+	DatastoreReady bool `json:"datastoreReady"`
 	// Upgrade is nil on a device that never had one.
 	Upgrade *Upgrade `json:"upgrade,omitempty"`
 	// Health is what is wrong, whichever part knows it, the worst first.

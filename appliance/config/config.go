@@ -30,6 +30,9 @@ type Config struct {
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
 	Burst      []Burst    `yaml:"burst,omitempty" json:"burst,omitempty"`
+	// StatusPage shows a page to the LAN; nil is what the machine is: true on a device of
+	// our image, false on somebody's PC.
+	StatusPage *bool `yaml:"statusPage,omitempty" json:"statusPage,omitempty"`
 }
 
 // LAN is where neighbours are looked for, and trusted.

@@ -23,6 +23,7 @@ func (d *decoder) config(n *yaml.Node) {
 		field{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
 		field{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
 		field{"burst", func(n *yaml.Node) { d.burst(n, &c.Burst) }},
+		field{"statusPage", func(n *yaml.Node) { d.truth(n, "statusPage", func(v bool) { c.StatusPage = &v }) }},
 	)
 	if d.Mode&0o077 != 0 && c.hasSecret() {
 		d.warn(n, "", "chmod 600 "+d.File, "the file holds a secret and others than its owner may read it (mode %04o)", d.Mode)

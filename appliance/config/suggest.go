@@ -17,6 +17,7 @@ var Keys = []string{
 	"reserve.cpu", "reserve.memory",
 	"registries.mirrors", "registries.configs",
 	"burst",
+	"statusPage",
 }
 
 // elsewhere are words that people look for here and that are set in another place.

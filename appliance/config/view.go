@@ -127,5 +127,12 @@ func Changed(a, b Config) (keys []string) {
 	differ("registries", a.Registries.K3s(), b.Registries.K3s())
 	differ("peers", a.Peers, b.Peers)
 	differ("burst", a.Burst, b.Burst)
+	shown := func(v *bool) string {
+		if v == nil {
+			return ""
+		}
+		return fmt.Sprint(*v)
+	}
+	differ("statusPage", shown(a.StatusPage), shown(b.StatusPage))
 	return keys
 }

@@ -57,12 +57,15 @@ type LANs interface {
 	Changed() (<-chan struct{}, func())
 }
 
-// Config of a Controller. All fields must be set but Listeners.
+// Config of a Controller. All fields must be set but Yields and Listeners.
 type Config struct {
 	Client kubernetes.Interface
 	LANs   LANs
 	// Own are ports that the device itself needs, and for what.
-	Own    map[Port]string
+	Own map[Port]string
+	// Yields reports whether the device itself listens on a port that it leaves to a
+	// Service; nil is none.
+	Yields func(Port) bool
 	Health *health.Tracker
 	Log    *slog.Logger
 	// Listeners returns the ports that programs listen on at any of the addresses;
@@ -174,7 +177,7 @@ func (c *Controller) listening() map[Port]bool {
 	all := c.memory.recall(c.cfg.Listeners(addresses(c.cfg.LANs.LANs())), time.Now())
 	out := map[Port]bool{}
 	for p := range wanted {
-		if all[p] {
+		if all[p] && (c.cfg.Yields == nil || !c.cfg.Yields(p)) {
 			out[p] = true
 		}
 	}

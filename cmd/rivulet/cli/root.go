@@ -131,7 +131,7 @@ func newRoot(engineName string) *cobra.Command {
 	root.AddCommand(newPeer(c), newApprove(c), newDeny(c), newInvite(c), newUnpeer(c), newRotateKey(c))
 	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newGuests(c), newBurst(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
-	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c))
+	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c), newConsole(c))
 	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName), newFlash(c))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))

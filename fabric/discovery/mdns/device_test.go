@@ -22,7 +22,10 @@ import (
 const roleEnv = "RIVULET_TEST_MDNS"
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv(roleEnv); role != "" {
+	if role := os.Getenv(roleEnv); strings.HasPrefix(role, "host ") {
+		runHost(strings.Fields(role)[1:])
+		return
+	} else if role != "" {
 		runDevice(role)
 		return
 	}

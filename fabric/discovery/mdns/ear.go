@@ -25,6 +25,7 @@ type packet struct {
 	msg  *dns.Msg
 	lan  int // interface index
 	from netip.Addr
+	port uint16 // of from; another than 5353 is a client that cannot hear multicast
 }
 
 // ear is a pair of sockets on the multicast groups. Go opens a socket that is
@@ -127,7 +128,7 @@ func pump(ctx context.Context, out chan<- packet, read func([]byte) (int, int, n
 			continue
 		}
 		select {
-		case out <- packet{msg: msg, lan: lan, from: udp.AddrPort().Addr().Unmap()}:
+		case out <- packet{msg: msg, lan: lan, from: udp.AddrPort().Addr().Unmap(), port: udp.AddrPort().Port()}:
 		case <-ctx.Done():
 			return
 		}

@@ -40,13 +40,7 @@ func announcement(a discovery.Announcement, lan netmon.Interface) *dns.Msg {
 		&dns.SRV{Hdr: header(instance, dns.TypeSRV, flush), Port: a.Port, Target: host},
 		&dns.TXT{Hdr: header(instance, dns.TypeTXT, flush), Txt: text(a)},
 	}
-	for _, p := range lan.Addrs {
-		if ip := p.Addr(); ip.Is4() {
-			m.Answer = append(m.Answer, &dns.A{Hdr: header(host, dns.TypeA, flush), A: ip.AsSlice()})
-		} else {
-			m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(host, dns.TypeAAAA, flush), AAAA: ip.AsSlice()})
-		}
-	}
+	m.Answer = append(m.Answer, hostRecords(host, lan, 120)...)
 	return m
 }
 

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/console"
+	"rivulet/appliance/glance"
+)
+
+const (
+	consoleEvery = 2 * time.Second
+	// inviteLeft is how long the code on the screen is good at least.
+	inviteLeft = 2 * time.Minute
+)
+
+func newConsole(c *common) *cobra.Command {
+	var pair bool
+	cmd := &cobra.Command{
+		Use:   "console",
+		Short: "what the device's own screen shows: address, state, problems, a pairing code",
+		Long: "A picture in text that is drawn again when something has changed, until Ctrl-C; Enter shows a pairing code for ten minutes.\n" +
+			"Where the output is no terminal the picture is printed once.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s := &screen{run: c.dirs.Run, out: cmd.OutOrStdout(), pair: pair}
+			if f, ok := s.out.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+				return s.once(cmd.Context())
+			}
+			return s.loop(cmd.Context(), cmd.InOrStdin())
+		},
+	}
+	cmd.Flags().BoolVar(&pair, "pair", false, "show a pairing code all the time while a display is connected")
+	return cmd
+}
+
+// screen is one terminal.
+type screen struct {
+	run   string
+	out   io.Writer
+	pair  bool
+	until time.Time // somebody asked for a code that long
+	made  *api.Invited
+	shown []string
+}
+
+// once prints the picture for a pipe; an error where there is nothing to show.
+func (s *screen) once(ctx context.Context) error {
+	st, err := api.Get(ctx, s.run)
+	if err != nil {
+		return err
+	}
+	v := glance.Of(st, time.Now())
+	rows := console.Draw(&v, "", nil, console.Least)
+	_, err = io.WriteString(s.out, strings.Join(rows[:len(rows)-1], "\n")+"\n")
+	return err
+}
+
+func (s *screen) loop(ctx context.Context, in io.Reader) error {
+	keys := make(chan struct{})
+	go func() {
+		for lines := bufio.NewScanner(in); lines.Scan(); {
+			select {
+			case keys <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		s.draw(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-keys:
+			s.until = time.Now().Add(10 * time.Minute)
+			s.shown = nil // the key has moved what was on the screen
+		case <-time.After(consoleEvery):
+		}
+	}
+}
+
+// draw asks, and prints what has changed: a serial line is slow.
+func (s *screen) draw(ctx context.Context) {
+	var view *glance.View
+	note := "rivulet starts"
+	st, err := api.Get(ctx, s.run)
+	switch {
+	case err == nil:
+		v := glance.Of(st, time.Now())
+		view = &v
+	case !errors.Is(err, api.ErrNotRunning):
+		note = err.Error()
+	default:
+		note = "rivulet is not running yet; if that stays so: journalctl -u rivulet"
+	}
+	rows := console.Draw(view, note, s.invite(ctx, view), s.size())
+	if slices.Equal(rows, s.shown) {
+		return
+	}
+	s.shown = rows
+	io.WriteString(s.out, "\x1b[H"+strings.Join(rows, "\x1b[K\r\n")+"\x1b[K\x1b[J") //nolint:errcheck // the terminal has gone
+}
+
+func (s *screen) size() console.Size {
+	if f, ok := s.out.(*os.File); ok {
+		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 0 && h > 0 {
+			return console.Size{Columns: w, Rows: h}
+		}
+	}
+	return console.Least
+}
+
+// invite is the code to show; a new one is made when the last was used or ends soon.
+func (s *screen) invite(ctx context.Context, v *glance.View) *console.Invite {
+	wanted := time.Now().Before(s.until) || s.pair && displayConnected("/sys/class/drm")
+	if v == nil || !wanted {
+		return nil
+	}
+	if !s.good(ctx) {
+		s.made = nil
+		var i api.Invited
+		if api.Call(ctx, s.run, http.MethodPost, "/v1/invites", api.Word{}, &i) != nil {
+			return nil // the fabric comes later
+		}
+		s.made = &i
+	}
+	out := &console.Invite{Code: s.made.Code, Until: s.made.Expires.Local().Format("15:04")}
+	if drawn, err := drawQR(s.made.URL); err == nil {
+		out.QR = strings.Split(strings.TrimRight(drawn, "\n"), "\n")
+		out.Width = utf8.RuneCountInString(escapes.Replace(out.QR[0]))
+	}
+	return out
+}
+
+// escapes removes the colours that drawQR uses.
+var escapes = strings.NewReplacer("\x1b[30;107m", "", "\x1b[0m", "")
+
+// good reports whether the code that was made is still one.
+func (s *screen) good(ctx context.Context) bool {
+	if s.made == nil {
+		return false
+	}
+	var l api.Invites
+	if api.Call(ctx, s.run, http.MethodGet, "/v1/invites", nil, &l) != nil {
+		return true // shown until it is known to be none
+	}
+	for _, i := range l.Invites {
+		if i.ID == s.made.ID {
+			return i.UsedBy == "" && i.Expires.Sub(l.Now) > inviteLeft && !i.Revoked
+		}
+	}
+	return false
+}
+
+// displayConnected reports whether somebody may see the screen; a machine that does
+// not know may have one.
+func displayConnected(drm string) bool {
+	files, err := filepath.Glob(filepath.Join(drm, "card*-*", "status"))
+	if err != nil || len(files) == 0 {
+		return true
+	}
+	for _, f := range files {
+		if raw, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(raw)) == "connected" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,340 @@
+package mdns
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"rivulet/fabric/netmon"
+)
+
+// A device answers for a name under .local, so that a person can type it, unless
+// another program of the machine (avahi, systemd-resolved) does already: that one is
+// left alone. RFC 6762, 8 and 9:
+//
+//	probing ──nobody has it──▶ ours ──another says so, too──▶ probing
+//	   │ another machine has it: the next name, from the start
+//	   │ this machine answers: silent, asked again after hostAgain
+//
+// The zeroconf module answers for services, never for a host.
+
+// The times of RFC 6762, 8.1, and what is ours.
+const (
+	hostProbe = 250 * time.Millisecond // between three questions
+	hostYield = time.Second            // who lost a tie waits that long
+	hostAgain = time.Minute            // until it is asked again whether the machine's own responder is still there
+	hostTTL   = 120                    // seconds
+	hostPause = time.Second            // between two answers on one LAN
+	hostProof = hostProbe * 4 / 5      // the same while somebody is about to take the name
+)
+
+// HostState says who answers for a name.
+type HostState string
+
+// The states of a name.
+const (
+	HostProbing   HostState = "probing"
+	HostOurs      HostState = "ours"
+	HostElsewhere HostState = "another program of this machine"
+)
+
+// Host answers for the first of the names (labels without .local) that no other machine has, until ctx
+// ends. told hears of each change; the name is then good for a browser on the LAN
+// in both states but HostProbing.
+func (s *Source) Host(ctx context.Context, names []string, told func(name string, st HostState)) error {
+	changed, stop := s.lans.Changed()
+	defer stop()
+	h := &host{src: s, names: names, told: told}
+	for ctx.Err() == nil {
+		lans := s.lans.LANs()
+		if len(lans) == 0 {
+			wait(ctx, changed, 0)
+			continue
+		}
+		if err := h.on(ctx, lans, changed); err != nil {
+			s.log.Warn("cannot answer for this device's name on the LAN, trying again", "err", err)
+			wait(ctx, changed, 5*time.Second)
+		}
+	}
+	return nil
+}
+
+type host struct {
+	src   *Source
+	names []string
+	at    int // of names
+	told  func(string, HostState)
+	last  struct {
+		name  string
+		state HostState
+	}
+}
+
+func (h *host) fqdn() string { return strings.ToLower(h.names[h.at]) + "." + domain }
+
+func (h *host) tell(st HostState) {
+	if now := h.names[h.at]; h.last.name != now || h.last.state != st {
+		h.last.name, h.last.state = now, st
+		h.told(now, st)
+	}
+}
+
+// verdict is what a packet says of the name.
+type verdict int
+
+const (
+	nothing verdict = iota
+	oneself         // this machine answers for it
+	taken           // another machine answers for it
+	tie             // another machine asks for it at this moment, and goes before us
+)
+
+// on keeps the name on these LANs, until ctx ends or they change.
+func (h *host) on(ctx context.Context, lans netmon.LANs, changed <-chan struct{}) error {
+	e, err := open(lans)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	packets := make(chan packet, 64)
+	e.listen(ctx, packets)
+	for {
+		v, over := h.probe(ctx, e, lans, packets, changed)
+		switch {
+		case over:
+			return nil
+		case v == taken:
+			h.at = (h.at + 1) % len(h.names)
+			if h.at == 0 { // all are taken: not in a hurry
+				if h.pass(ctx, packets, changed, hostAgain) {
+					return nil
+				}
+			}
+		case v == tie:
+			if h.pass(ctx, packets, changed, hostYield) {
+				return nil
+			}
+		case v == oneself:
+			h.tell(HostElsewhere)
+			if h.pass(ctx, packets, changed, hostAgain) {
+				return nil
+			}
+		default:
+			if h.serve(ctx, e, lans, packets, changed) {
+				return nil
+			}
+		}
+	}
+}
+
+// pass lets time go by; over says that ctx ended or the LANs changed.
+func (h *host) pass(ctx context.Context, packets <-chan packet, changed <-chan struct{}, d time.Duration) (over bool) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return true
+		case <-changed:
+			return true
+		case <-packets:
+		case <-t.C:
+			return false
+		}
+	}
+}
+
+// probe asks three times whether anybody has the name.
+func (h *host) probe(ctx context.Context, e *ear, lans netmon.LANs, packets <-chan packet, changed <-chan struct{}) (v verdict, over bool) {
+	h.tell(HostProbing)
+	for range 3 {
+		for _, lan := range lans {
+			if err := e.send(probe(h.fqdn(), lan), lan); err != nil {
+				h.src.log.Debug("probe not sent", "err", err)
+			}
+		}
+		t := time.NewTimer(hostProbe)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return nothing, true
+			case <-changed:
+				t.Stop()
+				return nothing, true
+			case p := <-packets:
+				if v := judge(p, h.fqdn(), lans); v != nothing {
+					t.Stop()
+					return v, false
+				}
+			case <-t.C:
+				waiting = false
+			}
+		}
+	}
+	return nothing, false
+}
+
+// serve announces the name and answers for it until another has it, too.
+func (h *host) serve(ctx context.Context, e *ear, lans netmon.LANs, packets <-chan packet, changed <-chan struct{}) (over bool) {
+	name := h.fqdn()
+	say := func(ttl uint32) {
+		for _, lan := range lans {
+			if err := e.send(addresses(name, lan, ttl), lan); err != nil {
+				h.src.log.Debug("name not announced", "err", err)
+			}
+		}
+	}
+	say(hostTTL)
+	h.tell(HostOurs)
+	defer func() { say(0) }()
+	again := time.NewTimer(time.Second) // RFC 6762, 8.3: twice
+	defer again.Stop()
+	said := map[int]time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return true
+		case <-changed:
+			return true
+		case <-again.C:
+			say(hostTTL)
+		case p := <-packets:
+			if judge(p, name, lans) == taken {
+				return false
+			}
+			lan, ok := lans.ByIndex(p.lan)
+			if !ok || !asksFor(p.msg, name) || !lans.Own(p.from) && !(netmon.LANs{lan}).OnLink(p.from) {
+				continue
+			}
+			if p.port != uint16(group4.Port) {
+				e.answer(p, name, lan)
+				continue
+			}
+			pause := hostPause
+			if len(claims(p.msg.Ns, name)) > 0 {
+				pause = hostProof
+			}
+			if now := time.Now(); now.Sub(said[lan.Index]) >= pause {
+				said[lan.Index] = now
+				e.send(addresses(name, lan, hostTTL), lan) //nolint:errcheck // it is asked for again
+			}
+		}
+	}
+}
+
+// judge says what a packet means for whoever wants the name on these LANs.
+func judge(p packet, name string, lans netmon.LANs) verdict {
+	if p.msg.Response {
+		claimed := claims(slices.Concat(p.msg.Answer, p.msg.Extra), name)
+		if len(claimed) == 0 {
+			return nothing
+		}
+		if slices.ContainsFunc(claimed, lans.Own) {
+			return oneself
+		}
+		if slices.ContainsFunc(claimed, lans.OnLink) {
+			return taken
+		}
+		return nothing // it is said of a machine that is not here
+	}
+	lan, ok := lans.ByIndex(p.lan)
+	theirs := claims(p.msg.Ns, name)
+	if !ok || len(theirs) == 0 || lans.Own(p.from) {
+		return nothing
+	}
+	// Two ask at the same moment: the greater address wins, RFC 6762, 8.2.
+	var ours []netip.Addr
+	for _, a := range lan.Addrs {
+		ours = append(ours, a.Addr().Unmap())
+	}
+	if len(ours) > 0 && slices.MaxFunc(theirs, netip.Addr.Compare).Compare(slices.MaxFunc(ours, netip.Addr.Compare)) > 0 {
+		return tie
+	}
+	return nothing
+}
+
+// claims are the addresses that records give the name; a goodbye gives none.
+func claims(records []dns.RR, name string) (out []netip.Addr) {
+	for _, rr := range records {
+		if !strings.EqualFold(rr.Header().Name, name) || rr.Header().Ttl == 0 {
+			continue
+		}
+		var raw net.IP
+		switch rr := rr.(type) {
+		case *dns.A:
+			raw = rr.A.To4()
+		case *dns.AAAA:
+			raw = rr.AAAA
+		}
+		if a, ok := netip.AddrFromSlice(raw); ok {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+func asksFor(m *dns.Msg, name string) bool {
+	return !m.Response && slices.ContainsFunc(m.Question, func(q dns.Question) bool {
+		return strings.EqualFold(q.Name, name) && slices.Contains([]uint16{dns.TypeA, dns.TypeAAAA, dns.TypeANY}, q.Qtype)
+	})
+}
+
+// probe asks for the name, and says which addresses would get it.
+func probe(name string, lan netmon.Interface) *dns.Msg {
+	m := &dns.Msg{Compress: true, Question: []dns.Question{{Name: name, Qtype: dns.TypeANY, Qclass: dns.ClassINET}}}
+	m.Ns = addresses(name, lan, hostTTL).Answer
+	for _, rr := range m.Ns {
+		rr.Header().Class = dns.ClassINET // what is only wanted replaces nothing
+	}
+	return m
+}
+
+// addresses says which addresses the name has on one LAN.
+func addresses(name string, lan netmon.Interface, ttl uint32) *dns.Msg {
+	m := &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Authoritative: true}, Compress: true}
+	m.Answer = hostRecords(name, lan, ttl)
+	return m
+}
+
+// hostRecords are the addresses of an interface as records of a name.
+func hostRecords(name string, lan netmon.Interface, ttl uint32) (out []dns.RR) {
+	header := func(kind uint16) dns.RR_Header {
+		return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET | 1<<15, Ttl: ttl} // RFC 6762, 10.2
+	}
+	for _, p := range lan.Addrs {
+		if ip := p.Addr(); ip.Is4() {
+			out = append(out, &dns.A{Hdr: header(dns.TypeA), A: ip.AsSlice()})
+		} else {
+			out = append(out, &dns.AAAA{Hdr: header(dns.TypeAAAA), AAAA: ip.AsSlice()})
+		}
+	}
+	return out
+}
+
+// answer answers a client that asked from a port of its own, as a DNS server would:
+// RFC 6762, 6.7.
+func (e *ear) answer(p packet, name string, lan netmon.Interface) {
+	m := addresses(name, lan, 10)
+	m.Id, m.Question = p.msg.Id, p.msg.Question
+	for _, rr := range m.Answer {
+		rr.Header().Class = dns.ClassINET
+	}
+	buf, err := m.Pack()
+	if err != nil {
+		return
+	}
+	to := &net.UDPAddr{IP: p.from.AsSlice(), Port: int(p.port), Zone: p.from.Zone()}
+	if p.from.Is4() && e.v4 != nil {
+		e.v4.WriteTo(buf, nil, to) //nolint:errcheck // it asks again
+	} else if e.v6 != nil {
+		e.v6.WriteTo(buf, nil, to) //nolint:errcheck
+	}
+}
