@@ -99,7 +99,9 @@ func footer(i *Invite, size Size) []string {
 	return head(wrap("to pair, until "+i.Until+", once: scan, or type there: rivulet peer --invite "+i.Code, size.Columns, "  "), 4)
 }
 
-func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) + " " }
+func pad(s string, n int) string {
+	return s + strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) + " "
+}
 
 func head(rows []string, n int) []string { return rows[:min(len(rows), max(n, 0))] }
 

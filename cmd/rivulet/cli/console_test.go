@@ -42,7 +42,9 @@ func TestConsole(t *testing.T) {
 	name := atomic.Pointer[string]{}
 	call := func(s string) { name.Store(&s) }
 	call("lab-1")
-	run, invites, last := supervisor(t, func() api.Status { return api.Status{Name: *name.Load(), Started: time.Now(), Waiting: "engine: starts"} })
+	run, invites, last := supervisor(t, func() api.Status {
+		return api.Status{Name: *name.Load(), Started: time.Now(), Waiting: "engine: starts"}
+	})
 	var out bytes.Buffer
 	s := &screen{run: run, out: &out}
 	next := func() string { out.Reset(); s.draw(t.Context()); return out.String() }
