@@ -43,7 +43,9 @@ type Config struct {
 	// Settle is after how long a target that was cleaned up is looked at once more: what had
 	// been asked for before it was taken out has been answered.
 	Settle time.Duration
-	Log    *slog.Logger
+	// LookEvery is how often targets are looked at; zero stands for their own default.
+	LookEvery time.Duration
+	Log       *slog.Logger
 }
 
 // Manager keeps the list. Its methods may be called concurrently.
@@ -220,7 +222,7 @@ func (m *Manager) publish() {
 			complete = false // its node, if it has one from before, stays
 			continue
 		}
-		c := burst.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, Heard: func(h burst.Health) { m.heard(name, h) }}
+		c := burst.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, LookEvery: m.cfg.LookEvery, Heard: func(h burst.Health) { m.heard(name, h) }}
 		if e.Settings.Network != burst.NetworkNone {
 			c.Network = lane{m, name}
 		}
@@ -290,7 +292,8 @@ func (m *Manager) Run(ctx context.Context) error {
 type Request struct {
 	Settings   burst.Settings   `json:"settings"`
 	Credential burst.Credential `json:"credential"`
-	// Replace allows another credential or other settings for a name that is there.
+	// Replace allows another credential or other settings for a name that is there. Settings
+	// that are not said stay. It is not needed where the credential is not taken any more.
 	Replace bool `json:"replace,omitempty"`
 }
 
@@ -306,12 +309,19 @@ var ErrUnfit = errors.New("rights are missing")
 // Add takes a target in, after a look at it. What it found is returned with the error,
 // too.
 func (m *Manager) Add(ctx context.Context, q Request) (burst.Report, error) {
-	if err := q.Settings.Complete(); err != nil {
-		return burst.Report{}, err
-	}
-	name, id := q.Settings.Name, burst.ID(q.Credential.Server, q.Settings.Namespace)
+	name := q.Settings.Name
 	m.mu.Lock()
 	had := m.entries[name]
+	useless := false
+	if had != nil {
+		q.Settings = q.Settings.Or(had.Settings)
+		useless = had.broken != nil || had.health.Refused
+	}
+	if err := q.Settings.Complete(); err != nil {
+		m.mu.Unlock()
+		return burst.Report{}, err
+	}
+	id := burst.ID(q.Credential.Server, q.Settings.Namespace)
 	for _, other := range m.entries {
 		if other.Settings.Name != name && other.id() == id {
 			m.mu.Unlock()
@@ -322,7 +332,7 @@ func (m *Manager) Add(ctx context.Context, q Request) (burst.Report, error) {
 	switch {
 	case had != nil && had.File:
 		return burst.Report{}, fmt.Errorf("target %s is in the configuration file; change it there", name)
-	case had != nil && !q.Replace:
+	case had != nil && !q.Replace && !useless:
 		return burst.Report{}, fmt.Errorf("there is a target %s already; choose another name, or give --replace for another credential or other settings", name)
 	case had != nil && had.id() != id:
 		return burst.Report{}, fmt.Errorf("target %s is namespace %s of %s; remove it before that name is another's: rivulet burst remove %s", name, had.Settings.Namespace, had.Server, name)

@@ -21,7 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"rivulet/appliance/config"
@@ -187,13 +186,8 @@ func TestTargetsComeAndGo(t *testing.T) {
 	u, err := url.Parse(server.Config.Host)
 	must(t, err)
 	way := newLine(t, u.Host)
-	file := clientcmdapi.NewConfig()
-	file.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://" + way.listener.Addr().String(), CertificateAuthorityData: server.Config.CAData}
-	file.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: server.Config.CertData, ClientKeyData: server.Config.KeyData}
-	file.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	file.CurrentContext = "x"
-	raw, err := clientcmd.Write(*file)
-	must(t, err)
+	raw := kubeconfigFile(t, "https://"+way.listener.Addr().String(), server.Config.CAData,
+		&clientcmdapi.AuthInfo{ClientCertificateData: server.Config.CertData, ClientKeyData: server.Config.KeyData})
 	credential, err := burst.ReadCredential(raw, "", "")
 	must(t, err)
 	ctx := t.Context()
@@ -290,6 +284,8 @@ func TestTargetsComeAndGo(t *testing.T) {
 	if off.is() != " true" || len(m.List()) != 1 || !m.List()[0].Removed {
 		t.Errorf("%s %+v", off.is(), m.List())
 	}
+
+	t.Run("a credential is refused", func(t *testing.T) { refusedAndHealed(t, server) })
 }
 
 func must(t *testing.T, err error) {

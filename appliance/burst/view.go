@@ -34,6 +34,8 @@ type View struct {
 	Renewed string    `json:"renewed,omitempty"`
 	// Gateway is what the way to home reports.
 	Gateway any `json:"gateway,omitempty"`
+
+	due time.Time // when what renews it is late
 }
 
 // List is all targets, by name; those that are being removed last.
@@ -55,7 +57,7 @@ func (m *Manager) List() []View {
 func (e *entry) view() View {
 	v := View{Settings: e.Settings, Server: e.Server, Added: e.Added, File: e.File, State: e.health}
 	if e.credential.Kubeconfig != nil {
-		v.Ends, v.Renewed = e.credential.Ends(), e.credential.Renewed()
+		v.Ends, v.Renewed, v.due = e.credential.Ends(), e.credential.Renewed(), e.credential.Due()
 	}
 	if err := errors.Join(e.broken, e.double); err != nil {
 		v.Broken = err.Error()
@@ -92,16 +94,20 @@ func (m *Manager) judge() {
 		case v.Doubt != "":
 			credential[v.Name] = split(v.Doubt + "; until it is mended the last one is used")
 		}
-		if v.Removed || v.Ends.IsZero() || v.Renewed != "" && time.Until(v.Ends) > 0 {
+		if v.Removed || v.Ends.IsZero() {
 			continue
 		}
-		if rest := time.Until(v.Ends); rest < endsSoon {
+		soon := time.Until(v.Ends) < endsSoon
+		if v.Renewed != "" {
+			soon = time.Now().After(v.due)
+		}
+		if soon {
 			text := fmt.Sprintf("its credential ends %s", v.Ends.Format(time.DateTime))
 			cure := "ask that cluster's administrator for a new kubeconfig, and: rivulet burst add " + v.Name + " --kubeconfig FILE --replace"
 			if v.File {
 				cure = "put a new kubeconfig in the place of the one that the configuration names"
 			}
-			if rest <= 0 {
+			if time.Now().After(v.Ends) {
 				text = fmt.Sprintf("its credential ended %s", v.Ends.Format(time.DateTime))
 			}
 			if v.Renewed != "" {

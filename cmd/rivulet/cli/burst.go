@@ -62,7 +62,8 @@ func (f *burstFlags) read(cmd *cobra.Command, name string) (burst.Request, error
 	if q.Settings.Limits, err = target.Limits(f.limits); err != nil {
 		return q, usagef("--limits: %w; see: %s --help", err, cmd.CommandPath())
 	}
-	if err := q.Settings.Complete(); err != nil {
+	complete := q.Settings // what is not said is not sent: it may be said already
+	if err := complete.Complete(); err != nil {
 		return q, usagef("%w; see: %s --help", err, cmd.CommandPath())
 	}
 	raw, err := os.ReadFile(f.kubeconfig)
@@ -106,7 +107,7 @@ func newBurstAdd(c *common) *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVar(&replace, "replace", false, "give a target that is there another credential or other settings")
+	cmd.Flags().BoolVar(&replace, "replace", false, "give a target that is there another credential or other settings; what is not said stays. Not needed where the credential is not taken any more")
 	outputFlag(cmd, c)
 	return cmd
 }
@@ -121,6 +122,9 @@ func newBurstCheck(c *common) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := f.read(cmd, "check")
 			if err != nil {
+				return err
+			}
+			if err := q.Settings.Complete(); err != nil {
 				return err
 			}
 			report, err := target.Examine(cmd.Context(), q.Settings, q.Credential, "")

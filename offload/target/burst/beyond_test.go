@@ -24,7 +24,8 @@ import (
 
 // TestBeyondThePlainPod is what a campus does to pods, and what a home wants of them,
 // beside running them: two homes in one namespace, streams, metrics, sidecars that are
-// injected, bounds on containers, claims and Ingresses. Three real API servers; only
+// injected, bounds on containers, claims and Ingresses,
+// credentials that are renewed. Three real API servers; only
 // containers are not there.
 func TestBeyondThePlainPod(t *testing.T) {
 	servers := apiserver.StartAll(t, 3)
@@ -42,6 +43,7 @@ func TestBeyondThePlainPod(t *testing.T) {
 			Default: corev1.ResourceList{"memory": resource.MustParse("64Mi")}}}}}, metav1.CreateOptions{})
 	must(t, err)
 
+	renewed := renewals(t, there)
 	one := &home{Server: servers[0], test: t}
 	two := &home{Server: servers[1], test: t, id: "zyxwvutsrqponmlkjihgfedcba765432"}
 	settings := burst.Settings{Name: "campus", Namespace: shared, Arch: "arm64", Network: burst.NetworkNone,
@@ -67,6 +69,7 @@ func TestBeyondThePlainPod(t *testing.T) {
 	t.Run("bounds of containers", func(t *testing.T) { bounds(t, one, there) })
 	t.Run("claims and Ingresses", func(t *testing.T) { notTaken(t, one) })
 	t.Run("sidecars", func(t *testing.T) { sidecars(t, one, there) })
+	t.Run("credentials are renewed", renewed)
 	t.Run("one home is purged", func(t *testing.T) {
 		one.stop()
 		before := there.of(t, two)

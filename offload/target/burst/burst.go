@@ -1,6 +1,7 @@
 package burst
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -38,7 +39,7 @@ type Network interface {
 	DNS(namespace string) (*corev1.PodDNSConfig, bool)
 }
 
-// Config is what a Target needs. All fields but Network are required.
+// Config is what a Target needs. Network, Heard and LookEvery may be left out.
 type Config struct {
 	// Node is the virtual node's name.
 	Node       string
@@ -49,7 +50,9 @@ type Config struct {
 	Network Network
 	// Heard is told what the target is like, after every look at it; nil is not.
 	Heard func(Health)
-	Log   *slog.Logger
+	// LookEvery is how often the campus is looked at; zero stands for lookEvery.
+	LookEvery time.Duration
+	Log       *slog.Logger
 }
 
 // Target is one namespace of a foreign cluster. It implements target.Target.
@@ -86,6 +89,7 @@ func New(cfg Config) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.LookEvery = cmp.Or(cfg.LookEvery, lookEvery)
 	t := &Target{cfg: cfg, id: ID(cfg.Credential.Server, cfg.Settings.Namespace), asked: map[string]bool{}}
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}
 	t.conns, t.streams = connrotation.NewDialer(dialer.DialContext), connrotation.NewDialer(dialer.DialContext)

@@ -63,7 +63,7 @@ func TestCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	config, err := c.REST()
-	if err != nil || config.Host != "https://campus.example:6443" || string(config.CAData) != "authority" || config.BearerTokenFile != filepath.Join(dir, "token") {
+	if err != nil || config.Host != "https://campus.example:6443" || string(config.CAData) != "authority" || config.WrapTransport == nil {
 		t.Errorf("%+v %v", config, err)
 	}
 	if c.Namespace != "lab" || c.Ends().Year() != 2040 || c.Renewed() != "file "+filepath.Join(dir, "token") {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
 )
 
 // Credential is a kubeconfig cut down to what reaches one namespace: one context,
@@ -140,15 +141,35 @@ func (c Credential) REST() (*rest.Config, error) {
 	}
 	config.QPS, config.Burst = 50, 100
 	config.UserAgent = "rivulet"
+	if path := config.BearerTokenFile; path != "" {
+		// By itself the library reads the file once a minute, also when its token is refused.
+		config.BearerToken, config.BearerTokenFile = "", ""
+		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(path)))
+	}
 	return config, nil
 }
 
 // Ends is when the credential ends, as far as it says so itself: the client
 // certificate's date, or the token's. The zero time if that cannot be told.
 func (c Credential) Ends() time.Time {
+	_, to := c.life()
+	return to
+}
+
+// Due is when a credential that is renewed should have been: nine tenths of its life
+// are over. The zero time if that cannot be told.
+func (c Credential) Due() time.Time {
+	from, to := c.life()
+	if from.IsZero() || !to.After(from) {
+		return to
+	}
+	return from.Add(to.Sub(from) / 10 * 9)
+}
+
+func (c Credential) life() (from, to time.Time) {
 	file, err := clientcmd.Load(c.Kubeconfig)
 	if err != nil || file.AuthInfos["burst"] == nil {
-		return time.Time{}
+		return from, to
 	}
 	user := file.AuthInfos["burst"]
 	cert := user.ClientCertificateData
@@ -157,7 +178,7 @@ func (c Credential) Ends() time.Time {
 	}
 	if block, _ := pem.Decode(cert); block != nil {
 		if x, err := x509.ParseCertificate(block.Bytes); err == nil {
-			return x.NotAfter
+			return x.NotBefore, x.NotAfter
 		}
 	}
 	token := user.Token
@@ -165,7 +186,7 @@ func (c Credential) Ends() time.Time {
 		data, _ := os.ReadFile(user.TokenFile)
 		token = strings.TrimSpace(string(data))
 	}
-	return tokenEnd(token)
+	return tokenLife(token)
 }
 
 // Renewed tells what renews the credential, empty if nothing does.

@@ -47,6 +47,8 @@ type Health struct {
 	Arch     string              `json:"arch,omitempty"`
 	Version  string              `json:"version,omitempty"`
 	Room     corev1.ResourceList `json:"room,omitempty"`
+	// Refused is true if it is the credential that is not taken.
+	Refused bool `json:"refused,omitempty"`
 	// Notes are worth knowing and no hindrance.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -62,6 +64,13 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 	for {
 		begun := time.Now()
 		now, running, err := t.look(ctx, begun.Sub(reread) >= rereadEvery)
+		if unwelcome(err) && ctx.Err() == nil && t.cfg.Credential.Renewed() != "" {
+			// Files are read again, and commands run, after a refusal. A certificate belongs to its
+			// connection, so that goes with it.
+			t.conns.CloseAll()
+			t.streams.CloseAll()
+			now, running, err = t.look(ctx, begun.Sub(reread) >= rereadEvery)
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -85,7 +94,7 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 			}
 			lost = false
 			last := t.offer(now, running)
-			health.Ready, health.Reason, health.Version, health.Arch = true, "", running, last.Architecture
+			health.Ready, health.Refused, health.Reason, health.Version, health.Arch = true, false, "", running, last.Architecture
 			health.Security, health.Room, health.Notes = now.security, last.Allocatable, nil
 			if now.unmeasured != "" {
 				health.Notes = []string{noTop + now.unmeasured}
@@ -93,7 +102,7 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 			send(out, last)
 		case failed+1 >= patience, final(err):
 			failed, good, lost = failed+1, 0, true
-			health.Ready, health.Reason = false, fmt.Sprintf("%s: %v", t.cfg.Settings.Name, explain(err, t.cfg.Settings.Namespace))
+			health.Ready, health.Refused, health.Reason = false, unwelcome(err), fmt.Sprintf("%s: %v", t.cfg.Settings.Name, explain(err, t.cfg.Settings.Namespace))
 			send(out, offer.Offer{Reason: health.Reason}) // what it is otherwise, the nodes know
 		default:
 			failed, good = failed+1, 0
@@ -101,7 +110,7 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 		if t.cfg.Heard != nil {
 			t.cfg.Heard(health)
 		}
-		pause := lookEvery
+		pause := t.cfg.LookEvery
 		if errors.Is(err, errNoWay) {
 			pause = wayEvery
 		}
@@ -138,7 +147,7 @@ func (t *Target) reaches() bool {
 
 // final reports an answer that will not be another by asking again.
 func final(err error) bool {
-	return errors.Is(err, errNoWay) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
+	return errors.Is(err, errNoWay) || unwelcome(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }
 
 // send replaces what waits in the channel; there is one sender.

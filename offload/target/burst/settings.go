@@ -1,6 +1,7 @@
 package burst
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -60,6 +61,23 @@ type Settings struct {
 	Image    string `json:"image,omitempty"`
 	Security string `json:"podSecurity,omitempty"`
 	Order    string `json:"order,omitempty"`
+}
+
+// Or is what s says, and where it says nothing, what had says. The name stays.
+func (s Settings) Or(had Settings) Settings {
+	if len(s.Limits) == 0 {
+		s.Limits = had.Limits
+	}
+	if len(s.Labels) == 0 {
+		s.Labels = had.Labels
+	}
+	for _, field := range []struct {
+		mine  *string
+		other string
+	}{{&s.Namespace, had.Namespace}, {&s.Arch, had.Arch}, {&s.Network, had.Network}, {&s.Image, had.Image}, {&s.Security, had.Security}, {&s.Order, had.Order}} {
+		*field.mine = cmp.Or(*field.mine, field.other)
+	}
+	return s
 }
 
 // maxName leaves room for "burst-" and an architecture in the name of a node.
