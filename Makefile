@@ -53,7 +53,7 @@ include image/release/release.mk
 
 .PHONY: help
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z -]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
 deps: ## install the Debian packages that building (for ARCH) and the lab need
@@ -101,8 +101,15 @@ demo: deps ## three devices on this machine play the main job
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/demo
 	@$(SUDO) $(BIN)/demo
 
-.PHONY: demo-down
-demo-down: ## end the demo and remove all of it
+.PHONY: demo-burst
+demo-burst: deps ## home, a neighbour and a campus that runs no Rivulet: home full, neighbour full, campus
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/demo
+	@$(SUDO) $(BIN)/demo -burst -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
+
+.PHONY: demo-down demo-burst-down
+demo-down demo-burst-down: ## end the demo and remove all of it
 	$(SUDO) $(BIN)/rivulet-lab down
 
 # Each device of the lab sees all of this machine's CPUs; what is over half a core
@@ -125,7 +132,7 @@ go_test     = $(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(G
 LAB_SUITES := badinput e2e lab
 
 # One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons burst burstnet config doctor ops partition paths peering peers power shelf small systemd volumes
+DEVICE_SUITES := addons burst burstnet config demo doctor ops partition paths peering peers power shelf small systemd volumes
 .PHONY: test-devices
 test-devices: deps ## the appliance on devices: settings, storage, power cuts, upgrades, systemd, clocks and cables
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar ops-binaries

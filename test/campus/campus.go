@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -46,6 +47,32 @@ nft list tables | grep rivulet | while read -r line; do nft delete $line; done
 export PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:$PATH
 setsid bash -c 'exec -a rivulet-engine "$(cat /var/lib/campus/exe)" "$@"' - "$@" </dev/null >/var/lib/campus/log 2>&1 &`
 
+// end and again: the engine ends as by its service manager, and begins as it was.
+// Containers run on.
+const (
+	end = `engine=$(pgrep -o -f ^rivulet-engine); kill $engine; while kill -0 $engine 2>/dev/null; do sleep 0.2; done`
+
+	again = `mapfile -t args < /var/lib/campus/args
+export PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:$PATH
+setsid bash -c 'exec -a rivulet-engine "$(cat /var/lib/campus/exe)" "$@"' - "${args[@]}" </dev/null >>/var/lib/campus/log 2>&1 &`
+)
+
+// Stop ends the campus's API server, with all of its engine: nobody answers any more.
+func (c *Campus) Stop(ctx context.Context) error {
+	if _, err := c.Device.Run(ctx, "bash", "-c", end); err != nil {
+		return fmt.Errorf("campus: end the engine: %w", err)
+	}
+	return nil
+}
+
+// Start starts it again and waits until it is up.
+func (c *Campus) Start(ctx context.Context) error {
+	if _, err := c.Device.Run(ctx, "bash", "-c", again); err != nil {
+		return fmt.Errorf("campus: start the engine: %w", err)
+	}
+	return c.Wait(ctx)
+}
+
 // Become makes the device, on which Rivulet is ready, a campus. address is its own on
 // the LAN.
 func Become(ctx context.Context, d *lab.Device, address string) (*Campus, error) {
@@ -64,6 +91,65 @@ func Become(ctx context.Context, d *lab.Device, address string) (*Campus, error)
 	}
 	c := &Campus{Device: d, Server: "https://" + address + ":6443"}
 	return c, c.Wait(ctx)
+}
+
+// UserKubeconfig is where Join puts the user's kubeconfig on his device.
+const UserKubeconfig = "/root/campus.kubeconfig"
+
+// Joined is what the user saw.
+type Joined struct {
+	Command string // what he typed
+	Denied  string // without rights, up to the Role that an administrator is asked for
+	Added   string // with that Role
+}
+
+// Join is what a user and an administrator do until home has the campus as a burst
+// target of that name: the user has a kubeconfig and no rights, and asks for those
+// that are missing. flags are those of `rivulet burst add`.
+func (c *Campus) Join(ctx context.Context, home *lab.Device, flags ...string) (j Joined, err error) {
+	kubeconfig, err := c.Enrol(ctx)
+	if err != nil {
+		return j, err
+	}
+	if err := os.WriteFile(home.Path(UserKubeconfig), []byte(kubeconfig), 0o600); err != nil {
+		return j, fmt.Errorf("campus: %w", err)
+	}
+	add := append([]string{"rivulet", "burst", "add", "campus", "--kubeconfig", UserKubeconfig}, flags...)
+	j.Command = strings.Join(add, " ")
+	var role string
+	err = eventually(ctx, func() error {
+		out, err := home.Run(ctx, add...)
+		denied, rest, found := strings.Cut(out, "The smallest Role that has all of it:\n\n")
+		if err == nil || !found {
+			return fmt.Errorf("campus: somebody without rights is not told which are missing: %s%w", out, err)
+		}
+		j.Denied, role = strings.TrimSpace(denied), rest
+		return nil
+	})
+	if err != nil {
+		return j, err
+	}
+	if err := c.Apply(ctx, role); err != nil {
+		return j, err
+	}
+	return j, eventually(ctx, func() (err error) { j.Added, err = home.Run(ctx, add...); return err })
+}
+
+// eventually calls f until it returns nil, within startTimeout.
+func eventually(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", err, ctx.Err())
+		case <-time.After(500 * time.Millisecond): // between two looks
+		}
+	}
 }
 
 // flags are those that the engine has under Rivulet, and a name for its certificate.
@@ -94,22 +180,29 @@ const startTimeout = 100 * time.Second
 
 // Wait returns when the API answers and the node is Ready.
 func (c *Campus) Wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	var last error
-	for {
+	return eventually(ctx, func() error {
 		out, err := c.Kubectl(ctx, "get", "nodes", "-o", `jsonpath={.items[0].status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && out == "True" {
 			return nil
 		}
-		last = fmt.Errorf("node Ready: %q: %w", out, err)
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("campus: not up in time: %w", last)
-		case <-time.After(500 * time.Millisecond): // between two looks
-		}
-	}
+		return fmt.Errorf("campus: not up in time: node Ready: %q: %w", out, err)
+	})
 }
+
+// Shut is a program that makes of home a device behind a router that translates
+// addresses, as seen from a campus at that address: nothing begins there, and no UDP
+// goes out. Open undoes it.
+func Shut(address string) []string {
+	return []string{"sh", "-ec", `nft add table inet nat_box
+nft 'add chain inet nat_box in { type filter hook input priority -300; }'
+nft add rule inet nat_box in ip saddr ` + address + ` ct state established,related accept
+nft add rule inet nat_box in ip saddr ` + address + ` drop
+nft 'add chain inet nat_box out { type filter hook output priority -300; }'
+nft add rule inet nat_box out ip daddr ` + address + ` meta l4proto udp drop`}
+}
+
+// Open is the program that undoes Shut.
+func Open() []string { return []string{"nft", "delete", "table", "inet", "nat_box"} }
 
 // Kubectl is the administrator's.
 func (c *Campus) Kubectl(ctx context.Context, args ...string) (string, error) {

@@ -1,5 +1,6 @@
 // Command demo plays the main job on the lab that is up and prints what happens:
-// who runs what where, and the proof that it works. It is never shipped.
+// who runs what where, and the proof that it works. With -burst it makes a lab of its
+// own, in which one device is a campus that runs no Rivulet. It is never shipped.
 package main
 
 import (
@@ -21,23 +22,32 @@ import (
 
 func main() {
 	dir := flag.String("dir", lab.DefaultDir, "the lab's folder")
+	burst := flag.Bool("burst", false, "home, a peer and a campus, in a lab that this makes")
+	binary := flag.String("binary", binaryOf(), "with -burst: the rivulet to run")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 8*time.Minute)
 	defer cancel()
-	if err := run(ctx, *dir); err != nil {
-		fmt.Fprintln(os.Stderr, "demo: "+err.Error())
-		fmt.Fprintln(os.Stderr, "Look around with: bin/rivulet-lab status; bin/rivulet-lab logs a. End it with: make demo-down")
-		os.Exit(1)
-	}
-}
-
-func run(ctx context.Context, dir string) error {
 	begun := time.Now()
 	tell := func(format string, args ...any) {
 		fmt.Printf("%5.1f s  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
 	}
+	play := func() error { return run(ctx, *dir, tell) }
+	if *burst {
+		play = func() error { return makeBurst(ctx, *dir, *binary, tell) }
+	}
+	if err := play(); err != nil {
+		fmt.Fprintln(os.Stderr, "demo: "+err.Error())
+		fmt.Fprintln(os.Stderr, "Look around with: bin/rivulet-lab status; bin/rivulet-lab logs a. End it with: make demo-down")
+		os.Exit(1)
+	}
+	if *burst {
+		fmt.Print(afterBurst)
+	}
+}
+
+func run(ctx context.Context, dir string, tell func(format string, args ...any)) error {
 	l, err := lab.Open(dir)
 	if err != nil {
 		return err

@@ -42,6 +42,10 @@ type Story struct {
 	Home Device
 	// Tell is called with each step, for people; it may be nil.
 	Tell func(format string, args ...any)
+	// First is with how many replicas the application begins; 0 stands for Replicas.
+	First int
+	// User is who the application runs as; 0 stands for who the image says.
+	User int64
 }
 
 func (s *Story) tell(format string, args ...any) {
@@ -55,16 +59,34 @@ func (s *Story) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return s.Home.Run(ctx, append([]string{"rivulet", "kubectl"}, args...)...)
 }
 
-func manifest() string {
+func (s *Story) manifest() string {
+	rules := "{}"
+	if s.User != 0 {
+		rules = fmt.Sprintf(`{"runAsUser":%d}`, s.User)
+	}
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":"List","items":[
 {"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%[1]q,"namespace":%[2]q},"spec":{"replicas":%[3]d,
  "selector":{"matchLabels":{"app":%[1]q}},"template":{"metadata":{"labels":{"app":%[1]q}},"spec":{
  "terminationGracePeriodSeconds":1,
- "containers":[{"name":"web","image":%[4]q,"ports":[{"name":"http","containerPort":8080}],
+ "containers":[{"name":"web","image":%[4]q,"securityContext":%[6]s,"ports":[{"name":"http","containerPort":8080}],
   "resources":{"requests":{"cpu":%[5]q,"memory":"16Mi"}},
   "readinessProbe":{"httpGet":{"path":"/ready","port":"http"},"periodSeconds":1}}]}}}},
 {"apiVersion":"v1","kind":"Service","metadata":{"name":%[1]q,"namespace":%[2]q},"spec":{
- "selector":{"app":%[1]q},"ports":[{"name":"http","port":80,"targetPort":"http"}]}}]}`, App, Namespace, Replicas, Image, CPU)
+ "selector":{"app":%[1]q},"ports":[{"name":"http","port":80,"targetPort":"http"}]}}]}`, App, Namespace, s.first(), Image, CPU, rules)
+}
+
+func (s *Story) first() int {
+	if s.First != 0 {
+		return s.First
+	}
+	return Replicas
+}
+
+// Scale has n replicas from now on.
+func (s *Story) Scale(ctx context.Context, n int) error {
+	s.tell("kubectl scale: %d replicas", n)
+	_, err := s.Kubectl(ctx, "scale", "deployment", App, "-n", Namespace, fmt.Sprintf("--replicas=%d", n))
+	return err
 }
 
 // Deploy offloads the namespace and creates the application.
@@ -73,8 +95,8 @@ func (s *Story) Deploy(ctx context.Context) error {
 	if _, err := s.Home.Run(ctx, "rivulet", "offload", Namespace); err != nil {
 		return err
 	}
-	s.tell("kubectl apply: Deployment %s with %d replicas of %s CPU, and a Service", App, Replicas, CPU)
-	_, err := s.Home.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", manifest())
+	s.tell("kubectl apply: Deployment %s with %d replicas of %s CPU, and a Service", App, s.first(), CPU)
+	_, err := s.Home.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", s.manifest())
 	return err
 }
 

@@ -278,12 +278,8 @@ func printBurst(out io.Writer, c *common, v burst.View) error {
 	for _, note := range v.State.Notes {
 		row("note", note)
 	}
-	if v.Gateway != nil {
-		raw, err := json.Marshal(v.Gateway)
-		if err != nil {
-			return err
-		}
-		row("gateway", string(raw))
+	if err := gatewayRows(v.Gateway, row); err != nil {
+		return err
 	}
 	return w.Flush()
 }
