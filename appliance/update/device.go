@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"rivulet/appliance/backup"
@@ -120,7 +121,9 @@ func (d *Device) point(s State) (bool, error) {
 	case id != s.Base && id != s.Previous.buildID():
 		return false, nil
 	}
-	if err := install(d.binary(*s.Current), d.Installed); err != nil {
+	if err := install(d.binary(*s.Current), d.Installed); errors.Is(err, syscall.EROFS) {
+		return false, nil // a device image: its own binary goes on being started first
+	} else if err != nil {
 		return false, err
 	}
 	return true, nil

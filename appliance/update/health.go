@@ -14,6 +14,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine"
+	"rivulet/appliance/version"
 )
 
 // seen is the part of `rivulet status` that the judge reads. It is from another
@@ -44,6 +45,9 @@ func (d *Device) healthy(ctx context.Context, a Attempt) error {
 	var st seen
 	if err := api.Call(ctx, d.Run, "GET", "/v1/status", nil, &st); err != nil {
 		return fmt.Errorf("it gives no status: %w", err)
+	}
+	if a.Image != nil {
+		a.Next.Name = version.Version // it is this very binary, of the slot that is tried
 	}
 	if st.Version != a.Next.Name {
 		return fmt.Errorf("version %s answers in its place", st.Version)

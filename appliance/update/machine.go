@@ -21,6 +21,7 @@ type World interface {
 	// version of it needs. It reports whether the installed place has it.
 	Point(State) (linked bool)
 	Now() time.Time
+	Slots
 }
 
 // Kind says how a trial ended.
@@ -48,6 +49,8 @@ type Choice struct {
 	// Exit ends the process instead, with Code.
 	Exit bool
 	Code int
+	// Restart the device: the boot loader starts another slot.
+	Restart bool
 }
 
 // decide carries the machine on until it is idle, or told to stop. self is the
@@ -67,6 +70,17 @@ func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice
 		}
 	}
 	for s.Phase != Idle {
+		if s.image() != nil {
+			next, choice, err := decideImage(ctx, w, s, log)
+			if err != nil {
+				return Choice{}, err
+			}
+			s = next
+			if err := w.Save(s); err != nil || choice.Exit || choice.Restart {
+				return choice, err
+			}
+			continue
+		}
 		switch s.Phase {
 		case Staged:
 			name, err := w.Snapshot(ctx, s)
@@ -110,6 +124,9 @@ func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice
 		if err := w.Save(s); err != nil {
 			return Choice{}, err
 		}
+	}
+	if err := s.ofThisSlot(w, log); err != nil {
+		return Choice{}, err
 	}
 	if linked := w.Point(s); linked != s.Linked {
 		s.Linked = linked

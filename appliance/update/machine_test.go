@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"rivulet/image/device/layout"
 )
 
 // model is a device with a disk, whose power can fail at any change to it.
@@ -42,6 +44,13 @@ func (m *model) change(f func()) {
 		panic(errPower)
 	}
 }
+
+// A model without slots: image_test.go has those.
+func (*model) Slot() layout.Slot  { return 0 }
+func (*model) BootID() string     { return "" }
+func (*model) Arm(Image) error    { panic("no slots") }
+func (*model) Accept(Image) error { panic("no slots") }
+func (*model) Reject(Image) error { panic("no slots") }
 
 func (m *model) Load() (State, error) { return m.state, nil }
 func (m *model) Now() time.Time       { m.now = m.now.Add(time.Second); return m.now }

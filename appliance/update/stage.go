@@ -254,6 +254,11 @@ func enough(state string, f *os.File) error {
 	if strings.HasSuffix(f.Name(), ".zst") {
 		want += 4 * fi.Size()
 	}
+	return room(state, want)
+}
+
+// room looks for so much, and for the snapshot of the data.
+func room(state string, want int64) error {
 	if db, err := os.Stat(datastore.Path(state)); err == nil {
 		want += 2 * db.Size()
 	}

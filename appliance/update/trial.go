@@ -106,7 +106,11 @@ type child struct {
 // spawn starts the new version on a thread that lives as long as it: the
 // parent-death signal is tied to the thread that forked.
 func (d *Device) spawn(a Attempt, n *notifier) (*child, error) {
-	cmd := exec.Command(d.binary(a.Next), d.Args...)
+	program := d.binary(a.Next)
+	if a.Image != nil {
+		program = "/proc/self/exe" // the slot that is tried runs already, and so does its binary
+	}
+	cmd := exec.Command(program, d.Args...)
 	cmd.Args[0] = binaryName
 	cmd.Env = childEnv(os.Environ(), a.Next.Dir, n)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -7,6 +7,9 @@
 //	 │◀────────────────────────────┘                    ▼
 //	 └──────────── data restored ───────────────── Returning                             Idle (old)
 //
+// An update of a whole image goes the same way, but what is tried is the other slot,
+// which the boot loader starts: image.go.
+//
 // The state of this machine is one small file, <state>/versions/update.json. It is
 // not in state.db, which goes back with the data. `rivulet run` looks at it first
 // (Launch): while an update is tried, the old binary stays as the parent of the new
@@ -81,6 +84,10 @@ type State struct {
 	// Generation is the highest of a signing key that was ever taken.
 	Generation int `json:"generation,omitempty"`
 
+	// Slot is that of the last whole image that was taken; empty is the one that was
+	// flashed. SlotKubernetes is what its data may be of.
+	Slot           string `json:"slot,omitempty"`
+	SlotKubernetes string `json:"slotKubernetes,omitempty"`
 	// Of an update that is under way.
 	Attempt *Attempt `json:"attempt,omitempty"`
 }
@@ -102,6 +109,8 @@ type Attempt struct {
 	Begun    time.Time `json:"begun,omitzero"` // of the last start
 	Snapshot string    `json:"snapshot,omitempty"`
 	Reason   string    `json:"reason,omitempty"` // why it returns
+	// Image is there when a whole image is tried and not a binary: image.go.
+	Image *Image `json:"image,omitempty"`
 }
 
 // format is the version of State on disk.
@@ -109,6 +118,9 @@ const format = 1
 
 func (s State) staged(a Attempt) State {
 	a.Starts, a.Crashes, a.Snapshot, a.Reason, a.Begun = 0, 0, "", "", time.Time{}
+	if a.Image != nil {
+		a.Image = &Image{From: a.Image.From, To: a.Image.To}
+	}
 	s.Format, s.Phase, s.Attempt, s.Last = format, Staged, &a, nil
 	return s
 }
@@ -174,6 +186,9 @@ func (s State) ended(reason, aside string, now time.Time) State {
 // replaced reports whether a person has put another binary in place by hand, which
 // then counts: it is none of those that an update has to do with.
 func (s State) replaced(self string) bool {
+	if s.image() != nil {
+		return false // which slot runs says more, and its binary is of no update
+	}
 	if s.Phase == Idle && s.Current == nil {
 		return false
 	}
@@ -199,7 +214,7 @@ func (s State) replaced(self string) bool {
 
 // reset forgets all but what protects against old releases.
 func (s State) reset() State {
-	return State{Format: format, Phase: Idle, Generation: s.Generation, Last: s.Last}
+	return State{Format: format, Phase: Idle, Generation: s.Generation, Last: s.Last, Slot: s.Slot, SlotKubernetes: s.SlotKubernetes}
 }
 
 // Dir is the folder of versions below a state folder.

@@ -71,7 +71,7 @@ func placeAt(f *os.File, start, size int64, content []byte) (err error) {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	forget(f)
+	Forget(f)
 	if v, err = fat32.Read(file.New(f, true), size, start, sector); err != nil {
 		return err
 	}

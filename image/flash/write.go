@@ -251,7 +251,7 @@ func (w *writer) sync() error {
 
 // compare reads back what was written, from the disk and not from memory.
 func (w *writer) compare(ctx context.Context, of int64, p Progress) error {
-	forget(w.f)
+	Forget(w.f)
 	buf := make([]byte, chunk)
 	done := int64(0)
 	for _, x := range w.pieces {
@@ -270,8 +270,8 @@ func (w *writer) compare(ctx context.Context, of int64, p Progress) error {
 	return nil
 }
 
-// forget drops what the kernel remembers of a disk, so that reading means the disk.
-func forget(f *os.File) {
+// Forget drops what the kernel remembers of a disk, so that reading means the disk.
+func Forget(f *os.File) {
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	_ = unix.IoctlSetInt(int(f.Fd()), unix.BLKFLSBUF, 0)
 }

@@ -23,6 +23,8 @@ func launch(ctx context.Context, dirs appliance.Dirs, log *slog.Logger, run func
 			return nil
 		case choice.Exit:
 			return &exitError{code: choice.Code}
+		case choice.Restart:
+			return d.Restart(ctx)
 		case choice.Run != nil:
 			return d.Become(d.Binary(*choice.Run))
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/slots"
 	"rivulet/appliance/update"
 	"rivulet/fabric/peer"
 )
@@ -24,7 +25,8 @@ func newUpgrade(c *common) *cobra.Command {
 		Long: "FILE is a release of rivulet, FILE.sig beside it; a stick will do, no network is needed. It is checked (signature, machine,\n" +
 			"versions, room), the cluster's data is saved, and the new version has to be healthy for a while: the API and the node ready, the\n" +
 			"datastore written, every peer that was connected before connected again. If it is not, the old version and the data of before\n" +
-			"come back. Pods run on all the time. Without FILE it shows what became of the last upgrade.",
+			"come back. Pods run on all the time. On a device that was flashed FILE may be the bundle of a whole image: it is written beside\n" +
+			"the one that runs, and the device restarts to try it. Without FILE it shows what became of the last upgrade.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef("upgrade takes one file; see: %s --help", cmd.CommandPath())
@@ -68,7 +70,12 @@ func upgrade(cmd *cobra.Command, c *common, r update.Request, now, wait bool) er
 	if err != nil {
 		return err
 	}
-	next, err := update.Stage(ctx, r)
+	stage := update.Stage
+	if slots.IsBundle(r.File) {
+		stage = update.StageImage
+		fmt.Fprintln(cmd.ErrOrStderr(), "a whole image: it is checked, written beside the one that runs, and read back; that takes minutes")
+	}
+	next, err := stage(ctx, r)
 	if err != nil {
 		return err
 	}

@@ -3,9 +3,10 @@ package layout
 // Manifest is the first file of an update bundle, a tar of: manifest.json, the files
 // of the slot's boot folder as boot/NAME, root.squashfs.
 type Manifest struct {
-	Version string `json:"version"`
-	Arch    string `json:"arch"` // as Go says it
-	Files   []File `json:"files"`
+	Version    string `json:"version"`    // as `rivulet version` of the rivulet inside says
+	Kubernetes string `json:"kubernetes"` // likewise: an update is never to an older one
+	Arch       string `json:"arch"`       // as Go says it
+	Files      []File `json:"files"`
 }
 
 // File is one file of a bundle, in the order of the tar.

@@ -1,0 +1,141 @@
+package slots
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/image/device/layout"
+)
+
+// Running says which slot of a device image runs; ErrNoImage where none does.
+func Running() (layout.Slot, error) {
+	raw, err := os.ReadFile(layout.RunSlot)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, ErrNoImage
+	}
+	if text := strings.TrimSpace(string(raw)); err == nil && len(text) == 1 && layout.Slot(text[0]).Valid() {
+		return layout.Slot(text[0]), nil
+	}
+	return 0, fmt.Errorf("slots: %s does not say which slot runs (%v); restart the device", layout.RunSlot, err)
+}
+
+// OpenRoot opens the partition of the slot that does not run, for us alone.
+func OpenRoot(to layout.Slot) (*os.File, error) {
+	raw, err := os.ReadFile(layout.RunPart(to.String()))
+	if err != nil {
+		return nil, failed(fmt.Errorf("%w; restart the device", err))
+	}
+	// O_EXCL: the kernel refuses it should it be mounted after all.
+	f, err := os.OpenFile(strings.TrimSpace(string(raw)), os.O_RDWR|os.O_EXCL, 0)
+	if err != nil {
+		return nil, failed(fmt.Errorf("%w; run as root on the device itself", err))
+	}
+	return f, nil
+}
+
+// Folder is the boot partition of this device while it may be written to.
+type Folder struct{ dir string }
+
+// Change makes the boot partition writable, as long as f runs.
+func Change(f func(Boot) error) (err error) {
+	dir := layout.BootDir
+	if err := remount(dir, 0); err != nil {
+		return fmt.Errorf("slots: the boot partition cannot be written to: %w; run as root, and look at dmesg: a bad card refuses", err)
+	}
+	defer func() {
+		if rerr := remount(dir, unix.MS_RDONLY); rerr != nil && err == nil && !errors.Is(rerr, unix.EBUSY) {
+			err = fmt.Errorf("slots: the boot partition stays writable: %w; restart the device", rerr)
+		}
+	}()
+	return f(Folder{dir})
+}
+
+func remount(dir string, flags uintptr) error {
+	return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|flags, "")
+}
+
+func (d Folder) at(name string) string { return filepath.Join(d.dir, filepath.FromSlash(name)) }
+
+// List is of Boot.
+func (d Folder) List(dir string) (names []string, err error) {
+	es, err := os.ReadDir(d.at(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range es {
+		names = append(names, e.Name())
+	}
+	return names, cure(err)
+}
+
+func (d Folder) Read(name string) ([]byte, error) {
+	raw, err := os.ReadFile(d.at(name))
+	return raw, cure(err)
+}
+
+func (d Folder) Write(name string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(d.at(name)), 0o755); err != nil {
+		return cure(err)
+	}
+	return d.write(name, content, os.O_CREATE|os.O_TRUNC)
+}
+
+// Overwrite is of Boot.
+func (d Folder) Overwrite(name string, content []byte) error { return d.write(name, content, 0) }
+
+func (d Folder) write(name string, content []byte, flags int) error {
+	f, err := os.OpenFile(d.at(name), os.O_WRONLY|flags, 0o644)
+	if err != nil {
+		return cure(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(content); err != nil {
+		return cure(err)
+	}
+	if err := f.Sync(); err != nil {
+		return cure(err)
+	}
+	return d.sync()
+}
+
+// Rename is of Boot.
+func (d Folder) Rename(from, to string) error {
+	if err := os.Rename(d.at(from), d.at(to)); err != nil {
+		return cure(err)
+	}
+	return d.sync()
+}
+
+// Remove is of Boot.
+func (d Folder) Remove(name string) error {
+	if err := os.RemoveAll(d.at(name)); err != nil {
+		return cure(err)
+	}
+	return d.sync()
+}
+
+// sync writes out all of the file system: FAT has no journal, and a folder's own
+// fsync does not write the table.
+func (d Folder) sync() error {
+	f, err := os.Open(d.dir)
+	if err != nil {
+		return cure(err)
+	}
+	defer f.Close()
+	return cure(unix.Syncfs(int(f.Fd())))
+}
+
+func cure(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("slots: the boot partition: %w; look at its room (df) and at dmesg", err)
+}
+
+var _ Boot = Folder{}

@@ -1,0 +1,78 @@
+package update
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"rivulet/appliance/slots/slotstest"
+	"rivulet/image/device/layout"
+	"rivulet/image/signed"
+)
+
+// What a bundle says counts only if it is signed, and for this machine.
+func TestCheckBundle(t *testing.T) {
+	key := func(b byte) ed25519.PrivateKey { return ed25519.NewKeyFromSeed(bytes.Repeat([]byte{b}, 32)) }
+	root, signer := key(1), key(2)
+	roots := []ed25519.PublicKey{root.Public().(ed25519.PublicKey)}
+	good := slotstest.Bundle(t, "v2", true)
+	d := signed.NewDigest()
+	d.Write(good)
+	sig := signed.Sign(signer, signed.Certify(root, signer.Public().(ed25519.PublicKey), 3), d)
+	foreign := slotstest.Pack(t, layout.Manifest{Version: "v2", Kubernetes: "v1.35.0", Arch: "mips"}, [][2]string{{"boot/linux", "k"}, {layout.RootName, "r"}})
+	any := func(*signed.Digest) error { return nil }
+	ours := func(d *signed.Digest) error { return sig.Verify(d, roots, 3) }
+	retired := func(d *signed.Digest) error { return sig.Verify(d, roots, 4) }
+	for name, tc := range map[string]struct {
+		raw    []byte
+		verify func(*signed.Digest) error
+		words  string
+	}{
+		"good":            {good, ours, ""},
+		"retired key":     {good, retired, "was retired"},
+		"changed":         {slotstest.Bundle(t, "v3", true), ours, "damaged or was changed"},
+		"longer":          {append(bytes.Clone(good), 0), ours, "damaged or was changed"},
+		"half":            {good[:1024], any, "get it once more"},
+		"another machine": {foreign, any, "this one is " + runtime.GOARCH},
+	} {
+		name2 := filepath.Join(t.TempDir(), "x.bundle")
+		if err := os.WriteFile(name2, tc.raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(name2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		v, err := checkBundle(t.Context(), f, tc.verify)
+		switch {
+		case tc.words == "" && (err != nil || v.Name != "v2" || len(v.BuildID) != 64 || v.Kubernetes == ""):
+			t.Errorf("%s: %+v %v", name, v, err)
+		case tc.words != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.words)):
+			t.Errorf("%s: %v; want %q", name, err, tc.words)
+		}
+	}
+}
+
+// Nothing tries a slot that is half written: an image that waited is forgotten before
+// the first byte of the next.
+func TestImageThatWaitedIsForgottenFirst(t *testing.T) {
+	var saved []State
+	save := func(s State) error { saved = append(saved, s); return nil }
+	old := State{Phase: Idle}.staged(Attempt{Next: version1(1), Image: &Image{From: "a", To: "b"}})
+	failed := errors.New("the disk is bad")
+	err := stageImage(old, save, func() error {
+		if len(saved) != 1 || saved[0].Phase != Idle {
+			t.Errorf("filled while %+v is on disk", saved)
+		}
+		return failed
+	}, Attempt{Next: version1(2), Image: &Image{From: "a", To: "b"}})
+	if !errors.Is(err, failed) || len(saved) != 1 {
+		t.Errorf("%v %+v", err, saved)
+	}
+}
