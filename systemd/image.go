@@ -1,5 +1,44 @@
 package systemd
 
+import (
+	"embed"
+	"strings"
+)
+
 // ImageMark is written by the initrd of our image, and nobody else: whoever
 // switched that machine on wanted a device, not a service on a machine of their own.
 const ImageMark = "/run/rivulet-image/slot"
+
+//go:embed image
+var imageFiles embed.FS
+
+// imagePaths are where the files of the image go that an installation does not have.
+var imagePaths = map[string]string{
+	"rivulet-firstboot.service": "/usr/lib/systemd/system/rivulet-firstboot.service",
+	"rivulet-console@.service":  "/usr/lib/systemd/system/rivulet-console@.service",
+	"reboot.conf":               "/usr/lib/systemd/system/rivulet.service.d/reboot.conf",
+	"ssh.conf":                  "/usr/lib/systemd/system/ssh.service.d/rivulet.conf",
+	"sshd.conf":                 "/etc/ssh/sshd_config.d/10-rivulet.conf",
+	"rivulet.preset":            "/usr/lib/systemd/system-preset/10-rivulet.preset",
+	"sysctl.conf":               "/usr/lib/sysctl.d/91-rivulet-image.conf",
+}
+
+// ImageFiles are those of a device image, but for the binary: the unit and the settings
+// of an installation, at the places of a distribution, and what only a device
+// of ours needs. What becomes of the journal is the image's own to say.
+func ImageFiles() (out []File) {
+	for _, f := range Files() {
+		if f.Path != JournalPath {
+			f.Path = strings.Replace(f.Path, "/etc/", "/usr/lib/", 1)
+			out = append(out, f)
+		}
+	}
+	for name, path := range imagePaths {
+		raw, err := imageFiles.ReadFile("image/" + name)
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		out = append(out, File{path, string(raw)})
+	}
+	return out
+}

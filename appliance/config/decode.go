@@ -68,6 +68,8 @@ func Parse(data []byte, o Options) Parsed {
 type decoder struct {
 	Options
 	out Parsed
+	// card is set for the file on the boot partition, which may say more.
+	card *Card
 }
 
 func (d *decoder) problem(n *yaml.Node, key, cure, text string, args ...any) {

@@ -13,18 +13,19 @@ import (
 // config reads the whole file: the one place that knows which keys there are.
 func (d *decoder) config(n *yaml.Node) {
 	c := &d.out.Config
-	d.group(n, "", "for example name: lab-1",
-		field{"name", func(n *yaml.Node) { d.checked(n, "name", &c.Name, CheckName) }},
-		field{"lan", func(n *yaml.Node) { d.lan(n, &c.LAN) }},
-		field{"trust", func(n *yaml.Node) { d.trust(n, &c.Trust) }},
-		field{"peers", func(n *yaml.Node) { d.peers(n, &c.Peers) }},
-		field{"tunnel", func(n *yaml.Node) { d.tunnel(n, &c.Tunnel) }},
-		field{"share", func(n *yaml.Node) { d.share(n, &c.Share) }},
-		field{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
-		field{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
-		field{"burst", func(n *yaml.Node) { d.burst(n, &c.Burst) }},
-		field{"statusPage", func(n *yaml.Node) { d.truth(n, "statusPage", func(v bool) { c.StatusPage = &v }) }},
-	)
+	fields := []field{
+		{"name", func(n *yaml.Node) { d.checked(n, "name", &c.Name, CheckName) }},
+		{"lan", func(n *yaml.Node) { d.lan(n, &c.LAN) }},
+		{"trust", func(n *yaml.Node) { d.trust(n, &c.Trust) }},
+		{"peers", func(n *yaml.Node) { d.peers(n, &c.Peers) }},
+		{"tunnel", func(n *yaml.Node) { d.tunnel(n, &c.Tunnel) }},
+		{"share", func(n *yaml.Node) { d.share(n, &c.Share) }},
+		{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
+		{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
+		{"burst", func(n *yaml.Node) { d.burst(n, &c.Burst) }},
+		{"statusPage", func(n *yaml.Node) { d.truth(n, "statusPage", func(v bool) { c.StatusPage = &v }) }},
+	}
+	d.group(n, "", "for example name: lab-1", append(fields, d.card.fields(d)...)...)
 	if d.Mode&0o077 != 0 && c.hasSecret() {
 		d.warn(n, "", "chmod 600 "+d.File, "the file holds a secret and others than its owner may read it (mode %04o)", d.Mode)
 	} else if d.Mode&0o022 != 0 {
@@ -68,7 +69,10 @@ func (d *decoder) trust(n *yaml.Node, to *Trust) {
 	d.group(n, "trust", "trust: {mode: lan}",
 		field{"mode", func(n *yaml.Node) { d.checked(n, "trust.mode", &to.Mode, checkMode) }},
 		field{"secret", func(n *yaml.Node) {
-			secret = n
+			if secret = n; d.card.moved(n) {
+				to.Secret = Moved
+				return
+			}
 			d.text(n, "trust.secret", func(s string) {
 				if err := checkSecret(s); err != nil {
 					d.reject(n, "trust.secret", err)
@@ -167,7 +171,7 @@ func (d *decoder) burst(n *yaml.Node, to *[]Burst) {
 		var nameAt, fileAt *yaml.Node
 		d.group(n, path, "name: campus",
 			field{"name", func(n *yaml.Node) { nameAt = n; d.checked(n, path+".name", &b.Name, CheckName) }},
-			field{"kubeconfig", func(n *yaml.Node) { fileAt = n; d.checked(n, path+".kubeconfig", &b.Kubeconfig, checkPath) }},
+			field{"kubeconfig", func(n *yaml.Node) { fileAt = n; d.checked(n, path+".kubeconfig", &b.Kubeconfig, d.card.checkPath) }},
 			field{"namespace", func(n *yaml.Node) { d.checked(n, path+".namespace", &b.Namespace, checkNamespace) }},
 			field{"context", func(n *yaml.Node) { d.text(n, path+".context", func(s string) { b.Context = s }) }},
 			field{"limits", func(n *yaml.Node) { d.burstLimits(n, path+".limits", &b.Limits) }},

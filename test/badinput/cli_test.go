@@ -44,6 +44,7 @@ func TestCommandLine(t *testing.T) {
 		{"doctor -o yaml", "use -o json"},
 		{"doctor --only memory,nonsense", `no probe "nonsense"`},
 		{"metrics x", `was given "x"`},
+		{"firstboot x", `was given "x"`},
 		{"console x", `was given "x"`},
 		{"console --pair=perhaps", "--pair"},
 		{"support x", `was given "x"`},

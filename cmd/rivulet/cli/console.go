@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ func newConsole(c *common) *cobra.Command {
 			if f, ok := s.out.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 				return s.once(cmd.Context())
 			}
+			s.pair = s.pair || onDisplay("/proc/self/fd/1")
 			return s.loop(cmd.Context(), cmd.InOrStdin())
 		},
 	}
@@ -164,6 +166,15 @@ func (s *screen) good(ctx context.Context) bool {
 		}
 	}
 	return false
+}
+
+// virtual is a terminal of the machine's own screen and keyboard.
+var virtual = regexp.MustCompile(`^/dev/tty[0-9]+$`)
+
+// onDisplay reports whether an open file is such a terminal, not a serial line.
+func onDisplay(fd string) bool {
+	tty, err := os.Readlink(fd)
+	return err == nil && virtual.MatchString(tty)
 }
 
 // displayConnected reports whether somebody may see the screen; a machine that does

@@ -132,7 +132,7 @@ func newRoot(engineName string) *cobra.Command {
 	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newGuests(c), newBurst(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c), newConsole(c))
-	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName), newFlash(c))
+	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName), newFlash(c), newFirstboot(c))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))
 	}

@@ -1,0 +1,329 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// CardName is the file that a person may put on the boot partition of a device's
+// card: the configuration, and what else a device without a screen has to be told.
+const CardName = "rivulet.yaml"
+
+// Moved stands in that file where a secret was that the device has by now.
+const Moved = "(moved into the device)"
+
+// Card is what only that file says.
+type Card struct {
+	WiFi []WiFi
+	// SSHKeys are the lines of authorized_keys; without any there is no ssh.
+	SSHKeys []string
+	Country string // of the radio: two letters
+	root    *yaml.Node
+}
+
+// WiFi is a network to join.
+type WiFi struct {
+	SSID string
+	// Password is empty for an open network, Moved where the device has it.
+	Password Secret
+	Hidden   bool
+}
+
+// ParseCard reads and judges such a file. Problems have the key they are about, so
+// that whoever boots with it can take what is right: see Good.
+func ParseCard(data []byte, o Options) (Card, Parsed) {
+	d := &decoder{Options: o, out: Parsed{Origins: map[string]Origin{}}, card: &Card{}}
+	root, problems := document(o.File, data)
+	d.out.Problems = problems
+	if root != nil && len(problems) == 0 {
+		d.card.root = root
+		d.config(root)
+		d.noPasswords(root)
+	}
+	d.out.Problems.sort()
+	d.out.Warnings = nil // everybody can read a FAT partition
+	return *d.card, d.out
+}
+
+// noPasswords refuses what cannot be moved off the card.
+func (d *decoder) noPasswords(root *yaml.Node) {
+	for _, r := range d.out.Config.Registries.Configs {
+		if a := r.Auth; a != nil && (a.Password != "" || a.Auth != "" || a.IdentityToken != "") {
+			d.problem(value(root, "registries"), "registries", "put registries into "+DefaultPath+" on the device", "passwords of registries cannot be given on the boot partition, where everybody reads them")
+			return
+		}
+	}
+}
+
+// fields are the keys of a card beside those of a configuration; c is nil for others.
+func (c *Card) fields(d *decoder) []field {
+	if c == nil {
+		return nil
+	}
+	return []field{
+		{"wifi", func(n *yaml.Node) { c.wifi(d, n) }},
+		{"ssh", func(n *yaml.Node) {
+			d.group(n, "ssh", "ssh: {keys: [\"ssh-ed25519 AAAA… me\"]}", field{"keys", func(n *yaml.Node) { c.keys(d, n) }})
+		}},
+	}
+}
+
+func (c *Card) wifi(d *decoder, n *yaml.Node) {
+	const example = "wifi: {country: DE, networks: [{ssid: lab, password: a-long-word}]}"
+	d.group(n, "wifi", example,
+		field{"country", func(n *yaml.Node) { d.checked(n, "wifi.country", &c.Country, checkCountry) }},
+		field{"networks", func(n *yaml.Node) {
+			d.list(n, "wifi.networks", "[{ssid: lab, password: a-long-word}]", func(i int, n *yaml.Node) {
+				path := fmt.Sprintf("wifi.networks[%d]", i)
+				before := len(d.out.Problems)
+				var w WiFi
+				d.group(n, path, "{ssid: lab, password: a-long-word}",
+					field{"ssid", func(n *yaml.Node) { d.checked(n, path+".ssid", &w.SSID, checkSSID) }},
+					field{"password", func(n *yaml.Node) {
+						d.amount(n, path+".password", "\"a-long-word\"", func(s string) {
+							if err := checkWiFiPassword(s); err != nil && !c.moved(n) {
+								d.reject(n, path+".password", err)
+							}
+							w.Password = Secret(s)
+						})
+					}},
+					field{"hidden", func(n *yaml.Node) { d.truth(n, path+".hidden", func(v bool) { w.Hidden = v }) }},
+				)
+				if len(d.out.Problems) > before {
+					return
+				}
+				if w.SSID == "" {
+					d.problem(n, path, "add it", "%s has no ssid", path)
+					return
+				}
+				if slices.ContainsFunc(c.WiFi, func(o WiFi) bool { return o.SSID == w.SSID }) {
+					d.problem(n, path, "remove one of them", "the network %q is here a second time", w.SSID)
+					return
+				}
+				c.WiFi = append(c.WiFi, w)
+			})
+		}},
+	)
+}
+
+func (c *Card) keys(d *decoder, n *yaml.Node) {
+	d.list(n, "ssh.keys", "[\"ssh-ed25519 AAAA… me\"]", func(i int, n *yaml.Node) {
+		path := fmt.Sprintf("ssh.keys[%d]", i)
+		d.text(n, path, func(s string) {
+			if err := checkSSHKey(s); err != nil {
+				d.reject(n, path, err)
+				return
+			}
+			c.SSHKeys = append(c.SSHKeys, s)
+		})
+	})
+}
+
+// moved reports whether a secret was here once.
+func (c *Card) moved(n *yaml.Node) bool { return c != nil && n.Value == Moved }
+
+// checkPath lets a file beside the card's be named by its name alone.
+func (c *Card) checkPath(s string) error {
+	if c != nil && cardFile.MatchString(s) {
+		return nil
+	}
+	return checkPath(s)
+}
+
+var cardFile = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// OnCard reports whether a path that was accepted names a file beside the card's.
+func OnCard(path string) bool { return cardFile.MatchString(path) }
+
+func checkCountry(s string) error {
+	if len(s) != 2 || strings.ToUpper(s) != s || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+		return fmt.Errorf("%.20q is not a country; write two capital letters in quotes, for example \"DE\"", s)
+	}
+	return nil
+}
+
+func checkSSID(s string) error {
+	if len(s) > 32 {
+		return fmt.Errorf("the name of a network has at most 32 bytes, this one %d; look at its name again", len(s))
+	}
+	return nil
+}
+
+var wifiKey = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
+
+func checkWiFiPassword(s string) error {
+	if wifiKey.MatchString(s) {
+		return nil
+	}
+	if len(s) < 8 || len(s) > 63 || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return errors.New("it cannot be the password of a Wi-Fi network; it has 8 to 63 plain characters (for an open network leave it out)")
+	}
+	return nil
+}
+
+var sshKey = regexp.MustCompile(`^(sk-)?(ssh|ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/]{32,}={0,3}( [^\x00-\x1f]*)?$`)
+
+func checkSSHKey(s string) error {
+	switch {
+	case strings.Contains(s, "PRIVATE KEY"):
+		return errors.New("that is the private key, which never leaves its owner; write the public one, the line in the file that ends in .pub")
+	case !sshKey.MatchString(s):
+		return errors.New("that is not a public ssh key; write the line in your id_ed25519.pub")
+	}
+	return nil
+}
+
+// top is the group of the file that a problem is about; empty is the file as a whole.
+func (p Problem) top() string {
+	end := strings.IndexAny(p.Key, ".[")
+	if end < 0 {
+		return p.Key
+	}
+	return p.Key[:end]
+}
+
+// misspelt stands for a key that may have been meant to say whom to trust.
+const misspelt = "trust?"
+
+// bad are the groups that have a mistake.
+func (p Parsed) bad() map[string]bool {
+	out := map[string]bool{}
+	for _, m := range p.Problems {
+		top := m.top()
+		out[top] = true
+		if top != "trust" && nearest(top, []string{"trust"}) != "" {
+			out[misspelt] = true
+		}
+	}
+	return out
+}
+
+// Good returns what is right in the card, given its problems, as a configuration for
+// DefaultPath; nil if it says nothing. What it says of Wi-Fi and ssh is right as it is. Who is trusted is
+// never guessed: where that is not certain, each new peer waits for a word. secretFile
+// is where the group's secret will be, kubeconfig says the same of a file on the card.
+func (c Card) Good(p Parsed, secretFile string, kubeconfig func(name string) string) []byte {
+	bad := p.bad()
+	out := &yaml.Node{Kind: yaml.MappingNode}
+	if c.root != nil && c.root.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(c.root.Content); i += 2 {
+			key := c.root.Content[i].Value
+			if bad[key] || key == "wifi" || key == "ssh" || value(out, key) != nil || !slices.ContainsFunc(Keys, func(k string) bool { return k == key || strings.HasPrefix(k, key+".") }) {
+				continue
+			}
+			out.Content = append(out.Content, c.root.Content[i], copied(c.root.Content[i+1]))
+		}
+	}
+	if bad[misspelt] || bad["trust"] || c.root == nil && len(p.Problems) > 0 {
+		set(out, "trust", &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{word("mode"), word(TrustAsk)}})
+	}
+	if t := value(out, "trust"); t != nil {
+		if s := value(t, "secret"); s != nil {
+			remove(t, "secret")
+			set(t, "secretFile", word(secretFile))
+		}
+	}
+	if list := value(out, "burst"); list != nil {
+		for _, b := range list.Content {
+			if k := value(b, "kubeconfig"); k != nil && OnCard(k.Value) {
+				k.Value = kubeconfig(k.Value)
+			}
+		}
+	}
+	if len(out.Content) == 0 {
+		return nil
+	}
+	block(out)
+	return encode(out)
+}
+
+// Emptied is the file again, without its secrets: it can be read by everybody, and
+// read by us once more. What has a mistake was not taken, and stays. It returns nil if
+// nothing was to be removed.
+func (c Card) Emptied(p Parsed) []byte {
+	if c.root == nil {
+		return nil
+	}
+	root, had := copied(c.root), false
+	empty := func(n *yaml.Node) {
+		if n != nil && n.Kind == yaml.ScalarNode && n.Value != Moved && !isNull(n) {
+			n.Value, n.Tag, n.Style, n.LineComment, had = Moved, "!!str", 0, "# to change it, write the new one here", true
+		}
+	}
+	if bad := p.bad(); !bad["trust"] {
+		empty(value(value(root, "trust"), "secret"))
+	}
+	if list := value(value(root, "wifi"), "networks"); list != nil {
+		for _, w := range list.Content {
+			if ssid := value(w, "ssid"); ssid != nil && slices.ContainsFunc(c.WiFi, func(t WiFi) bool { return t.SSID == ssid.Value }) {
+				empty(value(w, "password"))
+			}
+		}
+	}
+	if !had {
+		return nil
+	}
+	block(root) // a comment in brackets would swallow what follows
+	return encode(root)
+}
+
+// block writes groups and lists over several lines.
+func block(n *yaml.Node) {
+	n.Style &^= yaml.FlowStyle
+	for _, c := range n.Content {
+		block(c)
+	}
+}
+
+func encode(n *yaml.Node) []byte {
+	var out strings.Builder
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	if enc.Encode(n) != nil {
+		return nil // it was parsed, so it can be written
+	}
+	return []byte(out.String())
+}
+
+func copied(n *yaml.Node) *yaml.Node {
+	out := *n
+	out.Content = nil
+	for _, c := range n.Content {
+		out.Content = append(out.Content, copied(c))
+	}
+	return &out
+}
+
+func word(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
+
+// value is that of a key of a mapping, nil if there is none.
+func value(n *yaml.Node, key string) *yaml.Node {
+	if n == nil || n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func remove(n *yaml.Node, key string) {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			n.Content = slices.Delete(n.Content, i, i+2)
+			return
+		}
+	}
+}
+
+func set(n *yaml.Node, key string, v *yaml.Node) {
+	remove(n, key)
+	n.Content = append(n.Content, word(key), v)
+}

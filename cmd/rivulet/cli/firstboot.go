@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/firstboot"
+	"rivulet/systemd"
+)
+
+func newFirstboot(*common) *cobra.Command {
+	dev := firstboot.Device{Root: "/"}
+	cmd := &cobra.Command{
+		Use:    "firstboot",
+		Short:  "take what rivulet.yaml on the boot partition says; the image runs this at each boot",
+		Hidden: true, // for a unit of the image: on any other machine it refuses
+		Args:   noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := os.Stat(filepath.Join(dev.Root, systemd.ImageMark)); err != nil {
+				return errors.New("this is not a device of Rivulet's image, whose name and networks are Rivulet's to set; set what you want in /etc/rivulet/config.yaml")
+			}
+			if os.Geteuid() != 0 {
+				return errors.New("firstboot needs root; use sudo")
+			}
+			boot := filepath.Join(dev.Root, dev.Boot)
+			dev.Open = func() (func(), error) { return writable(boot) }
+			note, err := firstboot.Run(dev)
+			if err != nil {
+				return err
+			}
+			if dev.Root == "/" {
+				if err := unix.Sethostname([]byte(note.Hostname)); err != nil {
+					return fmt.Errorf("the host's name cannot be set: %w; start the device again", err)
+				}
+			}
+			for _, p := range note.Problems {
+				fmt.Fprintln(cmd.ErrOrStderr(), "rivulet: "+oneLine(p.Error()))
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "this device is %s\n", note.Hostname)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dev.Root, "root", "/", "the device's root, for tests")
+	cmd.Flags().StringVar(&dev.Boot, "boot", "/boot/firmware", "where the boot partition is mounted")
+	return cmd
+}
+
+// writable makes the boot partition writable where it is mounted read-only.
+func writable(dir string) (shut func(), err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil, err
+	}
+	if st.Flags&unix.ST_RDONLY == 0 {
+		return func() {}, nil
+	}
+	remount := func(how string) error {
+		out, err := exec.Command("mount", "-o", "remount,"+how, dir).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("mount -o remount,%s %s: %w: %s", how, dir, err, strings.TrimSpace(string(out)))
+		}
+		return nil
+	}
+	if err := remount("rw"); err != nil {
+		return nil, err
+	}
+	return func() { remount("ro") }, nil //nolint:errcheck // it is made read-only at the next boot
+}
