@@ -63,9 +63,10 @@ func (g *Gateway) podLabels() map[string]string {
 	return labels
 }
 
-// deployment is the gateway's: one pod that needs nothing but to run.
-func (g *Gateway) deployment() *appsv1.Deployment {
-	yes, no, one, user := true, false, int32(1), int64(65532)
+// deployment is the gateway's: one pod that needs nothing but to run, as the one who is
+// given.
+func (g *Gateway) deployment(who *corev1.PodSecurityContext) *appsv1.Deployment {
+	yes, no, one := true, false, int32(1)
 	soon := int64(10)
 	c := corev1.Container{
 		Name: "gateway", Image: g.cfg.Image,
@@ -104,9 +105,8 @@ func (g *Gateway) deployment() *appsv1.Deployment {
 			ObjectMeta: metav1.ObjectMeta{Labels: g.podLabels(), Annotations: map[string]string{"rivulet.dev/gateway-version": programVersion}},
 			Spec: corev1.PodSpec{
 				AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
-				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
-					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-				Containers: []corev1.Container{c}, Volumes: volumes,
+				SecurityContext: who,
+				Containers:      []corev1.Container{c}, Volumes: volumes,
 				// It is everybody's way: another node takes over soon when its own is lost.
 				Tolerations: []corev1.Toleration{
 					{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &soon},
@@ -175,7 +175,11 @@ func (g *Gateway) ensureDNS(ctx context.Context) error {
 
 func (g *Gateway) ensureDeployment(ctx context.Context) error {
 	deployments := g.campus.AppsV1().Deployments(g.cfg.Namespace)
-	want := g.deployment()
+	who, err := g.identity(ctx)
+	if err != nil {
+		return err
+	}
+	want := g.deployment(who)
 	have, err := deployments.Get(ctx, g.name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
