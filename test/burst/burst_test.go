@@ -51,7 +51,7 @@ spec:
 // is enough, pods run there within the campus's rules, survive the restarts of both
 // sides, and nothing is left in the end.
 func TestBatchAtACampus(t *testing.T) {
-	ctx := suite.Bounded(t, 8*time.Minute)
+	ctx := suite.Bounded(t, 15*time.Minute)
 	home := suite.Devices["a"]
 	there := becomeCampus(t, ctx)
 	kubeconfig, err := there.Enrol(ctx)
@@ -124,6 +124,7 @@ func TestBatchAtACampus(t *testing.T) {
 			t.Errorf("at the campus %s, were %s", now, before)
 		}
 	})
+	survive(t, ctx, home, there)
 	t.Run("removed", func(t *testing.T) {
 		if out := labtest.Must(t, ctx, home, "rivulet", "burst", "remove", "campus"); !strings.Contains(out, "is removed") {
 			t.Errorf("%s", out)
