@@ -81,6 +81,7 @@ func (b *burstGateway) build() (*gateway.Gateway, error) {
 		Offloaded:   func(namespace string) bool { return offload.Offloaded(namespace, id) },
 		Changed:     offload.NamespacesChanged,
 		ServiceName: lens.Names{Cluster: cluster}.Away,
+		HomeAPI:     netip.AddrPortFrom(tunnelAddress, controlPort),
 		Transport:   b.settings.Network, Fabric: fabric, Image: image, Shell: shell, Program: bundle.Gateway,
 		Log: s.cfg.Log.With("component", cBurst),
 	})

@@ -62,7 +62,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 			}
 		},
 		Unfit:     o.unfit,
-		NoHomeAPI: !s.spec.Control.IsValid(),
+		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,
 		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
 			return o.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
 		},

@@ -54,7 +54,7 @@ const (
 	TransportUDP    = "udp"    // UDP only; the API server carries what the gateway is told
 )
 
-// Config is what a Gateway needs. All but Image, Program and Zone must be set.
+// Config is what a Gateway needs. All but Image, Program, Zone and HomeAPI must be set.
 type Config struct {
 	// Name is that of the target, ClusterID home's.
 	Name, ClusterID string
@@ -79,7 +79,10 @@ type Config struct {
 	Program func(arch string) ([]byte, error)
 	// Zone is the domain of home's cluster; cluster.local if empty.
 	Zone string
-	Log  *slog.Logger
+	// HomeAPI is where home serves its API server to away pods (offload/homeapi), in the
+	// prefix of its pods. If it is not valid pods there have no way to it.
+	HomeAPI netip.AddrPort
+	Log     *slog.Logger
 }
 
 // Status is a gateway as it is now.
@@ -187,12 +190,19 @@ func (g *Gateway) Home(real netip.Addr) (netip.Addr, bool) {
 	return seen, seen.IsValid()
 }
 
-// Away translates the address of a pod as home sees it to how the gateway does: they
-// are the same, for pods of home and for ours there.
+// Away translates the address of a pod as home sees it to how it is there: its real
+// one, if it is one of ours there. The gateway calls pods of home as home does.
 func (g *Gateway) Away(seen netip.Addr) (netip.Addr, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return seen, g.want.Home.Contains(seen) || g.want.Prefix.Contains(seen)
+	if g.want.Prefix.Contains(seen) {
+		if g.table == nil {
+			return netip.Addr{}, false
+		}
+		real, ok := g.table.bySeen[seen]
+		return real, ok
+	}
+	return seen, g.want.Home.Contains(seen)
 }
 
 // DNS is how pods of the home namespace resolve names there; false as long as that

@@ -198,6 +198,7 @@ func (w *world) config() gateway.Config {
 		Home: w.server.Client, Offloaded: func(ns string) bool { return ns == home }, Changed: changed,
 		ServiceName: func(ns, name string) string { return name + "-" + ns }, Transport: gateway.TransportStream,
 		Fabric: w.fabric, Image: w.image, Program: w.program, Log: logger(w.T),
+		HomeAPI: netip.AddrPortFrom(homePod, 6443),
 	}
 }
 
@@ -324,7 +325,7 @@ func (w *world) await(text string, what func() bool, state ...func() any) {
 }
 
 // expose makes a Service at home with one pod behind it, which answers with its name.
-func (w *world) expose(name string, port uint16) {
+func (w *world) says(name string, port uint16) {
 	w.Helper()
 	l, err := w.fabric.net.ListenTCPAddrPort(netip.AddrPortFrom(homePod, port))
 	if err != nil {
@@ -341,6 +342,12 @@ func (w *world) expose(name string, port uint16) {
 			c.Close()
 		}
 	}()
+}
+
+// expose makes a Service at home whose pod says its name.
+func (w *world) expose(name string, port uint16) {
+	w.Helper()
+	w.says(name, port)
 	ctx, number, tcp, ready := w.Context(), int32(port), corev1.ProtocolTCP, true
 	if _, err := w.server.Client.CoreV1().Services(home).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}, metav1.CreateOptions{}); err != nil {
@@ -371,7 +378,10 @@ func (w *world) visit(g *gateway.Gateway, name string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
 	defer cancel()
-	ips, err := r.LookupHost(ctx, name+"."+home+".svc.cluster.local.")
+	if !strings.Contains(name, ".") {
+		name += "." + home
+	}
+	ips, err := r.LookupHost(ctx, name+".svc.cluster.local.")
 	if err != nil {
 		return "", err
 	}
@@ -457,6 +467,16 @@ func TestGatewayThroughTheAPIServer(t *testing.T) {
 		t.Errorf("%+v %v", dns, ok)
 	}
 
+	t.Run("home's API server", func(t *testing.T) {
+		w.says("kubernetes.default", 6443)
+		w.awaitVisit(g, "kubernetes.default")
+		if away, ok := g.Away(must(g.Home(real))); !ok || away != real {
+			t.Errorf("the pod is at %s, not %s", away, real)
+		}
+		if away, ok := g.Away(netip.MustParseAddr("10.200.77.7")); ok {
+			t.Errorf("nobody is at %s", away)
+		}
+	})
 	t.Run("throughput", w.throughput(g))
 	t.Run("a Service that comes and goes", func(t *testing.T) {
 		w.expose("api", 8081)
@@ -548,6 +568,8 @@ func TestGatewayThroughTheAPIServer(t *testing.T) {
 		})
 	})
 }
+
+func must(a netip.Addr, _ bool) netip.Addr { return a }
 
 func (w *world) secret() (c config.Gateway) {
 	w.Helper()

@@ -106,6 +106,12 @@ func (g *Gateway) serve(ctx context.Context, all []*corev1.Service, ends []*disc
 	all = slices.DeleteFunc(slices.Clone(all), func(s *corev1.Service) bool {
 		return s.DeletionTimestamp != nil || !g.cfg.Offloaded(s.Namespace)
 	})
+	if way, ends2, ok := wayHome(g.cfg.HomeAPI); ok {
+		all = append(slices.DeleteFunc(all, func(s *corev1.Service) bool { return s.Namespace == way.Namespace && s.Name == way.Name }), way)
+		ends = append(slices.DeleteFunc(slices.Clone(ends), func(e *discoveryv1.EndpointSlice) bool {
+			return e.Namespace == way.Namespace && e.Labels[discoveryv1.LabelServiceName] == way.Name
+		}), ends2)
+	}
 	want := desired(all, ends, was, home, prefix)
 	api := g.campus.CoreV1().Services(g.cfg.Namespace)
 	var failed []error

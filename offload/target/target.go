@@ -39,6 +39,9 @@ type Spec struct {
 	// Control is where pods there find home's API server, an address in home's pod CIDR.
 	// If it is not valid they have no way there, and do not wait for one.
 	Control netip.AddrPort
+	// HomeAPI says that the target leads pods to home's API server by itself: there is a
+	// Service homeapi.Service in each twin that nobody else makes. Control is not needed then.
+	HomeAPI bool
 	// Key is what New goes by: when it is not equal to the last, the target is made anew.
 	// It has to be comparable.
 	Key any

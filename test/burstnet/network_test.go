@@ -67,13 +67,18 @@ metadata: {name: away, namespace: lab, labels: {app: away}}
 spec:
   nodeSelector: {kubernetes.io/hostname: burst-campus}
   tolerations: [{operator: Exists}]
-  automountServiceAccountToken: false
   containers:
   - name: web
     image: ` + image + `
     imagePullPolicy: Never
     securityContext: {runAsUser: 1000}
     command: [sh, -c, "while :; do echo pod at the campus | nc -l -p 8080; done"]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reader, namespace: lab}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{kind: ServiceAccount, name: default, namespace: lab}]
 ---
 apiVersion: v1
 kind: Pod
@@ -232,6 +237,9 @@ func awaitBoth(t *testing.T, ctx context.Context, home *lab.Device) {
 	say("away", "tcp at home", "nc -w 15 first.peers.lab.svc.cluster.local. 8079 </dev/null")
 	say("away", "tcp at home", "nc -w 15 alias.lab.svc.cluster.local. 80 </dev/null")
 	say("away", "8079 first.peers.lab.svc.cluster.local", "nslookup -type=srv _tcp._tcp.peers.lab.svc.cluster.local.")
+	// Home's API server, with the pod's own token, which is good for what its account at home may do.
+	say("away", `"name":"asker"`, "web api /api/v1/namespaces/lab/pods/asker")
+	say("away", "403 Forbidden", "web api /api/v1/namespaces/kube-system/pods")
 	// UDP, from the pod's own address as home sees it.
 	say("away", `hello {"pod":"first","client":"`+ip+`"}`, "web udp server.lab.svc.cluster.local.:80 hello")
 }

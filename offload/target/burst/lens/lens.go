@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"rivulet/offload/homeapi"
 )
 
 const (
@@ -87,6 +89,9 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	metrics := found[1] == metricsGroup && found[3] == pods && req.Method == http.MethodGet
 	c := &call{space: space{names: l.cfg.Names, home: found[2], shared: l.cfg.Namespace}, Request: req.Clone(req.Context()),
 		group: found[1], resource: found[3], object: found[4], sub: found[5], base: t.base, metrics: metrics}
+	if c.group == "/api/v1" && c.resource == "services" && c.object == homeapi.Service && c.sub == "" && req.Method == http.MethodGet {
+		return c.wayHome(l.cfg.Prefix)
+	}
 	kind, known := resources[c.resource]
 	if !metrics && (!known || kind.group != c.group || c.sub == "" && !slices.Contains(strings.Fields(kind.verbs), req.Method) || c.sub != "" && c.resource != pods) {
 		return refuse(req, http.StatusForbidden, "Forbidden", fmt.Sprintf("%s of %s is not passed on to a shared namespace", req.Method, c.resource)), nil
