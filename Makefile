@@ -50,6 +50,7 @@ gofiles   = $(shell find $(1) -name '*.go' -not -path '*/testdata/*' 2>/dev/null
 
 include image/bundle/bundle.mk
 include image/release/release.mk
+include image/device/device.mk
 
 .PHONY: help
 help: ## list the targets

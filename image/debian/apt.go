@@ -111,6 +111,45 @@ func (a *Apt) Fetch(d Deb, dir string) (string, error) {
 	return path, os.Rename(got, path)
 }
 
+// FetchAll leaves all packages in dir, those that are missing with one download,
+// and returns their paths.
+func (a *Apt) FetchAll(debs []Deb, dir string) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	var missing []string
+	for _, d := range debs {
+		if _, err := os.Stat(filepath.Join(dir, d.File())); err != nil {
+			missing = append(missing, d.Name+"="+d.Version)
+		}
+	}
+	if len(missing) > 1 && a.update() == nil {
+		fresh, err := os.MkdirTemp(dir, ".fetch-")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(fresh)
+		// What does not come, Fetch asks for once more, and says why.
+		a.run(fresh, "apt-get", append([]string{"-q", "download"}, missing...)...)
+		for _, d := range debs {
+			if got := filepath.Join(fresh, d.File()); check(got, d.SHA256) == nil {
+				if err := os.Rename(got, filepath.Join(dir, d.File())); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	var paths []string
+	for _, d := range debs {
+		path, err := a.Fetch(d, dir)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
 // check compares a file with its hash. A wrong one is never used and never overwritten in silence.
 func check(path, want string) error {
 	f, err := os.Open(path)
@@ -154,18 +193,20 @@ func (a *Apt) Resolve(wanted []string) ([]Deb, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w%s", err, a.said)
 	}
+	// All in one question: apt reads its lists for each anew.
+	text, err := a.run(a.dir, "apt-cache", append([]string{"show"}, simulated(out)...)...)
+	if err != nil {
+		return nil, err
+	}
 	var all []Deb
-	for _, at := range simulated(out) {
-		text, err := a.run(a.dir, "apt-cache", "show", at)
+	for _, one := range bytes.Split(bytes.TrimSpace(text), []byte("\n\n")) {
+		d, err := record(one, "")
 		if err != nil {
 			return nil, err
 		}
-		name, _, _ := strings.Cut(at, "=")
-		d, err := record(text, name)
-		if err != nil {
-			return nil, err
+		if !slices.ContainsFunc(all, func(x Deb) bool { return x.Name == d.Name }) {
+			all = append(all, d)
 		}
-		all = append(all, d)
 	}
 	slices.SortFunc(all, func(x, y Deb) int { return strings.Compare(x.Name, y.Name) })
 	return all, nil
@@ -188,6 +229,8 @@ func record(text []byte, name string) (Deb, error) {
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan() && lines.Text() != ""; {
 		key, value, _ := strings.Cut(lines.Text(), ": ")
 		switch key {
+		case "Package":
+			d.Name = value
 		case "Architecture":
 			d.Arch = value
 		case "Version":
@@ -197,7 +240,7 @@ func record(text []byte, name string) (Deb, error) {
 		}
 	}
 	if d.Version == "" || d.SHA256 == "" {
-		return Deb{}, fmt.Errorf("apt-cache show %s has no version and SHA-256; run apt-get update on this machine", name)
+		return Deb{}, fmt.Errorf("apt-cache show %s: a package has no version or no SHA-256; run apt-get update on this machine", d.Name)
 	}
 	return d, nil
 }

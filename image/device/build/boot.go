@@ -1,0 +1,150 @@
+package main
+
+import (
+	"compress/gzip"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"rivulet/image/device/layout"
+)
+
+// What the kernel is told. gpt: where the first table was cut while it was written,
+// take the second. gpt_auto: all mounts are made by the initrd. panic: a device starts again. memory is for kernels of the
+// Raspberry Pi's makers; Debian's have that group on.
+const (
+	commandPC = "rivulet.slot=@SLOT@ console=tty0 console=ttyS0,115200 net.ifnames=0 panic=10 gpt systemd.gpt_auto=no quiet systemd.show_status=auto"
+	commandPi = "rivulet.slot=@SLOT@ console=ttyS1,115200 console=tty1 net.ifnames=0 panic=10 cgroup_enable=memory cgroup_memory=1 quiet systemd.show_status=auto"
+)
+
+// configPi is the firmware's configuration. gpu_mem stays away: the smallest one asks
+// for other firmware files.
+const configPi = `# Rivulet on Raspberry Pi 3, 4 and 5. Which slot starts is in slot.cfg.
+arm_64bit=1
+enable_uart=1
+upstream_kernel=1
+disable_overscan=1
+kernel=kernel8.img
+initramfs initrd followkernel
+include slot.cfg
+`
+
+const syslinuxPC = `SERIAL 0 115200
+PROMPT 0
+TIMEOUT 1
+INCLUDE /slot.cfg
+INCLUDE /a/entry.cfg
+INCLUDE /b/entry.cfg
+`
+
+const entryPC = "LABEL @SLOT@\n LINUX /@SLOT@/linux\n INITRD /@SLOT@/initrd\n APPEND " + commandPC + "\n"
+
+const loaderPC = "title Rivulet @SLOT@\nsort-key rivulet\nversion @VERSION@\nlinux /@SLOT@/linux\ninitrd /@SLOT@/initrd\noptions " + commandPC + "\n"
+
+const example = `# Optional. A copy of this file named rivulet.yaml is read at the first start; see docs/first-boot.md.
+# name: shelf-1
+`
+
+// boot makes the FAT partition's tree: the loader, and slot a.
+func (j *job) boot() error {
+	add := j.bootPC
+	if j.arch == "arm64" {
+		add = j.bootPi
+	}
+	if err := add(); err != nil {
+		return err
+	}
+	// The slot's folder as it is in the bundle, and filled in on the FAT partition.
+	err := each(j.slot, func(rel string, info fs.FileInfo) error {
+		if info.IsDir() {
+			return nil
+		}
+		raw, err := os.ReadFile(filepath.Join(j.slot, rel))
+		if err != nil {
+			return err
+		}
+		text, to := string(raw), filepath.Join(j.fat, layout.A.String(), rel)
+		if layout.HasSlot(rel) {
+			text = layout.Fill(text, layout.A, 1)
+		}
+		if rel == layout.EntryFile {
+			to = filepath.Join(j.fat, "loader/entries", layout.EntryName(layout.A, false))
+		}
+		return put(to, text, 0o644)
+	})
+	if err != nil {
+		return err
+	}
+	return put(filepath.Join(j.fat, "rivulet.yaml.example"), example, 0o644)
+}
+
+var first = layout.Choice{Load: layout.A, Good: layout.A}
+
+func (j *job) bootPC() error {
+	if err := os.Rename(filepath.Join(j.work, "vmlinuz"), filepath.Join(j.slot, "linux")); err != nil {
+		return err
+	}
+	for name, text := range map[string]string{
+		filepath.Join(j.slot, "entry.cfg"):            entryPC,
+		filepath.Join(j.slot, layout.EntryFile):       loaderPC,
+		filepath.Join(j.fat, "loader/loader.conf"):    "timeout 0\nconsole-mode keep\neditor no\n",
+		filepath.Join(j.fat, "syslinux/syslinux.cfg"): syslinuxPC,
+		filepath.Join(j.fat, "b/entry.cfg"):           "# empty until the first update\n",
+		filepath.Join(j.fat, layout.ChoiceFile):       string(first.Encode(layout.Syslinux)),
+	} {
+		if err := put(name, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return copyFile(j.in("usr/lib/systemd/boot/efi/systemd-bootx64.efi"), filepath.Join(j.fat, "EFI/BOOT/BOOTX64.EFI"), 0o644)
+}
+
+// firmwarePi are the files that the Raspberry Pi's chip reads: bootcode and start are
+// for the 3, start4 for the 4 and its modules; the 5 has all of it in its EEPROM.
+var firmwarePi = []string{"bootcode.bin", "start.elf", "fixup.dat", "start4.elf", "fixup4.dat"}
+
+func (j *job) bootPi() error {
+	for _, f := range firmwarePi {
+		if err := copyFile(j.in("usr/lib/raspi-firmware", f), filepath.Join(j.fat, f), 0o644); err != nil {
+			return err
+		}
+	}
+	trees, _ := filepath.Glob(j.in("usr/lib/modules", j.kernel, "dtb/broadcom/*.dtb"))
+	if len(trees) == 0 {
+		return fmt.Errorf("the kernel has no device trees for the Raspberry Pi")
+	}
+	for _, t := range trees {
+		if err := copyFile(t, filepath.Join(j.slot, filepath.Base(t)), 0o644); err != nil {
+			return err
+		}
+	}
+	kernel, err := os.ReadFile(filepath.Join(j.work, "vmlinuz"))
+	if err != nil {
+		return err
+	}
+	// The firmware unpacks it.
+	var packed strings.Builder
+	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := z.Write(kernel); err != nil {
+		return err
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	for name, text := range map[string]string{
+		filepath.Join(j.slot, "kernel8.img"):    packed.String(),
+		filepath.Join(j.slot, "cmdline.txt"):    commandPi + "\n",
+		filepath.Join(j.fat, "config.txt"):      configPi,
+		filepath.Join(j.fat, layout.ChoiceFile): string(first.Encode(layout.PiFirmware)),
+	} {
+		if err := put(name, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/xml"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/image/device/files"
+	"rivulet/image/device/layout"
+)
+
+func TestListIsReadForItsArchitecture(t *testing.T) {
+	text := []byte("# x\nboth bash\namd64 a\narm64 b/suite\nboth -perl\narm64 -c\n")
+	want, left, err := wanted(text, "arm64")
+	if err != nil || !reflect.DeepEqual(want, []string{"bash", "b/suite"}) || !reflect.DeepEqual(left, []string{"perl", "c"}) {
+		t.Errorf("%v, %v, %v", want, left, err)
+	}
+	for _, bad := range []string{"riscv bash", "both", "both a b"} {
+		if _, _, err := wanted([]byte("both x\n"+bad+"\n"), "amd64"); err == nil || !strings.Contains(err.Error(), "line 2") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// The lock has for each image what the list asks for, and nothing that it leaves out.
+func TestLockIsComplete(t *testing.T) {
+	list, err := os.ReadFile("../packages.list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.ReadFile("../packages.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arch := range arches {
+		debs, err := locked(lock, arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := map[string]bool{}
+		for _, d := range debs {
+			have[d.Name] = true
+			if d.Arch != arch && d.Arch != "all" {
+				t.Errorf("%s in the image for %s", d, arch)
+			}
+		}
+		want, left, err := wanted(list, arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range want {
+			if name, _, _ = strings.Cut(name, "/"); !have[name] {
+				t.Errorf("%s lacks %s; make image-lock", arch, name)
+			}
+		}
+		for _, name := range left {
+			if have[name] {
+				t.Errorf("%s has %s", arch, name)
+			}
+		}
+	}
+	if _, err := locked(lock, "riscv64"); err == nil || !strings.Contains(err.Error(), "make image-lock") {
+		t.Errorf("an architecture that is not there: %v", err)
+	}
+}
+
+func TestModulesComeWithWhatTheyNeed(t *testing.T) {
+	dep := "kernel/fs/ext4/ext4.ko.xz: kernel/lib/crc16.ko.xz kernel/fs/jbd2/jbd2.ko.xz\nkernel/a/crc32c-intel.ko.xz:\nkernel/sound/snd.ko.xz:\nkernel/lib/crc16.ko.xz:\n"
+	got := pick(dep, []string{"ext4", "crc32c_intel", "is-built-in", "crc16"})
+	want := []string{"kernel/a/crc32c-intel.ko.xz", "kernel/fs/ext4/ext4.ko.xz", "kernel/fs/jbd2/jbd2.ko.xz", "kernel/lib/crc16.ko.xz"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
+// What cpio unpacks is what was packed, and twice the same bytes come out.
+func TestInitrdIsReproducible(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"init": "#!/bin/sh\n", "a/b": "x", "a/c": ""} {
+		if err := put(filepath.Join(dir, name), text, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := link("a/b", filepath.Join(dir, "l")); err != nil {
+		t.Fatal(err)
+	}
+	var one, two bytes.Buffer
+	for _, w := range []io.Writer{&one, &two} {
+		if err := writeCPIO(w, dir, time.Unix(1700000000, 0)); err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		os.Chtimes(filepath.Join(dir, "init"), now, now)
+	}
+	if !bytes.Equal(one.Bytes(), two.Bytes()) {
+		t.Error("the same tree made other bytes")
+	}
+	if _, err := exec.LookPath("busybox"); err != nil {
+		t.Skip("needs busybox to read it back")
+	}
+	cmd := exec.Command("busybox", "cpio", "-t")
+	cmd.Stdin = bytes.NewReader(one.Bytes())
+	out, err := cmd.Output()
+	if got := strings.Fields(string(out)); err != nil || !slices.Equal(got, []string{"a", "a/b", "a/c", "init", "l"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// The map names each block that matters once, in order, with hashes that fit, and its
+// own hash as bmaptool takes it.
+func TestBlockMap(t *testing.T) {
+	image := filepath.Join(t.TempDir(), "image")
+	content := make([]byte, 10*blockSize+100)
+	for i := range content {
+		content[i] = byte(i / blockSize)
+	}
+	if err := os.WriteFile(image, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, err := blockMap(image, []span{{7, 8}, {0, 1}, {2, 3}, {3, 4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m bmapFile
+	if err := xml.Unmarshal(text, &m); err != nil {
+		t.Fatal(err)
+	}
+	sum := func(b []byte) string { s := sha256.Sum256(b); return hex.EncodeToString(s[:]) }
+	want := []bmapRange{{sum(content[:5*blockSize]), " 0-4 "}, {sum(content[7*blockSize : 9*blockSize]), " 7-8 "}}
+	if !reflect.DeepEqual(m.BlockMap, want) || m.Mapped != 7 || m.Blocks != 11 || m.Size != int64(len(content)) {
+		t.Errorf("%s", text)
+	}
+	if own := sum(bytes.Replace(text, []byte(m.Sum), []byte(strings.Repeat("0", 64)), 1)); own != m.Sum {
+		t.Errorf("its own hash is %s, it says %s", own, m.Sum)
+	}
+}
+
+// Partitions do not overlap, lie where flash memory likes them, and the data
+// partition is the last: it grows.
+func TestPartitions(t *testing.T) {
+	j := &job{arch: "amd64"}
+	at := int64(layout.Start)
+	for i, p := range j.partitions() {
+		if p.begin != at || p.begin%layout.MiB != 0 {
+			t.Errorf("partition %d begins at %d, the one before ends at %d", i+1, p.begin, at)
+		}
+		at = p.begin + p.size
+	}
+	if !j.partitions()[layout.Data-1].whole || at > imageSize-layout.MiB {
+		t.Error("the data partition, or the end of the disk")
+	}
+	for arch, has := range map[string]string{"amd64": "LegacyBIOSBootable", "arm64": "label: dos"} {
+		if text := (&job{arch: arch}).table(); !strings.Contains(text, has) || strings.Count(text, "start=") != 4 {
+			t.Errorf("%s: %s", arch, text)
+		}
+	}
+}
+
+// The initrd writes slot.cfg as package layout does, byte for byte.
+func TestInitrdWritesTheChoiceAsWeDo(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Skip("needs busybox")
+	}
+	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\nmkdir -p /fat")
+	if begin < 0 || end < 0 {
+		t.Fatal("init has no function choice")
+	}
+	for _, loader := range []layout.Loader{layout.Syslinux, layout.PiFirmware} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, layout.ChoiceFile)
+		before := layout.Choice{Load: layout.B, Good: layout.A, Try: layout.B, Tries: 3}.Encode(loader)
+		if err := os.WriteFile(file, before, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []layout.Choice{{Load: layout.B, Good: layout.A, Try: layout.B, Tries: 2}, {Load: layout.A, Good: layout.A}} {
+			try := "-"
+			if c.Try.Valid() {
+				try = c.Try.String()
+			}
+			script := "mount() { :; }\n" + strings.NewReplacer("/fat/", dir+"/", "/run/", dir+"/").Replace(files.Init[begin:end+3]) +
+				"{ read -r line1; read -r line2; } <" + file + "\nchoice $0 $1 $2 $3\n"
+			if out, err := exec.Command(busybox, "sh", "-c", script, c.Load.String(), c.Good.String(), try, string(rune('0'+c.Tries))).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			got, err := os.ReadFile(file)
+			if err != nil || !bytes.Equal(got, c.Encode(loader)) {
+				t.Errorf("%v: %q, %v", c, got, err)
+			}
+		}
+	}
+}
+
+// Everything that init calls is a program of the initrd or one that the shell has.
+func TestInitHasItsPrograms(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Skip("needs busybox")
+	}
+	cmd := exec.Command(busybox, "sh", "-n")
+	cmd.Stdin = strings.NewReader(files.Init)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("init: %v: %s", err, out)
+	}
+	list, err := exec.Command(busybox, "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range applets() {
+		if !slices.Contains(strings.Fields(string(list)), a) {
+			t.Errorf("busybox has no %s", a)
+		}
+	}
+}

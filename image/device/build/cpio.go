@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// writeCPIO packs a tree as the kernel wants an initrd (newc), everything root's and
+// of one time, so that the same tree makes the same bytes.
+func writeCPIO(w io.Writer, dir string, t time.Time) error {
+	n := 0
+	entry := func(name string, mode uint32, content []byte) error {
+		n++
+		head := fmt.Sprintf("070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X", n, mode, 0, 0, 1, uint32(t.Unix()), len(content), 0, 0, 0, 0, len(name)+1, 0)
+		var out bytes.Buffer
+		out.WriteString(head + name + "\x00")
+		pad(&out)
+		out.Write(content)
+		pad(&out)
+		_, err := w.Write(out.Bytes())
+		return err
+	}
+	if err := each(dir, func(rel string, info fs.FileInfo) error {
+		path := filepath.Join(dir, rel)
+		switch mode := uint32(info.Mode().Perm()); {
+		case info.IsDir():
+			return entry(rel, 0o040000|mode, nil)
+		case info.Mode()&fs.ModeSymlink != 0:
+			to, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return entry(rel, 0o120777, []byte(to))
+		default:
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return entry(rel, 0o100000|mode, content)
+		}
+	}); err != nil {
+		return err
+	}
+	return entry("TRAILER!!!", 0, nil)
+}
+
+func pad(b *bytes.Buffer) {
+	for b.Len()%4 != 0 {
+		b.WriteByte(0)
+	}
+}

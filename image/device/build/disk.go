@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"rivulet/image/device/layout"
+)
+
+const rootLimit = layout.RootSize
+
+// extent is one partition of the image: what is in it, and up to where it matters.
+type extent struct {
+	begin, size int64
+	file        string
+	whole       bool // zeros in it mean zeros
+}
+
+// partitions are the four of the image, in order.
+func (j *job) partitions() []extent {
+	at, all := int64(layout.Start), []extent{
+		{size: layout.BootSize, file: "boot.vfat"},
+		{size: layout.RootSize, file: "root.squashfs"},
+		{size: layout.RootSize},
+		{size: layout.DataSize, file: "data.ext4", whole: true},
+	}
+	for i := range all {
+		all[i].begin = at
+		at += all[i].size
+	}
+	return all
+}
+
+// imageSize leaves room for the second partition table.
+const imageSize = layout.Start + layout.BootSize + 2*layout.RootSize + layout.DataSize + layout.MiB
+
+// table is what sfdisk makes the partition table of. The names of disk and partitions
+// are the same in every image; a device is told apart by what it makes of itself.
+func (j *job) table() string {
+	var b strings.Builder
+	if j.arch == "arm64" { // the boot ROM of the Raspberry Pi 3 wants this one
+		b.WriteString("label: dos\nlabel-id: 0x52495655\nunit: sectors\n")
+	} else {
+		b.WriteString("label: gpt\nlabel-id: 52495655-0000-4000-8000-000000000000\nunit: sectors\n")
+	}
+	kinds := map[bool][]string{
+		true:  {"c, bootable", "83", "83", "83"},
+		false: {"C12A7328-F81F-11D2-BA4B-00A0C93EC93B", "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709", "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709", "0FC63DAF-8483-4772-8E79-3D69D8477DE4"},
+	}[j.arch == "arm64"]
+	names := []string{"rivulet-boot", "rivulet-a", "rivulet-b", "rivulet-data"}
+	for i, p := range j.partitions() {
+		fmt.Fprintf(&b, "start=%d, size=%d, type=%s", p.begin/layout.Sector, p.size/layout.Sector, kinds[i])
+		if j.arch != "arm64" {
+			fmt.Fprintf(&b, ", uuid=52495655-0000-4000-8000-00000000000%d, name=%s", i+1, names[i])
+			if i == 0 {
+				b.WriteString(", attrs=LegacyBIOSBootable") // what gptmbr.bin looks for
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// disk puts the partitions and the loader for BIOS together.
+func (j *job) disk() error {
+	if err := j.makeFAT(); err != nil {
+		return err
+	}
+	if err := j.makeData(); err != nil {
+		return err
+	}
+	raw := j.rawImage()
+	os.Remove(raw)
+	f, err := os.Create(raw)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(imageSize); err != nil {
+		return err
+	}
+	if err := runIn("", nil, j.table(), "sfdisk", "-q", "--no-reread", "--no-tell-kernel", "--wipe", "never", raw); err != nil {
+		return err
+	}
+	for _, p := range j.partitions() {
+		if p.file == "" {
+			continue
+		}
+		if err := copyAt(f, filepath.Join(j.work, p.file), p.begin); err != nil {
+			return err
+		}
+	}
+	if j.arch == "amd64" {
+		code, err := os.ReadFile("/usr/lib/syslinux/mbr/gptmbr.bin")
+		if err != nil {
+			return fmt.Errorf("%w; make image-deps", err)
+		}
+		if _, err := f.WriteAt(code[:min(440, len(code))], 0); err != nil {
+			return err
+		}
+	}
+	return f.Close()
+}
+
+func (j *job) rawImage() string { return filepath.Join(j.work, "disk.img") }
+
+// copyAt copies a file into the image, leaving holes where it has only zeros.
+func copyAt(to *os.File, from string, at int64) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := io.ReadFull(f, buf)
+		if n > 0 && slices.ContainsFunc(buf[:n], func(b byte) bool { return b != 0 }) {
+			if _, err := to.WriteAt(buf[:n], at); err != nil {
+				return err
+			}
+		}
+		at += int64(n)
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (j *job) epochEnv() []string {
+	t := fmt.Sprint(j.epoch.Unix())
+	return []string{"SOURCE_DATE_EPOCH=" + t, "E2FSPROGS_FAKE_TIME=" + t, "MTOOLS_SKIP_CHECK=1"}
+}
+
+// makeFAT makes the boot partition, with syslinux on it for PCs. hidden sectors: its
+// place on the disk, which the loader in the partition reckons with.
+func (j *job) makeFAT() error {
+	fat := filepath.Join(j.work, "boot.vfat")
+	os.Remove(fat)
+	if err := settle(j.fat, j.epoch); err != nil {
+		return err
+	}
+	if err := runIn("", j.epochEnv(), "", "mkfs.vfat", "--invariant", "-i", "52495655", "-F", "32", "-s", "1", "-n", layout.BootLabel,
+		"-h", fmt.Sprint(layout.Start/layout.Sector), "-C", fat, fmt.Sprint(layout.BootSize/1024)); err != nil {
+		return err
+	}
+	// One by one in a fixed order: mcopy of a folder takes it as the disk gives it.
+	if err := each(j.fat, func(rel string, info fs.FileInfo) error {
+		if info.IsDir() {
+			return runIn("", j.epochEnv(), "", "mmd", "-i", fat, "::/"+rel)
+		}
+		return runIn("", j.epochEnv(), "", "mcopy", "-m", "-i", fat, filepath.Join(j.fat, rel), "::/"+rel)
+	}); err != nil {
+		return err
+	}
+	if j.arch != "amd64" {
+		return nil
+	}
+	return runIn("", j.epochEnv(), "", "syslinux", "--directory", "/syslinux", "--install", fat)
+}
+
+// makeData makes the data partition, empty and small. Its blocks are those of a large
+// file system: it grows to the disk's end on the device.
+func (j *job) makeData() error {
+	data := filepath.Join(j.work, "data.ext4")
+	os.Remove(data)
+	return runIn("", j.epochEnv(), "", "mke2fs", "-q", "-t", "ext4", "-b", "4096", "-i", "16384", "-m", "1", "-J", "size=16", "-L", layout.DataLabel,
+		"-U", "52495655-0000-4000-8000-0000000000da", "-E", "hash_seed=52495655-0000-4000-8000-0000000000db,lazy_itable_init=1,root_owner=0:0", "-O", "^metadata_csum_seed,^orphan_file",
+		data, fmt.Sprintf("%dk", layout.DataSize/1024))
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/image/device/layout"
+)
+
+// small is a job whose root and kernels are a few bytes: everything but the packages.
+func small(t *testing.T, arch string) *job {
+	t.Helper()
+	for _, tool := range []string{"mkfs.vfat", "mcopy", "mke2fs", "sfdisk"} {
+		if _, err := exec.LookPath(tool); err != nil && !exists("/usr/sbin/"+tool) {
+			t.Skipf("needs %s: make image-deps", tool)
+		}
+	}
+	if arch == "amd64" && !exists("/usr/lib/syslinux/mbr/gptmbr.bin") {
+		t.Skip("needs syslinux: make image-deps")
+	}
+	work := t.TempDir()
+	j := &job{arch: arch, version: "v1", kernel: "6.1", work: work, root: work + "/root", fat: work + "/fat", slot: work + "/slot", epoch: time.Unix(1_700_000_000, 0).UTC()}
+	for name, text := range map[string]string{
+		"vmlinuz": "kernel", "slot/initrd": "initrd", "root.squashfs": strings.Repeat("root", 5000),
+		"root/usr/lib/systemd/boot/efi/systemd-bootx64.efi":         "loader",
+		"root/usr/lib/modules/6.1/dtb/broadcom/bcm2711-rpi-4-b.dtb": "tree 4", "root/usr/lib/modules/6.1/dtb/broadcom/bcm2712-rpi-5-b.dtb": "tree 5",
+	} {
+		if err := put(filepath.Join(work, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range firmwarePi {
+		if err := put(filepath.Join(j.root, "usr/lib/raspi-firmware", f), f, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []func() error{j.boot, j.disk} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return j
+}
+
+// read takes a file off the boot partition of an image.
+func (j *job) read(t *testing.T, name string) string {
+	t.Helper()
+	cmd := exec.Command("mtype", "-i", fmt.Sprintf("%s@@%d", j.rawImage(), int64(layout.Start)), "::/"+name)
+	cmd.Env = append(os.Environ(), "MTOOLS_SKIP_CHECK=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return string(out)
+}
+
+// Everything that a loader looks for is on the boot partition, and leads to slot a.
+func TestBootPartitionOfAPC(t *testing.T) {
+	j := small(t, "amd64")
+	for name, want := range map[string]string{
+		"EFI/BOOT/BOOTX64.EFI": "loader", "a/linux": "kernel", "a/initrd": "initrd",
+		"a/entry.cfg": "LABEL a\n LINUX /a/linux\n INITRD /a/initrd\n APPEND rivulet.slot=a ", "loader/entries/rivulet-a.conf": "\nversion 1\nlinux /a/linux\n",
+		"syslinux/syslinux.cfg": "INCLUDE /slot.cfg", "syslinux/ldlinux.sys": "", layout.ChoiceFile: "DEFAULT a\n# rivulet good=a try=- tries=0\n",
+	} {
+		if got := j.read(t, name); !strings.Contains(got, want) || strings.Contains(got, "@SLOT@") {
+			t.Errorf("%s: %.200q", name, got)
+		}
+	}
+	if got := len(j.read(t, layout.ChoiceFile)); got != layout.Sector {
+		t.Errorf("%s has %d bytes", layout.ChoiceFile, got)
+	}
+	sector := make([]byte, 2*layout.Sector)
+	f, err := os.Open(j.rawImage())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(sector, 0); err != nil || sector[0] == 0 || string(sector[510:512]) != "\x55\xaa" || string(sector[512:520]) != "EFI PART" {
+		t.Errorf("%v: no boot code or no GPT: % x", err, sector[:16])
+	}
+	found := make([]byte, 4)
+	if _, err := f.ReadAt(found, layout.Start+layout.BootSize); err != nil || string(found) != "root" {
+		t.Errorf("slot a begins with %q, %v", found, err)
+	}
+}
+
+// What the Raspberry Pi's chip reads before any kernel does.
+func TestBootPartitionOfARaspberryPi(t *testing.T) {
+	j := small(t, "arm64")
+	for name, want := range map[string]string{
+		"bootcode.bin": "bootcode.bin", "start.elf": "start.elf", "fixup.dat": "fixup.dat", // Pi 3
+		"start4.elf": "start4.elf", "fixup4.dat": "fixup4.dat", // Pi 4, CM4
+		"a/bcm2711-rpi-4-b.dtb": "tree 4", "a/bcm2712-rpi-5-b.dtb": "tree 5",
+		"config.txt": "kernel=kernel8.img\ninitramfs initrd followkernel\ninclude slot.cfg\n", layout.ChoiceFile: "os_prefix=a/\n# rivulet good=a try=- tries=0\n",
+		"a/kernel8.img": "\x1f\x8b", "a/initrd": "initrd", "a/cmdline.txt": "rivulet.slot=a ",
+	} {
+		if got := j.read(t, name); !strings.Contains(got, want) || strings.Contains(got, "@SLOT@") {
+			t.Errorf("%s: %.200q", name, got)
+		}
+	}
+	if strings.Contains(j.read(t, "config.txt"), "gpu_mem=") {
+		t.Error("gpu_mem asks for other firmware files")
+	}
+	if n := strings.Count(j.read(t, "a/cmdline.txt"), "\n"); n > 1 {
+		t.Errorf("the command line has %d lines, the firmware reads one", n)
+	}
+}
+
+// The same inputs make the same disk, a little later and in another folder.
+func TestDiskIsReproducible(t *testing.T) {
+	for _, arch := range arches {
+		one := small(t, arch)
+		// FAT's times have steps of two seconds.
+		for begin := time.Now(); time.Since(begin) < 2100*time.Millisecond; time.Sleep(50 * time.Millisecond) {
+		}
+		two := small(t, arch)
+		// Of the disk what is not one of its partitions.
+		for name, limit := range map[string]int64{"boot.vfat": 8 * layout.MiB, "data.ext4": layout.DataSize, "disk.img": layout.Start} {
+			if at := differ(t, filepath.Join(one.work, name), filepath.Join(two.work, name), limit); at >= 0 {
+				t.Errorf("%s: %s differs at %d", arch, name, at)
+			}
+		}
+	}
+}
+
+// differ is the first byte before the limit in which two files differ, or -1.
+func differ(t *testing.T, a, b string, limit int64) int64 {
+	t.Helper()
+	x, err := os.Open(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	y, err := os.Open(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer y.Close()
+	p, q, at := make([]byte, 1<<20), make([]byte, 1<<20), int64(0)
+	for {
+		if at >= limit {
+			return -1
+		}
+		n, _ := x.Read(p)
+		m, _ := y.ReadAt(q[:n], at)
+		if n != m || !bytes.Equal(p[:n], q[:m]) {
+			for i := range min(n, m) {
+				if p[i] != q[i] {
+					return at + int64(i)
+				}
+			}
+			return at + int64(min(n, m))
+		}
+		if n == 0 {
+			return -1
+		}
+		at += int64(n)
+	}
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// in is a path in the root tree.
+func (j *job) in(path ...string) string { return filepath.Join(append([]string{j.root}, path...)...) }
+
+// unneeded is not in the image: texts for people, and drivers of what no shelf has.
+var unneeded = []string{
+	"usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian", "usr/share/bug", "usr/share/i18n",
+	"usr/lib/udev/hwdb.d", "usr/share/bash-completion", "usr/share/zsh", "usr/include", "usr/share/perl5",
+	"var/lib/apt", "var/cache/apt", "var/lib/dpkg",
+	"usr/lib/modules/*/kernel/drivers/gpu/drm/amd", "usr/lib/modules/*/kernel/drivers/gpu/drm/nouveau", "usr/lib/modules/*/kernel/drivers/gpu/drm/radeon",
+	"usr/lib/modules/*/kernel/drivers/gpu/drm/xe", "usr/lib/modules/*/kernel/drivers/media", "usr/lib/modules/*/kernel/drivers/infiniband", "usr/lib/modules/*/kernel/sound",
+	"usr/lib/firmware/rtw88", "usr/lib/firmware/rtw89", "usr/lib/firmware/rtl_bt", "usr/lib/firmware/rtlwifi",
+}
+
+// fix does what the packages' scripts would have done, without running anything of
+// the image: it may be for another processor.
+func (j *job) fix() error {
+	// The copyrights stay: they are what the licences ask for.
+	docs, _ := filepath.Glob(j.in("usr/share/doc/*/*"))
+	for _, d := range docs {
+		if filepath.Base(d) != "copyright" {
+			if err := os.RemoveAll(d); err != nil {
+				return err
+			}
+		}
+	}
+	for _, pattern := range unneeded {
+		found, _ := filepath.Glob(j.in(pattern))
+		for _, f := range found {
+			if err := os.RemoveAll(f); err != nil {
+				return err
+			}
+		}
+	}
+	for _, step := range []func() error{j.kernelFiles, j.users, j.links, j.certificates} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kernelFiles finds the kernel, drops device trees of other machines and makes the
+// index of modules.
+func (j *job) kernelFiles() error {
+	found, _ := filepath.Glob(j.in("usr/lib/modules/*"))
+	if len(found) != 1 {
+		return fmt.Errorf("%d kernels in the image; packages.list names one", len(found))
+	}
+	j.kernel = filepath.Base(found[0])
+	trees, _ := filepath.Glob(filepath.Join(found[0], "dtb/*/*"))
+	for _, t := range trees {
+		if name := filepath.Base(t); !strings.HasPrefix(name, "bcm27") && !strings.HasPrefix(name, "bcm28") {
+			if err := os.RemoveAll(t); err != nil {
+				return err
+			}
+		}
+	}
+	return run("", "depmod", "-b", j.root, j.kernel)
+}
+
+// users makes the files of users and groups: Debian's fixed ones, then those that
+// the packages declare for systemd. Nobody has a password.
+func (j *job) users() error {
+	for _, name := range []string{"passwd", "group"} {
+		if err := copyFile(j.in("usr/share/base-passwd", name+".master"), j.in("etc", name), 0o644); err != nil {
+			return err
+		}
+	}
+	var declared bytes.Buffer
+	files, _ := filepath.Glob(j.in("usr/lib/sysusers.d/*.conf"))
+	slices.Sort(files)
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(raw)) {
+			// u! locks the account for good, which an older systemd on the build host does not know.
+			if rest, locked := strings.CutPrefix(line, "u!"); locked {
+				line = "u" + rest
+			}
+			declared.WriteString(line)
+		}
+		declared.WriteByte('\n')
+	}
+	// sshd's own user is made by a script in Debian 13.
+	declared.WriteString("u sshd - \"sshd\" /run/sshd /usr/sbin/nologin\nu iwd - \"iwd\"\n")
+	if err := runIn("", nil, declared.String(), "systemd-sysusers", "--root="+j.root, "-"); err != nil {
+		return err
+	}
+	for _, f := range []struct{ from, to, rest string }{{"passwd", "shadow", ":*:19000:0:99999:7:::"}, {"group", "gshadow", ":*::"}} {
+		raw, err := os.ReadFile(j.in("etc", f.from))
+		if err != nil {
+			return err
+		}
+		var out strings.Builder
+		for line := range strings.Lines(string(raw)) {
+			name, _, _ := strings.Cut(line, ":")
+			out.WriteString(name + f.rest + "\n")
+		}
+		if err := put(j.in("etc", f.to), out.String(), 0o600); err != nil {
+			return err
+		}
+	}
+	for _, left := range []string{"passwd-", "group-", "shadow-", "gshadow-", ".pwd.lock"} {
+		os.Remove(j.in("etc", left))
+	}
+	return nil
+}
+
+// links are those that scripts make, and what update-alternatives would.
+func (j *job) links() error {
+	for path, to := range map[string]string{
+		"usr/bin/awk":     "mawk",
+		"usr/bin/sh":      "dash",
+		"usr/bin/ping":    "busybox",
+		"usr/bin/vi":      "busybox",
+		"usr/bin/less":    "busybox",
+		"var/run":         "/run",
+		"var/lock":        "/run/lock",
+		"etc/resolv.conf": "../run/systemd/resolve/stub-resolv.conf",
+		"etc/mtab":        "../proc/self/mounts",
+		"etc/os-release":  "../usr/lib/os-release",
+		"etc/localtime":   "/usr/share/zoneinfo/UTC",
+	} {
+		if path == "usr/bin/sh" && exists(j.in(path)) {
+			continue
+		}
+		if err := link(to, j.in(path)); err != nil {
+			return err
+		}
+	}
+	for _, d := range []string{"boot/firmware", "data", "root", "proc", "sys", "dev", "run", "tmp", "mnt", "opt", "var/tmp", "var/log/rivulet", "var/log/pods",
+		"var/lib/rivulet", "var/lib/kubelet", "var/lib/systemd", "var/lib/iwd", "var/lib/private", "var/cache", "run/lock", "usr/local/bin"} {
+		if err := os.MkdirAll(j.in(d), 0o755); err != nil {
+			return err
+		}
+	}
+	for d, mode := range map[string]os.FileMode{"root": 0o700, "var/lib/private": 0o700, "tmp": 0o777 | os.ModeSticky, "var/tmp": 0o777 | os.ModeSticky} {
+		if err := os.Chmod(j.in(d), mode); err != nil {
+			return err
+		}
+	}
+	for from, to := range map[string]string{"usr/share/base-files/profile": "etc/profile", "usr/share/libc-bin/nsswitch.conf": "etc/nsswitch.conf"} {
+		if exists(j.in(from)) {
+			if err := copyFile(j.in(from), j.in(to), 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	// PAM is put together by a script: these are the four files it would write.
+	for name, text := range map[string]string{
+		"common-account":                "account required pam_unix.so\n",
+		"common-auth":                   "auth required pam_deny.so\n",
+		"common-password":               "password required pam_deny.so\n",
+		"common-session":                "session required pam_unix.so\nsession optional pam_systemd.so\n",
+		"common-session-noninteractive": "session required pam_unix.so\n",
+	} {
+		if err := put(j.in("etc/pam.d", name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	if err := put(j.in("etc/nsswitch.conf"), "passwd: files systemd\ngroup: files systemd\nshadow: files\nhosts: files mymachines myhostname resolve [!UNAVAIL=return] dns\n", 0o644); err != nil {
+		return err
+	}
+	return j.sshConfig()
+}
+
+func (j *job) sshConfig() error {
+	if !exists(j.in("usr/share/openssh/sshd_config")) {
+		return nil
+	}
+	return copyFile(j.in("usr/share/openssh/sshd_config"), j.in("etc/ssh/sshd_config"), 0o644)
+}
+
+// certificates makes the one file that programs read.
+func (j *job) certificates() error {
+	files, _ := filepath.Glob(j.in("usr/share/ca-certificates/mozilla/*.crt"))
+	slices.Sort(files)
+	if len(files) < 50 {
+		return fmt.Errorf("only %d certificate authorities; ca-certificates has changed", len(files))
+	}
+	var all bytes.Buffer
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		all.Write(raw)
+	}
+	return put(j.in("etc/ssl/certs/ca-certificates.crt"), all.String(), 0o644)
+}

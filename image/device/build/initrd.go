@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"rivulet/image/device/files"
+)
+
+// initrd packs busybox, the modules that may be needed to reach the disk, and init.
+func (j *job) initrd() error {
+	tree := filepath.Join(j.work, "initrd")
+	if err := os.RemoveAll(tree); err != nil {
+		return err
+	}
+	for _, d := range []string{"bin", "dev", "proc", "sys", "run", "root", "fat", "data", "etc"} {
+		if err := os.MkdirAll(filepath.Join(tree, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for path, to := range map[string]string{"sbin": "bin", "lib": "usr/lib"} {
+		if err := link(to, filepath.Join(tree, path)); err != nil {
+			return err
+		}
+	}
+	if err := copyFile(j.in("usr/bin/busybox"), filepath.Join(tree, "bin/busybox"), 0o755); err != nil {
+		return err
+	}
+	for _, applet := range applets() {
+		if err := link("busybox", filepath.Join(tree, "bin", applet)); err != nil {
+			return err
+		}
+	}
+	if err := put(filepath.Join(tree, "init"), files.Init, 0o755); err != nil {
+		return err
+	}
+	if err := j.modules(tree); err != nil {
+		return err
+	}
+	if err := settle(tree, j.epoch); err != nil {
+		return err
+	}
+	packed, err := os.Create(filepath.Join(j.slot, "initrd"))
+	if err != nil {
+		return err
+	}
+	defer packed.Close()
+	zstd := exec.Command("zstd", "-q", "-15", "-T0", "-c")
+	in, err := zstd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	zstd.Stdout, zstd.Stderr = packed, os.Stderr
+	if err := zstd.Start(); err != nil {
+		return err
+	}
+	if err := writeCPIO(in, tree, j.epoch); err != nil {
+		return err
+	}
+	if err := in.Close(); err != nil {
+		return err
+	}
+	if err := zstd.Wait(); err != nil {
+		return fmt.Errorf("zstd: %w", err)
+	}
+	return packed.Close()
+}
+
+// applets are the programs that init calls.
+func applets() []string {
+	return []string{"basename", "cat", "chmod", "chroot", "cp", "dd", "dirname", "dmesg", "echo", "find", "findfs", "grep", "head", "ls", "mkdir", "modprobe", "mount", "mv",
+		"printf", "readlink", "reboot", "rm", "sed", "sh", "sleep", "sort", "switch_root", "sync", "tail", "tr", "umount", "uname", "xargs", "yes"}
+}
+
+// modules copies the listed ones and what they depend on, unpacked: busybox cannot.
+func (j *job) modules(tree string) error {
+	from := j.in("usr/lib/modules", j.kernel)
+	to := filepath.Join(tree, "usr/lib/modules", j.kernel)
+	raw, err := os.ReadFile(filepath.Join(from, "modules.dep"))
+	if err != nil {
+		return err
+	}
+	for _, m := range pick(string(raw), strings.Fields(files.Modules(j.arch))) {
+		content, err := os.ReadFile(filepath.Join(from, m))
+		if err != nil {
+			return err
+		}
+		if plain, packed := strings.CutSuffix(m, ".xz"); packed {
+			cmd := exec.Command("xz", "-dc")
+			cmd.Stdin = bytes.NewReader(content)
+			if content, err = cmd.Output(); err != nil {
+				return fmt.Errorf("xz -d %s: %w", m, err)
+			}
+			m = plain
+		}
+		if err := put(filepath.Join(to, m), string(content), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"modules.builtin", "modules.builtin.modinfo", "modules.order"} {
+		if err := copyFile(filepath.Join(from, name), filepath.Join(to, name), 0o644); err != nil {
+			return err
+		}
+	}
+	return run("", "depmod", "-b", tree, j.kernel)
+}
+
+// pick finds the files of modules by name, with their dependencies. What is built
+// into this kernel is not there, and not missed.
+func pick(dep string, names []string) []string {
+	plain := func(path string) string {
+		name, _, _ := strings.Cut(filepath.Base(path), ".ko")
+		return strings.ReplaceAll(name, "-", "_")
+	}
+	var all []string
+	for line := range strings.Lines(dep) {
+		path, needs, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if slices.ContainsFunc(names, func(n string) bool { return plain(n) == plain(path) }) {
+			all = append(append(all, path), strings.Fields(needs)...)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// squash packs the root slot.
+func (j *job) squash() error {
+	// The kernel is on the FAT partition.
+	for _, pattern := range []string{"boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz", "boot/System.map-*", "boot/config-*", "boot/initrd*"} {
+		found, _ := filepath.Glob(j.in(pattern))
+		for _, f := range found {
+			if strings.Contains(f, "vmlinuz") {
+				if err := os.Rename(f, filepath.Join(j.work, "vmlinuz")); err != nil {
+					return err
+				}
+			} else if err := os.Remove(f); err != nil {
+				return err
+			}
+		}
+	}
+	out := filepath.Join(j.work, "root.squashfs")
+	os.Remove(out)
+	t := fmt.Sprint(j.epoch.Unix())
+	// Files that are not root's alone: what mksquashfs is not told by the tree when it does not run as root.
+	args := []string{j.root, out, "-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs", "-comp", "zstd", "-Xcompression-level", "15", "-b", "256K",
+		"-mkfs-time", t, "-all-time", t, "-p", "etc/shadow m 640 0 42", "-p", "etc/gshadow m 640 0 42"}
+	if err := run("", "mksquashfs", args...); err != nil {
+		return err
+	}
+	info, err := os.Stat(out)
+	if err == nil && info.Size() > rootLimit {
+		err = fmt.Errorf("the root slot is %d MB, of %d at most", info.Size()>>20, rootLimit>>20)
+	}
+	return err
+}
+
+// each walks a tree in a fixed order.
+func each(dir string, do func(rel string, info fs.FileInfo) error) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		return do(rel, info)
+	})
+}

@@ -1,0 +1,99 @@
+// Command build makes a device image: a disk to be written to an SD card, a USB
+// stick or a PC's disk, and the bundle that updates one that runs. It needs no
+// root, no loop device, no emulation and runs no package's scripts.
+//
+// It reads packages.list and packages.lock, the product's binary and what apt has;
+// it alone writes -out and -work, and the cache of packages. The same inputs make
+// the same bytes. An error names the step, and nothing half made stays in -out.
+//
+//	go run ./image/device/build -arch amd64 -binary bin/rivulet -version v1 -out bin/image
+//	go run ./image/device/build -lock
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"rivulet/image/debian"
+)
+
+const (
+	listFile = "image/device/packages.list"
+	lockFile = "image/device/packages.lock"
+	release  = "trixie"
+	renew    = "take what apt offers now with `make image-lock`, read the diff of " + lockFile + " and commit it"
+)
+
+// job is one image that is made.
+type job struct {
+	arch, binary        string
+	version, kubernetes string // as `rivulet version` says them
+	out, work           string
+	epoch               time.Time // of everything in the image
+	debs                []debian.Deb
+	root, fat, slot     string // trees: the root file system, the FAT partition, one slot's boot folder
+	kernel              string // its version
+}
+
+func main() {
+	arch := flag.String("arch", "amd64", "amd64 or arm64")
+	binary := flag.String("binary", "bin/rivulet", "the product, for that architecture")
+	version := flag.String("version", "dev", "its version")
+	kubernetes := flag.String("kubernetes", "", "the Kubernetes in it, as rivulet version says")
+	out := flag.String("out", "bin/image", "folder for the image")
+	work := flag.String("work", "_build/image", "folder for what is made on the way")
+	epoch := flag.Int64("epoch", 0, "seconds since 1970, the time of everything in the image")
+	lock := flag.Bool("lock", false, "write "+lockFile+" anew with what apt offers")
+	raw := flag.Bool("raw", false, "keep the image uncompressed too, for tests")
+	flag.Parse()
+	err := error(nil)
+	if *lock {
+		err = writeLock(*work)
+	} else {
+		j := &job{arch: *arch, binary: *binary, version: *version, kubernetes: *kubernetes, out: *out, work: filepath.Join(*work, *arch), epoch: time.Unix(*epoch, 0).UTC()}
+		err = j.make(*raw)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+func (j *job) make(keepRaw bool) error {
+	j.root, j.fat, j.slot = filepath.Join(j.work, "root"), filepath.Join(j.work, "fat"), filepath.Join(j.work, "slot")
+	for _, d := range []string{j.root, j.fat, j.slot} {
+		if err := os.RemoveAll(d); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(j.out, 0o755); err != nil {
+		return err
+	}
+	start := time.Now()
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"packages", j.unpack},
+		{"fix", j.fix},
+		{"ours", j.ours},
+		{"initrd", j.initrd},
+		{"root", j.squash},
+		{"boot", j.boot},
+		{"disk", j.disk},
+		{"bundle", j.bundle},
+		{"publish", func() error { return j.publish(keepRaw) }},
+	} {
+		if err := step.do(); err != nil {
+			return fmt.Errorf("%s: %s: %w", j.arch, step.name, err)
+		}
+		fmt.Printf("  IMAGE  %s %s (%.0f s)\n", j.arch, step.name, time.Since(start).Seconds())
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"rivulet/image/device/files"
+	"rivulet/systemd"
+)
+
+// ours puts what is not Debian's into the root: the product, its units (those that
+// `rivulet install` uses too) and the files of image/device/files.
+func (j *job) ours() error {
+	if err := copyFile(j.binary, j.in(systemd.Binary), 0o755); err != nil {
+		return fmt.Errorf("%w; make build for %s first", err, j.arch)
+	}
+	for _, f := range systemd.Files() {
+		if err := put(j.in(f.Path), f.Content, 0o644); err != nil {
+			return err
+		}
+	}
+	if err := fs.WalkDir(files.Root, "root", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := fs.ReadFile(files.Root, name)
+		if err != nil {
+			return err
+		}
+		mode := os.FileMode(0o644)
+		if strings.HasPrefix(string(raw), "#!") {
+			mode = 0o755
+		}
+		return put(j.in(strings.TrimPrefix(name, "root/")), string(raw), mode)
+	}); err != nil {
+		return err
+	}
+	if err := put(j.in("etc/rivulet-image"), fmt.Sprintf("version=%s\narch=%s\nkernel=%s\n", j.version, j.arch, j.kernel), 0o644); err != nil {
+		return err
+	}
+	// An empty machine-id would be a first boot to systemd, which would ask for presets to be
+	// applied: ours are applied here, and the initrd makes the id.
+	if err := put(j.in("etc/machine-id"), "", 0o444); err != nil {
+		return err
+	}
+	if err := j.units(); err != nil {
+		return err
+	}
+	// What systemd would do anew after an update is done.
+	for _, d := range []string{"etc", "var"} {
+		stamp := j.in(d, ".updated")
+		if err := put(stamp, "", 0o644); err != nil {
+			return err
+		}
+		if err := os.Chtimes(stamp, time.Time{}, j.epoch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// masked are units that a device has no use for, or that could wait for something
+// that is not there.
+var masked = []string{
+	"systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-pstore.service", "systemd-firstboot.service",
+	"systemd-networkd-wait-online.service", "systemd-networkd-persistent-storage.service", "systemd-remount-fs.service", "systemd-update-done.service",
+	"ldconfig.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
+	"fstrim.timer", "modprobe@efi_pstore.service", "modprobe@drm.service", "ssh.socket", "systemd-journal-flush.service",
+	"systemd-growfs-root.service", "systemd-boot-random-seed.service",
+	"getty@.service", "serial-getty@.service", "console-getty.service", // nobody can log in without a key, and the screen shows the state
+	"systemd-bless-boot.service", // the update says whether a slot is good, not a boot that got far enough
+}
+
+func (j *job) units() error {
+	for _, u := range masked {
+		if err := link("/dev/null", j.in("etc/systemd/system", u)); err != nil {
+			return err
+		}
+	}
+	if err := run("", "systemctl", "--root="+j.root, "preset-all"); err != nil {
+		return err
+	}
+	return run("", "systemctl", "--root="+j.root, "set-default", "multi-user.target")
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"rivulet/image/debian"
+)
+
+var arches = []string{"amd64", "arm64"}
+
+// wanted reads the list: what is asked for on an architecture, and what is left out.
+func wanted(text []byte, arch string) (want, left []string, err error) {
+	n := 0
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		n++
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Fields(line)
+		if len(f) != 2 || (f[0] != "both" && !slices.Contains(arches, f[0])) {
+			return nil, nil, fmt.Errorf("line %d is not: both|amd64|arm64 package", n)
+		}
+		if f[0] != "both" && f[0] != arch {
+			continue
+		}
+		if name, out := strings.CutPrefix(f[1], "-"); out {
+			left = append(left, name)
+		} else {
+			want = append(want, f[1])
+		}
+	}
+	return want, left, nil
+}
+
+func newApt(arch, dir string) (*debian.Apt, error) {
+	host, err := debian.HostSources("/etc/apt")
+	if err != nil {
+		return nil, err
+	}
+	sources, err := debian.Suites(host, release, "main", "non-free-firmware")
+	if err != nil {
+		return nil, err
+	}
+	return debian.NewApt(arch, dir, sources, renew)
+}
+
+const lockHead = `# What images are made of: architecture of the image, package, version, SHA-256.
+# Written by make image-lock from packages.list; every package is checked against it.
+`
+
+// writeLock resolves the list for all architectures. A package that is the same
+// for all stands there once per image, so that each is read by itself.
+func writeLock(work string) error {
+	text, err := os.ReadFile(listFile)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	out.WriteString(lockHead)
+	for _, arch := range arches {
+		want, left, err := wanted(text, arch)
+		if err != nil {
+			return fmt.Errorf("%s: %w", listFile, err)
+		}
+		apt, err := newApt(arch, filepath.Join(work, "apt-"+arch))
+		if err != nil {
+			return err
+		}
+		debs, err := apt.Resolve(want)
+		if err != nil {
+			return err
+		}
+		for _, d := range debs {
+			if !slices.Contains(left, d.Name) {
+				fmt.Fprintf(&out, "%s %s %s %s %s\n", arch, d.Arch, d.Name, d.Version, d.SHA256)
+			}
+		}
+	}
+	return os.WriteFile(lockFile, out.Bytes(), 0o644)
+}
+
+// locked are the packages of one image.
+func locked(text []byte, arch string) ([]debian.Deb, error) {
+	var mine bytes.Buffer
+	for line := range bytes.Lines(text) {
+		if rest, ok := bytes.CutPrefix(line, []byte(arch+" ")); ok {
+			mine.Write(rest)
+		}
+	}
+	debs, err := debian.Parse(mine.Bytes())
+	if err == nil && len(debs) == 0 {
+		err = fmt.Errorf("%s has no packages for %s; make image-lock", lockFile, arch)
+	}
+	return debs, err
+}
+
+// unpack makes the root tree of the packages, base-files first: its links say
+// where /bin and /lib are.
+func (j *job) unpack() error {
+	text, err := os.ReadFile(lockFile)
+	if err != nil {
+		return err
+	}
+	if j.debs, err = locked(text, j.arch); err != nil {
+		return err
+	}
+	apt, err := newApt(j.arch, filepath.Join(j.work, "apt"))
+	if err != nil {
+		return err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(j.debs, func(x, y debian.Deb) int {
+		if first := x.Name == "base-files"; first != (y.Name == "base-files") {
+			return map[bool]int{true: -1, false: 1}[first]
+		}
+		return strings.Compare(x.Name, y.Name)
+	})
+	paths, err := apt.FetchAll(j.debs, filepath.Join(cache, "rivulet", "debs"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if err := run("", "dpkg-deb", "-x", path, j.root); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"rivulet/image/device/layout"
+)
+
+// name is that of everything published of this image.
+func (j *job) name(end string) string {
+	return filepath.Join(j.out, "rivulet-"+j.version+"-"+j.arch+end)
+}
+
+// bundle packs what updates a slot of a device that runs.
+func (j *job) bundle() error {
+	var names []string
+	from := map[string]string{layout.RootName: filepath.Join(j.work, "root.squashfs")}
+	if err := each(j.slot, func(rel string, info fs.FileInfo) error {
+		if !info.IsDir() {
+			name := layout.BootPrefix + filepath.ToSlash(rel)
+			names, from[name] = append(names, name), filepath.Join(j.slot, rel)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	m := layout.Manifest{Version: j.version, Kubernetes: j.kubernetes, Arch: j.arch}
+	for _, name := range append(names, layout.RootName) {
+		sum, size, err := hash(from[name])
+		if err != nil {
+			return err
+		}
+		m.Files = append(m.Files, layout.File{Name: name, Size: size, SHA256: sum})
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replace(j.name(".bundle"), func(out io.Writer) error {
+		w := tar.NewWriter(out)
+		add := func(name string, size int64, r io.Reader) error {
+			if err := w.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o644, ModTime: j.epoch, Format: tar.FormatUSTAR}); err != nil {
+				return err
+			}
+			_, err := io.Copy(w, r)
+			return err
+		}
+		if err := add(layout.ManifestName, int64(len(text)), bytes.NewReader(text)); err != nil {
+			return err
+		}
+		for _, f := range m.Files {
+			r, err := os.Open(from[f.Name])
+			if err != nil {
+				return err
+			}
+			err = add(f.Name, f.Size, r)
+			r.Close()
+			if err != nil {
+				return err
+			}
+		}
+		return w.Close()
+	})
+}
+
+// replace writes a file beside its place and renames it.
+func replace(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path + ".new")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(path + ".new")
+	defer f.Close()
+	if err := write(f); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func hash(path string) (sum string, size int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	size, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), size, err
+}
+
+const compressedLimit = 250 << 20
+
+// publish compresses the image and writes what goes beside it.
+func (j *job) publish(keepRaw bool) error {
+	packed := j.name(".img.zst")
+	if err := run("", "zstd", "-q", "-f", "-12", "-T0", j.rawImage(), "-o", packed); err != nil {
+		return err
+	}
+	info, err := os.Stat(packed)
+	if err != nil {
+		return err
+	}
+	if info.Size() > compressedLimit {
+		return fmt.Errorf("%s has %d MB, of %d at most", packed, info.Size()>>20, compressedLimit>>20)
+	}
+	ranges, err := j.mapped()
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		end  string
+		make func() ([]byte, error)
+	}{
+		{".img.bmap", func() ([]byte, error) { return blockMap(j.rawImage(), ranges) }},
+		{".spdx.json", j.sbom},
+	} {
+		text, err := f.make()
+		if err != nil {
+			return err
+		}
+		if err := replace(j.name(f.end), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+			return err
+		}
+	}
+	if keepRaw {
+		return os.Rename(j.rawImage(), j.name(".img"))
+	}
+	return os.Remove(j.rawImage())
+}

@@ -1,0 +1,31 @@
+# Images to be flashed: a disk with everything, from Debian's packages and our binary.
+# Included by the Makefile. See docs/image.md.
+
+IMAGE_ARCH := $(or $(ARCH),$(bundle_host))
+# Of the tree, as of the binary: the same commit makes the same image.
+image_epoch = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+image_make  = $(GO) run ./image/device/build -arch $(IMAGE_ARCH) -binary $(IMAGE_BINARY) -version $(VERSION) \
+	-kubernetes $(call replaced,k8s.io/kubernetes) -epoch $(image_epoch) -out $(BIN)/image
+# Another binary, such as a slim one's full, saves the build of a quarter of an hour.
+IMAGE_BINARY ?= $(OUT)/rivulet
+
+.PHONY: image-deps
+image-deps: ## install the Debian packages that images are made and tried with
+	@ARCH=$(ARCH) test/deps image
+
+.PHONY: image
+image: image-deps ## with ARCH=amd64 or arm64: bin/image/rivulet-VERSION-ARCH.img.zst, .bmap, .bundle, .spdx.json
+	@$(if $(filter amd64 arm64,$(IMAGE_ARCH)),,echo "ARCH is amd64 or arm64, not $(IMAGE_ARCH)"; exit 2)
+	@[ -e $(IMAGE_BINARY) ] || $(MAKE) --no-print-directory deps build
+	@$(image_make)
+
+.PHONY: image-lock
+image-lock: ## renew image/device/packages.lock with what Debian has now
+	@$(GO) run ./image/device/build -lock
+	@git --no-pager diff --stat image/device/packages.lock
+
+.PHONY: test-image
+test-image: image-deps $(BIN)/demo-web.tar ## images in QEMU: two meet and a pod goes over, power cuts, both loaders, arm64 (an hour, slower on a busy machine)
+	@$(MAKE) --no-print-directory image ARCH=amd64
+	RIVULET_IMAGE=$$(ls -t $(CURDIR)/$(BIN)/image/rivulet-*-amd64.img.zst | head -n 1) RIVULET_IMAGE_ARM64=$$(ls -t $(CURDIR)/$(BIN)/image/rivulet-*-arm64.img.zst 2>/dev/null | head -n 1) \
+		RIVULET_DEMO_WEB=$(CURDIR)/$(BIN)/demo-web.tar $(GO) test -count=1 -timeout 90m -v ./test/image

@@ -1,0 +1,185 @@
+package image
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rivulet/image/device/layout"
+)
+
+// patience is how long an emulated machine may take for one thing on a busy host.
+const patience = 15 * time.Minute
+
+// image is the path of the packed image, or the test is skipped.
+func image(t *testing.T, variable string) string {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		t.Skipf("needs %s and QEMU: make test-image", variable)
+	}
+	return path
+}
+
+// disk unpacks the image to a disk of a size, whose kernel gives us a shell.
+func disk(t *testing.T, packed, size string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.img")
+	tool(t, "zstd", "-q", "-d", "--sparse", packed, "-o", path)
+	for _, file := range []string{"a/entry.cfg", "loader/entries/" + layout.EntryName(layout.A, false)} {
+		text := strings.Replace(fat(t, path, file), "quiet systemd.show_status=auto", "systemd.show_status=no systemd.debug_shell=ttyS0", 1)
+		if !strings.Contains(text, "debug_shell") {
+			t.Fatalf("%s: %s", file, text)
+		}
+		setFAT(t, path, file, text)
+	}
+	tool(t, "truncate", "-s", size, path)
+	return path
+}
+
+func tool(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "MTOOLS_SKIP_CHECK=1")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, errs.String())
+	}
+	return string(out)
+}
+
+// fat and setFAT read and write a file of the boot partition of a disk that is off.
+func fat(t *testing.T, disk, file string) string {
+	t.Helper()
+	return tool(t, "mtype", "-i", fmt.Sprintf("%s@@%d", disk, int64(layout.Start)), "::/"+file)
+}
+
+func setFAT(t *testing.T, disk, file, text string) {
+	t.Helper()
+	from := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(from, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tool(t, "mcopy", "-o", "-i", fmt.Sprintf("%s@@%d", disk, int64(layout.Start)), from, "::/"+file)
+}
+
+// machine is one that is switched on.
+type machine struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	line  net.Conn
+	mu    sync.Mutex
+	said  []byte
+	asked int
+}
+
+// on switches a machine on. more are arguments for QEMU.
+func on(t *testing.T, disk string, more ...string) *machine {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "serial")
+	m := &machine{t: t}
+	m.cmd = exec.Command("qemu-system-x86_64", append([]string{"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072", "-display", "none", "-nodefaults",
+		"-chardev", "socket,id=serial,server=on,wait=on,path=" + socket, "-serial", "chardev:serial", "-monitor", "none",
+		"-drive", "file=" + disk + ",format=raw,if=virtio,cache=writethrough", "-device", "virtio-rng-pci", "-device", "i6300esb"}, more...)...)
+	var errs bytes.Buffer
+	m.cmd.Stderr = &errs
+	if err := m.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.cut)
+	eventually(t, "the serial line of QEMU", func() (err error) {
+		m.line, err = net.Dial("unix", socket)
+		return err
+	})
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := m.line.Read(buf)
+			m.mu.Lock()
+			m.said = append(m.said, buf[:n]...)
+			m.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return m
+}
+
+// cut takes the power away.
+func (m *machine) cut() {
+	if m.cmd.ProcessState == nil {
+		m.cmd.Process.Kill()
+		m.cmd.Wait()
+		m.line.Close()
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// says waits until the serial line has shown it.
+func (m *machine) says(pattern string) []string {
+	m.t.Helper()
+	look := regexp.MustCompile(pattern)
+	var found []string
+	eventually(m.t, "the machine", func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if found = look.FindStringSubmatch(string(m.said)); found == nil {
+			return fmt.Errorf("has not said %q, but at last: %s", pattern, m.said[max(0, len(m.said)-2000):])
+		}
+		return nil
+	})
+	return found
+}
+
+// ask runs a command in the machine's shell, and returns what it wrote. The mark
+// that ends it is put together by the shell: its own echo does not end it.
+func (m *machine) ask(command string) string {
+	m.t.Helper()
+	m.asked++
+	fmt.Fprintf(m.line, "\necho 'begin'-%d; { %s; } 2>&1; echo 'end'-%d\n", m.asked, command, m.asked)
+	return strings.TrimSpace(strings.ReplaceAll(m.says(fmt.Sprintf(`(?s)begin-%d\r?\n(.*?)end-%d\r?\n`, m.asked, m.asked))[1], "\r", ""))
+}
+
+// up waits for the shell and for what systemd started.
+func (m *machine) up() {
+	m.t.Helper()
+	m.says(`root@\S+#`)
+	m.ask("dmesg -n 1") // so that nothing comes between a question and its answer
+	m.until("systemctl is-active rivulet.service", "^active$")
+}
+
+// until asks again and again.
+func (m *machine) until(command, want string) string {
+	m.t.Helper()
+	answer, look := "", regexp.MustCompile("(?m)"+want)
+	eventually(m.t, command, func() error {
+		if answer = m.ask(command); !look.MatchString(answer) {
+			return fmt.Errorf("%s", answer)
+		}
+		return nil
+	})
+	return answer
+}
