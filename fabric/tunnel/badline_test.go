@@ -11,6 +11,7 @@ import (
 
 	"rivulet/fabric/internal/badline"
 	"rivulet/fabric/tunnel/paths"
+	"rivulet/test/netroom"
 )
 
 // far is a line to the other side of the world, by radio.
@@ -21,8 +22,8 @@ func (w *world) line(name, addrA, addrB string, q badline.Quality) *badline.Line
 	t := w.a.node.t
 	t.Helper()
 	l := badline.New(t, badline.End{In: w.a.node.in, Name: name}, badline.End{In: w.b.node.in, Name: name}, q)
-	w.a.node.must(func() error { return give(name, addrA) })
-	w.b.node.must(func() error { return give(name, addrB) })
+	w.a.node.must(func() error { return netroom.Give(name, addrA) })
+	w.b.node.must(func() error { return netroom.Give(name, addrB) })
 	return l
 }
 

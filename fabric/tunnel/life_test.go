@@ -16,6 +16,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"rivulet/test/netroom"
 )
 
 // backWithin is the promise for a tunnel process that was killed.
@@ -281,7 +283,7 @@ func TestDeviceMoves(t *testing.T) {
 		if err := take("eth0", "192.168.77.1/24"); err != nil {
 			return err
 		}
-		return give("eth0", "192.168.77.99/24")
+		return netroom.Give("eth0", "192.168.77.99/24")
 	})
 	took := await(t, backWithin, "b sees a at its new address", func() bool {
 		st, err := w.b.Status(t.Context())

@@ -17,6 +17,7 @@ import (
 
 	"rivulet/fabric/nft"
 	"rivulet/fabric/tunnel/paths"
+	"rivulet/test/netroom"
 )
 
 // The world of these tests: c is reachable, a and b are each behind a router of
@@ -232,7 +233,7 @@ func TestBothBehindNATFindEachOther(t *testing.T) {
 				if err := take("eth0", fmt.Sprintf("10.%d.0.2/24", d.n)); err != nil {
 					return err
 				}
-				return give("eth0", fmt.Sprintf("10.%d.0.77/24", d.n))
+				return netroom.Give("eth0", fmt.Sprintf("10.%d.0.77/24", d.n))
 			})
 			gateway(d.d.node, fmt.Sprintf("10.%d.0.1", d.n))
 		}

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
@@ -42,52 +41,24 @@ const (
 	testMTU     = 1420
 )
 
-// room is a network namespace.
+// room is a network namespace in which these tests listen and dial.
 type room struct {
+	netroom.Room
 	t  testing.TB
 	ns netns.NsHandle
 }
 
 func newRoom(t testing.TB) *room {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make network namespaces")
-	}
-	r := &room{t: t}
-	made := make(chan error)
-	go func() { // the thread stays locked and ends with the goroutine
-		runtime.LockOSThread()
-		var err error
-		r.ns, err = netns.New()
-		made <- err
-	}()
-	if err := <-made; err != nil {
-		t.Skipf("needs the right to make network namespaces: %v", err)
-	}
-	t.Cleanup(func() { r.ns.Close() })
-	r.must(func() error { return up("lo") })
-	return r
+	r := netroom.New(t)
+	return &room{Room: r, t: t, ns: r.NS}
 }
 
-// in runs what inside; sockets made there stay there.
-func (r *room) in(what func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		err := netns.Set(r.ns)
-		if err == nil {
-			err = what()
-		}
-		done <- err
-	}()
-	return <-done
-}
+func (r *room) in(what func() error) error { return r.Try(what) }
 
 func (r *room) must(what func() error) {
 	r.t.Helper()
-	if err := r.in(what); err != nil {
-		r.t.Fatal(err)
-	}
+	r.Do(what)
 }
 
 func (r *room) listen(addr string) net.Listener {
@@ -119,26 +90,9 @@ func (r *room) sysctl(file, value string) {
 // cable joins two rooms.
 func cable(a *room, nameA, addrA string, b *room, nameB, addrB string) {
 	a.t.Helper()
-	a.must(func() error {
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: nameA}, PeerName: nameB, PeerNamespace: netlink.NsFd(b.ns)})
-	})
-	a.must(func() error { return give(nameA, addrA) })
-	b.must(func() error { return give(nameB, addrB) })
-}
-
-func give(name, cidr string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	addr, err := netlink.ParseAddr(cidr)
-	if err != nil {
-		return err
-	}
-	if err := netlink.AddrAdd(link, addr); err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(link)
+	a.Cable(nameA, b.Room, nameB)
+	a.must(func() error { return netroom.Give(nameA, addrA) })
+	b.must(func() error { return netroom.Give(nameB, addrB) })
 }
 
 func take(name, cidr string) error {
@@ -151,14 +105,6 @@ func take(name, cidr string) error {
 		return err
 	}
 	return netlink.AddrDel(link, addr)
-}
-
-func up(name string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(link)
 }
 
 // board is one cluster of one node.

@@ -43,7 +43,8 @@ func testOrder(t *testing.T, server *apiserver.Server) {
 	} { // no order is OrderLast
 		t.Run(c.mode+" "+c.order, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			kubelets, err := hollow.Register(ctx, server.Client, three(t, c.order)...)
+			nodes := three(t, c.order)
+			kubelets, err := hollow.Register(ctx, server.Client, nodes...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,6 +53,7 @@ func testOrder(t *testing.T, server *apiserver.Server) {
 			ns := "ord-" + c.mode + "-" + c.order + "x"
 			namespace(t, server.Client, ns, map[string]string{policy.NamespaceLabel: c.mode})
 			defer func() { vacate(t, server, ns); cancel(); <-done }()
+			known(t, server, nodes)
 			replicas(t, server, ns)
 			for i, want := range c.fill {
 				if got := placed(t, server, ns, (i+1)*room); !maps.Equal(got, want) {
@@ -83,6 +85,33 @@ func three(t *testing.T, order string) []hollow.Node {
 		out = append(out, hollow.Node{Name: id.Name, Architecture: "amd64", Labels: made.Labels, Taints: made.Spec.Taints, Pods: netip.MustParsePrefix(fmt.Sprintf("10.90.%d.0/24", i+1)), Room: fits})
 	}
 	return out
+}
+
+// known waits until the scheduler may use every node: it is tainted until a controller
+// has seen that it is Ready, and who is first would get what another is to have. A pod
+// of no size on each shows what the scheduler knows.
+func known(t *testing.T, server *apiserver.Server, nodes []hollow.Node) {
+	t.Helper()
+	pods := server.Client.CoreV1().Pods("default")
+	for _, n := range nodes {
+		probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe-" + n.Name}, Spec: corev1.PodSpec{
+			Containers:  []corev1.Container{{Name: "x", Image: "x"}},
+			Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}},
+			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}}}}}}}
+		if _, err := pods.Create(t.Context(), probe, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range nodes {
+		until(t, "the scheduler uses "+n.Name, func(ctx context.Context) bool {
+			p, err := pods.Get(ctx, "probe-"+n.Name, metav1.GetOptions{})
+			return err == nil && p.Spec.NodeName == n.Name
+		})
+		if err := pods.Delete(t.Context(), "probe-"+n.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // replicas makes a Deployment without any yet, behind a Service.

@@ -98,8 +98,11 @@ func testClaimsOfGuests(t *testing.T, p *provider) {
 	const path = "/v1/volumes/claims/data"
 	code, body := p.carry(t, alice, "GET", path, "", nil)
 	copied := t.TempDir()
-	if code != 200 || tree.Unpack(copied, bytes.NewReader(body)) != nil {
+	if code != 200 {
 		t.Fatalf("%d %q", code, body)
+	}
+	if err := tree.Unpack(copied, bytes.NewReader(body)); err != nil {
+		t.Fatalf("%d bytes, %v; they begin with %.40q", len(body), err, body)
 	}
 	if raw, err := os.ReadFile(filepath.Join(copied, "x")); err != nil || string(raw) != "one" {
 		t.Errorf("%q %v", raw, err)

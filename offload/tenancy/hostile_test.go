@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -313,7 +314,7 @@ func testSmallerShare(t *testing.T, p *provider) {
 	}
 	p.share.Store(&offer.Share{CPU: 50})
 	p.ShareChanged()
-	p.until(t, "the surplus is taken back", func(context.Context) bool { return p.pods(t, alice) == 20 })
+	p.until(t, "the surplus is taken back, and none comes back", func(ctx context.Context) bool { return p.pods(t, alice) == 20 && p.inForce(ctx, t) })
 	list, err = p.admin.CoreV1().Pods("two-alice").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -351,6 +352,22 @@ func testSmallerShare(t *testing.T, p *provider) {
 	})
 	p.share.Store(&offer.Share{})
 	p.ShareChanged()
+}
+
+// inForce reports whether the API server has taken up every quota as it is now: until
+// then it lets pods in as before.
+func (p *provider) inForce(ctx context.Context, t *testing.T) bool {
+	t.Helper()
+	all, err := p.admin.CoreV1().ResourceQuotas("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false
+	}
+	for _, q := range all.Items {
+		if !apiequality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) {
+			return false
+		}
+	}
+	return len(all.Items) > 0
 }
 
 func bobs(s *appsv1.ReplicaSet) *appsv1.ReplicaSet {

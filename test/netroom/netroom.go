@@ -45,6 +45,13 @@ func New(t testing.TB) Room {
 // Do runs what inside; an error ends the test.
 func (r Room) Do(what func() error) {
 	r.t.Helper()
+	if err := r.Try(what); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Try runs what inside; sockets that are made there stay there.
+func (r Room) Try(what func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -54,9 +61,7 @@ func (r Room) Do(what func() error) {
 		}
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		r.t.Fatal(err)
-	}
+	return <-done
 }
 
 // Give gives the link of the calling thread's namespace an address, unless "", and
