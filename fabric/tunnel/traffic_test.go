@@ -20,8 +20,9 @@ import (
 	"rivulet/fabric/nft"
 )
 
-// reachLimit leaves room for one handshake that is lost and tried again after 5 s.
-const reachLimit = 15 * time.Second
+// reachLimit leaves room for some handshakes that are lost, each tried again after 5 s,
+// on a machine with much else to do.
+const reachLimit = 30 * time.Second
 
 func TestTwoClustersWithTheSamePodCIDR(t *testing.T) {
 	w := newWorld(t)
