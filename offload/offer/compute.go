@@ -332,9 +332,14 @@ func ready(n *corev1.Node) bool {
 // Requests is what the scheduler counts for the pod: containers, the highest of
 // the init containers, sidecars, overhead, and resizes under way.
 func Requests(p *corev1.Pod) corev1.ResourceList {
-	asked := pick(helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: true}))
-	asked[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
-	return asked
+	list := asked(p)
+	list[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return list
+}
+
+// asked are the requests of what an offer has, but for the pod as such.
+func asked(p *corev1.Pod) corev1.ResourceList {
+	return pick(helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: true}))
 }
 
 // more orders by CPU, then memory; first decides a tie, so that the order of a

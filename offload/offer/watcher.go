@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +33,17 @@ type Watcher struct {
 	dirty   chan struct{}
 	synced  chan struct{}
 	signal  changes.Signal
+
+	turns    atomic.Uint64 // counts changes of nodes and pods
+	measured sync.Mutex
+	last     measurement
+}
+
+// measurement is a Room that holds until there is another change.
+type measurement struct {
+	room  Room
+	share Share
+	turn  uint64
 }
 
 // NewWatcher returns a Watcher that knows nothing until Run.
@@ -45,6 +58,7 @@ func NewWatcher(client kubernetes.Interface) *Watcher {
 // Run follows the API server until ctx ends; it may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	mark := func() {
+		w.turns.Add(1)
 		select {
 		case w.dirty <- struct{}{}:
 		default:
@@ -84,16 +98,24 @@ func (w *Watcher) Run(ctx context.Context) error {
 // Synced is closed when nodes and pods are known.
 func (w *Watcher) Synced() <-chan struct{} { return w.synced }
 
-// Room returns what there is to lend now, and false before that is known.
+// Room returns what there is to lend now, and false before that is known. It is not to be
+// changed: all who ask between two changes, the stream of each consumer and the quotas,
+// get the same.
 func (w *Watcher) Room(share Share) (Room, bool) {
 	select {
 	case <-w.synced:
 	default:
 		return Room{Offer: Offer{Reason: "the provider has just started and does not know its own room yet"}}, false
 	}
-	nodes, _ := w.nodes.List(labels.Everything()) // a cache cannot fail
-	pods, _ := w.pods.List(labels.Everything())
-	return Measure(nodes, pods, share), true
+	w.measured.Lock()
+	defer w.measured.Unlock()
+	turn := w.turns.Load() // before the look: a change during it is looked at again
+	if turn == 0 || w.last.turn != turn || w.last.share != share {
+		nodes, _ := w.nodes.List(labels.Everything()) // a cache cannot fail
+		pods, _ := w.pods.List(labels.Everything())
+		w.last = measurement{Measure(nodes, pods, share), share, turn}
+	}
+	return w.last.room, true
 }
 
 // Offer returns what is lent to the consumer now, beside the others that have a
@@ -131,7 +153,9 @@ func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed(
 func (w *Watcher) Poke() { w.signal.Notify() }
 
 // trim keeps what Compute reads: on a small board the caches of every pod and
-// node are most of what an idle provider costs.
+// node are most of what an idle provider costs. What a pod asks for is summed up here,
+// once for each change of it, and not in each look at all pods: it then looks as if one
+// container asked for it.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Node:
@@ -144,19 +168,8 @@ func trim(o any) (any, error) {
 		p := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion,
 				CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp},
-			Spec: corev1.PodSpec{
-				NodeName: o.Spec.NodeName, Overhead: o.Spec.Overhead, Resources: o.Spec.Resources,
-				Containers: trimContainers(o.Spec.Containers), InitContainers: trimContainers(o.Spec.InitContainers),
-			},
-			Status: corev1.PodStatus{
-				Phase: o.Status.Phase, Resources: o.Status.Resources, AllocatedResources: o.Status.AllocatedResources,
-				ContainerStatuses: trimStatuses(o.Status.ContainerStatuses), InitContainerStatuses: trimStatuses(o.Status.InitContainerStatuses),
-			},
-		}
-		for _, c := range o.Status.Conditions { // an infeasible resize is not counted
-			if c.Type == corev1.PodResizePending {
-				p.Status.Conditions = append(p.Status.Conditions, c)
-			}
+			Spec:   corev1.PodSpec{NodeName: o.Spec.NodeName, Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: asked(o)}}}},
+			Status: corev1.PodStatus{Phase: o.Status.Phase},
 		}
 		if origin, ok := o.Labels[policy.OriginLabel]; ok {
 			p.Spec.NodeSelector = o.Spec.NodeSelector // for which platform it waits
@@ -165,22 +178,4 @@ func trim(o any) (any, error) {
 		return p, nil
 	}
 	return o, nil
-}
-
-func trimContainers(full []corev1.Container) []corev1.Container {
-	var trimmed []corev1.Container
-	for _, c := range full {
-		trimmed = append(trimmed, corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy})
-	}
-	return trimmed
-}
-
-func trimStatuses(full []corev1.ContainerStatus) []corev1.ContainerStatus {
-	var trimmed []corev1.ContainerStatus
-	for _, c := range full {
-		if c.Resources != nil || c.AllocatedResources != nil {
-			trimmed = append(trimmed, corev1.ContainerStatus{Name: c.Name, Resources: c.Resources, AllocatedResources: c.AllocatedResources})
-		}
-	}
-	return trimmed
 }
