@@ -19,8 +19,9 @@ import (
 	"rivulet/offload/target"
 )
 
-// workers run reconciliations; they mostly wait for the network.
-const workers = 8
+// workers run reconciliations; they mostly wait for the network. What several of them
+// create at the same time the provider's quota counts in one write.
+const workers = 24
 
 // Config is what a Controller needs. All fields but Unfit and NoHomeAPI are required.
 type Config struct {
@@ -65,7 +66,8 @@ type Controller struct {
 	life context.Context // of Run; the twins', too
 
 	mu      sync.Mutex
-	refused map[types.UID]string // why, of living pods
+	refused map[types.UID]string    // why, of living pods
+	sent    map[types.UID]time.Time // when, by this process, of living pods
 }
 
 // New makes a Controller; Run starts it.
@@ -73,7 +75,7 @@ func New(cfg Config) *Controller {
 	c := &Controller{
 		cfg:     cfg,
 		twins:   twins{all: map[string]*twin{}},
-		refused: map[types.UID]string{}, reconnect: make(chan struct{}, 1),
+		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
 	}
@@ -223,7 +225,7 @@ func (c *Controller) Busy(namespace string) bool {
 		if p.Namespace != namespace || terminal(p.Status.Phase) && p.DeletionTimestamp == nil {
 			continue
 		}
-		if cond := condition(&p.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionTrue {
+		if c.wasSent(p) {
 			return true
 		}
 	}

@@ -13,7 +13,8 @@
 // pods bound to the node, the end of their deletion, the Secrets with their tokens,
 // and events at home that say what the provider says of them.
 //
-// Restart: nothing is remembered. Wrappers are found again by the UID of their
+// Restart: nothing needs to be remembered (that a pod was sent is, until home's status
+// of it says so, to write that later and less often). Wrappers are found again by the UID of their
 // home pod (policy.HomeUIDLabel); those whose pod is gone are removed, after
 // home's API itself has said so.
 //

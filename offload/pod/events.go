@@ -116,8 +116,8 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 
 // tellEvent writes one at home, unless it is there. It reports false if a later try may succeed.
 func (c *Controller) tellEvent(ctx context.Context, t *twin, e *corev1.Event, told *toldEvents) bool {
-	if e.InvolvedObject.Kind != "Pod" && e.Type != corev1.EventTypeWarning {
-		return true // that a wrapper made its pod is nobody's news
+	if e.Type != corev1.EventTypeWarning && (e.InvolvedObject.Kind != "Pod" || e.Reason == "Scheduled") {
+		return true // that a wrapper made its pod, and which of the provider's nodes has it, is nobody's news
 	}
 	pod, about := t.subject(&e.InvolvedObject)
 	if !about {
@@ -131,13 +131,13 @@ func (c *Controller) tellEvent(ctx context.Context, t *twin, e *corev1.Event, to
 		return true
 	}
 	events := c.cfg.Home.CoreV1().Events(t.home)
-	have, err := events.Get(ctx, want.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		_, err = events.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
-	case err == nil && have.Count < want.Count:
-		want.ResourceVersion = have.ResourceVersion
-		_, err = events.Update(ctx, want, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	_, err := events.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
+	if apierrors.IsAlreadyExists(err) {
+		var have *corev1.Event
+		if have, err = events.Get(ctx, want.Name, metav1.GetOptions{}); err == nil && have.Count < want.Count {
+			want.ResourceVersion = have.ResourceVersion
+			_, err = events.Update(ctx, want, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		}
 	}
 	switch {
 	case err == nil:

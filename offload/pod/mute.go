@@ -39,6 +39,9 @@ func (c *Controller) overdue(home *corev1.Pod, t *twin) {
 
 // forget takes doubts about a pod back that is no more.
 func (c *Controller) forget(home *corev1.Pod) {
+	c.mu.Lock()
+	delete(c.sent, home.UID)
+	c.mu.Unlock()
 	if t := c.twins.get(home.Namespace); t != nil {
 		t.guard.Forget(home.UID)
 	}

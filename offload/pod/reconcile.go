@@ -89,8 +89,9 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if have[0].Object().GetDeletionTimestamp() == nil {
 		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home), c.misfit(ctx, home, Current(t.podsOf(home.UID))))
 	}
-	st := Status(home, awayOf(t, home.UID, have[0]), c.view(home))
-	if wait := holdBack(home, st, time.Now()); wait > 0 {
+	away := awayOf(t, home.UID, have[0])
+	st := Status(home, away, c.view(home))
+	if wait := c.holdBack(home, away, st, time.Now(), c.queue.Len() > 2*workers); wait > 0 {
 		c.queue.AddAfter(k, wait)
 		return err
 	}
@@ -171,8 +172,13 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	}
 	c.accepted(home.UID)
 	c.doubt(keyOf(home), home.UID, t) // until it shows
-	c.cfg.Recorder.Eventf(home, corev1.EventTypeNormal, "Offloaded", "sent to %s", home.Spec.NodeName)
-	return c.writeStatus(ctx, home, Status(home, Away{}, c.view(home)))
+	// That it was sent is told with what comes of it (holdBack). It is no event either:
+	// the scheduler has told where to.
+	c.mu.Lock()
+	c.sent[home.UID] = time.Now()
+	c.mu.Unlock()
+	c.queue.AddAfter(keyOf(home), soon)
+	return nil
 }
 
 // twinError drops a twin that is gone from the target, so that the next try
@@ -217,7 +223,10 @@ func (c *Controller) accepted(uid types.UID) {
 // went away is refused; one that did is deleted, so that its owner makes it
 // again at home. What it had away goes with the twin.
 func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
-	if cond := condition(&home.Status, OffloadedCondition); cond == nil || cond.Status != corev1.ConditionTrue {
+	if known, err := c.knowsTwin(ctx, home); err != nil || !known {
+		return err
+	}
+	if !c.wasSent(home) {
 		return c.refuse(ctx, home, fmt.Sprintf("offload: namespace %s is not offloaded; run rivulet offload %s, or keep the pod off virtual nodes",
 			home.Namespace, home.Namespace))
 	}
@@ -231,6 +240,27 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 		}
 	}
 	return c.giveBack(ctx, home)
+}
+
+// knowsTwin reports whether what stands away for the pod would be known; if not, the
+// twin calls again when it is. Of one that was sent just before a restart only the
+// target tells, and the twins of namespaces that are not offloaded are not watched.
+func (c *Controller) knowsTwin(ctx context.Context, home *corev1.Pod) (bool, error) {
+	if condition(&home.Status, OffloadedCondition) != nil {
+		return true, nil
+	}
+	if t := c.twins.get(home.Namespace); t != nil {
+		return t.synced(), nil
+	}
+	held, err := c.cfg.Target.Twins(ctx)
+	if err != nil {
+		return false, err
+	}
+	name, there := held[home.Namespace]
+	if there {
+		c.watch(home.Namespace, name)
+	}
+	return !there, nil
 }
 
 // writeStatus writes what is known from the target, unless it cannot be reached:

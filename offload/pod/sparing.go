@@ -12,23 +12,54 @@ import (
 // a small device notices of them. So what is about to be overtaken, and tells nobody
 // anything, is not written.
 
-// soon is how long a pod that was sent may take to be told of as more than sent.
-const soon = 2 * time.Second
+// soon is how long a pod that was sent may take to be told of as more than sent: one
+// that starts at once is written once, with its start. While many are being sent, and
+// what is written delays the others, it is late.
+const soon, late = 3 * time.Second, 30 * time.Second
 
-// holdBack says how long st may wait to be written. That the provider has made the
-// pod, which has not begun to start yet, is no news beside that it was sent.
-func holdBack(home *corev1.Pod, st corev1.PodStatus, now time.Time) time.Duration {
-	sent := condition(&home.Status, OffloadedCondition)
-	if sent == nil || sent.Status != corev1.ConditionTrue || home.Status.StartTime != nil || st.StartTime != nil ||
-		home.Status.Phase != corev1.PodPending || st.Phase != corev1.PodPending || st.Reason != "" ||
-		len(st.ContainerStatuses)+len(st.InitContainerStatuses) > 0 {
+// holdBack says how long st may wait to be written, of a pod that was sent. That the
+// provider has it is no news, until it has begun to start or something is in the way.
+// busy says that many wait to be sent.
+func (c *Controller) holdBack(home *corev1.Pod, away Away, st corev1.PodStatus, now time.Time, busy bool) time.Duration {
+	if home.Status.StartTime != nil || st.StartTime != nil || away.Trouble != "" || away.Finished != "" ||
+		home.Status.Phase != "" && home.Status.Phase != corev1.PodPending || st.Phase != corev1.PodPending ||
+		st.Reason != "" && st.Reason != ReasonPending || len(st.ContainerStatuses)+len(st.InitContainerStatuses) > 0 {
 		return 0
 	}
+	if home.Status.Reason == ReasonRefused {
+		return 0 // that it is not any more is news
+	}
+	from, most := time.Time{}, soon
+	if cond := condition(&home.Status, OffloadedCondition); cond != nil {
+		from = cond.LastTransitionTime.Time
+	} else {
+		c.mu.Lock()
+		from = c.sent[home.UID] // none if it was an earlier process: it has waited already
+		c.mu.Unlock()
+		if busy {
+			most = late
+		}
+	}
 	// A clock that was set back must not hold it for longer.
-	if since := now.Sub(sent.LastTransitionTime.Time); since >= 0 && since < soon {
-		return soon - since
+	if since := now.Sub(from); since >= 0 && since < most {
+		return min(most-since, soon) // by then it may be less busy
 	}
 	return 0
+}
+
+// wasSent reports whether something was made away for the pod, as far as is known:
+// its condition is written late.
+func (c *Controller) wasSent(home *corev1.Pod) bool {
+	if cond := condition(&home.Status, OffloadedCondition); cond != nil {
+		return cond.Status == corev1.ConditionTrue
+	}
+	c.mu.Lock()
+	_, sent := c.sent[home.UID]
+	c.mu.Unlock()
+	if t := c.twins.get(home.Namespace); !sent && t != nil {
+		sent = len(t.wrappers(byUID, string(home.UID))) > 0
+	}
+	return sent
 }
 
 // follow writes what becomes of a pod on its way out. That its last pod away is gone
