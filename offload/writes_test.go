@@ -20,7 +20,7 @@ import (
 // garbage collection, quotas, events and Rivulet together. TestWritesOfManyPods tells
 // what they are; a pod that runs on its own cluster has 12 to 14.
 const (
-	writesAtHome     = 18
+	writesAtHome     = 16
 	writesAtProvider = 26
 )
 

@@ -135,6 +135,9 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	if len(t.podsOf(home.UID)) > 0 {
 		return errNotYet // the last ones are still going
 	}
+	if c.justSent(home) {
+		return nil // its watch is about to show it
+	}
 	if home.Status.StartTime != nil {
 		live, err := t.get(ctx, want)
 		switch {

@@ -47,6 +47,20 @@ func (c *Controller) holdBack(home *corev1.Pod, away Away, st corev1.PodStatus, 
 	return 0
 }
 
+// justSent reports that the wrapper was made so little ago that the watch need not show
+// it yet, and has the pod looked at again when it has to.
+func (c *Controller) justSent(home *corev1.Pod) bool {
+	c.mu.Lock()
+	at, known := c.sent[home.UID]
+	c.mu.Unlock()
+	since := time.Since(at)
+	if !known || since < 0 || since >= soon {
+		return false
+	}
+	c.queue.AddAfter(keyOf(home), soon-since)
+	return true
+}
+
 // wasSent reports whether something was made away for the pod, as far as is known:
 // its condition is written late.
 func (c *Controller) wasSent(home *corev1.Pod) bool {
