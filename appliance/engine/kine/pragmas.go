@@ -30,6 +30,11 @@ var pragmas = []string{
 	fmt.Sprintf("PRAGMA synchronous = %d", synchronous),
 	fmt.Sprintf("PRAGMA wal_autocheckpoint = %d", autoCheckpoint),
 	fmt.Sprintf("PRAGMA journal_size_limit = %d", walKept),
+	// kine finds every key with LIKE. SQLite takes an index for that only if LIKE tells
+	// capitals from small letters, as keys do; without, each read, and each write reads
+	// first, goes through every revision of every key: 2.4 ms with 20000, not 0.1.
+	// SQLite does not say how it is set; TestAKeyIsFoundByTheIndex does.
+	"PRAGMA case_sensitive_like = ON",
 }
 
 func connect(c *sqlite3.SQLiteConn) error {
