@@ -77,10 +77,6 @@ func (e *Engine) controllerArgs() []string {
 		// after the other; upstream's 20 requests a second make the default service
 		// account, and so the first pod, seconds late. The API server is in this process.
 		"kube-api-qps=200", "kube-api-burst=400",
-		// Each pod that runs here for another cluster is a ReplicaSet or Job of its own; a
-		// Deployment of a thousand is one. Upstream's five at a time wait for each other's
-		// requests, which the quota of a guest's namespace counts in one write if they come together.
-		"concurrent-replicaset-syncs=25", "concurrent-job-syncs=25",
 	)
 }
 

@@ -117,7 +117,6 @@ func launch(t testing.TB, binary string, args []string) *Server {
 		"--kube-controller-manager-arg", "secure-port=0", "--kube-scheduler-arg", "secure-port=0",
 		"--kube-scheduler-arg", "config=" + scheduler, // as the product has it
 		"--kube-controller-manager-arg", "kube-api-qps=200", "--kube-controller-manager-arg", "kube-api-burst=400", // as the product has it
-		"--kube-controller-manager-arg", "concurrent-replicaset-syncs=25", "--kube-controller-manager-arg", "concurrent-job-syncs=25",
 		"--kube-apiserver-arg", "feature-gates=MutatingAdmissionPolicy=true",
 		"--kube-apiserver-arg", "runtime-config=admissionregistration.k8s.io/v1beta1=true",
 	}, args...), Dir: dir, Stdout: log, Stderr: log,
