@@ -105,7 +105,11 @@ func TestNetworkOfABurst(t *testing.T) {
 	home, d := suite.Devices["a"], suite.Devices["b"]
 	labtest.Must(t, ctx, d, "rivulet", "ctr", "-n", "k8s.io", "images", "import", "/opt/rivulet/demo-web.tar")
 	labtest.Must(t, ctx, home, "rivulet", "ctr", "-n", "k8s.io", "images", "import", "/opt/rivulet/demo-web.tar")
-	there, err := campus.Become(ctx, d, "10.77.0.12")
+	become := campus.Become
+	if campus.Enforces() {
+		become = campus.BecomeEnforcing
+	}
+	there, err := become(ctx, d, "10.77.0.12")
 	must(t, err)
 	kubeconfig, err := there.Enrol(ctx)
 	must(t, err)
@@ -134,6 +138,7 @@ func TestNetworkOfABurst(t *testing.T) {
 	awaitGateway(t, ctx, home, "stream through the API server")
 	awaitBoth(t, ctx, home)
 
+	t.Run("the campus holds pods to its policies", func(t *testing.T) { strangers(t, ctx, there) })
 	t.Run("the gateway pod is deleted", func(t *testing.T) {
 		was := status(t, ctx, home).Pod
 		_, err := there.Kubectl(ctx, "delete", "pod", "-n", campus.Namespace, was, "--grace-period=1")

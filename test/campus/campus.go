@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,12 +78,31 @@ func (c *Campus) Start(ctx context.Context) error {
 // Become makes the device, on which Rivulet is ready, a campus. address is its own on
 // the LAN.
 func Become(ctx context.Context, d *lab.Device, address string) (*Campus, error) {
+	return become(ctx, d, address, false)
+}
+
+// Enforces says whether a campus here can hold pods to NetworkPolicies: k3s's controller
+// runs the program ipset, which a device has from the machine.
+func Enforces() bool {
+	_, err := exec.LookPath("ipset")
+	return err == nil
+}
+
+// BecomeEnforcing is Become, for a campus that holds pods to NetworkPolicies.
+func BecomeEnforcing(ctx context.Context, d *lab.Device, address string) (*Campus, error) {
+	return become(ctx, d, address, true)
+}
+
+func become(ctx context.Context, d *lab.Device, address string, enforcing bool) (*Campus, error) {
 	if _, err := d.Run(ctx, "sh", "-c", note); err != nil {
 		return nil, fmt.Errorf("campus: what the engine was started with: %w", err)
 	}
 	args, err := flags(ctx, d)
 	if err != nil {
 		return nil, err
+	}
+	if enforcing {
+		args = slices.DeleteFunc(args, func(a string) bool { return a == "--disable-network-policy" })
 	}
 	if err := d.Stop(ctx); err != nil {
 		return nil, fmt.Errorf("campus: end rivulet: %w", err)
