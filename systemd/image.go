@@ -25,13 +25,11 @@ var imagePaths = map[string]string{
 
 // ImageFiles are those of a device image, but for the binary: the unit and the settings
 // of an installation, at the places of a distribution, and what only a device
-// of ours needs. What becomes of the journal is the image's own to say.
+// of ours needs.
 func ImageFiles() (out []File) {
 	for _, f := range Files() {
-		if f.Path != JournalPath {
-			f.Path = strings.Replace(f.Path, "/etc/", "/usr/lib/", 1)
-			out = append(out, f)
-		}
+		f.Path = strings.Replace(f.Path, "/etc/", "/usr/lib/", 1)
+		out = append(out, f)
 	}
 	for name, path := range imagePaths {
 		raw, err := imageFiles.ReadFile("image/" + name)

@@ -140,8 +140,13 @@ func (s *screen) invite(ctx context.Context, v *glance.View) *console.Invite {
 		}
 		s.made = &i
 	}
-	out := &console.Invite{Code: s.made.Code, Until: s.made.Expires.Local().Format("15:04")}
-	if drawn, err := drawQR(s.made.URL); err == nil {
+	return picture(*s.made)
+}
+
+// picture is an invite as the screen shows it.
+func picture(i api.Invited) *console.Invite {
+	out := &console.Invite{Code: i.Code, Until: i.Expires.Local().Format("15:04")}
+	if drawn, err := drawQR(i.URL); err == nil {
 		out.QR = strings.Split(strings.TrimRight(drawn, "\n"), "\n")
 		out.Width = utf8.RuneCountInString(escapes.Replace(out.QR[0]))
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/console"
+	"rivulet/appliance/glance"
+	"rivulet/fabric/peer"
 	"rivulet/fabric/trust"
 )
 
@@ -111,6 +115,28 @@ func TestDisplayConnected(t *testing.T) {
 		}
 		if got := displayConnected(drm); got != tt.want {
 			t.Errorf("with %s %s: %v", tt.connector, tt.status, got)
+		}
+	}
+}
+
+// The code of a real invite fits beside the text on 80 columns and 25 rows.
+func TestTheQRCodeFitsOnASmallScreen(t *testing.T) {
+	for _, addrs := range [][]string{{"192.168.178.201:7442"}, {"192.168.178.201:7442", "10.77.0.5:7442"}, {"192.168.178.201:7442", "[2001:db8:1234:5678:9abc:def0:1234:5678]:7442"}} {
+		code := trust.Code{ID: peer.ID(strings.Repeat("a", 32)), Secret: make([]byte, trust.SecretLen)}
+		for _, a := range addrs {
+			code.Addrs = append(code.Addrs, netip.MustParseAddrPort(a))
+		}
+		drawn, err := drawQR(code.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := picture(api.Invited{Code: code.String(), URL: code.URL()})
+		if i.Width == 0 || len(i.QR) != strings.Count(drawn, "\n") {
+			t.Fatalf("%d rows, %d columns", len(i.QR), i.Width)
+		}
+		rows := console.Draw(&glance.View{Name: "lab-1", Summary: "ready"}, "", i, console.Least)
+		if all := strings.Join(rows, "\n"); !strings.Contains(all, i.QR[len(i.QR)-1]) || len(rows) != console.Least.Rows {
+			t.Errorf("%v: a QR code of %d rows and %d columns does not fit:\n%s", addrs, len(i.QR), i.Width, all)
 		}
 	}
 }
