@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/systemd"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -53,10 +54,13 @@ func TestStatusPage(t *testing.T) {
 		}
 	}
 
-	// From the start of the process: the page is there before the API is.
+	// A device of the image has the page unasked. From the start of the process: it is
+	// there before the API is.
 	if err := c.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
+	write(t, ctx, c, cFile, "")
+	labtest.Must(t, ctx, c, "sh", "-c", "mkdir -p $(dirname "+systemd.ImageMark+") && echo a > "+systemd.ImageMark)
 	begun := time.Now()
 	if err := c.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -83,6 +87,13 @@ func TestStatusPage(t *testing.T) {
 		return nil
 	})
 
+	// The device's own screen says the same.
+	for _, want := range []string{"c\nready", "http://c.local", lan, "ok node", "ok API"} {
+		if got := labtest.Must(t, ctx, c, "rivulet", "console"); !strings.Contains(got, want) {
+			t.Errorf("the console lacks %q:\n%s", want, got)
+		}
+	}
+
 	// A Service that wants port 80 gets it; the page stays on its other port.
 	labtest.Must(t, ctx, c, "rivulet", "kubectl", "create", "service", "loadbalancer", "web", "--tcp=80:80")
 	eventually(t, ctx, "the Service has the address", func() error {
@@ -103,4 +114,5 @@ func TestStatusPage(t *testing.T) {
 		return nil
 	})
 	write(t, ctx, c, cFile, "")
+	labtest.Must(t, ctx, c, "rm", systemd.ImageMark)
 }
