@@ -43,7 +43,7 @@ const entryPC = "LABEL @SLOT@\n LINUX /@SLOT@/linux\n INITRD /@SLOT@/initrd\n AP
 
 const loaderPC = "title Rivulet @SLOT@\nsort-key rivulet\nversion @VERSION@\nlinux /@SLOT@/linux\ninitrd /@SLOT@/initrd\noptions " + commandPC + "\n"
 
-const example = `# Optional. A copy of this file named rivulet.yaml is read at the first start; see docs/first-boot.md.
+const example = `# Optional. A copy of this file named rivulet.yaml is read at the first start; see docs/firstboot.md.
 # name: shelf-1
 `
 

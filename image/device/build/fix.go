@@ -133,6 +133,9 @@ func (j *job) links() error {
 		"etc/mtab":        "../proc/self/mounts",
 		"etc/os-release":  "../usr/lib/os-release",
 		"etc/localtime":   "/usr/share/zoneinfo/UTC",
+		// What the kernel may send on which channel, as its authors signed it.
+		"usr/lib/firmware/regulatory.db":     "regulatory.db-upstream",
+		"usr/lib/firmware/regulatory.db.p7s": "regulatory.db.p7s-upstream",
 	} {
 		if path == "usr/bin/sh" && exists(j.in(path)) {
 			continue

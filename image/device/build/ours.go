@@ -11,13 +11,13 @@ import (
 	"rivulet/systemd"
 )
 
-// ours puts what is not Debian's into the root: the product, its units (those that
-// `rivulet install` uses too) and the files of image/device/files.
+// ours puts what is not Debian's into the root: the product, its units (package systemd,
+// as `rivulet install`) and the files of image/device/files.
 func (j *job) ours() error {
 	if err := copyFile(j.binary, j.in(systemd.Binary), 0o755); err != nil {
 		return fmt.Errorf("%w; make build for %s first", err, j.arch)
 	}
-	for _, f := range systemd.Files() {
+	for _, f := range systemd.ImageFiles() {
 		if err := put(j.in(f.Path), f.Content, 0o644); err != nil {
 			return err
 		}
