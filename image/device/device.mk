@@ -6,7 +6,7 @@ IMAGE_ARCH := $(or $(ARCH),$(bundle_host))
 image_epoch = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 image_make  = $(GO) run ./image/device/build -arch $(IMAGE_ARCH) -binary $(IMAGE_BINARY) -version $(VERSION) \
 	-kubernetes $(call replaced,k8s.io/kubernetes) -epoch $(image_epoch) -out $(BIN)/image
-# Another binary, such as a slim one's full, saves the build of a quarter of an hour.
+# One that is there already saves the build of a quarter of an hour.
 IMAGE_BINARY ?= $(OUT)/rivulet
 
 .PHONY: image-deps
@@ -16,7 +16,7 @@ image-deps: ## install the Debian packages that images are made and tried with
 .PHONY: image
 image: image-deps ## with ARCH=amd64 or arm64: bin/image/rivulet-VERSION-ARCH.img.zst, .bmap, .bundle, .spdx.json
 	@$(if $(filter amd64 arm64,$(IMAGE_ARCH)),,echo "ARCH is amd64 or arm64, not $(IMAGE_ARCH)"; exit 2)
-	@[ -e $(IMAGE_BINARY) ] || $(MAKE) --no-print-directory deps build
+	@$(if $(filter $(OUT)/rivulet,$(IMAGE_BINARY)),$(MAKE) --no-print-directory deps build)
 	@$(image_make)
 
 .PHONY: image-lock
