@@ -18,12 +18,35 @@ import (
 	"rivulet/test/labtest"
 )
 
-// sent is what has to survive, beside the Deployment web: work that is done at once.
+// sent is what has to survive, beside the Deployment web: work that is done at once,
+// work that ends while home or the campus is away, a Deployment whose pods are given up
+// at home soon after the campus is, and one that is deleted meanwhile.
 const sent = `
 apiVersion: batch/v1
 kind: Job
 metadata: {name: done, namespace: lab}
 spec: {podReplacementPolicy: Failed, template: {spec: {restartPolicy: Never, containers: [` + shell + `"true"]}]}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: brief, namespace: lab}
+spec:
+  selector: {matchLabels: {app: brief}}
+  template:
+    metadata: {labels: {app: brief}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      tolerations: [{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}]
+      containers: [` + shell + `"sleep 100000"]}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: unwanted, namespace: lab}
+spec:
+  selector: {matchLabels: {app: unwanted}}
+  template:
+    metadata: {labels: {app: unwanted}}
+    spec: {terminationGracePeriodSeconds: 1, containers: [` + shell + `"sleep 100000"]}]}
 `
 
 const shell = `{name: c, image: "` + image + `", imagePullPolicy: Never, securityContext: {runAsUser: 1000}, command: [sh, -c, `
@@ -38,13 +61,13 @@ spec: {podReplacementPolicy: Failed, template: {spec: {restartPolicy: Never, con
 `
 }
 
-// survive: whoever is away, what runs at the campus is found again,
+// survive: whoever is away, and however long, what runs at the campus is found again,
 // nothing runs twice, and what is finished stays so.
 func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.Campus) {
 	apply(t, ctx, home, sent)
 	pod := running(t, ctx, home)
 	labtest.Eventually(t, ctx, 3*time.Minute, "all of it runs there, and the Job is done", func() error {
-		if got := phases(t, ctx, there, "done"); got["done"] != "Succeeded" {
+		if got := phases(t, ctx, there, "brief", "unwanted", "done"); got["brief"] != "Running" || got["unwanted"] != "Running" || got["done"] != "Succeeded" {
 			return fmt.Errorf("%v", got)
 		}
 		return done(ctx, home, "done")
@@ -72,7 +95,7 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 		if again := running(t, ctx, home); again != pod || theOne(t, ctx, there, "web") != web {
 			t.Errorf("pod %s was %s; at the campus %s, was %s", again, pod, theOne(t, ctx, there, "web"), web)
 		}
-		once(t, ctx, there, "done", "web", "blackout")
+		once(t, ctx, there, "done", "web", "brief", "unwanted", "blackout")
 	})
 	t.Run("the campus's API server restarts", func(t *testing.T) {
 		must(t, there.Stop(ctx))
@@ -81,8 +104,61 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 		if again := running(t, ctx, home); again != pod || theOne(t, ctx, there, "web") != web {
 			t.Errorf("pod %s was %s; at the campus %s, was %s", again, pod, theOne(t, ctx, there, "web"), web)
 		}
-		once(t, ctx, there, "done", "web", "blackout")
-		for _, name := range []string{"done", "blackout"} {
+	})
+	t.Run("the campus is away until pods are given up", func(t *testing.T) {
+		apply(t, ctx, home, slow("outage"))
+		labtest.Eventually(t, ctx, 2*time.Minute, "the Job runs", func() error {
+			if got := phases(t, ctx, there, "outage"); got["outage"] != "Running" {
+				return fmt.Errorf("%v", got)
+			}
+			return nil
+		})
+		brief := theOne(t, ctx, there, "brief")
+		must(t, suite.Lab.Cut("a", "b"))
+		labtest.Must(t, ctx, home, "rivulet", "kubectl", "delete", "deployment", "unwanted", "-n", "lab", "--wait=false")
+		labtest.Eventually(t, ctx, 4*time.Minute, "brief's pod is evicted, and its replacement waits", func() error {
+			out, err := home.Kubectl(ctx, "get", "pods", "-n", "lab", "-l", "app=brief", "-o", "json")
+			if err != nil {
+				return err
+			}
+			var list corev1.PodList
+			if err := json.Unmarshal([]byte(out), &list); err != nil {
+				return err
+			}
+			evicted, waiting := 0, 0
+			for _, p := range list.Items {
+				switch {
+				case p.DeletionTimestamp != nil:
+					evicted++
+				case p.Spec.NodeName == "":
+					waiting++
+				}
+			}
+			if len(list.Items) != 2 || evicted != 1 || waiting != 1 {
+				return fmt.Errorf("of %d pods %d are evicted and %d wait", len(list.Items), evicted, waiting)
+			}
+			return nil
+		})
+		labtest.Eventually(t, ctx, 2*time.Minute, "meanwhile the Job ends there, and all else runs on", func() error {
+			got := phases(t, ctx, there, "outage", "brief", "unwanted", "web")
+			if got["outage"] != "Succeeded" || got["brief"] != "Running" || got["unwanted"] != "Running" || got["web"] != "Running" {
+				return fmt.Errorf("%v", got)
+			}
+			return nil
+		})
+		must(t, suite.Lab.Heal())
+		labtest.Eventually(t, ctx, 3*time.Minute, "what was given up and what was deleted goes, the replacement runs", func() error {
+			got := phases(t, ctx, there, "brief", "unwanted")
+			if _, left := got["unwanted"]; left || got["brief"] != "Running" || theOne(t, ctx, there, "brief") == brief {
+				return fmt.Errorf("%v", got)
+			}
+			return done(ctx, home, "outage")
+		})
+		if again := running(t, ctx, home); again != pod || theOne(t, ctx, there, "web") != web {
+			t.Errorf("pod %s was %s; at the campus %s, was %s", again, pod, theOne(t, ctx, there, "web"), web)
+		}
+		once(t, ctx, there, "done", "blackout", "web", "outage")
+		for _, name := range []string{"done", "blackout", "outage"} {
 			if err := done(ctx, home, name); err != nil {
 				t.Errorf("finished, and not any more: %v", err)
 			}
