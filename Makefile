@@ -192,10 +192,11 @@ test-unit: ## what needs no lab and no built binary, quickly
 	$(GO) test $$($(GO) list ./... | grep -v -e /cmd/rivulet$$ -e /test/)
 
 .PHONY: bench
-bench: deps ## the figures of bench/results.md, measured anew (about a quarter of an hour; keep the machine quiet)
+bench: deps ## the figures of bench/results.md and bench/burst.md, measured anew (about half an hour; keep the machine quiet)
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/bench
 	$(SUDO) $(BIN)/bench
+	$(SUDO) $(BIN)/bench -only burst -out bench/burst.md
 
 .PHONY: clean
 clean: ## remove what was built (Go's caches stay)

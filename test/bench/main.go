@@ -52,6 +52,7 @@ var measurements = []measurement{
 	{"pods", 8 * time.Minute, (*bench).pods, false},
 	{"away", 10 * time.Minute, (*bench).away, false},
 	{"tunnel", 5 * time.Minute, (*bench).tunnel, false},
+	{"burst", 14 * time.Minute, (*bench).burst, true},
 	{"board", 18 * time.Minute, (*bench).board, true},
 }
 

@@ -38,6 +38,17 @@ type where struct {
 	client   kubernetes.Interface
 	selector map[string]string
 	labels   map[string]string // of the namespace
+	// namespace is where; empty stands for podsNamespace.
+	namespace string
+	// spec changes what the pods are, where rules ask for it; nil changes nothing.
+	spec func(*corev1.PodSpec)
+}
+
+func (p where) in() string {
+	if p.namespace != "" {
+		return p.namespace
+	}
+	return podsNamespace
 }
 
 // pods: from the creation of a Deployment to its last pod's phase Running, as a
@@ -119,8 +130,8 @@ func (b *bench) places(ctx context.Context, a, provider *device.Device) ([]where
 		return nil, fmt.Errorf("bench: a has %d virtual nodes: %w", len(nodes.Items), err)
 	}
 	places := []where{
-		{"offloaded", a, ca, map[string]string{policy.VirtualNodeLabel: nodes.Items[0].Labels[policy.VirtualNodeLabel]}, map[string]string{policy.NamespaceLabel: string(policy.Remote)}},
-		{"at the provider", provider, cb, map[string]string{corev1.LabelHostname: provider.Name}, nil},
+		{"offloaded", a, ca, map[string]string{policy.VirtualNodeLabel: nodes.Items[0].Labels[policy.VirtualNodeLabel]}, map[string]string{policy.NamespaceLabel: string(policy.Remote)}, "", nil},
+		{"at the provider", provider, cb, map[string]string{corev1.LabelHostname: provider.Name}, nil, "", nil},
 	}
 	for _, p := range places {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: podsNamespace, Labels: p.labels}}
@@ -145,7 +156,7 @@ func deploy(ctx context.Context, p where, n int) (float64, error) {
 
 // launch creates n pods and returns how long they took to run, in seconds.
 func launch(ctx context.Context, p where, n int) (float64, error) {
-	pods := p.client.CoreV1().Pods(podsNamespace)
+	pods := p.client.CoreV1().Pods(p.in())
 	before, err := pods.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("bench: %w", err)
@@ -156,7 +167,7 @@ func launch(ctx context.Context, p where, n int) (float64, error) {
 	}
 	seen := runs{is: map[string]bool{}}
 	begun := time.Now()
-	if _, err := p.client.AppsV1().Deployments(podsNamespace).Create(ctx, deployment(p, n), metav1.CreateOptions{}); err != nil {
+	if _, err := p.client.AppsV1().Deployments(p.in()).Create(ctx, deployment(p, n), metav1.CreateOptions{}); err != nil {
 		w.Stop()
 		return 0, fmt.Errorf("bench: %w", err)
 	}
@@ -181,7 +192,7 @@ func launch(ctx context.Context, p where, n int) (float64, error) {
 // withdraw begins to delete what launch created.
 func withdraw(ctx context.Context, p where) error {
 	now := metav1.DeletePropagationForeground
-	if err := p.client.AppsV1().Deployments(podsNamespace).Delete(ctx, "web", metav1.DeleteOptions{PropagationPolicy: &now}); err != nil {
+	if err := p.client.AppsV1().Deployments(p.in()).Delete(ctx, "web", metav1.DeleteOptions{PropagationPolicy: &now}); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	return nil
@@ -278,7 +289,7 @@ func deployment(p where, n int) *appsv1.Deployment {
 	// volume would be what is measured, to our advantage.
 	token := false
 	labels := map[string]string{"app": "web"}
-	return &appsv1.Deployment{
+	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
@@ -287,4 +298,8 @@ func deployment(p where, n int) *appsv1.Deployment {
 			}},
 		},
 	}
+	if p.spec != nil {
+		p.spec(&d.Spec.Template.Spec)
+	}
+	return d
 }

@@ -114,6 +114,9 @@ func serve(ctx context.Context, at where, app string, selector map[string]string
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: app, Labels: map[string]string{"app": app}}, Spec: corev1.PodSpec{
 		NodeSelector: selector, AutomountServiceAccountToken: &token, TerminationGracePeriodSeconds: &grace,
 		Containers: []corev1.Container{{Name: "web", Image: device.Image, ImagePullPolicy: corev1.PullNever}}}}
+	if at.spec != nil {
+		at.spec(&p.Spec)
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	made := false
