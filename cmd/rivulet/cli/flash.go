@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/config"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
 )
@@ -62,8 +62,8 @@ func newFlash(c *common) *cobra.Command {
 	return cmd
 }
 
-// deviceConfig reads what is placed; what is no YAML at all is better known now than
-// on a device without a screen.
+// deviceConfig reads what is placed, and judges it as the device will: mistakes are
+// better known now than on a device without a screen.
 func deviceConfig(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -80,8 +80,8 @@ func deviceConfig(path string) ([]byte, error) {
 	case len(raw) == 0 || len(raw) > flash.MaxConfig:
 		return nil, fmt.Errorf("%s is empty or larger than %d bytes; name a rivulet.yaml", path, flash.MaxConfig)
 	}
-	if err := yaml.Unmarshal(raw, &map[string]any{}); err != nil {
-		return nil, fmt.Errorf("%s: %w; correct it first", path, err)
+	if _, p := config.ParseCard(raw, config.Options{File: path}); len(p.Problems) > 0 {
+		return nil, fmt.Errorf("%w (%d in all); correct it first, nothing was written", p.Problems[0], len(p.Problems))
 	}
 	return raw, nil
 }
