@@ -100,6 +100,7 @@ func TestBatchAtACampus(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("streams", func(t *testing.T) { streams(t, ctx, home, pod) })
 	before := uids(t, ctx, there)
 	t.Run("a restart of home", func(t *testing.T) {
 		must(t, home.Stop(ctx))
