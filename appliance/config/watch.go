@@ -90,8 +90,20 @@ func look(path string) glance {
 	return glance{there: true, mode: mode, sum: sha256.Sum256(data)}
 }
 
-// follow watches the folders on the way to path, and no others.
+// follow watches the folders on the way to path, and no others. What is made while a
+// watch is set is told by none: it looks again until nothing more is to be watched.
 func follow(w *fsnotify.Watcher, watched map[string]bool, path string) error {
+	for range maxLinks {
+		more, err := followNow(w, watched, path)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil // it changes as fast as we look: there are events to come
+}
+
+// followNow sets the watches by one look, and reports whether there is a new one.
+func followNow(w *fsnotify.Watcher, watched map[string]bool, path string) (more bool, err error) {
 	want := folders(path)
 	for dir := range watched {
 		if !want[dir] {
@@ -108,11 +120,11 @@ func follow(w *fsnotify.Watcher, watched map[string]bool, path string) error {
 			continue
 		}
 		if err := w.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			return false, err
 		}
-		watched[dir] = true
+		watched[dir], more = true, true
 	}
-	return nil
+	return more, nil
 }
 
 // folders returns those in which something can happen that makes path another file:

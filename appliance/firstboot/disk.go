@@ -95,6 +95,16 @@ func (d disk) remove(name string) error {
 	return syncFolder(filepath.Dir(d.path(name)))
 }
 
+func (d disk) rename(from, to string) error {
+	if err := d.step("rename", to); err != nil {
+		return err
+	}
+	if err := os.Rename(d.path(from), d.path(to)); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(d.path(to)))
+}
+
 func isFolder(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.IsDir()

@@ -151,7 +151,7 @@ func (b *boot) problem(key, text, cure string) {
 	b.now.Problems = append(b.now.Problems, config.Problem{File: config.CardName, Key: key, Text: text, Cure: cure})
 }
 
-// readCard finds the file, and finishes a replacement that was cut short.
+// readCard finds the file, also where its replacement was cut short.
 func (b *boot) readCard() ([]byte, error) {
 	raw, err := b.disk.read(b.card(config.CardName))
 	if err != nil || raw != nil {
@@ -389,6 +389,13 @@ func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left [
 			return raw, err
 		}
 		defer shut()
+	}
+	if fresh != nil { // a rename that was cut in two: finished before the name is used again
+		if has, err := b.disk.read(b.card(config.CardName)); err == nil && has == nil {
+			if err := b.disk.rename(b.card(config.CardName+".new"), b.card(config.CardName)); err != nil {
+				return raw, err
+			}
+		}
 	}
 	if errors == nil {
 		err = b.disk.remove(b.card(ErrorName))
