@@ -40,7 +40,7 @@ func TestOutOfTheBox(t *testing.T) {
 				{"systemctl --failed --no-legend | wc -l", "0"},
 				{"systemctl is-active ssh.service", "inactive"},
 				{"cut -d: -f2 /etc/shadow | grep -vc '^[*!]'", "0"},
-				{"systemctl show -P RuntimeWatchdogUSec", "15s"},
+				{"systemctl show -P RuntimeWatchdogUSec | cat", "15s"},
 			} {
 				if got := m.ask(c.ask); got != c.want {
 					t.Errorf("%s: %q, want %q", c.ask, got, c.want)
