@@ -67,21 +67,11 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 	if err != nil {
 		return next, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return next, fmt.Errorf("update: %w; run as root", err)
-	}
-	release, err := lock(dir)
+	s, release, err := claim(dir)
 	if err != nil {
 		return next, err
 	}
 	defer release()
-	s, err := Load(dir)
-	if err != nil {
-		return next, err
-	}
-	if s.Phase == Trying || s.Phase == Returning {
-		return next, fmt.Errorf("%w (%s): start rivulet first, it comes to an end by itself", ErrBusy, s.Attempt.Next.Name)
-	}
 	work := filepath.Join(dir, ".new")
 	os.RemoveAll(work) // of one that was killed
 	defer os.RemoveAll(work)
@@ -125,6 +115,24 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 	}
 	return next, store(dir, s.staged(Attempt{Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers,
 		Generation: sig.Certificate.Generation, StagedAt: r.Now}))
+}
+
+// claim has the folder for one upgrade, until release: not while another is under way.
+func claim(dir string) (s State, release func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return s, nil, fmt.Errorf("update: %w; run as root", err)
+	}
+	if release, err = lock(dir); err != nil {
+		return s, nil, err
+	}
+	if s, err = Load(dir); err == nil && (s.Phase == Trying || s.Phase == Returning) {
+		err = fmt.Errorf("%w (%s): start rivulet first, it comes to an end by itself", ErrBusy, s.Attempt.Next.Name)
+	}
+	if err != nil {
+		release()
+		return s, nil, err
+	}
+	return s, release, nil
 }
 
 // Cancel takes back an update: one that waits is forgotten, one that is tried is

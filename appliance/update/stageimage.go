@@ -29,21 +29,11 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	if err != nil {
 		return next, refused("%w; take the file rivulet of the release instead, a bundle is for devices that were flashed", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return next, fmt.Errorf("update: %w; run as root", err)
-	}
-	release, err := lock(dir)
+	s, release, err := claim(dir)
 	if err != nil {
 		return next, err
 	}
 	defer release()
-	s, err := Load(dir)
-	if err != nil {
-		return next, err
-	}
-	if s.Phase == Trying || s.Phase == Returning {
-		return next, fmt.Errorf("%w (%s): start rivulet first, it comes to an end by itself", ErrBusy, s.Attempt.Next.Name)
-	}
 	f, err := os.Open(r.File)
 	if err != nil {
 		return next, fmt.Errorf("update: %w; name the file of a release", err)

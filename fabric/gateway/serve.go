@@ -41,7 +41,12 @@ func (g *Gateway) ServeControl(ctx context.Context, l net.Listener) error {
 		json.NewEncoder(w).Encode(g.Status()) //nolint:errcheck // he has gone
 	})
 	mux.HandleFunc("GET /v1/ready", g.ready)
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	return answer(ctx, l, mux)
+}
+
+// answer serves until ctx ends.
+func answer(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -63,13 +68,7 @@ func (g *Gateway) ready(w http.ResponseWriter, _ *http.Request) {
 func (g *Gateway) ServeReady(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/ready", g.ready)
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() { srv.Close() })
-	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("gateway: %w", err)
-	}
-	return ctx.Err()
+	return answer(ctx, l, mux)
 }
 
 // TakeStreams makes each connection to the listener a stream of the tunnel.

@@ -25,7 +25,7 @@ func (g *Gateway) control(ctx context.Context) error {
 		if err := g.install(ctx, pod); err != nil {
 			return err
 		}
-		news, stop := g.subscribe(g.news)
+		news, stop := g.news.Changed()
 		defer stop()
 		transport := &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return g.dial(ctx, pod, config.ControlPort)

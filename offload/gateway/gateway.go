@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/config"
 )
 
@@ -125,8 +126,8 @@ type Gateway struct {
 	rate     rate
 	dns      netip.Addr
 	problems map[string]string
-	subs     map[chan struct{}]struct{}
-	news     map[chan struct{}]struct{} // of want
+	subs     changes.Signal // of what Home, Away and DNS answer
+	news     changes.Signal // of want
 }
 
 // New makes one. It does not use the network.
@@ -155,7 +156,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	return &Gateway{cfg: cfg, campus: client, log: cfg.Log.With("gateway", cfg.Name),
 		name: "rivulet-gateway-" + strings.ToLower(cfg.ClusterID[:min(6, len(cfg.ClusterID))]), services: map[string]config.Service{},
-		problems: map[string]string{}, subs: map[chan struct{}]struct{}{}, news: map[chan struct{}]struct{}{}}, nil
+		problems: map[string]string{}}, nil
 }
 
 // Run makes and keeps it until ctx ends or a part of it fails; the caller runs it
@@ -223,28 +224,7 @@ func (g *Gateway) DNS(namespace string) (*corev1.PodDNSConfig, bool) {
 
 // Changed returns a channel that gets a value after Home, Away or DNS answer
 // differently, and the function that ends the subscription.
-func (g *Gateway) Changed() (<-chan struct{}, func()) { return g.subscribe(g.subs) }
-
-func (g *Gateway) subscribe(to map[chan struct{}]struct{}) (<-chan struct{}, func()) {
-	ch := make(chan struct{}, 1)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	to[ch] = struct{}{}
-	return ch, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(to, ch)
-	}
-}
-
-func poke(subs map[chan struct{}]struct{}) {
-	for ch := range subs {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
-}
+func (g *Gateway) Changed() (<-chan struct{}, func()) { return g.subs.Changed() }
 
 // renew makes another configuration out of what is known. It is called with mu held.
 func (g *Gateway) renew() {
@@ -265,7 +245,7 @@ func (g *Gateway) renew() {
 	}
 	next.Generation = g.want.Generation + 1
 	g.want = next
-	poke(g.news)
+	g.news.Notify()
 }
 
 // followHome looks now and then whether home is elsewhere, or has another key.

@@ -66,7 +66,7 @@ func (g *Gateway) dial(ctx context.Context, pod string, port uint16) (net.Conn, 
 // retry has do work with the pod that runs, again and again until ctx ends. do is
 // ended when another pod is the one.
 func (g *Gateway) retry(ctx context.Context, what string, do func(ctx context.Context, pod string) error) error {
-	changed, stop := g.subscribe(g.subs)
+	changed, stop := g.subs.Changed()
 	defer stop()
 	wait := retryFirst
 	for ctx.Err() == nil {

@@ -168,7 +168,7 @@ func (g *Gateway) ensureDNS(ctx context.Context) error {
 	defer g.mu.Unlock()
 	if g.dns != ip {
 		g.dns = ip
-		poke(g.subs)
+		g.subs.Notify()
 	}
 	return nil
 }

@@ -131,7 +131,7 @@ func (g *Gateway) lookAt(all []*corev1.Pod) {
 		g.renew()
 	}
 	if changed {
-		poke(g.subs)
+		g.subs.Notify()
 	}
 }
 

@@ -62,7 +62,7 @@ func (g *Gateway) load(ctx context.Context) error {
 	g.want = was
 	g.renew()
 	g.cfg.Fabric.SetGateway(g.cfg.Name, public, prefix)
-	poke(g.subs)
+	g.subs.Notify()
 	return nil
 }
 
@@ -84,7 +84,7 @@ const savePause = 2 * time.Second
 
 // save keeps the Secret as wanted.
 func (g *Gateway) save(ctx context.Context) error {
-	news, stop := g.subscribe(g.news)
+	news, stop := g.news.Changed()
 	defer stop()
 	for {
 		if err := g.write(ctx); err != nil {
