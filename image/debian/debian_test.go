@@ -16,9 +16,11 @@ func TestListIsReadAsItIsWritten(t *testing.T) {
 		t.Errorf("%v, %v; want %v", got, err, all)
 	}
 	for text, want := range map[string]string{
-		"# x\n\namd64 iptables 1.8.9-2\n":     "line 3 has 3 words",
-		"amd64 iptables 1.8.9-2 abc":          "line 1: \"abc\" is not a SHA-256",
-		"a b c " + zeros + "\na b d " + zeros: "line 2: b is there twice for a",
+		"# x\n\namd64 iptables 1.8.9-2\n":         "line 3 has 3 words",
+		"amd64 iptables 1.8.9-2 abc":              "line 1: \"abc\" is not a SHA-256",
+		"a b c " + zeros + "\na b d " + zeros:     "line 2: b is there twice for a",
+		"a b c " + zeros[1:] + "g":                "is not a SHA-256",
+		"a b c " + zeros + "\nb b c " + zeros[2:]: "line 2",
 	} {
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
@@ -67,6 +69,16 @@ func TestSimulatedInstallation(t *testing.T) {
 	out := []byte("NOTE: x\nInst bash (5.2.37-2+b10 Debian:13.2/stable [amd64])\nInst libc6:arm64 (2.41-12 Debian:13/stable [arm64])\nConf bash (5.2.37 Debian)\n")
 	if got := simulated(out); !reflect.DeepEqual(got, []string{"bash=5.2.37-2+b10", "libc6=2.41-12"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestRecord(t *testing.T) {
+	text := []byte("Package: libc6\nArchitecture: armhf\nVersion: 2.36-9\nDescription: x\n SHA256: not this\nSHA256: " + zeros + "\n\nPackage: libc6\nVersion: 1\n")
+	if d, err := record(text, "libc6"); err != nil || d != (Deb{"armhf", "libc6", "2.36-9", zeros}) {
+		t.Errorf("%v, %v", d, err)
+	}
+	if _, err := record([]byte("Package: libc6\n"), "libc6"); err == nil || !strings.Contains(err.Error(), "libc6") {
+		t.Errorf("a record without a version: %v", err)
 	}
 }
 

@@ -7,39 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 )
 
-const zeros = "0000000000000000000000000000000000000000000000000000000000000000"
-
-func TestListIsReadAsItIsWritten(t *testing.T) {
-	all := []deb{{"amd64", "iptables", "1.8.9-2", zeros}, {"armhf", "libc6", "2.36-9+deb12u14", zeros}}
-	got, err := parse(format(all))
-	if err != nil || !reflect.DeepEqual(got, all) {
-		t.Errorf("%v, %v; want %v", got, err, all)
-	}
-}
-
-func TestListSaysWhichLineIsWrong(t *testing.T) {
-	for text, want := range map[string]string{
-		"# x\n\namd64 iptables 1.8.9-2\n":         "line 3 has 3 words",
-		"amd64 iptables 1.8.9-2 abc":              "line 1: \"abc\" is not a SHA-256",
-		"a b c " + zeros + "\na b d " + zeros:     "line 2: b is there twice for a",
-		"a b c " + zeros[1:] + "g":                "is not a SHA-256",
-		"a b c " + zeros + "\nb b c " + zeros[2:]: "line 2",
-	} {
-		if _, err := parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
-		}
-	}
-}
-
 // Every architecture has every package, so that a build finds out at once.
 func TestListIsComplete(t *testing.T) {
-	for goarch, d := range debian {
+	for goarch, d := range targets {
 		some, err := pinned("../debs.list", d.arch)
 		if err != nil || len(some) != len(wanted) {
 			t.Errorf("%s: %v, %v", goarch, some, err)
@@ -47,44 +21,6 @@ func TestListIsComplete(t *testing.T) {
 	}
 	if _, err := pinned("../debs.list", "riscv64"); err == nil || !strings.Contains(err.Error(), "make bundle-pins") {
 		t.Errorf("an architecture that is not there: %v", err)
-	}
-}
-
-func TestRecord(t *testing.T) {
-	text := []byte("Package: libc6\nVersion: 2.36-9\nDescription: x\n SHA256: not this\nSHA256: " + zeros + "\n\nPackage: libc6\nVersion: 1\n")
-	if d, err := record(text, "armhf", "libc6"); err != nil || d != (deb{"armhf", "libc6", "2.36-9", zeros}) {
-		t.Errorf("%v, %v", d, err)
-	}
-	if _, err := record([]byte("Package: libc6\n"), "armhf", "libc6"); err == nil {
-		t.Error("a record without a version was taken")
-	}
-}
-
-// What is in the cache is used without a network if its hash is right, and
-// refused if not.
-func TestCacheIsChecked(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("PATH", dir) // no apt-get
-	a, err := newApt("amd64", filepath.Join(dir, "apt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := deb{"amd64", "iptables", "1:1.8", "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"} // of hello
-	file := filepath.Join(dir, "iptables_1%3a1.8_amd64.deb")
-	if _, err := a.fetch(d, dir); err == nil || !strings.Contains(err.Error(), "build on Debian, or put iptables_1%3a1.8_amd64.deb") {
-		t.Errorf("without apt-get: %v", err)
-	}
-	if err := os.WriteFile(file, []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := a.fetch(d, dir); err != nil || got != file {
-		t.Errorf("%q, %v", got, err)
-	}
-	if err := os.WriteFile(file, []byte("hellp"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.fetch(d, dir); err == nil || !strings.Contains(err.Error(), "pinned is 2cf24dba") {
-		t.Errorf("a changed package: %v", err)
 	}
 }
 

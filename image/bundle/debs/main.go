@@ -18,6 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"rivulet/image/debian"
 )
 
 func main() {
@@ -48,21 +50,21 @@ func defaultCache() string {
 }
 
 func take(list, goarch, cache, out string) error {
-	target, ok := debian[goarch]
+	target, ok := targets[goarch]
 	if !ok {
-		return fmt.Errorf("nothing is known of architecture %q; there are %v", goarch, slices.Sorted(maps.Keys(debian)))
+		return fmt.Errorf("nothing is known of architecture %q; there are %v", goarch, slices.Sorted(maps.Keys(targets)))
 	}
 	all, err := pinned(list, target.arch)
 	if err != nil {
 		return err
 	}
-	source, err := newApt(target.arch, filepath.Join(out, "apt"))
+	source, err := debian.NewApt(target.arch, filepath.Join(out, "apt"), "", renew)
 	if err != nil {
 		return err
 	}
 	files := tree{}
 	for _, d := range all {
-		path, err := source.fetch(d, cache)
+		path, err := source.Fetch(d, cache)
 		if err != nil {
 			return err
 		}
@@ -78,20 +80,20 @@ func take(list, goarch, cache, out string) error {
 
 // pin writes the list with the newest packages of all architectures.
 func pin(list, out string) error {
-	var all []deb
-	for _, goarch := range slices.Sorted(maps.Keys(debian)) {
-		arch := debian[goarch].arch
-		source, err := newApt(arch, filepath.Join(out, arch))
+	var all []debian.Deb
+	for _, goarch := range slices.Sorted(maps.Keys(targets)) {
+		arch := targets[goarch].arch
+		source, err := debian.NewApt(arch, filepath.Join(out, arch), "", renew)
 		if err != nil {
 			return err
 		}
 		for _, name := range wanted {
-			d, err := source.offered(name)
+			d, err := source.Offered(name)
 			if err != nil {
 				return err
 			}
 			all = append(all, d)
 		}
 	}
-	return os.WriteFile(list, format(all), 0o644)
+	return os.WriteFile(list, debian.Format(head, all), 0o644)
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"rivulet/image/debian"
 )
 
 // ours are libraries that are not taken from a package: of libm (0.9 MB) one
@@ -26,7 +28,7 @@ var left = []string{
 
 // netfilter writes the programs, their extensions and all libraries they need
 // to dir/lib, licences to dir/licences and the packages' names to dir/packages.
-func netfilter(files tree, packages []deb, triplet, dir string) error {
+func netfilter(files tree, packages []debian.Deb, triplet, dir string) error {
 	lib := map[string]node{}
 	for _, name := range []string{"xtables-nft-multi", "xtables-legacy-multi"} {
 		content, err := files.file("usr/sbin/" + name)
@@ -127,18 +129,18 @@ func needed(content []byte) ([]string, error) {
 
 // licences writes what the packages say of their authors and rights, and which
 // packages they are: with that, their sources can be had from Debian.
-func licences(files tree, packages []deb, dir string) error {
+func licences(files tree, packages []debian.Deb, dir string) error {
 	var names bytes.Buffer
 	for _, d := range packages {
-		if d.name == "libseccomp-dev" {
+		if d.Name == "libseccomp-dev" {
 			continue // linked into runc
 		}
-		fmt.Fprintf(&names, "%s %s\n", d.name, d.version)
-		text, err := files.file("usr/share/doc/" + d.name + "/copyright")
+		fmt.Fprintf(&names, "%s %s\n", d.Name, d.Version)
+		text, err := files.file("usr/share/doc/" + d.Name + "/copyright")
 		if err != nil {
 			return err
 		}
-		if err := write(filepath.Join(dir, "licences", d.name), node{content: text}, 0o644); err != nil {
+		if err := write(filepath.Join(dir, "licences", d.Name), node{content: text}, 0o644); err != nil {
 			return err
 		}
 	}
