@@ -156,6 +156,7 @@ func up() *cobra.Command {
 	f.StringVar(&o.Binary, "binary", "bin/rivulet", "the rivulet to run")
 	f.Int64Var(&diskMiB, "disk", 0, "MiB of a disk of its own for each device: it can be full, and a power cut loses what was not synced; 0: a folder")
 	f.Int64Var(&memoryMiB, "memory", 0, "MiB of RAM that each device has and believes to have; 0: all of the host's")
+	f.Float64Var(&o.CPUs, "cpus", 0, "cores of the host's that each device may use, all of it together, e.g. 1 or 0.5; 0: all")
 	f.StringVar(&wait, "wait", "", "ready: until pods can run; peered: until every device is a virtual node of every other")
 	f.StringArrayVar(&env, "env", nil, "KEY=VALUE for rivulet run on all devices, a:KEY=VALUE on device a only")
 	f.DurationVar(&timeout, "timeout", 3*time.Minute, "give up after")

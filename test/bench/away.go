@@ -24,7 +24,8 @@ import (
 
 const (
 	awayPods    = 1000
-	awayRounds  = 3
+	heldRounds  = 2 // on equal machines
+	awayRounds  = 1 // with what the machine has
 	hollowNodes = 10
 	hollowLabel = "bench.rivulet.dev/hollow"
 	atRest      = 15 * time.Second
@@ -34,10 +35,10 @@ const (
 // is what Rivulet and the API servers do and not a kubelet with 1000 containers.
 func (b *bench) away(ctx context.Context, s *figures.Section) error {
 	s.Title = "Services, and a thousand pods, away"
-	s.How = fmt.Sprintf("b has %d hollow nodes: Node objects kept Ready, on which bound pods are said to run at once, without containers; its own node is cordoned. A Deployment of %d on a for b's virtual node, or on b itself; from the request to the last pod Ready in a watch on the cluster asked, %d rounds, interleaved, after one with 100 that does not count. Both clusters share this machine's cores, which the offloaded pods need twice. Writes are what the API servers count (`apiserver_request_total`), leases and nodes left out. Before that, Services of running pods of both clusters: from the request to the first answer over HTTP at the cluster IP, on the device that asks.", hollowNodes, awayPods, awayRounds)
+	s.How = fmt.Sprintf("b has %d hollow nodes: Node objects kept Ready, on which bound pods are said to run at once, without containers; its own node is cordoned. A Deployment of %d on a for b's virtual node, or on b itself; from the request to the last pod Ready in a watch on the cluster asked, interleaved, after one round with 100 that does not count. **On equal machines**, %d rounds: each device, its engine, supervisor, tunnel and containerd together, is held to %.2f cores by its cgroup, for either figure, while load generator and hollow kubelets have what is left. **On this machine**, %d rounds: both clusters share its cores, which the offloaded pods need twice. Writes are what the API servers count (`apiserver_request_total`), leases and nodes left out. Before that, Services of running pods of both clusters: from the request to the first answer over HTTP at the cluster IP, on the device that asks.", hollowNodes, awayPods, heldRounds, heldCPUs(), awayRounds)
 	m := awayFigures{}
 	defer func() { m.rows(s) }()
-	return b.stage.Lab(ctx, b.stage.Binary(), 2, nil, func(_ *lab.Lab, ds []*device.Device) error {
+	return b.stage.Lab(ctx, b.stage.Binary(), 2, nil, func(l *lab.Lab, ds []*device.Device) error {
 		places, err := b.places(ctx, ds[0], ds[1])
 		if err != nil {
 			return err
@@ -52,13 +53,21 @@ func (b *bench) away(ctx context.Context, s *figures.Section) error {
 			return errors.Join(serviceErr, err)
 		}
 		defer stop()
-		for i := range awayRounds + 1 {
-			n := awayPods
-			if i == 0 {
-				n = 100
+		hold := func(cpus float64) func() error { return func() error { return l.SetCPUs(cpus) } }
+		for i := range 1 + heldRounds + awayRounds {
+			n, to := awayPods, &m.held
+			switch {
+			case i == 0:
+				n, to = 100, nil
+			case i > heldRounds:
+				to = &m.shared
 			}
 			for j := range places {
-				if err := m.round(ctx, b, places, (i+j)%2, n, i > 0); err != nil {
+				r := round{at: (i + j) % 2, n: n, race: to, hold: func() error { return nil }, free: func() error { return nil }}
+				if to == &m.held {
+					r.hold, r.free = hold(heldCPUs()), hold(0)
+				}
+				if err := m.round(ctx, b, places, r); err != nil {
 					return errors.Join(serviceErr, err)
 				}
 			}
@@ -113,22 +122,15 @@ func hollowOut(ctx context.Context, home where, provider *where) (stop func(), e
 
 // awayFigures gathers what the rounds show. Index 0 is home, 1 the provider.
 type awayFigures struct {
-	away, direct, ratio figures.Samples
-	lastDirect          float64 // of this round; 0: not yet
-	lastAway            float64
-	until, whole        [2]figures.Samples // writes a pod, offloaded
-	kinds               [2]string
-	alone               figures.Samples // writes a pod at the provider itself, whole life
-	rest                figures.Samples // writes of both while all run
-	cpu, life           [2]figures.Samples
-	engine              [2]figures.Samples
-	grown               [2]figures.Samples // MB
-	idle                [2]figures.Samples // per cent of a core
-	// All that a device spends until the pods are Ready, CPU seconds for 1000 pods: of the
-	// offloaded ones by device, of those at the provider itself there.
-	spent       [2]figures.Samples
-	spentDirect figures.Samples
-	spentRatio  figures.Samples // of the busier device to the provider's own; what machines of their own would see
+	held, shared race
+	until, whole [2]figures.Samples // writes a pod, offloaded
+	kinds        [2]string
+	alone        figures.Samples // writes a pod at the provider itself, whole life
+	rest         figures.Samples // writes of both while all run
+	cpu, life    [2]figures.Samples
+	engine       [2]figures.Samples
+	grown        [2]figures.Samples // MB
+	idle         [2]figures.Samples // per cent of a core
 }
 
 // moment is all that is counted at one time.
@@ -186,25 +188,43 @@ func calm(ctx context.Context, places []where) (now moment, err error) {
 	}
 }
 
-// round launches n pods at one place, looks at what that cost, and removes them.
-func (f *awayFigures) round(ctx context.Context, b *bench, places []where, at, n int, counts bool) error {
+// round is one of 1000 pods, or to warm up.
+type round struct {
+	at, n      int   // index of the place, pods
+	race       *race // where it counts; nil: nowhere
+	hold, free func() error
+}
+
+// round launches pods at one place, looks at what that cost, and removes them.
+func (f *awayFigures) round(ctx context.Context, b *bench, places []where, r round) error {
 	before, err := calm(ctx, places)
 	if err != nil {
 		return err
 	}
 	limit, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
-	took, err := launch(limit, places[at], n)
+	busy, err := machineLoad()
 	if err != nil {
+		return err
+	}
+	if err := r.hold(); err != nil {
+		return err
+	}
+	took, err := launch(limit, places[r.at], r.n)
+	if err = errors.Join(err, r.free()); err != nil { // what follows does not count and may be fast
 		return errors.Join(err, stuck(ctx, places))
 	}
-	b.tell("away: %d %s: %.1f s", n, places[at].name, took)
+	after, err := machineLoad()
+	if err != nil {
+		return err
+	}
+	b.tell("away: %d %s: %.1f s, %.0f %% of the machine's time idle", r.n, places[r.at].name, took, after.idleSince(busy))
 	running, err := calm(ctx, places)
 	if err != nil {
 		return err
 	}
 	rested := running
-	if counts && at == 0 && len(f.away) == 0 {
+	if r.race != nil && r.at == 0 && len(f.rest) == 0 {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -214,7 +234,7 @@ func (f *awayFigures) round(ctx context.Context, b *bench, places []where, at, n
 			return err
 		}
 	}
-	if err := withdraw(ctx, places[at]); err != nil {
+	if err := withdraw(ctx, places[r.at]); err != nil {
 		return err
 	}
 	for _, p := range places {
@@ -223,51 +243,37 @@ func (f *awayFigures) round(ctx context.Context, b *bench, places []where, at, n
 		}
 	}
 	gone, err := calm(ctx, places)
-	if err != nil || !counts {
+	if err != nil || r.race == nil {
 		return err
 	}
-	f.add(at, n, took, before, running, rested, gone)
-	b.tell("away: until they run: home %s; provider %s", running.writes[0].Since(before.writes[0]).Each(n), running.writes[1].Since(before.writes[1]).Each(n))
+	r.race.add(r.at, r.n, took, after.idleSince(busy), before, running)
+	f.add(r.at, r.n, before, running, rested, gone)
+	b.tell("away: until they run: home %s; provider %s", running.writes[0].Since(before.writes[0]).Each(r.n), running.writes[1].Since(before.writes[1]).Each(r.n))
 	b.tell("away: CPU until they run: %v %v", cpuBetween(before.costs[0], running.costs[0]), cpuBetween(before.costs[1], running.costs[1]))
 	return nil
 }
 
-func (f *awayFigures) add(at, n int, took float64, before, running, rested, gone moment) {
+// add counts what is no matter of how many cores there are.
+func (f *awayFigures) add(at, n int, before, running, rested, gone moment) {
 	each := func(from, to apicount.Counts) float64 { return float64(to.Since(from).Sum()) / float64(n) }
-	spent := func(i int) (sum float64) {
-		for _, cpu := range cpuBetween(before.costs[i], running.costs[i]) {
-			sum += cpu
-		}
-		return sum * 1000 / float64(n)
-	}
 	if at == 1 {
-		f.spentDirect = append(f.spentDirect, spent(1))
-		f.direct, f.lastDirect = append(f.direct, took), took
 		f.alone = append(f.alone, each(before.writes[1], gone.writes[1]))
-	} else {
-		f.away, f.lastAway = append(f.away, took), took
-		for i := range 2 {
-			f.spent[i] = append(f.spent[i], spent(i))
-			f.until[i] = append(f.until[i], each(before.writes[i], running.writes[i]))
-			f.whole[i] = append(f.whole[i], each(before.writes[i], gone.writes[i]))
-			f.kinds[i] = gone.writes[i].Since(before.writes[i]).Each(n)
-			f.cpu[i] = append(f.cpu[i], cpuBetween(before.costs[i], running.costs[i])["supervisor"]*1000/float64(n))
-			f.life[i] = append(f.life[i], cpuBetween(before.costs[i], gone.costs[i])["supervisor"]*1000/float64(n))
-			f.engine[i] = append(f.engine[i], cpuBetween(before.costs[i], running.costs[i])["engine"]*1000/float64(n))
-			f.grown[i] = append(f.grown[i], (running.pss[i]-before.pss[i])*1000/float64(n))
-			if pause := seconds(rested.at.Sub(running.at)); pause > 0 {
-				f.idle[i] = append(f.idle[i], 100*cpuBetween(running.costs[i], rested.costs[i])["supervisor"]/pause)
-			}
-		}
-		if rested.at != running.at {
-			f.rest = append(f.rest, float64(rested.changes(running)))
+		return
+	}
+	for i := range 2 {
+		f.until[i] = append(f.until[i], each(before.writes[i], running.writes[i]))
+		f.whole[i] = append(f.whole[i], each(before.writes[i], gone.writes[i]))
+		f.kinds[i] = gone.writes[i].Since(before.writes[i]).Each(n)
+		f.cpu[i] = append(f.cpu[i], cpuBetween(before.costs[i], running.costs[i])["supervisor"]*1000/float64(n))
+		f.life[i] = append(f.life[i], cpuBetween(before.costs[i], gone.costs[i])["supervisor"]*1000/float64(n))
+		f.engine[i] = append(f.engine[i], cpuBetween(before.costs[i], running.costs[i])["engine"]*1000/float64(n))
+		f.grown[i] = append(f.grown[i], (running.pss[i]-before.pss[i])*1000/float64(n))
+		if pause := seconds(rested.at.Sub(running.at)); pause > 0 {
+			f.idle[i] = append(f.idle[i], 100*cpuBetween(running.costs[i], rested.costs[i])["supervisor"]/pause)
 		}
 	}
-	if f.lastAway > 0 && f.lastDirect > 0 {
-		f.ratio = append(f.ratio, f.lastAway/f.lastDirect)
-		last := func(s figures.Samples) float64 { return s[len(s)-1] }
-		f.spentRatio = append(f.spentRatio, max(last(f.spent[0]), last(f.spent[1]))/last(f.spentDirect))
-		f.lastAway, f.lastDirect = 0, 0
+	if rested.at != running.at {
+		f.rest = append(f.rest, float64(rested.changes(running)))
 	}
 }
 
@@ -281,15 +287,12 @@ func cpuBetween(from, to map[string]cost) map[string]float64 {
 }
 
 func (f *awayFigures) rows(s *figures.Section) {
-	s.Rows = append(s.Rows,
-		figures.Row{What: fmt.Sprintf("offloaded, %d", awayPods), Figure: f.away.Show("%.1f", "s"), Ratio: f.ratio, Promise: "≤ 1.1", Value: f.ratio.Median(), Limit: 1.1},
-		figures.Row{What: fmt.Sprintf("at the provider itself, %d", awayPods), Figure: f.direct.Show("%.1f", "s")},
-		figures.Row{What: "all of home and all of the provider, for 1000 away pods to be Ready", Figure: f.spent[0].Show("%.1f", "CPU s") + "; " + f.spent[1].Show("%.1f", "CPU s")},
-		figures.Row{What: "all of the provider, for 1000 of its own; ratio: the busier device to that", Figure: f.spentDirect.Show("%.1f", "CPU s"), Ratio: f.spentRatio})
-	if len(f.spentDirect) > 0 && len(f.spent[0]) > 0 {
+	f.held.rows(s, fmt.Sprintf("on equal machines, %.2f cores each", heldCPUs()), true)
+	f.shared.rows(s, "on this machine, both clusters on its cores", false)
+	if r := &f.shared; len(r.spentDirect) > 0 && len(r.spent[0]) > 0 {
 		cores := float64(runtime.NumCPU())
-		s.Notes = append(s.Notes, fmt.Sprintf("What the machine's sharing is of it: its %.0f cores cannot do the work of both devices for 1000 away pods in less than %.1f s, two machines like it in %.1f s, and that for 1000 of the provider's own in %.1f s.",
-			cores, (f.spent[0].Median()+f.spent[1].Median())/cores, max(f.spent[0].Median(), f.spent[1].Median())/cores, f.spentDirect.Median()/cores))
+		s.Notes = append(s.Notes, fmt.Sprintf("What sharing this machine is of the second ratio: its %.0f cores cannot do the work of both devices for 1000 away pods in less than %.1f s, two machines like it in %.1f s, and that for 1000 of the provider's own in %.1f s.",
+			cores, (r.spent[0].Median()+r.spent[1].Median())/cores, max(r.spent[0].Median(), r.spent[1].Median())/cores, r.spentDirect.Median()/cores))
 	}
 	for i, side := range []string{"home", "the provider"} {
 		s.Rows = append(s.Rows,

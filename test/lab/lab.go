@@ -35,6 +35,8 @@ type Options struct {
 	Disk int64
 	// Memory, in bytes, is how much each device has, and believes to have. 0: all of the host's.
 	Memory int64
+	// CPUs is how many of the host's cores each device may use, all of it together. 0: all of them. See SetCPUs.
+	CPUs float64
 	// Unplugged boots the devices without their cables; Heal plugs them in.
 	Unplugged bool
 	// Env is given to `rivulet run`, by device; "" is for all devices.
@@ -78,6 +80,9 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 			return nil, fmt.Errorf("lab: environment for %q: there is no device of that name; the last one is %c", name, 'a'+o.Devices-1)
 		}
 	}
+	if err := validCPUs(o.CPUs); err != nil {
+		return nil, err
+	}
 	hs, err := hostHierarchies()
 	if err != nil {
 		return nil, err
@@ -95,7 +100,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if _, err := os.Stat(stateFile(dir)); err == nil {
 		return nil, fmt.Errorf("lab: %w in %s: use it, or end it with `rivulet-lab down`", ErrUp, dir)
 	}
-	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, Disk: o.Disk, Memory: o.Memory, NextIP: firstNewIP}
+	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, Disk: o.Disk, Memory: o.Memory, CPUs: o.CPUs, NextIP: firstNewIP}
 	for _, h := range hs {
 		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
 	}
@@ -241,6 +246,11 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	}
 	if s.Memory > 0 {
 		if err := limitMemory(hs, s.ID, d.Name, s.Memory); err != nil {
+			return err
+		}
+	}
+	if s.CPUs > 0 {
+		if err := limitCPU(hs, s.ID, d.Name, s.CPUs); err != nil {
 			return err
 		}
 	}

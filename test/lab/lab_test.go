@@ -62,7 +62,9 @@ func TestLab(t *testing.T) {
 		{"a radio beside the cable", secondInterface},
 		{"processes killed", killed},
 		{"stop and start", stopStart},
+		{"slow processors", slow},
 		{"power cut", powerCut},
+		{"still slow", stillSlow},
 	} {
 		t.Run(step.name, func(t *testing.T) { step.f(story{t, ctx, l, ds[0], ds[1], ds[2]}) })
 	}

@@ -22,6 +22,7 @@ type state struct {
 	Binary  string        `json:"binary"`           // the rivulet binary as the user gave it, absolute
 	Disk    int64         `json:"disk,omitempty"`   // size of each device's own disk in bytes; 0: a folder
 	Memory  int64         `json:"memory,omitempty"` // of each device in bytes; 0: the host's
+	CPUs    float64       `json:"cpus,omitempty"`   // that each device may use; 0: all
 	Cgroups []string      `json:"cgroups"`          // the lab's folder in every hierarchy
 	LAN     Proc          `json:"lan"`              // holds the LAN's network namespace
 	Devices []deviceState `json:"devices"`
