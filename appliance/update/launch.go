@@ -32,6 +32,7 @@ func (d *Device) Launch(ctx context.Context) (Choice, error) {
 		return Choice{}, err
 	}
 	defer release()
+	defer patient(askEvery, d.Log)()
 	self, err := BuildID("/proc/self/exe")
 	if err != nil {
 		return Choice{}, err

@@ -20,6 +20,7 @@ import (
 
 	"rivulet/appliance/datastore"
 	"rivulet/appliance/version"
+	"rivulet/image/flash"
 	"rivulet/image/signed"
 )
 
@@ -38,6 +39,7 @@ type Request struct {
 	Window, Every         time.Duration
 	Peers                 []string // that are connected now
 	CheckOnly             bool
+	Progress              flash.Progress // nil: nobody looks
 	Now                   time.Time
 }
 
@@ -203,7 +205,11 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	if err := enough(r.State, f); err != nil {
 		return "", err
 	}
-	in := bufio.NewReaderSize(f, 1<<20)
+	fi, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("update: %w", err)
+	}
+	in := bufio.NewReaderSize(checking(f, fi.Size(), r.Progress), 1<<20)
 	var content io.Reader = in
 	if magic, _ := in.Peek(4); bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))

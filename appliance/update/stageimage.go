@@ -40,7 +40,8 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	}
 	defer f.Close()
 	verify := func(d *signed.Digest) error { return sig.Verify(d, roots, s.Generation) }
-	if next, err = checkBundle(ctx, f, verify); err != nil {
+	next, rootSize, err := checkBundle(ctx, f, r.Progress, verify)
+	if err != nil {
 		return next, err
 	}
 	from, err := running(ctx, r)
@@ -56,7 +57,7 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	if err := room(r.State, spare); err != nil {
 		return next, err
 	}
-	fill := func() error { return fillSlot(ctx, f, here, verify) }
+	fill := func() error { return fillSlot(ctx, f, here, rootSize, r.Progress, verify) }
 	os.Remove(filepath.Join(dir, cancelName))
 	return next, stageImage(s, func(s State) error { return store(dir, s) }, fill, Attempt{
 		Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers, Generation: sig.Certificate.Generation, StagedAt: r.Now,
@@ -78,30 +79,35 @@ func stageImage(s State, save func(State) error, fill func() error, a Attempt) e
 	return save(s.staged(a))
 }
 
-// checkBundle reads a bundle to its end; the signature counts before anything in it.
-func checkBundle(ctx context.Context, f *os.File, verify func(*signed.Digest) error) (Version, error) {
-	d := signed.NewDigest()
-	m, err := slots.Read(ctx, f, d, nil)
+// checkBundle reads a bundle to its end; the signature counts before anything in it. It
+// says which version it has, and how large its root is.
+func checkBundle(ctx context.Context, f *os.File, show flash.Progress, verify func(*signed.Digest) error) (v Version, root int64, err error) {
+	fi, err := f.Stat()
 	if err != nil {
-		return Version{}, refused("%w", err)
+		return v, 0, fmt.Errorf("update: %w; name the file of a release", err)
+	}
+	d := signed.NewDigest()
+	m, err := slots.Read(ctx, checking(f, fi.Size(), show), d, nil)
+	if err != nil {
+		return v, 0, refused("%w", err)
 	}
 	if err := verify(d); err != nil {
-		return Version{}, refused("%w", err)
+		return v, 0, refused("%w", err)
 	}
 	if m.Arch != runtime.GOARCH {
-		return Version{}, refused("it is for another machine (%s), this one is %s; get the bundle for %s", m.Arch, runtime.GOARCH, runtime.GOARCH)
+		return v, 0, refused("it is for another machine (%s), this one is %s; get the bundle for %s", m.Arch, runtime.GOARCH, runtime.GOARCH)
 	}
-	v := Version{Name: m.Version, Kubernetes: m.Kubernetes}
+	v = Version{Name: m.Version, Kubernetes: m.Kubernetes}
 	for _, x := range m.Files {
 		if x.Name == layout.RootName {
-			v.BuildID = x.SHA256 // by which one image is told from another
+			v.BuildID, root = x.SHA256, x.Size // by the hash one image is told from another
 		}
 	}
-	return v, nil
+	return v, root, nil
 }
 
 // fillSlot writes the other slot from a bundle that was found good.
-func fillSlot(ctx context.Context, f *os.File, here layout.Slot, verify func(*signed.Digest) error) error {
+func fillSlot(ctx context.Context, f *os.File, here layout.Slot, rootSize int64, show flash.Progress, verify func(*signed.Digest) error) error {
 	root, err := slots.OpenRoot(here.Other())
 	if err != nil {
 		return err
@@ -115,7 +121,7 @@ func fillSlot(ctx context.Context, f *os.File, here layout.Slot, verify func(*si
 			return err
 		}
 		d := signed.NewDigest()
-		if _, err := slots.Fill(ctx, f, d, b, root, func() { flash.Forget(root) }, here.Other()); err != nil {
+		if _, err := slots.Fill(ctx, f, d, b, filling(root, rootSize, show), func() { flash.Forget(root) }, here.Other()); err != nil {
 			return err
 		}
 		if err := verify(d); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"rivulet/appliance/slots/slotstest"
 	"rivulet/image/device/layout"
+	"rivulet/image/flash"
 	"rivulet/image/signed"
 )
 
@@ -49,9 +50,13 @@ func TestCheckBundle(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		v, err := checkBundle(t.Context(), f, tc.verify)
+		told := int64(0)
+		v, root, err := checkBundle(t.Context(), f, func(_ flash.Stage, done, _ int64) { told = done }, tc.verify)
+		if told != int64(len(tc.raw)) && tc.words == "" || told == 0 {
+			t.Errorf("%s: nobody was told that %d bytes are checked, but %d", name, len(tc.raw), told)
+		}
 		switch {
-		case tc.words == "" && (err != nil || v.Name != "v2" || len(v.BuildID) != 64 || v.Kubernetes == ""):
+		case tc.words == "" && (err != nil || v.Name != "v2" || len(v.BuildID) != 64 || root != int64(len("root v2")) || v.Kubernetes == ""):
 			t.Errorf("%s: %+v %v", name, v, err)
 		case tc.words != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.words)):
 			t.Errorf("%s: %v; want %q", name, err, tc.words)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/image/device/layout"
 )
 
 // trialEnv tells the version that is tried that it has a judge.
@@ -32,6 +35,12 @@ const stopGrace = 50 * time.Second
 // The child dies with us: there is never a version that is tried without a judge.
 func (d *Device) Try(ctx context.Context, s State) Verdict {
 	a := *s.Attempt
+	if a.Image != nil {
+		// The slot is judged from now on: no timer need end what nobody judges.
+		if err := os.Remove(layout.RunTrying); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.Log.Warn("the deadline of a slot that nobody judges goes on", "error", err)
+		}
+	}
 	n := startNotify(d.Run, d.Log)
 	defer n.close()
 	n.send("WATCHDOG=1\nSTATUS=trying version " + a.Next.Name)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/config"
 	"rivulet/image/flash"
@@ -154,48 +153,4 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 	_, err = fmt.Fprintf(out, "%s is written and was read back (%s in %s). Take it out, put it into the device and switch that on.\n",
 		d.Path, flash.Bytes(r.Written), r.Took.Round(time.Second))
 	return err
-}
-
-// meter shows on stderr how far something is: one line that is rewritten on a
-// terminal, a line for each tenth elsewhere.
-type meter struct {
-	out   io.Writer
-	tty   bool
-	stage flash.Stage
-	shown int64
-	open  bool
-}
-
-func newMeter(out io.Writer) *meter {
-	_, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS)
-	return &meter{out: out, tty: err == nil}
-}
-
-func (m *meter) progress(s flash.Stage, done, of int64) {
-	if of <= 0 {
-		return
-	}
-	percent := done * 100 / of
-	if !m.tty {
-		percent -= percent % 10
-	}
-	if s == m.stage && percent == m.shown {
-		return
-	}
-	if m.open && s != m.stage {
-		fmt.Fprintln(m.out)
-	}
-	m.stage, m.shown, m.open = s, percent, m.tty
-	if m.tty {
-		fmt.Fprintf(m.out, "\r%s: %d %% ", s, percent)
-		return
-	}
-	fmt.Fprintf(m.out, "%s: %d %%\n", s, percent)
-}
-
-func (m *meter) end() {
-	if m.open {
-		fmt.Fprintln(m.out)
-	}
-	m.stage, m.open = "", false
 }

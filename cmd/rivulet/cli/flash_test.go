@@ -48,7 +48,7 @@ func TestMeter(t *testing.T) {
 		m.end()
 	}
 	m.progress(flash.Reading, 5, 0)
-	if lines := strings.Count(out.String(), "\n"); lines != 22 || !strings.Contains(out.String(), "writing: 100 %\n") {
+	if lines := strings.Count(out.String(), "\n"); lines != 22 || !strings.Contains(out.String(), "writing: 100 % of 1000 bytes\n") {
 		t.Errorf("%d lines:\n%s", lines, out.String())
 	}
 }

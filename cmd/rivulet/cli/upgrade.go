@@ -75,7 +75,10 @@ func upgrade(cmd *cobra.Command, c *common, r update.Request, now, wait bool) er
 		stage = update.StageImage
 		fmt.Fprintln(cmd.ErrOrStderr(), "a whole image: it is checked, written beside the one that runs, and read back; that takes minutes")
 	}
+	show := newMeter(cmd.ErrOrStderr())
+	r.Progress = show.progress
 	next, err := stage(ctx, r)
+	show.end()
 	if err != nil {
 		return err
 	}
