@@ -8,15 +8,17 @@ import (
 	"path/filepath"
 	"strings"
 
+	"rivulet/image/device/card"
 	"rivulet/image/device/layout"
+	"rivulet/image/device/tree"
 )
 
 // What the kernel is told. gpt: where the first table was cut while it was written,
 // take the second. gpt_auto: all mounts are made by the initrd. panic: a device starts again. memory is for kernels of the
-// Raspberry Pi's makers; Debian's have that group on.
+// Raspberry Pi's makers; Debian's have that group on. The serial line is ttyAMA10 on the 5, ttyS1 before.
 const (
 	commandPC = "rivulet.slot=@SLOT@ console=tty0 console=ttyS0,115200 net.ifnames=0 panic=10 gpt systemd.gpt_auto=no quiet systemd.show_status=auto"
-	commandPi = "rivulet.slot=@SLOT@ console=ttyS1,115200 console=tty1 net.ifnames=0 panic=10 cgroup_enable=memory cgroup_memory=1 quiet systemd.show_status=auto"
+	commandPi = "rivulet.slot=@SLOT@ console=ttyAMA10,115200 console=ttyS1,115200 console=tty1 net.ifnames=0 panic=10 cgroup_enable=memory cgroup_memory=1 quiet systemd.show_status=auto"
 )
 
 // configPi is the firmware's configuration. gpu_mem stays away: the smallest one asks
@@ -120,6 +122,9 @@ func (j *job) bootPi() error {
 			return err
 		}
 	}
+	if err := j.newerPi5(); err != nil {
+		return err
+	}
 	kernel, err := os.ReadFile(filepath.Join(j.work, "vmlinuz"))
 	if err != nil {
 		return err
@@ -147,4 +152,40 @@ func (j *job) bootPi() error {
 		}
 	}
 	return nil
+}
+
+// newerPi5 makes the overlay that the firmware lays over the tree of the Raspberry
+// Pi 5 where the chip is of the newer revision (2 GB, 16 GB, boards from 1.1 on): its
+// pins lie elsewhere, and without it the kernel stops early. Debian's kernel has a
+// second tree instead, and the firmware does not ask for that.
+func (j *job) newerPi5() error {
+	from, err := readTree(filepath.Join(j.slot, card.Pi5))
+	if err != nil {
+		return err
+	}
+	to, err := readTree(filepath.Join(j.slot, card.NewerPi5))
+	if err != nil {
+		return err
+	}
+	o, err := tree.Overlay(from, to)
+	if err != nil {
+		return fmt.Errorf("%s of this kernel: %w", card.NewerPi5, err)
+	}
+	if err := put(filepath.Join(j.slot, card.NewerOverlay), string(o.Encode()), 0o644); err != nil {
+		return err
+	}
+	// Without it the firmware looks for overlays outside of the slot.
+	return put(filepath.Join(j.slot, card.Overlays, "README"), "For the kernel beside this folder; see docs/image.md.\n", 0o644)
+}
+
+func readTree(path string) (*tree.Node, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w; packages.list names a kernel for the Raspberry Pi 5", err)
+	}
+	n, err := tree.Decode(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
 }

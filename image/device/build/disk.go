@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"rivulet/image/device/card"
 	"rivulet/image/device/layout"
 )
 
@@ -105,6 +106,19 @@ func (j *job) disk() error {
 		}
 	}
 	return f.Close()
+}
+
+// check reads an image for the Raspberry Pi as its firmware will: nobody sees on a
+// dark board what is missing. What a PC needs shows in an emulator.
+func (j *job) check() error {
+	if j.arch != "arm64" {
+		return nil
+	}
+	_, found, err := card.Image(j.rawImage())
+	if err == nil && len(found) > 0 {
+		err = fmt.Errorf("no Raspberry Pi would start it: %s; mend image/device/build, or packages.list", strings.Join(found, "; "))
+	}
+	return err
 }
 
 func (j *job) rawImage() string { return filepath.Join(j.work, "disk.img") }

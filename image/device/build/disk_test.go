@@ -26,17 +26,15 @@ func small(t *testing.T, arch string) *job {
 	}
 	work := t.TempDir()
 	j := &job{arch: arch, version: "v1", kernel: "6.1", work: work, root: work + "/root", fat: work + "/fat", slot: work + "/slot", epoch: time.Unix(1_700_000_000, 0).UTC()}
-	for name, text := range map[string]string{
+	content := map[string]string{
 		"vmlinuz": "kernel", "slot/initrd": "initrd", "root.squashfs": strings.Repeat("root", 5000),
-		"root/usr/lib/systemd/boot/efi/systemd-bootx64.efi":         "loader",
-		"root/usr/lib/modules/6.1/dtb/broadcom/bcm2711-rpi-4-b.dtb": "tree 4", "root/usr/lib/modules/6.1/dtb/broadcom/bcm2712-rpi-5-b.dtb": "tree 5",
-	} {
-		if err := put(filepath.Join(work, name), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		"root/usr/lib/systemd/boot/efi/systemd-bootx64.efi": "loader",
 	}
-	for _, f := range firmwarePi {
-		if err := put(filepath.Join(j.root, "usr/lib/raspi-firmware", f), f, 0o644); err != nil {
+	if arch == "arm64" {
+		smallPi(t, content)
+	}
+	for name, text := range content {
+		if err := put(filepath.Join(work, name), text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,28 +85,6 @@ func TestBootPartitionOfAPC(t *testing.T) {
 	found := make([]byte, 4)
 	if _, err := f.ReadAt(found, layout.Start+layout.BootSize); err != nil || string(found) != "root" {
 		t.Errorf("slot a begins with %q, %v", found, err)
-	}
-}
-
-// What the Raspberry Pi's chip reads before any kernel does.
-func TestBootPartitionOfARaspberryPi(t *testing.T) {
-	j := small(t, "arm64")
-	for name, want := range map[string]string{
-		"bootcode.bin": "bootcode.bin", "start.elf": "start.elf", "fixup.dat": "fixup.dat", // Pi 3
-		"start4.elf": "start4.elf", "fixup4.dat": "fixup4.dat", // Pi 4, CM4
-		"a/bcm2711-rpi-4-b.dtb": "tree 4", "a/bcm2712-rpi-5-b.dtb": "tree 5",
-		"config.txt": "kernel=kernel8.img\ninitramfs initrd followkernel\ninclude slot.cfg\n", layout.ChoiceFile: "os_prefix=a/\n# rivulet good=a try=- tries=0\n",
-		"a/kernel8.img": "\x1f\x8b", "a/initrd": "initrd", "a/cmdline.txt": "rivulet.slot=a ",
-	} {
-		if got := j.read(t, name); !strings.Contains(got, want) || strings.Contains(got, "@SLOT@") {
-			t.Errorf("%s: %.200q", name, got)
-		}
-	}
-	if strings.Contains(j.read(t, "config.txt"), "gpu_mem=") {
-		t.Error("gpu_mem asks for other firmware files")
-	}
-	if n := strings.Count(j.read(t, "a/cmdline.txt"), "\n"); n > 1 {
-		t.Errorf("the command line has %d lines, the firmware reads one", n)
 	}
 }
 

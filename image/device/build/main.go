@@ -87,6 +87,7 @@ func (j *job) make(keepRaw bool) error {
 		{"root", j.squash},
 		{"boot", j.boot},
 		{"disk", j.disk},
+		{"check", j.check},
 		{"bundle", j.bundle},
 		{"publish", func() error { return j.publish(keepRaw) }},
 	} {

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"rivulet/image/device/card"
+	"rivulet/image/device/layout"
+	"rivulet/image/device/tree"
+)
+
+// elfHeader is the beginning of a program for a processor.
+func elfHeader(class byte, machine uint16) string {
+	h := make([]byte, 64)
+	copy(h, []byte{0x7f, 'E', 'L', 'F', class, 1, 1})
+	binary.LittleEndian.PutUint16(h[16:], 2)
+	binary.LittleEndian.PutUint16(h[18:], machine)
+	binary.LittleEndian.PutUint32(h[20:], 1)
+	binary.LittleEndian.PutUint16(h[52:], 64)
+	return string(h)
+}
+
+// board is a tree as small as one can be; the chip of the 5 differs in one node.
+func board(compatible, pins string) string {
+	n := &tree.Node{Props: []tree.Prop{{Name: "compatible", Value: []byte(compatible + "\x00")}}}
+	n.Nodes = []*tree.Node{{Name: "soc", Nodes: []*tree.Node{{Name: "pinctrl@7d504100", Props: []tree.Prop{{Name: "compatible", Value: []byte(pins + "\x00")}}}}}}
+	return string(n.Encode())
+}
+
+// smallPi are a few bytes in place of each file that the firmware reads.
+func smallPi(t *testing.T, content map[string]string) {
+	t.Helper()
+	const trees, firmware = "root/usr/lib/modules/6.1/dtb/broadcom/", "root/usr/lib/raspi-firmware/"
+	for name, compatible := range map[string]string{
+		"bcm2837-rpi-3-b": "3-model-b", "bcm2837-rpi-3-b-plus": "3-model-b-plus", "bcm2837-rpi-3-a-plus": "3-model-a-plus", "bcm2837-rpi-cm3-io3": "3-compute-module",
+		"bcm2711-rpi-4-b": "4-model-b", "bcm2711-rpi-400": "400", "bcm2711-rpi-cm4-io": "4-compute-module", "bcm2712-rpi-5-b": "5-model-b", "bcm2712-d-rpi-5-b": "5-model-b",
+	} {
+		pins := "c0"
+		if strings.Contains(name, "-d-") {
+			pins = "d0"
+		}
+		content[trees+name+".dtb"] = board("raspberrypi,"+compatible, pins)
+	}
+	for _, f := range firmwarePi {
+		content[firmware+f] = elfHeader(1, 137) + strings.Repeat(f, 200)
+	}
+	kernel := make([]byte, 4096)
+	copy(kernel[56:], "ARM\x64")
+	binary.LittleEndian.PutUint64(kernel[16:], 8192) // what it needs
+	binary.LittleEndian.PutUint64(kernel[24:], 1<<1) // pages of 4 kB
+	content["vmlinuz"] = string(kernel)
+
+	dir := t.TempDir()
+	for name, text := range map[string]string{"init": "#!/bin/sh\n", "bin/busybox": elfHeader(2, 183)} {
+		if err := put(filepath.Join(dir, name), text, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var packed bytes.Buffer
+	z, err := zstd.NewWriter(&packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeCPIO(z, dir, time.Unix(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content["slot/initrd"] = packed.String()
+}
+
+// What the Raspberry Pi's chip reads before any kernel does: nothing is missing, and
+// whatever is taken away, torn or set otherwise is noticed.
+func TestBootPartitionOfARaspberryPi(t *testing.T) {
+	j := small(t, "arm64")
+	if err := j.check(); err != nil {
+		t.Fatal(err)
+	}
+	files, found, err := card.Image(j.rawImage())
+	if err != nil || len(found) > 0 {
+		t.Fatalf("%v, %v", err, found)
+	}
+	optional := []string{"rivulet.yaml.example"}
+	for name := range files {
+		if slices.Contains(optional, name) {
+			continue
+		}
+		for what, change := range map[string]func([]byte) []byte{
+			"without": nil, "torn": func(b []byte) []byte { return b[:len(b)/2] },
+		} {
+			if what == "torn" && (slices.Contains([]string{"a/overlays/README", "bootcode.bin", "fixup.dat", "fixup4.dat", "start.elf", "start4.elf"}, name)) {
+				continue // of these no more is known than what they begin with
+			}
+			if got := card.Check(with(files, name, change)); !strings.Contains(strings.Join(got, "\n"), strings.TrimPrefix(name, "a/")) {
+				t.Errorf("%s %s: %q", what, name, got)
+			}
+		}
+	}
+	replaced := func(old, new string) func([]byte) []byte {
+		return func(b []byte) []byte {
+			if !bytes.Contains(b, []byte(old)) {
+				t.Errorf("there is no %q", old)
+			}
+			return bytes.Replace(b, []byte(old), []byte(new), 1)
+		}
+	}
+	for _, c := range []struct {
+		file, says string
+		change     func([]byte) []byte
+	}{
+		{"config.txt", `"gpu_mem=16" is not known`, replaced("\nkernel=", "\ngpu_mem=16\nkernel=")},
+		{"config.txt", `"[pi4]" is not known`, replaced("\nkernel=", "\n[pi4]\nkernel=")},
+		{"config.txt", "names that Debian's kernel does not have", replaced("upstream_kernel=1", "upstream_kernel=0")},
+		{"config.txt", "a/overlays/vc4.dtbo is not there", replaced("\nkernel=", "\ndtoverlay=vc4,x\nkernel=")},
+		{"config.txt", "names no initramfs", replaced("initramfs initrd followkernel\n", "")},
+		{"config.txt", "reads 98 characters", replaced("# Rivulet", "# "+strings.Repeat("Rivulet ", 12))},
+		{"slot.cfg", "b/kernel8.img", replaced("os_prefix=a", "os_prefix=b")},
+		{"config.txt", "the firmware takes \"\", the slot is a", replaced("include slot.cfg\n", "")},
+		{"slot.cfg", "\"DEFAULT a   \" is not known", replaced("os_prefix=a/", "DEFAULT a   ")},
+		{"a/cmdline.txt", "lacks cgroup_enable=memory", replaced("cgroup_enable=memory", "cgroup_enable=cpu")},
+		{"a/cmdline.txt", "root=/dev/mmcblk0p2", replaced("quiet", "root=/dev/mmcblk0p2")},
+		{"a/cmdline.txt", "one line", replaced("quiet", "quiet\n")},
+		{"a/kernel8.img", "no Image of a kernel", func([]byte) []byte { return []byte("MZ\x00\x00zimg" + strings.Repeat("\x00", 100)) }},
+		{"a/bcm2711-rpi-4-b.dtb", "is for \"raspberrypi,5\"", func([]byte) []byte { return []byte(board("raspberrypi,5", "")) }},
+		{"a/overlays/bcm2712d0.dtbo", "does not make", func([]byte) []byte { return (&tree.Node{}).Encode() }},
+		{"start4.elf", "is no firmware", func(b []byte) []byte { return append([]byte(elfHeader(1, 183)), b[64:]...) }},
+		{"rivulet.yaml", "every device would read the same", func([]byte) []byte { return []byte("name: x\n") }},
+		{"b/linux", "with the second slot", func([]byte) []byte { return make([]byte, layout.BootSize/2) }},
+	} {
+		got := card.Check(with(files, c.file, c.change))
+		if !strings.Contains(strings.Join(got, "\n"), c.says) {
+			t.Errorf("%s: %q, want %q", c.file, got, c.says)
+		}
+	}
+	// The table is on the disk alone.
+	f, err := os.OpenFile(j.rawImage(), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{0xee}, 446+4); err != nil { // the first partition's type
+		t.Fatal(err)
+	}
+	if err := j.check(); err == nil || !strings.Contains(err.Error(), "partition 1: type ee") || !strings.Contains(err.Error(), "no Raspberry Pi would start it") {
+		t.Errorf("another partition table: %v", err)
+	}
+}
+
+// with is the files with one of them changed, or without it.
+func with(files card.Files, name string, change func([]byte) []byte) card.Files {
+	all := card.Files{}
+	for n, raw := range files {
+		all[n] = raw
+	}
+	delete(all, name)
+	if change != nil {
+		all[name] = change(slices.Clone(files[name]))
+	}
+	return all
+}

@@ -1,0 +1,148 @@
+package card
+
+import (
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/klauspost/compress/zstd"
+
+	"rivulet/image/device/tree"
+)
+
+// kernel checks that it is what the firmware can start: a plain Image for arm64, or
+// one in gzip. (A kernel that unpacks itself by UEFI's services is neither.)
+func (p *problems) kernel(name string, raw []byte) {
+	image, err := unpacked(raw)
+	if err != nil {
+		p.add("%s: %v", name, err)
+		return
+	}
+	if len(image) < 64 || string(image[56:60]) != "ARM\x64" {
+		p.add("%s is no Image of a kernel for arm64: it begins with % x", name, image[:min(16, len(image))])
+		return
+	}
+	size, flags := binary.LittleEndian.Uint64(image[16:]), binary.LittleEndian.Uint64(image[24:])
+	if size < uint64(len(image)) || size > 128<<20 {
+		p.add("%s says that it needs %d bytes, and has %d", name, size, len(image))
+	}
+	if flags&1 != 0 || flags>>1&3 != 1 {
+		p.add("%s is for big-endian machines or for pages of more than 4 kB (flags %x)", name, flags)
+	}
+}
+
+func unpacked(raw []byte) ([]byte, error) {
+	if !bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) {
+		return raw, nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(raw))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
+}
+
+// initrd checks that the kernel finds an init in it, and a busybox for the processor.
+func (p *problems) initrd(name string, raw []byte) {
+	z, err := zstd.NewReader(bytes.NewReader(raw))
+	if err != nil {
+		p.add("%s: %v", name, err)
+		return
+	}
+	defer z.Close()
+	archive, err := io.ReadAll(z)
+	if err != nil {
+		p.add("%s: %v", name, err)
+		return
+	}
+	files, err := cpio(archive)
+	if err != nil {
+		p.add("%s: %v", name, err)
+		return
+	}
+	if !bytes.HasPrefix(files["init"], []byte("#!/bin/sh\n")) {
+		p.add("%s: no script init", name)
+	}
+	if b, err := elf.NewFile(bytes.NewReader(files["bin/busybox"])); err != nil || b.Machine != elf.EM_AARCH64 {
+		p.add("%s: bin/busybox is not for arm64 (%v)", name, err)
+	}
+}
+
+// cpio reads the files of an archive of the kind that a kernel unpacks.
+func cpio(raw []byte) (map[string][]byte, error) {
+	all := map[string][]byte{}
+	aligned := func(n int) int { return (n + 3) &^ 3 }
+	for at := 0; at+110 <= len(raw); {
+		field := func(i int) int {
+			n, err := strconv.ParseUint(string(raw[at+6+8*i:at+14+8*i]), 16, 31)
+			if err != nil {
+				return -1
+			}
+			return int(n)
+		}
+		size, length := field(6), field(11)
+		begin := aligned(at + 110 + length)
+		if string(raw[at:at+6]) != "070701" || size < 0 || length < 1 || begin+size > len(raw) {
+			return nil, fmt.Errorf("no archive that a kernel unpacks, at %d", at)
+		}
+		name := string(raw[at+110 : at+109+length])
+		if name == "TRAILER!!!" {
+			return all, nil
+		}
+		all[name] = raw[begin : begin+size]
+		at = aligned(begin + size)
+	}
+	return nil, fmt.Errorf("an archive without an end")
+}
+
+// Names in a slot's folder.
+const (
+	Pi5          = "bcm2712-rpi-5-b.dtb"
+	NewerPi5     = "bcm2712-d-rpi-5-b.dtb" // as Debian has it, with the newer revision of the chip
+	Overlays     = "overlays"
+	NewerOverlay = Overlays + "/bcm2712d0.dtbo" // what the firmware lays over Pi5 where the chip is newer
+)
+
+// boards are those that are supported, by the tree that the firmware asks for with
+// upstream_kernel set, and what the tree says that it is for.
+var boards = map[string]string{
+	"bcm2837-rpi-3-b.dtb":      "raspberrypi,3-model-b",
+	"bcm2837-rpi-3-b-plus.dtb": "raspberrypi,3-model-b-plus",
+	"bcm2837-rpi-3-a-plus.dtb": "raspberrypi,3-model-a-plus",
+	"bcm2837-rpi-cm3-io3.dtb":  "raspberrypi,3-compute-module",
+	"bcm2711-rpi-4-b.dtb":      "raspberrypi,4-model-b",
+	"bcm2711-rpi-400.dtb":      "raspberrypi,400",
+	"bcm2711-rpi-cm4-io.dtb":   "raspberrypi,4-compute-module",
+	Pi5:                        "raspberrypi,5-model-b",
+	NewerPi5:                   "raspberrypi,5-model-b",
+}
+
+func (p *problems) boards(f Files, prefix string) {
+	trees := map[string]*tree.Node{}
+	read := func(name string) *tree.Node {
+		n, err := tree.Decode(f[prefix+name])
+		if err != nil {
+			p.add("%s: %v", prefix+name, err)
+		}
+		trees[name] = n
+		return n
+	}
+	for name, compatible := range boards {
+		if n := read(name); n != nil && n.Text("compatible") != compatible {
+			p.add("%s is for %q, not for %s", prefix+name, n.Text("compatible"), compatible)
+		}
+	}
+	// The firmware takes overlays from the slot only where this file is.
+	if _, ok := f[prefix+Overlays+"/README"]; !ok {
+		p.add("%s is not there: the firmware would look for overlays outside of the slot", prefix+Overlays+"/README")
+	}
+	if over := read(NewerOverlay); over != nil && trees[Pi5] != nil && trees[NewerPi5] != nil {
+		if err := trees[Pi5].Apply(over); err != nil || !tree.Same(trees[Pi5], trees[NewerPi5]) {
+			p.add("%s does not make %s of %s (%v)", prefix+NewerOverlay, NewerPi5, Pi5, err)
+		}
+	}
+}

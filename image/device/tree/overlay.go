@@ -1,0 +1,144 @@
+package tree
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// What an overlay consists of: fragments that name a node by its path and hold what
+// it gets.
+const (
+	targetPath = "target-path"
+	overlay    = "__overlay__"
+	handle     = "phandle" // by which one node speaks of another
+)
+
+// Overlay is what has to be laid over from to make it to. Nodes are named by their
+// paths, not by symbols: Debian's trees have none. An overlay cannot take anything
+// away, and the loader numbers the nodes that it brings anew: where that would be
+// needed it is an error.
+func Overlay(from, to *Node) (*Node, error) {
+	all := &Node{}
+	if err := differences(all, "", from, to); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+const instead = "; the firmware has to be given the whole tree instead"
+
+func differences(all *Node, path string, from, to *Node) error {
+	here := path
+	if here == "" {
+		here = "/"
+	}
+	set := &Node{Name: overlay}
+	for _, p := range to.Props {
+		if old := from.prop(p.Name); old == nil || !bytes.Equal(old.Value, p.Value) {
+			if p.Name == handle {
+				return fmt.Errorf("%s has another number%s", here, instead)
+			}
+			set.Props = append(set.Props, p)
+		}
+	}
+	for _, p := range from.Props {
+		if to.prop(p.Name) == nil {
+			return fmt.Errorf("%s loses %s%s", here, p.Name, instead)
+		}
+	}
+	for _, k := range from.Nodes {
+		if to.node(k.Name) == nil {
+			return fmt.Errorf("%s loses %s%s", here, k.Name, instead)
+		}
+	}
+	for _, k := range to.Nodes {
+		if from.node(k.Name) == nil {
+			if k.numbered() {
+				return fmt.Errorf("%s gets %s, which others speak of%s", here, k.Name, instead)
+			}
+			set.Nodes = append(set.Nodes, k)
+		}
+	}
+	if len(set.Props)+len(set.Nodes) > 0 {
+		all.Nodes = append(all.Nodes, &Node{Name: fmt.Sprintf("fragment@%d", len(all.Nodes)),
+			Props: []Prop{{targetPath, append([]byte(here), 0)}}, Nodes: []*Node{set}})
+	}
+	for _, k := range to.Nodes {
+		if old := from.node(k.Name); old != nil {
+			if err := differences(all, path+"/"+k.Name, old, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (n *Node) numbered() bool {
+	if n.prop(handle) != nil {
+		return true
+	}
+	for _, k := range n.Nodes {
+		if k.numbered() {
+			return true
+		}
+	}
+	return false
+}
+
+// Apply lays an overlay over the tree, as the firmware does.
+func (n *Node) Apply(o *Node) error {
+	for _, f := range o.Nodes {
+		content := f.node(overlay)
+		if content == nil {
+			continue
+		}
+		at := n
+		for name := range strings.SplitSeq(strings.Trim(f.Text(targetPath), "/"), "/") {
+			if name == "" {
+				continue
+			}
+			if at = at.node(name); at == nil {
+				return fmt.Errorf("%s is for a node that is not there, %q; it belongs to another tree", f.Name, f.Text(targetPath))
+			}
+		}
+		at.merge(content)
+	}
+	return nil
+}
+
+func (n *Node) merge(from *Node) {
+	for _, p := range from.Props {
+		if old := n.prop(p.Name); old != nil {
+			old.Value = bytes.Clone(p.Value)
+		} else {
+			n.Props = append(n.Props, Prop{p.Name, bytes.Clone(p.Value)})
+		}
+	}
+	for _, k := range from.Nodes {
+		old := n.node(k.Name)
+		if old == nil {
+			old = &Node{Name: k.Name}
+			n.Nodes = append(n.Nodes, old)
+		}
+		old.merge(k)
+	}
+}
+
+// Same says whether two trees say the same. The order does not count.
+func Same(a, b *Node) bool {
+	if a.Name != b.Name || len(a.Props) != len(b.Props) || len(a.Nodes) != len(b.Nodes) {
+		return false
+	}
+	for _, p := range a.Props {
+		if q := b.prop(p.Name); q == nil || !bytes.Equal(p.Value, q.Value) {
+			return false
+		}
+	}
+	for _, k := range a.Nodes {
+		if l := b.node(k.Name); l == nil || !Same(k, l) {
+			return false
+		}
+	}
+	return true
+}
