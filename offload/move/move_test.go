@@ -35,24 +35,28 @@ import (
 // peer stands in for another cluster: its twins are namespaces of the same API server,
 // and it has one folder for each claim.
 type peer struct {
+	name   string
 	client kubernetes.Interface
 	dir    string
 	ready  atomic.Bool
-	// spoil has the next writes fail.
-	spoil atomic.Pointer[error]
+	// spoil has the next writes fail, tear ends what is read in the middle.
+	spoil, tear atomic.Pointer[error]
+	// place is the peer as home's virtual node.
+	place *volume.Place
 }
 
-func (p *peer) Name() string                                          { return "b" }
-func (p *peer) ID() string                                            { return "id-of-b" }
+func (p *peer) Name() string                                          { return p.name }
+func (p *peer) ID() string                                            { return "id-of-" + p.name }
+func (p *peer) twin() string                                          { return "twin-on-" + p.name }
 func (p *peer) Client() kubernetes.Interface                          { return p.client }
 func (p *peer) Config() *rest.Config                                  { return nil }
 func (p *peer) Offers(context.Context) <-chan offer.Offer             { return nil }
 func (p *peer) Home(a netip.Addr) (netip.Addr, bool)                  { return a, true }
 func (p *peer) Away(a netip.Addr) (netip.Addr, bool)                  { return a, true }
 func (p *peer) Release(context.Context, string) error                 { return nil }
-func (p *peer) Namespace(_ context.Context, _ string) (string, error) { return "twin", nil }
+func (p *peer) Namespace(_ context.Context, _ string) (string, error) { return p.twin(), nil }
 func (p *peer) Twins(context.Context) (map[string]string, error) {
-	return map[string]string{"lab": "twin"}, nil
+	return map[string]string{"lab": p.twin()}, nil
 }
 func (p *peer) folder(claim string) string { return filepath.Join(p.dir, claim) }
 func (p *peer) VolumeTotal(_ context.Context, _, c string) (tree.Total, error) {
@@ -65,6 +69,12 @@ func (p *peer) VolumeSum(_ context.Context, _, c string) (tree.Sum, error) {
 func (p *peer) VolumeRead(_ context.Context, _, c string) (io.ReadCloser, error) {
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(tree.Pack(p.folder(c), w)) }()
+	if err := p.tear.Load(); err != nil {
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(io.LimitReader(r, 700), failing{*err}), r}, nil
+	}
 	return r, nil
 }
 
@@ -78,38 +88,54 @@ func (p *peer) VolumeWrite(_ context.Context, _, c string, _ int64, files io.Rea
 	return tree.SumUp(p.folder(c))
 }
 
-// world is one API server with home's provisioner and the peer.
+// failing is where a connection breaks.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// world is one API server with home's provisioner and the peers; most tests use the first.
 type world struct {
 	t      *testing.T
 	client kubernetes.Interface
 	dir    string
 	local  *storage.Local
 	peer   *peer
+	peers  map[string]*peer
 	events *record.FakeRecorder
-	place  *volume.Place
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, names ...string) *world {
 	server := apiserver.Start(t)
 	apiserver.StartKubelet(t, server, "here")
-	w := &world{t: t, client: server.Client, dir: t.TempDir(), peer: &peer{client: server.Client, dir: t.TempDir()}, events: record.NewFakeRecorder(1000)}
+	w := &world{t: t, client: server.Client, dir: t.TempDir(), peers: map[string]*peer{}, events: record.NewFakeRecorder(1000)}
 	w.local = storage.NewLocal(w.dir, "here")
-	w.peer.ready.Store(true)
-	for _, ns := range []string{"lab", "twin"} {
-		_, err := w.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
-		w.must(err)
+	w.namespace("lab")
+	for _, name := range names {
+		p := &peer{name: name, client: server.Client, dir: t.TempDir()}
+		p.ready.Store(true)
+		p.place = &volume.Place{Node: name, Target: p, Offloaded: func(string) bool { return true }, Ready: p.ready.Load}
+		w.peers[name] = p
+		w.namespace(p.twin())
 	}
-	w.place = &volume.Place{Node: "b", Target: w.peer, Offloaded: func(string) bool { return true }, Ready: w.peer.ready.Load}
+	w.peer = w.peers[names[0]]
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 2)
 	s := storage.New(storage.Config{Client: w.client, Dir: w.dir, NodeName: "here", Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)})
 	go func() { done <- s.Run(ctx, func() { close(ready) }) }()
-	v := volume.New(volume.Config{Home: w.client, Cluster: "id-of-a", Peer: func(string) string { return "b" }, Recorder: w.events, Log: slog.New(slog.DiscardHandler)})
+	v := volume.New(volume.Config{Home: w.client, Cluster: "id-of-a", Peer: func(id string) string { return strings.TrimPrefix(id, "id-of-") }, Recorder: w.events, Log: slog.New(slog.DiscardHandler)})
 	go func() { done <- v.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done; <-done })
 	<-ready
-	v.Serve(w.place)
+	for _, p := range w.peers {
+		v.Serve(p.place)
+	}
 	return w
+}
+
+func (w *world) namespace(name string) {
+	w.t.Helper()
+	_, err := w.client.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	w.must(err)
 }
 
 func (w *world) must(err error) {
@@ -138,8 +164,8 @@ func (w *world) mover(stopAt string, patience time.Duration) (m *Mover, gone <-c
 	ctx, cancel := context.WithCancel(w.t.Context())
 	m = New(Config{Home: w.client, Cluster: "id-of-a", Local: w.local, Recorder: w.events, Log: slog.New(slog.DiscardHandler), Patience: patience,
 		Place: func(node string) *volume.Place {
-			if node == "b" {
-				return w.place
+			if p := w.peers[node]; p != nil {
+				return p.place
 			}
 			return nil
 		}})
@@ -177,12 +203,14 @@ func (w *world) claim(name string) {
 	_, err := w.client.CoreV1().PersistentVolumeClaims("lab").Create(w.t.Context(), c, metav1.CreateOptions{})
 	w.must(err)
 	w.eventually("bound", func() error {
-		if v := w.volume(name); v == nil || v.Status.Phase != corev1.VolumeBound {
-			return errors.New("not yet")
+		c, err := w.client.CoreV1().PersistentVolumeClaims("lab").Get(w.t.Context(), name, metav1.GetOptions{})
+		if err == nil && c.Status.Phase != corev1.ClaimBound { // the volume says so a moment before
+			err = errors.New(string(c.Status.Phase))
 		}
-		return nil
+		return err
 	})
-	w.must(os.WriteFile(filepath.Join(w.volume(name).Spec.Local.Path, "x"), []byte(name), 0o640))
+	v := w.volume(name)
+	w.must(os.WriteFile(filepath.Join(v.Spec.Local.Path, "x"), []byte(name), 0o640))
 }
 
 func (w *world) volume(claim string) *corev1.PersistentVolume {
@@ -197,9 +225,9 @@ func (w *world) volume(claim string) *corev1.PersistentVolume {
 	return v
 }
 
-// settled waits until the claim is bound, nothing remembers a move of it, its data are
-// whole, and there is one copy.
-func (w *world) settled(claim string, away bool) {
+// settled waits until the claim is bound where it is to be, nothing remembers a move of
+// it, its data are whole, and there is one copy.
+func (w *world) settled(claim, where string) {
 	w.t.Helper()
 	w.eventually("settled", func() error {
 		c, err := w.client.CoreV1().PersistentVolumeClaims("lab").Get(w.t.Context(), claim, metav1.GetOptions{})
@@ -225,30 +253,41 @@ func (w *world) settled(claim string, away bool) {
 		return nil
 	})
 	v := w.volume(claim)
-	if (v.Labels[volume.AwayLabel] != "") != away {
-		w.t.Fatalf("the volume is %+v", v.ObjectMeta)
+	away := w.peers[where]
+	if away == nil && v.Labels[volume.AwayLabel] != "" || away != nil && v.Labels[volume.AwayLabel] != away.ID() {
+		w.t.Fatalf("to be on %s, the volume is %+v", where, v.ObjectMeta)
 	}
-	at := v.Spec.Local.Path
-	if away {
-		at = w.peer.folder(v.Annotations[volume.ClaimAnnotation])
+	at := ""
+	if away != nil {
+		at = away.folder(v.Annotations[volume.ClaimAnnotation])
+	} else {
+		at = v.Spec.Local.Path
 	}
 	if raw, err := os.ReadFile(filepath.Join(at, "x")); err != nil || string(raw) != claim {
 		w.t.Fatalf("data: %q %v", raw, err)
 	}
 	w.eventually("one copy", func() error {
+		copies := map[string]int{}
 		homes, _ := filepath.Glob(filepath.Join(w.dir, "lab_"+claim+"_*"))
-		twins, err := w.client.CoreV1().PersistentVolumeClaims("twin").List(w.t.Context(), metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		var aways []string
-		for _, c := range twins.Items {
-			if c.Annotations[volume.HomeClaimAnnotation] == claim {
-				aways = append(aways, c.Name)
+		copies[Home] = len(homes)
+		for _, p := range w.peers {
+			twins, err := w.client.CoreV1().PersistentVolumeClaims(p.twin()).List(w.t.Context(), metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, c := range twins.Items {
+				if c.Annotations[volume.HomeClaimAnnotation] == claim {
+					copies[p.name]++
+				}
 			}
 		}
-		if want := map[bool][2]int{false: {1, 0}, true: {0, 1}}[away]; len(homes) != want[0] || len(aways) != want[1] {
-			return fmt.Errorf("at home %q, away %q", homes, aways)
+		for place, n := range copies {
+			if want := map[bool]int{true: 1}[place == where]; n != want {
+				return fmt.Errorf("copies: %v, to be on %s only", copies, where)
+			}
+		}
+		if copies[where] != 1 {
+			return fmt.Errorf("copies: %v, to be on %s", copies, where)
 		}
 		return nil
 	})
@@ -275,7 +314,7 @@ func ended(t *testing.T, j *Job) error {
 // TestMoves shows moves both ways on a real API server: the power gone at every step,
 // places that refuse, links that are cut, claims that others make and delete meanwhile.
 func TestMoves(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, "b", "c")
 
 	for i, at := range []string{"held", "prepared", "copied", "written down", "switched"} {
 		t.Run("power gone: "+at, func(t *testing.T) {
@@ -287,10 +326,12 @@ func TestMoves(t *testing.T) {
 				_ = ended(t, w.start(m, name, to))
 				<-gone
 				_, _ = w.mover("", 0)
-				w.settled(name, to == "b")
+				w.settled(name, to)
 			}
 		})
 	}
+
+	betweenPeers(t, w)
 
 	t.Run("no room there", func(t *testing.T) {
 		w.t = t
@@ -302,7 +343,7 @@ func TestMoves(t *testing.T) {
 		if err := ended(t, w.start(m, "full", "b")); err == nil || !strings.Contains(err.Error(), "no room on the disk") {
 			t.Errorf("%v", err)
 		}
-		w.settled("full", false)
+		w.settled("full", Home)
 	})
 
 	t.Run("cut for too long", func(t *testing.T) {
@@ -315,7 +356,7 @@ func TestMoves(t *testing.T) {
 		if err := ended(t, w.start(m, "cut", "b")); err == nil || !strings.Contains(err.Error(), "the link is cut; it was tried for") {
 			t.Errorf("%v", err)
 		}
-		w.settled("cut", false)
+		w.settled("cut", Home)
 	})
 
 	t.Run("cut and back", func(t *testing.T) {
@@ -341,7 +382,7 @@ func TestMoves(t *testing.T) {
 		if err := ended(t, j); err != nil {
 			t.Error(err)
 		}
-		w.settled("flap", true)
+		w.settled("flap", "b")
 	})
 
 	t.Run("another makes the claim first", func(t *testing.T) {
@@ -375,7 +416,7 @@ func TestMoves(t *testing.T) {
 		if w.volume("race").Spec.ClaimRef.UID == was {
 			t.Error("the claim is the old one")
 		}
-		w.settled("race", true)
+		w.settled("race", "b")
 	})
 
 	t.Run("retained", func(t *testing.T) {

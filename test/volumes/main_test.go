@@ -1,5 +1,5 @@
 // Package volumes tests claims whose data are on another device: the real binary, one
-// lab of two. The rules are tested where they are (offload, offload/move).
+// lab of three. The rules are tested where they are (offload, offload/move).
 package volumes
 
 import (
@@ -9,6 +9,6 @@ import (
 	"rivulet/test/labtest"
 )
 
-var suite labtest.Suite
+var suite = labtest.Suite{Prepare: labtest.PeeredWithImage}
 
-func TestMain(m *testing.M) { suite.Main(m, "volumes", lab.Options{Devices: 2}) }
+func TestMain(m *testing.M) { suite.Main(m, "volumes", lab.Options{Devices: 3}) }
