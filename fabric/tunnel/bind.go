@@ -26,9 +26,10 @@ type bind struct {
 	six int // a descriptor of the IPv6 socket of our own; 0 is none
 }
 
-func newBind(m *paths.Manager, log *slog.Logger) conn.Bind {
+func newBind(w *ways, log *slog.Logger) conn.Bind {
 	// Handshakes cross on the way to an address, and on any path to a peer.
-	return &tie{Bind: paths.NewBind(m, &tie{Bind: &bind{Bind: conn.NewStdNetBind(), log: log}})}
+	toAddress := w.crossed.tie(&bind{Bind: conn.NewStdNetBind(), log: log})
+	return w.crossed.tie(paths.NewBind(w.manager, toAddress))
 }
 
 // Open opens the sockets and sets them up.

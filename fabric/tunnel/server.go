@@ -161,7 +161,7 @@ func (s *Server) open(cfg Config) error {
 	out.letGo = s.staged.flush
 	s.ways = s.newWays()
 	own := cfg.Address.As4()
-	bind := &whole{Bind: newBind(s.ways.manager, s.log)}
+	bind := &whole{Bind: newBind(s.ways, s.log)}
 	rest := &rest{passed: func() uint64 { return in.left.Load() + out.left.Load() }}
 	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped, in: in, out: out,
 		own: binary.BigEndian.Uint32(own[:]), marks: &bind.marks, large: &s.large, staged: s.staged, reader: reader{of: rest}},

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -24,6 +25,8 @@ import (
 // is heard after all.
 type tie struct {
 	conn.Bind
+	crossed *crossed // what is done about those that cross all the same; nil is nothing
+
 	mu   sync.Mutex
 	port uint16
 	sent map[netip.AddrPort]begun // handshakes without an answer yet
@@ -35,8 +38,10 @@ type tie struct {
 }
 
 type heard struct {
+	number   uint32
 	at       time.Time
 	answered bool
+	forgot   *begun // ours, which was answered all the same
 }
 
 type held struct {
@@ -48,6 +53,7 @@ type held struct {
 type begun struct {
 	number uint32
 	at     time.Time
+	first  time.Time // one goes out again when a path answers
 }
 
 const (
@@ -97,7 +103,7 @@ func (b *tie) deliver(packets [][]byte, sizes []int, from []conn.Endpoint, n int
 			sizes[n], from[n] = copy(packets[n], h.packet), h.from
 			n++
 			delete(b.held, at)
-			b.given(at, now)
+			b.given(at, numberOf(h.packet), now)
 		}
 	}
 	return n
@@ -145,7 +151,7 @@ func (b *tie) begin(packet []byte, to conn.Endpoint, now time.Time) bool {
 		b.sent, b.held, b.late = map[netip.AddrPort]begun{}, map[netip.AddrPort]held{}, map[netip.AddrPort]held{}
 	}
 	for a, s := range b.sent {
-		if now.Sub(s.at) >= tieWindow {
+		if now.Sub(s.at) >= crossedFor {
 			delete(b.sent, a)
 		}
 	}
@@ -156,14 +162,29 @@ func (b *tie) begin(packet []byte, to conn.Endpoint, now time.Time) bool {
 		}
 		return false
 	}
-	b.sent[at] = begun{number: binary.LittleEndian.Uint32(packet[4:]), at: now}
+	b.left(at, packet, to, now)
 	return true
+}
+
+// left notes a handshake of ours that leaves. It is called with mu held.
+func (b *tie) left(at netip.AddrPort, packet []byte, to conn.Endpoint, now time.Time) {
+	ours := begun{number: numberOf(packet), at: now, first: now}
+	if was, again := b.sent[at]; again && was.number == ours.number {
+		ours.first = was.first
+	}
+	b.sent[at] = ours
+	if b.crossed != nil {
+		b.crossed.began(numberOf(packet), to, now)
+	}
 }
 
 func (b *tie) beginLate(at netip.AddrPort) {
 	b.mu.Lock()
 	h, ok := b.late[at]
 	delete(b.late, at)
+	if ok {
+		b.left(at, h.packet, h.from, time.Now())
+	}
 	b.mu.Unlock()
 	if ok {
 		_ = b.Bind.Send([][]byte{h.packet}, h.from) // WireGuard tries again by itself
@@ -182,12 +203,13 @@ func (b *tie) answer(to conn.Endpoint) {
 		h.answered = true
 		b.heard[at] = h
 		delete(b.late, at)
+		b.mendCrossed(h)
 	}
 }
 
 // given notes that WireGuard has been given a handshake of the peer. It is called
 // with mu held.
-func (b *tie) given(at netip.AddrPort, now time.Time) {
+func (b *tie) given(at netip.AddrPort, number uint32, now time.Time) {
 	if b.heard == nil {
 		b.heard = map[netip.AddrPort]heard{}
 	}
@@ -198,8 +220,12 @@ func (b *tie) given(at netip.AddrPort, now time.Time) {
 			}
 		}
 	}
-	if _, again := b.heard[at]; again || len(b.heard) < maxHeld {
-		b.heard[at] = heard{at: now}
+	h, again := b.heard[at]
+	if again && h.number == number {
+		return // one that goes out twice is answered once
+	}
+	if again || len(b.heard) < maxHeld {
+		b.heard[at] = heard{number: number, at: now}
 	}
 }
 
@@ -218,10 +244,13 @@ func (b *tie) hear(packet []byte, from conn.Endpoint, now time.Time) bool {
 	if packet[0] == response {
 		delete(b.sent, at)
 		delete(b.held, at)
+		if ok && b.crossed != nil && binary.LittleEndian.Uint32(packet[8:]) == ours.number {
+			b.answered(at, ours)
+		}
 		return true
 	}
-	if !ok || now.Sub(ours.at) >= tieWindow || ours.number >= binary.LittleEndian.Uint32(packet[4:]) {
-		b.given(at, now)
+	if !ok || now.Sub(ours.at) >= tieWindow || ours.number >= numberOf(packet) {
+		b.given(at, numberOf(packet), now)
 		return true
 	}
 	if _, again := b.held[at]; again || len(b.held) < maxHeld {
@@ -230,6 +259,34 @@ func (b *tie) hear(packet []byte, from conn.Endpoint, now time.Time) bool {
 	}
 	return false
 }
+
+// answered looks whether the answer to ours comes after WireGuard was given the peer's:
+// it answers that and forgets ours. It is called with mu held.
+func (b *tie) answered(at netip.AddrPort, ours begun) {
+	if h, ok := b.heard[at]; ok && !h.at.Before(ours.first) {
+		h.forgot = &ours
+		b.heard[at] = h
+		b.mendCrossed(h)
+	}
+}
+
+// mendCrossed makes one end of the two begin anew, the one with the lower number, once
+// both have answered: strangers can send what looks like a handshake, and is not answered.
+func (b *tie) mendCrossed(h heard) {
+	if h.answered && h.forgot != nil && h.forgot.number < h.number {
+		go b.crossed.mend(h.forgot.number, h.number) // WireGuard may be the one who calls, and holds a lock
+	}
+}
+
+// forget lets go of a handshake that was heard.
+func (b *tie) forget(number uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.heard, func(_ netip.AddrPort, h heard) bool { return h.number == number })
+}
+
+// numberOf is the number that the sender of a handshake message has chosen for it.
+func numberOf(packet []byte) uint32 { return binary.LittleEndian.Uint32(packet[4:]) }
 
 // whereIs tells one place from others: an address, or a peer by whatever path.
 func whereIs(e conn.Endpoint) (netip.AddrPort, bool) {

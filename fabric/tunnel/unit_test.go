@@ -193,7 +193,7 @@ func TestConfigCheck(t *testing.T) {
 // With path MTU discovery on, a path narrower than the tunnel loses whole batches.
 func TestSocketsLetRoutersFragment(t *testing.T) {
 	newRoom(t).must(func() error {
-		b := newBind(paths.New(paths.DefaultTiming, func() {}, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler))
+		b := newBind(&ways{manager: paths.New(paths.DefaultTiming, func() {}, slog.New(slog.DiscardHandler))}, slog.New(slog.DiscardHandler))
 		_, port, err := b.Open(0)
 		if err != nil {
 			return err

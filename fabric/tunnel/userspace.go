@@ -38,7 +38,7 @@ func NewUserspace(t tun.Device, log *slog.Logger) *Userspace {
 	u.ways = &ways{manager: paths.New(paths.DefaultTiming, u.news.tell, log)}
 	u.ways.ctx, u.ways.cancel = context.WithCancel(context.Background())
 	u.dev = device.NewDevice(&counted{Device: t, in: in, out: out},
-		&paced{Bind: newBind(u.ways.manager, log), in: in, out: out}, wireguardLogger(log))
+		&paced{Bind: newBind(u.ways, log), in: in, out: out}, wireguardLogger(log))
 	u.staged.dev.Store(u.dev)
 	u.ways.serve(u.dev)
 	return u

@@ -21,6 +21,7 @@ import (
 // ways is the paths manager of one WireGuard device.
 type ways struct {
 	manager *paths.Manager
+	crossed crossed
 	ctx     context.Context
 	cancel  context.CancelFunc
 }
@@ -100,6 +101,7 @@ func (c *Controller) WatchPaths(ctx context.Context, changed func()) error {
 
 // serve makes the manager work for the device.
 func (w *ways) serve(dev *device.Device) {
+	w.crossed.begin(wireguard{dev}.Again)
 	w.manager.SetDevice(wireguard{dev})
 	go w.manager.Run(w.ctx)
 }

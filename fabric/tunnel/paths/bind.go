@@ -16,6 +16,9 @@ type Endpoint struct{ peer *peer }
 
 var _ conn.Endpoint = (*Endpoint)(nil)
 
+// Peer is whose it is.
+func (e *Endpoint) Peer() Key { return e.peer.public }
+
 // ClearSrc implements conn.Endpoint.
 func (*Endpoint) ClearSrc() {}
 
