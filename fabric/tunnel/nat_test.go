@@ -170,9 +170,15 @@ func newTalk(t *testing.T, from, to *board, dst string) *talk {
 	t.Helper()
 	l := to.pod.listen(":9000")
 	go func() {
-		c, err := l.Accept()
-		if err == nil {
-			_, _ = io.Copy(c, c)
+		for { // one that was given up is not the last
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
 		}
 	}()
 	var c net.Conn
