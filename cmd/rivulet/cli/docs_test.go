@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Every command line of Rivulet that the documents show is one that there is: each
+// verb, each flag, and no flag's value is taken for something else.
+func TestDocumentsShowCommandsThatExist(t *testing.T) {
+	root := "../../.."
+	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages = append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "bench/results.md"))
+	seen := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, line := range codeOf(string(text)) {
+			for _, words := range commandsIn(line) {
+				seen++
+				if err := exists(newRoot("engine"), words); err != nil {
+					t.Errorf("%s:%d: rivulet %s: %v", strings.TrimPrefix(page, root+"/"), n, strings.Join(words, " "), err)
+				}
+			}
+		}
+	}
+	if seen < 100 {
+		t.Errorf("%d command lines found in %d pages: the documents are not read as they are written", seen, len(pages))
+	}
+}
+
+// The test itself finds what is wrong.
+func TestWrongCommandsAreFound(t *testing.T) {
+	for text, want := range map[string]string{
+		"`rivulet statsu`":                                  "statsu",
+		"`rivulet status --jsn`":                            "--jsn",
+		"```\nsudo bin/rivulet burst ad campus\n```":        "ad",
+		"`rivulet status -o json`, `rivulet run [--debug]`": "",
+		"`rivulet config check|show`":                       "",
+		"`rivulet config check|shwo FILE`":                  "shwo",
+		"rivulet statsu in prose":                           "",
+		"`rivulet kubectl get nodes --no-such`":             "",
+	} {
+		var got []string
+		for _, line := range codeOf(text) {
+			for _, words := range commandsIn(line) {
+				if err := exists(newRoot("engine"), words); err != nil {
+					got = append(got, err.Error())
+				}
+			}
+		}
+		if all := strings.Join(got, "; "); (want == "") != (len(got) == 0) || !strings.Contains(all, want) {
+			t.Errorf("%s: %q, want %q", text, all, want)
+		}
+	}
+}
+
+// codeOf returns what a page shows as code, by the number of its line: lines of
+// blocks, and spans.
+func codeOf(text string) map[int]string {
+	out := map[int]string{}
+	block := false
+	for i, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			block = !block
+			continue
+		}
+		if block {
+			out[i+1] = line
+			continue
+		}
+		var spans []string
+		for j, part := range strings.Split(line, "`") {
+			if j%2 == 1 {
+				spans = append(spans, part)
+			}
+		}
+		if len(spans) > 0 {
+			out[i+1] = strings.Join(spans, " ; ")
+		}
+	}
+	return out
+}
+
+var (
+	shown = regexp.MustCompile(`(?:^|[\s;(])(?:sudo )?(?:\./|bin/|\./bin/|/usr/local/bin/)?rivulet ([^\s;#&…)][^;#&…)]*)`)
+	verb  = regexp.MustCompile(`^[a-z][a-z-]*$`)
+	flag  = regexp.MustCompile(`^--?[a-z]`)
+)
+
+// commandsIn returns the words after each rivulet of a line, as far as they are a command line.
+func commandsIn(line string) (out [][]string) {
+	for _, m := range shown.FindAllStringSubmatch(line, -1) {
+		rest, _, _ := strings.Cut(m[1], " | ")
+		rest, _, _ = strings.Cut(rest, "  ") // what follows says what it is for
+		words := strings.Fields(strings.NewReplacer("[", " ", "]", " ").Replace(rest))
+		if len(words) > 0 && (verb.MatchString(strings.Split(words[0], "|")[0]) || flag.MatchString(words[0])) {
+			out = append(out, words)
+		}
+	}
+	return out
+}
+
+// exists reports what of a command line there is not. Words in capitals stand for something.
+func exists(cmd *cobra.Command, words []string) error {
+	for i := 0; i < len(words); i++ {
+		if cmd.DisableFlagParsing {
+			return nil // another program's words
+		}
+		word := words[i]
+		switch {
+		case word == "--":
+			return nil
+		case flag.MatchString(word):
+			name, value, has := strings.Cut(word, "=")
+			f := flagOf(cmd, name)
+			if f == nil {
+				return fmt.Errorf("%s has no flag %s", cmd.CommandPath(), name)
+			}
+			if f.NoOptDefVal == "" && !has && value == "" {
+				i++ // its value
+			}
+		case cmd.HasSubCommands():
+			var next *cobra.Command
+			for _, one := range strings.Split(word, "|") {
+				if one == strings.ToUpper(one) {
+					return nil
+				}
+				at := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == one || c.HasAlias(one) })
+				if at < 0 && cmd.Name() == "peer" {
+					return nil // a name
+				}
+				if at < 0 {
+					return fmt.Errorf("there is no %s %s", cmd.CommandPath(), one)
+				}
+				next = cmd.Commands()[at]
+			}
+			cmd = next
+		}
+	}
+	return nil
+}
+
+func flagOf(cmd *cobra.Command, name string) *pflag.Flag {
+	cmd.InitDefaultHelpFlag()
+	for _, set := range []*pflag.FlagSet{cmd.Flags(), cmd.InheritedFlags()} {
+		if long, ok := strings.CutPrefix(name, "--"); ok {
+			if f := set.Lookup(long); f != nil {
+				return f
+			}
+		} else if f := set.ShorthandLookup(strings.TrimPrefix(name, "-")); f != nil {
+			return f
+		}
+	}
+	return nil
+}
