@@ -108,6 +108,7 @@ func Run(ctx context.Context, cfg Config) error {
 		settings: newSettings(settings),
 	}
 	sys.tellRecovered(recovered)
+	sys.tellInitrd("/")
 	sys.tellFirstboot("/")
 	if tooLow := host.RaiseLimits(); len(tooLow) > 0 {
 		sys.health.Set(health.Limits, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",

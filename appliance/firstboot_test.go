@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"rivulet/appliance/firstboot"
+	"rivulet/appliance/health"
+	"rivulet/image/device/layout"
 )
 
 func TestWhatTheCardHasWrongIsAProblem(t *testing.T) {
@@ -29,6 +31,27 @@ func TestWhatTheCardHasWrongIsAProblem(t *testing.T) {
 	s.tellFirstboot(root)
 	p := s.health.Problems()
 	if len(p) != 2 || p[0].Text != `rivulet.yaml:1:1: unknown key "nmae"` || p[0].Cure != "did you mean name?" || p[1].Text != `rivulet.yaml:2:14: share.cpu: "50" lacks the %` {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestDataInMemoryIsAProblem(t *testing.T) {
+	root := t.TempDir()
+	s := &System{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+	s.tellInitrd(root)
+	if p := s.health.Problems(); len(p) > 0 {
+		t.Errorf("with data: %v", p)
+	}
+	why := filepath.Join(root, layout.DataFailed)
+	if err := os.MkdirAll(filepath.Dir(why), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(why, []byte("/dev/sda4 cannot be used: Bad magic\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.tellInitrd(root)
+	p := s.health.Problems()
+	if len(p) != 1 || p[0].Code != health.DataInMemory.Code || p[0].Text != "/dev/sda4 cannot be used: Bad magic; all is in memory, and gone at the next start" || p[0].Cure == "" {
 		t.Errorf("%+v", p)
 	}
 }

@@ -10,7 +10,7 @@
 //
 // The file is taken when it is another than the one that was taken last: a card may go
 // back into a PC at any time. A file that is gone takes nothing back. Whatever is right in it is taken, and the device boots
-// whatever is wrong. Each step is one write that a power cut leaves undone or done, and
+// whatever is wrong. While the data partition cannot be used, secrets stay on the card. Each step is one write that a power cut leaves undone or done, and
 // all of them may be done again: secrets are removed from the card last but one, what
 // was done is noted last.
 package firstboot
@@ -29,6 +29,7 @@ import (
 
 	"rivulet/appliance/config"
 	"rivulet/appliance/host"
+	"rivulet/image/device/layout"
 )
 
 // Where things are on a device.
@@ -365,8 +366,13 @@ func (b *boot) forget() error {
 // card as it is then.
 func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left []byte, err error) {
 	emptied := card.Emptied(parsed)
+	files := b.now.Files
+	if failed, err := b.disk.read(layout.DataFailed); err == nil && failed != nil {
+		// The device's own copies are in memory: the card's are the only ones that last.
+		emptied, files = nil, nil
+	}
 	var gone []string
-	for _, f := range b.now.Files {
+	for _, f := range files {
 		name := filepath.Base(f)
 		if filepath.Dir(f) == filepath.Dir(config.DefaultPath) && f != secretPath {
 			if has, _ := b.disk.read(b.card(name)); has != nil {

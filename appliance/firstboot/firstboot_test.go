@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/appliance/config"
+	"rivulet/image/device/layout"
 )
 
 const bootDir = "/boot/firmware"
@@ -194,6 +195,29 @@ func TestMistakes(t *testing.T) {
 
 // The card goes back into a PC: a network more, ssh no more. What the device has
 // of secrets stays; what somebody changed on the device is not overwritten.
+// A device whose data is in memory must not take the only copy that lasts; once the
+// data partition can be used again, it does.
+func TestSecretsStayWhileNothingIsKept(t *testing.T) {
+	files := full()
+	files[layout.DataFailed] = "/dev/sda4 cannot be used\n"
+	tr := newTree(t, files)
+	if n := tr.run(); len(n.Problems) > 0 || n.Hostname != "bench-7" {
+		t.Errorf("%+v", n)
+	}
+	if tr.text(bootDir+"/"+config.CardName) != card || tr.text(bootDir+"/campus.kubeconfig") == "" {
+		t.Error("the card lost something to a device that keeps nothing")
+	}
+	if !strings.Contains(tr.text(wifiDir+"/lab.psk"), "a-long-word") {
+		t.Error("the Wi-Fi is not used")
+	}
+	mended := newTree(t, map[string]string{bootDir + "/" + config.CardName: tr.text(bootDir + "/" + config.CardName),
+		bootDir + "/campus.kubeconfig": tr.text(bootDir + "/campus.kubeconfig")})
+	mended.run()
+	if left := mended.text(bootDir + "/" + config.CardName); strings.Contains(left, "a-long-word") {
+		t.Errorf("the card after the next start: %s", left)
+	}
+}
+
 func TestAnotherCardLater(t *testing.T) {
 	tr := newTree(t, full())
 	tr.run()

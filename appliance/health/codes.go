@@ -27,6 +27,7 @@ var (
 	StateNotWritable = declare("state-not-writable", Error, "the state folder cannot be written to")
 	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")
 
+	DataInMemory  = declare("data-in-memory", Error, "nothing that this device is told is kept")
 	Firstboot     = declare("firstboot", Error, "the file on the boot partition has a mistake")
 	StatusPage    = declare("status-page", Info, "the status page is not where a browser looks for it")
 	Wall          = declare("wall", Warning, "the LAN may reach ports that are the cluster's own")
