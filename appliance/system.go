@@ -148,6 +148,7 @@ func (s *System) run(ctx context.Context) error {
 	s.notify = watchdog.NewNotifier(s.cfg.Log)
 	go s.tell(ctx)
 	go s.footprint.Run(ctx)
+	go s.showLamp(ctx)
 	return s.manager.Run(ctx)
 }
 

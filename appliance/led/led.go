@@ -1,0 +1,143 @@
+// Package led says with a device's one lamp how it is, for shelves without a screen:
+//
+//	dark, a short flash every two seconds   all is well
+//	on and off, a second each               it is starting
+//	quick blinking                          something is wrong: the status page says what
+//
+// It reads what the lamp has to say from its caller, and alone writes the lamp's
+// files in /sys/class/leds. The kernel's own use of the lamp is taken back when it
+// ends. It blinks by itself and not by the kernel's triggers, whose modules are not
+// everywhere: a lamp that stands still says that the device hangs. Where there is no
+// lamp it does nothing; one that cannot be written to is given up, with one line in
+// the log.
+package led
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// Dir is where the kernel shows lamps.
+const Dir = "/sys/class/leds"
+
+// names are those of the lamp that is for the system: in Debian's trees for the
+// Raspberry Pi, and in its makers'.
+var names = []string{"ACT", "led-act", "led0"}
+
+// State is what the lamp shows.
+type State int
+
+// The states.
+const (
+	Starting State = iota
+	Well
+	Wrong
+)
+
+// rhythm is for how long the lamp is lit and dark, again and again.
+func (s State) rhythm() (lit, dark time.Duration) {
+	switch s {
+	case Well:
+		return 100 * time.Millisecond, 1900 * time.Millisecond
+	case Wrong:
+		return 125 * time.Millisecond, 125 * time.Millisecond
+	default:
+		return time.Second, time.Second
+	}
+}
+
+// look is how often the caller is asked what there is to say. There may be no lamp
+// yet: its driver comes when udev brings it.
+const look = 4 * time.Second
+
+// Run shows what state says until ctx ends.
+func Run(ctx context.Context, dir string, state func() State, log *slog.Logger) {
+	for {
+		if l := find(dir); l != nil {
+			err := l.run(ctx, state)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // the lamp has gone: perhaps it comes again
+				log.Warn("the lamp cannot be used; the status page says the same", "lamp", l.dir, "error", err)
+				return
+			}
+		}
+		if !pause(ctx, look) {
+			return
+		}
+	}
+}
+
+type lamp struct{ dir string }
+
+func find(dir string) *lamp {
+	for _, name := range names {
+		l := &lamp{filepath.Join(dir, name)}
+		if _, err := os.Stat(l.file("brightness")); err == nil {
+			return l
+		}
+	}
+	return nil
+}
+
+func (l *lamp) file(name string) string { return filepath.Join(l.dir, name) }
+
+// write writes to a file that is there: the kernel's, so none is made.
+func (l *lamp) write(name, text string) error {
+	f, err := os.OpenFile(l.file(name), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(text)
+	return err
+}
+
+// chosen is the trigger of a list, the one in brackets.
+var chosen = regexp.MustCompile(`\[([^]]+)\]`)
+
+func (l *lamp) run(ctx context.Context, state func() State) error {
+	before, err := os.ReadFile(l.file("trigger"))
+	if err != nil {
+		return err
+	}
+	if err := l.write("trigger", "none"); err != nil {
+		return err
+	}
+	defer func() {
+		if m := chosen.FindSubmatch(before); m != nil {
+			l.write("trigger", string(m[1]))
+		}
+	}()
+	for {
+		lit, dark := state().rhythm()
+		for begun := time.Now(); time.Since(begun) < look; {
+			for _, half := range []struct {
+				brightness string
+				length     time.Duration
+			}{{"1", lit}, {"0", dark}} {
+				if err := l.write("brightness", half.brightness); err != nil {
+					return err
+				}
+				if !pause(ctx, half.length) {
+					return nil
+				}
+			}
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
