@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
-	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +19,7 @@ import (
 // machines are the ELF names of the architectures Rivulet is built for.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "arm": elf.EM_ARM}
 
-// BuildID returns what Go's linker wrote into a binary to tell it from all others.
+// BuildID returns what the linker wrote into a binary to tell it from all others.
 func BuildID(path string) (string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -29,24 +29,36 @@ func BuildID(path string) (string, error) {
 	return buildID(f, path)
 }
 
+// Go's own is made of the inputs, folders among them. A release is built without, so
+// that it is the same on every machine, and has the one that the C linker makes of
+// the content.
+var buildNotes = []struct {
+	section, owner string
+	read           func([]byte) string
+}{
+	{".note.go.buildid", "Go\x00\x00", func(b []byte) string { return string(b) }},
+	{".note.gnu.build-id", "GNU\x00", hex.EncodeToString},
+}
+
 func buildID(f *elf.File, path string) (string, error) {
-	note := f.Section(".note.go.buildid")
-	if note == nil {
-		return "", fmt.Errorf("update: %s is no Go program, or has no build ID; build it with make build", path)
+	for _, n := range buildNotes {
+		note := f.Section(n.section)
+		if note == nil {
+			continue
+		}
+		raw, err := note.Data()
+		if err != nil {
+			return "", fmt.Errorf("update: %s: %w", path, err)
+		}
+		// A note: sizes of name and content, a type, the name, the content.
+		if len(raw) <= 16 || !bytes.Equal(raw[12:16], []byte(n.owner)) {
+			continue
+		}
+		if size := int(f.ByteOrder.Uint32(raw[4:8])); size > 0 && size <= len(raw)-16 {
+			return n.read(raw[16 : 16+size]), nil
+		}
 	}
-	raw, err := note.Data()
-	if err != nil {
-		return "", fmt.Errorf("update: %s: %w", path, err)
-	}
-	// A note: sizes of name and content, a type, the name "Go", the content.
-	if len(raw) < 16 || !bytes.Equal(raw[12:16], []byte("Go\x00\x00")) {
-		return "", fmt.Errorf("update: the build ID of %s cannot be read; build it with make build", path)
-	}
-	n := int(binary.NativeEndian.Uint32(raw[4:8]))
-	if n == 0 || n > len(raw)-16 {
-		return "", fmt.Errorf("update: %s has no build ID; build it with make build", path)
-	}
-	return string(raw[16 : 16+n]), nil
+	return "", fmt.Errorf("update: %s is no Go program, or has no build ID; build it with make build", path)
 }
 
 // inspect says what a release file is: a program for this machine that runs here.

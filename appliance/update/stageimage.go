@@ -2,10 +2,13 @@ package update
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"rivulet/appliance/slots"
 	"rivulet/image/device/layout"
@@ -57,11 +60,27 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	if err := room(r.State, spare); err != nil {
 		return next, err
 	}
+	if err := remembers(layout.DataFailed); err != nil {
+		return next, err
+	}
 	fill := func() error { return fillSlot(ctx, f, here, rootSize, r.Progress, verify) }
 	os.Remove(filepath.Join(dir, cancelName))
 	return next, stageImage(s, func(s State) error { return store(dir, s) }, fill, Attempt{
 		Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers, Generation: sig.Certificate.Generation, StagedAt: r.Now,
 		Image: &Image{From: here.String(), To: here.Other().String()}})
+}
+
+// remembers refuses where the restart would forget that an update is tried, and the
+// data with it: the initrd says in a file why the data partition could not be used.
+func remembers(failed string) error {
+	switch why, err := os.ReadFile(failed); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("update: %w; restart the device", err)
+	default:
+		return refused("this device keeps nothing over a restart: %s; put in another card or disk and flash it", strings.TrimSpace(string(why)))
+	}
 }
 
 // stageImage has the other slot filled, and says so only then: nothing may try it while

@@ -81,3 +81,17 @@ func TestImageThatWaitedIsForgottenFirst(t *testing.T) {
 		t.Errorf("%v %+v", err, saved)
 	}
 }
+
+// A device whose data is in memory would forget an update at the restart that tries it.
+func TestNoImageWithoutData(t *testing.T) {
+	failed := filepath.Join(t.TempDir(), "data-failed")
+	if err := remembers(failed); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(failed, []byte("/dev/sda4 cannot be used\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := remembers(failed); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "/dev/sda4 cannot be used; put in another") {
+		t.Error(err)
+	}
+}
