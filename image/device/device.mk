@@ -25,6 +25,7 @@ image-lock: ## renew image/device/packages.lock with what Debian has now
 	@git --no-pager diff --stat image/device/packages.lock
 
 .PHONY: test-image
-test-image: image-deps ## the PC image in QEMU: both loaders, growth, power cuts, tries (an hour on a busy machine)
+test-image: image-deps $(BIN)/demo-web.tar ## the PC image in QEMU: both loaders, growth, power cuts, tries, two machines that peer (an hour)
 	@$(MAKE) --no-print-directory image ARCH=amd64
-	RIVULET_IMAGE=$$(ls -t $(CURDIR)/$(BIN)/image/rivulet-*-amd64.img.zst | head -n 1) $(GO) test -count=1 -timeout 90m -v ./test/image
+	RIVULET_IMAGE=$$(ls -t $(CURDIR)/$(BIN)/image/rivulet-*-amd64.img.zst | head -n 1) RIVULET_DEMO=$(CURDIR)/$(BIN)/demo-web.tar \
+		$(GO) test -count=1 -timeout 90m -v ./test/image

@@ -3,6 +3,8 @@
 // names and writes copies of it into folders of its own. Emulated by software, a
 // machine needs two to ten minutes to come up; the limits are generous.
 //
+// RIVULET_SERIAL names a folder for what the machines said, RIVULET_DEMO the demo's image.
+//
 // The shell is systemd.debug_shell on the kernel's command line, put there on the
 // copy's boot partition: nothing in the image is there for tests.
 package image

@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -29,13 +30,38 @@ func image(t *testing.T, variable string) string {
 	return path
 }
 
-// disk unpacks the image to a disk of a size, whose kernel gives us a shell.
+// unpacked are images as they were unpacked once, by their packed path; gone with the run.
+var unpacked = map[string]string{}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, path := range unpacked {
+		os.Remove(path)
+	}
+	os.Exit(code)
+}
+
+// shell is what the kernel of a machine under test is told besides. A look at the clock is
+// a call of the emulator unless the time stamp counter, which the emulator keeps in step, may be believed.
+const shell = "systemd.show_status=no systemd.debug_shell=ttyS0 tsc=reliable mitigations=off"
+
+// disk makes a disk of a size out of the image, whose kernel gives us a shell. It has
+// holes where nothing was written.
 func disk(t *testing.T, packed, size string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.img")
-	tool(t, "zstd", "-q", "-d", "--sparse", packed, "-o", path)
+	if unpacked[packed] == "" {
+		f, err := os.CreateTemp("", "rivulet-*.img")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		unpacked[packed] = f.Name()
+		tool(t, "zstd", "-q", "-d", "-f", "--sparse", packed, "-o", f.Name())
+	}
+	tool(t, "cp", "--sparse=always", "--reflink=auto", unpacked[packed], path)
 	for _, file := range []string{"a/entry.cfg", "loader/entries/" + layout.EntryName(layout.A, false)} {
-		text := strings.Replace(fat(t, path, file), "quiet systemd.show_status=auto", "systemd.show_status=no systemd.debug_shell=ttyS0", 1)
+		text := strings.Replace(fat(t, path, file), "quiet systemd.show_status=auto", shell, 1)
 		if !strings.Contains(text, "debug_shell") {
 			t.Fatalf("%s: %s", file, text)
 		}
@@ -86,25 +112,54 @@ type machine struct {
 // on switches a machine on. more are arguments for QEMU.
 func on(t *testing.T, disk string, more ...string) *machine {
 	t.Helper()
+	return start(t, disk, (*exec.Cmd).Start, more...)
+}
+
+// start is on, for a machine that begins elsewhere, such as in a network namespace.
+func start(t *testing.T, disk string, begin func(*exec.Cmd) error, more ...string) *machine {
+	t.Helper()
+	return switchOn(t, begin, append([]string{"-drive", "file=" + disk + ",format=raw,if=virtio,cache=writethrough"}, more...)...)
+}
+
+// switchOn starts QEMU with a disk among the arguments.
+func switchOn(t *testing.T, begin func(*exec.Cmd) error, more ...string) *machine {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "serial")
 	m := &machine{t: t}
 	m.cmd = exec.Command("qemu-system-x86_64", append([]string{"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072", "-display", "none", "-nodefaults",
 		"-chardev", "socket,id=serial,server=on,wait=on,path=" + socket, "-serial", "chardev:serial", "-monitor", "none",
-		"-drive", "file=" + disk + ",format=raw,if=virtio,cache=writethrough", "-device", "virtio-rng-pci", "-device", "i6300esb"}, more...)...)
+		"-device", "virtio-rng-pci", "-device", "i6300esb"}, more...)...)
 	var errs bytes.Buffer
 	m.cmd.Stderr = &errs
-	if err := m.cmd.Start(); err != nil {
+	if err := begin(m.cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(m.cut)
+	t.Cleanup(func() {
+		m.cut()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if t.Failed() {
+			t.Logf("what the machine said at last:\n%s", m.said[max(0, len(m.said)-4000):])
+		}
+	})
 	eventually(t, "the serial line of QEMU", func() (err error) {
 		m.line, err = net.Dial("unix", socket)
 		return err
 	})
+	log := io.Discard
+	if dir := os.Getenv("RIVULET_SERIAL"); dir != "" {
+		f, err := os.CreateTemp(dir, strings.ReplaceAll(t.Name(), "/", "-")+"-*.log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		log = f
+		t.Cleanup(func() { f.Close() })
+	}
 	go func() {
 		buf := make([]byte, 4096)
 		for {
 			n, err := m.line.Read(buf)
+			log.Write(buf[:n])
 			m.mu.Lock()
 			m.said = append(m.said, buf[:n]...)
 			m.mu.Unlock()
@@ -127,7 +182,12 @@ func (m *machine) cut() {
 
 func eventually(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	eventuallyEvery(t, 100*time.Millisecond, what, ok)
+}
+
+func eventuallyEvery(t *testing.T, pause time.Duration, what string, ok func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(pause) {
 		err := ok()
 		if err == nil {
 			return
@@ -171,11 +231,11 @@ func (m *machine) up() {
 	m.until("systemctl is-active rivulet.service", "^active$")
 }
 
-// until asks again and again.
+// until asks again and again, with pauses: a question is work for an emulated machine.
 func (m *machine) until(command, want string) string {
 	m.t.Helper()
 	answer, look := "", regexp.MustCompile("(?m)"+want)
-	eventually(m.t, command, func() error {
+	eventuallyEvery(m.t, 2*time.Second, command, func() error {
 		if answer = m.ask(command); !look.MatchString(answer) {
 			return fmt.Errorf("%s", answer)
 		}
