@@ -66,7 +66,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	memory.For(facts.MemoryBytes).Supervisor.Apply()
+	memory.For(facts.MemoryBytes).Supervisor.Breathe()
 	go memory.KeepTrimmed(ctx)
 	if err := store.MakeFolder(cfg.Dirs.State); err != nil {
 		return err

@@ -58,7 +58,7 @@ type loopback struct {
 func world(t *testing.T, provider ...string) (a, b *device) {
 	t.Helper()
 	var devices []*device
-	for i, s := range apiserver.StartEach(t, nil, provider) {
+	for i, s := range apiserver.StartEach(t, profiling(), append(provider, profiling()...)) {
 		name := string(rune('a' + i))
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {

@@ -69,6 +69,11 @@ type Lending struct {
 // Nodes of different platforms are measured apart: room that an image cannot run in
 // is no room.
 func Measure(nodes []*corev1.Node, pods []*corev1.Pod, share Share) Room {
+	return NewTally(pods...).Measure(nodes, share)
+}
+
+// Measure is the one above, of the pods that were summed up.
+func (t *Tally) Measure(nodes []*corev1.Node, share Share) Room {
 	m := Room{nodes: map[string]Platform{}}
 	rooms := map[string]*room{}
 	unready := 0
@@ -89,37 +94,34 @@ func Measure(nodes []*corev1.Node, pods []*corev1.Pod, share Share) Room {
 			closed++
 		}
 	}
-	var guests []*corev1.Pod
-	for _, p := range pods {
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		r, here := rooms[p.Spec.NodeName]
-		if _, guest := p.Labels[policy.OriginLabel]; guest {
-			guests = append(guests, p)
+	guests := map[group]corev1.ResourceList{}
+	t.each(func(g group, asked corev1.ResourceList) {
+		r, here := rooms[g.node]
+		if g.guest {
+			guests[g] = asked
 			if here {
-				add(r.guests, Requests(p))
+				add(r.guests, asked)
 			}
 		} else if here {
-			sub(r.free, Requests(p))
+			sub(r.free, asked)
 		}
-	}
+	})
 	if closed == len(rooms) {
 		m.Offer.Reason = cannotRun("the provider", len(rooms), unready)
 		return m
 	}
 	m.Offer.Ready = true
 	m.lend(rooms, share)
-	for _, p := range guests {
-		i := m.index(p)
+	for g, asked := range guests {
+		i := m.index(g)
 		if i < 0 {
-			continue // made for a platform that is not here: it uses nothing
+			continue // made for a platform that is not here: they use nothing
 		}
-		use, origin := m.Platforms[i].Use, peer.ID(p.Labels[policy.OriginLabel])
-		if use[origin] == nil {
-			use[origin] = corev1.ResourceList{}
+		use := m.Platforms[i].Use
+		if use[g.origin] == nil {
+			use[g.origin] = corev1.ResourceList{}
 		}
-		add(use[origin], Requests(p))
+		add(use[g.origin], asked)
 	}
 	boundPods(m.Platforms, share)
 	return m
@@ -202,14 +204,13 @@ func cannotRun(whose string, all, unready int) string {
 	return fmt.Sprintf("no node of %s takes pods: %d not Ready, %d cordoned", whose, unready, all-unready)
 }
 
-// index finds the platform on which the pod runs, or has to.
-func (m Room) index(p *corev1.Pod) int {
+// index finds the platform on which guests run, or have to.
+func (m Room) index(g group) int {
 	return slices.IndexFunc(m.Platforms, func(l Lending) bool {
-		if own, here := m.nodes[p.Spec.NodeName]; here {
+		if own, here := m.nodes[g.node]; here {
 			return l.Offer.Platform == own
 		}
-		os, arch := p.Spec.NodeSelector[corev1.LabelOSStable], p.Spec.NodeSelector[corev1.LabelArchStable]
-		return (os == "" || os == l.Offer.OS) && (arch == "" || arch == l.Offer.Architecture)
+		return (g.os == "" || g.os == l.Offer.OS) && (g.architecture == "" || g.architecture == l.Offer.Architecture)
 	})
 }
 
@@ -253,12 +254,26 @@ func (m Room) Parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
 	return parts
 }
 
+// Fits reports that none of the consumer's pods are too many, so that nobody has to look
+// at each: Surplus would pick none.
+func (m Room) Fits(consumer peer.ID, known []peer.ID) bool {
+	offer := m.For(consumer, known)
+	for i, p := range offer.Platforms {
+		for name, used := range m.Platforms[i].Use[consumer] {
+			if most, bounded := p.Allocatable[name]; bounded && used.Cmp(most) > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // Surplus picks those of the consumer's pods that are too many for its part of the
 // platform they are on, see Surplus. The pods are those that have not finished.
 func (m Room) Surplus(consumer peer.ID, known []peer.ID, pods []*corev1.Pod) []*corev1.Pod {
 	byPlatform := make([][]*corev1.Pod, len(m.Platforms))
 	for _, p := range pods {
-		if i := m.index(p); i >= 0 {
+		if i := m.index(groupOf(p)); i >= 0 {
 			byPlatform[i] = append(byPlatform[i], p)
 		}
 	}
@@ -332,6 +347,9 @@ func ready(n *corev1.Node) bool {
 // Requests is what the scheduler counts for the pod: containers, the highest of
 // the init containers, sidecars, overhead, and resizes under way.
 func Requests(p *corev1.Pod) corev1.ResourceList {
+	if list, ok := summed(p); ok {
+		return list
+	}
 	list := asked(p)
 	list[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return list
@@ -341,6 +359,19 @@ func Requests(p *corev1.Pod) corev1.ResourceList {
 func asked(p *corev1.Pod) corev1.ResourceList {
 	return pick(helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: true}))
 }
+
+// summed is what asked has found of a pod that trim has been at.
+func summed(p *corev1.Pod) (corev1.ResourceList, bool) {
+	if len(p.Spec.Containers) != 1 || p.Spec.Containers[0].Name != summedUp {
+		return nil, false
+	}
+	list := maps.Clone(p.Spec.Containers[0].Resources.Requests)
+	list[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return list, true
+}
+
+// summedUp is the name of the container that trim leaves: no pod has one of this name.
+const summedUp = "*"
 
 // more orders by CPU, then memory; first decides a tie, so that the order of a
 // map never shows.

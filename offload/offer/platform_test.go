@@ -195,7 +195,7 @@ func TestPlatformProperties(t *testing.T) {
 			}
 		}
 		for _, p := range room.Surplus(consumer, consumers, mine) {
-			i := room.index(p)
+			i := room.index(groupOf(p))
 			short := false
 			for name, q := range room.Platforms[i].Use[consumer] {
 				most, bounded := o.Platforms[i].Allocatable[name]

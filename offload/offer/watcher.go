@@ -30,6 +30,7 @@ type Watcher struct {
 	factory informers.SharedInformerFactory
 	nodes   corelisters.NodeLister
 	pods    corelisters.PodLister
+	tally   *Tally // of pods
 	dirty   chan struct{}
 	synced  chan struct{}
 	signal  changes.Signal
@@ -51,7 +52,7 @@ func NewWatcher(client kubernetes.Interface) *Watcher {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
 	return &Watcher{
 		factory: factory, nodes: factory.Core().V1().Nodes().Lister(), pods: factory.Core().V1().Pods().Lister(),
-		dirty: make(chan struct{}, 1), synced: make(chan struct{}),
+		tally: NewTally(), dirty: make(chan struct{}, 1), synced: make(chan struct{}),
 	}
 }
 
@@ -64,13 +65,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 		default:
 		}
 	}
-	for _, informer := range []cache.SharedIndexInformer{w.factory.Core().V1().Nodes().Informer(), w.factory.Core().V1().Pods().Informer()} {
-		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { mark() }, UpdateFunc: func(any, any) { mark() }, DeleteFunc: func(any) { mark() },
-		})
-		if err != nil {
-			return fmt.Errorf("offer: watch: %w", err)
-		}
+	_, err := w.factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { mark() }, UpdateFunc: func(any, any) { mark() }, DeleteFunc: func(any) { mark() },
+	})
+	var counted cache.ResourceEventHandlerRegistration
+	if err == nil {
+		counted, err = w.factory.Core().V1().Pods().Informer().AddEventHandler(w.tally.handler(mark))
+	}
+	if err != nil {
+		return fmt.Errorf("offer: watch: %w", err)
 	}
 	w.factory.Start(ctx.Done())
 	defer w.factory.Shutdown()
@@ -78,6 +81,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), counted.HasSynced) { // the pods are known, and counted, too
+		return nil
 	}
 	close(w.synced)
 	for {
@@ -112,8 +118,7 @@ func (w *Watcher) Room(share Share) (Room, bool) {
 	turn := w.turns.Load() // before the look: a change during it is looked at again
 	if turn == 0 || w.last.turn != turn || w.last.share != share {
 		nodes, _ := w.nodes.List(labels.Everything()) // a cache cannot fail
-		pods, _ := w.pods.List(labels.Everything())
-		w.last = measurement{Measure(nodes, pods, share), share, turn}
+		w.last = measurement{w.tally.Measure(nodes, share), share, turn}
 	}
 	return w.last.room, true
 }
@@ -168,7 +173,7 @@ func trim(o any) (any, error) {
 		p := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion,
 				CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp},
-			Spec:   corev1.PodSpec{NodeName: o.Spec.NodeName, Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: asked(o)}}}},
+			Spec:   corev1.PodSpec{NodeName: o.Spec.NodeName, Containers: []corev1.Container{{Name: summedUp, Resources: corev1.ResourceRequirements{Requests: asked(o)}}}},
 			Status: corev1.PodStatus{Phase: o.Status.Phase},
 		}
 		if origin, ok := o.Labels[policy.OriginLabel]; ok {

@@ -65,6 +65,8 @@ type Controller struct {
 
 	life context.Context // of Run; the twins', too
 
+	unstarted unstarted // see busy
+
 	mu      sync.Mutex
 	refused map[types.UID]string    // why, of living pods
 	sent    map[types.UID]time.Time // when, by this process, of living pods

@@ -42,6 +42,7 @@ func (c *Controller) forget(home *corev1.Pod) {
 	c.mu.Lock()
 	delete(c.sent, home.UID)
 	c.mu.Unlock()
+	c.unstarted.done(home.UID)
 	if t := c.twins.get(home.Namespace); t != nil {
 		t.guard.Forget(home.UID)
 	}

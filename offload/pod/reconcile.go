@@ -91,7 +91,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	away := awayOf(t, home.UID, have[0])
 	st := Status(home, away, c.view(home))
-	if wait := c.holdBack(home, away, st, time.Now(), c.queue.Len() > 2*workers); wait > 0 {
+	if wait := c.holdBack(home, away, st, time.Now(), c.busy()); wait > 0 {
 		c.queue.AddAfter(k, wait)
 		return err
 	}
@@ -177,6 +177,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	c.doubt(keyOf(home), home.UID, t) // until it shows
 	// That it was sent is told with what comes of it (holdBack). It is no event either:
 	// the scheduler has told where to.
+	c.unstarted.sent(home.UID)
 	c.mu.Lock()
 	c.sent[home.UID] = time.Now()
 	c.mu.Unlock()

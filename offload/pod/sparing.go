@@ -17,10 +17,17 @@ import (
 // what is written delays the others, it is late.
 const soon, late = 3 * time.Second, 30 * time.Second
 
+// busy says that many pods wait to be sent, or are sent and wait for the provider, which
+// has as much to do: what they have to tell is told with their start.
+func (c *Controller) busy() bool { return c.queue.Len() > 2*workers || c.unstarted.count() > 2*workers }
+
 // holdBack says how long st may wait to be written, of a pod that was sent. That the
 // provider has it is no news, until it has begun to start or something is in the way.
-// busy says that many wait to be sent.
+// busy says that many wait.
 func (c *Controller) holdBack(home *corev1.Pod, away Away, st corev1.PodStatus, now time.Time, busy bool) time.Duration {
+	if home.Status.StartTime != nil || st.StartTime != nil {
+		c.unstarted.done(home.UID)
+	}
 	if home.Status.StartTime != nil || st.StartTime != nil || away.Trouble != "" || away.Finished != "" ||
 		home.Status.Phase != "" && home.Status.Phase != corev1.PodPending || st.Phase != corev1.PodPending ||
 		st.Reason != "" && st.Reason != ReasonPending || len(st.ContainerStatuses)+len(st.InitContainerStatuses) > 0 {
@@ -42,7 +49,10 @@ func (c *Controller) holdBack(home *corev1.Pod, away Away, st corev1.PodStatus, 
 	}
 	// A clock that was set back must not hold it for longer.
 	if since := now.Sub(from); since >= 0 && since < most {
-		return min(most-since, soon) // by then it may be less busy
+		if most == late {
+			return min(most-since, late/3) // by then it may be less busy; its start is seen at once
+		}
+		return most - since
 	}
 	return 0
 }

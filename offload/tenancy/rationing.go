@@ -98,7 +98,10 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 	excess := map[string]amounts{} // by twin
 	for id, part := range room.Parts(consumers) {
 		parts[id] = amountsOf(part)
-		pods := room.Surplus(id, consumers, t.room.PodsOf(id))
+		var pods []*corev1.Pod
+		if !room.Fits(id, consumers) {
+			pods = room.Surplus(id, consumers, t.room.PodsOf(id))
+		}
 		if len(pods) == 0 {
 			delete(over, id)
 			continue

@@ -1,0 +1,127 @@
+package offer
+
+import (
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+// Tally is what pods ask for, summed up by what Measure tells pods apart by. It is kept
+// with each change of a pod, so that a look at the room takes as long as there are nodes
+// and consumers, and not pods: a thousand pods are some thousands of changes.
+type Tally struct {
+	mu   sync.Mutex
+	sums map[group]*sum
+}
+
+// group is what pods are alike in.
+type group struct {
+	node   string  // "" while it waits for one
+	guest  bool    // of a consumer
+	origin peer.ID // of guests
+	// of guests without a node that is here: the platform that they have to run on
+	os, architecture string
+}
+
+type sum struct {
+	pods  int
+	asked corev1.ResourceList
+	named map[corev1.ResourceName]int // by how many pods: what none names any more is not there, and not nothing
+}
+
+func (s *sum) add(p *corev1.Pod) {
+	asked := Requests(p)
+	s.pods++
+	add(s.asked, asked)
+	for name := range asked {
+		s.named[name]++
+	}
+}
+
+func (s *sum) sub(p *corev1.Pod) {
+	asked := Requests(p)
+	s.pods--
+	sub(s.asked, asked)
+	for name := range asked {
+		if s.named[name]--; s.named[name] == 0 {
+			delete(s.named, name)
+			delete(s.asked, name)
+		}
+	}
+}
+
+// NewTally sums up pods.
+func NewTally(pods ...*corev1.Pod) *Tally {
+	t := &Tally{sums: map[group]*sum{}}
+	for _, p := range pods {
+		t.change(nil, p)
+	}
+	return t
+}
+
+// change puts a pod in the place of what it was before; nil is none.
+func (t *Tally) change(before, now *corev1.Pod) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if before != nil && counts(before) {
+		k := groupOf(before)
+		if s := t.sums[k]; s != nil {
+			if s.sub(before); s.pods == 0 {
+				delete(t.sums, k)
+			}
+		}
+	}
+	if now != nil && counts(now) {
+		k := groupOf(now)
+		s := t.sums[k]
+		if s == nil {
+			s = &sum{asked: corev1.ResourceList{}, named: map[corev1.ResourceName]int{}}
+			t.sums[k] = s
+		}
+		s.add(now)
+	}
+}
+
+// each calls f with every group and what its pods ask for, which is f's to keep.
+func (t *Tally) each(f func(group, corev1.ResourceList)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k, s := range t.sums {
+		f(k, s.asked.DeepCopy())
+	}
+}
+
+// counts reports whether a pod takes room: one that has finished does not.
+func counts(p *corev1.Pod) bool {
+	return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+}
+
+func groupOf(p *corev1.Pod) group {
+	g := group{node: p.Spec.NodeName}
+	var origin string
+	if origin, g.guest = p.Labels[policy.OriginLabel]; g.guest {
+		g.origin = peer.ID(origin)
+		g.os, g.architecture = p.Spec.NodeSelector[corev1.LabelOSStable], p.Spec.NodeSelector[corev1.LabelArchStable]
+	}
+	return g
+}
+
+// handler keeps the tally of an informer's pods; done is called after each change.
+func (t *Tally) handler(done func()) cache.ResourceEventHandler {
+	pod := func(obj any) *corev1.Pod {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		p, _ := obj.(*corev1.Pod)
+		return p
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { t.change(nil, pod(obj)); done() },
+		UpdateFunc: func(old, obj any) { t.change(pod(old), pod(obj)); done() },
+		DeleteFunc: func(obj any) { t.change(pod(obj), nil); done() },
+	}
+}
