@@ -146,6 +146,8 @@ func TestPodsRunAway(t *testing.T) {
 		}
 	})
 
+	t.Run("home ends before it has written that a pod was sent", func(t *testing.T) { untold(t, a, b) })
+
 	t.Run("an away pod deleted by the provider comes back as a restart", func(t *testing.T) {
 		before := b.away(ctx, t, string(pod.UID))[0]
 		must(t, b.Client.CoreV1().Pods(before.Namespace).Delete(ctx, before.Name, metav1.DeleteOptions{}))

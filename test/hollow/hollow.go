@@ -28,6 +28,9 @@ import (
 // one digit, at once.
 const EndsLabel = "test.rivulet.dev/exit-code"
 
+// WaitsLabel on a pod, as long as it is there, has its node say nothing of it.
+const WaitsLabel = "test.rivulet.dev/waits"
+
 const (
 	heartbeat = 10 * time.Second
 	workers   = 16
@@ -152,7 +155,7 @@ func (k *Kubelets) sync(ctx context.Context, key string) error {
 			return nil
 		}
 		return err
-	case ended, p.Status.Phase == corev1.PodRunning && ends(p) == "":
+	case ended, p.Labels[WaitsLabel] != "", p.Status.Phase == corev1.PodRunning && ends(p) == "":
 		return nil
 	}
 	p = p.DeepCopy()
