@@ -161,6 +161,8 @@ func TestPodsRunAway(t *testing.T) {
 		})
 	})
 
+	t.Run("what runs away is its own record", func(t *testing.T) { itsOwnRecord(t, a, b, &pod) })
+
 	t.Run("during a cut nothing is decided, and after it everything is", func(t *testing.T) {
 		a.fabric.setCut(true)
 		eventually(t, time.Minute, "the virtual node is NotReady and says why", func(ctx context.Context) string {
@@ -299,7 +301,7 @@ func streams(t *testing.T, a *device, name string) {
 	t.Run("logs", func(t *testing.T) {
 		eventually(t, time.Minute, "the API server reaches the virtual node", func(ctx context.Context) string {
 			text, err := a.Client.CoreV1().Pods("lab").GetLogs(name, &corev1.PodLogOptions{TailLines: ptr.To[int64](3)}).DoRaw(ctx)
-			if err != nil || !strings.HasPrefix(string(text), "log of "+name+"-") || !strings.HasSuffix(string(text), "/web tail=3\n") {
+			if err != nil || string(text) != "log of "+name+"/web tail=3\n" {
 				return fmt.Sprintf("%q %v", text, err)
 			}
 			return ""

@@ -51,6 +51,10 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		ns, ok := o.policy.Get(namespace)
 		return ok && ns.Allows(name)
 	}
+	var keeps func() bool
+	if k, ok := target.(interface{ Keeps() bool }); ok {
+		keeps = k.Keeps
+	}
 	twins := newRetirement(o.home, target, offloaded, o.recorder, log)
 	branches := &branches{o: o, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
 	pods := pod.New(pod.Config{
@@ -62,6 +66,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 			}
 		},
 		Unfit:     o.unfit,
+		Keeps:     keeps,
 		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,
 		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
 			return o.volumes.AwayClaimOf(ctx, ns, claim, target.ID())

@@ -7,6 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"rivulet/offload/keeper"
 )
 
 // keepsData ends what runs in a twin that has claims, and reports whether it has: data are
@@ -21,7 +23,8 @@ func (g *Guests) keepsData(ctx context.Context, twin string) (bool, error) {
 	}
 	how := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
 	err = errors.Join(g.cfg.Client.AppsV1().ReplicaSets(twin).DeleteCollection(ctx, how, metav1.ListOptions{}),
-		g.cfg.Client.BatchV1().Jobs(twin).DeleteCollection(ctx, how, metav1.ListOptions{}))
+		g.cfg.Client.BatchV1().Jobs(twin).DeleteCollection(ctx, how, metav1.ListOptions{}),
+		keeper.EndAll(ctx, g.cfg.Client, twin))
 	if err != nil {
 		return true, fmt.Errorf("guests: twin %s, which has claims, is not emptied: %w", twin, err)
 	}

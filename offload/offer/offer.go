@@ -44,6 +44,9 @@ type Offer struct {
 	// Labels are those that the provider's nodes agree on (see Carried), to be copied to
 	// the virtual node.
 	Labels map[string]string `json:"labels,omitempty"`
+	// Keeps says that the provider makes another in the place of a pod that is its own
+	// record (package keeper): it needs no ReplicaSet around it.
+	Keeps bool `json:"keeps,omitempty"`
 	// Ready is false, with Reason, while the provider can run nothing.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`

@@ -101,6 +101,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
+// Pods are all pods of this cluster: of guests what Compute reads, and what package keeper
+// goes by. It runs with Run.
+func (w *Watcher) Pods() cache.SharedIndexInformer { return w.factory.Core().V1().Pods().Informer() }
+
 // Synced is closed when nodes and pods are known.
 func (w *Watcher) Synced() <-chan struct{} { return w.synced }
 
@@ -179,6 +183,10 @@ func trim(o any) (any, error) {
 		if origin, ok := o.Labels[policy.OriginLabel]; ok {
 			p.Spec.NodeSelector = o.Spec.NodeSelector // for which platform it waits
 			p.Labels = map[string]string{policy.OriginLabel: origin}
+			if kept, ok := o.Labels[policy.KeptLabel]; ok { // what Pods is asked for
+				p.Labels[policy.KeptLabel] = kept
+				p.Finalizers, p.DeletionGracePeriodSeconds = o.Finalizers, o.DeletionGracePeriodSeconds
+			}
 		}
 		return p, nil
 	}

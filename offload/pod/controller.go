@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"rivulet/offload/mute"
 	"rivulet/offload/target"
 )
 
@@ -23,7 +24,7 @@ import (
 // create at the same time the provider's quota counts in one write.
 const workers = 24
 
-// Config is what a Controller needs. All fields but Unfit and NoHomeAPI are required.
+// Config is what a Controller needs. All fields but Unfit, Keeps and NoHomeAPI are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Target  target.Target
@@ -47,6 +48,9 @@ type Config struct {
 	// Unfit is told that an image does not run on an architecture, and reports whether new
 	// pods of the namespace with it are kept off that by now; nil leaves such pods waiting.
 	Unfit func(ctx context.Context, namespace, image, arch string) (kept bool, err error)
+	// Keeps reports whether the target replaces pods that are their own record (package
+	// keeper); nil if it never does.
+	Keeps func() bool
 	// NoHomeAPI says that there is no way to home's API server, and none to wait for.
 	NoHomeAPI bool
 	Recorder  record.EventRecorder
@@ -64,6 +68,8 @@ type Controller struct {
 	reconnect chan struct{}
 
 	life context.Context // of Run; the twins', too
+	// quiet and proof are quietWatch and mute.Proof, but in tests.
+	quiet, proof time.Duration
 
 	unstarted unstarted // see busy
 
@@ -75,7 +81,7 @@ type Controller struct {
 // New makes a Controller; Run starts it.
 func New(cfg Config) *Controller {
 	c := &Controller{
-		cfg:     cfg,
+		cfg: cfg, quiet: quietWatch, proof: mute.Proof,
 		twins:   twins{all: map[string]*twin{}},
 		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
@@ -104,6 +110,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	wg.Go(func() { c.adopt(ctx) })
 	wg.Go(func() { c.work(ctx) })
+	wg.Go(func() { c.proveWatches(ctx) })
 	for {
 		select {
 		case <-ctx.Done():

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -38,12 +39,14 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		return nil // the twin calls again
 	}
 	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
-		if have[0].Object().GetDeletionTimestamp() == nil {
-			if told, err := c.tellEnd(ctx, t, home, have[0]); err != nil || !told {
+		if standing := slices.DeleteFunc(slices.Clone(have), Wrapper.ending); len(standing) > 0 {
+			if told, err := c.tellEnd(ctx, t, home, standing[0]); err != nil || !told {
 				return err
 			}
-			if err := t.remove(ctx, have[0], graceOf(home)); err != nil {
-				return c.twinError(ctx, t, err)
+			for _, w := range standing {
+				if err := t.remove(ctx, w, graceOf(home)); err != nil {
+					return c.twinError(ctx, t, err)
+				}
 			}
 			c.doubt(keyOf(home), home.UID, t) // until that shows
 		} else {
@@ -60,7 +63,7 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		like = Wrapper{Job: &batchv1.Job{}}
 	}
 	like.Object().SetName(wrapperName(home.Name))
-	live, err := t.get(ctx, like)
+	live, err := c.find(ctx, t, home, like)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && !ours(live, home.UID):
 		if s := t.tokens(home.UID); s != nil {
@@ -139,7 +142,7 @@ func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName,
 // no more; a cache that has not caught up must never end a running pod.
 func (c *Controller) removeOrphan(ctx context.Context, t *twin, w Wrapper) error {
 	obj := w.Object()
-	if obj.GetDeletionTimestamp() != nil {
+	if w.ending() {
 		return nil
 	}
 	uid, name := obj.GetLabels()[policy.HomeUIDLabel], obj.GetAnnotations()[policy.HomePodAnnotation]

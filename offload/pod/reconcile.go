@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/offload/keeper"
 	"rivulet/offload/policy"
 )
 
@@ -78,6 +79,9 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if api == "" { // not known at the moment
 		want.template().Spec.HostAliases = have[0].template().Spec.HostAliases
 	}
+	if c.abandoned(have[0]) {
+		return c.twinError(ctx, t, t.remove(ctx, have[0], nil)) // and is sent again when it is gone
+	}
 	if agree(have[0], t.podsOf(home.UID)) {
 		t.guard.Trust(home.UID)
 	} else {
@@ -139,7 +143,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		return nil // its watch is about to show it
 	}
 	if home.Status.StartTime != nil {
-		live, err := t.get(ctx, want)
+		live, err := c.find(ctx, t, home, want)
 		switch {
 		case err == nil && ours(live, home.UID):
 			c.doubt(keyOf(home), home.UID, t)
@@ -160,9 +164,20 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	if err := c.awayClaims(ctx, home.Namespace, want.template()); err != nil {
 		return c.trouble(ctx, home, err)
 	}
+	waits := want
+	if want.ReplicaSet != nil && c.keeps() {
+		want = asRecord(want, home)
+	}
 	_, err := t.create(ctx, want)
+	if want.Pod != nil && keeper.Refused(err) {
+		want = waits // for room, and it says what it waits for
+		_, err = t.create(ctx, want)
+	}
 	if apierrors.IsAlreadyExists(err) {
 		live, err := t.get(ctx, want)
+		if err == nil && want.Pod != nil && !keeper.IsRecord(live.Pod) {
+			return c.trouble(ctx, home, fmt.Errorf("pod %s in %s is somebody else's; delete it there, or rename this one", want.Pod.Name, t.name))
+		}
 		if err == nil && !ours(live, home.UID) {
 			err = c.removeOrphan(ctx, t, live)
 		} else if err == nil {
@@ -183,6 +198,19 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	c.mu.Unlock()
 	c.queue.AddAfter(keyOf(home), soon)
 	return nil
+}
+
+// find reads from the API what stands for the pod of home, whichever it is that was made
+// first; like is what a target has that keeps no pods. Where there is nothing of this
+// pod's the error is that of like's kind.
+func (c *Controller) find(ctx context.Context, t *twin, home *corev1.Pod, like Wrapper) (Wrapper, error) {
+	if like.ReplicaSet != nil && c.cfg.Keeps != nil {
+		p, err := t.get(ctx, Wrapper{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: like.Object().GetName()}}})
+		if err == nil && ours(p, home.UID) || err != nil && !apierrors.IsNotFound(err) {
+			return p, err
+		}
+	}
+	return t.get(ctx, like)
 }
 
 // twinError drops a twin that is gone from the target, so that the next try

@@ -18,7 +18,7 @@ func (c *Controller) relabel(ctx context.Context, t *twin, home *corev1.Pod, hav
 	if have.Object().GetDeletionTimestamp() != nil {
 		return nil
 	}
-	was, is := have.template(), want.template()
+	was, is := have.template(), like(have, want, home).template()
 	if p := Current(t.podsOf(home.UID)); p != nil && p.DeletionTimestamp == nil {
 		labels := difference(p.Labels, was.Labels, is.Labels)
 		notes := difference(p.Annotations, was.Annotations, is.Annotations)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/keeper"
 	"rivulet/offload/mute"
 	"rivulet/offload/policy"
 )
@@ -33,6 +36,7 @@ type twin struct {
 	stop       context.CancelFunc
 	done       sync.WaitGroup
 	guard      *mute.Guard[types.UID] // by home pod
+	heard      atomic.Int64           // when the watch of pods showed anything last, in Unix ns
 }
 
 const (
@@ -61,6 +65,9 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 			changed(m.GetAnnotations()[policy.HomePodAnnotation])
 		}
 	}
+	t.heard.Store(time.Now().UnixNano())
+	hear := func(any) { t.heard.Store(time.Now().UnixNano()) }
+	_, _ = t.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: hear, DeleteFunc: hear, UpdateFunc: func(_, obj any) { hear(obj) }})
 	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs, t.secrets} {
 		// These fail only on an informer that runs already; these do not yet.
 		_ = inf.AddIndexers(cache.Indexers{
@@ -145,7 +152,7 @@ func (t *twin) wrappers(index, value string) []Wrapper {
 	for _, o := range jobs {
 		out = append(out, Wrapper{Job: o.(*batchv1.Job)})
 	}
-	return out
+	return append(out, t.records(index, value)...)
 }
 
 // names lists the home pods that have anything here.
@@ -160,18 +167,26 @@ func (t *twin) names() []string {
 // get reads the wrapper from the API: caches may lag behind our own writes.
 func (t *twin) get(ctx context.Context, like Wrapper) (Wrapper, error) {
 	name := like.Object().GetName()
-	if like.Job != nil {
+	switch {
+	case like.Job != nil:
 		job, err := t.client.BatchV1().Jobs(t.name).Get(ctx, name, metav1.GetOptions{})
 		return Wrapper{Job: job}, err
+	case like.Pod != nil:
+		p, err := t.client.CoreV1().Pods(t.name).Get(ctx, name, metav1.GetOptions{})
+		return Wrapper{Pod: p}, err
 	}
 	set, err := t.client.AppsV1().ReplicaSets(t.name).Get(ctx, name, metav1.GetOptions{})
 	return Wrapper{ReplicaSet: set}, err
 }
 
 func (t *twin) create(ctx context.Context, w Wrapper) (Wrapper, error) {
-	if w.Job != nil {
+	switch {
+	case w.Job != nil:
 		job, err := t.client.BatchV1().Jobs(t.name).Create(ctx, w.Job, metav1.CreateOptions{})
 		return Wrapper{Job: job}, err
+	case w.Pod != nil:
+		p, err := t.client.CoreV1().Pods(t.name).Create(ctx, w.Pod, metav1.CreateOptions{})
+		return Wrapper{Pod: p}, err
 	}
 	set, err := t.client.AppsV1().ReplicaSets(t.name).Create(ctx, w.ReplicaSet, metav1.CreateOptions{})
 	return Wrapper{ReplicaSet: set}, err
@@ -179,7 +194,15 @@ func (t *twin) create(ctx context.Context, w Wrapper) (Wrapper, error) {
 
 // remove deletes the wrapper in the foreground: as long as it is there, so may
 // its pods be, and once it is gone so are they. grace, where given, goes to the pods.
+// A pod that is its own record is not replaced from then on.
 func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
+	if w.Pod != nil {
+		err := keeper.End(ctx, t.client, w.Pod, grace)
+		if errors.Is(err, keeper.ErrMarked) {
+			return errNotYet
+		}
+		return err
+	}
 	obj := w.Object()
 	uid := obj.GetUID()
 	opts := metav1.DeleteOptions{

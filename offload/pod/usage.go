@@ -38,13 +38,7 @@ func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
 	if !c.cfg.Up() {
 		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers", c.cfg.Target.Name())
 	}
-	c.twins.mu.Lock()
-	watched := make([]*twin, 0, len(c.twins.all))
-	for _, t := range c.twins.all {
-		watched = append(watched, t)
-	}
-	c.twins.mu.Unlock()
-
+	watched := c.twins.list()
 	var mu sync.Mutex
 	var out []Usage
 	var errs []error

@@ -13,28 +13,38 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/keeper"
 	"rivulet/offload/policy"
 )
 
-// Wrapper is what stands on the provider for one pod: a ReplicaSet of one for
-// restartPolicy Always, a Job otherwise. Exactly one of the two is set.
+// Wrapper is what stands on the provider for one pod: for restartPolicy Always the
+// away pod itself where it is kept (package keeper), or a ReplicaSet of one; a Job
+// otherwise. Exactly one of them is set.
 type Wrapper struct {
 	ReplicaSet *appsv1.ReplicaSet
 	Job        *batchv1.Job
+	Pod        *corev1.Pod
 }
 
 // Object returns the metadata of whichever is set.
 func (w Wrapper) Object() metav1.Object {
-	if w.Job != nil {
+	switch {
+	case w.Job != nil:
 		return w.Job
+	case w.Pod != nil:
+		return w.Pod
 	}
 	return w.ReplicaSet
 }
 
-// template is the away pod's template, inside the wrapper.
+// template is the away pod's template, inside the wrapper. A pod's own is a copy.
 func (w Wrapper) template() *corev1.PodTemplateSpec {
-	if w.Job != nil {
+	switch {
+	case w.Job != nil:
 		return &w.Job.Spec.Template
+	case w.Pod != nil:
+		labels, annotations := keeper.Carried(w.Pod)
+		return &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations}, Spec: w.Pod.Spec}
 	}
 	return &w.ReplicaSet.Spec.Template
 }

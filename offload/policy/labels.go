@@ -39,6 +39,8 @@ const (
 	HomeNamespaceAnnotation = "rivulet.dev/home-namespace"
 	HomePodAnnotation       = "rivulet.dev/home-pod"
 	HomeUIDLabel            = "rivulet.dev/home-uid"
+	// KeptLabel marks pods of a consumer that are their own record; its value is a keeper.Mode.
+	KeptLabel = "rivulet.dev/kept"
 	// ReflectedLabel marks an object kept equal to one of the same name at home.
 	ReflectedLabel = "rivulet.dev/reflected"
 	// IngressClassAnnotation, on an Ingress that is reflected, names its class on the

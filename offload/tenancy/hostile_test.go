@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/keeper"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 )
@@ -52,7 +53,9 @@ func testWhatGuestsMustNotHave(t *testing.T, p *provider) {
 		_, err := p.admin.CoreV1().Pods(twin).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.PodSpec{
 			NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		_, secret := p.admin.CoreV1().Secrets(twin).Create(ctx, token(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err != nil && secret != nil
+		_, held := c.CoreV1().ConfigMaps(twin).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/held"}}},
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && secret != nil && held != nil
 	})
 	volume := func(v corev1.VolumeSource) func(*corev1.PodSpec) {
 		return func(s *corev1.PodSpec) { s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: v}} }
@@ -97,6 +100,41 @@ func testWhatGuestsMustNotHave(t *testing.T, p *provider) {
 		if !strings.Contains(said, try.want) {
 			t.Errorf("%s: %q, want %q", name, said, try.want)
 		}
+	}
+	// Pods made without a controller, and what would hold up a drain or the namespace.
+	held := set("held", 1, "", nil)
+	held.Spec.Template.Finalizers = []string{"example.com/held"}
+	if _, err := c.AppsV1().ReplicaSets(twin).Create(ctx, held, metav1.CreateOptions{}); err != nil {
+		t.Error(err)
+	}
+	p.until(t, "a template with a finalizer makes no pod", func(ctx context.Context) bool {
+		s, err := c.AppsV1().ReplicaSets(twin).Get(ctx, "held", metav1.GetOptions{})
+		return err == nil && len(s.Status.Conditions) > 0 && strings.Contains(s.Status.Conditions[0].Message, "finalizers")
+	})
+	config, err := c.CoreV1().ConfigMaps(twin).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, try := range map[string]func(*corev1.Pod){
+		"privileged": func(p *corev1.Pod) {
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
+		},
+		"a node's name":     func(p *corev1.Pod) { p.Spec.NodeName = "n" },
+		"a hold of its own": func(p *corev1.Pod) { p.Finalizers = []string{"example.com/held"} },
+		"a Job's hold":      func(p *corev1.Pod) { p.Finalizers = []string{"batch.kubernetes.io/job-tracking"} },
+		"a storm of its own": func(p *corev1.Pod) {
+			p.Labels, p.Finalizers, p.Spec.ActiveDeadlineSeconds = map[string]string{policy.KeptLabel: "at-once"}, []string{keeper.Finalizer}, ptr.To[int64](1)
+		},
+	} {
+		made := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "direct"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		try(made)
+		if _, err := c.CoreV1().Pods(twin).Create(ctx, made, metav1.CreateOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v, want refused", what, err)
+		}
+	}
+	config.Finalizers = []string{"example.com/held"}
+	if _, err := c.CoreV1().ConfigMaps(twin).Update(ctx, config, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		t.Errorf("a finalizer of its own: %v, want refused", err)
 	}
 	pods, err := c.CoreV1().Pods(twin).List(ctx, metav1.ListOptions{})
 	if err != nil || len(pods.Items) != 0 {

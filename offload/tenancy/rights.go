@@ -34,15 +34,15 @@ var (
 	write = append([]string{"create", "update", "patch", "delete", "deletecollection"}, read...)
 )
 
-// rules of Role. Pods are made by controllers out of what the consumer writes,
-// so pods themselves can be looked at, relabelled and deleted, not created.
+// rules of Role. Pods are made by the consumer, or by controllers out of what it writes:
+// what they may be is for admission to say, whoever makes them.
 // There is no right on service accounts, roles or quotas.
 func rules() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := func(group string, verbs []string, resources ...string) *rbacv1ac.PolicyRuleApplyConfiguration {
 		return rbacv1ac.PolicyRule().WithAPIGroups(group).WithResources(resources...).WithVerbs(verbs...)
 	}
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule("", append([]string{"patch", "delete"}, read...), "pods"),
+		rule("", append([]string{"create", "patch", "delete"}, read...), "pods"),
 		rule("", []string{"get"}, "pods/log", "pods/status"),
 		// exec and its like are GET by WebSocket and POST by SPDY.
 		rule("", []string{"get", "create"}, "pods/exec", "pods/attach", "pods/portforward"),

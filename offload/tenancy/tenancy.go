@@ -6,7 +6,8 @@
 // keep here. It alone writes twin namespaces with their service account, role
 // binding, quota and limit range, the ClusterRole rivulet-consumer, the admission
 // policies rivulet-twin* and the priority level rivulet-peers, and deletes pods
-// that a consumer has not handed back in time. Who asks is told by the pinned
+// that a consumer has not handed back in time. It runs the keeper (package keeper) of
+// those that are their own record. Who asks is told by the pinned
 // certificate of the connection, never by what the request says; no credential
 // is minted, so unpinning a peer ends its rights at once. Nothing but the objects
 // themselves survives a restart. While the local API server is away consumers
@@ -34,6 +35,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/keeper"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 )
@@ -147,6 +149,9 @@ func (t *Tenancy) Run(ctx context.Context) error {
 	defer wg.Wait()
 	wg.Go(func() { t.install(ctx) })
 	wg.Go(func() { t.keepRations(ctx) })
+	wg.Go(func() {
+		_ = keeper.New(keeper.Config{Client: t.client, Pods: t.room.Pods(), Log: t.Log}).Run(ctx) // ends with ctx, or an informer that has
+	})
 	return t.room.Run(ctx)
 }
 
@@ -222,7 +227,7 @@ func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID
 	defer stop()
 	offer.Stream(w, r.WithContext(ctx), func() offer.Offer {
 		o := t.room.Offer(consumer, t.consumers(), t.Share())
-		o.Neighbours = t.Neighbours()
+		o.Neighbours, o.Keeps = t.Neighbours(), true
 		return o
 	}, changed)
 }

@@ -131,3 +131,11 @@ func (t *Target) Close() {
 	t.conns.CloseAll()
 	t.streams.CloseAll()
 }
+
+// Keeps reports whether the peer, as far as it was heard, keeps pods that are their own
+// record.
+func (t *Target) Keeps() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.latest.Keeps
+}
