@@ -83,6 +83,12 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	must(t, second(b.Client.CoreV1().Pods(is.Namespace).Patch(ctx, is.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"provider":"1"}}}`), metav1.PatchOptions{})))
 	must(t, b.Client.CoreV1().Pods(is.Namespace).Delete(ctx, is.Name, metav1.DeleteOptions{}))
 	restarted(2)
+	eventually(t, time.Minute, "the second is let go", func(ctx context.Context) string {
+		if away := b.away(ctx, t, string(at.UID)); len(away) != 1 || away[0].UID == is.UID {
+			return fmt.Sprint(len(away))
+		}
+		return ""
+	})
 	is = b.away(ctx, t, string(at.UID))[0]
 	if is.Labels["new"] != "1" || is.Labels["app"] != "" || is.Labels["provider"] != "" || !strings.HasPrefix(is.Name, "alone-") || !keeper.Kept(&is) {
 		t.Errorf("the third is %s %v", is.Name, is.Labels)

@@ -211,18 +211,23 @@ func TestPodsRunAway(t *testing.T) {
 	t.Run("a namespace that is no longer offloaded takes its pods back", func(t *testing.T) {
 		_, err := a.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"off"}}}`), metav1.PatchOptions{})
 		must(t, err)
-		eventually(t, time.Minute, "replacements wait for room at home, the twin is gone", func(ctx context.Context) string {
+		eventually(t, 2*time.Minute, "replacements wait for room at home, the twin is gone", func(ctx context.Context) string {
+			why := ""
 			for _, p := range a.pods(ctx, t, "app=web") {
 				if p.Spec.NodeName != "" {
 					return p.Name + " is on " + p.Spec.NodeName
 				}
 			}
 			left, err := b.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
-			must(t, err)
-			if len(left.Items) != 0 {
-				return "twin " + left.Items[0].Name
+			if err != nil || len(left.Items) == 0 {
+				return message(err)
 			}
-			return ""
+			for _, c := range left.Items[0].Status.Conditions {
+				if c.Status == corev1.ConditionTrue {
+					why += "; " + c.Message
+				}
+			}
+			return "twin " + left.Items[0].Name + why
 		})
 		_, err = a.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"remote"}}}`), metav1.PatchOptions{})
 		must(t, err)
@@ -488,6 +493,13 @@ func job(name string, labels map[string]string) *batchv1.Job {
 func bare(name string, s corev1.PodSpec) *corev1.Pod {
 	s.Containers = spec().Containers
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: s}
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 func must(t *testing.T, err error) {

@@ -29,8 +29,8 @@ import (
 // bin/rivulet of this repository is taken.
 const BinaryEnv = "RIVULET_TEST_K3S"
 
-// startTimeout is generous: tests may share two cores.
-const startTimeout = 90 * time.Second
+// startTimeout is generous: tests may share two cores with whatever else runs.
+const startTimeout = 4 * time.Minute
 
 // Server is a running API server.
 type Server struct {
