@@ -21,7 +21,7 @@ import (
 // what they are; a pod that runs on its own cluster has 12 to 14.
 const (
 	writesAtHome     = 16
-	writesAtProvider = 26
+	writesAtProvider = 18
 )
 
 // writes bounds what many pods have both API servers write. A watch that answers

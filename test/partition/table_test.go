@@ -258,7 +258,7 @@ func (r row) afterwards(s scene) error {
 		if len(s.home) != 1 || s.home[0].UID != s.was[0].UID || !running(&s.home[0]) || restartsOf(&s.home[0]) != 1 || len(s.away) != 1 {
 			return fmt.Errorf("not the same pod with one restart: %s", s)
 		}
-		if len(s.runs) != 2 { // the second may begin while the first ends, as with any ReplicaSet
+		if len(s.runs) != 2 { // of a Deployment the second may begin while the first ends
 			return fmt.Errorf("ran %d times: %v", len(s.runs), s.runs)
 		}
 	case ticks:
