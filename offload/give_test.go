@@ -151,7 +151,7 @@ func (d *device) manyStreams(t *testing.T) {
 	}
 	wg.Wait()
 	text, err := d.Client.CoreV1().Pods("lab").GetLogs("talk", &corev1.PodLogOptions{Previous: true, SinceSeconds: ptr.To[int64](60)}).DoRaw(ctx)
-	if err != nil || !strings.HasPrefix(string(text), "previous log of talk-") {
+	if err != nil || !strings.HasPrefix(string(text), "previous log of talk/") {
 		t.Errorf("%q %v", text, err)
 	}
 }
