@@ -294,7 +294,7 @@ func testConsumerSeesOnlyItsTwins(t *testing.T, p *provider) {
 			_, errs["all"] = c.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 			_, errs["nodes"] = c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 			_, errs["namespaces"] = c.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-			_, errs["pod"] = c.CoreV1().Pods(mine).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+			_, errs["pod elsewhere"] = c.CoreV1().Pods(other).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
 				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
 			_, errs["account"] = c.CoreV1().ServiceAccounts(mine).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
 			_, errs["role"] = c.RbacV1().Roles(mine).List(ctx, metav1.ListOptions{})
