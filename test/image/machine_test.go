@@ -61,11 +61,7 @@ func disk(t *testing.T, packed, size string) string {
 	}
 	tool(t, "cp", "--sparse=always", "--reflink=auto", unpacked[packed], path)
 	for _, file := range []string{"a/entry.cfg", "loader/entries/" + layout.EntryName(layout.A, false)} {
-		text := strings.Replace(fat(t, path, file), "quiet systemd.show_status=auto", shell, 1)
-		if !strings.Contains(text, "debug_shell") {
-			t.Fatalf("%s: %s", file, text)
-		}
-		setFAT(t, path, file, text)
+		setFAT(t, path, file, withShell(t, fat(t, path, file)))
 	}
 	tool(t, "truncate", "-s", size, path)
 	return path
