@@ -174,7 +174,10 @@ func showUpgrade(cmd *cobra.Command, c *common) error {
 	}
 	if a := s.Attempt; a != nil {
 		fmt.Fprintf(out, "%s → %s: %s", a.From.Name, a.Next.Name, s.Phase)
-		if s.Phase == update.Trying {
+		switch {
+		case s.Phase == update.Trying && a.Begun.IsZero():
+			fmt.Fprint(out, ", begins when it is started") // an image: when the loader starts its slot
+		case s.Phase == update.Trying:
 			fmt.Fprintf(out, " until %s (start %d, ended by itself %d times)", a.Begun.Add(a.Window).Local().Format(time.TimeOnly), a.Starts, a.Crashes)
 		}
 		fmt.Fprintln(out)
