@@ -105,6 +105,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.routes, Share: s.share, Log: s.cfg.Log.With("component", cOffload),
 		Volumes:   storage.NewLocal(s.volumesDir(), s.nodeName),
+		Images:    s.imagePlatforms,
 		Policies:  s.netpol,
 		Isolation: &offload.Isolation{Results: cniResults, DNS: clusterDNS, Networks: func() []netip.Prefix { return host.Routes(tunnelInterface) }},
 	})

@@ -3,6 +3,9 @@ package offload
 import (
 	"context"
 	"errors"
+	"runtime"
+	"slices"
+	"sync"
 	"time"
 
 	"rivulet/offload/fit"
@@ -18,7 +21,27 @@ func (o *Offload) unfit(ctx context.Context, namespace, image, arch string) (boo
 	return false, errors.Join(err, m.Learn(ctx, image, arch, time.Now()))
 }
 
-// forgetImages keeps what is known of images young.
-func (o *Offload) forgetImages(ctx context.Context) error {
-	return fit.New(o.home, o.cfg.Log.With("part", "images")).Run(ctx)
+// fitImages keeps what is known of images young, and learns what home knows of them.
+func (o *Offload) fitImages(ctx context.Context) error {
+	m := fit.New(o.home, o.cfg.Log.With("part", "images"))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if o.cfg.Images != nil {
+		wg.Go(func() { _ = m.Foresee(ctx, runtime.GOARCH, o.architectures, o.cfg.Images) }) // it ends with ctx
+	}
+	return m.Run(ctx)
+}
+
+// architectures are those of the virtual nodes.
+func (o *Offload) architectures() (out []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.stacks {
+		for p := range s.branches {
+			if p.OS == "linux" && !slices.Contains(out, p.Architecture) {
+				out = append(out, p.Architecture)
+			}
+		}
+	}
+	return out
 }

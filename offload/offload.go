@@ -94,7 +94,10 @@ type Config struct {
 	Missing time.Duration
 	// Isolation keeps the pods of other clusters apart; nil does not.
 	Isolation *Isolation
-	Log       *slog.Logger
+	// Images says for which architectures the images are made that home knows; nil waits
+	// for what targets say.
+	Images func() (map[string][]string, error)
+	Log    *slog.Logger
 }
 
 // Offload is both sides of offloading.
@@ -181,7 +184,7 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
 	wg.Go(func() { o.followPeers(ctx) })
 	wg.Go(func() { o.runTargets(ctx) })
-	wg.Go(func() { o.keep(ctx, "platforms of images", o.forgetImages) })
+	wg.Go(func() { o.keep(ctx, "platforms of images", o.fitImages) })
 	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
 	wg.Go(func() { o.keep(ctx, "silent guests", o.guests.Run) })
 	if o.ownPolicies {

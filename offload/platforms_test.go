@@ -27,6 +27,9 @@ func TestTwoPlatforms(t *testing.T) {
 	ctx := t.Context()
 	a.stop()
 	a.missing = 3 * time.Second
+	a.images = func() (map[string][]string, error) {
+		return map[string][]string{"docker.io/library/known:latest": {"arm64"}, "docker.io/library/both:1": {"amd64", "arm64"}}, nil
+	}
 	a.start()
 	apiserver.StartKubelet(t, b.Server, "b-arm")
 	measures(b)
@@ -151,6 +154,7 @@ func TestTwoPlatforms(t *testing.T) {
 		}
 	})
 	t.Run("an image that does not run there", func(t *testing.T) { misfit(t, a, b) })
+	t.Run("an image that home knows is not tried where it does not run", func(t *testing.T) { foreseen(t, a) })
 	t.Run("a platform that is gone takes its node along", func(t *testing.T) {
 		amd.Stop()
 		must(t, b.Client.CoreV1().Nodes().Delete(ctx, "b-amd", metav1.DeleteOptions{}))
@@ -163,6 +167,32 @@ func TestTwoPlatforms(t *testing.T) {
 			return nodeReady(&list.Items[0])
 		})
 	})
+}
+
+// foreseen are pods with an image that home has the index of.
+func foreseen(t *testing.T, a *device) {
+	ctx := t.Context()
+	try := func(image string) *corev1.Pod {
+		p := bare("probe", spec())
+		p.Spec.Containers[0].Image = image
+		got, err := a.Client.CoreV1().Pods("lab").Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		must(t, err)
+		return got
+	}
+	for _, image := range []string{"known", "known:latest", "docker.io/library/known:latest"} {
+		eventually(t, time.Minute, image+" is kept off amd64", func(context.Context) string {
+			if !fit.Avoids(try(image), "amd64") {
+				return "not yet"
+			}
+			return ""
+		})
+		if fit.Avoids(try(image), "arm64") {
+			t.Errorf("%s is kept off arm64, too", image)
+		}
+	}
+	if fit.Avoids(try("both:1"), "amd64") {
+		t.Error("an image for both is kept off one")
+	}
 }
 
 // misfit has a provider's kubelet say that an image has nothing for its platform.

@@ -31,7 +31,8 @@ type device struct {
 	stop     func()
 	volumes  string        // the folder of its volumes
 	missing  time.Duration // Config.Missing
-	test     *testing.T    // the whole story; subtests end too early
+	images   func() (map[string][]string, error)
+	test     *testing.T // the whole story; subtests end too early
 }
 
 // loopback is a fabric without a tunnel.
@@ -89,7 +90,7 @@ func (d *device) start() {
 	o, err := New(Config{
 		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
 		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), Control: netip.MustParseAddrPort("10.42.255.254:7442"),
-		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Volumes: storage.NewLocal(d.volumes, d.name+"-node"), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)).With("cluster", d.name),
+		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Images: d.images, Volumes: storage.NewLocal(d.volumes, d.name+"-node"), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)).With("cluster", d.name),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,10 @@
 // Package fit remembers which images do not run on which architectures, as targets
-// have said, and has the API server keep pods with such an image off nodes of it.
+// have said and as home knows of the images that it has, and has the API server keep pods with such an image off nodes of it.
 //
 // It alone writes ConfigMap rivulet-images in kube-system, the parameter of admission
 // policy rivulet-images. What was learnt is forgotten after Life: a tag may be pushed
 // again. Restart: the ConfigMap is the memory. Failure as the user sees it: a pod goes
-// where its image does not run once more, and is handed back again.
+// where its image does not run (once more), and is handed back (again).
 package fit
 
 import (
@@ -33,6 +33,8 @@ const (
 	Life = time.Hour
 	// most bounds what is remembered; the oldest goes first.
 	most = 200
+	// maxKey is how long a key of a ConfigMap may be.
+	maxKey = 253
 	// sinceAnnotation on the ConfigMap is when each was learnt, as JSON by key.
 	sinceAnnotation = "rivulet.dev/learnt"
 )
@@ -57,20 +59,30 @@ func Key(image string) string {
 
 // Learn remembers that the image has nothing for the architecture.
 func (m *Memory) Learn(ctx context.Context, image, arch string, now time.Time) error {
-	key := Key(image)
-	if len(key) > 253 {
+	if len(Key(image)) > maxKey {
 		return fmt.Errorf("fit: the name of image %.40s… is too long to be remembered; choose a node by kubernetes.io/arch", image)
 	}
+	return m.learn(ctx, map[string][]string{image: {arch}}, now)
+}
+
+// learn is Learn for many images, by their names.
+func (m *Memory) learn(ctx context.Context, lacks map[string][]string, now time.Time) error {
 	return m.change(ctx, func(data map[string]string, since map[string]time.Time) {
-		archs := strings.FieldsFunc(data[key], func(r rune) bool { return r == ',' })
-		if slices.Contains(archs, arch) && now.Sub(since[key]) < Life/2 {
-			return // told again and again while its pods leave
-		}
-		if !slices.Contains(archs, arch) {
-			archs = append(archs, arch)
+		for image, lacking := range lacks {
+			key := Key(image)
+			archs := strings.FieldsFunc(data[key], func(r rune) bool { return r == ',' })
+			was := len(archs)
+			for _, arch := range lacking {
+				if !slices.Contains(archs, arch) {
+					archs = append(archs, arch)
+				}
+			}
+			if len(archs) == was && now.Sub(since[key]) < Life/2 {
+				continue // told again and again while its pods leave
+			}
 			slices.Sort(archs)
+			data[key], since[key] = strings.Join(archs, ","), now.UTC().Truncate(time.Second)
 		}
-		data[key], since[key] = strings.Join(archs, ","), now.UTC().Truncate(time.Second)
 	}, now)
 }
 

@@ -1,10 +1,14 @@
 package fit
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,4 +71,66 @@ func TestWhatIsLearntIsForgotten(t *testing.T) {
 	if err := m.Learn(t.Context(), strings.Repeat("x", 300), "arm64", now); err == nil {
 		t.Error("a name that does not fit was taken")
 	}
+}
+
+// What home knows is learnt by every name that a pod may use, and of many images no more
+// than half of what may be remembered.
+func TestWhatHomeKnowsIsForeseen(t *testing.T) {
+	have := map[string][]string{"docker.io/library/a:latest": {"amd64"}, "docker.io/o/b:1": {"amd64"}, "example.org/c:latest": {"arm64"}, "d:1": {"amd64", "arm64"},
+		"docker.io/library/e@sha256:1": {"arm"}}
+	got := Lacking(have, []string{"arm64", "amd64", ""})
+	want := map[string][]string{"docker.io/library/e@sha256:1": {"amd64", "arm64"}, "library/e@sha256:1": {"amd64", "arm64"}, "e@sha256:1": {"amd64", "arm64"},
+		"docker.io/o/b:1": {"arm64"}, "o/b:1": {"arm64"}, "example.org/c:latest": {"amd64"}, "example.org/c": {"amd64"}}
+	for _, name := range []string{"docker.io/library/a:latest", "library/a:latest", "a:latest", "docker.io/library/a", "library/a", "a"} {
+		want[name] = []string{"arm64"}
+	}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for i := range 2 * most {
+		have[fmt.Sprintf("docker.io/many/x%d:1", i)] = []string{"amd64"}
+	}
+	if got := len(Lacking(have, []string{"arm64"})); got > foreseen || got < foreseen-6 {
+		t.Errorf("%d names of many", got)
+	}
+}
+
+// Where all run on home's architecture home is not asked; elsewhere a change is learnt,
+// and what is known already is not written again.
+func TestHomeIsAskedWhereItMatters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		m := New(client, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		architectures, asked := []string{"amd64"}, 0
+		go func() {
+			defer close(done)
+			_ = m.Foresee(ctx, "amd64", func() []string { return architectures }, func() (map[string][]string, error) {
+				asked++
+				return map[string][]string{"a:1": {"amd64"}}, nil
+			})
+		}()
+		pass := func(d time.Duration) {
+			time.Sleep(d) // of the bubble
+			synctest.Wait()
+		}
+		pass(time.Minute)
+		if asked != 0 || len(client.Actions()) != 0 {
+			t.Errorf("asked %d times, %v", asked, client.Actions())
+		}
+		architectures = []string{"amd64", "arm64"}
+		pass(time.Minute)
+		c, err := client.CoreV1().ConfigMaps(Namespace).Get(ctx, Name, metav1.GetOptions{})
+		if err != nil || c.Data["a_c1"] != "arm64" || asked == 0 {
+			t.Errorf("%v %v, asked %d times", c, err, asked)
+		}
+		before := len(client.Actions())
+		pass(time.Minute)
+		if after := len(client.Actions()); after != before {
+			t.Errorf("%v", client.Actions()[before:])
+		}
+		cancel()
+		<-done
+	})
 }
