@@ -4,7 +4,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/keeper"
 )
 
 // Silence ends pods, and throws no data away.
@@ -14,10 +17,18 @@ func TestDataOutliveSilence(t *testing.T) {
 	if _, err := w.client.CoreV1().PersistentVolumeClaims("lab-a").Create(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	record := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{}, Annotations: map[string]string{}}}
+	keeper.Keep(record, keeper.AtOnce)
+	if _, err := w.client.CoreV1().Pods("lab-a").Create(ctx, record, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	w.round(t, 0)
 	w.round(t, 2*PeerLimit)
 	if got := w.left(t); got != "[lab-a]" {
 		t.Errorf("%q is left, want the twin with a claim", got)
+	}
+	if _, err := w.client.CoreV1().Pods("lab-a").Get(ctx, "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a pod that is its own record: %v, want none", err)
 	}
 	ended := map[string]bool{} // the fake API server knows no collections
 	for _, a := range w.client.Actions() {
