@@ -38,7 +38,8 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// window is enough for an emulated machine to have its cluster ready.
+// window is enough for an emulated machine to have its cluster ready: it took four
+// minutes on a busy one.
 const window = "10m"
 
 // story is what happens to one disk.
