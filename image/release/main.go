@@ -1,8 +1,10 @@
 // Command release makes what is published out of the binaries that the Makefile
 // built: each compressed with zstd, their hashes, the names of the packages whose
 // sources go with them, and the table of sizes. The same binaries give the same bytes.
+// Device images go along with the logs of the runs in which they were tried, and not
+// without.
 //
-// It reads IN/ARCH/rivulet and image/bundle/bundle_*, alone writes the folder
+// It reads IN/ARCH/rivulet, IN/image and image/bundle/bundle_*, alone writes the folder
 // -out and the file -sizes, and fails if a file is larger than is promised.
 //
 //	go run ./image/release -version v1 -in bin -out bin/release -sizes bench/sizes.md amd64 arm64 armv7
@@ -34,14 +36,15 @@ func main() {
 	in := flag.String("in", "bin", "folder with ARCH/rivulet")
 	out := flag.String("out", "bin/release", "folder for what is published")
 	sizes := flag.String("sizes", "", "file for the table of sizes")
+	imageArches := flag.String("images", "", "architectures whose images are published with it, from IN/image; none: no images")
 	flag.Parse()
-	if err := run(*version, *in, *out, *sizes, flag.Args()); err != nil {
+	if err := run(*version, *in, *out, *sizes, flag.Args(), strings.Fields(*imageArches)); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func run(version, in, out, sizes string, arches []string) error {
+func run(version, in, out, sizes string, arches, imageArches []string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
@@ -50,6 +53,10 @@ func run(version, in, out, sizes string, arches []string) error {
 	}
 	var all []size
 	var sums strings.Builder
+	// First: compressing takes minutes.
+	if err := images(version, filepath.Join(in, "image"), out, imageArches, &sums); err != nil {
+		return err
+	}
 	for _, arch := range arches {
 		binary := filepath.Join(in, arch, "rivulet")
 		s, err := measure(arch, binary)
