@@ -106,7 +106,7 @@ func TestInitrdIsReproducible(t *testing.T) {
 		t.Error("the same tree made other bytes")
 	}
 	if _, err := exec.LookPath("busybox"); err != nil {
-		t.Skip("needs busybox to read it back")
+		lacking(t, "busybox")
 	}
 	cmd := exec.Command("busybox", "cpio", "-t")
 	cmd.Stdin = bytes.NewReader(one.Bytes())
@@ -170,7 +170,7 @@ func TestPartitions(t *testing.T) {
 func TestInitrdWritesTheChoiceAsWeDo(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		t.Skip("needs busybox")
+		lacking(t, "busybox")
 	}
 	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\nmkdir -p /fat")
 	if begin < 0 || end < 0 {
@@ -205,7 +205,7 @@ func TestInitrdWritesTheChoiceAsWeDo(t *testing.T) {
 func TestInitHasItsPrograms(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		t.Skip("needs busybox")
+		lacking(t, "busybox")
 	}
 	cmd := exec.Command(busybox, "sh", "-n")
 	cmd.Stdin = strings.NewReader(files.Init)

@@ -13,16 +13,25 @@ import (
 	"rivulet/image/device/layout"
 )
 
+// lacking skips a test for want of a program, but not in make test, which has installed it.
+func lacking(t *testing.T, program string) {
+	t.Helper()
+	if os.Getenv("RIVULET_BIN") != "" {
+		t.Fatalf("there is no %s, which make deps installs; is it still in test/deps?", program)
+	}
+	t.Skipf("needs %s: make deps", program)
+}
+
 // small is a job whose root and kernels are a few bytes: everything but the packages.
 func small(t *testing.T, arch string) *job {
 	t.Helper()
 	for _, tool := range []string{"mkfs.vfat", "mcopy", "mke2fs", "sfdisk"} {
 		if _, err := exec.LookPath(tool); err != nil && !exists("/usr/sbin/"+tool) {
-			t.Skipf("needs %s: make image-deps", tool)
+			lacking(t, tool)
 		}
 	}
 	if arch == "amd64" && !exists("/usr/lib/syslinux/mbr/gptmbr.bin") {
-		t.Skip("needs syslinux: make image-deps")
+		lacking(t, "syslinux")
 	}
 	work := t.TempDir()
 	j := &job{arch: arch, version: "v1", kernel: "6.1", work: work, root: work + "/root", fat: work + "/fat", slot: work + "/slot", epoch: time.Unix(1_700_000_000, 0).UTC()}
