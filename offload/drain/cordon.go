@@ -76,7 +76,7 @@ func find(nodes []corev1.Node, name string, ids []string) ([]corev1.Node, error)
 	case len(found) > 1:
 		return nil, fmt.Errorf("%s may be %s or %s; use the name of one", name, targets[found[0]][0].Name, targets[found[1]][0].Name)
 	case len(known) == 0:
-		return nil, fmt.Errorf("there is no virtual node %s, and no other; see: rivulet peers", name)
+		return nil, fmt.Errorf("there is no virtual node %s, and no other; see: rivulet peers, or rivulet burst list", name)
 	}
 	return nil, fmt.Errorf("there is no virtual node %s; there are: %s", name, strings.Join(known, ", "))
 }

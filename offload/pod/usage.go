@@ -36,7 +36,7 @@ type ContainerUsage struct {
 // and names them as home does. What can be had comes along with an error.
 func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
 	if !c.cfg.Up() {
-		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers", c.cfg.Target.Name())
+		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers, or rivulet burst list", c.cfg.Target.Name())
 	}
 	watched := c.twins.list()
 	var mu sync.Mutex

@@ -128,6 +128,6 @@ func (n *unheld) reconcile(_ context.Context, name string) error {
 	}
 	n.space.tell(id, p, "ReflectionRefused", fmt.Sprintf(
 		"%[1]s takes no NetworkPolicies: pods that run there are held by this one only where traffic passes home, and not from each other or from public addresses; "+
-			"upgrade %[1]s, keep pods that need it at home (label %[2]s=off), or annotate it %[3]s=off if that is known", n.space.target, policy.NamespaceLabel, policy.ReflectAnnotation))
+			"keep pods that need it at home (label %[2]s=off), or annotate it %[3]s=off if that is known; of a peer, a newer version whose owner allows it takes them", n.space.target, policy.NamespaceLabel, policy.ReflectAnnotation))
 	return nil
 }

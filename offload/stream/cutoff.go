@@ -128,7 +128,7 @@ func farewell(id spdy.StreamId, target string) []byte {
 	text, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
 		Reason: metav1.StatusReasonServerTimeout, Code: http.StatusGatewayTimeout,
-		Message: "offload: the connection to " + target + " was lost, nobody knows how the command ended; see rivulet peers",
+		Message: "offload: the connection to " + target + " was lost, nobody knows how the command ended; see rivulet peers, or rivulet burst list",
 	})
 	if err != nil {
 		return nil // a Status always marshals
