@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/netip"
-	"time"
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -60,25 +59,7 @@ func Reach(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPo
 // EndHandler takes a farewell. ended is called for a peer whose farewell is newer
 // than all that it has said; it returns after that is stored.
 func (p *Party) EndHandler(ended func(id peer.ID, heard, skip uint64) error) http.Handler {
-	slots := make(chan struct{}, maxInFlight)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-		default:
-			rpc.Fail(w, http.StatusServiceUnavailable, refuse("busy", "too many clusters say goodbye at this moment; it is tried again"))
-			return
-		}
-		http.NewResponseController(w).SetReadDeadline(time.Now().Add(postTimeout)) //nolint:errcheck // not every transport has one
-		from, err := sender(r)
-		if err != nil {
-			rpc.Fail(w, http.StatusBadRequest, refuse("bad-message", "%v", err))
-			return
-		}
-		var body json.RawMessage
-		if !rpc.Read(w, r, &body) {
-			return
-		}
+	return fromStrangers("say goodbye", func(w http.ResponseWriter, _ *http.Request, from Sender, body json.RawMessage) {
 		var e End
 		if err := json.Unmarshal(body, &e); err != nil || e.ID != from.ID || e.Sequence == 0 || e.Sequence >= maxSequence {
 			rpc.Fail(w, http.StatusBadRequest, refuse("bad-message", "the farewell is not understood"))

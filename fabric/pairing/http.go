@@ -26,17 +26,16 @@ const (
 	maxInFlight = 32
 )
 
-// Handler answers the exchange. inside says whether a request came through the
-// tunnel; heard is told of everyone who got through to it,
-// refused or not.
-func (p *Party) Handler(inside func(*http.Request) bool, heard func(Sender, Message, error)) http.Handler {
+// fromStrangers is a handler of what anybody may send: a bounded number at once, each in
+// a bounded time, from somebody whose certificate says who it is.
+func fromStrangers(doing string, take func(http.ResponseWriter, *http.Request, Sender, json.RawMessage)) http.Handler {
 	slots := make(chan struct{}, maxInFlight)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case slots <- struct{}{}:
 			defer func() { <-slots }()
 		default:
-			rpc.Fail(w, http.StatusServiceUnavailable, refuse("busy", "too many clusters are peering at this moment; it is tried again"))
+			rpc.Fail(w, http.StatusServiceUnavailable, refuse("busy", "too many clusters %s at this moment; it is tried again", doing))
 			return
 		}
 		http.NewResponseController(w).SetReadDeadline(time.Now().Add(postTimeout)) //nolint:errcheck // not every transport has one
@@ -46,9 +45,17 @@ func (p *Party) Handler(inside func(*http.Request) bool, heard func(Sender, Mess
 			return
 		}
 		var body json.RawMessage
-		if !rpc.Read(w, r, &body) {
-			return
+		if rpc.Read(w, r, &body) {
+			take(w, r, from, body)
 		}
+	})
+}
+
+// Handler answers the exchange. inside says whether a request came through the
+// tunnel; heard is told of everyone who got through to it,
+// refused or not.
+func (p *Party) Handler(inside func(*http.Request) bool, heard func(Sender, Message, error)) http.Handler {
+	return fromStrangers("are peering", func(w http.ResponseWriter, r *http.Request, from Sender, body json.RawMessage) {
 		m, err := Decode(body)
 		var answer Message
 		if err == nil {
