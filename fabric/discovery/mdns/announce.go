@@ -14,18 +14,9 @@ import (
 
 // Announce announces on every LAN there is, and anew when the LANs change.
 func (s *Source) Announce(ctx context.Context, a discovery.Announcement) error {
-	changed, stop := s.lans.Changed()
-	defer stop()
-	for ctx.Err() == nil {
-		if lans := s.lans.LANs(); len(lans) > 0 {
-			if err := s.announceOn(ctx, a, lans, changed); err != nil {
-				s.log.Warn("cannot announce this cluster on the LAN, trying again", "err", err)
-				wait(ctx, changed, 5*time.Second)
-			}
-			continue
-		}
-		wait(ctx, changed, 0)
-	}
+	s.onLANs(ctx, "cannot announce this cluster on the LAN, trying again", nil, func(ctx context.Context, lans netmon.LANs, changed <-chan struct{}) error {
+		return s.announceOn(ctx, a, lans, changed)
+	})
 	return nil
 }
 

@@ -47,20 +47,8 @@ const (
 // ends. told hears of each change; the name is then good for a browser on the LAN
 // in both states but HostProbing.
 func (s *Source) Host(ctx context.Context, names []string, told func(name string, st HostState)) error {
-	changed, stop := s.lans.Changed()
-	defer stop()
 	h := &host{src: s, names: names, told: told}
-	for ctx.Err() == nil {
-		lans := s.lans.LANs()
-		if len(lans) == 0 {
-			wait(ctx, changed, 0)
-			continue
-		}
-		if err := h.on(ctx, lans, changed); err != nil {
-			s.log.Warn("cannot answer for this device's name on the LAN, trying again", "err", err)
-			wait(ctx, changed, 5*time.Second)
-		}
-	}
+	s.onLANs(ctx, "cannot answer for this device's name on the LAN, trying again", nil, hearing(h.on))
 	return nil
 }
 
@@ -95,56 +83,47 @@ const (
 )
 
 // on keeps the name on these LANs, until ctx ends or they change.
-func (h *host) on(ctx context.Context, lans netmon.LANs, changed <-chan struct{}) error {
-	e, err := open(lans)
-	if err != nil {
-		return err
-	}
-	defer e.close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	packets := make(chan packet, 64)
-	e.listen(ctx, packets)
+func (h *host) on(ctx context.Context, at place) {
 	for {
-		v, over := h.probe(ctx, e, lans, packets, changed)
+		v, over := h.probe(ctx, at)
 		switch {
 		case over:
-			return nil
+			return
 		case v == taken:
 			h.at = (h.at + 1) % len(h.names)
 			if h.at == 0 { // all are taken: not in a hurry
-				if h.pass(ctx, packets, changed, hostAgain) {
-					return nil
+				if h.pass(ctx, at, hostAgain) {
+					return
 				}
 			}
 		case v == tie:
-			if h.pass(ctx, packets, changed, hostYield) {
-				return nil
+			if h.pass(ctx, at, hostYield) {
+				return
 			}
 		case v == oneself:
 			h.tell(HostElsewhere)
-			if h.pass(ctx, packets, changed, hostAgain) {
-				return nil
+			if h.pass(ctx, at, hostAgain) {
+				return
 			}
 		default:
-			if h.serve(ctx, e, lans, packets, changed) {
-				return nil
+			if h.serve(ctx, at) {
+				return
 			}
 		}
 	}
 }
 
 // pass lets time go by; over says that ctx ended or the LANs changed.
-func (h *host) pass(ctx context.Context, packets <-chan packet, changed <-chan struct{}, d time.Duration) (over bool) {
+func (h *host) pass(ctx context.Context, at place, d time.Duration) (over bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return true
-		case <-changed:
+		case <-at.changed:
 			return true
-		case <-packets:
+		case <-at.packets:
 		case <-t.C:
 			return false
 		}
@@ -152,11 +131,11 @@ func (h *host) pass(ctx context.Context, packets <-chan packet, changed <-chan s
 }
 
 // probe asks three times whether anybody has the name.
-func (h *host) probe(ctx context.Context, e *ear, lans netmon.LANs, packets <-chan packet, changed <-chan struct{}) (v verdict, over bool) {
+func (h *host) probe(ctx context.Context, at place) (v verdict, over bool) {
 	h.tell(HostProbing)
 	for range 3 {
-		for _, lan := range lans {
-			if err := e.send(probe(h.fqdn(), lan), lan); err != nil {
+		for _, lan := range at.lans {
+			if err := at.ear.send(probe(h.fqdn(), lan), lan); err != nil {
 				h.src.log.Debug("probe not sent", "err", err)
 			}
 		}
@@ -166,11 +145,11 @@ func (h *host) probe(ctx context.Context, e *ear, lans netmon.LANs, packets <-ch
 			case <-ctx.Done():
 				t.Stop()
 				return nothing, true
-			case <-changed:
+			case <-at.changed:
 				t.Stop()
 				return nothing, true
-			case p := <-packets:
-				if v := judge(p, h.fqdn(), lans); v != nothing {
+			case p := <-at.packets:
+				if v := judge(p, h.fqdn(), at.lans); v != nothing {
 					t.Stop()
 					return v, false
 				}
@@ -183,11 +162,11 @@ func (h *host) probe(ctx context.Context, e *ear, lans netmon.LANs, packets <-ch
 }
 
 // serve announces the name and answers for it until another has it, too.
-func (h *host) serve(ctx context.Context, e *ear, lans netmon.LANs, packets <-chan packet, changed <-chan struct{}) (over bool) {
+func (h *host) serve(ctx context.Context, at place) (over bool) {
 	name := h.fqdn()
 	say := func(ttl uint32) {
-		for _, lan := range lans {
-			if err := e.send(addresses(name, lan, ttl), lan); err != nil {
+		for _, lan := range at.lans {
+			if err := at.ear.send(addresses(name, lan, ttl), lan); err != nil {
 				h.src.log.Debug("name not announced", "err", err)
 			}
 		}
@@ -202,20 +181,20 @@ func (h *host) serve(ctx context.Context, e *ear, lans netmon.LANs, packets <-ch
 		select {
 		case <-ctx.Done():
 			return true
-		case <-changed:
+		case <-at.changed:
 			return true
 		case <-again.C:
 			say(hostTTL)
-		case p := <-packets:
-			if judge(p, name, lans) == taken {
+		case p := <-at.packets:
+			if judge(p, name, at.lans) == taken {
 				return false
 			}
-			lan, ok := lans.ByIndex(p.lan)
-			if !ok || !asksFor(p.msg, name) || !lans.Own(p.from) && !(netmon.LANs{lan}).OnLink(p.from) {
+			lan, ok := at.lans.ByIndex(p.lan)
+			if !ok || !asksFor(p.msg, name) || !at.lans.Own(p.from) && !(netmon.LANs{lan}).OnLink(p.from) {
 				continue
 			}
 			if p.port != uint16(group4.Port) {
-				e.answer(p, name, lan)
+				at.ear.answer(p, name, lan)
 				continue
 			}
 			pause := hostPause
@@ -224,7 +203,7 @@ func (h *host) serve(ctx context.Context, e *ear, lans netmon.LANs, packets <-ch
 			}
 			if now := time.Now(); now.Sub(said[lan.Index]) >= pause {
 				said[lan.Index] = now
-				e.send(addresses(name, lan, hostTTL), lan) //nolint:errcheck // it is asked for again
+				at.ear.send(addresses(name, lan, hostTTL), lan) //nolint:errcheck // it is asked for again
 			}
 		}
 	}

@@ -13,36 +13,15 @@ import (
 
 // Watch tells what is on the LANs.
 func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
-	changed, stop := s.lans.Changed()
-	defer stop()
 	c := &cache{timing: s.timing, entries: map[key]*cached{}, tell: tell, known: s.kept}
-	for ctx.Err() == nil {
-		lans := s.lans.LANs()
-		c.keep(lans)
-		if len(lans) == 0 {
-			wait(ctx, changed, 0)
-			continue
-		}
-		if err := s.watchOn(ctx, c, lans, changed); err != nil {
-			s.log.Warn("cannot listen for other clusters on the LAN, trying again", "err", err)
-			wait(ctx, changed, 5*time.Second)
-		}
-	}
+	s.onLANs(ctx, "cannot listen for other clusters on the LAN, trying again", c.keep, hearing(func(ctx context.Context, at place) {
+		s.watchOn(ctx, c, at)
+	}))
 	return nil
 }
 
 // watchOn returns when ctx ends or the LANs have changed.
-func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, changed <-chan struct{}) error {
-	e, err := open(lans)
-	if err != nil {
-		return err
-	}
-	defer e.close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	packets := make(chan packet, 64)
-	e.listen(ctx, packets)
-
+func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 	var asked, heard time.Time // when we, and when another device, last asked for everybody
 	asking := lookups{window: 3 * s.timing.Window, at: map[peer.ID]time.Time{}}
 	askings := 0
@@ -56,16 +35,16 @@ func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, change
 		var now time.Time
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-changed:
-			return nil
+			return
+		case <-at.changed:
+			return
 		case <-ask.C:
 			now = time.Now()
 			// The answers to another device's question tell us as much: after a power
 			// cut a whole room asks at once.
 			if asked.IsZero() || heard.Before(asked) || now.Sub(heard) > s.timing.AskAgain/2 {
 				asked = now
-				s.ask(ctx, lans, "")
+				s.ask(ctx, at.lans, "")
 			}
 			if askings++; askings < len(s.timing.Ask) {
 				ask.Reset(s.timing.Ask[askings])
@@ -74,7 +53,7 @@ func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, change
 			}
 		case <-tick.C:
 			now = time.Now()
-		case p := <-packets:
+		case p := <-at.packets:
 			now = time.Now()
 			lan, ok := s.lans.LANs().ByIndex(p.lan) // with all addresses that are ours by now
 			if !ok || !(netmon.LANs{lan}).OnLink(p.from) {
@@ -85,14 +64,14 @@ func (s *Source) watchOn(ctx context.Context, c *cache, lans netmon.LANs, change
 			}
 			for _, seen := range sightings(p.msg) {
 				if c.see(now, seen, lan, p.from) && asking.may(now, seen.id, false) {
-					s.ask(ctx, lans, seen.id)
+					s.ask(ctx, at.lans, seen.id)
 				}
 			}
 		}
 		dying, next := c.tick(now)
 		for _, id := range dying {
 			if asking.may(now, id, s.kept(id)) {
-				s.ask(ctx, lans, id)
+				s.ask(ctx, at.lans, id)
 			}
 		}
 		if !next.IsZero() {
