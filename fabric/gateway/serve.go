@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/internal/desired"
 )
-
-// maxConfig bounds a configuration, bytes.
-const maxConfig = 4 << 20
 
 // ServeControl serves home on the listener until ctx ends.
 //
@@ -24,22 +22,8 @@ const maxConfig = 4 << 20
 //	GET /v1/ready     204, or 503 without a configuration
 func (g *Gateway) ServeControl(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("PUT /v1/config", func(w http.ResponseWriter, r *http.Request) {
-		var cfg config.Gateway
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxConfig)).Decode(&cfg); err != nil {
-			http.Error(w, "gateway: the configuration is unreadable: "+err.Error(), http.StatusBadRequest)
-			return
-		}
-		if err := g.Apply(cfg); err != nil {
-			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	})
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(g.Status()) //nolint:errcheck // he has gone
-	})
+	mux.HandleFunc("PUT /v1/config", desired.Config("gateway", g.Apply))
+	mux.HandleFunc("GET /v1/status", desired.Status(func() (config.Status, error) { return g.Status(), nil }))
 	mux.HandleFunc("GET /v1/ready", g.ready)
 	return answer(ctx, l, mux)
 }

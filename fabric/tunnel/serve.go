@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -12,10 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// maxConfig bounds a Config, bytes; a peer takes about 300.
-const maxConfig = 4 << 20
+	"rivulet/fabric/internal/desired"
+)
 
 // Serve answers the supervisor on a unix socket until ctx ends (nothing is taken
 // down: the process that comes next takes over) or it is told to stop (all is).
@@ -40,27 +38,8 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("PUT /v1/config", func(w http.ResponseWriter, r *http.Request) {
-		var cfg Config
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxConfig)).Decode(&cfg); err != nil {
-			http.Error(w, "tunnel: the configuration is unreadable: "+err.Error(), http.StatusBadRequest)
-			return
-		}
-		if err := s.Apply(cfg); err != nil {
-			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	})
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
-		st, err := s.Status()
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(st)
-	})
+	mux.HandleFunc("PUT /v1/config", desired.Config("tunnel", s.Apply))
+	mux.HandleFunc("GET /v1/status", desired.Status(s.Status))
 	mux.HandleFunc("GET /v1/paths", func(w http.ResponseWriter, r *http.Request) { s.tellPaths(ctx, w, r) })
 	// The answer never ends while this process lives: that is how the controller
 	// learns at once that it does not.
