@@ -21,27 +21,15 @@ func newPeers(c *common) *cobra.Command {
 		Long:  "What keeps one from working: rivulet doctor peer NAME. docs/peers.md explains every column.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for {
-				st, err := api.Get(cmd.Context(), c.dirs.Run)
-				if err != nil {
-					return err
-				}
-				out := cmd.OutOrStdout()
-				if watch && c.output != "json" {
-					fmt.Fprint(out, "\033[H\033[2J")
-				}
+			return show(cmd, c, watch, func(out io.Writer, st api.Status) error {
 				switch c.output {
 				case "json":
-					err = json.NewEncoder(out).Encode(st.PeerList())
+					return json.NewEncoder(out).Encode(st.PeerList())
 				case "wide":
-					err = printWide(out, st.PeerList(), time.Now())
-				default:
-					err = printPeers(out, st.Peers)
+					return printWide(out, st.PeerList(), time.Now())
 				}
-				if err != nil || !watch || !pause(cmd.Context(), time.Second) {
-					return err
-				}
-			}
+				return printPeers(out, st.Peers)
+			})
 		},
 	}
 	cmd.Flags().StringVarP(&c.output, "output", "o", "", "wide shows all there is to see, json is for programs")

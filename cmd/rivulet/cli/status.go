@@ -24,38 +24,41 @@ func newStatus(c *common) *cobra.Command {
 		Long:  "Exit code 0: ready; 3: running, not ready yet; 1: not running.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for {
-				st, err := api.Get(cmd.Context(), c.dirs.Run)
-				if err != nil {
-					return err
-				}
-				out := cmd.OutOrStdout()
-				if watch && c.output == "" {
-					fmt.Fprint(out, "\033[H\033[2J")
-				}
+			ready := false
+			err := show(cmd, c, watch, func(out io.Writer, st api.Status) error {
+				ready = st.Ready
 				if c.output == "json" {
-					err = json.NewEncoder(out).Encode(st)
-				} else {
-					err = printStatus(out, st)
+					return json.NewEncoder(out).Encode(st)
 				}
-				if err != nil {
-					return err
-				}
-				if !watch {
-					if !st.Ready {
-						return &exitError{code: exitNotReady}
-					}
-					return nil
-				}
-				if !pause(cmd.Context(), time.Second) {
-					return nil
-				}
+				return printStatus(out, st)
+			})
+			if err == nil && !watch && !ready {
+				return &exitError{code: exitNotReady}
 			}
+			return err
 		},
 	}
 	outputFlag(cmd, c)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second until Ctrl-C")
 	return cmd
+}
+
+// show prints what the supervisor says of itself; with watch every second, on a screen
+// that is cleared unless a program reads it, until the user has seen enough.
+func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.Status) error) error {
+	out := cmd.OutOrStdout()
+	for {
+		st, err := api.Get(cmd.Context(), c.dirs.Run)
+		if err != nil {
+			return err
+		}
+		if watch && c.output != "json" {
+			fmt.Fprint(out, "\033[H\033[2J")
+		}
+		if err := print(out, st); err != nil || !watch || !pause(cmd.Context(), time.Second) {
+			return err
+		}
+	}
 }
 
 func pause(ctx context.Context, d time.Duration) bool {
