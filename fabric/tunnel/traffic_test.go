@@ -83,7 +83,7 @@ func stream(t *testing.T, from, to *room, dst, seenAs string, size int) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(3 * reachLimit))
 	sent, got := sha256.New(), sha256.New()
 	go func() {
 		src := io.LimitReader(rand.NewChaCha8([32]byte{1}), int64(size))
