@@ -44,8 +44,9 @@ var ErrFormat = errors.New("this is no device tree; look where the file came fro
 
 // Decode reads a tree. Reservations of memory in its header are left out.
 func Decode(raw []byte) (*Node, error) {
-	word := func(at int) int { return int(binary.BigEndian.Uint32(raw[at:])) }
-	if len(raw) < header || word(0) != magic || word(4) > len(raw) || word(4) < header || word(24) > version {
+	// More than any file has will do for all that is too much, and is an int on every machine.
+	word := func(at int) int { return int(min(binary.BigEndian.Uint32(raw[at:]), 1<<30)) }
+	if len(raw) < header || binary.BigEndian.Uint32(raw) != magic || word(4) > len(raw) || word(4) < header || word(24) > version {
 		return nil, fmt.Errorf("the header: %w", ErrFormat)
 	}
 	raw = raw[:word(4)]
@@ -136,7 +137,8 @@ func (n *Node) Encode() []byte {
 	const reserved = 16 // no reservation of memory, two zeros of 64 bits
 	total := header + reserved + len(nodes) + len(names)
 	out := []byte{}
-	for _, w := range []int{magic, total, header + reserved, header + reserved + len(nodes), header, version, oldest, 0, len(names), len(nodes)} {
+	out = word(out, magic)
+	for _, w := range []int{total, header + reserved, header + reserved + len(nodes), header, version, oldest, 0, len(names), len(nodes)} {
 		out = word(out, uint32(w))
 	}
 	return slices.Concat(out, make([]byte, reserved), nodes, names)
