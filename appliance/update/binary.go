@@ -41,9 +41,10 @@ var buildNotes = []struct {
 }
 
 func buildID(f *elf.File, path string) (string, error) {
+	ofGo := f.Section(".go.buildinfo") != nil // in every program of Go's linker, and in no other
 	for _, n := range buildNotes {
 		note := f.Section(n.section)
-		if note == nil {
+		if note == nil || !ofGo {
 			continue
 		}
 		raw, err := note.Data()
