@@ -40,7 +40,9 @@ func TestBeyondThePlainPod(t *testing.T) {
 	_, err = there.Client.CoreV1().LimitRanges(shared).Create(ctx, &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "bounds"},
 		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer,
 			Min: corev1.ResourceList{"cpu": resource.MustParse("5m")}, Max: corev1.ResourceList{"memory": resource.MustParse("256Mi")},
-			Default: corev1.ResourceList{"memory": resource.MustParse("64Mi")}}}}}, metav1.CreateOptions{})
+			// What is asked for by default would be the limit, and which of two LimitRanges is first, chance.
+			DefaultRequest: corev1.ResourceList{"memory": resource.MustParse("16Mi")},
+			Default:        corev1.ResourceList{"memory": resource.MustParse("64Mi")}}}}}, metav1.CreateOptions{})
 	must(t, err)
 
 	renewed := renewals(t, there)
