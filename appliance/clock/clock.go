@@ -345,7 +345,7 @@ func (c *Clock) report() {
 		return
 	}
 	_, names, why := c.peers.now(c.sys.Boot(), c.floor)
-	text := "no time service keeps it (source: " + c.source + ")"
+	text := "the time is from: " + c.source
 	switch {
 	case len(names) > 0:
 		text += "; peers that know the time agree with it: " + strings.Join(names, ", ")

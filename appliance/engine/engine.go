@@ -90,6 +90,11 @@ func (e *Engine) Kubeconfig() string { return Kubeconfig(e.cfg.StateDir) }
 // Kubeconfig is the path of the administrator's kubeconfig under a state folder.
 func Kubeconfig(stateDir string) string { return filepath.Join(stateDir, "kubeconfig") }
 
+// CRIConfig is the path of the settings that k3s writes for crictl.
+func CRIConfig(stateDir string) string {
+	return filepath.Join(stateDir, "k3s", "agent", "etc", "crictl.yaml")
+}
+
 // LogFile is where the engine's output goes.
 func (e *Engine) LogFile() string { return filepath.Join(e.cfg.StateDir, "log", "engine.log") }
 

@@ -33,6 +33,11 @@ func newTool(c *common, name string) *cobra.Command {
 			if os.Getenv("CONTAINER_RUNTIME_ENDPOINT") == "" {
 				os.Setenv("CONTAINER_RUNTIME_ENDPOINT", "unix:///run/k3s/containerd/containerd.sock")
 			}
+			if config := engine.CRIConfig(c.dirs.State); os.Getenv("CRI_CONFIG_FILE") == "" {
+				if _, err := os.Stat(config); err == nil { // else crictl warns that /etc has none
+					os.Setenv("CRI_CONFIG_FILE", config)
+				}
+			}
 			if os.Getenv("KUBECACHEDIR") == "" && os.Geteuid() == 0 {
 				// Not in root's home: it wears the card, and an uninstall would leave it.
 				os.Setenv("KUBECACHEDIR", filepath.Join(c.dirs.Run, "kubectl"))
