@@ -1,6 +1,7 @@
 package badinput
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,7 +30,10 @@ func TestDamagedHelpers(t *testing.T) {
 		damage  func() error
 	}{
 		{"runc cut off while running", true, func() error { return os.Truncate(current("bin/runc"), 1000) }},
-		{"everything gone while running", true, func() error { return os.RemoveAll(root) }},
+		// In one step: it is unpacked again faster than it is removed file by file.
+		{"everything gone while running", true, func() error {
+			return errors.Join(os.Rename(root, root+".gone"), os.RemoveAll(root+".gone"))
+		}},
 		{"the shim cut off before the start", false, func() error { return os.Truncate(current("bin/containerd-shim-runc-v2"), 0) }},
 		{"the manifest gone before the start", false, func() error { return os.Remove(current("manifest.json")) }},
 		{"everything gone before the start", false, func() error { return os.RemoveAll(root) }},
