@@ -29,12 +29,12 @@ func TestDamagedHelpers(t *testing.T) {
 		running bool
 		damage  func() error
 	}{
-		{"runc cut off while running", true, func() error { return os.Truncate(current("bin/runc"), 1000) }},
+		{"runc cut off while running", true, func() error { return cut(current("bin/runc"), 1000) }},
 		// In one step: it is unpacked again faster than it is removed file by file.
 		{"everything gone while running", true, func() error {
 			return errors.Join(os.Rename(root, root+".gone"), os.RemoveAll(root+".gone"))
 		}},
-		{"the shim cut off before the start", false, func() error { return os.Truncate(current("bin/containerd-shim-runc-v2"), 0) }},
+		{"the shim cut off before the start", false, func() error { return cut(current("bin/containerd-shim-runc-v2"), 0) }},
 		{"the manifest gone before the start", false, func() error { return os.Remove(current("manifest.json")) }},
 		{"everything gone before the start", false, func() error { return os.RemoveAll(root) }},
 	} {
@@ -62,6 +62,19 @@ func TestDamagedHelpers(t *testing.T) {
 		})
 	}
 	peered(t, a)
+}
+
+// cut leaves the first bytes of a program, which may be running: its file itself could
+// not be written then.
+func cut(path string, size int) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".cut", raw[:size], 0o755); err != nil {
+		return err
+	}
+	return os.Rename(path+".cut", path)
 }
 
 func peered(t *testing.T, d *lab.Device) {
