@@ -88,6 +88,12 @@ $(BIN)/demo-web.tar: $(call gofiles,test/web test/mkimage image/oci) go.mod
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/web ./test/web
 	@$(GO) run ./test/mkimage -tag rivulet.dev/demo-web:1 -web $(BIN)/web -o $@
 
+# The controller of test/ingress: Traefik's, which has a module of its own there.
+$(BIN)/ingress.tar: $(call gofiles,test/ingress/traefik test/mkimage image/oci) test/ingress/traefik/go.mod
+	@mkdir -p $(BIN)
+	@cd test/ingress/traefik && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/traefik .
+	@$(GO) run ./test/mkimage -tag rivulet.dev/ingress:1 -web $(BIN)/traefik -o $@
+
 # docker load -i bin/gateway/gateway-amd64.tar, or skopeo copy oci:bin/gateway/oci docker://…
 .PHONY: oci
 oci: $(addprefix _build/gateway/,amd64 arm64 arm) ## the gateway pod's image for a registry, into bin/gateway (docs/burst-network.md)
@@ -133,10 +139,10 @@ go_test     = $(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(G
 LAB_SUITES := badinput e2e lab
 
 # One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons burst burstnet config demo doctor ops partition paths peering peers power shelf small systemd volumes
+DEVICE_SUITES := addons burst burstnet config demo doctor ingress ops partition paths peering peers power shelf small systemd volumes
 .PHONY: test-devices
 test-devices: deps ## the appliance on devices: settings, storage, power cuts, upgrades, systemd, clocks and cables
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar ops-binaries
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(BIN)/ingress.tar ops-binaries
 	$(go_test) -p 1 $(patsubst %,./test/%,$(DEVICE_SUITES))
 
 .PHONY: test-burst
