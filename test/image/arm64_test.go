@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +46,7 @@ func TestRaspberryPiImageInAnEmulator(t *testing.T) {
 	}
 	began := time.Now()
 	// No network leads out of it.
-	m := onARM(t, "-M", "virt", "-cpu", "cortex-a72", "-smp", "2", "-m", "3072", "-kernel", kernel, "-initrd", initrd, "-append", line,
+	m := switchOnA(t, "qemu-system-aarch64", (*exec.Cmd).Start, "-no-reboot", "-M", "virt", "-cpu", "cortex-a72", "-smp", "2", "-m", "3072", "-kernel", kernel, "-initrd", initrd, "-append", line,
 		"-drive", "if=none,id=card,format=raw,cache=writethrough,file="+disk, "-device", "virtio-blk-device,drive=card", "-device", "virtio-rng-device",
 		"-netdev", "user,id=lan,restrict=on", "-device", "virtio-net-device,netdev=lan")
 	m.says(`rivulet-initrd: slot a of`)
@@ -114,45 +113,6 @@ func (m *machine) status() (st api.Status) {
 		return json.Unmarshal([]byte(answer[begin:]), &st)
 	})
 	return st
-}
-
-// onARM switches on a machine with a processor of ARM's, whose first serial line is ours.
-func onARM(t *testing.T, args ...string) *machine {
-	t.Helper()
-	socket := filepath.Join(t.TempDir(), "serial")
-	m := &machine{t: t}
-	m.cmd = exec.Command("qemu-system-aarch64", append([]string{"-accel", "tcg,thread=multi", "-display", "none", "-nodefaults", "-no-reboot", "-monitor", "none",
-		"-chardev", "socket,id=serial,server=on,wait=on,path=" + socket, "-serial", "chardev:serial"}, args...)...)
-	var errs bytes.Buffer
-	m.cmd.Stderr = &errs
-	if err := m.cmd.Start(); err != nil {
-		t.Fatalf("%v; make image-deps", err)
-	}
-	t.Cleanup(func() {
-		m.cut()
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if t.Failed() {
-			t.Logf("QEMU: %s\nthe machine: %s", errs.String(), m.said[max(0, len(m.said)-6000):])
-		}
-	})
-	eventually(t, "the serial line of QEMU", func() (err error) {
-		m.line, err = net.Dial("unix", socket)
-		return err
-	})
-	go func() {
-		buf := make([]byte, 4096)
-		for {
-			n, err := m.line.Read(buf)
-			m.mu.Lock()
-			m.said = append(m.said, buf[:n]...)
-			m.mu.Unlock()
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return m
 }
 
 func gunzip(t *testing.T, raw []byte) []byte {

@@ -117,25 +117,31 @@ func start(t *testing.T, disk string, begin func(*exec.Cmd) error, more ...strin
 	return switchOn(t, begin, append([]string{"-drive", "file=" + disk + ",format=raw,if=virtio,cache=writethrough"}, more...)...)
 }
 
-// switchOn starts QEMU with a disk among the arguments.
+// switchOn starts a PC with a disk among the arguments.
 func switchOn(t *testing.T, begin func(*exec.Cmd) error, more ...string) *machine {
+	t.Helper()
+	return switchOnA(t, "qemu-system-x86_64", begin, append([]string{"-M", "q35", "-cpu", "max", "-smp", "2", "-m", "3072",
+		"-device", "virtio-rng-pci", "-device", "i6300esb"}, more...)...)
+}
+
+// switchOnA starts a machine of one of QEMU's programs, whose first serial line is ours.
+func switchOnA(t *testing.T, program string, begin func(*exec.Cmd) error, more ...string) *machine {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "serial")
 	m := &machine{t: t}
-	m.cmd = exec.Command("qemu-system-x86_64", append([]string{"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072", "-display", "none", "-nodefaults",
-		"-chardev", "socket,id=serial,server=on,wait=on,path=" + socket, "-serial", "chardev:serial", "-monitor", "none",
-		"-device", "virtio-rng-pci", "-device", "i6300esb"}, more...)...)
+	m.cmd = exec.Command(program, append([]string{"-accel", "tcg,thread=multi", "-display", "none", "-nodefaults",
+		"-chardev", "socket,id=serial,server=on,wait=on,path=" + socket, "-serial", "chardev:serial", "-monitor", "none"}, more...)...)
 	var errs bytes.Buffer
 	m.cmd.Stderr = &errs
 	if err := begin(m.cmd); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v; make image-deps", err)
 	}
 	t.Cleanup(func() {
 		m.cut()
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if t.Failed() {
-			t.Logf("what the machine said at last:\n%s", m.said[max(0, len(m.said)-4000):])
+			t.Logf("QEMU: %s\nwhat the machine said at last:\n%s", errs.String(), m.said[max(0, len(m.said)-6000):])
 		}
 	})
 	eventually(t, "the serial line of QEMU", func() (err error) {
