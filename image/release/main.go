@@ -11,18 +11,17 @@
 package main
 
 import (
-	"crypto/sha256"
 	"debug/elf"
-	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"rivulet/image/release/tried"
 )
 
 // limits are what a compressed file may have, in bytes.
@@ -67,7 +66,7 @@ func run(version, in, out, sizes string, arches, imageArches []string) error {
 		if err := compress(binary, file); err != nil {
 			return err
 		}
-		sum, n, err := hash(file)
+		sum, n, err := tried.Hash(file)
 		if err != nil {
 			return err
 		}
@@ -155,15 +154,4 @@ func compress(from, to string) error {
 		return fmt.Errorf("%w; apt-get install zstd", err)
 	}
 	return err
-}
-
-func hash(path string) (sum string, n int64, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	n, err = io.Copy(h, f)
-	return hex.EncodeToString(h.Sum(nil)), n, err
 }

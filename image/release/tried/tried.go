@@ -49,7 +49,7 @@ func Read(log []byte) (Run, error) {
 // goes to out, too. The error is the command's, or says that the image has become
 // another meanwhile.
 func Do(image string, command []string, out io.Writer) error {
-	sum, err := hash(image)
+	sum, _, err := Hash(image)
 	if err != nil {
 		return fmt.Errorf("%w; make image", err)
 	}
@@ -69,7 +69,7 @@ func Do(image string, command []string, out io.Writer) error {
 	said := &lines{out: io.MultiWriter(out, log)}
 	cmd.Stdout, cmd.Stderr, cmd.Stdin = said, said, os.Stdin
 	err = cmd.Run()
-	if after, e := hash(image); err == nil && (e != nil || after != sum) {
+	if after, _, e := Hash(image); err == nil && (e != nil || after != sum) {
 		err = fmt.Errorf("%s has become another while it was tried; try that one", image)
 	}
 	result := passed
@@ -110,15 +110,14 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-func hash(path string) (string, error) {
+// Hash returns the SHA-256 of a file, as hexadecimal digits, and its size in bytes.
+func Hash(path string) (sum string, n int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	defer f.Close()
 	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	n, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), n, err
 }
