@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"rivulet/appliance/lifecycle"
 )
 
 // Dir is where the kernel shows lamps.
@@ -66,7 +68,7 @@ func Run(ctx context.Context, dir string, state func() State, log *slog.Logger) 
 				return
 			}
 		}
-		if !pause(ctx, look) {
+		if !lifecycle.Pause(ctx, look) {
 			return
 		}
 	}
@@ -123,21 +125,10 @@ func (l *lamp) run(ctx context.Context, state func() State) error {
 				if err := l.write("brightness", half.brightness); err != nil {
 					return err
 				}
-				if !pause(ctx, half.length) {
+				if !lifecycle.Pause(ctx, half.length) {
 					return nil
 				}
 			}
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

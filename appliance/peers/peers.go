@@ -35,6 +35,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 )
@@ -149,7 +150,7 @@ func (m *mirror) follow(ctx context.Context, told <-chan struct{}, ready func())
 		case <-told:
 		case <-retry.C:
 		}
-		if !wait(ctx, gather) {
+		if !lifecycle.Pause(ctx, gather) {
 			return
 		}
 		if err := m.sync(ctx); err != nil && ctx.Err() == nil {
@@ -166,17 +167,6 @@ func (m *mirror) follow(ctx context.Context, told <-chan struct{}, ready func())
 	}
 }
 
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // established waits until the API server serves Peers.
 func established(ctx context.Context, dyn dynamic.Interface) error {
 	for {
@@ -184,7 +174,7 @@ func established(ctx context.Context, dyn dynamic.Interface) error {
 		if err == nil {
 			return nil
 		}
-		if !wait(ctx, 200*time.Millisecond) {
+		if !lifecycle.Pause(ctx, 200*time.Millisecond) {
 			return fmt.Errorf("peers: the API server does not serve them: %w", err)
 		}
 	}

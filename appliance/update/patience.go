@@ -3,9 +3,9 @@ package update
 import (
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
 	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
 )
 
 // The service manager gives a start three minutes (TimeoutStartSec). Saving the data
@@ -17,20 +17,11 @@ const (
 	moreTime = 3 * time.Minute
 )
 
-// patient asks the service manager for more time, again and again, until enough is called.
+// patient asks the service manager for more time, again and again, until enough is
+// called. Without a service manager it does nothing.
 func patient(every time.Duration, log *slog.Logger) (enough func()) {
-	name := os.Getenv("NOTIFY_SOCKET")
-	if name == "" {
-		return func() {}
-	}
-	to, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
-		log.Warn("systemd cannot be asked for the time that an update takes", "error", err)
-		return func() {}
-	}
 	done := make(chan struct{})
 	go func() {
-		defer to.Close()
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
@@ -38,7 +29,9 @@ func patient(every time.Duration, log *slog.Logger) (enough func()) {
 			case <-done:
 				return
 			case <-tick.C:
-				fmt.Fprintf(to, "EXTEND_TIMEOUT_USEC=%d", moreTime.Microseconds())
+				if _, err := daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", moreTime.Microseconds())); err != nil {
+					log.Warn("systemd cannot be asked for the time that an update takes", "error", err)
+				}
 			}
 		}
 	}()

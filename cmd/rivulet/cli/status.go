@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -55,18 +54,9 @@ func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.S
 		if watch && c.output != "json" {
 			fmt.Fprint(out, "\033[H\033[2J")
 		}
-		if err := print(out, st); err != nil || !watch || !pause(cmd.Context(), time.Second) {
+		if err := print(out, st); err != nil || !watch || !lifecycle.Pause(cmd.Context(), time.Second) {
 			return err
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/slots"
 	"rivulet/appliance/update"
 	"rivulet/fabric/peer"
@@ -212,7 +213,7 @@ func waitUpgrade(ctx context.Context, cmd *cobra.Command, c *common) error {
 			}
 			return nil
 		}
-		if !pause(ctx, time.Second) {
+		if !lifecycle.Pause(ctx, time.Second) {
 			return ctx.Err()
 		}
 	}
