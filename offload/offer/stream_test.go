@@ -52,8 +52,8 @@ func TestStream(t *testing.T) {
 	current.Store(&Offer{Reason: "second"})
 	changed <- struct{}{}
 	before := expect("second")
-	// Late where the machine is busy; never so late that a consumer would take the stream for dead on a machine that is not.
-	if gap := expect("second").Sub(before); gap > 6*Heartbeat || gap < Heartbeat-time.Second {
+	// Late where the machine is busy, but never so late that a consumer takes it for dead (12 s).
+	if gap := expect("second").Sub(before); gap > 2*Heartbeat || gap < Heartbeat-time.Second {
 		t.Errorf("heartbeat after %v, want %v", gap, Heartbeat)
 	}
 	leave()
