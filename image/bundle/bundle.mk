@@ -49,9 +49,11 @@ bundle-pins:
 	@$(bundle_run) ./image/bundle/debs -pins -out _build/pins
 	@git --no-pager diff --stat image/bundle/debs.list
 
+# The library's folder is said to Go, too: what pkg-config answers is no part of the key of Go's
+# build cache, which would go on with the folder of another clone, that may be gone.
 $(bundle_in)/runc: image/bundle/runc/go.mod image/bundle/runc/go.sum $(bundle_in)/debs.stamp | $(bundle_in)
 	@echo "  BUILD  runc"
-	@cd image/bundle/runc && CGO_ENABLED=1 CC=$(BUNDLE_CC) PKG_CONFIG_SYSROOT_DIR=$(CURDIR)/$(bundle_in)/sysroot \
+	@cd image/bundle/runc && CGO_ENABLED=1 CC=$(BUNDLE_CC) CGO_LDFLAGS="-O2 -g -L$$(echo $(CURDIR)/$(bundle_in)/sysroot/usr/lib/*-linux-gnu*)" PKG_CONFIG_SYSROOT_DIR=$(CURDIR)/$(bundle_in)/sysroot \
 		PKG_CONFIG_LIBDIR=$$(echo $(CURDIR)/$(bundle_in)/sysroot/usr/lib/*/pkgconfig) $(bundle_go) -tags "seccomp netgo osusergo" \
 		-ldflags "$(bundle_ld) -extldflags -static" -o $(CURDIR)/$@ github.com/opencontainers/runc
 
