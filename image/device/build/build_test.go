@@ -202,6 +202,61 @@ func TestInitrdWritesTheChoiceAsWeDo(t *testing.T) {
 }
 
 // Everything that init calls is a program of the initrd or one that the shell has.
+// A superblock of garbage is mended before the partition is mounted; where a run of e2fsck ends
+// without having mended all ("unable to set superblock flags", after a journal was read), another one goes on.
+func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	begin, end := strings.Index(files.Init, "mend() {"), strings.Index(files.Init, "\n}\n# Declared state")
+	if begin < 0 || end < 0 {
+		t.Fatal("init has no function mend")
+	}
+	dir := t.TempDir()
+	j := &job{work: dir, epoch: time.Unix(1_700_000_000, 0)}
+	if err := j.makeData(); err != nil {
+		t.Fatal(err)
+	}
+	disk := filepath.Join(dir, "data.ext4")
+	run := func(name string, args ...string) {
+		t.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, out)
+		}
+	}
+	run("resize2fs", "-f", disk, "512M") // a small one has no spare superblock
+	f, err := os.OpenFile(disk, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(bytes.Repeat([]byte("no superblock!!!"), 1<<10), 0); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	mend := func(use string) string {
+		t.Helper()
+		script := "use() { shift; " + use + "; }\nsay() { :; }\nDATA=" + disk + " STATE=" + dir + " n=0\n" +
+			strings.ReplaceAll(files.Init[begin:end+3], "/run/", dir+"/") + "mend; echo $r after $n"
+		out, err := exec.Command(busybox, "sh", "-c", script).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if got := mend("n=$((n+1)); e2fsck $@"); got != "1 after 2" {
+		t.Errorf("e2fsck ended with %s", got)
+	}
+	if out, err := exec.Command("e2fsck", "-fn", disk).CombinedOutput(); err != nil {
+		t.Errorf("it is not whole: %v: %s", err, out)
+	}
+	for codes, want := range map[string]string{"0": "0 after 1", "8 12 12 1": "1 after 4", "8 12 12 12 1": "12 after 4"} {
+		if got := mend("n=$((n+1)); set -- " + codes + "; shift $((n-1)); return $1"); got != want {
+			t.Errorf("e2fsck ending with %s: %s, want %s", codes, got, want)
+		}
+	}
+}
+
 func TestInitHasItsPrograms(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
