@@ -87,7 +87,7 @@ func TestRaspberryPiImageInAnEmulator(t *testing.T) {
 	})
 	t.Logf("%v are ready after %.0f s", must, time.Since(began).Seconds())
 	var st api.Status
-	for end := began.Add(10 * time.Minute); ; {
+	for end := began.Add(10 * time.Minute); ; time.Sleep(5 * time.Second) { // a question is work
 		if st = m.status(); st.Ready || time.Now().After(end) {
 			break
 		}

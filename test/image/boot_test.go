@@ -46,6 +46,7 @@ func TestOutOfTheBox(t *testing.T) {
 					t.Errorf("%s: %q, want %q", c.ask, got, c.want)
 				}
 			}
+			m.tellWhen("status-page")
 			id := m.ask("cat /etc/machine-id")
 			if len(id) != 32 {
 				t.Errorf("machine-id: %q", id)

@@ -9,11 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"rivulet/appliance/lifecycle"
 	"rivulet/image/device/layout"
 )
 
@@ -231,6 +233,22 @@ func (m *machine) up() {
 	m.says(`root@\S+#`)
 	m.ask("dmesg -n 1") // so that nothing comes between a question and its answer
 	m.until("systemctl is-active rivulet.service", "^active$")
+}
+
+// tellWhen logs when a stage of the supervisor was ready, after the kernel handed over to user space.
+func (m *machine) tellWhen(stage string) {
+	m.t.Helper()
+	user, err := strconv.ParseFloat(m.ask("systemctl show -P UserspaceTimestampMonotonic | cat"), 64)
+	if err != nil {
+		m.t.Error(err)
+	}
+	for _, s := range m.status().Stages {
+		if s.Name == stage && s.State == lifecycle.Ready {
+			m.t.Logf("%s is ready %.1f s after user space began", stage, s.SinceBoot.Seconds()-user/1e6)
+			return
+		}
+	}
+	m.t.Errorf("%s is not ready", stage)
 }
 
 // until asks again and again, with pauses: a question is work for an emulated machine.

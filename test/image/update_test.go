@@ -155,12 +155,19 @@ func (s *story) stuck(why string) {
 	s.chosen(layout.A, "rivulet-a.conf")
 }
 
-// A good one is taken though the power fails twice: when its slot starts for the
-// first time, and in the middle of its window.
+// A good one waits for a pod that holds it, and is taken though the power fails twice: when
+// its slot starts for the first time, and in the middle of its window.
 func (s *story) good() {
 	s.begun(layout.A)
 	s.serves()
-	s.upgrade("good", window)
+	// It runs nowhere, and is not finished: that holds.
+	s.m.until(`rivulet kubectl run hold --image=none --labels=rivulet.dev/hold-upgrade=test --overrides='{"spec":{"nodeSelector":{"no":"such"}}}' 2>&1`, "created|already exists")
+	s.m.until("rivulet upgrade --window "+window+" --every 5s /run/stick/good | tail -n 1", `is staged and waits for \[default/hold\] to end`)
+	s.m.until("rivulet status", "default/hold")
+	s.chosen(layout.A, "rivulet-a.conf")
+	s.m.forget()
+	s.m.run("rivulet kubectl delete pod hold --now")
+	s.m.says(`rivulet-initrd: slot b of`)
 	s.m.cut()
 	s.m = on(s.t, s.disk, s.more...)
 	s.begun(layout.B)
