@@ -167,12 +167,6 @@ $(BIN)/ops/v2/rivulet:
 test-ops: deps ops-binaries ## upgrades that go wrong in every way, power cuts in the middle of them (minutes)
 	$(SUDO) env "PATH=$$PATH" OPS_ALL=1 $(GO) test -tags "$(TAGS)" -timeout 40m -count=1 ./test/ops
 
-.PHONY: test-update
-test-update: image-deps ## whole images updated in QEMU, by both loaders: bad ones, power cuts, a good one (an hour)
-	@for v in 1 2; do $(MAKE) --no-print-directory image ARCH=amd64 VERSION=v$$v.0.0 ROOT_KEYS=$(OPS_KEY) BIN=$(BIN)/update/v$$v || exit; done
-	RIVULET_UPDATE_FROM=$(CURDIR)/$(BIN)/update/v1/image/rivulet-v1.0.0-amd64.img.zst RIVULET_UPDATE_TO=$(CURDIR)/$(BIN)/update/v2/image/rivulet-v2.0.0-amd64.bundle \
-		$(GO) test -count=1 -timeout 150m -v -run TestUpdate ./test/image
-
 .PHONY: test-power
 test-power: deps ## 200 power cuts under load (about forty minutes)
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
