@@ -81,6 +81,9 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
+	if lost := unknown([]string{"ext4", "crc32c_intel", "sd-mod", "regulator-fixed"}, dep, "kernel/drivers/scsi/sd_mod.ko\n"); !slices.Equal(lost, []string{"regulator-fixed"}) {
+		t.Errorf("a name that no driver has: %v", lost)
+	}
 }
 
 // What cpio unpacks is what was packed, and twice the same bytes come out.

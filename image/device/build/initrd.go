@@ -86,7 +86,15 @@ func (j *job) modules(tree string) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range pick(string(raw), strings.Fields(files.Modules(j.arch))) {
+	builtin, err := os.ReadFile(filepath.Join(from, "modules.builtin"))
+	if err != nil {
+		return err
+	}
+	names := strings.Fields(files.Modules(j.arch))
+	if lost := unknown(names, string(raw), string(builtin)); len(lost) > 0 {
+		return fmt.Errorf("this kernel has no drivers called %s: image/device/files/initrd/modules-%s has to say what they are called now", strings.Join(lost, ", "), j.arch)
+	}
+	for _, m := range pick(string(raw), names) {
 		content, err := os.ReadFile(filepath.Join(from, m))
 		if err != nil {
 			return err
@@ -111,17 +119,32 @@ func (j *job) modules(tree string) error {
 	return run("", "depmod", "-b", tree, j.kernel)
 }
 
+// module is a module's name, by that or by its file's.
+func module(path string) string {
+	name, _, _ := strings.Cut(filepath.Base(strings.TrimSpace(path)), ".ko")
+	return strings.ReplaceAll(name, "-", "_")
+}
+
+// unknown are the names that the kernel has neither as a module nor built in. One
+// that is only spelled wrong would else be left out in silence, and with it the disk.
+func unknown(names []string, dep, builtin string) []string {
+	known := map[string]bool{}
+	for _, list := range []string{dep, builtin} {
+		for line := range strings.Lines(list) {
+			path, _, _ := strings.Cut(line, ":")
+			known[module(path)] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return known[module(n)] })
+}
+
 // pick finds the files of modules by name, with their dependencies. What is built
 // into this kernel is not there, and not missed.
 func pick(dep string, names []string) []string {
-	plain := func(path string) string {
-		name, _, _ := strings.Cut(filepath.Base(path), ".ko")
-		return strings.ReplaceAll(name, "-", "_")
-	}
 	var all []string
 	for line := range strings.Lines(dep) {
 		path, needs, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if slices.ContainsFunc(names, func(n string) bool { return plain(n) == plain(path) }) {
+		if slices.ContainsFunc(names, func(n string) bool { return module(n) == module(path) }) {
 			all = append(append(all, path), strings.Fields(needs)...)
 		}
 	}
