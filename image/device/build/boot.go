@@ -125,6 +125,9 @@ func (j *job) bootPi() error {
 	if err := j.newerPi5(); err != nil {
 		return err
 	}
+	if err := j.modules5(); err != nil {
+		return err
+	}
 	kernel, err := os.ReadFile(filepath.Join(j.work, "vmlinuz"))
 	if err != nil {
 		return err

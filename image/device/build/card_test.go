@@ -28,11 +28,9 @@ func elfHeader(class byte, machine uint16) string {
 	return string(h)
 }
 
-// board is a tree as small as one can be; the chip of the 5 differs in one node.
-func board(compatible, pins string) string {
-	n := &tree.Node{Props: []tree.Prop{{Name: "compatible", Value: []byte(compatible + "\x00")}}}
-	n.Nodes = []*tree.Node{{Name: "soc", Nodes: []*tree.Node{{Name: "pinctrl@7d504100", Props: []tree.Prop{{Name: "compatible", Value: []byte(pins + "\x00")}}}}}}
-	return string(n.Encode())
+// board is a tree as small as one can be.
+func board(compatible string) string {
+	return string((&tree.Node{Props: []tree.Prop{tree.Strings("compatible", compatible)}}).Encode())
 }
 
 // smallPi are a few bytes in place of each file that the firmware reads.
@@ -41,14 +39,12 @@ func smallPi(t *testing.T, content map[string]string) {
 	const trees, firmware = "root/usr/lib/modules/6.1/dtb/broadcom/", "root/usr/lib/raspi-firmware/"
 	for name, compatible := range map[string]string{
 		"bcm2837-rpi-3-b": "3-model-b", "bcm2837-rpi-3-b-plus": "3-model-b-plus", "bcm2837-rpi-3-a-plus": "3-model-a-plus", "bcm2837-rpi-cm3-io3": "3-compute-module",
-		"bcm2711-rpi-4-b": "4-model-b", "bcm2711-rpi-400": "400", "bcm2711-rpi-cm4-io": "4-compute-module", "bcm2712-rpi-5-b": "5-model-b", "bcm2712-d-rpi-5-b": "5-model-b",
+		"bcm2711-rpi-4-b": "4-model-b", "bcm2711-rpi-400": "400", "bcm2711-rpi-cm4-io": "4-compute-module",
 	} {
-		pins := "c0"
-		if strings.Contains(name, "-d-") {
-			pins = "d0"
-		}
-		content[trees+name+".dtb"] = board("raspberrypi,"+compatible, pins)
+		content[trees+name+".dtb"] = board("raspberrypi," + compatible)
 	}
+	content[trees+card.Pi5] = string(pi5("c0").Encode())
+	content[trees+card.NewerPi5] = string(pi5("d0").Encode())
 	for _, f := range firmwarePi {
 		content[firmware+f] = elfHeader(1, 137) + strings.Repeat(f, 200)
 	}
@@ -130,8 +126,15 @@ func TestBootPartitionOfARaspberryPi(t *testing.T) {
 		{"a/cmdline.txt", "root=/dev/mmcblk0p2", replaced("quiet", "root=/dev/mmcblk0p2")},
 		{"a/cmdline.txt", "one line", replaced("quiet", "quiet\n")},
 		{"a/kernel8.img", "no Image of a kernel", func([]byte) []byte { return []byte("MZ\x00\x00zimg" + strings.Repeat("\x00", 100)) }},
-		{"a/bcm2711-rpi-4-b.dtb", "is for \"raspberrypi,5\"", func([]byte) []byte { return []byte(board("raspberrypi,5", "")) }},
+		{"a/bcm2711-rpi-4-b.dtb", "is for \"raspberrypi,5\"", func([]byte) []byte { return []byte(board("raspberrypi,5")) }},
 		{"a/overlays/bcm2712d0.dtbo", "does not make", func([]byte) []byte { return (&tree.Node{}).Encode() }},
+		{"a/overlays/bcm2712d0.dtbo", "cm5io.dtb cannot be changed", func(b []byte) []byte { return bytes.Replace(b, []byte("/soc/pinctrl"), []byte("/soc/nowhere"), 1) }},
+		{"a/bcm2712-rpi-cm5-cm5io.dtb", "is for \"raspberrypi,5-model-b\"", func([]byte) []byte { return pi5("c0").Encode() }},
+		{"a/bcm2712-rpi-cm5-cm5io.dtb", "until a line says", changed(t, func(n *tree.Node) { n.Labelled("sdio1").Set(tree.Cells("cd-gpios", 1, 5, 1)) })},
+		{"a/bcm2712-rpi-cm5l-cm5io.dtb", "until a line says", changed(t, func(n *tree.Node) { n.Labelled("sdio1").Drop("broken-cd") })},
+		{"a/bcm2712-rpi-cm5-cm5io.dtb", "go to 1.8 V", changed(t, func(n *tree.Node) { n.Labelled("sd_io_1v8_reg").Set(tree.Cells("gpios", 1, 3, 0)) })},
+		{"a/bcm2712-rpi-cm5l-cm5io.dtb", "go to 3.3 V", changed(t, func(n *tree.Node) { n.Labelled("sdio1").Drop("vqmmc-supply") })},
+		{"a/bcm2712-rpi-cm5l-cm4io.dtb", "no node sdio1", changed(t, func(n *tree.Node) { n.At("__symbols__").Drop("sdio1") })},
 		{"start4.elf", "is no firmware", func(b []byte) []byte { return append([]byte(elfHeader(1, 183)), b[64:]...) }},
 		{"rivulet.yaml", "every device would read the same", func([]byte) []byte { return []byte("name: x\n") }},
 		{"b/linux", "with the second slot", func([]byte) []byte { return make([]byte, layout.BootSize/2) }},

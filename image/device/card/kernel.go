@@ -10,8 +10,6 @@ import (
 	"strconv"
 
 	"github.com/klauspost/compress/zstd"
-
-	"rivulet/image/device/tree"
 )
 
 // kernel checks that it is what the firmware can start: a plain Image for arm64, or
@@ -97,52 +95,4 @@ func cpio(raw []byte) (map[string][]byte, error) {
 		at = aligned(begin + size)
 	}
 	return nil, fmt.Errorf("an archive without an end")
-}
-
-// Names in a slot's folder.
-const (
-	Pi5          = "bcm2712-rpi-5-b.dtb"
-	NewerPi5     = "bcm2712-d-rpi-5-b.dtb" // as Debian has it, with the newer revision of the chip
-	Overlays     = "overlays"
-	NewerOverlay = Overlays + "/bcm2712d0.dtbo" // what the firmware lays over Pi5 where the chip is newer
-)
-
-// boards are those that are supported, by the tree that the firmware asks for with
-// upstream_kernel set, and what the tree says that it is for.
-var boards = map[string]string{
-	"bcm2837-rpi-3-b.dtb":      "raspberrypi,3-model-b",
-	"bcm2837-rpi-3-b-plus.dtb": "raspberrypi,3-model-b-plus",
-	"bcm2837-rpi-3-a-plus.dtb": "raspberrypi,3-model-a-plus",
-	"bcm2837-rpi-cm3-io3.dtb":  "raspberrypi,3-compute-module",
-	"bcm2711-rpi-4-b.dtb":      "raspberrypi,4-model-b",
-	"bcm2711-rpi-400.dtb":      "raspberrypi,400",
-	"bcm2711-rpi-cm4-io.dtb":   "raspberrypi,4-compute-module",
-	Pi5:                        "raspberrypi,5-model-b",
-	NewerPi5:                   "raspberrypi,5-model-b",
-}
-
-func (p *problems) boards(f Files, prefix string) {
-	trees := map[string]*tree.Node{}
-	read := func(name string) *tree.Node {
-		n, err := tree.Decode(f[prefix+name])
-		if err != nil {
-			p.add("%s: %v", prefix+name, err)
-		}
-		trees[name] = n
-		return n
-	}
-	for name, compatible := range boards {
-		if n := read(name); n != nil && n.Text("compatible") != compatible {
-			p.add("%s is for %q, not for %s", prefix+name, n.Text("compatible"), compatible)
-		}
-	}
-	// The firmware takes overlays from the slot only where this file is.
-	if _, ok := f[prefix+Overlays+"/README"]; !ok {
-		p.add("%s is not there: the firmware would look for overlays outside of the slot", prefix+Overlays+"/README")
-	}
-	if over := read(NewerOverlay); over != nil && trees[Pi5] != nil && trees[NewerPi5] != nil {
-		if err := trees[Pi5].Apply(over); err != nil || !tree.Same(trees[Pi5], trees[NewerPi5]) {
-			p.add("%s does not make %s of %s (%v)", prefix+NewerOverlay, NewerPi5, Pi5, err)
-		}
-	}
 }

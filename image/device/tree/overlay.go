@@ -3,7 +3,6 @@ package tree
 import (
 	"bytes"
 	"fmt"
-	"strings"
 )
 
 // What an overlay consists of: fragments that name a node by its path and hold what
@@ -15,7 +14,7 @@ const (
 )
 
 // Overlay is what has to be laid over from to make it to. Nodes are named by their
-// paths, not by symbols: Debian's trees have none. An overlay cannot take anything
+// paths, not by labels, which a tree need not have. An overlay cannot take anything
 // away, and the loader numbers the nodes that it brings anew: where that would be
 // needed it is an error.
 func Overlay(from, to *Node) (*Node, error) {
@@ -93,14 +92,9 @@ func (n *Node) Apply(o *Node) error {
 		if content == nil {
 			continue
 		}
-		at := n
-		for name := range strings.SplitSeq(strings.Trim(f.Text(targetPath), "/"), "/") {
-			if name == "" {
-				continue
-			}
-			if at = at.node(name); at == nil {
-				return fmt.Errorf("%s is for a node that is not there, %q; it belongs to another tree", f.Name, f.Text(targetPath))
-			}
+		at := n.At(f.Text(targetPath))
+		if at == nil {
+			return fmt.Errorf("%s is for a node that is not there, %q; it belongs to another tree", f.Name, f.Text(targetPath))
 		}
 		at.merge(content)
 	}
