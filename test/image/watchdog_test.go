@@ -65,7 +65,8 @@ func TestNobodyHasToSwitchItOffAndOn(t *testing.T) {
 	id = m.ask(boot)
 	// The pauses between two starts of the supervisor grow to five minutes: not here.
 	m.ask("mkdir -p /run/systemd/system/rivulet.service.d; printf '[Service]\\nRestartMaxDelaySec=2\\n' >/run/systemd/system/rivulet.service.d/test.conf; systemctl daemon-reload")
-	if got := m.ask("echo test >/sys/fs/ext4/vda4/trigger_fs_error; touch /data/probe 2>&1 | grep -o 'Read-only file system'"); got != "Read-only file system" {
+	// Which of the two it is differs by kernel; 6.12 shuts the file system down, and reading fails, too.
+	if got := m.ask("echo test >/sys/fs/ext4/vda4/trigger_fs_error; touch /data/probe"); !strings.Contains(got, "Read-only file system") && !strings.Contains(got, "Input/output error") {
 		t.Fatalf("the data partition after an error: %s", got)
 	}
 	m.run("systemctl kill -s KILL rivulet.service")
