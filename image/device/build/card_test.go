@@ -55,7 +55,11 @@ func smallPi(t *testing.T, content map[string]string) {
 	content["vmlinuz"] = string(kernel)
 
 	dir := t.TempDir()
-	for name, text := range map[string]string{"init": "#!/bin/sh\n", "bin/busybox": elfHeader(2, 183)} {
+	const modules = "usr/lib/modules/6.1/modules."
+	for name, text := range map[string]string{"init": "#!/bin/sh\n", "bin/busybox": elfHeader(2, 183),
+		modules + "alias":           "# Aliases\nalias of:N*T*Cbrcm,bcm2712-sdhciC* sdhci_brcmstb\nalias of:N*T*Cregulator-fixed fixed\nalias of:N*T*Cregulator-gpio gpio_regulator\nalias of:N*T*Cbrcm,brcmstb-gpio gpio_brcmstb\n",
+		modules + "builtin.modinfo": "pin.alias=of:N*T*Cbrcm,bcm2712c0-pinctrl\x00pin.alias=of:N*T*Cbrcm,bcm2712d0-pinctrlC*\x00pin.alias=of:N*T*Cbrcm,bcm2712c0-aon-pinctrl\x00pin.license=GPL\x00",
+	} {
 		if err := put(filepath.Join(dir, name), text, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -126,6 +130,8 @@ func TestBootPartitionOfARaspberryPi(t *testing.T) {
 		{"a/cmdline.txt", "root=/dev/mmcblk0p2", replaced("quiet", "root=/dev/mmcblk0p2")},
 		{"a/cmdline.txt", "one line", replaced("quiet", "quiet\n")},
 		{"a/kernel8.img", "no Image of a kernel", func([]byte) []byte { return []byte("MZ\x00\x00zimg" + strings.Repeat("\x00", 100)) }},
+		{"a/bcm2712-rpi-5-b.dtb", "no driver for sd-io-1v8-reg (regulator-other)", changed(t, func(n *tree.Node) { n.Labelled("sd_io_1v8_reg").Set(tree.Strings("compatible", "regulator-other")) })},
+		{"a/bcm2712-d-rpi-5-b.dtb", "no driver for gpio@7d517c00 (another)", changed(t, func(n *tree.Node) { n.Labelled("gio_aon").Set(tree.Strings("compatible", "another")) })},
 		{"a/bcm2711-rpi-4-b.dtb", "is for \"raspberrypi,5\"", func([]byte) []byte { return []byte(board("raspberrypi,5")) }},
 		{"a/overlays/bcm2712d0.dtbo", "does not make", func([]byte) []byte { return (&tree.Node{}).Encode() }},
 		{"a/overlays/bcm2712d0.dtbo", "cm5io.dtb cannot be changed", func(b []byte) []byte { return bytes.Replace(b, []byte("/soc/pinctrl"), []byte("/soc/nowhere"), 1) }},

@@ -43,7 +43,8 @@ var boards = map[string]string{
 	NewerPi5:                   "raspberrypi,5-model-b",
 }
 
-func (p *problems) boards(f Files, prefix string) {
+// boards checks the trees; known is what the initrd has drivers for.
+func (p *problems) boards(f Files, prefix string, known map[string]bool) {
 	read := func(name, compatible string) *tree.Node {
 		n, err := tree.Decode(f[prefix+name])
 		if err != nil {
@@ -55,7 +56,9 @@ func (p *problems) boards(f Files, prefix string) {
 	}
 	trees := map[string]*tree.Node{}
 	for name, compatible := range boards {
-		trees[name] = read(name, compatible)
+		if trees[name] = read(name, compatible); trees[name] != nil {
+			p.reach(prefix+name, trees[name], known)
+		}
 	}
 	// The firmware takes overlays from the slot only where this file is.
 	if _, ok := f[prefix+Overlays+"/README"]; !ok {
@@ -72,6 +75,7 @@ func (p *problems) boards(f Files, prefix string) {
 		if n == nil {
 			continue
 		}
+		p.reach(prefix+name, n, known)
 		p.storage(prefix+name, n, lite)
 		if over != nil {
 			p.newer(prefix+name, n, over)

@@ -163,8 +163,8 @@ func (p *problems) files(f Files) {
 	c := p.config(f)
 	p.command(f, c, slot.Load)
 	p.kernel(c.prefix+c.kernel, f[c.prefix+c.kernel])
-	p.initrd(c.prefix+c.initrd, f[c.prefix+c.initrd])
-	p.boards(f, c.prefix)
+	initrd := p.initrd(c.prefix+c.initrd, f[c.prefix+c.initrd])
+	p.boards(f, c.prefix, drivers(initrd))
 	p.room(f)
 }
 

@@ -45,22 +45,23 @@ func unpacked(raw []byte) ([]byte, error) {
 }
 
 // initrd checks that the kernel finds an init in it, and a busybox for the processor.
-func (p *problems) initrd(name string, raw []byte) {
+// It returns what is in it.
+func (p *problems) initrd(name string, raw []byte) map[string][]byte {
 	z, err := zstd.NewReader(bytes.NewReader(raw))
 	if err != nil {
 		p.add("%s: %v", name, err)
-		return
+		return nil
 	}
 	defer z.Close()
 	archive, err := io.ReadAll(z)
 	if err != nil {
 		p.add("%s: %v", name, err)
-		return
+		return nil
 	}
 	files, err := cpio(archive)
 	if err != nil {
 		p.add("%s: %v", name, err)
-		return
+		return nil
 	}
 	if !bytes.HasPrefix(files["init"], []byte("#!/bin/sh\n")) {
 		p.add("%s: no script init", name)
@@ -68,6 +69,7 @@ func (p *problems) initrd(name string, raw []byte) {
 	if b, err := elf.NewFile(bytes.NewReader(files["bin/busybox"])); err != nil || b.Machine != elf.EM_AARCH64 {
 		p.add("%s: bin/busybox is not for arm64 (%v)", name, err)
 	}
+	return files
 }
 
 // cpio reads the files of an archive of the kind that a kernel unpacks.

@@ -32,6 +32,18 @@ func (n *Node) Labelled(label string) *Node {
 // Has says whether there is such a property.
 func (n *Node) Has(name string) bool { return n.prop(name) != nil }
 
+// Is says whether one of the words in compatible is known.
+func (n *Node) Is(known map[string]bool) bool {
+	if p := n.prop("compatible"); p != nil {
+		for word := range strings.SplitSeq(string(p.Value), "\x00") {
+			if known[word] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Words are a property's cells, none where it is not there or is something else.
 func (n *Node) Words(name string) []uint32 {
 	p := n.prop(name)

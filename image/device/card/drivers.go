@@ -1,0 +1,95 @@
+package card
+
+import (
+	"path"
+	"regexp"
+	"strings"
+
+	"rivulet/image/device/tree"
+)
+
+// alias is how a module says what it drives, by a word in compatible.
+var alias = regexp.MustCompile(`^of:N\*T\*C(.+?)(C\*)?$`)
+
+// drivers are the words in compatible for which a kernel with this initrd has drivers:
+// in the initrd's modules, and built in. Of no initrd nothing is known: nil.
+func drivers(initrd map[string][]byte) map[string]bool {
+	if initrd == nil {
+		return nil
+	}
+	known := map[string]bool{}
+	for name, raw := range initrd {
+		switch path.Base(name) {
+		case "modules.alias": // alias of:… module
+			for line := range strings.Lines(string(raw)) {
+				if w := strings.Fields(line); len(w) == 3 {
+					if m := alias.FindStringSubmatch(w[1]); m != nil {
+						known[m[1]] = true
+					}
+				}
+			}
+		case "modules.builtin.modinfo": // module.alias=of:…, ended by zeros
+			for entry := range strings.SplitSeq(string(raw), "\x00") {
+				if _, text, is := strings.Cut(entry, ".alias="); is {
+					if m := alias.FindStringSubmatch(text); m != nil {
+						known[m[1]] = true
+					}
+				}
+			}
+		}
+	}
+	return known
+}
+
+// reach checks that the initrd has drivers for a board's cards and chips, and for all
+// that these wait for: supplies, pins, and the lines that switch them. Without one of
+// them the kernel waits for ever, and without a word.
+func (p *problems) reach(name string, n *tree.Node, known map[string]bool) {
+	if known == nil {
+		return
+	}
+	device := map[uint32]*tree.Node{} // by number: the device that a node belongs to
+	var storage []*tree.Node
+	var walk func(n, of *tree.Node)
+	walk = func(n, of *tree.Node) {
+		if n.Has("compatible") {
+			of = n
+		}
+		if h := n.Handle(); h != 0 {
+			device[h] = of
+		}
+		if s := n.Text("status"); strings.HasPrefix(n.Name, "mmc@") && (s == "" || s == "okay") {
+			storage = append(storage, n)
+		}
+		for _, k := range n.Nodes {
+			walk(k, of)
+		}
+	}
+	walk(n, n)
+	seen := map[*tree.Node]bool{}
+	var need func(n *tree.Node)
+	need = func(n *tree.Node) {
+		if n == nil || seen[n] {
+			return
+		}
+		seen[n] = true
+		if !n.Is(known) {
+			p.add("%s: the initrd has no driver for %s (%s), which the storage needs; image/device/files/initrd/modules-arm64 names those that it has", name, n.Name, n.Text("compatible"))
+		}
+		for _, prop := range n.Props {
+			if waits(prop.Name) {
+				if w := n.Words(prop.Name); len(w) > 0 {
+					need(device[w[0]])
+				}
+			}
+		}
+	}
+	for _, s := range storage {
+		need(s)
+	}
+}
+
+// waits says whether a device waits for what such a property names first.
+func waits(name string) bool {
+	return strings.HasSuffix(name, "-supply") || name == "pinctrl-0" || name == "gpio" || name == "gpios" || name == "cd-gpios"
+}
