@@ -9,11 +9,7 @@ IMAGES ?= amd64 arm64
 release: ## bin/release: each architecture, compressed, images that were tried, hashes; bench/sizes.md (hours on a new machine)
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
 	@$(GO) run ./image/release -version $(VERSION) -in $(BIN) -out $(BIN)/release -sizes bench/sizes.md -images "$(IMAGES)" $(ARCHES)
-	@[ -z "$(SIGN_KEY)" ] || for a in $(ARCHES); do $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $(BIN)/$$a/rivulet && \
-		mv $(BIN)/$$a/rivulet.sig $(BIN)/release/rivulet-$(VERSION)-linux-$$a.sig || exit 1; done
-	@[ -z "$(SIGN_KEY)" ] || for a in $(IMAGES); do i=$(BIN)/release/rivulet-$(VERSION)-$$a; zstd -q -d -f --sparse $$i.img.zst -o _build/release.img && \
-		for f in _build/release.img $$i.bundle; do $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $$f || exit 1; done && \
-		mv _build/release.img.sig $$i.img.zst.sig && rm _build/release.img || exit 1; done
+	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null)
 
 # Those that are not this machine's: this one's is what all other tests try.
 FOREIGN ?= $(filter-out $(patsubst arm,armv7,$(bundle_host)),$(ARCHES))

@@ -14,13 +14,15 @@ import (
 	"os"
 	"strings"
 
+	"github.com/klauspost/compress/zstd"
+
 	"rivulet/image/signed"
 )
 
 const usage = `usage:
   sign key FILE                                    make a key (root or signing); prints its public half
   sign certify -root FILE -key PUBLIC -generation N    a root key vouches for a signing key; prints the certificate
-  sign file -key FILE -certificate FILE RELEASE    writes RELEASE.sig`
+  sign file -key FILE -certificate FILE RELEASE... writes RELEASE.sig; of NAME.zst NAME.sig, over what it unpacks to`
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
@@ -46,8 +48,8 @@ func run(args []string, out io.Writer) error {
 		return makeKey(flags.Arg(0), out)
 	case args[0] == "certify" && *root != "" && *key != "" && *generation > 0:
 		return certify(*root, *key, *generation, out)
-	case args[0] == "file" && *key != "" && *certificate != "" && flags.NArg() == 1:
-		return sign(*key, *certificate, flags.Arg(0))
+	case args[0] == "file" && *key != "" && *certificate != "" && flags.NArg() > 0:
+		return sign(*key, *certificate, flags.Args())
 	}
 	return errors.New(usage)
 }
@@ -81,7 +83,7 @@ func certify(root, key string, generation int, out io.Writer) error {
 	return json.NewEncoder(out).Encode(signed.Certify(private, public, generation))
 }
 
-func sign(key, certificate, file string) error {
+func sign(key, certificate string, files []string) error {
 	private, err := readKey(key)
 	if err != nil {
 		return err
@@ -97,20 +99,41 @@ func sign(key, certificate, file string) error {
 	if !private.Public().(ed25519.PublicKey).Equal(ed25519.PublicKey(c.Key)) {
 		return fmt.Errorf("%s is the certificate of another key than %s", certificate, key)
 	}
+	for _, file := range files {
+		d, err := digest(file)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		text, err := json.Marshal(signed.Sign(private, c, d))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(strings.TrimSuffix(file, ".zst")+".sig", append(text, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// digest is over a file, or over what a .zst unpacks to: one signature serves both.
+func digest(file string) (*signed.Digest, error) {
 	in, err := os.Open(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer in.Close()
+	content := io.Reader(in)
+	if strings.HasSuffix(file, ".zst") {
+		z, err := zstd.NewReader(in)
+		if err != nil {
+			return nil, err
+		}
+		defer z.Close()
+		content = z
+	}
 	d := signed.NewDigest()
-	if _, err := io.Copy(d, in); err != nil {
-		return err
-	}
-	text, err := json.Marshal(signed.Sign(private, c, d))
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file+".sig", append(text, '\n'), 0o644)
+	_, err = io.Copy(d, content)
+	return d, err
 }
 
 func readKey(file string) (ed25519.PrivateKey, error) {

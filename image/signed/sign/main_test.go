@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"rivulet/image/signed"
+)
+
+// A release as docs/upgrade.md and the Makefile make it: two keys, a certificate, and
+// signatures that a device believes, of a file as it is and of one that is packed.
+func TestARelease(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	says := func(args ...string) string {
+		t.Helper()
+		var out bytes.Buffer
+		if err := run(args, &out); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return strings.TrimSpace(out.String())
+	}
+	put := func(name string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(in(name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := says("key", in("root.key"))
+	put("signing.cert", []byte(says("certify", "-root", in("root.key"), "-key", says("key", in("signing.key")), "-generation", "3")))
+
+	content := bytes.Repeat([]byte("an image of a disk "), 1<<16)
+	var packed bytes.Buffer
+	z, err := zstd.NewWriter(&packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z.Write(content)
+	z.Close()
+	put("a.bundle", content)
+	put("b.img.zst", packed.Bytes())
+	says("file", "-key", in("signing.key"), "-certificate", in("signing.cert"), in("a.bundle"), in("b.img.zst"))
+
+	key, err := base64.StdEncoding.DecodeString(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a.bundle", "b.img.zst", "b.img"} {
+		s, err := signed.Beside(in(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := signed.NewDigest()
+		d.Write(content)
+		if err := s.Verify(d, []ed25519.PublicKey{key}, 3); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Who has another key than the one that is vouched for signs nothing.
+	says("key", in("other.key"))
+	if err := run([]string{"file", "-key", in("other.key"), "-certificate", in("signing.cert"), in("a.bundle")}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "certificate of another key") {
+		t.Errorf("another key: %v", err)
+	}
+	put("c.zst", []byte("not packed"))
+	if err := run([]string{"file", "-key", in("signing.key"), "-certificate", in("signing.cert"), in("c.zst")}, &bytes.Buffer{}); err == nil {
+		t.Error("a damaged file was signed")
+	}
+}
