@@ -136,7 +136,6 @@ func TestRemovesOnlyItsOwn(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			w := newWorld(t)
-			w.run("")
 			keep := []string{filepath.Join(outside, "keep"), filepath.Join(w.dir, "default_a_pvc-1", "keep"), filepath.Join(w.dir, "default_a_pvc-1", "x_forged", "keep")}
 			for _, k := range keep {
 				if err := os.MkdirAll(k, 0o755); err != nil {
@@ -146,6 +145,7 @@ func TestRemovesOnlyItsOwn(t *testing.T) {
 			if err := os.Symlink(outside, filepath.Join(w.dir, "link_forged")); err != nil {
 				t.Fatal(err)
 			}
+			w.run("") // now: an empty folder that is no volume's is tidied away, between two steps of MkdirAll, too
 			made := newClaim("default", "x")
 			v := newVolume(made, &storagev1.StorageClass{}, "forged", "", "here")
 			v.Spec.Local.Path = strings.ReplaceAll(c.path, "DIR", w.dir)
