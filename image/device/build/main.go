@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"rivulet/image/debian"
@@ -49,6 +50,7 @@ func main() {
 	lock := flag.Bool("lock", false, "write "+lockFile+" anew with what apt offers")
 	raw := flag.Bool("raw", false, "keep the image uncompressed too, for tests")
 	flag.Parse()
+	syscall.Umask(0o022) // what we and depmod write has the modes of the image, whoever builds it
 	err := error(nil)
 	if *lock {
 		err = writeLock(*work)
