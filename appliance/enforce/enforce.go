@@ -29,6 +29,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"rivulet/appliance/lifecycle"
 	"rivulet/offload/netpol"
 	"rivulet/offload/podnet"
 )
@@ -105,14 +106,7 @@ func rest(ctx context.Context, took time.Duration) bool {
 	if pause < 10*time.Millisecond {
 		return ctx.Err() == nil
 	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return lifecycle.Pause(ctx, pause)
 }
 
 type enforcer struct {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/lifecycle"
 	"rivulet/image/device/layout"
 )
 
@@ -61,7 +62,7 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 			if ctx.Err() != nil {
 				return Verdict{Kind: Stopped, Code: exitCode(err)}
 			}
-			pause(ctx, crashPause)
+			lifecycle.Pause(ctx, crashPause)
 			return Verdict{Kind: Crashed, Reason: how(err)}
 		case <-ctx.Done():
 			return Verdict{Kind: Stopped, Code: exitCode(child.stop(d))}
@@ -99,13 +100,6 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 
 // crashPause is between two starts of a version that ends by itself.
 const crashPause = 2 * time.Second
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
 
 type child struct {
 	process *os.Process

@@ -3,17 +3,16 @@ package debian
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"rivulet/image/filesum"
 )
 
 // Apt asks the build host's package sources for packages of one architecture,
@@ -152,19 +151,11 @@ func (a *Apt) FetchAll(debs []Deb, dir string) ([]string, error) {
 
 // check compares a file with its hash. A wrong one is never used and never overwritten in silence.
 func check(path, want string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != want {
+	got, _, err := filesum.SHA256(path)
+	if err == nil && got != want {
 		return fmt.Errorf("%s has SHA-256 %s, pinned is %s; remove it and look where it came from", path, got, want)
 	}
-	return nil
+	return err
 }
 
 // Offered is what the sources have now; apt has checked their signatures.

@@ -41,7 +41,7 @@ update-images:
 update_env = RIVULET_UPDATE_FROM=$(CURDIR)/$(BIN)/update/v1/image/rivulet-v1.0.0-amd64.img.zst RIVULET_UPDATE_TO=$(CURDIR)/$(BIN)/update/v2/image/rivulet-v2.0.0-amd64.bundle
 
 .PHONY: test-update
-test-update: image-deps update-images ## of test-image the updates alone, by both loaders: bad ones, power cuts, a good one (half an hour)
+test-update: image-deps update-images ## of test-image the updates alone, by both loaders: bad ones, power cuts, a good one (an hour)
 	$(update_env) $(GO) test -count=1 -timeout 150m -v -run TestUpdate ./test/image
 
 .PHONY: test-image-arm64

@@ -21,7 +21,7 @@ import (
 	"slices"
 	"strings"
 
-	"rivulet/image/release/tried"
+	"rivulet/image/filesum"
 )
 
 // limits are what a compressed file may have, in bytes.
@@ -66,7 +66,7 @@ func run(version, in, out, sizes string, arches, imageArches []string) error {
 		if err := compress(binary, file); err != nil {
 			return err
 		}
-		sum, n, err := tried.Hash(file)
+		sum, n, err := filesum.SHA256(file)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"rivulet/image/filesum"
 	"rivulet/image/release/tried"
 )
 
@@ -25,7 +26,7 @@ var ends = []string{".img.zst", ".img.bmap", ".bundle", ".spdx.json", tried.End}
 func images(version, in, out string, arches []string, sums io.Writer) error {
 	for _, arch := range arches {
 		name := "rivulet-" + version + "-" + arch
-		sum, _, err := tried.Hash(filepath.Join(in, name+".img.zst"))
+		sum, _, err := filesum.SHA256(filepath.Join(in, name+".img.zst"))
 		if err != nil {
 			return fmt.Errorf("%w; make image ARCH=%s, or IMAGES= for a release without images", err, arch)
 		}
@@ -61,7 +62,7 @@ func target(arch string) string {
 }
 
 func publish(file, out string, sums io.Writer) error {
-	sum, _, err := tried.Hash(file)
+	sum, _, err := filesum.SHA256(file)
 	if err != nil {
 		return err
 	}

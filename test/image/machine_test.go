@@ -235,16 +235,23 @@ func (m *machine) up() {
 	m.until("systemctl is-active rivulet.service", "^active$")
 }
 
-// tellWhen logs when a stage of the supervisor was ready, after the kernel handed over to user space.
-func (m *machine) tellWhen(stage string) {
+// userSpace is when the kernel handed over to user space, in seconds after the boot.
+func (m *machine) userSpace() float64 {
 	m.t.Helper()
-	user, err := strconv.ParseFloat(m.ask("systemctl show -P UserspaceTimestampMonotonic | cat"), 64)
+	micro, err := strconv.ParseFloat(m.ask("systemctl show -P UserspaceTimestampMonotonic | cat"), 64)
 	if err != nil {
 		m.t.Error(err)
 	}
+	return micro / 1e6
+}
+
+// tellWhen logs when a stage of the supervisor was ready, after the kernel handed over to user space.
+func (m *machine) tellWhen(stage string) {
+	m.t.Helper()
+	user := m.userSpace()
 	for _, s := range m.status().Stages {
 		if s.Name == stage && s.State == lifecycle.Ready {
-			m.t.Logf("%s is ready %.1f s after user space began", stage, s.SinceBoot.Seconds()-user/1e6)
+			m.t.Logf("%s is ready %.1f s after user space began", stage, s.SinceBoot.Seconds()-user)
 			return
 		}
 	}

@@ -118,6 +118,7 @@ func (s *story) cutWhileWritten() {
 	s.m.until("rivulet kubectl create configmap before 2>&1", "created|already exists")
 	s.m.until("sync; echo done", "done")
 	s.m.run("rivulet upgrade /run/stick/good")
+	s.m.says(`checking the image: 100 %, \d+ MB of \d+ MB`)
 	s.m.says(`writing: [3-8]\d %, \d+ MB of \d+ MB`)
 	s.m.cut()
 	s.m = on(s.t, s.disk, s.more...)

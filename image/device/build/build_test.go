@@ -204,7 +204,6 @@ func TestInitrdWritesTheChoiceAsWeDo(t *testing.T) {
 	}
 }
 
-// Everything that init calls is a program of the initrd or one that the shell has.
 // A superblock of garbage is mended before the partition is mounted; where a run of e2fsck ends
 // without having mended all ("unable to set superblock flags", after a journal was read), another one goes on.
 func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
@@ -260,6 +259,7 @@ func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
 	}
 }
 
+// Everything that init calls is a program of the initrd or one that the shell has.
 func TestInitHasItsPrograms(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"rivulet/image/device/card"
 	"rivulet/image/device/tree"
@@ -68,10 +67,10 @@ func module5(pi5 *tree.Node, lite bool) (*tree.Node, error) {
 
 	// Two lines choose the antenna: on the module, and off the plug of another one. Set
 	// as in its tree, where Wi-Fi's device asks for the pins.
-	antenna := tree.Cells("phandle", e.root.NextHandle())
+	antenna := e.root.NextHandle()
 	e.add("pinctrl_aon", &tree.Node{Name: "ant-default-state", Props: []tree.Prop{
-		tree.Strings("function", "gpio"), tree.Strings("pins", "aon_gpio5", "aon_gpio6"), antenna}})
-	e.set("sdio2", tree.Prop{Name: "pinctrl-0", Value: slices.Concat(tree.Cells("", e.node("sdio2").Words("pinctrl-0")...).Value, antenna.Value)})
+		tree.Strings("function", "gpio"), tree.Strings("pins", "aon_gpio5", "aon_gpio6"), tree.Cells("phandle", antenna)}})
+	e.set("sdio2", tree.Cells("pinctrl-0", append(e.node("sdio2").Words("pinctrl-0"), antenna)...))
 	e.add("gio_aon", line("ant1", 5, "output-high"))
 	e.add("gio_aon", line("ant2", 6, "output-low"))
 	return e.root, e.err

@@ -3,8 +3,6 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +11,7 @@ import (
 	"path/filepath"
 
 	"rivulet/image/device/layout"
+	"rivulet/image/filesum"
 )
 
 // name is that of everything published of this image.
@@ -35,7 +34,7 @@ func (j *job) bundle() error {
 	}
 	m := layout.Manifest{Version: j.version, Kubernetes: j.kubernetes, Arch: j.arch}
 	for _, name := range append(names, layout.RootName) {
-		sum, size, err := hash(from[name])
+		sum, size, err := filesum.SHA256(from[name])
 		if err != nil {
 			return err
 		}
@@ -87,17 +86,6 @@ func replace(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
-}
-
-func hash(path string) (sum string, size int64, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	size, err = io.Copy(h, f)
-	return hex.EncodeToString(h.Sum(nil)), size, err
 }
 
 const compressedLimit = 250 << 20

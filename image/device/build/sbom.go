@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"time"
+
+	"rivulet/image/filesum"
 )
 
 // The bill of materials, as SPDX 2.3: Debian's packages with their hashes, and the
@@ -54,7 +56,7 @@ type spdxRelation struct {
 }
 
 func (j *job) sbom() ([]byte, error) {
-	sum, _, err := hash(filepath.Join(j.work, "root.squashfs"))
+	sum, _, err := filesum.SHA256(filepath.Join(j.work, "root.squashfs"))
 	if err != nil {
 		return nil, err
 	}

@@ -18,22 +18,23 @@ func drivers(initrd map[string][]byte) map[string]bool {
 		return nil
 	}
 	known := map[string]bool{}
+	add := func(text string) {
+		if m := alias.FindStringSubmatch(text); m != nil {
+			known[m[1]] = true
+		}
+	}
 	for name, raw := range initrd {
 		switch path.Base(name) {
 		case "modules.alias": // alias of:… module
 			for line := range strings.Lines(string(raw)) {
 				if w := strings.Fields(line); len(w) == 3 {
-					if m := alias.FindStringSubmatch(w[1]); m != nil {
-						known[m[1]] = true
-					}
+					add(w[1])
 				}
 			}
 		case "modules.builtin.modinfo": // module.alias=of:…, ended by zeros
 			for entry := range strings.SplitSeq(string(raw), "\x00") {
 				if _, text, is := strings.Cut(entry, ".alias="); is {
-					if m := alias.FindStringSubmatch(text); m != nil {
-						known[m[1]] = true
-					}
+					add(text)
 				}
 			}
 		}

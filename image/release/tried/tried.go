@@ -6,8 +6,6 @@ package tried
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +14,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"rivulet/image/filesum"
 )
 
 // End is what a log's name has in place of the image's .img.zst.
@@ -49,7 +49,7 @@ func Read(log []byte) (Run, error) {
 // goes to out, too. The error is the command's, or says that the image has become
 // another meanwhile.
 func Do(image string, command []string, out io.Writer) error {
-	sum, _, err := Hash(image)
+	sum, _, err := filesum.SHA256(image)
 	if err != nil {
 		return fmt.Errorf("%w; make image", err)
 	}
@@ -69,7 +69,7 @@ func Do(image string, command []string, out io.Writer) error {
 	said := &lines{out: io.MultiWriter(out, log)}
 	cmd.Stdout, cmd.Stderr, cmd.Stdin = said, said, os.Stdin
 	err = cmd.Run()
-	if after, _, e := Hash(image); err == nil && (e != nil || after != sum) {
+	if after, _, e := filesum.SHA256(image); err == nil && (e != nil || after != sum) {
 		err = fmt.Errorf("%s has become another while it was tried; try that one", image)
 	}
 	result := passed
@@ -108,16 +108,4 @@ func (l *lines) Write(p []byte) (int, error) {
 		}
 		l.rest = l.rest[i+1:]
 	}
-}
-
-// Hash returns the SHA-256 of a file, as hexadecimal digits, and its size in bytes.
-func Hash(path string) (sum string, n int64, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	n, err = io.Copy(h, f)
-	return hex.EncodeToString(h.Sum(nil)), n, err
 }
