@@ -300,7 +300,7 @@ func testOneQuotaOverAllTwins(t *testing.T, p *provider) {
 			})
 		}
 	}
-	mostSeen := 0
+	over := surplus{allowed: 40}
 	last := 0
 	defer func() {
 		if t.Failed() {
@@ -312,16 +312,11 @@ func testOneQuotaOverAllTwins(t *testing.T, p *provider) {
 	}()
 	p.until(t, "all that is lent is used", func(context.Context) bool {
 		last = p.pods(t, alice)
-		mostSeen = max(mostSeen, last)
+		over.see(t, last)
 		return last == 40
 	})
 	for range 20 {
-		mostSeen = max(mostSeen, p.pods(t, alice))
-	}
-	// Kubernetes counts a quota anew from a cache when the quota is changed, and may
-	// so let one pod too many in: it is surplus, and taken back.
-	if mostSeen > 42 {
-		t.Errorf("%d pods of 100m in 4 CPUs", mostSeen)
+		over.see(t, p.pods(t, alice))
 	}
 	p.until(t, "what is too much is taken back", func(context.Context) bool { return p.pods(t, alice) == 40 })
 	// One twin's room goes to the other.
@@ -381,15 +376,38 @@ func testSmallerShare(t *testing.T, p *provider) {
 		_, err := b.AppsV1().ReplicaSets(twin).Create(ctx, bobs(set("s", 30, "100m", nil)), metav1.CreateOptions{})
 		return err == nil
 	})
+	over := surplus{allowed: 20}
 	p.until(t, "both have the same", func(context.Context) bool {
 		a, b := p.pods(t, alice), p.pods(t, bob)
-		if a+b > 22 {
-			t.Errorf("alice has %d and bob %d of 20", a, b)
-		}
+		over.see(t, a+b)
 		return a >= 9 && a <= 11 && b >= 9 && b <= 11
 	})
 	p.share.Store(&offer.Share{})
 	p.ShareChanged()
+}
+
+// surplus watches that no more pods run than allowed. Kubernetes counts a quota anew
+// from a cache of pods that may be behind the pods it has just let in, so that a few
+// more than a quota allows can get in now and then. They are to be few, and to be taken
+// back when the grace time is over.
+type surplus struct {
+	allowed int
+	since   time.Time // the zero time while there is none
+}
+
+func (s *surplus) see(t *testing.T, pods int) {
+	t.Helper()
+	const patience = 10 * time.Second // for a busy machine, beyond the grace time
+	switch {
+	case pods <= s.allowed:
+		s.since = time.Time{}
+	case pods > s.allowed+s.allowed/4:
+		t.Fatalf("%d pods run where %d may: the quotas are not in force", pods, s.allowed)
+	case s.since.IsZero():
+		s.since = time.Now()
+	case time.Since(s.since) > grace+patience:
+		t.Fatalf("%d pods have run for %s where %d may", pods, time.Since(s.since).Round(time.Second), s.allowed)
+	}
 }
 
 // inForce reports whether the API server has taken up every quota as it is now: until

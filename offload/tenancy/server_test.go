@@ -41,7 +41,10 @@ type provider struct {
 	share  *atomic.Pointer[offer.Share]
 }
 
-const who = "Test-Peer"
+const (
+	who   = "Test-Peer"
+	grace = 2 * time.Second
+)
 
 func start(t *testing.T) *provider {
 	t.Helper()
@@ -50,7 +53,7 @@ func start(t *testing.T) *provider {
 	share.Store(&offer.Share{})
 	tenancy, err := New(Config{
 		Local: server.Config, ClusterName: func() string { return "p" },
-		Share: func() offer.Share { return *share.Load() }, Grace: 2 * time.Second, Volumes: folders{},
+		Share: func() offer.Share { return *share.Load() }, Grace: grace, Volumes: folders{},
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
 		PeerName: func(id peer.ID) string {
 			return map[peer.ID]string{alice: "alice", bob: "bob"}[id]
