@@ -34,7 +34,11 @@ const (
 	// judgedAfter is how long writes are watched before they are called too many: a
 	// start, an image and an afternoon of work are not.
 	judgedAfter = 6 * time.Hour
-	freshFor    = 10 * time.Second
+	// heavyAfter is how long memory is above what is promised, by more than a quarter,
+	// before it is called too much: a start on a slow card is not, nor an update. What
+	// grows without end comes to it.
+	heavyAfter = time.Hour
+	freshFor   = 10 * time.Second
 )
 
 // Process is one of Rivulet's.
@@ -109,6 +113,7 @@ type Watch struct {
 	history []sample
 	weighed time.Time
 	weights []Process
+	heavy   time.Time // since when memory is above the budget; zero if it is not
 }
 
 // sample is what was written until at, since the Watch began.
@@ -213,16 +218,13 @@ func (w *Watch) weigh() (out []Process) {
 
 // judge reports what is over its budget, and takes it back when it is not.
 func (w *Watch) judge(r Report) {
-	limit := uint64(BudgetSupervisor + BudgetPeer*w.cfg.Peers())
-	switch sum, all := r.PSS("supervisor", "tunnel"), r.PSS(); {
-	case sum > limit:
-		w.cfg.Health.Set(health.MemoryOverBudget, fmt.Sprintf("supervisor and tunnel take %d MB, promised are %d", sum/1e6, limit/1e6),
-			"end and start rivulet when it suits (pods go on), and please report it with: rivulet support")
-	case w.cfg.RAM > 0 && w.cfg.RAM < smallBoard && all > BudgetSmallBoard:
-		w.cfg.Health.Set(health.MemoryOverBudget, fmt.Sprintf("Rivulet takes %d MB, on a board of 1 GB promised are %d", all/1e6, uint64(BudgetSmallBoard/1e6)),
-			"offload namespaces to a larger device (rivulet offload), or keep fewer objects in this cluster")
-	default:
+	if problem, cure := w.tooMuch(r); problem == "" {
+		w.heavy = time.Time{}
 		w.cfg.Health.Clear(health.MemoryOverBudget)
+	} else if at := w.now(); w.heavy.IsZero() {
+		w.heavy = at
+	} else if at.Sub(w.heavy) >= heavyAfter {
+		w.cfg.Health.Set(health.MemoryOverBudget, problem, cure)
 	}
 	if r.Written.Over >= judgedAfter && r.Written.PerDay() > BudgetWritten {
 		w.cfg.Health.Set(health.WritesOverBudget, fmt.Sprintf("%.0f MB a day, promised are %.0f when nobody uses the device", r.Written.PerDay()/1e6, BudgetWritten/1e6),
@@ -230,4 +232,19 @@ func (w *Watch) judge(r Report) {
 		return
 	}
 	w.cfg.Health.Clear(health.WritesOverBudget)
+}
+
+// tooMuch says what is wrong with the memory that we hold, and what helps.
+func (w *Watch) tooMuch(r Report) (problem, cure string) {
+	above := func(sum, limit uint64) bool { return sum > limit+limit/4 }
+	limit := uint64(BudgetSupervisor + BudgetPeer*w.cfg.Peers())
+	switch sum, all := r.PSS("supervisor", "tunnel"), r.PSS(); {
+	case above(sum, limit):
+		return fmt.Sprintf("supervisor and tunnel take %d MB, promised are %d", sum/1e6, limit/1e6),
+			"end and start rivulet when it suits (pods go on), and please report it with: rivulet support"
+	case w.cfg.RAM > 0 && w.cfg.RAM < smallBoard && above(all, BudgetSmallBoard):
+		return fmt.Sprintf("Rivulet takes %d MB, on a board of 1 GB promised are %d", all/1e6, uint64(BudgetSmallBoard/1e6)),
+			"offload namespaces to a larger device (rivulet offload), or keep fewer objects in this cluster"
+	}
+	return "", ""
 }

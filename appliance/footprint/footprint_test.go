@@ -135,14 +135,19 @@ func TestMemoryOverBudget(t *testing.T) {
 		want               bool
 	}{
 		{"as promised", 8e9, 50, 300, false},
-		{"supervisor too large", 8e9, 60, 300, true},
+		{"a little more", 8e9, 60, 300, false},
+		{"supervisor too large", 8e9, 75, 300, true},
 		{"large engine on a large board", 8e9, 40, 900, false},
-		{"large engine on a small board", 0.95e9, 40, 390, true},
+		{"large engine on a small board", 0.95e9, 40, 530, true},
 		{"as promised on a small board", 0.95e9, 40, 300, false},
 	} {
 		w := newWorld(t, c.ram)
 		w.memory(10, c.supervisor)
 		w.memory(12, c.engine)
+		w.pass(sampleEvery)
+		if w.pass(heavyAfter - sampleEvery); w.codes() != nil {
+			t.Errorf("%s: too early: %v", c.what, w.codes())
+		}
 		w.pass(sampleEvery)
 		if got := len(w.codes()) == 1; got != c.want {
 			t.Errorf("%s: %v", c.what, w.problems.Problems())
