@@ -89,6 +89,23 @@ func (d Folder) Write(name string, content []byte) error {
 // Overwrite is of Boot.
 func (d Folder) Overwrite(name string, content []byte) error { return d.write(name, content, 0) }
 
+// OverwriteEnd is of Boot.
+func (d Folder) OverwriteEnd(name string, content []byte) error {
+	f, err := os.OpenFile(d.at(name), os.O_WRONLY, 0)
+	if err != nil {
+		return cure(err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return cure(err)
+	}
+	if _, err := f.WriteAt(content, fi.Size()-int64(len(content))); err != nil {
+		return cure(err)
+	}
+	return cure(f.Sync())
+}
+
 func (d Folder) write(name string, content []byte, flags int) error {
 	f, err := os.OpenFile(d.at(name), os.O_WRONLY|flags, 0o644)
 	if err != nil {

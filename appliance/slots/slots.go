@@ -6,14 +6,15 @@
 //
 // It reads what the initrd left in /run/rivulet-image, and the boot partition; it
 // alone writes the partition of the slot that does not run, its folder on the boot
-// partition, slot.cfg and systemd-boot's entries (image/device/layout says what they
-// are; the loaders and the initrd count tries down in the latter two). Each step may
+// partition, slot.cfg, systemd-boot's entries and what syslinux starts once (image/device/layout
+// says what they are; the loaders and the initrd count tries down in the latter three). Each step may
 // be cut short by a power cut and be done again; before and after each write a slot
 // boots that was whole before. It keeps nothing else: when which step is due is for
 // appliance/update. Failure: an error with a cure; the slot that runs stays as it is.
 package slots
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path"
@@ -32,6 +33,8 @@ type Boot interface {
 	Write(name string, content []byte) error
 	// Overwrite changes a file of one sector in place: a power cut leaves old or new.
 	Overwrite(name string, content []byte) error
+	// OverwriteEnd does so with a file's last sectors; of each a power cut leaves old or new.
+	OverwriteEnd(name string, content []byte) error
 	Rename(from, to string) error
 	// Remove takes a file or a whole folder away; one that is not there is no error.
 	Remove(name string) error
@@ -46,17 +49,43 @@ func kept(s layout.Slot) string { return path.Join(s.String(), layout.EntryFile)
 // Clear takes all away that could have the loader start a slot, and all flags of
 // earlier attempts: from now on only running boots.
 func Clear(b Boot, running layout.Slot) error {
-	other := running.Other()
-	if err := choose(b, layout.Choice{Load: running, Good: running}); err != nil {
+	if err := settle(b, running); err != nil {
 		return err
 	}
-	return removeEntries(b, other)
+	return removeEntries(b, running.Other())
+}
+
+// settle has the loaders that do not count start one slot, and try none.
+func settle(b Boot, s layout.Slot) error {
+	if err := once(b, 0); err != nil {
+		return err
+	}
+	for _, x := range []layout.Slot{layout.A, layout.B} {
+		if err := b.Remove(path.Join(x.String(), layout.OnceFile)); err != nil {
+			return err
+		}
+	}
+	return choose(b, layout.Choice{Load: s, Good: s})
 }
 
 // Arm has the loader try a slot, for so many starts that do not come far.
 func Arm(b Boot, from, to layout.Slot) error {
-	if err := choose(b, layout.Choice{Load: to, Good: from, Try: to, Tries: layout.Tries}); err != nil {
+	trial := layout.Choice{Load: to, Good: from, Try: to, Tries: layout.Tries}
+	raw, err := b.Read(layout.SyslinuxFile)
+	if err == nil && layout.HasOnce(raw) {
+		// Started once, it has the loader take it from then on (the initrd's choice).
+		trial.Load = from
+		if err := b.Write(path.Join(to.String(), layout.OnceFile), layout.Once(to)); err != nil {
+			return err
+		}
+	}
+	if err := choose(b, trial); err != nil {
 		return err
+	}
+	if trial.Load == from {
+		if err := once(b, to); err != nil {
+			return err
+		}
 	}
 	entry, err := b.Read(kept(to))
 	if err != nil {
@@ -78,7 +107,7 @@ func Arm(b Boot, from, to layout.Slot) error {
 
 // Accept makes a slot that was tried the one that boots.
 func Accept(b Boot, slot layout.Slot) error {
-	if err := choose(b, layout.Choice{Load: slot, Good: slot}); err != nil {
+	if err := settle(b, slot); err != nil {
 		return err
 	}
 	names, err := entriesOf(b, slot)
@@ -108,6 +137,16 @@ func choose(b Boot, c layout.Choice) error {
 		return nil
 	}
 	return b.Overwrite(layout.ChoiceFile, want)
+}
+
+// once has syslinux start a slot the next time only, or none so. Other loaders have no
+// such file.
+func once(b Boot, s layout.Slot) error {
+	raw, err := b.Read(layout.SyslinuxFile)
+	if err != nil || !layout.HasOnce(raw) || bytes.HasSuffix(raw, layout.Once(s)) {
+		return nil
+	}
+	return b.OverwriteEnd(layout.SyslinuxFile, layout.Once(s))
 }
 
 func loader(b Boot, raw []byte) layout.Loader {

@@ -27,10 +27,14 @@ func device(t *testing.T, pi bool) Folder {
 		must(t, d.Write("config.txt", []byte("include slot.cfg\n")))
 	} else {
 		must(t, d.Write("loader/entries/rivulet-a.conf", []byte("version 7\n")))
+		must(t, d.Write(layout.SyslinuxFile, syslinux(0)))
 	}
 	must(t, d.Write(layout.ChoiceFile, layout.Choice{Load: layout.A, Good: layout.A}.Encode(l)))
 	return d
 }
+
+// syslinux is a file of its with an end that has a slot started once.
+func syslinux(once layout.Slot) []byte { return append([]byte("core"), layout.Once(once)...) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -84,11 +88,13 @@ func TestOnAPC(t *testing.T) {
 	files := map[string]string{
 		"slot.cfg": "DEFAULT a\n# rivulet good=a try=- tries=0", "loader/entries/rivulet-a.conf": "version 7",
 		"b/linux": "kernel v2", "b/initrd": "initrd v2", "b/cmdline.txt": "rivulet.slot=b", "b/loader.conf": entry,
+		layout.SyslinuxFile: string(syslinux(0)),
 	}
 	expect(t, d, "filled", files)
 	for range 2 { // again is the same
 		must(t, Arm(d, layout.A, layout.B))
-		files["slot.cfg"], files["loader/entries/rivulet-b+3.conf"] = "DEFAULT b\n# rivulet good=a try=b tries=3", entry
+		files["slot.cfg"], files["loader/entries/rivulet-b+3.conf"] = "DEFAULT a\n# rivulet good=a try=b tries=3", entry
+		files["b/once"], files[layout.SyslinuxFile] = string(layout.Once(layout.B)), string(syslinux(layout.B))
 		expect(t, d, "armed", files)
 	}
 	// The loader counts, and the slot turns out to be good.
@@ -97,12 +103,32 @@ func TestOnAPC(t *testing.T) {
 	for range 2 {
 		must(t, Accept(d, layout.B))
 		files["slot.cfg"], files["loader/entries/rivulet-b.conf"] = "DEFAULT b\n# rivulet good=b try=- tries=0", entry
+		files[layout.SyslinuxFile] = string(syslinux(0))
+		delete(files, "b/once")
 		expect(t, d, "accepted", files)
 	}
 	must(t, Reject(d, layout.A))
 	delete(files, "loader/entries/rivulet-b.conf")
 	files["slot.cfg"] = "DEFAULT a\n# rivulet good=a try=- tries=0"
 	expect(t, d, "rejected", files)
+}
+
+// A syslinux that cannot start a slot once is told to start it until it is judged.
+func TestSyslinuxOfAnotherKind(t *testing.T) {
+	for _, content := range []string{"", "core", string(make([]byte, 4*layout.Sector))} {
+		d := device(t, false)
+		must(t, d.Write(layout.SyslinuxFile, []byte(content)))
+		fill(t, d, true)
+		must(t, Arm(d, layout.A, layout.B))
+		got := all(t, d)
+		if got["slot.cfg"] != "DEFAULT b\n# rivulet good=a try=b tries=3" || got[layout.SyslinuxFile] != content || got["b/once"] != "" {
+			t.Errorf("%.10q: %q", content, got)
+		}
+		must(t, Reject(d, layout.A))
+		if got := all(t, d)["slot.cfg"]; got != "DEFAULT a\n# rivulet good=a try=- tries=0" {
+			t.Errorf("%.10q: %s", content, got)
+		}
+	}
 }
 
 func TestOnAPi(t *testing.T) {

@@ -29,25 +29,30 @@ type board struct {
 	roots    map[layout.Slot][]byte
 	// How FAT's renames are cut short: not at all, or leaving none, or both.
 	lossy bool
+	// Its syslinux does not start a slot once, though its file has the place for it.
+	deaf bool
 	// What runs.
 	slot  layout.Slot
 	boots int
-	// builds that never come as far as their judge.
-	dead map[string]bool
+	// builds that never come as far as their judge, and of these those whose kernel
+	// does not come to its initrd either.
+	dead, dark map[string]bool
 }
 
 func newBoard(t *rapid.T) *board {
 	b := &board{model: &model{t: t, state: State{Format: format, Phase: Idle}, data: "v0", healthy: map[string]bool{}},
-		fat: map[string]string{}, roots: map[layout.Slot][]byte{}, dead: map[string]bool{}}
+		fat: map[string]string{}, roots: map[layout.Slot][]byte{}, dead: map[string]bool{}, dark: map[string]bool{}}
 	b.uefi = rapid.Bool().Draw(t, "uefi")
 	b.pi = !b.uefi && rapid.Bool().Draw(t, "pi")
 	b.lossy = rapid.Bool().Draw(t, "lossy renames")
+	b.deaf = !b.uefi && !b.pi && rapid.Bool().Draw(t, "deaf syslinux")
 	l := layout.Syslinux
 	if b.pi {
 		l = layout.PiFirmware
 		b.fat["config.txt"] = "include slot.cfg\n"
 	} else {
 		b.fat["loader/entries/rivulet-a.conf"] = "title a\nversion 1\nsort-key rivulet\n"
+		b.fat[layout.SyslinuxFile] = "core" + string(layout.Once(0))
 	}
 	b.fat[layout.ChoiceFile] = string(layout.Choice{Load: layout.A, Good: layout.A}.Encode(l))
 	b.fat["a/linux"] = "kernel v0"
@@ -85,6 +90,20 @@ func (b *board) Overwrite(name string, content []byte) error {
 		b.t.Fatalf("%s is overwritten, and is not one sector", name)
 	}
 	b.change(func() { b.fat[name] = string(content) })
+	return nil
+}
+
+func (b *board) OverwriteEnd(name string, content []byte) error {
+	if len(content)%layout.Sector != 0 || len(b.fat[name]) < len(content) {
+		b.t.Fatalf("the end of %s is overwritten, and is not sectors", name)
+	}
+	for at := 0; at < len(content); at += layout.Sector {
+		b.change(func() {
+			file := []byte(b.fat[name])
+			copy(file[len(file)-len(content)+at:], content[at:at+layout.Sector])
+			b.fat[name] = string(file)
+		})
+	}
 	return nil
 }
 
@@ -186,12 +205,15 @@ func (b *board) start() (runs string, err error) {
 	} else {
 		b.slot = b.choice()
 	}
-	if b.slot == 0 {
-		return "", nil // the initrd restarts
-	}
 	build, ok := strings.CutPrefix(string(b.roots[b.slot]), "root ")
 	if !ok || b.fat[b.slot.String()+"/linux"] != "kernel "+build {
 		b.t.Fatalf("slot %s boots, and has root %q with kernel %q", b.slot, b.roots[b.slot], b.fat[b.slot.String()+"/linux"])
+	}
+	if b.dark[build] {
+		return "", nil // its kernel panics
+	}
+	if !b.uefi && !b.initrd() {
+		return "", nil // it restarts
 	}
 	if b.dead[build] {
 		return "", nil // it hangs, and the watchdog restarts it
@@ -256,27 +278,56 @@ func (b *board) systemdBoot() layout.Slot {
 	return e.slot
 }
 
-// choice is syslinux or the Pi's firmware, and then the initrd of that slot.
+// choice is syslinux or the Pi's firmware.
 func (b *board) choice() layout.Slot {
 	c, err := layout.DecodeChoice([]byte(b.fat[layout.ChoiceFile]))
 	if err != nil {
 		b.t.Fatalf("nothing boots: %v", err)
 	}
+	if file := b.fat[layout.SyslinuxFile]; !b.pi && !b.deaf {
+		// The first of the two sectors: neither is ever torn in itself.
+		for _, s := range []layout.Slot{layout.A, layout.B} {
+			if once := string(layout.Once(s)); file[len(file)-len(once):][:layout.Sector] == once[:layout.Sector] {
+				b.fat[layout.SyslinuxFile] = "core" + string(layout.Once(0))
+				return s
+			}
+		}
+	}
+	return c.Load
+}
+
+// initrd is what that of the slot does with slot.cfg, where no loader counts. It says
+// whether the slot goes on.
+func (b *board) initrd() bool {
+	c, err := layout.DecodeChoice([]byte(b.fat[layout.ChoiceFile]))
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	l := layout.Syslinux
 	if b.pi {
 		l = layout.PiFirmware
 	}
-	running := c.Load
-	if c.Try != running {
-		return running
+	write := func(c layout.Choice) { b.change(func() { b.fat[layout.ChoiceFile] = string(c.Encode(l)) }) }
+	once, kept := b.fat[c.Try.String()+"/"+layout.OnceFile]
+	switch {
+	case c.Try == b.slot && c.Tries > 0:
+		c.Load = b.slot
+		c.Tries--
+		write(c)
+		return true
+	case c.Try == b.slot:
+		write(layout.Choice{Load: c.Good, Good: c.Good})
+		return false
+	case b.pi || c.Try != b.slot.Other() || c.Good != b.slot || c.Load != b.slot || !kept || c.Tries < 2:
+		return true
+	case strings.HasSuffix(b.fat[layout.SyslinuxFile], once):
+		c.Load = c.Try // the loader does not do it
+	default:
+		_ = b.OverwriteEnd(layout.SyslinuxFile, []byte(once)) // it fails by the power alone
+		c.Tries--
 	}
-	if c.Tries == 0 {
-		b.fat[layout.ChoiceFile] = string(layout.Choice{Load: c.Good, Good: c.Good}.Encode(l))
-		return 0
-	}
-	c.Tries--
-	b.fat[layout.ChoiceFile] = string(c.Encode(l))
-	return running
+	write(c)
+	return false
 }
 
 // stale leaves what an attempt of before may have left, by whatever way it ended.
@@ -287,6 +338,7 @@ func (b *board) stale() {
 		l = layout.PiFirmware
 	}
 	b.fat[layout.ChoiceFile] = string(layout.Choice{Load: b.slot, Good: b.slot, Try: x, Tries: rapid.IntRange(0, 9).Draw(b.t, "stale tries")}.Encode(l))
+	delete(b.fat, x.String()+"/"+layout.OnceFile) // it went before slot.cfg did
 	b.fat[x.String()+"/bcm-old.dtb"] = "old"
 	b.fat[x.String()+"/"+layout.EntryFile] = "version 99\n"
 	if !b.pi {
@@ -305,7 +357,7 @@ func TestPowerMayFailAtEveryStepOfAnImage(t *testing.T) {
 		runs := b.until()
 		for n := 1; n <= rapid.IntRange(1, 4).Draw(t, "updates"); n++ {
 			next := fmt.Sprint("v", n)
-			kind := rapid.SampledFrom([]string{"good", "unhealthy", "crashing", "dead"}).Draw(t, "kind")
+			kind := rapid.SampledFrom([]string{"good", "unhealthy", "crashing", "dead", "dark"}).Draw(t, "kind")
 			b.tries, b.verdicts = 0, nil
 			switch kind {
 			case "good":
@@ -319,6 +371,13 @@ func TestPowerMayFailAtEveryStepOfAnImage(t *testing.T) {
 				b.verdicts = []Verdict{{Kind: Crashed, Reason: "SIGSEGV"}}
 			case "dead":
 				b.dead[next], b.verdicts = true, []Verdict{{Kind: Healthy}}
+			case "dark": // nobody counts on the Pi: docs/upgrade.md; and a deaf syslinux is left where it was
+				if b.pi || b.deaf {
+					kind = "good"
+					b.verdicts = []Verdict{{Kind: Healthy}}
+					break
+				}
+				b.dark[next], b.verdicts = true, []Verdict{{Kind: Healthy}}
 			}
 			if rapid.Bool().Draw(t, "stale") {
 				b.stale()

@@ -1,7 +1,9 @@
 package image
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"rivulet/image/device/layout"
@@ -97,4 +99,70 @@ func TestTriesAreUsedUp(t *testing.T) {
 	if err != nil || c != (layout.Choice{Load: layout.B, Good: layout.B}) {
 		t.Errorf("%+v, %v", c, err)
 	}
+}
+
+// Where the firmware's loader does not count either (BIOS), a slot whose kernel does not even
+// come to its initrd is started by syslinux for once, and the good one's initrd counts.
+func TestAKernelThatDoesNotStart(t *testing.T) {
+	packed := image(t, "RIVULET_IMAGE")
+	entry := func(kernel string) string {
+		return "LABEL b\n LINUX " + kernel + "\n INITRD /a/initrd\n APPEND rivulet.slot=b console=ttyS0,115200\n"
+	}
+	armed := layout.Choice{Load: layout.A, Good: layout.A, Try: layout.B, Tries: layout.Tries}
+	begin := func(t *testing.T, kernel string) string {
+		d := disk(t, packed, "2G")
+		setFAT(t, d, "b/linux", strings.Repeat("no kernel\n", 1000))
+		setFAT(t, d, "b/entry.cfg", entry(kernel))
+		setFAT(t, d, "b/"+layout.OnceFile, string(layout.Once(layout.B)))
+		setFAT(t, d, layout.ChoiceFile, string(armed.Encode(layout.Syslinux)))
+		return d
+	}
+	choice := func(t *testing.T, d string, want layout.Choice) {
+		t.Helper()
+		if c, err := layout.DecodeChoice([]byte(fat(t, d, layout.ChoiceFile))); err != nil || c != want {
+			t.Errorf("%+v, %v; want %+v", c, err, want)
+		}
+	}
+	t.Run("it is asked for until its tries are used up", func(t *testing.T) {
+		d := begin(t, "/b/linux")
+		m := on(t, d)
+		for range layout.Tries - 1 {
+			m.says("slot b did not come up; it is to start once more")
+			m.forget()
+		}
+		m.says(`systemd\[1\]|Welcome to`)
+		m.cut()
+		armed := armed
+		armed.Tries = 1
+		choice(t, d, armed)
+		if raw := fat(t, d, layout.SyslinuxFile); !strings.HasSuffix(raw, string(layout.Once(0))) {
+			t.Error("syslinux has not wiped what it was to start once")
+		}
+	})
+	t.Run("one that is good starts", func(t *testing.T) {
+		d := begin(t, "/a/linux")
+		m := on(t, d, "-no-reboot")
+		m.says("slot b did not come up; it is to start once more") // not asked for yet: as after a power cut
+		eventually(t, "the machine ends", func() error { return m.cmd.Wait() })
+		m = on(t, d)
+		m.says("slot b is tried, 1 tries are left")
+		m.cut()
+		armed := armed
+		armed.Load, armed.Tries = layout.B, 1
+		choice(t, d, armed)
+	})
+	t.Run("a syslinux that does not do it", func(t *testing.T) {
+		d := begin(t, "/a/linux")
+		// The loader's own sectors are not those of the file any more.
+		core := fat(t, d, layout.SyslinuxFile)
+		tool(t, "mmove", "-i", fmt.Sprintf("%s@@%d", d, int64(layout.Start)), "::/"+layout.SyslinuxFile, "::/b/elsewhere")
+		setFAT(t, d, layout.SyslinuxFile, strings.TrimSuffix(core, string(layout.Once(0)))+string(layout.Once(layout.B)))
+		m := on(t, d)
+		m.says("slot b did not come up; it is to start once more")
+		m.says("slot b is tried, 2 tries are left")
+		m.cut()
+		armed := armed
+		armed.Load, armed.Tries = layout.B, 2
+		choice(t, d, armed)
+	})
 }

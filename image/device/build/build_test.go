@@ -175,7 +175,7 @@ func TestInitrdWritesTheChoiceAsWeDo(t *testing.T) {
 	if err != nil {
 		lacking(t, "busybox")
 	}
-	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\nmkdir -p /fat")
+	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\n# syslinux starts once")
 	if begin < 0 || end < 0 {
 		t.Fatal("init has no function choice")
 	}
@@ -200,6 +200,77 @@ func TestInitrdWritesTheChoiceAsWeDo(t *testing.T) {
 			if err != nil || !bytes.Equal(got, c.Encode(loader)) {
 				t.Errorf("%v: %q, %v", c, got, err)
 			}
+		}
+	}
+}
+
+// Where no loader counts the initrd does: a slot that is tried, by its own; one that does not
+// come as far as that, by the good one's, which has syslinux start it once more.
+func TestInitrdCountsTries(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\nmkdir -p /fat")
+	if begin < 0 || end < 0 {
+		t.Fatal("init has no function count")
+	}
+	trial := func(load layout.Slot, tries int) layout.Choice {
+		return layout.Choice{Load: load, Good: layout.A, Try: layout.B, Tries: tries}
+	}
+	over := layout.Choice{Load: layout.A, Good: layout.A}
+	for name, c := range map[string]struct {
+		slot        layout.Slot
+		pi, refuses bool
+		kept        bool // the slot's file for syslinux is there
+		has, want   layout.Choice
+		once, still layout.Slot
+		restarts    bool
+	}{
+		"nothing is tried":                       {slot: layout.A, has: over, want: over},
+		"nothing is tried, leftovers":            {slot: layout.A, has: over, want: over, kept: true},
+		"tried":                                  {slot: layout.B, kept: true, has: trial(layout.A, 3), want: trial(layout.B, 2)},
+		"tried, for the last time":               {slot: layout.B, kept: true, has: trial(layout.B, 1), want: trial(layout.B, 0)},
+		"tried for long":                         {slot: layout.B, kept: true, has: trial(layout.B, 0), want: over, restarts: true},
+		"it did not come up":                     {slot: layout.A, kept: true, has: trial(layout.A, 3), want: trial(layout.A, 2), still: layout.B, restarts: true},
+		"nor again":                              {slot: layout.A, kept: true, has: trial(layout.A, 2), want: trial(layout.A, 1), still: layout.B, restarts: true},
+		"that was enough":                        {slot: layout.A, kept: true, has: trial(layout.A, 1), want: trial(layout.A, 1)},
+		"the loader does not do it":              {slot: layout.A, kept: true, has: trial(layout.A, 3), once: layout.B, want: trial(layout.B, 3), still: layout.B, restarts: true},
+		"armed by a version that did not know":   {slot: layout.A, has: trial(layout.A, 3), want: trial(layout.A, 3)},
+		"chosen by hand, as the loader has both": {slot: layout.A, kept: true, has: trial(layout.B, 2), want: trial(layout.B, 2)},
+		"a disk that takes nothing":              {slot: layout.A, kept: true, refuses: true, has: trial(layout.A, 3), want: trial(layout.A, 3)},
+		"a Raspberry Pi":                         {slot: layout.A, pi: true, has: trial(layout.A, 3), want: trial(layout.A, 3)},
+		"a Raspberry Pi, tried":                  {slot: layout.B, pi: true, has: trial(layout.B, 3), want: trial(layout.B, 2)},
+	} {
+		dir, loader := t.TempDir(), layout.Syslinux
+		core := bytes.Repeat([]byte("core"), layout.Sector)
+		content := map[string][]byte{layout.SyslinuxFile: append(bytes.Clone(core), layout.Once(c.once)...)}
+		if c.pi {
+			loader, content = layout.PiFirmware, map[string][]byte{}
+		}
+		content[layout.ChoiceFile] = c.has.Encode(loader)
+		if c.kept {
+			content["b/"+layout.OnceFile] = layout.Once(layout.B)
+		}
+		for file, raw := range content {
+			if err := put(filepath.Join(dir, file), string(raw), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		script := "mount() { :; }\nsay() { :; }\nfail() { echo restarts; exit; }\nSLOT=" + c.slot.String() + " OTHER=" + c.slot.Other().String() + " try=\n"
+		if c.refuses {
+			script += "dd() { return 1; }\n"
+		}
+		script += strings.NewReplacer("/fat/", dir+"/", "/run/", dir+"/").Replace(files.Init[begin:end+3]) + "count\n:"
+		out, err := exec.Command(busybox, "sh", "-c", script).CombinedOutput()
+		if restarts := string(out) == "restarts\n"; err != nil || restarts != c.restarts || !restarts && len(out) > 0 {
+			t.Errorf("%s: %v %s", name, err, out)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, layout.ChoiceFile)); err != nil || !bytes.Equal(got, c.want.Encode(loader)) {
+			t.Errorf("%s: %v %q", name, err, got)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, layout.SyslinuxFile)); !c.pi && (err != nil || !bytes.Equal(got, append(core, layout.Once(c.still)...))) {
+			t.Errorf("%s: %v, syslinux's file ends as % x", name, err, got[max(0, len(got)-layout.Sector):][:16])
 		}
 	}
 }

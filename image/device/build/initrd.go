@@ -74,8 +74,8 @@ func (j *job) initrd() error {
 
 // applets are the programs that init calls.
 func applets() []string {
-	return []string{"basename", "cat", "chmod", "chroot", "cp", "dd", "dirname", "dmesg", "echo", "find", "findfs", "grep", "head", "ls", "mkdir", "modprobe", "mount", "mv",
-		"printf", "readlink", "reboot", "rm", "sed", "sh", "sleep", "sort", "switch_root", "sync", "tail", "tr", "umount", "uname", "xargs", "yes"}
+	return []string{"basename", "cat", "chmod", "chroot", "cmp", "cp", "dd", "dirname", "dmesg", "echo", "find", "findfs", "grep", "head", "ls", "mkdir", "modprobe", "mount", "mv",
+		"printf", "readlink", "reboot", "rm", "sed", "sh", "sleep", "sort", "switch_root", "sync", "tail", "tr", "umount", "uname", "wc", "xargs", "yes"}
 }
 
 // modules copies the listed ones and what they depend on, unpacked: busybox cannot.

@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"bytes"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -35,6 +36,36 @@ func TestWhatIsNoChoiceIsRefused(t *testing.T) {
 			t.Fatalf("%+v", c)
 		}
 	})
+}
+
+// The end of syslinux's file is as syslinux's installer leaves it (these bytes are its),
+// and as syslinux was seen to take it; one sector may be torn, not both.
+func TestOnce(t *testing.T) {
+	none := Once(0)
+	for half := range 2 {
+		s := none[half*Sector:][:Sector]
+		if !bytes.Equal(s[:8], []byte{0xa5, 0x2f, 0x2d, 0x5a, 0x67, 0x17, 0x04, 0xa3}) || !bytes.Equal(s[Sector-4:], []byte{0x64, 0xbf, 0x28, 0xdd}) || len(bytes.Trim(s[8:Sector-4], "\x00")) > 0 {
+			t.Fatalf("% x", s)
+		}
+	}
+	core := bytes.Repeat([]byte("core"), Sector)
+	for _, s := range []Slot{0, A, B} {
+		file := append(bytes.Clone(core), Once(s)...)
+		if !HasOnce(file) {
+			t.Errorf("%q is not told", s)
+		}
+		file[len(core)+9] ^= 1
+		if !HasOnce(file) {
+			t.Errorf("%q: one torn sector", s)
+		}
+		file[len(core)+Sector+9] ^= 1
+		if HasOnce(file) {
+			t.Errorf("%q: two torn sectors", s)
+		}
+	}
+	if b := Once(B); string(b[8:11]) != "\x01\x01b" || HasOnce(core) || HasOnce(nil) {
+		t.Errorf("% x", b[:16])
+	}
 }
 
 func TestOther(t *testing.T) {
