@@ -186,18 +186,16 @@ func (m *machine) cut() {
 
 func eventually(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	eventuallyEvery(t, 100*time.Millisecond, what, ok)
+	if err := try(100*time.Millisecond, ok); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
 }
 
-func eventuallyEvery(t *testing.T, pause time.Duration, what string, ok func() error) {
-	t.Helper()
+// try is until something is ok, or the test's patience ends.
+func try(pause time.Duration, ok func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(pause) {
-		err := ok()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: %v", what, err)
+		if err := ok(); err == nil || time.Now().After(end) {
+			return err
 		}
 	}
 }
@@ -262,11 +260,19 @@ func (m *machine) tellWhen(stage string) {
 func (m *machine) until(command, want string) string {
 	m.t.Helper()
 	answer, look := "", regexp.MustCompile("(?m)"+want)
-	eventuallyEvery(m.t, 2*time.Second, command, func() error {
+	if err := try(2*time.Second, func() error {
 		if answer = m.ask(command); !look.MatchString(answer) {
 			return fmt.Errorf("%s", answer)
 		}
 		return nil
-	})
+	}); err != nil {
+		m.t.Errorf("%s: %v", command, err)
+		m.t.Fatalf("what it can tell: %s", m.ask(tells))
+	}
 	return answer
 }
+
+// tells are what a machine that is not as it should be is asked.
+const tells = "uptime; free -m; ps -eo pid,etime,time,rss,args --sort=-time | cut -c1-120 | head -n 12; " +
+	"rivulet status; journalctl -u rivulet -n 40 --no-pager | cut -c1-400; " +
+	"for f in $(find /var/lib/rivulet -name engine.log -o -name containerd.log); do echo; ls -l $f; tail -n 40 $f | cut -c1-400; done"
