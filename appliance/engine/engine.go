@@ -74,6 +74,7 @@ type Engine struct {
 	cfg      Config
 	iptables iptables.Choice // of this start
 	again    chan string     // why it is to be started again
+	patience patience        // with an engine that does not answer
 	// passwordLost: the node's password was torn and made anew.
 	passwordLost bool
 }
@@ -164,7 +165,7 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 
 	pctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	hung := make(chan error, 1)
+	hung, after, begun := make(chan error, 1), e.patience.now(), time.Now()
 	go func() {
 		if WaitAPI(pctx, e.Kubeconfig()) != nil {
 			return
@@ -176,12 +177,13 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 			e.cfg.Log.Warn("a power cut now may tear the engine's files", "error", err)
 		}
 		ready()
-		if err := e.watchAPI(pctx); err != nil {
+		if err := e.watchAPI(pctx, after); err != nil {
 			hung <- err
 		}
 	}()
 	select {
 	case err := <-hung:
+		e.patience.hung(time.Since(begun))
 		child.stop(e.cfg.Log)
 		return false, fmt.Errorf("engine: %w: it hung and was ended; the whole log is %s", err, e.LogFile())
 	case err := <-child.done:
@@ -197,8 +199,8 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	}
 }
 
-// watchAPI returns an error once the API server hangs.
-func (e *Engine) watchAPI(ctx context.Context) error {
+// watchAPI returns an error once the API server hangs: has been silent for so long.
+func (e *Engine) watchAPI(ctx context.Context, after time.Duration) error {
 	ask, err := asker(e.Kubeconfig())
 	if err != nil {
 		return err
@@ -206,7 +208,7 @@ func (e *Engine) watchAPI(ctx context.Context) error {
 	if e.cfg.Answered != nil {
 		e.cfg.Answered()
 	}
-	return hang{look: hangLook, after: hangAfter, ask: ask, answered: e.cfg.Answered}.wait(ctx)
+	return hang{look: hangLook, after: after, ask: ask, answered: e.cfg.Answered}.wait(ctx)
 }
 
 type child struct {

@@ -15,7 +15,27 @@ import (
 const (
 	hangLook  = 10 * time.Second
 	hangAfter = time.Minute
+	// Where it hangs soon after it was started again for that, the machine may be too
+	// slow for it to answer in that time: it is given more, but not so much that a
+	// watchdog (engineSilence of the supervisor) loses its patience first.
+	hangAfterMost = 4 * time.Minute
+	soundAfter    = time.Hour
 )
+
+// patience is how long an engine may be silent, by what the ones before it did.
+type patience struct{ after time.Duration }
+
+// now is the patience with the engine that runs.
+func (p *patience) now() time.Duration { return max(p.after, hangAfter) }
+
+// hung takes note of one that hung after it had lived for so long.
+func (p *patience) hung(lived time.Duration) {
+	if lived >= soundAfter {
+		p.after = 0
+		return
+	}
+	p.after = min(2*p.now(), hangAfterMost)
+}
 
 // hang watches one engine for as long as it lives.
 type hang struct {

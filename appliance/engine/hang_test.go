@@ -68,3 +68,20 @@ func TestOneMissedAnswerIsNoHang(t *testing.T) {
 		}
 	})
 }
+
+// A machine that is too slow for an engine to answer within a minute of its start is
+// not kept busy by starting it for ever.
+func TestPatienceWithASlowMachine(t *testing.T) {
+	var p patience
+	for i, step := range []struct{ lived, want time.Duration }{
+		{2 * time.Minute, 2 * time.Minute}, {3 * time.Minute, 4 * time.Minute}, {5 * time.Minute, 4 * time.Minute}, // the most
+		{2 * time.Hour, time.Minute}, {time.Minute, 2 * time.Minute},
+	} {
+		if p.hung(step.lived); p.now() != step.want {
+			t.Errorf("step %d: %s, want %s", i, p.now(), step.want)
+		}
+	}
+	if p := (&patience{}); p.now() != hangAfter {
+		t.Error(p.now())
+	}
+}

@@ -22,13 +22,15 @@ const pollAPI = 200 * time.Millisecond
 // WaitAPI blocks until the API server says that it is ready, or ctx ends.
 func WaitAPI(ctx context.Context, kubeconfig string) error {
 	for {
+		begun := time.Now()
 		if cfg, err := RESTConfig(kubeconfig); err == nil && readyz(ctx, cfg) {
 			return nil
 		}
+		// On a machine for which a question is work, most of the time is the API server's.
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pollAPI):
+		case <-time.After(max(pollAPI, 4*time.Since(begun))):
 		}
 	}
 }

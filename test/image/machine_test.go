@@ -191,12 +191,15 @@ func eventually(t *testing.T, what string, ok func() error) {
 	}
 }
 
-// try is until something is ok, or the test's patience ends.
+// try is until something is ok, or the test's patience ends. It pauses for so long,
+// and longer where a look is work.
 func try(pause time.Duration, ok func() error) error {
-	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+	for end := time.Now().Add(patience); ; {
+		begun := time.Now()
 		if err := ok(); err == nil || time.Now().After(end) {
 			return err
 		}
+		time.Sleep(max(pause, 2*time.Since(begun)))
 	}
 }
 
