@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,8 +42,8 @@ func probeClock(ctx context.Context, e *Env) Result {
 // clockFloor is a moment that is certainly past: files of ours were written then.
 func (e *Env) clockFloor() (floor time.Time, of string) {
 	for _, f := range []string{e.State + "/state.db", "/usr/local/bin/rivulet", "/etc/machine-id"} {
-		if fi, err := os.Stat(e.path(f)); err == nil && fi.ModTime().After(floor) {
-			floor, of = fi.ModTime(), f
+		if at, ok := e.changed(f); ok && at.After(floor) {
+			floor, of = at, f
 		}
 	}
 	// Older than this very source: nothing to compare with, and wrong all the same.

@@ -89,6 +89,15 @@ func (e *Env) exists(name string) bool {
 	return err == nil
 }
 
+// changed is when a file was written; ok is false when there is none.
+func (e *Env) changed(name string) (at time.Time, ok bool) {
+	fi, err := os.Stat(e.path(name))
+	if err != nil || !fi.Mode().IsRegular() {
+		return time.Time{}, false
+	}
+	return fi.ModTime(), true
+}
+
 // glob returns the machine's names of files, sorted.
 func (e *Env) glob(pattern string) []string {
 	found, _ := filepath.Glob(e.path(pattern))

@@ -7,5 +7,5 @@ var probes = []Probe{
 	lan, defaultRoute, dnsUpstream, multicast, hostname, udp, firewall,
 	ports, cidr, iptables, leftovers,
 	diskSpace, diskSpeed, filesystem, cardLife, swap, osDisks,
-	power, temperature,
+	power, temperature, kernelCrash,
 }

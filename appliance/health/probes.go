@@ -30,5 +30,6 @@ var (
 	Swap              = declare("swap", Warning, "swap wears out the card")
 	OSDisks           = declare("os-disks", Warning, "two disks claim to be the same")
 	Power             = declare("power", Error, "the power supply is too weak")
+	KernelCrash       = declare("kernel-crash", Warning, "the kernel has crashed")
 	Temperature       = declare("temperature", Error, "the device is too hot")
 )

@@ -80,13 +80,25 @@ func (d Device) Parts() []Part {
 		"/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory", "/etc/os-release", "/etc/resolv.conf", "/etc/hosts"} {
 		parts = append(parts, Part{"machine" + f, end(f)})
 	}
-	for _, pattern := range []string{d.ConfigDir + "/*.yaml"} {
-		found, _ := filepath.Glob(pattern)
-		for _, f := range found {
-			parts = append(parts, Part{"configuration/" + filepath.Base(f), end(f)})
-		}
+	parts = append(parts, each(d.ConfigDir+"/*.yaml", d.ConfigDir, "configuration")...)
+	// What was said before this start, where the journal is in memory and where the kernel crashed.
+	before := filepath.Join("/", d.Doctor.Root, "var/log/rivulet")
+	parts = append(parts, each(before+"/previous.log", before, "logs")...)
+	crashes := filepath.Join("/", d.Doctor.Root, doctor.CrashFolder)
+	for _, depth := range doctor.CrashRecords {
+		parts = append(parts, each(filepath.Join(crashes, depth), crashes, "logs/crash")...)
 	}
 	return sorted(parts)
+}
+
+// each is a part for every file of a pattern, by its path below a folder.
+func each(pattern, below, name string) (parts []Part) {
+	found, _ := filepath.Glob(pattern)
+	for _, f := range found {
+		rel, _ := filepath.Rel(below, f) // it is below
+		parts = append(parts, Part{name + "/" + rel, end(f)})
+	}
+	return parts
 }
 
 // ask takes an answer of the supervisor as it is.

@@ -90,6 +90,10 @@ func planted(t *testing.T) (Device, []string) {
 	}
 	fmt.Fprintf(&log, "Authorization: Bearer %s\nGET https://u:%s@r.example/\nenv DB_PASSWORD=%s\n", c("bearer"), c("url"), c("env"))
 	put(t, d.State+"/log/engine.log", log.String())
+	// What came before this start.
+	d.Doctor.Root = dir
+	put(t, dir+"/var/log/rivulet/previous.log", log.String())
+	put(t, dir+doctor.CrashFolder+"/1761000000/001/dmesg.txt", "Kernel panic - not syncing: token="+c("crash")+"\n")
 	put(t, d.State+"/log/tunnel.log", "private_key="+c("tunnel")+"\n")
 	// kubectl, and what a careless message of an event might hold.
 	put(t, d.Executable, "#!/bin/sh\necho \"$*\"\necho 'Failed to pull https://user:"+c("event")+"@r.example/x, password: "+c("eventpw")+"'\necho '"+canary("servertoken")+"'\n")
@@ -128,7 +132,7 @@ func TestNoSecretGetsOut(t *testing.T) {
 	for name, want := range map[string]string{
 		"index.txt": "logs/engine.log", "logs/engine.log": `msg="what helps"`, "status.json": "/v1/status", "goroutines.txt": "/v1/goroutines",
 		"configuration/config.yaml": "name: pi", "configuration/registries.yaml": "r.example", "kubernetes/pods.txt": "get pods -A -o wide",
-		"doctor.txt": `"memory-cgroup"`, "machine/proc/meminfo": "MemTotal", "files.txt": "log/engine.log", "versions.txt": "rivulet",
+		"logs/previous.log": `msg="what helps"`, "logs/crash/1761000000/001/dmesg.txt": "Kernel panic - not syncing", "doctor.txt": `"memory-cgroup"`, "machine/proc/meminfo": "MemTotal", "files.txt": "log/engine.log", "versions.txt": "rivulet",
 	} {
 		if !strings.Contains(files[name], want) {
 			t.Errorf("%s: %.300q, want %q in it", name, files[name], want)

@@ -16,9 +16,12 @@ import (
 // What the kernel is told. gpt: where the first table was cut while it was written,
 // take the second. gpt_auto: all mounts are made by the initrd. panic: a device starts again. memory is for kernels of the
 // Raspberry Pi's makers; Debian's have that group on. The serial line is ttyAMA10 on the 5, ttyS1 before.
+// crash is memory that outlives a start, for the last 32 kB that a kernel says as it crashes (its
+// Documentation: admin-guide/kernel-parameters, admin-guide/ramoops).
 const (
-	commandPC = "rivulet.slot=@SLOT@ console=tty0 console=ttyS0,115200 net.ifnames=0 panic=10 gpt systemd.gpt_auto=no quiet systemd.show_status=auto"
-	commandPi = "rivulet.slot=@SLOT@ console=ttyAMA10,115200 console=ttyS1,115200 console=tty1 net.ifnames=0 panic=10 cgroup_enable=memory cgroup_memory=1 quiet systemd.show_status=auto"
+	crash     = " reserve_mem=256K:4096:crash pstore.kmsg_bytes=32768"
+	commandPC = "rivulet.slot=@SLOT@ console=tty0 console=ttyS0,115200 net.ifnames=0 panic=10 gpt systemd.gpt_auto=no quiet systemd.show_status=auto" + crash
+	commandPi = "rivulet.slot=@SLOT@ console=ttyAMA10,115200 console=ttyS1,115200 console=tty1 net.ifnames=0 panic=10 cgroup_enable=memory cgroup_memory=1 quiet systemd.show_status=auto" + crash
 )
 
 // configPi is the firmware's configuration. gpu_mem stays away: the smallest one asks

@@ -65,7 +65,7 @@ func (j *job) ours() error {
 // masked are units that a device has no use for, or that could wait for something
 // that is not there.
 var masked = []string{
-	"systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-pstore.service", "systemd-firstboot.service",
+	"systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-firstboot.service",
 	"systemd-networkd-wait-online.service", "systemd-networkd-persistent-storage.service", "systemd-remount-fs.service", "systemd-update-done.service",
 	"ldconfig.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 	"fstrim.timer", "modprobe@efi_pstore.service", "modprobe@drm.service", "ssh.socket", "systemd-journal-flush.service",

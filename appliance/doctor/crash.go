@@ -1,0 +1,58 @@
+package doctor
+
+import (
+	"context"
+	"regexp"
+	"time"
+
+	"rivulet/appliance/health"
+)
+
+var kernelCrash = Probe{Kind: health.KernelCrash, Title: "crashes of the kernel", Every: rarely, Run: probeKernelCrash}
+
+// crashMind is how long a crash of the kernel is spoken of.
+const crashMind = 7 * 24 * time.Hour
+
+// crashWords begin the line of the kernel's last words that says why: a panic's, else an oops's.
+var crashWords = []*regexp.Regexp{
+	regexp.MustCompile(`Kernel panic - not syncing: [^\n]*`),
+	regexp.MustCompile(`(?:BUG: |Oops: |Oops - |Unable to handle |general protection fault)[^\n]*`),
+}
+
+// CrashFolder is where systemd-pstore(8) keeps, at the start after a crash, what the kernel had said.
+const CrashFolder = "/var/lib/systemd/pstore"
+
+// CrashRecords are the patterns of its files of text, which lie in it or in a folder of the crash.
+var CrashRecords = []string{"dmesg*", "*/dmesg*", "*/*/dmesg*"}
+
+// probeKernelCrash tells of the newest crash of the last days.
+func probeKernelCrash(_ context.Context, e *Env) Result {
+	if !e.exists("/sys/fs/pstore") {
+		return skip("this kernel keeps nothing of a crash")
+	}
+	newest, text, crashes := time.Time{}, "", 0
+	for _, depth := range CrashRecords {
+		for _, file := range e.glob(CrashFolder + "/" + depth) {
+			at, ok := e.changed(file)
+			if !ok || e.Now().Sub(at) > crashMind {
+				continue
+			}
+			crashes++
+			if crashes == 1 || at.After(newest) {
+				newest, text = at, e.read(file)
+			}
+		}
+	}
+	if crashes == 0 {
+		return pass("none in the last week")
+	}
+	why := "it did not say why"
+	for _, words := range crashWords {
+		if found := words.FindString(text); found != "" {
+			why = found
+			break
+		}
+	}
+	return warnf("what it said is in "+CrashFolder+" and goes into the archive of rivulet support; if it comes again look at the power supply, the memory and the last thing that was plugged in",
+		"the kernel crashed; found at the start of %s: %.200s", newest.UTC().Format("2006-01-02 15:04 MST"), why)
+}
