@@ -54,5 +54,5 @@ func probeKernelCrash(_ context.Context, e *Env) Result {
 		}
 	}
 	return warnf("what it said is in "+CrashFolder+" and goes into the archive of rivulet support; if it comes again look at the power supply, the memory and the last thing that was plugged in",
-		"the kernel crashed; found at the start of %s: %.200s", newest.UTC().Format("2006-01-02 15:04 MST"), why)
+		"found at the start of %s: %.200s", newest.UTC().Format("2006-01-02 15:04 MST"), why)
 }

@@ -41,6 +41,7 @@ func TestCommandLine(t *testing.T) {
 		{"config show --name Bad_Name", "for example bad-name"},
 		{"config show -o yaml", "use -o json"},
 		{"doctor x", `no command "x"`},
+		{"doctor memory dns", "rivulet doctor --only memory,dns"},
 		{"doctor -o yaml", "use -o json"},
 		{"doctor --only memory,nonsense", `no probe "nonsense"`},
 		{"metrics x", `was given "x"`},

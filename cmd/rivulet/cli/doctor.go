@@ -25,7 +25,12 @@ func newDoctor(c *common) *cobra.Command {
 		Short: "looks for what keeps this device from working well, each with a cure",
 		Long: "Exit code 0: nothing fails (there may be warnings); 1: something fails; 2: bad flags.\n" +
 			"It works without a running rivulet, and sees more as root. docs/doctor.md has every probe.",
-		Args: noArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if _, err := doctor.Find(args); len(args) > 0 && err == nil { // what status has in brackets
+				return usagef("probes are asked by name with: rivulet doctor --only %s", strings.Join(args, ","))
+			}
+			return noArgs(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			asked := doctor.Probes()
 			if len(only) > 0 {

@@ -68,7 +68,7 @@ var masked = []string{
 	"systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-firstboot.service",
 	"systemd-networkd-wait-online.service", "systemd-networkd-persistent-storage.service", "systemd-remount-fs.service", "systemd-update-done.service",
 	"ldconfig.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
-	"fstrim.timer", "modprobe@efi_pstore.service", "modprobe@drm.service", "ssh.socket", "systemd-journal-flush.service",
+	"fstrim.timer", "modprobe@drm.service", "ssh.socket", "systemd-journal-flush.service",
 	"systemd-growfs-root.service", "systemd-boot-random-seed.service",
 	"getty@.service", "serial-getty@.service", "console-getty.service", // nobody can log in without a key, and the screen shows the state
 	"systemd-bless-boot.service", // the update says whether a slot is good, not a boot that got far enough
