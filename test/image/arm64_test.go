@@ -47,7 +47,7 @@ func TestRaspberryPiImageInAnEmulator(t *testing.T) {
 	}
 	began := time.Now()
 	// No network leads out of it.
-	m := switchOnA(t, "qemu-system-aarch64", (*exec.Cmd).Start, "-no-reboot", "-M", "virt", "-cpu", "cortex-a72", "-smp", "2", "-m", "3072", "-kernel", kernel, "-initrd", initrd, "-append", line,
+	m := switchOnA(t, "qemu-system-aarch64", (*exec.Cmd).Start, "-M", "virt", "-cpu", "cortex-a72", "-smp", "2", "-m", "3072", "-kernel", kernel, "-initrd", initrd, "-append", line,
 		"-drive", "if=none,id=card,format=raw,cache=writethrough,file="+disk, "-device", "virtio-blk-device,drive=card", "-device", "virtio-rng-device",
 		"-netdev", "user,id=lan,restrict=on", "-device", "virtio-net-device,netdev=lan")
 	m.says(`rivulet-initrd: slot a of`)
@@ -99,6 +99,7 @@ func TestRaspberryPiImageInAnEmulator(t *testing.T) {
 	if len(st.Stages) < 10 || st.Version == "" {
 		t.Errorf("it says too little of itself: %+v", st)
 	}
+	m.crash()
 }
 
 // status is what the device says of itself.

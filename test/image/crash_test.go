@@ -25,11 +25,7 @@ func TestLastWordsOfAKernel(t *testing.T) {
 			}
 			m := on(t, disk(t, packed, "2G"), more...)
 			m.up()
-			m.until("rivulet doctor --only kernel-crash", "none in the last week")
-			id := m.ask(boot)
-			m.run("echo c >/proc/sysrq-trigger")
-			m.again(id)
-			m.until("rivulet doctor --only kernel-crash", "Kernel panic - not syncing: sysrq triggered crash")
+			m.crash()
 			m.until("rivulet status", "Kernel panic - not syncing: sysrq triggered crash")
 			m.until("rivulet support -o - 2>/dev/null | tar xzO --wildcards 'rivulet-support/logs/crash/*' | grep -a -c 'sysrq triggered crash'", "^[1-9]")
 			if left := m.ask("ls /sys/fs/pstore"); left != "" {
@@ -37,4 +33,14 @@ func TestLastWordsOfAKernel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// crash crashes the kernel of a machine, which starts again and knows why.
+func (m *machine) crash() {
+	m.t.Helper()
+	m.until("rivulet doctor --only kernel-crash", "none in the last week")
+	id := m.ask(boot)
+	m.run("echo c >/proc/sysrq-trigger")
+	m.again(id)
+	m.until("rivulet doctor --only kernel-crash", "Kernel panic - not syncing: sysrq triggered crash")
 }
