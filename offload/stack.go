@@ -60,7 +60,7 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 	pods := pod.New(pod.Config{
 		Home: o.home, Target: target, Cluster: o.cfg.ClusterID, HostIP: o.cfg.NodeIP,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
-		Offloaded: offloaded, Up: branches.up, Departed: func(ns string) {
+		Offloaded: offloaded, Look: o.policy.Look, Up: branches.up, Departed: func(ns string) {
 			if !offloaded(ns) {
 				twins.poke()
 			}
@@ -97,6 +97,8 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 		o.mu.Unlock()
 	}()
 
+	changed, stop := o.policy.Changed() // before anything looks at the namespaces
+	defer stop()
 	return together(ctx,
 		pods.Run,
 		twins.run,
@@ -105,8 +107,6 @@ func (o *Offload) runStack(ctx context.Context, s *stack) error {
 			return reflect.Run(ctx, reflect.Config{Home: o.home, Target: target, Namespaces: o.policy, ClusterID: o.cfg.ClusterID, Control: s.spec.Control, Policies: o.cfg.Policies, Recorder: o.recorder, Log: log})
 		},
 		func(ctx context.Context) error {
-			changed, stop := o.policy.Changed()
-			defer stop()
 			for {
 				select {
 				case <-ctx.Done():

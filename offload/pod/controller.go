@@ -24,7 +24,7 @@ import (
 // create at the same time the provider's quota counts in one write.
 const workers = 24
 
-// Config is what a Controller needs. All fields but Unfit, Keeps and NoHomeAPI are required.
+// Config is what a Controller needs. All fields but Look, Unfit, Keeps and NoHomeAPI are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Target  target.Target
@@ -33,6 +33,9 @@ type Config struct {
 	// Offloaded reports whether pods of the namespace may go away. After a change
 	// Resync has to be called.
 	Offloaded func(namespace string) bool
+	// Look has Offloaded answer by what the API server says of the namespace now; nil if it
+	// always does. Resync is called after it where that changes the answer.
+	Look func(ctx context.Context, namespace string) error
 	// Up reports whether the target is reachable. While it is not, no status is
 	// written. After a change to true Resync has to be called.
 	Up func() bool

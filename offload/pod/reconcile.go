@@ -259,6 +259,15 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 		return err
 	}
 	if !c.wasSent(home) {
+		// Whoever offloads a namespace and makes a pod may be faster than the watch of namespaces.
+		if c.cfg.Look != nil {
+			if err := c.cfg.Look(ctx, home.Namespace); err != nil {
+				return err
+			}
+			if c.cfg.Offloaded(home.Namespace) {
+				return errNotYet
+			}
+		}
 		return c.refuse(ctx, home, fmt.Sprintf("offload: namespace %s is not offloaded; run rivulet offload %s, or keep the pod off virtual nodes",
 			home.Namespace, home.Namespace))
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -97,6 +98,24 @@ func (w *Watcher) Get(name string) (Namespace, bool) {
 	defer w.mu.Unlock()
 	ns, ok := w.namespaces[name]
 	return ns, ok
+}
+
+// Look reads a namespace from the API server itself, and has Get answer by it: a watch lags,
+// and one that the server has lost shows nothing until it is made anew, minutes later. An
+// error is that of the API server.
+func (w *Watcher) Look(ctx context.Context, name string) error {
+	ns, err := w.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		w.set(name, Namespace{When: Off}, "")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("policy: namespace %s: %w", name, err)
+	}
+	if now, err := Parse(ns); err == nil { // of what is not understood the watch warns
+		w.set(name, now, "")
+	}
+	return nil
 }
 
 // Changed returns a channel that gets a value after Namespaces changed, several

@@ -111,6 +111,7 @@ type home struct {
 	id      string // of the cluster; empty stands for the constant
 	test    *testing.T
 	offload *offload.Offload
+	target  string // its ID
 	stop    func()
 }
 
@@ -128,7 +129,7 @@ func (h *home) run(spec target.Spec) {
 		h.test.Fatal(err)
 	}
 	o.SetTargets(burst.Kind, []target.Spec{spec}, true)
-	h.offload = o
+	h.offload, h.target = o, spec.ID
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = o.Run(ctx) }()
