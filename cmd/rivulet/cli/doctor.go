@@ -27,7 +27,7 @@ func newDoctor(c *common) *cobra.Command {
 			"It works without a running rivulet, and sees more as root. docs/doctor.md has every probe.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if _, err := doctor.Find(args); len(args) > 0 && err == nil { // what status has in brackets
-				return usagef("probes are asked by name with: rivulet doctor --only %s", strings.Join(args, ","))
+				return usagef("probes are asked by name like this: rivulet doctor --only %s; see: %s --help", strings.Join(args, ","), cmd.CommandPath())
 			}
 			return noArgs(cmd, args)
 		},
