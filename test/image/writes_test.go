@@ -159,10 +159,14 @@ func mend(disk string) error {
 	if err := run(0, "dd", "if="+disk, "of="+data, "bs=1M", fmt.Sprintf("skip=%d", dataStart/layout.MiB), "conv=sparse", "status=none"); err != nil {
 		return err
 	}
-	if err := run(3, "e2fsck", "-p", data); err != nil {
-		if err := run(3, "e2fsck", "-fy", data); err != nil {
-			return err
+	err = run(3, "e2fsck", "-p", data)
+	for range 3 { // one that has taken a spare superblock may end early, with 12
+		if err != nil {
+			err = run(3, "e2fsck", "-fy", data)
 		}
+	}
+	if err != nil {
+		return err
 	}
 	if err := run(0, "e2fsck", "-fn", data); err != nil {
 		return err
