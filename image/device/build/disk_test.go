@@ -114,6 +114,30 @@ func TestDiskIsReproducible(t *testing.T) {
 	}
 }
 
+// The data partition's superblock was half written when the power went, before it ever grew.
+func TestTornSuperblock(t *testing.T) {
+	data := filepath.Join(small(t, "amd64").work, "data.ext4")
+	f, err := os.OpenFile(data, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(make([]byte, layout.Sector), 1024); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var said []byte
+	for range 3 { // as often as the initrd
+		if said, err = exec.Command("e2fsck", "-fy", data).CombinedOutput(); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+}
+
 // differ is the first byte before the limit in which two files differ, or -1.
 func differ(t *testing.T, a, b string, limit int64) int64 {
 	t.Helper()

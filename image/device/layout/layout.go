@@ -30,7 +30,9 @@ const (
 	Start    = 4 * MiB // of the first partition: what SD cards erase at once
 	BootSize = 192 * MiB
 	RootSize = 512 * MiB
-	DataSize = 128 * MiB
+	// ext4 keeps its first spare superblock at 128 MiB: without one, power that goes while the
+	// only one is written, at the first growth, would take all.
+	DataSize = 192 * MiB
 )
 
 // Where the initrd leaves what it found, for those who run later.
