@@ -30,20 +30,15 @@ func probeKernelCrash(_ context.Context, e *Env) Result {
 	if !e.exists("/sys/fs/pstore") {
 		return skip("this kernel keeps nothing of a crash")
 	}
-	newest, text, crashes := time.Time{}, "", 0
+	newest, text := time.Time{}, ""
 	for _, depth := range CrashRecords {
 		for _, file := range e.glob(CrashFolder + "/" + depth) {
-			at, ok := e.changed(file)
-			if !ok || e.Now().Sub(at) > crashMind {
-				continue
-			}
-			crashes++
-			if crashes == 1 || at.After(newest) {
+			if at, ok := e.changed(file); ok && e.Now().Sub(at) <= crashMind && at.After(newest) {
 				newest, text = at, e.read(file)
 			}
 		}
 	}
-	if crashes == 0 {
+	if newest.IsZero() {
 		return pass("none in the last week")
 	}
 	why := "it did not say why"
