@@ -6,7 +6,8 @@ SHELL := /bin/bash
 export GOFLAGS ?= -buildvcs=false
 GO       ?= go
 BIN      := bin
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Of the tag; before the first one a version that is older than v0.1.0.
+VERSION  ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.1.0-dev.$$(git rev-list --count HEAD 2>/dev/null || echo 0))
 # The commit's time, not this moment: the same commit makes the same binary. (This
 # moment only where that lies ahead: no clock here could be right by that binary.)
 BUILD_TIME ?= $(shell t=$$(git log -1 --format=%ct 2>/dev/null); n=$$(date +%s); echo $$(( $${t:-0} < n ? $${t:-0} : n )))
@@ -30,11 +31,11 @@ LDFLAGS   = -s -w -extldflags '-static$(if $(filter arm,$(GOARCH)), $(arm_fixed)
 	-X github.com/containerd/containerd/v2/version.Version=$(call replaced,github.com/containerd/containerd/v2)
 
 # Public keys, separated by commas, of those whose releases `rivulet upgrade` takes;
-# without any it takes none. See docs/upgrade.md.
+# without any it takes none. See docs/design/upgrade.md.
 ROOT_KEYS ?=
 
 # With ARCH (amd64, arm64 or armv7): what is released, into bin/ARCH, the same bytes
-# on every machine. Without: for this machine, sooner. See docs/release.md.
+# on every machine. Without: for this machine, sooner. See docs/design/release.md.
 ARCHES := amd64 arm64 armv7
 OUT    := $(BIN)
 ifdef ARCH
@@ -49,21 +50,24 @@ endif
 gofiles   = $(shell find $(1) -name '*.go' -not -path '*/testdata/*' 2>/dev/null)
 
 include image/bundle/bundle.mk
+include image/licenses/licenses.mk
+include image/package/package.mk
 include image/release/release.mk
 include image/device/device.mk
+include test/conformance/conformance.mk
 
 .PHONY: help
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z -]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install the Debian packages that building (for ARCH) and the lab need
+deps: ## install the Debian packages that building (for ARCH) and the lab need; the other targets do it too
 	@ARCH=$(ARCH) test/deps
 
 .PHONY: build
 build: $(OUT)/rivulet $(if $(ARCH),,$(BIN)/rivulet-lab) ## build bin/rivulet and bin/rivulet-lab, or with ARCH bin/ARCH/rivulet
 
-$(OUT)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(call gofiles,cmd/rivulet appliance fabric offload image systemd)
+$(OUT)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(LICENSES) $(call gofiles,cmd/rivulet appliance fabric offload image systemd)
 	@echo "building $@ (the first time takes about a quarter of an hour on two cores)"
 	@mkdir -p $(OUT)
 	@CGO_ENABLED=1 $(target) $(GO) build $(trimpath) -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)
@@ -76,7 +80,7 @@ $(BIN)/rivulet-lab: go.mod go.sum $(call gofiles,cmd/rivulet-lab test/lab)
 # FULL, a bin/rivulet that was built earlier, here or elsewhere.
 FULL ?= $(BIN)/rivulet
 .PHONY: slim
-slim: $(BUNDLE) $(BIN)/demo-web.tar ## build bin/slim/rivulet in seconds, with the engine of a bin/rivulet built earlier (FULL=)
+slim: $(BUNDLE) $(LICENSES) $(BIN)/demo-web.tar ## build bin/slim/rivulet in seconds, with the engine of a bin/rivulet built earlier (FULL=)
 	@mkdir -p $(BIN)/slim
 	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $(BIN)/slim/rivulet ./test/slim
 	@cmp -s $(FULL) $(BIN)/slim/rivulet-full || cp -f $(FULL) $(BIN)/slim/rivulet-full
@@ -94,9 +98,15 @@ $(BIN)/ingress.tar: $(call gofiles,test/ingress/traefik test/mkimage image/oci) 
 	@cd test/ingress/traefik && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/traefik .
 	@$(GO) run ./test/mkimage -tag rivulet.dev/ingress:1 -web $(BIN)/traefik -o $@
 
+# The member of test/gossip: HashiCorp's memberlist, which has a module of its own there.
+$(BIN)/gossip.tar: $(call gofiles,test/gossip/member test/mkimage image/oci) test/gossip/member/go.mod
+	@mkdir -p $(BIN)
+	@cd test/gossip/member && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/member .
+	@$(GO) run ./test/mkimage -tag rivulet.dev/gossip:1 -web $(BIN)/member -o $@
+
 # docker load -i bin/gateway/gateway-amd64.tar, or skopeo copy oci:bin/gateway/oci docker://…
 .PHONY: oci
-oci: $(addprefix _build/gateway/,amd64 arm64 arm) ## the gateway pod's image for a registry, into bin/gateway (docs/burst-network.md)
+oci: $(addprefix _build/gateway/,amd64 arm64 arm) ## the gateway pod's image for a registry, into bin/gateway (docs/design/burst-network.md)
 	@$(GO) run ./image/gateway -in _build/gateway -tag rivulet.dev/gateway:1 -out $(BIN)/gateway amd64 arm64 arm
 	@echo "$(BIN)/gateway: gateway-ARCH.tar for docker load, oci for skopeo copy oci:$(BIN)/gateway/oci docker://REGISTRY/NAME:TAG"
 
@@ -116,7 +126,8 @@ demo-burst: deps ## home, a neighbour and a campus that runs no Rivulet: home fu
 	@$(SUDO) $(BIN)/demo -burst -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
 
 .PHONY: demo-down demo-burst-down
-demo-down demo-burst-down: ## end the demo and remove all of it
+demo-burst-down: demo-down
+demo-down: ## end the demo and remove all of it
 	$(SUDO) $(BIN)/rivulet-lab down
 
 # Each device of the lab sees all of this machine's CPUs; what is over half a core
@@ -124,37 +135,76 @@ demo-down demo-burst-down: ## end the demo and remove all of it
 RESERVE_CPU = $(shell echo $$(( $$(nproc) * 1000 - 500 )))m
 SUDO       := $(if $(filter 0,$(shell id -u)),,sudo)
 
-# Vetting what imports k3s means vetting all of k3s for facts: minutes for two files that the build checks.
-.PHONY: test
-test: deps ## vet, unit, property and lab tests; the longer ones: make test-devices
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	$(GO) vet -tags "$(TAGS)" $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
-	@$(MAKE) --no-print-directory vet-arm
-	@$(go_test) -p 2 $$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$,$(DEVICE_SUITES) $(LAB_SUITES))); others=$$?; \
-	$(go_test) -p 1 $(patsubst %,./test/%,$(LAB_SUITES)) && exit $$others
+# make test fails where a page is not what the code says.
+.PHONY: docs
+docs: ## write docs/reference anew from the code
+	$(GO) test -tags "$(TAGS)" -count=1 -run TestReferenceOf ./test/arch ./cmd/rivulet/cli ./appliance/config ./appliance/diagnose/prometheus -args -update
+
+# What imports k3s takes minutes to vet, to lint and to test, for all of Kubernetes: the build checks those few files.
+light = $$($(GO) list $(1) | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
+
+.PHONY: check
+check: ## gofmt, vet, the rules of the tree, unit tests: before each commit, without root, minutes
+	@bad=$$(git ls-files -z '*.go' | xargs -0 ls -d 2>/dev/null | xargs gofmt -l); [ -z "$$bad" ] || { echo "run gofmt -w on: $$bad"; exit 1; }
+	$(GO) vet -tags "$(TAGS)" $(call light,./...)
+	$(GO) test -short -tags "$(TAGS)" ./test/arch $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$ -e /test/)
+
+# Pinned in a module of its own, so that its dependencies are not the product's.
+golangci := $(CURDIR)/_build/golangci-lint
+$(golangci): test/lint/go.mod test/lint/go.sum
+	@mkdir -p $(@D)
+	@cd test/lint && CGO_ENABLED=0 $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: lint
+lint: $(golangci) ## golangci-lint by .golangci.yml (its first build takes minutes); make check follows when nothing is found any more
+	@$(golangci) run --build-tags "$(TAGS)" $$($(GO) list -f '{{.Dir}}' $(call light,$(addprefix ./,$(addsuffix /...,cmd appliance fabric offload image systemd))))
+
+environment = $(SUDO) env "PATH=$$PATH" $(if $(LONG),RIVULET_LONG=1) RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet
+go_test     = $(environment) $(GO) test $(test_flags)
+test_flags  = -tags "$(TAGS)" -timeout 25m
+
+# Tests of time limits fail now and then on a machine that does other work: a few
+# that fail are run once more, alone, and the summary names them. A data race, a test
+# that fails twice and a package that does not build or panics stay red.
+gotestsum := $(CURDIR)/_build/gotestsum
+rerun      = $(environment) $(gotestsum) --format standard-quiet --hide-summary skipped \
+	--rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-max-failures=10 --rerun-fails-abort-on-data-race --packages="$$(echo $(1))" -- $(test_flags)
+
+$(gotestsum): test/rerun/go.mod test/rerun/go.sum
+	@mkdir -p $(@D)
+	@cd test/rerun && CGO_ENABLED=0 $(GO) build -o $@ gotest.tools/gotestsum
 
 # Packages wait for engines and timers more than they compute: two at a time take little
 # more than half. Labs have the machine for themselves.
-go_test     = $(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -tags "$(TAGS)" -timeout 25m
 LAB_SUITES := badinput e2e lab
 
-# One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons burst burstnet config demo doctor ingress ops partition paths peering peers power shelf small systemd volumes
-.PHONY: test-devices
-test-devices: deps ## the appliance on devices: settings, storage, power cuts, upgrades, systemd, clocks and cables
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(BIN)/ingress.tar ops-binaries
-	$(go_test) -p 1 $(patsubst %,./test/%,$(DEVICE_SUITES))
-
-.PHONY: test-burst
-test-burst: deps ## a burst on devices, to the pinned k3s started bare
+.PHONY: test
+test: deps $(gotestsum) ## vet, unit, property and lab tests (half an hour); the longer ones: make test-devices
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	$(go_test) ./test/burst
+	$(GO) vet -tags "$(TAGS)" $(call light,./...)
+	@$(MAKE) --no-print-directory vet-arm
+	@$(call rerun,$$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$,$(DEVICE_SUITES) $(LAB_SUITES)))) -p 2; others=$$?; \
+	$(call rerun,$(patsubst %,./test/%,$(LAB_SUITES))) -p 1 && exit $$others
+
+# All that does not link the engine: the detector would build all of Kubernetes anew.
+.PHONY: race
+race: deps $(BUNDLE) $(gotestsum) ## unit and property tests under Go's race detector
+	@$(MAKE) --no-print-directory build
+	@$(call rerun,$(call light,$(addprefix ./,$(addsuffix /...,cmd appliance fabric offload image systemd)))) -race -p 2
+
+# One lab or more each, a minute or three: apart, so that make test stays below half an hour.
+DEVICE_SUITES := addons burst burstnet config demo doctor gossip guide hostile ingress ops partition paths peering peers power shelf small systemd volumes
+SUITE         ?= $(DEVICE_SUITES)
+.PHONY: test-devices
+test-devices: deps ## suites on devices, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter ops,$(SUITE)),ops-binaries)
+	$(go_test) $(if $(LONG),-timeout 90m) -p 1 $(if $(filter file,$(origin SUITE)),,-count=1 -v) $(if $(RUN),-run '$(RUN)') $(patsubst %,./test/%,$(SUITE))
 
 # What test/ops upgrades from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.
 OPS_KEY := iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=
 .PHONY: ops-binaries
-ops-binaries: $(BUNDLE)
+ops-binaries: $(BUNDLE) $(LICENSES)
 	@$(MAKE) --no-print-directory slim VERSION=v1.0.0 ROOT_KEYS=$(OPS_KEY) BIN=$(BIN)/ops/v1 FULL=$(FULL)
 	@mkdir -p $(BIN)/ops/v2
 	@$(MAKE) --no-print-directory $(BIN)/ops/v2/rivulet VERSION=v2.0.0 ROOT_KEYS=$(OPS_KEY)
@@ -163,47 +213,13 @@ ops-binaries: $(BUNDLE)
 $(BIN)/ops/v2/rivulet:
 	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./test/slim
 
-.PHONY: test-ops
-test-ops: deps ops-binaries ## upgrades that go wrong in every way, power cuts in the middle of them (minutes)
-	$(SUDO) env "PATH=$$PATH" OPS_ALL=1 $(GO) test -tags "$(TAGS)" -timeout 40m -count=1 ./test/ops
-
-.PHONY: test-power
-test-power: deps ## 200 power cuts under load (about forty minutes)
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	$(SUDO) env "PATH=$$PATH" RIVULET_POWER_CYCLES=200 RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 90m -v ./test/power
-
-.PHONY: test-dead-node
-test-dead-node: deps ## a node whose kubelet is silent is given up after two minutes (three minutes)
-	@$(MAKE) --no-print-directory build
-	$(SUDO) env "PATH=$$PATH" RIVULET_LONG=1 RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -run TestDeadNode ./test/small
-
-.PHONY: test-paths
-test-paths: deps ## three devices, two behind routers of their own: NAT, relay, streams, moves (two minutes)
-	@$(MAKE) --no-print-directory build
-	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 10m -v ./test/paths
-
-.PHONY: test-partition
-test-partition: deps ## two devices: cuts of ten seconds and two minutes, restarts, a home made anew (nine minutes)
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	$(SUDO) env "PATH=$$PATH" RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet $(GO) test -count=1 -timeout 20m -v ./test/partition
-
-.PHONY: bench-board
-bench-board: deps ## memory and writes of a board of 1 GB beside plain k3s, over ten minutes (a quarter of an hour)
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/bench
-	$(SUDO) $(BIN)/bench -only board -out bench/board.md
-
-.PHONY: test-unit
-test-unit: ## what needs no lab and no built binary, quickly
-	$(GO) test $$($(GO) list ./... | grep -v -e /cmd/rivulet$$ -e /test/)
-
 .PHONY: bench
-bench: deps ## the figures of bench/results.md and bench/burst.md, measured anew (about half an hour; keep the machine quiet)
+bench: deps ## the figures of bench/ anew, or ONLY=board, ONLY=burst (half an hour; keep the machine quiet)
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/bench
-	$(SUDO) $(BIN)/bench
-	$(SUDO) $(BIN)/bench -only burst -out bench/burst.md
+	@$(if $(ONLY),,$(SUDO) $(BIN)/bench)
+	$(SUDO) $(BIN)/bench -only $(or $(ONLY),burst) -out bench/$(or $(ONLY),burst).md
 
 .PHONY: clean
 clean: ## remove what was built (Go's caches stay)
-	rm -rf $(BIN) _build image/bundle/bundle_*.tar.zst image/bundle/bundle_*.json
+	rm -rf $(BIN) _build image/bundle/bundle_*.tar.zst image/bundle/bundle_*.json $(LICENSES)

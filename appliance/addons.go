@@ -7,12 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/appliance/addons/loadbalancer"
+	"rivulet/appliance/addons/resourcemetrics"
+	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/loadbalancer"
-	"rivulet/appliance/metrics"
-	"rivulet/appliance/statuspage"
-	"rivulet/appliance/storage"
+	"rivulet/appliance/ui/statuspage"
 )
 
 // The names of the add-ons among the components: what other clusters run as
@@ -23,12 +23,9 @@ const (
 	cBalancer = "loadbalancer"
 )
 
-// volumesDir holds the folders of volumes.
-func (s *System) volumesDir() string { return filepath.Join(s.cfg.Dirs.State, "storage") }
-
 func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
-	return storage.New(storage.Config{
-		Client: s.kube(), Dir: s.volumesDir(), NodeName: s.nodeName,
+	return volumes.New(volumes.Config{
+		Client: s.engine.Client(), Local: s.volumes,
 		Health: &s.health, Log: s.cfg.Log.With("component", cStorage),
 	}).Run(ctx, stage.Ready)
 }
@@ -37,11 +34,11 @@ func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
 const metricsPort = 1443
 
 func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
-	cfg, err := engine.RESTConfig(s.engine.Kubeconfig())
+	cfg, err := s.engine.REST()
 	if err != nil {
 		return err
 	}
-	server, err := metrics.New(metrics.Config{
+	server, err := resourcemetrics.New(resourcemetrics.Config{
 		API: cfg, Addr: netip.AddrPortFrom(s.nodeIP, metricsPort),
 		ClientCA: filepath.Join(s.engine.DataDir(), "server", "tls", "request-header-ca.crt"),
 		Health:   &s.health, Log: s.cfg.Log.With("component", cMetrics),
@@ -58,7 +55,7 @@ func ownPorts() map[loadbalancer.Port]string {
 	tcp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: n} }
 	udp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolUDP, Number: n} }
 	return map[loadbalancer.Port]string{
-		tcp(6443): "the Kubernetes API", tcp(10250): "the kubelet",
+		tcp(engine.PortAPI): "the Kubernetes API", tcp(engine.PortKubelet): "the kubelet",
 		tcp(controlPort): "for peers", udp(controlPort): "the tunnel to peers", udp(5353): "the discovery of peers",
 		tcp(dnsPort): "the cluster's DNS", udp(dnsPort): "the cluster's DNS", tcp(metricsPort): "the resource metrics",
 		tcp(statuspage.Port): "the status page",
@@ -67,6 +64,6 @@ func ownPorts() map[loadbalancer.Port]string {
 
 func (s *System) runBalancer(ctx context.Context, stage *lifecycle.Stage) error {
 	return loadbalancer.New(loadbalancer.Config{
-		Client: s.kube(), LANs: s.lans, Own: ownPorts(), Yields: s.page.yields, Health: &s.health, Log: s.cfg.Log.With("component", cBalancer),
+		Client: s.engine.Client(), LANs: s.lans, Own: ownPorts(), Yields: s.page.Yields, Health: &s.health, Log: s.cfg.Log.With("component", cBalancer),
 	}).Run(ctx, stage.Ready)
 }

@@ -17,12 +17,19 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/config"
+	"rivulet/appliance/diagnose/problems"
 	"rivulet/appliance/health"
-	"rivulet/appliance/host"
-	"rivulet/appliance/identity"
-	"rivulet/appliance/memory"
-	"rivulet/appliance/store"
+	"rivulet/appliance/lifetime/backup"
+	"rivulet/appliance/lifetime/firstboot"
+	"rivulet/appliance/lifetime/upgrade"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/memory"
+	"rivulet/appliance/state/bolt"
+	"rivulet/appliance/state/identity"
 	"rivulet/fabric/rpc"
 )
 
@@ -58,6 +65,10 @@ const (
 	clusterDomain   = "cluster.local"
 )
 
+// ErrRestart is returned by Run when the supervisor stopped in order to be started
+// again: an upgrade is staged.
+var ErrRestart = errors.New("appliance: to be started again")
+
 // Run is the appliance: it blocks until ctx ends or something fails that
 // starting again does not cure.
 func Run(ctx context.Context, cfg Config) error {
@@ -68,11 +79,13 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	memory.For(facts.MemoryBytes).Supervisor.Breathe()
 	go memory.KeepTrimmed(ctx)
-	if err := store.MakeFolder(cfg.Dirs.State); err != nil {
+	if err := bolt.MakeFolder(cfg.Dirs.State); err != nil {
 		return err
 	}
-	if err := finishRestore(cfg); err != nil {
+	if done, err := backup.Finish(cfg.Dirs.State); err != nil {
 		return err
+	} else if done {
+		cfg.Log.Info("a restore that was interrupted is finished")
 	}
 	st, recovered, err := openStore(cfg.Dirs)
 	if err != nil {
@@ -90,7 +103,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	settings := openSettings(cfg, facts)
-	nodeName, err := nameNode(st, settings.Now().Config.Name, os.Hostname, id)
+	nodeName, err := host.NodeName(st, settings.Now().Config.Name, os.Hostname, "rivulet-"+id.ID().Short())
 	if err != nil {
 		return err
 	}
@@ -105,17 +118,26 @@ func Run(ctx context.Context, cfg Config) error {
 	sys := &System{
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
 		nodeName: nodeName, nodeIP: identity.NodeAddress(id.ID()),
+		volumes:  volumes.NewLocal(filepath.Join(cfg.Dirs.State, "storage"), nodeName),
 		settings: newSettings(settings),
 	}
-	sys.tellRecovered(recovered)
-	sys.tellInitrd("/")
-	sys.tellFirstboot("/")
+	problems.Recovered(&sys.health, recovered, cfg.Log)
+	sys.reportSetAside()
+	firstboot.ReportInitrd("/", &sys.health, cfg.Log)
+	firstboot.Report("/", &sys.health, cfg.Log)
 	if tooLow := host.RaiseLimits(); len(tooLow) > 0 {
 		sys.health.Set(health.Limits, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",
 			"sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
 	}
 	cfg.Log.Info("rivulet starts", "name", sys.name(), "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)
-	err = sys.runRestartable(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	sys.upgrade = &upgrade.Handover{
+		State: cfg.Dirs.State, Client: func() kubernetes.Interface { return sys.engine.Client() }, Restart: func() { cancel(ErrRestart) }, Health: &sys.health, Log: cfg.Log,
+	}
+	if err = sys.run(ctx); err == nil && errors.Is(context.Cause(ctx), ErrRestart) {
+		return ErrRestart
+	}
 	if err == nil {
 		cfg.Log.Info("rivulet stops; pods and the tunnel stay as they are")
 	}
@@ -124,19 +146,19 @@ func Run(ctx context.Context, cfg Config) error {
 
 // openStore opens the store, or its copy in its place where it is damaged: then
 // recovered says so.
-func openStore(dirs Dirs) (st *store.Store, recovered *store.Recovered, err error) {
+func openStore(dirs Dirs) (st *bolt.Store, recovered *bolt.Recovered, err error) {
 	path := filepath.Join(dirs.State, storeFile)
-	st, err = store.Open(path)
+	st, err = bolt.Open(path)
 	switch {
-	case errors.Is(err, store.ErrInUse):
+	case errors.Is(err, bolt.ErrInUse):
 		return nil, nil, fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status",
 			holder(dirs), dirs.State, err)
-	case errors.Is(err, store.ErrDamaged):
-		r, rerr := store.Recover(path, err)
+	case errors.Is(err, bolt.ErrDamaged):
+		r, rerr := bolt.Recover(path, err)
 		if rerr != nil {
 			return nil, nil, rerr
 		}
-		st, err = store.Open(path)
+		st, err = bolt.Open(path)
 		return st, &r, err
 	}
 	return st, nil, err

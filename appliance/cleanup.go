@@ -3,7 +3,7 @@ package appliance
 import (
 	"context"
 
-	"rivulet/appliance/cleanup"
+	"rivulet/appliance/lifetime/cleanup"
 )
 
 // Cleanup ends everything of Rivulet on this machine and removes it, but for the

@@ -3,8 +3,8 @@ package appliance
 import (
 	"context"
 
-	"rivulet/appliance/clock"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/version"
 )
 
@@ -13,7 +13,7 @@ func (s *System) newClock() *clock.Clock {
 	log := s.cfg.Log.With("component", cClock)
 	return clock.New(clock.Config{
 		System: clock.Machine(log), Built: version.Built(), Store: s.store, Health: &s.health,
-		Jumped: s.clockJumped, Log: log,
+		Jumped: func(j clock.Jump) { s.dates.Jumped(j.By) }, Log: log,
 	})
 }
 

@@ -1,22 +1,20 @@
 package appliance
 
 import (
-	"rivulet/appliance/footprint"
+	"rivulet/appliance/machine/usage"
 	"rivulet/fabric/peer"
 )
 
 // newFootprint watches what we cost the machine.
-func (s *System) newFootprint() *footprint.Watch {
-	return footprint.New(footprint.Config{
+func (s *System) newFootprint() *usage.Watch {
+	return usage.New(usage.Config{
 		PIDs: s.pids, Peers: s.connectedPeers, StateDir: s.cfg.Dirs.State, RAM: s.facts.MemoryBytes,
 		Health: &s.health, Log: s.cfg.Log.With("component", "footprint"),
 	})
 }
 
 func (s *System) connectedPeers() (n int) {
-	s.mu.Lock()
-	fab := s.fabric
-	s.mu.Unlock()
+	fab := s.made.get().fabric
 	if fab == nil {
 		return 0
 	}

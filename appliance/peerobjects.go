@@ -3,27 +3,22 @@ package appliance
 import (
 	"context"
 
+	"rivulet/appliance/addons/peerobjects"
 	"rivulet/appliance/api"
-	"rivulet/appliance/engine"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/peers"
 	"rivulet/fabric"
 	"rivulet/fabric/peer"
 )
 
-const cPeers = "peers"
-
 // runPeers shows the peers as objects of the cluster's API.
 func (s *System) runPeers(ctx context.Context, stage *lifecycle.Stage) error {
-	cfg, err := engine.RESTConfig(s.engine.Kubeconfig())
+	cfg, err := s.engine.REST()
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	fab := s.fabric
-	s.mu.Unlock()
-	return peers.Run(ctx, peers.Config{
-		API: cfg, Peers: func() []peers.View { return s.peerViews(ctx, fab) }, Changed: fab.Changed,
+	fab := s.made.get().fabric
+	return peerobjects.Run(ctx, peerobjects.Config{
+		API: cfg, Peers: func() []peerobjects.View { return s.peerViews(ctx, fab) }, Changed: fab.Changed,
 		Unpeer: func(ctx context.Context, id peer.ID, force bool) error {
 			_, err := fab.Unpeer(ctx, string(id), fabric.Unpeer{Force: force})
 			return err
@@ -41,11 +36,9 @@ func (s *System) runPeers(ctx context.Context, stage *lifecycle.Stage) error {
 	}, stage.Ready)
 }
 
-func (s *System) peerViews(ctx context.Context, fab *fabric.Fabric) []peers.View {
+func (s *System) peerViews(ctx context.Context, fab *fabric.Fabric) []peerobjects.View {
 	st := api.Status{Peers: fab.Peers()}
-	s.mu.Lock()
-	tun := s.tunnel
-	s.mu.Unlock()
+	tun := s.made.get().tunnel
 	if tun != nil {
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 		defer cancel()
@@ -53,9 +46,9 @@ func (s *System) peerViews(ctx context.Context, fab *fabric.Fabric) []peers.View
 			st.Tunnel = &ts
 		}
 	}
-	var out []peers.View
+	var out []peerobjects.View
 	for _, p := range st.PeerList() {
-		v := peers.View{View: p.View, Roles: peers.Roles{Consume: !p.Roles.NoConsume, Provide: !p.Roles.NoProvide}}
+		v := peerobjects.View{View: p.View, Roles: peerobjects.Roles{Consume: !p.Roles.NoConsume, Provide: !p.Roles.NoProvide}}
 		if p.Way != nil {
 			v.Path = p.Way.Path
 		}

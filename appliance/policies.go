@@ -3,7 +3,7 @@ package appliance
 import (
 	"context"
 
-	"rivulet/appliance/enforce"
+	"rivulet/appliance/addons/netpol"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 )
@@ -17,11 +17,11 @@ func (s *System) runPolicies(ctx context.Context, stage *lifecycle.Stage) error 
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.netpol.Run(ctx, s.kube())
+		ended <- s.netpol.Run(ctx, s.engine.Client())
 		stop()
 	}()
 	stage.Ready() // without policies there is nothing to wait for
-	err := enforce.Run(ctx, enforce.Config{
+	err := netpol.Run(ctx, netpol.Config{
 		World: s.netpol, Results: cniResults, Log: s.cfg.Log.With("component", cPolicies),
 		Report: func(err error) { s.health.Report(health.NetworkPolicy, err) },
 	})

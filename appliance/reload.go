@@ -89,13 +89,13 @@ func (s *System) reload() api.Reloaded {
 
 func (s *System) configStatus() api.Config {
 	l := s.settings.Now()
-	return api.Config{File: l.File, From: l.From, Loaded: l.At, Broken: len(l.Problems) > 0, Pending: s.pending()}
+	return api.Config{File: l.File, From: l.From, Loaded: l.At, Broken: len(l.Problems) > 0, Pending: s.keeper.Pending()}
 }
 
 func (s *System) configRoutes(mux *http.ServeMux) {
 	mux.Handle("GET /v1/config", api.JSON(func(*http.Request) (any, error) {
 		v := s.settings.Now().View(s.nodeName)
-		v.Pending = s.pending()
+		v.Pending = s.keeper.Pending()
 		return v, nil
 	}))
 	mux.Handle("POST /v1/config/reload", api.JSON(func(*http.Request) (any, error) { return s.reload(), nil }))

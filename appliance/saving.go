@@ -6,8 +6,7 @@ import (
 	"strconv"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/backup"
-	"rivulet/appliance/update"
+	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/version"
 )
 
@@ -25,23 +24,14 @@ func (s *System) savingRoutes(mux *http.ServeMux) {
 		w.Write(copied.Bytes())
 	})
 	mux.Handle("GET /v1/facts", api.JSON(func(*http.Request) (any, error) {
-		build, err := update.BuildID("/proc/self/exe")
+		build, err := upgrade.BuildID("/proc/self/exe")
 		if err != nil {
 			return nil, err
 		}
-		kube := s.kubeVersionNow()
+		kube := s.engine.Version()
 		if kube == "" {
 			kube = version.Kubernetes()
 		}
 		return api.Facts{Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: kube, Executable: s.exe, BuildID: build}, nil
 	}))
-}
-
-// finishRestore ends a restore that was cut short, one way or the other.
-func finishRestore(cfg Config) error {
-	done, err := backup.Finish(cfg.Dirs.State)
-	if done {
-		cfg.Log.Info("a restore that was interrupted is finished")
-	}
-	return err
 }

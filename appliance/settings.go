@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,7 +16,8 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/health"
-	"rivulet/appliance/host"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/network"
 	"rivulet/offload/offer"
 )
 
@@ -27,12 +29,6 @@ type settings struct {
 	*config.Keeper
 	// reloading and settling go one at a time, so that nothing old comes last.
 	reloading, settling sync.Mutex
-
-	// changed is poked when the engine may need other settings than it has.
-	changed chan struct{}
-	mu      sync.Mutex
-	runs    *engineSettings // what the engine was started with last; nil before
-	why     string          // it is being started again for these keys
 }
 
 func openSettings(cfg Config, facts host.Facts) *config.Keeper {
@@ -43,11 +39,11 @@ func openSettings(cfg Config, facts host.Facts) *config.Keeper {
 }
 
 func newSettings(k *config.Keeper) *settings {
-	return &settings{Keeper: k, changed: make(chan struct{}, 1)}
+	return &settings{Keeper: k}
 }
 
 // name is the cluster's for its peers.
-func (s *System) name() string { return orDefault(s.settings.Now().Config.Name, s.nodeName) }
+func (s *System) name() string { return cmp.Or(s.settings.Now().Config.Name, s.nodeName) }
 
 // share is what is lent. In Share 0 is "not set".
 func (s *System) share() offer.Share {
@@ -72,30 +68,28 @@ func (s *System) share() offer.Share {
 func (s *System) settle() {
 	s.settings.settling.Lock()
 	defer s.settings.settling.Unlock()
-	s.mu.Lock()
-	fab, off := s.fabric, s.offload
-	s.mu.Unlock()
+	made := s.made.get()
+	fab, off := made.fabric, made.offload
 	set := s.settings.Now().Config
 	s.lans.Allow(set.LAN.Interfaces)
-	s.sources.set(set.Peers)
+	s.sources.Set(set.Peers)
 	if fab != nil {
-		fab.SetTrust(s.policy())
+		fab.SetTrust(network.Policy(s.settings.Now()))
 		fab.SetName(s.name())
+		fab.SetPeerCIDR(set.Tunnel.Block())
 		fab.SetPaths(set.Tunnel.Relays(), uint16(set.Tunnel.StreamPort))
 	}
 	if off != nil {
 		off.ShareChanged()
+		off.WithheldChanged()
 	}
 	if s.burst != nil {
 		s.burst.Configure(set.Burst)
 	}
 	if s.page != nil {
-		s.page.configure(set.StatusPage, s.hostNames())
+		s.page.Configure(set.StatusPage, s.hostNames())
 	}
-	select {
-	case s.settings.changed <- struct{}{}:
-	default:
-	}
+	s.keeper.Changed()
 	s.judge()
 }
 
@@ -103,8 +97,8 @@ func (s *System) settle() {
 func (s *System) judge() {
 	l := s.settings.Now()
 	s.judgeFile(l)
-	why := s.closed()
-	s.judged(health.TrustClosed, why != "", why+"; peers that are trusted already stay", trustCure(l))
+	why, cure := network.Closed(l)
+	s.judged(health.TrustClosed, why != "", why+"; peers that are trusted already stay", cure)
 	_, err := os.Stat(engine.OwnRegistries)
 	s.judged(health.ConfigShadowed, err == nil && !l.Config.Registries.Empty(),
 		engine.OwnRegistries+" is not read, because "+l.File+" has registries", "put everything below registries and remove "+engine.OwnRegistries)
@@ -178,3 +172,22 @@ func (s *System) registriesInForce() (text, mark string) {
 	}
 	return "", string(raw)
 }
+
+// registries is what containerd is told of registries, in k3s's form.
+func (s *System) registries() string {
+	text, own := s.registriesInForce()
+	return cmp.Or(text, own)
+}
+
+// withheld are the hosts of registries that the owner's credentials are used for: containerd
+// would use them for whoever asks.
+func (s *System) withheld() []string {
+	text, own := s.registriesInForce()
+	if text != "" {
+		return s.settings.Now().Config.Registries.Withheld()
+	}
+	return config.Withheld(own)
+}
+
+// peerImages reports whether images pass between clusters.
+func (s *System) peerImages() bool { return s.settings.Now().Config.ImagesPass() }

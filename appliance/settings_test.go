@@ -1,17 +1,14 @@
 package appliance
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"rivulet/appliance/config"
-	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/network"
 	"rivulet/fabric/netmon"
 	"rivulet/offload/offer"
 )
@@ -29,9 +26,11 @@ func configured(t *testing.T, text string) (s *System, rewrite func(string)) {
 	rewrite(text)
 	cfg := Config{Source: config.Source{Path: path}, Log: slog.New(slog.DiscardHandler)}
 	lans := netmon.New(cfg.Log)
-	return &System{
-		cfg: cfg, nodeName: "node-1", settings: newSettings(config.Open(cfg.Source)), lans: lans, sources: newSources(lans, cfg.Log),
-	}, rewrite
+	s = &System{
+		cfg: cfg, nodeName: "node-1", settings: newSettings(config.Open(cfg.Source)), lans: lans, sources: network.NewSources(lans, cfg.Log),
+	}
+	s.newEngine()
+	return s, rewrite
 }
 
 func codes(s *System) string {
@@ -68,10 +67,10 @@ func TestTrustIsOpenOnlyForCertain(t *testing.T) {
 	} {
 		s, _ := configured(t, text)
 		s.judge()
-		if m := s.policy().Mode; text != "" && strings.Contains(text, "mode: "+string(m)) != (open && strings.Contains(text, "mode")) {
+		if m := network.Policy(s.settings.Now()).Mode; text != "" && strings.Contains(text, "mode: "+string(m)) != (open && strings.Contains(text, "mode")) {
 			t.Errorf("%q: mode %s", text, m)
 		}
-		if why := s.closed(); (why == "") != open || strings.Contains(codes(s), "trust-closed") == open {
+		if why, _ := network.Closed(s.settings.Now()); (why == "") != open || strings.Contains(codes(s), "trust-closed") == open {
 			t.Errorf("%q: %q, health %s", text, why, codes(s))
 		}
 	}
@@ -117,76 +116,5 @@ func TestProblemsFollowTheFile(t *testing.T) {
 	}
 	if r := s.reload(); len(r.Changed) != 0 {
 		t.Errorf("nothing has changed: %+v", r)
-	}
-}
-
-// The engine is started again for what it reads only at its start, for nothing else,
-// and with what is in force then. Its own end is not taken for that.
-func TestKeepEngine(t *testing.T) {
-	s, rewrite := configured(t, "")
-	started := make(chan engineSettings)
-	end := make(chan error)
-	manager, err := lifecycle.New(s.cfg.Log, lifecycle.Component{Name: cEngine, Run: func(ctx context.Context, stage *lifecycle.Stage) error {
-		return s.keepEngine(ctx, stage, func(ctx context.Context, _ *lifecycle.Stage, set engineSettings) error {
-			started <- set
-			select {
-			case <-ctx.Done():
-				return nil
-			case err := <-end:
-				return err
-			}
-		})
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- manager.Run(ctx) }()
-	next := func(what string) engineSettings {
-		t.Helper()
-		select {
-		case set := <-started:
-			return set
-		case <-time.After(10 * time.Second):
-			t.Fatalf("no engine was started: %s", what)
-			return engineSettings{}
-		}
-	}
-	if set := next("first"); set != (engineSettings{own: set.own}) {
-		t.Errorf("%+v", set)
-	}
-	rewrite("name: other\nshare: {cpu: 5%}\n") // not the engine's
-	s.reload()
-	rewrite("name: other\nreserve: {cpu: 100m}\n")
-	if r := s.reload(); len(r.Pending) != 1 || r.Pending[0] != "reserve: the engine starts again, pods go on" {
-		t.Errorf("%+v", r.Pending)
-	}
-	if set := next("reserve"); set.ReserveCPU != "100m" {
-		t.Errorf("started for something else: %+v", set)
-	}
-	if len(s.pending()) != 1 {
-		t.Error("it is not pending until the engine is up")
-	}
-	s.settings.engineStarts("")
-	rewrite("registries: {mirrors: {a: {endpoint: ['http://b']}}}\n")
-	s.reload()
-	if set := next("registries"); set.ReserveCPU != "" || !strings.Contains(set.Registries, "http://b") {
-		t.Errorf("%+v", set)
-	}
-	s.settings.engineStarts("")
-	if got := s.pending(); got != nil {
-		t.Errorf("%v", got)
-	}
-	end <- errors.New("it ended by itself")
-	if set := next("after its own end"); !strings.Contains(set.Registries, "http://b") {
-		t.Errorf("%+v", set)
-	}
-	if st := manager.Status()[0]; st.Starts != 2 {
-		t.Errorf("the component was started %d times, want 2: only its own end is a failure", st.Starts)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ func TestPeersOfTheConfiguration(t *testing.T) {
 	s, rewrite := configured(t, "peers: [192.0.2.7]")
 	s.settle()
 	events := make(chan discovery.Event, 8)
-	go s.sources.static.Watch(t.Context(), func(e discovery.Event) { events <- e })
+	go s.sources.Static.Watch(t.Context(), func(e discovery.Event) { events <- e })
 	expect := func(kind discovery.Kind, addr string) {
 		t.Helper()
 		select {

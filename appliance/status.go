@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/version"
+	"rivulet/offload/consumer/pod"
 	"rivulet/offload/policy"
 )
 
@@ -23,20 +23,19 @@ const statusTimeout = 2 * time.Second
 func (s *System) Status() api.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()
-	upgrade := s.upgradeView() // before Health: it reports there
+	upgrade := s.upgrade.View() // before Health: it reports there
 	st := api.Status{
 		Upgrade: upgrade,
 		Name:    s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version,
 		NodeAddress: s.nodeIP.String(), Started: s.begun,
 		Stages: s.manager.Status(), Host: s.facts, PIDs: s.pids(), Clock: s.clock.Status(),
 	}
-	st.Ready, st.Waiting = readiness(st.Stages)
-	st.ReadyAfter, st.ReadyAfterBoot = readyAfter(st.Stages)
+	st.Ready, st.Waiting = needed.Ready(st.Stages)
+	st.ReadyAfter, st.ReadyAfterBoot = needed.Took(st.Stages)
 	st.Config = s.configStatus()
-	st.Addresses, st.StatusPage, st.DatastoreReady = s.addresses(), s.page.url(), s.datastore.Load()
-	s.mu.Lock()
-	tun, fab, off := s.tunnel, s.fabric, s.offload
-	s.mu.Unlock()
+	st.Addresses, st.StatusPage, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.inOrder.Load()
+	made := s.made.get()
+	tun, fab, off := made.tunnel, made.fabric, made.offload
 	if tun != nil {
 		if ts, err := tun.Status(ctx); err == nil {
 			st.Tunnel = &ts
@@ -50,25 +49,6 @@ func (s *System) Status() api.Status {
 	}
 	st.Pods, st.Health, st.Footprint = s.countPods(ctx), s.problems(), s.footprint.Report()
 	return st
-}
-
-// needed are the components without which no pod can be scheduled and find its
-// neighbours; the others may be in any state.
-var needed = []string{cBundle, cEngine, cNode, cDNS, cService}
-
-func readiness(stages []lifecycle.Status) (ready bool, waiting string) {
-	for _, name := range needed {
-		for _, s := range stages {
-			if s.Name == name && s.State != lifecycle.Ready {
-				detail := s.Detail
-				if detail == "" {
-					detail = strings.ToLower(string(s.State))
-				}
-				return false, name + ": " + detail
-			}
-		}
-	}
-	return true, ""
 }
 
 // pids reads the PID files; a process that is gone is left out.
@@ -92,7 +72,7 @@ func (s *System) pids() map[string]int {
 
 // countPods asks the API server's cache, so that status costs no informer.
 func (s *System) countPods(ctx context.Context) (n api.Pods) {
-	client := s.kube()
+	client := s.engine.Client()
 	if client == nil {
 		return n
 	}
@@ -105,6 +85,7 @@ func (s *System) countPods(ctx context.Context) (n api.Pods) {
 	}
 	for _, p := range pods.Items {
 		switch {
+		case p.Status.Reason == pod.ReasonRefused: // it is nowhere
 		case p.Labels[policy.OriginLabel] != "":
 			n.Guests++
 		case p.Spec.NodeName == s.nodeName:

@@ -6,79 +6,84 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 
+	"rivulet/appliance/addons/dns"
+	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/api"
 	"rivulet/appliance/burst"
-	"rivulet/appliance/clock"
-	"rivulet/appliance/dns"
 	"rivulet/appliance/engine"
-	"rivulet/appliance/footprint"
+	"rivulet/appliance/engine/certs"
+	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/engine/images"
+	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/health"
-	"rivulet/appliance/host"
-	"rivulet/appliance/identity"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/store"
-	"rivulet/appliance/version"
-	"rivulet/appliance/watchdog"
+	"rivulet/appliance/lifetime/cleanup"
+	"rivulet/appliance/lifetime/upgrade"
+	"rivulet/appliance/machine/clock"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/usage"
+	"rivulet/appliance/machine/watchdog"
+	"rivulet/appliance/network"
+	"rivulet/appliance/network/users"
+	"rivulet/appliance/state/bolt"
+	"rivulet/appliance/state/identity"
+	"rivulet/appliance/ui/statuspage"
+	"rivulet/appliance/vcluster"
 	"rivulet/fabric"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/rpc"
-	"rivulet/fabric/tunnel"
 	"rivulet/image/bundle"
-	"rivulet/offload"
 	"rivulet/offload/netpol"
+	"rivulet/offload/nodeagent/homeaddr"
+	"rivulet/offload/nodeagent/isolation"
 )
 
-// System holds the subsystems of a running appliance. Fields below mu are set
-// by the component that makes them, before it is Ready, and read by those that
-// need it.
+// System holds the subsystems of a running appliance. Its fields are set before the
+// manager runs and stay; what components make later is in made.
 type System struct {
 	cfg   Config
 	exe   string
 	facts host.Facts
-	store *store.Store
+	store *bolt.Store
 	id    identity.Identity
 	self  rpc.Identity
 	// nodeName is kept for life; the cluster's name for its peers, name(), may change.
 	nodeName  string
+	volumes   *volumes.Local
 	nodeIP    netip.Addr
 	begun     time.Time
 	manager   *lifecycle.Manager
 	lans      *netmon.Monitor // those that lan.interfaces allows
-	sources   sources
+	sources   network.Sources
 	health    health.Tracker
 	clock     *clock.Clock
-	jumps     jumps // of the clock
+	engine    *engine.Handle
+	keeper    *engine.Keeper // of the engine
+	dates     *certs.Keeper
+	database  *datastore.Guard
+	images    *images.Containerd
 	notify    *watchdog.Notifier
-	answers   answers       // of the API server
-	look      chan struct{} // makes the doctor look
+	answers   watchdog.Answers // of the API server
+	look      chan struct{}    // makes the doctor look
 	settings  *settings
-	upgrade   upgrade
-	footprint *footprint.Watch
+	upgrade   *upgrade.Handover
+	footprint *usage.Watch
 	netpol    *netpol.Watcher
 	burst     *burst.Manager
-	page      *page
-	// datastore is true once the engine's databases were looked at and are in order.
-	datastore atomic.Bool
-	// imagesNoted is what the node had when images.json was written; the node's watch alone uses it.
-	imagesNoted string
-	syncAgain   time.Time // when images are to be synced once more; zero: not
+	vclusters *vcluster.Keeper
+	users     *users.Access
+	page      *statuspage.Page
+	heldPods  *isolation.Held
+	homeAddrs *homeaddr.Pods
+	// inOrder is true once the engine's databases were looked at and are in order.
+	inOrder atomic.Bool
 
-	mu          sync.Mutex
-	bundle      bundle.Dir
-	engine      *engine.Engine
-	tunnel      *tunnel.Controller
-	fabric      *fabric.Fabric
-	routes      *routes
-	offload     *offload.Offload
-	client      kubernetes.Interface
-	kubeVersion string
+	made shared
 }
 
 // The names of the components, as status shows them.
@@ -92,26 +97,39 @@ const (
 	cDates     = "certificates"
 	cNode      = "node"
 	cSnapshots = "snapshots"
+	cPage      = "status-page"
+	cPodGate   = "pod-gate"
+	cImages    = "images"
+	cPeers     = "peers"
 	cDNS       = "dns"
 	cService   = "dns-service"
 	cTunnel    = "tunnel"
 	cFabric    = "fabric"
 	cOffload   = "offload"
+	cUsers     = "kubeconfig"
+	cVClusters = "vclusters"
 	cWatchdog  = "watchdog"
 	cDoctor    = "doctor"
 )
 
+// needed are the components without which no pod can be scheduled and find its
+// neighbours.
+var needed = lifecycle.Essential{cBundle, cEngine, cNode, cDNS, cService}
+
 func (s *System) run(ctx context.Context) error {
 	s.begun = time.Now()
-	s.clock, s.jumps = s.newClock(), newJumps()
+	s.newEngine()
 	s.footprint = s.newFootprint()
 	s.look = make(chan struct{}, 1)
 	s.netpol = netpol.NewWatcher(s.cfg.Log.With("component", cPolicies))
 	s.lans = netmon.New(s.cfg.Log.With("component", cLANs))
 	s.lans.Allow(s.settings.Now().Config.LAN.Interfaces)
-	s.sources = newSources(s.lans, s.cfg.Log.With("component", cFabric))
-	s.sources.set(s.settings.Now().Config.Peers)
-	s.page = s.newPage()
+	s.sources = network.NewSources(s.lans, s.cfg.Log.With("component", cFabric))
+	s.sources.Set(s.settings.Now().Config.Peers)
+	s.page, s.notify = s.newPage(), watchdog.NewNotifier(s.cfg.Log)
+	s.heldPods = isolation.NewHeld()
+	s.homeAddrs, s.users = homeaddr.New(clusterDNS, serviceCIDR), s.newUsers()
+	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: serviceCIDR, Log: s.cfg.Log.With("component", cVClusters)})
 	var err error
 	if s.burst, err = s.newBurst(); err != nil {
 		return err
@@ -121,13 +139,15 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cConfig, Run: s.runConfig},
 		lifecycle.Component{Name: cClock, Run: s.runClock}, // before all that mints
 		lifecycle.Component{Name: cLANs, Run: s.runLANs},
-		lifecycle.Component{Name: cPage, Run: s.runPage},
+		lifecycle.Component{Name: cPage, Run: s.page.Run},
 		lifecycle.Component{Name: cBundle, Run: s.runBundle},
 		lifecycle.Component{Name: cWall, Run: s.runWall},
-		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle, cWall}, Run: s.runEngine},
+		lifecycle.Component{Name: cPodGate, Run: s.runPodGate},
+		lifecycle.Component{Name: cImages, Run: s.runImages},
+		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle, cWall, cPodGate, cImages}, Run: s.keeper.Run},
 		lifecycle.Component{Name: cPolicies, Needs: []string{cEngine}, Run: s.runPolicies},
-		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.runSnapshots},
-		lifecycle.Component{Name: cDates, Needs: []string{cEngine}, Run: s.runCertificates},
+		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.database.Run},
+		lifecycle.Component{Name: cDates, Needs: []string{cEngine}, Run: s.dates.Run},
 		lifecycle.Component{Name: cNode, Needs: []string{cEngine}, Run: s.runNode},
 		lifecycle.Component{Name: cDNS, Needs: []string{cBundle}, Run: s.runDNS},
 		lifecycle.Component{Name: cService, Needs: []string{cEngine}, Run: s.runDNSService},
@@ -138,15 +158,18 @@ func (s *System) run(ctx context.Context) error {
 		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel, cLANs}, Run: s.runFabric},
 		lifecycle.Component{Name: cPeers, Needs: []string{cEngine, cFabric}, Run: s.runPeers},
 		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},
+		lifecycle.Component{Name: cUsers, Needs: []string{cEngine, cFabric}, Run: s.runUsers},
 		lifecycle.Component{Name: cBurst, Needs: []string{cOffload}, Run: s.runBurst},
+		lifecycle.Component{Name: cVClusters, Needs: []string{cClock, cWall}, Run: s.runVClusters},
 		lifecycle.Component{Name: cWatchdog, Needs: []string{cAPI}, Run: s.runWatchdog},
 		lifecycle.Component{Name: cDoctor, Run: s.runDoctor},
 	)
 	if err != nil {
 		return err
 	}
-	s.notify = watchdog.NewNotifier(s.cfg.Log)
-	go s.tell(ctx)
+	go s.notify.Tell(ctx, s.manager, cAPI, needed, func(took time.Duration) {
+		s.cfg.Log.Info("ready: pods can be scheduled", "name", s.name(), "after", took.Round(100*time.Millisecond), "next", "rivulet status")
+	})
 	go s.footprint.Run(ctx)
 	go s.showLamp(ctx)
 	return s.manager.Run(ctx)
@@ -163,12 +186,14 @@ func (s *System) apiRoutes() http.Handler {
 	mux.Handle("GET /v1/status", api.JSON(func(*http.Request) (any, error) { return s.Status(), nil }))
 	s.savingRoutes(mux)
 	s.healthRoutes(mux)
-	s.checkRoutes(mux)
+	s.peerCheck().Routes(mux)
 	s.configRoutes(mux)
-	s.upgradeRoutes(mux)
+	s.upgrade.Routes(mux)
 	s.volumeRoutes(mux)
-	s.trustRoutes(mux)
-	s.burstRoutes(mux)
+	network.Decisions(mux, func() *fabric.Fabric { return s.made.get().fabric })
+	s.vclusters.Routes(mux)
+	network.Burst(mux, s.burst)
+	s.users.Routes(mux)
 	return mux
 }
 
@@ -177,130 +202,90 @@ func (s *System) runBundle(ctx context.Context, stage *lifecycle.Stage) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.bundle = dir
-	s.mu.Unlock()
+	s.made.set(func(p *parts) { p.bundle = dir })
 	stage.Ready()
-	return s.keepBundle(ctx, dir)
+	return dir.Keep(ctx, s.cfg.Log.With("component", cBundle))
 }
 
-// bundleLook is how often the helpers on disk are looked at: containerd and the
-// kubelet call them by path whenever a pod starts, and name no cure when one is gone.
-const bundleLook = 5 * time.Second
-
-// keepBundle unpacks the helpers again when they are damaged while we run. It
-// returns with an error when that fails, to be tried again.
-func (s *System) keepBundle(ctx context.Context, dir bundle.Dir) error {
-	tick := time.NewTicker(bundleLook)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if dir.Intact() {
-			continue
-		}
-		if _, err := bundle.Unpack(filepath.Join(s.cfg.Dirs.State, "bundle"), s.cfg.Log.With("component", cBundle)); err != nil {
-			return err
-		}
+// newEngine makes the engine's keepers, and the clock, whose jumps one of them follows.
+func (s *System) newEngine() {
+	state, log := s.cfg.Dirs.State, s.cfg.Log.With("component", cEngine)
+	s.engine = engine.NewHandle(state)
+	s.database = &datastore.Guard{State: state, Temp: s.cfg.Dirs.Run, Report: s.reportSetAside, Health: &s.health, Log: log}
+	s.images = &images.Containerd{
+		State: state, Run: s.cfg.Dirs.Run, Executable: s.exe, Report: s.reportSetAside, Health: &s.health, Log: log,
+		EndPods: func(ctx context.Context) error { return cleanup.EndPods(ctx, traces(s.cfg.Dirs, s.cfg.EngineName)) },
 	}
+	s.dates = certs.NewKeeper(s.engine, datastore.Path(state), func() bool { return s.clock.Status().Plausible }, &s.health, log)
+	s.clock = s.newClock()
+	s.keeper = engine.NewKeeper(s.engine, engine.KeeperConfig{
+		Settings: s.engineSettings, Engine: s.engineConfig, Ended: s.database.Ended, NewVersion: s.refreshPeers, Health: &s.health, Log: log,
+	})
 }
 
-func (s *System) runEngine(ctx context.Context, stage *lifecycle.Stage) error {
-	return s.keepEngine(ctx, stage, s.oneEngine)
+// engineSettings are those that an engine takes only when it starts.
+func (s *System) engineSettings() engine.Settings {
+	reserve := s.settings.Now().Config.Reserve
+	text, own := s.registriesInForce()
+	return engine.Settings{ReserveCPU: reserve.CPU, ReserveMemory: reserve.Memory, Registries: text, Own: own}
 }
 
-// oneEngine runs an engine with the settings until it or ctx ends.
-func (s *System) oneEngine(ctx context.Context, stage *lifecycle.Stage, set engineSettings) error {
+// engineConfig is for the next engine.
+func (s *System) engineConfig() (engine.Config, error) {
 	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
-		return err
+		return engine.Config{}, err
 	}
-	looked := false // at the databases, since the last engine
-	var e *engine.Engine
-	s.mu.Lock()
-	e = engine.New(engine.Config{
+	helpers := s.made.get().bundle
+	return engine.Config{
 		Executable: s.exe, Argv0: s.cfg.EngineName,
 		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
-		BundleBin: s.bundle.Bin(), PauseImage: s.bundle.Image("pause"), Iptables: s.chooseIptables(s.bundle),
+		BundleBin: helpers.Bin(), PauseImage: helpers.Image("pause"),
+		Iptables: func(ctx context.Context) (iptables.Choice, error) { return iptables.Choose(ctx, helpers.Netfilter()) },
 		NodeName: s.nodeName, NodeIP: s.nodeIP,
 		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, ClusterDNS: clusterDNS,
-		Facts: s.facts,
-		Before: func(ctx context.Context) (err error) {
-			err = errors.Join(s.prepareDatastore(ctx, e), s.prepareContainerd(ctx))
-			looked = err == nil
-			s.datastore.Store(looked)
-			if err != nil {
-				return err
-			}
-			return s.prepareDates(ctx, s.engine.DataDir())
-		},
-		ReserveCPU: set.ReserveCPU, ReserveMemory: set.ReserveMemory, Registries: set.Registries,
-		Answered: s.answers.now, Log: s.cfg.Log.With("component", cEngine),
-	})
-	s.engine = e
-	s.mu.Unlock()
-	err := e.Run(ctx, stage.Waiting, func() {
-		if err := s.connect(e); err != nil {
-			s.cfg.Log.Error("cannot use the API server", "error", err)
-			return
-		}
-		s.settings.engineStarts("")
-		stage.Ready()
-	})
-	if err == nil && looked {
-		s.stoppedClean()
-	}
-	return err
+		Facts: s.facts, Before: s.beforeEngine,
+		Answered: s.answers.Now, Log: s.cfg.Log.With("component", cEngine),
+	}, nil
 }
 
-// connect makes the client that everything in the supervisor shares.
-func (s *System) connect(e *engine.Engine) error {
-	cfg, err := engine.RESTConfig(e.Kubeconfig())
+func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
+	err := errors.Join(s.database.Prepare(ctx, e), s.images.Prepare(ctx))
+	s.inOrder.Store(err == nil)
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return err
-	}
-	v, err := client.Discovery().ServerVersion()
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	news := s.kubeVersion != v.GitVersion
-	s.client, s.kubeVersion = client, v.GitVersion
-	fab := s.fabric
-	s.mu.Unlock()
-	if news && fab != nil { // it has told peers of itself without it
+	return s.dates.Prepare(ctx)
+}
+
+// refreshPeers tells peers of this cluster anew, whose version of Kubernetes is another.
+func (s *System) refreshPeers() {
+	if fab := s.made.get().fabric; fab != nil {
 		fab.Refresh()
 	}
-	return nil
-}
-
-func (s *System) kube() kubernetes.Interface {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.client
 }
 
 func (s *System) runNode(ctx context.Context, stage *lifecycle.Stage) error {
 	stage.Waiting("for the cluster's controllers")
-	if err := engine.WaitAccounts(ctx, s.kube()); err != nil {
+	if err := engine.WaitAccounts(ctx, s.engine.Client()); err != nil {
 		return err
 	}
 	stage.Waiting("for the kubelet to report")
-	return engine.WatchNode(ctx, s.kube(), s.nodeName, func(node *corev1.Node, ready bool, message string) {
+	return engine.WatchNode(ctx, s.engine.Client(), s.nodeName, func(node *corev1.Node, ready bool, message string) {
 		if ready {
 			stage.Ready()
-			s.containerdServes()
-			s.noteImages(ctx, node)
+			s.images.Serves(ctx)
+			s.images.Note(ctx, node)
 			return
 		}
 		stage.Waiting("node is not ready: %s", message)
 	})
+}
+
+func (s *System) runVClusters(ctx context.Context, stage *lifecycle.Stage) error {
+	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
+		return err
+	}
+	return s.vclusters.Run(ctx, stage.Ready)
 }
 
 func (s *System) dnsAddr() netip.AddrPort { return netip.AddrPortFrom(s.nodeIP, dnsPort) }
@@ -310,9 +295,9 @@ func (s *System) runDNS(ctx context.Context, stage *lifecycle.Stage) error {
 		return err
 	}
 	server := dns.New(dns.Config{
-		Addr: s.dnsAddr(), Kubeconfig: engine.Kubeconfig(s.cfg.Dirs.State),
-		ClusterDomain: clusterDomain, ServiceIP: clusterDNS, Memory: filepath.Join(s.cfg.Dirs.Run, "dns.json"),
-		Log: s.cfg.Log.With("component", cDNS),
+		Addr: s.dnsAddr(), Kubeconfig: s.engine.Kubeconfig(),
+		ClusterDomain: clusterDomain, ServiceIP: clusterDNS, ServiceCIDR: serviceCIDR, PodCIDR: podCIDR, Results: cniResults, Memory: filepath.Join(s.cfg.Dirs.Run, "dns.json"),
+		View: s.viewOf, Log: s.cfg.Log.With("component", cDNS),
 	})
 	stage.Waiting("for the API server")
 	go whenTrue(ctx, server.Ready, stage.Ready)
@@ -334,19 +319,10 @@ func whenTrue(ctx context.Context, cond func() bool, f func()) {
 }
 
 func (s *System) runDNSService(ctx context.Context, stage *lifecycle.Stage) error {
-	if err := dns.EnsureService(ctx, s.kube(), clusterDNS, s.dnsAddr()); err != nil {
+	if err := dns.EnsureService(ctx, s.engine.Client(), clusterDNS, s.dnsAddr()); err != nil {
 		return err
 	}
 	stage.Ready()
 	<-ctx.Done()
 	return nil
 }
-
-// version for peers: the API server's once it is known.
-func (s *System) kubeVersionNow() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.kubeVersion
-}
-
-func rivuletVersion() string { return version.Version }

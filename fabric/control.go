@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"rivulet/fabric/crowd"
+	"rivulet/fabric/connlimit"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -21,12 +21,36 @@ import (
 func (f *Fabric) Handle(pattern string, h http.Handler) { f.routes.Handle(pattern, h) }
 
 // fromLAN bounds what anybody on the LAN can hold of the control port: an exchange
-// takes milliseconds, and 256 connections that say nothing a few megabytes. Peers in
-// their tunnels have room of their own, where streams last and nobody is pushed out.
+// takes milliseconds, and 256 connections that say nothing a few megabytes. In the
+// tunnel an address tells whose it is before TLS does; streams last there, and a peer
+// has its share of them whatever others have.
 var (
-	fromLAN   = crowd.Limits{Total: 256, PerSource: 32, Lifetime: 20 * time.Second, Replace: true}
-	fromPeers = crowd.Limits{Total: 4096, PerSource: 512}
+	fromLAN = connlimit.Limits{Strangers: 256, PerSource: 32, PerOwner: 32, Deadline: 20 * time.Second,
+		Peers: 256, PerPeer: 16, Lifetime: 20 * time.Second, Users: 128, PerUser: 32}
+	fromPeers = connlimit.Limits{Strangers: 512, PerSource: 64, PerOwner: 128, Deadline: 10 * time.Second,
+		Peers: 4096, PerPeer: 512}
 )
+
+// connection is the key of a request's connection in its context.
+type connection struct{}
+
+// counted counts the request's connection for its sender, a peer; false if it has too many.
+func counted(r *http.Request, id peer.ID) bool {
+	c, ok := r.Context().Value(connection{}).(net.Conn)
+	return !ok || connlimit.Known(c, string(id))
+}
+
+// owner is the peer to which an address in the tunnel belongs, empty if there is none.
+func (f *Fabric) owner(source netip.Addr) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		if m.pinned && m.rec.PeerMappedCIDR.IsValid() && m.rec.PeerMappedCIDR.Contains(source) {
+			return string(m.id)
+		}
+	}
+	return ""
+}
 
 // peering is the exchange and its end; nobody gets through while we take our leave.
 func (f *Fabric) peering(mux *http.ServeMux) {
@@ -58,13 +82,15 @@ func (f *Fabric) serve(ctx context.Context) {
 		}
 		f.problem("control-port", nil)
 		server := rpc.NewServer(f.cfg.Identity, f.router(), f.log)
+		server.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) }
 		stop := context.AfterFunc(ctx, func() {
 			grace, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			server.Shutdown(grace) //nolint:errcheck // streams are cut, as they are when a device goes
 			server.Close()
 		})
-		if err := server.ServeTLS(f.giveStreams(server, part(crowd.Listen(l, f.insideAddr, fromLAN, fromPeers), f.insideAddr, &f.passed)), "", ""); !errors.Is(err, http.ErrServerClosed) {
+		limited := connlimit.Listen(l, f.insideAddr, connlimit.Side{Limits: fromLAN}, connlimit.Side{Limits: fromPeers, Owner: f.owner})
+		if err := server.ServeTLS(f.giveStreams(server, part(limited, f.insideAddr, f.owner, &f.passed)), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			f.log.Warn("control port closed, opening it again", "err", err)
 			sleep(ctx, wait)
 		}
@@ -81,12 +107,15 @@ func (f *Fabric) router() http.Handler {
 		rpc.Fail(w, http.StatusNotFound, &rpc.Error{Code: "not-found", Message: fmt.Sprintf("%.80q is not served outside the tunnel", r.URL.Path), Cure: "peer first; then ask inside the tunnel"})
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, ok := rpc.PeerID(r)
+		life := f.life(id)
+		if ok && life != nil && !counted(r, id) {
+			panic(http.ErrAbortHandler) // it has ended
+		}
 		if !f.inside(r) {
 			lan.ServeHTTP(w, r)
 			return
 		}
-		id, ok := rpc.PeerID(r)
-		life := f.life(id)
 		if !ok || life == nil {
 			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), f.name()), Cure: "peer again"})
 			return

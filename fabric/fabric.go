@@ -76,11 +76,11 @@ type Config struct {
 	DataPlane    DataPlane
 	Sources      []discovery.Source
 	LANs         LANs
-	// ChoosePrefix picks the prefix under which to see the peer's pods, previous if
-	// that can stay. taken holds our own prefixes, those of other peers, of the LANs
-	// and what TakenPrefixes adds.
-	ChoosePrefix func(id peer.ID, theirs, previous netip.Prefix, taken []netip.Prefix) (netip.Prefix, error)
-	// TakenPrefixes may be nil.
+	// PeerCIDR is the block that the prefixes of peers are chosen from, at first; the
+	// zero value is ipam.Default. SetPeerCIDR changes it.
+	PeerCIDR netip.Prefix
+	// TakenPrefixes are those that no peer may be seen under: the host's networks, its
+	// resolvers and time servers. It may be nil.
 	TakenPrefixes func() []netip.Prefix
 	// Dial opens connections inside the tunnel; nil dials from TunnelAddress.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -88,6 +88,14 @@ type Config struct {
 	Addresses func() []netip.Addr
 	// OnLink says whether a stranger at the address may be trusted at first sight; nil asks LANs.
 	OnLink func(netip.Addr) bool
+	// Hardware is the hardware address of a neighbour on a link, empty if it is not known.
+	// It may be nil.
+	Hardware func(netip.Addr) string
+	// InUse are the peers that something of ours is on, and those that have something here;
+	// false while that is not known. It is called without Fabric's lock; nil is none.
+	InUse func(context.Context) (map[peer.ID]bool, bool)
+	// LANPeers bounds the peers that are trusted by lan alone; zero is DefaultLANPeers.
+	LANPeers LANPeers
 	// Trust is whom to make a peer; SetTrust changes it.
 	Trust Policy
 	// Notes keeps what is known of trust beside the records; nil keeps it in memory.
@@ -113,30 +121,31 @@ type Timing struct {
 	// Forget is how long a cluster that is no peer is shown after it was last heard of.
 	Forget time.Duration
 	// Word is how long a person waits to see what came of a word.
-	Word time.Duration
+	Decision time.Duration
 }
 
 // DefaultTiming is what the appliance uses.
 var DefaultTiming = Timing{
 	Ping: 2 * time.Second, Probe: 500 * time.Millisecond, PingTimeout: 2 * time.Second, Misses: 3,
-	Retry: time.Second, Forget: 2 * time.Minute, Word: 6 * time.Second,
+	Retry: time.Second, Forget: 2 * time.Minute, Decision: 6 * time.Second,
 }
 
 // Fabric is the running whole. Its methods may be called concurrently.
 type Fabric struct {
-	cfg    Config
-	log    *slog.Logger
-	keys   keys
-	party  *pairing.Party
-	book   *trust.Book
-	routes *http.ServeMux // inside the tunnel
-	plane  *plane
-	live   live
+	cfg       Config
+	log       *slog.Logger
+	keys      keys
+	party     *pairing.Party
+	decisions *trust.Store
+	routes    *http.ServeMux // inside the tunnel
+	plane     *plane
+	live      live
 	// leaving: nobody is to be a peer any more, for this run.
 	leaving atomic.Bool
 	asked   chan struct{} // somebody looks at the peers
 	passed  passed        // server names that are not the control port's
-	carry   *carrier
+	met     met           // who became a peer by lan alone, lately
+	carry   *exchangeRelay
 
 	mu       sync.Mutex
 	run      context.Context // of Run; nil before and after
@@ -156,6 +165,9 @@ func New(cfg Config) (*Fabric, error) {
 	if cfg.Timing == (Timing{}) {
 		cfg.Timing = DefaultTiming
 	}
+	if cfg.LANPeers == (LANPeers{}) {
+		cfg.LANPeers = DefaultLANPeers
+	}
 	if !cfg.PodCIDR.Contains(cfg.TunnelAddress) {
 		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s", cfg.TunnelAddress, cfg.PodCIDR)
 	}
@@ -170,38 +182,43 @@ func New(cfg Config) (*Fabric, error) {
 		asked:     make(chan struct{}, 1),
 	}
 	f.live.name, f.live.policy, f.live.group, f.live.changed = cfg.Name, cfg.Trust, groupKey(cfg.Trust), make(chan struct{})
-	f.live.noRelay = cfg.NoRelay
+	f.live.noRelay, f.live.peerCIDR = cfg.NoRelay, orDefault(cfg.PeerCIDR)
 	f.plane = newPlane(f)
-	err := f.keys.set(cfg.WireGuardKey, cfg.Rotation.Next, cfg.Rotation.Changed)
+	err := f.keys.load(cfg.WireGuardKey, cfg.Rotation.Next, cfg.Rotation.Changed)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.Notes == nil {
 		cfg.Notes = &memory{blobs: map[string][]byte{}}
 	}
-	if f.book, err = trust.Open(cfg.Notes); err != nil {
+	if f.decisions, err = trust.Open(cfg.Notes); err != nil {
 		return nil, err
 	}
 	f.party = &pairing.Party{
-		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Group: f.group,
-		Invite: f.invitedBy, Parted: f.parted, Epoch: f.book.Epoch(), Now: time.Now,
+		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Claim: f.claim, Keys: f.keys.both, Group: f.group,
+		Invite: f.invitedBy, Parted: f.parted, Epoch: f.decisions.Epoch(), Now: time.Now,
 	}
 	f.routes.HandleFunc("GET /v1/ping", f.answerPing)
 	f.peering(f.routes)
-	f.carry = newCarrier(f)
+	f.carry = newExchangeRelay(f)
 	records, err := cfg.Store.Peers()
 	if err != nil {
 		return nil, fmt.Errorf("fabric: load peers: %w", err)
 	}
+	var kept []peer.Record
 	for _, r := range records {
-		if _, parted := f.book.Parting(r.ID); parted { // the power went in the middle of it
+		if _, parted := f.decisions.Revocation(r.ID); parted { // the power went in the middle of it
 			if err := cfg.Store.DeletePeer(r.ID); err != nil {
 				return nil, fmt.Errorf("fabric: remove %s, which is a peer no more: %w", r.Name, err)
 			}
 			continue
 		}
+		kept = append(kept, r)
+	}
+	for _, r := range f.vetted(kept) {
 		f.load(r)
 	}
+	f.rechoose()
 	for _, s := range cfg.Sources {
 		if k, ok := s.(discovery.Keeper); ok {
 			k.Keep(f.real)
@@ -305,7 +322,7 @@ func (f *Fabric) onLink(addr netip.Addr) bool {
 
 // Peers returns everything that is known of other clusters, by name and ID.
 func (f *Fabric) Peers() []peer.View {
-	partings := f.book.Partings()
+	partings := f.decisions.Revocations()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []peer.View

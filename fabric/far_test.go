@@ -17,7 +17,6 @@ import (
 	"rivulet/fabric/discovery/mdns"
 	"rivulet/fabric/internal/badline"
 	"rivulet/fabric/internal/testlan"
-	"rivulet/fabric/ipam"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
@@ -57,7 +56,6 @@ func runFarDevice(name string) {
 	cfg := baseConfig(name[0], name, log)
 	cfg.Port, cfg.PodCIDR, cfg.TunnelAddress = 7442, netip.MustParsePrefix("10.42.0.0/16"), netip.MustParseAddr("10.42.255.254")
 	cfg.LANs, cfg.Sources, cfg.DataPlane = lans, []discovery.Source{mdns.New(lans, mdns.DefaultTiming, log)}, ownPlane{server}
-	cfg.ChoosePrefix = ipam.Choose
 	f, err := New(cfg)
 	if err != nil {
 		panic(err)

@@ -5,11 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"rivulet/fabric/gateway/config"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/wgkey"
 )
 
 // A gateway pod in a foreign cluster (package gateway) is a peer of the tunnel and of
@@ -27,26 +27,36 @@ func (f *Fabric) SetGateway(name, publicKey string, prefix netip.Prefix) {
 	if f.gateways == nil {
 		f.gateways = map[string]tunnel.Peer{}
 	}
-	if prefix.IsValid() {
-		f.gateways[name] = tunnel.Peer{ID: foreignID(name), PublicKey: publicKey, As: f.cfg.PodCIDR, Remote: prefix}
+	if key, err := wgkey.Parse(publicKey); prefix.IsValid() && err == nil {
+		f.gateways[name] = tunnel.Peer{ID: foreignID(name), PublicKey: key, LocalMappedCIDR: f.cfg.PodCIDR, PeerMappedCIDR: prefix}
 	} else {
 		delete(f.gateways, name)
 	}
 	f.mu.Unlock()
 	f.plane.kick()
+	f.notify()
+}
+
+// Gateways are the prefixes of all gateways, in order. Changed tells of other ones, too.
+func (f *Fabric) Gateways() []netip.Prefix {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.gatewayPrefixes("")
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return all
 }
 
 // GatewayPrefix chooses a free prefix for what is behind the gateway: the previous one
 // if it is still free.
 func (f *Fabric) GatewayPrefix(name string, previous netip.Prefix) (netip.Prefix, error) {
-	return f.choose(peer.ID(foreignID(name)), f.cfg.PodCIDR, previous)
+	return f.choose(peer.ID(foreignID(name)), previous)
 }
 
 // GatewayConfig is what a gateway needs to know of this cluster.
 func (f *Fabric) GatewayConfig() (publicKey string, pods netip.Prefix, udp, streams []netip.AddrPort) {
-	_, publicKey, _, _, _ = f.keys.ours()
+	_, public, _, _, _ := f.keys.ours()
 	lans := f.cfg.LANs.LANs()
-	return publicKey, f.cfg.PodCIDR, candidates(lans, f.cfg.TunnelPort), candidates(lans, f.cfg.Port)
+	return public.String(), f.cfg.PodCIDR, candidates(lans, f.cfg.TunnelPort), candidates(lans, f.cfg.Port)
 }
 
 // GatewayStream gives the tunnel a connection at whose other end a gateway begins a
@@ -83,19 +93,19 @@ func (f *Fabric) GatewayPath(ctx context.Context, name string) (config.Path, boo
 	return config.Path{}, false
 }
 
-// addGateways adds them to the data plane's configuration. It is called with mu held.
+// addGateways adds them to the data plane's configuration, before peers. It is called
+// with mu held.
 func (f *Fabric) addGateways(c *tunnel.Config) {
-	for _, p := range f.gateways {
-		c.Peers = append(c.Peers, p)
+	for _, name := range sortedKeys(f.gateways) {
+		c.Peers = append(c.Peers, f.gateways[name])
 	}
-	slices.SortFunc(c.Peers, func(a, b tunnel.Peer) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // gatewayPrefixes are those of all gateways but one. It is called with mu held.
 func (f *Fabric) gatewayPrefixes(but peer.ID) (out []netip.Prefix) {
 	for _, p := range f.gateways {
 		if p.ID != string(but) {
-			out = append(out, p.Remote)
+			out = append(out, p.PeerMappedCIDR)
 		}
 	}
 	return out

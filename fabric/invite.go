@@ -17,7 +17,7 @@ func (f *Fabric) Invite() (trust.Invite, trust.Code, error) {
 	if len(addrs) == 0 {
 		return trust.Invite{}, trust.Code{}, fmt.Errorf("this device has no address on a LAN, so nobody could come to the invite; plug in a cable or look at lan.interfaces")
 	}
-	i, secret, err := f.book.NewInvite(time.Now())
+	i, secret, err := f.decisions.NewInvite(time.Now())
 	if err != nil {
 		return trust.Invite{}, trust.Code{}, err
 	}
@@ -30,10 +30,10 @@ func (f *Fabric) Invite() (trust.Invite, trust.Code, error) {
 }
 
 // Invites returns the invites of this cluster, the oldest first.
-func (f *Fabric) Invites() []trust.Invite { return f.book.Invites() }
+func (f *Fabric) Invites() []trust.Invite { return f.decisions.Invites() }
 
 // Revoke ends an invite.
-func (f *Fabric) Revoke(id string) error { return f.book.Revoke(id) }
+func (f *Fabric) Revoke(id string) error { return f.decisions.RevokeInvite(id) }
 
 // Accept brings an invite to the cluster that made it. When it returns without an
 // error both are peers.
@@ -42,7 +42,7 @@ func (f *Fabric) Accept(ctx context.Context, text string) (peer.View, error) {
 	if err != nil {
 		return peer.View{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Word)
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Decision)
 	defer cancel()
 	f.mu.Lock()
 	f.invites[c.ID] = c.Secret
@@ -54,8 +54,8 @@ func (f *Fabric) Accept(ctx context.Context, text string) (peer.View, error) {
 		delete(f.invites, c.ID)
 		f.mu.Unlock()
 	}()
-	if known {
-		return peer.View{}, fmt.Errorf("%s is a peer already; nothing is to be done", m.title())
+	if known { // the invite is not used up
+		return f.approve(ctx, c.ID, c.Addrs, peer.TrustInvite)
 	}
 	v, err := f.approve(ctx, c.ID, c.Addrs, peer.TrustInvite)
 	switch {
@@ -63,7 +63,7 @@ func (f *Fabric) Accept(ctx context.Context, text string) (peer.View, error) {
 		return v, err
 	case v.State.Apart():
 		// Nothing is kept of an invite that did not work: it may be tried again.
-		if err := f.book.Met(c.ID); err != nil {
+		if err := f.decisions.Met(c.ID); err != nil {
 			return v, err
 		}
 		reason := v.Reason

@@ -106,11 +106,11 @@ func TestOnALAN(t *testing.T) {
 	a.SetAddr("192.0.2.1/24")
 	b.SetAddr("192.0.2.2/24")
 	atA, atB := a.awaitEndpoint("192.0.2.2:7442", 5*time.Second), b.awaitEndpoint("192.0.2.1:7442", 5*time.Second)
-	if atA.Remote != atB.As || atA.As != atB.Remote {
+	if atA.PeerMappedCIDR != atB.LocalMappedCIDR || atA.LocalMappedCIDR != atB.PeerMappedCIDR {
 		t.Errorf("they disagree: %+v, %+v", atA, atB)
 	}
 	b.SetAddr("192.0.2.99/24") // DHCP
-	if moved := a.awaitEndpoint("192.0.2.99:7442", 10*time.Second); moved.Remote != atA.Remote {
-		t.Errorf("moving changed the prefix from %s to %s", atA.Remote, moved.Remote)
+	if moved := a.awaitEndpoint("192.0.2.99:7442", 10*time.Second); moved.PeerMappedCIDR != atA.PeerMappedCIDR {
+		t.Errorf("moving changed the prefix from %s to %s", atA.PeerMappedCIDR, moved.PeerMappedCIDR)
 	}
 }

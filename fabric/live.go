@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 
 	"rivulet/fabric/discovery"
@@ -16,8 +17,10 @@ type live struct {
 	policy  Policy
 	group   *pairing.GroupKey // nil but with ModeGroup
 	noRelay bool
-	stream  uint16        // one more port for streams; 0 is none
-	changed chan struct{} // closed and replaced when the name is another
+	stream  uint16 // one more port for streams; 0 is none
+	// peerCIDR is the block that the prefixes of peers are chosen from.
+	peerCIDR netip.Prefix
+	changed  chan struct{} // closed and replaced when the name is another
 }
 
 func (f *Fabric) name() string {

@@ -12,8 +12,8 @@ import (
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
-	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel/paths"
+	"rivulet/fabric/wgkey"
 )
 
 // member is a cluster we know of, a peer or not yet. Fabric.mu guards all of it
@@ -32,7 +32,7 @@ type member struct {
 	reason   string
 	notice   string           // does not keep the peer from working
 	refusal  error            // of the last exchange, nil if it went well
-	told     string           // our next WireGuard key, as the peer has taken it in
+	told     wgkey.Public     // our next WireGuard key, as the peer has taken it in
 	tryNext  bool             // its present key has ceased to answer
 	tries    int              // attempts that have ended
 	said     []netip.AddrPort // where a person, or an invite, says it is
@@ -42,7 +42,10 @@ type member struct {
 	lastSeen time.Time
 	rtt      time.Duration
 	misses   int
-	paths    []paths.PathStatus // as the data plane last told; the one in use first
+	// unplugged is since when this device has no tunnel to it; zero while it has one.
+	unplugged time.Time
+	here      bool               // reason is about this device's tunnel
+	paths     []paths.PathStatus // as the data plane last told; the one in use first
 
 	pace       pairing.Pace
 	backoff    pairing.Pace // of the attempt that is on
@@ -51,6 +54,7 @@ type member struct {
 	paceKick   chan struct{}
 	pingKick   chan struct{}
 	stop       context.CancelFunc // nil before Run
+	displaced  bool               // another takes its place: it is about to be a peer no more
 	client     *http.Client       // to the peer's control address in the tunnel
 	// served is the life of what it asks of us: it ends when it is a peer no more.
 	served    context.Context
@@ -80,8 +84,8 @@ func (m *member) link() (peer.Link, bool) {
 	if !m.pinned || !ok {
 		return peer.Link{}, false
 	}
-	return peer.Link{ID: m.id, Name: m.rec.Name, Addr: addr, Theirs: m.rec.Theirs, Remote: m.rec.Remote, As: m.rec.As, State: m.state, RTT: m.rtt,
-		NoBorrow: m.rec.NoBorrow(), NoLend: m.rec.NoLend()}, true
+	return peer.Link{ID: m.id, Name: m.rec.Name, Addr: addr, PeerCIDR: m.rec.PeerCIDR, PeerMappedCIDR: m.rec.PeerMappedCIDR, LocalMappedCIDR: m.rec.LocalMappedCIDR, State: m.state, RTT: m.rtt,
+		Trust: m.rec.Trust.How, NoBorrow: m.rec.NoBorrow(), NoLend: m.rec.NoLend()}, true
 }
 
 // title is the best name there is.
@@ -148,7 +152,8 @@ func (m *member) unpin() {
 	if !m.pinned {
 		return
 	}
-	m.name, m.pinned, m.rec, m.notice, m.rtt, m.misses = m.rec.Name, false, peer.Record{}, "", 0, 0
+	m.name, m.pinned, m.rec, m.notice, m.rtt, m.misses, m.displaced = m.rec.Name, false, peer.Record{}, "", 0, 0, false
+	m.unplugged = time.Time{}
 	m.endServed()
 	if m.client != nil {
 		m.client.CloseIdleConnections()
@@ -166,12 +171,12 @@ func (m *member) handle() string {
 
 // load takes a record out of the store, before Run.
 func (f *Fabric) load(r peer.Record) {
-	if r.As.IsValid() && r.As.Bits() != f.cfg.PodCIDR.Bits() {
-		r.As = netip.Prefix{} // our pod CIDR is of another size now: the peer has to choose anew
+	if r.LocalMappedCIDR.IsValid() && r.LocalMappedCIDR.Bits() != f.cfg.PodCIDR.Bits() {
+		r.LocalMappedCIDR = netip.Prefix{} // our pod CIDR is of another size now: the peer has to choose anew
 	}
 	m := f.member(string(r.ID), r.ID)
 	m.pin(r)
-	f.set(m, peer.Connecting, "")
+	f.set(m, peer.Connecting, m.keyless())
 	f.due(m, f.starts(r.ID))
 	f.names()
 }
@@ -276,22 +281,17 @@ func (f *Fabric) record(id peer.ID) (peer.Record, bool) {
 }
 
 func (f *Fabric) save(r peer.Record) error {
-	f.mu.Lock()
-	for _, m := range f.members {
-		if m.pinned && m.id != r.ID && m.rec.WireGuardKey == r.WireGuardKey {
-			f.mu.Unlock()
-			return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("%s and %s have the same WireGuard key", r.Name, m.rec.Name), Cure: "a disk was copied in part; stop rivulet on the copy and move its state.db and its copy away (mkdir /var/lib/rivulet/state.db.copied; mv /var/lib/rivulet/state.db /var/lib/rivulet/state.db.copy /var/lib/rivulet/state.db.copied)"}
-		}
+	if r.Trust.How == peer.TrustLAN && r.Trust.Source == "" {
+		r.Trust.Source = f.source(r.Control.Addr())
 	}
-	f.mu.Unlock()
 	// A parting beside a record means that the record is to go: first this one goes.
-	if err := f.book.Rejoin(r.ID); err != nil {
+	if err := f.decisions.Rejoin(r.ID); err != nil {
 		return err
 	}
 	if err := f.cfg.Store.PutPeer(r); err != nil {
 		return err
 	}
-	if err := f.book.Met(r.ID); err != nil {
+	if err := f.decisions.Met(r.ID); err != nil {
 		f.log.Warn("a word that was kept stays in the book", "peer", r.Name, "err", err)
 	}
 	f.mu.Lock()

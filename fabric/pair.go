@@ -13,6 +13,7 @@ import (
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/wgkey"
 )
 
 // discovered takes in what a source tells.
@@ -130,8 +131,8 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	if f.leaving.Load() {
 		addrs, pinned, err = nil, false, leavingError(f.name())
 	}
-	if id != "" && !pinned && f.mayCall(id, name, false, netip.Addr{}) == nil && len(f.carriers(id)) > 0 && !reachable(ctx, addrs) {
-		r, e := f.exchangeCarried(ctx, id)
+	if id != "" && !pinned && f.mayCall(id, name, false, netip.Addr{}) == nil && len(f.relaysTo(id)) > 0 && !reachable(ctx, addrs) {
+		r, e := f.exchangeRelayed(ctx, id)
 		if e == nil {
 			f.exchanged(key, m, r, told)
 			return
@@ -165,19 +166,20 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 		} else if ctx.Err() != nil {
 			return
 		}
-		if f.endedThere(id, err) {
-			pinned = false
-		} else if r, e := f.exchangeCarried(ctx, id); e == nil {
-			f.exchanged(key, m, r, told)
-			return
-		} else if ctx.Err() != nil {
-			return
+		if !f.endedThere(id, err) {
+			if r, e := f.exchangeRelayed(ctx, id); e == nil {
+				f.exchanged(key, m, r, told)
+				return
+			} else if ctx.Err() != nil {
+				return
+			}
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	err = pairing.AsTold(err, f.name(), m.handle())
 	refused, reason := pairing.Refused(err), explain(err, addrs)
-	if p, ok := f.book.Parting(id); ok && p.Denied && mine {
+	if p, ok := f.decisions.Revocation(id); ok && p.Denied && mine {
 		reason = deniedReason(p)
 	}
 	m.refusal, m.mine = err, mine
@@ -207,7 +209,7 @@ func (f *Fabric) failed(m *member, refused bool) {
 }
 
 // exchanged notes a success.
-func (f *Fabric) exchanged(key string, m *member, r peer.Record, told string) {
+func (f *Fabric) exchanged(key string, m *member, r peer.Record, told wgkey.Public) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m.id == "" { // now we know who is at the address
@@ -237,7 +239,7 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 		if m == nil || !m.pinned {
 			return
 		}
-		if m.rec.Complete() && msg.SeenAs == m.rec.Remote {
+		if m.rec.Complete() && msg.SeenAs == m.rec.PeerMappedCIDR {
 			m.pace.Done()
 			m.exchanged, m.backoff, m.refusal = time.Now(), pairing.Pace{}, nil
 			if m.state.Apart() {
@@ -256,7 +258,7 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 		}
 		m = f.member(string(from.ID), from.ID)
 	}
-	if msg.Name != "" {
+	if pairing.ValidName(msg.Name) { // of a message that was refused it may be anything
 		m.name = msg.Name
 	}
 	port := msg.ControlPort
@@ -266,7 +268,7 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 	m.knocked, m.proved, m.refusal, m.mine = netip.AddrPortFrom(from.Addr, port), true, err, true
 	if m.state != peer.Connected {
 		state, reason := refusedState(err, true), explain(err, nil)
-		if p, ok := f.book.Parting(from.ID); ok && state == peer.Denied {
+		if p, ok := f.decisions.Revocation(from.ID); ok && state == peer.Denied {
 			reason = deniedReason(p)
 		}
 		f.set(m, state, reason)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"rivulet/fabric/connlimit"
 )
 
 // A peer reaches one TCP port of ours, the control port at the tunnel's address.
@@ -19,9 +21,13 @@ import (
 //
 //	pod of ours at a peer ── kubernetes.default.svc ──▶ 7442 ──▶ handler ──▶ API server
 //	peer's supervisor     ── <our ID>               ──▶ 7442 ──▶ routes
+//	laptop, kubectl       ── kubernetes.rivulet     ──▶ 7442 on the LAN ──▶ handler ──▶ API server
+//
+// On the LAN a connection is a stranger's, with the time and room of one, until its
+// handler says whose it is (connlimit.Lasting).
 type passed struct {
-	mu    sync.RWMutex
-	names map[string]func(net.Conn)
+	mu           sync.RWMutex
+	names, onLAN map[string]func(net.Conn)
 }
 
 // helloTimeout bounds the wait for the first message of TLS, as the server's own does.
@@ -31,32 +37,46 @@ const helloTimeout = 5 * time.Second
 // names to h, which owns them; a nil h ends it. Names given before are replaced.
 // Nothing is known of the client but its address: h has to judge it.
 func (f *Fabric) Pass(h func(net.Conn), names ...string) {
-	f.passed.mu.Lock()
-	defer f.passed.mu.Unlock()
-	if f.passed.names == nil {
-		f.passed.names = map[string]func(net.Conn){}
+	f.passed.set(&f.passed.names, h, names)
+}
+
+// PassLAN is Pass for connections from outside the tunnel. H runs on a goroutine of the
+// connection.
+func (f *Fabric) PassLAN(h func(net.Conn), names ...string) {
+	f.passed.set(&f.passed.onLAN, h, names)
+}
+
+func (p *passed) set(of *map[string]func(net.Conn), h func(net.Conn), names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if *of == nil {
+		*of = map[string]func(net.Conn){}
 	}
 	for _, n := range names {
 		if h == nil {
-			delete(f.passed.names, n)
+			delete(*of, n)
 		} else {
-			f.passed.names[n] = h
+			(*of)[n] = h
 		}
 	}
 }
 
-func (p *passed) handler(name string) func(net.Conn) {
+func (p *passed) handler(name string, inside bool) func(net.Conn) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.names[strings.ToLower(strings.TrimSuffix(name, "."))]
+	of := p.onLAN
+	if inside {
+		of = p.names
+	}
+	return of[strings.ToLower(strings.TrimSuffix(name, "."))]
 }
 
 // parted is the control port's listener without the connections that are passed.
-// Each of those inside the tunnel is looked at apart: one that says nothing holds
-// up no other.
+// Each is looked at apart: one that says nothing holds up no other.
 type parted struct {
 	net.Listener
 	inside func(local netip.Addr) bool
+	owner  func(source netip.Addr) string
 	passed *passed
 	ready  chan net.Conn
 	failed chan error
@@ -64,8 +84,8 @@ type parted struct {
 	once   sync.Once
 }
 
-func part(l net.Listener, inside func(netip.Addr) bool, p *passed) net.Listener {
-	out := &parted{Listener: l, inside: inside, passed: p, ready: make(chan net.Conn), failed: make(chan error, 1), closed: make(chan struct{})}
+func part(l net.Listener, inside func(netip.Addr) bool, owner func(netip.Addr) string, p *passed) net.Listener {
+	out := &parted{Listener: l, inside: inside, owner: owner, passed: p, ready: make(chan net.Conn), failed: make(chan error, 1), closed: make(chan struct{})}
 	go out.accept()
 	return out
 }
@@ -77,21 +97,31 @@ func (p *parted) accept() {
 			p.failed <- err
 			return
 		}
-		if local, ok := c.LocalAddr().(*net.TCPAddr); !ok || !p.inside(local.AddrPort().Addr().Unmap()) {
-			p.hand(c)
-			continue
-		}
+		local, ok := c.LocalAddr().(*net.TCPAddr)
+		inside := ok && p.inside(local.AddrPort().Addr().Unmap())
 		go func() {
 			name, whole, err := serverName(c)
 			if err != nil {
 				c.Close()
-			} else if h := p.passed.handler(name); h != nil {
-				h(whole)
+			} else if h := p.passed.handler(name, inside); h != nil {
+				// Pods at a peer take nothing of what is the peer's own.
+				if !inside || connlimit.Known(c, podsOf(p.owner, c)) {
+					h(whole)
+				}
 			} else {
 				p.hand(whole)
 			}
 		}()
 	}
+}
+
+// podsOf names those for whom a connection that is passed counts.
+func podsOf(owner func(netip.Addr) string, c net.Conn) string {
+	from, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return "pods"
+	}
+	return "pods of " + owner(from.AddrPort().Addr().Unmap())
 }
 
 func (p *parted) hand(c net.Conn) {
@@ -159,6 +189,9 @@ type whole struct {
 }
 
 func (w *whole) Read(p []byte) (int, error) { return w.first.Read(p) }
+
+// NetConn returns the connection below.
+func (w *whole) NetConn() net.Conn { return w.Conn }
 
 // CloseWrite is there for what looks for it.
 func (w *whole) CloseWrite() error {

@@ -66,6 +66,25 @@ func TestPassedNames(t *testing.T) {
 		}
 	}
 
+	// On the LAN there are names of its own.
+	b.PassLAN(func(c net.Conn) {
+		defer c.Close()
+		s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{id.Certificate}})
+		if _, err := io.Copy(s, io.LimitReader(s, 5)); err != nil {
+			t.Errorf("the handler's connection: %v", err)
+		}
+		s.Close()
+	}, "kubernetes.rivulet")
+	for _, c := range []struct{ host, name, want string }{
+		{onLAN.String(), "kubernetes.rivulet", "hello"},
+		{onLAN.String(), "kubernetes.default.svc", "refused"},
+		{inTunnel.String(), "kubernetes.rivulet", "refused"},
+	} {
+		if got := ask(c.host, c.name); got != c.want {
+			t.Errorf("%s at %s: %q, want %q", c.name, c.host, got, c.want)
+		}
+	}
+
 	// One that says nothing, and one that speaks no TLS, hold up nobody.
 	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n"} {
 		c, err := net.Dial("tcp", net.JoinHostPort(inTunnel.String(), fmt.Sprint(b.cfg.Port)))
@@ -85,6 +104,10 @@ func TestPassedNames(t *testing.T) {
 		t.Errorf("the control port beside it: %v", err)
 	}
 	b.Pass(nil, "kubernetes.default.svc")
+	b.PassLAN(nil, "kubernetes.rivulet")
+	if got := ask(onLAN.String(), "kubernetes.rivulet"); got != "refused" {
+		t.Errorf("on the LAN after the end of it: %q", got)
+	}
 	if got := ask(inTunnel.String(), "kubernetes.default.svc"); got != "refused" {
 		t.Errorf("after the end of it: %q", got)
 	}

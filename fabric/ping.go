@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -33,11 +34,19 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 		case <-m.pingKick:
 		case <-timer.C:
 		}
+		up, why := f.plane.tunnel(m.id)
 		f.mu.Lock()
 		link, ok := m.link()
-		f.mu.Unlock()
-		if !ok || !f.plane.has(m.id) {
+		switch {
+		case !ok:
 			timer.Stop() // pingKick says when there is something to ping
+		case !up:
+			timer.Reset(f.unplugged(m, why))
+		default:
+			m.unplugged = time.Time{}
+		}
+		f.mu.Unlock()
+		if !ok || !up {
 			continue
 		}
 		started := time.Now()
@@ -77,18 +86,40 @@ func (f *Fabric) ping(ctx context.Context, c *http.Client, l peer.Link) (time.Du
 	defer resp.Body.Close()
 	io.Copy(io.Discard, io.LimitReader(resp.Body, rpc.MaxBody)) //nolint:errcheck // only to use the connection again
 	if resp.StatusCode != http.StatusNoContent {
-		return 0, fmt.Errorf("answered %s", resp.Status)
+		return 0, fmt.Errorf("answered %d", resp.StatusCode)
 	}
 	rtt := max(answered.Sub(wrote), time.Microsecond)
 	f.heardTime(l, resp.Header, rtt+time.Since(answered))
 	return rtt, nil
 }
 
+// unplugged takes in that this device has no tunnel to the peer, why it has none, if that
+// is known, and returns when to look again. A tunnel that is configured anew, or whose
+// process is replaced, is back before a peer counts as lost. It is called with mu held.
+func (f *Fabric) unplugged(m *member, why string) time.Duration {
+	t := f.cfg.Timing
+	if m.unplugged.IsZero() {
+		m.unplugged = time.Now()
+	}
+	if m.state == peer.Connected && time.Since(m.unplugged) < time.Duration(t.Misses)*t.PingTimeout {
+		return t.Probe
+	}
+	switch {
+	case m.state == peer.Connected:
+		m.rtt, m.here = 0, true
+		f.set(m, peer.Lost, cmp.Or(why, "there is no tunnel on this device; look at: rivulet status"))
+	case why != "" && m.state != peer.Refused:
+		m.here = true
+		f.set(m, m.state, why)
+	}
+	return t.Ping
+}
+
 // pinged takes in a result and returns when to ping next. It is called with mu held.
 func (f *Fabric) pinged(m *member, rtt time.Duration, err error) time.Duration {
 	t := f.cfg.Timing
 	if err == nil {
-		m.misses, m.lastSeen, m.rtt = 0, time.Now(), rtt
+		m.misses, m.lastSeen, m.rtt, m.here = 0, time.Now(), rtt, false
 		f.set(m, peer.Connected, "")
 		if _, due := m.pace.Next(); m.tryNext && !due && !m.attempting {
 			f.due(m, true) // it has changed its key, and will say so
@@ -103,10 +134,17 @@ func (f *Fabric) pinged(m *member, rtt time.Duration, err error) time.Duration {
 		return t.Probe
 	}
 	m.rtt = 0
+	_, trouble := f.plane.tunnel(m.id)
+	here := m.here // what the reason says is over
+	m.here = trouble != ""
 	switch {
-	case m.state == peer.Connected:
+	case trouble == "" && (m.state == peer.Connected || here && m.state == peer.Lost):
 		f.set(m, peer.Lost, "it has stopped answering: is it switched on, and "+m.passage())
-	case m.reason == "" && m.state != peer.Refused:
+	case m.state == peer.Connected:
+		f.set(m, peer.Lost, trouble)
+	case trouble != "" && m.state != peer.Refused:
+		f.set(m, m.state, trouble)
+	case (m.reason == "" || here) && m.state != peer.Refused:
 		f.set(m, m.state, "the tunnel carries nothing yet: "+m.passage())
 	}
 	if _, due := m.pace.Next(); !due && !m.attempting && time.Since(m.exchanged) > 5*t.Ping {

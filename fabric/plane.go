@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -20,15 +21,18 @@ const overhead = 80
 // device is tried again: who has just freed a port or loaded a module is waiting.
 const maxRetry = 3
 
-// plane keeps the data plane as the records want it.
+// plane keeps the data plane as the records want it. It alone decides whether there is a
+// tunnel to a peer: the process runs, has the configuration, and serves that peer.
 type plane struct {
 	f      *Fabric
 	wanted chan struct{} // the configuration may be another
 	doubts chan struct{} // the data plane may have forgotten
 
 	mu      sync.Mutex
-	applied *tunnel.Config // nil if not known
-	pid     int            // of the process that has it
+	applied *tunnel.Config            // nil if not known
+	pid     int                       // of the process that has it
+	failed  string                    // why nothing could be applied; empty if it could
+	trouble map[string]tunnel.Problem // by peer, of what is applied
 }
 
 func newPlane(f *Fabric) *plane {
@@ -38,31 +42,58 @@ func newPlane(f *Fabric) *plane {
 func (p *plane) kick()  { poke(p.wanted) }
 func (p *plane) doubt() { poke(p.doubts) }
 
-// has reports whether the tunnel to the peer is configured.
-func (p *plane) has(id peer.ID) bool {
+// tunnel reports whether the tunnel to the peer is in force, or what keeps it from being,
+// as far as that is known. A peer may have a tunnel and trouble.
+func (p *plane) tunnel(id peer.ID) (ok bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.applied != nil && slices.ContainsFunc(p.applied.Peers, func(t tunnel.Peer) bool { return t.ID == string(id) })
+	t, troubled := p.trouble[string(id)]
+	switch {
+	case p.applied == nil && p.failed != "":
+		return false, "there is no tunnel on this device: " + p.failed
+	case p.applied == nil:
+		return false, ""
+	case troubled:
+		return t.Partly, t.Text + "; " + t.Cure
+	}
+	return slices.ContainsFunc(p.applied.Peers, func(t tunnel.Peer) bool { return t.ID == string(id) }), ""
 }
+
+// has is tunnel without the reason.
+func (p *plane) has(id peer.ID) bool {
+	ok, _ := p.tunnel(id)
+	return ok
+}
+
+// look is how soon trouble with single peers is looked at again, in units of Timing.Ping.
+const look = 2
 
 func (p *plane) run(ctx context.Context) {
 	wait := p.f.cfg.Timing.Retry
 	var retry <-chan time.Time
 	var checked time.Time
 	for {
-		if err := p.apply(ctx); err != nil && ctx.Err() == nil {
+		err := p.apply(ctx)
+		p.fail(err)
+		if err != nil && ctx.Err() == nil {
 			p.f.problem("tunnel", &rpc.Error{Code: "tunnel", Message: "no tunnel to any peer: " + err.Error(), Cure: "this cluster itself works; the tunnel is tried again every few seconds"})
 			retry = time.After(wait)
 			wait = min(2*wait, maxRetry*p.f.cfg.Timing.Retry)
 		} else {
 			p.f.problem("tunnel", nil)
 			wait, retry = p.f.cfg.Timing.Retry, nil
+			if p.troubled() {
+				retry = time.After(look * p.f.cfg.Timing.Ping)
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.wanted:
 		case <-retry:
+			if err == nil {
+				p.check(ctx)
+			}
 		case <-p.doubts:
 			if time.Since(checked) > p.f.cfg.Timing.Ping {
 				checked = time.Now()
@@ -93,6 +124,7 @@ func (p *plane) apply(ctx context.Context) error {
 	p.mu.Lock()
 	p.applied, p.pid = &want, status.PID
 	p.mu.Unlock()
+	p.took(status)
 	p.f.log.Debug("tunnel configured", "peers", len(want.Peers), "mtu", want.MTU)
 	p.f.mu.Lock()
 	defer p.f.mu.Unlock()
@@ -108,9 +140,53 @@ func (p *plane) check(ctx context.Context) {
 	defer cancel()
 	status, err := p.f.cfg.DataPlane.Status(ctx)
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err != nil || status.Port == 0 || status.PID != p.pid {
+	same := err == nil && status.Port != 0 && status.PID == p.pid
+	if !same {
 		p.applied = nil
+	}
+	p.mu.Unlock()
+	if same {
+		p.took(status)
+	}
+}
+
+// fail notes why nothing can be applied, or with nil that it was.
+func (p *plane) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failed = ""; err != nil {
+		p.failed = err.Error()
+	}
+}
+
+func (p *plane) troubled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.trouble) > 0
+}
+
+// took takes in which peers the data plane does not serve, or not fully. A prefix that
+// has become a network of this host is agreed on anew.
+func (p *plane) took(status tunnel.Status) {
+	trouble := map[string]tunnel.Problem{}
+	for _, s := range status.Peers {
+		if s.Problem != nil {
+			trouble[s.ID] = *s.Problem
+		}
+	}
+	p.mu.Lock()
+	news := !maps.Equal(trouble, p.trouble)
+	p.trouble = trouble
+	p.mu.Unlock()
+	if news && len(trouble) > 0 {
+		p.f.CheckPrefixes()
+	}
+	if news {
+		p.f.mu.Lock()
+		defer p.f.mu.Unlock()
+		for _, m := range p.f.members {
+			poke(m.pingKick)
+		}
 	}
 }
 
@@ -134,13 +210,19 @@ func (f *Fabric) desired() tunnel.Config {
 		PrivateKey: private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
 		MTU: min(max(mtu, 1360), 9000) - overhead, Address: f.cfg.TunnelAddress, ControlPort: f.cfg.Port, PodCIDR: f.cfg.PodCIDR,
 	}
+	f.addGateways(&c)
+	var peers []*member
 	for _, m := range f.members {
-		if r := m.rec; m.pinned && r.Complete() {
-			address, _ := r.Address()
-			c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.key(), Endpoint: somewhere(r.Tunnel), As: r.As, Remote: r.Remote, Address: address.Addr()})
+		if m.pinned && m.rec.Complete() {
+			peers = append(peers, m)
 		}
 	}
-	f.addGateways(&c)
+	slices.SortFunc(peers, func(a, b *member) int { return byTrust(a.rec, b.rec) }) // the first is served
+	for _, m := range peers {
+		r := m.rec
+		address, _ := r.Address()
+		c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.key(), Endpoint: somewhere(r.Tunnel), LocalMappedCIDR: r.LocalMappedCIDR, PeerMappedCIDR: r.PeerMappedCIDR, Address: address.Addr()})
+	}
 	f.addWays(&c, lans)
 	return c
 }

@@ -1,16 +1,47 @@
 package fabric
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
+	"rivulet/fabric/ipam"
 	"rivulet/fabric/peer"
 )
 
-// choose adds to ChoosePrefix all that is in use. Where networks of the host leave
-// nothing free, a part of one that is wider is taken: our route is the more exact
-// one, so the peer is reached, and the host loses only that part.
-func (f *Fabric) choose(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix, error) {
+// orDefault is the block that is meant.
+func orDefault(block netip.Prefix) netip.Prefix {
+	if !block.IsValid() {
+		return ipam.Default
+	}
+	return block
+}
+
+// SetPeerCIDR gives peers prefixes of another block (the zero value: of the default
+// one). Those that have one of the old block get another in an exchange; their
+// connections end.
+func (f *Fabric) SetPeerCIDR(block netip.Prefix) {
+	block = orDefault(block)
+	f.live.mu.Lock()
+	same := f.live.peerCIDR == block
+	f.live.peerCIDR = block
+	f.live.mu.Unlock()
+	if !same {
+		f.CheckPrefixes()
+	}
+}
+
+func (f *Fabric) peerCIDR() netip.Prefix {
+	f.live.mu.Lock()
+	defer f.live.mu.Unlock()
+	return f.live.peerCIDR
+}
+
+// choose picks the prefix under which a peer's pods are seen: one of our block that is
+// in use nowhere. Where networks of the host leave nothing free, a part of one that
+// is wider is taken: our route is the more exact one, so the peer is reached, and the
+// host loses only that part.
+func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error) {
 	taken := append(f.cfg.LANs.LANs().Prefixes(), f.cfg.PodCIDR)
 	if f.cfg.ServiceCIDR.IsValid() {
 		taken = append(taken, f.cfg.ServiceCIDR)
@@ -25,8 +56,8 @@ func (f *Fabric) choose(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix
 		if !m.pinned {
 			continue
 		}
-		if m.rec.ID != id && m.rec.Remote.IsValid() {
-			taken = append(taken, m.rec.Remote)
+		if m.rec.ID != id && m.rec.PeerMappedCIDR.IsValid() {
+			taken = append(taken, m.rec.PeerMappedCIDR)
 		}
 		// The tunnel would run through itself.
 		for _, at := range []netip.AddrPort{m.rec.Tunnel, m.rec.Control} {
@@ -40,14 +71,46 @@ func (f *Fabric) choose(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix
 		return slices.DeleteFunc(ps, func(p netip.Prefix) bool { return !p.Addr().Is4() })
 	}
 	taken, host = only4(taken), only4(slices.Clone(host))
-	p, err := f.cfg.ChoosePrefix(id, theirs, previous, slices.Concat(taken, host))
+	block, bits := f.peerCIDR(), f.cfg.PodCIDR.Bits()
+	p, err := ipam.Choose(block, bits, id, previous, slices.Concat(taken, host))
 	if err != nil {
-		host = slices.DeleteFunc(host, func(p netip.Prefix) bool { return p.Bits() < theirs.Bits() })
-		if p, e := f.cfg.ChoosePrefix(id, theirs, previous, slices.Concat(taken, host)); e == nil {
+		host = slices.DeleteFunc(host, func(p netip.Prefix) bool { return p.Bits() < bits })
+		if p, e := ipam.Choose(block, bits, id, previous, slices.Concat(taken, host)); e == nil {
 			return p, nil
 		}
 	}
 	return p, err
+}
+
+// rechoose gives every peer that was loaded with a prefix that cannot be one of ours
+// (an older version took what a peer announced, or the block is another) one that is,
+// before the tunnel is configured. The peer hears of it in the exchange after the
+// start; until then nothing passes.
+func (f *Fabric) rechoose() {
+	var given []netip.Prefix
+	for _, key := range sortedKeys(f.members) {
+		m := f.members[key]
+		if ipam.Within(f.peerCIDR(), f.cfg.PodCIDR.Bits(), m.rec.PeerMappedCIDR) && !slices.Contains(given, m.rec.PeerMappedCIDR) {
+			given = append(given, m.rec.PeerMappedCIDR)
+			continue
+		}
+		r, was := m.rec, m.rec.PeerMappedCIDR
+		r.PeerMappedCIDR = netip.Prefix{}
+		m.rec = r // nothing of the old one counts
+		p, err := f.choose(r.ID, netip.Prefix{})
+		if err == nil {
+			r.PeerMappedCIDR = p
+			err = f.cfg.Store.PutPeer(r)
+		}
+		if err != nil { // the exchange tries again
+			f.log.Warn("no prefix for a peer yet", "peer", r.Name, "err", err)
+			continue
+		}
+		m.pin(r)
+		given = append(given, p)
+		f.log.Info("a peer is seen under another prefix from now on", "peer", r.Name, "was", was, "prefix", p)
+		f.due(m, true)
+	}
 }
 
 // CheckPrefixes is for a caller who knows that the host has other networks now, a VPN
@@ -57,17 +120,18 @@ func (f *Fabric) CheckPrefixes() {
 	f.mu.Lock()
 	var records []peer.Record
 	for _, m := range f.members {
-		if m.pinned && m.rec.Remote.IsValid() && m.rec.Theirs.IsValid() {
+		if m.pinned && m.rec.PeerMappedCIDR.IsValid() {
 			records = append(records, m.rec)
 		}
 	}
 	f.mu.Unlock()
+	slices.SortFunc(records, func(a, b peer.Record) int { return cmp.Compare(a.ID, b.ID) })
 	for _, r := range records {
-		better, err := f.choose(r.ID, r.Theirs, r.Remote)
-		if err != nil || better == r.Remote {
+		better, err := f.choose(r.ID, r.PeerMappedCIDR)
+		if err != nil || better == r.PeerMappedCIDR {
 			continue
 		}
-		f.log.Warn("the prefix of a peer is a network of this host now; another one is agreed on", "peer", r.Name, "prefix", r.Remote)
+		f.log.Warn("the prefix of a peer cannot stay; another one is agreed on", "peer", r.Name, "prefix", r.PeerMappedCIDR)
 		f.mu.Lock()
 		if m := f.members[string(r.ID)]; m != nil && m.pinned {
 			f.due(m, true)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"rivulet/fabric/ipam"
+	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 )
@@ -57,23 +59,23 @@ func TestColliding(t *testing.T) {
 			b.awaitState(a, peer.Connected)
 			c.awaitState(a, peer.Connected)
 			other, since := c.peerConfig(a), c.view(a).Since
-			taken := route(was.Remote)
-			keepsC := !taken.Overlaps(a.view(c).Remote)
+			taken := route(was.PeerMappedCIDR)
+			keepsC := !taken.Overlaps(a.view(c).PeerMappedCIDR)
 			h.add(taken)
 			a.CheckPrefixes()
 			a.await("another prefix for b", func() bool {
 				v, back := a.view(b), b.view(a)
-				return v.State == peer.Connected && back.State == peer.Connected && !v.Remote.Overlaps(taken) && back.As == v.Remote &&
-					a.peerConfig(b).Remote == v.Remote && b.peerConfig(a).As == v.Remote
+				return v.State == peer.Connected && back.State == peer.Connected && !v.PeerMappedCIDR.Overlaps(taken) && back.LocalMappedCIDR == v.PeerMappedCIDR &&
+					a.peerConfig(b).PeerMappedCIDR == v.PeerMappedCIDR && b.peerConfig(a).LocalMappedCIDR == v.PeerMappedCIDR
 			})
 			if keepsC && (c.peerConfig(a) != other || c.view(a).Since != since || a.view(c).State != peer.Connected) {
 				t.Errorf("c noticed: %+v, was %+v", c.peerConfig(a), other)
 			}
-			now := a.view(b).Remote
+			now := a.view(b).PeerMappedCIDR
 			a.stop()
 			a.start()
-			if v := a.awaitState(b, peer.Connected); v.Remote != now {
-				t.Errorf("the restart changed %s to %s", now, v.Remote)
+			if v := a.awaitState(b, peer.Connected); v.PeerMappedCIDR != now {
+				t.Errorf("the restart changed %s to %s", now, v.PeerMappedCIDR)
 			}
 		})
 	}
@@ -83,17 +85,123 @@ func TestColliding(t *testing.T) {
 // the host's smaller networks and the LAN are not.
 func TestNothingIsFree(t *testing.T) {
 	var h host
-	h.add(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.64.3.0/24"))
+	small := netip.MustParsePrefix("10.64.3.0/24")
+	h.add(netip.MustParsePrefix("10.0.0.0/8"), small)
 	w := newWorld(t)
-	a, b := w.cluster(1, "a", h.of), w.cluster(2, "b")
+	block := netip.MustParsePrefix("10.64.0.0/15")
+	a, b := w.cluster(1, "a", h.of, func(c *Config) { c.PeerCIDR = block }), w.cluster(2, "b")
 	v := a.awaitState(b, peer.Connected)
-	if v.Remote != netip.MustParsePrefix("10.65.0.0/16") {
-		t.Errorf("b is seen as %s", v.Remote)
+	if v.PeerMappedCIDR != netip.MustParsePrefix("10.65.0.0/16") {
+		t.Errorf("b is seen as %s", v.PeerMappedCIDR)
 	}
 	a.CheckPrefixes()
 	a.Refresh()
 	b.awaitState(a, peer.Connected)
-	if got := a.view(b).Remote; got != v.Remote {
+	if got := a.view(b).PeerMappedCIDR; got != v.PeerMappedCIDR {
 		t.Errorf("it changed to %s", got)
+	}
+}
+
+// announced makes a stranger a peer of c, with what it says of itself; it returns the
+// refusal, if there is one.
+func (c *cluster) announced(t *testing.T, n byte, change func(*pairing.Self)) error {
+	t.Helper()
+	s := newStranger(t, n)
+	change(&s.self)
+	return s.pair(c)
+}
+
+// A stranger says which addresses its pods have; nothing of that decides which ones
+// go into the tunnel. The site's name server is at 10.200.0.53.
+func TestAnnouncedPrefixDecidesNothing(t *testing.T) {
+	w := newWorld(t)
+	a := w.cluster(1, "a")
+	server := netip.MustParseAddr("10.200.0.53")
+	for i, cidr := range []string{"10.200.0.0/16", "172.16.0.0/16", "100.100.0.0/16", "192.168.0.0/16", "8.8.0.0/16", "240.0.0.0/16"} {
+		n, p := byte(50+i), netip.MustParsePrefix(cidr)
+		err := a.announced(t, n, func(s *pairing.Self) { s.PodCIDR, s.TunnelAddress = p, p.Addr().Next() })
+		if err != nil {
+			t.Fatalf("%s: %v", cidr, err)
+		}
+		v := a.viewOf(newStranger(t, n).id.ID)
+		if !ipam.Within(ipam.Default, 16, v.PeerMappedCIDR) {
+			t.Errorf("%s: its pods are seen as %s", cidr, v.PeerMappedCIDR)
+		}
+	}
+	a.await("all peers in the tunnel", func() bool { return len(a.plane.config().Peers) == 6 })
+	for _, p := range a.plane.config().Peers {
+		if p.PeerMappedCIDR.Contains(server) || p.PeerMappedCIDR.Bits() != 16 {
+			t.Errorf("%s goes into the tunnel", p.PeerMappedCIDR)
+		}
+	}
+	for i, cidr := range []string{"10.200.0.0/24", "10.0.0.0/8", "10.200.0.0/30"} {
+		p := netip.MustParsePrefix(cidr)
+		err := a.announced(t, byte(70+i), func(s *pairing.Self) { s.PodCIDR, s.TunnelAddress = p, p.Addr().Next() })
+		if pairing.Code(err) != "prefix" {
+			t.Errorf("%s: %v, want a refusal for its size", cidr, err)
+		}
+	}
+}
+
+// As many announcements as an address may make leave room for others.
+func TestAnnouncementsDoNotFillTheSpace(t *testing.T) {
+	w := newWorld(t)
+	a := w.cluster(1, "a")
+	for n := range byte(12) {
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{240 + n%8, n, 0, 0}), 16)
+		if err := a.announced(t, 50+n, func(s *pairing.Self) { s.PodCIDR, s.TunnelAddress = p, p.Addr().Next() }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := w.cluster(2, "b")
+	a.awaitState(b, peer.Connected)
+}
+
+// What an older version has taken of a stranger's word is ours to choose again at the
+// start, and both sides agree on it at once.
+func TestForeignPrefixIsChosenAnewAtTheStart(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	a.awaitState(b, peer.Connected)
+	b.awaitState(a, peer.Connected)
+	a.stop()
+	foreign := netip.MustParsePrefix("10.200.0.0/16")
+	a.store.mu.Lock()
+	r := a.store.records[b.id()]
+	r.PeerMappedCIDR = foreign
+	a.store.records[b.id()] = r
+	a.store.mu.Unlock()
+	a.start()
+	for _, p := range a.desired().Peers {
+		if p.PeerMappedCIDR == foreign || !p.PeerMappedCIDR.IsValid() {
+			t.Errorf("after the start b is seen as %s", p.PeerMappedCIDR)
+		}
+	}
+	if links := a.Links(); len(links) != 1 {
+		t.Errorf("%d links: what runs there would be given up", len(links))
+	}
+	a.await("agreement", func() bool {
+		return a.view(b).State == peer.Connected && b.view(a).LocalMappedCIDR == a.view(b).PeerMappedCIDR && ipam.Within(ipam.Default, 16, a.view(b).PeerMappedCIDR)
+	})
+	if r := a.store.records[b.id()]; r.PeerMappedCIDR == foreign {
+		t.Error("the old prefix is still on disk")
+	}
+}
+
+// The owner names another block: all peers move there and none is lost.
+func TestAnotherBlock(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")
+	for _, o := range []*cluster{b, c} {
+		a.awaitState(o, peer.Connected)
+		o.awaitState(a, peer.Connected)
+	}
+	block := netip.MustParsePrefix("100.64.0.0/10")
+	a.SetPeerCIDR(block)
+	for _, o := range []*cluster{b, c} {
+		a.await("a prefix of the block", func() bool {
+			v := a.view(o)
+			return v.State == peer.Connected && o.view(a).State == peer.Connected && ipam.Within(block, 16, v.PeerMappedCIDR) && o.view(a).LocalMappedCIDR == v.PeerMappedCIDR
+		})
 	}
 }

@@ -28,17 +28,19 @@ func TestPrefixIsChosenAnew(t *testing.T) {
 		agreedUpon(t, a, o, peer.TrustLAN, peer.TrustLAN)
 	}
 	before, other := a.view(b), a.view(c)
-	taken := before.Remote
+	taken := before.PeerMappedCIDR
 	vpn.Store(&taken)
 	a.Refresh()
 	a.await("another prefix, on both sides", func() bool {
 		x, y := a.view(b), b.view(a)
-		return !x.Remote.Overlaps(taken) && x.Remote == y.As && x.State == peer.Connected && y.State == peer.Connected
+		return !x.PeerMappedCIDR.Overlaps(taken) && x.PeerMappedCIDR == y.LocalMappedCIDR && x.State == peer.Connected && y.State == peer.Connected
 	})
 	b.await("it in the tunnel of b, too", func() bool {
-		return slices.ContainsFunc(b.plane.config().Peers, func(p tunnel.Peer) bool { return p.ID == string(a.id()) && p.As == a.view(b).Remote })
+		return slices.ContainsFunc(b.plane.config().Peers, func(p tunnel.Peer) bool {
+			return p.ID == string(a.id()) && p.LocalMappedCIDR == a.view(b).PeerMappedCIDR
+		})
 	})
-	if now := a.view(c); now.Remote != other.Remote || now.As != other.As || !now.Since.Equal(other.Since) {
+	if now := a.view(c); now.PeerMappedCIDR != other.PeerMappedCIDR || now.LocalMappedCIDR != other.LocalMappedCIDR || !now.Since.Equal(other.Since) {
 		t.Errorf("c was touched: %+v, before %+v", now, other)
 	}
 }

@@ -2,14 +2,12 @@ package fabric
 
 import (
 	"context"
-	"crypto/ecdh"
-	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"sync"
 	"time"
 
 	"rivulet/fabric/peer"
+	"rivulet/fabric/wgkey"
 )
 
 // Rotation is how our WireGuard key is changed from time to time. The key of our
@@ -37,47 +35,45 @@ type Rotation struct {
 // have not been told; those that are lost hear of it when they are back.
 const rotationPatience = 5 * time.Minute
 
-// keys are our WireGuard keys, base64. The lock is a leaf.
+// keys are our WireGuard keys. The lock is a leaf.
 type keys struct {
-	mu              sync.Mutex
-	private, public string
-	next, nextPub   string
-	changed         time.Time
+	mu            sync.Mutex
+	private, next wgkey.Private
+	public        wgkey.Public
+	nextPub       wgkey.Public
+	changed       time.Time
 }
 
-func (k *keys) set(private, next string, changed time.Time) error {
-	public, err := publicKey(private)
+// load takes in the keys as they are stored; next may be empty.
+func (k *keys) load(private, next string, changed time.Time) (err error) {
+	var now, then wgkey.Private
+	if now, err = wgkey.ParsePrivate(private); err == nil && next != "" {
+		then, err = wgkey.ParsePrivate(next)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("fabric: %w: restore state.db from a backup or move it away", err)
 	}
-	nextPub := ""
-	if next != "" {
-		if nextPub, err = publicKey(next); err != nil {
-			return err
-		}
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.private, k.public, k.next, k.nextPub, k.changed = private, public, next, nextPub, changed
+	k.set(now, then, changed)
 	return nil
 }
 
-func publicKey(private string) (string, error) {
-	raw, err := base64.StdEncoding.DecodeString(private)
-	if err != nil {
-		return "", fmt.Errorf("fabric: the WireGuard key is not base64: restore state.db from a backup or move it away")
-	}
-	key, err := ecdh.X25519().NewPrivateKey(raw)
-	if err != nil {
-		return "", fmt.Errorf("fabric: the WireGuard key is unusable (%w): restore state.db from a backup or move it away", err)
-	}
-	return base64.StdEncoding.EncodeToString(key.PublicKey().Bytes()), nil
+func (k *keys) set(private, next wgkey.Private, changed time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.private, k.public, k.next, k.nextPub, k.changed = private, private.Public(), next, next.Public(), changed
 }
 
-func (k *keys) ours() (private, public, next, nextPub string, changed time.Time) {
+func (k *keys) ours() (private wgkey.Private, public wgkey.Public, next wgkey.Private, nextPub wgkey.Public, changed time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.private, k.public, k.next, k.nextPub, k.changed
+}
+
+// both are our private keys, the next one none if there is none.
+func (k *keys) both() (present, next wgkey.Private) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.private, k.next
 }
 
 // followKeys changes the key when it is time.
@@ -92,7 +88,7 @@ func (f *Fabric) followKeys(ctx context.Context) {
 	for asked := false; ; {
 		_, _, next, _, changed := f.keys.ours()
 		// A clock that is behind the last change says nothing.
-		if due := !now.IsZero() && f.cfg.Rotation.Every > 0 && now.Sub(changed) >= f.cfg.Rotation.Every; due || asked || next != "" {
+		if due := !now.IsZero() && f.cfg.Rotation.Every > 0 && now.Sub(changed) >= f.cfg.Rotation.Every; due || asked || !next.IsZero() {
 			if err := f.rotate(ctx, now); err != nil && ctx.Err() == nil {
 				f.log.Warn("the WireGuard key was not changed; it is tried again", "err", err)
 			}
@@ -131,19 +127,16 @@ func (f *Fabric) rotate(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("fabric: there is nowhere to keep another key")
 	}
 	private, _, next, nextPub, changed := f.keys.ours()
-	if next == "" {
-		key, err := ecdh.X25519().GenerateKey(rand.Reader)
-		if err != nil {
+	if next.IsZero() {
+		var err error
+		if next, err = wgkey.Generate(); err != nil {
 			return fmt.Errorf("fabric: make a WireGuard key: %w", err)
 		}
-		next = base64.StdEncoding.EncodeToString(key.Bytes())
-		if err := f.cfg.Rotation.Save(private, next, changed); err != nil {
+		if err := f.cfg.Rotation.Save(private.Text(), next.Text(), changed); err != nil {
 			return err
 		}
-		if err := f.keys.set(private, next, changed); err != nil {
-			return err
-		}
-		_, _, _, nextPub, _ = f.keys.ours()
+		f.keys.set(private, next, changed)
+		nextPub = next.Public()
 	}
 	f.Refresh()
 	f.awaitTold(ctx, nextPub)
@@ -153,12 +146,10 @@ func (f *Fabric) rotate(ctx context.Context, now time.Time) error {
 	if now.IsZero() {
 		now = time.Now()
 	}
-	if err := f.cfg.Rotation.Save(next, "", now); err != nil {
+	if err := f.cfg.Rotation.Save(next.Text(), "", now); err != nil {
 		return err
 	}
-	if err := f.keys.set(next, "", now); err != nil {
-		return err
-	}
+	f.keys.set(next, wgkey.Private{}, now)
 	f.log.Info("WireGuard key changed", "public", nextPub)
 	f.plane.kick()
 	f.Refresh()
@@ -166,7 +157,7 @@ func (f *Fabric) rotate(ctx context.Context, now time.Time) error {
 }
 
 // awaitTold waits until every connected peer knows the next key, within bounds.
-func (f *Fabric) awaitTold(ctx context.Context, nextPub string) {
+func (f *Fabric) awaitTold(ctx context.Context, nextPub wgkey.Public) {
 	ctx, cancel := context.WithTimeout(ctx, rotationPatience)
 	defer cancel()
 	changed, stop := f.Changed()
@@ -194,8 +185,8 @@ func (f *Fabric) awaitTold(ctx context.Context, nextPub string) {
 
 // key is the WireGuard key to reach a peer by: the next one when the present one has
 // ceased to answer, and back again. It is called with mu held.
-func (m *member) key() string {
-	if m.tryNext && m.rec.NextWireGuardKey != "" {
+func (m *member) key() wgkey.Public {
+	if m.tryNext && !m.rec.NextWireGuardKey.IsZero() {
 		return m.rec.NextWireGuardKey
 	}
 	return m.rec.WireGuardKey
@@ -203,7 +194,7 @@ func (m *member) key() string {
 
 // missedKey tries the peer's other key every few misses. It is called with mu held.
 func (f *Fabric) missedKey(m *member) {
-	if m.rec.NextWireGuardKey != "" && m.misses%(f.cfg.Timing.Misses+2) == 0 {
+	if !m.rec.NextWireGuardKey.IsZero() && m.misses%(f.cfg.Timing.Misses+2) == 0 {
 		m.tryNext = !m.tryNext
 		f.plane.kick()
 	}

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/wgkey"
 )
 
 // keyring is where a cluster of a test keeps its WireGuard keys; its disk can be full.
@@ -55,7 +57,7 @@ func TestKeyIsChangedInTime(t *testing.T) {
 		agreedUpon(t, a, o, peer.TrustLAN, peer.TrustLAN)
 	}
 	old, _, _, _, _ := a.keys.ours()
-	key := func(of *cluster) string { return of.view(a).WireGuardKey }
+	key := func(of *cluster) wgkey.Public { return of.view(a).WireGuardKey }
 	before := key(b)
 	ticks <- begin.Add(29 * 24 * time.Hour)
 	ticks <- begin.Add(-24 * time.Hour) // a clock that went back
@@ -69,15 +71,15 @@ func TestKeyIsChangedInTime(t *testing.T) {
 	defer stop()
 	due := begin.Add(30 * 24 * time.Hour)
 	ticks <- due
-	a.await("another key", func() bool { cur, next, _ := k.get(); return cur != old && next == "" })
+	a.await("another key", func() bool { cur, next, _ := k.get(); return cur != old.Text() && next == "" })
 	for _, o := range []*cluster{b, c} {
-		o.await("the new key", func() bool { return key(o) != before && o.view(a).NextWireGuardKey == "" })
+		o.await("the new key", func() bool { return key(o) != before && o.view(a).NextWireGuardKey.IsZero() })
 		o.await("a tunnel by it", func() bool {
 			cfg := o.plane.config()
 			return slices.ContainsFunc(cfg.Peers, func(p tunnel.Peer) bool { return p.PublicKey == key(o) }) && o.view(a).State == peer.Connected
 		})
 	}
-	if cfg := a.plane.config(); cfg.PrivateKey == old || cfg.PrivateKey == "" {
+	if cfg := a.plane.config(); cfg.PrivateKey == old || cfg.PrivateKey.IsZero() {
 		t.Error("a's tunnel has the old key")
 	}
 	for done := false; !done; {
@@ -93,7 +95,7 @@ func TestKeyIsChangedInTime(t *testing.T) {
 	if len(lost) > 0 {
 		t.Errorf("b has seen a as %v", lost)
 	}
-	if cur, _, n := k.get(); n != 2 || cur != a.plane.config().PrivateKey || !k.changed.Equal(due) {
+	if cur, _, n := k.get(); n != 2 || cur != a.plane.config().PrivateKey.Text() || !k.changed.Equal(due) {
 		t.Errorf("saved %d times, changed %v", n, k.changed)
 	}
 	ticks <- due.Add(time.Hour)
@@ -101,6 +103,16 @@ func TestKeyIsChangedInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.await("the key after that", func() bool { return key(b) != before })
+}
+
+// publicOf is the public key of the nth cluster.
+func publicOf(t *testing.T, n byte) wgkey.Public {
+	t.Helper()
+	k, err := wgkey.ParsePrivate(baseConfig(n, "x", slog.New(slog.DiscardHandler)).WireGuardKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.Public()
 }
 
 // The power goes after the next key was told: after the start the change is finished.
@@ -125,7 +137,7 @@ func TestKeyChangeGoesOnAfterAPowerCut(t *testing.T) {
 	_, public, _, _, _ := a.keys.ours()
 	ticks <- begin.Add(1000 * 24 * time.Hour)
 	ticks <- begin
-	if _, now, _, nextPub, _ := a.keys.ours(); now != public || nextPub != "" {
+	if _, now, _, nextPub, _ := a.keys.ours(); now != public || !nextPub.IsZero() {
 		t.Error("it has another key that is not on disk")
 	}
 }
@@ -136,17 +148,14 @@ func TestNextKeyIsTriedWhenTheOldOneIsSilent(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
-	next, err := publicKey(baseConfig(77, "x", a.log).WireGuardKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := publicOf(t, 77)
 	w.setCut(a, true)
 	b.awaitState(a, peer.Lost)
 	a.stop() // nobody answers on the LAN either
 	if err := b.party.Change(a.id(), func(r *peer.Record) { r.NextWireGuardKey = next }); err != nil {
 		t.Fatal(err)
 	}
-	seen := map[string]bool{}
+	seen := map[wgkey.Public]bool{}
 	b.await("both keys tried", func() bool {
 		for _, p := range b.plane.config().Peers {
 			seen[p.PublicKey] = true

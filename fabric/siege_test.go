@@ -3,10 +3,12 @@ package fabric
 import (
 	"crypto/rand"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"runtime"
 	"strings"
 	"syscall"
@@ -141,4 +143,99 @@ func inUse() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapInuse + m.StackInuse
+}
+
+// A peer comes from ten addresses of its own, with its own certificate, and holds what it
+// gets. It gets its share; another peer and its pods have theirs.
+func TestOnePeersShareOfTheControlPort(t *testing.T) {
+	before := fromPeers
+	fromPeers.PerPeer, fromPeers.Peers = 20, 60
+	defer func() { fromPeers = before }()
+	w := newWorld(t)
+	a, b, c := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")
+	for i, p := range []*cluster{b, c} {
+		a.awaitState(p, peer.Connected)
+		p.awaitState(a, peer.Connected)
+		// On loopback, so that a peer's addresses are there.
+		a.mu.Lock()
+		a.members[string(p.cfg.Identity.ID)].rec.PeerMappedCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{127, byte(78 + i), 0, 0}), 16)
+		a.mu.Unlock()
+	}
+	a.Fabric.plane.kick()
+	passed := make(chan net.Conn, 1000)
+	a.Pass(func(c net.Conn) { passed <- c }, "kubernetes.default.svc")
+	addr := netip.AddrPortFrom(inTunnel, a.cfg.Port).String()
+	dial := func(as *cluster, n int, name string) (*tls.Conn, error) {
+		from := a.view(as).PeerMappedCIDR.Addr().As4()
+		from[3] = byte(n%10 + 1)
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from[:]}, Timeout: 10 * time.Second}
+		raw, err := d.Dial("tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { raw.Close() })
+		raw.SetDeadline(time.Now().Add(10 * time.Second))
+		config := rpc.ClientTLS(as.cfg.Identity, "")
+		config.ServerName = name
+		return tls.Client(raw, config), nil
+	}
+	// hold asks once and keeps the connection.
+	hold := func(as *cluster, n int) (*tls.Conn, error) {
+		conn, err := dial(as, n, "")
+		if err == nil {
+			_, err = io.WriteString(conn, "GET /v1/ping HTTP/1.1\r\nHost: x\r\n\r\n")
+		}
+		if err == nil {
+			_, err = conn.Read(make([]byte, 4096))
+		}
+		return conn, err
+	}
+	alive := func(c net.Conn) bool {
+		c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, err := c.Read(make([]byte, 1))
+		var timeout net.Error
+		return errors.As(err, &timeout) && timeout.Timeout()
+	}
+	var held []*tls.Conn
+	for n := range 100 {
+		if conn, err := hold(b, n); err == nil {
+			held = append(held, conn)
+		}
+	}
+	open := 0
+	for _, conn := range held {
+		if alive(conn) {
+			open++
+		}
+	}
+	if open == 0 || open > 20 {
+		t.Errorf("one peer holds %d of 100 connections, want 20 at most", open)
+	}
+	for n := range 15 {
+		if _, err := hold(c, n); err != nil {
+			t.Fatalf("another peer's connection %d is refused: %v", n, err)
+		}
+	}
+	// Pods at b, which prove nothing, have a share of their own, too.
+	for n := range 100 {
+		if conn, err := dial(b, n, "kubernetes.default.svc"); err == nil {
+			go conn.Handshake() //nolint:errcheck // nobody answers
+		}
+	}
+	a.await("pods at b to be passed", func() bool { return len(passed) > 0 })
+	fromC, err := dial(c, 1, "kubernetes.default.svc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go fromC.Handshake() //nolint:errcheck // nobody answers
+	a.await("a pod at c to be passed", func() bool {
+		for len(passed) > 0 {
+			if p := <-passed; a.view(c).PeerMappedCIDR.Contains(p.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()) {
+				return true
+			}
+		}
+		return false
+	})
+	seen := a.view(c).LastSeen
+	a.await("word from c", func() bool { return a.view(c).LastSeen.After(seen) })
 }

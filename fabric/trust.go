@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -76,22 +77,26 @@ func (f *Fabric) admit(s pairing.Stranger) (string, error) {
 	facts := f.facts(id)
 	facts.Proved, facts.OnLink = s.Proved, !s.From.Inside && f.onLink(s.From.Addr)
 	if len(s.Message.Invite) > 0 && !s.Starter {
-		facts.HasInvite, facts.InviteError = true, f.book.Redeem(s.Message.Invite, id, time.Now())
+		facts.HasInvite, facts.InviteError = true, f.decisions.Redeem(s.Message.Invite, id, time.Now())
 	}
 	f.mu.Lock()
 	facts.NameOf = f.namesake(s.Message.Name, id)
 	f.mu.Unlock()
-	return pairing.Judge(facts, s.Message.Name, s.From.Addr)
+	how, err := pairing.Judge(facts, s.Message.Name, s.From.Addr)
+	if err == nil && how == peer.TrustLAN {
+		err = f.makeRoom(s.From.Addr, s.Message.Name)
+	}
+	return how, err
 }
 
 func (f *Fabric) facts(id peer.ID) pairing.Facts {
 	p := f.policy()
 	facts := pairing.Facts{Mode: p.Mode, Why: cmp.Or(p.Why, "nothing says whom to trust"), Here: f.name()}
-	if y, ok := f.book.Approved(id); ok {
+	if y, ok := f.decisions.Approved(id); ok {
 		facts.Approved = y.How
 	}
-	if left, ok := f.book.Parting(id); ok {
-		facts.Denied, facts.Was = left.Denied, left.Was
+	if left, ok := f.decisions.Revocation(id); ok {
+		facts.Denied, facts.Was = left.Denied, left.WasPeer
 	}
 	return facts
 }
@@ -124,8 +129,11 @@ func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) er
 	f.mu.Lock()
 	facts.NameOf = f.namesake(name, id) // as far as an announcement is to be believed
 	f.mu.Unlock()
-	_, err := pairing.Judge(facts, cmp.Or(name, "it"), at)
-	if e, ok := err.(*rpc.Error); ok && (e.Code == "denied" || e.Code == "unpeered") {
+	how, err := pairing.Judge(facts, cmp.Or(name, "it"), at)
+	if err == nil && how == peer.TrustLAN {
+		_, err = f.roomFor(at, cmp.Or(name, "it"))
+	}
+	if e := new(rpc.Error); errors.As(err, &e) && (e.Code == "denied" || e.Code == "unpeered") {
 		e.Cure = "rivulet peer " + cmp.Or(name, id.Short()) + " takes that back"
 	}
 	return err

@@ -286,7 +286,7 @@ func TestPowerCutWhileUnpeering(t *testing.T) {
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
 	a.stop()
-	if err := a.book.Part(trust.Parting{ID: b.id(), Name: "b", Was: true, Denied: true}); err != nil {
+	if err := a.decisions.Revoke(trust.Revocation{ID: b.id(), Name: "b", WasPeer: true, Denied: true}); err != nil {
 		t.Fatal(err)
 	}
 	a.start()
@@ -475,7 +475,7 @@ func TestANoInTheMiddleOfExchanges(t *testing.T) {
 		if _, err := a.Deny(t.Context(), "b"); err != nil {
 			t.Fatal(err)
 		}
-		if p, ok := a.book.Parting(b.id()); !ok || !p.Denied || a.store.len() != 0 || len(a.plane.config().Peers) != 0 {
+		if p, ok := a.decisions.Revocation(b.id()); !ok || !p.Denied || a.store.len() != 0 || len(a.plane.config().Peers) != 0 {
 			t.Fatalf("after the no: %+v, %d records, tunnel %+v", p, a.store.len(), a.plane.config().Peers)
 		}
 		close(busy)

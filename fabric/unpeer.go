@@ -48,11 +48,11 @@ func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View,
 			return peer.View{}, fmt.Errorf("%s cannot be told (%w); if it is gone, or this cannot wait: rivulet unpeer --force %s", r.Name, err, r.Name)
 		}
 	}
-	p := trust.Parting{ID: id, Name: r.Name, At: time.Now(), Denied: !how.Forget, Was: true}
+	p := trust.Revocation{ID: id, Name: r.Name, At: time.Now(), Denied: !how.Forget, WasPeer: true}
 	ways := f.waysTo(id)
 	end, err := f.party.Farewell(id, func(heard, skip uint64) error {
 		p.Heard, p.Skip = heard, skip
-		if err := f.book.Part(p); err != nil {
+		if err := f.decisions.Revoke(p); err != nil {
 			return err
 		}
 		f.part(id)
@@ -142,7 +142,7 @@ func (f *Fabric) part(id peer.ID) {
 }
 
 // drop forgets the record, and has the tunnel forget it.
-func (f *Fabric) drop(id peer.ID, p trust.Parting) error {
+func (f *Fabric) drop(id peer.ID, p trust.Revocation) error {
 	err := f.cfg.Store.DeletePeer(id)
 	f.mu.Lock()
 	if m := f.members[string(id)]; m != nil && !m.pinned {
@@ -151,7 +151,7 @@ func (f *Fabric) drop(id peer.ID, p trust.Parting) error {
 		switch {
 		case p.Denied:
 			f.set(m, peer.Denied, deniedReason(p))
-		case p.Theirs:
+		case p.ByPeer:
 			f.set(m, peer.Discovered, "it has ended the peering")
 			f.due(m, false)
 		default:
@@ -191,8 +191,8 @@ func (f *Fabric) endedByThem(id peer.ID, heard, skip uint64) error {
 	if !ok {
 		return nil
 	}
-	p := trust.Parting{ID: id, Name: r.Name, At: time.Now(), Theirs: true, Was: true, Heard: heard, Skip: skip}
-	if err := f.book.Part(p); err != nil {
+	p := trust.Revocation{ID: id, Name: r.Name, At: time.Now(), ByPeer: true, WasPeer: true, Heard: heard, Skip: skip}
+	if err := f.decisions.Revoke(p); err != nil {
 		return err
 	}
 	f.log.Info("the peer has ended the peering", "peer", r.Name, "id", id.Short())
@@ -214,8 +214,8 @@ func (f *Fabric) endedThere(id peer.ID, err error) bool {
 
 // Departed returns the clusters that were peers and are none: what they have here can go.
 func (f *Fabric) Departed() (out []peer.ID) {
-	for _, p := range f.book.Partings() {
-		if _, pinned := f.record(p.ID); p.Was && !pinned {
+	for _, p := range f.decisions.Revocations() {
+		if _, pinned := f.record(p.ID); p.WasPeer && !pinned {
 			out = append(out, p.ID)
 		}
 	}

@@ -20,13 +20,13 @@ func TestApproveAtAndWithdraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.await("word that another cluster is there", func() bool { return a.view(b).Reason != "" && a.view(b).Trust.How == "" })
-	if _, yes := a.book.Approved(c.id()); yes {
+	if _, yes := a.decisions.Approved(c.id()); yes {
 		t.Error("whoever is at the address was approved, though another one was meant")
 	}
 	if err := a.Withdraw(b.id()); err != nil {
 		t.Fatal(err)
 	}
-	if _, yes := a.book.Approved(b.id()); yes {
+	if _, yes := a.decisions.Approved(b.id()); yes {
 		t.Error("the word was not taken back")
 	}
 

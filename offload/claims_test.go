@@ -20,11 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/health"
-	"rivulet/appliance/storage"
-	"rivulet/offload/move"
+	"rivulet/offload/consumer/move"
+	"rivulet/offload/consumer/volume"
 	"rivulet/offload/policy"
-	"rivulet/offload/volume"
 	"rivulet/test/apiserver"
 )
 
@@ -298,7 +298,7 @@ func (d *device) provision(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done, ready := make(chan error, 1), make(chan struct{})
-	c := storage.New(storage.Config{Client: d.Client, Dir: d.volumes, NodeName: d.name + "-node", Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)})
+	c := volumes.New(volumes.Config{Client: d.Client, Local: d.local, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)})
 	go func() { done <- c.Run(ctx, func() { close(ready) }) }()
 	t.Cleanup(func() { cancel(); <-done })
 	select {

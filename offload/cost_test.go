@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"rivulet/appliance/memory"
+	"rivulet/appliance/machine/memory"
 	"rivulet/test/apicount"
 	"rivulet/test/hollow"
 )
@@ -35,7 +35,7 @@ const (
 // until they run: of each engine, and of both supervisors, which here are this process.
 // The same number made at the provider itself is what to compare with. CPU time hardly
 // depends on what else the machine does, so this is how to try what would make it less;
-// the promise is measured by the benchmark (docs/bench.md).
+// the promise is measured by the benchmark (docs/design/bench.md).
 func TestWhatPodsCost(t *testing.T) {
 	n := number(costPods, 0)
 	if n == 0 {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,10 +82,10 @@ func homeAPI(t *testing.T, a, b *device, pod *corev1.Pod) {
 	if !roots.AppendCertsFromPEM([]byte(ca.Data["ca.crt"])) {
 		t.Fatalf("no authority in %v", ca.Data)
 	}
-	ask := func(from string) (int, string, error) {
+	get := func(from, url string) (int, string, error) {
 		client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots},
 			DialContext: func(context.Context, string, string) (net.Conn, error) { return a.fabric.comes(t, from), nil }}}
-		req, err := http.NewRequest(http.MethodGet, "https://kubernetes.default.svc/api/v1/namespaces/lab/pods/"+pod.Name, nil)
+		req, err := http.NewRequest(http.MethodGet, url, nil)
 		must(t, err)
 		req.Header.Set("Authorization", "Bearer "+token)
 		resp, err := client.Do(req)
@@ -93,6 +96,31 @@ func homeAPI(t *testing.T, a, b *device, pod *corev1.Pod) {
 		body, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(body), err
 	}
+
+	ask := func(from string) (int, string, error) {
+		return get(from, "https://kubernetes.default.svc/api/v1/namespaces/lab/pods/"+pod.Name)
+	}
+
+	t.Run("what it finds the keys of tokens by leads to them", func(t *testing.T) {
+		var found struct {
+			Issuer string `json:"issuer"`
+			Keys   string `json:"jwks_uri"`
+		}
+		code, body, err := get(pod.Status.PodIP, "https://kubernetes.default.svc.cluster.local/.well-known/openid-configuration")
+		if err != nil || code != http.StatusOK || json.Unmarshal([]byte(body), &found) != nil {
+			t.Fatalf("%d %s %v", code, body, err)
+		}
+		for what, uri := range map[string]string{"issuer": found.Issuer, "jwks_uri": found.Keys} {
+			u, err := url.Parse(uri)
+			must(t, err)
+			if u.Scheme != "https" || u.Port() != "" || !slices.Contains(away.Spec.HostAliases[len(away.Spec.HostAliases)-1].Hostnames, u.Host) {
+				t.Errorf("%s is %s, which is nowhere for a pod away", what, uri)
+			}
+		}
+		if code, body, err := get(pod.Status.PodIP, found.Keys); err != nil || code != http.StatusOK || !strings.Contains(body, `"kid"`) {
+			t.Errorf("%d %s %v", code, body, err)
+		}
+	})
 
 	t.Run("from its own address it talks to home, with the rights of its account", func(t *testing.T) {
 		if code, body, err := ask(pod.Status.PodIP); err != nil || code != http.StatusForbidden || !strings.Contains(body, "system:serviceaccount:lab:default") {

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rivulet/offload/keeper"
 	"rivulet/offload/policy"
+	"rivulet/offload/replacement"
 )
 
 // itsOwnRecord: at a provider that keeps pods there is no ReplicaSet around them. What is
@@ -36,7 +36,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	if c := metav1.GetControllerOf(&p); c == nil || c.Kind != "Namespace" || c.UID != twin.UID {
 		t.Errorf("controlled by %+v", c)
 	}
-	if p.Labels[policy.KeptLabel] != string(keeper.AtOnce) || !keeper.Kept(&p) {
+	if p.Labels[policy.KeptLabel] != string(replacement.AtOnce) || !replacement.Kept(&p) {
 		t.Errorf("%v %v", p.Labels, p.Finalizers)
 	}
 
@@ -45,7 +45,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	a.create(t, alone)
 	at := a.running(t, "alone", "")
 	first := b.away(ctx, t, string(at.UID))[0]
-	if first.Labels[policy.KeptLabel] != string(keeper.AfterEnd) {
+	if first.Labels[policy.KeptLabel] != string(replacement.AfterEnd) {
 		t.Errorf("nobody would run two of it, and it is %v", first.Labels)
 	}
 	b.stop()
@@ -53,7 +53,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	eventually(t, time.Minute, "it has ended", func(ctx context.Context) string {
 		p, err := b.Client.CoreV1().Pods(first.Namespace).Get(ctx, first.Name, metav1.GetOptions{})
 		must(t, err) // it stays
-		if !keeper.Ended(p) {
+		if !replacement.Ended(p) {
 			return fmt.Sprint(p.DeletionTimestamp)
 		}
 		return ""
@@ -90,7 +90,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 		return ""
 	})
 	is = b.away(ctx, t, string(at.UID))[0]
-	if is.Labels["new"] != "1" || is.Labels["app"] != "" || is.Labels["provider"] != "" || !strings.HasPrefix(is.Name, "alone-") || !keeper.Kept(&is) {
+	if is.Labels["new"] != "1" || is.Labels["app"] != "" || is.Labels["provider"] != "" || !strings.HasPrefix(is.Name, "alone-") || !replacement.Kept(&is) {
 		t.Errorf("the third is %s %v", is.Name, is.Labels)
 	}
 

@@ -58,12 +58,12 @@ func (d *device) burst(t *testing.T, b *device, pods int, mode string) {
 	})
 }
 
-// goMute has every watch of the provider go mute, in connections that live: what
-// was written since finds it out.
+// goMute has every watch of the provider go mute, in connections that live: each ends when
+// its time is over, and the next shows what was missed.
 func (d *device) goMute(t *testing.T, b *device) {
 	away := corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}}
 	runs := func(name string) {
-		eventually(t, time.Minute, name+" runs", func(ctx context.Context) string {
+		eventually(t, 2*time.Minute, name+" runs", func(ctx context.Context) string {
 			p, err := d.Client.CoreV1().Pods("lab").Get(ctx, name, metav1.GetOptions{})
 			if err != nil || p.Status.Phase != corev1.PodRunning {
 				return fmt.Sprintf("%v %s %s", err, p.Status.Phase, p.Status.Message)
@@ -79,8 +79,8 @@ func (d *device) goMute(t *testing.T, b *device) {
 	quiet, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "quiet"}}, metav1.CreateOptions{})
 	must(t, err)
 	quietAway := func(want string) {
-		eventually(t, time.Minute, "ConfigMap quiet is away: "+want, func(ctx context.Context) string {
-			m, err := b.Client.CoreV1().ConfigMaps("lab-a").Get(ctx, "quiet", metav1.GetOptions{})
+		eventually(t, 2*time.Minute, "ConfigMap quiet is away: "+want, func(ctx context.Context) string {
+			m, err := b.Client.CoreV1().ConfigMaps(d.twin("lab")).Get(ctx, "quiet", metav1.GetOptions{})
 			if err != nil || m.Data["say"] != want {
 				return fmt.Sprintf("%v %v", err, m.Data)
 			}

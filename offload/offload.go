@@ -1,72 +1,65 @@
 // Package offload runs pods of this cluster on others, and pods of others on
-// this one. It wires the parts; what each does is in its own package comment and
-// in docs/offload.md.
+// this one. It wires the roles that a device has:
 //
-// It reads the peers of the fabric, the labels of namespaces, and the Nodes that
-// stand for targets. Peers are one source of targets; others tell of theirs by
-// SetTargets. It alone decides which virtual nodes exist: those of each target, from
-// its first offer until it is none any more, whatever its link does in between. And
-// it alone gives twins back, of namespaces that are not offloaded any more.
+//	consumer   what home borrows     offload/consumer
+//	provider   what it lends         offload/provider
+//	nodeagent  what runs on a node   offload/nodeagent
 //
-// Restart: nothing is remembered outside the clusters' own objects, and nothing
-// that runs is touched. Failure as the user sees it: in Status, in the conditions
-// of the virtual node and in the events of pods. Every part that fails is started
-// again, with growing pauses, and holds up no other.
+// A role knows the others only by what is passed to it here, so that each can be run
+// without them, and several consumers in one process. docs/design/architecture.md draws it.
+// What a role reads, alone writes, and how it restarts is in its package comment.
 package offload
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"maps"
 	"net"
-	"net/http"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
-	"rivulet/offload/guests"
-	"rivulet/offload/move"
+	"rivulet/offload/consumer"
+	"rivulet/offload/consumer/homeimages"
+	"rivulet/offload/consumer/move"
+	"rivulet/offload/consumer/stream"
+	"rivulet/offload/elsewhere"
+	"rivulet/offload/homeapi"
 	"rivulet/offload/netpol"
+	"rivulet/offload/nodeagent"
+	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/offload/provider"
+	"rivulet/offload/provider/tenancy"
 	"rivulet/offload/target"
-	"rivulet/offload/tenancy"
-	"rivulet/offload/volume"
+	peertarget "rivulet/offload/target/peer"
 )
 
 // Peers is what offloading needs of the fabric.
 type Peers interface {
-	// Links lists the peers that have a tunnel, up or not. A peer that is missing
-	// is no peer any more.
-	Links() []peer.Link
-	// Changed returns a channel that gets a value after Links changed, and the
-	// function that ends the subscription.
-	Changed() (<-chan struct{}, func())
-	// TLS is what a client needs to reach the peer's control address.
-	TLS(id peer.ID) (certPEM, keyPEM, serverCertPEM []byte, serverName string, err error)
-	// Client reaches the peer's control routes under the URL.
-	Client(id peer.ID) (*http.Client, string, error)
-	// Dial opens a connection inside the tunnel.
-	Dial(ctx context.Context, network, addr string) (net.Conn, error)
-	// Handle serves a route to peers.
-	Handle(pattern string, h http.Handler)
+	peertarget.Fabric
+	provider.Peers
+	nodeagent.Peers
 	// Pass hands over connections to our control address inside the tunnel whose TLS
 	// clients ask for one of the names; a nil h ends it.
 	Pass(h func(net.Conn), names ...string)
 }
 
-// Config is what an Offload needs. All fields but Share, HandBack, Grace, Policies, Missing and Isolation are required.
+// Volumes are the folders of this device's volumes.
+type Volumes interface {
+	move.Local
+	tenancy.Volumes
+}
+
+// Config is what an Offload needs. Home to Log are required; the rest is as in the
+// configuration of the role that has it.
 type Config struct {
 	Home        *rest.Config
 	ClusterID   string
@@ -79,48 +72,35 @@ type Config struct {
 	// ServerTLSDir is the engine's server/tls folder.
 	ServerTLSDir string
 	Peers        Peers
-	// Share bounds what is lent to all consumers together; nil lends everything.
-	Share func() offer.Share
-	// HandBack is how long pods may stay on a target that lends less than they use,
-	// Grace how long a consumer may use more than its part; 0 is the default.
-	HandBack, Grace time.Duration
-	// Volumes are the folders of this device's volumes; nil carries no data.
-	Volumes Volumes
-	// Policies knows the NetworkPolicies of home and the pods that they speak of; nil
-	// makes one, for reflection alone.
-	Policies *netpol.Watcher
-	// Missing is how long a target may be without nodes of a platform before the virtual
-	// node of it goes; 0 is DefaultMissing.
-	Missing time.Duration
-	// Isolation keeps the pods of other clusters apart; nil does not.
-	Isolation *Isolation
-	// Images says for which architectures the images are made that home knows; nil waits
-	// for what targets say.
-	Images func() (map[string][]string, error)
-	Log    *slog.Logger
+	Log          *slog.Logger
+
+	Missing, Parting time.Duration
+
+	Share    func() offer.Share
+	Withheld func() []string
+	Memory   uint64
+	// PodMemory is as in tenancy.Config.
+	PodMemory tenancy.PodMemory
+	Volumes   Volumes
+	Policies  *netpol.Watcher
+	Images    func() (map[string][]string, error)
+	// PeerImages are home's images, which providers fetch for home's pods there while
+	// PeerImagesOn; nil gives none.
+	PeerImages   homeimages.Store
+	PeerImagesOn func() bool
+	// Isolation keeps the pods of other clusters apart; nil does not, and peers are told
+	// nothing of where pods are.
+	Isolation *nodeagent.Node
 }
 
-// Offload is both sides of offloading.
+// Offload is all roles of a device.
 type Offload struct {
-	cfg    Config
-	home   kubernetes.Interface
-	policy *policy.Watcher
-	// ownPolicies is set where nobody else runs cfg.Policies.
-	ownPolicies bool
-	tenancy     *tenancy.Tenancy
-	guests      *guests.Guests
-	recorder    record.EventRecorder
-	volumes     *volume.Controller
-	mover       *move.Mover // guarded by mu; nil before Run, and where there are no folders
-	events      record.EventBroadcaster
-
-	retarget chan struct{} // wakes runTargets
-
-	mu       sync.Mutex
-	targets  map[target.Kind]targets
-	stacks   map[string]*stack // by target
-	served   map[string]bool   // targets that had a stack in this run, or have ended
-	problems map[string]string // what does not run, and why, by part
+	*consumer.Consumer
+	*provider.Provider
+	agent     *nodeagent.Agent // nil without Config.Isolation
+	elsewhere *elsewhere.Elsewhere
+	peers     *peertarget.Source
+	router    *homeapi.Router
 }
 
 // New makes an Offload and adds the provider's routes to the fabric.
@@ -128,109 +108,124 @@ func New(cfg Config) (*Offload, error) {
 	if cfg.Home == nil || cfg.Peers == nil || cfg.Log == nil || cfg.ClusterID == "" || !cfg.NodeIP.IsValid() || !cfg.PodCIDR.IsValid() {
 		return nil, errors.New("offload: Home, Peers, Log, ClusterID, NodeIP and PodCIDR must be set")
 	}
-	if cfg.HandBack == 0 {
-		cfg.HandBack = DefaultHandBack
-	}
-	if cfg.Missing == 0 {
-		cfg.Missing = DefaultMissing
-	}
 	cfg.Home = rest.CopyConfig(cfg.Home)
 	cfg.Home.QPS, cfg.Home.Burst = 200, 400
-	ownPolicies := cfg.Policies == nil
-	if ownPolicies {
-		cfg.Policies = netpol.NewWatcher(cfg.Log.With("part", "policies"))
+	moved := new(changes.Signal)
+	o := &Offload{router: &homeapi.Router{Pass: cfg.Peers.Pass, Log: cfg.Log.With("part", "homeapi")}}
+	mine := consumer.Config{
+		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, NodeIP: cfg.NodeIP, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
+		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, Log: cfg.Log,
 	}
-	client, err := kubernetes.NewForConfig(cfg.Home)
-	if err != nil {
-		return nil, fmt.Errorf("offload: client of home: %w", err)
+	lent := provider.Config{Peers: cfg.Peers, Config: tenancy.Config{
+		Local: cfg.Home, ClusterName: cfg.ClusterName, PeerID: rpc.PeerID, Share: cfg.Share, Withheld: cfg.Withheld,
+		Memory: cfg.Memory, PodMemory: cfg.PodMemory, Tenants: o.tenants, HomeAddresses: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil, HomePods: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil && homeaddr.Lives(), Log: cfg.Log,
+	}}
+	if cfg.Volumes != nil {
+		mine.Volumes, lent.Volumes = cfg.Volumes, cfg.Volumes
 	}
-	o := &Offload{
-		cfg: cfg, home: client, ownPolicies: ownPolicies,
-		policy:   policy.New(client, cfg.Log.With("part", "policy")),
-		retarget: make(chan struct{}, 1), targets: map[target.Kind]targets{},
-		stacks: map[string]*stack{}, served: map[string]bool{}, problems: map[string]string{},
-	}
-	o.guests = guests.New(guests.Config{Client: client, IsPeer: o.isPeer, Log: cfg.Log.With("part", "guests")})
-	o.tenancy, err = tenancy.New(tenancy.Config{
-		Local: cfg.Home, ClusterName: cfg.ClusterName, Log: cfg.Log.With("part", "tenancy"),
-		PeerID: rpc.PeerID, PeerName: o.peerName, Neighbours: o.neighbours, Share: cfg.Share, Lends: o.lends,
-		Grace: cfg.Grace, Volumes: cfg.Volumes,
-	})
-	if err != nil {
+	var err error
+	if o.Consumer, err = consumer.New(mine); err != nil {
 		return nil, err
 	}
-	for pattern, handler := range o.tenancy.Routes() {
-		cfg.Peers.Handle(pattern, o.guests.Hear(handler))
+	if o.Provider, err = provider.New(lent); err != nil {
+		return nil, err
 	}
-	return o, nil
+	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Control: cfg.Control, Told: moved.Notify, Set: o.SetTargets, End: o.End}
+	o.elsewhere = elsewhere.New(elsewhere.Config{
+		Links: cfg.Peers.Links, LinksChanged: cfg.Peers.Changed, Client: cfg.Peers.Client, PeerID: rpc.PeerID, Lends: o.Lends, Tenants: o.tenants,
+		Log: cfg.Log.With("part", "elsewhere"),
+	})
+	for pattern, handler := range o.elsewhere.Routes() {
+		cfg.Peers.Handle(pattern, handler)
+	}
+	if cfg.PeerImages != nil {
+		cfg.Peers.Handle(homeimages.Pattern, &homeimages.Server{Store: cfg.PeerImages, Used: o.ImagesAt, On: cfg.PeerImagesOn})
+	}
+	if cfg.Isolation == nil {
+		return o, nil
+	}
+	o.agent, err = nodeagent.New(nodeagent.Config{
+		Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Control: cfg.Control.Addr(), Peers: cfg.Peers, Twins: o.Twins(), Elsewhere: o.elsewhere,
+		Namespaces: o.Namespaces(), Targets: func() map[string]string { return o.Names(target.Peer) }, At: o.At, Moved: moved,
+		TenantsChanged: o.TenantsChanged, Log: cfg.Log,
+	})
+	return o, err
 }
 
-// Run serves both sides until ctx ends; it may be called once.
+// Run serves all roles until ctx ends; it may be called once.
 func (o *Offload) Run(ctx context.Context) error {
-	o.events = record.NewBroadcaster(record.WithContext(ctx))
-	defer o.events.Shutdown()
-	o.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.home.CoreV1().Events("")})
-	o.recorder = o.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet", Host: o.cfg.NodeName})
-
 	var wg sync.WaitGroup
-	o.volumes = o.newVolumes()
-	wg.Go(func() { o.keep(ctx, "volumes", o.volumes.Run) })
-	if o.cfg.Volumes != nil {
-		wg.Go(func() { o.keep(ctx, "moves of volumes", o.runMoves) })
+	wg.Go(func() { _ = o.Consumer.Run(ctx) }) // each ends with ctx
+	wg.Go(func() { _ = o.Provider.Run(ctx) })
+	wg.Go(func() { o.peers.Run(ctx) })
+	if o.agent != nil {
+		wg.Go(func() { _ = o.agent.Run(ctx) })
+		wg.Go(func() { o.agent.Keep(ctx, "elsewhere", o.elsewhere.Run) })
 	}
-	wg.Go(func() { o.keep(ctx, "policy", o.policy.Run) })
-	wg.Go(func() { o.keep(ctx, "pending pods", o.takeUpPending) })
-	wg.Go(func() { o.keep(ctx, "tenancy", o.tenancy.Run) })
-	wg.Go(func() { o.keep(ctx, "admission", o.admission) })
-	wg.Go(func() { o.followPeers(ctx) })
-	wg.Go(func() { o.runTargets(ctx) })
-	wg.Go(func() { o.keep(ctx, "platforms of images", o.fitImages) })
-	wg.Go(func() { o.keep(ctx, "guests", o.followGuests) })
-	wg.Go(func() { o.keep(ctx, "silent guests", o.guests.Run) })
-	if o.ownPolicies {
-		wg.Go(func() {
-			o.keep(ctx, "policies", func(ctx context.Context) error { return o.cfg.Policies.Run(ctx, o.home) })
-		})
-	}
-	if o.cfg.Isolation != nil {
-		wg.Go(func() { o.keep(ctx, "isolation", o.isolate) })
-	}
-	stop := o.serveHomeAPI(ctx, &wg)
-	<-ctx.Done()
-	stop()
 	wg.Wait()
 	return ctx.Err()
 }
 
-// admission has the API server prepare pods of offloaded namespaces, once.
-func (o *Offload) admission(ctx context.Context) error {
-	if err := policy.EnsureAdmission(ctx, o.cfg.Home); err != nil {
-		return err
+// tenants are the addresses of the consumer's pods here, in order.
+func (o *Offload) tenants(id peer.ID) []netip.Addr {
+	if o.agent == nil {
+		return nil
 	}
-	<-ctx.Done()
-	return ctx.Err()
+	return o.agent.Tenants(id)
 }
 
-// ShareChanged tells consumers of another Config.Share at once.
-func (o *Offload) ShareChanged() { o.tenancy.ShareChanged() }
+// VirtualNode and Consumer are what Status is made of.
+type (
+	VirtualNode = consumer.VirtualNode
+	Consumer    = provider.Consumer
+)
 
-func (o *Offload) peerName(id peer.ID) string {
-	for _, l := range o.cfg.Peers.Links() {
-		if l.ID == id {
-			return l.Name
-		}
+// Status is what `rivulet status` shows of offloading.
+type Status struct {
+	// VirtualNodes are what this cluster may borrow, by name.
+	VirtualNodes []VirtualNode `json:"virtualNodes"`
+	// Namespaces are those that are offloaded.
+	Namespaces map[string]policy.Namespace `json:"namespaces,omitempty"`
+	// Open is what other clusters reach, a namespace or namespace/service: by the ID of a
+	// peer, policy.OpenToAll or policy.OpenToGroup.
+	Open map[string][]string `json:"open,omitempty"`
+	// Consumers are the clusters that borrow from this one.
+	Consumers []Consumer `json:"consumers,omitempty"`
+}
+
+// Status may be called at any time.
+func (o *Offload) Status() Status {
+	st := Status{VirtualNodes: append([]VirtualNode{}, o.VirtualNodes()...), Namespaces: o.Namespaces().Namespaces(), Consumers: o.Consumers()}
+	if o.agent != nil {
+		st.Open = o.agent.Open()
 	}
-	return ""
+	return st
 }
 
-func (o *Offload) isPeer(id peer.ID) bool {
-	return slices.ContainsFunc(o.cfg.Peers.Links(), func(l peer.Link) bool { return l.ID == id })
-}
-
-func (o *Offload) neighbours() map[peer.ID]netip.Prefix {
-	out := map[peer.ID]netip.Prefix{}
-	for _, l := range o.cfg.Peers.Links() {
-		out[l.ID] = l.Remote
+// Problems say which parts do not run, and why. They are tried again.
+func (o *Offload) Problems() map[string]string {
+	out := o.Consumer.Problems()
+	maps.Copy(out, o.Provider.Problems())
+	if o.agent != nil {
+		maps.Copy(out, o.agent.Problems())
 	}
 	return out
+}
+
+// PeersInUse are the peers that pods or data of home are on, and those that have twins
+// here; false while that is not known.
+func (o *Offload) PeersInUse(ctx context.Context) (map[peer.ID]bool, bool) {
+	twins, known := o.Twins().KnownTwins()
+	if !known {
+		return nil, false
+	}
+	used := map[peer.ID]bool{}
+	for _, id := range twins {
+		used[id] = true
+	}
+	borrowed, known := o.InUse(ctx, target.Peer)
+	for id := range borrowed {
+		used[peer.ID(id)] = true
+	}
+	return used, known
 }

@@ -93,6 +93,10 @@ func TestPodsRunAway(t *testing.T) {
 		})
 	})
 
+	t.Run("a change of its spec, too", func(t *testing.T) { podChanges(t, a, b) })
+	t.Run("what the kubelet of its node says", func(t *testing.T) { kubeletAPI(t, a, &pod) })
+	t.Run("a pod whose probe names a host says so", func(t *testing.T) { namesAHost(t, a, b) })
+
 	t.Run("a Job runs once and stays finished", func(t *testing.T) {
 		a.create(t, job("sum", map[string]string{apiserver.EndsLabel: "0"}))
 		eventually(t, time.Minute, "job complete", func(ctx context.Context) string {
@@ -287,6 +291,8 @@ func TestPodsRunAway(t *testing.T) {
 		eventually(t, time.Minute, "a twin again", twins(1))
 	})
 
+	t.Run("two consumers in one process", func(t *testing.T) { twoConsumers(t, a, b) })
+
 	t.Run("unpeering removes the virtual node and what is there for it", func(t *testing.T) {
 		a.fabric.unpeer()
 		eventually(t, time.Minute, "node gone", nodeGone)
@@ -363,9 +369,11 @@ func nodeReady(n *corev1.Node) string {
 	return fmt.Sprintf("not ready: %+v", n.Status.Conditions)
 }
 
-func (d *device) offloadNamespace(t *testing.T, name string) {
+// offloadNamespace makes a namespace whose pods may go away: when there is no room at home,
+// or as said.
+func (d *device) offloadNamespace(t *testing.T, name string, when ...string) {
 	t.Helper()
-	d.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.NamespaceLabel: string(policy.Burst)}}})
+	d.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.NamespaceLabel: append(when, string(policy.Burst))[0]}}})
 	eventually(t, time.Minute, "namespace "+name+" is usable", func(ctx context.Context) string {
 		if _, err := d.Client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{}); err != nil {
 			return err.Error()

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"rivulet/offload/drain"
-	"rivulet/offload/fit"
+	"rivulet/offload/consumer/drain"
+	"rivulet/offload/consumer/fit"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
 )
@@ -233,7 +233,7 @@ func misfit(t *testing.T, a, b *device) {
 	})
 	events, err := a.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=ImagePlatform"})
 	must(t, err)
-	if len(events.Items) != 1 || !strings.Contains(events.Items[0].Message, "image web:1 does not run on b-amd64 (linux/amd64): failed to pull") {
+	if len(events.Items) != 1 || !strings.Contains(events.Items[0].Message, "image web:1 does not run on b-amd64 (linux/amd64): no match for platform") {
 		t.Errorf("%+v", events.Items)
 	}
 	must(t, drain.Cordon(ctx, a.Client, "b", false))

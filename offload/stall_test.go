@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"rivulet/offload/target"
 )
 
 // stall is a link over which for a while nothing comes and nothing says so: what
@@ -66,6 +69,8 @@ func (c *stallable) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
+
+func init() { target.WatchLife = 20 * time.Second } // before any target is made
 
 // mute has watches that are open go silent, for good, while all else works.
 type mute struct {

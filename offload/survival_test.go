@@ -196,7 +196,7 @@ func TestSurvival(t *testing.T) {
 		})
 		must(t, a.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
 		eventually(t, time.Minute, "its twin is gone", func(ctx context.Context) string {
-			_, err := b.Client.CoreV1().Namespaces().Get(ctx, ns+"-a", metav1.GetOptions{})
+			_, err := b.Client.CoreV1().Namespaces().Get(ctx, a.twin(ns), metav1.GetOptions{})
 			if !apierrors.IsNotFound(err) {
 				return fmt.Sprint(err)
 			}
@@ -275,7 +275,7 @@ func TestSurvival(t *testing.T) {
 		for _, p := range b.awayAll(ctx, t) {
 			before[p.UID] = true
 		}
-		jobs, err := b.Client.BatchV1().Jobs("lab-a").List(ctx, metav1.ListOptions{})
+		jobs, err := b.Client.BatchV1().Jobs(a.twin("lab")).List(ctx, metav1.ListOptions{})
 		must(t, err)
 		for _, j := range jobs.Items { // as an owner of b might, who tidies up
 			if j.Status.Succeeded == 1 {

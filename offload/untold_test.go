@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rivulet/offload/pod"
+	"rivulet/offload/consumer/pod"
 	"rivulet/test/hollow"
 )
 

@@ -9,14 +9,18 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"rivulet/appliance/storage"
+	"rivulet/appliance/addons/volumes"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/offload/offer"
 	"rivulet/test/apiserver"
 )
 
@@ -29,11 +33,19 @@ type device struct {
 	fabric   *loopback
 	offload  *Offload
 	stop     func()
-	volumes  string        // the folder of its volumes
+	volumes  string // the folder of its volumes
+	local    *volumes.Local
 	missing  time.Duration // Config.Missing
 	images   func() (map[string][]string, error)
-	test     *testing.T // the whole story; subtests end too early
+	share    atomic.Pointer[offer.Share] // Config.Share; nil lends everything
+	test     *testing.T                  // the whole story; subtests end too early
+	warnings *warnings
 }
+
+var (
+	podCIDR = netip.MustParsePrefix("10.42.0.0/16")
+	control = netip.MustParseAddrPort("10.42.255.254:7442")
+)
 
 // loopback is a fabric without a tunnel.
 type loopback struct {
@@ -71,7 +83,8 @@ func world(t *testing.T, provider ...string) (a, b *device) {
 		}
 		f := &loopback{identity: identity, routes: http.NewServeMux(), certs: map[peer.ID][]byte{},
 			conns: map[net.Conn]struct{}{}}
-		devices = append(devices, &device{test: t, volumes: t.TempDir(), Server: s, name: name, identity: identity, fabric: f})
+		folder := t.TempDir()
+		devices = append(devices, &device{test: t, warnings: &warnings{}, volumes: folder, local: volumes.NewLocal(folder, name+"-node"), Server: s, name: name, identity: identity, fabric: f})
 	}
 	a, b = devices[0], devices[1]
 	for _, d := range devices {
@@ -82,15 +95,16 @@ func world(t *testing.T, provider ...string) (a, b *device) {
 	return a, b
 }
 
+// twin is the name that a namespace of d gets at its providers.
+func (d *device) twin(home string) string { return home + "-" + d.name + "-" + d.identity.ID.Short() }
+
 func (d *device) start() {
 	t := d.test
-	d.fabric.mu.Lock()
-	d.fabric.routes = http.NewServeMux()
-	d.fabric.mu.Unlock()
+	d.fabric.newRoutes()
 	o, err := New(Config{
 		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
-		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), Control: netip.MustParseAddrPort("10.42.255.254:7442"),
-		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Images: d.images, Volumes: storage.NewLocal(d.volumes, d.name+"-node"), Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)).With("cluster", d.name),
+		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: podCIDR, Control: control,
+		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Parting: 10 * time.Second, Images: d.images, Volumes: d.local, Share: d.shares, Log: slog.New(slog.NewTextHandler(testWriter{t, d.warnings}, nil)).With("cluster", d.name),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +119,19 @@ func (d *device) start() {
 	var once sync.Once
 	d.stop = func() { once.Do(func() { cancel(); <-done }) }
 	t.Cleanup(d.stop)
+}
+
+func (d *device) shares() offer.Share {
+	if s := d.share.Load(); s != nil {
+		return *s
+	}
+	return offer.Share{}
+}
+
+// lend is the user's change of share in the configuration.
+func (d *device) lend(s offer.Share) {
+	d.share.Store(&s)
+	d.offload.ShareChanged()
 }
 
 // meet lets d know other, under a prefix.
@@ -130,7 +157,7 @@ func (d *device) meet(t *testing.T, other *device, remote, as string) {
 	defer f.mu.Unlock()
 	f.certs[other.identity.ID] = other.identity.CertPEM
 	f.links = append(f.links, peer.Link{ID: other.identity.ID, Name: other.name, Addr: l.Addr().(*net.TCPAddr).AddrPort(),
-		Theirs: netip.MustParsePrefix("10.42.0.0/16"), Remote: netip.MustParsePrefix(remote), As: netip.MustParsePrefix(as), State: peer.Connected})
+		PeerCIDR: podCIDR, PeerMappedCIDR: netip.MustParsePrefix(remote), LocalMappedCIDR: netip.MustParsePrefix(as), State: peer.Connected})
 	f.signal.Notify()
 }
 
@@ -170,6 +197,23 @@ func (f *loopback) setRoles(noBorrow, noLend bool) {
 	defer f.mu.Unlock()
 	f.links[0].NoBorrow, f.links[0].NoLend = noBorrow, noLend
 	f.signal.Notify()
+}
+
+// setState is what the fabric finds out about the one peer.
+func (f *loopback) setState(s peer.State) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.links[0].State = s
+	f.signal.Notify()
+}
+
+func (f *loopback) Gateways() []netip.Prefix { return nil }
+
+// newRoutes forgets what was served, as a process that starts again.
+func (f *loopback) newRoutes() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.routes = http.NewServeMux()
 }
 
 func (f *loopback) Links() []peer.Link {
@@ -224,11 +268,34 @@ func (f *loopback) Pass(h func(net.Conn), names ...string) {
 	f.passed = h
 }
 
-type testWriter struct{ t *testing.T }
+type testWriter struct {
+	t *testing.T
+	w *warnings
+}
 
 func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(string(p[:len(p)-1]))
+	line := string(p[:len(p)-1])
+	w.t.Log(line)
+	if strings.Contains(line, " level=WARN ") || strings.Contains(line, " level=ERROR ") {
+		w.w.mu.Lock()
+		defer w.w.mu.Unlock()
+		w.w.lines = append(w.w.lines, line)
+	}
 	return len(p), nil
+}
+
+// warnings are what a device has logged as one, or as an error.
+type warnings struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (w *warnings) count() int { return len(w.since(0)) }
+
+func (w *warnings) since(from int) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.lines[from:])
 }
 
 // eventually polls a condition; it returns "" when it holds, else what is missing.

@@ -53,6 +53,11 @@ func JSON(f func(*http.Request) (any, error)) http.Handler {
 	})
 }
 
+// Text is an answer that is one text.
+type Text struct {
+	Text string `json:"text"`
+}
+
 type failure struct {
 	Error string `json:"error"`
 }

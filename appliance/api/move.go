@@ -1,6 +1,13 @@
 package api
 
-import "rivulet/offload/move"
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"rivulet/offload/consumer/move"
+)
 
 // Move is one line of the answer to POST /v1/volumes/move. The last one is Over; with
 // Error the data are where they were.
@@ -8,4 +15,41 @@ type Move struct {
 	move.Progress
 	Over  bool   `json:"over,omitempty"`
 	Error string `json:"error,omitempty"`
+}
+
+// tellProgress is how often the one who asked for a move hears how far it is.
+const tellProgress = 500 * time.Millisecond
+
+// MoveRoute answers with a line for each step of the move that start begins. The move
+// goes on when the asker is gone.
+func MoveRoute(start func(*http.Request) (*move.Job, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		job, err := start(r)
+		if err != nil {
+			JSON(func(*http.Request) (any, error) { return nil, err }).ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		lines := json.NewEncoder(w)
+		say := func(done bool) bool {
+			p := Move{Progress: job.Progress(), Over: done}
+			if err := job.Err(); done && err != nil {
+				p.Error = err.Error()
+			}
+			err := lines.Encode(p)
+			return errors.Join(err, http.NewResponseController(w).Flush()) == nil
+		}
+		tick := time.NewTicker(tellProgress)
+		defer tick.Stop()
+		for say(false) {
+			select {
+			case <-r.Context().Done():
+				return
+			case <-job.Ended():
+				say(true)
+				return
+			case <-tick.C:
+			}
+		}
+	})
 }

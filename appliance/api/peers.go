@@ -2,11 +2,13 @@ package api
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/tunnel/paths"
+	"rivulet/offload/policy"
 )
 
 // Peer is one cluster with what the tunnel knows of it.
@@ -14,6 +16,11 @@ type Peer struct {
 	peer.View
 	// Way is the tunnel to it; nil if there is none.
 	Way *Way `json:"way,omitempty"`
+	// Opened is what the peer reaches here beside what is its own: namespaces, and Services
+	// as namespace/name.
+	Opened []string `json:"opened,omitempty"`
+	// Cordoned are the virtual nodes of the peer that take no new pods (rivulet cordon).
+	Cordoned []string `json:"cordoned,omitempty"`
 }
 
 // Way is how the tunnel's packets go, and what went.
@@ -43,7 +50,21 @@ func (st Status) PeerList() []Peer {
 	}
 	out := make([]Peer, 0, len(st.Peers))
 	for _, v := range st.Peers {
-		out = append(out, Peer{v, ways[string(v.ID)]})
+		p := Peer{View: v, Way: ways[string(v.ID)]}
+		if !v.State.Apart() {
+			p.Opened = append(append(p.Opened, st.Open[policy.OpenToAll]...), st.Open[string(v.ID)]...)
+			if v.Trust.How == peer.TrustGroup {
+				p.Opened = append(p.Opened, st.Open[policy.OpenToGroup]...)
+			}
+			slices.Sort(p.Opened)
+			p.Opened = slices.Compact(p.Opened)
+		}
+		for _, n := range st.VirtualNodes {
+			if n.Cordoned && n.ID == string(v.ID) {
+				p.Cordoned = append(p.Cordoned, n.Name)
+			}
+		}
+		out = append(out, p)
 	}
 	return out
 }

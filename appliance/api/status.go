@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"time"
 
-	"rivulet/appliance/clock"
 	"rivulet/appliance/config"
-	"rivulet/appliance/footprint"
 	"rivulet/appliance/health"
-	"rivulet/appliance/host"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/machine/clock"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/usage"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 	"rivulet/offload"
@@ -45,7 +45,7 @@ type Status struct {
 	offload.Status
 	Pods Pods `json:"pods"`
 	// Footprint is what Rivulet costs the machine.
-	Footprint footprint.Report `json:"footprint"`
+	Footprint usage.Report `json:"footprint"`
 	// Clock is where the time comes from, and what it is compared with.
 	Clock  clock.Status `json:"clock"`
 	Config Config       `json:"config"`

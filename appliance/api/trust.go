@@ -33,6 +33,13 @@ type Invites struct {
 	Now     time.Time      `json:"now"`
 }
 
+// Forgotten is the answer of POST /v1/peers/forget-lan: the names of the peers trusted by
+// lan alone that are none any more, and of those that something runs on or for.
+type Forgotten struct {
+	Gone []string `json:"gone"`
+	Stay []string `json:"stay"`
+}
+
 // Left is the answer of POST /v1/leave: the names of the peers that were told.
 type Left struct {
 	Told []string `json:"told"`

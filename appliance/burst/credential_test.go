@@ -29,7 +29,7 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	target "rivulet/offload/target"
-	burst "rivulet/offload/target/burst"
+	"rivulet/offload/target/external"
 	"rivulet/test/apiserver"
 )
 
@@ -46,7 +46,7 @@ func refusedAndHealed(t *testing.T, server *apiserver.Server) {
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "student", Namespace: "default"}}}, metav1.CreateOptions{})
 	must(t, err)
-	credential := func(secret string) burst.Credential {
+	credential := func(secret string) external.Credential {
 		t.Helper()
 		s, err := server.Client.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret}}, metav1.CreateOptions{})
 		must(t, err)
@@ -62,7 +62,7 @@ func refusedAndHealed(t *testing.T, server *apiserver.Server) {
 	m.Attach(looks.set)
 	t.Cleanup(looks.stop)
 	limits := corev1.ResourceList{"cpu": resource.MustParse("3"), "memory": resource.MustParse("1Gi")}
-	_, err = m.Add(ctx, Request{Credential: credential("first"), Settings: burst.Settings{Name: "campus", Namespace: "student42", Limits: limits, Order: burst.OrderEqual, Labels: map[string]string{"site": "north"}}})
+	_, err = m.Add(ctx, Request{Credential: credential("first"), Settings: external.Settings{Name: "campus", Namespace: "student42", Limits: limits, Order: external.OrderEqual, Labels: map[string]string{"site": "north"}}})
 	must(t, err)
 	eventually(t, 60*time.Second, "it is ready", func() string {
 		if v := m.List(); len(v) != 1 || !v[0].State.Ready {
@@ -71,7 +71,7 @@ func refusedAndHealed(t *testing.T, server *apiserver.Server) {
 		return ""
 	})
 	next := credential("second")
-	if _, err := m.Add(ctx, Request{Credential: next, Settings: burst.Settings{Name: "campus", Namespace: "student42"}}); err == nil || !strings.Contains(err.Error(), "--replace") {
+	if _, err := m.Add(ctx, Request{Credential: next, Settings: external.Settings{Name: "campus", Namespace: "student42"}}); err == nil || !strings.Contains(err.Error(), "--replace") {
 		t.Errorf("one that works is not replaced by mistake: %v", err)
 	}
 	must(t, server.Client.CoreV1().Secrets("default").Delete(ctx, "first", metav1.DeleteOptions{}))
@@ -82,14 +82,14 @@ func refusedAndHealed(t *testing.T, server *apiserver.Server) {
 		}
 		return ""
 	})
-	_, err = m.Add(ctx, Request{Credential: next, Settings: burst.Settings{Name: "campus", Namespace: "student42"}})
+	_, err = m.Add(ctx, Request{Credential: next, Settings: external.Settings{Name: "campus", Namespace: "student42"}})
 	must(t, err)
 	eventually(t, 60*time.Second, "it is ready again, and is what it was", func() string {
 		v := m.List()
 		if len(v) != 1 || !v[0].State.Ready || len(tracker.Problems()) != 0 {
 			return fmt.Sprintf("%+v %v", v, tracker.Problems())
 		}
-		if cpu := v[0].Limits["cpu"]; cpu.String() != "3" || v[0].Order != burst.OrderEqual || v[0].Labels["site"] != "north" {
+		if cpu := v[0].Limits["cpu"]; cpu.String() != "3" || v[0].Order != external.OrderEqual || v[0].Labels["site"] != "north" {
 			t.Fatalf("what was said of it is lost: %+v", v[0].Settings)
 		}
 		return ""
@@ -127,9 +127,9 @@ func (w *watched) set(_ target.Kind, all []target.Spec, _ bool) {
 	}
 }
 
-func kubeconfig(t *testing.T, server string, authority []byte, user *clientcmdapi.AuthInfo) burst.Credential {
+func kubeconfig(t *testing.T, server string, authority []byte, user *clientcmdapi.AuthInfo) external.Credential {
 	t.Helper()
-	credential, err := burst.ReadCredential(kubeconfigFile(t, server, authority, user), "", "")
+	credential, err := external.ReadCredential(kubeconfigFile(t, server, authority, user), "", "")
 	must(t, err)
 	return credential
 }

@@ -1,6 +1,6 @@
 // Package burst keeps the list of foreign clusters that pods may be sent to: those
 // that a person has added, with their credentials, and those of the configuration
-// file. What such a target does is in offload/target/burst.
+// file. What such a target does is in offload/target/external.
 //
 // It reads the kubeconfigs that the configuration names, again from time to time, and
 // asks the targets what the user may do there. It alone writes the note "burst" of

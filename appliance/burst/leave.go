@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	burst "rivulet/offload/target/burst"
+	"rivulet/offload/target/external"
 )
 
 // Removed is how a removal went.
@@ -80,7 +80,7 @@ func (m *Manager) clear(ctx context.Context, e *entry) (int, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
-	return burst.Purge(ctx, e.credential, e.Settings.Namespace, m.cfg.Cluster)
+	return external.Purge(ctx, e.credential, e.Settings.Namespace, m.cfg.Cluster)
 }
 
 // sweep goes on with removals, and reports whether there is more to do soon.

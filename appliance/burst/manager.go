@@ -16,7 +16,7 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	"rivulet/offload/target"
-	burst "rivulet/offload/target/burst"
+	"rivulet/offload/target/external"
 )
 
 const (
@@ -39,7 +39,7 @@ type Config struct {
 	Cluster string             // its ID
 	Health  *health.Tracker
 	// Gateway makes the way between home and pods at a target; nil: this build has none.
-	Gateway func(burst.Settings, burst.Credential) (Gateway, error)
+	Gateway func(external.Settings, external.Credential) (Gateway, error)
 	// Settle is after how long a target that was cleaned up is looked at once more: what had
 	// been asked for before it was taken out has been answered.
 	Settle time.Duration
@@ -64,11 +64,11 @@ type Manager struct {
 // entry is one target.
 type entry struct {
 	record
-	credential burst.Credential
+	credential external.Credential
 	broken     error // why it cannot be used
 	double     error // why it is not used beside others
 	doubt      error // why the kubeconfig that the configuration names now is not used
-	health     burst.Health
+	health     external.Health
 	way        *way      // nil without a network
 	cleared    time.Time // when nothing was left of it, for the first time
 }
@@ -99,12 +99,12 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-func (m *Manager) open(r record) (burst.Credential, error) {
+func (m *Manager) open(r record) (external.Credential, error) {
 	plain, err := m.seal.open(r.Settings.Name, r.Sealed)
 	if err != nil {
-		return burst.Credential{}, err
+		return external.Credential{}, err
 	}
-	return burst.Credential{Kubeconfig: plain, Namespace: r.Settings.Namespace, Server: r.Server}, nil
+	return external.Credential{Kubeconfig: plain, Namespace: r.Settings.Namespace, Server: r.Server}, nil
 }
 
 // Attach gives the targets to offloading, now and whenever they change.
@@ -173,24 +173,24 @@ func (m *Manager) reread() (changed bool) {
 }
 
 // id is that of the target.
-func (e *entry) id() string { return burst.ID(e.Server, e.Settings.Namespace) }
+func (e *entry) id() string { return external.ID(e.Server, e.Settings.Namespace) }
 
 func (e *entry) same(o *entry) bool {
-	a, _ := burst.Spec(burst.Config{Settings: e.Settings, Credential: e.credential}) // broken ones differ by that
-	b, _ := burst.Spec(burst.Config{Settings: o.Settings, Credential: o.credential})
+	a, _ := external.Spec(external.Config{Settings: e.Settings, Credential: e.credential}) // broken ones differ by that
+	b, _ := external.Spec(external.Config{Settings: o.Settings, Credential: o.credential})
 	return a.Key == b.Key && fmt.Sprint(e.broken) == fmt.Sprint(o.broken)
 }
 
 // configured makes an entry of what the file says.
 func (m *Manager) configured(c config.Burst) *entry {
 	e := &entry{record: record{File: true}}
-	e.Settings = burst.Settings{Name: c.Name, Namespace: c.Namespace, Arch: c.Arch, Network: c.Network, Image: c.Image, Security: c.PodSecurity, Order: c.Order}
+	e.Settings = external.Settings{Name: c.Name, Namespace: c.Namespace, Arch: c.Arch, Network: c.Network, Image: c.Image, Security: c.PodSecurity, Order: c.Order}
 	raw, err := os.ReadFile(c.Kubeconfig)
 	if err == nil {
-		e.credential, err = burst.ReadCredential(raw, filepath.Dir(c.Kubeconfig), c.Context)
+		e.credential, err = external.ReadCredential(raw, filepath.Dir(c.Kubeconfig), c.Context)
 	}
 	if err == nil {
-		e.Settings.Limits, err = burst.Limits(c.Limits.String())
+		e.Settings.Limits, err = external.Limits(c.Limits.String())
 	}
 	if e.Settings.Namespace == "" {
 		e.Settings.Namespace = e.credential.Namespace
@@ -222,11 +222,11 @@ func (m *Manager) publish() {
 			complete = false // its node, if it has one from before, stays
 			continue
 		}
-		c := burst.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, LookEvery: m.cfg.LookEvery, Heard: func(h burst.Health) { m.heard(name, h) }}
-		if e.Settings.Network != burst.NetworkNone {
+		c := external.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, LookEvery: m.cfg.LookEvery, Heard: func(h external.Health) { m.heard(name, h) }}
+		if e.Settings.Network != external.NetworkNone {
 			c.Network = lane{m, name}
 		}
-		spec, err := burst.Spec(c)
+		spec, err := external.Spec(c)
 		if err != nil {
 			e.broken = err
 			continue
@@ -238,10 +238,10 @@ func (m *Manager) publish() {
 		seen[spec.ID], e.double = name, nil
 		specs = append(specs, spec)
 	}
-	m.set(burst.Kind, specs, complete)
+	m.set(external.Kind, specs, complete)
 }
 
-func (m *Manager) heard(name string, h burst.Health) {
+func (m *Manager) heard(name string, h external.Health) {
 	m.mu.Lock()
 	if e := m.entries[name]; e != nil {
 		e.health = h
@@ -290,8 +290,8 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // Request is what a person adds.
 type Request struct {
-	Settings   burst.Settings   `json:"settings"`
-	Credential burst.Credential `json:"credential"`
+	Settings   external.Settings   `json:"settings"`
+	Credential external.Credential `json:"credential"`
 	// Replace allows another credential or other settings for a name that is there. Settings
 	// that are not said stay. It is not needed where the credential is not taken any more.
 	Replace bool `json:"replace,omitempty"`
@@ -299,7 +299,7 @@ type Request struct {
 
 // Added is what Add has found and done, for the command line.
 type Added struct {
-	burst.Report
+	external.Report
 	Added bool `json:"added"`
 }
 
@@ -308,7 +308,7 @@ var ErrUnfit = errors.New("rights are missing")
 
 // Add takes a target in, after a look at it. What it found is returned with the error,
 // too.
-func (m *Manager) Add(ctx context.Context, q Request) (burst.Report, error) {
+func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
 	name := q.Settings.Name
 	m.mu.Lock()
 	had := m.entries[name]
@@ -319,29 +319,29 @@ func (m *Manager) Add(ctx context.Context, q Request) (burst.Report, error) {
 	}
 	if err := q.Settings.Complete(); err != nil {
 		m.mu.Unlock()
-		return burst.Report{}, err
+		return external.Report{}, err
 	}
-	id := burst.ID(q.Credential.Server, q.Settings.Namespace)
+	id := external.ID(q.Credential.Server, q.Settings.Namespace)
 	for _, other := range m.entries {
 		if other.Settings.Name != name && other.id() == id {
 			m.mu.Unlock()
-			return burst.Report{}, fmt.Errorf("namespace %s of %s is target %s already; use that, or remove it first: rivulet burst remove %s", q.Settings.Namespace, q.Credential.Server, other.Settings.Name, other.Settings.Name)
+			return external.Report{}, fmt.Errorf("namespace %s of %s is target %s already; use that, or remove it first: rivulet burst remove %s", q.Settings.Namespace, q.Credential.Server, other.Settings.Name, other.Settings.Name)
 		}
 	}
 	m.mu.Unlock()
 	switch {
 	case had != nil && had.File:
-		return burst.Report{}, fmt.Errorf("target %s is in the configuration file; change it there", name)
+		return external.Report{}, fmt.Errorf("target %s is in the configuration file; change it there", name)
 	case had != nil && !q.Replace && !useless:
-		return burst.Report{}, fmt.Errorf("there is a target %s already; choose another name, or give --replace for another credential or other settings", name)
+		return external.Report{}, fmt.Errorf("there is a target %s already; choose another name, or give --replace for another credential or other settings", name)
 	case had != nil && had.id() != id:
-		return burst.Report{}, fmt.Errorf("target %s is namespace %s of %s; remove it before that name is another's: rivulet burst remove %s", name, had.Settings.Namespace, had.Server, name)
-	case q.Settings.Network != burst.NetworkNone && m.cfg.Gateway == nil:
-		return burst.Report{}, fmt.Errorf("this build has no gateway for network %s; use --network none", q.Settings.Network)
+		return external.Report{}, fmt.Errorf("target %s is namespace %s of %s; remove it before that name is another's: rivulet burst remove %s", name, had.Settings.Namespace, had.Server, name)
+	case q.Settings.Network != external.NetworkNone && m.cfg.Gateway == nil:
+		return external.Report{}, fmt.Errorf("this build has no gateway for network %s; use --network none", q.Settings.Network)
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	report, err := burst.Examine(ctx, q.Settings, q.Credential, m.cfg.Cluster)
+	report, err := external.Examine(ctx, q.Settings, q.Credential, m.cfg.Cluster)
 	if err != nil {
 		return report, err
 	}

@@ -26,8 +26,8 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	"rivulet/offload/target"
-	burst "rivulet/offload/target/burst"
-	"rivulet/offload/target/burst/lens"
+	"rivulet/offload/target/external"
+	"rivulet/offload/target/external/rewrite"
 	"rivulet/test/apiserver"
 )
 
@@ -188,10 +188,10 @@ func TestTargetsComeAndGo(t *testing.T) {
 	way := newLine(t, u.Host)
 	raw := kubeconfigFile(t, "https://"+way.listener.Addr().String(), server.Config.CAData,
 		&clientcmdapi.AuthInfo{ClientCertificateData: server.Config.CertData, ClientKeyData: server.Config.KeyData})
-	credential, err := burst.ReadCredential(raw, "", "")
+	credential, err := external.ReadCredential(raw, "", "")
 	must(t, err)
 	ctx := t.Context()
-	request := Request{Credential: credential, Settings: burst.Settings{Name: "campus", Namespace: "default",
+	request := Request{Credential: credential, Settings: external.Settings{Name: "campus", Namespace: "default",
 		Limits: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}}}
 
 	store, key := &memory{}, newKey(t)
@@ -206,10 +206,10 @@ func TestTargetsComeAndGo(t *testing.T) {
 	}
 	for what, q := range map[string]Request{
 		"there is a target campus already": request,
-		"is target campus already":         {Credential: credential, Settings: burst.Settings{Name: "again", Namespace: "default", Limits: request.Settings.Limits}},
-		"no namespace none":                {Credential: credential, Settings: burst.Settings{Name: "none", Namespace: "none", Limits: request.Settings.Limits}},
-		"give --limits":                    {Credential: credential, Settings: burst.Settings{Name: "free", Namespace: "kube-public"}},
-		"no gateway":                       {Credential: credential, Settings: burst.Settings{Name: "net", Namespace: "kube-public", Network: burst.NetworkAuto}},
+		"is target campus already":         {Credential: credential, Settings: external.Settings{Name: "again", Namespace: "default", Limits: request.Settings.Limits}},
+		"no namespace none":                {Credential: credential, Settings: external.Settings{Name: "none", Namespace: "none", Limits: request.Settings.Limits}},
+		"give --limits":                    {Credential: credential, Settings: external.Settings{Name: "free", Namespace: "kube-public"}},
+		"no gateway":                       {Credential: credential, Settings: external.Settings{Name: "net", Namespace: "kube-public", Network: external.NetworkAuto}},
 	} {
 		if _, err := m.Add(ctx, q); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("want %q, got %v", what, err)
@@ -231,10 +231,10 @@ func TestTargetsComeAndGo(t *testing.T) {
 	}
 
 	// What it has there goes when it is removed, though only later: the way is cut.
-	names := lens.Names{Cluster: cluster}
+	names := rewrite.Names{Cluster: cluster}
 	_, err = server.Client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: names.Away("lab", "settings"),
-		Labels:      map[string]string{lens.HomeLabel: cluster, lens.SpaceLabel: names.Space("lab")},
-		Annotations: map[string]string{lens.NamespaceAnnotation: "lab", lens.NameAnnotation: "settings"}}}, metav1.CreateOptions{})
+		Labels:      map[string]string{rewrite.HomeLabel: cluster, rewrite.SpaceLabel: names.Space("lab")},
+		Annotations: map[string]string{rewrite.NamespaceAnnotation: "lab", rewrite.NameAnnotation: "settings"}}}, metav1.CreateOptions{})
 	must(t, err)
 	way.set(true)
 	gone, err := m.Remove(ctx, "campus", false)
@@ -254,7 +254,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 	way.set(false)
 	m.wake()
 	eventually(t, 60*time.Second, "and in the end nothing is left there and here", func() string {
-		list, err := server.Client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{LabelSelector: lens.HomeLabel})
+		list, err := server.Client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{LabelSelector: rewrite.HomeLabel})
 		m.wake()
 		if err != nil || len(list.Items) != 0 || len(m.List()) != 0 || string(store.blob) != "[]" {
 			return fmt.Sprint(len(list.Items), err, m.List())

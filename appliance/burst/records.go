@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	target "rivulet/offload/target/burst"
+	target "rivulet/offload/target/external"
 )
 
 // note is the name under which the store keeps the list.

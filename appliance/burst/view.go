@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
-	burst "rivulet/offload/target/burst"
+	"rivulet/offload/target/external"
 )
 
 var errNoGateway = errors.New("this build has no gateway; set network: none")
 
 // View is one target as a person sees it.
 type View struct {
-	burst.Settings
+	external.Settings
 	Server string    `json:"server"`
 	Added  time.Time `json:"added,omitzero"`
 	// File is true for one of the configuration. Doubt is why the kubeconfig that it names
@@ -26,7 +26,7 @@ type View struct {
 	// Removed is true while it is cleaned up after a removal.
 	Removed bool `json:"removed,omitempty"`
 	// State is what the last look at it has found.
-	State burst.Health `json:"state"`
+	State external.Health `json:"state"`
 	// Broken is why it cannot be used at all.
 	Broken string `json:"broken,omitempty"`
 	// Ends is when the credential ends, Renewed by what it is renewed.

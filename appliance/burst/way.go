@@ -5,12 +5,12 @@ import (
 	"sync"
 	"time"
 
-	burst "rivulet/offload/target/burst"
+	"rivulet/offload/target/external"
 )
 
 // Gateway is the way between home and pods at one target.
 type Gateway interface {
-	burst.Network
+	external.Network
 	// Run makes and keeps it until ctx ends; after an error it is called again.
 	Run(ctx context.Context) error
 	// Status is shown by rivulet burst status, as JSON.
@@ -31,7 +31,7 @@ const firstPause, longestPause = time.Second, time.Minute
 
 // join opens the way to the target, if it is to have one; m.mu is held.
 func (m *Manager) join(e *entry) {
-	if e.way != nil || e.broken != nil || e.Settings.Network == burst.NetworkNone {
+	if e.way != nil || e.broken != nil || e.Settings.Network == external.NetworkNone {
 		return
 	}
 	if m.cfg.Gateway == nil {

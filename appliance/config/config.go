@@ -11,7 +11,12 @@
 // with file, line, column and a cure. It never stops the appliance.
 package config
 
-import "strings"
+import (
+	"net/netip"
+	"strings"
+
+	"rivulet/fabric/ipam"
+)
 
 // DefaultPath is where the file is unless --config or RIVULET_CONFIG says otherwise.
 const DefaultPath = "/etc/rivulet/config.yaml"
@@ -29,11 +34,17 @@ type Config struct {
 	Share      Share      `yaml:"share,omitempty" json:"share,omitzero"`
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
-	Burst      []Burst    `yaml:"burst,omitempty" json:"burst,omitempty"`
+	// PeerImages lets pods away get their images from their home; nil is true.
+	PeerImages *bool   `yaml:"peerImages,omitempty" json:"peerImages,omitempty"`
+	Burst      []Burst `yaml:"burst,omitempty" json:"burst,omitempty"`
 	// StatusPage shows a page to the LAN; nil is what the machine is: true on a device of
 	// our image, false on somebody's PC.
 	StatusPage *bool `yaml:"statusPage,omitempty" json:"statusPage,omitempty"`
 }
+
+// ImagesPass reports whether pods away get their images from their home: those of this
+// cluster from here, tenants' from theirs.
+func (c Config) ImagesPass() bool { return c.PeerImages == nil || *c.PeerImages }
 
 // LAN is where neighbours are looked for, and trusted.
 type LAN struct {
@@ -63,6 +74,16 @@ type Tunnel struct {
 	// StreamPort is one more TCP port on which peers may come where UDP does not pass;
 	// 0 is none.
 	StreamPort int64 `yaml:"streamPort,omitempty" json:"streamPort,omitempty"`
+	// PeerCIDR is the block that peers' pods have their addresses from, here; empty is ipam.Default.
+	PeerCIDR string `yaml:"peerCIDR,omitempty" json:"peerCIDR,omitempty"`
+}
+
+// Block is PeerCIDR, or the default.
+func (t Tunnel) Block() netip.Prefix {
+	if p, err := netip.ParsePrefix(t.PeerCIDR); err == nil {
+		return p
+	}
+	return ipam.Default
 }
 
 // Relays reports whether peers may reach each other through this device.
@@ -90,7 +111,7 @@ type Burst struct {
 	// Namespace is where the pods go; empty is the kubeconfig's own.
 	Namespace string      `yaml:"namespace,omitempty" json:"namespace,omitempty"`
 	Limits    BurstLimits `yaml:"limits,omitempty" json:"limits,omitzero"`
-	// What these may be, offload/target/burst says.
+	// What these may be, offload/target/external says.
 	Network     string `yaml:"network,omitempty" json:"network,omitempty"`
 	Image       string `yaml:"image,omitempty" json:"image,omitempty"`
 	Order       string `yaml:"order,omitempty" json:"order,omitempty"`
@@ -128,6 +149,9 @@ func (c Config) WithDefaults(nodeName string) Config {
 	if c.Tunnel.Relay == nil {
 		yes := true
 		c.Tunnel.Relay = &yes
+	}
+	if c.Tunnel.PeerCIDR == "" {
+		c.Tunnel.PeerCIDR = ipam.Default.String()
 	}
 	if c.Share.CPU == "" {
 		c.Share.CPU = "100%"

@@ -26,6 +26,8 @@ type Mirror struct {
 type Registry struct {
 	Auth *Auth `yaml:"auth,omitempty" json:"auth,omitempty"`
 	TLS  *TLS  `yaml:"tls,omitempty" json:"tls,omitempty"`
+	// Share lets images be fetched for peers, too, with what is above. k3s does not know it.
+	Share bool `yaml:"share,omitempty" json:"share,omitempty"`
 }
 
 // Auth is how to log in.
@@ -182,6 +184,7 @@ func (d *decoder) registry(n *yaml.Node, path string) (r Registry) {
 				d.problem(n, path+".tls", "give cert_file and key_file, or none of them", "a certificate needs its key, and a key its certificate")
 			}
 		}},
+		field{"share", func(n *yaml.Node) { d.truth(n, path+".share", func(v bool) { r.Share = v }) }},
 	)
 	if strings.Contains(path, "*") && r.Auth != nil {
 		d.warn(n, path, "name the registry that they are for", "credentials below * are sent to every registry")

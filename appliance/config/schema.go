@@ -22,6 +22,7 @@ func (d *decoder) config(n *yaml.Node) {
 		{"share", func(n *yaml.Node) { d.share(n, &c.Share) }},
 		{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
 		{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
+		{"peerImages", func(n *yaml.Node) { d.truth(n, "peerImages", func(v bool) { c.PeerImages = &v }) }},
 		{"burst", func(n *yaml.Node) { d.burst(n, &c.Burst) }},
 		{"statusPage", func(n *yaml.Node) { d.truth(n, "statusPage", func(v bool) { c.StatusPage = &v }) }},
 	}
@@ -139,6 +140,7 @@ func (d *decoder) tunnel(n *yaml.Node, to *Tunnel) {
 		field{"streamPort", func(n *yaml.Node) {
 			d.number(n, "tunnel.streamPort", 1, 65535, func(v int64) { to.StreamPort = v })
 		}},
+		field{"peerCIDR", func(n *yaml.Node) { d.checked(n, "tunnel.peerCIDR", &to.PeerCIDR, checkBlock) }},
 	)
 }
 

@@ -5,21 +5,6 @@ import (
 	"strings"
 )
 
-// Keys are all keys, as `config show` and docs/configuration.md name them. Below
-// registries the names are k3s's.
-var Keys = []string{
-	"name",
-	"lan.interfaces",
-	"trust.mode", "trust.secret", "trust.secretFile",
-	"peers",
-	"tunnel.relay", "tunnel.streamPort",
-	"share.cpu", "share.memory", "share.maxPods",
-	"reserve.cpu", "reserve.memory",
-	"registries.mirrors", "registries.configs",
-	"burst",
-	"statusPage",
-}
-
 // elsewhere are words that people look for here and that are set in another place.
 var elsewhere = map[string]string{
 	"wifi":         "Wi-Fi is the operating system's to set up",
@@ -32,8 +17,8 @@ var elsewhere = map[string]string{
 	"mirrors":      "put it below registries",
 	"configs":      "put it below registries",
 	"campus":       "write burst",
-	"node-ip":      "a device chooses its own address; see docs/architecture.md",
-	"cluster-cidr": "the pod CIDR is the same everywhere; see docs/architecture.md",
+	"node-ip":      "a device chooses its own address; see docs/design/architecture.md",
+	"cluster-cidr": "the pod CIDR is the same everywhere; where peers' pods are seen is set with: tunnel.peerCIDR",
 }
 
 // unknownCure says what a key that is not known may have been meant for.

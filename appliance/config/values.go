@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"path"
 	"regexp"
 	"strconv"
@@ -12,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"rivulet/appliance/host"
+	"rivulet/appliance/machine/host"
+	"rivulet/fabric/ipam"
 )
 
 // The checks below return an error that ends in "; cure".
@@ -125,6 +127,22 @@ func checkInterface(s string) error {
 		if s == n || n != "lo" && strings.HasPrefix(s, n) {
 			return fmt.Errorf("%s leads to containers, not to a LAN; name another (see: ip link)", s)
 		}
+	}
+	return nil
+}
+
+// podBits is the length of a cluster's pod CIDR; a peer takes a prefix of that size.
+const podBits = 16
+
+func checkBlock(s string) error {
+	p, err := netip.ParsePrefix(s)
+	if err == nil {
+		err = ipam.Check(p, podBits)
+	} else {
+		err = errors.New("it is no IPv4 prefix")
+	}
+	if err != nil {
+		return fmt.Errorf("%.40q cannot be the block of peers' prefixes: %w; write for example %s", s, err, ipam.Default)
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func Changed(a, b Config) (keys []string) {
 	differ("name", a.Name, b.Name)
 	differ("lan", fmt.Sprintf("%q", a.LAN.Interfaces), fmt.Sprintf("%q", b.LAN.Interfaces))
 	differ("trust", a.Trust.Mode+" "+a.Trust.Secret.Reveal(), b.Trust.Mode+" "+b.Trust.Secret.Reveal())
-	differ("tunnel", [...]any{a.Tunnel.Relays(), a.Tunnel.StreamPort}, [...]any{b.Tunnel.Relays(), b.Tunnel.StreamPort})
+	differ("tunnel", [...]any{a.Tunnel.Relays(), a.Tunnel.StreamPort, a.Tunnel.Block()}, [...]any{b.Tunnel.Relays(), b.Tunnel.StreamPort, b.Tunnel.Block()})
 	differ("share", [...]string{string(a.Share.CPU), string(a.Share.Memory), pods(a.Share)}, [...]string{string(b.Share.CPU), string(b.Share.Memory), pods(b.Share)})
 	differ("reserve", a.Reserve, b.Reserve)
 	differ("registries", a.Registries.K3s(), b.Registries.K3s())
@@ -133,6 +133,7 @@ func Changed(a, b Config) (keys []string) {
 		}
 		return fmt.Sprint(*v)
 	}
+	differ("peerImages", a.ImagesPass(), b.ImagesPass())
 	differ("statusPage", shown(a.StatusPage), shown(b.StatusPage))
 	return keys
 }

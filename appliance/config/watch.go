@@ -16,25 +16,25 @@ const (
 	// quiet is how long nothing must happen to the file before it is read: an editor
 	// takes several steps to save, and the last of them counts.
 	quiet = 150 * time.Millisecond
-	// maxLinks bounds a chain of symbolic links, as the kernel does.
-	maxLinks = 40
+	// every is how often the file is read without an event: of a link further up, which is
+	// made to lead elsewhere, there is none.
+	every = 10 * time.Second
 )
 
 // Watch calls changed whenever the file at path may be another: written, replaced,
 // made, removed, or what a symbolic link on the way to it leads to. It returns when
 // ctx ends, or with an error if the kernel cannot watch.
 //
-// Folders are watched, not the file: editors replace it, and a volume of a ConfigMap
-// moves a link further up. What is told is a change of content: two looks that agree,
-// quiet apart, and differ from what was told last.
+// The folder of the file is watched, not the file, because editors replace it and a volume of
+// a ConfigMap moves a link beside it; and the folder of what it leads to. What is reported is
+// a change of content: two looks that agree, quiet apart, and differ from what was reported last.
 func Watch(ctx context.Context, path string, ready, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	watched := map[string]bool{}
-	if err := follow(w, watched, path); err != nil {
+	if err := follow(w, path); err != nil {
 		return err
 	}
 	told := look(path) // before the caller reads it: what comes in between is news
@@ -58,11 +58,12 @@ func Watch(ctx context.Context, path string, ready, changed func()) error {
 			if !ok {
 				return errors.New("config: the watch has ended")
 			}
-			if err := follow(w, watched, path); err != nil {
-				return err
-			}
 			timer.Reset(quiet)
 		case <-timer.C:
+			if err := follow(w, path); err != nil {
+				return err
+			}
+			timer.Reset(every)
 			switch is := look(path); {
 			case is != seen:
 				seen = is
@@ -90,86 +91,37 @@ func look(path string) glance {
 	return glance{there: true, mode: mode, sum: sha256.Sum256(data)}
 }
 
-// follow watches the folders on the way to path, and no others. What is made while a
-// watch is set is told by none: it looks again until nothing more is to be watched.
-func follow(w *fsnotify.Watcher, watched map[string]bool, path string) error {
-	for range maxLinks {
-		more, err := followNow(w, watched, path)
-		if err != nil || !more {
+// follow watches the folders that matter at this moment, and no others.
+func follow(w *fsnotify.Watcher, path string) error {
+	want := folders(path)
+	for _, dir := range w.WatchList() { // without those that were removed or moved away
+		if !want[dir] {
+			_ = w.Remove(dir) // it may be gone with its folder
+		}
+		delete(want, dir)
+	}
+	for dir := range want {
+		if err := w.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return nil // it changes as fast as we look: there are events to come
+	return nil
 }
 
-// followNow sets the watches by one look, and reports whether there is a new one.
-func followNow(w *fsnotify.Watcher, watched map[string]bool, path string) (more bool, err error) {
-	want := folders(path)
-	for dir := range watched {
-		if !want[dir] {
-			_ = w.Remove(dir) // it may be gone with its folder
-			delete(watched, dir)
-		}
-	}
-	have := map[string]bool{}
-	for _, dir := range w.WatchList() { // the kernel drops what is removed or moved away
-		have[dir] = true
-	}
-	for dir := range want {
-		if watched[dir] && have[dir] {
-			continue
-		}
-		if err := w.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, err
-		}
-		watched[dir], more = true, true
-	}
-	return more, nil
-}
-
-// folders returns those in which something can happen that makes path another file:
-// of every link on the way, and of the file itself; where a folder does not exist
-// yet, the next one above it.
+// folders returns the folder of the file and the folder of what it leads to; where one does
+// not exist yet, the next one above it.
 func folders(path string) map[string]bool {
 	out := map[string]bool{}
-	add := func(dir string) {
-		for {
-			if info, err := os.Stat(dir); err == nil && info.IsDir() {
-				out[dir] = true
-				return
-			}
-			up := filepath.Dir(dir)
-			if up == dir {
-				return
-			}
-			dir = up
-		}
+	files := []string{path}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		files = append(files, real)
 	}
-	rest := path
-	for range maxLinks {
-		add(filepath.Dir(rest))
-		link, at := firstLink(rest)
-		if link == "" {
-			break
+	for _, file := range files {
+		dir := filepath.Dir(file)
+		for info, err := os.Stat(dir); (err != nil || !info.IsDir()) && dir != filepath.Dir(dir); info, err = os.Stat(dir) {
+			dir = filepath.Dir(dir)
 		}
-		add(filepath.Dir(link))
-		if !filepath.IsAbs(at) {
-			at = filepath.Join(filepath.Dir(link), at)
-		}
-		rest = at + rest[len(link):]
+		out[dir] = true
 	}
 	return out
-}
-
-// firstLink returns the first part of path that is a symbolic link, and where it leads.
-func firstLink(path string) (link, to string) {
-	for i := 1; i <= len(path); i++ {
-		if i < len(path) && path[i] != '/' {
-			continue
-		}
-		if to, err := os.Readlink(path[:i]); err == nil {
-			return path[:i], to
-		}
-	}
-	return "", ""
 }

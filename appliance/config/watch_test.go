@@ -130,6 +130,27 @@ func TestWatchConfigMap(t *testing.T) {
 	}
 }
 
+// A link further up, in a folder that nothing watches, is made to lead elsewhere.
+func TestWatchLinkFurtherUp(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "site")
+	lead := func(to string) {
+		t.Helper()
+		if err := errors.Join(os.Symlink(to, link+"~"), os.Rename(link+"~", link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, filepath.Join(dir, "one", "etc", "config.yaml"), "1")
+	put(t, filepath.Join(dir, "two", "etc", "config.yaml"), "2")
+	lead("one")
+	path := filepath.Join(link, "etc", "config.yaml")
+	told := watched(t, path)
+	lead("two")
+	expect(t, told, path, "the link")
+	put(t, filepath.Join(dir, "two", "etc", "config.yaml"), "3")
+	expect(t, told, path, "what it leads to")
+}
+
 // What is not another content is not told: the same saved again, a neighbour in the folder.
 func TestWatchTellsOnlyNews(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -151,12 +172,13 @@ func TestFolders(t *testing.T) {
 	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = resolved
 	}
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "real", "sub"), 0o755), os.Symlink("real", filepath.Join(dir, "link")),
+	put(t, filepath.Join(dir, "real", "sub", "file"), "1")
+	if err := errors.Join(os.Symlink("real", filepath.Join(dir, "link")),
 		os.Symlink("a", filepath.Join(dir, "b")), os.Symlink("b", filepath.Join(dir, "a"))); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string][]string{
-		"real/sub/x": {"real/sub"}, "none/sub/x": {""}, "link/sub/x": {"", "link/sub", "real/sub"}, "a": {""},
+		"real/sub/x": {"real/sub"}, "none/sub/x": {""}, "link/sub/x": {"link/sub"}, "link/sub/file": {"link/sub", "real/sub"}, "a": {""},
 	} {
 		got := folders(filepath.Join(dir, path))
 		ok := len(got) == len(want)

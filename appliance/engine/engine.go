@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -31,9 +32,10 @@ import (
 
 	lumberjack "github.com/natefinch/lumberjack"
 
-	"rivulet/appliance/host"
-	"rivulet/appliance/iptables"
-	"rivulet/appliance/memory"
+	"rivulet/appliance/engine/iptables"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/memory"
+	"rivulet/offload/nodeagent/podgate"
 )
 
 // Config is what the engine is started with.
@@ -51,22 +53,19 @@ type Config struct {
 	PodCIDR, ServiceCIDR netip.Prefix
 	ClusterDNS           netip.Addr
 	Facts                host.Facts
-	// ReserveCPU and ReserveMemory (Kubernetes quantities) are kept from pods; empty is nothing.
-	ReserveCPU, ReserveMemory string
 	// Before is called when no engine runs and before one is started, unless it is nil.
-	Before func(context.Context) error
+	Before func(context.Context, *Engine) error
 	// Answered is called each time the API server was asked and has answered; it may be nil.
 	Answered func()
-	// Registries is what k3s is told of image registries, in its own form; empty
-	// leaves that to /etc/rivulet/registries.yaml.
-	Registries string
-	Log        *slog.Logger
+	Settings
+	Log *slog.Logger
 }
 
-// The engine's own ports, all TCP on the node.
+// The engine's own ports, all TCP on the node. The host firewall closes them to the LAN, the
+// load balancer keeps Services off them, and rivulet doctor finds who else holds them.
 const (
 	PortAPI     = 6443
-	portKubelet = 10250
+	PortKubelet = 10250
 )
 
 // Engine is the child process and its files.
@@ -83,7 +82,10 @@ type Engine struct {
 func New(cfg Config) *Engine { return &Engine{cfg: cfg, again: make(chan string, 1)} }
 
 // DataDir is the folder k3s keeps everything in.
-func (e *Engine) DataDir() string { return filepath.Join(e.cfg.StateDir, "k3s") }
+func (e *Engine) DataDir() string { return DataDir(e.cfg.StateDir) }
+
+// DataDir is the folder k3s keeps everything in, under a state folder.
+func DataDir(stateDir string) string { return filepath.Join(stateDir, "k3s") }
 
 // Kubeconfig is the path of the administrator's kubeconfig; k3s writes it.
 func (e *Engine) Kubeconfig() string { return Kubeconfig(e.cfg.StateDir) }
@@ -97,7 +99,9 @@ func CRIConfig(stateDir string) string {
 }
 
 // LogFile is where the engine's output goes.
-func (e *Engine) LogFile() string { return filepath.Join(e.cfg.StateDir, "log", "engine.log") }
+func (e *Engine) LogFile() string { return logFile(e.cfg.StateDir) }
+
+func logFile(stateDir string) string { return filepath.Join(stateDir, "log", "engine.log") }
 
 // PIDFile names the engine's process while it runs.
 func (e *Engine) PIDFile() string { return filepath.Join(e.cfg.RunDir, "engine.pid") }
@@ -115,8 +119,9 @@ func (e *Engine) Restart(why string) {
 }
 
 // Run starts the engine and blocks until ctx ends (nil) or the engine does (an
-// error). ready is called each time the API begins to answer.
-func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready func()) error {
+// error). ready is called each time the API begins to answer, on a goroutine of its own,
+// with a context that ends with this life of the engine.
+func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready func(context.Context)) error {
 	for {
 		if again, err := e.run(ctx, waiting, ready); !again {
 			return err
@@ -125,7 +130,7 @@ func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready fu
 }
 
 // run is one life of the child; again says that another was asked for.
-func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready func()) (again bool, err error) {
+func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready func(context.Context)) (again bool, err error) {
 	select {
 	case <-e.again: // this start is what was wished for
 	default:
@@ -142,7 +147,7 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	if err := e.waitIptables(ctx, waiting); err != nil {
 		return false, nil // stopped
 	}
-	for _, port := range []int{PortAPI, portKubelet} {
+	for _, port := range []int{PortAPI, PortKubelet} {
 		if err := checkPort(port); err != nil {
 			return false, err
 		}
@@ -152,7 +157,7 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 		return false, err
 	}
 	if e.cfg.Before != nil {
-		if err := e.cfg.Before(ctx); err != nil {
+		if err := e.cfg.Before(ctx, e); err != nil {
 			return false, err
 		}
 	}
@@ -176,7 +181,7 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 		if err := e.Settle(); err != nil {
 			e.cfg.Log.Warn("a power cut now may tear the engine's files", "error", err)
 		}
-		ready()
+		go ready(pctx) // the API may hang before it is done
 		if err := e.watchAPI(pctx, after); err != nil {
 			hung <- err
 		}
@@ -284,10 +289,10 @@ var managers = map[string]bool{"NOTIFY_SOCKET": true, "WATCHDOG_USEC": true, "WA
 // helpers come first in PATH, and our iptables where its choice wants it.
 func (e *Engine) environ() []string {
 	path := strings.Join([]string{e.binDir(), e.cfg.BundleBin, e.iptables.PATH(os.Getenv("PATH"))}, ":")
-	env := []string{"PATH=" + path}
+	env := []string{"PATH=" + path, podgate.Env + "=" + podgate.Socket(e.cfg.RunDir)}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if name != "PATH" && !managers[name] && !strings.HasPrefix(name, "K3S_") {
+		if name != "PATH" && name != podgate.Env && !managers[name] && !strings.HasPrefix(name, "K3S_") {
 			env = append(env, kv)
 		}
 	}
@@ -299,8 +304,11 @@ func (e *Engine) environ() []string {
 // end, and it may still be at it.
 func (e *Engine) waitOld(ctx context.Context, waiting func(string, ...any)) error {
 	raw, err := os.ReadFile(e.PIDFile())
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
+	case err != nil: // two engines on one datastore would damage it
+		return fmt.Errorf("whether an engine of an earlier run is left is not known: %w; remove that file, when pgrep -f %s shows no process", err, e.cfg.Argv0)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
 	if err != nil || !e.isEngine(pid) {

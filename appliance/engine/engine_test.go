@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/appliance/host"
-	"rivulet/appliance/iptables"
+	"rivulet/appliance/engine/iptables"
+	"rivulet/appliance/machine/host"
 )
 
 func config(t *testing.T) Config {
@@ -46,10 +46,10 @@ func TestFlagsFollowTheHost(t *testing.T) {
 	}{
 		{"cgroup v1", func(c *Config) { c.Facts.CgroupV1 = true }, []string{"--kubelet-arg=fail-cgroupv1=false"}, ""},
 		{"cgroup v2", func(*Config) {}, []string{"--node-ip=100.127.1.1", "--egress-selector-mode=disabled"}, "fail-cgroupv1"},
-		{"nothing reserved", func(*Config) {}, nil, "system-reserved"},
+		{"nothing reserved but processes", func(*Config) {}, []string{"--kubelet-arg=system-reserved=pid=256"}, "cpu="},
 		{"reserved", func(c *Config) { c.ReserveCPU, c.ReserveMemory = "500m", "1Gi" },
-			[]string{"--kubelet-arg=system-reserved=cpu=500m,memory=1Gi"}, ""},
-		{"only memory", func(c *Config) { c.ReserveMemory = "1Gi" }, []string{"--kubelet-arg=system-reserved=memory=1Gi"}, "cpu="},
+			[]string{"--kubelet-arg=system-reserved=pid=256,cpu=500m,memory=1Gi"}, ""},
+		{"only memory", func(c *Config) { c.ReserveMemory = "1Gi" }, []string{"--kubelet-arg=system-reserved=pid=256,memory=1Gi"}, "cpu="},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := config(t)
@@ -218,5 +218,21 @@ func TestWaitAPIEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	if err := WaitAPI(ctx, filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Fatal("an API server was found where there is none")
+	}
+}
+
+// Without a PID file there is no engine of before. One that cannot be read says nothing, and a
+// second engine would damage the datastore of the first.
+func TestAnUnreadablePIDFile(t *testing.T) {
+	e := New(Config{RunDir: t.TempDir(), Argv0: "rivulet-engine"})
+	waits := func(string, ...any) { t.Error("it waits for an engine") }
+	if err := e.waitOld(t.Context(), waits); err != nil {
+		t.Errorf("no PID file: %v", err)
+	}
+	if err := os.Mkdir(e.PIDFile(), 0o700); err != nil { // read by nobody, not even root
+		t.Fatal(err)
+	}
+	if err := e.waitOld(t.Context(), waits); err == nil || !strings.Contains(err.Error(), e.PIDFile()) || !strings.Contains(err.Error(), "remove that file") {
+		t.Errorf("a PID file that is a folder: %v", err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"rivulet/offload/policy"
 )
 
 // manifest is applied by k3s at every start.
@@ -48,10 +50,10 @@ func (e *Engine) prepareFiles() error {
 	if err := e.writeRegistries(); err != nil {
 		return err
 	}
-	if err := writeFile(e.kubeletConfigFile(), kubeletConfig); err != nil {
+	if err := writeFile(e.kubeletConfigFile(), e.kubeletConfig()); err != nil {
 		return err
 	}
-	if err := writeFile(e.schedulerConfigFile(), SchedulerConfig(e.DataDir())); err != nil {
+	if err := writeFile(e.schedulerConfigFile(), policy.SchedulerConfig(filepath.Join(e.DataDir(), "server", "cred", "scheduler.kubeconfig"))); err != nil {
 		return err
 	}
 	template := `{{ template "base" . }}` + "\n"
@@ -163,4 +165,12 @@ func copyIfChanged(from, to string) error {
 		return fmt.Errorf("engine: %w; look at the disk (space, read-only mount)", err)
 	}
 	return nil
+}
+
+func (e *Engine) schedulerConfigFile() string {
+	return filepath.Join(e.cfg.StateDir, "k3s-scheduler.yaml")
+}
+
+func (e *Engine) schedulerArgs() []string {
+	return prefixed("--kube-scheduler-arg=", "config="+e.schedulerConfigFile())
 }

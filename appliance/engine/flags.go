@@ -48,6 +48,7 @@ func (e *Engine) apiServerArgs() []string {
 			"SizeBasedListCostEstimate=false",
 		}, ","),
 		"runtime-config=admissionregistration.k8s.io/v1beta1=true",
+		"service-account-jwks-uri="+JWKS,
 		// The Endpoints of Service kubernetes are written when they change; the default
 		// ("lease") writes a lease every 10 s, so that several servers find out who is alive.
 		"endpoint-reconciler-type=master-count",
@@ -58,11 +59,16 @@ func (e *Engine) apiServerArgs() []string {
 	)
 }
 
+// JWKS is where OIDC discovery says that the keys of service account tokens are. The default is
+// the server's own address, which a pod away does not reach; this name is the issuer's, and leads
+// to this API server from every pod of the cluster, at home and away (offload/homeapi).
+const JWKS = "https://kubernetes.default.svc.cluster.local/openid/v1/jwks"
+
 // A node is given up when its lease was not renewed for nodeGone: four renewals.
 // Upstream's figures, 10 s and 50 s, make a write every 10 s for each node, virtual
 // ones too. Here they would buy nothing: the home node's kubelet is the same
-// process as the API server, and a virtual node is NotReady 12 s after its
-// cluster fell silent, by its Ready condition and not by its lease (docs/offload.md).
+// process as the API server, and a virtual node is NotReady when its
+// cluster was silent for offer.Silence, by its Ready condition and not by its lease (docs/design/offload.md).
 const (
 	leaseSeconds = 120 // life of a node's lease; renewed four times as often
 	nodeGone     = "2m0s"
@@ -86,10 +92,7 @@ func (e *Engine) kubeletArgs() []string {
 		// The kubelet of 1.35 refuses cgroup v1 unless told otherwise.
 		args = append(args, "fail-cgroupv1=false")
 	}
-	if r := e.reserved(); r != "" {
-		args = append(args, "system-reserved="+r)
-	}
-	return prefixed("--kubelet-arg=", args...)
+	return prefixed("--kubelet-arg=", append(args, "system-reserved="+e.reserved())...)
 }
 
 func prefixed(prefix string, args ...string) []string {
@@ -100,7 +103,8 @@ func prefixed(prefix string, args ...string) []string {
 }
 
 func (e *Engine) reserved() string {
-	var parts []string
+	// Of processes, what all pods together leave to the machine.
+	parts := []string{"pid=" + strconv.Itoa(e.podPIDs()/2)}
 	if e.cfg.ReserveCPU != "" {
 		parts = append(parts, "cpu="+e.cfg.ReserveCPU)
 	}

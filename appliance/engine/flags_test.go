@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/appliance/memory"
+	"rivulet/appliance/machine/memory"
+	"rivulet/offload/nodeagent/podgate"
 )
 
-// Each is worth a line in docs/small.md.
+// Each is worth a line in docs/design/small.md.
 func TestFlagsThatSpareTheCard(t *testing.T) {
 	c := config(t)
 	c.Facts.MemoryBytes = 950 * memory.MiB
@@ -46,16 +47,31 @@ func TestNodesAreGivenUpAfterSeveralRenewals(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewal := leaseSeconds * time.Second / 4
-	if gone < 4*renewal || !strings.Contains(kubeletConfig, "nodeLeaseDurationSeconds: 120\n") {
-		t.Errorf("given up after %v, renewed every %v: %s", gone, renewal, kubeletConfig)
+	if config := New(config(t)).kubeletConfig(); gone < 4*renewal || !strings.Contains(config, "nodeLeaseDurationSeconds: 120\n") {
+		t.Errorf("given up after %v, renewed every %v: %s", gone, renewal, config)
+	}
+}
+
+// A pod has a part of the processes that the kernel allows, on the smallest board too.
+func TestNoPodHasAllProcesses(t *testing.T) {
+	for mebibytes, want := range map[uint64]int{64: 512, 512: 1024, 950: 1900, 2048: 4096, 65536: 4096} {
+		c := config(t)
+		c.Facts.MemoryBytes = mebibytes * memory.MiB
+		if got := New(c).podPIDs(); got != want {
+			t.Errorf("%d MiB: %d, want %d", mebibytes, got, want)
+		}
 	}
 }
 
 func TestEnvironmentOfEngineAndContainerd(t *testing.T) {
 	c := config(t)
 	c.Facts.MemoryBytes = 950 * memory.MiB
+	t.Setenv(podgate.Env, podgate.Nobody) // whoever starts the supervisor does not decide
 	env := New(c).environ()
-	for _, want := range []string{"GOMEMLIMIT=320MiB", "CONTAINERD_GOMEMLIMIT=48MiB"} {
+	if slices.Contains(env, podgate.Env+"="+podgate.Nobody) {
+		t.Error("pods start without the supervisor's word")
+	}
+	for _, want := range []string{podgate.Env + "=" + podgate.Socket(c.RunDir), "GOMEMLIMIT=320MiB", "CONTAINERD_GOMEMLIMIT=48MiB"} {
 		if !slices.Contains(env, want) {
 			t.Errorf("%q is missing in %q", want, env)
 		}

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"rivulet/appliance/setaside"
+	"rivulet/appliance/state/quarantine"
 )
 
 // k3s writes keys, certificates and passwords without syncing them. When the power
@@ -51,7 +51,7 @@ func (e *Engine) Settle() error {
 		return fmt.Errorf("engine: %w", err)
 	}
 	defer f.Close()
-	return errors.Join(f.Sync(), setaside.SyncDir(e.cfg.StateDir))
+	return errors.Join(f.Sync(), quarantine.SyncDir(e.cfg.StateDir))
 }
 
 // Settled reports whether the cluster has ever served.
@@ -90,7 +90,7 @@ func (e *Engine) BeginAnew(torn string) error {
 		return fmt.Errorf("engine: %w (%s); restore a backup, or begin anew with an empty cluster by moving %s away",
 			ErrKeysLost, torn, e.DataDir())
 	}
-	aside, err := setaside.Move(filepath.Join(e.DataDir(), "server"))
+	aside, err := quarantine.Move(filepath.Join(e.DataDir(), "server"))
 	if err != nil {
 		return err
 	}

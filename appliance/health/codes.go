@@ -26,6 +26,7 @@ var (
 	// watchdog
 	StateNotWritable = declare("state-not-writable", Error, "the state folder cannot be written to")
 	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")
+	EngineUnusable   = declare("engine-unusable", Error, "Rivulet cannot use the API server, which answers")
 
 	DataInMemory  = declare("data-in-memory", Error, "nothing that this device is told is kept")
 	Firstboot     = declare("firstboot", Error, "the file on the boot partition has a mistake")
@@ -43,6 +44,7 @@ var (
 	ConfigUnwatched = declare("config-unwatched", Warning, "changes of the configuration are not seen by themselves")
 	ConfigShadowed  = declare("config-shadowed", Warning, "a file with settings is not read")
 	KeyChanged      = declare("key-changed", Warning, "a cluster has come under a known name with another key")
+	PeerCutOff      = declare("peer-cut-off", Warning, "pods are on a peer that does not answer")
 	PeerWaiting     = declare("peer-waiting", Info, "a cluster waits for your word")
 	TrustClosed     = declare("trust-closed", Warning, "no new peer is trusted")
 	PeerAddress     = declare("peer-address", Warning, "a name among the peers leads to nobody")

@@ -153,7 +153,7 @@ func up() *cobra.Command {
 	}}
 	f := cmd.Flags()
 	f.IntVar(&o.Devices, "devices", 3, "how many; they are called a, b, c …")
-	f.StringVar(&o.Binary, "binary", "bin/rivulet", "the rivulet to run")
+	f.StringVar(&o.Binary, "binary", lab.Beside(), "the rivulet to run; by default the one beside this program")
 	f.Int64Var(&diskMiB, "disk", 0, "MiB of a disk of its own for each device: it can be full, and a power cut loses what was not synced; 0: a folder")
 	f.Int64Var(&memoryMiB, "memory", 0, "MiB of RAM that each device has and believes to have; 0: all of the host's")
 	f.Float64Var(&o.CPUs, "cpus", 0, "cores of the host's that each device may use, all of it together, e.g. 1 or 0.5; 0: all")

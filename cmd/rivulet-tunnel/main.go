@@ -6,20 +6,22 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
 
-	"rivulet/appliance/host"
-	"rivulet/appliance/memory"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/memory"
 	"rivulet/fabric/tunnel"
 )
 
 func main() {
 	socket := flag.String("socket", "/run/rivulet/tunnel.sock", "where to listen for the supervisor")
 	limit := flag.Int64("memory-limit", 0, "soft limit of the heap, bytes; 0 chooses by the machine's RAM")
+	file := flag.String("log", "", "file to log to, of a bounded size; standard error without it")
 	verbose := flag.Bool("debug", false, "log more")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -30,7 +32,16 @@ func main() {
 	if *verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	var out io.Writer = os.Stderr
+	if *file != "" {
+		f, err := tunnel.OpenLog(*file)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		out = f
+	}
+	log := slog.New(tunnel.Bounded(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 	if *limit == 0 {
 		*limit = int64(memory.For(host.RAM()).Tunnel)
 	}
@@ -41,11 +52,7 @@ func main() {
 	defer cancel()
 	go memory.KeepTrimmed(ctx)
 	s := tunnel.NewServer(tunnel.HelperVersion, log)
-	go func() {
-		if err := s.Follow(ctx); err != nil {
-			log.Warn("moving to another address will be noticed late", "error", err)
-		}
-	}()
+	go s.Follow(ctx)
 	if err := s.Serve(ctx, *socket); err != nil {
 		log.Error("the tunnel ends", "error", err)
 		os.Exit(1)

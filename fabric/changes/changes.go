@@ -3,7 +3,10 @@
 // one. It reads and writes nothing, and is gone with the process.
 package changes
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // Signal is one thing's. Its zero value is ready, and its methods may be called
 // concurrently and with locks held: none of them waits for a follower.
@@ -38,5 +41,24 @@ func (s *Signal) Notify() {
 		case c <- struct{}{}:
 		default: // he has not looked since the last one
 		}
+	}
+}
+
+// Follow notifies s after each change of any of the others, given by their Changed, until
+// ctx ends. It returns when it follows all of them.
+func (s *Signal) Follow(ctx context.Context, others ...func() (<-chan struct{}, func())) {
+	for _, changed := range others {
+		c, stop := changed()
+		go func() {
+			defer stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-c:
+					s.Notify()
+				}
+			}
+		}()
 	}
 }

@@ -28,6 +28,7 @@ import (
 
 	"rivulet/fabric/gateway/config"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/wgkey"
 )
 
 // Version is that of the program and what it understands. Home replaces one that is older.
@@ -53,6 +54,7 @@ type Gateway struct {
 // state is a configuration in force, in the form that packets want.
 type state struct {
 	cfg    config.Gateway
+	home   wgkey.Public
 	digest string
 	set    bool
 	ends   map[string][]netip.AddrPort // by protocol and port of the gateway
@@ -110,9 +112,14 @@ func (g *Gateway) Apply(cfg config.Gateway) error {
 	for seen, real := range cfg.Pods {
 		s.as[real] = seen
 	}
-	if err := g.tunnel.Apply(tunnelOf(cfg, g.port)); err != nil {
+	want, err := tunnelOf(cfg, g.port)
+	if err != nil {
 		return err
 	}
+	if err := g.tunnel.Apply(want); err != nil {
+		return err
+	}
+	s.home = want.Peers[0].PublicKey
 	g.state.Store(s)
 	g.problems = g.openDoors(cfg)
 	g.log.Info("configuration in force", "pods", len(cfg.Pods), "services", len(cfg.Services), "problems", len(g.problems))
@@ -121,16 +128,24 @@ func (g *Gateway) Apply(cfg config.Gateway) error {
 
 // tunnelOf is what the tunnel needs of it. Nothing is sent just to keep it open: the
 // pings of the paths do that.
-func tunnelOf(cfg config.Gateway, port uint16) tunnel.Config {
-	home := tunnel.Peer{ID: config.HomeID, PublicKey: cfg.PublicKey, As: cfg.Prefix, Remote: cfg.Home}
+func tunnelOf(cfg config.Gateway, port uint16) (tunnel.Config, error) {
+	private, err := wgkey.ParsePrivate(cfg.PrivateKey)
+	if err != nil {
+		return tunnel.Config{}, fmt.Errorf("gateway: its own key: %w", err)
+	}
+	public, err := wgkey.Parse(cfg.PublicKey)
+	if err != nil {
+		return tunnel.Config{}, fmt.Errorf("gateway: the key of home: %w", err)
+	}
+	home := tunnel.Peer{ID: config.HomeID, PublicKey: public, LocalMappedCIDR: cfg.Prefix, PeerMappedCIDR: cfg.Home}
 	if len(cfg.UDP) > 0 {
 		home.Endpoint = cfg.UDP[0]
 	}
 	return tunnel.Config{
-		PrivateKey: cfg.PrivateKey, Port: port, Interface: "netstack", MTU: MTU,
+		PrivateKey: private, Port: port, Interface: "netstack", MTU: MTU,
 		Address: cfg.Address, PodCIDR: cfg.Prefix, StreamsOnly: cfg.StreamsOnly, Peers: []tunnel.Peer{home},
 		Paths: []tunnel.PeerPaths{{ID: config.HomeID, UDP: cfg.UDP, TCP: cfg.Streams}},
-	}
+	}, nil
 }
 
 // Digest names a configuration.

@@ -222,7 +222,7 @@ func TestStreamOfAStranger(t *testing.T) {
 	defer far.Close()
 	other := newWorld(t)
 	other.far.Accept(far, nil)
-	if err := w.tunnel.Begin(t.Context(), near, w.cfg.PublicKey); err == nil {
+	if err := w.tunnel.Begin(t.Context(), near, w.state.Load().home); err == nil {
 		t.Error("a stranger's stream was taken")
 	}
 }

@@ -74,7 +74,7 @@ func (g *Gateway) TakeStreams(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		go func() {
-			if err := g.tunnel.Begin(ctx, c, s.cfg.PublicKey); err != nil {
+			if err := g.tunnel.Begin(ctx, c, s.home); err != nil {
 				g.log.Info("no stream", "error", err)
 			}
 		}()

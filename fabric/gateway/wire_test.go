@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/reach"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/wgkey"
 	"rivulet/test/netroom"
 )
 
@@ -44,8 +46,12 @@ func newWired(t *testing.T) *wired {
 	peerKey, peerPub := newKeys(t)
 	gateKey, gatePub := newKeys(t)
 	address := netip.MustParseAddr("10.42.255.254")
-	serve := func(r netroom.Room, key string, peers ...tunnel.Peer) {
+	serve := func(r netroom.Room, key wgkey.Private, peers ...tunnel.Peer) {
 		dir := t.TempDir()
+		all := reach.Rules{Interface: "riv0", Own: address, Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}
+		if err := reach.Set(int(r.NS), all); err != nil {
+			t.Fatal(err)
+		}
 		c := tunnel.NewController(tunnel.ControllerConfig{
 			Helper: netroom.Program(t, r.NS, roleVar+"=tunnel"), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
 			LogFile: filepath.Join(dir, "tunnel.log"), Version: tunnel.HelperVersion, Log: log,
@@ -65,15 +71,15 @@ func newWired(t *testing.T) *wired {
 		}
 	}
 	serve(w.home, homeKey,
-		tunnel.Peer{ID: "peer", PublicKey: peerPub, Endpoint: netip.MustParseAddrPort("192.168.77.2:7442"), As: netip.MustParsePrefix("10.202.0.0/16"), Remote: netip.MustParsePrefix("10.201.0.0/16")},
-		tunnel.Peer{ID: "gateway", PublicKey: gatePub, As: homePods, Remote: seenAs})
-	serve(peer, peerKey, tunnel.Peer{ID: "home", PublicKey: homePub, Endpoint: netip.MustParseAddrPort("192.168.77.1:7442"), As: netip.MustParsePrefix("10.201.0.0/16"), Remote: netip.MustParsePrefix("10.202.0.0/16")})
+		tunnel.Peer{ID: "peer", PublicKey: peerPub, Endpoint: netip.MustParseAddrPort("192.168.77.2:7442"), LocalMappedCIDR: netip.MustParsePrefix("10.202.0.0/16"), PeerMappedCIDR: netip.MustParsePrefix("10.201.0.0/16")},
+		tunnel.Peer{ID: "gateway", PublicKey: gatePub, LocalMappedCIDR: homePods, PeerMappedCIDR: seenAs})
+	serve(peer, peerKey, tunnel.Peer{ID: "home", PublicKey: homePub, Endpoint: netip.MustParseAddrPort("192.168.77.1:7442"), LocalMappedCIDR: netip.MustParsePrefix("10.201.0.0/16"), PeerMappedCIDR: netip.MustParsePrefix("10.202.0.0/16")})
 	var err error
 	if w.gateway, err = New("127.0.0.1", log.With("side", "gateway")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.gateway.Close)
-	w.cfg = config.Gateway{Generation: 1, PrivateKey: gateKey, PublicKey: homePub, Address: own, Prefix: seenAs, Home: homePods,
+	w.cfg = config.Gateway{Generation: 1, PrivateKey: gateKey.Text(), PublicKey: homePub.String(), Address: own, Prefix: seenAs, Home: homePods,
 		UDP:  []netip.AddrPort{netip.MustParseAddrPort("192.168.78.1:7442")},
 		Pods: map[netip.Addr]netip.Addr{seenPod: realPod}}
 	peer.Do(func() error { // the one port of the peer's own that is open through the tunnel

@@ -2,9 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/ecdh"
-	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +16,7 @@ import (
 
 	"rivulet/fabric/gateway/config"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/wgkey"
 )
 
 // The world of these tests: home is a network stack too, whose pods are what it is
@@ -59,12 +57,12 @@ func newWorld(t *testing.T) *world {
 	private, public := newKeys(t)
 	if err := w.far.Apply(tunnel.Config{
 		PrivateKey: homeKey, Port: freeUDP(t), Interface: "netstack", MTU: MTU, Address: netip.MustParseAddr("10.42.255.254"),
-		PodCIDR: homePods, Peers: []tunnel.Peer{{ID: "campus", PublicKey: public, As: homePods, Remote: seenAs}},
+		PodCIDR: homePods, Peers: []tunnel.Peer{{ID: "campus", PublicKey: public, LocalMappedCIDR: homePods, PeerMappedCIDR: seenAs}},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	w.cfg = config.Gateway{
-		Generation: 1, PrivateKey: private, PublicKey: homePub, Address: own, Prefix: seenAs, Home: homePods,
+		Generation: 1, PrivateKey: private.Text(), PublicKey: homePub.String(), Address: own, Prefix: seenAs, Home: homePods,
 		Pods: map[netip.Addr]netip.Addr{seenPod: realPod},
 	}
 	w.apply()
@@ -91,7 +89,7 @@ func (w *world) stream() (cut func()) {
 		w.t.Fatal(err)
 	}
 	w.far.Accept(far, nil)
-	if err := w.tunnel.Begin(w.t.Context(), near, w.cfg.PublicKey); err != nil {
+	if err := w.tunnel.Begin(w.t.Context(), near, w.state.Load().home); err != nil {
 		w.t.Fatal(err)
 	}
 	return func() { near.Close(); far.Close() }
@@ -225,13 +223,13 @@ func freeUDP(t *testing.T) uint16 {
 	return uint16(c.LocalAddr().(*net.UDPAddr).Port)
 }
 
-func newKeys(t *testing.T) (private, public string) {
+func newKeys(t *testing.T) (wgkey.Private, wgkey.Public) {
 	t.Helper()
-	k, err := ecdh.X25519().GenerateKey(rand.Reader)
+	k, err := wgkey.Generate()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return base64.StdEncoding.EncodeToString(k.Bytes()), base64.StdEncoding.EncodeToString(k.PublicKey().Bytes())
+	return k, k.Public()
 }
 
 // dialHome is a pod of home's that connects to a pod here.

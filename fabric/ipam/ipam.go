@@ -1,17 +1,16 @@
 // Package ipam chooses the prefix under which this cluster sees a peer's pods.
 // It is pure: everything that is taken comes in, one prefix comes out.
 //
-// Every cluster has the same pod CIDR by default, so the peer's own prefix is
-// seldom free; and it is taken only if it is private, for a peer that says its
-// pods are 8.0.0.0/8 would get our traffic to that part of the Internet. The
-// candidates are then, in this order, the blocks of the same
-// size in 10.128.0.0/9, 172.16.0.0/12 and 100.64.0.0/10. Where in a range the
-// search begins follows from the peer's ID: two devices that know the same peer
-// rarely see it under the same prefix as another, and a device that lost its
-// records most likely chooses what it chose before.
+// The prefix is always ours: a part of a block that the owner of this cluster can
+// configure, as large as our own pod CIDR. What a peer says of its own prefix
+// decides nothing: an address that a stranger names may be the site's name
+// server. Where in the block the search begins follows from the peer's ID: two
+// devices that know the same peer rarely see it under the same prefix as another,
+// and a device that lost its records most likely chooses what it chose before.
 package ipam
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -24,60 +23,63 @@ import (
 // ErrExhausted is returned when nothing is free.
 var ErrExhausted = errors.New("ipam: no prefix is free")
 
-var ranges = []netip.Prefix{
-	netip.MustParsePrefix("10.128.0.0/9"),
-	netip.MustParsePrefix("172.16.0.0/12"),
-	netip.MustParsePrefix("100.64.0.0/10"),
-}
+// Default is the block where none is configured: 2048 prefixes of 16 bits that no
+// site has, for routers do not carry them. The kernels of devices do, and nobody
+// else sees them: on the LAN a peer's packets have the addresses of the LAN.
+var Default = netip.MustParsePrefix("240.0.0.0/5")
 
-// privateRanges are those that a peer's pods may be in.
-var privateRanges = []netip.Prefix{
+// blocks are those that a block may be of: no part of the Internet.
+var blocks = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"),
 	netip.MustParsePrefix("172.16.0.0/12"),
 	netip.MustParsePrefix("192.168.0.0/16"),
 	netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("240.0.0.0/4"),
 }
 
-// Choose returns a prefix of the size of theirs that overlaps nothing in taken:
-// previous if that is still free, else theirs, else a candidate.
-func Choose(id peer.ID, theirs, previous netip.Prefix, taken []netip.Prefix) (netip.Prefix, error) {
-	if !theirs.IsValid() || !theirs.Addr().Is4() {
-		return netip.Prefix{}, fmt.Errorf("ipam: %s is not an IPv4 prefix; peers need an IPv4 pod CIDR", theirs)
+// Check says what is wrong with a block for prefixes of the given length.
+func Check(block netip.Prefix, bits int) error {
+	switch {
+	case !block.IsValid() || !block.Addr().Is4():
+		return errors.New("it is no IPv4 prefix")
+	case block != block.Masked():
+		return fmt.Errorf("it has bits behind its length; write %s", block.Masked())
+	case block.Bits() > bits:
+		return fmt.Errorf("it is too small: one peer takes a /%d of it", bits)
+	case !slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Bits() <= block.Bits() && b.Contains(block.Addr()) }):
+		return fmt.Errorf("it is not in one of %v", blocks)
 	}
-	bits := theirs.Bits()
-	free := func(p netip.Prefix) bool {
-		for _, t := range taken {
-			if t.Overlaps(p) {
-				return false
-			}
-		}
-		return true
-	}
-	if previous.IsValid() && previous.Bits() == bits && private(previous) && free(previous) {
-		return previous.Masked(), nil
-	}
-	if private(theirs) && free(theirs) {
-		return theirs.Masked(), nil
-	}
-	for _, r := range ranges {
-		if bits < r.Bits() {
-			continue // a block of this size does not fit
-		}
-		n := uint64(1) << (bits - r.Bits())
-		start := hash(id) % n
-		for i := range n {
-			if p := block(r, bits, (start+i)%n); free(p) {
-				return p, nil
-			}
-		}
-	}
-	return netip.Prefix{}, fmt.Errorf("%w for %s as large as %s: remove peers that are gone, or give this cluster a smaller pod CIDR",
-		ErrExhausted, id.Short(), theirs)
+	return nil
 }
 
-func private(p netip.Prefix) bool {
-	return slices.ContainsFunc(privateRanges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
+// Choose returns a prefix of the given length in the block that overlaps nothing in
+// taken: previous if it is such a one.
+func Choose(block netip.Prefix, bits int, id peer.ID, previous netip.Prefix, taken []netip.Prefix) (netip.Prefix, error) {
+	if err := Check(block, bits); err != nil {
+		return netip.Prefix{}, fmt.Errorf("ipam: prefixes cannot be chosen from %s: %w", block, err)
+	}
+	taken = append(slices.Clone(taken), netip.PrefixFrom(broadcast, 32))
+	free := func(p netip.Prefix) bool { return !slices.ContainsFunc(taken, p.Overlaps) }
+	if Within(block, bits, previous) && free(previous) {
+		return previous, nil
+	}
+	n := uint64(1) << (bits - block.Bits())
+	start := hash(id) % n
+	for i := range n {
+		if p := part(block, bits, (start+i)%n); free(p) {
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("%w for %s in %s: remove peers that are gone, or give more room with tunnel.peerCIDR", ErrExhausted, id.Short(), block)
 }
+
+// Within reports whether p is a prefix that can have been chosen.
+func Within(block netip.Prefix, bits int, p netip.Prefix) bool {
+	return p.IsValid() && p.Bits() == bits && p == p.Masked() && block.Contains(p.Addr())
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 func hash(id peer.ID) uint64 {
 	h := fnv.New64a()
@@ -85,10 +87,9 @@ func hash(id peer.ID) uint64 {
 	return h.Sum64()
 }
 
-// block returns the i-th prefix of the given length in r.
-func block(r netip.Prefix, bits int, i uint64) netip.Prefix {
-	a := r.Addr().As4()
-	v := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])
-	v |= uint32(i) << (32 - bits)
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}), bits)
+// part returns the i-th prefix of the given length in the block.
+func part(block netip.Prefix, bits int, i uint64) netip.Prefix {
+	a := block.Addr().As4()
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|uint32(i)<<(32-bits))
+	return netip.PrefixFrom(netip.AddrFrom4(a), bits)
 }

@@ -9,6 +9,7 @@ package netmon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -73,60 +74,9 @@ func (m *Monitor) Allow(patterns []string) {
 
 // Run follows the kernel until ctx ends.
 func (m *Monitor) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		if err := m.follow(ctx); err != nil && ctx.Err() == nil {
-			m.log.Warn("lost sight of the interfaces, trying again", "err", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
-		}
-	}
+	follow(ctx, m.log, settle, m.read,
+		links(func(netlink.LinkUpdate) bool { return true }), addresses(func(netlink.AddrUpdate) bool { return true }))
 	return nil
-}
-
-// follow returns when ctx ends or the netlink socket fails (an overrun, say).
-func (m *Monitor) follow(ctx context.Context) error {
-	done := make(chan struct{})
-	defer close(done)
-	links, addrs := make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
-	broken := make(chan error, 2)
-	fail := func(err error) {
-		select {
-		case broken <- err:
-		default:
-		}
-	}
-	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: fail}); err != nil {
-		return fmt.Errorf("netmon: subscribe to links: %w", err)
-	}
-	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: fail}); err != nil {
-		return fmt.Errorf("netmon: subscribe to addresses: %w", err)
-	}
-	due := time.NewTimer(0) // what happened before the subscription
-	defer due.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-broken:
-			return fmt.Errorf("netmon: receive: %w", err)
-		case _, ok := <-links:
-			if !ok {
-				return fmt.Errorf("netmon: receive links: channel closed")
-			}
-			due.Reset(settle)
-		case _, ok := <-addrs:
-			if !ok {
-				return fmt.Errorf("netmon: receive addresses: channel closed")
-			}
-			due.Reset(settle)
-		case <-due.C:
-			if err := m.read(); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // read asks the kernel and tells subscribers if the LANs are not what they were.
@@ -153,7 +103,7 @@ func (m *Monitor) read() error {
 }
 
 func read(allowed []string) (LANs, error) {
-	links, err := netlink.LinkList()
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("netmon: list links: %w", err)
 	}
@@ -167,7 +117,7 @@ func read(allowed []string) (LANs, error) {
 		if !isLAN(a.Name, flags, allowed) {
 			continue
 		}
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 		if err != nil {
 			continue // gone in the meantime; its event follows
 		}
@@ -189,6 +139,19 @@ func read(allowed []string) (LANs, error) {
 	}
 	slices.SortFunc(lans, func(a, b Interface) int { return a.Index - b.Index })
 	return lans, nil
+}
+
+// dumpTries bounds how often the kernel is asked while what it lists changes: pods come and go.
+const dumpTries = 20
+
+// Dump returns a list that did not change while the kernel made it.
+func Dump[T any](list func() ([]T, error)) (all []T, err error) {
+	for range dumpTries {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return all, err
 }
 
 func names(lans LANs) []string {

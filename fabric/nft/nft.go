@@ -102,6 +102,8 @@ const (
 var (
 	Accept = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	Drop   = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	// Refuse answers as a port that nobody listens on does (ICMP port unreachable); IPv4 only.
+	Refuse = []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 3}}
 )
 
 // Jump comes back when the chain has not decided.
@@ -203,6 +205,22 @@ func named(key expr.MetaKey, name string) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: InterfaceKey(name)},
+	}
+}
+
+// ToPrefix is the destination NAT into a prefix, host bits kept.
+func ToPrefix(p netip.Prefix) []expr.Any { return natPrefix(expr.NATTypeDestNAT, p) }
+
+// FromPrefix is the source NAT into a prefix, host bits kept.
+func FromPrefix(p netip.Prefix) []expr.Any { return natPrefix(expr.NATTypeSourceNAT, p) }
+
+func natPrefix(kind expr.NATType, p netip.Prefix) []expr.Any {
+	first := p.Masked().Addr().As4()
+	last := binary.BigEndian.Uint32(first[:]) | ^(^uint32(0) << (32 - p.Bits()))
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: first[:]},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint32(last)},
+		&expr.NAT{Type: kind, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegAddrMax: 2, Prefix: true},
 	}
 }
 

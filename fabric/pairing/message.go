@@ -2,7 +2,6 @@ package pairing
 
 import (
 	"cmp"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/wgkey"
 )
 
 // Version is the newest protocol version this code speaks. It speaks the one before
@@ -25,13 +25,12 @@ var Versions = []int{Version - 1, Version}
 // answer. It is a snapshot of all that its sender has to say; sending it again
 // changes nothing.
 type Message struct {
-	Versions    []int   `json:"versions"`
-	ID          peer.ID `json:"id"`
-	Name        string  `json:"name"`
-	Version     string  `json:"version"`
-	KubeVersion string  `json:"kubeVersion,omitempty"`
-	// WireGuardKey is the sender's Curve25519 public key, base64.
-	WireGuardKey string `json:"wireguardKey"`
+	Versions     []int        `json:"versions"`
+	ID           peer.ID      `json:"id"`
+	Name         string       `json:"name"`
+	Version      string       `json:"version"`
+	KubeVersion  string       `json:"kubeVersion,omitempty"`
+	WireGuardKey wgkey.Public `json:"wireguardKey"`
 	// TunnelPort is UDP, ControlPort TCP, both at the address that the message came from.
 	TunnelPort    uint16       `json:"tunnelPort"`
 	ControlPort   uint16       `json:"controlPort"`
@@ -53,8 +52,8 @@ type Message struct {
 	Heard    uint64 `json:"heard,omitempty"`
 	// Roles are what the sender has switched off.
 	Roles peer.Roles `json:"roles,omitzero"`
-	// NextWireGuardKey is the key that the sender will change to, empty if it will not.
-	NextWireGuardKey string `json:"nextWireGuardKey,omitempty"`
+	// NextWireGuardKey is the key that the sender will change to, none if it will not.
+	NextWireGuardKey wgkey.Public `json:"nextWireGuardKey,omitzero"`
 	// Demands is what the sender wants to see of the receiver, whom it does not know:
 	// "group", or empty.
 	Demands string `json:"demands,omitempty"`
@@ -62,6 +61,12 @@ type Message struct {
 	Proof []byte `json:"proof,omitempty"`
 	// Invite is the secret of an invite of the receiver.
 	Invite []byte `json:"invite,omitempty"`
+
+	// Proves says that the sender proves its WireGuard keys to who has told it one; KeyProof
+	// and NextKeyProof are these proofs. A version that does not know them says nothing.
+	Proves       bool   `json:"proves,omitempty"`
+	KeyProof     []byte `json:"keyProof,omitempty"`
+	NextKeyProof []byte `json:"nextKeyProof,omitempty"`
 }
 
 // maxSequence leaves room above: nobody can count us to the end.
@@ -107,7 +112,8 @@ func Decode(body []byte) (Message, error) {
 
 // forgetNewer drops what a version 1 does not mean to say.
 func (m *Message) forgetNewer() {
-	m.Sequence, m.Heard, m.Roles, m.NextWireGuardKey, m.Demands, m.Proof, m.Invite = 0, 0, peer.Roles{}, "", "", nil, nil
+	m.Sequence, m.Heard, m.Roles, m.NextWireGuardKey, m.Demands, m.Proof, m.Invite = 0, 0, peer.Roles{}, wgkey.Public{}, "", nil, nil
+	m.Proves, m.KeyProof, m.NextKeyProof = false, nil, nil
 }
 
 // plain says what is wrong with a message without the words of Go.
@@ -147,13 +153,13 @@ func (m Message) check() error {
 		return refuse("bad-message", "the name %.70q is not usable: letters, digits, dots and dashes, at most 63", m.Name)
 	case !versionForm.MatchString(m.Version) || !versionForm.MatchString(m.KubeVersion):
 		return refuse("bad-message", "the peering message has a malformed version")
-	case !validKey(m.WireGuardKey):
-		return refuse("bad-message", "the WireGuard key is not 32 bytes of base64")
-	case m.NextWireGuardKey != "" && (!validKey(m.NextWireGuardKey) || m.NextWireGuardKey == m.WireGuardKey):
-		return refuse("bad-message", "the next WireGuard key is not another one of 32 bytes in base64")
+	case m.WireGuardKey.IsZero():
+		return refuse("bad-message", "the peering message has no WireGuard key")
+	case m.NextWireGuardKey == m.WireGuardKey:
+		return refuse("bad-message", "the next WireGuard key is the present one")
 	case m.common() >= 2 && m.Sequence == 0, m.Sequence >= maxSequence, m.Heard >= maxSequence:
 		return refuse("bad-message", "the peering message has no usable sequence")
-	case len(m.Versions) > 32 || len(m.Demands) > 32 || len(m.Proof) > 64 || len(m.Invite) > 64:
+	case len(m.Versions) > 32 || len(m.Demands) > 32 || len(m.Proof) > 64 || len(m.Invite) > 64 || len(m.KeyProof) > 64 || len(m.NextKeyProof) > 64:
 		return refuse("bad-message", "a part of the peering message is too long")
 	case m.TunnelPort == 0 || m.ControlPort == 0:
 		return refuse("bad-message", "the peering message lacks a port")
@@ -173,13 +179,8 @@ func usable(p netip.Prefix) bool {
 	return p.IsValid() && p.Addr().Is4() && p.Bits() >= 8 && p.Bits() <= 30 && p == p.Masked() && !p.Addr().IsMulticast() && !p.Addr().IsUnspecified()
 }
 
-func validKey(s string) bool {
-	b, err := base64.StdEncoding.DecodeString(s)
-	return err == nil && len(b) == 32 && !slices.Equal(b, make([]byte, 32))
-}
-
 func refuse(code, format string, args ...any) *rpc.Error {
-	return &rpc.Error{Code: code, Message: fmt.Sprintf(format, args...), Cure: cures[code]}
+	return &rpc.Error{Code: code, Message: peer.Text(fmt.Sprintf(format, args...)), Cure: cures[code]}
 }
 
 var cures = map[string]string{
@@ -199,6 +200,7 @@ var cures = map[string]string{
 	"leaving":     "wait until it is back",
 	"prefix":      "give the two clusters pod CIDRs of the same size",
 	"no-prefix":   "free a private prefix or remove peers that are gone",
+	"full":        "say yes to it there: rivulet approve NAME; or forget those that are not needed: rivulet unpeer --lan",
 	"store":       "look at the disk of /var/lib/rivulet (space, read-only mount)",
 	"busy":        "",
 }

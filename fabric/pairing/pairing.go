@@ -1,6 +1,6 @@
 // Package pairing is how two clusters come to trust each other and agree on how
 // their tunnel is made: one idempotent exchange of messages, that either side may
-// start. docs/peering.md shows it message by message.
+// start. docs/design/peering.md shows it message by message.
 //
 //	starter                                responder
 //	   | -- Hello (seeYouAs if known) -----> |  learn, choose, store
@@ -19,6 +19,7 @@ package pairing
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -26,6 +27,8 @@ import (
 	"time"
 
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/wgkey"
 )
 
 // Self is what a cluster tells of itself.
@@ -34,9 +37,9 @@ type Self struct {
 	Name         string
 	Version      string
 	KubeVersion  string
-	WireGuardKey string // public, base64
-	// NextWireGuardKey is the one we will change to, empty if we will not.
-	NextWireGuardKey string
+	WireGuardKey wgkey.Public
+	// NextWireGuardKey is the one we will change to, none if we will not.
+	NextWireGuardKey wgkey.Public
 	TunnelPort       uint16
 	ControlPort      uint16
 	TunnelAddress    netip.Addr
@@ -61,10 +64,17 @@ type Party struct {
 	Record func(peer.ID) (peer.Record, bool)
 	// Save keeps the record durably. It is not called for a record that is there already.
 	Save func(peer.Record) error
-	// Choose returns the prefix under which to see the peer's pods; previous if it can stay.
-	Choose func(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix, error)
+	// Choose returns the prefix under which to see the peer's pods, as large as our own
+	// pod CIDR; previous if it can stay.
+	Choose func(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 	// Admit says how a stranger is trusted, or with an *rpc.Error why it is not.
 	Admit func(Stranger) (how string, err error)
+	// Claim refuses, with an *rpc.Error, a record with a key that is another's, or takes from
+	// others what the record has proved; with ErrContested where a proof would help. It may be nil.
+	Claim func(peer.Record) error
+	// Keys are our private WireGuard keys, the next one none if there is none. It may be nil:
+	// then nothing is proved.
+	Keys func() (present, next wgkey.Private)
 	// Group is the key of our group, nil if we are in none. It may be nil itself.
 	Group func() *GroupKey
 	// Invite is the secret of an invite that the cluster has given us, nil if there is
@@ -116,12 +126,13 @@ func (p *Party) numbers(id peer.ID) *numbers {
 }
 
 // hello is what we have to say to a cluster, now. It is called with mu held, so that
-// what has a higher number is not older.
-func (p *Party) hello(to Sender) Message {
+// what has a higher number is not older. theirs is the key that the cluster has told.
+func (p *Party) hello(to Sender, theirs wgkey.Public) Message {
 	s, n := p.Self(), p.numbers(to.ID)
 	r, _ := p.Record(to.ID)
 	p.count++
 	m := s.Hello(r)
+	p.provePossession(&m, to.ID, theirs)
 	m.Sequence, m.Heard = p.issued(n), n.heard
 	return m
 }
@@ -131,7 +142,7 @@ func (s Self) Hello(r peer.Record) Message {
 	return Message{
 		Versions: Versions, ID: s.ID, Name: s.Name, Version: s.Version, KubeVersion: s.KubeVersion,
 		WireGuardKey: s.WireGuardKey, TunnelPort: s.TunnelPort, ControlPort: s.ControlPort, TunnelAddress: s.TunnelAddress,
-		PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR, SeeYouAs: r.Remote, SeenAs: r.As,
+		PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR, SeeYouAs: r.PeerMappedCIDR, SeenAs: r.LocalMappedCIDR,
 		Roles: r.Roles, NextWireGuardKey: s.NextWireGuardKey,
 	}
 }
@@ -140,7 +151,8 @@ func (s Self) Hello(r peer.Record) Message {
 func (p *Party) call(to Sender) Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := p.hello(to)
+	r, _ := p.Record(to.ID)
+	m := p.hello(to, r.WireGuardKey)
 	if key := p.group(); key != nil {
 		m.Proof = key.prove(roleStarter, to.Binding, m.ID, to.ID)
 		if _, known := p.Record(to.ID); !known {
@@ -168,7 +180,7 @@ func (p *Party) Receive(from Sender, m Message) (Message, error) {
 	if err != nil {
 		return Message{}, err
 	}
-	answer := p.hello(from)
+	answer := p.hello(from, m.WireGuardKey)
 	// Only who has shown that it knows the secret gets to see a proof of it.
 	if key := p.group(); key.judge(m.Proof, roleStarter, from.Binding, from.ID, answer.ID) == RightProof {
 		answer.Proof = key.prove(roleResponder, from.Binding, answer.ID, from.ID)
@@ -186,7 +198,10 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 	var r peer.Record
 	for range rounds {
 		var said uint64
+		var provedTo wgkey.Public
 		m, from, err := post(ctx, func(to Sender) Message {
+			r, _ := p.Record(to.ID)
+			provedTo = r.WireGuardKey // or a newer one: then there is a round more
 			hello := p.call(to)
 			said = hello.Sequence
 			return hello
@@ -204,7 +219,8 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 		if err != nil {
 			return r, err
 		}
-		if taken && !stale && r.Complete() && m.SeenAs == r.Remote {
+		proved := !m.Proves || provedTo == m.WireGuardKey
+		if taken && proved && !stale && r.Complete() && m.SeenAs == r.PeerMappedCIDR {
 			return r, nil
 		}
 	}
@@ -257,6 +273,27 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	r.Name, r.Version, r.KubeVersion, r.Protocol = m.Name, m.Version, m.KubeVersion, m.common()
 	r.Certificate, r.WireGuardKey, r.TunnelAddress = from.Certificate, m.WireGuardKey, m.TunnelAddress
 	r.NextWireGuardKey, r.TheirRoles, r.Skip = m.NextWireGuardKey, m.Roles, n.skip
+	// What was proved once is known, of a next key that is the present one now, too.
+	shown := func(key wgkey.Public) bool {
+		return !key.IsZero() && (key == old.WireGuardKey && old.KeyProved || key == old.NextWireGuardKey && old.NextKeyProved)
+	}
+	r.KeyProved = shown(r.WireGuardKey) || p.possesses(from.ID, self.ID, r.WireGuardKey, m.KeyProof)
+	r.NextKeyProved = shown(r.NextWireGuardKey) || p.possesses(from.ID, self.ID, r.NextWireGuardKey, m.NextKeyProof)
+	if m.Proves && len(p.ours()) > 0 && old.Complete() && (!r.KeyProved || !r.NextWireGuardKey.IsZero() && !r.NextKeyProved) {
+		return old, true, nil // it has an older key of ours: this answer, or its next one, has the proof
+	}
+	if p.Claim != nil {
+		err := p.Claim(r)
+		if errors.Is(err, ErrContested) && m.Proves && !starter {
+			return old, true, nil // it hears our key, and proves its own
+		}
+		if told := (*rpc.Error)(nil); errors.As(err, &told) {
+			err = told
+		}
+		if err != nil {
+			return peer.Record{}, false, err
+		}
+	}
 	if !from.Inside {
 		r.Control = netip.AddrPortFrom(from.Addr, m.ControlPort)
 		r.Tunnel = netip.AddrPortFrom(from.Addr, m.TunnelPort)
@@ -264,17 +301,14 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		r.Control = netip.AddrPortFrom(netip.IPv4Unspecified(), m.ControlPort)
 		r.Tunnel = netip.AddrPortFrom(netip.IPv4Unspecified(), m.TunnelPort)
 	}
-	r.Theirs = m.PodCIDR
+	r.PeerCIDR = m.PodCIDR
 	if m.SeeYouAs.IsValid() {
-		r.As = m.SeeYouAs
+		r.LocalMappedCIDR = m.SeeYouAs
 	}
-	if from.Inside && old.Remote.IsValid() && old.Remote.Bits() == r.Theirs.Bits() {
+	if from.Inside && old.PeerMappedCIDR.IsValid() && old.PeerMappedCIDR.Bits() == r.PeerCIDR.Bits() {
 		// What carries this message would be gone before the peer has heard of it.
-	} else if r.Remote, err = p.Choose(r.ID, r.Theirs, old.Remote); err != nil {
+	} else if r.PeerMappedCIDR, err = p.Choose(r.ID, old.PeerMappedCIDR); err != nil {
 		return peer.Record{}, false, refuse("no-prefix", "no prefix is free for the pods of %s: %v", m.Name, err)
-	}
-	if r.Remote.Bits() != r.Theirs.Bits() {
-		return peer.Record{}, false, fmt.Errorf("pairing: chose %s for %s: the sizes differ", r.Remote, r.Theirs)
 	}
 	if !known || !reflect.DeepEqual(r, old) {
 		r.Heard = max(m.Sequence, n.heard)
@@ -306,6 +340,11 @@ func ClosedError(why string) error {
 	return refuse("closed", "no new peer is trusted here: %s", why)
 }
 
+// FullError is what a stranger is told while there is no room for one more peer by lan.
+func FullError(here, name string) *rpc.Error {
+	return refuse("full", "%s has as many peers by trust.mode lan as it has room for, and none makes room for %s", here, name)
+}
+
 // admit judges the message by who sent it and to whom.
 func admit(self Self, from Sender, m Message) error {
 	switch {
@@ -313,8 +352,10 @@ func admit(self Self, from Sender, m Message) error {
 		return refuse("identity", "a message of %s came from %s", m.ID.Short(), from.ID.Short())
 	case from.ID == self.ID:
 		return refuse("clone", "the device at %s has the identity of this cluster", from.Addr)
-	case m.WireGuardKey == self.WireGuardKey || self.NextWireGuardKey != "" && m.WireGuardKey == self.NextWireGuardKey:
-		return refuse("same-key", "%s at %s has the WireGuard key of this cluster", m.Name, from.Addr)
+	case wgkey.Common([]wgkey.Public{m.WireGuardKey, m.NextWireGuardKey}, []wgkey.Public{self.WireGuardKey, self.NextWireGuardKey}):
+		return refuse("same-key", "%s at %s has a WireGuard key of this cluster", m.Name, from.Addr)
+	case m.PodCIDR.Bits() != self.PodCIDR.Bits():
+		return refuse("prefix", "%s has %s for its pods and %s has %s: the sizes differ", m.Name, m.PodCIDR, self.Name, self.PodCIDR)
 	case m.SeeYouAs.IsValid() && m.SeeYouAs.Bits() != self.PodCIDR.Bits():
 		return refuse("prefix", "%s sees this cluster as %s, which is not of the size of %s", m.Name, m.SeeYouAs, self.PodCIDR)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/wgkey"
 )
 
 // node is one side with a disk that survives crashes.
@@ -32,19 +33,30 @@ type node struct {
 	addr   netip.Addr
 	// speaks is the newest version; 0 is ours.
 	speaks int
+	// keys are the present one and the next.
+	keys [2]wgkey.Private
 	// saves counts down to a crash before the write; below zero it never comes.
 	saves int
 }
 
 var errCrash = errors.New("power cut")
 
+func keyOf(n byte) wgkey.Private {
+	k, err := wgkey.ParsePrivate(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{n}, 32)))
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
 func newNode(n byte) *node {
 	s := &node{disk: map[peer.ID]peer.Record{}, parted: map[peer.ID][2]uint64{}, saves: -1, addr: netip.AddrFrom4([4]byte{192, 0, 2, n})}
 	s.self = Self{
 		ID: peer.ID(strings.Repeat(string('a'+rune(n)), 32)), Name: fmt.Sprintf("node%d", n), Version: "0.1.0", KubeVersion: "v1.35.0+k3s1",
-		WireGuardKey: base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{n}, 32)), TunnelPort: 7442, ControlPort: 7442,
+		WireGuardKey: keyOf(n).Public(), TunnelPort: 7442, ControlPort: 7442,
 		TunnelAddress: netip.MustParseAddr("10.42.255.254"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"),
 	}
+	s.keys[0] = keyOf(n)
 	s.boot()
 	return s
 }
@@ -70,24 +82,30 @@ func (s *node) boot() {
 			return nil
 		},
 		Choose: s.choose,
-		Now:    func() time.Time { return time.Unix(1e9, 0) },
+		Keys: func() (wgkey.Private, wgkey.Private) {
+			if s.speaks != 0 {
+				return wgkey.Private{}, wgkey.Private{} // of before there were proofs
+			}
+			return s.keys[0], s.keys[1]
+		},
+		Now: func() time.Time { return time.Unix(1e9, 0) },
 	}
 }
 
 // choose takes the first free one; after a reboot a choice that was not kept would differ.
-func (s *node) choose(id peer.ID, theirs, previous netip.Prefix) (netip.Prefix, error) {
+func (s *node) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error) {
 	taken := []netip.Prefix{s.self.PodCIDR, s.self.ServiceCIDR}
 	for _, r := range s.disk {
 		if r.ID != id {
-			taken = append(taken, r.Remote)
+			taken = append(taken, r.PeerMappedCIDR)
 		}
 	}
 	free := func(p netip.Prefix) bool { return !slices.ContainsFunc(taken, p.Overlaps) }
-	if previous.IsValid() && previous.Bits() == theirs.Bits() && free(previous) {
+	if previous.IsValid() && previous.Bits() == s.self.PodCIDR.Bits() && free(previous) {
 		return previous, nil
 	}
 	for n := 64 + int(s.addr.As4()[3]&0x3f)*8; n < 256; n++ {
-		if p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n), 0, 0}), theirs.Bits()); free(p) {
+		if p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n), 0, 0}), s.self.PodCIDR.Bits()); free(p) {
 			return p, nil
 		}
 	}
@@ -153,9 +171,9 @@ func agreed(t interface{ Fatalf(string, ...any) }, a, b *node) {
 	switch {
 	case !x.Complete() || !y.Complete():
 		t.Fatalf("not complete: %+v and %+v", x, y)
-	case x.As != y.Remote || y.As != x.Remote:
-		t.Fatalf("%s is seen as %s and believes %s; %s is seen as %s and believes %s", a.self.Name, y.Remote, x.As, b.self.Name, x.Remote, y.As)
-	case x.WireGuardKey != b.self.WireGuardKey || y.WireGuardKey != a.self.WireGuardKey, x.Theirs != b.self.PodCIDR || y.Theirs != a.self.PodCIDR:
+	case x.LocalMappedCIDR != y.PeerMappedCIDR || y.LocalMappedCIDR != x.PeerMappedCIDR:
+		t.Fatalf("%s is seen as %s and believes %s; %s is seen as %s and believes %s", a.self.Name, y.PeerMappedCIDR, x.LocalMappedCIDR, b.self.Name, x.PeerMappedCIDR, y.LocalMappedCIDR)
+	case x.WireGuardKey != b.self.WireGuardKey || y.WireGuardKey != a.self.WireGuardKey, x.PeerCIDR != b.self.PodCIDR || y.PeerCIDR != a.self.PodCIDR:
 		t.Fatalf("keys or prefixes are wrong: %+v and %+v", x, y)
 	case x.Tunnel != netip.AddrPortFrom(b.addr, 7442) || y.Control != netip.AddrPortFrom(a.addr, 7442):
 		t.Fatalf("addresses are wrong: %v and %v", x.Tunnel, y.Control)
@@ -176,7 +194,7 @@ func TestFirstExchangeTakesTwoMessages(t *testing.T) {
 		t.Fatalf("%d posts, %v", posts, err)
 	}
 	agreed(t, a, b)
-	if addr, ok := r.Address(); !ok || !r.Remote.Contains(addr.Addr()) || addr.Port() != 7442 {
+	if addr, ok := r.Address(); !ok || !r.PeerMappedCIDR.Contains(addr.Addr()) || addr.Port() != 7442 {
 		t.Errorf("address in the tunnel: %v", addr)
 	}
 	if r.Trust.How != peer.TrustLAN || r.Trust.At.IsZero() {
@@ -186,7 +204,7 @@ func TestFirstExchangeTakesTwoMessages(t *testing.T) {
 	if _, err := b.Exchange(t.Context(), count(wire(b, a))); err != nil {
 		t.Fatal(err)
 	}
-	if posts > 4 || before[b.self.ID].Remote != a.disk[b.self.ID].Remote {
+	if posts > 4 || before[b.self.ID].PeerMappedCIDR != a.disk[b.self.ID].PeerMappedCIDR {
 		t.Errorf("the second exchange took %d posts or changed a prefix", posts-2)
 	}
 }
@@ -280,8 +298,8 @@ func TestDisturbedExchangesHeal(t *testing.T) {
 			"": func(t *rapid.T) {
 				for _, n := range nodes {
 					for _, r := range n.disk {
-						if !usable(r.Remote) || r.Remote.Overlaps(n.self.PodCIDR) {
-							t.Fatalf("%s sees %s as %s", n.self.Name, r.Name, r.Remote)
+						if !usable(r.PeerMappedCIDR) || r.PeerMappedCIDR.Overlaps(n.self.PodCIDR) {
+							t.Fatalf("%s sees %s as %s", n.self.Name, r.Name, r.PeerMappedCIDR)
 						}
 					}
 				}
@@ -324,12 +342,12 @@ func TestStoredBeforeTold(t *testing.T) {
 		post := wire(a, b)
 		a.Exchange(t.Context(), func(ctx context.Context, say func(Sender) Message) (Message, Sender, error) { //nolint:errcheck // the crash
 			m := say(b.sender())
-			if m.SeeYouAs.IsValid() && a.disk[b.self.ID].Remote != m.SeeYouAs {
-				t.Errorf("crash %d: the starter told %s and has stored %s", crash, m.SeeYouAs, a.disk[b.self.ID].Remote)
+			if m.SeeYouAs.IsValid() && a.disk[b.self.ID].PeerMappedCIDR != m.SeeYouAs {
+				t.Errorf("crash %d: the starter told %s and has stored %s", crash, m.SeeYouAs, a.disk[b.self.ID].PeerMappedCIDR)
 			}
 			answer, from, err := post(ctx, func(Sender) Message { return m })
-			if err == nil && b.disk[a.self.ID].Remote != answer.SeeYouAs {
-				t.Errorf("crash %d: the responder told %s and has stored %s", crash, answer.SeeYouAs, b.disk[a.self.ID].Remote)
+			if err == nil && b.disk[a.self.ID].PeerMappedCIDR != answer.SeeYouAs {
+				t.Errorf("crash %d: the responder told %s and has stored %s", crash, answer.SeeYouAs, b.disk[a.self.ID].PeerMappedCIDR)
 			}
 			return answer, from, err
 		})
@@ -349,13 +367,14 @@ func TestRefusals(t *testing.T) {
 		{"only newer ones", func(m *Message, _ *Sender, _ *node) { m.Versions = []int{3, 4} }, "version"},
 		{"no number", func(m *Message, _ *Sender, _ *node) { m.Sequence = 0 }, "bad-message"},
 		{"a number to count us to the end", func(m *Message, _ *Sender, _ *node) { m.Heard = 1<<64 - 2 }, "bad-message"},
-		{"a next key that is none", func(m *Message, _ *Sender, _ *node) { m.NextWireGuardKey = "AAAA" }, "bad-message"},
+		{"a next key that is the present one", func(m *Message, _ *Sender, _ *node) { m.NextWireGuardKey = m.WireGuardKey }, "bad-message"},
+		{"our own WireGuard key as the next one", func(m *Message, _ *Sender, to *node) { m.NextWireGuardKey = to.self.WireGuardKey }, "same-key"},
 		{"a group that we are not in", func(m *Message, _ *Sender, _ *node) { m.Demands = "group" }, "no-proof"},
 		{"somebody else's ID", func(m *Message, _ *Sender, _ *node) { m.ID = newNode(3).self.ID }, "identity"},
 		{"our own identity", func(m *Message, from *Sender, to *node) { m.ID, from.ID = to.self.ID, to.self.ID }, "clone"},
 		{"our own WireGuard key", func(m *Message, _ *Sender, to *node) { m.WireGuardKey = to.self.WireGuardKey }, "same-key"},
 		{"a stranger from behind a router", func(_ *Message, from *Sender, _ *node) { from.Addr = netip.MustParseAddr("198.51.100.7") }, "not-on-link"},
-		{"a key that is none", func(m *Message, _ *Sender, _ *node) { m.WireGuardKey = "AAAA" }, "bad-message"},
+		{"no key", func(m *Message, _ *Sender, _ *node) { m.WireGuardKey = wgkey.Public{} }, "bad-message"},
 		{"a name with a line break", func(m *Message, _ *Sender, _ *node) { m.Name = "a\nb" }, "bad-message"},
 		{"a pod CIDR with host bits", func(m *Message, _ *Sender, _ *node) { m.PodCIDR = netip.MustParsePrefix("10.42.1.0/16") }, "bad-message"},
 		{"a tunnel address outside", func(m *Message, _ *Sender, _ *node) { m.TunnelAddress = netip.MustParseAddr("10.99.0.1") }, "bad-message"},

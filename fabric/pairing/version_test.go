@@ -60,8 +60,8 @@ func TestVersionOneStillPeers(t *testing.T) {
 	}
 	// It says the same again, and something else: both are taken, it has no numbers.
 	say("10.98.0.0/16", first.SeeYouAs.String())
-	if r := b.disk[old.self.ID]; r.As.String() != "10.98.0.0/16" {
-		t.Errorf("as %s", r.As)
+	if r := b.disk[old.self.ID]; r.LocalMappedCIDR.String() != "10.98.0.0/16" {
+		t.Errorf("as %s", r.LocalMappedCIDR)
 	}
 	// It is upgraded: from now on numbers count.
 	old.speaks = 0

@@ -1,7 +1,7 @@
 // Package peer holds the words that the rest of Rivulet uses to speak of other
 // clusters: their identity, the record that is kept of them, and the link that
 // exists while they can be reached. It is a leaf: it reads nothing, writes
-// nothing and imports nothing of Rivulet.
+// nothing and imports nothing of Rivulet but wgkey.
 package peer
 
 import (
@@ -9,10 +9,13 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base32"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
+
+	"rivulet/fabric/wgkey"
 )
 
 // ID names a cluster for good: the hash of its Ed25519 public key. Names,
@@ -64,15 +67,16 @@ type Record struct {
 	Trust Trust  `json:"trust"`
 	// Certificate is the peer's self-signed certificate, DER. Its key is the pin.
 	Certificate []byte `json:"certificate"`
-	// WireGuardKey is the peer's Curve25519 public key, base64.
-	WireGuardKey string `json:"wireguardKey"`
-	// Theirs is the peer's pod CIDR as the peer itself uses it.
-	Theirs netip.Prefix `json:"theirs"`
-	// Remote is the prefix under which we see the peer's pods. We chose it.
-	Remote netip.Prefix `json:"remote"`
-	// As is the prefix under which the peer sees our pods. The peer chose it.
-	As netip.Prefix `json:"as"`
-	// TunnelAddress is the peer's own address inside the tunnel, one of Theirs.
+	// WireGuardKey is the peer's public key. It is none where the one that was stored
+	// cannot be used: see Decode.
+	WireGuardKey wgkey.Public `json:"wireguardKey"`
+	// PeerCIDR is the peer's pod CIDR as the peer itself uses it.
+	PeerCIDR netip.Prefix `json:"theirs"`
+	// PeerMappedCIDR is the prefix under which we see the peer's pods. We chose it.
+	PeerMappedCIDR netip.Prefix `json:"remote"`
+	// LocalMappedCIDR is the prefix under which the peer sees our pods. The peer chose it.
+	LocalMappedCIDR netip.Prefix `json:"as"`
+	// TunnelAddress is the peer's own address inside the tunnel, one of PeerCIDR.
 	TunnelAddress netip.Addr `json:"tunnelAddress"`
 	// Control and Tunnel are the peer's last known addresses on the underlay.
 	Control netip.AddrPort `json:"control"`
@@ -85,18 +89,39 @@ type Record struct {
 	// Roles are what we have switched off, TheirRoles what the peer has.
 	Roles      Roles `json:"roles,omitzero"`
 	TheirRoles Roles `json:"theirRoles,omitzero"`
-	// NextWireGuardKey is the key that the peer will change to; see docs/peering.md.
-	NextWireGuardKey string `json:"nextWireGuardKey,omitempty"`
+	// NextWireGuardKey is the key that the peer will change to; see docs/design/peering.md.
+	NextWireGuardKey wgkey.Public `json:"nextWireGuardKey,omitzero"`
+	// KeyProved and NextKeyProved say that the peer has shown to have the keys.
+	KeyProved     bool `json:"keyProved,omitempty"`
+	NextKeyProved bool `json:"nextKeyProved,omitempty"`
 	// Heard is the sequence of the peer's last message that changed anything; Skip is
 	// what is added to ours, so that they are newer than what the peer has of us.
 	Heard uint64 `json:"heard,omitempty"`
 	Skip  uint64 `json:"skip,omitempty"`
 }
 
+// Decode reads a stored record. A key that cannot be used is left out: the peer stays a
+// peer, and has no tunnel until it has told a key that can be.
+func Decode(blob []byte) (Record, error) {
+	type plain Record
+	loose := struct {
+		*plain
+		WireGuardKey     string `json:"wireguardKey"`
+		NextWireGuardKey string `json:"nextWireGuardKey"`
+	}{plain: &plain{}}
+	if err := json.Unmarshal(blob, &loose); err != nil {
+		return Record{}, fmt.Errorf("peer: %w", err)
+	}
+	r := Record(*loose.plain)
+	r.WireGuardKey, _ = wgkey.Parse(loose.WireGuardKey)
+	r.NextWireGuardKey, _ = wgkey.Parse(loose.NextWireGuardKey)
+	return r, nil
+}
+
 // Complete reports whether both sides have told each other their prefix, which
 // is all that a tunnel needs.
 func (r Record) Complete() bool {
-	return r.ID.Valid() && r.WireGuardKey != "" && r.Theirs.IsValid() && r.Remote.IsValid() && r.As.IsValid() && r.TunnelAddress.IsValid()
+	return r.ID.Valid() && !r.WireGuardKey.IsZero() && r.PeerCIDR.IsValid() && r.PeerMappedCIDR.IsValid() && r.LocalMappedCIDR.IsValid() && r.TunnelAddress.IsValid()
 }
 
 // Address is the peer's control address inside the tunnel as we see it. It
@@ -105,7 +130,7 @@ func (r Record) Address() (netip.AddrPort, bool) {
 	if !r.Complete() {
 		return netip.AddrPort{}, false
 	}
-	addr, ok := Translate(r.TunnelAddress, r.Theirs, r.Remote)
+	addr, ok := Translate(r.TunnelAddress, r.PeerCIDR, r.PeerMappedCIDR)
 	return netip.AddrPortFrom(addr, r.Control.Port()), ok
 }
 
@@ -169,10 +194,12 @@ type Link struct {
 	Name string
 	// Addr is the peer's control address inside the tunnel.
 	Addr netip.AddrPort
-	// Theirs, Remote and As are those of Record.
-	Theirs, Remote, As netip.Prefix
-	State              State
-	RTT                time.Duration
+	// PeerCIDR, PeerMappedCIDR and LocalMappedCIDR are those of Record.
+	PeerCIDR, PeerMappedCIDR, LocalMappedCIDR netip.Prefix
+	State                                     State
+	RTT                                       time.Duration
+	// Trust is how the peer came to be trusted: TrustLAN and the like.
+	Trust string
 	// NoBorrow and NoLend are the directions that one of both sides has switched off.
 	NoBorrow, NoLend bool
 }

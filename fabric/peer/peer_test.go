@@ -2,10 +2,15 @@ package peer
 
 import (
 	"crypto/ed25519"
+	"encoding/json"
 	"net/netip"
+	"reflect"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"rivulet/fabric/wgkey"
 )
 
 func TestIDsFollowTheKey(t *testing.T) {
@@ -69,6 +74,44 @@ func TestTranslateRefuses(t *testing.T) {
 	} {
 		if got, ok := Translate(netip.MustParseAddr(tc.addr), tc.from, tc.to); ok {
 			t.Errorf("%s: %s", tc.name, got)
+		}
+	}
+}
+
+// What was stored comes back; a key that cannot be used takes nothing else along.
+func TestDecode(t *testing.T) {
+	private, err := wgkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := wgkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Record{ID: "abcdefghijklmnopqrstuvwxyz234567", Name: "b", Trust: Trust{How: TrustLAN}, PeerCIDR: netip.MustParsePrefix("10.42.0.0/16"),
+		WireGuardKey: private.Public(), NextWireGuardKey: next.Public(), Heard: 7}
+	blob, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Decode(blob); err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("%+v, %v, want %+v", got, err, r)
+	}
+	var view View
+	if err := json.Unmarshal(blob, &view); err != nil || !reflect.DeepEqual(view.Record, r) {
+		t.Errorf("as a view: %+v, %v", view.Record, err)
+	}
+	for _, bad := range []string{"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "k", private.Public().String() + "\\n"} {
+		got, err := Decode([]byte(strings.ReplaceAll(string(blob), private.Public().String(), bad)))
+		want := r
+		want.WireGuardKey = wgkey.Public{}
+		if err != nil || !reflect.DeepEqual(got, want) || got.Complete() {
+			t.Errorf("%q: %+v, %v", bad, got, err)
+		}
+	}
+	for _, bad := range []string{"", "{", "[]", `{"id":7}`} {
+		if _, err := Decode([]byte(bad)); err == nil {
+			t.Errorf("%q is taken", bad)
 		}
 	}
 }

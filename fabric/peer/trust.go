@@ -14,6 +14,24 @@ const (
 type Trust struct {
 	How string    `json:"how"`
 	At  time.Time `json:"at"`
+	// Source is the machine that one trusted by lan was met at: its hardware address, or
+	// its address where that is not known.
+	Source string `json:"source,omitempty"`
+}
+
+// String says it in words.
+func (t Trust) String() string {
+	switch t.How {
+	case TrustLAN:
+		return "trusted because it was met on the LAN"
+	case TrustGroup:
+		return "trusted because it has the group's secret"
+	case TrustApproved:
+		return "trusted because it was approved here"
+	case TrustInvite:
+		return "trusted because of an invite"
+	}
+	return "trusted"
 }
 
 // Roles are the directions of a peering that one side has switched off. The zero

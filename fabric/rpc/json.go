@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
+	"regexp"
+
+	"rivulet/fabric/peer"
 )
 
 // MaxBody is the longest JSON body that is read from a peer, bytes.
@@ -19,6 +21,9 @@ type Error struct {
 	Code    string `json:"code"`    // for programs; stays the same
 	Message string `json:"message"` // for people, one line
 	Cure    string `json:"cure,omitempty"`
+	// Remote: the other side wrote it. Its words are fit to be shown, and it has no cure:
+	// what a stranger advises is not passed on. Who shows it knows the code, or does not.
+	Remote bool `json:"-"`
 }
 
 func (e *Error) Error() string {
@@ -56,7 +61,7 @@ func Read(w http.ResponseWriter, r *http.Request, v any) bool {
 		return false
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		Fail(w, http.StatusBadRequest, &Error{Code: "bad-request", Message: "the request is not understood: " + oneLine(err.Error()), Cure: "run the same version of rivulet on both sides"})
+		Fail(w, http.StatusBadRequest, &Error{Code: "bad-request", Message: "the request is not understood: " + peer.Text(err.Error()), Cure: "run the same version of rivulet on both sides"})
 		return false
 	}
 	return true
@@ -100,7 +105,7 @@ func Call(ctx context.Context, c *http.Client, method, url string, in, out any) 
 		return nil
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
-		return &Error{Code: "bad-answer", Message: fmt.Sprintf("the answer of %s is not understood: %s", req.URL.Host, oneLine(err.Error())), Cure: "run the same version of rivulet on both sides"}
+		return &Error{Code: "bad-answer", Message: fmt.Sprintf("the answer of %s is not understood: %s", req.URL.Host, peer.Text(err.Error())), Cure: "run the same version of rivulet on both sides"}
 	}
 	return nil
 }
@@ -110,20 +115,16 @@ func asError(status int, host string, body []byte) error {
 	if json.Unmarshal(body, &e) != nil || e.Code == "" {
 		return &Error{Code: "http", Message: fmt.Sprintf("%s answered %d %s", host, status, http.StatusText(status))}
 	}
-	e.Code, e.Message, e.Cure = oneLine(e.Code), oneLine(e.Message), oneLine(e.Cure)
-	return &e
+	return Told(e)
 }
 
-// oneLine makes text of a stranger fit to be logged and shown.
-func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
-	if len(s) > 300 {
-		s = strings.ToValidUTF8(s[:300], "") + "…"
+// Told is an error that another cluster has told, fit to be shown.
+func Told(e Error) *Error {
+	out := &Error{Code: "unknown", Message: peer.Text(e.Message), Remote: true}
+	if codeForm.MatchString(e.Code) {
+		out.Code = e.Code
 	}
-	return s
+	return out
 }
+
+var codeForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,39}$`)

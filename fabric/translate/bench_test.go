@@ -9,8 +9,8 @@ import (
 func benchTable(tb testing.TB, peers int) *Table {
 	var rules []Rule
 	for i := range peers {
-		rules = append(rules, Rule{Peer: fmt.Sprint(i), Local: prefix("10.42.0.0/16"), As: prefix("10.201.0.0/16"),
-			Remote: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(i), 0, 0}), 16)})
+		rules = append(rules, Rule{Peer: fmt.Sprint(i), LocalCIDR: prefix("10.42.0.0/16"), LocalMappedCIDR: prefix("10.201.0.0/16"),
+			PeerMappedCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(i), 0, 0}), 16)})
 	}
 	table, err := Compile(rules, testMTU)
 	if err != nil {

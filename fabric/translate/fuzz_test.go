@@ -7,7 +7,7 @@ import (
 
 // FuzzTranslate looks for packets that crash, or that pass with a foreign address.
 func FuzzTranslate(f *testing.F) {
-	table, err := Compile([]Rule{{Peer: "b", Local: prefix("10.42.0.0/16"), As: prefix("10.201.0.0/16"), Remote: prefix("10.200.0.0/16")}}, testMTU)
+	table, err := Compile([]Rule{{Peer: "b", LocalCIDR: prefix("10.42.0.0/16"), LocalMappedCIDR: prefix("10.201.0.0/16"), PeerMappedCIDR: prefix("10.200.0.0/16")}}, testMTU)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -38,11 +38,11 @@ func FuzzTranslate(f *testing.F) {
 func FuzzBothEnds(f *testing.F) {
 	local := prefix("10.42.0.0/16")
 	aSeesB, bSeesA := prefix("10.200.0.0/16"), prefix("172.20.0.0/16")
-	a, err := Compile([]Rule{{Peer: "b", Local: local, As: bSeesA, Remote: aSeesB}}, testMTU)
+	a, err := Compile([]Rule{{Peer: "b", LocalCIDR: local, LocalMappedCIDR: bSeesA, PeerMappedCIDR: aSeesB}}, testMTU)
 	if err != nil {
 		f.Fatal(err)
 	}
-	b, err := Compile([]Rule{{Peer: "a", Local: local, As: aSeesB, Remote: bSeesA, MTU: 1300}}, testMTU)
+	b, err := Compile([]Rule{{Peer: "a", LocalCIDR: local, LocalMappedCIDR: aSeesB, PeerMappedCIDR: bSeesA, MTU: 1300}}, testMTU)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -4,13 +4,13 @@
 //
 //	pod 10.42.0.5                                            pod 10.42.0.7
 //	   |  10.42.0.5 > 10.200.0.7            10.201.0.5 > 10.42.0.7  ^
-//	   v Out: src Local -> As                In: dst As -> Local    |
+//	   v Out: src Local -> LocalMapped     In: dst LocalMapped -> Local |
 //	  tunnel --- 10.201.0.5 > 10.200.0.7 wireguard -------------> tunnel
 //
 // On the wire a packet carries source = how the receiver sees the sender and
 // destination = how the sender sees the receiver. Each end rewrites one address and
 // finds the rule by the other one, which is the peer's own: so two peers may even
-// have chosen the same As for us.
+// have chosen the same LocalMappedCIDR for us.
 //
 // Nothing passes that is not between our published prefix and a peer's: no rule,
 // no packet (IPv6 included, for now). After a restart the table is empty until
@@ -25,13 +25,13 @@ import (
 	"sync/atomic"
 )
 
-// Rule publishes one prefix of ours to one peer. With As equal to Local packets
+// Rule publishes one prefix of ours to one peer. With LocalMappedCIDR equal to LocalCIDR packets
 // pass unchanged but for a TCP MSS that is too large, and are checked all the same.
 type Rule struct {
-	Peer   string       // names the peer in errors
-	Local  netip.Prefix // our prefix as we use it
-	As     netip.Prefix // our prefix as the peer sees it, of the same size
-	Remote netip.Prefix // the peer's pods as we see them
+	Peer            string       // names the peer in errors
+	LocalCIDR       netip.Prefix // our prefix as we use it
+	LocalMappedCIDR netip.Prefix // our prefix as the peer sees it, of the same size
+	PeerMappedCIDR  netip.Prefix // the peer's pods as we see them
 	// MTU is what fits through the path to this peer; 0 is the tunnel's.
 	MTU int
 }
@@ -66,22 +66,22 @@ func (r *rule) covers(addr uint32) bool { return addr&r.remoteMask == r.remote }
 func Compile(rules []Rule, mtu int) (*Table, error) {
 	t := &Table{rules: make([]rule, 0, len(rules))}
 	sorted := append([]Rule(nil), rules...)
-	sort.Slice(sorted, func(i, j int) bool { return sorted[i].Remote.Addr().Less(sorted[j].Remote.Addr()) })
+	sort.Slice(sorted, func(i, j int) bool { return sorted[i].PeerMappedCIDR.Addr().Less(sorted[j].PeerMappedCIDR.Addr()) })
 	for i, r := range sorted {
 		if err := r.check(); err != nil {
 			return nil, err
 		}
-		if i > 0 && r.Remote.Overlaps(sorted[i-1].Remote) {
+		if i > 0 && r.PeerMappedCIDR.Overlaps(sorted[i-1].PeerMappedCIDR) {
 			return nil, fmt.Errorf("translate: %s of peer %s overlaps %s of peer %s; choose another prefix for one of them",
-				r.Remote, r.Peer, sorted[i-1].Remote, sorted[i-1].Peer)
+				r.PeerMappedCIDR, r.Peer, sorted[i-1].PeerMappedCIDR, sorted[i-1].Peer)
 		}
 		mss, err := clampTo(mtu, r.MTU)
 		if err != nil {
 			return nil, err
 		}
-		remote, remoteMask := numbers(r.Remote)
-		local, mask := numbers(r.Local)
-		as, _ := numbers(r.As)
+		remote, remoteMask := numbers(r.PeerMappedCIDR)
+		local, mask := numbers(r.LocalCIDR)
+		as, _ := numbers(r.LocalMappedCIDR)
 		t.rules = append(t.rules, rule{
 			remote: remote, remoteMask: remoteMask, mss: mss,
 			out: move{from: local, to: as, mask: mask, delta: diff32(local, as)},
@@ -107,16 +107,16 @@ func clampTo(tunnel, path int) (uint16, error) {
 }
 
 func (r Rule) check() error {
-	for _, p := range []netip.Prefix{r.Local, r.As, r.Remote} {
+	for _, p := range []netip.Prefix{r.LocalCIDR, r.LocalMappedCIDR, r.PeerMappedCIDR} {
 		if !p.IsValid() || !p.Addr().Is4() || p != p.Masked() {
 			return fmt.Errorf("translate: peer %s: %q is not an IPv4 prefix", r.Peer, p)
 		}
 	}
-	if r.Local.Bits() != r.As.Bits() {
-		return fmt.Errorf("translate: peer %s: %s cannot be seen as %s, the sizes differ", r.Peer, r.Local, r.As)
+	if r.LocalCIDR.Bits() != r.LocalMappedCIDR.Bits() {
+		return fmt.Errorf("translate: peer %s: %s cannot be seen as %s, the sizes differ", r.Peer, r.LocalCIDR, r.LocalMappedCIDR)
 	}
-	if r.Local.Overlaps(r.Remote) {
-		return fmt.Errorf("translate: peer %s: its prefix %s overlaps our own %s; choose another", r.Peer, r.Remote, r.Local)
+	if r.LocalCIDR.Overlaps(r.PeerMappedCIDR) {
+		return fmt.Errorf("translate: peer %s: its prefix %s overlaps our own %s; choose another", r.Peer, r.PeerMappedCIDR, r.LocalCIDR)
 	}
 	return nil
 }

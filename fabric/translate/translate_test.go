@@ -48,9 +48,9 @@ func drawPlan(t *rapid.T) plan {
 	if rapid.IntRange(0, 4).Draw(t, "identity") == 0 {
 		as = local
 	}
-	rules := []Rule{{Peer: "p", Local: local, As: as, Remote: remote}}
+	rules := []Rule{{Peer: "p", LocalCIDR: local, LocalMappedCIDR: as, PeerMappedCIDR: remote}}
 	for i := range rapid.IntRange(0, 5).Draw(t, "more peers") { // as many again, elsewhere
-		rules = append(rules, Rule{Peer: "q", Local: local, As: as, Remote: netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(i), 0, 0}), 16)})
+		rules = append(rules, Rule{Peer: "q", LocalCIDR: local, LocalMappedCIDR: as, PeerMappedCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(i), 0, 0}), 16)})
 	}
 	table, err := Compile(rules, testMTU)
 	if err != nil {
@@ -160,7 +160,7 @@ func TestNothingElsePasses(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	table, err := Compile([]Rule{{Peer: "b", Local: prefix("10.42.0.0/16"), As: prefix("10.201.0.0/16"), Remote: prefix("10.200.0.0/16")}}, testMTU)
+	table, err := Compile([]Rule{{Peer: "b", LocalCIDR: prefix("10.42.0.0/16"), LocalMappedCIDR: prefix("10.201.0.0/16"), PeerMappedCIDR: prefix("10.200.0.0/16")}}, testMTU)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,12 +209,12 @@ func TestRefused(t *testing.T) {
 }
 
 func TestCompileRefuses(t *testing.T) {
-	good := Rule{Peer: "b", Local: prefix("10.42.0.0/16"), As: prefix("10.201.0.0/16"), Remote: prefix("10.200.0.0/16")}
+	good := Rule{Peer: "b", LocalCIDR: prefix("10.42.0.0/16"), LocalMappedCIDR: prefix("10.201.0.0/16"), PeerMappedCIDR: prefix("10.200.0.0/16")}
 	for want, rules := range map[string][]Rule{
-		"sizes differ":       {{Peer: "b", Local: good.Local, As: prefix("10.201.0.0/17"), Remote: good.Remote}},
-		"overlaps our own":   {{Peer: "b", Local: good.Local, As: good.As, Remote: prefix("10.42.128.0/17")}},
-		"not an IPv4 prefix": {{Peer: "b", Local: good.Local, As: good.As, Remote: prefix("fd00::/16")}},
-		"of peer":            {good, {Peer: "c", Local: good.Local, As: good.As, Remote: prefix("10.200.7.0/24")}},
+		"sizes differ":       {{Peer: "b", LocalCIDR: good.LocalCIDR, LocalMappedCIDR: prefix("10.201.0.0/17"), PeerMappedCIDR: good.PeerMappedCIDR}},
+		"overlaps our own":   {{Peer: "b", LocalCIDR: good.LocalCIDR, LocalMappedCIDR: good.LocalMappedCIDR, PeerMappedCIDR: prefix("10.42.128.0/17")}},
+		"not an IPv4 prefix": {{Peer: "b", LocalCIDR: good.LocalCIDR, LocalMappedCIDR: good.LocalMappedCIDR, PeerMappedCIDR: prefix("fd00::/16")}},
+		"of peer":            {good, {Peer: "c", LocalCIDR: good.LocalCIDR, LocalMappedCIDR: good.LocalMappedCIDR, PeerMappedCIDR: prefix("10.200.7.0/24")}},
 	} {
 		if _, err := Compile(rules, testMTU); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got error %v, want one with %q", rules, err, want)
@@ -229,7 +229,7 @@ func TestCompileRefuses(t *testing.T) {
 // only an MSS that is too large for the path is lowered.
 func TestIdentityTouchesNothing(t *testing.T) {
 	local, remote := prefix("10.42.0.0/16"), prefix("10.200.0.0/16")
-	table, err := Compile([]Rule{{Peer: "b", Local: local, As: local, Remote: remote}}, 0)
+	table, err := Compile([]Rule{{Peer: "b", LocalCIDR: local, LocalMappedCIDR: local, PeerMappedCIDR: remote}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,9 +254,9 @@ func TestIdentityTouchesNothing(t *testing.T) {
 func TestMSSOfEachPath(t *testing.T) {
 	local := prefix("10.42.0.0/16")
 	table, err := Compile([]Rule{
-		{Peer: "near", Local: local, As: local, Remote: prefix("10.200.0.0/16")},
-		{Peer: "far", Local: local, As: local, Remote: prefix("10.201.0.0/16"), MTU: 1216},
-		{Peer: "wide", Local: local, As: local, Remote: prefix("10.202.0.0/16"), MTU: 8000},
+		{Peer: "near", LocalCIDR: local, LocalMappedCIDR: local, PeerMappedCIDR: prefix("10.200.0.0/16")},
+		{Peer: "far", LocalCIDR: local, LocalMappedCIDR: local, PeerMappedCIDR: prefix("10.201.0.0/16"), MTU: 1216},
+		{Peer: "wide", LocalCIDR: local, LocalMappedCIDR: local, PeerMappedCIDR: prefix("10.202.0.0/16"), MTU: 8000},
 	}, testMTU)
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +275,7 @@ func TestMSSOfEachPath(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Compile([]Rule{{Peer: "b", Local: local, As: local, Remote: prefix("10.200.0.0/16"), MTU: 100}}, testMTU); err == nil {
+	if _, err := Compile([]Rule{{Peer: "b", LocalCIDR: local, LocalMappedCIDR: local, PeerMappedCIDR: prefix("10.200.0.0/16"), MTU: 100}}, testMTU); err == nil {
 		t.Error("a path MTU of 100 was accepted")
 	}
 }
@@ -283,7 +283,7 @@ func TestMSSOfEachPath(t *testing.T) {
 // Fragments: which pass. Those behind the first have no ports, and are told by
 // their addresses alone.
 func TestFragments(t *testing.T) {
-	table, err := Compile([]Rule{{Peer: "b", Local: prefix("10.42.0.0/16"), As: prefix("10.201.0.0/16"), Remote: prefix("10.200.0.0/16")}}, testMTU)
+	table, err := Compile([]Rule{{Peer: "b", LocalCIDR: prefix("10.42.0.0/16"), LocalMappedCIDR: prefix("10.201.0.0/16"), PeerMappedCIDR: prefix("10.200.0.0/16")}}, testMTU)
 	if err != nil {
 		t.Fatal(err)
 	}

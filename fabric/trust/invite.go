@@ -70,7 +70,7 @@ func hash(secret []byte) []byte {
 }
 
 // NewInvite makes one. The secret is returned and not kept.
-func (b *Book) NewInvite(now time.Time) (Invite, []byte, error) {
+func (b *Store) NewInvite(now time.Time) (Invite, []byte, error) {
 	secret := make([]byte, SecretLen)
 	rand.Read(secret)
 	h := hash(secret)
@@ -83,7 +83,7 @@ func (b *Book) NewInvite(now time.Time) (Invite, []byte, error) {
 }
 
 // Invites returns all that are known, the oldest first.
-func (b *Book) Invites() (out []Invite) {
+func (b *Store) Invites() (out []Invite) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, e := range b.c.Invites {
@@ -92,8 +92,8 @@ func (b *Book) Invites() (out []Invite) {
 	return out
 }
 
-// Revoke ends an invite that nobody has used.
-func (b *Book) Revoke(id string) error {
+// RevokeInvite ends an invite that nobody has used.
+func (b *Store) RevokeInvite(id string) error {
 	b.mu.Lock()
 	i := slices.IndexFunc(b.c.Invites, func(e entry) bool { return e.ID == id })
 	used := i >= 0 && b.c.Invites[i].UsedBy != ""
@@ -106,7 +106,7 @@ func (b *Book) Revoke(id string) error {
 	}
 	return b.change(func(c *content) {
 		for i := range c.Invites {
-			if c.Invites[i].ID == id {
+			if c.Invites[i].ID == id && c.Invites[i].UsedBy == "" {
 				c.Invites[i].Revoked = true
 			}
 		}
@@ -115,7 +115,7 @@ func (b *Book) Revoke(id string) error {
 
 // Redeem takes an invite for the cluster, once. The same cluster may come again with it
 // while it lives: its answer may have been lost.
-func (b *Book) Redeem(secret []byte, by peer.ID, now time.Time) error {
+func (b *Store) Redeem(secret []byte, by peer.ID, now time.Time) error {
 	want := hash(secret)
 	b.mu.Lock()
 	// What is compared is the hash of 128 random bits: its timing helps nobody.
@@ -140,7 +140,7 @@ func (b *Book) Redeem(secret []byte, by peer.ID, now time.Time) error {
 	taken := false
 	err := b.change(func(c *content) {
 		for i := range c.Invites {
-			if x := &c.Invites[i]; slices.Equal(x.Hash, want) && x.UsedBy == "" {
+			if x := &c.Invites[i]; slices.Equal(x.Hash, want) && x.UsedBy == "" && !x.Revoked {
 				x.UsedBy, x.UsedAt, taken = by, now, true
 			}
 		}

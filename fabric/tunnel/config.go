@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"rivulet/fabric/tunnel/paths"
+	"rivulet/fabric/wgkey"
 )
 
 // Config is the whole desired state of the data plane. The supervisor pushes it
 // as one piece; applying the same Config twice changes nothing and drops no packet.
 type Config struct {
-	// PrivateKey is our Curve25519 private key, base64.
-	PrivateKey string `json:"privateKey"`
+	PrivateKey wgkey.Private `json:"privateKey"`
 	// Port is the UDP port WireGuard listens on.
 	Port uint16 `json:"port"`
 	// Interface names the TUN device.
@@ -24,7 +24,8 @@ type Config struct {
 	ControlPort uint16 `json:"controlPort"`
 	// PodCIDR is the prefix our pods use.
 	PodCIDR netip.Prefix `json:"podCIDR"`
-	Peers   []Peer       `json:"peers"`
+	// Peers: of two that claim the same key or overlapping prefixes, the first is served.
+	Peers []Peer `json:"peers"`
 	// Candidates and Streams are where this device may be reached, by UDP and by
 	// streams over TCP: peers are told.
 	Candidates []netip.AddrPort `json:"candidates,omitempty"`
@@ -48,15 +49,15 @@ type PeerPaths struct {
 
 // Peer is one peer of the data plane.
 type Peer struct {
-	ID        string `json:"id"`
-	PublicKey string `json:"publicKey"` // Curve25519, base64
+	ID        string       `json:"id"`
+	PublicKey wgkey.Public `json:"publicKey"`
 	// Endpoint is where the peer is believed to be; the zero value leaves what is known.
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Keepalive is the persistent keepalive, whole seconds; 0 is off.
 	Keepalive time.Duration `json:"keepalive"`
-	// As is the prefix under which the peer sees PodCIDR; Remote that under which we see the peer's pods.
-	As     netip.Prefix `json:"as"`
-	Remote netip.Prefix `json:"remote"`
+	// LocalMappedCIDR is the prefix under which the peer sees PodCIDR; PeerMappedCIDR that under which we see the peer's pods.
+	LocalMappedCIDR netip.Prefix `json:"as"`
+	PeerMappedCIDR  netip.Prefix `json:"remote"`
 	// Address is the peer's own end of the tunnel as we see it, one of Remote. Without
 	// it the path to the peer is not measured.
 	Address netip.Addr `json:"address,omitzero"`
@@ -89,9 +90,19 @@ type PeerStatus struct {
 	Paths []paths.PathStatus `json:"paths,omitempty"`
 	// MTU is what fits through the path, inside the tunnel, bytes; the tunnel's until it is measured.
 	MTU int `json:"mtu,omitempty"`
+	// Problem is nil if the peer is served as the Config wants it.
+	Problem *Problem `json:"problem,omitempty"`
+}
+
+// Problem is why one peer is not served, with a cure. The others are.
+type Problem struct {
+	Text string `json:"text"`
+	Cure string `json:"cure"`
+	// Partly: the peer is served, as far as it can be.
+	Partly bool `json:"partly,omitempty"`
 }
 
 // HelperVersion is that of the protocol and the behaviour of the data plane's
 // process. A process that runs with another is replaced, which costs a second of
 // traffic: raise it when the process itself has changed.
-const HelperVersion = "10"
+const HelperVersion = "11"

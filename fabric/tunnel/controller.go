@@ -217,7 +217,7 @@ func (c *Controller) launch(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(c.cfg.Helper, "--socket", c.cfg.Socket)
+	cmd := exec.Command(c.cfg.Helper, "--socket", c.cfg.Socket, "--log", c.cfg.LogFile)
 	cmd.Dir = "/"
 	cmd.Env = withoutManager(os.Environ())
 	cmd.Stdout, cmd.Stderr = log, log
@@ -247,13 +247,8 @@ func (c *Controller) launch(ctx context.Context) error {
 	}
 }
 
-// maxLog is the size at which the log is put aside when the process starts, bytes.
-const maxLog = 5 << 20
-
+// openLog is for what the process tells before it has opened its log itself.
 func openLog(path string) (*os.File, error) {
-	if fi, err := os.Stat(path); err == nil && fi.Size() > maxLog {
-		_ = os.Rename(path, path+".1")
-	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("tunnel: %w", err)

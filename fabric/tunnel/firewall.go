@@ -1,7 +1,6 @@
 package tunnel
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/nft"
+	"rivulet/fabric/reach"
 )
 
 // The one nftables table of Rivulet, IPv4:
@@ -24,6 +24,9 @@ import (
 //	guard (filter, prerouting, after conntrack, before everybody's DNAT): a peer
 //	      reaches our pods, the control port and the port that measures paths, nothing
 //	      else of the machine: no kubelet, no API server, no NodePort.
+//
+// Which of our pods a peer reaches is decided by a table of its own (package reach), which
+// is closed until the supervisor has filled it and is there before the interface is up.
 const tableName = "rivulet"
 
 const (
@@ -33,6 +36,9 @@ const (
 
 // setFirewall replaces the table in one transaction.
 func setFirewall(cfg Config) error {
+	if err := reach.Ensure(0, cfg.Interface, cfg.Address); err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
 	c, err := nft.Open(0)
 	if err != nil {
 		return fmt.Errorf("tunnel: nftables: %w", err)
@@ -45,7 +51,7 @@ func setFirewall(cfg Config) error {
 	pods := cfg.PodCIDR.Masked()
 	nft.Rule(c, keep, nft.ToInterface(cfg.Interface), source(pods), same(pods))
 	for _, p := range cfg.Peers {
-		remote := p.Remote.Masked()
+		remote := p.PeerMappedCIDR.Masked()
 		nft.Rule(c, keep, source(remote), destination(pods), same(remote))
 	}
 
@@ -90,12 +96,4 @@ func destination(p netip.Prefix) []expr.Any { return nft.Within(nft.Destination,
 
 // same is the source NAT of a prefix to itself, host bits kept: it changes
 // nothing and speaks for the connection.
-func same(p netip.Prefix) []expr.Any {
-	first := p.Masked().Addr().As4()
-	last := binary.BigEndian.Uint32(first[:]) | ^(^uint32(0) << (32 - p.Bits()))
-	return []expr.Any{
-		&expr.Immediate{Register: 1, Data: first[:]},
-		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint32(last)},
-		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegAddrMax: 2, Prefix: true},
-	}
-}
+func same(p netip.Prefix) []expr.Any { return nft.FromPrefix(p) }

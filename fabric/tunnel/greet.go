@@ -1,10 +1,6 @@
 package tunnel
 
-import (
-	"encoding/base64"
-
-	"golang.zx2c4.com/wireguard/device"
-)
+import "rivulet/fabric/wgkey"
 
 // greet sends something to the peers with whom a key has changed, on our side or on
 // theirs. Whoever changes second then begins the handshake that works; without it
@@ -13,7 +9,7 @@ func (s *Server) greet(was, cfg Config) {
 	if was.Port == 0 { // nothing was there before
 		return
 	}
-	old := map[string]string{}
+	old := map[string]wgkey.Public{}
 	for _, p := range was.Peers {
 		old[p.ID] = p.PublicKey
 	}
@@ -22,9 +18,6 @@ func (s *Server) greet(was, cfg Config) {
 		if !known || before == p.PublicKey && was.PrivateKey == cfg.PrivateKey {
 			continue
 		}
-		raw, _ := base64.StdEncoding.DecodeString(p.PublicKey) // Config.check saw to it
-		if live := s.dev.LookupPeer(device.NoisePublicKey(raw)); live != nil {
-			live.SendKeepalive()
-		}
+		s.dev.Wake(p.PublicKey.Bytes())
 	}
 }

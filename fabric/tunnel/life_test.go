@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rivulet/fabric/wgkey"
 	"rivulet/test/netroom"
 )
 
@@ -91,16 +92,16 @@ func TestApplyLeavesOtherPeersAlone(t *testing.T) {
 		stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 64<<20)
 	}()
 	first := time.Time{}
-	await(t, reachLimit, "a handshake", func() bool {
+	await(t, reachLimit, "a session in use", func() bool { // of two handshakes that crossed the second is over by then
 		st, err := w.a.Status(t.Context())
 		if err == nil && len(st.Peers) == 1 {
 			first = st.Peers[0].LastHandshake
 		}
-		return !first.IsZero()
+		return !first.IsZero() && st.Peers[0].Sent > 1<<20
 	})
 	_, other := newKeys(t)
 	with := w.a.want
-	with.Peers = append(with.Peers[:1:1], Peer{ID: "c", PublicKey: other, As: aSeenByB, Remote: netip.MustParsePrefix("10.202.0.0/16")})
+	with.Peers = append(with.Peers[:1:1], Peer{ID: "c", PublicKey: other, LocalMappedCIDR: aSeenByB, PeerMappedCIDR: netip.MustParsePrefix("10.202.0.0/16")})
 	n := 0
 	for running := true; running; n++ {
 		for _, c := range []Config{w.a.want, w.a.want, with} {
@@ -331,11 +332,15 @@ func TestNetworksOfTheHostAreKept(t *testing.T) {
 	w := newWorld(t)
 	c := w.a.want
 	_, other := newKeys(t)
-	c.Peers = append(c.Peers[:1:1], Peer{ID: "c", PublicKey: other, As: aSeenByB, Remote: netip.MustParsePrefix("192.168.77.0/24")})
-	c.Peers[0].Endpoint = netip.AddrPort{}
-	err := w.a.Apply(t.Context(), c)
-	if err == nil || !strings.Contains(err.Error(), "network of this host") {
-		t.Fatalf("%v, want an error that the prefix is in use", err)
+	c.Peers = append(c.Peers[:1:1], Peer{ID: "c", PublicKey: other, LocalMappedCIDR: aSeenByB, PeerMappedCIDR: netip.MustParsePrefix("192.168.77.0/24")})
+	if err := w.a.Apply(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if p := w.a.problem(t, "c"); p == nil || p.Partly || !strings.Contains(p.Text, "network of this host") {
+		t.Errorf("c has the problem %+v, want that its prefix is in use", p)
+	}
+	if p := w.a.problem(t, "b"); p != nil {
+		t.Errorf("b has the problem %+v", p)
 	}
 	w.a.node.must(func() error {
 		routes, err := netlink.RouteGet(net.IPv4(192, 168, 77, 2))
@@ -352,6 +357,152 @@ func TestNetworksOfTheHostAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream(t, w.b.pod, w.a.pod, "10.201.0.5", "10.200.0.7", 1<<10) // b does not suffer
+}
+
+// problem is what the data plane says of a peer.
+func (d *board) problem(t testing.TB, id string) *Problem {
+	t.Helper()
+	st, err := d.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range st.Peers {
+		if p.ID == id {
+			return p.Problem
+		}
+	}
+	t.Fatalf("%s is not in the status", id)
+	return nil
+}
+
+// One peer that cannot be served, in every way that a neighbour can bring about, changes
+// nothing for the one that is there, for the one that comes with it, nor after the process
+// has died: the keys and the prefixes are those of the first.
+func TestOnePeerDoesNotStopTheOthers(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t)
+	v := converse(t, w)
+	b := w.a.want.Peers[0]
+	_, theirs := newKeys(t)
+	bad := func(change func(*Peer)) Peer {
+		p := Peer{ID: "x", PublicKey: theirs, Endpoint: netip.MustParseAddrPort("192.168.77.66:7442"), LocalMappedCIDR: aSeenByB, PeerMappedCIDR: netip.MustParsePrefix("10.203.0.0/16")}
+		change(&p)
+		return p
+	}
+	host := netip.MustParsePrefix("10.203.0.0/16") // x's prefix as a network of the host
+	cases := map[string]struct {
+		peer   Peer
+		want   string
+		partly bool
+	}{
+		"no key":                         {bad(func(p *Peer) { p.PublicKey = wgkey.Public{} }), "no WireGuard key", false},
+		"our key":                        {bad(func(p *Peer) { p.PublicKey = w.a.want.PrivateKey.Public() }), "key of this cluster", false},
+		"the key of b":                   {bad(func(p *Peer) { p.PublicKey = b.PublicKey }), "another peer", false},
+		"the prefix of b":                {bad(func(p *Peer) { p.PeerMappedCIDR = b.PeerMappedCIDR }), "overlaps", false},
+		"a part of the prefix of b":      {bad(func(p *Peer) { p.PeerMappedCIDR = netip.MustParsePrefix("10.200.0.0/24") }), "overlaps", false},
+		"our pods":                       {bad(func(p *Peer) { p.PeerMappedCIDR = podCIDR }), "overlaps", false},
+		"no prefix":                      {bad(func(p *Peer) { p.PeerMappedCIDR = netip.Prefix{} }), "not an IPv4 prefix", false},
+		"we are seen as another size":    {bad(func(p *Peer) { p.LocalMappedCIDR = netip.MustParsePrefix("10.201.0.0/24") }), "sizes differ", false},
+		"an endpoint in the prefix of b": {bad(func(p *Peer) { p.Endpoint = netip.MustParseAddrPort("10.200.0.7:7442") }), "inside the tunnel", true},
+		"an endpoint in its own prefix":  {bad(func(p *Peer) { p.Endpoint = netip.MustParseAddrPort("10.203.0.7:7442") }), "inside the tunnel", true},
+		"an endpoint among our pods":     {bad(func(p *Peer) { p.Endpoint = netip.MustParseAddrPort("[::ffff:10.42.0.5]:7442") }), "inside the tunnel", true},
+		"a network of the host":          {bad(func(p *Peer) { p.PeerMappedCIDR = host }), "network of this host", false},
+	}
+	for name, tt := range cases {
+		t.Run(name, func(t *testing.T) {
+			if tt.peer.PeerMappedCIDR == host && tt.want == "network of this host" {
+				w.a.node.must(func() error { return netroom.Give("eth0", "10.203.0.1/16") })
+				defer w.a.node.must(func() error { return take("eth0", "10.203.0.1/16") })
+			}
+			_, fresh := newKeys(t)
+			with := w.a.want
+			with.Peers = []Peer{b, tt.peer, {ID: "new", PublicKey: fresh, LocalMappedCIDR: aSeenByB, PeerMappedCIDR: netip.MustParsePrefix("10.204.0.0/16")}}
+			if err := w.a.Apply(t.Context(), with); err != nil {
+				t.Fatalf("all of it is refused: %v", err)
+			}
+			check := func() {
+				t.Helper()
+				if p := w.a.problem(t, "x"); p == nil || !strings.Contains(p.Text, tt.want) || p.Cure == "" || p.Partly != tt.partly {
+					t.Errorf("x has the problem %+v, want one with %q and a cure", p, tt.want)
+				}
+				for _, id := range []string{"b", "new"} {
+					if p := w.a.problem(t, id); p != nil {
+						t.Errorf("%s has the problem %+v", id, p)
+					}
+				}
+				w.a.node.must(func() error {
+					routes, err := netlink.RouteGet(net.IPv4(10, 204, 0, 1))
+					riv0, e := netlink.LinkByName("riv0")
+					if err := errors.Join(err, e); err != nil {
+						return err
+					}
+					if routes[0].LinkIndex != riv0.Attrs().Index {
+						t.Error("the new peer has no route")
+					}
+					return nil
+				})
+				v.t = t
+				v.goesOn(backWithin)
+			}
+			check()
+		})
+	}
+	_, fresh := newKeys(t)
+	with := w.a.want
+	with.Peers = []Peer{b}
+	for name, tt := range cases {
+		tt.peer.ID = name
+		with.Peers = append(with.Peers, tt.peer)
+	}
+	with.Peers = append(with.Peers, Peer{ID: "new", PublicKey: fresh, LocalMappedCIDR: aSeenByB, PeerMappedCIDR: netip.MustParsePrefix("10.204.0.0/16")})
+	if err := w.a.Apply(t.Context(), with); err != nil {
+		t.Fatal(err)
+	}
+	pid := w.a.pid(t)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, backWithin, "another process with all that can be", func() bool {
+		st, err := w.a.Status(t.Context())
+		return err == nil && st.PID != pid && st.Port != 0
+	})
+	v.t = t
+	v.goesOn(backWithin)
+	for _, id := range []string{"b", "new"} {
+		if p := w.a.problem(t, id); p != nil {
+			t.Errorf("after a restart %s has the problem %+v", id, p)
+		}
+	}
+}
+
+// While the LAN is a network inside the prefix of a peer, the others on it stay reachable;
+// a route of the host that is gone again gives the prefix back, without being told.
+func TestLANInsideAPrefix(t *testing.T) {
+	w := newWorld(t)
+	_, other := newKeys(t)
+	with := w.a.want
+	with.Peers = []Peer{{ID: "c", PublicKey: other, LocalMappedCIDR: aSeenByB, PeerMappedCIDR: netip.MustParsePrefix("192.168.0.0/16")}, w.a.want.Peers[0]}
+	if err := w.a.Apply(t.Context(), with); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.b.Apply(t.Context(), w.b.want); err != nil {
+		t.Fatal(err)
+	}
+	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 1<<10)
+	if p := w.a.problem(t, "b"); p != nil {
+		t.Errorf("b has the problem %+v", p)
+	}
+
+	w.a.node.must(func() error { return netroom.Give("eth0", "10.203.0.1/16") })
+	with.Peers = []Peer{w.a.want.Peers[0], {ID: "c", PublicKey: other, LocalMappedCIDR: aSeenByB, PeerMappedCIDR: netip.MustParsePrefix("10.203.0.0/16")}}
+	if err := w.a.Apply(t.Context(), with); err != nil {
+		t.Fatal(err)
+	}
+	if w.a.problem(t, "c") == nil {
+		t.Error("a network of the host is the prefix of c, and there is no problem")
+	}
+	w.a.node.must(func() error { return take("eth0", "10.203.0.1/16") })
+	await(t, reachLimit, "the prefix of c is free", func() bool { return w.a.problem(t, "c") == nil })
 }
 
 func TestOneProcessPerSocket(t *testing.T) {

@@ -1,37 +1,36 @@
 package tunnel
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // setLink gives the TUN its MTU, its one address and a route for each peer's
-// prefix, and takes routes of peers that are gone.
-func setLink(cfg Config, mtus map[string]int) error {
+// prefix, and takes routes of peers that are gone. It returns the peers whose prefix
+// has no route.
+func setLink(cfg Config, mtus map[string]int) (map[string]Problem, error) {
 	link, err := netlink.LinkByName(cfg.Interface)
 	if err != nil {
-		return fmt.Errorf("tunnel: interface %s: %w", cfg.Interface, err)
+		return nil, fmt.Errorf("tunnel: interface %s: %w", cfg.Interface, err)
 	}
 	if link.Attrs().MTU != cfg.MTU {
 		if err := netlink.LinkSetMTU(link, cfg.MTU); err != nil {
-			return fmt.Errorf("tunnel: MTU %d of %s: %w", cfg.MTU, cfg.Interface, err)
+			return nil, fmt.Errorf("tunnel: MTU %d of %s: %w", cfg.MTU, cfg.Interface, err)
 		}
 	}
 	setSysctls(cfg.Interface)
 	if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(cfg.Address, 32))}); err != nil {
-		return fmt.Errorf("tunnel: address %s: %w", cfg.Address, err)
+		return nil, fmt.Errorf("tunnel: address %s: %w", cfg.Address, err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("tunnel: bring %s up: %w", cfg.Interface, err)
+		return nil, fmt.Errorf("tunnel: bring %s up: %w", cfg.Interface, err)
 	}
 	return setRoutes(link.Attrs().Index, cfg, mtus)
 }
@@ -59,16 +58,16 @@ const routeMetric = 7442
 // does not stand in the way of the others. A route carries the MTU of the path where
 // that is less than the tunnel's: the kernel then tells pods what fits, and cuts
 // what may be cut, before it is encrypted.
-func setRoutes(index int, cfg Config, mtus map[string]int) error {
+func setRoutes(index int, cfg Config, mtus map[string]int) (map[string]Problem, error) {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
-		return fmt.Errorf("tunnel: list routes: %w", err)
+		return nil, fmt.Errorf("tunnel: list routes: %w", err)
 	}
 	want := map[netip.Prefix]string{}
 	for _, p := range cfg.Peers {
-		want[p.Remote.Masked()] = p.ID
+		want[p.PeerMappedCIDR.Masked()] = p.ID
 	}
-	var failed []error
+	failed := map[string]Problem{}
 	there, ours := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, r := range routes {
 		if r.Dst == nil || len(r.MultiPath) > 0 {
@@ -85,11 +84,12 @@ func setRoutes(index int, cfg Config, mtus map[string]int) error {
 			ours[dst] = true
 		case r.LinkIndex == index:
 			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
-				failed = append(failed, fmt.Errorf("tunnel: remove route %s: %w", dst, err))
+				return nil, fmt.Errorf("tunnel: remove route %s: %w", dst, err)
 			}
 		case wanted:
 			there[dst] = true
-			failed = append(failed, fmt.Errorf("tunnel: %s, the prefix chosen for peer %s, is a network of this host: choose another prefix", dst, id))
+			failed[id] = Problem{Text: fmt.Sprintf("%s, the prefix chosen for it, is a network of this host", dst),
+				Cure: "another prefix is agreed on as soon as it is reached on the LAN; until then remove that route"}
 		}
 	}
 	for dst, id := range want {
@@ -102,10 +102,10 @@ func setRoutes(index int, cfg Config, mtus map[string]int) error {
 		}
 		if err := set(&netlink.Route{LinkIndex: index, Dst: ipNet(dst), Src: cfg.Address.AsSlice(), Scope: netlink.SCOPE_LINK,
 			Priority: routeMetric, MTU: cfg.routeMTU(id, mtus)}); err != nil {
-			failed = append(failed, fmt.Errorf("tunnel: route %s of peer %s: %w", dst, id, err))
+			failed[id] = Problem{Text: fmt.Sprintf("no route to %s, the prefix chosen for it: %v", dst, err), Cure: "look at the routes of this device (ip route)"}
 		}
 	}
-	return errors.Join(failed...)
+	return failed, nil
 }
 
 // removeStale removes a TUN that somebody made to stay, so that ours can take its name.
@@ -119,63 +119,4 @@ func removeStale(name string) bool {
 
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
-}
-
-// settle is how long the host's addresses must be quiet before it has moved: DHCP
-// takes an address, gives another and sets routes, one after the other.
-const settle = 150 * time.Millisecond
-
-// hostMoves sends a value after changes of the host's own addresses or its default
-// route, until ctx ends. Those of containers (link-local ones) do not count.
-func hostMoves(ctx context.Context) (<-chan struct{}, error) {
-	addrs, routes := make(chan netlink.AddrUpdate, 16), make(chan netlink.RouteUpdate, 16)
-	done := make(chan struct{})
-	if err := netlink.AddrSubscribe(addrs, done); err != nil {
-		return nil, fmt.Errorf("tunnel: watch addresses: %w", err)
-	}
-	if err := netlink.RouteSubscribe(routes, done); err != nil {
-		close(done)
-		return nil, fmt.Errorf("tunnel: watch routes: %w", err)
-	}
-	out := make(chan struct{}, 1)
-	go func() {
-		defer close(out)
-		defer close(done)
-		quiet := time.NewTimer(settle)
-		quiet.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case u, ok := <-addrs:
-				if !ok {
-					return
-				}
-				if u.LinkAddress.IP.IsGlobalUnicast() && u.Flags&unix.IFA_F_TENTATIVE == 0 {
-					quiet.Reset(settle)
-				}
-			case u, ok := <-routes:
-				if !ok {
-					return
-				}
-				if u.Table == unix.RT_TABLE_MAIN && isDefault(u.Dst) {
-					quiet.Reset(settle)
-				}
-			case <-quiet.C:
-				select {
-				case out <- struct{}{}:
-				default:
-				}
-			}
-		}
-	}()
-	return out, nil
-}
-
-func isDefault(dst *net.IPNet) bool {
-	if dst == nil {
-		return true
-	}
-	bits, _ := dst.Mask.Size()
-	return bits == 0
 }

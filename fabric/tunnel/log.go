@@ -4,41 +4,131 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
-	"golang.zx2c4.com/wireguard/device"
+	"golang.org/x/sys/unix"
 )
 
-// wireguardLogger passes WireGuard's errors on, each text at most once a minute:
-// a link that is down would be reported for every packet.
-func wireguardLogger(log *slog.Logger) *device.Logger {
-	l := &limited{log: log, last: map[string]time.Time{}}
-	return &device.Logger{
-		Verbosef: func(format string, args ...any) {
-			if log.Enabled(context.Background(), slog.LevelDebug) {
-				log.Debug("wireguard", "message", fmt.Sprintf(format, args...))
-			}
-		},
-		Errorf: l.errorf,
-	}
-}
+// maxLog is the size at which the log is put aside, bytes; there are two of them at most.
+const maxLog = 5 << 20
 
-type limited struct {
-	log  *slog.Logger
+// LogFile is where this process logs to while it runs, which may be years: a file that is
+// put aside at a size. It is standard error, so that what the runtime has to tell when it
+// ends the process is in it as well.
+type LogFile struct {
+	path string
+	fd   int // standard error, but in tests
+	max  int64
+
 	mu   sync.Mutex
-	last map[string]time.Time // by format
+	size int64
 }
 
-func (l *limited) errorf(format string, args ...any) {
+// OpenLog makes the file standard error.
+func OpenLog(path string) (*LogFile, error) { return openLogFile(path, unix.Stderr, maxLog) }
+
+func openLogFile(path string, fd int, most int64) (*LogFile, error) {
+	l := &LogFile{path: path, fd: fd, max: most}
+	return l, l.open()
+}
+
+func (l *LogFile) open() error {
+	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err == nil {
+		err = unix.Dup3(int(f.Fd()), l.fd, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	l.size = fi.Size()
+	return nil
+}
+
+// Write implements io.Writer. Where the file cannot be put aside, a full disk say, it is
+// emptied: it never grows past its bound.
+func (l *LogFile) Write(p []byte) (int, error) {
 	l.mu.Lock()
-	now := time.Now()
-	quiet := now.Sub(l.last[format]) < time.Minute
-	if !quiet {
-		l.last[format] = now
+	defer l.mu.Unlock()
+	if l.size+int64(len(p)) > l.max && l.size > 0 {
+		err := os.Rename(l.path, l.path+".1")
+		if err == nil {
+			err = l.open()
+		}
+		if err != nil {
+			_ = unix.Ftruncate(l.fd, 0)
+			l.size = 0
+		}
 	}
-	l.mu.Unlock()
-	if !quiet {
-		l.log.Warn("wireguard", "message", fmt.Sprintf(format, args...))
+	n, err := unix.Write(l.fd, p)
+	l.size += int64(max(n, 0))
+	return n, err
+}
+
+// bounded keeps those who cause messages from filling the log: of records with the same
+// text, so many a minute are written; the next one tells how many were left out.
+type bounded struct {
+	slog.Handler
+	*counts
+}
+
+type counts struct {
+	mu   sync.Mutex
+	seen map[string]*count
+}
+
+type count struct {
+	since      time.Time
+	n, leftOut int
+}
+
+// perMinute is how many records with one text are written in a minute.
+const perMinute = 30
+
+// Bounded returns a handler that passes no more than what is worth reading on.
+func Bounded(h slog.Handler) slog.Handler {
+	return bounded{Handler: h, counts: &counts{seen: map[string]*count{}}}
+}
+
+// Handle implements slog.Handler. Texts are constants of the program: there are few.
+func (b bounded) Handle(ctx context.Context, r slog.Record) error {
+	b.mu.Lock()
+	c := b.seen[r.Message]
+	if c == nil {
+		c = &count{since: r.Time}
+		b.seen[r.Message] = c
 	}
+	if r.Time.Sub(c.since) >= time.Minute || r.Time.Before(c.since) {
+		c.since, c.n = r.Time, 0
+	}
+	c.n++
+	pass, leftOut := c.n <= perMinute, c.leftOut
+	if c.leftOut++; pass {
+		c.leftOut = 0
+	}
+	b.mu.Unlock()
+	if !pass {
+		return nil
+	}
+	if leftOut > 0 {
+		r = r.Clone()
+		r.AddAttrs(slog.Int("leftOut", leftOut))
+	}
+	return b.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (b bounded) WithAttrs(a []slog.Attr) slog.Handler {
+	return bounded{Handler: b.Handler.WithAttrs(a), counts: b.counts}
+}
+
+// WithGroup implements slog.Handler.
+func (b bounded) WithGroup(name string) slog.Handler {
+	return bounded{Handler: b.Handler.WithGroup(name), counts: b.counts}
 }

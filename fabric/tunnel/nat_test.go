@@ -49,12 +49,12 @@ func newNATWorld(t *testing.T, symmetric bool) *natWorld {
 	keyB, pubB := newKeys(t)
 	keyC, pubC := newKeys(t)
 	atC := netip.MustParseAddrPort("198.51.3.2:7442")
-	peerA := Peer{ID: "a", PublicKey: pubA, Remote: aSeenByB}
-	peerB := Peer{ID: "b", PublicKey: pubB, Remote: bSeenByA}
-	peerC := Peer{ID: "c", PublicKey: pubC, Remote: cSeen, Endpoint: atC}
+	peerA := Peer{ID: "a", PublicKey: pubA, PeerMappedCIDR: aSeenByB}
+	peerB := Peer{ID: "b", PublicKey: pubB, PeerMappedCIDR: bSeenByA}
+	peerC := Peer{ID: "c", PublicKey: pubC, PeerMappedCIDR: cSeen, Endpoint: atC}
 	with := func(as netip.Prefix, peers ...Peer) (out []Peer) {
 		for _, p := range peers {
-			p.As = as
+			p.LocalMappedCIDR = as
 			out = append(out, p)
 		}
 		return out
@@ -360,8 +360,8 @@ func TestLinkLocalIPv6(t *testing.T) {
 	}
 	keyA, pubA := newKeys(t)
 	keyB, pubB := newKeys(t)
-	a.want = config(keyA, Peer{ID: "b", PublicKey: pubB, Endpoint: netip.MustParseAddrPort("[fe80::b%eth0]:7442"), As: aSeenByB, Remote: bSeenByA})
-	b.want = config(keyB, Peer{ID: "a", PublicKey: pubA, As: bSeenByA, Remote: aSeenByB})
+	a.want = config(keyA, Peer{ID: "b", PublicKey: pubB, Endpoint: netip.MustParseAddrPort("[fe80::b%eth0]:7442"), LocalMappedCIDR: aSeenByB, PeerMappedCIDR: bSeenByA})
+	b.want = config(keyB, Peer{ID: "a", PublicKey: pubA, LocalMappedCIDR: bSeenByA, PeerMappedCIDR: aSeenByB})
 	for _, d := range []*board{a, b} {
 		if err := d.Apply(t.Context(), d.want); err != nil {
 			t.Fatal(err)

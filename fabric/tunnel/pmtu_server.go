@@ -4,12 +4,13 @@ import (
 	"fmt"
 
 	"rivulet/fabric/translate"
+	"rivulet/fabric/tunnel/wgdev"
 )
 
 // measure follows the paths to the peers in force. Called with mu held.
 func (s *Server) measure() {
 	if s.sizes == nil {
-		sizes, err := measurePaths(s.cfg.Address, &s.large, s.pathMTU, s.ways.inUse, s.log)
+		sizes, err := measurePaths(s.cfg.Address, &s.counts.Large, s.pathMTU, inUse(s.dev), s.log)
 		if err != nil {
 			s.log.Warn("paths are not measured", "error", err)
 			return
@@ -42,7 +43,8 @@ func (s *Server) pathMTU(id string, mtu int) {
 	} else {
 		s.translator.Set(table)
 	}
-	if err := setLink(s.cfg, s.mtus); err != nil {
+	var err error
+	if s.unrouted, err = setLink(s.cfg, s.mtus); err != nil {
 		s.log.Warn("path measured", "peer", id, "mtu", mtu, "error", err)
 	}
 	if now := s.cfg.mtuOf(id, s.mtus); now != was {
@@ -75,13 +77,15 @@ func (c Config) routeMTU(id string, mtus map[string]int) int {
 	return 0
 }
 
-// inUse names the way to the peer that packets take now: another one may have room
-// for less, or more.
-func (w *ways) inUse(p Peer) string {
-	for _, way := range w.manager.Status(key(p.PublicKey)) {
-		if way.Used {
-			return fmt.Sprint(way.Kind, way.Addr, way.Via)
+// inUse names the path to a peer that packets of the device take now: another one may
+// have room for less, or more.
+func inUse(dev *wgdev.Device) func(Peer) string {
+	return func(p Peer) string {
+		for _, path := range dev.Paths.Status(p.PublicKey.Bytes()) {
+			if path.Used {
+				return fmt.Sprint(path.Kind, path.Addr, path.Via)
+			}
 		}
+		return ""
 	}
-	return ""
 }

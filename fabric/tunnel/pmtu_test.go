@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,10 +29,19 @@ type line struct {
 	fits  atomic.Int64
 	loses func() bool
 	path  *pathMTU
-	told  []int
-	asked int
+	asked atomic.Int64
 	large atomic.Uint64
 	way   atomic.Value
+
+	mu  sync.Mutex
+	mtu []int
+}
+
+// told are the MTUs that were put into use so far.
+func (l *line) told() []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.mtu)
 }
 
 func newLine(fits int) *line {
@@ -46,21 +57,26 @@ func newLine(fits int) *line {
 		},
 		way: func() string { return l.way.Load().(string) },
 		ask: func(size int) {
-			l.asked++
+			l.asked.Add(1)
 			if int64(size) <= l.fits.Load() && !l.loses() {
 				l.path.answers <- size
 			}
 		},
-		use: func(mtu int) { l.told = append(l.told, mtu) },
+		use: func(mtu int) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.mtu = append(l.mtu, mtu)
+		},
 	}
 	return l
 }
 
 func (l *line) last() int {
-	if len(l.told) == 0 {
+	told := l.told()
+	if len(told) == 0 {
 		return 0
 	}
-	return l.told[len(l.told)-1]
+	return told[len(told)-1]
 }
 
 // The MTU of a path is found at once, a path that has grown narrower is noticed
@@ -77,15 +93,15 @@ func TestPathIsFoundAndFollowed(t *testing.T) {
 			time.Sleep(within)
 			synctest.Wait()
 			if l.last() != mtu {
-				t.Fatalf("%s: the MTU is %v, want %d", when, l.told, mtu)
+				t.Fatalf("%s: the MTU is %v, want %d", when, l.told(), mtu)
 			}
 		}
 		want(testMTU, time.Millisecond, "at first")
-		asked := l.asked
+		asked := l.asked.Load()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if l.asked != asked {
-			t.Errorf("%d packets were sent in an hour without traffic", l.asked-asked)
+		if now := l.asked.Load(); now != asked {
+			t.Errorf("%d packets were sent in an hour without traffic", now-asked)
 		}
 		l.fits.Store(1220)
 		l.large.Add(1)
@@ -110,14 +126,14 @@ func TestSilenceIsNoNarrowPath(t *testing.T) {
 		go l.path.run(ctx)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if len(l.told) != 0 || l.asked > 500 {
-			t.Errorf("told %v after %d packets an hour", l.told, l.asked)
+		if told, asked := l.told(), l.asked.Load(); len(told) != 0 || asked > 500 {
+			t.Errorf("told %v after %d packets an hour", told, asked)
 		}
 		l.fits.Store(1500)
 		time.Sleep(probeRetries + time.Second)
 		synctest.Wait()
 		if l.last() != testMTU {
-			t.Errorf("it answers, and the MTU is %v", l.told)
+			t.Errorf("it answers, and the MTU is %v", l.told())
 		}
 		l.fits.Store(0)
 		for range 100 {
@@ -126,7 +142,7 @@ func TestSilenceIsNoNarrowPath(t *testing.T) {
 		}
 		synctest.Wait()
 		if l.last() != testMTU {
-			t.Errorf("it is gone, and the MTU is %v", l.told)
+			t.Errorf("it is gone, and the MTU is %v", l.told())
 		}
 	})
 }
@@ -237,8 +253,8 @@ func newNarrow(t *testing.T, mtu int, v6 bool) *narrow {
 		a, _ := net(i)
 		return netip.AddrPortFrom(netip.MustParsePrefix(a).Addr(), wgPort)
 	}
-	w.a.want = config(keyA, Peer{ID: "b", PublicKey: pubB, Endpoint: at(2), As: aSeenByB, Remote: bSeenByA, Address: netip.MustParseAddr("10.200.255.254")})
-	w.b.want = config(keyB, Peer{ID: "a", PublicKey: pubA, Endpoint: at(1), As: bSeenByA, Remote: aSeenByB, Address: netip.MustParseAddr("10.201.255.254")})
+	w.a.want = config(keyA, Peer{ID: "b", PublicKey: pubB, Endpoint: at(2), LocalMappedCIDR: aSeenByB, PeerMappedCIDR: bSeenByA, Address: netip.MustParseAddr("10.200.255.254")})
+	w.b.want = config(keyB, Peer{ID: "a", PublicKey: pubA, Endpoint: at(1), LocalMappedCIDR: bSeenByA, PeerMappedCIDR: aSeenByB, Address: netip.MustParseAddr("10.201.255.254")})
 	w.apply(t)
 	return n
 }

@@ -12,31 +12,33 @@
 // alone writes the TUN device, its routes and the nftables table. It holds the
 // last Config in memory only: a server that dies is started again by the
 // controller and told again. What the user sees of a failure is an error of
-// Apply, with a cure, in `rivulet status`.
+// Apply, with a cure, in `rivulet status`; a peer that cannot be served is a Problem
+// of that peer in Status, and the others are served.
 package tunnel
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
-	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
+
+	"rivulet/fabric/tunnel/wgdev"
 
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/translate"
+	"rivulet/fabric/wgkey"
 )
 
 // Server is the data plane of this process. Methods may be called concurrently.
@@ -44,16 +46,15 @@ type Server struct {
 	log        *slog.Logger
 	version    string
 	translator translate.Translator
-	dropped    atomic.Uint64
-	news       news          // of paths
-	large      atomic.Uint64 // see pathMTU
+	counts     wgdev.Counts
+	news       news // of paths
 
 	mu        sync.Mutex
-	dev       *device.Device          // nil before the first Config
-	ways      *ways                   // of dev
-	staged    *staged                 // in dev
+	dev       *wgdev.Device           // nil before the first Config
 	listeners map[uint16]net.Listener // for streams
 	cfg       Config                  // what is in force
+	refused   map[string]Problem      // by peer: why it is not in cfg as it was wanted
+	unrouted  map[string]Problem      // by peer: why it has no route
 	moves     uint32                  // how often the host's addresses changed
 	sizes     *pathMTUs               // nil if paths cannot be measured
 	mtus      map[string]int          // measured, by peer
@@ -71,13 +72,10 @@ func (s *Server) Apply(cfg Config) error {
 	if err := cfg.check(); err != nil {
 		return err
 	}
+	cfg, refused := cfg.split()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	table, err := translate.Compile(cfg.rules(s.mtus), cfg.MTU)
-	if err != nil {
-		return err
-	}
-	forPaths, err := cfg.forPaths()
 	if err != nil {
 		return err
 	}
@@ -99,7 +97,7 @@ func (s *Server) Apply(cfg Config) error {
 	}
 	s.translator.Set(table)
 	s.cfg = uncertain(was, cfg)
-	if err := s.dev.IpcSet(change(was, cfg)); err != nil {
+	if err := set(s.dev, was, &cfg, refused); err != nil {
 		return s.explain(err, cfg)
 	}
 	if was.Port == 0 {
@@ -108,17 +106,18 @@ func (s *Server) Apply(cfg Config) error {
 		}
 	}
 	s.cfg = cfg
-	s.staged.set(cfg)
-	if err := s.ways.manager.Apply(forPaths); err != nil {
+	s.note(refused)
+	s.dev.SetPeers(cfg.devicePeers())
+	if err := s.dev.Paths.Apply(cfg.forPaths()); err != nil {
 		return err
 	}
 	s.greet(was, cfg)
-	if err := setLink(cfg, s.mtus); err != nil { // compares with what is there each time
+	if s.unrouted, err = setLink(cfg, s.mtus); err != nil { // compares with what is there each time
 		return err
 	}
 	s.listenStreams(cfg.StreamPorts)
 	s.measure()
-	s.log.Info("configuration in force", "peers", len(cfg.Peers), "port", cfg.Port, "mtu", cfg.MTU)
+	s.log.Info("configuration in force", "peers", len(cfg.Peers), "refused", len(refused), "port", cfg.Port, "mtu", cfg.MTU)
 	return nil
 }
 
@@ -130,6 +129,36 @@ func uncertain(was, cfg Config) Config {
 		known.Peers = append(known.Peers, Peer{PublicKey: p.PublicKey})
 	}
 	return known
+}
+
+// set makes the device what cfg is. A peer that the device does not take is taken out
+// of cfg and noted in refused.
+func set(dev *wgdev.Device, was Config, cfg *Config, refused map[string]Problem) error {
+	for _, c := range change(was, *cfg) {
+		err := dev.IpcSet(c.text)
+		if err != nil && c.peer == "" {
+			return err
+		}
+		if err != nil {
+			refused[c.peer] = Problem{Text: "WireGuard does not take it: " + err.Error(), Cure: "restart rivulet on that device; if it comes back, report it as a bug of rivulet"}
+			cfg.Peers = slices.DeleteFunc(cfg.Peers, func(p Peer) bool { return p.ID == c.peer })
+			if err := dev.IpcSet(fmt.Sprintf("public_key=%s\nremove=true\n", hexKey(c.key))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// note takes in which peers are not served, and logs what is news. It is called with
+// mu held.
+func (s *Server) note(refused map[string]Problem) {
+	for id, p := range refused {
+		if s.refused[id] != p {
+			s.log.Warn("peer not served", "peer", id, "problem", p.Text, "cure", p.Cure)
+		}
+	}
+	s.refused = refused
 }
 
 // openLimit is how long the interface of a process that was just killed may take to go.
@@ -156,19 +185,10 @@ func (s *Server) open(cfg Config) error {
 	case err != nil:
 		return fmt.Errorf("tunnel: make interface %s: %w: run as root", cfg.Interface, err)
 	}
-	in, out := newFlow(), newFlow()
-	s.staged = &staged{}
-	out.letGo = s.staged.flush
-	s.ways = s.newWays()
 	own := cfg.Address.As4()
-	bind := &whole{Bind: newBind(s.ways, s.log)}
-	rest := &rest{passed: func() uint64 { return in.left.Load() + out.left.Load() }}
-	s.dev = device.NewDevice(&translated{Device: raw, translator: &s.translator, dropped: &s.dropped, in: in, out: out,
-		own: binary.BigEndian.Uint32(own[:]), marks: &bind.marks, large: &s.large, staged: s.staged, reader: reader{of: rest}},
-		&paced{Bind: bind, in: in, out: out, rest: rest}, wireguardLogger(s.log))
-	go rest.run(s.ways.ctx, restEvery)
-	s.staged.dev.Store(s.dev)
-	s.ways.serve(s.dev)
+	source := binary.BigEndian.Uint32(own[:])
+	s.dev = wgdev.New(raw, wgdev.Options{Log: s.log, Changed: s.news.tell, Translator: &s.translator, Counts: &s.counts,
+		Whole: func(packet []byte) bool { return isAsk(packet, source) }})
 	return nil
 }
 
@@ -179,9 +199,8 @@ func (s *Server) close() {
 		s.sizes, s.mtus = nil, nil
 	}
 	if s.dev != nil {
-		s.ways.cancel()
 		s.dev.Close()
-		s.dev, s.ways, s.cfg = nil, nil, Config{}
+		s.dev, s.cfg = nil, Config{}
 		s.listenStreams(nil)
 	}
 }
@@ -207,40 +226,40 @@ func (s *Server) explain(err error, cfg Config) error {
 func (s *Server) Status() (Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{PID: os.Getpid(), Version: s.version, Dropped: s.dropped.Load(), Peers: []PeerStatus{}}
+	st := Status{PID: os.Getpid(), Version: s.version, Dropped: s.counts.Dropped.Load(), Peers: []PeerStatus{}}
 	if s.dev == nil {
 		return st, nil
 	}
 	st.Port = s.cfg.Port
-	dump, err := s.dev.IpcGet()
+	sessions, err := s.dev.Sessions()
 	if err != nil {
 		return st, fmt.Errorf("tunnel: %w", err)
 	}
 	st.StreamPort = s.listenStreams(s.cfg.StreamPorts) // perhaps it is free now
-	st.Seen, st.Carried = s.ways.manager.Seen(), s.ways.manager.Carried()
-	byKey := parseDump(dump)
+	if len(s.unrouted) > 0 {                           // perhaps the host's route is gone
+		if s.unrouted, err = setLink(s.cfg, s.mtus); err != nil {
+			return st, err
+		}
+	}
+	st.Seen, st.Carried = s.dev.Paths.Seen(), s.dev.Paths.Carried()
 	for _, p := range s.cfg.Peers {
-		ps := byKey[hexKey(p.PublicKey)]
-		ps.ID, ps.Paths = p.ID, s.ways.manager.Status(key(p.PublicKey))
+		ps := status(p, s.dev, sessions)
 		ps.MTU = s.cfg.mtuOf(p.ID, s.mtus)
+		ps.Problem = first(p.ID, s.unrouted, s.refused)
 		st.Peers = append(st.Peers, ps)
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.refused)) {
+		if !s.cfg.has(id) {
+			st.Peers = append(st.Peers, PeerStatus{ID: id, Problem: first(id, s.refused)})
+		}
 	}
 	return st, nil
 }
 
 // Follow sends a packet to every peer after the host's addresses or its default
 // route changed, from whatever address is right now, so that they learn it at
-// once instead of after the next handshake.
-func (s *Server) Follow(ctx context.Context) error {
-	changes, err := hostMoves(ctx)
-	if err != nil {
-		return err
-	}
-	for range changes {
-		s.moved()
-	}
-	return nil
-}
+// once instead of after the next handshake. It returns when ctx ends.
+func (s *Server) Follow(ctx context.Context) { netmon.FollowHost(ctx, s.log, s.moved) }
 
 func (s *Server) moved() {
 	s.mu.Lock()
@@ -252,7 +271,7 @@ func (s *Server) moved() {
 	if err := s.dev.BindSetMark(s.moves); err != nil { // see bind.SetMark
 		s.log.Warn("the host has moved", "error", err)
 	}
-	s.ways.manager.Moved()
+	s.dev.Paths.Moved()
 	s.dev.SendKeepalivesToPeersWithCurrentKeypair()
 	if s.sizes != nil {
 		s.sizes.doubt()
@@ -260,12 +279,9 @@ func (s *Server) moved() {
 }
 
 func (c Config) check() error {
-	for name, key := range c.keys() {
-		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != 32 {
-			return fmt.Errorf("tunnel: the key of %s is not 32 bytes in base64", name)
-		}
-	}
 	switch {
+	case c.PrivateKey.IsZero():
+		return errors.New("tunnel: the key of this cluster is missing")
 	case c.Port == 0:
 		return errors.New("tunnel: the port is missing")
 	case c.Interface == "" || len(c.Interface) > 15:
@@ -273,36 +289,31 @@ func (c Config) check() error {
 	case !c.PodCIDR.IsValid() || !c.PodCIDR.Contains(c.Address):
 		return fmt.Errorf("tunnel: the address %s is not in the pod CIDR %s", c.Address, c.PodCIDR)
 	}
-	for _, p := range c.Peers {
-		for _, q := range c.Peers {
-			if q.Remote.Contains(p.Endpoint.Addr().Unmap()) {
-				return fmt.Errorf("tunnel: peer %s is at %s, which is in %s, the prefix chosen for peer %s: choose another prefix",
-					p.ID, p.Endpoint.Addr(), q.Remote, q.ID)
-			}
-		}
-	}
 	return nil
-}
-
-func (c Config) keys() map[string]string {
-	keys := map[string]string{"this cluster": c.PrivateKey}
-	for _, p := range c.Peers {
-		keys["peer "+p.ID] = p.PublicKey
-	}
-	return keys
 }
 
 func (c Config) rules(mtus map[string]int) []translate.Rule {
 	var rules []translate.Rule
 	for _, p := range c.Peers {
-		rules = append(rules, translate.Rule{Peer: p.ID, Local: c.PodCIDR.Masked(), As: p.As.Masked(), Remote: p.Remote.Masked(), MTU: mtus[p.ID]})
+		rules = append(rules, c.rule(p, mtus[p.ID]))
 	}
 	return rules
 }
 
+func (c Config) rule(p Peer, mtu int) translate.Rule {
+	return translate.Rule{Peer: p.ID, LocalCIDR: c.PodCIDR.Masked(), LocalMappedCIDR: p.LocalMappedCIDR.Masked(), PeerMappedCIDR: p.PeerMappedCIDR.Masked(), MTU: mtu}
+}
+
+// part is a part of a change: of one peer, or of the whole with an empty ID.
+type part struct {
+	peer string
+	key  wgkey.Public
+	text string
+}
+
 // change is what turns was into cfg, in WireGuard's configuration protocol. A
 // peer's endpoint is written only when it changed: WireGuard may know a better one.
-func change(was, cfg Config) string {
+func change(was, cfg Config) (parts []part) {
 	var b strings.Builder
 	if was.PrivateKey != cfg.PrivateKey {
 		fmt.Fprintf(&b, "private_key=%s\n", hexKey(cfg.PrivateKey))
@@ -310,7 +321,7 @@ func change(was, cfg Config) string {
 	if was.Port != cfg.Port {
 		fmt.Fprintf(&b, "listen_port=%d\n", cfg.Port)
 	}
-	old, keep := map[string]Peer{}, map[string]bool{}
+	old, keep := map[wgkey.Public]Peer{}, map[wgkey.Public]bool{}
 	for _, p := range was.Peers {
 		old[p.PublicKey] = p
 	}
@@ -322,55 +333,42 @@ func change(was, cfg Config) string {
 			fmt.Fprintf(&b, "public_key=%s\nremove=true\n", hexKey(p.PublicKey))
 		}
 	}
+	if b.Len() > 0 {
+		parts = append(parts, part{text: b.String()})
+	}
 	for _, p := range cfg.Peers {
 		o, known := old[p.PublicKey]
 		if known && o == p {
 			continue
 		}
+		b.Reset()
 		fmt.Fprintf(&b, "public_key=%s\n", hexKey(p.PublicKey))
 		if p.Endpoint.IsValid() && o.Endpoint != p.Endpoint {
 			fmt.Fprintf(&b, "endpoint=%s\n", p.Endpoint)
 		}
 		fmt.Fprintf(&b, "persistent_keepalive_interval=%d\nreplace_allowed_ips=true\nallowed_ip=%s\n",
-			int(p.Keepalive/time.Second), p.Remote.Masked())
+			int(p.Keepalive/time.Second), p.PeerMappedCIDR.Masked())
+		parts = append(parts, part{peer: p.ID, key: p.PublicKey, text: b.String()})
 	}
-	return b.String()
+	return parts
 }
 
-func hexKey(b64 string) string {
-	raw, _ := base64.StdEncoding.DecodeString(b64) // Config.check saw to it
-	return hex.EncodeToString(raw)
+func hexKey[K interface{ Bytes() [32]byte }](k K) string {
+	raw := k.Bytes()
+	return hex.EncodeToString(raw[:])
 }
 
-func parseDump(dump string) map[string]PeerStatus {
-	out := map[string]PeerStatus{}
-	key, sec, nsec := "", int64(0), int64(0)
-	for line := range strings.Lines(dump) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		if name == "public_key" {
-			key, sec, nsec = value, 0, 0
-			out[key] = PeerStatus{}
-			continue
-		}
-		p := out[key]
-		switch name {
-		case "endpoint":
-			p.Endpoint, _ = netip.ParseAddrPort(value)
-		case "last_handshake_time_sec":
-			fmt.Sscan(value, &sec)
-		case "last_handshake_time_nsec":
-			fmt.Sscan(value, &nsec)
-		case "rx_bytes":
-			fmt.Sscan(value, &p.Received)
-		case "tx_bytes":
-			fmt.Sscan(value, &p.Sent)
-		}
-		if sec > 0 {
-			p.LastHandshake = time.Unix(sec, nsec)
-		}
-		if key != "" {
-			out[key] = p
-		}
+// devicePeers are the peers as the device knows them beside WireGuard's configuration.
+func (c Config) devicePeers() (out []wgdev.Peer) {
+	for _, p := range c.Peers {
+		out = append(out, wgdev.Peer{Key: p.PublicKey.Bytes(), CIDR: p.PeerMappedCIDR})
 	}
 	return out
+}
+
+// status is what a device reports of a peer.
+func status(p Peer, dev *wgdev.Device, sessions map[wgdev.Key]wgdev.Session) PeerStatus {
+	key := wgdev.Key(p.PublicKey.Bytes())
+	s := sessions[key]
+	return PeerStatus{ID: p.ID, Endpoint: s.Endpoint, LastHandshake: s.LastHandshake, Received: s.Received, Sent: s.Sent, Paths: dev.Paths.Status(key)}
 }

@@ -109,13 +109,13 @@ func received(rights []byte) (net.Conn, error) {
 
 func (s *Server) accept(conn net.Conn, begun []byte) {
 	s.mu.Lock()
-	ways := s.ways
+	dev := s.dev
 	s.mu.Unlock()
-	if ways == nil {
+	if dev == nil {
 		conn.Close()
 		return
 	}
-	ways.manager.Accept(ways.ctx, conn, begun)
+	dev.Accept(conn, begun)
 }
 
 // listenStreams opens the ports of our own, and closes those that are not wanted any

@@ -2,9 +2,6 @@ package tunnel
 
 import (
 	"context"
-	"crypto/ecdh"
-	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,6 +17,8 @@ import (
 	"github.com/vishvananda/netns"
 
 	"rivulet/fabric/nft"
+	"rivulet/fabric/reach"
+	"rivulet/fabric/wgkey"
 	"rivulet/test/netroom"
 )
 
@@ -124,23 +123,23 @@ func newWorld(t testing.TB) *world {
 	cable(w.a.node, "eth0", "192.168.77.1/24", w.b.node, "eth0", "192.168.77.2/24")
 	keyA, pubA := newKeys(t)
 	keyB, pubB := newKeys(t)
-	w.a.want = config(keyA, Peer{ID: "b", PublicKey: pubB, Endpoint: netip.MustParseAddrPort("192.168.77.2:7442"), As: aSeenByB, Remote: bSeenByA})
-	w.b.want = config(keyB, Peer{ID: "a", PublicKey: pubA, Endpoint: netip.MustParseAddrPort("192.168.77.1:7442"), As: bSeenByA, Remote: aSeenByB})
+	w.a.want = config(keyA, Peer{ID: "b", PublicKey: pubB, Endpoint: netip.MustParseAddrPort("192.168.77.2:7442"), LocalMappedCIDR: aSeenByB, PeerMappedCIDR: bSeenByA})
+	w.b.want = config(keyB, Peer{ID: "a", PublicKey: pubA, Endpoint: netip.MustParseAddrPort("192.168.77.1:7442"), LocalMappedCIDR: bSeenByA, PeerMappedCIDR: aSeenByB})
 	return w
 }
 
-func config(key string, peers ...Peer) Config {
+func config(key wgkey.Private, peers ...Peer) Config {
 	return Config{PrivateKey: key, Port: wgPort, Interface: "riv0", MTU: testMTU, Address: ownAddress,
 		ControlPort: controlPort, PodCIDR: podCIDR, Peers: peers}
 }
 
-func newKeys(t testing.TB) (private, public string) {
+func newKeys(t testing.TB) (wgkey.Private, wgkey.Public) {
 	t.Helper()
-	k, err := ecdh.X25519().GenerateKey(rand.Reader)
+	k, err := wgkey.Generate()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return base64.StdEncoding.EncodeToString(k.Bytes()), base64.StdEncoding.EncodeToString(k.PublicKey().Bytes())
+	return k, k.Public()
 }
 
 func newDevice(t testing.TB, podAddr string) *board {
@@ -153,6 +152,10 @@ func newDevice(t testing.TB, podAddr string) *board {
 	d.node.sysctl("ip_forward", "1")
 	masqueradeLikeFlannel(t, d.node)
 
+	// What a peer reaches is package reach's to decide; here it is everything.
+	if err := reach.Set(int(d.node.ns), reach.Rules{Interface: "riv0", Own: ownAddress, Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}); err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	d.config = ControllerConfig{
 		Helper: netroom.Program(t, d.node.ns, roleVar+"=serve"), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
@@ -229,9 +232,13 @@ const roleVar = "TUNNEL_TEST_ROLE"
 func TestMain(m *testing.M) {
 	netroom.Enter()
 	if os.Getenv(roleVar) == "serve" {
-		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+		out, err := OpenLog(os.Args[4])
+		if err != nil {
+			panic(err)
+		}
+		log := slog.New(Bounded(slog.NewTextHandler(out, nil)))
 		s := NewServer(HelperVersion, log)
-		go s.Follow(context.Background()) //nolint:errcheck // the tests of moving notice
+		go s.Follow(context.Background())
 		if err := s.Serve(context.Background(), os.Args[2]); err != nil {
 			log.Error("serve", "error", err)
 			os.Exit(1)

@@ -85,7 +85,7 @@ func (d Dir) Bin() string { return filepath.Join(d.root, current, "bin") }
 func (d Dir) Path(name string) string { return filepath.Join(d.Bin(), name) }
 
 // Netfilter is the folder with iptables: in it are nft and legacy, one of which
-// goes into PATH (see package rivulet/appliance/iptables).
+// goes into PATH (see package rivulet/appliance/engine/iptables).
 func (d Dir) Netfilter() string { return filepath.Join(d.root, current, "netfilter") }
 
 // Image is the path of an image archive (docker-archive tar), for example pause.

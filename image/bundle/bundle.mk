@@ -1,6 +1,6 @@
 # The embedded bundle: static helpers, packed and put where go:embed finds them.
 # Included by the Makefile. Reads GOOS and GOARCH; what is built lands in _build,
-# for each architecture apart. See docs/bundle.md.
+# for each architecture apart. See docs/design/bundle.md.
 
 GOOS   ?= $(shell go env GOOS)
 GOARCH ?= $(shell go env GOARCH)
@@ -21,7 +21,7 @@ bundle_ld  := -s -w -buildid=
 # The tools that make the bundle run here, whatever it is built for.
 bundle_run := env -u GOOS -u GOARCH go run -buildvcs=false
 
-# The gateway pod's program for foreign clusters, whose nodes need not be like us. See docs/burst-network.md.
+# The gateway pod's program for foreign clusters, whose nodes need not be like us. See docs/design/burst-network.md.
 gateways := $(addprefix _build/gateway/,amd64 arm64)
 
 bundle_helpers := $(addprefix $(bundle_in)/,runc containerd-shim-runc-v2 cni rivulet-tunnel pause xtables libm.so.6 debs.stamp) $(gateways)
@@ -62,7 +62,7 @@ $(bundle_in)/containerd-shim-runc-v2: go.mod go.sum | $(bundle_in)
 	@echo "  BUILD  containerd-shim-runc-v2"
 	@CGO_ENABLED=0 $(bundle_go) -tags no_grpc -ldflags "$(bundle_ld)" -o $@ github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
 
-$(bundle_in)/cni: go.mod $(call bundle_sources,cmd/rivulet-cni image/bundle/cni image/bundle/cnigen) | $(bundle_in)
+$(bundle_in)/cni: go.mod $(call bundle_sources,cmd/rivulet-cni image/bundle/cni image/bundle/cnigen offload/nodeagent/podgate offload/nodeagent/podnet fabric/netmon) | $(bundle_in)
 	@echo "  BUILD  cni"
 	@$(bundle_run) ./image/bundle/cnigen _build/cni
 	@CGO_ENABLED=0 $(bundle_go) -tags cni_upstream -ldflags "$(bundle_ld) -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=$$(go list -m -f '{{.Version}}' github.com/containernetworking/plugins)" -o $@ ./cmd/rivulet-cni

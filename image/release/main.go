@@ -1,8 +1,7 @@
 // Command release makes what is published out of the binaries that the Makefile
 // built: each compressed with zstd, their hashes, the names of the packages whose
 // sources go with them, and the table of sizes. The same binaries give the same bytes.
-// Device images go along with the logs of the runs in which they were tried, and not
-// without.
+// Device images go along if their tests have passed.
 //
 // It reads IN/ARCH/rivulet, IN/image and image/bundle/bundle_*, alone writes the folder
 // -out and the file -sizes, and fails if a file is larger than is promised.
@@ -27,6 +26,8 @@ import (
 // limits are what a compressed file may have, in bytes.
 var limits = map[string]int64{"amd64": 80e6}
 
+const debsList = "image/bundle/debs.list"
+
 // machines are what the binary of an architecture has to be.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "armv7": elf.EM_ARM}
 
@@ -36,14 +37,16 @@ func main() {
 	out := flag.String("out", "bin/release", "folder for what is published")
 	sizes := flag.String("sizes", "", "file for the table of sizes")
 	imageArches := flag.String("images", "", "architectures whose images are published with it, from IN/image; none: no images")
+	packaged := flag.String("packages", "", "folder with ARCH/*.deb and *.rpm; none: no packages")
+	roots := flag.String("roots", "", "public root keys, for install.sh")
 	flag.Parse()
-	if err := run(*version, *in, *out, *sizes, flag.Args(), strings.Fields(*imageArches)); err != nil {
+	if err := run(*version, *in, *out, *sizes, *packaged, *roots, flag.Args(), strings.Fields(*imageArches)); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func run(version, in, out, sizes string, arches, imageArches []string) error {
+func run(version, in, out, sizes, packaged, roots string, arches, imageArches []string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
@@ -74,11 +77,15 @@ func run(version, in, out, sizes string, arches, imageArches []string) error {
 		all = append(all, s)
 		fmt.Fprintf(&sums, "%s  %s\n", sum, filepath.Base(file))
 		fmt.Printf("%s: %.1f MB, unpacked %.1f MB\n", file, mb(n), mb(s.elf))
-	}
-	if err := os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644); err != nil {
-		return err
+		bundle := filepath.Join("_build/bundle", "linux_"+strings.TrimSuffix(arch, "v7"))
+		if err := billOfMaterials(version, arch, binary, bundle, debsList, strings.TrimSuffix(file, ".zst")+".cdx.json"); err != nil {
+			return err
+		}
 	}
 	if err := sources(out, arches); err != nil {
+		return err
+	}
+	if err := finish(packaged, roots, out, arches, &sums); err != nil {
 		return err
 	}
 	if sizes != "" {
@@ -93,16 +100,63 @@ func run(version, in, out, sizes string, arches, imageArches []string) error {
 func sources(out string, arches []string) error {
 	var text strings.Builder
 	text.WriteString("Debian packages in these files, and libseccomp-dev in runc. Their sources: apt-get source NAME=VERSION on Debian 12,\nor Debian's archive of snapshots. Their licences are in the bundle, netfilter/licences.\n")
-	list, err := os.ReadFile("image/bundle/debs.list")
+	list, err := os.ReadFile(debsList)
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(list)) {
-		if f := strings.Fields(line); len(f) == 4 && f[0] != "#" && slices.ContainsFunc(arches, func(a string) bool { return strings.Replace(a, "armv7", "armhf", 1) == f[0] }) {
-			fmt.Fprintf(&text, "%s %s %s\n", f[0], f[1], f[2])
-		}
+	for _, f := range packages(string(list), arches) {
+		fmt.Fprintf(&text, "%s %s %s\n", f[0], f[1], f[2])
 	}
 	return os.WriteFile(filepath.Join(out, "SOURCES"), []byte(text.String()), 0o644)
+}
+
+// packages are the lines of debs.list for these architectures: architecture, name, version, hash.
+func packages(list string, arches []string) (out [][]string) {
+	for line := range strings.Lines(list) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] != "#" && slices.ContainsFunc(arches, func(a string) bool { return strings.Replace(a, "armv7", "armhf", 1) == f[0] }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// finish adds packages, the installer and the hashes of all that is no image or binary.
+func finish(packaged, roots, out string, arches []string, sums *strings.Builder) error {
+	if packaged != "" {
+		for _, arch := range arches {
+			files, err := filepath.Glob(filepath.Join(packaged, arch, "rivulet[_-]*"))
+			if err != nil || len(files) == 0 {
+				return errors.Join(err, fmt.Errorf("%s has no packages for %s; make release", packaged, arch))
+			}
+			for _, f := range files {
+				if err := os.Link(f, filepath.Join(out, filepath.Base(f))); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	script, err := os.ReadFile("image/package/install.sh")
+	if err != nil {
+		return err
+	}
+	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\n", "\nROOT_KEYS="+roots+"\n", 1))
+	if err := os.WriteFile(filepath.Join(out, "install.sh"), script, 0o755); err != nil {
+		return err
+	}
+	for _, pattern := range []string{"*.deb", "*.rpm", "*.cdx.json", "SOURCES", "install.sh"} {
+		files, err := filepath.Glob(filepath.Join(out, pattern))
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			sum, _, err := filesum.SHA256(f)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(sums, "%s  %s\n", sum, filepath.Base(f))
+		}
+	}
+	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644)
 }
 
 // measure checks that the binary is what its folder says, and static.

@@ -1,15 +1,17 @@
 # What is published, and the architectures other than this machine's. Included by
-# the Makefile. See docs/release.md.
+# the Makefile. See docs/design/release.md.
 
-# Device images that a release carries. Each has to be in bin/image, with the log of
-# make test-image (-arm64) on that very image; empty: none.
+# Device images that a release carries. Each has to be in bin/image, with what
+# make test-image leaves when that very image has passed; empty: none.
 IMAGES ?= amd64 arm64
 
 .PHONY: release
-release: ## bin/release: each architecture, compressed, images that were tried, hashes; bench/sizes.md (hours on a new machine)
+release: ## bin/release: each architecture: binary, .deb, .rpm, bill of materials; images that passed their tests, install.sh, hashes; bench/sizes.md (hours on a new machine)
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
-	@$(GO) run ./image/release -version $(VERSION) -in $(BIN) -out $(BIN)/release -sizes bench/sizes.md -images "$(IMAGES)" $(ARCHES)
-	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null)
+	@rm -rf _build/package
+	@for a in $(ARCHES); do $(MAKE) --no-print-directory package BINARY=$(BIN)/$$a/rivulet PACKAGE_ARCH=$$a INTO=_build/package/$$a || exit 1; done
+	@$(GO) run ./image/release -version $(VERSION) -in $(BIN) -out $(BIN)/release -sizes bench/sizes.md -packages _build/package -roots "$(ROOT_KEYS)" -images "$(IMAGES)" $(ARCHES)
+	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $(BIN)/release/SHA256SUMS $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null)
 
 # Those that are not this machine's: this one's is what all other tests try.
 FOREIGN ?= $(filter-out $(patsubst arm,armv7,$(bundle_host)),$(ARCHES))
@@ -21,5 +23,5 @@ test-arch: ## bin/ARCH/rivulet of ARM on this machine (qemu-user), and that two 
 # Half of what breaks on 32-bit ARM is found without compiling Kubernetes for it:
 # constants that do not fit, atomics that are not aligned.
 .PHONY: vet-arm
-vet-arm: ## our packages for 32-bit ARM, without the engine and what needs cgo
+vet-arm:
 	@CGO_ENABLED=0 GOOS=linux GOARCH=arm GOARM=7 $(GO) vet -trimpath -tags "$(TAGS)" $$($(GO) list ./cmd/... ./appliance/... ./fabric/... ./offload/... ./image/... ./systemd/... | grep -v -e engine/k3s$$ -e engine/kine$$ -e cmd/rivulet$$ -e cmd/rivulet-lab$$)

@@ -42,7 +42,7 @@ func exceeded(all []size) error {
 	var errs []error
 	for _, s := range all {
 		if limit, ok := limits[s.arch]; ok && s.compressed > limit {
-			errs = append(errs, fmt.Errorf("%s has %.1f MB, promised are %.0f; `go tool nm -size -sort size` tells what grew, docs/release.md what may be dropped",
+			errs = append(errs, fmt.Errorf("%s has %.1f MB, promised are %.0f; `go tool nm -size -sort size` tells what grew, docs/design/release.md what may be dropped",
 				s.arch, mb(s.compressed), mb(limit)))
 		}
 	}

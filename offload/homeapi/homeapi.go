@@ -7,10 +7,10 @@
 //	                                                            API server of home
 //
 // The Service, its EndpointSlice and the ConfigMap with home's certificate
-// authority are written by offload/reflect, tokens and the pod's settings by
-// offload/pod; here are the names they share, and the Gate. TLS is the API
-// server's from end to end; it knows who asks by the token alone. The Gate reads
-// which addresses are those of away pods and writes nothing. Connections end with
+// authority are written by offload/consumer/reflect, tokens and the pod's settings by
+// offload/consumer/pod; here are the names they share, and the Router, which has a Gate for
+// each home. TLS is the API server's from end to end; it knows who asks by the token
+// alone. The Router reads which addresses are those of away pods and writes nothing. Connections end with
 // this process, as with any restart of an API server, and clients open others.
 package homeapi
 
@@ -44,31 +44,31 @@ var Names = []string{Host, Host + ".cluster.local", "kubernetes.default", "kuber
 // may ask before its provider has told its address.
 const patience = 5 * time.Second
 
-// Gate passes connections of away pods on to the API server.
+// Gate is the way of one home's pods to its API server.
 type Gate struct {
 	// API is the address of the API server.
 	API string
+	// Names are those by which its pods ask for it.
+	Names []string
 	// Ours reports whether the address, as home sees it, is that of a pod of home
 	// that runs away now.
 	Ours func(netip.Addr) bool
 	Log  *slog.Logger
+
+	ctx  context.Context // that of Router.Serve
+	open sync.WaitGroup  // connections; added to with the Router's mu held, while it is served
 }
 
-// Serve passes one connection on until either side or ctx ends it.
-func (g *Gate) Serve(ctx context.Context, c net.Conn) {
+// serve passes one connection on until either side or the gate ends it.
+func (g *Gate) serve(c net.Conn) {
 	defer c.Close()
-	from, ok := c.RemoteAddr().(*net.TCPAddr)
-	if !ok || !g.await(ctx, from.AddrPort().Addr().Unmap()) {
-		g.Log.Debug("somebody who is no pod of ours asked for the API server", "from", c.RemoteAddr())
-		return
-	}
-	api, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", g.API)
+	api, err := (&net.Dialer{Timeout: patience}).DialContext(g.ctx, "tcp", g.API)
 	if err != nil {
 		g.Log.Debug("an away pod did not reach the API server", "from", c.RemoteAddr(), "error", err)
 		return
 	}
 	defer api.Close()
-	stop := context.AfterFunc(ctx, func() { c.Close(); api.Close() })
+	stop := context.AfterFunc(g.ctx, func() { c.Close(); api.Close() })
 	defer stop()
 	var both sync.WaitGroup
 	both.Go(func() { pass(api, c) })
@@ -85,19 +85,4 @@ func pass(to, from net.Conn) {
 	}
 	to.Close()
 	from.Close()
-}
-
-func (g *Gate) await(ctx context.Context, from netip.Addr) bool {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for !g.Ours(from) {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-	}
-	return true
 }

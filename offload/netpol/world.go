@@ -1,8 +1,8 @@
 // Package netpol says what NetworkPolicies (networking.k8s.io/v1) mean: which pods they
 // hold, and what those may still reach and be reached by. Compile turns a World into a
-// Plan, sets and chains of rules that a packet filter runs (appliance/enforce); Resolve
+// Plan, sets and chains of rules that a packet filter runs (appliance/addons/netpol); Resolve
 // turns one policy into one that says the same on another cluster, where home's pods
-// have other addresses and no names (offload/reflect). Both are pure. Watcher brings
+// have other addresses and no names (offload/consumer/reflect). Both are pure. Watcher brings
 // the World from an API server.
 //
 // Only the Watcher reads anything: policies, always, and pods and namespaces as long as

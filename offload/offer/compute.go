@@ -1,7 +1,6 @@
 package offer
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -24,6 +23,11 @@ type Share struct {
 
 // Nothing lends nothing, where the zero value lends all.
 const Nothing = -1
+
+// None reports whether nothing is lent: no pod runs without CPU, memory and a place.
+func (s Share) None() bool {
+	return s.CPU == Nothing || s.Memory == Nothing || s.MaxPods == Nothing
+}
 
 // lent are the resources of an offer, beside the extended ones (GPUs and the like).
 var lent = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
@@ -201,7 +205,7 @@ func cannotRun(whose string, all, unready int) string {
 	case all == unready:
 		return "no node of " + whose + " is Ready"
 	}
-	return fmt.Sprintf("no node of %s takes pods: %d not Ready, %d cordoned", whose, unready, all-unready)
+	return "no node of " + whose + " takes pods"
 }
 
 // index finds the platform on which guests run, or have to.
@@ -323,8 +327,7 @@ func bound(lent, allocatable corev1.ResourceList, share Share) {
 		memory := allocatable[corev1.ResourceMemory]
 		limit[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()*int64(max(share.Memory, 0))/100, resource.BinarySI)
 	}
-	// Who lends neither CPU nor memory nor pods lends nothing else.
-	nothing := share.CPU == Nothing || share.Memory == Nothing || share.MaxPods == Nothing
+	nothing := share.None()
 	for name, have := range lent {
 		if most, bounded := limit[name]; bounded && have.Cmp(most) > 0 {
 			lent[name] = most

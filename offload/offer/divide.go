@@ -12,7 +12,12 @@ import (
 )
 
 // Divide parts what is lent among the consumers that have a place here, by what
-// each uses. Resources are divided apart from each other, by these rules:
+// each uses. It is the first of three steps, of which each reads only the one before:
+//
+//	what is lent ─Divide─▶ a consumer's part ─ration─▶ quotas of its twins ─rationing─▶ ResourceQuota
+//
+// (ration.go, rationing.go and quota.go are in offload/provider/tenancy.) Resources are
+// divided apart from each other, by these rules:
 //
 //   - the parts together are what is lent, and never more;
 //   - who uses no more than an equal part never has to give anything back;

@@ -18,6 +18,18 @@ import (
 // Heartbeat is the longest time between two lines of the stream.
 const Heartbeat = 5 * time.Second
 
+// Silence is how long a provider may say nothing, whatever happens to the connection, before
+// its virtual nodes are NotReady: two heartbeats and some. Nothing else makes them so; a node's
+// lease goes on meanwhile (appliance/engine/flags.go, docs/design/offload.md).
+const Silence = 12 * time.Second
+
+// OfQuery is the query parameter of GET /v1/offer that names a cluster whose prefix the
+// consumer needs; it may be there MaxOf times.
+const (
+	OfQuery = "of"
+	MaxOf   = 256
+)
+
 // Offer is what a provider lends to one consumer right now. It travels as one
 // line of JSON on the stream GET /v1/offer: at once, after every change, and as
 // a heartbeat at least every Heartbeat.
@@ -47,10 +59,22 @@ type Offer struct {
 	// Keeps says that the provider makes another in the place of a pod that is its own
 	// record (package keeper): it needs no ReplicaSet around it.
 	Keeps bool `json:"keeps,omitempty"`
+	// HomeAddresses says that pods which are made for it (policy.HomeAddressesAnnotation) reach
+	// the Services of the consumer by the cluster IPs that these have at the consumer's.
+	HomeAddresses bool `json:"homeAddresses,omitempty"`
+	// HomePods says that such pods can have the addresses by which the consumer knows them, too
+	// (policy.HomeAddressesOfPods).
+	HomePods bool `json:"homePods,omitempty"`
 	// Ready is false, with Reason, while the provider can run nothing.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
+	// Tenants are the consumer's pods here, by address: told before a pod's first process runs,
+	// sooner than its status.
+	Tenants []netip.Addr `json:"tenants,omitempty"`
+	// Withdrawn says that nothing is lent to the consumer any more: what it has here ends.
+	Withdrawn bool `json:"withdrawn,omitempty"`
 	// Neighbours are the prefixes under which the provider reaches the pods of
-	// other clusters: endpoints there are written with these addresses.
+	// other clusters: endpoints there are written with these addresses. A consumer is told
+	// of those that it asks for by name (OfQuery), its own peers, and of no others.
 	Neighbours map[peer.ID]netip.Prefix `json:"neighbours,omitempty"`
 }

@@ -108,6 +108,9 @@ func common(nodes []*corev1.Node) map[string]string {
 			continue
 		}
 		value := nodes[0].Labels[key]
+		if value == nodes[0].Name { // what a node is called is nobody's business
+			continue
+		}
 		if !slices.ContainsFunc(nodes, func(n *corev1.Node) bool { other, has := n.Labels[key]; return !has || other != value }) {
 			labels[key] = value
 		}

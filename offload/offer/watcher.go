@@ -183,9 +183,10 @@ func trim(o any) (any, error) {
 		if origin, ok := o.Labels[policy.OriginLabel]; ok {
 			p.Spec.NodeSelector = o.Spec.NodeSelector // for which platform it waits
 			p.Labels = map[string]string{policy.OriginLabel: origin}
+			p.DeletionGracePeriodSeconds = o.DeletionGracePeriodSeconds
 			if kept, ok := o.Labels[policy.KeptLabel]; ok { // what Pods is asked for
 				p.Labels[policy.KeptLabel] = kept
-				p.Finalizers, p.DeletionGracePeriodSeconds = o.Finalizers, o.DeletionGracePeriodSeconds
+				p.Finalizers = o.Finalizers
 			}
 		}
 		return p, nil

@@ -5,18 +5,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"rivulet/offload/fit"
+	"rivulet/offload/consumer/fit"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
 )
@@ -26,6 +29,8 @@ func TestAgainstAPIServer(t *testing.T) {
 	server := apiserver.Start(t)
 	t.Run("watcher", func(t *testing.T) { testWatcher(t, server) })
 	t.Run("admission", func(t *testing.T) { testAdmission(t, server) })
+	t.Run("updates", func(t *testing.T) { testUpdates(t, server) })
+	t.Run("resize", func(t *testing.T) { testResize(t, server) })
 	t.Run("images", func(t *testing.T) { testImages(t, server) })
 	t.Run("order", func(t *testing.T) { testOrder(t, server) })
 	t.Run("spread", func(t *testing.T) { testSpread(t, server) })
@@ -135,6 +140,12 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 		{name: "what needs a port of the host stays", namespace: "adm-any", pod: `initContainers: [{name: x, image: i, restartPolicy: Always, ports: [{containerPort: 80, hostPort: 80}]}]`, affinity: `null`},
 		{name: "what is privileged stays", namespace: "adm-burst", pod: `initContainers: [{name: x, image: i, securityContext: {privileged: true}}]`,
 			affinity: `{nodeAffinity: {` + preferred(homeFirst) + `}}`},
+		{name: "what has its node's kubelet connect elsewhere stays", namespace: "adm-any", affinity: `null`,
+			pod: `initContainers: [{name: x, image: i, restartPolicy: Always, startupProbe: {tcpSocket: {port: 80, host: h}}}]`},
+		{name: "hooks that do stay, too", namespace: "adm-any", affinity: `null`,
+			pod: `initContainers: [{name: x, image: i, restartPolicy: Always, lifecycle: {preStop: {httpGet: {port: 80, host: h}}}}]`},
+		{name: "probes of the pod itself keep nobody", namespace: "adm-any", tolerations: virtual + `,` + anyTaint, affinity: `null`,
+			pod: `initContainers: [{name: x, image: i, restartPolicy: Always, livenessProbe: {tcpSocket: {port: 80}}, lifecycle: {preStop: {httpGet: {port: 80}}}}]`},
 		{name: "volumes that follow keep nobody", namespace: "adm-any", tolerations: virtual + `,` + anyTaint, affinity: `null`,
 			pod: `volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: c}}, {name: c, projected: {sources: []}}, {name: d}]`},
 		{name: "remote is told why it cannot", namespace: "adm-remote", pod: `hostPID: true`, tolerations: virtual + `,` + awayTaint,
@@ -199,6 +210,98 @@ func testImages(t *testing.T, server *apiserver.Server) {
 			t.Errorf("%s: %v, %+v", c.what, err, got.Spec.Affinity)
 		}
 	}
+
+	// What the pod asks for, where its namespace may run and what its image lacks hold together,
+	// and a manifest that knows of the first alone can be applied again.
+	const own = `{nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: In, values: [%s]}]},
+		{matchExpressions: [{key: kubernetes.io/arch, operator: NotIn, values: [s390x]}]}, {matchFields: [{key: metadata.name, operator: In, values: [n]}]}]}}}`
+	affinity := func(text string) (a *corev1.Affinity) {
+		if err := yaml.UnmarshalStrict([]byte(text), &a); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for _, ns := range []string{"adm-burst", "adm-burst-b", "adm-remote", "adm-remote-b", "adm-any"} {
+		for _, c := range []struct {
+			name, before, after string
+			refused             bool
+		}{
+			{"as-it-was", fmt.Sprintf(own, "ssd"), fmt.Sprintf(own, "ssd"), false},
+			{"without-any", "null", "null", false},
+			{"another", fmt.Sprintf(own, "ssd"), fmt.Sprintf(own, "hdd"), true},
+			{"none-any-more", fmt.Sprintf(own, "ssd"), "null", true},
+			{"one-that-was-not", "null", fmt.Sprintf(own, "ssd"), true},
+		} {
+			made, err := client.CoreV1().Pods(ns).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "images-" + c.name},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}, Affinity: affinity(c.before)}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !fit.Avoids(made, "arm64") || !fit.Avoids(made, "riscv64") {
+				t.Errorf("%s %s: %+v", ns, c.name, made.Spec.Affinity)
+			}
+			if c.before != "null" {
+				for _, term := range made.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+					has := map[string]int{}
+					for _, e := range term.MatchExpressions {
+						has[e.Key]++
+					}
+					if has["disk"]+has["kubernetes.io/arch"]-1+len(term.MatchFields) != 1 || ns == "adm-remote" && has[policy.VirtualNodeLabel] != 1 {
+						t.Errorf("%s %s: an alternative is another: %+v", ns, c.name, term)
+					}
+				}
+			}
+			t.Cleanup(func() { remove(t, client, ns, made.Name) })
+			next := made.DeepCopy()
+			next.ResourceVersion, next.Spec.Affinity = "", affinity(c.after)
+			got, err := client.CoreV1().Pods(ns).Update(ctx, next, metav1.UpdateOptions{})
+			if c.refused != apierrors.IsInvalid(err) || !c.refused && err != nil {
+				t.Errorf("%s %s: refused %v, but %v", ns, c.name, c.refused, err)
+			} else if err == nil {
+				compare(t, ns+" "+c.name, got.Spec.Affinity, made.Spec.Affinity)
+			}
+		}
+	}
+}
+
+// A pod is resized in place at home alone; away, and until it is known, the API server says
+// why not. After testAdmission.
+func testResize(t *testing.T, server *apiserver.Server) {
+	ctx, client := t.Context(), kubernetes.NewForConfigOrDie(server.Config)
+	for _, c := range []struct{ name, namespace, node, status, refused string }{
+		{"at-home", "adm-burst", "n", `{"startTime": "2026-01-01T00:00:00Z"}`, ""},
+		{"elsewhere", "adm-none", "n", `{}`, ""},
+		{"unscheduled", "adm-remote", "", `{}`, ""},
+		{"not-told-yet", "adm-remote", "b", `{}`, "may run on another cluster; try again"},
+		{"away", "adm-remote", "b", `{"startTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "rivulet.dev/Offloaded", "status": "True"}]}`, "cannot be resized in place"},
+	} {
+		pods := client.CoreV1().Pods(c.namespace)
+		spec := corev1.PodSpec{NodeName: c.node, Containers: []corev1.Container{{Name: "c", Image: "i",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}}}}
+		if c.node != "" && c.namespace != "adm-none" { // admission leaves alone what has its node
+			spec.Tolerations = []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+		}
+		p, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "resize-" + c.name}, Spec: spec}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { remove(t, client, c.namespace, p.Name) })
+		// Others write the pod, too: a patch may meet one of them.
+		until(t, "its status is written", func(ctx context.Context) bool {
+			_, err = pods.Patch(ctx, p.Name, types.MergePatchType, []byte(`{"status": `+c.status+`}`), metav1.PatchOptions{}, "status")
+			return !apierrors.IsConflict(err)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		until(t, "it is resized or refused", func(ctx context.Context) bool {
+			_, err = pods.Patch(ctx, p.Name, types.StrategicMergePatchType, []byte(`{"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "200m"}}}]}}`), metav1.PatchOptions{}, "resize")
+			return !apierrors.IsConflict(err) && (c.refused == "" || err != nil) // the policy takes effect a moment after it is stored
+		})
+		if c.refused == "" && err != nil || c.refused != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), c.refused)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.refused)
+		}
+	}
 }
 
 // create makes a pod as the server would, without keeping it.
@@ -211,6 +314,15 @@ func create(ctx context.Context, client kubernetes.Interface, ns, spec, owner st
 		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: owner, Name: "o", UID: "u"}}
 	}
 	return client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
+// remove deletes a pod at once: it would take the place of others.
+func remove(t *testing.T, client kubernetes.Interface, ns, name string) {
+	t.Helper()
+	until(t, "pod "+name+" is gone", func(context.Context) bool { // the test's own context has ended
+		err := client.CoreV1().Pods(ns).Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+		return apierrors.IsNotFound(err)
+	})
 }
 
 func namespace(t *testing.T, client kubernetes.Interface, name string, labels map[string]string) {
@@ -227,7 +339,7 @@ func namespace(t *testing.T, client kubernetes.Interface, name string, labels ma
 
 func until(t *testing.T, what string, ok func(context.Context) bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
+	err := wait.PollUntilContextTimeout(context.WithoutCancel(t.Context()), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
 	if err != nil {
 		t.Fatalf("waited in vain: %s", what)
 	}

@@ -28,6 +28,16 @@ func testDaemonSets(t *testing.T, client kubernetes.Interface) {
 		ssd        = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: In, values: [ssd]}]}, {}]}}}`
 		nowhere    = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{}]}}}`
 	)
+	until(t, "the policy of DaemonSets is in force", func(ctx context.Context) bool {
+		labels := map[string]string{"app": "probe"}
+		ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}}}}
+		if err := yaml.UnmarshalStrict([]byte("containers: [{name: c, image: i}]\n"+everything), &ds.Spec.Template.Spec); err != nil {
+			t.Fatal(err)
+		}
+		made, err := client.AppsV1().DaemonSets("each").Create(ctx, ds, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && made.Spec.Template.Spec.Affinity != nil
+	})
 	for name, c := range map[string]struct {
 		spec     string
 		on       int32

@@ -17,6 +17,10 @@ const (
 	// NamespaceToLabel narrows it to the named target, on all of its platforms.
 	NamespaceToLabel = "rivulet.dev/offload-to"
 
+	// OpenLabel, written by users on a namespace or a Service, opens its pods to other
+	// clusters: OpenToAll, OpenToGroup or the ID of a peer.
+	OpenLabel = "rivulet.dev/open-to"
+
 	// VirtualNodeLabel marks virtual nodes; its value is the target's ID.
 	VirtualNodeLabel = "rivulet.dev/virtual-node"
 	// TargetLabel on a virtual node is the target's name. A target has a node for each
@@ -32,17 +36,37 @@ const (
 	VirtualTaint = "rivulet.dev/virtual"
 	// AwayTaint makes home preferred (PreferNoSchedule); burst pods do not tolerate it.
 	AwayTaint = "rivulet.dev/away"
+	// WithdrawnTaint closes the virtual node of a target that lends nothing any more (NoSchedule).
+	WithdrawnTaint = "rivulet.dev/withdrawn"
 
 	// OriginLabel marks what a consumer keeps on a provider; its value is the consumer's cluster ID.
 	OriginLabel = "rivulet.dev/origin"
+	// ShareLabel, with the value "true", is the label in containerd of an image that tenants may use.
+	ShareLabel = "rivulet.dev/share"
 	// HomeNamespaceAnnotation, HomePodAnnotation and HomeUIDLabel tie an away pod to its pod at home.
 	HomeNamespaceAnnotation = "rivulet.dev/home-namespace"
 	HomePodAnnotation       = "rivulet.dev/home-pod"
 	HomeUIDLabel            = "rivulet.dev/home-uid"
+	// HomeGenerationAnnotation is the metadata.generation of the pod at home whose spec the away
+	// pod has, where that has changed since it was made.
+	HomeGenerationAnnotation = "rivulet.dev/home-generation"
 	// KeptLabel marks pods of a consumer that are their own record; its value is a keeper.Mode.
 	KeptLabel = "rivulet.dev/kept"
 	// ReflectedLabel marks an object kept equal to one of the same name at home.
 	ReflectedLabel = "rivulet.dev/reflected"
+	// HomeAddressAnnotation, on a Service in a twin, is its cluster IP at home.
+	HomeAddressAnnotation = "rivulet.dev/home-address"
+	// HomeAddressesAnnotation marks an away pod that was made for home's addresses, of Services
+	// ("true") or of pods, too ("pods"): what it was told are those, and its provider translates
+	// them. It is there from the creation on, or never.
+	HomeAddressesAnnotation = "rivulet.dev/home-addresses"
+	// HomeAddressesOfServices and HomeAddressesOfPods are its values: with the second the pod
+	// has the address by which home knows it, and reaches pods by such.
+	HomeAddressesOfServices, HomeAddressesOfPods = "true", "pods"
+	// HomeVolume is the volume of such a pod in which its provider tells it its address:
+	// HomeAddressFile has the variable HomeAddressKey, HomeHostsFile is its /etc/hosts.
+	HomeVolume                                     = "rivulet-home"
+	HomeAddressFile, HomeAddressKey, HomeHostsFile = "address", "POD_IP", "hosts"
 	// IngressClassAnnotation, on an Ingress that is reflected, names its class on the
 	// target; without it that is the target's default.
 	IngressClassAnnotation = "rivulet.dev/ingress-class"
@@ -52,6 +76,12 @@ const (
 	// ReflectAnnotation, written by users, with the value off keeps an object at home;
 	// on a namespace it says so of kinds, see Kinds.
 	ReflectAnnotation = "rivulet.dev/reflect"
+)
+
+// The values of OpenLabel beside the ID of a peer.
+const (
+	OpenToAll   = "all"   // all peers
+	OpenToGroup = "group" // peers that have proved the group's secret
 )
 
 // When says when pods of a namespace go away from home.

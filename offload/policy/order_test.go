@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"rivulet/offload/node"
+	"rivulet/offload/consumer/node"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
-	"rivulet/offload/target/burst"
+	"rivulet/offload/target/external"
 	"rivulet/test/apiserver"
 	"rivulet/test/hollow"
 )
@@ -38,8 +38,8 @@ func testOrder(t *testing.T, server *apiserver.Server) {
 		both        bool     // then, what is more goes to peer and campus alike
 	}{
 		{mode: "burst", order: "", fill: []places{{"home": room}, {"home": room, "peer": room}, {"home": room, "peer": room, "campus": room}}},
-		{mode: "remote", order: burst.OrderLast, fill: []places{{"peer": room}, {"peer": room, "campus": room}}},
-		{mode: "burst", order: burst.OrderEqual, fill: []places{{"home": room}}, both: true},
+		{mode: "remote", order: external.OrderLast, fill: []places{{"peer": room}, {"peer": room, "campus": room}}},
+		{mode: "burst", order: external.OrderEqual, fill: []places{{"home": room}}, both: true},
 	} { // no order is OrderLast
 		t.Run(c.mode+" "+c.order, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -73,7 +73,7 @@ func testOrder(t *testing.T, server *apiserver.Server) {
 // Rivulet makes them.
 func three(t *testing.T, order string) []hollow.Node {
 	t.Helper()
-	spec, err := burst.Spec(burst.Config{Settings: burst.Settings{Name: "campus", Namespace: "student42", Order: order}, Credential: burst.Credential{Server: "https://campus:6443"}})
+	spec, err := external.Spec(external.Config{Settings: external.Settings{Name: "campus", Namespace: "student42", Order: order}, Credential: external.Credential{Server: "https://campus:6443"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,10 @@ func (n Namespace) Allows(target string) bool {
 	return n.When != "" && n.When != Off && (n.To == "" || n.To == target)
 }
 
+// System reports whether a namespace is the cluster's own. Its pods serve this cluster and
+// stay at home, whatever its labels say.
+func System(namespace string) bool { return strings.HasPrefix(namespace, "kube-") }
+
 var values = []string{string(Burst), string(Remote), string(Any), string(Off)}
 
 // Parse reads the labels of a namespace. It reports Off for one that is not
@@ -38,6 +42,9 @@ func Parse(ns *corev1.Namespace) (Namespace, error) {
 	}
 	if When(value) == Off {
 		return Namespace{When: Off}, nil
+	}
+	if System(ns.Name) {
+		return Namespace{When: Off}, fmt.Errorf("label %s counts as off: %s is the cluster's own namespace; offload one of your own", NamespaceLabel, ns.Name)
 	}
 	reflect, err := parseReflect(ns.Annotations[ReflectAnnotation])
 	return Namespace{When: When(value), To: ns.Labels[NamespaceToLabel], Reflect: reflect}, err

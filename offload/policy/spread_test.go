@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/policy"
-	"rivulet/offload/target/burst"
+	"rivulet/offload/target/external"
 	"rivulet/test/apiserver"
 	"rivulet/test/hollow"
 )
@@ -27,7 +27,7 @@ func testSpread(t *testing.T, server *apiserver.Server) {
 	} {
 		t.Run(c.mode, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			nodes := three(t, burst.OrderLast)
+			nodes := three(t, external.OrderLast)
 			kubelets, err := hollow.Register(ctx, server.Client, nodes...)
 			if err != nil {
 				t.Fatal(err)

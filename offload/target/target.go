@@ -2,14 +2,16 @@
 // foreign cluster and the host of a virtual cluster are targets; one engine
 // (node, pod, reflect, stream) serves them all and knows nothing else of them.
 //
-// A Spec tells offload.Offload of a target that there is; a Target is made of it
+// A Spec tells consumer.Consumer of a target that there is; a Target is made of it
 // once its virtual node has a name. Nothing is written or kept here.
 package target
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -17,12 +19,19 @@ import (
 	"rivulet/offload/offer"
 )
 
+// ErrRefused is wrapped by errors of targets that have answered that they will not.
+var ErrRefused = errors.New("the target refuses")
+
 // Kind says what a target is. It is a label of its virtual nodes
 // (policy.KindLabel).
 type Kind string
 
 // Peer is another Rivulet cluster. Other packages name kinds of their own.
 const Peer Kind = "peer"
+
+// Patience is how long after a start a virtual node may be without a target: who tells
+// of targets may still be reading his records. Removing a node ends pods.
+const Patience = time.Minute
 
 // Spec is a target that there is, whether it answers or not.
 type Spec struct {
@@ -42,6 +51,9 @@ type Spec struct {
 	// HomeAPI says that the target leads pods to home's API server by itself: there is a
 	// Service homeapi.Service in each twin that nobody else makes. Control is not needed then.
 	HomeAPI bool
+	// Withdrawn says that the target lends nothing any more: pods leave it, and then it is
+	// as if there were none.
+	Withdrawn bool
 	// Key is what New goes by: when it is not equal to the last, the target is made anew.
 	// It has to be comparable.
 	Key any
@@ -64,8 +76,12 @@ type Target interface {
 	// Namespace makes sure that the home namespace has a twin and returns the
 	// twin's name. It is idempotent.
 	Namespace(ctx context.Context, home string) (twin string, err error)
-	// Twins lists the twins the target holds for this home: home name to twin name.
+	// Twins lists the twins the target holds for this home, home name to twin name, but for
+	// those on their way out: what is missing may still run there, see Gone.
 	Twins(ctx context.Context) (map[string]string, error)
+	// Gone reports whether the target has nothing of the home namespace any more, not even
+	// a twin on its way out. It is true on the target's own word only.
+	Gone(ctx context.Context, home string) (bool, error)
 	// Release deletes the twin and everything in it, and returns when it is gone.
 	Release(ctx context.Context, home string) error
 	// Offers streams the offer until ctx ends; the channel is closed then. While

@@ -24,7 +24,7 @@ func TestWhatIsAwayIsSeenAndTakenBack(t *testing.T) {
 		}
 		return err
 	})
-	if _, err := a.Run(ctx, "rivulet", "offload", "away", "--when", "remote"); err != nil {
+	if _, err := a.Run(ctx, "rivulet", "offload", "away", "--create", "--when", "remote"); err != nil {
 		t.Fatal(err)
 	}
 	defer labtest.Kubectl(t, ctx, a, "delete", "namespace", "away")
@@ -87,7 +87,7 @@ spec:
 	row("kubectl top of the virtual node", "b", "nodes")
 	says(t, ctx, a, "2", "-n", "away", "get", "deployment", "burn", "-o", "jsonpath={.spec.replicas}")
 	labtest.Eventually(t, ctx, 0, "b lists its guest", func() error {
-		out, err := b.Run(ctx, "rivulet", "guests")
+		out, err := b.Run(ctx, "rivulet", "tenants")
 		if err == nil && !strings.Contains(out, "away-a") {
 			err = errors.New(out)
 		}
@@ -107,7 +107,7 @@ spec:
 	if err != nil || !strings.Contains(out, "no pod of ours runs there any more") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if out := labtest.Kubectl(t, ctx, b, "get", "pods", "-n", "away-a", "-o", "name"); out != "" {
+	if out := labtest.Kubectl(t, ctx, b, "get", "pods", "-n", labtest.Twin(t, ctx, b, "away"), "-o", "name"); out != "" {
 		t.Errorf("drained, yet on b there are %s", out)
 	}
 	if _, err := a.Run(ctx, "rivulet", "uncordon", "b"); err != nil {

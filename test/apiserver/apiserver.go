@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/appliance/engine"
+	"rivulet/offload/policy"
+	"rivulet/test/tree"
 )
 
 // BinaryEnv names the engine to start: a k3s, or a rivulet. Without it
@@ -61,7 +63,7 @@ func StartAll(t testing.TB, n int, args ...string) []*Server {
 // StartEach starts one for each list of arguments, all at the same time.
 func StartEach(t testing.TB, args ...[]string) []*Server {
 	t.Helper()
-	binary := find(t)
+	binary := Binary(t)
 	servers := make([]*Server, len(args))
 	for i := range servers {
 		servers[i] = launch(t, binary, args[i])
@@ -72,24 +74,20 @@ func StartEach(t testing.TB, args ...[]string) []*Server {
 	return servers
 }
 
-func find(t testing.TB) string {
+// Binary is the path of the engine; it skips the test if there is none.
+func Binary(t testing.TB) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts an engine, which takes its time: run it without -short")
+	}
 	if path := os.Getenv(BinaryEnv); path != "" {
 		return path
 	}
-	dir, err := os.Getwd()
-	for err == nil && dir != "/" {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			path := filepath.Join(dir, "bin", "rivulet")
-			if _, err := os.Stat(path); err == nil {
-				return path
-			}
-			break
-		}
-		dir = filepath.Dir(dir)
+	path := tree.Path("bin", "rivulet")
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("needs an engine: %v; run `make build`, or set %s to a k3s binary", err, BinaryEnv)
 	}
-	t.Skipf("needs an engine: run `make build`, or set %s to a k3s binary", BinaryEnv)
-	return ""
+	return path
 }
 
 func launch(t testing.TB, binary string, args []string) *Server {
@@ -99,7 +97,7 @@ func launch(t testing.TB, binary string, args []string) *Server {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	logPath := filepath.Join(dir, "log")
 	scheduler := filepath.Join(dir, "scheduler.yaml")
-	if err := os.WriteFile(scheduler, []byte(engine.SchedulerConfig(dir)), 0o600); err != nil {
+	if err := os.WriteFile(scheduler, []byte(policy.SchedulerConfig(filepath.Join(dir, "server", "cred", "scheduler.kubeconfig"))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.Create(logPath)
@@ -119,6 +117,7 @@ func launch(t testing.TB, binary string, args []string) *Server {
 		"--kube-controller-manager-arg", "kube-api-qps=200", "--kube-controller-manager-arg", "kube-api-burst=400", // as the product has it
 		"--kube-apiserver-arg", "feature-gates=MutatingAdmissionPolicy=true",
 		"--kube-apiserver-arg", "runtime-config=admissionregistration.k8s.io/v1beta1=true",
+		"--kube-apiserver-arg", "service-account-jwks-uri=" + engine.JWKS, // as the product has it
 	}, args...), Dir: dir, Stdout: log, Stderr: log,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 		Env:         []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "GOMEMLIMIT=400MiB"}}

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -10,69 +11,143 @@ import (
 	"testing"
 )
 
-var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+const root = "../.."
 
-// The README's table names every page of docs/ once.
-func TestEveryPageIsInTheReadme(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+var (
+	link   = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	fenced = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+	named  = regexp.MustCompile(`\bdocs/[a-z0-9/-]+\.md`)
+)
+
+// What is built and what git keeps is no source.
+func isBuilt(path string) bool {
+	return slices.Contains([]string{".git", "_build", "bin"}, path)
+}
+
+// pagesOf returns all pages of the repository, by their path from its root.
+func pagesOf(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && isBuilt(path):
+			return fs.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(filepath.Join(root, path))
+		pages[path] = string(text)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, ok := strings.Cut(string(text), "## Where things are")
-	if !ok {
-		t.Fatal("README.md has no table of pages")
-	}
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(pages) < 30 {
-		t.Fatalf("%d pages, %v", len(pages), err)
-	}
-	for _, p := range pages {
-		if name := "docs/" + filepath.Base(p); strings.Count(table, "]("+name+")") != 1 {
-			t.Errorf("README.md names %s %d times below \"Where things are\", want once", name, strings.Count(table, "]("+name+")"))
-		}
-	}
+	return pages
 }
 
-// What a page links to is there, headings too.
-func TestLinksOfPagesLeadSomewhere(t *testing.T) {
-	pages := []string{"../../README.md"}
-	for _, dir := range []string{"docs", "bench"} {
-		some, err := filepath.Glob("../../" + dir + "/*.md")
+// linksOf returns what a page links to within the repository: the path from its root,
+// and the heading.
+func linksOf(t *testing.T, page, text string) (out [][2]string) {
+	t.Helper()
+	for _, m := range link.FindAllStringSubmatch(fenced.ReplaceAllString(text, "code"), -1) {
+		to, err := url.Parse(m[1])
 		if err != nil {
-			t.Fatal(err)
+			t.Errorf("%s: %s: %v", page, m[1], err)
+			continue
 		}
-		pages = append(pages, some...)
+		if to.IsAbs() {
+			continue
+		}
+		path := page
+		if to.Path != "" {
+			path = filepath.Join(filepath.Dir(page), to.Path)
+		}
+		out = append(out, [2]string{path, to.Fragment})
 	}
-	seen := 0
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			to, err := url.Parse(m[1])
-			if err != nil || to.IsAbs() {
-				continue
-			}
+	return out
+}
+
+// What any page links to is there, headings too.
+func TestLinksOfPagesLeadSomewhere(t *testing.T) {
+	pages, seen := pagesOf(t), 0
+	for page, text := range pages {
+		for _, to := range linksOf(t, page, text) {
 			seen++
-			file := page
-			if to.Path != "" {
-				file = filepath.Join(filepath.Dir(page), to.Path)
-			}
-			there, err := os.ReadFile(file)
-			if fi, statErr := os.Stat(file); statErr == nil && fi.IsDir() {
-				continue
-			} else if err != nil {
-				t.Errorf("%s: %s is not there", page, m[1])
-				continue
-			}
-			if to.Fragment != "" && !slices.Contains(headings(string(there)), to.Fragment) {
-				t.Errorf("%s: %s has no heading #%s", page, filepath.Base(file), to.Fragment)
+			if _, err := os.Stat(filepath.Join(root, to[0])); err != nil {
+				t.Errorf("%s: %s is not there", page, to[0])
+			} else if to[1] != "" && !slices.Contains(headings(pages[to[0]]), to[1]) {
+				t.Errorf("%s: %s has no heading #%s", page, to[0], to[1])
 			}
 		}
 	}
 	if seen < 100 {
 		t.Errorf("only %d links found", seen)
+	}
+}
+
+// Who begins at docs/README.md comes to every page of docs/.
+func TestEveryPageIsReachedFromTheIndex(t *testing.T) {
+	pages := pagesOf(t)
+	const index = "docs/README.md"
+	reached, next := map[string]bool{index: true}, []string{index}
+	for len(next) > 0 {
+		page := next[0]
+		next = next[1:]
+		for _, to := range linksOf(t, page, pages[page]) {
+			if _, ok := pages[to[0]]; ok && !reached[to[0]] {
+				reached[to[0]] = true
+				next = append(next, to[0])
+			}
+		}
+	}
+	seen := 0
+	for page := range pages {
+		if strings.HasPrefix(page, "docs/") {
+			seen++
+			if !reached[page] {
+				t.Errorf("no way of links leads from %s to %s", index, page)
+			}
+		}
+	}
+	if seen < 40 {
+		t.Errorf("only %d pages found", seen)
+	}
+}
+
+// A page that code, a script or a message names is there.
+func TestPagesThatCodeNamesAreThere(t *testing.T) {
+	seen := 0
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && isBuilt(path):
+			return fs.SkipDir
+		case !d.Type().IsRegular():
+			return nil
+		}
+		if info, err := d.Info(); err != nil || info.Size() > 1<<20 {
+			return err
+		}
+		text, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			return err
+		}
+		for _, page := range named.FindAllString(string(text), -1) {
+			seen++
+			if _, err := os.Stat(filepath.Join(root, page)); err != nil {
+				t.Errorf("%s names %s, which is not there", path, page)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 50 {
+		t.Errorf("only %d pages are named", seen)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// The table of traps in docs/offload.md names tests that there are, for each of the 24.
+// The table of traps in docs/design/offload.md names tests that there are, for each of the 24.
 func TestEveryTrapHasItsTest(t *testing.T) {
-	raw, err := os.ReadFile("../../docs/offload.md")
+	raw, err := os.ReadFile("../../docs/design/offload.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestEveryTrapHasItsTest(t *testing.T) {
 		}
 		for _, n := range tests {
 			if !defined(t, n[1], n[2]) {
-				t.Errorf("%s has no %s, which docs/offload.md names", n[1], n[2])
+				t.Errorf("%s has no %s, which docs/design/offload.md names", n[1], n[2])
 			}
 		}
 	}

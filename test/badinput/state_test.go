@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rivulet/appliance/store"
+	"rivulet/appliance/state/bolt"
 	"rivulet/fabric/peer"
 	"rivulet/test/lab"
 )
@@ -66,7 +66,7 @@ func TestDiskFillsUp(t *testing.T) {
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	path := filepath.Join(dir, "state.db")
-	s, err := store.Open(path)
+	s, err := bolt.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestDiskFillsUp(t *testing.T) {
 		t.Errorf("the full disk is told as %v", err)
 	}
 	s.Close()
-	if s, err = store.Open(path); err != nil {
+	if s, err = bolt.Open(path); err != nil {
 		t.Fatalf("the store is damaged after the disk was full: %v", err)
 	}
 	if got, err := s.Peers(); err != nil || len(got) != kept {
@@ -151,7 +151,7 @@ func TestDamagedStore(t *testing.T) {
 		"first pages zeroed": zeroed, "data pages flipped": flipped,
 	} {
 		put(path, content)
-		put(store.CopyOf(path), content)
+		put(bolt.CopyOf(path), content)
 		r = on(t, a, "rivulet", "run")
 		told(t, r, 78, "damaged", "no better", "mv "+state+"/state.db")
 		if after, _ := os.ReadFile(path); !bytes.Equal(after, content) {

@@ -23,6 +23,7 @@ import (
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/wgkey"
 	"rivulet/test/lab"
 )
 
@@ -165,7 +166,7 @@ func raw(victim string, b []byte) (string, error) {
 
 func say(victim string, id rpc.Identity, claims peer.ID, versions []int) (string, error) {
 	m := pairing.Self{
-		ID: claims, Name: "stranger", WireGuardKey: "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", TunnelPort: 7442, ControlPort: 7442,
+		ID: claims, Name: "stranger", WireGuardKey: strangerKey, TunnelPort: 7442, ControlPort: 7442,
 		TunnelAddress: netip.MustParseAddr("10.42.255.254"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"),
 	}.Hello(peer.Record{})
 	m.Versions = versions
@@ -229,3 +230,6 @@ func resident(t *testing.T, d *lab.Device, pid int) (kb int) {
 	}
 	return kb
 }
+
+// strangerKey is one that can be used.
+var strangerKey = func() wgkey.Public { k, _ := wgkey.Generate(); return k.Public() }()

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"rivulet/appliance/engine"
-	"rivulet/appliance/host"
+	"rivulet/appliance/machine/host"
 	"rivulet/test/bench/internal/device"
 	"rivulet/test/bench/internal/figures"
 	"rivulet/test/lab"

@@ -68,7 +68,7 @@ func (b *bench) campus(ctx context.Context, l *lab.Lab, ds []*device.Device) (*c
 		if _, err := d.WaitReady(ctx); err != nil {
 			return nil, err
 		}
-		if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", "/opt/rivulet/demo-web.tar"); err != nil {
+		if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", "--label", "rivulet.dev/share=true", "/opt/rivulet/demo-web.tar"); err != nil {
 			return nil, err
 		}
 	}

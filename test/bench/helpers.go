@@ -13,7 +13,8 @@ import (
 	"net/netip"
 
 	"rivulet/appliance/engine"
-	"rivulet/appliance/host"
+	"rivulet/appliance/machine/host"
+	"rivulet/offload/nodeagent/podgate"
 	"rivulet/test/bench/internal/device"
 	"rivulet/test/lab"
 )
@@ -125,6 +126,7 @@ func plainEngine() error {
 		}
 	}
 	os.Setenv("PATH", bin+":"+filepath.Join(kitDir, "bundle", "bin")+":"+os.Getenv("PATH"))
+	os.Setenv(podgate.Env, podgate.Nobody)
 	cmd := exec.Command(product)
 	cmd.Args = append([]string{"rivulet-engine"}, e.Args()...)
 	if upstream != "" {

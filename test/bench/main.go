@@ -1,6 +1,6 @@
 // Command bench measures what DESIGN §7 promises, as ratios taken in one run, and
 // writes bench/results.md. It is never shipped. How each figure comes about is in
-// docs/bench.md and, in full, in the file named after the measurement.
+// docs/design/bench.md and, in full, in the file named after the measurement.
 //
 // It works in a folder of its own (-dir), on a copy of bin/rivulet, in labs and
 // network namespaces that it makes, and removes all of that whatever happens. A
@@ -26,6 +26,7 @@ import (
 	"rivulet/test/bench/internal/fakepeer"
 	"rivulet/test/bench/internal/figures"
 	"rivulet/test/bench/internal/wire"
+	"rivulet/test/tree"
 )
 
 // bench is what all measurements share.
@@ -69,7 +70,7 @@ func main() {
 		exit(plainEngine())
 	}
 	dir := flag.String("dir", "/var/lib/rivulet-lab-bench", "folder to work in")
-	binary := flag.String("binary", "bin/rivulet", "what to measure; demo-web.tar must lie beside it")
+	binary := flag.String("binary", tree.Path("bin", "rivulet"), "what to measure; demo-web.tar must lie beside it")
 	out := flag.String("out", "bench/results.md", "where to write the report; - is standard output")
 	var names, chosen []string
 	for _, m := range measurements {

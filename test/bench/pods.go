@@ -114,7 +114,7 @@ func (b *bench) places(ctx context.Context, a, provider *device.Device) ([]where
 			return nil, err
 		}
 	}
-	if _, err := provider.Run(ctx, "rivulet", "ctr", "images", "import", "/opt/rivulet/demo-web.tar"); err != nil {
+	if _, err := provider.Run(ctx, "rivulet", "ctr", "images", "import", "--label", "rivulet.dev/share=true", "/opt/rivulet/demo-web.tar"); err != nil {
 		return nil, err
 	}
 	ca, err := a.Client()

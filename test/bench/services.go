@@ -46,7 +46,7 @@ func (b *bench) services(ctx context.Context, places []where) (figs []figures.Sa
 		}
 		err = errors.Join(err, noPods(ctx, home.client), noPods(ctx, provider.client))
 	}()
-	if _, err := home.device.Run(ctx, "rivulet", "ctr", "images", "import", "/opt/rivulet/demo-web.tar"); err != nil {
+	if _, err := home.device.Run(ctx, "rivulet", "ctr", "images", "import", "--label", "rivulet.dev/share=true", "/opt/rivulet/demo-web.tar"); err != nil {
 		return nil, nil, err
 	}
 	for i, p := range places {

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"rivulet/appliance/engine"
-	"rivulet/appliance/host"
+	"rivulet/appliance/machine/host"
 	"rivulet/test/lab"
 )
 
@@ -42,11 +42,13 @@ readlink /proc/$(cat /run/rivulet/engine.pid)/exe > /var/lib/campus/exe
 cat /run/rivulet/tunnel.pid > /var/lib/campus/tunnel`
 
 // start starts the engine in a session of its own: it outlives the command that starts
-// it. The arguments are the engine's; k3s itself shows none of them in /proc.
+// it. The arguments are the engine's; k3s itself shows none of them in /proc. The kubelet asks
+// containerd for images: the supervisor, which answers under Rivulet, is not there.
 const start = `kill $(cat /var/lib/campus/tunnel) 2>/dev/null || true
 printf '%s\n' "$@" > /var/lib/campus/args
 nft list tables | grep rivulet | while read -r line; do nft delete $line; done
-export PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:$PATH
+sed -i /imageServiceEndpoint/d /var/lib/rivulet/k3s-kubelet.yaml
+export RIVULET_PODGATE=none PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:$PATH
 setsid bash -c 'exec -a rivulet-engine "$(cat /var/lib/campus/exe)" "$@"' - "$@" </dev/null >/var/lib/campus/log 2>&1 &`
 
 // end and again: the engine ends as by its service manager, and begins as it was.
@@ -55,7 +57,7 @@ const (
 	end = `engine=$(pgrep -o -f ^rivulet-engine); kill $engine; while kill -0 $engine 2>/dev/null; do sleep 0.2; done`
 
 	again = `mapfile -t args < /var/lib/campus/args
-export PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:$PATH
+export RIVULET_PODGATE=none PATH=/run/rivulet/bin:/var/lib/rivulet/bundle/current/bin:$PATH
 setsid bash -c 'exec -a rivulet-engine "$(cat /var/lib/campus/exe)" "$@"' - "${args[@]}" </dev/null >>/var/lib/campus/log 2>&1 &`
 )
 

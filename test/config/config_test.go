@@ -53,8 +53,12 @@ func TestTrustFailsClosed(t *testing.T) {
 			if theirs.Trust.How != "" || ours.Trust.How != "" {
 				t.Fatalf("trust, though c has none to give: %+v %+v", theirs, ours)
 			}
-			for _, v := range []peer.View{theirs, ours} {
-				if v.State != peer.Refused || !strings.Contains(v.Reason, why) {
+			// Why is for c's owner; a is told no more than that nobody new is trusted.
+			for _, v := range []struct {
+				peer.View
+				want string
+			}{{theirs, "trusts nobody new"}, {ours, why}} {
+				if v.State != peer.Refused || !strings.Contains(v.Reason, v.want) {
 					return fmt.Errorf("%s: %s", v.State, v.Reason)
 				}
 			}
@@ -164,7 +168,7 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 	write(t, ctx, a, file, "lan: {interfaces: [wlan7]}\nshare: {cpu: 0%, memory: 0%, maxPods: 0}\n")
 	shows(t, ctx, a, []string{"lan-unmatched", "wlan7", "eth0", "a  Ready"})
 	eventually(t, ctx, "nothing is lent, and a is called a again", func() error {
-		if v := seen(t, ctx, b, id); v.Name != "a" || v.State != peer.Connected || cpu(t, ctx, b, "a") != 0 {
+		if v := seen(t, ctx, b, id); v.Name != "a" || v.State != peer.Connected || cpu(t, ctx, b, "a") > 0 {
 			return fmt.Errorf("%s %s %s, %dm", v.Name, v.State, v.Reason, cpu(t, ctx, b, "a"))
 		}
 		return nil

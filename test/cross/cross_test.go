@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rivulet/test/tree"
 )
 
 // target is how an architecture is known to others.
@@ -67,17 +69,14 @@ func newMachine(t *testing.T, arch string) *machine {
 	if !ok {
 		t.Fatalf("architecture %q is not known", arch)
 	}
-	abs := func(path string) string {
-		p, err := filepath.Abs(path)
-		if err == nil {
-			_, err = os.Stat(p)
-		}
-		if err != nil {
+	built := func(elem ...string) string {
+		p := tree.Path(elem...)
+		if _, err := os.Stat(p); err != nil {
 			t.Fatalf("%v; make build ARCH=%s", err, arch)
 		}
 		return p
 	}
-	m := &machine{target: tg, binary: abs("../../bin/" + arch + "/rivulet"), helpers: abs("../../_build/bundle/linux_" + tg.goarch), dir: t.TempDir()}
+	m := &machine{target: tg, binary: built("bin", arch, "rivulet"), helpers: built("_build", "bundle", "linux_"+tg.goarch), dir: t.TempDir()}
 	if tg.goarch != runtime.GOARCH {
 		if _, err := exec.LookPath(tg.qemu); err != nil {
 			t.Fatalf("%v: apt-get install qemu-user-static", err)

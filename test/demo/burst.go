@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -206,7 +205,7 @@ func proveBurst(ctx context.Context, s *mainjob.Story, c *campus.Campus, pods []
 	if err != nil {
 		return err
 	}
-	// From there the Service leads to home and to the campus (docs/burst-network.md).
+	// From there the Service leads to home and to the campus (docs/design/burst-network.md).
 	fromThere, err := s.AskAll(ctx, far.Name, mainjob.App, append(slices.Clone(at["a"]), at[campusNode]...))
 	if err != nil {
 		return err
@@ -250,12 +249,3 @@ const afterBurst = `Look around:
 Stop:
     make demo-burst-down
 `
-
-// binaryOf is the rivulet beside this program.
-func binaryOf() string {
-	self, err := os.Executable()
-	if err != nil {
-		return "bin/rivulet"
-	}
-	return filepath.Join(filepath.Dir(self), "rivulet")
-}

@@ -23,7 +23,7 @@ import (
 func main() {
 	dir := flag.String("dir", lab.DefaultDir, "the lab's folder")
 	burst := flag.Bool("burst", false, "home, a peer and a campus, in a lab that this makes")
-	binary := flag.String("binary", binaryOf(), "with -burst: the rivulet to run")
+	binary := flag.String("binary", lab.Beside(), "with -burst: the rivulet to run")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/appliance/doctor"
+	"rivulet/appliance/diagnose/doctor"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"rivulet/appliance/doctor"
+	"rivulet/appliance/diagnose/doctor"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"debug/elf"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +14,15 @@ import (
 	"rivulet/test/mainjob"
 )
 
-// bin/rivulet is one static ELF that says what it is made of and carries the tools.
+// bin/rivulet is one static ELF that says what it is made of and carries the tools. A
+// slim one has the same in the full binary beside it.
 func TestOneStaticBinary(t *testing.T) {
 	ctx := need(t, time.Minute)
-	f, err := elf.Open(labtest.Binary())
+	binary, here := labtest.Binary(), "rivulet"
+	if full := filepath.Join(filepath.Dir(binary), "rivulet-full"); exists(full) {
+		binary, here = full, "/opt/rivulet/rivulet-full"
+	}
+	f, err := elf.Open(binary)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +33,7 @@ func TestOneStaticBinary(t *testing.T) {
 		}
 	}
 	a := devices["a"]
-	version := labtest.Output(t, ctx, a, "rivulet", "version")
+	version := labtest.Output(t, ctx, a, here, "version")
 	for _, part := range []string{"rivulet", "k3s", "Kubernetes", "containerd", "runc", "wireguard", "virtual-kubelet"} {
 		found := false
 		for line := range strings.Lines(version) {
@@ -53,6 +59,11 @@ func TestOneStaticBinary(t *testing.T) {
 	if out := labtest.Output(t, ctx, a, "/run/rivulet/bin/containerd", "--version"); !strings.Contains(out, "containerd") {
 		t.Errorf("containerd --version: %q", out)
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // A machine that has never seen a network cable or the Internet reaches Ready

@@ -74,6 +74,59 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 		}
 	})
 
+	t.Run("OIDC discovery names what the pod reaches", func(t *testing.T) {
+		const keys = "https://kubernetes.default.svc.cluster.local/openid/v1/jwks"
+		if out, err := inside("/bin/web", "api", "/.well-known/openid-configuration"); err != nil || !strings.HasPrefix(out, "200") || !strings.Contains(out, `"`+keys+`"`) {
+			t.Errorf("discovery: %.500s %v", out, err)
+		}
+		hosts, err := inside("/bin/busybox", "cat", "/etc/hosts")
+		if err != nil || !strings.Contains(hosts, "kubernetes.default.svc.cluster.local") {
+			t.Errorf("that name leads nowhere: %s %v", hosts, err)
+		}
+		if out, err := inside("/bin/web", "api", "/openid/v1/jwks"); err != nil || !strings.HasPrefix(out, "200") || !strings.Contains(out, `"kid"`) {
+			t.Errorf("keys: %.500s %v", out, err)
+		}
+	})
+
+	t.Run("the virtual node's kubelet answers as any", func(t *testing.T) {
+		raw := func(path string) (string, error) { return kubectl(a, "get", "--raw", "/api/v1/nodes/b/proxy"+path) }
+		for path, want := range map[string]string{"/pods": string(pod.UID), "/runningpods/": string(pod.UID), "/healthz": "ok"} {
+			if out, err := raw(path); err != nil || !strings.Contains(out, want) {
+				t.Errorf("%s: %.500s %v", path, out, err)
+			}
+		}
+		for path, want := range map[string]string{"/stats/summary": `"uid":"` + string(pod.UID) + `"`, "/metrics/resource": `pod_memory_working_set_bytes{namespace="needs",pod="web"} `} {
+			eventually(t, ctx, path+" tells what the pod uses", func() error {
+				out, err := raw(path)
+				if err == nil && !strings.Contains(out, want) {
+					err = fmt.Errorf("%.500s", out)
+				}
+				return err
+			})
+		}
+	})
+
+	t.Run("a deadline that is set later ends the pod", func(t *testing.T) {
+		for name, restarts := range map[string]string{"never": "Never", "always": "Always"} {
+			labtest.Output(t, ctx, a, "rivulet", "kubectl", "run", name, "-n", "needs", "--restart="+restarts, "--image=rivulet.dev/demo-web:1")
+			eventually(t, ctx, name+" runs", func() error {
+				out, err := kubectl(a, "get", "pod", name, "-n", "needs", "-o", "jsonpath={.status.phase}")
+				if err == nil && out != "Running" {
+					err = fmt.Errorf("%s", out)
+				}
+				return err
+			})
+			labtest.Output(t, ctx, a, "rivulet", "kubectl", "patch", "pod", name, "-n", "needs", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
+			eventually(t, ctx, name+" has failed", func() error {
+				out, err := kubectl(a, "get", "pod", name, "-n", "needs", "-o", "jsonpath={.status.phase} {.status.reason}")
+				if err == nil && out != "Failed DeadlineExceeded" {
+					err = fmt.Errorf("%s", out)
+				}
+				return err
+			})
+		}
+	})
+
 	t.Run("nobody else of the provider gets there", func(t *testing.T) {
 		// b's node, which is in the tunnel too, by the way that the pod has.
 		link := labtest.Output(t, ctx, b, "sh", "-c", `rivulet kubectl get endpointslices -A -l kubernetes.io/service-name=rivulet-home-api -o jsonpath='{.items[0].endpoints[0].addresses[0]}'`)

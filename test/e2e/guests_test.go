@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
@@ -72,7 +73,7 @@ func TestGuestsAreApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range strings.Fields(twin) {
-			if n != ns+"-"+d.Name {
+			if !strings.HasPrefix(n, ns+"-"+d.Name+"-") {
 				continue
 			}
 			out, err := b.Kubectl(ctx, "-n", n, "get", "pods", "-l", "app="+name, "-o", "jsonpath={.items[0].status.podIP}")
@@ -85,6 +86,18 @@ func TestGuestsAreApart(t *testing.T) {
 		return ""
 	}
 	one, two, other, own := onB(a, "one"), onB(a, "two"), onB(c, "other"), ip(b, "own")
+	// Guests are told, and use, addresses as their home sees them.
+	seen := func(d *lab.Device, at string) string {
+		t.Helper()
+		for _, p := range labtest.Status(t, ctx, d).Peers {
+			if p.Name == "b" {
+				prefix, parts := p.PeerMappedCIDR.Addr().As4(), strings.Split(at, ".")
+				return fmt.Sprintf("%d.%d.%s.%s", prefix[0], prefix[1], parts[2], parts[3])
+			}
+		}
+		t.Fatalf("%s has no peer b", d.Name)
+		return ""
+	}
 	node, err := b.Kubectl(ctx, "get", "node", "b", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +112,7 @@ func TestGuestsAreApart(t *testing.T) {
 		d        *lab.Device
 		from, to string
 	}{
-		{a, "one", "http://" + two + ":8080/"}, {a, "two", "http://" + one + ":8080/"},
+		{a, "one", "http://" + seen(a, two) + ":8080/"}, {a, "two", "http://" + seen(a, one) + ":8080/"},
 		{a, "one", "http://two/"}, {a, "one", "http://two." + ns + ".svc.cluster.local/"}, // cluster DNS and Services
 		{b, "own", "http://own." + ns + ".svc.cluster.local/"}, // (own alone is the pod's own host name)
 	} {
@@ -109,12 +122,12 @@ func TestGuestsAreApart(t *testing.T) {
 		d              *lab.Device
 		from, to, what string
 	}{
-		{a, "one", "http://" + other + ":8080/", "another consumer's guest"},
-		{c, "other", "http://" + one + ":8080/", "another consumer's guest"},
-		{a, "one", "http://" + own + ":8080/", "the provider's own pod"},
+		{a, "one", "http://" + seen(a, other) + ":8080/", "another consumer's guest"},
+		{c, "other", "http://" + seen(c, one) + ":8080/", "another consumer's guest"},
+		{a, "one", "http://" + seen(a, own) + ":8080/", "the provider's own pod"},
 		{b, "own", "http://" + one + ":8080/", "a guest"},
 		{a, "one", "https://" + node + ":6443/", "the provider's API server"},
-		{a, "one", "https://" + bridge + ":10250/", "the provider's kubelet"},
+		{a, "one", "https://" + seen(a, bridge) + ":10250/", "the provider's kubelet"},
 		{a, "one", "http://10.77.0.12:7442/", "the provider by its LAN address"},
 	} {
 		err := fetch(x.d, x.from, x.to)

@@ -140,8 +140,8 @@ func liveRoom(t *testing.T, ctx context.Context) {
 	eventually(t, ctx, "b has given them back", room("500m"))
 }
 
-// addresses asks the away pod at the address home knows, and a home pod at the
-// address its provider knows.
+// addresses asks the away pod at the address home knows, and has the away pod ask all pods at
+// the addresses that home knows, its own among them.
 func addresses(t *testing.T, ctx context.Context, s *mainjob.Story, pods []corev1.Pod, home, away *corev1.Pod) {
 	awayIP := netip.MustParseAddr(away.Status.PodIP)
 	if netip.MustParsePrefix("10.42.0.0/16").Contains(awayIP) {
@@ -151,13 +151,18 @@ func addresses(t *testing.T, ctx context.Context, s *mainjob.Story, pods []corev
 	if err != nil || got[away.Name] != 3 {
 		t.Errorf("home pod asked %s: %v, %v; want 3 answers of %s", awayIP, got, err, away.Name)
 	}
-	// The provider's mirror of the Service holds home pods under the addresses they have there.
+	// Its Service at the provider has as many endpoints as at home.
 	provider := devices[away.Spec.NodeName]
-	out := labtest.Output(t, ctx, provider, "rivulet", "kubectl", "get", "endpointslices", "-n", "lab-a", "-l", "kubernetes.io/service-name=web",
+	there := labtest.Output(t, ctx, provider, "rivulet", "kubectl", "get", "endpointslices", "-n", labtest.Twin(t, ctx, provider, "lab"), "-l", "kubernetes.io/service-name=web",
+		"-o", "jsonpath={.items[*].endpoints[*].addresses[0]}")
+	if n := len(strings.Fields(there)); n != len(pods) {
+		t.Fatalf("%s knows %d endpoints of web, want %d: %q", provider.Name, n, len(pods), there)
+	}
+	out := labtest.Output(t, ctx, devices["a"], "rivulet", "kubectl", "get", "endpointslices", "-n", "lab", "-l", "kubernetes.io/service-name=web",
 		"-o", "jsonpath={.items[*].endpoints[*].addresses[0]}")
 	addrs := strings.Fields(out)
 	if len(addrs) != len(pods) {
-		t.Fatalf("%s knows %d endpoints of web, want %d: %q", provider.Name, len(addrs), len(pods), out)
+		t.Fatalf("home knows %d endpoints of web, want %d: %q", len(addrs), len(pods), out)
 	}
 	answered := map[string]int{}
 	for _, addr := range addrs {
@@ -171,7 +176,7 @@ func addresses(t *testing.T, ctx context.Context, s *mainjob.Story, pods []corev
 	}
 	for _, p := range pods {
 		if answered[p.Name] != 1 {
-			t.Errorf("asked at every address %s knows, %s on %s answered %d times, want once", provider.Name, p.Name, p.Spec.NodeName, answered[p.Name])
+			t.Errorf("asked at every address home knows, %s on %s answered %d times, want once", p.Name, p.Spec.NodeName, answered[p.Name])
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rivulet/test/lab"
+	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
 
@@ -71,7 +72,7 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 		fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"db","namespace":%q},"spec":{"podSelector":{"matchLabels":{"app":"db"}},
 "ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":%q}},"podSelector":{"matchLabels":{"app":"web"}}}],"ports":[{"port":"http"}]}]}}`, shop, front))
 	eventually(t, ctx, "b holds db to both policies", func() error {
-		out, err := b.Kubectl(ctx, "-n", shop+"-a", "get", "networkpolicies", "-o", "name")
+		out, err := b.Kubectl(ctx, "-n", labtest.Twin(t, ctx, b, shop), "get", "networkpolicies", "-o", "name")
 		if err == nil && len(strings.Fields(out)) != 2 {
 			err = fmt.Errorf("%q", out)
 		}

@@ -54,11 +54,11 @@ func TestTwoMachinesPeer(t *testing.T) {
 	t.Logf("the screen:\n%s", a.screen())
 
 	for _, m := range []*machine{a, b} {
-		m.until("rivulet ctr images import /dev/vdb >/dev/null; rivulet crictl images", "demo-web")
+		m.until("rivulet ctr images import --label rivulet.dev/share=true /dev/vdb >/dev/null; rivulet crictl images", "demo-web")
 	}
 	for _, do := range []string{
 		"{ rivulet kubectl get namespace lab || rivulet kubectl create namespace lab; }",
-		"rivulet offload lab --when remote",
+		"rivulet offload lab --create --when remote",
 		"{ rivulet kubectl -n lab get deployment web || rivulet kubectl -n lab create deployment web --image=" + demoImage + "; }",
 	} {
 		a.until(do+" && echo 'do''ne'", "^done$")

@@ -173,7 +173,7 @@ func TestIngressOfWhatRunsAway(t *testing.T) {
 	there.answersTLS(t, ctx, "https://both.example:8443/shop", pods, pool)
 	there.status(t, ctx, "http://here.example:8000/", http.StatusNotFound) // it was not opted in
 
-	twin := labtest.Kubectl(t, ctx, b, "-n", "shop-a", "get", "ingress", "-o", "jsonpath={range .items[*]}{.metadata.name} {.spec.ingressClassName} {.metadata.annotations}{\"\\n\"}{end}")
+	twin := labtest.Kubectl(t, ctx, b, "-n", labtest.Twin(t, ctx, b, "shop"), "get", "ingress", "-o", "jsonpath={range .items[*]}{.metadata.name} {.spec.ingressClassName} {.metadata.annotations}{\"\\n\"}{end}")
 	if lines := strings.Fields(twin); !slices.Equal(lines, []string{"both", "lent", "there", "lent"}) {
 		t.Errorf("in the twin: %q", twin)
 	}

@@ -5,15 +5,15 @@ package ingress
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
+	"rivulet/test/tree"
 )
 
 // archive is the controller's image.
-var archive = filepath.Join("..", "..", "bin", "ingress.tar")
+var archive = tree.Path("bin", "ingress.tar")
 
 var (
 	suite = labtest.Suite{
@@ -22,12 +22,8 @@ var (
 			if err := labtest.PeeredWithImage(ctx, s); err != nil {
 				return err
 			}
-			path, err := filepath.Abs(archive)
-			if err != nil {
-				return err
-			}
 			for _, d := range s.All() {
-				if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", "/host"+path); err != nil {
+				if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", "--label", "rivulet.dev/share=true", "/host"+archive); err != nil {
 					return err
 				}
 			}

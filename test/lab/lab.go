@@ -57,6 +57,15 @@ type Lab struct {
 // DefaultDir is where the lab of the demo lives.
 const DefaultDir = "/var/lib/rivulet-lab"
 
+// Beside is the rivulet in the folder of the program that calls it.
+func Beside() string {
+	self, err := os.Executable()
+	if err != nil { // without /proc; Up names the file that is missing
+		return "rivulet"
+	}
+	return filepath.Join(filepath.Dir(self), "rivulet")
+}
+
 // Up makes the devices and starts rivulet on each. When it fails it removes what it made; when it is killed, Down does.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
@@ -67,7 +76,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, fmt.Errorf("lab: %w", err)
 	}
 	if _, err := os.Stat(binary); err != nil {
-		return nil, fmt.Errorf("lab: %w: build it with make build", err)
+		return nil, fmt.Errorf("lab: there is no rivulet to run: %w; build it with make build, or name another with --binary", err)
 	}
 	if filepath.Base(binary) != "rivulet" {
 		return nil, fmt.Errorf("lab: the binary must be called rivulet, not %s", filepath.Base(binary))

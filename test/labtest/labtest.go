@@ -18,9 +18,13 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"rivulet/appliance/api"
+	"rivulet/offload/policy"
 	"rivulet/test/lab"
 	"rivulet/test/mainjob"
+	"rivulet/test/tree"
 )
 
 const (
@@ -44,12 +48,27 @@ type Suite struct {
 	why     string // set when there can be no lab
 }
 
-// Binary is the rivulet under test: RIVULET_BIN, or what make build has made.
+// Binary is the rivulet under test: RIVULET_BIN, or bin/rivulet of this tree, wherever the
+// test is started.
 func Binary() string {
 	if b := os.Getenv("RIVULET_BIN"); b != "" {
 		return b
 	}
-	return filepath.Join("..", "..", "bin", "rivulet")
+	return tree.Path("bin", "rivulet")
+}
+
+// longEnv asks for the tests that take long; make test-devices LONG=1 sets it.
+const longEnv = "RIVULET_LONG"
+
+// Long is whether the tests that take minutes or hours run, too.
+func Long() bool { return os.Getenv(longEnv) != "" }
+
+// NeedsLong skips a test that takes long, unless such tests are asked for.
+func NeedsLong(t *testing.T) {
+	t.Helper()
+	if !Long() {
+		t.Skip("takes long: make test-devices LONG=1, or set " + longEnv + "=1")
+	}
 }
 
 // Main is Run, and ends the process.
@@ -116,7 +135,7 @@ func missing(binary string, needs map[string]string) string {
 		return "needs root for namespaces"
 	}
 	if _, err := os.Stat(binary); err != nil {
-		return "needs the binary: make build, or set RIVULET_BIN"
+		return "needs the binary " + binary + ": make build, or set RIVULET_BIN"
 	}
 	for file, cure := range needs {
 		if _, err := os.Stat(file); err != nil {
@@ -240,6 +259,22 @@ func Must(t *testing.T, ctx context.Context, d *lab.Device, args ...string) stri
 func Kubectl(t *testing.T, ctx context.Context, d *lab.Device, args ...string) string {
 	t.Helper()
 	return Must(t, ctx, d, append([]string{"rivulet", "kubectl"}, args...)...)
+}
+
+// Twin is the name of the twin that a namespace has on its only provider's device.
+func Twin(t *testing.T, ctx context.Context, provider *lab.Device, home string) string {
+	t.Helper()
+	var list corev1.NamespaceList
+	if err := json.Unmarshal([]byte(Kubectl(t, ctx, provider, "get", "namespaces", "-l", policy.OriginLabel, "-o", "json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, ns := range list.Items {
+		if ns.Annotations[policy.HomeNamespaceAnnotation] == home {
+			return ns.Name
+		}
+	}
+	t.Fatalf("namespace %s has no twin on %s", home, provider.Name)
+	return ""
 }
 
 // Status is all that the device says of itself, ready or not.

@@ -91,8 +91,8 @@ func (s *Story) Scale(ctx context.Context, n int) error {
 
 // Deploy offloads the namespace and creates the application.
 func (s *Story) Deploy(ctx context.Context) error {
-	s.tell("rivulet offload %s", Namespace)
-	if _, err := s.Home.Run(ctx, "rivulet", "offload", Namespace); err != nil {
+	s.tell("rivulet offload %s --create", Namespace)
+	if _, err := s.Home.Run(ctx, "rivulet", "offload", Namespace, "--create"); err != nil {
 		return err
 	}
 	s.tell("kubectl apply: Deployment %s with %d replicas of %s CPU, and a Service", App, s.first(), CPU)
@@ -248,10 +248,10 @@ func Eventually(ctx context.Context, f func() error) error {
 // ImageFile is where devices find the application's image: beside the binary.
 const ImageFile = "/opt/rivulet/demo-web.tar"
 
-// ImportImage puts the application's image into every device.
+// ImportImage puts the application's image into every device, for pods of peers, too.
 func ImportImage[D Device](ctx context.Context, devices []D) error {
 	for _, d := range devices {
-		if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", ImageFile); err != nil {
+		if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", "--label", "rivulet.dev/share=true", ImageFile); err != nil {
 			return err
 		}
 	}

@@ -21,10 +21,11 @@ import (
 	"rivulet/image/signed"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
+	"rivulet/test/tree"
 )
 
 // out is where make ops-binaries puts the two versions.
-func out(name string) string { return filepath.Join("..", "..", "bin", "ops", name) }
+func out(name string) string { return tree.Path("bin", "ops", name) }
 
 var (
 	suite = labtest.Suite{
@@ -42,7 +43,7 @@ var (
 
 func TestMain(m *testing.M) {
 	o := lab.Options{Devices: 3}
-	if os.Getenv("OPS_ALL") != "" {
+	if labtest.Long() {
 		o.Disk = 4 << 30 // a power cut then loses what was not synced
 	}
 	var err error
@@ -53,14 +54,6 @@ func TestMain(m *testing.M) {
 	code := suite.Run(m, "ops", o)
 	os.RemoveAll(releases)
 	os.Exit(code)
-}
-
-// all skips what takes long, unless it is asked for.
-func all(t *testing.T) {
-	t.Helper()
-	if os.Getenv("OPS_ALL") == "" {
-		t.Skip("takes long: make test-ops")
-	}
 }
 
 // refused runs a command that has to fail with all the words, on one line.

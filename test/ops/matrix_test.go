@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/appliance/update"
+	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/test/labtest"
 )
 
 // under waits until b's update is in a phase, whether or not rivulet runs.
-func under(t *testing.T, ctx context.Context, phase update.Phase) (s update.State) {
+func under(t *testing.T, ctx context.Context, phase upgrade.Phase) (s upgrade.State) {
 	t.Helper()
 	eventually(t, ctx, "the update is "+string(phase), func() error {
 		raw, err := b.Run(ctx, "rivulet", "upgrade", "-o", "json")
@@ -33,7 +33,7 @@ func under(t *testing.T, ctx context.Context, phase update.Phase) (s update.Stat
 // settled waits until b's update is over, and checks how it ended.
 func settled(t *testing.T, ctx context.Context, ok bool, words string) {
 	t.Helper()
-	s := under(t, ctx, update.Idle)
+	s := under(t, ctx, upgrade.Idle)
 	if s.Last == nil || s.Last.OK != ok || !strings.Contains(s.Last.Reason, words) {
 		log, _ := b.Run(ctx, "sh", "-c", "grep -v level=info /var/lib/rivulet/log/engine.log | tail -40")
 		t.Logf("the engine's log:\n%s", log)
@@ -48,7 +48,7 @@ func upgradeB(t *testing.T, ctx context.Context, file string, more ...string) st
 
 // A version that does nothing at all, and does not even stop when it is told to.
 func TestAVersionThatHangs(t *testing.T) {
-	all(t)
+	labtest.NeedsLong(t)
 	ctx := suite.Bounded(t, 6*time.Minute)
 	_, _, now := other(t, ctx)
 	keep := deploy(t, ctx, b, "hang", 1)
@@ -65,7 +65,7 @@ func TestAVersionThatHangs(t *testing.T) {
 // The power fails again and again while a good version is tried: it is taken in the
 // end. Each cut comes at another moment, of which each second is one.
 func TestPowerCutsWhileAGoodVersionIsTried(t *testing.T) {
-	all(t)
+	labtest.NeedsLong(t)
 	ctx := suite.Bounded(t, 15*time.Minute)
 	file, next, _ := other(t, ctx)
 	labtest.Must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "power", "--from-literal=version="+next)
@@ -85,17 +85,17 @@ func TestPowerCutsWhileAGoodVersionIsTried(t *testing.T) {
 
 // The power fails while a bad version is undone: the old one comes back with its data.
 func TestPowerCutsWhileABadVersionIsUndone(t *testing.T) {
-	all(t)
+	labtest.NeedsLong(t)
 	ctx := suite.Bounded(t, 15*time.Minute)
 	_, _, now := other(t, ctx)
 	labtest.Must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "kept")
 	file := faulty(t, "v5-crash", "1", kubernetes(t))
 	upgradeB(t, ctx, file)
 	for i := range 4 {
-		under(t, ctx, update.Trying)
+		under(t, ctx, upgrade.Trying)
 		time.Sleep(time.Duration(i) * 700 * time.Millisecond) // the moment of the cut is the test's choice
 		cut(t, ctx)
-		if s, err := peek(ctx); err == nil && s.Phase == update.Idle {
+		if s, err := peek(ctx); err == nil && s.Phase == upgrade.Idle {
 			break
 		}
 	}
@@ -105,7 +105,7 @@ func TestPowerCutsWhileABadVersionIsUndone(t *testing.T) {
 	labtest.Must(t, ctx, b, "rivulet", "kubectl", "delete", "configmap", "kept")
 }
 
-func peek(ctx context.Context) (s update.State, err error) {
+func peek(ctx context.Context) (s upgrade.State, err error) {
 	raw, err := b.Run(ctx, "rivulet", "upgrade", "-o", "json")
 	if err != nil {
 		return s, err
@@ -125,11 +125,11 @@ func cut(t *testing.T, ctx context.Context) {
 
 // The judge is killed: the version that is tried ends with it, and a new start goes on.
 func TestTheJudgeIsKilled(t *testing.T) {
-	all(t)
+	labtest.NeedsLong(t)
 	ctx := suite.Bounded(t, 8*time.Minute)
 	file, next, _ := other(t, ctx)
 	upgradeB(t, ctx, file)
-	under(t, ctx, update.Trying)
+	under(t, ctx, upgrade.Trying)
 	eventually(t, ctx, "the new version answers", func() error {
 		st, err := look(ctx, b)
 		if err == nil && st.Version != next {
@@ -156,7 +156,7 @@ func TestTheJudgeIsKilled(t *testing.T) {
 // A pod holds an upgrade; it begins when the pod is gone. Then it is cancelled while
 // it is tried, and a new one begins with nothing of it.
 func TestHeldThenCancelledThenTaken(t *testing.T) {
-	all(t)
+	labtest.NeedsLong(t)
 	ctx := suite.Bounded(t, 10*time.Minute)
 	file, next, now := other(t, ctx)
 	labtest.Must(t, ctx, b, "rivulet", "kubectl", "run", "holder", "--image=rivulet.dev/pause:1", "--labels=rivulet.dev/hold-upgrade=", "--restart=Never")
@@ -169,7 +169,7 @@ func TestHeldThenCancelledThenTaken(t *testing.T) {
 		t.Errorf("%v: version %s, health %+v", err, st.Version, st.Health)
 	}
 	labtest.Must(t, ctx, b, "rivulet", "kubectl", "delete", "pod", "holder", "--now")
-	under(t, ctx, update.Trying)
+	under(t, ctx, upgrade.Trying)
 	eventually(t, ctx, "status tells of the trial", func() error {
 		st, err := look(ctx, b)
 		if err == nil && health(st, "upgrade-trying") == "" {

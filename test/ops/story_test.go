@@ -146,7 +146,7 @@ func saveUnderLoad(t *testing.T, ctx context.Context) saved {
 			}
 		default:
 		}
-		labtest.Must(t, ctx, a, "rivulet", "backup", backupFile)
+		labtest.Must(t, ctx, a, "rivulet", "backup", "--force", backupFile)
 	}
 	t.Logf("%d backups while 150 objects were written", n)
 	if fi, err := os.Stat(a.Path(backupFile)); err != nil || fi.Mode().Perm() != 0o600 {

@@ -155,7 +155,7 @@ func (s *shelf) scene(r row) scene {
 	if err != nil {
 		s.t.Logf("%s: %v", r, err)
 	}
-	away, err := list(s.ctx, s.b, r.in+"-a", r.name)
+	away, err := list(s.ctx, s.b, twin(s.ctx, s.b, r.in), r.name)
 	if err != nil {
 		s.t.Logf("%s: %v", r, err)
 	}
@@ -166,7 +166,7 @@ func (s *shelf) scene(r row) scene {
 // waits until others run.
 func (s *shelf) deleteAway(r row) {
 	s.t.Helper()
-	away, err := list(s.ctx, s.b, r.in+"-a", r.name)
+	away, err := list(s.ctx, s.b, twin(s.ctx, s.b, r.in), r.name)
 	if err != nil || len(away) != r.n {
 		s.t.Fatalf("%s: %d away pods, %v", r, len(away), err)
 	}

@@ -1,7 +1,7 @@
 // Package partition tests what becomes of pods that are away when something goes away:
 // the link, for longer and shorter, the supervisor, the engine, the power, and home
 // for good. The real binary, one lab of two devices, a is home and b the provider. The table
-// of table_test.go is the one of docs/offload.md.
+// of table_test.go is the one of docs/design/offload.md.
 package partition
 
 import (
@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"rivulet/offload/policy"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -87,6 +88,19 @@ func list(ctx context.Context, c kubernetes.Interface, namespace, app string) ([
 		return nil, err
 	}
 	return pods.Items, nil
+}
+
+// twin is the name of a namespace's twin, and one that nobody has while there is none.
+func twin(ctx context.Context, c kubernetes.Interface, home string) string {
+	list, err := c.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
+	if err == nil {
+		for _, ns := range list.Items {
+			if ns.Annotations[policy.HomeNamespaceAnnotation] == home {
+				return ns.Name
+			}
+		}
+	}
+	return "no-twin"
 }
 
 func running(p *corev1.Pod) bool {

@@ -18,7 +18,7 @@ import (
 
 // Home dies with all it knew, and is made anew under the same name. What the old one
 // left at the provider is not the new one's: it runs on, is listed, goes after a time of silence
-// (offload/guests has the tests of that), and by hand sooner. The new one has twins of its
+// (offload/provider/tenants has the tests of that), and by hand sooner. The new one has twins of its
 // own in the meantime. (For the tests after this one a is another cluster, which is all the same to them.)
 func TestHomeMadeAnew(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
@@ -84,7 +84,7 @@ func TestHomeMadeAnew(t *testing.T) {
 
 	guests := func() map[string]offload.Consumer {
 		var list []offload.Consumer
-		if err := json.Unmarshal([]byte(labtest.Must(t, ctx, b, "rivulet", "guests", "-o", "json")), &list); err != nil {
+		if err := json.Unmarshal([]byte(labtest.Must(t, ctx, b, "rivulet", "tenants", "-o", "json")), &list); err != nil {
 			t.Fatal(err)
 		}
 		out := map[string]offload.Consumer{}
@@ -116,5 +116,5 @@ func TestHomeMadeAnew(t *testing.T) {
 // bring brings the image to a device that has lost it.
 func bring(t *testing.T, d *lab.Device) {
 	t.Helper()
-	labtest.Must(t, t.Context(), d, "rivulet", "ctr", "images", "import", "/opt/rivulet/demo-web.tar")
+	labtest.Must(t, t.Context(), d, "rivulet", "ctr", "images", "import", "--label", "rivulet.dev/share=true", "/opt/rivulet/demo-web.tar")
 }

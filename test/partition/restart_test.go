@@ -21,7 +21,7 @@ import (
 // are those of before at both API servers. With the provider's power the containers go;
 // the pods stay, and what had finished is not run again.
 func TestRestarts(t *testing.T) {
-	ctx := suite.Bounded(t, 10*time.Minute)
+	ctx := suite.Bounded(t, 14*time.Minute)
 	a, b := begin(t, ctx)
 	s := &shelf{t: t, ctx: ctx, a: client(t, ctx, a), b: client(t, ctx, b), was: map[string][]corev1.Pod{}}
 	s.o = observe(t, ctx, map[string]kubernetes.Interface{"a": s.a, "b": s.b})
@@ -36,19 +36,19 @@ func TestRestarts(t *testing.T) {
 		}
 		return errors.Join(err, s.start(many))
 	})
-	away := uids(t, ctx, s.b, "many-a")
+	away := uids(t, ctx, s.b, twin(ctx, s.b, "many"))
 	marker := s.was[many.String()][0].Name
 	round := func(t *testing.T, name string) {
 		t.Helper()
 		peered(t, ctx)
-		labtest.Eventually(t, ctx, 90*time.Second, "what is asked of home arrives at b, and the watches have seen it", func() error {
+		labtest.Eventually(t, ctx, 4*time.Minute, "what is asked of home arrives at b, and the watches have seen it", func() error {
 			_, err := s.a.CoreV1().Pods("many").Patch(ctx, marker, types.MergePatchType, []byte(`{"metadata":{"labels":{"round":"`+name+`"}}}`), metav1.PatchOptions{})
 			return errors.Join(err, s.o.upTo(name))
 		})
 	}
 	same := func(t *testing.T) {
 		t.Helper()
-		if is := uids(t, ctx, s.b, "many-a"); fmt.Sprint(is) != fmt.Sprint(away) {
+		if is := uids(t, ctx, s.b, twin(ctx, s.b, "many")); fmt.Sprint(is) != fmt.Sprint(away) {
 			t.Errorf("other pods at b:\n%v, were\n%v", is, away)
 		}
 		if n := len(s.o.of(once.String())); n != 1 {

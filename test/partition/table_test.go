@@ -165,6 +165,7 @@ func (r row) manifest() string {
 
 // pods of one row on both sides; was is home's before the cut.
 type scene struct {
+	cut             bool // the link is cut, for long
 	was, home, away []corev1.Pod
 	runs            []run
 }
@@ -173,6 +174,7 @@ type scene struct {
 func (r row) during(s scene) error {
 	switch r.fate {
 	case kept, restarts:
+		s.cut = true
 		return s.untouched(len(s.was))
 	case finishes:
 		if len(s.home) != 1 || s.home[0].UID != s.was[0].UID || s.home[0].Status.Phase != corev1.PodRunning {
@@ -195,10 +197,14 @@ func (r row) during(s scene) error {
 		}
 	case grows:
 		old, fresh := s.split()
-		if len(fresh) != r.after-r.n || fresh[0].Status.Phase != corev1.PodPending || fresh[0].Spec.NodeName != "" {
+		if r.kind == "StatefulSet" { // its next pod is made when those before it are ready
+			if len(fresh) != 0 {
+				return fmt.Errorf("one was made after a pod that is not ready: %s", s)
+			}
+		} else if len(fresh) != r.after-r.n || fresh[0].Status.Phase != corev1.PodPending || fresh[0].Spec.NodeName != "" {
 			return fmt.Errorf("the new one does not wait: %s", s)
 		}
-		return scene{was: s.was, home: old, away: s.away}.untouched(r.n)
+		return scene{was: s.was, home: old, away: s.away, cut: true}.untouched(r.n)
 	case shrinks:
 		going := 0
 		for _, p := range s.home {
@@ -206,7 +212,11 @@ func (r row) during(s scene) error {
 				going++
 			}
 		}
-		if len(s.home) != r.n || going != r.n-r.after {
+		want := r.n - r.after
+		if r.kind == "StatefulSet" { // none is taken away while another is not ready
+			want = 0
+		}
+		if len(s.home) != r.n || going != want {
 			return fmt.Errorf("%d are going: %s", going, s)
 		}
 	}
@@ -286,7 +296,8 @@ func (s scene) split() (old, fresh []corev1.Pod) {
 	return old, fresh
 }
 
-// untouched is an error unless n pods of before are there, as they were, and no others.
+// untouched is an error unless n pods of before are there, as they were, and no others. In a
+// long cut they are not ready: Services leave them out.
 func (s scene) untouched(n int) error {
 	if len(s.home) != n {
 		return fmt.Errorf("%d pods at home, not %d: %s", len(s.home), n, s)
@@ -296,7 +307,7 @@ func (s scene) untouched(n int) error {
 		if i < 0 {
 			return fmt.Errorf("%s is another pod: %s", p.Name, s)
 		}
-		if w := &s.was[i]; !running(&p) || containerOf(&p) != containerOf(w) || restartsOf(&p) != restartsOf(w) {
+		if w := &s.was[i]; p.Status.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || mainjob.Ready(&p) == s.cut || containerOf(&p) != containerOf(w) || restartsOf(&p) != restartsOf(w) {
 			return fmt.Errorf("%s is not as it was (%s, %d restarts): %s", p.Name, containerOf(w), restartsOf(w), s)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/appliance/doctor/peercheck"
+	"rivulet/appliance/diagnose/doctor/peercheck"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/appliance/doctor"
-	"rivulet/appliance/doctor/peercheck"
+	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/diagnose/doctor/peercheck"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )

@@ -23,7 +23,7 @@ import (
 	"rivulet/test/mainjob"
 )
 
-// cyclesEnv is how many power cuts are made; make test-power asks for 200.
+// cyclesEnv is how many power cuts are made, if not 20, and of a long run 200.
 const cyclesEnv = "RIVULET_POWER_CYCLES"
 
 // disk is the size of each device's disk in bytes.
@@ -49,11 +49,13 @@ func need(t *testing.T, limit time.Duration) (ctx context.Context, a, b *lab.Dev
 	return ctx, devices[0], devices[1]
 }
 
-func cycles(t *testing.T, fallback int) int {
+func cycles(t *testing.T) int {
 	t.Helper()
 	v := os.Getenv(cyclesEnv)
-	if v == "" {
-		return fallback
+	if v == "" && labtest.Long() {
+		return 200
+	} else if v == "" {
+		return 20
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {

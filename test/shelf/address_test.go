@@ -136,7 +136,7 @@ func through(t *testing.T, ctx context.Context, from, to *lab.Device, addr strin
 	t.Helper()
 	for _, p := range status(t, ctx, from).Peers {
 		if p.Name == to.Name {
-			pod, prefix := netip.MustParseAddr(addr).As4(), p.Remote.Addr().As4()
+			pod, prefix := netip.MustParseAddr(addr).As4(), p.PeerMappedCIDR.Addr().As4()
 			return netip.AddrFrom4([4]byte{prefix[0], prefix[1], pod[2], pod[3]}).String()
 		}
 	}

@@ -15,10 +15,10 @@ import (
 
 	"k8s.io/client-go/util/cert"
 
-	"rivulet/appliance/clock"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/store"
+	"rivulet/appliance/machine/clock"
+	"rivulet/appliance/state/bolt"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -275,7 +275,7 @@ func tokenSince(ctx context.Context, since time.Time) error {
 // note writes what the device has saved of the time; nil is nothing.
 func note(t *testing.T, saved map[string]time.Time) {
 	t.Helper()
-	st, err := store.Open(a.Path("/var/lib/rivulet/state.db"))
+	st, err := bolt.Open(a.Path("/var/lib/rivulet/state.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

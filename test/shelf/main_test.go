@@ -21,7 +21,15 @@ import (
 var (
 	suite = labtest.Suite{Prepare: func(ctx context.Context, s *labtest.Suite) error {
 		a, b = s.Devices["a"], s.Devices["b"]
-		return labtest.PeeredWithImage(ctx, s)
+		if err := labtest.PeeredWithImage(ctx, s); err != nil {
+			return err
+		}
+		for _, d := range s.All() { // the pods of each are asked by those of the other
+			if _, err := d.Run(ctx, "rivulet", "open", "default", "--to", "all"); err != nil {
+				return err
+			}
+		}
+		return nil
 	}}
 	a, b *lab.Device
 )

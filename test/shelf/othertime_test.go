@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/keyutil"
 
-	"rivulet/appliance/datastore"
+	"rivulet/appliance/engine/datastore"
 	"rivulet/test/lab"
 )
 

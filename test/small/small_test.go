@@ -1,7 +1,7 @@
 // Package small tests what a small device promises, on boards of 1 GB in the lab:
 // how much is written to the card, how much memory is taken, that the settings
 // which bring that about are those of the running engine, and that a node that is
-// gone is still found to be gone. docs/small.md has the figures.
+// gone is still found to be gone. docs/design/small.md has the figures.
 package small
 
 import (
@@ -98,9 +98,7 @@ func TestSmallBoard(t *testing.T) {
 
 // A node whose kubelet is silent is given up after two minutes.
 func TestDeadNode(t *testing.T) {
-	if os.Getenv("RIVULET_LONG") == "" {
-		t.Skip("takes three minutes: set RIVULET_LONG=1, or make test-dead-node")
-	}
+	labtest.NeedsLong(t)
 	ctx := suite.Bounded(t, 4*time.Minute)
 	a := suite.Devices["a"]
 	manifest := filepath.Join(t.TempDir(), "node.yaml")

@@ -1,5 +1,5 @@
 // Package volumes tests claims whose data are on another device: the real binary, one
-// lab of three. The rules are tested where they are (offload, offload/move).
+// lab of three. The rules are tested where they are (offload, offload/consumer/move).
 package volumes
 
 import (

@@ -105,7 +105,7 @@ func TestDataOnANeighbour(t *testing.T) {
 	if !strings.HasSuffix(out, "lab/data-db-0 is on home now") {
 		t.Error(out)
 	}
-	labtest.Must(t, ctx, a, "rivulet", "offload", "lab", "--when", "burst")
+	labtest.Must(t, ctx, a, "rivulet", "offload", "lab", "--create", "--when", "burst")
 	kubectl("delete", "pod", "db-0", "--wait", "--ignore-not-found") // it was made to run away only
 	runsOn("a")
 	same("after it was moved home")

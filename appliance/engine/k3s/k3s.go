@@ -1,6 +1,7 @@
 // Package k3s is the only package that imports k3s and Kubernetes proper. It
 // turns this executable into whatever part of the engine argv[0] asks for:
-// the k3s server, containerd, kubectl, ctr or crictl. It reads the command
+// the k3s server, containerd, kubectl, ctr or crictl, or the control plane of a
+// virtual cluster. It reads the command
 // line and returns only if argv[0] is none of these.
 //
 // k3s ends its process on errors and owns global flags and signal handlers,
@@ -25,7 +26,8 @@ import (
 	"github.com/urfave/cli/v2"
 	"sigs.k8s.io/cri-tools/cmd/crictl"
 
-	"rivulet/appliance/memory"
+	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/machine/memory"
 
 	// How the cluster is kept on the card.
 	_ "rivulet/appliance/engine/kine"
@@ -58,6 +60,9 @@ func Dispatch() bool {
 		}
 		tool()
 		return true
+	}
+	if name == tenant.Name {
+		tenant.Main(runPlane)
 	}
 	if name != EngineName {
 		return false

@@ -1,5 +1,5 @@
 // Package kine is how the engine keeps the cluster: kine on SQLite, as in
-// k3s, with settings of our own that spare the card (docs/small.md has figures).
+// k3s, with settings of our own that spare the card (docs/design/small.md has figures).
 //
 // It alone writes <state>/k3s/server/db/state.db, the path that k3s itself uses
 // and looks for. A transaction is in the kernel's hands when it is acknowledged:
@@ -22,6 +22,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/sqlite"
+	"github.com/k3s-io/kine/pkg/logstructured"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/mattn/go-sqlite3"
 	"github.com/sirupsen/logrus"
@@ -53,7 +54,7 @@ func open(ctx context.Context, wg *sync.WaitGroup, cfg *drivers.Config) (leaderE
 	}
 	c := *cfg
 	c.DataSourceName = path + parameters
-	backend, dialect, err := sqlite.NewVariant(ctx, wg, sqlDriver, &c)
+	_, dialect, err := sqlite.NewVariant(ctx, wg, sqlDriver, &c)
 	if err != nil {
 		return false, nil, fmt.Errorf("kine: %s: %w", path, err)
 	}
@@ -67,5 +68,11 @@ func open(ctx context.Context, wg *sync.WaitGroup, cfg *drivers.Config) (leaderE
 		return false, nil, fmt.Errorf("kine: %s: %w", path, err)
 	}
 	logrus.Infof("kine: %s: %s", path, got)
-	return false, keepDurable(ctx, wg, backend, path+"-wal"), nil
+	return false, assemble(ctx, wg, dialect, &c, path+"-wal"), nil
+}
+
+// assemble puts kine's transactions on our log.
+func assemble(ctx context.Context, wg *sync.WaitGroup, dialect server.Dialect, cfg *drivers.Config, wal string) *store {
+	l := newLog(dialect, cfg, wg)
+	return &store{keepDurable(ctx, wg, logstructured.New(l), wal), l}
 }

@@ -40,7 +40,7 @@ func start(t *testing.T) (server.Backend, string) {
 
 func TestIsTheDefaultAndHasOurSettings(t *testing.T) {
 	b, path := start(t)
-	if _, ok := b.(*durable); !ok {
+	if _, ok := b.(*store); !ok {
 		t.Fatalf("kine's default driver is %T, not ours", b)
 	}
 	header := make([]byte, 100)

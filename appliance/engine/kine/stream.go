@@ -1,44 +1,325 @@
 package kine
 
 import (
-	"sync"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"time"
 	_ "unsafe" // for go:linkname
 
+	"github.com/k3s-io/kine/pkg/server"
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
 
-// The API server keeps one watch stream open for each kind of object. On it kine (before
-// v0.14.16) sends from several goroutines at once: events from one, what it answers
-// to a question for its progress from another. grpc forbids that, since of two senders
-// that wait for room in a stream it wakes one. When a burst of events had filled the
-// stream the other could wait for ever, and it was the one with the events: the API
-// server's cache of pods, say, stood still, and with it every controller, kubelet
-// and virtual node that watches pods, while all lists that ask for the newest took
-// three seconds. Nothing short of a restart of the engine ended that.
-//
+const (
+	// historyPage is the most rows that are read at once for a watch that begins in the past.
+	historyPage = 100
+	// progressEvery is how often a watch that wants to is told how far it is, as k3s has it.
+	progressEvery = 5 * time.Second
+)
+
 // kine makes its grpc server itself and lets nobody add to it; grpc has a place for
 // options of all servers, which it keeps to itself. So it is reached by its name. The
-// test would tell if it was called something else; take all of this away once kine
-// is v0.14.16 or newer.
+// tests would tell if it was called something else.
 //
 //go:linkname allServers google.golang.org/grpc.globalServerOptions
 var allServers []grpc.ServerOption
 
-func init() {
-	allServers = append(allServers, grpc.ChainStreamInterceptor(
-		func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			return handle(srv, &oneAtATime{ServerStream: stream})
-		}))
+func init() { allServers = append(allServers, grpc.ChainStreamInterceptor(intercept)) }
+
+// intercept serves watches of our datastore; all other streams go where they went.
+func intercept(srv any, ws grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if info.FullMethod == "/etcdserverpb.Watch/Watch" {
+		if l := behind(ws.Context(), srv); l != nil {
+			return l.serveWatches(ws)
+		}
+	}
+	return handle(srv, ws)
 }
 
-// oneAtATime is a stream on which several may send.
-type oneAtATime struct {
-	grpc.ServerStream
-	mu sync.Mutex
+// store is the datastore as kine's server has it.
+type store struct {
+	*durable
+	log *log
 }
 
-func (s *oneAtATime) SendMsg(m any) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ServerStream.SendMsg(m)
+type askLog struct{}
+
+// behind finds the log behind a server of kine's, which does not say what backend it
+// has: the backend answers itself. It gives nil if that is not ours.
+func behind(ctx context.Context, srv any) (found *log) {
+	if s, ok := srv.(etcdserverpb.MaintenanceServer); ok {
+		_, _ = s.Status(context.WithValue(ctx, askLog{}, &found), &etcdserverpb.StatusRequest{})
+	}
+	return found
+}
+
+func (s *store) DbSize(ctx context.Context) (int64, error) {
+	if found, ok := ctx.Value(askLog{}).(**log); ok {
+		*found = s.log
+		return 0, nil
+	}
+	return s.durable.DbSize(ctx)
+}
+
+// stream is one client's stream with any number of watches. One goroutine receives, one
+// sends; what is sent next is chosen while the feed stands still, so a message of
+// progress follows all events up to its revision.
+type stream struct {
+	log  *log
+	ws   grpc.ServerStream
+	wake chan struct{} // holds one token while there may be something to send
+
+	// The feed's lock guards these.
+	lastID  int64
+	watches map[int64]*watch
+	out     []*etcdserverpb.WatchResponse // goes first
+	due     bool                          // watches with progress want to be told
+	asked   int64                         // the revision from which a question for progress can be answered; 0: none
+	again   int64                         // that of the newest question
+	need    int64                         // while it waits with the feed
+}
+
+// serveWatches returns when the client has gone.
+func (l *log) serveWatches(ws grpc.ServerStream) error {
+	s := &stream{log: l, ws: ws, wake: make(chan struct{}, 1), watches: map[int64]*watch{}}
+	ctx, cancel := context.WithCancel(ws.Context())
+	defer s.close()
+	defer cancel()
+	received, sent := make(chan error, 1), make(chan error, 1)
+	go func() { received <- s.receive() }()
+	go func() { sent <- s.send(ctx) }()
+	select {
+	case err := <-received:
+		cancel()
+		<-sent
+		return err
+	case err := <-sent:
+		return err // and receive ends, since the stream does
+	}
+}
+
+func (s *stream) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *stream) receive() error {
+	for {
+		r := &etcdserverpb.WatchRequest{}
+		if err := s.ws.RecvMsg(r); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		switch {
+		case r.GetCreateRequest() != nil:
+			s.create(r.GetCreateRequest())
+		case r.GetCancelRequest() != nil:
+			s.cancel(r.GetCancelRequest().WatchId)
+		case r.GetProgressRequest() != nil:
+			s.ask()
+		}
+	}
+}
+
+func (s *stream) create(r *etcdserverpb.WatchCreateRequest) {
+	f, now := &s.log.feed, s.log.current.Load()
+	defer s.nudge()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.WatchId != clientv3.AutoWatchID {
+		s.out = append(s.out, &etcdserverpb.WatchResponse{Header: header(now), WatchId: clientv3.InvalidWatchID,
+			Created: true, Canceled: true, CancelReason: "kine: the number of a watch is the server's to choose"})
+		return
+	}
+	s.lastID++
+	w := &watch{id: s.lastID, key: string(r.Key), end: string(r.RangeEnd), stream: s,
+		progress: r.ProgressNotify, previous: r.PrevKv, next: r.StartRevision}
+	if w.key == compactKey {
+		w.key = compactKeyAPI
+	}
+	if w.next == 0 {
+		w.next = now + 1
+	}
+	s.watches[w.id] = w
+	s.out = append(s.out, &etcdserverpb.WatchResponse{Header: header(now), WatchId: w.id, Created: true})
+}
+
+func (s *stream) cancel(id int64) {
+	defer s.nudge()
+	s.log.feed.mu.Lock()
+	defer s.log.feed.mu.Unlock()
+	if w := s.watches[id]; w != nil {
+		s.end(w, &etcdserverpb.WatchResponse{Header: header(s.log.feed.at)})
+	}
+}
+
+// end takes a watch away and says why.
+func (s *stream) end(w *watch, last *etcdserverpb.WatchResponse) {
+	w.pause(&s.log.feed)
+	delete(s.watches, w.id)
+	last.WatchId, last.Canceled = w.id, true
+	s.out = append(s.out, last)
+}
+
+// ask notes a question for progress. It is answered once all watches were sent what was
+// written before: the API server asks when it wants to show what is current.
+func (s *stream) ask() {
+	now := s.log.current.Load()
+	defer s.nudge()
+	s.log.feed.mu.Lock()
+	defer s.log.feed.mu.Unlock()
+	s.again = now
+	if s.asked == 0 {
+		s.asked = now
+	}
+}
+
+func (s *stream) close() {
+	f := &s.log.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range s.watches {
+		w.pause(f)
+	}
+	delete(f.waiting, s)
+}
+
+// send ends with ctx.
+func (s *stream) send(ctx context.Context) error {
+	tick := time.NewTicker(progressEvery + rand.N(progressEvery/10))
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		message, behind := s.next()
+		switch {
+		case message != nil:
+			if err := s.ws.SendMsg(message); err != nil {
+				return err
+			}
+		case behind != nil:
+			s.history(ctx, behind)
+		default:
+			select {
+			case <-ctx.Done():
+			case <-s.wake:
+			case <-tick.C:
+				s.log.feed.mu.Lock()
+				s.due = true
+				s.log.feed.mu.Unlock()
+			}
+		}
+	}
+	return nil
+}
+
+// next takes what is to be sent next, or a watch for which the table is to be read first.
+func (s *stream) next() (*etcdserverpb.WatchResponse, *watch) {
+	f := &s.log.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(s.out) > 0 {
+		first := s.out[0]
+		s.out = s.out[1:]
+		return first, nil
+	}
+	for _, w := range s.watches {
+		if !w.live {
+			w.resume(f)
+		}
+		if w.next <= w.until {
+			return nil, w
+		}
+		if len(w.pending) > 0 {
+			events := w.pending
+			w.pending, w.bytes = nil, 0
+			return w.message(events), nil
+		}
+	}
+	// All watches were sent all up to the feed's position.
+	if s.due {
+		for _, w := range s.watches {
+			if w.progress && w.told < f.at && w.next <= f.at+1 {
+				w.told = f.at
+				return &etcdserverpb.WatchResponse{Header: header(f.at), WatchId: w.id}, nil
+			}
+		}
+		s.due = false
+	}
+	if s.asked == 0 || len(s.watches) == 0 {
+		return nil, nil
+	}
+	s.need = s.asked
+	for _, w := range s.watches {
+		s.need = max(s.need, w.next-1) // none is told of less than it began with
+	}
+	if s.need > f.at {
+		f.waiting[s] = struct{}{}
+		s.log.look()
+		return nil, nil
+	}
+	if s.asked = 0; s.again > f.at {
+		s.asked = s.again
+	}
+	for _, w := range s.watches {
+		w.told = f.at
+	}
+	return &etcdserverpb.WatchResponse{Header: header(f.at), WatchId: clientv3.InvalidWatchID}, nil
+}
+
+// message is one with events, the oldest first.
+func (w *watch) message(events []*mvccpb.Event) *etcdserverpb.WatchResponse {
+	last := events[len(events)-1].Kv.ModRevision
+	w.next, w.told = last+1, last
+	return &etcdserverpb.WatchResponse{Header: header(last), WatchId: w.id, Events: events}
+}
+
+// history reads a page of what a watch is owed from the table.
+func (s *stream) history(ctx context.Context, w *watch) {
+	f := &s.log.feed
+	f.mu.Lock()
+	from, until := w.next, w.until
+	f.mu.Unlock()
+	_, compacted, rows, err := s.log.after(ctx, w.like(), from-1, historyPage)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case s.watches[w.id] != w: // cancelled meanwhile
+		return
+	case err != nil:
+		if ctx.Err() == nil {
+			logrus.Warnf("kine: reading for a watch of %s: %v", w.key, err)
+		}
+		s.end(w, &etcdserverpb.WatchResponse{Header: header(f.at), CancelReason: server.ErrGRPCUnhealthy.Error()})
+		return
+	case from-1 < compacted:
+		s.end(w, &etcdserverpb.WatchResponse{Header: header(f.at), CompactRevision: compacted, CancelReason: server.ErrCompacted.Error()})
+		return
+	}
+	var events []*mvccpb.Event
+	next := until + 1
+	if len(rows) == historyPage {
+		next = min(next, rows[len(rows)-1].KV.ModRevision+1)
+	}
+	for _, e := range rows {
+		if e.KV.ModRevision < next && w.wants(e.KV.Key) {
+			events = append(events, w.dress(event(e)))
+		}
+	}
+	if len(events) > 0 {
+		s.out = append(s.out, w.message(events))
+	}
+	w.next = next
+}
+
+func header(revision int64) *etcdserverpb.ResponseHeader {
+	return &etcdserverpb.ResponseHeader{Revision: revision}
 }

@@ -38,7 +38,7 @@ type durable struct {
 	due chan struct{} // holds one token while a sync is owed
 }
 
-func keepDurable(ctx context.Context, wg *sync.WaitGroup, b server.Backend, wal string) server.Backend {
+func keepDurable(ctx context.Context, wg *sync.WaitGroup, b server.Backend, wal string) *durable {
 	d := &durable{b, make(chan struct{}, 1)}
 	wg.Add(1)
 	go func() {

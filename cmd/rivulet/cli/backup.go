@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,16 +11,15 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"rivulet/appliance"
 	"rivulet/appliance/api"
-	"rivulet/appliance/backup"
+	"rivulet/appliance/lifetime/backup"
 	"rivulet/appliance/version"
 )
 
 func newBackup(c *common) *cobra.Command {
-	var volumes bool
+	var volumes, force bool
 	var passphrase string
 	cmd := &cobra.Command{
 		Use:   "backup FILE|-",
@@ -40,10 +38,11 @@ func newBackup(c *common) *cobra.Command {
 			if src.Passphrase, err = readPassphrase(passphrase); err != nil {
 				return err
 			}
-			return save(cmd, c, src, args[0])
+			return save(cmd, c, src, args[0], force)
 		},
 	}
 	outputFlag(cmd, c)
+	cmd.Flags().BoolVar(&force, "force", false, "replace a file of that name, once the backup is whole")
 	cmd.Flags().BoolVar(&volumes, "volumes", false, "local volumes too")
 	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "encrypt with the passphrase on the first line of this file")
 	return cmd
@@ -62,7 +61,7 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 		return src, nil, err
 	}
 	src.Paths = backup.DefaultPaths(dirs.State)
-	src.Manifest = backup.Manifest{Arch: runtime.GOARCH, Created: time.Now().UTC().Truncate(time.Second)}
+	src.Manifest = backup.Manifest{Format: backup.Format, Arch: runtime.GOARCH, Created: time.Now().UTC().Truncate(time.Second)}
 	m := &src.Manifest
 	var facts api.Facts
 	switch err := api.Call(ctx, dirs.Run, "GET", "/v1/facts", nil, &facts); {
@@ -90,12 +89,15 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 }
 
 // save writes to a file that has its name only when it is whole, or to standard output.
-func save(cmd *cobra.Command, c *common, src backup.Source, name string) error {
+func save(cmd *cobra.Command, c *common, src backup.Source, name string, force bool) error {
 	if name == "-" {
-		if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); err == nil {
+		if isTerminal(cmd.OutOrStdout()) {
 			return usagef("a backup is not for a terminal; send it somewhere, for example: rivulet backup - | ssh HOST 'cat > backup'")
 		}
 		return backup.Write(cmd.Context(), cmd.OutOrStdout(), src)
+	}
+	if _, err := os.Lstat(name); err == nil && !force {
+		return fmt.Errorf("%s is there already; give another name, or replace it with --force", name)
 	}
 	part := name + ".part"
 	os.Remove(part)
@@ -118,8 +120,8 @@ func save(cmd *cobra.Command, c *common, src backup.Source, name string) error {
 	if err := os.Rename(part, name); err != nil {
 		return err
 	}
-	if c.output == "json" {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
+	if c.forProgram() {
+		return c.print(cmd.OutOrStdout(), struct {
 			File  string `json:"file"`
 			Bytes int64  `json:"bytes"`
 			backup.Manifest

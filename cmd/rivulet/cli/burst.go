@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +17,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/burst"
-	target "rivulet/offload/target/burst"
+	target "rivulet/offload/target/external"
 )
 
 func newBurst(c *common) *cobra.Command {
@@ -141,8 +140,8 @@ func newBurstCheck(c *common) *cobra.Command {
 
 // printFound says what was found; name is empty if nothing was to be added.
 func printFound(out io.Writer, c *common, name string, found burst.Added) error {
-	if c.output == "json" {
-		if err := json.NewEncoder(out).Encode(found); err != nil {
+	if c.forProgram() {
+		if err := c.print(out, found); err != nil {
 			return err
 		}
 	} else {
@@ -201,8 +200,8 @@ func newBurstList(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if c.output == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(views)
+			if c.forProgram() {
+				return c.print(cmd.OutOrStdout(), views)
 			}
 			if len(views) == 0 {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), "no burst target; add one with: rivulet burst add NAME --kubeconfig FILE")
@@ -251,8 +250,8 @@ func newBurstStatus(c *common) *cobra.Command {
 }
 
 func printBurst(out io.Writer, c *common, v burst.View) error {
-	if c.output == "json" {
-		return json.NewEncoder(out).Encode(v)
+	if c.forProgram() {
+		return c.print(out, v)
 	}
 	state, why := burstState(v)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -325,8 +324,8 @@ func newBurstRemove(c *common) *cobra.Command {
 }
 
 func printRemoved(out io.Writer, c *common, name string, gone burst.Removed) error {
-	if c.output == "json" {
-		return json.NewEncoder(out).Encode(gone)
+	if c.forProgram() {
+		return c.print(out, gone)
 	}
 	switch {
 	case gone.Waiting == "":

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"rivulet/offload/gateway"
+	"rivulet/offload/gatewaypod"
 )
 
 // gatewayRows tell how pods at a campus and home reach each other; view is what the
@@ -18,7 +18,7 @@ func gatewayRows(view any, row func(key, value string)) error {
 	if err != nil {
 		return err
 	}
-	var s gateway.Status
+	var s gatewaypod.Status
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
-	"rivulet/appliance/host"
+	"rivulet/appliance/machine/host"
 )
 
 func newConfig(c *common) *cobra.Command {
@@ -65,8 +64,8 @@ func thisHost() config.Host {
 }
 
 func printCheck(out io.Writer, c *common, l config.Loaded) error {
-	if c.output == "json" {
-		err := json.NewEncoder(out).Encode(struct {
+	if c.forProgram() {
+		err := c.print(out, struct {
 			File     string          `json:"file"`
 			Valid    bool            `json:"valid"`
 			Problems config.Problems `json:"problems"`
@@ -116,8 +115,8 @@ func newConfigShow(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if c.output == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
+			if c.forProgram() {
+				return c.print(cmd.OutOrStdout(), v)
 			}
 			return printView(cmd.OutOrStdout(), v, origin)
 		},
@@ -192,8 +191,8 @@ func newConfigReload(c *common) *cobra.Command {
 }
 
 func printReloaded(out io.Writer, c *common, r api.Reloaded) error {
-	if c.output == "json" {
-		if err := json.NewEncoder(out).Encode(r); err != nil || len(r.Problems) == 0 {
+	if c.forProgram() {
+		if err := c.print(out, r); err != nil || len(r.Problems) == 0 {
 			return err
 		}
 		return &exitError{code: exitFailed}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 )
 
 // confirm asks once. Without a terminal nobody can answer: then --yes is needed.
@@ -16,7 +15,7 @@ func confirm(cmd *cobra.Command, yes bool, what string) error {
 	if yes {
 		return nil
 	}
-	if _, err := unix.IoctlGetTermios(int(os.Stdin.Fd()), unix.TCGETS); err != nil {
+	if !isTerminal(os.Stdin) {
 		return usagef("%s cannot be undone, and there is no terminal to ask at; add --yes", cmd.Name())
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s.\nGo on? Type yes: ", what)

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/term"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/console"
-	"rivulet/appliance/glance"
+	"rivulet/appliance/ui/console"
+	"rivulet/appliance/ui/summary"
 )
 
 const (
@@ -38,7 +38,7 @@ func newConsole(c *common) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s := &screen{run: c.dirs.Run, out: cmd.OutOrStdout(), pair: pair}
-			if f, ok := s.out.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+			if !isTerminal(s.out) {
 				return s.once(cmd.Context())
 			}
 			s.pair = s.pair || onDisplay("/proc/self/fd/1")
@@ -65,7 +65,7 @@ func (s *screen) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v := glance.Of(st, time.Now())
+	v := summary.Of(st, time.Now())
 	rows := console.Draw(&v, "", nil, console.Least)
 	_, err = io.WriteString(s.out, strings.Join(rows[:len(rows)-1], "\n")+"\n")
 	return err
@@ -97,12 +97,12 @@ func (s *screen) loop(ctx context.Context, in io.Reader) error {
 
 // draw asks, and prints what has changed: a serial line is slow.
 func (s *screen) draw(ctx context.Context) {
-	var view *glance.View
+	var view *summary.View
 	note := "rivulet starts"
 	st, err := api.Get(ctx, s.run)
 	switch {
 	case err == nil:
-		v := glance.Of(st, time.Now())
+		v := summary.Of(st, time.Now())
 		view = &v
 	case !errors.Is(err, api.ErrNotRunning):
 		note = err.Error()
@@ -127,7 +127,7 @@ func (s *screen) size() console.Size {
 }
 
 // invite is the code to show; a new one is made when the last was used or ends soon.
-func (s *screen) invite(ctx context.Context, v *glance.View) *console.Invite {
+func (s *screen) invite(ctx context.Context, v *summary.View) *console.Invite {
 	wanted := time.Now().Before(s.until) || s.pair && displayConnected("/sys/class/drm")
 	if v == nil || !wanted {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/console"
-	"rivulet/appliance/glance"
+	"rivulet/appliance/ui/console"
+	"rivulet/appliance/ui/summary"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/trust"
 )
@@ -134,7 +134,7 @@ func TestTheQRCodeFitsOnASmallScreen(t *testing.T) {
 		if i.Width == 0 || len(i.QR) != strings.Count(drawn, "\n") {
 			t.Fatalf("%d rows, %d columns", len(i.QR), i.Width)
 		}
-		rows := console.Draw(&glance.View{Name: "lab-1", Summary: "ready"}, "", i, console.Least)
+		rows := console.Draw(&summary.View{Name: "lab-1", Summary: "ready"}, "", i, console.Least)
 		if all := strings.Join(rows, "\n"); !strings.Contains(all, i.QR[len(i.QR)-1]) || len(rows) != console.Least.Rows {
 			t.Errorf("%v: a QR code of %d rows and %d columns does not fit:\n%s", addrs, len(i.QR), i.Width, all)
 		}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/doctor"
-	"rivulet/appliance/host"
+	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/machine/host"
 )
 
 func newDoctor(c *common) *cobra.Command {
@@ -24,7 +23,7 @@ func newDoctor(c *common) *cobra.Command {
 		Use:   "doctor",
 		Short: "looks for what keeps this device from working well, each with a cure",
 		Long: "Exit code 0: nothing fails (there may be warnings); 1: something fails; 2: bad flags.\n" +
-			"It works without a running rivulet, and sees more as root. docs/doctor.md has every probe.",
+			"It works without a running rivulet, and sees more as root. docs/design/doctor.md has every probe.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if _, err := doctor.Find(args); len(args) > 0 && err == nil { // what status has in brackets
 				return usagef("probes are asked by name like this: rivulet doctor --only %s; see: %s --help", strings.Join(args, ","), cmd.CommandPath())
@@ -80,8 +79,8 @@ func listProbes(out io.Writer, c *common, asked []doctor.Probe) error {
 	for _, p := range asked {
 		lines = append(lines, line{p.Name(), p.Title})
 	}
-	if c.output == "json" {
-		return json.NewEncoder(out).Encode(lines)
+	if c.forProgram() {
+		return c.print(out, lines)
 	}
 	for _, l := range lines {
 		fmt.Fprintf(out, "%-18s  %s\n", l.Name, l.Title)
@@ -118,8 +117,8 @@ func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe
 	// none there is nothing to tell.
 	api.Call(ctx, c.dirs.Run, http.MethodPost, "/v1/doctor", nil, nil) //nolint:errcheck
 	var err error
-	if c.output == "json" {
-		err = json.NewEncoder(out).Encode(result)
+	if c.forProgram() {
+		err = c.print(out, result)
 	} else {
 		err = printReport(out, result)
 	}

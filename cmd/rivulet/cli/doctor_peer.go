@@ -11,15 +11,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/doctor"
-	"rivulet/appliance/doctor/peercheck"
+	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/diagnose/doctor/peercheck"
 )
 
 func newDoctorPeer(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peer NAME",
 		Short: "finds the layer at which the way to one peer breaks, from discovery to its API server",
-		Long:  "NAME is a peer's name, its ID or the beginning of that. Exit code 0: nothing fails; 1: a layer fails; 2: bad flags. docs/peers.md has every layer.",
+		Long:  "NAME is a peer's name, its ID or the beginning of that. Exit code 0: nothing fails; 1: a layer fails; 2: bad flags. docs/design/peers.md has every layer.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("doctor peer takes the name of one peer; see: rivulet peers, and: rivulet doctor peer --help")
@@ -36,8 +36,8 @@ func newDoctorPeer(c *common) *cobra.Command {
 			if err := json.NewDecoder(resp.Body).Decode(&rep); err != nil {
 				return fmt.Errorf("the supervisor's answer is unreadable: %w; are the command and the running rivulet of the same version?", err)
 			}
-			if c.output == "json" {
-				err = json.NewEncoder(cmd.OutOrStdout()).Encode(rep)
+			if c.forProgram() {
+				err = c.print(cmd.OutOrStdout(), rep)
 			} else {
 				printLayers(cmd.OutOrStdout(), rep)
 			}
@@ -60,7 +60,7 @@ func printLayers(out io.Writer, rep peercheck.Report) {
 		}
 	}
 	if l, failed := rep.Failed(); failed {
-		fmt.Fprintf(out, "\nIt breaks at %s. What is above was not asked.\n", l.Name)
+		fmt.Fprintf(out, "\nIt breaks at %s. The layers below it in this list were not checked.\n", l.Name)
 	} else {
 		fmt.Fprintln(out, "\nThe whole way works.")
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/engine"
-	"rivulet/offload/drain"
+	"rivulet/offload/consumer/drain"
 )
 
 func newCordon(c *common) *cobra.Command {
@@ -34,13 +32,12 @@ func cordonVerb(c *common, verb, short string, on bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			enc := json.NewEncoder(cmd.OutOrStdout())
 			for _, node := range nodes {
 				if err := drain.Cordon(cmd.Context(), client, node.Name, on); err != nil {
 					return err
 				}
-				if c.output == "json" {
-					err = enc.Encode(map[string]any{"node": node.Name, "unschedulable": on})
+				if c.forProgram() {
+					err = c.print(cmd.OutOrStdout(), map[string]any{"node": node.Name, "unschedulable": on})
 				} else {
 					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %sed\n", node.Name, verb)
 				}
@@ -75,7 +72,7 @@ func newDrain(c *common) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			d := &drain.Drain{Client: client, Nodes: names, Force: force, Tell: teller(cmd.OutOrStdout(), c.output == "json")}
+			d := &drain.Drain{Client: client, Nodes: names, Force: force, Tell: c.teller(cmd.OutOrStdout())}
 			err = d.Run(ctx)
 			if errors.Is(err, drain.ErrLeft) {
 				return &exitError{exitNotReady, fmt.Errorf("%w; %s", err, leftCure(nodes, args[0]))}
@@ -100,10 +97,9 @@ func leftCure(nodes []corev1.Node, name string) string {
 }
 
 // teller prints each step as a line.
-func teller(out io.Writer, asJSON bool) func(drain.Event) {
-	if asJSON {
-		enc := json.NewEncoder(out)
-		return func(e drain.Event) { _ = enc.Encode(e) } // who reads has gone
+func (c *common) teller(out io.Writer) func(drain.Event) {
+	if c.forProgram() {
+		return func(e drain.Event) { _ = c.print(out, e) } // who reads has gone
 	}
 	return func(e drain.Event) {
 		pod := e.Namespace + "/" + e.Pod
@@ -141,11 +137,7 @@ func ready(node *corev1.Node) bool {
 // virtualNodes finds the virtual nodes of a peer. The supervisor need not run for
 // it, but it knows the names of peers whose node has another.
 func virtualNodes(ctx context.Context, c *common, name string) (kubernetes.Interface, []corev1.Node, error) {
-	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
-	if err != nil {
-		return nil, nil, fmt.Errorf("rivulet is not running here, or you are not root (%w); see: rivulet status", err)
-	}
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := c.client()
 	if err != nil {
 		return nil, nil, err
 	}

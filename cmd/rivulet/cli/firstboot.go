@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"rivulet/appliance/firstboot"
+	"rivulet/appliance/lifetime/firstboot"
 	"rivulet/systemd"
 )
 

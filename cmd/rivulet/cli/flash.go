@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +45,7 @@ func newFlash(c *common) *cobra.Command {
 				return err
 			}
 			trust := flash.Trust{Unsigned: o.unsigned}
-			if trust.Roots, err = signed.Roots(); err != nil && !o.unsigned {
+			if trust.Roots, err = signed.Roots(); err != nil && !errors.Is(err, signed.ErrNoRoots) {
 				return err
 			}
 			return flashDisk(cmd, c, args[0], args[1], trust, content, o.yes)
@@ -91,8 +90,8 @@ func listDisks(cmd *cobra.Command, c *common) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if c.output == "json" {
-		return json.NewEncoder(out).Encode(append([]flash.Disk{}, disks...))
+	if c.forProgram() {
+		return c.print(out, disks)
 	}
 	if len(disks) == 0 {
 		_, err := fmt.Fprintln(out, "no disks; plug a card in and look again")
@@ -147,8 +146,8 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if c.output == "json" {
-		return json.NewEncoder(out).Encode(r)
+	if c.forProgram() {
+		return c.print(out, r)
 	}
 	_, err = fmt.Fprintf(out, "%s is written and was read back (%s in %s). Take it out, put it into the device and switch that on.\n",
 		d.Path, flash.Bytes(r.Written), r.Took.Round(time.Second))

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"rivulet/appliance/footprint"
+	"rivulet/appliance/machine/usage"
 )
 
 // shortest is the time that writes must have been watched before they are
@@ -14,7 +14,7 @@ import (
 const shortest = 30 * time.Minute
 
 // printFootprint says what Rivulet costs the machine, in two lines.
-func printFootprint(out io.Writer, r footprint.Report, ram uint64) {
+func printFootprint(out io.Writer, r usage.Report, ram uint64) {
 	var parts []string
 	for _, p := range r.Processes {
 		parts = append(parts, fmt.Sprintf("%s %d", p.Name, p.PSS/1e6))
@@ -27,7 +27,7 @@ func printFootprint(out io.Writer, r footprint.Report, ram uint64) {
 	fmt.Fprintln(out)
 }
 
-func writes(w footprint.Writes) string {
+func writes(w usage.Writes) string {
 	text := fmt.Sprintf("%.0f MB in %s", float64(w.Bytes)/1e6, w.Over.Round(time.Minute))
 	if w.Over < time.Minute {
 		text = fmt.Sprintf("%.0f MB in %s", float64(w.Bytes)/1e6, w.Over.Round(time.Second))

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
-	"rivulet/appliance/engine"
-	"rivulet/offload/volume"
+	"rivulet/appliance/api"
+	"rivulet/offload/consumer/volume"
+	"rivulet/offload/policy"
 )
 
 // tellHeld names the claims of a namespace whose data are on peers: its pods cannot run
@@ -50,13 +50,46 @@ func keepsData(ctx context.Context, c *common, peer string) error {
 	return fmt.Errorf("the data of %s are on %s and would be lost; bring them home (rivulet move volume %s home), or add --force", strings.Join(names, ", "), peer, names[0])
 }
 
+// tenantsData returns an error that names the claims which the peer, by its name or ID, has
+// data in here: they end with the peering. Where the API server does not answer, nothing is
+// known of any.
+func tenantsData(ctx context.Context, c *common, name string) error {
+	st, err := api.Get(ctx, c.dirs.Run)
+	if err != nil {
+		return nil
+	}
+	tenant, err := findTenant(st.Consumers, name)
+	if err != nil {
+		return nil
+	}
+	client, err := c.client()
+	if err != nil {
+		return nil
+	}
+	twins, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(tenant.ID)})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, twin := range twins.Items {
+		claims, err := client.CoreV1().PersistentVolumeClaims(twin.Name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			continue
+		}
+		for _, claim := range claims.Items {
+			names = append(names, twin.Name+"/"+claim.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s has data here, in %s, and would lose them; have them brought home first (there: rivulet move volume NAMESPACE/CLAIM home), or add --force",
+		tenantName(tenant), strings.Join(names, ", "))
+}
+
 // volumesAway are those of claims whose data are on peers, in the order of the claims.
 func volumesAway(ctx context.Context, c *common) ([]corev1.PersistentVolume, error) {
-	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
-	if err != nil {
-		return nil, err
-	}
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := c.client()
 	if err != nil {
 		return nil, err
 	}

@@ -1,15 +1,14 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/config"
-	"rivulet/appliance/host"
-	"rivulet/appliance/install"
+	"rivulet/appliance/lifetime/install"
+	"rivulet/appliance/machine/host"
 	"rivulet/systemd"
 )
 
@@ -74,8 +73,8 @@ func runsByHand(cmd *cobra.Command, c *common) error {
 
 func printSteps(cmd *cobra.Command, c *common, steps []install.Step) error {
 	out := cmd.OutOrStdout()
-	if c.output == "json" {
-		return json.NewEncoder(out).Encode(steps)
+	if c.forProgram() {
+		return c.print(out, steps)
 	}
 	for _, s := range steps {
 		mark := "as it was "

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -28,10 +27,10 @@ func newInvite(c *common) *cobra.Command {
 				return err
 			}
 			out := cmd.OutOrStdout()
-			if c.output == "json" {
-				return json.NewEncoder(out).Encode(i)
+			if c.forProgram() {
+				return c.print(out, i)
 			}
-			if drawn, err := drawQR(i.URL); err == nil {
+			if drawn, err := drawQR(i.URL); err == nil && isTerminal(out) {
 				fmt.Fprintln(out, drawn)
 			}
 			_, err := fmt.Fprintf(out, "on the other cluster, until %s, once:\n\n  rivulet peer --invite %s\n\nas a link: %s\nto take it back: rivulet invite revoke %s\n",
@@ -49,8 +48,8 @@ func newInvite(c *common) *cobra.Command {
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/invites", nil, &l); err != nil {
 				return err
 			}
-			if c.output == "json" {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(l)
+			if c.forProgram() {
+				return c.print(cmd.OutOrStdout(), l)
 			}
 			return printInvites(cmd.OutOrStdout(), l)
 		},

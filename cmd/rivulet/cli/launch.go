@@ -7,14 +7,14 @@ import (
 	"os"
 
 	"rivulet/appliance"
-	"rivulet/appliance/update"
+	"rivulet/appliance/lifetime/upgrade"
 )
 
 // launch runs the appliance as the version that is to run: an upgrade that is under
 // way is carried on first, and one that was staged meanwhile begins when run ends.
 func launch(ctx context.Context, dirs appliance.Dirs, log *slog.Logger, run func(context.Context) error) error {
-	d := &update.Device{State: dirs.State, Run: dirs.Run, Installed: update.Installed, Args: os.Args[1:], Log: log}
-	if !update.OnTrial() {
+	d := &upgrade.Device{State: dirs.State, Run: dirs.Run, Installed: upgrade.Installed, Args: os.Args[1:], Log: log}
+	if !upgrade.OnTrial() {
 		choice, err := d.Launch(ctx)
 		switch {
 		case err != nil:

@@ -3,9 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"rivulet/image/flash"
 )
@@ -21,8 +18,7 @@ type meter struct {
 }
 
 func newMeter(out io.Writer) *meter {
-	_, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS)
-	return &meter{out: out, tty: err == nil}
+	return &meter{out: out, tty: isTerminal(out)}
 }
 
 func (m *meter) progress(s flash.Stage, done, of int64) {

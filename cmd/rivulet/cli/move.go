@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
-	"rivulet/offload/move"
+	"rivulet/offload/consumer/move"
 )
 
 func newMove(c *common) *cobra.Command {
@@ -55,7 +55,7 @@ func newMoveVolume(c *common) *cobra.Command {
 				return err
 			}
 			defer resp.Body.Close()
-			err = showMove(cmd.OutOrStdout(), resp.Body, c.output == "json")
+			err = c.showMove(cmd.OutOrStdout(), resp.Body)
 			if cmd.Context().Err() != nil {
 				return errors.New("the move goes on; to see how far it is, run the same command again")
 			}
@@ -68,27 +68,32 @@ func newMoveVolume(c *common) *cobra.Command {
 }
 
 // showMove prints how a move goes, to its end.
-func showMove(out io.Writer, lines io.Reader, asJSON bool) error {
+func (c *common) showMove(out io.Writer, lines io.Reader) error {
+	forProgram := c.forProgram()
 	step, tenth := "", int64(-1)
 	for in := json.NewDecoder(lines); ; {
 		var p api.Move
 		if err := in.Decode(&p); err != nil {
 			return fmt.Errorf("rivulet ended in between (%w); the move goes on when it runs again, and the same command shows it", err)
 		}
-		if asJSON {
-			if err := json.NewEncoder(out).Encode(p); err != nil {
+		if forProgram {
+			if err := c.print(out, p); err != nil {
 				return err
 			}
 		}
 		switch {
 		case p.Over && p.Error != "":
 			return errors.New(p.Error)
-		case asJSON && p.Over:
+		case forProgram && p.Over:
 			return nil
-		case asJSON:
+		case forProgram:
 			continue
 		case p.Over:
-			fmt.Fprintf(out, "%s/%s is on %s now\n", p.Namespace, p.Claim, p.To)
+			where := "on " + p.To
+			if p.To == move.Home {
+				where = "at home"
+			}
+			fmt.Fprintf(out, "the data of %s/%s are %s\n", p.Namespace, p.Claim, where)
 			if p.Kept != "" {
 				fmt.Fprintf(out, "the old copy stays in volume %s, as its reclaim policy is Retain\n", p.Kept)
 			}

@@ -3,6 +3,8 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -11,15 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"rivulet/appliance/engine"
+	"rivulet/appliance/api"
 	"rivulet/offload/policy"
 )
 
 func newOffload(c *common) *cobra.Command {
 	var when, to string
+	var create bool
 	cmd := &cobra.Command{
 		Use:   "offload NAMESPACE",
 		Short: "let pods of a namespace run on peers (writes a label, nothing else)",
+		Long:  "Pods that exist stay where they are. The namespaces kube-* are the cluster's own and stay at home.",
 		Args:  oneNamespace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch policy.When(when) {
@@ -27,11 +31,17 @@ func newOffload(c *common) *cobra.Command {
 			default:
 				return usagef("--when %s is not known; use burst (home first), remote (only away) or any; see: rivulet offload --help", when)
 			}
-			labels := map[string]any{policy.NamespaceLabel: when, policy.NamespaceToLabel: nil}
-			if to != "" {
-				labels[policy.NamespaceToLabel] = to
+			if policy.System(args[0]) {
+				return fmt.Errorf("namespace %s is the cluster's own and stays at home; offload one of your own, for example: rivulet offload lab --create", args[0])
 			}
-			if err := label(cmd, c, args[0], labels, true); err != nil {
+			change := map[string]any{policy.NamespaceLabel: when, policy.NamespaceToLabel: nil}
+			if to != "" {
+				if err := isTarget(cmd, c, to); err != nil {
+					return err
+				}
+				change[policy.NamespaceToLabel] = to
+			}
+			if err := label(cmd, c, args[0], change, create); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "namespace %s: pods made from now on may run on peers (%s)\n", args[0], when)
@@ -39,8 +49,32 @@ func newOffload(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&when, "when", string(policy.Burst), "burst: home first, away when home is full; remote: only away; any: wherever there is room")
-	cmd.Flags().StringVar(&to, "to", "", "only to this peer")
+	cmd.Flags().StringVar(&to, "to", "", "only to this peer or burst target (burst-NAME)")
+	cmd.Flags().BoolVar(&create, "create", false, "make the namespace if there is none")
 	return cmd
+}
+
+// isTarget returns an error unless pods can be sent to a target of that name, now or when
+// it answers.
+func isTarget(cmd *cobra.Command, c *common, name string) error {
+	st, err := api.Get(cmd.Context(), c.dirs.Run)
+	if err != nil {
+		return err
+	}
+	var known []string
+	for _, n := range st.VirtualNodes {
+		known = append(known, n.Target)
+	}
+	for _, p := range st.Peers {
+		if !p.State.Apart() {
+			known = append(known, p.Name)
+		}
+	}
+	slices.Sort(known)
+	if known = slices.Compact(known); slices.Contains(known, name) {
+		return nil
+	}
+	return fmt.Errorf("there is no peer or burst target %s, only: %s; see: rivulet peers, rivulet burst list", name, dash(strings.Join(known, ", ")))
 }
 
 func newUnoffload(c *common) *cobra.Command {
@@ -68,16 +102,8 @@ func oneNamespace(cmd *cobra.Command, args []string) error {
 
 // label patches the namespace's labels; nil removes one. With create it makes
 // the namespace if there is none.
-func label(cmd *cobra.Command, c *common, ns string, labels map[string]any, create bool) error {
-	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
-	if err != nil {
-		return fmt.Errorf("rivulet is not running here, or you are not root (%w); see: rivulet status", err)
-	}
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return err
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+func label(cmd *cobra.Command, c *common, ns string, change map[string]any, create bool) error {
+	client, patch, err := labels(c, change)
 	if err != nil {
 		return err
 	}
@@ -89,7 +115,26 @@ func label(cmd *cobra.Command, c *common, ns string, labels map[string]any, crea
 		}
 	}
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no namespace %s; see: rivulet kubectl get namespaces", ns)
+		return fmt.Errorf("there is no namespace %s; see: rivulet kubectl get namespaces%s", ns, orCreate(cmd))
 	}
 	return err
+}
+
+// labels returns a client of this device's API server, and the merge patch that changes
+// labels of an object; nil removes one.
+func labels(c *common, change map[string]any) (kubernetes.Interface, []byte, error) {
+	client, err := c.client()
+	if err != nil {
+		return nil, nil, err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": change}})
+	return client, patch, err
+}
+
+// orCreate is the other cure, of the verb that has it.
+func orCreate(cmd *cobra.Command) string {
+	if cmd.Flags().Lookup("create") == nil {
+		return ""
+	}
+	return ", or make it with --create"
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/cleanup"
+	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/fabric/peer"
 )
 
@@ -87,17 +86,30 @@ func newDeny(c *common) *cobra.Command {
 
 func newUnpeer(c *common) *cobra.Command {
 	var word api.Word
+	var lan bool
 	cmd := &cobra.Command{
-		Use:   "unpeer NAME",
+		Use:   "unpeer NAME | unpeer --lan",
 		Short: "end the peering with a cluster: tunnel, virtual node, what runs on either side for the other",
 		Long: "Pods of this cluster that run there are replaced at home by their owners; pods of the other that run here end.\n" +
-			"What claims have on the other side would be lost: while there is any, nothing is done without --force.\n" +
-			"It does not come back by itself: rivulet peer NAME has it back.",
-		Args: onePeer,
+			"What claims of this cluster have there, and what claims of the other have here, would be lost: while there is any, nothing is done without --force.\n" +
+			"It does not come back by itself: rivulet peer NAME has it back.\n" +
+			"--lan forgets all peers that are trusted by lan alone and that nothing runs on or for; with --force those, too. While trust.mode is lan they may come back.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if lan {
+				if len(args) > 0 || word.Forget {
+					return usagef("--lan names all of them; give nothing else but --force; see: %s --help", cmd.CommandPath())
+				}
+				return forgetLAN(cmd, c, word)
+			}
+			if err := onePeer(cmd, args); err != nil {
+				return err
+			}
 			word.Peer = args[0]
 			if !word.Force {
 				if err := keepsData(cmd.Context(), c, args[0]); err != nil {
+					return err
+				}
+				if err := tenantsData(cmd.Context(), c, args[0]); err != nil {
 					return err
 				}
 			}
@@ -110,10 +122,28 @@ func newUnpeer(c *common) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&word.Force, "force", false, "though it cannot be told: it is gone, or this cannot wait")
+	cmd.Flags().BoolVar(&word.Force, "force", false, "though it cannot be told, or data of claims are lost: it is gone, or this cannot wait")
+	cmd.Flags().BoolVar(&lan, "lan", false, "all peers that are trusted by lan alone")
 	cmd.Flags().BoolVar(&word.Forget, "forget", false, "do not remember it: it may come back by itself")
 	outputFlag(cmd, c)
 	return cmd
+}
+
+// forgetLAN ends the peerings that nobody but the LAN stands for.
+func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
+	var done api.Forgotten
+	if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/peers/forget-lan", w, &done); err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	if c.forProgram() {
+		return c.print(out, done)
+	}
+	_, err := fmt.Fprintf(out, "%d peers are none any more: %s\n", len(done.Gone), dash(strings.Join(done.Gone, ", ")))
+	if len(done.Stay) > 0 {
+		_, err = fmt.Fprintf(out, "%d stay, for something runs on them or for them: %s; add --force to end these, too\n", len(done.Stay), strings.Join(done.Stay, ", "))
+	}
+	return err
 }
 
 func onePeer(cmd *cobra.Command, args []string) error {
@@ -140,10 +170,10 @@ func say(cmd *cobra.Command, c *common, path string, w api.Word, print func(io.W
 	if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, path, w, &v); err != nil {
 		return err
 	}
-	if c.output != "json" {
+	if !c.forProgram() {
 		return print(cmd.OutOrStdout(), v)
 	}
-	if err := json.NewEncoder(cmd.OutOrStdout()).Encode(v); err != nil {
+	if err := c.print(cmd.OutOrStdout(), v); err != nil {
 		return err
 	}
 	return print(io.Discard, v)

@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -18,27 +18,21 @@ func newPeers(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peers",
 		Short: "every cluster that was found, how it is trusted and where it stands",
-		Long:  "What keeps one from working: rivulet doctor peer NAME. docs/peers.md explains every column.",
+		Long:  "What keeps one from working: rivulet doctor peer NAME. docs/design/peers.md explains every column.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd, c, watch, func(out io.Writer, st api.Status) error {
-				switch c.output {
-				case "json":
-					return json.NewEncoder(out).Encode(st.PeerList())
-				case "wide":
+				switch {
+				case c.forProgram():
+					return c.print(out, st.PeerList())
+				case c.output == "wide":
 					return printWide(out, st.PeerList(), time.Now())
 				}
-				return printPeers(out, st.Peers)
+				return printPeers(out, st.PeerList())
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&c.output, "output", "o", "", "wide shows all there is to see, json is for programs")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if c.output != "" && c.output != "wide" && c.output != "json" {
-			return usagef("-o %s is not known; use -o wide or -o json; see: %s --help", c.output, cmd.CommandPath())
-		}
-		return nil
-	}
+	outputFlag(cmd, c, "wide")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second until Ctrl-C")
 	return cmd
 }
@@ -48,7 +42,7 @@ func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
 		return printPeers(out, nil)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PEER\tSTATE\tFOR\tID\tTRUST\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tMTU\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tVERSION\tKUBERNETES\tDETAIL")
+	fmt.Fprintln(w, "PEER\tSTATE\tFOR\tID\tTRUST\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tMTU\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tOPENED\tVERSION\tKUBERNETES\tDETAIL")
 	for _, p := range peers {
 		path, endpoint, mtu, shook, received, sent := "-", "-", "-", "-", "-", "-"
 		if p.Way != nil {
@@ -61,11 +55,23 @@ func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
 			}
 			shook = since(now, p.Way.LastHandshake)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 			dash(p.Name), p.State, since(now, p.Since), p.ID.Short(), dash(p.Trust.How), day(p.Trust.At), dash(join(p.Found)), control(p.View),
-			path, endpoint, rtt(p.RTT), mtu, shook, received, sent, prefix(p.View), seenAs(p.View), dash(p.Version), dash(p.KubeVersion), p.Reason)
+			path, endpoint, rtt(p.RTT), mtu, shook, received, sent, prefix(p.View), seenAs(p.View), dash(join(p.Opened)), dash(p.Version), dash(p.KubeVersion), detail(p))
 	}
 	return w.Flush()
+}
+
+// detail is why a peer is as it is, and whether somebody here sends it no pods.
+func detail(p api.Peer) string {
+	if len(p.Cordoned) == 0 {
+		return p.Reason
+	}
+	cordoned := "cordoned, takes no new pods: rivulet uncordon " + strings.Join(p.Cordoned, ", rivulet uncordon ")
+	if p.Reason == "" {
+		return cordoned
+	}
+	return p.Reason + "; " + cordoned
 }
 
 // way names the path, and the relay if it goes by one.
@@ -82,10 +88,10 @@ func way(w *api.Way, peers []api.Peer) string {
 }
 
 func seenAs(p peer.View) string {
-	if !p.As.IsValid() {
+	if !p.LocalMappedCIDR.IsValid() {
 		return "-"
 	}
-	return p.As.String()
+	return p.LocalMappedCIDR.String()
 }
 
 func join(words []string) (out string) {

@@ -3,8 +3,8 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"rivulet/appliance/install"
-	"rivulet/appliance/reset"
+	"rivulet/appliance/lifetime/install"
+	"rivulet/appliance/lifetime/reset"
 )
 
 func newReset(c *common, engineName string) *cobra.Command {

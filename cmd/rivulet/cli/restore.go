@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/backup"
 	"rivulet/appliance/config"
+	"rivulet/appliance/lifetime/backup"
 	"rivulet/appliance/version"
 )
 
@@ -62,8 +61,8 @@ func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, pass
 	if err != nil {
 		return err
 	}
-	if c.output == "json" {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+	if c.forProgram() {
+		return c.print(cmd.OutOrStdout(), r)
 	}
 	m, out := r.Manifest, cmd.OutOrStdout()
 	fmt.Fprintf(out, "restored: cluster %s (id %s, node %s) as of %s\n", orName(o.Name, m.Name), m.ID, m.Node, m.Created.Format(time.RFC3339))

@@ -13,8 +13,10 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance"
+	"rivulet/appliance/engine"
 )
 
 // Exit codes, the same for every verb.
@@ -54,6 +56,11 @@ func Main(args []string, engineName string) int {
 	if msg := err.Error(); msg != "" {
 		fmt.Fprintln(os.Stderr, "rivulet: "+oneLine(msg))
 	}
+	return exitCode(err)
+}
+
+// exitCode is what an error of a verb ends the process with.
+func exitCode(err error) int {
 	var ee *exitError
 	switch {
 	case errors.As(err, &ee):
@@ -98,6 +105,23 @@ type common struct {
 	output string
 }
 
+// client is of this device's API server, with its owner's rights.
+func (c *common) client() (kubernetes.Interface, error) {
+	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
+	if err != nil {
+		return nil, fmt.Errorf("rivulet is not running here, or you are not root (%w); see: rivulet status", err)
+	}
+	return kubernetes.NewForConfig(cfg)
+}
+
+// Command returns all commands, for what is written about them. It runs nothing.
+func Command() *cobra.Command {
+	root := newRoot("")
+	each(root, func(cmd *cobra.Command) { cmd.DisableAutoGenTag = true })
+	root.DisableAutoGenTag = true
+	return root
+}
+
 // defaultDirs are the folders of a device.
 var defaultDirs = appliance.Dirs{State: "/var/lib/rivulet", Run: "/run/rivulet"}
 
@@ -127,15 +151,17 @@ func newRoot(engineName string) *cobra.Command {
 	f.StringVar(&c.dirs.State, "state", env("RIVULET_STATE", defaultDirs.State), "folder of everything that is kept [$RIVULET_STATE]")
 	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", defaultDirs.Run), "folder of sockets and PID files [$RIVULET_RUNTIME]")
 	root.SetHelpCommand(newHelp(root))
-	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newConfig(c), newVersion(c))
+	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newOpen(c), newClose(c), newConfig(c), newVersion(c), newLicenses())
 	root.AddCommand(newPeer(c), newApprove(c), newDeny(c), newInvite(c), newUnpeer(c), newRotateKey(c))
-	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newGuests(c), newBurst(c))
+	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newTenants(c), newBurst(c), newVCluster(c), newPods(c), newWhy(c), newKubeconfig(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c), newConsole(c))
 	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName), newFlash(c), newFirstboot(c))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))
 	}
+	arrange(root)
+	c.complete(root)
 	return root
 }
 
@@ -159,15 +185,4 @@ func env(name, fallback string) string {
 		return v
 	}
 	return fallback
-}
-
-// outputFlag adds -o to a verb; only json is known.
-func outputFlag(cmd *cobra.Command, c *common) {
-	cmd.Flags().StringVarP(&c.output, "output", "o", "", "json prints everything for programs")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if c.output != "" && c.output != "json" {
-			return usagef("-o %s is not known; use -o json; see: %s --help", c.output, cmd.CommandPath())
-		}
-		return nil
-	}
 }

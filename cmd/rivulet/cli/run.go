@@ -13,7 +13,7 @@ import (
 
 	"rivulet/appliance"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/store"
+	"rivulet/appliance/state/bolt"
 )
 
 func newRun(c *common, engineName string) *cobra.Command {
@@ -48,7 +48,7 @@ func runError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrInUse), lifecycle.IsFatal(err),
+	case errors.Is(err, bolt.ErrDamaged), errors.Is(err, bolt.ErrInUse), lifecycle.IsFatal(err),
 		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR): // a file for a folder, or the other way round
 		return &exitError{exitConfig, err}
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -26,8 +25,8 @@ func newStatus(c *common) *cobra.Command {
 			ready := false
 			err := show(cmd, c, watch, func(out io.Writer, st api.Status) error {
 				ready = st.Ready
-				if c.output == "json" {
-					return json.NewEncoder(out).Encode(st)
+				if c.forProgram() {
+					return c.print(out, st)
 				}
 				return printStatus(out, st)
 			})
@@ -51,7 +50,7 @@ func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.S
 		if err != nil {
 			return err
 		}
-		if watch && c.output != "json" {
+		if watch && isTerminal(out) && !c.forProgram() {
 			fmt.Fprint(out, "\033[H\033[2J")
 		}
 		if err := print(out, st); err != nil || !watch || !lifecycle.Pause(cmd.Context(), time.Second) {
@@ -72,13 +71,13 @@ func printStatus(out io.Writer, st api.Status) error {
 	}
 	fmt.Fprintln(out, "\n"+configLine(st.Config))
 	fmt.Fprintln(out)
-	if err := printPeers(out, st.Peers); err != nil {
+	if err := printPeers(out, st.PeerList()); err != nil {
 		return err
 	}
 	if err := printNodes(out, st); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nPODS  %d at home, %d away, %d guests of other clusters\n", st.Pods.Home, st.Pods.Away, st.Pods.Guests)
+	fmt.Fprintf(out, "\nPODS  %d at home, %d away, %d of tenants here\n", st.Pods.Home, st.Pods.Away, st.Pods.Guests)
 	printFootprint(out, st.Footprint, st.Host.MemoryBytes)
 	fmt.Fprintf(out, "CLOCK %s\n", st.Clock)
 	for _, p := range st.Health {
@@ -96,7 +95,7 @@ func printStages(out io.Writer, stages []lifecycle.Status) error {
 	return w.Flush()
 }
 
-func printPeers(out io.Writer, peers []peer.View) error {
+func printPeers(out io.Writer, peers []api.Peer) error {
 	if len(peers) == 0 {
 		_, err := fmt.Fprintln(out, "PEERS  none found yet; another device on this LAN is found by itself")
 		return err
@@ -105,7 +104,7 @@ func printPeers(out io.Writer, peers []peer.View) error {
 	fmt.Fprintln(w, "PEER\tSTATE\tID\tTRUST\tADDRESS\tPODS SEEN AS\tRTT\tDETAIL")
 	for _, p := range peers {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(p.Name), p.State, p.ID.Short(), dash(p.Trust.How),
-			control(p), prefix(p), rtt(p.RTT), p.Reason)
+			control(p.View), prefix(p.View), rtt(p.RTT), detail(p))
 	}
 	return w.Flush()
 }
@@ -133,10 +132,10 @@ func control(p peer.View) string {
 }
 
 func prefix(p peer.View) string {
-	if !p.Remote.IsValid() {
+	if !p.PeerMappedCIDR.IsValid() {
 		return "-"
 	}
-	return p.Remote.String()
+	return p.PeerMappedCIDR.String()
 }
 
 func rtt(d time.Duration) string {

@@ -11,8 +11,8 @@ import (
 	"filippo.io/age"
 	"github.com/spf13/cobra"
 
-	"rivulet/appliance/redact"
-	"rivulet/appliance/support"
+	"rivulet/appliance/diagnose/redact"
+	"rivulet/appliance/diagnose/support"
 )
 
 const configDir = "/etc/rivulet"
@@ -27,6 +27,9 @@ func newSupport(c *common) *cobra.Command {
 			"Exit code 0: written, with what could be had (index.txt in it says what could not); 1: not written.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "json" || file == "yaml" || file == "wide" {
+				return usagef("-o is the name of the archive here; if you mean a file called %s, write -o ./%s; see: %s --help", file, file, cmd.CommandPath())
+			}
 			to, err := parseRecipients(recipients)
 			if err != nil {
 				return err

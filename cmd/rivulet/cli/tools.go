@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -22,12 +25,19 @@ func newTool(c *common, name string) *cobra.Command {
 		Use:                name + " ...",
 		Short:              short,
 		DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			args, err := ownFlags(cmd, args)
+			if err != nil {
+				return err
+			}
 			self, err := os.Executable()
 			if err != nil {
 				return err
 			}
 			if os.Getenv("KUBECONFIG") == "" {
+				if err := readable(engine.Kubeconfig(c.dirs.State)); err != nil && name == "kubectl" && !local(args) {
+					return err
+				}
 				os.Setenv("KUBECONFIG", engine.Kubeconfig(c.dirs.State))
 			}
 			if os.Getenv("CONTAINER_RUNTIME_ENDPOINT") == "" {
@@ -46,4 +56,49 @@ func newTool(c *common, name string) *cobra.Command {
 			return fmt.Errorf("%s: %w", name, err)
 		},
 	}
+}
+
+// ownFlags sets the flags of rivulet itself, which come first, and returns what is the tool's.
+func ownFlags(cmd *cobra.Command, args []string) ([]string, error) {
+	for len(args) > 0 {
+		name, value, given := strings.Cut(args[0], "=")
+		if name != "--state" && name != "--runtime" {
+			break
+		}
+		args = args[1:]
+		if !given {
+			if len(args) == 0 {
+				return nil, usagef("%s names a folder; see: rivulet %s --help", name, cmd.Name())
+			}
+			value, args = args[0], args[1:]
+		}
+		if err := cmd.InheritedFlags().Set(strings.TrimPrefix(name, "--"), value); err != nil {
+			return nil, usagef("%s: %w", name, err)
+		}
+	}
+	return args, nil
+}
+
+// readable returns why nobody can use a kubeconfig, with the cure.
+func readable(kubeconfig string) error {
+	f, err := os.Open(kubeconfig)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return errors.New("kubectl needs root to read this cluster's kubeconfig; use: sudo rivulet kubectl, or set KUBECONFIG to one of your own")
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("there is no cluster here yet (%w); start it with: sudo rivulet run", err)
+	case err != nil:
+		return err
+	}
+	return f.Close()
+}
+
+// local reports whether kubectl is asked for what needs no cluster, or is given one.
+func local(args []string) bool {
+	for _, a := range args {
+		if a == "--help" || a == "-h" || a == "--client" || a == "--client=true" || strings.HasPrefix(a, "--kubeconfig") || strings.HasPrefix(a, "--server") || a == "-s" {
+			return true
+		}
+	}
+	return len(args) == 0 || args[0] == "help" || args[0] == "completion" || args[0] == "__complete" || args[0] == "options" || args[0] == "kustomize"
 }

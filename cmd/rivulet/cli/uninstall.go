@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance"
-	"rivulet/appliance/cleanup"
-	"rivulet/appliance/install"
+	"rivulet/appliance/lifetime/cleanup"
+	"rivulet/appliance/lifetime/install"
 )
 
 func newUninstall(c *common, engineName string) *cobra.Command {
@@ -86,8 +85,8 @@ func wipe(r *cleanup.Report, folders ...string) {
 
 func printCleanup(cmd *cobra.Command, c *common, r cleanup.Report) error {
 	out := cmd.OutOrStdout()
-	if c.output == "json" {
-		if err := json.NewEncoder(out).Encode(r); err != nil {
+	if c.forProgram() {
+		if err := c.print(out, r); err != nil {
 			return err
 		}
 	} else {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,14 +11,14 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/slots"
-	"rivulet/appliance/update"
+	"rivulet/appliance/lifetime/slots"
+	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/fabric/peer"
 )
 
 func newUpgrade(c *common) *cobra.Command {
 	var o struct{ check, wait, now, cancel bool }
-	r := update.Request{}
+	r := upgrade.Request{}
 	cmd := &cobra.Command{
 		Use:   "upgrade [FILE]",
 		Short: "run another version, and go back by itself if it is not up to it",
@@ -47,7 +46,7 @@ func newUpgrade(c *common) *cobra.Command {
 				return usagef("--window %s, --every %s: look at least once, and not more than once a second; see: rivulet upgrade --help", r.Window, r.Every)
 			}
 			r.File, r.CheckOnly = args[0], o.check
-			return upgrade(cmd, c, r, o.now, o.wait)
+			return runUpgrade(cmd, c, r, o.now, o.wait)
 		},
 	}
 	outputFlag(cmd, c)
@@ -56,12 +55,12 @@ func newUpgrade(c *common) *cobra.Command {
 	f.BoolVar(&o.now, "now", false, "whatever pods hold it")
 	f.BoolVar(&o.wait, "wait", false, "end when the upgrade does; exit code 1 if it was undone")
 	f.BoolVar(&o.cancel, "cancel", false, "forget an upgrade that waits, undo one that is tried")
-	f.DurationVar(&r.Window, "window", update.DefaultWindow, "how long the new version must be healthy")
-	f.DurationVar(&r.Every, "every", update.DefaultEvery, "how often it is looked at")
+	f.DurationVar(&r.Window, "window", upgrade.DefaultWindow, "how long the new version must be healthy")
+	f.DurationVar(&r.Every, "every", upgrade.DefaultEvery, "how often it is looked at")
 	return cmd
 }
 
-func upgrade(cmd *cobra.Command, c *common, r update.Request, now, wait bool) error {
+func runUpgrade(cmd *cobra.Command, c *common, r upgrade.Request, now, wait bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("upgrade needs root; use: sudo rivulet upgrade FILE")
 	}
@@ -71,9 +70,9 @@ func upgrade(cmd *cobra.Command, c *common, r update.Request, now, wait bool) er
 	if err != nil {
 		return err
 	}
-	stage := update.Stage
+	stage := upgrade.Stage
 	if slots.IsBundle(r.File) {
-		stage = update.StageImage
+		stage = upgrade.StageImage
 		fmt.Fprintln(cmd.ErrOrStderr(), "a whole image: it is checked, written beside the one that runs, and read back; that takes minutes")
 	}
 	show := newMeter(cmd.ErrOrStderr())
@@ -84,8 +83,8 @@ func upgrade(cmd *cobra.Command, c *common, r update.Request, now, wait bool) er
 		return err
 	}
 	if r.CheckOnly {
-		if c.output == "json" {
-			return json.NewEncoder(out).Encode(next)
+		if c.forProgram() {
+			return c.print(out, next)
 		}
 		_, err = fmt.Fprintf(out, "%s is good: rivulet %s with Kubernetes %s, signed by who may\n", r.File, next.Name, next.Kubernetes)
 		return err
@@ -101,16 +100,16 @@ func upgrade(cmd *cobra.Command, c *common, r update.Request, now, wait bool) er
 }
 
 // describeRunning fills in what the upgrade begins from.
-func describeRunning(ctx context.Context, c *common, r *update.Request) (runs bool, err error) {
+func describeRunning(ctx context.Context, c *common, r *upgrade.Request) (runs bool, err error) {
 	var facts api.Facts
 	err = api.Call(ctx, c.dirs.Run, "GET", "/v1/facts", nil, &facts)
 	if errors.Is(err, api.ErrNotRunning) {
 		if r.Running, err = os.Executable(); err != nil {
 			return false, err
 		}
-		s, err := update.Load(update.Dir(c.dirs.State))
+		s, err := upgrade.Load(upgrade.Dir(c.dirs.State))
 		if err == nil && s.Current != nil {
-			d := update.Device{State: c.dirs.State}
+			d := upgrade.Device{State: c.dirs.State}
 			r.Running = d.Binary(*s.Current)
 		}
 		return false, err
@@ -138,8 +137,8 @@ func begin(cmd *cobra.Command, c *common, now bool) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if c.output == "json" {
-		return json.NewEncoder(out).Encode(v)
+	if c.forProgram() {
+		return c.print(out, v)
 	}
 	if len(v.HeldBy) > 0 && !now {
 		_, err := fmt.Fprintf(out, "%s is staged and waits for %v to end; see: rivulet status\n", v.To, v.HeldBy)
@@ -150,35 +149,35 @@ func begin(cmd *cobra.Command, c *common, now bool) error {
 }
 
 func cancelUpgrade(cmd *cobra.Command, c *common) error {
-	phase, err := update.Cancel(c.dirs.State, time.Now().UTC())
+	phase, err := upgrade.Cancel(c.dirs.State, time.Now().UTC())
 	if err != nil {
 		return err
 	}
-	said := map[update.Phase]string{
-		update.Idle:      "there is no upgrade under way",
-		update.Staged:    "the upgrade is forgotten",
-		update.Trying:    "the version that is tried is undone at its next look",
-		update.Returning: "it is being undone already",
+	said := map[upgrade.Phase]string{
+		upgrade.Idle:      "there is no upgrade under way",
+		upgrade.Staged:    "the upgrade is forgotten",
+		upgrade.Trying:    "the version that is tried is undone at its next look",
+		upgrade.Returning: "it is being undone already",
 	}[phase]
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
 	return err
 }
 
 func showUpgrade(cmd *cobra.Command, c *common) error {
-	s, err := update.Load(update.Dir(c.dirs.State))
+	s, err := upgrade.Load(upgrade.Dir(c.dirs.State))
 	if err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if c.output == "json" {
-		return json.NewEncoder(out).Encode(s)
+	if c.forProgram() {
+		return c.print(out, s)
 	}
 	if a := s.Attempt; a != nil {
 		fmt.Fprintf(out, "%s → %s: %s", a.From.Name, a.Next.Name, s.Phase)
 		switch {
-		case s.Phase == update.Trying && a.Begun.IsZero():
+		case s.Phase == upgrade.Trying && a.Begun.IsZero():
 			fmt.Fprint(out, ", begins when it is started") // an image: when the loader starts its slot
-		case s.Phase == update.Trying:
+		case s.Phase == upgrade.Trying:
 			fmt.Fprintf(out, " until %s (start %d, ended by itself %d times)", a.Begun.Add(a.Window).Local().Format(time.TimeOnly), a.Starts, a.Crashes)
 		}
 		fmt.Fprintln(out)
@@ -200,11 +199,11 @@ func showUpgrade(cmd *cobra.Command, c *common) error {
 // waitUpgrade follows the upgrade to its end.
 func waitUpgrade(ctx context.Context, cmd *cobra.Command, c *common) error {
 	for {
-		s, err := update.Load(update.Dir(c.dirs.State))
+		s, err := upgrade.Load(upgrade.Dir(c.dirs.State))
 		if err != nil {
 			return err
 		}
-		if s.Phase == update.Idle && s.Last != nil {
+		if s.Phase == upgrade.Idle && s.Last != nil {
 			if err := showUpgrade(cmd, c); err != nil {
 				return err
 			}

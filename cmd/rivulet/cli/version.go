@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"text/tabwriter"
 
@@ -30,8 +29,8 @@ func printVersion(cmd *cobra.Command, c *common) error {
 			parts = append(parts, version.Part{Name: name, Version: v})
 		}
 	}
-	if c.output == "json" {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(parts)
+	if c.forProgram() {
+		return c.print(cmd.OutOrStdout(), parts)
 	}
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	for _, p := range parts {

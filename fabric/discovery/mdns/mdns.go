@@ -1,10 +1,10 @@
 // Package mdns is the discovery source for the LAN: multicast DNS service
 // discovery, service _rivulet._tcp, the cluster's ID as instance name.
 //
-// github.com/grandcat/zeroconf announces, answers, asks and says goodbye. What it
-// lacks is here: an ear of our own on the multicast group (it reports an entry
-// once and never again, and swallows goodbyes), a cache that expires, and
-// heartbeats, so that steady traffic is one packet per device and 40 s in place of
+// github.com/grandcat/zeroconf probes, announces, answers and says goodbye. Its other half,
+// which browses, is not used: it reports an entry once and never again, swallows goodbyes,
+// and opens sockets for each question. In its place are a socket pair on the multicast
+// group that asks and listens, a cache that expires, and heartbeats, so that steady traffic is one packet per device and 40 s in place of
 // everybody asking everybody.
 //
 // It reads the LAN interfaces from netmon and what arrives by multicast; it writes
@@ -46,8 +46,8 @@ type Timing struct {
 	Ask []time.Duration
 	// AskAgain is how often everybody is asked after that, if nobody else has.
 	AskAgain time.Duration
-	// Window is how long zeroconf listens for answers to one question.
-	Window time.Duration
+	// Once is how long a device that was asked for is not asked for again.
+	Once time.Duration
 }
 
 // DefaultTiming keeps 30 devices below one packet a second.
@@ -58,7 +58,7 @@ var DefaultTiming = Timing{
 	Goodbye:   1500 * time.Millisecond,
 	Ask:       []time.Duration{0, time.Second, 4 * time.Second},
 	AskAgain:  30 * time.Minute,
-	Window:    1500 * time.Millisecond,
+	Once:      4500 * time.Millisecond,
 }
 
 // Source is the mDNS source.

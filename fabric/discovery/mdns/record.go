@@ -17,6 +17,9 @@ import (
 // version is still told, and refused by the exchange with a reason.
 const txtVersion = "v=1"
 
+// lowestPort is where ports end that belong to services: nobody has us call those.
+const lowestPort = 1024
+
 func text(a discovery.Announcement) []string {
 	out := []string{txtVersion, "id=" + string(a.ID), "name=" + a.Name, "port=" + strconv.Itoa(int(a.Port))}
 	for k, v := range a.TXT {
@@ -41,6 +44,20 @@ func announcement(a discovery.Announcement, lan netmon.Interface) *dns.Msg {
 		&dns.TXT{Hdr: header(instance, dns.TypeTXT, flush), Txt: text(a)},
 	}
 	m.Answer = append(m.Answer, hostRecords(host, lan, 120)...)
+	return m
+}
+
+// question asks for one instance, or for the names of all if id is empty.
+func question(id peer.ID) *dns.Msg {
+	m := new(dns.Msg)
+	if id == "" {
+		m.SetQuestion(serviceName, dns.TypePTR)
+	} else {
+		instance := string(id) + "." + serviceName
+		m.SetQuestion(instance, dns.TypeSRV)
+		m.Question = append(m.Question, dns.Question{Name: instance, Qtype: dns.TypeTXT, Qclass: dns.ClassINET})
+	}
+	m.Id, m.RecursionDesired = 0, false // RFC 6762, 18
 	return m
 }
 
@@ -80,7 +97,10 @@ func sightings(m *dns.Msg) []sighting {
 			}
 		case *dns.SRV:
 			if s := of(rr.Hdr.Name); s != nil {
-				s.port, targets[s.id] = rr.Port, strings.ToLower(rr.Target)
+				if rr.Port >= lowestPort {
+					s.port = rr.Port
+				}
+				targets[s.id] = strings.ToLower(rr.Target)
 				s.goodbye = s.goodbye || rr.Hdr.Ttl == 0
 			}
 		case *dns.TXT:
@@ -124,14 +144,18 @@ func asks(m *dns.Msg) bool {
 
 // entry makes a full sighting, heard on a LAN from an address, fit to be told.
 func entry(s sighting, lan netmon.Interface, from netip.Addr) discovery.Entry {
-	addrs := s.addrs
+	// Who announces an address that is not on the link it speaks on would have us call
+	// somebody else's services: only the one that it speaks from can be another.
+	addrs := slices.DeleteFunc(slices.Clone(s.addrs), func(a netip.Addr) bool {
+		return a != from.WithZone("") && !(linkLocal6(a) || (netmon.LANs{lan}).OnLink(a))
+	})
 	if len(addrs) == 0 { // a probe names no address, but it came from one
 		addrs = []netip.Addr{from}
 	}
-	e := discovery.Entry{Key: string(s.id), ID: s.id, Name: s.txt["name"], Interface: lan.Name, TXT: map[string]string{}}
+	e := discovery.Entry{Key: string(s.id), ID: s.id, Name: peer.Text(s.txt["name"]), Interface: lan.Name, TXT: map[string]string{}}
 	for k, v := range s.txt {
 		if k != "v" && k != "id" && k != "name" && k != "port" {
-			e.TXT[k] = v
+			e.TXT[peer.Text(k)] = peer.Text(v)
 		}
 	}
 	// Announcements and zeroconf's answers differ in whether they name a link-local

@@ -15,7 +15,7 @@ import (
 // tenth is DefaultTiming ten times as fast, for devices on which nothing else depends.
 var tenth = Timing{
 	Heartbeat: DefaultTiming.Heartbeat / 10, Again: []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond}, Expire: DefaultTiming.Expire / 10, Goodbye: DefaultTiming.Goodbye,
-	Ask: DefaultTiming.Ask, AskAgain: DefaultTiming.AskAgain / 10, Window: DefaultTiming.Window,
+	Ask: DefaultTiming.Ask, AskAgain: DefaultTiming.AskAgain / 10, Once: DefaultTiming.Once,
 }
 
 // counter counts the frames of multicast DNS that reach a machine on the LAN.
@@ -90,7 +90,7 @@ func TestSteadyTraffic(t *testing.T) {
 		}
 	}
 	t.Logf("%d packets until all were found", count())
-	settled := time.Now().Add(2 * timing.Window) // and the repetitions after a start are over
+	settled := time.Now().Add(timing.Once) // and the repetitions after a start are over
 	for _, d := range timing.Again {
 		settled = settled.Add(d)
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/grandcat/zeroconf"
-
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
@@ -23,7 +21,7 @@ func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
 // watchOn returns when ctx ends or the LANs have changed.
 func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 	var asked, heard time.Time // when we, and when another device, last asked for everybody
-	asking := lookups{window: 3 * s.timing.Window, at: map[peer.ID]time.Time{}}
+	asking := lookups{window: s.timing.Once, at: map[peer.ID]time.Time{}}
 	askings := 0
 	ask, tick := time.NewTimer(0), time.NewTimer(s.timing.Expire)
 	defer ask.Stop()
@@ -44,7 +42,7 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			// cut a whole room asks at once.
 			if asked.IsZero() || heard.Before(asked) || now.Sub(heard) > s.timing.AskAgain/2 {
 				asked = now
-				s.ask(ctx, at.lans, "")
+				s.ask(at, "")
 			}
 			if askings++; askings < len(s.timing.Ask) {
 				ask.Reset(s.timing.Ask[askings])
@@ -64,14 +62,14 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			}
 			for _, seen := range sightings(p.msg) {
 				if c.see(now, seen, lan, p.from) && asking.may(now, seen.id, false) {
-					s.ask(ctx, at.lans, seen.id)
+					s.ask(at, seen.id)
 				}
 			}
 		}
 		dying, next := c.tick(now)
 		for _, id := range dying {
 			if asking.may(now, id, s.kept(id)) {
-				s.ask(ctx, at.lans, id)
+				s.ask(at, id)
 			}
 		}
 		if !next.IsZero() {
@@ -80,34 +78,12 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 	}
 }
 
-// ask lets zeroconf ask for one device, or for everybody if id is empty. The
-// answers are multicast: the ear hears them too, and knows which interface they
-// came by, so what zeroconf makes of them is not used.
-func (s *Source) ask(ctx context.Context, lans netmon.LANs, id peer.ID) {
-	family := zeroconf.IPType(zeroconf.IPv4)
-	for _, lan := range lans {
-		if !has4(lan) {
-			family = zeroconf.IPv4AndIPv6
+// ask asks for one device, or for everybody if id is empty. Answers are multicast and come
+// by the ear, which knows the interface that they came by.
+func (s *Source) ask(at place, id peer.ID) {
+	for _, lan := range at.lans {
+		if err := at.ear.send(question(id), lan); err != nil {
+			s.log.Debug("cannot ask the LAN", "err", err)
 		}
 	}
-	r, err := zeroconf.NewResolver(zeroconf.SelectIfaces(interfaces(lans)), zeroconf.SelectIPTraffic(family))
-	if err != nil {
-		s.log.Debug("cannot ask the LAN", "err", err)
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.timing.Window)
-	entries := make(chan *zeroconf.ServiceEntry)
-	if id == "" {
-		err = r.Browse(ctx, service, domain, entries)
-	} else {
-		err = r.Lookup(ctx, string(id), service, domain, entries)
-	}
-	if err != nil {
-		s.log.Debug("cannot ask the LAN", "err", err)
-	}
-	go func() {
-		defer cancel()
-		for range entries { // closed when the window is over
-		}
-	}()
 }

@@ -102,7 +102,7 @@ func (b *Bind) udp(fn conn.ReceiveFunc) conn.ReceiveFunc {
 				continue
 			}
 			if bufs[i][0] == magic {
-				carried, end := b.m.hear(bufs[i][:sizes[i]], origin{kind: Direct, ep: eps[i]})
+				carried, end := b.m.receive(bufs[i][:sizes[i]], origin{kind: Direct, ep: eps[i]})
 				sizes[i] = copy(bufs[i], carried)
 				if end != nil {
 					eps[i] = end

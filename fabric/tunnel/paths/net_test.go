@@ -321,6 +321,6 @@ var testTiming = func() Timing {
 	t := DefaultTiming
 	t.Active, t.Standby, t.Fast = 300*time.Millisecond, 500*time.Millisecond, 100*time.Millisecond
 	t.First, t.Search, t.Idle = 50*time.Millisecond, 500*time.Millisecond, 2*time.Second
-	t.Help, t.Dial, t.Tell, t.Dwell, t.Forget = 200*time.Millisecond, 300*time.Millisecond, 500*time.Millisecond, time.Second, 3*time.Second
+	t.Help, t.Dial, t.Advertise, t.Dwell, t.Forget = 200*time.Millisecond, 300*time.Millisecond, 500*time.Millisecond, time.Second, 3*time.Second
 	return t
 }()

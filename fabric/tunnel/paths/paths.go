@@ -1,7 +1,7 @@
 // Package paths finds the ways to each peer of the tunnel, measures them and sends
 // WireGuard's packets by the best: UDP to one of its addresses, through a peer of
 // both (the relay, which sees ciphertext only), or in a TLS stream where UDP does
-// not pass. docs/paths.md tells how.
+// not pass. docs/design/paths.md tells how.
 //
 //	WireGuard ── Bind ── peer ─┬─ direct 192.168.1.5:7442   alive, 0.4 ms   ◀ used
 //	                           ├─ relay via c               alive, 2.1 ms
@@ -274,7 +274,7 @@ func (m *Manager) Status(public Key) []PathStatus {
 func (m *Manager) Seen() []netip.AddrPort {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.reflexive()
+	return m.serverReflexive()
 }
 
 // Carried returns how many packets were carried for others since start.
@@ -291,8 +291,8 @@ func (m *Manager) later(f func()) {
 
 func (m *Manager) news() { m.changed() }
 
-// reflexive are the addresses at which peers see us.
-func (m *Manager) reflexive() (out []netip.AddrPort) {
+// serverReflexive are the addresses at which peers see us.
+func (m *Manager) serverReflexive() (out []netip.AddrPort) {
 	for _, p := range m.peers {
 		if p.seen.IsValid() && !slices.Contains(m.cfg.UDP, p.seen) && !slices.Contains(out, p.seen) {
 			out = append(out, p.seen)

@@ -99,7 +99,7 @@ func TestNobodyIsCarriedWhereThatIsOff(t *testing.T) {
 	b.start(true, a, c)
 	awaitTalk(a, c)
 	awaitTalk(b, c)
-	deadline := time.Now().Add(3 * testTiming.Tell)
+	deadline := time.Now().Add(3 * testTiming.Advertise)
 	for time.Now().Before(deadline) {
 		if a.say(b, "hello") {
 			t.Fatal("carried all the same")
@@ -120,7 +120,7 @@ func TestStrangersAreNotCarried(t *testing.T) {
 	a.start(true, b, c)
 	b.start(true, a, c)
 	awaitTalk(b, c)
-	deadline := time.Now().Add(3 * testTiming.Tell)
+	deadline := time.Now().Add(3 * testTiming.Advertise)
 	for time.Now().Before(deadline) {
 		if a.say(b, "hello") {
 			t.Fatal("a stranger was carried")

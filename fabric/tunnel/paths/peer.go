@@ -23,7 +23,7 @@ type source int
 
 const (
 	configured source = iota // the supervisor says so
-	told                     // the peer says so
+	advertised               // the peer says so
 	learnt                   // it came from there
 	asked                    // a relay that was asked, a stream that was made
 )
@@ -113,7 +113,7 @@ func (p *peer) inherit(o *peer, now time.Time) {
 	for _, w := range o.paths {
 		switch {
 		case w.kind == Direct && p.at(w.addr) == nil:
-			p.add(Direct, w.addr, nil, max(w.source, told), now)
+			p.add(Direct, w.addr, nil, max(w.source, advertised), now)
 		case w.kind == Relay && p.m.byKey[w.via.public] == w.via:
 			p.add(Relay, netip.AddrPort{}, w.via, asked, now)
 		}
@@ -364,14 +364,14 @@ func (p *peer) ping(w *path, now time.Time, send *[]func()) {
 func (p *peer) tell(now time.Time, send *[]func()) {
 	p.tellAt, p.toldAt = time.Time{}, now
 	if !p.lost.IsZero() {
-		p.tellAt = now.Add(p.m.timing.Tell)
+		p.tellAt = now.Add(p.m.timing.Advertise)
 		for _, w := range p.paths {
 			if w.kind == Direct && !w.probe.alive {
 				w.probe.again(now)
 			}
 		}
 	}
-	msg := message{kind: bodyCandidates, udp: append(p.m.reflexive(), p.m.cfg.UDP...), tcp: p.m.cfg.TCP}
+	msg := message{kind: bodyCandidates, udp: append(p.m.serverReflexive(), p.m.cfg.UDP...), tcp: p.m.cfg.TCP}
 	packet := p.secret.seal(p.m.self, msg.encode())
 	w := p.best.Load()
 	if w == nil || !w.probe.alive {
@@ -406,7 +406,7 @@ func (p *peer) tidy(now time.Time) {
 	t := p.m.timing
 	settled := p.lost.IsZero() && now.Sub(p.direct) > t.Forget
 	for _, w := range slices.Clone(p.paths) {
-		quiet := !w.probe.alive && now.Sub(w.made) > t.Tell && now.Sub(w.proved) > t.Tell
+		quiet := !w.probe.alive && now.Sub(w.made) > t.Advertise && now.Sub(w.proved) > t.Advertise
 		gone := w.kind == Relay && p.m.peers[w.via.short] != w.via
 		switch {
 		case gone,

@@ -15,8 +15,8 @@ type Timing struct {
 	// Help is how long a peer may be without a direct path before others are asked
 	// to carry, Dial how long before a stream is dialled.
 	Help, Dial time.Duration
-	// Tell is how often candidates are told again while there is no direct path.
-	Tell time.Duration
+	// Advertise is how often candidates are advertised again while there is no direct path.
+	Advertise time.Duration
 	// Dwell is how long a path is used before another of the same kind may take its place.
 	Dwell time.Duration
 	// Forget is how long what was only learnt is kept after it has died, and how long
@@ -28,7 +28,7 @@ type Timing struct {
 var DefaultTiming = Timing{
 	Active: 2 * time.Second, Standby: 10 * time.Second, Fast: 400 * time.Millisecond, Misses: 4,
 	First: 250 * time.Millisecond, Search: 5 * time.Second, Idle: time.Minute,
-	Help: 1500 * time.Millisecond, Dial: 2500 * time.Millisecond, Tell: 5 * time.Second,
+	Help: 1500 * time.Millisecond, Dial: 2500 * time.Millisecond, Advertise: 5 * time.Second,
 	Dwell: 10 * time.Second, Forget: time.Minute,
 }
 

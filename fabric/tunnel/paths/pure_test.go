@@ -193,7 +193,7 @@ func FuzzHear(f *testing.F) {
 		if len(packet) == 0 {
 			return
 		}
-		a.m.hear(packet, origin{kind: Direct, ep: &conn.StdNetEndpoint{AddrPort: b.addr}})
+		a.m.receive(packet, origin{kind: Direct, ep: &conn.StdNetEndpoint{AddrPort: b.addr}})
 		a.m.mu.Lock()
 		defer a.m.mu.Unlock()
 		if n := len(a.m.byKey[b.public].paths); n > maxPaths {

@@ -7,7 +7,7 @@ import (
 
 // What is carried for one peer: so much on average, bytes a second, and so much at once.
 const (
-	carryRate  = 32 << 20
+	relayRate  = 32 << 20
 	carryBurst = 4 << 20
 )
 
@@ -42,7 +42,7 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 		return nil, nil
 	}
 	if payload[0] == magic {
-		m.hear(payload, origin{kind: Relay, via: hop})
+		m.receive(payload, origin{kind: Relay, via: hop})
 		return nil, nil
 	}
 	return payload, p.end
@@ -85,7 +85,7 @@ func (b *bucket) take(n int, now time.Time) bool {
 	if b.at.IsZero() {
 		b.left = carryBurst
 	} else {
-		b.left = min(carryBurst, b.left+now.Sub(b.at).Seconds()*carryRate)
+		b.left = min(carryBurst, b.left+now.Sub(b.at).Seconds()*relayRate)
 	}
 	b.at = now
 	if b.left < float64(n) {

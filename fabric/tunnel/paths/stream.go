@@ -254,7 +254,7 @@ func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
 	far := now.Add(time.Minute)
 	addrs := slices.Clone(p.tcp)
 	for _, a := range p.toldTCP {
-		if !slices.Contains(addrs, a) {
+		if !slices.Contains(addrs, a) && p.mayDial(a) {
 			addrs = append(addrs, a)
 		}
 	}
@@ -418,7 +418,7 @@ func (s *stream) read(m *Manager) {
 		}
 		packet, end := *b, s.path.peer.end
 		if len(packet) > 0 && packet[0] == magic {
-			packet, end = m.hear(packet, origin{kind: Stream, w: s.path})
+			packet, end = m.receive(packet, origin{kind: Stream, w: s.path})
 		}
 		if len(packet) == 0 {
 			giveBuffer(b)

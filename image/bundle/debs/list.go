@@ -45,5 +45,5 @@ next:
 const renew = "take what apt offers now with `make bundle-pins`, read the diff of image/bundle/debs.list and commit it"
 
 const head = `# Debian packages that make parts of the bundle: architecture, package, version, SHA-256.
-# Written by make bundle-pins; every package is checked against it. See docs/bundle.md.
+# Written by make bundle-pins; every package is checked against it. See docs/design/bundle.md.
 `

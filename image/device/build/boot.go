@@ -48,7 +48,7 @@ const entryPC = "LABEL @SLOT@\n LINUX /@SLOT@/linux\n INITRD /@SLOT@/initrd\n AP
 
 const loaderPC = "title Rivulet @SLOT@\nsort-key rivulet\nversion @VERSION@\nlinux /@SLOT@/linux\ninitrd /@SLOT@/initrd\noptions " + commandPC + "\n"
 
-const example = `# Optional. A copy of this file named rivulet.yaml is read at the first start; see docs/firstboot.md.
+const example = `# Optional. A copy of this file named rivulet.yaml is read at the first start; see docs/design/firstboot.md.
 # name: shelf-1
 `
 
@@ -128,9 +128,6 @@ func (j *job) bootPi() error {
 	if err := j.newerPi5(); err != nil {
 		return err
 	}
-	if err := j.modules5(); err != nil {
-		return err
-	}
 	kernel, err := os.ReadFile(filepath.Join(j.work, "vmlinuz"))
 	if err != nil {
 		return err
@@ -181,7 +178,7 @@ func (j *job) newerPi5() error {
 		return err
 	}
 	// Without it the firmware looks for overlays outside of the slot.
-	return put(filepath.Join(j.slot, card.Overlays, "README"), "For the kernel beside this folder; see docs/image.md.\n", 0o644)
+	return put(filepath.Join(j.slot, card.Overlays, "README"), "For the kernel beside this folder; see docs/design/image.md.\n", 0o644)
 }
 
 func readTree(path string) (*tree.Node, error) {

@@ -3,7 +3,7 @@
 // how the slot that boots is chosen. It reads and writes nothing by itself.
 //
 // A disk has four partitions: boot (FAT), two root slots of which one runs and the
-// other takes the next update, and data. See docs/image.md for who writes what.
+// other takes the next update, and data. See docs/design/image.md for who writes what.
 package layout
 
 import "fmt"

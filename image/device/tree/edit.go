@@ -1,7 +1,6 @@
 package tree
 
 import (
-	"bytes"
 	"encoding/binary"
 	"strings"
 )
@@ -66,57 +65,12 @@ func (n *Node) Set(p Prop) {
 	n.Props = append(n.Props, p)
 }
 
-// Drop takes a property away and says whether there was one.
-func (n *Node) Drop(name string) bool {
-	for i := range n.Props {
-		if n.Props[i].Name == name {
-			n.Props = append(n.Props[:i:i], n.Props[i+1:]...)
-			return true
-		}
-	}
-	return false
-}
-
-// Clone is a copy that shares nothing.
-func (n *Node) Clone() *Node {
-	c := &Node{Name: n.Name}
-	for _, p := range n.Props {
-		c.Props = append(c.Props, Prop{p.Name, bytes.Clone(p.Value)})
-	}
-	for _, k := range n.Nodes {
-		c.Nodes = append(c.Nodes, k.Clone())
-	}
-	return c
-}
-
 // Handle is the number by which others speak of the node, 0 where it has none.
 func (n *Node) Handle() uint32 {
 	if w := n.Words(handle); len(w) == 1 {
 		return w[0]
 	}
 	return 0
-}
-
-// ByHandle is the node of a number, or nil.
-func (n *Node) ByHandle(number uint32) *Node {
-	if number != 0 && n.Handle() == number {
-		return n
-	}
-	for _, k := range n.Nodes {
-		if found := k.ByHandle(number); found != nil {
-			return found
-		}
-	}
-	return nil
-}
-
-// NextHandle is a number that no node has.
-func (n *Node) NextHandle() uint32 {
-	next := n.Handle() + 1
-	for _, k := range n.Nodes {
-		next = max(next, k.NextHandle())
-	}
-	return next
 }
 
 // Flag is a property that says by being there.

@@ -1,5 +1,5 @@
 // Command sign makes the keys and signatures of releases. It is never shipped and
-// never runs on a device: its keys stay with who releases. See docs/upgrade.md.
+// never runs on a device: its keys stay with who releases. See docs/design/upgrade.md.
 package main
 
 import (

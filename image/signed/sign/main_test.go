@@ -14,7 +14,7 @@ import (
 	"rivulet/image/signed"
 )
 
-// A release as docs/upgrade.md and the Makefile make it: two keys, a certificate, and
+// A release as docs/design/upgrade.md and the Makefile make it: two keys, a certificate, and
 // signatures that a device believes, of a file as it is and of one that is packed.
 func TestARelease(t *testing.T) {
 	dir := t.TempDir()

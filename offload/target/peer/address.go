@@ -9,7 +9,7 @@ import (
 
 // Home translates an address of one of the peer's pods to how home sees it.
 func (t *Target) Home(addr netip.Addr) (netip.Addr, bool) {
-	return peer.Translate(addr, t.cfg.Link.Theirs, t.cfg.Link.Remote)
+	return peer.Translate(addr, t.cfg.Link.PeerCIDR, t.cfg.Link.PeerMappedCIDR)
 }
 
 // Away translates a pod address as home sees it to how the peer sees it.
@@ -19,10 +19,10 @@ func (t *Target) Home(addr netip.Addr) (netip.Addr, bool) {
 //	in home's prefix for another peer  that peer's pod, under the prefix this peer has for it, if any
 func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 	link := t.cfg.Link
-	if own, ok := peer.Translate(addr, link.Remote, link.Theirs); ok {
+	if own, ok := peer.Translate(addr, link.PeerMappedCIDR, link.PeerCIDR); ok {
 		return own, true
 	}
-	if ours, ok := peer.Translate(addr, t.cfg.PodCIDR, link.As); ok {
+	if ours, ok := peer.Translate(addr, t.cfg.PodCIDR, link.LocalMappedCIDR); ok {
 		return ours, true
 	}
 	t.mu.Lock()
@@ -32,21 +32,35 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 		if other.ID == link.ID {
 			continue
 		}
-		if theirs, ok := peer.Translate(addr, other.Remote, other.Theirs); ok {
+		if theirs, ok := peer.Translate(addr, other.PeerMappedCIDR, other.PeerCIDR); ok {
 			prefix, known := neighbours[other.ID]
 			if !known {
 				return netip.Addr{}, false
 			}
-			return peer.Translate(theirs, other.Theirs, prefix)
+			return peer.Translate(theirs, other.PeerCIDR, prefix)
 		}
 	}
 	return netip.Addr{}, false
 }
 
+// Tenants are the addresses of home's pods at the peer, as home sees them, by what the
+// peer has told of them; heard is false until it has told anything. An older peer tells of
+// none.
+func (t *Target) Tenants() (out []netip.Addr, heard bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range t.latest.Tenants {
+		if here, ok := t.Home(a); ok {
+			out = append(out, here)
+		}
+	}
+	return out, t.heard
+}
+
 // PodPrefixes are those in which the peer sees pods: its own, home's, and those of the
 // peers that it has.
 func (t *Target) PodPrefixes() []netip.Prefix {
-	out := []netip.Prefix{t.cfg.Link.Theirs, t.cfg.Link.As}
+	out := []netip.Prefix{t.cfg.Link.PeerCIDR, t.cfg.Link.LocalMappedCIDR}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range t.latest.Neighbours {
@@ -56,9 +70,6 @@ func (t *Target) PodPrefixes() []netip.Prefix {
 	return out
 }
 
-// Changed returns a channel that gets a value after Away may answer differently
+// Changed returns a channel that gets a value after Away or Lost may answer differently
 // than before, and the function that ends the subscription.
 func (t *Target) Changed() (<-chan struct{}, func()) { return t.reach.Changed() }
-
-// LinksChanged has to be called after Links answers differently.
-func (t *Target) LinksChanged() { t.reach.Notify() }

@@ -3,21 +3,19 @@ package peer
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
+	"slices"
 	"time"
 
 	"rivulet/offload/offer"
 )
 
 const (
-	// silence is how long the peer may say nothing, whatever happens to the
-	// connection, before it counts as not ready: two heartbeats and some.
-	silence = 12 * time.Second
 	// connectTimeout bounds an attempt to reach the peer.
 	connectTimeout = 5 * time.Second
 	maxLine        = 256 << 10
@@ -27,14 +25,21 @@ const (
 
 // Offers streams the peer's offer. Only the newest value waits in the channel.
 func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
-	return t.offers(ctx, silence)
+	return t.offers(ctx, offer.Silence)
 }
 
 func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer.Offer {
 	out, lines, broken := make(chan offer.Offer, 1), make(chan offer.Offer), make(chan error)
 	go t.readForever(ctx, lines, broken)
+	var links <-chan struct{}
+	unfollow := func() {}
+	if t.cfg.LinksChanged != nil {
+		links, unfollow = t.cfg.LinksChanged()
+		t.reach.Notify() // they may have changed since New
+	}
 	go func() {
 		defer close(out)
+		defer unfollow()
 		timer, hopeless := time.NewTimer(silence), time.NewTimer(hope(silence))
 		defer timer.Stop()
 		defer hopeless.Stop()
@@ -44,6 +49,8 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 			select {
 			case <-ctx.Done():
 				return
+			case <-links:
+				t.reach.Notify()
 			case o := <-lines:
 				timer.Reset(silence)
 				hopeless.Reset(hope(silence))
@@ -52,20 +59,30 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 					t.conns.CloseAll() // after a long cut they may be dead without knowing it
 				}
 				t.mu.Lock()
+				back := t.silent
+				t.silent = false
 				moved := !maps.Equal(t.latest.Neighbours, o.Neighbours)
-				t.latest = o
+				told := !t.heard || !slices.Equal(t.latest.Tenants, o.Tenants)
+				t.latest, t.heard = o, true
 				t.mu.Unlock()
-				if moved {
-					t.LinksChanged()
+				if told && t.cfg.Told != nil {
+					t.cfg.Told()
 				}
+				if moved || back {
+					t.reach.Notify()
+				}
+				o.Tenants = nil // Target.Tenants has them
 				latest(out, o)
 			case why = <-broken:
 			case <-timer.C:
 				silent = true
 				t.mu.Lock()
 				o := t.latest
+				t.silent = true
 				t.mu.Unlock()
+				t.reach.Notify()
 				o.Ready, o.Reason = false, fmt.Sprintf("peer %s has been silent for %s: %v; see rivulet peers", t.cfg.Name, silence, why)
+				o.Tenants = nil // Target.Tenants has them
 				latest(out, o)
 			case <-hopeless.C:
 				t.streams.CloseAll()
@@ -107,6 +124,17 @@ func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, brok
 	}
 }
 
+// others are our other peers, sorted, as far as the peer can be asked for them.
+func (t *Target) others() (ids []string) {
+	for _, l := range t.cfg.Links() {
+		if l.ID != t.cfg.Link.ID {
+			ids = append(ids, string(l.ID))
+		}
+	}
+	slices.Sort(ids)
+	return ids[:min(len(ids), offer.MaxOf)]
+}
+
 // read reads one connection's lines until it ends or goes silent.
 func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -120,7 +148,23 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 		}
 	}()
 
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.cfg.BaseURL+"/v1/offer", nil)
+	// The peer tells of those whom it is asked for: ours, which may become others.
+	changed, stop := t.Changed()
+	defer stop()
+	asked := t.others()
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				if !slices.Equal(t.others(), asked) {
+					cancel(errors.New("asked anew: we have other peers"))
+				}
+			}
+		}
+	}()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.cfg.BaseURL+"/v1/offer?"+url.Values{offer.OfQuery: asked}.Encode(), nil)
 	if err != nil {
 		return false, err
 	}
@@ -131,18 +175,18 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
-		return false, fmt.Errorf("the peer answers %s: %s", resp.Status, firstLine(body))
+		return false, refusal(resp.StatusCode, body)
 	}
-	watchdog.Reset(silence)
+	watchdog.Reset(offer.Silence)
 	scan := bufio.NewScanner(resp.Body)
 	scan.Buffer(nil, maxLine)
 	for scan.Scan() {
 		var o offer.Offer
-		if err := json.Unmarshal(scan.Bytes(), &o); err != nil {
+		if err := decode(scan.Bytes(), &o); err != nil {
 			return got, fmt.Errorf("the peer's offer is not understood, are the versions too far apart? %w", err)
 		}
 		got = true
-		watchdog.Reset(silence)
+		watchdog.Reset(offer.Silence)
 		select {
 		case lines <- o:
 		case <-ctx.Done():

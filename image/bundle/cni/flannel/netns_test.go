@@ -2,6 +2,7 @@ package flannel
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -20,6 +21,9 @@ import (
 	"github.com/containernetworking/plugins/pkg/testutils"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"rivulet/offload/nodeagent/podgate"
+	"rivulet/offload/nodeagent/podnet"
 )
 
 // node is a network namespace that plays the node, one for the pod, and the
@@ -33,6 +37,7 @@ type node struct {
 	lease    string
 	stateDir string
 	leases   string // host-local's
+	env      []string
 }
 
 func newNode(t *testing.T) *node {
@@ -78,8 +83,8 @@ func (n *node) call(command, conf string) ([]byte, error) {
 	var out bytes.Buffer
 	err := n.host.Do(func(ns.NetNS) error {
 		cmd := exec.Command(filepath.Join(n.bin, "flannel"))
-		cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c0ffee", "CNI_NETNS=" + n.pod.Path(),
-			"CNI_IFNAME=eth0", "CNI_PATH=" + n.bin, "PATH=" + os.Getenv("PATH")}
+		cmd.Env = append([]string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c0ffee", "CNI_NETNS=" + n.pod.Path(),
+			"CNI_IFNAME=eth0", "CNI_PATH=" + n.bin, "PATH=" + os.Getenv("PATH")}, n.env...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(conf), &out, os.Stderr
 		return cmd.Run()
 	})
@@ -115,16 +120,78 @@ func (n *node) podLink() (link netlink.Link, addrs []netlink.Addr, routes []netl
 	return link, addrs, routes
 }
 
-func TestLifeOfAPod(t *testing.T) {
-	n := newNode(t)
-	// host-local keeps its leases below /var/lib/cni for the name of the network: one of our own.
+// network gives host-local, which keeps its leases below /var/lib/cni for the name of the
+// network, one of our own.
+func (n *node) network() {
+	n.t.Helper()
 	n.conf = strings.Replace(n.conf, `"cbr0"`, `"rivulet-test-`+filepath.Base(filepath.Dir(n.lease))+filepath.Base(filepath.Dir(n.bin))+`"`, 1)
 	var named struct{ Name string }
 	if err := json.Unmarshal([]byte(n.conf), &named); err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	n.leases = filepath.Join("/var/lib/cni/networks", named.Name)
-	t.Cleanup(func() { os.RemoveAll(n.leases) })
+	n.t.Cleanup(func() { os.RemoveAll(n.leases) })
+}
+
+// A pod of Kubernetes has a network when the supervisor admits it, which is asked about
+// the finished network. Else nothing of it stays.
+func TestThePodGate(t *testing.T) {
+	n := newNode(t)
+	n.network()
+	n.writeLease()
+	socket := podgate.Socket(t.TempDir())
+	n.env = []string{"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=lab;K8S_POD_NAME=web;K8S_POD_UID=u", podgate.Env + "=" + socket}
+	var asked podnet.Pod
+	refuse := errors.New("not isolated")
+	ctx, stop := context.WithCancel(context.Background())
+	served, ready := make(chan error, 1), make(chan struct{})
+	go func() {
+		served <- podgate.Serve(ctx, socket, func(_ context.Context, p podnet.Pod) error {
+			// It is there already, and no process of the pod runs.
+			err := n.host.Do(func(ns.NetNS) error { _, err := netlink.LinkByName(p.Veth); return err })
+			asked = p
+			return errors.Join(refuse, err)
+		}, func() { close(ready) })
+	}()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	<-ready
+	out, err := n.call("ADD", n.conf)
+	if err == nil || !bytes.Contains(out, []byte("not isolated")) {
+		t.Fatalf("a refused pod: %v %s", err, out)
+	}
+	if asked.Namespace != "lab" || asked.Name != "web" || asked.UID != "u" || asked.MAC == "" || !strings.HasPrefix(asked.Veth, "veth") {
+		t.Errorf("asked for %+v", asked)
+	}
+	if link, _, _ := n.podLink(); link != nil {
+		t.Error("a refused pod has a link")
+	}
+	if _, err := os.Stat(filepath.Join(n.leases, asked.Addr.String())); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a refused pod has its address: %v", err)
+	}
+	if out, err := n.call("DEL", n.conf); err != nil { // as the runtime does
+		t.Fatalf("del: %v %s", err, out)
+	}
+	refuse = nil
+	if out, err = n.call("ADD", n.conf); err != nil {
+		t.Fatalf("an admitted pod: %v %s", err, out)
+	}
+	link, addrs, _ := n.podLink()
+	if link == nil || len(addrs) != 1 || addrs[0].IP.String() != asked.Addr.String() || link.Attrs().HardwareAddr.String() != asked.MAC {
+		t.Errorf("the pod has %v %v, asked for %+v", link, addrs, asked)
+	}
+	if out, err := n.call("DEL", n.conf); err != nil {
+		t.Fatalf("del: %v %s", err, out)
+	}
+}
+
+func TestLifeOfAPod(t *testing.T) {
+	n := newNode(t)
+	n.network()
 
 	if out, err := n.call("ADD", strings.Replace(n.conf, `"name"`, `"leaseTimeout":0,"name"`, 1)); err == nil || !bytes.Contains(out, []byte("no lease for this node yet")) {
 		t.Fatalf("without a lease: %v %s", err, out)

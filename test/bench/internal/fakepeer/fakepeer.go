@@ -30,7 +30,6 @@ import (
 	"rivulet/fabric"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/mdns"
-	"rivulet/fabric/ipam"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
@@ -107,7 +106,7 @@ func config(log *slog.Logger, device netip.Addr, lans *netmon.Monitor, server *t
 		Port: 7442, TunnelPort: 7442, Interface: "riv0",
 		PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"), TunnelAddress: netip.MustParseAddr("10.42.255.254"),
 		WireGuardKey: base64.StdEncoding.EncodeToString(wg), Store: &store{}, DataPlane: plane{server},
-		Sources: []discovery.Source{mdns.New(lans, mdns.DefaultTiming, log)}, LANs: lans, ChoosePrefix: ipam.Choose,
+		Sources: []discovery.Source{mdns.New(lans, mdns.DefaultTiming, log)}, LANs: lans,
 		Trust: fabric.Policy{Mode: pairing.ModeLAN}, OnLink: func(a netip.Addr) bool { return a == device }, Log: log,
 	}, nil
 }

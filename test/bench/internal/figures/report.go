@@ -52,7 +52,7 @@ func (r Row) verdict() string {
 // Write writes the report as Markdown.
 func Write(w io.Writer, date time.Time, machine, version string, sections []Section) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Results of `make bench`\n\nGenerated; do not edit. How it is measured: `docs/bench.md`.\n\n%s · rivulet %s · %s\n\n", date.UTC().Format("2006-01-02 15:04 UTC"), version, machine)
+	fmt.Fprintf(&b, "# Results of `make bench`\n\nGenerated; do not edit. How it is measured: `docs/design/bench.md`.\n\n%s · rivulet %s · %s\n\n", date.UTC().Format("2006-01-02 15:04 UTC"), version, machine)
 	b.WriteString("Medians of interleaved rounds, the middle half of them in brackets. Ratios are taken round by round: what one round holds shared the machine's mood.\n")
 	for _, s := range sections {
 		fmt.Fprintf(&b, "\n## %s\n\n%s Took %s.\n", s.Title, s.How, s.Took.Round(time.Second))

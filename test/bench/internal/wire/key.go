@@ -1,27 +1,20 @@
 package wire
 
 import (
-	"crypto/ecdh"
-	"crypto/rand"
-	"encoding/base64"
 	"encoding/hex"
-	"fmt"
+
+	"rivulet/fabric/wgkey"
 )
 
 // key is a WireGuard key.
-type key struct{ private *ecdh.PrivateKey }
+type key struct{ wgkey.Private }
 
 func newKey() (key, error) {
-	k, err := ecdh.X25519().GenerateKey(rand.Reader)
-	if err != nil {
-		return key{}, fmt.Errorf("wire: %w", err)
-	}
-	return key{k}, nil
+	k, err := wgkey.Generate()
+	return key{k}, err
 }
 
-func (k key) privateBase64() string { return base64.StdEncoding.EncodeToString(k.private.Bytes()) }
-func (k key) publicBase64() string {
-	return base64.StdEncoding.EncodeToString(k.private.PublicKey().Bytes())
-}
-func (k key) privateHex() string { return hex.EncodeToString(k.private.Bytes()) }
-func (k key) publicHex() string  { return hex.EncodeToString(k.private.PublicKey().Bytes()) }
+func (k key) privateHex() string { return toHex(k.Bytes()) }
+func (k key) publicHex() string  { return toHex(k.Public().Bytes()) }
+
+func toHex(raw [32]byte) string { return hex.EncodeToString(raw[:]) }

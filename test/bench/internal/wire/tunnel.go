@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"rivulet/fabric/reach"
 	"rivulet/fabric/tunnel"
 )
 
@@ -185,6 +186,10 @@ func startBare(s, other *side, kind Kind) (*end, error) {
 }
 
 func startRivulet(ctx context.Context, s, other *side, kind Kind, helper, dir string) (*end, error) {
+	// What a peer reaches is package reach's to decide; here it is everything.
+	if err := reach.Set(int(s.node.handle), reach.Rules{Interface: "riv0", Own: netip.MustParseAddr(tunAddress), Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}); err != nil {
+		return nil, fmt.Errorf("wire: %w", err)
+	}
 	socket := filepath.Join(dir, "tunnel-"+s.name+".sock")
 	os.Remove(socket)
 	cmd := exec.Command(helper, "-socket", socket)
@@ -199,10 +204,10 @@ func startRivulet(ctx context.Context, s, other *side, kind Kind, helper, dir st
 		}
 	}
 	cfg := tunnel.Config{
-		PrivateKey: s.secret.privateBase64(), Port: tunnelPort, Interface: "riv0", MTU: mtu,
+		PrivateKey: s.secret.Private, Port: tunnelPort, Interface: "riv0", MTU: mtu,
 		Address: netip.MustParseAddr(tunAddress), ControlPort: tunnelPort, PodCIDR: netip.MustParsePrefix(podCIDR),
-		Peers: []tunnel.Peer{{ID: other.name, PublicKey: other.secret.publicBase64(),
-			Endpoint: netip.AddrPortFrom(other.lan, tunnelPort), As: s.as, Remote: other.as}},
+		Peers: []tunnel.Peer{{ID: other.name, PublicKey: other.secret.Public(),
+			Endpoint: netip.AddrPortFrom(other.lan, tunnelPort), LocalMappedCIDR: s.as, PeerMappedCIDR: other.as}},
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

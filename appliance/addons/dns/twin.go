@@ -1,0 +1,384 @@
+package dns
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/pkg/dnsutil"
+	"github.com/coredns/coredns/plugin/pkg/nonwriter"
+	"github.com/coredns/coredns/request"
+	miekg "github.com/miekg/dns"
+
+	"rivulet/offload/homeapi"
+	"rivulet/offload/nodeagent/homeaddr"
+)
+
+// published is how long a query is held back until the address of a new pod is
+// known. Resolvers wait for five seconds.
+const published = 3 * time.Second
+
+// twin is the plugin for tenants, pods of other clusters. A home namespace "lab" lives
+// here in a twin namespace of another name; for tenants of the same origin,
+// *.lab.svc.<domain> is asked of the twin and answered under the name asked for.
+//
+//	asked:    web.lab.svc.cluster.local        from 10.42.0.7, a pod in a twin
+//	resolved: web.lab-x7f2.svc.cluster.local
+//	answered: web.lab.svc.cluster.local  A  10.43.1.2
+//
+// web alone resolves by the pod's search path in the twin without any of this.
+// A tenant that was made for home's addresses (package homeaddr) is answered, and asks for
+// names, with the cluster IPs that Services have at home, and the addresses that pods have there. All other
+// namespaces of the cluster do not exist for a tenant, whatever it asks for (addresses,
+// SRV, PTR, aliases), and public names have public addresses only.
+type twin struct {
+	domain   string // in lower case
+	pods     netip.Prefix
+	services netip.Prefix
+	dns      netip.Addr                        // the cluster IP of this server
+	sees     func(origin string) homeaddr.View // how a home sees pods; nil is none
+	index    *index
+	past     *index // answers until index has seen the API server; may be nil
+	next     plugin.Handler
+}
+
+func (t *twin) Name() string { return "twin" }
+
+func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Msg) (int, error) {
+	state := request.Request{W: w, Req: r}
+	client, err := netip.ParseAddr(state.IP())
+	if err != nil {
+		return miekg.RcodeRefused, nil
+	}
+	client = client.Unmap()
+	x := t.known()
+	name := state.Name()
+	reverse := miekg.IsSubDomain("in-addr.arpa.", name) || miekg.IsSubDomain("ip6.arpa.", name)
+	inside := reverse || miekg.IsSubDomain(t.domain, name)
+	if inside && !x.synced() && x != t.past && t.pods.Contains(client) && !ofHost(client) {
+		return miekg.RcodeServerFailure, nil // whose the pod is, is not known yet
+	}
+	patience := time.Duration(0)
+	if inside && x.twinned() && !ofHost(client) {
+		patience = published
+	}
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	who, known := x.who(waiting, client)
+	switch {
+	case !known && inside && patience > 0 && t.pods.Contains(client):
+		return miekg.RcodeRefused, nil
+	case who.origin == "":
+		return plugin.NextOrFailure(t.Name(), t.next, ctx, w, r)
+	}
+	v := view{x: x, origin: who.origin, domain: t.domain, namespace: who.namespace}
+	asked := r
+	if reverse && who.homeAddresses {
+		var ok bool
+		if asked, ok = t.leadAddress(v, who, r, name); !ok {
+			return deny(w, r)
+		}
+	}
+	if inside && !reverse {
+		var ok bool
+		if asked, ok = v.lead(r); !ok {
+			return deny(w, r)
+		}
+	}
+	got := nonwriter.New(w)
+	code, err := plugin.NextOrFailure(t.Name(), t.next, ctx, got, asked)
+	if got.Msg == nil {
+		return code, err
+	}
+	answer := got.Msg.Copy() // a cache may keep the other one
+	if !v.shows(answer) || reverse && !v.reverse(name, answer) {
+		return deny(w, r)
+	}
+	if !inside {
+		public(answer)
+	}
+	if inside && who.homeAddresses && !t.homeAddresses(waiting, v, who, answer) {
+		return miekg.RcodeServerFailure, nil // the Service was made this moment, or home is no peer
+	}
+	if asked != r && reverse {
+		for _, rr := range answer.Answer {
+			if h := rr.Header(); strings.EqualFold(h.Name, asked.Question[0].Name) {
+				h.Name = r.Question[0].Name
+			}
+		}
+	}
+	v.homeward(answer, r, reverse)
+	return code, w.WriteMsg(answer)
+}
+
+// leadAddress returns the question about an address of home's as one about the address here;
+// false if nothing at home has it.
+func (t *twin) leadAddress(v view, who tenant, r *miekg.Msg, name string) (*miekg.Msg, bool) {
+	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
+	if err != nil {
+		return r, true
+	}
+	here, ok := v.x.addresses(v.origin).here[a]
+	if !ok && t.services.Contains(a) {
+		return r, false
+	}
+	if !ok {
+		here = a
+		if who.homePods {
+			if here, ok = t.sees(v.origin).ToHere(a); !ok {
+				return r, false
+			}
+		}
+	}
+	if here == a {
+		return r, true
+	}
+	there, err := miekg.ReverseAddr(here.String())
+	if err != nil {
+		return nil, false
+	}
+	asked := r.Copy()
+	asked.Question[0].Name = there
+	return asked, true
+}
+
+// homeAddresses gives the Services and pods in an answer the addresses that they have at home;
+// false if one has none, until ctx ends.
+func (t *twin) homeAddresses(ctx context.Context, v view, who tenant, m *miekg.Msg) bool {
+	for _, section := range [][]miekg.RR{m.Answer, m.Extra} {
+		for _, rr := range section {
+			a, ok := rr.(*miekg.A)
+			if !ok {
+				continue
+			}
+			here, ok := netip.AddrFromSlice(a.A.To4())
+			if !ok || here == t.dns {
+				continue
+			}
+			home := here
+			switch {
+			case t.services.Contains(here):
+				home, ok = v.x.homeAddress(ctx, v.origin, here)
+			case who.homePods:
+				home, ok = t.sees(v.origin).ToHome(here)
+			}
+			if !ok {
+				return false
+			}
+			a.A = home.AsSlice()
+		}
+	}
+	return true
+}
+
+// deny answers that there is no such name.
+func deny(w miekg.ResponseWriter, r *miekg.Msg) (int, error) {
+	m := new(miekg.Msg)
+	m.SetRcode(r, miekg.RcodeNameError)
+	m.Authoritative = true
+	return miekg.RcodeNameError, w.WriteMsg(m)
+}
+
+// view is the cluster as tenants of one origin see it, from a pod in namespace. twin and home
+// are the namespace that was asked for, where it has another name here; api says that home's
+// API server was asked for.
+type view struct {
+	x              *index
+	origin, domain string
+	namespace      string
+	twin, home     string
+	api            bool
+}
+
+// apiAway and apiHome are the names of home's API server: the Service that leads there from a
+// twin, and Service kubernetes, by which every pod knows it.
+func (v *view) apiAway(twin string) string { return homeapi.Service + "." + twin + ".svc." + v.domain }
+func (v *view) apiHome() string            { return homeapi.Host + "." + v.domain }
+
+// lead returns the question under the names of this cluster; false if there is no such name
+// for the client.
+func (v *view) lead(r *miekg.Msg) (*miekg.Msg, bool) {
+	name := miekg.CanonicalName(r.Question[0].Name)
+	if name == v.domain {
+		return r, true
+	}
+	if miekg.IsSubDomain(v.apiHome(), name) {
+		v.api = true
+		asked := r.Copy()
+		asked.Question[0].Name = moved(name, v.apiHome(), v.apiAway(v.namespace))
+		return asked, true
+	}
+	ns, kind := namespaceOf(name, v.domain)
+	twin, ok := v.x.twinOf(v.origin, ns)
+	if !ok || kind == "pod" && twin != ns {
+		return nil, false
+	}
+	if twin == ns {
+		return r, true
+	}
+	v.twin, v.home = twin, ns
+	asked := r.Copy()
+	asked.Question[0].Name = inNamespace(name, v.domain, ns, twin)
+	return asked, true
+}
+
+// shows reports whether all names of the cluster in the answer are the client's to see:
+// an alias may lead anywhere.
+func (v *view) shows(m *miekg.Msg) bool {
+	for _, section := range [][]miekg.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			for _, name := range append(targets(rr), &rr.Header().Name) {
+				if !v.sees(miekg.CanonicalName(*name)) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+func (v *view) sees(name string) bool {
+	if !miekg.IsSubDomain(v.domain, name) || name == v.domain || name == "ns.dns."+v.domain || name == "hostmaster."+v.domain {
+		return true
+	}
+	ns, _ := namespaceOf(name, v.domain)
+	return v.x.originOf(ns) == v.origin
+}
+
+// reverse reports whether the answer for an address may be given: of private ones only
+// what is of the cluster and, as shows has seen, the client's own.
+func (v *view) reverse(name string, m *miekg.Msg) bool {
+	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
+	if err == nil && isPublic(a) {
+		return true
+	}
+	for _, rr := range m.Answer {
+		if p, ok := rr.(*miekg.PTR); !ok || !miekg.IsSubDomain(v.domain, miekg.CanonicalName(p.Ptr)) {
+			return false
+		}
+	}
+	return true
+}
+
+// homeward gives an answer the names that the client uses.
+func (v *view) homeward(m *miekg.Msg, asked *miekg.Msg, reverse bool) {
+	m.Question = asked.Question
+	for _, section := range [][]miekg.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			for _, name := range append(targets(rr), &rr.Header().Name) {
+				if p, ok := rr.(*miekg.PTR); ok && reverse && name == &p.Ptr {
+					ns, _ := namespaceOf(miekg.CanonicalName(*name), v.domain)
+					*name = inNamespace(moved(*name, v.apiAway(ns), v.apiHome()), v.domain, ns, v.x.homeOf(ns))
+					continue
+				}
+				*name = v.name(*name, asked.Question[0].Name)
+			}
+		}
+	}
+}
+
+func (v *view) name(name, asked string) string {
+	if v.api {
+		name = moved(name, v.apiAway(v.namespace), v.apiHome())
+	}
+	if v.twin != "" {
+		name = inNamespace(name, v.domain, v.twin, v.home)
+	}
+	if strings.EqualFold(name, asked) {
+		return asked // in the letters that were asked for: some resolvers insist
+	}
+	return name
+}
+
+// targets are the names that a record leads to.
+func targets(rr miekg.RR) []*string {
+	switch rr := rr.(type) {
+	case *miekg.CNAME:
+		return []*string{&rr.Target}
+	case *miekg.SRV:
+		return []*string{&rr.Target}
+	case *miekg.PTR:
+		return []*string{&rr.Ptr}
+	}
+	return nil
+}
+
+// public takes private addresses out of an answer: they are the site's affair.
+func public(m *miekg.Msg) {
+	kept := m.Answer[:0]
+	for _, rr := range m.Answer {
+		var ip net.IP
+		switch rr := rr.(type) {
+		case *miekg.A:
+			ip = rr.A
+		case *miekg.AAAA:
+			ip = rr.AAAA
+		}
+		if a, ok := netip.AddrFromSlice(ip); ip == nil || ok && isPublic(a.Unmap()) {
+			kept = append(kept, rr)
+		}
+	}
+	m.Answer = kept
+}
+
+var shared = netip.MustParsePrefix("100.64.0.0/10")
+
+func isPublic(a netip.Addr) bool {
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !shared.Contains(a)
+}
+
+// ofHost reports whether the address is the host's: no pod ever has it.
+func ofHost(client netip.Addr) bool {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return false
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr() == client {
+			return true
+		}
+	}
+	return false
+}
+
+// namespaceOf returns the namespace in a name of the cluster: that of a Service ("svc"),
+// of something below one, of a pod ("pod"), or the namespace itself.
+func namespaceOf(name, domain string) (namespace, kind string) {
+	rest, ok := strings.CutSuffix(name, "."+domain)
+	if !ok {
+		return "", ""
+	}
+	for _, kind := range []string{"svc", "pod"} {
+		if rest, ok := strings.CutSuffix(rest, "."+kind); ok {
+			return rest[strings.LastIndexByte(rest, '.')+1:], kind
+		}
+	}
+	return "", ""
+}
+
+// inNamespace moves a name from one namespace to another; others stay as they are.
+func inNamespace(name, domain, from, to string) string {
+	if from == "" || to == "" {
+		return name
+	}
+	return moved(name, from+".svc."+domain, to+".svc."+domain)
+}
+
+// moved puts to in the place of from in a name that is from or below it.
+func moved(name, from, to string) string {
+	at := len(name) - len(from)
+	if at < 0 || !strings.EqualFold(name[at:], from) || at > 0 && (at == 1 || name[at-1] != '.') {
+		return name
+	}
+	return name[:at] + to
+}
+
+func (t *twin) known() *index {
+	if t.past != nil && !t.index.synced() {
+		return t.past
+	}
+	return t.index
+}

@@ -1,0 +1,237 @@
+// Package netpol holds the pods of this device to NetworkPolicies: this cluster's own,
+// and, in twins, those of the clusters that pods run here for.
+//
+//	pod ─▶ egress (its policies' rules for what goes out) ─▶ ingress (the other's, for what comes in) ─▶ pod
+//
+// It reads the World of policies, pods and namespaces (offload/netpol) and, of this
+// device's pods, what the container network says of them, which is there before a pod's
+// first process. It alone writes the nftables tables "rivulet-policies": one IPv4, which
+// decides, and one on the bridge, by which a pod that is held sends from its own address
+// only, and IPv4 only. The tables only ever drop: what isolation or the wall forbid stays
+// forbidden, whatever a policy says.
+//
+// Restart: the tables stand while nobody is there, with the addresses of that moment,
+// and are replaced in one transaction when everything was seen again. When somebody has
+// removed them they are back within 15 s. Without policies there are none, and nothing
+// is watched but policies. Failure: the problem "network-policy".
+package netpol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/nft"
+	"rivulet/offload/netpol"
+	"rivulet/offload/nodeagent/podnet"
+)
+
+// Table is the name of both tables.
+const Table = "rivulet-policies"
+
+// look is how often somebody's `nft flush ruleset` is made up for.
+const look = 15 * time.Second
+
+// World is where policies come from; netpol.Watcher is one.
+type World interface {
+	World() (netpol.World, bool)
+	Changed() (<-chan struct{}, func())
+}
+
+// Config is what enforcement goes by. All fields are required.
+type Config struct {
+	World World
+	// Results is the folder of CNI results.
+	Results string
+	// Report is told after each pass; nil is well.
+	Report func(error)
+	Log    *slog.Logger
+
+	exists  func(veth string) bool // for tests
+	bridged func() bool            // for tests
+	netns   int                    // for tests: the namespace to work in
+}
+
+// Run enforces until ctx ends, and leaves the tables standing.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.exists == nil {
+		cfg.exists = podnet.Exists
+	}
+	if cfg.bridged == nil {
+		cfg.bridged = podnet.Bridged
+	}
+	e := &enforcer{Config: cfg, kernel: tables(cfg.netns), known: map[string]netpol.Pod{}}
+	defer e.unwatch()
+	changed, stop := cfg.World.Changed()
+	defer stop()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		begun := time.Now()
+		cfg.Report(e.pass())
+		if !rest(ctx, time.Since(begun)) {
+			return ctx.Err()
+		}
+		var events <-chan fsnotify.Event
+		var errs <-chan error
+		if e.files != nil {
+			events, errs = e.files.Events(), e.files.Errors()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case _, ok := <-events:
+			if !ok {
+				return errors.New("enforce: the watch of CNI results has ended")
+			}
+		case <-errs:
+		case <-tick.C:
+		}
+	}
+}
+
+// rest lets changes gather after a pass that took long: with policies without number,
+// of a guest say, enforcement takes a part of one CPU and not all of it.
+func rest(ctx context.Context, took time.Duration) bool {
+	pause := min(4*took, 2*time.Second)
+	if pause < 10*time.Millisecond {
+		return ctx.Err() == nil
+	}
+	return lifecycle.Pause(ctx, pause)
+}
+
+type enforcer struct {
+	Config
+	kernel nft.Tables
+	files  *podnet.Watch         // only while there are policies
+	known  map[string]netpol.Pod // by UID: pods that have a network here
+	seen   input                 // what the tables were made from
+}
+
+// input is everything that the tables depend on.
+type input struct {
+	World netpol.World
+	Local []podnet.Pod
+}
+
+// pass makes the tables what they should be.
+func (e *enforcer) pass() error {
+	w, ok := e.World.World()
+	if !ok {
+		return nil // those of an earlier run stay until it is known what they should be
+	}
+	if len(w.Policies) == 0 {
+		e.unwatch()
+		clear(e.known)
+		e.seen = input{}
+		return e.kernel.Clear()
+	}
+	if e.files == nil {
+		files, err := podnet.NewWatch(e.Results)
+		if err != nil {
+			return fmt.Errorf("enforce: %w", err)
+		}
+		e.files = files
+	}
+	e.files.Look()
+	local, err := podnet.Read(e.Results, e.exists)
+	if err != nil {
+		return fmt.Errorf("enforce: %w", err)
+	}
+	now := input{w, local}
+	stands := e.kernel.Stand()
+	if stands && reflect.DeepEqual(e.seen, now) {
+		return e.blind()
+	}
+	if !stands && e.kernel.Known() {
+		e.Log.Warn("the tables of network policies were removed by somebody, making them again")
+		e.kernel.Forget()
+	}
+	w = e.overlay(w, local)
+	plan := netpol.Compile(w)
+	begun := time.Now()
+	changes, err := e.kernel.Apply(write(plan, local))
+	if err != nil {
+		e.seen = input{}
+		return fmt.Errorf("enforce: nftables: %w; see that the kernel has NF_TABLES_IPV4, NF_TABLES_BRIDGE and NFT_CT: rivulet doctor kernel", err)
+	}
+	e.seen = now
+	e.Log.Debug("network policies are in force", "policies", len(w.Policies), "ingress", len(plan.Ingress), "egress", len(plan.Egress), "messages", changes, "took", time.Since(begun))
+	return e.blind()
+}
+
+func (e *enforcer) unwatch() {
+	if e.files != nil {
+		e.files.Close()
+		e.files = nil
+	}
+}
+
+// blind says when packets between two pods of this node pass by the rules.
+func (e *enforcer) blind() error {
+	if e.bridged() {
+		return nil
+	}
+	return errors.New("enforce: the kernel shows no packets between pods of this device to the rules; modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1")
+}
+
+// overlay gives this device's pods the addresses that the container network says, and
+// keeps those that the API server has forgotten (a forced deletion) while they have a
+// network. An address is the pod's whose network has it, whoever had it before.
+func (e *enforcer) overlay(w netpol.World, local []podnet.Pod) netpol.World {
+	here := map[string]netip.Addr{}
+	owner := map[netip.Addr]string{}
+	for _, p := range local {
+		if p.UID != "" {
+			here[p.UID], owner[p.Addr] = p.Addr, p.UID
+		}
+	}
+	said := map[string]bool{}
+	for _, p := range w.Pods {
+		said[p.UID] = true
+		if _, ok := here[p.UID]; ok {
+			e.known[p.UID] = p
+		}
+	}
+	pods := make([]netpol.Pod, 0, len(w.Pods))
+	for _, p := range w.Pods {
+		if a, ok := here[p.UID]; ok {
+			p.Addr = a
+		} else if uid, taken := owner[p.Addr]; taken && (said[uid] || e.known[uid].UID != "") {
+			p.Addr = netip.Addr{}
+		}
+		pods = append(pods, p)
+	}
+	for uid, p := range e.known {
+		switch a, ok := here[uid]; {
+		case !ok:
+			delete(e.known, uid)
+		case !said[uid]:
+			p.Addr = a
+			pods = append(pods, p)
+		}
+	}
+	w.Pods = pods
+	return w
+}
+
+// Try makes tables of every kind of rule in the calling thread's network namespace, to
+// see whether the kernel takes them.
+func Try() error {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	plan := netpol.Plan{Ingress: map[netip.Addr]string{a: "class"}, Classes: map[string][]string{"class": {"chain"}},
+		Chains: map[string][]netpol.Rule{"chain": {{Peers: "pods", Protocol: "TCP", Low: 80, High: 90}, {Peers: "blocks"}, {Sockets: "ports"}}},
+		Sets: netpol.Sets{Addrs: map[string][]netip.Addr{"pods": {b}}, Ranges: map[string][]netpol.Range{"blocks": {{First: a, Last: b}}},
+			Sockets: map[string][]netpol.Socket{"ports": {{Addr: a, Protocol: "TCP", Port: 80}}}}}
+	k := tables(0)
+	_, err := k.Apply(write(plan, []podnet.Pod{{Addr: a, Veth: "veth0"}}))
+	return err
+}

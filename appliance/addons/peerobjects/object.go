@@ -1,0 +1,144 @@
+package peerobjects
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"rivulet/fabric/peer"
+)
+
+// Words of the API.
+const (
+	Kind = "Peer"
+	// IDLabel says which cluster an object stands for.
+	IDLabel = "rivulet.dev/peer-id"
+	// Finalizer makes the end of the object the end of the peering.
+	Finalizer = "rivulet.dev/unpeer"
+	// ForceAnnotation set to "true" ends it though the peer cannot be told.
+	ForceAnnotation = "rivulet.dev/force"
+	// Ready is the condition that follows the tunnel.
+	Ready = "Ready"
+)
+
+var (
+	groupVersion = schema.GroupVersion{Group: "rivulet.dev", Version: "v1alpha1"}
+	// Resource is where the objects are.
+	Resource = groupVersion.WithResource("peers")
+)
+
+// Peer is the object.
+type Peer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              Spec   `json:"spec,omitempty"`
+	Status            Status `json:"status,omitempty"`
+}
+
+// Spec is what the user wants; nil is left as it is.
+type Spec struct {
+	// Address and ID are whom to make a peer; see wish.
+	Address string `json:"address,omitempty"`
+	ID      string `json:"id,omitempty"`
+
+	Consume *bool `json:"consume,omitempty"`
+	Provide *bool `json:"provide,omitempty"`
+}
+
+// Roles are the directions that are on.
+type Roles struct {
+	Consume bool `json:"consume"`
+	Provide bool `json:"provide"`
+}
+
+// Status is what is. Figures that change all the time (round trip, bytes) are not in
+// it: each change would be a write to the card.
+type Status struct {
+	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
+	Asked              string             `json:"asked,omitempty"` // of a wish: for whom the fabric was given the word
+	ID                 string             `json:"id,omitempty"`
+	Name               string             `json:"name,omitempty"`
+	State              string             `json:"state,omitempty"`
+	Reason             string             `json:"reason,omitempty"`
+	Since              *metav1.Time       `json:"since,omitempty"`
+	Trust              *Trust             `json:"trust,omitempty"`
+	Address            string             `json:"address,omitempty"`
+	Path               string             `json:"path,omitempty"`
+	Prefixes           *Prefixes          `json:"prefixes,omitempty"`
+	Roles              *Roles             `json:"roles,omitempty"`
+	Version            string             `json:"version,omitempty"`
+	KubernetesVersion  string             `json:"kubernetesVersion,omitempty"`
+	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Trust says how the peer came to be trusted.
+type Trust struct {
+	How string      `json:"how,omitempty"`
+	At  metav1.Time `json:"at,omitempty"`
+}
+
+// Prefixes are those of the pods, as each side sees the other.
+type Prefixes struct {
+	SeenAs   string `json:"seenAs,omitempty"`
+	SeesUsAs string `json:"seesUsAs,omitempty"`
+}
+
+// fresh is the status of a peer, after the one it had. It is the same again if nothing
+// is another, times included.
+func fresh(old Status, generation int64, v View) Status {
+	s := Status{
+		ObservedGeneration: generation, ID: string(v.ID), Name: v.Name, State: string(v.State), Reason: v.Reason,
+		Since: second(v.Since), Address: addrText(v.View), Path: v.Path, Roles: &Roles{Consume: v.Roles.Consume, Provide: v.Roles.Provide},
+		Version: v.Version, KubernetesVersion: v.KubeVersion,
+	}
+	if v.Trust.How != "" {
+		s.Trust = &Trust{How: v.Trust.How, At: *second(v.Trust.At)}
+	}
+	if v.PeerMappedCIDR.IsValid() || v.LocalMappedCIDR.IsValid() {
+		s.Prefixes = &Prefixes{}
+		if v.PeerMappedCIDR.IsValid() {
+			s.Prefixes.SeenAs = v.PeerMappedCIDR.String()
+		}
+		if v.LocalMappedCIDR.IsValid() {
+			s.Prefixes.SeesUsAs = v.LocalMappedCIDR.String()
+		}
+	}
+	if old.State == s.State && old.Since != nil {
+		s.Since = old.Since // a supervisor that starts again is no change of the peer's
+	}
+	ready := metav1.Condition{Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: generation, Reason: s.State, Message: s.Reason, LastTransitionTime: *s.Since}
+	if v.State == peer.Connected {
+		ready.Status = metav1.ConditionTrue
+	}
+	for _, c := range old.Conditions {
+		if c.Type == Ready && c.Status == ready.Status {
+			ready.LastTransitionTime = c.LastTransitionTime
+		}
+	}
+	s.Conditions = []metav1.Condition{ready}
+	return s
+}
+
+func addrText(v peer.View) string {
+	if !v.Control.IsValid() {
+		return ""
+	}
+	return v.Control.String()
+}
+
+// second is as exact as the API keeps times.
+func second(t time.Time) *metav1.Time { out := metav1.NewTime(t.Truncate(time.Second)); return &out }
+
+func fromAPI(u *unstructured.Unstructured) (*Peer, error) {
+	p := &Peer{}
+	return p, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, p)
+}
+
+func toAPI(p *Peer) (*unstructured.Unstructured, error) {
+	p.TypeMeta = metav1.TypeMeta{APIVersion: groupVersion.String(), Kind: Kind}
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(p)
+	return &unstructured.Unstructured{Object: m}, err
+}

@@ -1,0 +1,375 @@
+package peerobjects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"pgregory.net/rapid"
+
+	"rivulet/fabric/peer"
+	"rivulet/test/apiserver"
+)
+
+// fakeFabric is what the mirror sees of a fabric.
+type fakeFabric struct {
+	mu     sync.Mutex
+	peers  map[peer.ID]View
+	subs   []chan struct{}
+	away   bool // the peer cannot be told
+	forced bool
+	// at says who answers where, yes whom the word was given for, in order.
+	at        map[string]peer.ID
+	yes       []peer.ID
+	withdrawn []peer.ID
+}
+
+func (f *fakeFabric) peer(_ context.Context, id peer.ID, address string) (peer.ID, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id == "" {
+		if id = f.at[address]; id == "" {
+			return "", fmt.Errorf("nobody answers at %s", address)
+		}
+	}
+	f.yes = append(f.yes, id)
+	return id, nil
+}
+
+func (f *fakeFabric) withdraw(id peer.ID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.withdrawn = append(f.withdrawn, id)
+	return nil
+}
+
+func (f *fakeFabric) words() (yes, withdrawn []peer.ID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.yes), slices.Clone(f.withdrawn)
+}
+
+func (f *fakeFabric) views() (out []View) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, v := range f.peers {
+		out = append(out, v)
+	}
+	return out
+}
+
+func (f *fakeFabric) changed() (<-chan struct{}, func()) {
+	ch := make(chan struct{}, 1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subs = append(f.subs, ch)
+	return ch, func() {}
+}
+
+func (f *fakeFabric) change(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+	for _, ch := range f.subs {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *fakeFabric) unpeer(_ context.Context, id peer.ID, force bool) error {
+	f.mu.Lock()
+	away := f.away
+	f.mu.Unlock()
+	if away && !force {
+		return errors.New("b cannot be told; if it is gone: rivulet unpeer --force b")
+	}
+	f.change(func() { delete(f.peers, id); f.forced = force })
+	return nil
+}
+
+func (f *fakeFabric) setRoles(_ context.Context, id peer.ID, consume, provide *bool) error {
+	f.change(func() {
+		v := f.peers[id]
+		if consume != nil {
+			v.Roles.Consume = *consume
+		}
+		if provide != nil {
+			v.Roles.Provide = *provide
+		}
+		f.peers[id] = v
+	})
+	return nil
+}
+
+func idOf(c byte) peer.ID { return peer.ID(strings.Repeat(string(c), 32)) }
+
+func aPeer(c byte, name string, state peer.State) View {
+	r := peer.Record{ID: idOf(c), Name: name, Trust: peer.Trust{How: "lan", At: time.Now()}, PeerMappedCIDR: netip.MustParsePrefix("10.64.0.0/16"),
+		LocalMappedCIDR: netip.MustParsePrefix("10.72.0.0/16"), Control: netip.MustParseAddrPort("192.0.2.2:7442"), Version: "1", KubeVersion: "v1.35.0"}
+	return View{View: peer.View{Record: r, State: state, Since: time.Now()}, Path: "direct", Roles: Roles{true, true}}
+}
+
+// The whole life of objects, in a real API server.
+func TestObjects(t *testing.T) {
+	server := apiserver.Start(t)
+	dyn, err := dynamic.NewForConfig(server.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := dyn.Resource(Resource)
+	f := &fakeFabric{peers: map[peer.ID]View{idOf('a'): aPeer('a', "b", peer.Connecting), idOf('z'): {View: peer.View{Record: peer.Record{ID: idOf('z'), Name: "stranger"}, State: peer.Discovered}}}}
+	run := func() (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan error, 1)
+		cfg := Config{API: server.Config, Peers: f.views, Changed: f.changed, Unpeer: f.unpeer, SetRoles: f.setRoles, Peer: f.peer,
+			Withdraw: func(_ context.Context, id peer.ID) error { return f.withdraw(id) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+		go func() { done <- Run(ctx, cfg, func() { close(ready) }) }()
+		select {
+		case <-ready:
+		case err := <-done:
+			t.Fatalf("ended: %v", err)
+		case <-time.After(time.Minute):
+			t.Fatal("not ready within a minute")
+		}
+		return func() { cancel(); <-done }
+	}
+	get := func(name string) *Peer {
+		t.Helper()
+		u, err := client.Get(t.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := fromAPI(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("no %s; b is %+v", what, get("b"))
+			}
+		}
+	}
+	event := func(name, reason, text string) {
+		t.Helper()
+		await("event "+reason+" of "+name, func() bool {
+			all, err := server.Client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Peer,involvedObject.name=" + name})
+			return err == nil && slices.ContainsFunc(all.Items, func(e corev1.Event) bool { return e.Reason == reason && strings.Contains(e.Message, text) })
+		})
+	}
+	patch := func(name, body string) {
+		t.Helper()
+		if _, err := client.Patch(t.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready := func(name string) (metav1.ConditionStatus, string) {
+		if p := get(name); p != nil && len(p.Status.Conditions) == 1 {
+			return p.Status.Conditions[0].Status, p.Status.Conditions[0].Reason
+		}
+		return "", ""
+	}
+
+	stop := run()
+	if s, why := ready("b"); s != metav1.ConditionFalse || why != "Connecting" || get("stranger") != nil {
+		t.Fatalf("b is %s (%s), stranger %v", s, why, get("stranger"))
+	}
+	event("b", "Peered", "met on the LAN")
+
+	f.change(func() { v := f.peers[idOf('a')]; v.State, v.Since = peer.Connected, time.Now(); f.peers[idOf('a')] = v })
+	await("Ready", func() bool { s, _ := ready("b"); return s == metav1.ConditionTrue })
+	event("b", "Connected", "answers through the tunnel")
+	p := get("b")
+	if p.Status.ID != string(idOf('a')) || p.Status.Trust.How != "lan" || p.Status.Path != "direct" || p.Status.Prefixes.SeesUsAs != "10.72.0.0/16" || p.Status.Address != "192.0.2.2:7442" {
+		t.Errorf("status %+v", p.Status)
+	}
+
+	t.Run("nothing is written when nothing changes", func(t *testing.T) {
+		before := get("b").ResourceVersion
+		f.change(func() { v := f.peers[idOf('a')]; v.RTT, v.LastSeen = time.Second, time.Now(); f.peers[idOf('a')] = v })
+		time.Sleep(4 * gather)
+		stop()
+		stop = run()
+		if after := get("b").ResourceVersion; after != before {
+			t.Errorf("resource version %s, then %s", before, after)
+		}
+	})
+	t.Run("roles of the spec reach the fabric, and the other way round", func(t *testing.T) {
+		patch("b", `{"spec":{"consume":false}}`)
+		await("role off in the fabric", func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return !f.peers[idOf('a')].Roles.Consume
+		})
+		await("role off in the status", func() bool { return !get("b").Status.Roles.Consume })
+		f.setRoles(t.Context(), idOf('a'), new(true), nil) // as the command line does
+		await("spec that follows", func() bool { s := get("b").Spec.Consume; return s != nil && *s })
+		if !f.peers[idOf('a')].Roles.Consume {
+			t.Error("the spec has taken back what the command line said")
+		}
+	})
+	t.Run("two clusters of one name", func(t *testing.T) {
+		f.change(func() { f.peers[idOf('c')] = aPeer('c', "b", peer.Connected) })
+		await("second object", func() bool { return get("b-"+idOf('c').Short()) != nil })
+		f.change(func() { delete(f.peers, idOf('c')) })
+		await("end of the second object", func() bool { return get("b-"+idOf('c').Short()) == nil })
+	})
+	t.Run("an object that the user wrote first is taken up", func(t *testing.T) {
+		off := false
+		u, err := toAPI(&Peer{ObjectMeta: metav1.ObjectMeta{Name: "later"}, Spec: Spec{Provide: &off}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		unset(u.Object)
+		if _, err := client.Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		await("word that there is no such peer", func() bool { _, why := ready("later"); return why == "NoPeer" })
+		f.change(func() { f.peers[idOf('d')] = aPeer('d', "later", peer.Connected) })
+		await("peer in the object", func() bool { s, _ := ready("later"); return s == metav1.ConditionTrue })
+		await("its role", func() bool { return !get("later").Status.Roles.Provide })
+	})
+	t.Run("an object that went while nobody looked is made again", func(t *testing.T) {
+		stop()
+		patch("later", `{"metadata":{"finalizers":null}}`)
+		if err := client.Delete(t.Context(), "later", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		stop = run()
+		await("object again", func() bool { return get("later") != nil })
+	})
+	t.Run("deleting the object ends the peering", func(t *testing.T) {
+		f.change(func() { f.away = true })
+		if err := client.Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		event("b", "UnpeerFailed", "rivulet.dev/force=true")
+		if get("b") == nil {
+			t.Fatal("the object is gone and the peer is not")
+		}
+		stop()
+		stop = run() // the deletion is not forgotten
+		patch("b", fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, ForceAnnotation))
+		await("end of the object", func() bool { return get("b") == nil })
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if _, still := f.peers[idOf('a')]; still || !f.forced {
+			t.Errorf("still a peer: %v, forced: %v", still, f.forced)
+		}
+	})
+	create := func(name string, spec Spec) {
+		t.Helper()
+		u, err := toAPI(&Peer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		unset(u.Object)
+		if _, err := client.Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("an object with an address is the user's word", func(t *testing.T) {
+		off := false
+		create("far", Spec{Address: "198.51.100.7", Provide: &off})
+		await("word that nobody is there", func() bool { _, why := ready("far"); return why == "NotReached" })
+		f.change(func() { f.at = map[string]peer.ID{"198.51.100.7": idOf('e')} })
+		await("the word", func() bool { yes, _ := f.words(); return len(yes) == 1 && yes[0] == idOf('e') })
+		event("far", "Asked", idOf('e').Short())
+		waiting := View{View: peer.View{Record: peer.Record{ID: idOf('e'), Name: "e"}, State: peer.Waiting, Reason: "a person has to say yes there", Since: time.Now()}}
+		f.change(func() { f.peers[idOf('e')] = waiting })
+		await("what it waits for", func() bool { p := get("far"); return p.Status.State == "Waiting" && p.Status.ID == string(idOf('e')) })
+		stop()
+		stop = run() // whoever starts again says it again: where it is, is not kept
+		await("the word again", func() bool { yes, _ := f.words(); return len(yes) == 2 && yes[1] == idOf('e') })
+		f.change(func() { f.peers[idOf('e')] = aPeer('e', "e", peer.Connected) })
+		await("the peer in the user's object", func() bool { s, _ := ready("far"); return s == metav1.ConditionTrue })
+		await("its role", func() bool { r := get("far").Status.Roles; return r != nil && !r.Provide })
+		if get("e") != nil {
+			t.Error("it has a second object")
+		}
+		create("again", Spec{ID: string(idOf('e'))})
+		await("word that it is a peer already", func() bool { _, why := ready("again"); return why == "Duplicate" })
+		if err := client.Delete(t.Context(), "again", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		await("end of the second object", func() bool { return get("again") == nil })
+	})
+	t.Run("a no that comes later is not overruled by an older object", func(t *testing.T) {
+		create("wanted", Spec{ID: string(idOf('g'))})
+		await("the word", func() bool { yes, _ := f.words(); return slices.Contains(yes, idOf('g')) })
+		f.change(func() {
+			f.peers[idOf('g')] = View{View: peer.View{Record: peer.Record{ID: idOf('g'), Name: "g"}, State: peer.Denied, Since: time.Now()}}
+		})
+		await("the no in the object", func() bool { return get("wanted").Status.State == "Denied" })
+		before, _ := f.words()
+		stop()
+		stop = run()
+		patch("wanted", `{"metadata":{"labels":{"seen":"again"}}}`) // it is looked at once more
+		await("its label", func() bool { return get("wanted").Labels["seen"] == "again" })
+		time.Sleep(4 * gather)
+		if after, _ := f.words(); len(after) != len(before) {
+			t.Errorf("the word was given again: %v", after)
+		}
+	})
+	t.Run("deleting a wish takes the word back", func(t *testing.T) {
+		if err := client.Delete(t.Context(), "wanted", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		await("end of the wish", func() bool { return get("wanted") == nil })
+		if _, back := f.words(); !slices.Contains(back, idOf('g')) {
+			t.Errorf("taken back: %v", back)
+		}
+	})
+	t.Run("what is no address or ID is refused by the API", func(t *testing.T) {
+		for _, spec := range []Spec{{ID: "b"}, {Address: strings.Repeat("x", 300)}} {
+			u, err := toAPI(&Peer{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}, Spec: spec})
+			if err != nil {
+				t.Fatal(err)
+			}
+			unset(u.Object)
+			if _, err := client.Create(t.Context(), u, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+				t.Errorf("%+v: %v", spec, err)
+			}
+		}
+	})
+	t.Run("a peering that ends takes its object along", func(t *testing.T) {
+		f.change(func() { delete(f.peers, idOf('d')) })
+		await("end of the object", func() bool { return get("later") == nil })
+	})
+	stop()
+}
+
+// Whatever a cluster calls itself, its object has a name of its own that the API takes.
+func TestObjectName(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := map[string]*Peer{}
+		for n := range rapid.IntRange(1, 8).Draw(t, "peers") {
+			id := idOf(byte('a' + n))
+			name := objectName(rapid.OneOf(rapid.SampledFrom([]string{"pi", "PI", "a_b", "", strings.Repeat("x", 63), strings.Repeat("x", 200)}), rapid.String()).Draw(t, "name"), id, names)
+			if names[name] != nil || name == "" || len(name) > 63 {
+				t.Fatalf("the name %q", name)
+			}
+			names[name] = &Peer{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{IDLabel: string(id)}}}
+		}
+	})
+}

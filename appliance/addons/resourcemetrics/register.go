@@ -1,0 +1,156 @@
+package resourcemetrics
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
+
+	"rivulet/appliance/addons/nodeservice"
+	"rivulet/appliance/health"
+)
+
+const (
+	namespace    = metav1.NamespaceSystem
+	serviceName  = "rivulet-metrics"
+	serverName   = serviceName + "." + namespace + ".svc"
+	fieldManager = "rivulet"
+	apiService   = version + "." + group
+	apiServices  = "/apis/apiregistration.k8s.io/v1/apiservices/"
+	reader       = "rivulet:metrics-reader"
+)
+
+// apiServiceObject is as much of an APIService as we write and read; its own client
+// would be another dependency.
+type apiServiceObject struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        struct {
+		Name   string            `json:"name"`
+		Labels map[string]string `json:"labels,omitempty"`
+	} `json:"metadata"`
+	Spec   apiServiceSpec `json:"spec"`
+	Status *struct {      // the API server's
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status,omitempty"`
+}
+
+type apiServiceSpec struct {
+	Group                string `json:"group"`
+	Version              string `json:"version"`
+	GroupPriorityMinimum int    `json:"groupPriorityMinimum"`
+	VersionPriority      int    `json:"versionPriority"`
+	CABundle             []byte `json:"caBundle"`
+	Service              *struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+		Port      int32  `json:"port"`
+	} `json:"service"`
+}
+
+// register tells the API server where to find us, unless somebody else serves the
+// API already.
+func (s *Server) register(ctx context.Context, bundle []byte) error {
+	if whose, err := s.foreign(ctx); err != nil {
+		return err
+	} else if whose != "" {
+		s.cfg.Health.Set(health.MetricsForeign, "the APIService "+apiService+" leads to "+whose,
+			"nothing if that is wanted; else: kubectl delete apiservice "+apiService+", and restart rivulet")
+		return nil
+	}
+	s.cfg.Health.Clear(health.MetricsForeign)
+	err := nodeservice.Ensure(ctx, s.client, nodeservice.Service{
+		Namespace: namespace, Name: serviceName, Addr: s.cfg.Addr.Addr(),
+		Ports: []nodeservice.Port{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443, Target: s.cfg.Addr.Port()}},
+	})
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
+	if _, err := s.client.RbacV1().ClusterRoles().Apply(ctx, readerRole(), options); err != nil {
+		return fmt.Errorf("metrics: cluster role %s: %w", reader, err)
+	}
+	body, err := json.Marshal(object(bundle))
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	err = s.client.Discovery().RESTClient().Patch(types.ApplyYAMLPatchType).AbsPath(apiServices+apiService).
+		VersionedParams(&metav1.PatchOptions{FieldManager: fieldManager, Force: &options.Force}, metav1.ParameterCodec).
+		Body(body).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("metrics: APIService %s: %w", apiService, err)
+	}
+	return nil
+}
+
+// pollAvailable is how often, at the start, the API server is asked whether it has
+// found us; there is no watch for one object of this kind that would be cheaper.
+const pollAvailable = 500 * time.Millisecond
+
+// waitAvailable waits until the API server passes requests on; false if ctx ended.
+func (s *Server) waitAvailable(ctx context.Context) bool {
+	for {
+		if o, err := s.registered(ctx); err == nil && o.Status != nil && meta.IsStatusConditionTrue(o.Status.Conditions, "Available") {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pollAvailable):
+		}
+	}
+}
+
+func (s *Server) registered(ctx context.Context) (o apiServiceObject, err error) {
+	raw, err := s.client.Discovery().RESTClient().Get().AbsPath(apiServices+apiService).
+		SetHeader("Accept", "application/json").DoRaw(ctx)
+	if err == nil {
+		err = json.Unmarshal(raw, &o)
+	}
+	return o, err
+}
+
+// foreign returns the Service that serves the API, if it is not ours.
+func (s *Server) foreign(ctx context.Context) (string, error) {
+	have, err := s.registered(ctx)
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("metrics: APIService %s: %w", apiService, err)
+	}
+	if at := have.Spec.Service; at != nil && (at.Namespace != namespace || at.Name != serviceName) {
+		return "the Service " + at.Namespace + "/" + at.Name, nil
+	}
+	return "", nil
+}
+
+func object(bundle []byte) apiServiceObject {
+	o := apiServiceObject{TypeMeta: metav1.TypeMeta{APIVersion: "apiregistration.k8s.io/v1", Kind: "APIService"}}
+	o.Metadata.Name = apiService
+	o.Metadata.Labels = map[string]string{"app.kubernetes.io/managed-by": nodeservice.ManagedBy}
+	o.Spec = apiServiceSpec{Group: group, Version: version, GroupPriorityMinimum: 100, VersionPriority: 100, CABundle: bundle}
+	o.Spec.Service = &struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+		Port      int32  `json:"port"`
+	}{namespace, serviceName, 443}
+	return o
+}
+
+// readerRole lets everybody who may look at things look at their use of resources.
+func readerRole() *rbacv1ac.ClusterRoleApplyConfiguration {
+	return rbacv1ac.ClusterRole(reader).
+		WithLabels(map[string]string{
+			"rbac.authorization.k8s.io/aggregate-to-view":  "true",
+			"rbac.authorization.k8s.io/aggregate-to-edit":  "true",
+			"rbac.authorization.k8s.io/aggregate-to-admin": "true",
+		}).
+		WithRules(rbacv1ac.PolicyRule().WithAPIGroups(group).WithResources("pods", "nodes").WithVerbs("get", "list"))
+}

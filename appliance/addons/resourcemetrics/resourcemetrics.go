@@ -1,0 +1,108 @@
+// Package resourcemetrics is the cluster's resource metrics API, metrics.k8s.io, inside
+// the supervisor: what `kubectl top` shows and horizontal pod autoscalers act on.
+//
+//	kubectl top ─▶ API server ─▶ Service kube-system/rivulet-metrics ─▶ here ─▶ kubelets' /stats/summary
+//
+// It reads summaries of the kubelets when somebody asks, and keeps an answer for
+// ten seconds, about as long as a kubelet takes to measure again; labels of pods
+// and nodes come from the API server. When nobody asks, nothing is measured,
+// fetched or kept up to date. It alone writes the APIService
+// v1beta1.metrics.k8s.io, the Service rivulet-metrics and the ClusterRole
+// rivulet:metrics-reader, once per start.
+//
+// It keeps nothing: a restart makes a new certificate and registers it. While the
+// supervisor is away `kubectl top` says that the server is unavailable, and
+// autoscalers leave things as they are. A node whose kubelet does not answer is
+// left out of lists. Where another program serves the API already (an APIService
+// that leads elsewhere) it is left to it, and `rivulet status` says so.
+package resourcemetrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"rivulet/appliance/health"
+	"rivulet/fabric/netmon"
+)
+
+// Config of a Server. All fields must be set.
+type Config struct {
+	// API reaches the API server with all rights.
+	API *rest.Config
+	// Addr is where it listens: on the node's own address.
+	Addr netip.AddrPort
+	// ClientCA is the file with the authority of the certificate by which the API
+	// server proves, to servers behind it, that it has let the user in.
+	ClientCA string
+	Health   *health.Tracker
+	Log      *slog.Logger
+}
+
+// Server answers the API server.
+type Server struct {
+	cfg    Config
+	client kubernetes.Interface
+	source *source
+}
+
+// New returns a Server that does nothing yet.
+func New(cfg Config) (*Server, error) {
+	client, err := kubernetes.NewForConfig(cfg.API)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	light, err := metadata.NewForConfig(cfg.API)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	return &Server{cfg: cfg, client: client, source: newSource(objects(light), summaries(client), cfg.Log)}, nil
+}
+
+// Run serves until ctx ends; ready is called when the API server knows of us.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	authority, err := newAuthority(serverName)
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Addr.String())
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("metrics: port %d/tcp is taken%s (%w); stop that program, kubectl top does not work until then",
+			s.cfg.Addr.Port(), netmon.Listener("tcp", int(s.cfg.Addr.Port())), syscall.EADDRINUSE)
+	}
+	if err != nil {
+		return fmt.Errorf("metrics: %w; kubectl top does not work until it can be had, it is tried again", err)
+	}
+	server := &http.Server{
+		Handler: newHandler(s.source), TLSConfig: authority.config(s.cfg.ClientCA),
+		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog:     slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), // strangers' handshakes
+		TLSNextProto: map[string]func(*http.Server, *tlsConn, http.Handler){}, // HTTP/2 has nothing to offer here
+	}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	served := make(chan error, 1)
+	go func() { served <- server.ServeTLS(listener, "", "") }()
+
+	if err := s.register(ctx, authority.bundle); err != nil {
+		server.Close()
+		<-served
+		return err
+	}
+	if s.waitAvailable(ctx) {
+		ready()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}

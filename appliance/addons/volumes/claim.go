@@ -1,0 +1,208 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	storageutil "k8s.io/component-helpers/storage/volume"
+
+	"rivulet/offload/consumer/volume"
+)
+
+// finalizer keeps a volume's object until its folder is gone.
+const finalizer = "rivulet.dev/local-path"
+
+// Reasons of events; those of Kubernetes' own provisioners where there are any.
+const (
+	reasonFailed    = "ProvisioningFailed"
+	reasonDone      = "ProvisioningSucceeded"
+	reasonSpace     = "LowDiskSpace"
+	reasonGrown     = "VolumeResizeSuccessful"
+	reasonNotGrown  = "VolumeResizeFailed"
+	reasonNotPurged = "VolumeFailedDelete"
+	reasonMissing   = "VolumeMissing"
+)
+
+// refused is what cannot be had however often it is tried. It ends in a cure.
+type refused struct{ error }
+
+func refuse(format string, args ...any) error { return refused{fmt.Errorf(format, args...)} }
+
+// mayConcernUs leaves claims of other provisioners out of the queue.
+func mayConcernUs(claim *corev1.PersistentVolumeClaim) bool {
+	if by := requestedFrom(claim); by != "" {
+		return by == Provisioner
+	}
+	return className(claim) != "" // a class may be made later
+}
+
+func requestedFrom(claim *corev1.PersistentVolumeClaim) string {
+	if by := claim.Annotations[storageutil.AnnStorageProvisioner]; by != "" {
+		return by
+	}
+	return claim.Annotations[storageutil.AnnBetaStorageProvisioner]
+}
+
+func (c *Controller) syncClaimKey(ctx context.Context, key string) error {
+	switch key {
+	case keyClass:
+		return c.keepClass(ctx)
+	case keySweep:
+		return c.sweep(ctx)
+	}
+	namespace, name, _ := strings.Cut(key, "/")
+	claim, err := c.claims.PersistentVolumeClaims(namespace).Get(name)
+	if err != nil || claim.DeletionTimestamp != nil {
+		return nil // gone
+	}
+	if claim.Spec.VolumeName != "" {
+		return c.grow(ctx, claim)
+	}
+	err = c.provision(ctx, claim)
+	if err == nil {
+		return nil
+	}
+	c.recorder.Event(claim, corev1.EventTypeWarning, reasonFailed, err.Error())
+	if errors.As(err, new(refused)) {
+		return nil
+	}
+	return err
+}
+
+// provision makes folder and volume for a claim that has none, if it is for us.
+func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	class, err := c.classes.Get(className(claim))
+	if err != nil || class.Provisioner != Provisioner || requestedFrom(claim) != Provisioner {
+		return nil // not for us, or not yet; a change of either comes by
+	}
+	if here, err := c.chosen(ctx, claim, class); err != nil || !here {
+		return err
+	}
+	name := volume.Name(claim.UID)
+	if _, err := c.volumes.Get(name); err == nil {
+		return nil // made, and not bound yet
+	}
+	if err := volume.Refusal(claim, class); err != nil {
+		return refused{err}
+	}
+	if err := c.checkSpace(claim, request(claim)); err != nil {
+		return err
+	}
+	folder := folderName(claim.Namespace, claim.Name, name)
+	if err := c.folders.make(folder); err != nil {
+		return fmt.Errorf("cannot make a folder for the volume: %w", err)
+	}
+	if err := c.step("folder made"); err != nil {
+		return err
+	}
+	_, err = c.cfg.Client.CoreV1().PersistentVolumes().Create(ctx, newVolume(claim, class, name, c.folders.path(folder), c.node), metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		c.removeUnused(folder)
+		return refuse("the API server refuses the volume: %w; mend the claim or its StorageClass", err)
+	case err != nil:
+		return fmt.Errorf("cannot create the volume: %w", err) // it may exist all the same
+	}
+	c.log.Info("volume made", "claim", claim.Namespace+"/"+claim.Name, "volume", name)
+	c.recorder.Eventf(claim, corev1.EventTypeNormal, reasonDone, "made volume %s", name)
+	return c.step("volume made")
+}
+
+// chosen reports whether the claim's volume is to be on this node.
+func (c *Controller) chosen(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
+	node := claim.Annotations[storageutil.AnnSelectedNode]
+	if node == c.node {
+		return true, nil
+	}
+	if node == "" {
+		wait := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+		return !wait, nil
+	}
+	// Another device of the cluster, or a virtual node: package volume makes those.
+	_, err := c.cfg.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err == nil || !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	// The node is gone: the scheduler chooses again.
+	back := claim.DeepCopy()
+	delete(back.Annotations, storageutil.AnnSelectedNode)
+	if _, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, back, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	return false, refuse("node %s is gone; the scheduler chooses another", node)
+}
+
+// checkSpace refuses what the disk could never hold, and warns of what it cannot
+// hold now: a folder has no size of its own.
+func (c *Controller) checkSpace(claim *corev1.PersistentVolumeClaim, want resource.Quantity) error {
+	total, free, err := c.folders.space()
+	if err != nil {
+		return err
+	}
+	asked := uint64(max(0, want.Value()))
+	switch {
+	case asked > total:
+		return refuse("%s is asked for, and the whole disk has %s; ask for less, or give the device a larger disk", want.String(), bytes(total))
+	case asked > free:
+		c.recorder.Eventf(claim, corev1.EventTypeWarning, reasonSpace,
+			"%s is asked for, and the disk has %s free: the volume is made, and writes will fail when the disk is full; free space on the device", want.String(), bytes(free))
+	}
+	return nil
+}
+
+// bytes writes a size as users of Kubernetes do.
+func bytes(n uint64) string {
+	const mi = 1 << 20
+	return fmt.Sprintf("%dMi", n/mi)
+}
+
+func request(claim *corev1.PersistentVolumeClaim) resource.Quantity {
+	return claim.Spec.Resources.Requests[corev1.ResourceStorage]
+}
+
+// newVolume is of type local and not hostPath: a folder that is gone is then an error of
+// the pod and never an empty one in its place, and fsGroup is honoured.
+func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, name, path, node string) *corev1.PersistentVolume {
+	reclaim, mode := corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeFilesystem
+	var mount []string
+	if class != nil {
+		mount = class.MountOptions
+		if class.ReclaimPolicy != nil {
+			reclaim = *class.ReclaimPolicy
+		}
+	}
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        name,
+			Annotations: map[string]string{storageutil.AnnDynamicallyProvisioned: Provisioner}, /* Kubernetes leaves the removal to us */
+			Finalizers:  []string{finalizer},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: request(claim)},
+			AccessModes:                   claim.Spec.AccessModes,
+			PersistentVolumeReclaimPolicy: reclaim,
+			StorageClassName:              className(claim),
+			MountOptions:                  mount,
+			VolumeMode:                    &mode,
+			ClaimRef: &corev1.ObjectReference{
+				APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
+				UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+			},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node},
+				}},
+			}}}},
+		},
+	}
+}

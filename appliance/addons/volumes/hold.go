@@ -1,0 +1,179 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/offload/nodeagent/tree"
+)
+
+// heldDir is below the place for folders. A folder is there while its files are carried:
+// a kubelet that is to give it to a pod finds nothing at its path, reports that on the
+// pod, and tries again. No order of events lets a pod in.
+const heldDir = ".carried"
+
+// patience is how long a transfer may take to end when its volume is wanted for something
+// else, and a volume to be unmounted when its pod has gone.
+const patience = 10 * time.Second
+
+// holds are the folders that this process uses alone.
+type holds struct {
+	patience time.Duration
+
+	mu  sync.Mutex // also of what is moved to and from heldDir
+	all map[string]*hold
+}
+
+type hold struct {
+	end  context.CancelFunc
+	over chan struct{}
+}
+
+// take gives a folder to the caller alone, until done. Who has it is ended; ctx2 ends
+// with ctx, and when the next one wants it.
+func (h *holds) take(ctx context.Context, name string) (ctx2 context.Context, done func(), err error) {
+	late := time.After(h.patience)
+	for {
+		h.mu.Lock()
+		other := h.all[name]
+		if other == nil {
+			break
+		}
+		h.mu.Unlock()
+		other.end()
+		select {
+		case <-other.over:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-late:
+			return nil, nil, tree.ErrBusy
+		}
+	}
+	defer h.mu.Unlock()
+	ctx2, cancel := context.WithCancel(ctx)
+	mine := &hold{cancel, make(chan struct{})}
+	h.all[name] = mine
+	return ctx2, func() {
+		cancel()
+		h.mu.Lock()
+		delete(h.all, name)
+		h.mu.Unlock()
+		close(mine.over)
+	}, nil
+}
+
+// Hold takes the folder of a volume out of its place until release, so that no pod gets
+// it; dir is where it is meanwhile. held ends with ctx, when the volume is held anew, and
+// when it is to be removed. A pod that has the volume is tree.ErrInUse.
+func (l *Local) Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error) {
+	name, err := l.name(v)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	held, done, err := l.holds.take(ctx, name)
+	if err != nil {
+		return nil, "", nil, fmt.Errorf("volume %s: %w", v.Name, err)
+	}
+	release = func() {
+		_ = l.putBack(name) // the next one to hold it, or the next start, finds it
+		done()
+	}
+	if err = l.takeAway(name); errors.Is(err, fs.ErrNotExist) {
+		err = l.missing(name, v)
+	}
+	if err == nil {
+		err = l.holds.unmounted(held, v.Name)
+	}
+	if err != nil {
+		release()
+		return nil, "", nil, err
+	}
+	return held, l.folders.heldPath(name), release, nil
+}
+
+func (f folders) heldPath(name string) string { return filepath.Join(f.dir, heldDir, name) }
+
+// takeAway brings a folder from its place to heldDir; it may be there since a crash.
+func (l *Local) takeAway(name string) error {
+	l.holds.mu.Lock()
+	defer l.holds.mu.Unlock()
+	if l.folders.exists(filepath.Join(heldDir, name)) && !l.folders.exists(name) {
+		return nil
+	}
+	if err := os.Mkdir(l.folders.path(heldDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return withCure(err)
+	}
+	return withCure(unix.Renameat2(unix.AT_FDCWD, l.folders.path(name), unix.AT_FDCWD, l.folders.heldPath(name), unix.RENAME_NOREPLACE))
+}
+
+func (l *Local) putBack(name string) error {
+	l.holds.mu.Lock()
+	defer l.holds.mu.Unlock()
+	return l.folders.putBack(name)
+}
+
+func (f folders) putBack(name string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, f.heldPath(name), unix.AT_FDCWD, f.path(name), unix.RENAME_NOREPLACE)
+	_ = os.Remove(f.path(heldDir)) // if it is empty
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return withCure(err)
+}
+
+// recover puts back what an earlier process had taken away.
+func (l *Local) recover() error {
+	l.holds.mu.Lock()
+	defer l.holds.mu.Unlock()
+	entries, err := os.ReadDir(l.folders.path(heldDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if l.holds.all[e.Name()] == nil {
+			err = errors.Join(err, l.folders.putBack(e.Name()))
+		}
+	}
+	return err
+}
+
+// remove removes a folder and all that is in it, wherever it is. Who carries its files is ended.
+func (l *Local) remove(ctx context.Context, name string) error {
+	ctx, done, err := l.holds.take(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := l.putBack(name); err != nil {
+		return err
+	}
+	return l.folders.remove(ctx, name)
+}
+
+// unmounted waits until no pod has a volume. The kubelet mounts it below the pod's folder;
+// it may still do so for a moment after the pod's object is gone.
+func (h *holds) unmounted(ctx context.Context, name string) error {
+	late := time.After(h.patience)
+	for {
+		at, err := firstMount(givenAs(name))
+		if err != nil || at == "" {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			return fmt.Errorf("volume %s: %w: it is mounted at %s", name, tree.ErrInUse, at)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

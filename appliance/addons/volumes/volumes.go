@@ -1,0 +1,235 @@
+// Package volumes makes volumes out of folders on this device: what a claim of
+// the StorageClass local-path gets, with no helper pod and no CSI driver.
+//
+//	claim ──scheduler chose this node──▶ folder ──▶ PersistentVolume ──▶ bound (by Kubernetes)
+//	claim deleted ──▶ volume Released ──▶ volume marked deleted ──▶ folder removed ──▶ volume gone
+//
+// It reads PersistentVolumeClaims, PersistentVolumes and StorageClasses through
+// watches, and nodes when it needs one. Claims whose pod runs on another cluster are
+// package volume's. It alone writes
+// <state>/storage, the StorageClass local-path, and the PersistentVolumes of
+// provisioner rivulet.dev/local-path on this node; of claims only the status of
+// one that grew and the node that was chosen, where that cannot be had.
+//
+// After a restart, or a power cut between any two steps, it goes on where it was:
+// a volume's name follows from its claim's UID, so a folder is found again and
+// not made twice; one whose files were being carried is put back in its place; a volume that is to go carries our finalizer until its folder is
+// gone; and a folder that got no volume is removed, if it is empty. A folder that
+// holds anything is removed only for a volume with reclaim policy Delete.
+//
+// Failures are events on the claim or the volume, with a cure, and are tried
+// again with back-off. What cannot be had at all is refused by an event and not
+// tried again until the claim changes. A volume whose folder is gone is in
+// `rivulet status`.
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"rivulet/appliance/health"
+	"rivulet/offload/consumer/volume"
+)
+
+const (
+	// Provisioner is our name in StorageClasses.
+	Provisioner = volume.Provisioner
+	// ClassName is the StorageClass that is made and kept.
+	ClassName = "local-path"
+)
+
+// Config of a Controller. All fields must be set.
+type Config struct {
+	Client kubernetes.Interface
+	// Local are the folders of volumes and this device's node: volumes can be used only there.
+	Local  *Local
+	Health *health.Tracker
+	Log    *slog.Logger
+}
+
+// Controller makes and removes volumes.
+type Controller struct {
+	cfg      Config
+	log      *slog.Logger
+	local    *Local
+	folders  folders
+	node     string
+	recorder record.EventRecorder
+
+	claims  corelisters.PersistentVolumeClaimLister
+	volumes corelisters.PersistentVolumeLister
+	classes storagelisters.StorageClassLister
+
+	// Removing a large folder takes its time and must hold up no claim.
+	claimQueue, volumeQueue queue
+	// step is called between the steps of making and removing; tests stop there.
+	step func(string) error
+}
+
+type queue = workqueue.TypedRateLimitingInterface[string]
+
+// Keys of the claim queue that are no claims.
+const (
+	keyClass = "class" // a claim's key has a slash
+	keySweep = "sweep"
+)
+
+// New returns a Controller that does nothing yet.
+func New(cfg Config) *Controller {
+	newQueue := func() queue {
+		return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](500*time.Millisecond, time.Minute))
+	}
+	return &Controller{
+		cfg: cfg, log: cfg.Log, local: cfg.Local, folders: cfg.Local.folders, node: cfg.Local.node,
+		claimQueue: newQueue(), volumeQueue: newQueue(), step: func(string) error { return nil },
+	}
+}
+
+// Run works until ctx ends; it may be called once. ready is called when claims
+// are served.
+func (c *Controller) Run(ctx context.Context, ready func()) error {
+	err := c.folders.prepare()
+	if err == nil {
+		err = c.local.recover()
+	}
+	c.cfg.Health.Report(health.StorageUnusable, err)
+	if err != nil {
+		return err
+	}
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.cfg.Client.CoreV1().Events("")})
+	c.recorder = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Provisioner, Host: c.node})
+
+	factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client, 0, informers.WithTransform(trim))
+	synced, err := c.watch(factory)
+	if err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil // ctx ended
+	}
+	if err := c.keepClass(ctx); err != nil {
+		return err
+	}
+	c.claimQueue.Add(keySweep)
+	ready()
+	var workers sync.WaitGroup
+	workers.Go(func() { c.work(ctx, c.claimQueue, c.syncClaimKey) })
+	workers.Go(func() { c.work(ctx, c.volumeQueue, c.syncVolumeKey) })
+	<-ctx.Done()
+	c.claimQueue.ShutDown()
+	c.volumeQueue.ShutDown()
+	workers.Wait()
+	return nil
+}
+
+// trim drops what is only there for other clients.
+func trim(o any) (any, error) {
+	if m, err := meta.Accessor(o); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return o, nil
+}
+
+func (c *Controller) watch(factory informers.SharedInformerFactory) ([]cache.InformerSynced, error) {
+	claims, volumes, classes := factory.Core().V1().PersistentVolumeClaims(), factory.Core().V1().PersistentVolumes(), factory.Storage().V1().StorageClasses()
+	c.claims, c.volumes, c.classes = claims.Lister(), volumes.Lister(), classes.Lister()
+
+	var synced []cache.InformerSynced
+	var errs []error
+	follow := func(i cache.SharedIndexInformer, changed func(any), gone func(any)) {
+		r, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) },
+			DeleteFunc: func(o any) {
+				if t, ok := o.(cache.DeletedFinalStateUnknown); ok {
+					o = t.Obj
+				}
+				gone(o)
+			},
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("storage: %w", err))
+			return
+		}
+		synced = append(synced, r.HasSynced)
+	}
+	follow(claims.Informer(), c.claimChanged, func(o any) {
+		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
+			c.claimQueue.Add(keySweep) // it may have got a folder and no volume
+		}
+	})
+	follow(volumes.Informer(), c.volumeChanged, func(o any) {
+		if v, ok := o.(*corev1.PersistentVolume); ok {
+			c.cfg.Health.ClearFor(health.VolumeMissing, v.Name)
+		}
+	})
+	follow(classes.Informer(), func(o any) {
+		c.claimQueue.Add(keyClass)
+		if class, ok := o.(*storagev1.StorageClass); ok && class.Provisioner == Provisioner {
+			c.wakeClaims(class.Name)
+		}
+	}, func(any) { c.claimQueue.Add(keyClass) })
+	return synced, errors.Join(errs...)
+}
+
+func (c *Controller) claimChanged(o any) {
+	if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && mayConcernUs(claim) {
+		c.claimQueue.Add(claim.Namespace + "/" + claim.Name)
+	}
+}
+
+func (c *Controller) volumeChanged(o any) {
+	if v, ok := o.(*corev1.PersistentVolume); ok && c.ours(v) {
+		c.volumeQueue.Add(v.Name)
+	}
+}
+
+// wakeClaims looks again at the claims that wait for a class.
+func (c *Controller) wakeClaims(class string) {
+	claims, err := c.claims.List(everything)
+	if err != nil {
+		return // a cache's list does not fail
+	}
+	for _, claim := range claims {
+		if claim.Spec.VolumeName == "" && className(claim) == class {
+			c.claimChanged(claim)
+		}
+	}
+}
+
+// work does one key after the other; one that fails comes again later.
+func (c *Controller) work(ctx context.Context, q queue, sync func(context.Context, string) error) {
+	for {
+		key, shutdown := q.Get()
+		if shutdown {
+			return
+		}
+		if err := sync(ctx, key); err != nil && ctx.Err() == nil {
+			c.log.Warn("storage work failed, trying again", "key", key, "error", err)
+			q.AddRateLimited(key)
+		} else {
+			q.Forget(key)
+		}
+		q.Done(key)
+	}
+}

@@ -1,0 +1,128 @@
+package burst
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/fabric"
+	"rivulet/image/bundle"
+	"rivulet/offload"
+	"rivulet/offload/gatewaypod"
+	"rivulet/offload/target/external"
+	"rivulet/offload/target/external/rewrite"
+)
+
+// shellImage before the name of an image says that the gateway's program is to be put
+// into it; an image without it has the program.
+const shellImage = "shell="
+
+// Home is what a gateway needs of this cluster. What is not up yet is nil.
+type Home struct {
+	Cluster string         // its ID
+	API     netip.AddrPort // of its API server, for pods away
+	Now     func() (*fabric.Fabric, *offload.Offload, kubernetes.Interface, bundle.Dir)
+	Log     *slog.Logger
+}
+
+// lateGateway is the gateway of a burst target, once there is what it needs: the
+// fabric, and offloading, which come up after the list of targets is read.
+type lateGateway struct {
+	home       Home
+	settings   external.Settings
+	credential external.Credential
+	inner      atomic.Pointer[gatewaypod.Gateway]
+}
+
+// Gateway makes the way between home and the pods of a burst external.
+func (h Home) Gateway(settings external.Settings, credential external.Credential) (Gateway, error) {
+	return &lateGateway{home: h, settings: settings, credential: credential}, nil
+}
+
+var errNotYet = errors.New("this cluster itself is not up yet")
+
+// Run implements Gateway.
+func (b *lateGateway) Run(ctx context.Context) error {
+	g := b.inner.Load()
+	for g == nil {
+		var err error
+		if g, err = b.build(); err != nil && !errors.Is(err, errNotYet) {
+			return err
+		}
+		if g == nil {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Second):
+			}
+		}
+	}
+	b.inner.Store(g)
+	return g.Run(ctx)
+}
+
+func (b *lateGateway) build() (*gatewaypod.Gateway, error) {
+	fabric, offload, home, bundle := b.home.Now()
+	if fabric == nil || offload == nil || home == nil {
+		return nil, errNotYet
+	}
+	campus, err := b.credential.REST()
+	if err != nil {
+		return nil, err
+	}
+	cluster := b.home.Cluster
+	id := external.ID(b.credential.Server, b.settings.Namespace)
+	image, shell := b.settings.Image, ""
+	if name, ok := strings.CutPrefix(image, shellImage); ok {
+		image, shell = "", name
+	}
+	return gatewaypod.New(gatewaypod.Config{
+		Name: b.settings.Name, ClusterID: cluster, Campus: campus, Namespace: b.settings.Namespace,
+		Labels: map[string]string{rewrite.HomeLabel: cluster}, Home: home,
+		Offloaded:   func(namespace string) bool { return offload.Offloaded(namespace, id) },
+		Changed:     offload.Namespaces().Changed,
+		ServiceName: rewrite.Names{Cluster: cluster}.Away,
+		HomeAPI:     b.home.API,
+		Transport:   b.settings.Network, Fabric: fabric, Image: image, Shell: shell, Program: bundle.Gateway,
+		Log: b.home.Log,
+	})
+}
+
+// Home implements external.Network, as Away and DNS do.
+func (b *lateGateway) Home(a netip.Addr) (netip.Addr, bool) {
+	if g := b.inner.Load(); g != nil {
+		return g.Home(a)
+	}
+	return netip.Addr{}, false
+}
+
+// Away translates an address of home.
+func (b *lateGateway) Away(a netip.Addr) (netip.Addr, bool) {
+	if g := b.inner.Load(); g != nil {
+		return g.Away(a)
+	}
+	return netip.Addr{}, false
+}
+
+// DNS is what pods of the namespace ask for names.
+func (b *lateGateway) DNS(namespace string) (*corev1.PodDNSConfig, bool) {
+	if g := b.inner.Load(); g != nil {
+		return g.DNS(namespace)
+	}
+	return nil, false
+}
+
+// Status implements Gateway.
+func (b *lateGateway) Status() any {
+	if g := b.inner.Load(); g != nil {
+		return g.Status()
+	}
+	return gatewaypod.Status{Reason: errNotYet.Error()}
+}

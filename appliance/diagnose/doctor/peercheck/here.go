@@ -1,0 +1,217 @@
+package peercheck
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/version"
+	"rivulet/fabric"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel"
+)
+
+// Here is this cluster: it examines its peers, and answers those that examine it. All
+// fields must be set.
+type Here struct {
+	Self   rpc.Identity
+	Fabric func() *fabric.Fabric     // nil before it has started
+	Tunnel func() *tunnel.Controller // nil before it has started
+	// KubeVersion is the API server's, empty before it answered.
+	KubeVersion func() string
+	DNS         netip.AddrPort // where this cluster's DNS answers
+	Domain      string         // of the cluster
+}
+
+// tunnelTimeout bounds the question for the data plane's state.
+const tunnelTimeout = 2 * time.Second
+
+// Routes are `rivulet doctor peer`.
+func (h Here) Routes(mux *http.ServeMux) {
+	mux.Handle("GET /v1/doctor/peer", api.JSON(func(r *http.Request) (any, error) {
+		return h.examine(r.Context(), r.URL.Query().Get("name"))
+	}))
+}
+
+// findPeer returns the one cluster of that name, ID or beginning of an ID.
+func findPeer(views []peer.View, name string) (peer.View, error) {
+	var found []peer.View
+	for _, v := range views {
+		if strings.EqualFold(v.Name, name) || string(v.ID) == name || len(name) >= 4 && strings.HasPrefix(string(v.ID), name) {
+			found = append(found, v)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return peer.View{}, fmt.Errorf("no cluster is known as %.60q; see: rivulet peers", name)
+	case 1:
+		return found[0], nil
+	}
+	var ids []string
+	for _, v := range found {
+		ids = append(ids, v.ID.Short())
+	}
+	return peer.View{}, fmt.Errorf("%d clusters are called %.60q; name one by its ID: %s", len(found), name, strings.Join(ids, ", "))
+}
+
+func (h Here) examine(ctx context.Context, name string) (Report, error) {
+	fab, tun := h.Fabric(), h.Tunnel()
+	if fab == nil {
+		return Report{}, errors.New("the fabric has not started yet; see: rivulet status")
+	}
+	p, err := findPeer(fab.Peers(), name)
+	if err != nil {
+		return Report{}, err
+	}
+	c := Case{
+		Peer: p, Addrs: p.Addrs, Version: version.Version, KubeVersion: h.KubeVersion(),
+		Dial: func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
+		},
+		Identify: func(ctx context.Context, conn net.Conn) (peer.ID, error) { return identify(ctx, h.Self, conn) },
+		Ask:      func(ctx context.Context, size int) (Answer, error) { return askPeer(ctx, fab, p.ID, size) },
+		API:      func(ctx context.Context) (string, error) { return apiOfPeer(ctx, fab, p.ID) },
+	}
+	if p.Control.IsValid() && !slices.Contains(c.Addrs, p.Control) {
+		c.Addrs = append(slices.Clone(c.Addrs), p.Control)
+	}
+	if tun != nil {
+		bounded, cancel := context.WithTimeout(ctx, tunnelTimeout)
+		if st, err := tun.Status(bounded); err == nil {
+			c.Tunnel = &st
+		}
+		cancel()
+	}
+	return Examine(ctx, c), nil
+}
+
+// identify returns whose key is at the other end.
+func identify(ctx context.Context, self rpc.Identity, conn net.Conn) (peer.ID, error) {
+	tc := tls.Client(conn, rpc.ClientTLS(self, ""))
+	if err := tc.HandshakeContext(ctx); err != nil {
+		return "", err
+	}
+	return peer.IDFromCertificate(tc.ConnectionState().PeerCertificates[0])
+}
+
+// Pattern is the route on which Answer is served to peers, inside the tunnel.
+const Pattern = "POST " + checkPath
+
+const checkPath = "/v1/check"
+
+// maxCheck bounds what is sent to and fro, bytes.
+const maxCheck = 256 << 10
+
+func askPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID, size int) (Answer, error) {
+	client, base, err := fab.Client(id)
+	if err != nil {
+		return Answer{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+checkPath, strings.NewReader(strings.Repeat("r", size)))
+	if err != nil {
+		return Answer{}, err
+	}
+	begun := time.Now()
+	resp, err := client.Do(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, 2*maxCheck))
+	if err != nil {
+		return Answer{}, err
+	}
+	a := Answer{Took: time.Since(begun)}
+	switch {
+	case resp.StatusCode == http.StatusNotFound:
+		a.Old = true
+		return a, nil
+	case resp.StatusCode != http.StatusOK:
+		return a, fmt.Errorf("it answered %d", resp.StatusCode)
+	}
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return a, fmt.Errorf("its answer is unreadable: %w", err)
+	}
+	peer.Clean(&a, peer.Text)
+	a.Took = time.Since(begun)
+	return a, nil
+}
+
+func apiOfPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID) (string, error) {
+	client, base, err := fab.Client(id)
+	if err != nil {
+		return "", err
+	}
+	var v struct {
+		GitVersion string `json:"gitVersion"`
+		Message    string `json:"message"`
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/k8s/version", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, rpc.MaxBody))
+	if err != nil {
+		return "", err
+	}
+	json.Unmarshal(raw, &v) //nolint:errcheck // what is not there is not shown
+	peer.Clean(&v, peer.Text)
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("it answered %d %s", resp.StatusCode, v.Message)
+	}
+	return v.GitVersion, nil
+}
+
+// Answer answers a peer that examines the way to us.
+func (h Here) Answer(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCheck))
+	if err != nil {
+		rpc.Fail(w, http.StatusBadRequest, &rpc.Error{Code: "bad-request", Message: "the request broke off or is too long"})
+		return
+	}
+	a := Answer{Version: version.Version, KubeVersion: h.KubeVersion(), Payload: body}
+	if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		a.SeenAs = from.Addr().Unmap()
+	}
+	if len(body) == 0 { // looked at once, not with every payload
+		a.DNS = h.dnsTrouble(r.Context())
+		if a.KubeVersion == "" {
+			a.API = "the API server is not up"
+		}
+	}
+	rpc.Write(w, http.StatusOK, a)
+}
+
+// dnsTrouble asks our own DNS for a name that every cluster has.
+func (h Here) dnsTrouble(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	m := new(dns.Msg)
+	m.SetQuestion("kubernetes.default.svc."+h.Domain+".", dns.TypeA)
+	in, _, err := new(dns.Client).ExchangeContext(ctx, m, h.DNS.String())
+	switch {
+	case err != nil:
+		return "it does not answer"
+	case in.Rcode != dns.RcodeSuccess:
+		return "it answers " + dns.RcodeToString[in.Rcode]
+	}
+	return ""
+}

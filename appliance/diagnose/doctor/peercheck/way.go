@@ -1,0 +1,28 @@
+package peercheck
+
+import (
+	"fmt"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/diagnose/doctor"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/tunnel"
+	"rivulet/fabric/tunnel/paths"
+)
+
+// describeWay says by which path the tunnel's packets go. Any but the direct one
+// works, and is slower than it need be.
+func describeWay(p tunnel.PeerStatus) doctor.Result {
+	const cure = "to have the shorter way, let UDP through between the two (rivulet doctor --only udp,firewall on both)"
+	bytes := fmt.Sprintf("%d bytes received, %d sent", p.Received, p.Sent)
+	switch used, ok := api.UsedPath(p); {
+	case !ok:
+		return pass("UDP to and from %s, %s", p.Endpoint, bytes)
+	case used.Kind == paths.Relay:
+		return warn(cure, "UDP does not pass between the two; %s passes the packets on, which it cannot read; %s", peer.ID(used.Via).Short(), bytes)
+	case used.Kind == paths.Stream:
+		return warn(cure, "UDP does not pass; packets go in a TCP stream to %s; %s", used.Addr, bytes)
+	default:
+		return pass("UDP to and from %s, %s", used.Addr, bytes)
+	}
+}

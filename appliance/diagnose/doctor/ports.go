@@ -1,0 +1,101 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"rivulet/appliance/engine"
+	"rivulet/appliance/health"
+	"rivulet/fabric/netmon"
+)
+
+var ports = Probe{Kind: health.Ports, Title: "ports", Run: probePorts}
+
+// neededPorts are those that something of ours listens on; the ones that the
+// cluster can do without are a warning.
+var neededPorts = []struct {
+	network string
+	port    int
+	what    string
+	need    Status
+}{
+	{"tcp", engine.PortAPI, "API server", Fail},
+	{"tcp", 6444, "API server", Fail},
+	{"tcp", engine.PortKubelet, "kubelet", Fail},
+	{"tcp", 10257, "controller manager", Fail},
+	{"tcp", 10259, "scheduler", Fail},
+	{"tcp", 7442, "peers", Fail},
+	{"udp", 7442, "tunnel", Fail},
+	{"udp", 1053, "cluster DNS", Fail},
+	{"tcp", 1053, "cluster DNS", Fail},
+	{"tcp", 10010, "containerd", Warn},
+	{"tcp", 10248, "health of the kubelet", Warn},
+	{"tcp", 10249, "figures of kube-proxy", Warn},
+	{"tcp", 10256, "health of kube-proxy", Warn},
+}
+
+func probePorts(_ context.Context, e *Env) Result {
+	var taken []string
+	worst := Pass
+	ours := 0
+	for _, n := range neededPorts {
+		name, pid, used := netmon.Holder(e.path("/proc"), n.network, n.port)
+		switch {
+		case !used:
+		case pid != 0 && e.isOurs(pid):
+			ours++
+		default:
+			who := "a process that cannot be seen from here"
+			if pid != 0 {
+				who = fmt.Sprintf("%s (pid %d)", name, pid)
+			}
+			taken = append(taken, fmt.Sprintf("%s %d (%s) by %s", strings.ToUpper(n.network), n.port, n.what, who))
+			if worst != Fail {
+				worst = n.need
+			}
+		}
+	}
+	if worst == Pass {
+		if ours == 0 {
+			return pass("all that are needed are free")
+		}
+		return pass("all that are needed are ours or free")
+	}
+	return Result{Status: worst, Text: "taken: " + strings.Join(taken, ", "), Cure: "end the program, or make it listen elsewhere; Rivulet then goes on by itself"}
+}
+
+// isOurs follows a process up to one that a PID file of ours names. The engine of
+// a supervisor that was killed is still found: it has a PID file of its own.
+func (e *Env) isOurs(pid int) bool {
+	mine := map[int]bool{}
+	for _, f := range []string{"supervisor", "engine", "tunnel"} {
+		if n, err := strconv.Atoi(e.read(e.Run + "/" + f + ".pid")); err == nil {
+			mine[n] = true
+		}
+	}
+	for range 16 { // deeper trees there are not
+		if mine[pid] {
+			return true
+		}
+		if pid <= 1 {
+			return false
+		}
+		// After the command, which may hold anything, come state and parent.
+		_, rest, ok := cutLast(e.read(fmt.Sprintf("/proc/%d/stat", pid)), ")")
+		f := strings.Fields(rest)
+		if !ok || len(f) < 2 {
+			return false
+		}
+		pid, _ = strconv.Atoi(f[1])
+	}
+	return false
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}

@@ -1,0 +1,108 @@
+// Package problems puts what the parts know to be wrong into the device's one list, by
+// codes of its own where there are some. What a part takes back goes from the list.
+//
+// It reads the parts and <state> for what lies set aside, and writes the list alone.
+package problems
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"rivulet/appliance/health"
+	"rivulet/fabric"
+	"rivulet/fabric/rpc"
+	"rivulet/offload"
+	"rivulet/offload/target"
+)
+
+// fabricKinds are the fabric's own codes.
+var fabricKinds = []*health.Kind{health.Tunnel, health.ControlPort}
+
+// Collect brings the list up to date with what the fabric and offload know. What has
+// not started is nil, and leaves the list as it is. Names are those of the
+// configuration's peers that lead nowhere, each with the reason and its cure.
+func Collect(t *health.Tracker, fab *fabric.Fabric, off *offload.Offload, names map[string]string) {
+	if fab != nil {
+		tellFabric(t, fab.Problems())
+		tellAlarms(t, fab.Alarms())
+	}
+	tellNames(t, names)
+	if off != nil {
+		tellOffload(t, off.Problems())
+		tellCutOff(t, off.VirtualNodes())
+	}
+}
+
+// tellNames shows which names lead nowhere.
+func tellNames(t *health.Tracker, names map[string]string) {
+	said := map[string][2]string{}
+	for name, why := range names {
+		text, cure, _ := strings.Cut(why, "; ")
+		said[name] = [2]string{text, cure}
+	}
+	t.Replace(health.PeerAddress, said)
+}
+
+// tellFabric makes the fabric's list part of the device's.
+func tellFabric(t *health.Tracker, problems []rpc.Error) {
+	said := map[string]map[string][2]string{}
+	for _, p := range problems {
+		kind, subject := health.Fabric.Code, p.Code
+		for _, k := range fabricKinds {
+			if k.Code == p.Code {
+				kind, subject = k.Code, ""
+			}
+		}
+		if said[kind] == nil {
+			said[kind] = map[string][2]string{}
+		}
+		said[kind][subject] = [2]string{p.Message, p.Cure}
+	}
+	for _, k := range append(slices.Clone(fabricKinds), health.Fabric) {
+		t.Replace(k, said[k.Code])
+	}
+}
+
+// tellOffload makes offload's list, errors by part, part of the device's.
+func tellOffload(t *health.Tracker, problems map[string]string) {
+	said := map[string][2]string{}
+	for part, text := range problems {
+		cure := "it is tried again by itself"
+		if i := strings.LastIndex(text, "; "); i >= 0 {
+			text, cure = text[:i], text[i+2:]
+		}
+		said[part] = [2]string{text, cure}
+	}
+	t.Replace(health.Offload, said)
+}
+
+// tellCutOff names the peers that hold pods of this cluster and do not answer.
+func tellCutOff(t *health.Tracker, nodes []offload.VirtualNode) {
+	said := map[string][2]string{}
+	for _, n := range nodes {
+		if away := n.Pods - len(n.Refused); n.Kind == target.Peer && !n.Ready && away > 0 {
+			said[n.Name] = [2]string{
+				fmt.Sprintf("%d pods of this cluster are there, and nobody here sees how they are", away),
+				fmt.Sprintf("rivulet doctor peer %s finds the cause; if it is gone for good: rivulet unpeer %s --force", n.Target, n.Target),
+			}
+		}
+	}
+	t.Replace(health.PeerCutOff, said)
+}
+
+// alarmKinds are the codes of fabric.Alarms.
+var alarmKinds = map[string]*health.Kind{"key-changed": health.KeyChanged, "waiting": health.PeerWaiting}
+
+// tellAlarms makes what is suspicious about other clusters part of the device's list.
+func tellAlarms(t *health.Tracker, alarms []fabric.Alarm) {
+	for code, kind := range alarmKinds {
+		said := map[string][2]string{}
+		for _, a := range alarms {
+			if a.Code == code {
+				said[a.Peer] = [2]string{a.Text, a.Cure}
+			}
+		}
+		t.Replace(kind, said)
+	}
+}

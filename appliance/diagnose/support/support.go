@@ -1,0 +1,129 @@
+// Package support puts what helps to find a fault into one archive that may be
+// given away: no key, token, password or certificate key is in it (package redact).
+//
+// It reads the supervisor's answers, the cluster's own lists, logs, the state of
+// network and machine, and the files that hold secrets, to know what must not come
+// out. It alone writes the stream that it is given. Every part is bounded in time and
+// size and stands alone: with a dead supervisor, a broken disk or no cluster, what can
+// be had is in the archive, and index.txt says what could not be had, and why.
+package support
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"rivulet/appliance/diagnose/redact"
+)
+
+const (
+	// partMax is the size of one part, bytes; of a longer one the end is kept, which
+	// is the newest of a log.
+	partMax = 1 << 20
+	// partTime is for one part; all are gathered at once.
+	partTime = 20 * time.Second
+)
+
+// Part is one file of the archive.
+type Part struct {
+	Name string
+	Read func(context.Context) (string, error)
+}
+
+// Write gathers the parts and writes the archive, redacted. Parts that could not be
+// had are no error: missing says which.
+func Write(ctx context.Context, w io.Writer, now time.Time, r *redact.Redactor, parts []Part) (missing []string, err error) {
+	texts, errs := gather(ctx, parts)
+	var index strings.Builder
+	fmt.Fprintf(&index, "What a device of Rivulet says of itself, gathered %s.\nKeys, tokens and passwords were removed; names and addresses were not.\n\n", now.UTC().Format(time.RFC3339))
+	for i, p := range parts {
+		if errs[i] == nil {
+			fmt.Fprintf(&index, "%-32s %7d bytes\n", p.Name, len(texts[i]))
+			continue
+		}
+		line := fmt.Sprintf("%s: %v", p.Name, errs[i])
+		missing = append(missing, oneLine(r.Text(line)))
+		fmt.Fprintf(&index, "%-32s could not be had: %s\n", p.Name, oneLine(errs[i].Error()))
+	}
+	z := gzip.NewWriter(w)
+	t := tar.NewWriter(z)
+	add := func(name, text string) error {
+		text = r.Text(text)
+		h := &tar.Header{Name: "rivulet-support/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: now, Typeflag: tar.TypeReg}
+		if err := t.WriteHeader(h); err != nil {
+			return err
+		}
+		_, err := io.WriteString(t, text)
+		return err
+	}
+	if err := add("index.txt", index.String()); err != nil {
+		return missing, err
+	}
+	for i, p := range parts {
+		if texts[i] == "" { // of a part that broke off, what there is
+			continue
+		}
+		if err := add(p.Name, texts[i]); err != nil {
+			return missing, err
+		}
+	}
+	return missing, errors.Join(t.Close(), z.Close())
+}
+
+// gather reads all parts at once. One that does not heed its time is left behind.
+func gather(ctx context.Context, parts []Part) (texts []string, errs []error) {
+	texts, errs = make([]string, len(parts)), make([]error, len(parts))
+	var wg sync.WaitGroup
+	for i, p := range parts {
+		wg.Go(func() { texts[i], errs[i] = read(ctx, p) })
+	}
+	wg.Wait()
+	return texts, errs
+}
+
+func read(ctx context.Context, p Part) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, partTime)
+	defer cancel()
+	type answer struct {
+		text string
+		err  error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		defer func() {
+			if v := recover(); v != nil {
+				done <- answer{"", fmt.Errorf("a bug of rivulet: %v", v)}
+			}
+		}()
+		text, err := p.Read(ctx)
+		done <- answer{tail(text), err}
+	}()
+	late := time.NewTimer(partTime + 2*time.Second)
+	defer late.Stop()
+	select {
+	case a := <-done:
+		return a.text, a.err
+	case <-late.C:
+		return "", fmt.Errorf("no answer within %s", partTime)
+	}
+}
+
+// tail keeps the end of what is too long, from the beginning of a line on.
+func tail(text string) string {
+	if len(text) <= partMax {
+		return text
+	}
+	text = text[len(text)-partMax:]
+	if i := strings.IndexByte(text, '\n'); i >= 0 {
+		text = text[i+1:]
+	}
+	return "… (the beginning was left out)\n" + text
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,0 +1,166 @@
+package certs
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/util/keyutil"
+)
+
+// What an authority has in place of dates: see fabric/rpc, whose certificates have the same.
+var (
+	always = time.Unix(0, 0).UTC()
+	never  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) // RFC 5280, 4.1.2.5: no expiry
+)
+
+// names of k3s's authorities below server/tls, without .crt and .key.
+var names = []string{"server-ca", "client-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca"}
+
+// authority is one that is kept in two files.
+type authority struct {
+	name, path string // path lacks .crt and .key
+	cert       *x509.Certificate
+	key        crypto.Signer
+}
+
+// makeAuthorities makes those that are not there, before k3s would with dates.
+func makeAuthorities(tls string) (made []string, err error) {
+	for _, name := range names {
+		path := filepath.Join(tls, name)
+		if exists(path+".crt") || exists(path+".key") {
+			continue // k3s or somebody else was here; see renew
+		}
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return made, fmt.Errorf("dates: %w", err)
+		}
+		der, err := x509.MarshalECPrivateKey(key)
+		if err != nil {
+			return made, fmt.Errorf("dates: %w", err)
+		}
+		point, err := key.PublicKey.Bytes()
+		if err != nil {
+			return made, fmt.Errorf("dates: %w", err)
+		}
+		sum := sha256.Sum256(point)
+		a := authority{name: name, path: path, key: key, cert: &x509.Certificate{
+			// Like k3s's, but told apart from other clusters' by the key.
+			Subject:               pkix.Name{CommonName: fmt.Sprintf("rivulet-%s@%x", filepath.Base(name), sum[:4])},
+			SubjectKeyId:          sum[:20],
+			KeyUsage:              x509.KeyUsageKeyEncipherment | x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+			BasicConstraintsValid: true,
+			IsCA:                  true,
+		}}
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return made, fmt.Errorf("dates: %w; look at the disk (space, read-only mount)", err)
+		}
+		// The certificate first: a key without one makes k3s make one, with dates.
+		if err := a.renew(); err != nil {
+			return made, err
+		}
+		if err := replace(path+".key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})); err != nil {
+			return made, err
+		}
+		made = append(made, name)
+	}
+	return made, nil
+}
+
+// datedAuthorities are those that k3s has made, with the date of its first start and
+// ten years. One that another authority has signed is its owner's business.
+func datedAuthorities(tls string) (out []authority, err error) {
+	for _, name := range names {
+		a := authority{name: name, path: filepath.Join(tls, name)}
+		raw, err := os.ReadFile(a.path + ".crt")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("dates: %w; look at the disk", err)
+		}
+		if a.cert, err = parseFirst(raw); err != nil {
+			continue // k3s will say what is wrong with it
+		}
+		dated := a.cert.NotBefore.After(always) || a.cert.NotAfter.Before(never)
+		if !dated || !bytes.Equal(a.cert.RawIssuer, a.cert.RawSubject) || bytes.Count(raw, []byte("BEGIN CERTIFICATE")) != 1 {
+			continue
+		}
+		key, err := keyutil.PrivateKeyFromFile(a.path + ".key")
+		if err != nil {
+			continue
+		}
+		var ok bool
+		if a.key, ok = key.(crypto.Signer); ok && samePublic(a.key.Public(), a.cert.PublicKey) {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+func samePublic(a, b crypto.PublicKey) bool {
+	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && k.Equal(b)
+}
+
+// renew writes the certificate without dates. Key, name and key identifier stay, so
+// whatever the authority has signed, and whoever trusts it, notices nothing.
+func (a authority) renew() error {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return fmt.Errorf("dates: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: a.cert.Subject, RawSubject: a.cert.RawSubject, SubjectKeyId: a.cert.SubjectKeyId,
+		NotBefore: always, NotAfter: never,
+		KeyUsage: a.cert.KeyUsage, BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
+	if err != nil {
+		return fmt.Errorf("dates: authority %s: %w", a.name, err)
+	}
+	return replace(a.path+".crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// replace writes a file so that a power cut leaves the old or the new one.
+func replace(path string, content []byte) error {
+	fail := func(err error) error {
+		return fmt.Errorf("dates: %w; look at the disk (space, read-only mount)", err)
+	}
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fail(err)
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}

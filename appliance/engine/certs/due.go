@@ -1,0 +1,45 @@
+package certs
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+const (
+	// renewed is how long before the end of a certificate k3s makes a new one, at a start.
+	renewed = 120 * 24 * time.Hour
+	// early is how long before it the engine is started again for that.
+	early = 30 * 24 * time.Hour
+)
+
+// Due returns why the running engine has to be started again for the sake of its
+// certificates, or nothing.
+func Due(dataDir string, now time.Time) (why string) {
+	tls, agent := filepath.Join(dataDir, "server", "tls"), filepath.Join(dataDir, "agent")
+	all := leaves(tls)
+	for name, c := range leaves(agent) {
+		all[filepath.Join("agent", name)] = c
+	}
+	if c, err := serving(tls); err == nil {
+		all["dynamic-cert.json"] = c
+	}
+	var out []string
+	for name, c := range all {
+		switch {
+		case now.Before(c.NotBefore):
+			out = append(out, fmt.Sprintf("%s is valid from %s only", name, c.NotBefore.Format(time.DateOnly)))
+		case now.After(c.NotAfter.Add(-early)):
+			out = append(out, fmt.Sprintf("%s ends on %s", name, c.NotAfter.Format(time.DateOnly)))
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	slices.Sort(out)
+	if len(out) == 1 {
+		return "certificate " + out[0]
+	}
+	return fmt.Sprintf("certificate %s, and %d more", out[0], len(out)-1)
+}

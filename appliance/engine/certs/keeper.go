@@ -1,0 +1,136 @@
+package certs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
+)
+
+const (
+	// datesLook is how often certificates are looked at: a device that runs for a
+	// year needs new ones, too.
+	datesLook = time.Hour
+	// datesAgain is how long a start of the engine that did not help is not repeated,
+	// datesCheck when it is looked whether it did.
+	datesAgain = 24 * time.Hour
+	datesCheck = 5 * time.Minute
+)
+
+// Engine is the running one.
+type Engine interface {
+	DataDir() string
+	LogFile() string
+	Restart(why string) // ends it in order and starts it again; does not wait
+}
+
+// Keeper sees to it that the certificates of an engine are valid, before it starts and
+// while it runs.
+type Keeper struct {
+	engine    Engine
+	database  string
+	plausible func() bool
+	health    *health.Tracker
+	log       *slog.Logger
+
+	// What the clock reports until it is acted on.
+	poke chan struct{}
+	back chan struct{} // holds an entry once the clock went back
+}
+
+// NewKeeper returns the keeper of an engine with its database; plausible says whether
+// the clock is.
+func NewKeeper(e Engine, database string, plausible func() bool, t *health.Tracker, log *slog.Logger) *Keeper {
+	return &Keeper{engine: e, database: database, plausible: plausible, health: t, log: log,
+		poke: make(chan struct{}, 1), back: make(chan struct{}, 1)}
+}
+
+// Jumped is told when somebody has set the clock by minutes or more.
+func (k *Keeper) Jumped(by time.Duration) {
+	if by < 0 {
+		put(k.back)
+	}
+	put(k.poke)
+}
+
+func put(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Prepare is called before the engine is started: whatever was minted at
+// another time is made valid at this one.
+func (k *Keeper) Prepare(ctx context.Context) error {
+	_, err := os.Stat(k.database)
+	report, err := Prepare(k.engine.DataDir(), errors.Is(err, os.ErrNotExist), offline{ctx, k.database}, time.Now())
+	if !report.Empty() {
+		k.log.Info("made valid for this time", "authorities_made", report.Made,
+			"authorities_renewed", report.Renewed, "certificates_removed", report.Removed, "leases_of_the_future", report.Leases)
+	}
+	return err
+}
+
+// offline is the datastore while no engine runs.
+type offline struct {
+	ctx  context.Context
+	path string
+}
+
+func (o offline) Delete(prefix string, match func(string, []byte) bool) (int, error) {
+	return datastore.Delete(o.ctx, o.path, prefix, match)
+}
+
+// Run starts the engine again when certificates end soon, or when a
+// jump of the clock has made invalid what it has: certificates, and, when it went
+// back, also tokens and leases, which are then from the future.
+func (k *Keeper) Run(ctx context.Context, stage *lifecycle.Stage) error {
+	stage.Ready()
+	timer := time.NewTimer(datesLook)
+	defer timer.Stop()
+	var helped time.Time // when the engine was last started again for its certificates
+	for {
+		timer.Reset(datesLook)
+		if k.look(&helped) {
+			timer.Reset(datesCheck)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-k.poke:
+		}
+	}
+}
+
+// look reports whether it has started the engine again.
+func (k *Keeper) look(helped *time.Time) bool {
+	if !k.plausible() {
+		return false // nothing is minted now; the next jump or hour brings us back
+	}
+	select {
+	case <-k.back:
+		k.health.Clear(health.CertificatesInvalid)
+		k.engine.Restart("the clock was set back: certificates, tokens and leases may be of the future")
+		return true
+	default:
+	}
+	why := Due(k.engine.DataDir(), time.Now())
+	switch {
+	case why == "":
+		k.health.Clear(health.CertificatesInvalid)
+	case helped.IsZero() || time.Since(*helped) > datesAgain:
+		*helped = time.Now()
+		k.engine.Restart(why)
+		return true
+	default:
+		k.health.Set(health.CertificatesInvalid, why+", and a start of the engine has made no new one", "look at "+k.engine.LogFile())
+	}
+	return false
+}

@@ -1,0 +1,113 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
+)
+
+const (
+	snapshotEvery = 6 * time.Hour
+	snapshotsKept = 2
+	// snapshotRoom is how many times the database's size must be free in memory for
+	// a snapshot to be made there.
+	snapshotRoom = 4
+)
+
+// Guard looks after the datastore of an engine: before it starts, while it runs, and
+// when it has ended. Its fields are set before it is used; Prepare and Ended are called
+// by one goroutine.
+type Guard struct {
+	State, Temp string // Rivulet's folders: the state, and one in memory
+	// Report shows what lies set aside.
+	Report func()
+	Health *health.Tracker
+	Log    *slog.Logger
+
+	looked bool // at the database, since the last engine
+}
+
+// cleanFile says that the engine was stopped in order: its database need not be
+// read through before the next start.
+func (g *Guard) cleanFile() string { return filepath.Join(g.State, "datastore.clean") }
+
+// Cluster is the engine's, as long as it does not run.
+type Cluster interface {
+	Settled() bool              // it has ever served
+	BeginAnew(why string) error // removes one that never did
+}
+
+// Prepare is called before the engine opens its database.
+func (g *Guard) Prepare(ctx context.Context, e Cluster) error {
+	err := g.prepare(ctx, e)
+	g.looked = err == nil
+	return err
+}
+
+func (g *Guard) prepare(ctx context.Context, e Cluster) error {
+	unclean := errors.Is(os.Remove(g.cleanFile()), os.ErrNotExist)
+	r, err := Prepare(ctx, g.State, unclean)
+	if errors.Is(err, ErrLost) && !e.Settled() {
+		return e.BeginAnew(err.Error())
+	}
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return nil
+	}
+	g.Log.Error("the datastore was damaged and recovered", "salvaged_revisions", r.Salvaged,
+		"revisions_from_snapshot", r.Snapshot, "snapshot", r.SnapshotTime, "set_aside", r.Aside)
+	text := fmt.Sprintf("%d revisions were read from the damaged file", r.Salvaged)
+	if !r.SnapshotTime.IsZero() {
+		text += fmt.Sprintf(", %d more from the snapshot of %s", r.Snapshot, r.SnapshotTime.Format(time.RFC3339))
+	}
+	g.Health.Set(health.DatastoreRecovered, text+"; what was changed last may be missing",
+		"look at your workloads (rivulet kubectl get all -A) and at the disk's health")
+	g.Report()
+	return nil
+}
+
+// Ended is called when the engine has ended, with an error unless it was told to. It may
+// not have begun.
+func (g *Guard) Ended(err error) {
+	looked := g.looked
+	if g.looked = false; err != nil || !looked {
+		return
+	}
+	if err := os.WriteFile(g.cleanFile(), nil, 0o600); err != nil {
+		g.Log.Warn("the next start reads the whole datastore through", "error", err)
+	}
+}
+
+// Run keeps copies of the datastore for the day it is damaged.
+func (g *Guard) Run(ctx context.Context, stage *lifecycle.Stage) error {
+	k := &Keeper{
+		Database: Path(g.State), Dir: Snapshots(g.State),
+		Temp: g.Temp, Every: snapshotEvery, Keep: snapshotsKept,
+		Log: g.Log,
+	}
+	if !roomFor(k.Database, k.Temp) {
+		k.Temp = k.Dir
+	}
+	stage.Ready()
+	return k.Run(ctx, func(err error) { g.Health.Report(health.SnapshotFailed, err) })
+}
+
+func roomFor(database, dir string) bool {
+	at, err := os.Stat(database)
+	if err != nil {
+		return false
+	}
+	var fs unix.Statfs_t
+	return unix.Statfs(dir, &fs) == nil && int64(fs.Bavail)*int64(fs.Bsize) > snapshotRoom*at.Size()
+}

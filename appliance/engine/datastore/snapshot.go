@@ -1,0 +1,192 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"rivulet/appliance/state/quarantine"
+)
+
+// Copy writes a database that others write to, as it is at one moment, to a new
+// file: SQLite itself reads it within one transaction, which in WAL mode neither
+// waits for writers nor holds them up.
+func Copy(ctx context.Context, from, to string) error {
+	db, err := open(from, "rw")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", to); err != nil {
+		return fmt.Errorf("datastore: copying %s: %w; look at the disk (space, read-only mount)", from, err)
+	}
+	if err := os.Chmod(to, 0o600); err != nil {
+		return fmt.Errorf("datastore: %w", err)
+	}
+	return nil
+}
+
+// Snapshot is one that Keeper made.
+type Snapshot struct {
+	Path string
+	Time time.Time
+}
+
+const (
+	snapshotPrefix = "datastore-"
+	snapshotSuffix = ".db.zst"
+	snapshotTime   = "20060102T150405Z"
+)
+
+// List returns the snapshots in a folder, the newest first.
+func List(dir string) []Snapshot {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []Snapshot
+	for _, e := range entries {
+		name, ok := strings.CutPrefix(e.Name(), snapshotPrefix)
+		if !ok {
+			continue
+		}
+		if name, ok = strings.CutSuffix(name, snapshotSuffix); !ok {
+			continue
+		}
+		if at, err := time.Parse(snapshotTime, name); err == nil {
+			out = append(out, Snapshot{filepath.Join(dir, e.Name()), at})
+		}
+	}
+	slices.SortFunc(out, func(a, b Snapshot) int { return b.Time.Compare(a.Time) })
+	return out
+}
+
+// Keeper makes snapshots while the engine runs, for the day the database is
+// damaged. They are small (a fresh cluster: about 1 MB) and written seldom: a few
+// MB a day on the card.
+type Keeper struct {
+	Database string
+	Dir      string
+	Temp     string // where the copy is made before it is packed: memory, if it has room
+	Every    time.Duration
+	Keep     int
+	Log      *slog.Logger
+}
+
+// The first snapshot of a cluster is made early: what people set up first is what
+// they would miss most.
+const firstSnapshot = 2 * time.Minute
+
+// Run makes snapshots until ctx ends. ready is called at once: a cluster without a
+// snapshot works.
+func (k *Keeper) Run(ctx context.Context, report func(error)) error {
+	for {
+		wait := firstSnapshot
+		if have := List(k.Dir); len(have) > 0 {
+			// A clock that was wrong when it was made must not put off the next for ever.
+			wait = min(max(k.Every-time.Since(have[0].Time), firstSnapshot), k.Every)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		s, err := k.Make(ctx, time.Now())
+		if ctx.Err() != nil {
+			return nil
+		}
+		report(err)
+		if err == nil {
+			k.Log.Info("datastore snapshot", "file", s.Path)
+		}
+	}
+}
+
+// Make makes one now and deletes those beyond Keep.
+func (k *Keeper) Make(ctx context.Context, now time.Time) (Snapshot, error) {
+	s := Snapshot{Time: now.UTC().Truncate(time.Second)}
+	s.Path = filepath.Join(k.Dir, snapshotPrefix+s.Time.Format(snapshotTime)+snapshotSuffix)
+	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
+		return s, fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
+	}
+	plain := filepath.Join(k.Temp, "snapshot.db")
+	os.Remove(plain)
+	defer os.Remove(plain)
+	if err := Copy(ctx, k.Database, plain); err != nil {
+		return s, err
+	}
+	// A damaged database is never made the newest snapshot.
+	if err := Check(ctx, plain); err != nil {
+		return s, fmt.Errorf("%w: no snapshot was made; restart the device to have it recovered", err)
+	}
+	part := s.Path + ".part"
+	if err := pack(plain, part); err != nil {
+		os.Remove(part)
+		return s, err
+	}
+	if err := os.Rename(part, s.Path); err != nil {
+		return s, fmt.Errorf("datastore: %w", err)
+	}
+	for i, old := range List(k.Dir) {
+		if i >= k.Keep {
+			os.Remove(old.Path)
+		}
+	}
+	return s, quarantine.SyncDir(k.Dir)
+}
+
+func pack(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("datastore: %w", err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
+	}
+	// One thread and a small window: it shares a small board with the cluster.
+	z, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
+	if err == nil {
+		_, err = io.Copy(z, in)
+	}
+	if z != nil {
+		err = errors.Join(err, z.Close())
+	}
+	err = errors.Join(err, out.Sync(), out.Close())
+	if err != nil {
+		return fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
+	}
+	return nil
+}
+
+func unpack(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("datastore: %w", err)
+	}
+	defer in.Close()
+	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return fmt.Errorf("datastore: %s: %w", from, err)
+	}
+	defer z.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
+	}
+	_, err = io.Copy(out, z)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("datastore: %s: %w", from, err)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Handle hands out what others need of an engine: its folders, which are known before
+// it starts, and clients. It stays the same while engines are started again. All methods
+// may be called at any time.
+type Handle struct {
+	state string // folder
+
+	mu      sync.Mutex
+	engine  *Engine
+	client  kubernetes.Interface
+	version string
+}
+
+// NewHandle returns the handle of the engines below a state folder.
+func NewHandle(state string) *Handle { return &Handle{state: state} }
+
+// DataDir is the folder k3s keeps everything in.
+func (h *Handle) DataDir() string { return DataDir(h.state) }
+
+// LogFile is where the engine's output goes.
+func (h *Handle) LogFile() string { return logFile(h.state) }
+
+// Kubeconfig is the path of the administrator's kubeconfig; k3s writes it.
+func (h *Handle) Kubeconfig() string { return Kubeconfig(h.state) }
+
+// REST is what clients of the API server are made of; an error before k3s has written it.
+func (h *Handle) REST() (*rest.Config, error) { return RESTConfig(h.Kubeconfig()) }
+
+// Client is the one that all share; nil before the API server answered for the first time.
+func (h *Handle) Client() kubernetes.Interface {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.client
+}
+
+// Version is the API server's, empty before it answered for the first time.
+func (h *Handle) Version() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.version
+}
+
+// Restart ends the running engine in order and starts it again, for the reason that is
+// logged. Pods do not notice. It does not wait, and does nothing before there is an engine.
+func (h *Handle) Restart(why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.engine != nil {
+		h.engine.Restart(why)
+	}
+}
+
+func (h *Handle) begins(e *Engine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.engine = e
+}
+
+// connect makes the client; news says that the API server's version was another before.
+func (h *Handle) connect(ctx context.Context) (news bool, err error) {
+	cfg, err := h.REST()
+	if err != nil {
+		return false, err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return false, err
+	}
+	v, err := client.Discovery().ServerVersion()
+	if err != nil {
+		return false, err
+	}
+	if err := ctx.Err(); err != nil {
+		return false, err // this engine has ended
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	news = h.version != v.GitVersion
+	h.client, h.version = client, v.GitVersion
+	return news, nil
+}

@@ -1,0 +1,260 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/appliance/health"
+	"rivulet/appliance/state/boltcheck"
+	"rivulet/appliance/state/quarantine"
+	"rivulet/offload/policy"
+)
+
+// Socket is that of k3s's own containerd.
+const Socket = "/run/k3s/containerd/containerd.sock"
+
+// The parts of containerd's folder.
+const (
+	metaFile     = "io.containerd.metadata.v1.bolt/meta.db"
+	snapshotFile = "io.containerd.snapshotter.v1.overlayfs/metadata.db"
+	contentDir   = "io.containerd.content.v1.content"
+	// recoveredImages is imported by the engine like any archive in its folder.
+	recoveredImages = "rivulet-recovered.tar"
+)
+
+// syncPause is after how long images are synced once more: longer than Torn is unsure.
+const syncPause = 70 * time.Second
+
+// Containerd looks after containerd's databases and images from outside. Its fields are
+// set before it is used. Prepare is called while no containerd runs, Serves and Note
+// by one goroutine.
+type Containerd struct {
+	State, Run string // Rivulet's folders
+	Executable string // this program, which is ctr, too
+	// EndPods ends all pods of this machine.
+	EndPods func(context.Context) error
+	// Report shows what lies set aside.
+	Report func()
+	Health *health.Tracker
+	Log    *slog.Logger
+
+	noted     string    // what the node had when the list was written
+	syncAgain time.Time // when images are to be synced once more; zero: not
+}
+
+func (c *Containerd) agentDir() string { return filepath.Join(c.State, "k3s", "agent") }
+func (c *Containerd) listFile() string { return filepath.Join(c.State, "images.json") }
+func (c *Containerd) recovered() string {
+	return filepath.Join(c.agentDir(), "images", recoveredImages)
+}
+
+// Prepare is called before containerd opens its databases. It ends the
+// engine's process when one is damaged, for ever; so containerd begins anew: pods
+// are made again from the cluster's own database, images from the blobs that are
+// still there.
+func (c *Containerd) Prepare(ctx context.Context) error {
+	dir := filepath.Join(c.agentDir(), "containerd")
+	var cause error
+	for _, f := range []string{metaFile, snapshotFile} {
+		if err := boltcheck.Check(filepath.Join(dir, f)); errors.Is(err, boltcheck.ErrDamaged) {
+			cause = errors.Join(cause, fmt.Errorf("%s: %w", filepath.Base(f), err))
+		} else if err != nil {
+			return fmt.Errorf("containerd's %s: %w; look at the disk", f, err)
+		}
+	}
+	torn := false
+	if cause == nil {
+		cause = c.tornLayers(dir)
+		torn = cause != nil
+	}
+	if cause == nil {
+		return os.WriteFile(c.bootFile(), nil, 0o600)
+	}
+	if err := c.EndPods(ctx); err != nil {
+		return err
+	}
+	// The archive is in its place before the old folder leaves its own: the power may
+	// go again at any moment, and then all of this is done again.
+	list, err := c.knownImages(filepath.Join(dir, metaFile))
+	var kept []string
+	if err == nil {
+		err = Save(c.listFile(), list) // which of them are shared, an archive does not tell
+	}
+	if err == nil {
+		kept, err = Archive(filepath.Join(dir, contentDir), list, c.recovered())
+	}
+	aside, merr := quarantine.Move(dir)
+	if merr != nil {
+		return merr
+	}
+	if err != nil { // the pods can still be made from images that are pulled again
+		c.Log.Error("images were not recovered", "error", err)
+	}
+	c.Log.Error("containers and images are made anew", "cause", cause, "set_aside", aside, "images_recovered", kept)
+	c.Health.Set(health.ContainerdRecovered, fmt.Sprintf("%v; %d of %d images were recovered", cause, len(kept), len(list)),
+		"images that are missing are pulled again, or imported with rivulet ctr")
+	if torn { // nothing in it is damaged, and the archive has what is worth having
+		if err := os.RemoveAll(aside); err != nil {
+			return fmt.Errorf("containerd: %w; look at the disk", err)
+		}
+	}
+	c.Report()
+	return os.WriteFile(c.bootFile(), nil, 0o600)
+}
+
+// knownImages are those noted, and those that containerd's database has where it can be read.
+func (c *Containerd) knownImages(meta string) ([]Image, error) {
+	noted, err := Load(c.listFile())
+	now, merr := FromContainerd(meta, "k8s.io")
+	if merr != nil {
+		c.Log.Warn("images that came in the last seconds may be missing", "error", merr)
+	} else if len(now) > 0 {
+		err = nil // they are all there
+	}
+	return Merge(noted, now), err
+}
+
+// The marks of what is on the disk for good: bootFile is gone with a power cut or a
+// restart of the machine, syncedFile's time is when all images were last synced.
+func (c *Containerd) bootFile() string   { return filepath.Join(c.Run, "booted") }
+func (c *Containerd) syncedFile() string { return filepath.Join(c.State, "images.synced") }
+
+// tornLayers is an error if images may lack content since the machine went off.
+func (c *Containerd) tornLayers(dir string) error {
+	if _, err := os.Stat(c.bootFile()); err == nil {
+		return nil // it is still on: what was written is there
+	}
+	var synced time.Time
+	if at, err := os.Stat(c.syncedFile()); err == nil {
+		synced = at.ModTime()
+	}
+	torn, err := Torn(filepath.Join(dir, filepath.Dir(snapshotFile)), synced)
+	if err == nil && len(torn) > 0 {
+		err = fmt.Errorf("%d layers of images were unpacked shortly before the power went", len(torn))
+	}
+	return err
+}
+
+// syncImages makes all images survive a power cut.
+func (c *Containerd) syncImages() error {
+	begun := time.Now()
+	dir, err := os.Open(c.agentDir())
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(c.syncedFile(), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Chtimes(f.Name(), begun, begun), f.Sync(), f.Close())
+}
+
+// Serves is called when the node is ready, and so all archives are
+// imported: what was recovered is not needed twice, and the old layers hold room
+// that pods need. Its databases stay set aside.
+func (c *Containerd) Serves(ctx context.Context) {
+	if _, err := os.Stat(c.recovered()); err != nil {
+		return // none was recovered
+	}
+	list, _ := Load(c.listFile())
+	for _, i := range list {
+		if !i.Shared {
+			continue
+		}
+		if _, err := c.ctr(ctx, "images", "label", i.Name, policy.ShareLabel+"=true"); err != nil {
+			c.Log.Warn("a recovered image is not shared with peers", "image", i.Name, "error", err)
+		}
+	}
+	if err := os.Remove(c.recovered()); err != nil {
+		return // it is not known to be imported
+	}
+	for _, aside := range quarantine.List(c.agentDir()) {
+		if !strings.HasPrefix(filepath.Base(aside), "containerd.") {
+			continue
+		}
+		for _, bulk := range []string{contentDir, "io.containerd.snapshotter.v1.overlayfs/snapshots"} {
+			if err := os.RemoveAll(filepath.Join(aside, bulk)); err != nil {
+				c.Log.Warn("old layers could not be removed", "error", err)
+			}
+		}
+	}
+}
+
+// Note keeps the list of images when the node says that it has others.
+func (c *Containerd) Note(ctx context.Context, node *corev1.Node) {
+	var names []string
+	for _, i := range node.Status.Images {
+		names = append(names, i.Names...)
+	}
+	slices.Sort(names)
+	now := strings.Join(names, "\n")
+	if now == c.noted && (c.syncAgain.IsZero() || time.Now().Before(c.syncAgain)) {
+		return
+	}
+	if err := c.syncImages(); err != nil {
+		c.Log.Warn("images may be lost in a power cut", "error", err)
+		return
+	}
+	// A layer that was being unpacked just now is synced for certain the next time.
+	if c.syncAgain = time.Now().Add(syncPause); now == c.noted {
+		c.syncAgain = time.Time{}
+		return
+	}
+	out, err := c.ctr(ctx, "images", "ls")
+	list := Parse(out)
+	if err == nil {
+		err = allListed(names, list)
+	}
+	if err == nil {
+		err = Save(c.listFile(), list)
+	}
+	if err != nil {
+		c.Log.Debug("the list of images could not be kept", "error", err)
+		return
+	}
+	c.noted = now
+}
+
+// ctr runs containerd's own client.
+func (c *Containerd) ctr(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, c.Executable, append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
+	cmd.Args[0] = "ctr"
+	return cmd.Output()
+}
+
+// allListed is an error if the node knows of an image that containerd's list lacks: what was
+// recovered may still be on its way into containerd, and a list without it would be all that
+// the next recovery knows. The node tells again.
+func allListed(names []string, list []Image) error {
+	for _, name := range names {
+		if !strings.Contains(name, "@") && !slices.ContainsFunc(list, func(i Image) bool { return i.Name == name }) {
+			return fmt.Errorf("the node has image %s, and containerd does not list it", name)
+		}
+	}
+	return nil
+}
+
+// Architectures says for which architectures the images are made that containerd here
+// knows an index of. It reads two kinds of small files, and asks nobody.
+func (c *Containerd) Architectures() (map[string][]string, error) {
+	list, err := Load(c.listFile())
+	if err != nil {
+		return nil, err
+	}
+	return Architectures(filepath.Join(c.agentDir(), "containerd", contentDir), list), nil
+}

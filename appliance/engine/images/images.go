@@ -1,0 +1,219 @@
+// Package images keeps container images for the day containerd's database is
+// damaged: the blobs lie on the disk under their hashes, and only that database
+// knows what they are called. A device without the Internet could not pull them
+// again.
+//
+// It reads containerd's list and its content folder, and alone writes
+// <state>/images.json (when the list changes) and, in a recovery, an archive that
+// the engine imports at its next start.
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"rivulet/appliance/state/quarantine"
+	"rivulet/offload/policy"
+)
+
+// Image is a name and what it stands for.
+type Image struct {
+	Name   string        `json:"name"`
+	Type   string        `json:"type"`
+	Digest digest.Digest `json:"digest"`
+	// Shared are those that pods of other clusters may use.
+	Shared bool `json:"shared,omitempty"`
+}
+
+// Parse reads what `ctr images ls` prints. Names that are mere digests are left
+// out: they are made anew with their images.
+func Parse(list []byte) []Image {
+	var out []Image
+	for line := range strings.Lines(string(list)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[0] == "REF" || strings.HasPrefix(f[0], "sha256:") {
+			continue
+		}
+		if d, err := digest.Parse(f[2]); err == nil {
+			out = append(out, Image{f[0], f[1], d, slices.Contains(strings.Split(f[len(f)-1], ","), policy.ShareLabel+"=true")})
+		}
+	}
+	slices.SortFunc(out, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Save writes the list to a file unless it says the same already.
+func Save(path string, list []Image) error {
+	raw, err := json.Marshal(list)
+	if err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, raw) {
+		return nil
+	}
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("images: %w; look at the disk (space, read-only mount)", err)
+	}
+	_, err = f.Write(raw)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("images: %w; look at the disk (space, read-only mount)", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	return quarantine.SyncDir(filepath.Dir(path))
+}
+
+// Load reads what Save wrote; no file is an empty list.
+func Load(path string) ([]Image, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var list []Image
+	if err == nil {
+		err = json.Unmarshal(raw, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	return list, nil
+}
+
+// nameAnnotation is how containerd's import learns what an image is called.
+const nameAnnotation = "io.containerd.image.name"
+
+// Archive writes those images of a list that are whole in containerd's content
+// folder as an OCI layout, and returns their names. It never writes half an archive
+// under the given name.
+func Archive(content string, list []Image, to string) (names []string, err error) {
+	blobs := map[digest.Digest]int64{}
+	index := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex}
+	index.SchemaVersion = 2
+	for _, i := range list {
+		need := map[digest.Digest]int64{}
+		if !collect(content, i.Digest, need) {
+			continue
+		}
+		for d, size := range need {
+			blobs[d] = size
+		}
+		index.Manifests = append(index.Manifests, ocispec.Descriptor{
+			MediaType: i.Type, Digest: i.Digest, Size: blobs[i.Digest],
+			Annotations: map[string]string{nameAnnotation: i.Name},
+		})
+		names = append(names, i.Name)
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	part := filepath.Join(filepath.Dir(filepath.Dir(to)), ".recovered.part") // not where the engine would import it
+	if err := write(part, content, index, blobs); err != nil {
+		os.Remove(part)
+		return nil, fmt.Errorf("images: %w; look at the disk (space)", err)
+	}
+	if err := os.Rename(part, to); err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	return names, quarantine.SyncDir(filepath.Dir(to))
+}
+
+func blobPath(content string, d digest.Digest) string {
+	return filepath.Join(content, "blobs", d.Algorithm().String(), d.Encoded())
+}
+
+// maxManifest is far above what a manifest or an index measures.
+const maxManifest = 8 << 20
+
+// collect adds a blob and what it refers to. It reports whether an image is whole:
+// of an index, the platforms that are there.
+func collect(content string, d digest.Digest, need map[digest.Digest]int64) bool {
+	at, err := os.Stat(blobPath(content, d))
+	if err != nil {
+		return false
+	}
+	if _, ok := need[d]; ok {
+		return true
+	}
+	if at.Size() > maxManifest {
+		need[d] = at.Size()
+		return true
+	}
+	raw, err := os.ReadFile(blobPath(content, d))
+	if err != nil || digest.FromBytes(raw) != d {
+		return false
+	}
+	need[d] = at.Size()
+	var m struct {
+		Manifests []ocispec.Descriptor `json:"manifests"`
+		Config    *ocispec.Descriptor  `json:"config"`
+		Layers    []ocispec.Descriptor `json:"layers"`
+	}
+	if json.Unmarshal(raw, &m) != nil {
+		return true // a layer or a configuration
+	}
+	any := len(m.Manifests) == 0
+	for _, child := range m.Manifests {
+		of := map[digest.Digest]int64{}
+		if collect(content, child.Digest, of) {
+			any = true
+			for d, size := range of {
+				need[d] = size
+			}
+		}
+	}
+	for _, child := range m.Layers {
+		if !collect(content, child.Digest, need) {
+			return false
+		}
+	}
+	if m.Config != nil && m.Config.Digest != "" && !collect(content, m.Config.Digest, need) {
+		return false
+	}
+	return any
+}
+
+func write(path, content string, index ocispec.Index, blobs map[digest.Digest]int64) error {
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	t := tar.NewWriter(out)
+	put := func(name string, size int64, from io.Reader) error {
+		if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, Typeflag: tar.TypeReg}); err != nil {
+			return err
+		}
+		_, err := io.Copy(t, from)
+		return err
+	}
+	layout, _ := json.Marshal(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
+	raw, err := json.Marshal(index)
+	if err == nil {
+		err = errors.Join(put(ocispec.ImageLayoutFile, int64(len(layout)), bytes.NewReader(layout)),
+			put(ocispec.ImageIndexFile, int64(len(raw)), bytes.NewReader(raw)))
+	}
+	for d, size := range blobs {
+		if err != nil {
+			break
+		}
+		var in *os.File
+		if in, err = os.Open(blobPath(content, d)); err == nil {
+			err = put("blobs/"+d.Algorithm().String()+"/"+d.Encoded(), size, in)
+			in.Close()
+		}
+	}
+	return errors.Join(err, t.Close(), out.Sync(), out.Close())
+}

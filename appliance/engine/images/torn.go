@@ -1,0 +1,60 @@
+package images
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"rivulet/appliance/state/boltcheck"
+)
+
+// containerd syncs the blobs of an image, and not the layers that it unpacks from
+// them: for half a minute after that a power cut leaves files with their names and
+// sizes and without their content, in an image that counts as whole for good.
+
+// committed is containerd's number for the kind of snapshot that an image's layer is.
+const committed = 3
+
+// unsure is how long unpacking a layer may have begun before it was synced.
+const unsure = time.Minute
+
+// Torn returns the layers of an overlayfs snapshotter's folder that may lack their
+// content after a power cut: those that were unpacked after everything was synced
+// for the last time, or are not there at all.
+func Torn(snapshotter string, synced time.Time) (layers []string, err error) {
+	meta := filepath.Join(snapshotter, "metadata.db")
+	if _, err := os.Stat(meta); errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	db, err := boltcheck.Open(meta)
+	if err != nil {
+		return nil, fmt.Errorf("images: %s: %w", meta, err)
+	}
+	defer db.Close()
+	err = db.View(func(tx *bbolt.Tx) error {
+		v1 := tx.Bucket([]byte("v1"))
+		if v1 == nil || v1.Bucket([]byte("snapshots")) == nil {
+			return nil
+		}
+		all := v1.Bucket([]byte("snapshots"))
+		return all.ForEachBucket(func(key []byte) error {
+			s := all.Bucket(key)
+			if kind := s.Get([]byte("kind")); len(kind) != 1 || kind[0] != committed {
+				return nil
+			}
+			id, _ := binary.Uvarint(s.Get([]byte("id")))
+			dir := filepath.Join(snapshotter, "snapshots", fmt.Sprint(id))
+			at, err := os.Stat(dir)
+			if err != nil || at.ModTime().After(synced.Add(-unsure)) {
+				layers = append(layers, dir)
+			}
+			return nil
+		})
+	})
+	return layers, err
+}

@@ -1,0 +1,209 @@
+package k3s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/endpoint"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	cmapp "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+
+	"rivulet/appliance/engine/tenant"
+)
+
+// Identities of the process's own parts: what they do is no use of the cluster.
+const (
+	loopbackUser = "system:apiserver"
+	ownUser      = "rivulet:control-plane"
+)
+
+// planeGates are as the engine's (package engine, flags.go), and for the same reasons.
+const planeGates = "MutatingAdmissionPolicy=true,APIServerIdentity=false,SizeBasedListCostEstimate=false"
+
+// runPlane is the control plane of a virtual cluster: kine, kube-apiserver and controller
+// manager in this process. It returns when ctx ends, or with what went wrong.
+func runPlane(ctx context.Context, p tenant.Plane) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// The datastore outlives the API server, which writes until it has ended.
+	storing, stopStore := context.WithCancel(context.WithoutCancel(ctx))
+	var stored sync.WaitGroup
+	defer func() { stopStore(); stored.Wait() }()
+	etcd, err := endpoint.Listen(storing, endpoint.Config{
+		WaitGroup: &stored, NotifyInterval: 5 * time.Second, EmulatedETCDVersion: "3.5.13",
+		CompactInterval: 5 * time.Minute, CompactTimeout: 5 * time.Second, CompactMinRetain: 1000, CompactBatchSize: 1000, PollBatchSize: 500,
+	})
+	if err != nil {
+		return err
+	}
+	server, err := planeServer(ctx, p, etcd.Endpoints)
+	if err != nil {
+		return err
+	}
+	prepared, err := server.PrepareRun()
+	if err != nil {
+		return err
+	}
+	loopback := server.GenericAPIServer.LoopbackClientConfig
+	go func() {
+		if err := usable(ctx, loopback, p.First); err != nil {
+			cancel(err)
+			return
+		}
+		p.Open()
+		if err := tenant.TellPending(ctx, loopback); err != nil {
+			klog.Error(err)
+		}
+	}()
+	go func() {
+		if err := controllers(ctx); err != nil && ctx.Err() == nil {
+			klog.Errorf("controller manager: %v", err)
+			cancel(fmt.Errorf("controller manager: %w", err))
+		}
+	}()
+	err = prepared.Run(ctx)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+func planeServer(ctx context.Context, p tenant.Plane, etcd []string) (*aggregator, error) {
+	s := options.NewServerRunOptions()
+	sets := s.Flags()
+	fs := pflag.NewFlagSet(tenant.Name, pflag.ContinueOnError)
+	for _, set := range sets.FlagSets {
+		fs.AddFlagSet(set)
+	}
+	if err := fs.Parse(serverFlags(p, etcd)); err != nil {
+		return nil, err
+	}
+	s.SecureServing.Listener = p.Listener
+	registry := s.GenericServerRunOptions.ComponentGlobalsRegistry
+	if err := registry.Set(); err != nil {
+		return nil, err
+	}
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged // the controller manager applies the same
+	if err := logsapi.ValidateAndApply(s.Logs, nil); err != nil {
+		return nil, err
+	}
+	completed, err := s.Complete(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if errs := completed.Validate(); len(errs) != 0 {
+		return nil, errors.Join(errs...)
+	}
+	cfg, err := apiapp.NewConfig(completed)
+	if err != nil {
+		return nil, err
+	}
+	docs := &openAPI{v2: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIConfig, v3: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIV3Config}
+	// Documents of some 30 MB, which take most of a second, are made when somebody asks for them.
+	for _, generic := range []*genericapiserver.Config{cfg.KubeAPIs.ControlPlane.Generic, &cfg.ApiExtensions.GenericConfig.Config, &cfg.Aggregator.GenericConfig.Config} {
+		generic.SkipOpenAPIInstallation = true
+	}
+	front := &cfg.Aggregator.GenericConfig.Config
+	front.OpenAPIConfig = nil
+	chain := front.BuildHandlerChainFunc
+	front.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
+		return chain(counted(p.Use, docs.before(h)), c)
+	}
+	done, err := cfg.Complete()
+	if err != nil {
+		return nil, err
+	}
+	server, err := apiapp.CreateServerChain(done)
+	if err != nil {
+		return nil, err
+	}
+	docs.of(ctx, server.GenericAPIServer)
+	return server, nil
+}
+
+// counted tells of requests that are not the process's own. It stands behind authentication.
+func counted(use *tenant.Use, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, ok := request.UserFrom(r.Context()); ok && user.GetName() != loopbackUser && user.GetName() != ownUser {
+			defer use.Begin()()
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// serverFlags are kube-apiserver's. docs/design/vclusters.md says what each is for.
+func serverFlags(p tenant.Plane, etcd []string) []string {
+	in := func(name string) string { return tenant.TLS + "/" + name }
+	return []string{
+		"--etcd-servers=" + strings.Join(etcd, ","),
+		"--advertise-address=" + p.Advertise,
+		"--cert-dir=" + tenant.Data,
+		"--tls-cert-file=" + in("apiserver.crt"), "--tls-private-key-file=" + in("apiserver.key"),
+		"--client-ca-file=" + in("client-ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-signing-key-file=" + in("sa.key"), "--service-account-key-file=" + in("sa.pub"),
+		"--kubelet-certificate-authority=" + in("kubelet-ca.crt"),
+		"--kubelet-client-certificate=" + in("kubelet-client.crt"), "--kubelet-client-key=" + in("kubelet-client.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--service-cluster-ip-range=" + p.ServiceCIDR,
+		"--authorization-mode=RBAC", "--anonymous-auth=false",
+		"--disable-admission-plugins=CertificateApproval,CertificateSigning,CertificateSubjectRestriction,ClusterTrustBundleAttest,TaintNodesByCondition",
+		"--feature-gates=" + planeGates,
+		"--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+		"--endpoint-reconciler-type=none", "--event-ttl=15m", "--allow-privileged=true", "--profiling=false",
+	}
+}
+
+// controllers runs the controller manager as one identity: it is one process with the API server.
+func controllers(ctx context.Context) error {
+	cmd := cmapp.NewControllerManagerCommand()
+	cmd.SetArgs([]string{
+		"--kubeconfig=" + tenant.TLS + "/control-plane.kubeconfig", "--leader-elect=false", "--secure-port=0", "--profiling=false",
+		"--use-service-account-credentials=false", "--kube-api-qps=200", "--kube-api-burst=400",
+		"--root-ca-file=" + tenant.TLS + "/server-ca.crt", "--service-account-private-key-file=" + tenant.TLS + "/sa.key",
+		"--feature-gates=" + planeGates,
+		"--controllers=" + strings.Join([]string{"*",
+			"-node-ipam-controller", "-node-lifecycle-controller", "-cloud-node-lifecycle-controller", "-service-lb-controller", "-node-route-controller",
+			"-certificatesigningrequest-signing-controller", "-certificatesigningrequest-approving-controller", "-certificatesigningrequest-cleaner-controller",
+			"-persistentvolume-attach-detach-controller", "-device-taint-eviction-controller", "-resourceclaim-controller",
+		}, ","),
+	})
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	return cmd.ExecuteContext(ctx)
+}
+
+// usable waits until pods can be made. Two of its hooks sleep for a second first, and find
+// everything in place unless the datastore is new.
+func usable(ctx context.Context, cfg *rest.Config, first bool) error {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
+		req := client.Discovery().RESTClient().Get().AbsPath("/readyz")
+		if !first {
+			req = req.Param("exclude", "poststarthook/rbac/bootstrap-roles").Param("exclude", "poststarthook/scheduling/bootstrap-system-priority-classes")
+		}
+		if req.Do(ctx).Error() != nil {
+			return false, nil
+		}
+		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}) // pods want it
+		return err == nil, nil
+	})
+}

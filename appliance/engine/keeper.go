@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
+)
+
+// Settings is what an engine takes only when it starts.
+type Settings struct {
+	// ReserveCPU and ReserveMemory (Kubernetes quantities) are kept from pods; empty is nothing.
+	ReserveCPU, ReserveMemory string
+	// Registries is what k3s is told of image registries, in its own form; empty
+	// leaves that to /etc/rivulet/registries.yaml, which has the content Own.
+	Registries, Own string
+}
+
+// Keeper runs an engine, and starts it again whenever its settings have changed: nothing
+// else is stopped, and pods go on.
+type Keeper struct {
+	handle  *Handle
+	cfg     KeeperConfig
+	changed chan struct{} // poked when the engine may need other settings than it has
+
+	mu   sync.Mutex
+	runs *Settings // what the engine was started with last; nil before
+	why  string    // it is being started again for these keys
+}
+
+// KeeperConfig is what a Keeper needs; all of it.
+type KeeperConfig struct {
+	// Settings are those in force.
+	Settings func() Settings
+	// Engine is asked before each engine is made, for all but the settings.
+	Engine func() (Config, error)
+	// Ended is told how an engine ended: without an error if it was told to.
+	Ended func(error)
+	// NewVersion is told when the API server has another version than before.
+	NewVersion func()
+	Health     *health.Tracker
+	Log        *slog.Logger
+}
+
+// NewKeeper returns a keeper whose engines are reached through h.
+func NewKeeper(h *Handle, cfg KeeperConfig) *Keeper {
+	return &Keeper{handle: h, cfg: cfg, changed: make(chan struct{}, 1)}
+}
+
+// Changed says that the settings may have changed. It does not wait.
+func (k *Keeper) Changed() {
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run runs engines until ctx or one of them ends by itself.
+func (k *Keeper) Run(ctx context.Context, stage *lifecycle.Stage) error {
+	return k.keep(ctx, stage, k.one)
+}
+
+// one runs an engine with the settings until it or ctx ends.
+func (k *Keeper) one(ctx context.Context, stage *lifecycle.Stage, set Settings) error {
+	cfg, err := k.cfg.Engine()
+	if err != nil {
+		return err
+	}
+	cfg.Settings = set
+	e := New(cfg)
+	k.handle.begins(e)
+	err = e.Run(ctx, stage.Waiting, func(life context.Context) {
+		if k.untilConnected(life, stage, func() error { return k.connect(life) }, firstConnect) {
+			k.starts("")
+			stage.Ready()
+		}
+	})
+	k.cfg.Ended(err)
+	return err
+}
+
+func (k *Keeper) connect(ctx context.Context) error {
+	news, err := k.handle.connect(ctx)
+	if news {
+		k.cfg.NewVersion()
+	}
+	return err
+}
+
+// differ names the keys for which the engine has to start again.
+func (e Settings) differ(o Settings) string {
+	var keys []string
+	if e.ReserveCPU != o.ReserveCPU || e.ReserveMemory != o.ReserveMemory {
+		keys = append(keys, "reserve")
+	}
+	if e.Registries != o.Registries || e.Own != o.Own {
+		keys = append(keys, "registries")
+	}
+	return strings.Join(keys, " and ")
+}
+
+// keep calls run again and again with the settings of the moment.
+func (k *Keeper) keep(ctx context.Context, stage *lifecycle.Stage, run func(context.Context, *lifecycle.Stage, Settings) error) error {
+	for {
+		set := k.cfg.Settings()
+		k.begins(set)
+		ectx, cancel := context.WithCancel(ctx)
+		go func() {
+			for {
+				select {
+				case <-ectx.Done():
+					return
+				case <-k.changed:
+				}
+				if why := k.cfg.Settings().differ(set); why != "" {
+					k.cfg.Log.Info("the engine starts again, pods go on", "changed", why)
+					k.starts(why)
+					stage.Waiting("the engine ends, to start again with other %s; pods go on", why)
+					cancel()
+					return
+				}
+			}
+		}()
+		err := run(ectx, stage, set)
+		again := ectx.Err() != nil && ctx.Err() == nil
+		cancel()
+		if !again {
+			return err
+		}
+	}
+}
+
+// begins notes what an engine is started with.
+func (k *Keeper) begins(set Settings) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.runs = &set
+}
+
+// starts notes for which keys the engine is being started again; none says
+// that it is up.
+func (k *Keeper) starts(why string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.why = why
+}
+
+// Pending says what is not in force yet.
+func (k *Keeper) Pending() []string {
+	k.mu.Lock()
+	runs, why := k.runs, k.why
+	k.mu.Unlock()
+	if now := k.cfg.Settings(); why == "" && runs != nil {
+		why = now.differ(*runs)
+	}
+	if why == "" {
+		return nil
+	}
+	return []string{why + ": the engine starts again, pods go on"}
+}

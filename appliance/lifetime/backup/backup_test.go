@@ -1,0 +1,269 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rivulet/appliance/state/bolt"
+)
+
+func options() Options { return Options{Kubernetes: ours, Now: then} }
+
+func TestRestoredElsewhereItIsTheSameCluster(t *testing.T) {
+	for _, passphrase := range []string{"", "correct horse"} {
+		src := source(device(t, "kitchen", 50), "kitchen")
+		src.Passphrase = passphrase
+		stream := save(t, src)
+		if strings.Contains(string(stream), "kitchen's token") {
+			t.Error("the stream is not even packed")
+		}
+		dir := t.TempDir()
+		to := Paths{State: filepath.Join(dir, "var/state"), Config: filepath.Join(dir, "etc/rivulet"), Node: filepath.Join(dir, "node")}
+		o := options()
+		o.Passphrase = passphrase
+		r, err := Restore(t.Context(), bytes.NewReader(stream), to, o)
+		must(t, err)
+		if r.Manifest.Node != "kitchen" || r.Manifest.Format != Format || r.Aside != "" {
+			t.Errorf("%+v", r)
+		}
+		for name, want := range map[string]string{
+			"k3s/server/token":                     "kitchen's token",
+			"k3s/server/tls/server-ca.key":         "kitchen's key",
+			"k3s/server/manifests/mine.yaml":       "user's",
+			"k3s/server/tls/client-ca.crt":         "authority",
+			"k3s-node/password":                    "kitchen's password",
+			"storage/default_data/file\nwith\"all": "kitchen's data",
+		} {
+			if got := read(t, filepath.Join(to.State, name)); got != want {
+				t.Errorf("%q: %q, want %q", name, got, want)
+			}
+		}
+		for _, name := range []string{"k3s/server/tls/temporary-certs", "k3s/server/cred/admin.kubeconfig", "k3s/server/tls/client-admin.crt", "k3s/server/manifests/rivulet-engine.yaml", workDir} {
+			if _, err := os.Lstat(filepath.Join(to.State, name)); err == nil {
+				t.Errorf("%s is there, it belongs to the old device or to nobody", name)
+			}
+		}
+		if got := read(t, filepath.Join(to.Config, configFile)); got != "# mine\nname: kitchen\ntrust:\n  mode: lan\n" {
+			t.Errorf("configuration: %q", got)
+		}
+		st, err := bolt.Open(filepath.Join(to.State, storeName))
+		must(t, err)
+		if id, _ := st.Identity(); string(id) != "kitchen's identity" {
+			t.Errorf("identity %q", id)
+		}
+		st.Close()
+		checkMovedOn(t, filepath.Join(to.State, "k3s/server/db/state.db"), 51)
+	}
+}
+
+// Watches of before the restore must be answered "too old", wherever they stood.
+func checkMovedOn(t *testing.T, path string, last int64) {
+	t.Helper()
+	db, err := openSQLite(path, "rw")
+	must(t, err)
+	defer db.Close()
+	var current, compacted, rows int64
+	must(t, db.QueryRow("SELECT MAX(id) FROM kine").Scan(&current))
+	must(t, db.QueryRow("SELECT prev_revision FROM kine WHERE name = 'compact_rev_key'").Scan(&compacted))
+	must(t, db.QueryRow("SELECT COUNT(*) FROM kine WHERE name LIKE '/registry/%' AND value = 'kitchen'").Scan(&rows))
+	if current != last+1_000_000_000 || compacted != current || rows != last-1 {
+		t.Errorf("revision %d, compacted %d, %d objects; want %d, the same, %d", current, compacted, rows, last+1_000_000_000, last-1)
+	}
+	// The next write comes after the leap, or the engine would wait to fill the gap.
+	res, err := db.Exec("INSERT INTO kine(name) VALUES('next')")
+	must(t, err)
+	if id, _ := res.LastInsertId(); id != current+1 {
+		t.Errorf("the next revision is %d, want %d", id, current+1)
+	}
+}
+
+func TestRestoredOverAnotherClusterSetsItAside(t *testing.T) {
+	stream := save(t, source(device(t, "kitchen", 5), "kitchen"))
+	at := device(t, "cellar", 3)
+	before := contents(t, at)
+	_, err := Restore(t.Context(), bytes.NewReader(stream), at, options())
+	if !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "--yes") {
+		t.Fatalf("%v, want %v and how to go on", err, ErrExists)
+	}
+	same(t, before, contents(t, at))
+
+	o := options()
+	o.Over, o.Name = true, "attic"
+	r, err := Restore(t.Context(), bytes.NewReader(stream), at, o)
+	must(t, err)
+	for name, want := range map[string]string{
+		"k3s/server/token":          "kitchen's token",
+		"k3s-node/password":         "kitchen's password",
+		"k3s/agent/images/x.tar":    "image",
+		"../etc/registries.yaml":    "mirrors: {}\n",
+		"../etc/" + configFile:      "# mine\nname: attic\ntrust:\n  mode: lan\n",
+		"../node/password":          "kitchen's password",
+		"storage/default_data/none": "",
+	} {
+		if want == "" {
+			continue
+		}
+		if got := read(t, filepath.Join(at.State, name)); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	for name, want := range map[string]string{
+		"k3s/server/token":                     "cellar's token",
+		"snapshots/datastore-x.db.zst":         "cellar's",
+		"k3s/agent/client-ca.crt":              "cellar's",
+		"k3s-node/password":                    "cellar's password",
+		storeName:                              before["state/state.db"],
+		storeName + ".copy":                    before["state/state.db.copy"],
+		"k3s/server/db/state.db":               before["state/k3s/server/db/state.db"],
+		"storage/default_data/file\nwith\"all": "cellar's data",
+	} {
+		if got := read(t, filepath.Join(r.Aside, name)); got != want {
+			t.Errorf("set aside %q: not what it was", name)
+		}
+	}
+	if got := read(t, filepath.Join(at.Config, filepath.Base(r.Aside), configFile)); !strings.Contains(got, "name: cellar") {
+		t.Errorf("configuration set aside: %q", got)
+	}
+	if _, err := os.Lstat(filepath.Join(at.State, "k3s/agent/client-ca.crt")); err == nil {
+		t.Error("the agent keeps a certificate of the old cluster")
+	}
+}
+
+func TestARunningRivuletIsNotRestoredOver(t *testing.T) {
+	stream := save(t, source(device(t, "kitchen", 5), "kitchen"))
+	at := device(t, "cellar", 3)
+	st, err := bolt.Open(filepath.Join(at.State, storeName))
+	must(t, err)
+	defer st.Close()
+	o := options()
+	o.Over = true
+	if _, err := Restore(t.Context(), bytes.NewReader(stream), at, o); err == nil || !strings.Contains(err.Error(), "stop it first") {
+		t.Errorf("%v, want that it runs", err)
+	}
+}
+
+// Whatever is wrong with the stream: it says so, and nothing was touched.
+func TestAnUnusableStreamChangesNothing(t *testing.T) {
+	from := device(t, "kitchen", 5)
+	plain := save(t, source(from, "kitchen"))
+	sealed := source(from, "kitchen")
+	sealed.Passphrase = "correct horse"
+	crypted := save(t, sealed)
+	with := func(change func(*Manifest)) []byte {
+		src := source(from, "kitchen")
+		change(&src.Manifest)
+		return save(t, src)
+	}
+	at := device(t, "cellar", 3)
+	before := contents(t, at)
+	cases := []struct {
+		name   string
+		stream []byte
+		pass   string
+		words  string
+	}{
+		{"empty", nil, "", "ends too early"},
+		{"not a backup", []byte("hello, this is a text\n"), "", "damaged"},
+		{"newer Kubernetes", with(func(m *Manifest) { m.Kubernetes = "v1.36.1+k3s1" }), "", "v1.36.1"},
+		{"strange Kubernetes", with(func(m *Manifest) { m.Kubernetes = "dev" }), "", "version of Kubernetes"},
+		{"state.db of another node", with(func(m *Manifest) { m.Node = "other" }), "", "state.db is of node"},
+		{"encrypted, no passphrase", crypted, "", "--passphrase-file"},
+		{"encrypted, wrong passphrase", crypted, "wrong", "does not fit"},
+		{"something follows", append(bytes.Clone(plain), "more"...), "", "damaged"},
+		{"two in a row", append(bytes.Clone(plain), plain...), "", "ends too early"},
+	}
+	for _, end := range []int{1, 2, 10, 50, 90, 99} {
+		cases = append(cases, struct {
+			name   string
+			stream []byte
+			pass   string
+			words  string
+		}{"cut short", plain[:len(plain)*end/100], "", "ends too early"})
+	}
+	cases = append(cases, struct {
+		name   string
+		stream []byte
+		pass   string
+		words  string
+	}{"one byte is missing", plain[:len(plain)-1], "", ""}, struct {
+		name   string
+		stream []byte
+		pass   string
+		words  string
+	}{"sealed, cut short", crypted[:len(crypted)/2], "correct horse", ""})
+	for _, tc := range cases {
+		o := options()
+		o.Over, o.Passphrase = true, tc.pass
+		_, err := Restore(t.Context(), bytes.NewReader(tc.stream), at, o)
+		if !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), tc.words) || !strings.Contains(err.Error(), "; ") {
+			t.Errorf("%s: %v; want %v, %q and a cure", tc.name, err, ErrUnusable, tc.words)
+		}
+	}
+	same(t, before, contents(t, at))
+}
+
+// A bit that is wrong anywhere is either noticed or (one of those that mean nothing)
+// changes nothing.
+func TestABitIsWrong(t *testing.T) {
+	plain := save(t, source(device(t, "kitchen", 5), "kitchen"))
+	want := ""
+	for i := -1; i < len(plain); i += max(1, len(plain)/150) {
+		bad := bytes.Clone(plain)
+		if i >= 0 {
+			bad[i] ^= 1 << (i % 8)
+		}
+		dir := t.TempDir()
+		_, err := stage(t.Context(), bytes.NewReader(bad), "", ours, dir)
+		if err != nil {
+			if !errors.Is(err, ErrUnusable) {
+				t.Errorf("byte %d: %v, want %v", i, err, ErrUnusable)
+			}
+			continue
+		}
+		got := fmt.Sprint(contents(t, Paths{State: filepath.Join(dir, serverDir), Config: filepath.Join(dir, configDir)}))
+		if i < 0 {
+			want = got
+		} else if got != want {
+			t.Errorf("byte %d: other content, and nobody noticed", i)
+		}
+	}
+}
+
+func TestANewerFormatIsRefusedByItsManifestAlone(t *testing.T) {
+	raw, _ := json.Marshal(Manifest{Format: Format + 1, Rivulet: "v9"})
+	var m Manifest
+	must(t, json.Unmarshal(raw, &m))
+	if err := m.check(ours); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), "rivulet v9 or newer") {
+		t.Errorf("%v", err)
+	}
+}
+
+// What a stream of a hostile author names must not lead out of where it is unpacked.
+func TestNamesStayBelowTheirPlace(t *testing.T) {
+	for _, name := range []string{"../x", "/etc/passwd", "server/../../x", "server", "etc", "other/x", "", ".", "server//x", "state.db/x"} {
+		if known(name) {
+			t.Errorf("%q is taken", name)
+		}
+	}
+	for _, name := range []string{"server/tls/x", "server/tls/", "etc/config.yaml", "storage/a", "state.db"} {
+		if !known(name) {
+			t.Errorf("%q is refused", name)
+		}
+	}
+}
+
+func TestThereIsNothingToSave(t *testing.T) {
+	p := device(t, "kitchen", 5)
+	must(t, os.Remove(filepath.Join(p.State, "k3s/server/db/state.db")))
+	err := Write(context.Background(), &bytes.Buffer{}, source(p, "kitchen"))
+	if err == nil || !strings.Contains(err.Error(), "wait until") {
+		t.Errorf("%v, want a cure", err)
+	}
+}

@@ -1,0 +1,243 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/state/bolt"
+)
+
+// Options say how a backup comes back.
+type Options struct {
+	// Over allows to set aside a cluster that is there already.
+	Over bool
+	// Name gives the cluster another name for its peers; empty keeps the old one.
+	Name       string
+	Passphrase string
+	Kubernetes string    // version of this program's
+	Now        time.Time // names what is set aside
+	// DataOnly leaves the configuration, volumes and the agent's files as they are:
+	// an update is undone on the device on which it was made.
+	DataOnly bool
+}
+
+// Report says what a restore did.
+type Report struct {
+	Manifest Manifest `json:"manifest"`
+	// Aside is where the old cluster is now, empty if there was none.
+	Aside string `json:"aside,omitempty"`
+}
+
+// ErrExists is returned when there is a cluster and Options.Over is not set.
+var ErrExists = errors.New("a cluster is here already")
+
+// Restore puts the cluster of a stream in the place of what is there. Until
+// everything was read, checked and written beside the old, nothing is changed.
+// Rivulet must not be running.
+func Restore(ctx context.Context, in io.Reader, at Paths, o Options) (Report, error) {
+	if err := os.MkdirAll(at.State, 0o700); err != nil {
+		return Report{}, fmt.Errorf("backup: %w; run as root", err)
+	}
+	release, err := lockFile(filepath.Join(at.State, workDir) + ".lock")
+	if err != nil {
+		return Report{}, err
+	}
+	defer release()
+	if _, err := finish(at.State); err != nil { // an earlier one, now or never
+		return Report{}, err
+	}
+	there := exists(at.State)
+	if there && !o.Over {
+		return Report{}, fmt.Errorf("backup: %w (%s); add --yes to set it aside (it is kept) and take the backup's place", ErrExists, at.State)
+	}
+	unlock, err := lockStore(filepath.Join(at.State, storeName))
+	if err != nil {
+		return Report{}, err
+	}
+	defer unlock()
+
+	if err := waitEngine(ctx, at.State); err != nil {
+		return Report{}, err
+	}
+	staged := filepath.Join(at.State, workDir, "new")
+	if err := os.MkdirAll(staged, 0o700); err != nil {
+		return Report{}, fmt.Errorf("backup: %w; look at the disk (space, read-only mount); nothing was changed", err)
+	}
+	m, err := prepare(ctx, in, at, staged, o)
+	if err != nil {
+		os.RemoveAll(filepath.Join(at.State, workDir))
+		return Report{}, err
+	}
+	p, err := steps(at, staged, m, o)
+	if err == nil {
+		err = p.decide(at.State)
+	}
+	if err != nil {
+		os.RemoveAll(filepath.Join(at.State, workDir))
+		clearStaged(at.Config)
+		return Report{}, fmt.Errorf("backup: %w; look at the disk (space, read-only mount); nothing was changed", err)
+	}
+	if _, err := finish(at.State); err != nil {
+		return Report{}, err
+	}
+	r := Report{Manifest: m}
+	if there {
+		r.Aside = aside(at.State, o)
+	}
+	return r, nil
+}
+
+// exists reports whether a cluster was ever started here.
+func exists(state string) bool {
+	for _, name := range []string{storeName, bolt.CopyOf(storeName), "k3s/server/db/state.db"} {
+		if _, err := os.Lstat(filepath.Join(state, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// lockStore holds the supervisor's own lock, even on a damaged state.db, so that
+// none runs and none starts meanwhile.
+func lockStore(path string) (unlock func(), err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("backup: %w; run as root", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, errors.New("backup: rivulet is running here; stop it first (pods go on meanwhile): systemctl stop rivulet")
+	}
+	return func() { f.Close() }, nil
+}
+
+// engineEnd is how long an engine may take to end whose supervisor was killed.
+const engineEnd = 20 * time.Second
+
+// waitEngine returns once nobody has the datastore open.
+func waitEngine(ctx context.Context, state string) error {
+	deadline := time.Now().Add(engineEnd)
+	for {
+		pid, ok := host.Opener(filepath.Join(state, "k3s/server/db/state.db"))
+		if !ok {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("backup: the engine (pid %d) still has the datastore open; nothing was changed; stop it first: systemctl stop rivulet", pid)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// prepare stages the stream and makes it fit this device.
+func prepare(ctx context.Context, in io.Reader, at Paths, staged string, o Options) (Manifest, error) {
+	m, err := stage(ctx, in, o.Passphrase, o.Kubernetes, staged)
+	if err != nil {
+		return m, err
+	}
+	database := filepath.Join(staged, datastoreName)
+	if err := datastore.MoveOn(ctx, database); err != nil {
+		return m, err
+	}
+	db := filepath.Join(staged, serverDir, "db")
+	if err := os.MkdirAll(db, 0o700); err != nil {
+		return m, fmt.Errorf("backup: %w", err)
+	}
+	if err := os.Rename(database, filepath.Join(db, "state.db")); err != nil {
+		return m, fmt.Errorf("backup: %w", err)
+	}
+	if o.Name != "" {
+		if err := rename(filepath.Join(staged, configDir, configFile), o.Name); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+func aside(state string, o Options) string {
+	name := asidePrefix + o.Now.UTC().Format("20060102T150405Z")
+	if o.DataOnly {
+		name = "before-rollback-" + o.Now.UTC().Format("20060102T150405Z")
+	}
+	return filepath.Join(state, name)
+}
+
+// steps is where everything goes. The datastore comes last of the state: as long
+// as it is not there, nothing looks like a cluster that could be started.
+func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
+	old := aside(at.State, o)
+	p := plan{Format: Format, Begun: o.Now}
+	put := func(name, place string) {
+		p.Steps = append(p.Steps, step{New: filepath.Join(staged, name), Place: filepath.Join(at.State, place), Aside: filepath.Join(old, place)})
+	}
+	put(storeName, storeName)
+	second := bolt.CopyOf(storeName)
+	put(second, second)
+	if _, err := os.Lstat(filepath.Join(staged, second)); err != nil {
+		p.Steps[len(p.Steps)-1].New = "" // the old one must not outlive what it is a copy of
+	}
+	// Snapshots of the old datastore must not mend the restored one.
+	p.Steps = append(p.Steps, step{Place: datastore.Snapshots(at.State), Aside: filepath.Join(old, "snapshots")})
+	put("node", "k3s-node")
+	if m.Volumes && !o.DataOnly {
+		if err := os.MkdirAll(filepath.Join(staged, storageDir), 0o755); err != nil { // none of them may be in it
+			return p, err
+		}
+		put(storageDir, "storage")
+	}
+	if !o.DataOnly {
+		// The agent's certificates are of the old cluster; its images and pods are kept,
+		// and pods that the restored cluster does not know are ended by its kubelet.
+		for _, pattern := range []string{"*.crt", "*.key", "*.kubeconfig"} {
+			found, err := filepath.Glob(filepath.Join(at.State, "k3s/agent", pattern))
+			if err != nil {
+				return p, err
+			}
+			for _, f := range found {
+				p.Steps = append(p.Steps, step{Place: f, Aside: filepath.Join(old, "k3s/agent", filepath.Base(f))})
+			}
+		}
+		config, err := stageConfig(at.Config, filepath.Join(staged, configDir), filepath.Base(old), o.Now)
+		if err != nil {
+			return p, err
+		}
+		p.Steps = append(p.Steps, config...)
+		if s, ok := foreignNode(at, staged, old); ok {
+			p.Steps = append(p.Steps, s...)
+		}
+	}
+	put(serverDir, "k3s/server")
+	return p, nil
+}
+
+// foreignNode is for a host whose /etc/rancher/node is a folder of its own, where
+// k3s looks for the node's password.
+func foreignNode(at Paths, staged, old string) ([]step, bool) {
+	fi, err := os.Lstat(at.Node)
+	if err != nil || !fi.IsDir() {
+		return nil, false
+	}
+	fresh := filepath.Join(at.Node, stagePrefix+"password")
+	raw, err := os.ReadFile(filepath.Join(staged, passwordName))
+	if err != nil || os.WriteFile(fresh, raw, 0o600) != nil {
+		return nil, false
+	}
+	return []step{{New: fresh, Place: filepath.Join(at.Node, "password"), Aside: filepath.Join(at.Node, filepath.Base(old), "password")}}, true
+}

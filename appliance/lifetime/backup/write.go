@@ -1,0 +1,307 @@
+package backup
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"rivulet/offload/nodeagent/tree"
+)
+
+// Source is what a backup is made of.
+type Source struct {
+	Paths
+	// CopyStore writes a consistent copy of state.db: the supervisor's, which has
+	// it open, or one that the caller has opened itself.
+	CopyStore func(w io.Writer) error
+	Manifest  Manifest // all but what Write knows itself
+	// Volumes adds local volumes. They are copied file by file while pods write.
+	Volumes bool
+	// Passphrase encrypts the stream when it is not empty.
+	Passphrase string
+}
+
+// Write writes a backup to out. When it returns an error, what out has is no
+// backup, and no restore would take it for one.
+func Write(ctx context.Context, out io.Writer, src Source) error {
+	work := filepath.Join(src.State, ".backup")
+	if err := os.MkdirAll(src.State, 0o700); err != nil {
+		return fmt.Errorf("backup: %w; run as root", err)
+	}
+	release, err := lockFile(work + ".lock")
+	if err != nil {
+		return err
+	}
+	defer release()
+	defer os.RemoveAll(work)
+	os.RemoveAll(work) // of one that was killed
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return fmt.Errorf("backup: %w; look at the disk (space, read-only mount)", err)
+	}
+	datastore := filepath.Join(work, datastoreName)
+	if err := snapshot(ctx, filepath.Join(src.State, "k3s/server/db/state.db"), datastore); err != nil {
+		return err
+	}
+	var store bytes.Buffer // identity and peers: small
+	if err := src.CopyStore(&store); err != nil {
+		return err
+	}
+	closers := []io.Closer{}
+	if src.Passphrase != "" {
+		sealed, err := seal(out, src.Passphrase)
+		if err != nil {
+			return err
+		}
+		out, closers = sealed, append(closers, sealed)
+	}
+	packed, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)) // for boards with little memory
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	a := &archive{tar: tar.NewWriter(packed), created: src.Manifest.Created}
+	closers = append(closers, packed, a.tar)
+	if err := a.all(ctx, src, datastore, store.Bytes()); err != nil {
+		return err
+	}
+	for i := len(closers) - 1; i >= 0; i-- {
+		if err := closers[i].Close(); err != nil {
+			return fmt.Errorf("backup: %w", err)
+		}
+	}
+	return nil
+}
+
+// archive is the stream being written, and the sums of what is in it.
+type archive struct {
+	tar     *tar.Writer
+	sums    bytes.Buffer
+	created time.Time
+}
+
+func (a *archive) all(ctx context.Context, src Source, datastore string, store []byte) error {
+	m := src.Manifest
+	m.Format, m.Volumes = Format, src.Volumes
+	head, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	if err := a.bytes(manifestName, append(head, '\n')); err != nil {
+		return err
+	}
+	if err := a.bytes(storeName, store); err != nil {
+		return err
+	}
+	if err := a.path(ctx, datastoreName, datastore); err != nil {
+		return err
+	}
+	if err := a.path(ctx, passwordName, filepath.Join(src.Node, "password")); err != nil {
+		return fmt.Errorf("%w; wait until `rivulet status` says Ready", err)
+	}
+	if err := a.tree(ctx, serverDir, filepath.Join(src.State, "k3s/server"), skipServer); err != nil {
+		return err
+	}
+	if src.Config != "" {
+		if err := a.tree(ctx, configDir, src.Config, skipConfig); err != nil {
+			return err
+		}
+	}
+	if src.Volumes {
+		if err := a.volumes(ctx, filepath.Join(src.State, "storage")); err != nil {
+			return err
+		}
+	}
+	// The last member: a stream without it was cut short.
+	return a.bytes(sumsName, a.sums.Bytes())
+}
+
+// skipServer leaves out what is not to be copied file by file (the datastore), and
+// what every start writes anew, for the paths of the device it starts on.
+func skipServer(name string, e fs.DirEntry) bool {
+	switch name {
+	case "db", "etc", "static", "tls/temporary-certs", "manifests/rivulet-engine.yaml":
+		return true
+	}
+	// The engine writes a kubeconfig, with paths of the device in it, when it makes the
+	// client certificate: without the one it would never make the other.
+	client, _ := path.Match("tls/client-*.crt", name)
+	authority, _ := path.Match("tls/client-ca*", name)
+	return client && !authority || path.Ext(name) == ".kubeconfig" || e.Type()&fs.ModeSymlink != 0
+}
+
+// skipConfig leaves out what a restore has set aside there.
+func skipConfig(name string, _ fs.DirEntry) bool {
+	return strings.HasPrefix(name, asidePrefix) || strings.HasPrefix(path.Base(name), stagePrefix)
+}
+
+// tree adds all below dir under prefix. A folder that is missing is empty, and
+// what vanishes while it is walked was deleted in time.
+func (a *archive) tree(ctx context.Context, prefix, dir string, skip func(name string, e fs.DirEntry) bool) error {
+	return filepath.WalkDir(dir, func(at string, e fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return fmt.Errorf("backup: %w", err)
+		case at == dir:
+			return nil
+		}
+		name, err := filepath.Rel(dir, at)
+		if err != nil {
+			return fmt.Errorf("backup: %w", err)
+		}
+		if skip(name, e) {
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		err = a.path(ctx, path.Join(prefix, name), at)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+}
+
+// volumes adds the files of volumes. Pods change them meanwhile, those of other clusters,
+// too: each is opened by what it is, not by where it was (package tree).
+func (a *archive) volumes(ctx context.Context, dir string) error {
+	err := tree.Visit(ctx, dir, func(e *tree.Entry) error {
+		fi, err := e.Info()
+		if err != nil || e.Path == "." {
+			return err
+		}
+		link := ""
+		switch fi.Mode().Type() {
+		case fs.ModeSymlink:
+			link, err = e.Readlink()
+		case 0, fs.ModeDir:
+		default:
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		h, err := tar.FileInfoHeader(fi, link)
+		if err != nil {
+			return err
+		}
+		h.Name = path.Join(storageDir, e.Path)
+		if !fi.Mode().IsRegular() {
+			return a.header(h)
+		}
+		f, err := e.Open()
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return a.file(h, f)
+	})
+	if errors.Is(err, fs.ErrNotExist) { // no volume was ever made
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	return nil
+}
+
+// path adds one file, folder or link; sockets, pipes and devices are nobody's data.
+func (a *archive) path(ctx context.Context, name, at string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	fi, err := os.Lstat(at)
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	link := ""
+	switch {
+	case fi.Mode()&fs.ModeSymlink != 0:
+		if link, err = os.Readlink(at); err != nil {
+			return fmt.Errorf("backup: %w", err)
+		}
+	case !fi.Mode().IsRegular() && !fi.IsDir():
+		return nil
+	}
+	if !fi.Mode().IsRegular() {
+		h, err := tar.FileInfoHeader(fi, link)
+		if err != nil {
+			return fmt.Errorf("backup: %w", err)
+		}
+		h.Name = name
+		return a.header(h)
+	}
+	f, err := os.Open(at)
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	defer f.Close()
+	if fi, err = f.Stat(); err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	h, err := tar.FileInfoHeader(fi, "")
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	h.Name = name
+	return a.file(h, f)
+}
+
+func (a *archive) header(h *tar.Header) error {
+	h.Format = tar.FormatPAX
+	h.Uname, h.Gname = "", "" // numbers count; names differ from host to host
+	if err := a.tar.WriteHeader(h); err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	return nil
+}
+
+// file adds h.Size bytes of content. A file that grows meanwhile is taken as long
+// as it was, one that shrinks is filled up with zeros, as tar does.
+func (a *archive) file(h *tar.Header, content io.Reader) error {
+	if err := a.header(h); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	if _, err := io.CopyN(io.MultiWriter(a.tar, sum), io.MultiReader(content, zeros{}), h.Size); err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	fmt.Fprintf(&a.sums, "%s  %s\n", hex.EncodeToString(sum.Sum(nil)), quoted(h.Name))
+	return nil
+}
+
+// quoted keeps a name on one line; names in volumes are the pods' choice.
+func quoted(name string) string {
+	if strings.ContainsAny(name, "\n\r\"") {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
+func (a *archive) bytes(name string, content []byte) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(content)), ModTime: a.created}
+	return a.file(h, bytes.NewReader(content))
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}

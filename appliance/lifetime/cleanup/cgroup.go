@@ -1,0 +1,86 @@
+package cleanup
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// podCgroups are the names that a kubelet gives to the group of all pods, with
+// either driver, and that of virtual clusters.
+var podCgroups = []string{"kubepods", "kubepods.slice", "rivulet-vclusters"}
+
+// slices has systemd forget the slices and scopes that were made for pods.
+func (c *cleaner) slices(ctx context.Context) {
+	if c.foreign != "" {
+		return
+	}
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return
+	}
+	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", "kubepods.slice").Run() != nil {
+		return
+	}
+	if err := exec.CommandContext(ctx, "systemctl", "stop", "kubepods.slice").Run(); err != nil {
+		c.left("kubepods.slice: %v; systemctl stop kubepods.slice", err)
+		return
+	}
+	c.removed("kubepods.slice")
+}
+
+// cgroups removes the cgroups of pods in every hierarchy.
+func (c *cleaner) cgroups(ctx context.Context) {
+	if c.foreign != "" {
+		return
+	}
+	n := 0
+	for _, name := range podCgroups {
+		v2 := filepath.Join("/sys/fs/cgroup", name)
+		v1, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", name))
+		for _, dir := range append(v1, v2) {
+			if _, err := os.Stat(dir); err != nil {
+				continue
+			}
+			if !removeCgroup(ctx, dir) {
+				c.left("cgroup %s has processes; end those in its cgroup.procs and run this again", dir)
+				continue
+			}
+			n++
+		}
+	}
+	if n > 0 {
+		c.removed("cgroups of pods (%d)", n)
+	}
+}
+
+// removeCgroup removes a cgroup and those in it; processes that have just ended
+// may still be counted for a moment.
+func removeCgroup(ctx context.Context, dir string) bool {
+	ctx, cancel := context.WithTimeout(ctx, killGrace)
+	defer cancel()
+	for {
+		var dirs []string
+		_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, p)
+			}
+			return nil
+		})
+		slices.Reverse(dirs)
+		for _, d := range dirs {
+			_ = os.Remove(d) // looked at below
+		}
+		if _, err := os.Stat(dir); err != nil {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

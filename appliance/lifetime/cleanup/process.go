@@ -1,0 +1,306 @@
+package cleanup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/machine/host"
+)
+
+// How long processes may take to end by themselves.
+const (
+	supervisorGrace = 60 * time.Second // it stops its parts one after the other
+	engineGrace     = 15 * time.Second
+	podGrace        = 10 * time.Second
+	killGrace       = 5 * time.Second
+)
+
+// process is one of those in /proc.
+type process struct {
+	pid, parent int
+	kind        kind
+	name        string
+}
+
+type kind int
+
+const (
+	none       kind = iota
+	supervisor      // holds state.db
+	engine          // k3s and its containerd
+	tunnel
+	shim
+	pod    // what runs in our containers
+	helper // anything else out of the bundle
+)
+
+// step is one kind of process to end, and how long those may take to do it themselves.
+type step struct {
+	kind  kind
+	what  string
+	grace time.Duration
+}
+
+// processes ends ours: first what starts others again, last the shims.
+func (c *cleaner) processes(ctx context.Context) {
+	c.end(ctx,
+		step{supervisor, "the supervisor", supervisorGrace},
+		step{engine, "the engine and containerd", engineGrace},
+		step{tunnel, "the tunnel", engineGrace},
+		step{pod, "processes of pods", podGrace},
+		step{shim, "containers' shims", 0}, // they do not end as long as nobody asks them for the result
+		step{helper, "helpers", 0},
+	)
+}
+
+func (c *cleaner) end(ctx context.Context, steps ...step) {
+	for _, step := range steps {
+		// Twice, because a process may be starting another while it is ended.
+		ended := 0
+		for range 2 {
+			found := slices.DeleteFunc(c.find(), func(p process) bool { return p.kind != step.kind })
+			if len(found) == 0 {
+				break
+			}
+			if err := end(ctx, found, step.grace); err != nil {
+				c.left("%s: %v; end them by hand and run this again", step.what, err)
+			}
+			ended += len(found)
+		}
+		if ended > 0 {
+			c.removed("%s (%d)", step.what, ended)
+		}
+	}
+}
+
+// find returns our processes in this mount namespace, and those of our containers.
+func (c *cleaner) find() []process {
+	all := map[int]*process{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	holder, held := host.Opener(filepath.Join(c.State, "state.db"))
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		parent, ok := parentOf(dir)
+		if !ok {
+			continue
+		}
+		p := &process{pid: pid, parent: parent}
+		p.kind, p.name = c.judge(dir)
+		if held && pid == holder && p.kind == none && sameMounts(dir) {
+			p.kind = supervisor
+		}
+		all[pid] = p
+	}
+	for _, p := range all {
+		if p.kind == none && belowShim(all, p) {
+			p.kind = pod
+		}
+	}
+	var ours []process
+	for _, p := range all {
+		if p.kind != none && (p.kind != pod || belongsHere(all, p)) {
+			ours = append(ours, *p)
+		}
+	}
+	slices.SortFunc(ours, func(a, b process) int { return a.pid - b.pid })
+	return ours
+}
+
+// judge tells what a process is by what it runs.
+func (c *cleaner) judge(dir string) (kind, string) {
+	cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if err != nil || len(cmdline) == 0 {
+		return none, "" // gone, or the kernel's own
+	}
+	argv0, _, _ := bytes.Cut(cmdline, []byte{0})
+	name := string(argv0)
+	if c.inOurContainer(dir) {
+		return pod, name
+	}
+	if !sameMounts(dir) {
+		return none, name
+	}
+	if root, _ := os.Readlink(filepath.Join(dir, "root")); below(root, filepath.Join(c.State, "vclusters")) {
+		return helper, name // the control plane of a virtual cluster
+	}
+	exe, _ := os.Readlink(filepath.Join(dir, "exe"))
+	exe = strings.TrimSuffix(exe, " (deleted)")
+	if below(exe, filepath.Join(c.State, "bundle")) {
+		switch filepath.Base(exe) {
+		case "rivulet-tunnel":
+			return tunnel, name
+		case "containerd-shim-runc-v2":
+			return shim, name
+		}
+		return helper, name
+	}
+	// k3s and containerd write their title over all arguments.
+	title, _, _ := strings.Cut(name, " ")
+	if title != c.EngineName && filepath.Base(title) != "containerd" {
+		return none, name
+	}
+	if env, err := os.ReadFile(filepath.Join(dir, "environ")); err != nil || !hasPath(env, filepath.Join(c.Run, "bin")) {
+		return none, name
+	}
+	return engine, name
+}
+
+// hasPath reports whether the environment's PATH has a folder: what the engine
+// starts finds our tools there.
+func hasPath(environ []byte, folder string) bool {
+	for kv := range strings.SplitSeq(string(environ), "\x00") {
+		if path, ok := strings.CutPrefix(kv, "PATH="); ok {
+			return slices.Contains(filepath.SplitList(path), folder)
+		}
+	}
+	return false
+}
+
+// inOurContainer reports whether the root of the process is a layer of our containerd.
+func (c *cleaner) inOurContainer(dir string) bool {
+	raw, err := os.ReadFile(filepath.Join(dir, "mountinfo"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(raw)) {
+		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" {
+			return strings.Contains(line, "dir="+filepath.Join(c.State, "k3s/agent/containerd")+"/")
+		}
+	}
+	return false
+}
+
+// belowShim reports whether p was started, however indirectly, by one of our shims.
+func belowShim(all map[int]*process, p *process) bool {
+	for range len(all) {
+		p = all[p.parent]
+		if p == nil {
+			return false
+		}
+		if p.kind == shim {
+			return true
+		}
+	}
+	return false
+}
+
+// belongsHere reports whether a process of a container is one of this machine's:
+// a container whose shim died has our init for a parent. One of another Rivulet in
+// namespaces of its own, as in a lab, has the init of those.
+func belongsHere(all map[int]*process, p *process) bool {
+	for range len(all) {
+		if p.parent == 1 {
+			return true
+		}
+		parent := all[p.parent]
+		if parent == nil || parent.kind != pod && parent.kind != shim {
+			return false
+		}
+		if parent.kind == shim {
+			return true
+		}
+		p = parent
+	}
+	return false
+}
+
+func sameMounts(dir string) bool {
+	ours, err1 := os.Readlink("/proc/self/ns/mnt")
+	theirs, err2 := os.Readlink(filepath.Join(dir, "ns/mnt"))
+	return err1 == nil && err2 == nil && ours == theirs
+}
+
+func parentOf(dir string) (int, bool) {
+	raw, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0, false
+	}
+	f := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
+	if len(f) < 2 || f[0][0] == 'Z' || f[0][0] == 'X' {
+		return 0, false
+	}
+	parent, err := strconv.Atoi(string(f[1]))
+	return parent, err == nil
+}
+
+// end asks the processes to end, gives them time, and kills those that do not.
+func end(ctx context.Context, ps []process, grace time.Duration) error {
+	fds := map[int]process{}
+	defer func() {
+		for fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	for _, p := range ps {
+		// What ends in between, and whoever gets its PID, is not hit: the descriptor
+		// is the process's, and it is judged before that by /proc, a moment ago.
+		if fd, err := unix.PidfdOpen(p.pid, 0); err == nil {
+			fds[fd] = p
+		}
+	}
+	if grace > 0 {
+		signal(fds, unix.SIGTERM)
+		signal(fds, unix.SIGCONT)
+		if wait(ctx, fds, grace) {
+			return nil
+		}
+	}
+	signal(fds, unix.SIGKILL)
+	if wait(ctx, fds, killGrace) {
+		return nil
+	}
+	var stuck []string
+	for fd, p := range fds {
+		if !ended(fd) {
+			stuck = append(stuck, fmt.Sprintf("%d (%s)", p.pid, p.name))
+		}
+	}
+	return fmt.Errorf("cleanup: these do not end: %s", strings.Join(stuck, ", "))
+}
+
+func signal(fds map[int]process, sig unix.Signal) {
+	for fd := range fds {
+		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // it may have ended
+	}
+}
+
+// wait returns true when all have ended.
+func wait(ctx context.Context, fds map[int]process, limit time.Duration) bool {
+	deadline := time.Now().Add(limit)
+	for fd := range fds {
+		for !ended(fd) {
+			left := time.Until(deadline)
+			if left <= 0 || ctx.Err() != nil {
+				return false
+			}
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			if _, err := unix.Poll(poll, int(min(left, time.Second)/time.Millisecond)); err != nil && !errors.Is(err, unix.EINTR) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func ended(fd int) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err == nil && n > 0
+}
+
+// below reports whether path is folder or inside of it.
+func below(path, folder string) bool {
+	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
+}

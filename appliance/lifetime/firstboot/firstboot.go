@@ -1,0 +1,469 @@
+// Package firstboot makes a device out of the image that many were flashed with: it is
+// what `rivulet firstboot` does at each boot, before rivulet itself, in a moment if there is nothing new.
+//
+// It reads rivulet.yaml on the boot partition, which need not be there, and alone writes
+// what that says: <etc>/rivulet/config.yaml, group.secret and kubeconfigs beside it, the
+// networks of iwd, root's authorized_keys, the host's name, and <state>/firstboot.json,
+// by which it knows what it did. Secrets go off the boot partition once the device
+// has them; rivulet.yaml.error.txt says there what could not be taken, and the supervisor
+// shows the same.
+//
+// The file is taken when it is another than the one that was taken last: a card may go
+// back into a PC at any time. A file that is gone takes nothing back. Whatever is right in it is taken, and the device boots
+// whatever is wrong. While the data partition cannot be used, secrets stay on the card. Each step is one write that a power cut leaves undone or done, and
+// all of them may be done again: secrets are removed from the card last but one, what
+// was done is noted last.
+package firstboot
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"rivulet/appliance/config"
+	"rivulet/appliance/machine/host"
+	"rivulet/image/device/layout"
+)
+
+// Where things are on a device.
+const (
+	NotePath     = "/var/lib/rivulet/firstboot.json"
+	secretPath   = "/etc/rivulet/group.secret"
+	keysPath     = "/root/.ssh/authorized_keys"
+	hostnamePath = "/etc/hostname"
+	hostsPath    = "/etc/hosts"
+	wifiDir      = "/var/lib/iwd"
+	radioPath    = "/etc/iwd/main.conf"
+	// ErrorName is the file beside the card's that says what is wrong with it.
+	ErrorName = config.CardName + ".error.txt"
+)
+
+// unread is no file's digest: the next one that can be read is taken.
+const unread = "unread"
+
+// maxCard is far beyond any real file.
+const maxCard = 64 << 10
+
+// Note is what was done.
+type Note struct {
+	// Card is the digest of the file as it was left, empty for none.
+	Card string `json:"card,omitempty"`
+	// Config is the digest of the configuration that was written out of it.
+	Config   string `json:"config,omitempty"`
+	Hostname string `json:"hostname"`
+	// Files were written because of the card, and go when it does not ask for them any more.
+	Files    []string        `json:"files,omitempty"`
+	Problems config.Problems `json:"problems,omitempty"`
+}
+
+// Device is what there is to work on.
+type Device struct {
+	// Root is / on a device.
+	Root string
+	// Boot is where the boot partition is, below Root.
+	Boot string
+	// Open makes the boot partition writable, and returns what makes it read-only again.
+	Open func() (shut func(), err error)
+	cut  func(string) error
+}
+
+// Read returns what was noted, the zero Note before the first boot.
+func Read(root string) (n Note, err error) {
+	raw, err := disk{root: root}.read(NotePath)
+	if err != nil || raw == nil {
+		return n, err
+	}
+	if err := json.Unmarshal(raw, &n); err != nil {
+		return Note{}, nil // a note that cannot be read is as good as none: all is done again
+	}
+	return n, nil
+}
+
+// Run does what is to do. The Note says what is wrong with the card; an error is a
+// device that cannot be written to.
+func Run(dev Device) (Note, error) {
+	d := disk{root: dev.Root, cut: dev.cut}
+	was, err := Read(dev.Root)
+	if err != nil {
+		return was, fmt.Errorf("firstboot: %w; look at the data partition", err)
+	}
+	b := &boot{dev: dev, disk: d, was: was}
+	if err := b.run(); err != nil {
+		return b.now, fmt.Errorf("firstboot: %w; look at the data partition: rivulet doctor", err)
+	}
+	return b.now, nil
+}
+
+type boot struct {
+	dev  Device
+	disk disk
+	was  Note
+	now  Note
+}
+
+func (b *boot) card(name string) string { return filepath.Join(b.dev.Boot, name) }
+
+func (b *boot) run() error {
+	raw, err := b.readCard()
+	if err != nil { // the partition is damaged: that is no reason not to boot
+		b.now = b.was
+		b.now.Card = unread
+		b.now.Problems = config.Problems{{File: config.CardName, Text: "it cannot be read: " + err.Error(), Cure: "repair the boot partition in a PC, or flash the card again"}}
+		return b.finish()
+	}
+	switch {
+	case b.was.Hostname == "":
+	case raw == nil: // somebody has tidied up: no reason to lose the Wi-Fi
+		b.now = b.was
+		b.now.Problems = nil
+		if err := b.name(b.was.Hostname); err != nil {
+			return err
+		}
+		return b.finish()
+	case digest(raw) == b.was.Card:
+		b.now = b.was
+		return b.name(b.was.Hostname)
+	}
+	parsedCard, parsed := config.Card{}, config.Parsed{}
+	if raw != nil {
+		parsedCard, parsed = config.ParseCard(raw, config.Options{File: config.CardName})
+	}
+	b.now.Problems = parsed.Problems
+	if err := b.apply(parsedCard, parsed); err != nil {
+		return err
+	}
+	left, err := b.leave(raw, parsedCard, parsed)
+	if err != nil {
+		b.problem("", "the boot partition cannot be written to: "+err.Error(), "remove the secrets from "+config.CardName+" yourself; the device has them")
+		left = raw
+	}
+	b.now.Card = digest(left)
+	return b.finish()
+}
+
+func (b *boot) problem(key, text, cure string) {
+	b.now.Problems = append(b.now.Problems, config.Problem{File: config.CardName, Key: key, Text: text, Cure: cure})
+}
+
+// readCard finds the file, also where its replacement was cut short.
+func (b *boot) readCard() ([]byte, error) {
+	raw, err := b.disk.read(b.card(config.CardName))
+	if err != nil || raw != nil {
+		if len(raw) > maxCard {
+			return nil, errors.New("it is longer than 64 KiB")
+		}
+		return raw, err
+	}
+	fresh, err := b.disk.read(b.card(config.CardName + ".new"))
+	if err != nil || len(fresh) == 0 {
+		return nil, err
+	}
+	// FAT renames in two steps: between them there is only the new one.
+	return fresh, nil
+}
+
+// apply puts everything where it belongs.
+func (b *boot) apply(card config.Card, parsed config.Parsed) error {
+	hostname := parsed.Config.Name
+	if hostname == "" {
+		hostname = b.was.Hostname
+	}
+	if hostname == "" {
+		hostname = born()
+	}
+	b.now.Hostname = hostname
+	if err := b.name(hostname); err != nil {
+		return err
+	}
+	for _, part := range []func() error{
+		func() error { return b.secret(parsed) },
+		func() error { return b.wifi(card) },
+		func() error { return b.ssh(card) },
+		func() error { return b.config(card, parsed) },
+		b.forget,
+	} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func born() string {
+	raw := make([]byte, 5)
+	rand.Read(raw) //nolint:errcheck // never fails
+	return "rivulet-" + strings.ToLower(base32.StdEncoding.EncodeToString(raw))[:6]
+}
+
+// name gives the host its name, unless somebody has given it another since.
+func (b *boot) name(hostname string) error {
+	has, err := b.disk.read(hostnamePath)
+	if err != nil {
+		return err
+	}
+	if now := strings.TrimSpace(string(has)); now != "" && now != b.was.Hostname && b.was.Hostname != "" && hostname == b.was.Hostname {
+		return nil
+	}
+	if host.Name(hostname) != hostname {
+		return fmt.Errorf("%q cannot be a host's name", hostname)
+	}
+	if err := b.disk.write(hostnamePath, []byte(hostname+"\n"), 0o644); err != nil {
+		return err
+	}
+	return b.disk.write(hostsPath, []byte("127.0.0.1 localhost\n127.0.1.1 "+hostname+"\n::1 localhost ip6-localhost ip6-loopback\n"), 0o644)
+}
+
+// keep notes a file that is there because of the card, and writes it.
+func (b *boot) keep(name string, data []byte) error {
+	b.now.Files = append(b.now.Files, name)
+	return b.disk.write(name, data, 0o600)
+}
+
+// stays notes a file whose content went off the card at an earlier boot. It reports
+// whether the device has it.
+func (b *boot) stays(name string) bool {
+	if raw, err := b.disk.read(name); err != nil || raw == nil {
+		return false
+	}
+	b.now.Files = append(b.now.Files, name)
+	return true
+}
+
+func (b *boot) secret(parsed config.Parsed) error {
+	switch secret := parsed.Config.Trust.Secret; {
+	case secret == "" || parsed.Config.Trust.SecretFile != "":
+		return nil
+	case secret == config.Moved:
+		if !b.stays(secretPath) {
+			b.problem("trust.secret", "the group's secret was moved into another device, and this one does not have it", "write the secret again")
+		}
+		return nil
+	default:
+		return b.keep(secretPath, []byte(secret.Reveal()+"\n"))
+	}
+}
+
+func (b *boot) wifi(card config.Card) error {
+	for _, w := range card.WiFi {
+		name, data := network(w)
+		if w.Password == config.Moved {
+			if !b.stays(name) {
+				b.problem("wifi.networks", fmt.Sprintf("the password of the network %q was moved into another device, and this one does not have it", w.SSID), "write the password again")
+			}
+			continue
+		}
+		if err := b.keep(name, data); err != nil {
+			return err
+		}
+	}
+	if card.Country != "" {
+		return b.keep(radioPath, []byte("# Written by rivulet firstboot.\n[General]\nCountry="+card.Country+"\n"))
+	}
+	return nil
+}
+
+// network is a file of iwd: its name says which network and of which kind.
+func network(w config.WiFi) (name string, data []byte) {
+	name = w.SSID
+	if strings.ContainsFunc(name, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-", r)
+	}) {
+		name = "=" + hex.EncodeToString([]byte(w.SSID))
+	}
+	var text strings.Builder
+	ext := ".psk"
+	switch p := w.Password.Reveal(); {
+	case p == "":
+		ext = ".open"
+	case len(p) == 64:
+		text.WriteString("[Security]\nPreSharedKey=" + strings.ToLower(p) + "\n")
+	default:
+		p = strings.ReplaceAll(p, `\`, `\\`)
+		if trimmed := strings.TrimLeft(p, " "); trimmed != p {
+			p = strings.Repeat(`\s`, len(p)-len(trimmed)) + trimmed
+		}
+		text.WriteString("[Security]\nPassphrase=" + p + "\n")
+	}
+	if w.Hidden {
+		text.WriteString("[Settings]\nHidden=true\n")
+	}
+	return filepath.Join(wifiDir, name+ext), []byte(text.String())
+}
+
+func (b *boot) ssh(card config.Card) error {
+	if len(card.SSHKeys) == 0 {
+		return nil
+	}
+	return b.keep(keysPath, []byte("# Written by rivulet firstboot out of "+config.CardName+" on the boot partition.\n"+strings.Join(card.SSHKeys, "\n")+"\n"))
+}
+
+// config writes the device's configuration, unless somebody has changed it there.
+func (b *boot) config(card config.Card, parsed config.Parsed) error {
+	used := map[string]bool{}
+	text := card.Good(parsed, secretPath, func(name string) string {
+		used[name] = true
+		return filepath.Join(filepath.Dir(config.DefaultPath), name)
+	})
+	for name := range used {
+		to := filepath.Join(filepath.Dir(config.DefaultPath), name)
+		raw, err := b.disk.read(b.card(name))
+		switch {
+		case err != nil || raw == nil:
+			if !b.stays(to) {
+				b.problem("burst", "there is no file "+name+" beside "+config.CardName, "put the kubeconfig of that cluster there")
+			}
+		default:
+			if err := b.keep(to, raw); err != nil {
+				return err
+			}
+		}
+	}
+	has, err := b.disk.read(config.DefaultPath)
+	if err != nil {
+		return err
+	}
+	if text != nil {
+		text = append([]byte("# Written by rivulet firstboot out of "+config.CardName+" on the boot partition. After a change here\n# that file does not change this one any more.\n"), text...)
+	}
+	if has != nil && digest(has) != b.was.Config && !bytes.Equal(has, text) {
+		b.now.Config = b.was.Config
+		if text != nil {
+			b.problem("", "its configuration is not taken, because "+config.DefaultPath+" was changed on the device", "change it there, or remove it there and start the device again")
+		}
+		return nil
+	}
+	b.now.Config = digest(text)
+	if text == nil {
+		return b.disk.remove(config.DefaultPath)
+	}
+	return b.disk.write(config.DefaultPath, text, 0o600)
+}
+
+// forget removes what an earlier card asked for and this one does not.
+func (b *boot) forget() error {
+	for _, old := range b.was.Files {
+		still := false
+		for _, f := range b.now.Files {
+			still = still || f == old
+		}
+		if !still {
+			if err := b.disk.remove(old); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// leave makes the boot partition say what is wrong and hold no secret. It returns the
+// card as it is then.
+func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left []byte, err error) {
+	emptied := card.Emptied(parsed)
+	files := b.now.Files
+	if failed, err := b.disk.read(layout.DataFailed); err == nil && failed != nil {
+		// The device's own copies are in memory: the card's are the only ones that last.
+		emptied, files = nil, nil
+	}
+	var gone []string
+	for _, f := range files {
+		name := filepath.Base(f)
+		if filepath.Dir(f) == filepath.Dir(config.DefaultPath) && f != secretPath {
+			if has, _ := b.disk.read(b.card(name)); has != nil {
+				gone = append(gone, name)
+			}
+		}
+	}
+	said, err := b.disk.read(b.card(ErrorName))
+	if err != nil {
+		return raw, err
+	}
+	fresh, _ := b.disk.read(b.card(config.CardName + ".new"))
+	errors := explain(b.now.Problems)
+	if emptied == nil && len(gone) == 0 && bytes.Equal(said, errors) && fresh == nil {
+		return raw, nil
+	}
+	if b.dev.Open != nil {
+		shut, err := b.dev.Open()
+		if err != nil {
+			return raw, err
+		}
+		defer shut()
+	}
+	if fresh != nil { // a rename that was cut in two: finished before the name is used again
+		if has, err := b.disk.read(b.card(config.CardName)); err == nil && has == nil {
+			if err := b.disk.rename(b.card(config.CardName+".new"), b.card(config.CardName)); err != nil {
+				return raw, err
+			}
+		}
+	}
+	if errors == nil {
+		err = b.disk.remove(b.card(ErrorName))
+	} else {
+		err = b.disk.write(b.card(ErrorName), errors, 0o644)
+	}
+	if err != nil {
+		return raw, err
+	}
+	left = raw
+	if emptied != nil {
+		left = emptied
+	}
+	if left != nil {
+		if err := b.disk.write(b.card(config.CardName), left, 0o644); err != nil {
+			return raw, err
+		}
+	}
+	if err := b.disk.remove(b.card(config.CardName + ".new")); err != nil {
+		return left, err
+	}
+	for _, name := range gone {
+		if err := b.disk.remove(b.card(name)); err != nil {
+			return left, err
+		}
+	}
+	return left, nil
+}
+
+// explain is the text beside the card: for somebody who has only a PC.
+func explain(problems config.Problems) []byte {
+	if len(problems) == 0 {
+		return nil
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "What is wrong with %s. Everything else in it was taken.\r\nMend it, put the card back and start the device.\r\n\r\n", config.CardName)
+	for _, p := range problems {
+		out.WriteString(p.Error() + "\r\n")
+	}
+	return []byte(out.String())
+}
+
+// finish notes what was done: the last step.
+func (b *boot) finish() error {
+	if b.now.Hostname == "" { // the card cannot be read at the first boot
+		b.now.Hostname = born()
+		if err := b.name(b.now.Hostname); err != nil {
+			return err
+		}
+	}
+	raw, err := json.MarshalIndent(b.now, "", "  ")
+	if err != nil {
+		return err
+	}
+	return b.disk.write(NotePath, append(raw, '\n'), 0o600)
+}
+
+// digest tells files apart; that of none is another than that of an empty one.
+func digest(raw []byte) string {
+	if raw == nil {
+		return ""
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,45 @@
+package firstboot
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"rivulet/appliance/health"
+	"rivulet/image/device/layout"
+)
+
+// ReportInitrd shows that the initrd of our image could not use the data partition: this
+// device begins anew at each start.
+func ReportInitrd(root string, t *health.Tracker, log *slog.Logger) {
+	why, err := os.ReadFile(filepath.Join(root, layout.DataFailed))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		why = []byte("the data partition cannot be used: " + err.Error())
+	}
+	text := strings.Join(strings.Fields(string(why)), " ") + "; all is in memory, and gone at the next start"
+	log.Error("nothing is kept", "cause", text)
+	t.Set(health.DataInMemory, text, "if there was nothing on this card that you miss, flash it again; else save what can be read of its fourth partition first. If it comes back, take another card")
+}
+
+// Report shows what could not be taken of the file on the boot partition; it was
+// read before us, once for this boot.
+func Report(root string, t *health.Tracker, log *slog.Logger) {
+	note, err := Read(root)
+	if err != nil {
+		log.Warn("what was done at the first boot cannot be read", "error", err)
+	}
+	for i, p := range note.Problems {
+		subject := ""
+		if i > 0 {
+			subject = strconv.Itoa(i + 1)
+		}
+		t.SetFor(health.Firstboot, subject, p.Place()+": "+p.Text, p.Cure)
+	}
+}

@@ -1,0 +1,97 @@
+// Package reset brings a device back to its first day, without touching the
+// operating system or the installation.
+//
+// It reads and alone removes what is in the state folder, with the supervisor
+// stopped and everything that hangs on it removed (package cleanup). Without
+// factory the device stays who it is: identity and WireGuard key, and the
+// configuration, are kept; the cluster with all its objects and volumes, its
+// logs, and what it knows of peers are gone. Cut short by a power cut it may be
+// run again; what is left then is a cluster without its objects, never one with
+// half of them: the datastore goes first, in one step.
+package reset
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"rivulet/appliance/lifetime/cleanup"
+	"rivulet/appliance/state/bolt"
+	"rivulet/fabric/trust"
+)
+
+// kept is what survives in the state folder: who we are, and what is the
+// installation's rather than the cluster's.
+var kept = []string{"state.db", "state.db.copy", "bundle", "versions", "config.yaml", "config.good.yaml"}
+
+// State removes the cluster from a state folder, or everything with factory.
+func State(folder string, factory bool) (removed []string, err error) {
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	// k3s would take a folder without some of its files for one to repair.
+	gone := filepath.Join(folder, "k3s.removed")
+	if err := cleanup.RemoveAll(gone); err != nil { // of a reset that was cut short
+		return nil, err
+	}
+	if err := os.Rename(filepath.Join(folder, "k3s"), gone); err == nil {
+		removed = append(removed, "k3s")
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reset: %w; look at the disk", err)
+	}
+	if !factory {
+		if n, err := forgetPeers(filepath.Join(folder, "state.db")); err != nil {
+			return removed, err
+		} else if n > 0 {
+			removed = append(removed, fmt.Sprintf("%d peers", n))
+		}
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return removed, fmt.Errorf("reset: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if !factory && slices.Contains(kept, e.Name()) {
+			continue
+		}
+		if err := cleanup.RemoveAll(filepath.Join(folder, e.Name())); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if e.Name() != filepath.Base(gone) {
+			removed = append(removed, e.Name())
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+// forgetPeers removes the trust in all peers, and what was said of others; those that are still there are
+// found and met anew.
+func forgetPeers(path string) (n int, err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	st, err := bolt.Open(path)
+	if err != nil {
+		return 0, fmt.Errorf("%w; or forget who this device is as well: rivulet reset --factory", err)
+	}
+	defer st.Close()
+	peers, err := st.Peers()
+	if err != nil {
+		return 0, fmt.Errorf("reset: %w; forget who this device is as well: rivulet reset --factory", err)
+	}
+	if err := trust.Clear(st); err != nil {
+		return 0, err
+	}
+	for _, p := range peers {
+		if err := st.DeletePeer(p.ID); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}

@@ -1,0 +1,239 @@
+// Package slots changes which of the two root slots of a device image boots, and
+// puts the content of an update bundle into the one that does not run.
+//
+//	Clear ──▶ Fill ──▶ Arm ──▶ (restart) ──▶ Accept      the other slot is the one from now on
+//	                                   └───▶ Reject      the old one is
+//
+// It reads what the initrd left in /run/rivulet-image, and the boot partition; it
+// alone writes the partition of the slot that does not run, its folder on the boot
+// partition, slot.cfg, systemd-boot's entries and what syslinux starts once (image/device/layout
+// says what they are; the loaders and the initrd count tries down in the latter three). Each step may
+// be cut short by a power cut and be done again; before and after each write a slot
+// boots that was whole before. It keeps nothing else: when which step is due is for
+// appliance/lifetime/upgrade. Failure: an error with a cure; the slot that runs stays as it is.
+package slots
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"rivulet/image/device/layout"
+)
+
+// Boot is the boot partition. Each change is on the disk when it returns.
+type Boot interface {
+	// List names what is in a folder; one that is not there is empty.
+	List(dir string) ([]string, error)
+	Read(name string) ([]byte, error)
+	// Write makes a file, and its folder; a power cut may leave a part of it.
+	Write(name string, content []byte) error
+	// Overwrite changes a file of one sector in place: a power cut leaves old or new.
+	Overwrite(name string, content []byte) error
+	// OverwriteEnd does so with a file's last sectors; of each a power cut leaves old or new.
+	OverwriteEnd(name string, content []byte) error
+	Rename(from, to string) error
+	// Remove takes a file or a whole folder away; one that is not there is no error.
+	Remove(name string) error
+}
+
+// entries is systemd-boot's folder; only PCs have it.
+const entries = "loader/entries"
+
+// kept is where a slot's entry waits in its folder until it is armed.
+func kept(s layout.Slot) string { return path.Join(s.String(), layout.EntryFile) }
+
+// Clear takes all away that could have the loader start a slot, and all flags of
+// earlier attempts: from now on only running boots.
+func Clear(b Boot, running layout.Slot) error {
+	if err := settle(b, running); err != nil {
+		return err
+	}
+	return removeEntries(b, running.Other())
+}
+
+// settle has the loaders that do not count start one slot, and try none.
+func settle(b Boot, s layout.Slot) error {
+	if err := once(b, 0); err != nil {
+		return err
+	}
+	for _, x := range []layout.Slot{layout.A, layout.B} {
+		if err := b.Remove(path.Join(x.String(), layout.OnceFile)); err != nil {
+			return err
+		}
+	}
+	return choose(b, layout.Choice{Load: s, Good: s})
+}
+
+// Arm has the loader try a slot, for so many starts that do not come far.
+func Arm(b Boot, from, to layout.Slot) error {
+	trial := layout.Choice{Load: to, Good: from, Try: to, Tries: layout.Tries}
+	raw, err := b.Read(layout.SyslinuxFile)
+	if err == nil && layout.HasOnce(raw) {
+		// Started once, it has the loader take it from then on (the initrd's choice).
+		trial.Load = from
+		if err := b.Write(path.Join(to.String(), layout.OnceFile), layout.Once(to)); err != nil {
+			return err
+		}
+	}
+	if err := choose(b, trial); err != nil {
+		return err
+	}
+	if trial.Load == from {
+		if err := once(b, to); err != nil {
+			return err
+		}
+	}
+	entry, err := b.Read(kept(to))
+	if err != nil {
+		if _, pi := b.Read("config.txt"); pi == nil {
+			return nil // the Pi's firmware reads slot.cfg
+		}
+		return fmt.Errorf("slots: the entry of slot %s is not there: %w; begin the upgrade anew", to, err)
+	}
+	if err := removeEntries(b, to); err != nil {
+		return err
+	}
+	// Not .conf before it is whole: the loader takes what ends so.
+	tmp := path.Join(entries, "rivulet-"+to.String()+".new")
+	if err := b.Write(tmp, entry); err != nil {
+		return err
+	}
+	return b.Rename(tmp, path.Join(entries, layout.EntryName(to, true)))
+}
+
+// Accept makes a slot that was tried the one that boots.
+func Accept(b Boot, slot layout.Slot) error {
+	if err := settle(b, slot); err != nil {
+		return err
+	}
+	names, err := entriesOf(b, slot)
+	if err != nil {
+		return err
+	}
+	good := layout.EntryName(slot, false)
+	for _, n := range names {
+		if n != good {
+			return b.Rename(path.Join(entries, n), path.Join(entries, good))
+		}
+	}
+	return nil
+}
+
+// Reject makes the slot of before the one that boots, and the other none.
+func Reject(b Boot, back layout.Slot) error { return Clear(b, back) }
+
+// choose writes slot.cfg, if it says something else.
+func choose(b Boot, c layout.Choice) error {
+	raw, err := b.Read(layout.ChoiceFile)
+	if err != nil {
+		return b.Write(layout.ChoiceFile, c.Encode(loader(b, nil)))
+	}
+	want := c.Encode(loader(b, raw))
+	if string(raw) == string(want) {
+		return nil
+	}
+	return b.Overwrite(layout.ChoiceFile, want)
+}
+
+// once has syslinux start a slot the next time only, or none so. Other loaders have no
+// such file.
+func once(b Boot, s layout.Slot) error {
+	raw, err := b.Read(layout.SyslinuxFile)
+	if err != nil || !layout.HasOnce(raw) || bytes.HasSuffix(raw, layout.Once(s)) {
+		return nil
+	}
+	return b.OverwriteEnd(layout.SyslinuxFile, layout.Once(s))
+}
+
+func loader(b Boot, raw []byte) layout.Loader {
+	if strings.HasPrefix(string(raw), "DEFAULT") {
+		return layout.Syslinux
+	}
+	if _, err := b.Read("config.txt"); err == nil {
+		return layout.PiFirmware
+	}
+	return layout.Syslinux
+}
+
+func entriesOf(b Boot, s layout.Slot) (out []string, err error) {
+	names, err := b.List(entries)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		if is, _, ok := entry(n); ok && is == s {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// entry reads the name of an entry: rivulet-b.conf, rivulet-b+2-1.conf. FAT keeps case
+// as it likes.
+func entry(name string) (s layout.Slot, tries int, ok bool) {
+	rest, is := strings.CutPrefix(strings.ToLower(name), "rivulet-")
+	rest, conf := strings.CutSuffix(rest, ".conf")
+	if !is || !conf || rest == "" || !layout.Slot(rest[0]).Valid() {
+		return 0, 0, false
+	}
+	s, rest = layout.Slot(rest[0]), rest[1:]
+	if rest == "" {
+		return s, -1, true
+	}
+	left, _, _ := strings.Cut(strings.TrimPrefix(rest, "+"), "-")
+	if n, err := strconv.Atoi(left); err == nil && rest[0] == '+' {
+		return s, n, true
+	}
+	return s, -1, true
+}
+
+func removeEntries(b Boot, s layout.Slot) error {
+	names, err := entriesOf(b, s)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := b.Remove(path.Join(entries, n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextVersion is above that of all entries: systemd-boot takes the highest.
+func nextVersion(b Boot) (int, error) {
+	names, err := b.List(entries)
+	if err != nil {
+		return 0, err
+	}
+	top := 0
+	for _, n := range names {
+		if _, _, ok := entry(n); !ok {
+			continue
+		}
+		raw, err := b.Read(path.Join(entries, n))
+		if err != nil {
+			return 0, err
+		}
+		top = max(top, EntryVersion(string(raw)))
+	}
+	return top + 1, nil
+}
+
+// EntryVersion is the number behind the word version of an entry; 0 is none.
+func EntryVersion(text string) int {
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "version" {
+			n, _ := strconv.Atoi(f[1])
+			return n
+		}
+	}
+	return 0
+}
+
+// ErrNoImage is returned where no device image runs.
+var ErrNoImage = errors.New("slots: this system was not written by rivulet flash")

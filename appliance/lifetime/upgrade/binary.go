@@ -1,0 +1,123 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"rivulet/appliance/version"
+)
+
+// machines are the ELF names of the architectures Rivulet is built for.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "arm": elf.EM_ARM}
+
+// BuildID returns what the linker wrote into a binary to tell it from all others.
+func BuildID(path string) (string, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("update: %s: %w", path, err)
+	}
+	defer f.Close()
+	return buildID(f, path)
+}
+
+// Go's own is made of the inputs, folders among them. A release is built without, so
+// that it is the same on every machine, and has the one that the C linker makes of
+// the content.
+var buildNotes = []struct {
+	section, owner string
+	read           func([]byte) string
+}{
+	{".note.go.buildid", "Go\x00\x00", func(b []byte) string { return string(b) }},
+	{".note.gnu.build-id", "GNU\x00", hex.EncodeToString},
+}
+
+func buildID(f *elf.File, path string) (string, error) {
+	ofGo := f.Section(".go.buildinfo") != nil // in every program of Go's linker, and in no other
+	for _, n := range buildNotes {
+		note := f.Section(n.section)
+		if note == nil || !ofGo {
+			continue
+		}
+		raw, err := note.Data()
+		if err != nil {
+			return "", fmt.Errorf("update: %s: %w", path, err)
+		}
+		// A note: sizes of name and content, a type, the name, the content.
+		if len(raw) <= 16 || !bytes.Equal(raw[12:16], []byte(n.owner)) {
+			continue
+		}
+		if size := int(f.ByteOrder.Uint32(raw[4:8])); size > 0 && size <= len(raw)-16 {
+			return n.read(raw[16 : 16+size]), nil
+		}
+	}
+	return "", fmt.Errorf("update: %s is no Go program, or has no build ID; build it with make build", path)
+}
+
+// inspect says what a release file is: a program for this machine that runs here.
+// It is called only for files whose signature is good, or that run already.
+func inspect(ctx context.Context, path string) (Version, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return Version{}, fmt.Errorf("update: it is no program: %w; get the file of a release", err)
+	}
+	defer f.Close()
+	if want := machines[runtime.GOARCH]; f.Machine != want {
+		return Version{}, fmt.Errorf("update: it is for another machine (%s), this one is %s; get the file for %s", f.Machine, want, runtime.GOARCH)
+	}
+	v := Version{}
+	if v.BuildID, err = buildID(f, path); err != nil {
+		return v, err
+	}
+	parts, err := ask(ctx, path)
+	if err != nil {
+		return v, err
+	}
+	for _, p := range parts {
+		if p.Name == "rivulet" {
+			v.Name = p.Version
+		}
+	}
+	v.Kubernetes = version.KubernetesOf(parts)
+	if v.Name == "" {
+		return v, errors.New("update: it does not say its version, so it is not rivulet; get the file of a release")
+	}
+	if _, err := version.Minor(v.Kubernetes); err != nil {
+		return v, fmt.Errorf("update: it does not say its version of Kubernetes (%w); get the file of a release", err)
+	}
+	return v, nil
+}
+
+// askTime is how long a binary may take to say what it is, on a slow card.
+const askTime = time.Minute
+
+// ask runs `rivulet version` of another binary.
+func ask(ctx context.Context, path string) ([]version.Part, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "version", "-o", "json")
+	cmd.Args[0] = "rivulet"
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	cmd.Dir = "/"
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &errOut, time.Second
+	if err := cmd.Run(); err != nil {
+		if errors.Is(err, os.ErrPermission) {
+			return nil, fmt.Errorf("update: it cannot be started: %w; is the state folder on a file system that is mounted noexec? mount it without", err)
+		}
+		return nil, fmt.Errorf("update: it does not run here: %w %s; get the file of another release", err, bytes.TrimSpace(errOut.Bytes()))
+	}
+	var parts []version.Part
+	if err := json.Unmarshal(out.Bytes(), &parts); err != nil {
+		return nil, fmt.Errorf("update: it does not say what it is (%w), so it is not rivulet; get the file of a release", err)
+	}
+	return parts, nil
+}

@@ -1,0 +1,236 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"rivulet/appliance/lifetime/backup"
+)
+
+// Device is the World of a real device.
+type Device struct {
+	// State and Run are Rivulet's folders, Installed where `rivulet install` put the binary.
+	State, Run, Installed string
+	// Args are of `rivulet run`, without the program's name.
+	Args []string
+	Log  *slog.Logger
+}
+
+// Installed is where `rivulet install` puts the binary.
+const Installed = "/usr/local/bin/rivulet"
+
+func (d *Device) dir() string                 { return Dir(d.State) }
+func (d *Device) Load() (State, error)        { return Load(d.dir()) }
+func (d *Device) Save(s State) error          { return store(d.dir(), s) }
+func (d *Device) Now() time.Time              { return time.Now().UTC().Truncate(time.Second) }
+func (d *Device) binary(v Version) string     { return filepath.Join(d.dir(), v.Dir, binaryName) }
+func (d *Device) snapshot(name string) string { return filepath.Join(d.dir(), name) }
+
+const snapshotPrefix = "before-"
+
+// Snapshot writes a backup of the cluster, without volumes, beside the versions.
+func (d *Device) Snapshot(ctx context.Context, s State) (string, error) {
+	if err := d.endEngine(ctx); err != nil {
+		return "", err
+	}
+	name := snapshotPrefix + s.Attempt.Next.Dir + ".backup"
+	src, done, err := backup.Stopped(d.State)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	src.Config = "" // the user's, not the version's
+	src.Manifest.Rivulet, src.Manifest.Kubernetes, src.Manifest.Created = s.Attempt.From.Name, s.Attempt.From.Kubernetes, d.Now()
+	tmp := d.snapshot(name) + ".new"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
+	}
+	defer f.Close()
+	if err := backup.Write(ctx, f, src); err != nil {
+		return "", err
+	}
+	if err := f.Sync(); err != nil {
+		return "", fmt.Errorf("update: %w; look at the disk", err)
+	}
+	if err := os.Rename(tmp, d.snapshot(name)); err != nil {
+		return "", fmt.Errorf("update: %w; look at the disk", err)
+	}
+	return name, syncDir(d.dir())
+}
+
+// Restore brings the snapshot's data back; what the new version wrote is set aside.
+func (d *Device) Restore(ctx context.Context, s State) (string, error) {
+	if err := d.endEngine(ctx); err != nil {
+		return "", err
+	}
+	f, err := os.Open(d.snapshot(s.Attempt.Snapshot))
+	if err != nil {
+		return "", fmt.Errorf("update: the data of before cannot be brought back: %w; restore a backup with the old version: rivulet restore FILE", err)
+	}
+	defer f.Close()
+	r, err := backup.Restore(ctx, f, backup.DefaultPaths(d.State), backup.Options{
+		Over: true, DataOnly: true, Kubernetes: s.Attempt.From.Kubernetes, Now: time.Now(),
+	})
+	return r.Aside, err
+}
+
+// endEngine ends what is left of a supervisor that was killed, and waits for it.
+func (d *Device) endEngine(ctx context.Context) error {
+	return endProcess(ctx, filepath.Join(d.Run, "engine.pid"), "rivulet-engine")
+}
+
+// Point makes `current` lead to the current version, puts it at the installed place
+// and removes versions and snapshots that nothing needs.
+func (d *Device) Point(s State) bool {
+	linked, err := d.point(s)
+	if err != nil {
+		d.Log.Warn("the current version cannot be put at the installed place; it is started through the old one", "error", err)
+	}
+	d.tidy(s)
+	return linked
+}
+
+const currentName = "current"
+
+func (d *Device) point(s State) (bool, error) {
+	if s.Current == nil {
+		return false, nil
+	}
+	if err := link(s.Current.Dir, filepath.Join(d.dir(), currentName)); err != nil {
+		return false, err
+	}
+	if fi, err := os.Lstat(d.Installed); err != nil || !fi.Mode().IsRegular() {
+		return false, nil //nolint:nilerr // not installed, or somebody's own link
+	}
+	// Only what the update began with is replaced, never what a person put there since.
+	switch id, err := BuildID(d.Installed); {
+	case err != nil:
+		return false, nil //nolint:nilerr // not ours
+	case id == s.Current.BuildID:
+		return true, nil
+	case id != s.Base && id != s.Previous.buildID():
+		return false, nil
+	}
+	if err := install(d.binary(*s.Current), d.Installed); errors.Is(err, syscall.EROFS) {
+		return false, nil // a device image: its own binary goes on being started first
+	} else if err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// install puts a program at its installed place in one step: a second name of the
+// same file where that can be, a copy elsewhere. It is not a link into the state,
+// which a reset may remove.
+func install(from, to string) error {
+	tmp := to + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if os.Link(from, tmp) != nil {
+		if err := copySynced(from, tmp); err != nil {
+			os.Remove(tmp)
+			return err
+		}
+	}
+	if err := os.Rename(tmp, to); err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	return syncDir(filepath.Dir(to))
+}
+
+func copySynced(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, in); err != nil {
+		return err
+	}
+	if err := out.Sync(); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+func (v *Version) buildID() string {
+	if v == nil {
+		return ""
+	}
+	return v.BuildID
+}
+
+// link makes or changes a symbolic link in one step.
+func link(to, at string) error {
+	if was, err := os.Readlink(at); err == nil && was == to {
+		return nil
+	}
+	tmp := at + ".new"
+	os.Remove(tmp)
+	if err := os.Symlink(to, tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, at); err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	return syncDir(filepath.Dir(at))
+}
+
+// tidy removes the versions and snapshots that the state does not name. The last
+// snapshot stays until the next update.
+func (d *Device) tidy(s State) {
+	kept := map[string]bool{currentName: true, stateName: true, ".lock": true, cancelName: true}
+	for _, v := range []*Version{s.Current, s.Previous} {
+		if v != nil {
+			kept[v.Dir] = true
+		}
+	}
+	if s.Attempt != nil {
+		kept[s.Attempt.Next.Dir], kept[s.Attempt.From.Dir], kept[s.Attempt.Snapshot] = true, true, true
+	}
+	if s.Last != nil && s.Attempt == nil {
+		kept[lastSnapshot(d.dir())] = true
+	}
+	entries, err := os.ReadDir(d.dir())
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !kept[e.Name()] {
+			os.RemoveAll(filepath.Join(d.dir(), e.Name()))
+		}
+	}
+}
+
+// lastSnapshot names the newest.
+func lastSnapshot(dir string) (name string) {
+	var newest time.Time
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		fi, err := e.Info()
+		if err == nil && strings.HasPrefix(e.Name(), snapshotPrefix) && strings.HasSuffix(e.Name(), ".backup") && fi.ModTime().After(newest) {
+			name, newest = e.Name(), fi.ModTime()
+		}
+	}
+	return name
+}
+
+var _ World = (*Device)(nil)

@@ -1,0 +1,193 @@
+package upgrade
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/health"
+	"rivulet/offload/policy"
+)
+
+// HoldLabel on a pod of this cluster, whatever its value, keeps an upgrade waiting
+// as long as the pod is not finished.
+const HoldLabel = "rivulet.dev/hold-upgrade"
+
+// holdLook is how often the pods that hold an upgrade are looked at again.
+const holdLook = 3 * time.Second
+
+// holdersTimeout bounds the question for the pods that hold an upgrade.
+const holdersTimeout = 2 * time.Second
+
+// Handover is the running supervisor's part in an upgrade that is staged: it waits
+// until no pod holds it, and ends the supervisor, to be started again. Its fields are
+// set before it is used; its methods may be called at any time.
+type Handover struct {
+	State  string                      // the state folder
+	Client func() kubernetes.Interface // nil before the API server answered
+	// Restart ends the supervisor; it does not wait.
+	Restart func()
+	Health  *health.Tracker
+	Log     *slog.Logger
+
+	mu      sync.Mutex
+	waiting context.CancelFunc // of the one that waits now
+	heldBy  []string
+}
+
+// Routes are `rivulet upgrade`'s last step.
+func (h *Handover) Routes(mux *http.ServeMux) {
+	mux.Handle("POST /v1/upgrade", api.JSON(func(r *http.Request) (any, error) {
+		var req api.UpgradeRequest
+		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+			return nil, err
+		}
+		st, err := Load(Dir(h.State))
+		if err != nil {
+			return nil, err
+		}
+		if st.Phase != Staged {
+			return nil, errors.New("no upgrade is staged; stage one with: rivulet upgrade FILE")
+		}
+		holders := h.holders(r.Context())
+		if req.Now || len(holders) == 0 {
+			// After the answer: the socket closes with us.
+			time.AfterFunc(100*time.Millisecond, h.restart)
+			return h.View(), nil
+		}
+		h.waitForHolders(holders)
+		return h.View(), nil
+	}))
+}
+
+func (h *Handover) restart() {
+	h.Log.Info("stopping for the upgrade; pods and the tunnel stay as they are")
+	h.Restart()
+}
+
+// waitForHolders restarts once no pod holds the upgrade any more.
+func (h *Handover) waitForHolders(holders []string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	h.mu.Lock()
+	if h.waiting != nil {
+		h.waiting()
+	}
+	h.waiting, h.heldBy = cancel, holders
+	h.mu.Unlock()
+	go func() {
+		tick := time.NewTicker(holdLook)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			st, err := Load(Dir(h.State))
+			if err != nil || st.Phase != Staged { // cancelled
+				h.held(ctx, nil)
+				return
+			}
+			holders := h.holders(ctx)
+			h.held(ctx, holders)
+			if len(holders) == 0 {
+				h.restart()
+				return
+			}
+		}
+	}()
+}
+
+func (h *Handover) held(ctx context.Context, by []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() == nil {
+		h.heldBy = by
+	}
+}
+
+// holders are the pods that hold an upgrade. Those of other clusters hold nothing
+// here; if the API server does not answer, nothing does: the upgrade may be the cure.
+func (h *Handover) holders(ctx context.Context) (names []string) {
+	client := h.Client()
+	if client == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, holdersTimeout)
+	defer cancel()
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
+		LabelSelector: HoldLabel,
+		FieldSelector: "status.phase!=Succeeded,status.phase!=Failed",
+	})
+	if err != nil {
+		h.Log.Warn("nobody can be asked whether a pod holds the upgrade", "error", err)
+		return nil
+	}
+	for _, p := range pods.Items {
+		if p.Labels[policy.OriginLabel] == "" {
+			names = append(names, p.Namespace+"/"+p.Name)
+		}
+	}
+	return names
+}
+
+// View is what status shows of upgrades, nil without one; it keeps their health problems too.
+func (h *Handover) View() *api.Upgrade {
+	st, err := Load(Dir(h.State))
+	h.Health.Report(health.UpgradeUnreadable, err)
+	if err != nil {
+		return nil
+	}
+	h.mu.Lock()
+	held := h.heldBy
+	h.mu.Unlock()
+	if a := st.Attempt; a != nil && st.Phase == Staged && len(held) > 0 {
+		h.Health.Set(health.UpgradeWaiting, fmt.Sprintf("version %s waits for %s", a.Next.Name, strings.Join(held, ", ")),
+			"it goes on when these pods have ended (label "+HoldLabel+"); rivulet upgrade --now does not wait, --cancel forgets it")
+	} else {
+		h.Health.Clear(health.UpgradeWaiting)
+	}
+	if a := st.Attempt; a != nil && st.Phase == Trying {
+		h.Health.Set(health.UpgradeTrying, fmt.Sprintf("version %s is tried until %s", a.Next.Name, a.Begun.Add(a.Window).Local().Format(time.TimeOnly)),
+			"nothing is to be done; rivulet upgrade --cancel goes back to "+a.From.Name)
+	} else {
+		h.Health.Clear(health.UpgradeTrying)
+	}
+	if o := st.Last; o != nil && !o.OK {
+		text := fmt.Sprintf("version %s was tried and given up, %s runs: %s", o.Version, o.From, o.Reason)
+		if o.Aside != "" {
+			text += "; what it wrote is in " + o.Aside
+		}
+		h.Health.Set(health.UpgradeUndone, text, "see the log of that time; try another release: rivulet upgrade FILE")
+	} else {
+		h.Health.Clear(health.UpgradeUndone)
+	}
+	return viewOf(st, held)
+}
+
+func viewOf(st State, held []string) *api.Upgrade {
+	if st.Attempt == nil && st.Last == nil {
+		return nil
+	}
+	v := &api.Upgrade{Phase: string(st.Phase)}
+	if st.Last != nil {
+		v.Last = st.Last
+	}
+	if a := st.Attempt; a != nil {
+		v.To, v.From, v.HeldBy = a.Next.Name, a.From.Name, held
+		if st.Phase == Trying {
+			v.Until = a.Begun.Add(a.Window)
+		}
+	}
+	return v
+}

@@ -1,0 +1,84 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/version"
+)
+
+// Launch is called before anything else by `rivulet run`: it carries an update on
+// that is under way, which may take as long as the update's window, and says what
+// this process then has to become.
+func (d *Device) Launch(ctx context.Context) (Choice, error) {
+	if _, err := os.Stat(filepath.Join(d.dir(), stateName)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return Choice{}, nil // never updated; or no state folder, which the store says better
+	}
+	release, err := lock(d.dir())
+	if errors.Is(err, ErrBusy) || err == nil && d.supervised() {
+		if err == nil {
+			release()
+		}
+		return Choice{}, nil // rivulet runs here already: let it be told so in the usual words
+	}
+	if err != nil {
+		return Choice{}, err
+	}
+	defer release()
+	defer patient(askEvery, d.Log)()
+	self, err := BuildID("/proc/self/exe")
+	if err != nil {
+		return Choice{}, err
+	}
+	choice, err := decide(ctx, d, self, d.Log)
+	if err != nil || choice.Run == nil {
+		return choice, err
+	}
+	return d.usable(choice)
+}
+
+// supervised reports whether a supervisor has the store open.
+func (d *Device) supervised() bool {
+	f, err := os.Open(filepath.Join(d.State, "state.db"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+}
+
+// usable falls back to this binary when the chosen one is gone, unless it is older
+// than the data.
+func (d *Device) usable(c Choice) (Choice, error) {
+	path := d.binary(*c.Run)
+	id, err := BuildID(path)
+	if err == nil && id == c.Run.BuildID {
+		return c, nil
+	}
+	if err == nil {
+		err = fmt.Errorf("%s is another program", path)
+	}
+	was, err1 := version.Minor(c.Run.Kubernetes)
+	ours, err2 := version.Minor(version.Kubernetes())
+	if err1 != nil || err2 != nil || ours < was {
+		return Choice{}, fmt.Errorf("update: version %s is to run and cannot: %w; install it again", c.Run.Name, err)
+	}
+	d.Log.Error("the current version cannot be started; going on with this binary", "version", c.Run.Name, "error", err)
+	return Choice{}, nil
+}
+
+// Become replaces this process by another version, or by itself for a new start.
+func (d *Device) Become(path string) error {
+	err := unix.Exec(path, append([]string{binaryName}, d.Args...), os.Environ())
+	return fmt.Errorf("update: %s: %w", path, err)
+}
+
+// Binary is the file of a version.
+func (d *Device) Binary(v Version) string { return d.binary(v) }

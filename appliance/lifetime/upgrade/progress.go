@@ -1,0 +1,59 @@
+package upgrade
+
+import (
+	"io"
+
+	"rivulet/appliance/lifetime/slots"
+	"rivulet/image/flash"
+)
+
+// counted tells how far the reading of a file is.
+type counted struct {
+	io.Reader
+	done, of int64
+	show     flash.Progress
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.done += int64(n)
+	c.show(flash.Checking, c.done, c.of)
+	return n, err
+}
+
+// checking tells how far the reading of a file of a size is, if anybody wants to know.
+func checking(r io.Reader, size int64, show flash.Progress) io.Reader {
+	if show == nil {
+		return r
+	}
+	return &counted{Reader: r, of: size, show: show}
+}
+
+// countedRoot tells how far the writing and the reading back of a slot is.
+type countedRoot struct {
+	slots.Root
+	written, read, of int64
+	show              flash.Progress
+}
+
+func (c *countedRoot) WriteAt(p []byte, at int64) (int, error) {
+	n, err := c.Root.WriteAt(p, at)
+	c.written += int64(n)
+	c.show(flash.Writing, c.written, c.of)
+	return n, err
+}
+
+func (c *countedRoot) ReadAt(p []byte, at int64) (int, error) {
+	n, err := c.Root.ReadAt(p, at)
+	c.read += int64(n)
+	c.show(flash.Reading, c.read, c.of)
+	return n, err
+}
+
+// filling is a slot's partition, for a root of a size.
+func filling(r slots.Root, size int64, show flash.Progress) slots.Root {
+	if show == nil {
+		return r
+	}
+	return &countedRoot{Root: r, of: size, show: show}
+}

@@ -1,0 +1,55 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/lifetime/slots"
+	"rivulet/image/device/layout"
+)
+
+// Slot is of Slots.
+func (d *Device) Slot() layout.Slot {
+	s, err := slots.Running()
+	if err != nil {
+		return 0
+	}
+	return s
+}
+
+// BootID is of Slots.
+func (d *Device) BootID() string {
+	raw, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return string(bytes.TrimSpace(raw))
+}
+
+// Arm is of Slots.
+func (d *Device) Arm(i Image) error {
+	return slots.Change(func(b slots.Boot) error { return slots.Arm(b, i.from(), i.to()) })
+}
+
+// Accept is of Slots.
+func (d *Device) Accept(i Image) error {
+	return slots.Change(func(b slots.Boot) error { return slots.Accept(b, i.to()) })
+}
+
+// Reject is of Slots.
+func (d *Device) Reject(i Image) error {
+	return slots.Change(func(b slots.Boot) error { return slots.Reject(b, i.from()) })
+}
+
+// Restart starts the device anew, in order: pods are ended by the service manager.
+// It returns when we are told to stop.
+func (d *Device) Restart(ctx context.Context) error {
+	unix.Sync()
+	if out, err := exec.CommandContext(ctx, "systemctl", "reboot").CombinedOutput(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("update: the device cannot be restarted: %w %s; restart it by hand: sudo reboot", err, bytes.TrimSpace(out))
+	}
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,383 @@
+package upgrade
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/version"
+	"rivulet/image/flash"
+	"rivulet/image/signed"
+)
+
+// Defaults of the window in which an update proves itself.
+const (
+	DefaultWindow = 15 * time.Minute
+	DefaultEvery  = time.Minute
+)
+
+// Request is what `rivulet upgrade` asks for.
+type Request struct {
+	State string // the state folder
+	File  string // the release; FILE.sig is beside it
+	// Running is the executable that runs now, RunningBuild its build.
+	Running, RunningBuild string
+	Window, Every         time.Duration
+	Peers                 []string // that are connected now
+	CheckOnly             bool
+	Progress              flash.Progress // nil: nobody looks
+	Now                   time.Time
+}
+
+var (
+	// ErrBusy is returned while an update is tried.
+	ErrBusy = errors.New("update: another update is being tried")
+	// ErrRefused is in every error that says that a file is not taken.
+	ErrRefused = errors.New("update: refused")
+)
+
+func refused(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
+}
+
+const binaryName = "rivulet"
+
+// Stage checks a release file and, unless only that was asked for, puts it beside
+// the version that runs, to be tried at the next start. Nothing of the file is run
+// before its signature is known to be good.
+func Stage(ctx context.Context, r Request) (next Version, err error) {
+	dir := Dir(r.State)
+	roots, err := signed.Roots()
+	if err != nil {
+		return next, err
+	}
+	sig, err := readSignature(r.File)
+	if err != nil {
+		return next, err
+	}
+	s, release, err := claim(dir)
+	if err != nil {
+		return next, err
+	}
+	defer release()
+	work := filepath.Join(dir, ".new")
+	os.RemoveAll(work) // of one that was killed
+	defer os.RemoveAll(work)
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return next, fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
+	}
+	staged := filepath.Join(work, binaryName)
+	digest := signed.NewDigest()
+	hash, err := take(r, digest, staged)
+	if err != nil {
+		return next, err
+	}
+	if err := sig.Verify(digest, roots, s.Generation); err != nil {
+		return next, refused("%w", err)
+	}
+	if err := os.Chmod(staged, 0o755); err != nil {
+		return next, fmt.Errorf("update: %w", err)
+	}
+	if next, err = inspect(ctx, staged); err != nil {
+		return next, refused("%w", err)
+	}
+	from, err := running(ctx, r)
+	if err != nil {
+		return next, err
+	}
+	if err := fits(from, next); err != nil {
+		return next, err
+	}
+	if next.Dir, err = dirName(next.Name, hash); err != nil || r.CheckOnly {
+		return next, err
+	}
+	if from, err = keep(dir, s, from, r.Running); err != nil {
+		return next, err
+	}
+	if err := place(dir, work, next.Dir); err != nil {
+		return next, err
+	}
+	os.Remove(filepath.Join(dir, cancelName))
+	if s.Base == "" {
+		s.Base = from.BuildID
+	}
+	return next, store(dir, s.staged(Attempt{Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers,
+		Generation: sig.Certificate.Generation, StagedAt: r.Now}))
+}
+
+// claim has the folder for one upgrade, until release: not while another is under way.
+func claim(dir string) (s State, release func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return s, nil, fmt.Errorf("update: %w; run as root", err)
+	}
+	if release, err = lock(dir); err != nil {
+		return s, nil, err
+	}
+	if s, err = Load(dir); err == nil && (s.Phase == Trying || s.Phase == Returning) {
+		err = fmt.Errorf("%w (%s): start rivulet first, it comes to an end by itself", ErrBusy, s.Attempt.Next.Name)
+	}
+	if err != nil {
+		release()
+		return s, nil, err
+	}
+	return s, release, nil
+}
+
+// Cancel takes back an update: one that waits is forgotten, one that is tried is
+// undone at the judge's next look.
+func Cancel(state string, now time.Time) (Phase, error) {
+	dir := Dir(state)
+	s, err := Load(dir)
+	if err != nil {
+		return Idle, err
+	}
+	switch s.Phase {
+	case Staged:
+		release, err := lock(dir)
+		if err != nil {
+			return s.Phase, err
+		}
+		defer release()
+		return Staged, store(dir, s.ended("cancelled by hand before it was tried", "", now))
+	case Trying:
+		if err := os.WriteFile(filepath.Join(dir, cancelName), nil, 0o600); err != nil {
+			return Trying, fmt.Errorf("update: %w; run as root", err)
+		}
+	}
+	return s.Phase, nil
+}
+
+// cancelName is a file that tells the judge to stop trying.
+const cancelName = "cancel"
+
+func lock(dir string) (release func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("update: %w; run as root, and look at the disk (df, dmesg)", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%w; wait for its end (rivulet upgrade shows it) or stop it with: rivulet upgrade --cancel", ErrBusy)
+	}
+	return func() { f.Close() }, nil
+}
+
+func readSignature(file string) (signed.Signature, error) {
+	s, err := signed.Beside(file)
+	if err == nil {
+		return s, nil
+	}
+	if _, err := os.Stat(file); err != nil {
+		return s, fmt.Errorf("update: %w; name the file of a release", err)
+	}
+	return s, refused("%w", err)
+}
+
+const (
+	// maxBinary bounds what a compressed file may unpack to.
+	maxBinary = 1 << 30
+	// spare is what stays free on the disk beside the new version and the snapshot.
+	spare = 100 << 20
+)
+
+// take copies the release to a new file, unpacked, and hashes what it writes, so
+// that what is checked is what will run.
+func take(r Request, digest io.Writer, to string) (hash string, err error) {
+	f, err := os.Open(r.File)
+	if err != nil {
+		return "", fmt.Errorf("update: %w; name the file of a release", err)
+	}
+	defer f.Close()
+	if err := enough(r.State, f); err != nil {
+		return "", err
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("update: %w", err)
+	}
+	in := bufio.NewReaderSize(checking(f, fi.Size(), r.Progress), 1<<20)
+	var content io.Reader = in
+	if magic, _ := in.Peek(4); bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
+		if err != nil {
+			return "", fmt.Errorf("update: %w", err)
+		}
+		defer z.Close()
+		content = z
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
+	}
+	defer out.Close()
+	sum := sha256.New()
+	disk := &diskWriter{w: out}
+	n, err := io.Copy(io.MultiWriter(disk, sum, digest), io.LimitReader(content, maxBinary+1))
+	switch {
+	case disk.err != nil:
+		return "", fmt.Errorf("update: %w; look at the disk (space, read-only mount)", disk.err)
+	case err != nil:
+		return "", refused("the file cannot be unpacked: %w; get it once more", err)
+	case n > maxBinary:
+		return "", refused("the file is larger than any release; get the file of a release")
+	}
+	if err := out.Sync(); err != nil {
+		return "", fmt.Errorf("update: %w; look at the disk", err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), out.Close()
+}
+
+type diskWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (d *diskWriter) Write(p []byte) (int, error) {
+	n, err := d.w.Write(p)
+	if err != nil {
+		d.err = err
+	}
+	return n, err
+}
+
+// enough looks for room for the unpacked binary, a copy of the old one and the
+// snapshot of the data, before anything is written.
+func enough(state string, f *os.File) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	if !fi.Mode().IsRegular() {
+		return refused("%s is not a file; name the file of a release", f.Name())
+	}
+	want := 2*fi.Size() + spare
+	if strings.HasSuffix(f.Name(), ".zst") {
+		want += 4 * fi.Size()
+	}
+	return room(state, want)
+}
+
+// room looks for so much, and for the snapshot of the data.
+func room(state string, want int64) error {
+	if db, err := os.Stat(datastore.Path(state)); err == nil {
+		want += 2 * db.Size()
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(state, &disk); err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	if free := int64(disk.Bavail) * int64(disk.Bsize); free < want {
+		return refused("%s has %d MB free, an update wants %d MB; free some space (rivulet crictl rmi --prune)", state, free>>20, want>>20)
+	}
+	return nil
+}
+
+// running says which version runs now.
+func running(ctx context.Context, r Request) (Version, error) {
+	v, err := inspect(ctx, r.Running)
+	if err != nil {
+		return v, fmt.Errorf("update: the version that runs now (%s): %w", r.Running, err)
+	}
+	if r.RunningBuild != "" && r.RunningBuild != v.BuildID {
+		return v, fmt.Errorf("update: %s was replaced and another rivulet still runs; restart it first: systemctl restart rivulet", r.Running)
+	}
+	return v, nil
+}
+
+// fits judges the step from one version to another.
+func fits(from, next Version) error {
+	if from.BuildID == next.BuildID {
+		return refused("%s runs already; there is nothing to do", next.Name)
+	}
+	was, err := version.Minor(from.Kubernetes)
+	if err != nil {
+		return err
+	}
+	will, err := version.Minor(next.Kubernetes)
+	if err != nil {
+		return err
+	}
+	switch {
+	case will < was:
+		return refused("it has Kubernetes %s, here runs %s, and a cluster's database is never taken back; use a newer release, or restore a backup with the old one",
+			next.Kubernetes, from.Kubernetes)
+	case will > was+1:
+		return refused("it has Kubernetes %s, here runs %s: no minor version may be left out; take a release with Kubernetes 1.%d first",
+			next.Kubernetes, from.Kubernetes, was+1)
+	}
+	return nil
+}
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,60}$`)
+
+func dirName(name, hash string) (string, error) {
+	if !plainName.MatchString(name) {
+		return "", refused("its version %q cannot be a folder's name; get the file of a release", name)
+	}
+	return name + "-" + hash[:12], nil
+}
+
+// keep makes sure that the version that runs is below versions, for the day it is
+// returned to, and says where.
+func keep(dir string, s State, from Version, path string) (Version, error) {
+	if s.Current != nil && s.Current.BuildID == from.BuildID {
+		return *s.Current, nil
+	}
+	work := filepath.Join(dir, ".old")
+	os.RemoveAll(work)
+	defer os.RemoveAll(work)
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return from, fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
+	}
+	digest := sha256.New()
+	in, err := os.Open(path)
+	if err != nil {
+		return from, fmt.Errorf("update: %w", err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(filepath.Join(work, binaryName), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return from, fmt.Errorf("update: %w", err)
+	}
+	defer out.Close()
+	if _, err := io.Copy(io.MultiWriter(out, digest), in); err != nil {
+		return from, fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
+	}
+	if err := out.Sync(); err != nil {
+		return from, fmt.Errorf("update: %w; look at the disk", err)
+	}
+	if from.Dir, err = dirName(from.Name, hex.EncodeToString(digest.Sum(nil))); err != nil {
+		return from, err
+	}
+	return from, place(dir, work, from.Dir)
+}
+
+// place gives a finished folder its name, in the place of one of the same content
+// that an earlier update left.
+func place(dir, work, name string) error {
+	to := filepath.Join(dir, name)
+	if err := syncDir(work); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(to); err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	if err := os.Rename(work, to); err != nil {
+		return fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
+	}
+	return syncDir(dir)
+}

@@ -1,0 +1,207 @@
+package upgrade
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/image/signed"
+)
+
+func TestFits(t *testing.T) {
+	at := func(kubernetes, build string) Version {
+		return Version{Name: "x", Kubernetes: kubernetes, BuildID: build}
+	}
+	for _, tc := range []struct {
+		from, next Version
+		words      string
+	}{
+		{at("v1.35.0-k3s3", "a"), at("v1.35.2-k3s1", "b"), ""},
+		{at("v1.35.2-k3s3", "a"), at("v1.35.0-k3s1", "b"), ""},
+		{at("v1.35.0-k3s3", "a"), at("v1.36.0-k3s1", "b"), ""},
+		{at("v1.35.0-k3s3", "a"), at("v1.37.0-k3s1", "b"), "1.36 first"},
+		{at("v1.35.0-k3s3", "a"), at("v1.34.9-k3s1", "b"), "never taken back"},
+		{at("v1.35.0-k3s3", "a"), at("v1.35.0-k3s3", "a"), "runs already"},
+	} {
+		err := fits(tc.from, tc.next)
+		if tc.words == "" && err == nil {
+			continue
+		}
+		if !errors.Is(err, ErrRefused) || tc.words == "" || !strings.Contains(err.Error(), tc.words) || !strings.Contains(err.Error(), "; ") {
+			t.Errorf("%s → %s: %v, want %q", tc.from.Kubernetes, tc.next.Kubernetes, err, tc.words)
+		}
+	}
+}
+
+func TestInspect(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	raw, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := bytes.Clone(raw)
+	other[18], other[19] = 0xf3, 0 // RISC-V
+	for name, content := range map[string][]byte{"text": []byte("#!/bin/sh\necho hello\n"), "cut": raw[:len(raw)/2], "other": other} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := exec.LookPath("true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, words := range map[string]string{text: "no program", filepath.Join(dir, "other"): "another machine", c: "no Go program", self: "does not"} {
+		if v, err := inspect(t.Context(), path); err == nil || !strings.Contains(err.Error(), words) || !strings.Contains(err.Error(), "; ") {
+			t.Errorf("%s: %+v %v, want %q and a cure", path, v, err, words)
+		}
+	}
+	id, err := BuildID(self)
+	if err != nil || !strings.Contains(id, "/") {
+		t.Errorf("build ID %q: %v", id, err)
+	}
+	if again, err := BuildID("/proc/self/exe"); err != nil || again != id {
+		t.Errorf("build ID of what runs: %q %v, want %q", again, err, id)
+	}
+}
+
+// A build without keys takes nothing, and says what to do.
+func TestWithoutKeysNothingIsTaken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "release")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Stage(t.Context(), Request{State: t.TempDir(), File: file})
+	if !errors.Is(err, signed.ErrNoRoots) || !strings.Contains(err.Error(), "; ") {
+		t.Errorf("%v, want %v", err, signed.ErrNoRoots)
+	}
+}
+
+func TestStateSurvives(t *testing.T) {
+	dir := t.TempDir()
+	if s, err := Load(dir); err != nil || s.Phase != Idle {
+		t.Errorf("a new device: %+v %v", s, err)
+	}
+	want := State{Base: "b"}.staged(Attempt{Next: build(2), From: build(1), Window: time.Hour, Peers: []string{"p"}}).begun("x")
+	if err := store(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(dir)
+	if err != nil || got.Phase != Trying || got.Attempt.Next != want.Attempt.Next || got.Attempt.Window != time.Hour || got.Attempt.Snapshot != "x" {
+		t.Errorf("%+v %v", got, err)
+	}
+	for _, bad := range []string{"", "{", `{"format":9}`, `{"phase":"trying"}`} {
+		if err := os.WriteFile(filepath.Join(dir, stateName), []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "; ") && !strings.Contains(err.Error(), "move") {
+			t.Errorf("%q: %v, want a cure", bad, err)
+		}
+	}
+}
+
+func TestPointAndTidy(t *testing.T) {
+	state := t.TempDir()
+	d := &Device{State: state, Installed: filepath.Join(state, "usr", "rivulet")}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := BuildID(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := "n" + id[1:]
+	if other == id { // one build in 64 begins with it
+		other = "m" + id[1:]
+	}
+	next := bytes.Replace(raw, []byte(id), []byte(other), -1) // the same program, of another build
+	for file, content := range map[string][]byte{"v1-a/rivulet": raw, "v2-b/rivulet": next, "v0-z/rivulet": nil, ".new/x": nil, "../usr/rivulet": raw} {
+		file = filepath.Join(d.dir(), file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := State{Current: &Version{Dir: "v2-b", BuildID: other}, Previous: &Version{Dir: "v1-a", BuildID: "previous"}, Base: "another"}
+	d.Log = discard
+	if d.Point(s) {
+		t.Error("a binary that a person installed was replaced")
+	}
+	s.Base = id
+	if !d.Point(s) || !d.Point(s) {
+		t.Error("the current version is not at the installed place")
+	}
+	if got, err := BuildID(d.Installed); err != nil || got != s.Current.BuildID {
+		t.Errorf("installed is %s %v", got, err)
+	}
+	if fi, err := os.Lstat(d.Installed); err != nil || !fi.Mode().IsRegular() || fi.Mode().Perm() != 0o755 {
+		t.Errorf("%v %v: the program must outlive the state folder", fi.Mode(), err)
+	}
+	if at, err := os.Readlink(filepath.Join(d.dir(), "current")); err != nil || at != "v2-b" {
+		t.Errorf("current: %s %v", at, err)
+	}
+	entries, _ := os.ReadDir(d.dir())
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if got := strings.Join(names, " "); got != "current v1-a v2-b" {
+		t.Errorf("kept: %s", got)
+	}
+}
+
+// TestMain makes this binary one that does not say what it is when it is asked.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "version" {
+		os.Exit(3)
+	}
+	os.Exit(m.Run())
+}
+
+// The state may lie on another file system than the program.
+func TestInstallAcrossFileSystems(t *testing.T) {
+	other, err := os.MkdirTemp("/dev/shm", "rivulet-")
+	if err != nil {
+		t.Skipf("needs a second file system at /dev/shm: %v", err)
+	}
+	defer os.RemoveAll(other)
+	from := filepath.Join(t.TempDir(), "rivulet")
+	if err := os.WriteFile(from, []byte("new"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, dir := range map[string]string{"another": other, "the same": filepath.Dir(from)} {
+		to := filepath.Join(dir, "installed")
+		for file, content := range map[string]string{to: "old", to + ".new": "half of one"} {
+			if err := os.WriteFile(file, []byte(content), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := install(from, to); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		raw, err := os.ReadFile(to)
+		fi, serr := os.Lstat(to)
+		if err != nil || serr != nil || string(raw) != "new" || fi.Mode().Perm()&0o111 == 0 || !fi.Mode().IsRegular() {
+			t.Errorf("%s: %q %v %v", name, raw, err, serr)
+		}
+		if _, err := os.Lstat(to + ".new"); err == nil {
+			t.Errorf("%s: something is left", name)
+		}
+	}
+}

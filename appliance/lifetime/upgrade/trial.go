@@ -1,0 +1,203 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/lifecycle"
+	"rivulet/image/device/layout"
+)
+
+// trialEnv tells the version that is tried that it has a judge.
+const trialEnv = "RIVULET_ON_TRIAL"
+
+// OnTrial reports whether this process is a version that is tried.
+func OnTrial() bool { return os.Getenv(trialEnv) != "" }
+
+// steady is how many looks in a row must be good at the end of the window.
+const steady = 3
+
+// stopGrace is how long the version that is tried may take to stop.
+const stopGrace = 50 * time.Second
+
+// Try runs the new version as a child until its window ends, it ends, or ctx does.
+// The child dies with us: there is never a version that is tried without a judge.
+func (d *Device) Try(ctx context.Context, s State) Verdict {
+	a := *s.Attempt
+	if a.Image != nil {
+		// The slot is judged from now on: no timer need end what nobody judges.
+		if err := os.Remove(layout.RunTrying); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.Log.Warn("the deadline of a slot that nobody judges goes on", "error", err)
+		}
+	}
+	n := startNotify(d.Run, d.Log)
+	defer n.close()
+	n.send("WATCHDOG=1\nSTATUS=trying version " + a.Next.Name)
+	child, err := d.spawn(a, n)
+	if err != nil {
+		return Verdict{Kind: Crashed, Reason: err.Error()}
+	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, unix.SIGHUP) // reload: the child's
+	defer signal.Stop(hup)
+	look := time.NewTicker(a.Every)
+	defer look.Stop()
+	end := time.Now().Add(a.Window)
+	good, want := 0, max(1, min(steady, int(a.Window/a.Every)))
+	for {
+		select {
+		case err := <-child.done:
+			if ctx.Err() != nil {
+				return Verdict{Kind: Stopped, Code: exitCode(err)}
+			}
+			lifecycle.Pause(ctx, crashPause)
+			return Verdict{Kind: Crashed, Reason: how(err)}
+		case <-ctx.Done():
+			return Verdict{Kind: Stopped, Code: exitCode(child.stop(d))}
+		case sig := <-hup:
+			child.process.Signal(sig)
+			continue
+		case <-look.C:
+		}
+		if _, err := os.Stat(filepath.Join(d.dir(), cancelName)); err == nil {
+			child.stop(d)
+			return Verdict{Kind: Unhealthy, Reason: "cancelled by hand"}
+		}
+		last := d.healthy(ctx, a)
+		if last == nil {
+			good++
+		} else {
+			good = 0
+			d.Log.Warn("the version that is tried is not healthy", "version", a.Next.Name, "error", last)
+		}
+		if time.Now().Before(end) {
+			continue
+		}
+		if child.ended() || ctx.Err() != nil {
+			continue // the channels say how
+		}
+		child.stop(d)
+		switch {
+		case last != nil:
+			return Verdict{Kind: Unhealthy, Reason: fmt.Sprintf("not healthy after %s: %v", a.Window, last)}
+		case good < want:
+			return Verdict{Kind: Unhealthy, Reason: fmt.Sprintf("healthy at only the last %d of %d looks", good, want)}
+		}
+		return Verdict{Kind: Healthy}
+	}
+}
+
+// crashPause is between two starts of a version that ends by itself.
+const crashPause = 2 * time.Second
+
+type child struct {
+	process *os.Process
+	done    chan error
+}
+
+// spawn starts the new version on a thread that lives as long as it: the
+// parent-death signal is tied to the thread that forked.
+func (d *Device) spawn(a Attempt, n *notifier) (*child, error) {
+	program := d.binary(a.Next)
+	if a.Image != nil {
+		program = "/proc/self/exe" // the slot that is tried runs already, and so does its binary
+	}
+	cmd := exec.Command(program, d.Args...)
+	cmd.Args[0] = binaryName
+	cmd.Env = childEnv(os.Environ(), a.Next.Dir, n)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	c := &child{done: make(chan error, 1)}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		if err == nil {
+			c.process = cmd.Process
+		}
+		started <- err
+		if err == nil {
+			c.done <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("it cannot be started: %w", err)
+	}
+	return c, nil
+}
+
+// childEnv is ours, with a socket for notifications that leads through us, and no
+// watchdog: the judge feeds that, and judges a version that hangs by its window.
+func childEnv(env []string, id string, n *notifier) []string {
+	out := []string{trialEnv + "=" + id}
+	for _, kv := range env {
+		switch name, _, _ := strings.Cut(kv, "="); name {
+		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", trialEnv:
+		default:
+			out = append(out, kv)
+		}
+	}
+	if n.path != "" {
+		out = append(out, "NOTIFY_SOCKET="+n.path)
+	}
+	return out
+}
+
+// ended reports whether the child is gone, without taking how.
+func (c *child) ended() bool { return len(c.done) > 0 }
+
+// stop ends the child in order, and its engine with it.
+func (c *child) stop(d *Device) error {
+	c.process.Signal(unix.SIGTERM)
+	var err error
+	select {
+	case err = <-c.done:
+	case <-time.After(stopGrace):
+		d.Log.Warn("the version that is tried does not stop; killing it", "pid", c.process.Pid)
+		c.process.Kill()
+		err = <-c.done
+	}
+	if eerr := d.endEngine(context.Background()); eerr != nil {
+		d.Log.Warn("an engine is left", "error", eerr)
+	}
+	return err
+}
+
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.ExitCode() >= 0:
+		return exit.ExitCode()
+	}
+	return 1
+}
+
+// how says how a process ended, in the words of a shell user.
+func how(err error) string {
+	if err == nil {
+		return "exit code 0"
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			return unix.SignalName(ws.Signal())
+		}
+		return fmt.Sprintf("exit code %d", exit.ExitCode())
+	}
+	return err.Error()
+}

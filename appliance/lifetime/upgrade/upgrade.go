@@ -1,0 +1,284 @@
+// Package upgrade replaces the binary that a device runs, and takes the old one and
+// the old data back by itself when the new one is not up to it.
+//
+//	          rivulet upgrade FILE         data saved          healthy for the whole window
+//	Idle ──────────────────────▶ Staged ────────────▶ Trying ───────────────────────────▶ Idle (new)
+//	 ▲                             │ cannot save        │ unhealthy, crashed 3 times, begun 10 times
+//	 │◀────────────────────────────┘                    ▼
+//	 └──────────── data restored ───────────────── Returning                             Idle (old)
+//
+// An update of a whole image goes the same way, but what is tried is the other slot,
+// which the boot loader starts: image.go.
+//
+// The state of this machine is one small file, <state>/versions/update.json. It is
+// not in state.db, which goes back with the data. `rivulet run` looks at it first
+// (Launch): while an update is tried, the old binary stays as the parent of the new
+// one and judges it from outside, because a binary that hangs, or exits with a
+// code that systemd takes for final, cannot judge itself.
+//
+// It reads the release file, its signature, `rivulet status` of the version that is
+// tried and the API server; it alone writes <state>/versions and, when an
+// update is taken, the program that `rivulet install` put in its place. It may be killed, or the power cut, at any moment: each
+// step can be begun again. What became of an update is shown by `rivulet status`.
+package upgrade
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Phase says how far an update is.
+type Phase string
+
+// The phases; see the drawing above.
+const (
+	Idle      Phase = "idle"
+	Staged    Phase = "staged"
+	Trying    Phase = "trying"
+	Returning Phase = "returning"
+)
+
+const (
+	maxCrashes = 3  // a new version may end by itself so often
+	maxStarts  = 10 // or be begun so often, by power cuts above all
+)
+
+// Version is a binary below <state>/versions.
+type Version struct {
+	Name       string `json:"name"`       // as `rivulet version` says
+	Dir        string `json:"dir"`        // below versions: <name>-<hash>
+	BuildID    string `json:"buildID"`    // by which a running binary knows itself
+	Kubernetes string `json:"kubernetes"` // version of it
+}
+
+// Outcome is what became of the last update.
+type Outcome struct {
+	Version string    `json:"version"`
+	From    string    `json:"from"`
+	OK      bool      `json:"ok"`
+	Reason  string    `json:"reason,omitempty"` // why it was not taken
+	At      time.Time `json:"at"`
+	// Aside is where the data is that was written while it was tried.
+	Aside string `json:"aside,omitempty"`
+}
+
+// State is all that is known of updates. The zero value is a device that never had one.
+type State struct {
+	Format int   `json:"format"`
+	Phase  Phase `json:"phase"`
+	// Current is what runs when nothing is tried; nil is the binary that was installed.
+	Current *Version `json:"current,omitempty"`
+	// Previous is the one before, kept on disk.
+	Previous *Version `json:"previous,omitempty"`
+	// Base is the build of the binary that was installed when the first update was
+	// staged: it goes on being started first where its place cannot be written to.
+	Base string `json:"base,omitempty"`
+	// Linked is true once Current is at the installed place.
+	Linked bool     `json:"linked,omitempty"`
+	Last   *Outcome `json:"last,omitempty"`
+	// Generation is the highest of a signing key that was ever taken.
+	Generation int `json:"generation,omitempty"`
+
+	// Slot is that of the last whole image that was taken; empty is the one that was
+	// flashed. SlotKubernetes is what its data may be of.
+	Slot           string `json:"slot,omitempty"`
+	SlotKubernetes string `json:"slotKubernetes,omitempty"`
+	// Of an update that is under way.
+	Attempt *Attempt `json:"attempt,omitempty"`
+}
+
+// Attempt is an update under way. A new one begins with nothing of an older one.
+type Attempt struct {
+	Next Version `json:"next"`
+	From Version `json:"from"`
+	// Window is how long it must be healthy, looked at each Every.
+	Window time.Duration `json:"window"`
+	Every  time.Duration `json:"every"`
+	// Peers were connected before, and must be again.
+	Peers      []string  `json:"peers,omitempty"`
+	Generation int       `json:"generation"`
+	StagedAt   time.Time `json:"stagedAt"`
+
+	Starts   int       `json:"starts"`
+	Crashes  int       `json:"crashes"`
+	Begun    time.Time `json:"begun,omitzero"` // of the last start
+	Snapshot string    `json:"snapshot,omitempty"`
+	Reason   string    `json:"reason,omitempty"` // why it returns
+	// Image is there when a whole image is tried and not a binary: image.go.
+	Image *Image `json:"image,omitempty"`
+}
+
+// format is the version of State on disk.
+const format = 1
+
+func (s State) staged(a Attempt) State {
+	a.Starts, a.Crashes, a.Snapshot, a.Reason, a.Begun = 0, 0, "", "", time.Time{}
+	if a.Image != nil {
+		a.Image = &Image{From: a.Image.From, To: a.Image.To}
+	}
+	s.Format, s.Phase, s.Attempt, s.Last = format, Staged, &a, nil
+	return s
+}
+
+// change returns s with a changed copy of its attempt.
+func (s State) change(f func(*State, *Attempt)) State {
+	a := *s.Attempt
+	s.Attempt = &a
+	f(&s, &a)
+	return s
+}
+
+func (s State) begun(snapshot string) State {
+	return s.change(func(s *State, a *Attempt) { s.Phase, a.Snapshot = Trying, snapshot })
+}
+
+// started is written before the new version is started: if the power fails then,
+// it was a start.
+func (s State) started(now time.Time) State {
+	return s.change(func(s *State, a *Attempt) {
+		if a.Starts++; a.Starts > maxStarts {
+			s.Phase, a.Reason = Returning, fmt.Sprintf("it was started %d times and never ran to the end of its window", maxStarts)
+		}
+		a.Begun = now
+	})
+}
+
+// stopped takes a start back that was ended in order.
+func (s State) stopped() State {
+	return s.change(func(_ *State, a *Attempt) { a.Starts-- })
+}
+
+func (s State) crashed(how string) State {
+	return s.change(func(s *State, a *Attempt) {
+		if a.Crashes++; a.Crashes >= maxCrashes {
+			s.Phase, a.Reason = Returning, fmt.Sprintf("it ended by itself %d times, the last time with %s", a.Crashes, how)
+		}
+	})
+}
+
+func (s State) unhealthy(reason string) State {
+	return s.change(func(s *State, a *Attempt) { s.Phase, a.Reason = Returning, reason })
+}
+
+func (s State) committed(now time.Time) State {
+	a := s.Attempt
+	s.Previous, s.Current = &a.From, &a.Next
+	s.Generation = max(s.Generation, a.Generation)
+	s.Phase, s.Attempt = Idle, nil
+	s.Linked = false // until it is seen to be at the installed place
+	s.Last = &Outcome{Version: a.Next.Name, From: a.From.Name, OK: true, At: now}
+	return s
+}
+
+// ended is an update that was not taken; whatever it wrote is undone.
+func (s State) ended(reason, aside string, now time.Time) State {
+	a := s.Attempt
+	s.Phase, s.Attempt = Idle, nil
+	s.Last = &Outcome{Version: a.Next.Name, From: a.From.Name, Reason: reason, At: now, Aside: aside}
+	return s
+}
+
+// replaced reports whether a person has put another binary in place by hand, which
+// then counts: it is none of those that an update has to do with.
+func (s State) replaced(self string) bool {
+	if s.image() != nil {
+		return false // which slot runs says more, and its binary is of no update
+	}
+	if s.Phase == Idle && s.Current == nil {
+		return false
+	}
+	if s.Phase == Idle && s.Linked {
+		return self != s.Current.BuildID
+	}
+	known := []string{s.Base}
+	for _, v := range []*Version{s.Current, s.Previous} {
+		if v != nil {
+			known = append(known, v.BuildID)
+		}
+	}
+	if s.Attempt != nil {
+		known = append(known, s.Attempt.Next.BuildID, s.Attempt.From.BuildID)
+	}
+	for _, id := range known {
+		if id == self {
+			return false
+		}
+	}
+	return true
+}
+
+// reset forgets all but what protects against old releases.
+func (s State) reset() State {
+	return State{Format: format, Phase: Idle, Generation: s.Generation, Last: s.Last, Slot: s.Slot, SlotKubernetes: s.SlotKubernetes}
+}
+
+// Dir is the folder of versions below a state folder.
+func Dir(state string) string { return filepath.Join(state, "versions") }
+
+const stateName = "update.json"
+
+// Load reads the state below versions; a device that has none is idle.
+func Load(dir string) (State, error) {
+	s := State{Format: format, Phase: Idle}
+	raw, err := os.ReadFile(filepath.Join(dir, stateName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("update: %w", err)
+	}
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return s, fmt.Errorf("update: %s: %w; move it away to go on with the binary that is installed", filepath.Join(dir, stateName), err)
+	}
+	if s.Format > format {
+		return s, fmt.Errorf("update: %s is of a newer rivulet (format %d); run that one, or move the file away", filepath.Join(dir, stateName), s.Format)
+	}
+	if s.Phase != Idle && s.Attempt == nil {
+		return s, fmt.Errorf("update: %s says %s, but not of what; move it away to go on with the binary that is installed", filepath.Join(dir, stateName), s.Phase)
+	}
+	return s, nil
+}
+
+// store writes the state durably and in one step.
+func store(dir string, s State) error {
+	cure := func(err error) error {
+		return fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
+	}
+	raw, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return cure(err)
+	}
+	path := filepath.Join(dir, stateName)
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return cure(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(append(raw, '\n')); err != nil {
+		return cure(err)
+	}
+	if err := f.Sync(); err != nil {
+		return cure(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return cure(err)
+	}
+	return syncDir(dir)
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("update: %w; look at the disk", err)
+	}
+	return nil
+}

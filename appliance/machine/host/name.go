@@ -1,0 +1,31 @@
+package host
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// NameStore keeps the node's name.
+type NameStore interface {
+	NodeName() (string, error)
+	PutNodeName(string) error
+}
+
+// NodeName returns the name of this device's node: the one of the first start,
+// whatever the host is called since, because pods and volumes hang on it and a
+// second Node object would leave the first one behind for good. At the first start it is
+// given, or made of the hostname, or the fallback.
+func NodeName(st NameStore, given string, hostname func() (string, error), fallback string) (string, error) {
+	name, err := st.NodeName()
+	if err != nil || name != "" {
+		return name, err
+	}
+	if name = given; name == "" {
+		h, err := hostname()
+		if err != nil {
+			return "", fmt.Errorf("host: the host's name cannot be read: %w; give one with --name", err)
+		}
+		name = cmp.Or(Name(h), fallback)
+	}
+	return name, st.PutNodeName(name)
+}

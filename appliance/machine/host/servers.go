@@ -1,0 +1,57 @@
+package host
+
+import (
+	"bufio"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// serverFiles name resolvers and time servers: those that somebody has written down, and
+// those that DHCP has brought.
+var serverFiles = []string{
+	"etc/resolv.conf", "run/systemd/resolve/resolv.conf", "run/systemd/netif/state", "run/systemd/netif/links/*",
+	"etc/systemd/resolved.conf", "etc/systemd/resolved.conf.d/*.conf", "run/systemd/resolved.conf.d/*.conf",
+	"etc/systemd/timesyncd.conf", "etc/systemd/timesyncd.conf.d/*.conf", "run/systemd/timesyncd.conf.d/*.conf",
+	"etc/chrony.conf", "etc/chrony/chrony.conf", "etc/chrony.d/*.conf", "etc/chrony/conf.d/*.conf", "etc/chrony/sources.d/*.sources", "run/chrony-dhcp/*.sources",
+	"etc/ntp.conf", "etc/ntpsec/ntp.conf", "run/ntpsec/ntp.conf.dhcp", "run/ntp.conf.dhcp",
+}
+
+// maxServerFile bounds what is read of one file, bytes.
+const maxServerFile = 64 << 10
+
+// Servers returns the IPv4 addresses of the machine's resolvers and time servers: every
+// address in a line that is no comment of the files above, below root. Those that have
+// only a name there are not among them.
+func Servers(root string) (out []netip.Prefix) {
+	for _, pattern := range serverFiles {
+		files, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are well formed
+		for _, file := range files {
+			f, err := os.Open(file)
+			if err != nil {
+				continue
+			}
+			out = append(out, addressesIn(io.LimitReader(f, maxServerFile))...)
+			f.Close()
+		}
+	}
+	return out
+}
+
+func addressesIn(r io.Reader) (out []netip.Prefix) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.ContainsRune("#;!%", rune(line[0])) {
+			continue
+		}
+		for _, word := range strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t=,", r) }) {
+			if a, err := netip.ParseAddr(word); err == nil && a.Is4() && !a.IsUnspecified() && !a.IsLoopback() {
+				out = append(out, netip.PrefixFrom(a, 32))
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,43 @@
+package memory
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// peerSettled is how long after a new peer what its coming needed is done: pairing, its
+// virtual node, the first offers.
+const peerSettled = 20 * time.Second
+
+// TrimAfterPeers gives back, until ctx ends, what peers have used by coming: count is of
+// those there are, changed says that it may have changed. It is code above all, ten
+// megabytes of it, and would stay until the next trim that is due.
+func TrimAfterPeers(ctx context.Context, changed <-chan struct{}, count func() int, log *slog.Logger) {
+	trimAfter(ctx, changed, count, peerSettled, func() {
+		if err := Trim(); err != nil {
+			log.Debug("what peers have used by coming stays mapped", "error", err)
+		}
+	})
+}
+
+// trimAfter trims when the count has grown and then not for a while.
+func trimAfter(ctx context.Context, changed <-chan struct{}, count func() int, quiet time.Duration, trim func()) {
+	known := count()
+	var due <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+			n := count()
+			if n > known {
+				due = time.After(quiet)
+			}
+			known = n
+		case <-due:
+			due = nil
+			trim()
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package usage
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// meter adds up counters of processes that come and go.
+type meter struct {
+	begun bool
+	last  map[int]uint64
+	total uint64
+}
+
+// add takes the counters of now and returns the sum since the first call. What a
+// process wrote between the last look and its end is not known; one that is new
+// counts from its beginning, but for those of the first call.
+func (m *meter) add(now map[int]uint64) uint64 {
+	for pid, n := range now {
+		was, known := m.last[pid]
+		switch {
+		case !m.begun:
+		case known && n >= was:
+			m.total += n - was
+		default: // new, or another process with the same number
+			m.total += n
+		}
+	}
+	m.begun, m.last = true, now
+	return m.total
+}
+
+// written is how many bytes a process caused to be written to disk, less what was
+// truncated before it got there.
+func written(proc string, pid int) (uint64, error) {
+	raw, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "io"))
+	if err != nil {
+		return 0, err
+	}
+	f := colonFields(string(raw))
+	return f["write_bytes"] - min(f["cancelled_write_bytes"], f["write_bytes"]), nil
+}
+
+// memoryOf reads what the process's pages add up to.
+func memoryOf(proc string, pid int) (p Process, err error) {
+	raw, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "smaps_rollup"))
+	if err != nil {
+		return p, err
+	}
+	kB := colonFields(string(raw))
+	if kB["Pss"] == 0 {
+		return p, fmt.Errorf("footprint: process %d has ended", pid)
+	}
+	return Process{PSS: kB["Pss"] << 10, Private: (kB["Private_Clean"] + kB["Private_Dirty"]) << 10}, nil
+}
+
+// colonFields reads lines such as "Name:   123 kB".
+func colonFields(text string) map[string]uint64 {
+	out := map[string]uint64{}
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(line, ":")
+		if f := strings.Fields(value); ok && len(f) > 0 {
+			if n, err := strconv.ParseUint(f[0], 10, 64); err == nil {
+				out[name] = n
+			}
+		}
+	}
+	return out
+}
+
+// child finds a child process by the name it was called by; 0 if there is none.
+func child(proc string, parent int, name string) int {
+	stats, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "stat"))
+	for _, path := range stats {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		// 123 (program) S 45 …; the program's name may hold blanks and brackets.
+		f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+		if len(f) < 2 || f[1] != strconv.Itoa(parent) {
+			continue
+		}
+		dir := filepath.Dir(path)
+		cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		first, _, _ := strings.Cut(string(cmdline), "\x00")
+		if f := strings.Fields(first); len(f) > 0 && filepath.Base(f[0]) == name {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			return pid
+		}
+	}
+	return 0
+}
+
+// diskWritten names the disk that a folder is on, and says how many bytes were
+// written to it since boot; no name if the file system has no disk of its own.
+func diskWritten(dir string) (name string, bytes uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return "", 0, err
+	}
+	return diskOf("/sys/dev/block", unix.Major(st.Dev), unix.Minor(st.Dev))
+}
+
+const sector = 512 // of /sys/block/*/stat, whatever the disk's are
+
+func diskOf(sys string, major, minor uint32) (name string, bytes uint64, err error) {
+	dev, err := filepath.EvalSymlinks(filepath.Join(sys, fmt.Sprintf("%d:%d", major, minor)))
+	if err != nil {
+		return "", 0, err
+	}
+	if _, err := os.Stat(filepath.Join(dev, "partition")); err == nil {
+		dev = filepath.Dir(dev)
+	}
+	raw, err := os.ReadFile(filepath.Join(dev, "stat"))
+	if err != nil {
+		return "", 0, err
+	}
+	f := strings.Fields(string(raw))
+	if len(f) < 7 {
+		return "", 0, fmt.Errorf("footprint: %s/stat is unreadable", dev)
+	}
+	n, err := strconv.ParseUint(f[6], 10, 64)
+	return filepath.Base(dev), n * sector, err
+}

@@ -1,0 +1,58 @@
+// Package network joins the fabric to a device: where clusters are looked for, whom the
+// configuration trusts, what a person decides about other clusters, and the routes that
+// offload serves to them.
+//
+// It reads the configuration, and alone writes the WireGuard key's record in state.db.
+// After a restart all of it is made again from these.
+package network
+
+import (
+	"log/slog"
+	"net/netip"
+
+	"rivulet/appliance/config"
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/discovery/dnssrv"
+	"rivulet/fabric/discovery/mdns"
+	"rivulet/fabric/discovery/static"
+	"rivulet/fabric/netmon"
+)
+
+// Sources are where clusters are looked for: the LANs, and what the configuration
+// names. They outlive a fabric that is started again.
+type Sources struct {
+	MDNS   *mdns.Source
+	Static *static.Source
+	DNS    *dnssrv.Source
+}
+
+// NewSources returns sources of which the configuration has named nothing yet.
+func NewSources(lans *netmon.Monitor, log *slog.Logger) Sources {
+	return Sources{
+		MDNS:   mdns.New(lans, mdns.DefaultTiming, log),
+		Static: static.New(),
+		DNS:    dnssrv.New(dnssrv.Config{Changed: lans.Changed, Log: log}),
+	}
+}
+
+// All are those that a fabric asks.
+func (s Sources) All() []discovery.Source { return []discovery.Source{s.MDNS, s.Static, s.DNS} }
+
+// Set takes what the configuration names.
+func (s Sources) Set(peers []string) {
+	var addrs []netip.AddrPort
+	var queries []dnssrv.Query
+	for _, text := range peers {
+		switch w, err := config.ParsePeer(text); {
+		case err != nil: // a checked configuration has none
+		case w.Addr.IsValid():
+			addrs = append(addrs, w.Addr)
+		case w.Service != "":
+			queries = append(queries, dnssrv.Query{Service: true, Name: w.Service})
+		default:
+			queries = append(queries, dnssrv.Query{Name: w.Host, Port: w.Port})
+		}
+	}
+	s.Static.Set(addrs...)
+	s.DNS.Set(queries...)
+}

@@ -1,0 +1,214 @@
+package users
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"rivulet/appliance/api"
+	"rivulet/offload/apiproxy"
+)
+
+// Config is what Access is made of. All of it is needed.
+type Config struct {
+	Store Store
+	Key   ed25519.PrivateKey // of the cluster
+	Name  func() string      // of the cluster
+	// Now is the time, and whether it can be right.
+	Now func() (time.Time, bool)
+	// REST is the API server's, with the owner's rights; an error before there is one.
+	REST func() (*rest.Config, error)
+	// Addresses are the device's on its LANs, Port is the control port.
+	Addresses func() []netip.Addr
+	Port      uint16
+	Log       *slog.Logger
+}
+
+// Access is who may use the API from the LAN. Its routes are there before it runs.
+type Access struct {
+	cfg  Config
+	list *list
+	wake chan struct{}
+	mu   sync.Mutex // one change of bindings at a time
+}
+
+// New reads the note.
+func New(cfg Config) *Access {
+	return &Access{cfg: cfg, list: load(cfg.Store), wake: make(chan struct{}, 1)}
+}
+
+// every is how long an access that has expired may go on at most.
+const every = 5 * time.Second
+
+// Run serves users until ctx ends. Pass gives it the connections that ask for ServerName,
+// and none for nil. Ready is called when it does.
+func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...string), ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cfg, err := a.cfg.REST()
+	if err != nil {
+		return err
+	}
+	f, err := newFront(ctx, a.cfg.Key, a.list, a.cfg.Now, a.cfg.Log)
+	if err != nil {
+		return err
+	}
+	if f.proxy, err = apiproxy.New(cfg, a.cfg.Log); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(f.serve)
+	pass(f.take, ServerName)
+	defer pass(nil, ServerName)
+	ready()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	settled, warned := "", false // what bindings were made of
+	for {
+		now, sure := a.cfg.Now()
+		a.list.sweep(now, sure)
+		active := a.list.active(now)
+		if !sure {
+			active = nil
+		}
+		if of := fmt.Sprintf("%+v", active); of != settled {
+			if err := a.settle(ctx, active); err == nil {
+				settled, warned = of, false
+			} else if !warned {
+				a.cfg.Log.Warn("the rights of users are not right yet", "error", err)
+				warned = true
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-a.wake:
+		}
+	}
+}
+
+func (a *Access) settle(ctx context.Context, active []record) error {
+	cfg, err := a.cfg.REST()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return settle(ctx, client, active)
+}
+
+func (a *Access) woken() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Routes are `rivulet kubeconfig`.
+func (a *Access) Routes(mux *http.ServeMux) {
+	mux.Handle("GET /v1/kubeconfigs", api.JSON(func(*http.Request) (any, error) {
+		now, _ := a.cfg.Now()
+		return api.Kubeconfigs{Kubeconfigs: a.list.views(now)}, a.list.bad
+	}))
+	mux.Handle("POST /v1/kubeconfigs", api.JSON(func(r *http.Request) (any, error) {
+		var q api.KubeconfigRequest
+		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 64<<10)).Decode(&q); err != nil {
+			return nil, fmt.Errorf("the request is unreadable: %w; are the command and the running rivulet of the same version?", err)
+		}
+		return a.give(r.Context(), q)
+	}))
+	mux.Handle("DELETE /v1/kubeconfigs/{user}", api.JSON(func(r *http.Request) (any, error) {
+		now, sure := a.cfg.Now()
+		err := a.list.revoke(r.PathValue("user"), now)
+		a.list.sweep(now, sure)
+		a.woken()
+		return struct{}{}, err
+	}))
+}
+
+// give gives access. The rights come before the record: a file that is printed works.
+func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error) {
+	now, sure := a.cfg.Now()
+	if !sure {
+		return nil, fmt.Errorf("the clock cannot be right (%s), so no end can be given; see: rivulet doctor --only clock", now.UTC().Format(time.RFC3339))
+	}
+	r, err := accept(q, now)
+	if err != nil {
+		return nil, err
+	}
+	warning, err := a.namespace(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.list.add(r, q.Replace); err != nil {
+		return nil, err
+	}
+	a.list.sweep(now, true)
+	if err := a.settle(ctx, a.list.active(now)); err != nil {
+		a.woken()
+		if undone := a.list.drop(r); undone != nil {
+			return nil, undone
+		}
+		return nil, fmt.Errorf("%w; nothing was made. Try again when `rivulet status` says ready", err)
+	}
+	out := api.NewKubeconfig{Kubeconfig: api.Kubeconfig{User: r.User, Role: r.Role, Namespace: r.Namespace, Made: r.Made, Expires: r.Expires, State: r.state(now)},
+		Cluster: a.cfg.Name(), ServerName: ServerName, Warning: warning}
+	for _, addr := range a.cfg.Addresses() {
+		if !addr.IsLinkLocalUnicast() {
+			out.Servers = append(out.Servers, "https://"+netip.AddrPortFrom(addr, a.cfg.Port).String())
+		}
+	}
+	cert, err := serving(a.cfg.Key)
+	if err != nil {
+		return nil, err
+	}
+	out.Authority = pemOf(cert)
+	return out, nil
+}
+
+// podSecurity is the label by which a namespace refuses pods that own their node.
+const podSecurity = "pod-security.kubernetes.io/enforce"
+
+// namespace checks that it is there, and that who may make pods in it is no more than that.
+func (a *Access) namespace(ctx context.Context, r record) (warning string, err error) {
+	if r.Namespace == "" {
+		return "", nil
+	}
+	cfg, err := a.cfg.REST()
+	if err != nil {
+		return "", fmt.Errorf("the API server has not started yet (%w); see: rivulet status", err)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return "", err
+	}
+	ns, err := client.CoreV1().Namespaces().Get(ctx, r.Namespace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("there is no namespace %s; make it first: rivulet kubectl create namespace %s", r.Namespace, r.Namespace)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w; see: rivulet status", err)
+	}
+	if level := ns.Labels[podSecurity]; r.Role != "view" && level != "baseline" && level != "restricted" {
+		warning = fmt.Sprintf("namespace %s takes privileged pods, by which its users own the device; close it: rivulet kubectl label namespace %[1]s %s=baseline", r.Namespace, podSecurity)
+	}
+	return warning, nil
+}

@@ -1,0 +1,201 @@
+package users
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/fabric/connlimit"
+	"rivulet/fabric/rpc"
+	"rivulet/offload/apiproxy"
+)
+
+// ServerName is what TLS asks for, so that the control port leads here.
+const ServerName = "kubernetes.rivulet"
+
+// handshakeLimit bounds what a stranger may take.
+const handshakeLimit = 10 * time.Second
+
+// serving is the certificate that users find: self-signed by the cluster's key, the same
+// every time, and pinned in each kubeconfig. Like that for peers it has no end.
+func serving(key ed25519.PrivateKey) (tls.Certificate, error) {
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: ServerName}, DNSNames: []string{ServerName},
+		NotBefore: time.Unix(0, 0).UTC(), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+}
+
+// front ends TLS of users and passes what they ask on. It is one for the process.
+type front struct {
+	list *list
+	now  func() (time.Time, bool) // false: the time is not known well enough
+	tls  *tls.Config
+	log  *slog.Logger
+
+	proxy  *apiproxy.Proxy
+	queue  chan net.Conn
+	closed context.Context
+}
+
+func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, now func() (time.Time, bool), log *slog.Logger) (*front, error) {
+	cert, err := serving(key)
+	if err != nil {
+		return nil, fmt.Errorf("users: %w", err)
+	}
+	f := &front{list: l, now: now, log: log, queue: make(chan net.Conn), closed: ctx}
+	f.tls = &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"},
+		ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
+		// Known, whether it still has access or not: who has none any more reads why.
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if _, ok := l.find(keyOf(s.PeerCertificates[0])); !ok {
+				return errors.New("users: not a certificate of this cluster")
+			}
+			return nil
+		},
+	}
+	return f, nil
+}
+
+// take has one connection from the LAN, until it has proved to be a user's.
+func (f *front) take(c net.Conn) {
+	kept := &conn{Conn: c, list: f.list}
+	t := tls.Server(kept, f.tls)
+	ctx, cancel := context.WithTimeout(f.closed, handshakeLimit)
+	defer cancel()
+	if err := t.HandshakeContext(ctx); err != nil {
+		f.log.Debug("a stranger asked for the API server", "from", c.RemoteAddr(), "error", err)
+		kept.Close()
+		return
+	}
+	key := keyOf(t.ConnectionState().PeerCertificates[0])
+	now, sure := f.now()
+	r, ok := f.list.find(key)
+	if ok && sure && r.active(now) { // all others stay strangers, and read why within the time of one
+		if !connlimit.Lasting(c, r.User) {
+			return // too many: it has ended
+		}
+		f.list.opens(kept, key, now)
+	}
+	select {
+	case f.queue <- t:
+	case <-f.closed.Done():
+		kept.Close()
+	}
+}
+
+// conn is what is below TLS of a user's connection. It is known until it is closed.
+type conn struct {
+	net.Conn
+	list *list
+}
+
+func (c *conn) Close() error {
+	c.list.mu.Lock()
+	delete(c.list.conns, c)
+	c.list.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (l *list) opens(c *conn, key [32]byte, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns[c], l.used[key] = key, now
+}
+
+// sweep closes the connections of those who have no access any more.
+func (l *list) sweep(now time.Time, sure bool) {
+	l.mu.Lock()
+	open := map[[32]byte]bool{}
+	for _, r := range l.all {
+		open[[32]byte(r.Key)] = sure && r.active(now)
+	}
+	var end []net.Conn
+	for c, key := range l.conns {
+		if !open[key] {
+			end = append(end, c)
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range end {
+		c.Close()
+	}
+}
+
+// The front is the listener of its server.
+func (f *front) Accept() (net.Conn, error) {
+	select {
+	case c := <-f.queue:
+		return c, nil
+	case <-f.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+func (f *front) Close() error   { return nil }
+func (f *front) Addr() net.Addr { return &net.TCPAddr{} }
+
+type keyOfConn struct{}
+
+// serve answers users until the context ends.
+func (f *front) serve() {
+	server := &http.Server{
+		Handler: f, ReadHeaderTimeout: handshakeLimit, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, keyOfConn{}, keyOf(c.(*tls.Conn).ConnectionState().PeerCertificates[0]))
+		},
+	}
+	stop := context.AfterFunc(f.closed, func() { server.Close() })
+	defer stop()
+	server.Serve(f) //nolint:errcheck // it ends with the context
+	f.list.sweep(time.Time{}, false)
+}
+
+func (f *front) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	now, sure := f.now()
+	key := q.Context().Value(keyOfConn{}).([32]byte)
+	r, ok := f.list.find(key)
+	refuse := func(code int, reason metav1.StatusReason, format string, args ...any) {
+		w.Header().Set("Connection", "close")
+		apiproxy.Refuse(w, code, reason, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case !ok:
+		refuse(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "this kubeconfig is not one of this cluster; make one on the device: sudo rivulet kubeconfig > FILE")
+		return
+	case !sure:
+		refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the device's clock cannot be right, so it is not known who has access; see on the device: rivulet doctor --only clock")
+		return
+	case !r.active(now):
+		refuse(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "the access of %s has ended (%s since %s); make another on the device: sudo rivulet kubeconfig --user %s > FILE",
+			r.User, r.state(now), r.ended().UTC().Format(time.RFC3339), r.User)
+		return
+	}
+	for header := range q.Header {
+		if apiproxy.Says(header) {
+			refuse(http.StatusForbidden, metav1.StatusReasonForbidden, "header %s is not taken here: a kubeconfig of rivulet is one user's; leave --as and --token out", header)
+			return
+		}
+	}
+	f.proxy.Serve(w, q, apiproxy.As{User: userName(r.User), Group: group, Silent: silent}, q.URL.Path, q.URL.RawPath)
+}
+
+const silent = "the device's API server does not answer; see on the device: rivulet status"
+
+// pemOf is what a kubeconfig trusts.
+func pemOf(c tls.Certificate) []byte { return rpc.CertificatePEM(c.Certificate[0]) }

@@ -1,0 +1,269 @@
+// Package users gives people access to this cluster's Kubernetes API from the LAN:
+// `rivulet kubeconfig`.
+//
+//	kubectl ── TLS for kubernetes.rivulet ──▶ control port ──▶ Front ──▶ API server
+//	   certificate of its own                 (by SNI)          │ who: the certificate's key,
+//	                                                            │ looked up for each request
+//	                                                            └ Impersonate-User: rivulet:user:NAME
+//
+// Kubernetes cannot revoke a client certificate. So none is issued that its API server
+// trusts: the user's key is pinned here, as a peer's is, and the Front ends TLS. A user
+// whose access has ended is refused at the next request, open connections are closed,
+// watches and exec included, and the role bindings are deleted.
+//
+// It reads the clock and the note of the store, and alone writes that note, ClusterRole
+// rivulet:user and the bindings labelled rivulet.dev/kubeconfig. A restart finds
+// everything in the note. What fails: while the API server is away requests get 503, and
+// bindings are set right when it is back; a note that cannot be read or a clock that
+// cannot be right let nobody in.
+package users
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"rivulet/appliance/api"
+)
+
+const (
+	// MaxUsers bounds how many have access at a time.
+	MaxUsers = 64
+	// MaxLife is the longest time that access is given for.
+	MaxLife = 366 * 24 * time.Hour
+	// memory is how long one that has ended is known, so that its user reads why.
+	memory = 30 * 24 * time.Hour
+	note   = "kubeconfigs"
+	// maxCertificate bounds a user's certificate, bytes.
+	maxCertificate = 4 << 10
+)
+
+// Roles are what a user may be, from the least to the most.
+var Roles = []string{"view", "edit", "admin"}
+
+// record is one user's access as it is kept.
+type record struct {
+	User      string    `json:"user"`
+	Key       []byte    `json:"key"` // SHA-256 of the public key
+	Role      string    `json:"role"`
+	Namespace string    `json:"namespace,omitempty"`
+	Made      time.Time `json:"made"`
+	Expires   time.Time `json:"expires"`
+	Revoked   time.Time `json:"revoked,omitzero"`
+}
+
+// A clock that went back before it was made is as bad as one that is past its end.
+func (r record) state(now time.Time) string {
+	switch {
+	case !r.Revoked.IsZero():
+		return "revoked"
+	case !now.Before(r.Expires) || now.Before(r.Made.Add(-time.Minute)):
+		return "expired"
+	}
+	return "active"
+}
+
+func (r record) active(now time.Time) bool { return r.state(now) == "active" }
+
+// ended is when it did, or will.
+func (r record) ended() time.Time {
+	if !r.Revoked.IsZero() {
+		return r.Revoked
+	}
+	return r.Expires
+}
+
+// Store keeps a note durably.
+type Store interface {
+	Note(name string) ([]byte, error) // nil if there is none
+	PutNote(name string, blob []byte) error
+	// CopyError says why what was deleted may come back after damage.
+	CopyError() error
+}
+
+// list is who has access.
+type list struct {
+	store Store
+	mu    sync.Mutex
+	all   []record
+	bad   error // why nobody has
+	used  map[[32]byte]time.Time
+	conns map[net.Conn][32]byte
+}
+
+func load(s Store) *list {
+	l := &list{store: s, used: map[[32]byte]time.Time{}, conns: map[net.Conn][32]byte{}}
+	blob, err := s.Note(note)
+	if err == nil && blob != nil {
+		err = json.Unmarshal(blob, &l.all)
+	}
+	for _, r := range l.all {
+		if len(r.Key) != sha256.Size {
+			err = errors.New("a key has the wrong length")
+		}
+	}
+	if err != nil {
+		l.all, l.bad = nil, fmt.Errorf("who has access from the LAN cannot be read (%w), so nobody has; restore a backup, or reset the device", err)
+	}
+	return l
+}
+
+func keyOf(c *x509.Certificate) [32]byte { return sha256.Sum256(c.RawSubjectPublicKeyInfo) }
+
+// find returns the record of a key.
+func (l *list) find(key [32]byte) (record, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.all {
+		if slices.Equal(r.Key, key[:]) {
+			return r, true
+		}
+	}
+	return record{}, false
+}
+
+// active are those that have access.
+func (l *list) active(now time.Time) (out []record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.all {
+		if r.active(now) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// change writes what f makes of all records; nothing changes if that fails.
+func (l *list) change(f func([]record) ([]record, error)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.bad != nil {
+		return l.bad
+	}
+	next, err := f(slices.Clone(l.all))
+	if err != nil {
+		return err
+	}
+	blob, err := json.Marshal(next)
+	if err != nil {
+		return err
+	}
+	if err := l.store.PutNote(note, blob); err != nil {
+		return err
+	}
+	l.all = next
+	return nil
+}
+
+// accept checks a request.
+func accept(q api.KubeconfigRequest, now time.Time) (record, error) {
+	if e := validation.IsDNS1123Label(q.User); len(e) > 0 {
+		return record{}, fmt.Errorf("%.80q cannot be a user's name; use lower-case letters, digits and dashes: --user anna", q.User)
+	}
+	if !slices.Contains(Roles, q.Role) {
+		return record{}, fmt.Errorf("there is no role %.80q; use --role %s", q.Role, strings.Join(Roles, ", --role "))
+	}
+	if q.For < time.Minute || q.For > MaxLife {
+		return record{}, fmt.Errorf("access is given for 1 minute to %d days; use --for 30d", MaxLife/(24*time.Hour))
+	}
+	if q.Namespace != "" && len(validation.IsDNS1123Label(q.Namespace)) > 0 {
+		return record{}, fmt.Errorf("%.80q cannot be a namespace; see: rivulet kubectl get namespaces", q.Namespace)
+	}
+	if len(q.Certificate) > maxCertificate {
+		return record{}, errors.New("the certificate is too long; are the command and the running rivulet of the same version?")
+	}
+	cert, err := x509.ParseCertificate(q.Certificate)
+	if err != nil {
+		return record{}, fmt.Errorf("the certificate is unreadable: %w; are the command and the running rivulet of the same version?", err)
+	}
+	key := keyOf(cert)
+	return record{User: q.User, Key: key[:], Role: q.Role, Namespace: q.Namespace, Made: now, Expires: now.Add(q.For)}, nil
+}
+
+// add gives access.
+func (l *list) add(r record, replace bool) error {
+	return l.change(func(all []record) ([]record, error) {
+		all = slices.DeleteFunc(all, func(o record) bool { return !o.active(r.Made) && r.Made.Sub(o.ended()) > memory })
+		count, others := 0, 0
+		for i, o := range all {
+			switch {
+			case slices.Equal(o.Key, r.Key):
+				return nil, errors.New("this key was used before; run the command again")
+			case !o.active(r.Made):
+				others++
+			case o.User == r.User && !replace:
+				return nil, fmt.Errorf("%s has access already, until %s; --replace ends it and makes another, --user OTHER makes one beside it", r.User, o.Expires.UTC().Format(time.RFC3339))
+			case o.User == r.User:
+				all[i].Revoked = r.Made
+			default:
+				count++
+			}
+		}
+		if count >= MaxUsers {
+			return nil, fmt.Errorf("%d users have access, more may not; see: rivulet kubeconfig list, and: rivulet kubeconfig revoke USER", count)
+		}
+		for i := 0; others > MaxUsers && i < len(all); { // of those that have ended the oldest go
+			if all[i].active(r.Made) {
+				i++
+				continue
+			}
+			all, others = slices.Delete(all, i, i+1), others-1
+		}
+		return append(all, r), nil
+	})
+}
+
+// revoke ends a user's access. While the store's copy still has it this is an error: a
+// store that is damaged later must not bring it back.
+func (l *list) revoke(user string, now time.Time) error {
+	found := false
+	err := l.change(func(all []record) ([]record, error) {
+		for i := range all {
+			if all[i].User == user && all[i].active(now) {
+				all[i].Revoked, found = now, true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("%.80q has no access; see: rivulet kubeconfig list", user)
+		}
+		return all, nil
+	})
+	if err != nil {
+		return err
+	}
+	return l.store.CopyError()
+}
+
+// drop forgets a record that was never of use.
+func (l *list) drop(r record) error {
+	return l.change(func(all []record) ([]record, error) {
+		return slices.DeleteFunc(all, func(o record) bool { return slices.Equal(o.Key, r.Key) }), nil
+	})
+}
+
+// views are all that are known, the newest first.
+func (l *list) views(now time.Time) []api.Kubeconfig {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	open := map[[32]byte]int{}
+	for _, key := range l.conns {
+		open[key]++
+	}
+	out := []api.Kubeconfig{}
+	for _, r := range slices.Backward(l.all) {
+		key := [32]byte(r.Key)
+		out = append(out, api.Kubeconfig{User: r.User, Role: r.Role, Namespace: r.Namespace, Made: r.Made, Expires: r.Expires, Revoked: r.Revoked,
+			State: r.state(now), Connections: open[key], Used: l.used[key]})
+	}
+	return out
+}

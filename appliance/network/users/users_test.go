@@ -1,0 +1,339 @@
+package users
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+
+	"rivulet/appliance/api"
+	"rivulet/offload/apiproxy"
+)
+
+// notes is a Store.
+type notes struct {
+	blob []byte
+	copy error
+}
+
+func (n *notes) Note(string) ([]byte, error)      { return n.blob, nil }
+func (n *notes) PutNote(_ string, b []byte) error { n.blob = b; return nil }
+func (n *notes) CopyError() error                 { return n.copy }
+func (n *notes) had(t *testing.T) (out []record) {
+	t.Helper()
+	check(t, json.Unmarshal(n.blob, &out))
+	return out
+}
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+func refused(t *testing.T, err error, what string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), what) {
+		t.Errorf("%v, want an error with %q", err, what)
+	}
+}
+
+// pair makes a user's key and certificate.
+func pair(t *testing.T, user string) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	template.Subject.CommonName = user
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	check(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// clock is one that a test sets.
+type clock struct {
+	mu    sync.Mutex
+	now   time.Time
+	wrong bool
+}
+
+func (c *clock) set(now time.Time, wrong bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now, c.wrong = now, wrong
+}
+func (c *clock) get() (time.Time, bool) { c.mu.Lock(); defer c.mu.Unlock(); return c.now, !c.wrong }
+
+// gate is a front on a socket of its own, before an API server that says what it was asked.
+type gate struct {
+	*front
+	clock *clock
+	store *notes
+	addr  string
+	roots *x509.CertPool
+}
+
+func newGate(t *testing.T) *gate {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %s %s\n", r.Header.Get("Impersonate-User"), strings.Join(r.Header["Impersonate-Group"], ","), r.URL.EscapedPath())
+		if r.URL.Query().Has("watch") {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(server.Close)
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	check(t, err)
+	g := &gate{clock: &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, store: &notes{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	g.front, err = newFront(ctx, key, load(g.store), g.clock.get, slog.New(slog.DiscardHandler))
+	check(t, err)
+	g.proxy, err = apiproxy.New(&rest.Config{Host: server.URL}, g.log)
+	check(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	g.addr, g.roots = l.Addr().String(), x509.NewCertPool()
+	if !g.roots.AppendCertsFromPEM(pemOf(g.tls.Certificates[0])) {
+		t.Fatal("the authority cannot be read")
+	}
+	var wg sync.WaitGroup
+	wg.Go(g.serve)
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { g.take(c) })
+		}
+	})
+	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
+	return g
+}
+
+func (g *gate) give(t *testing.T, user string, life time.Duration) tls.Certificate {
+	t.Helper()
+	p := pair(t, user)
+	now, _ := g.clock.get()
+	r, err := accept(api.KubeconfigRequest{User: user, Certificate: p.Certificate[0], For: life, Role: "view"}, now)
+	check(t, err)
+	check(t, g.list.add(r, false))
+	return p
+}
+
+func (g *gate) client(p ...tls.Certificate) *http.Client {
+	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+		ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{Certificates: p, RootCAs: g.roots, ServerName: ServerName},
+	}}
+}
+
+func (g *gate) ask(c *http.Client, path string, header ...string) (int, string, error) {
+	q, err := http.NewRequest(http.MethodGet, "https://"+g.addr+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	for _, h := range header {
+		q.Header.Set(h, "system:admin")
+	}
+	resp, err := c.Do(q)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+// A user is who the certificate's key says; strangers get no answer; who has no access any
+// more reads why, at the next request.
+func TestWhoIsLetIn(t *testing.T) {
+	g := newGate(t)
+	anna := g.client(g.give(t, "anna", time.Hour))
+	code, text, err := g.ask(anna, "/api/v1/namespaces/lab/services/http:web:80/proxy/a%2Fb")
+	if want := "rivulet:user:anna rivulet:users,system:authenticated /api/v1/namespaces/lab/services/http:web:80/proxy/a%2Fb\n"; code != 200 || text != want || err != nil {
+		t.Errorf("%d %q %v, want %q", code, text, err, want)
+	}
+	for _, header := range []string{"Impersonate-User", "Authorization", "X-Remote-User"} {
+		if code, text, err := g.ask(anna, "/api", header); code != http.StatusForbidden || !strings.Contains(text, "leave --as") {
+			t.Errorf("with %s: %d %q %v", header, code, text, err)
+		}
+	}
+	if _, text, err := g.ask(g.client(pair(t, "anna")), "/api"); err == nil {
+		t.Errorf("a stranger's certificate in the name of a user reads %q", text)
+	}
+	if _, text, err := g.ask(g.client(), "/api"); err == nil {
+		t.Errorf("without a certificate: %q", text)
+	}
+	begun, _ := g.clock.get()
+	g.clock.set(begun, true)
+	if code, text, _ := g.ask(anna, "/api"); code != http.StatusServiceUnavailable || !strings.Contains(text, "doctor") {
+		t.Errorf("with a clock that cannot be right: %d %q", code, text)
+	}
+	for _, at := range []time.Duration{time.Hour, -2 * time.Minute} {
+		g.clock.set(begun.Add(at), false)
+		if code, text, _ := g.ask(anna, "/api"); code != http.StatusUnauthorized || !strings.Contains(text, "expired") {
+			t.Errorf("after %s: %d %q", at, code, text)
+		}
+	}
+	g.clock.set(begun, false)
+	check(t, g.list.revoke("anna", begun))
+	if code, text, _ := g.ask(g.client(anna.Transport.(*http.Transport).TLSClientConfig.Certificates[0]), "/api"); code != http.StatusUnauthorized || !strings.Contains(text, "revoked") {
+		t.Errorf("revoked: %d %q", code, text)
+	}
+	if again := load(g.store); len(again.active(begun)) != 0 || len(again.all) != 1 {
+		t.Errorf("after a restart: %+v", again.all)
+	}
+}
+
+// A watch ends with the access it was opened by, whatever ends that, and other users keep theirs.
+func TestOpenConnectionsEnd(t *testing.T) {
+	g := newGate(t)
+	begun, _ := g.clock.get()
+	watch := func(c *http.Client) io.ReadCloser {
+		t.Helper()
+		resp, err := c.Get("https://" + g.addr + "/api/v1/pods?watch=true")
+		check(t, err)
+		if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil {
+			t.Fatal(err)
+		}
+		return resp.Body
+	}
+	ben := watch(g.client(g.give(t, "ben", 100*time.Hour)))
+	for i, end := range []func(user string){
+		func(user string) { check(t, g.list.revoke(user, begun)); g.list.sweep(begun, true) },
+		func(string) { g.list.sweep(begun.Add(2*time.Hour), true) },
+	} {
+		user := fmt.Sprint("anna", i)
+		body := watch(g.client(g.give(t, user, time.Hour)))
+		end(user)
+		if _, err := io.Copy(io.Discard, body); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s's watch ended with %v", user, err)
+		}
+	}
+	open := map[string]int{}
+	for _, k := range g.list.views(begun) {
+		open[k.User] = k.Connections
+	}
+	if open["ben"] != 1 || open["anna0"]+open["anna1"] != 0 {
+		t.Errorf("connections: %v", open)
+	}
+	g.list.sweep(begun, false) // a clock that cannot be right ends all
+	if _, err := io.Copy(io.Discard, ben); err == nil {
+		t.Error("ben's watch goes on")
+	}
+}
+
+func TestRequestsAreChecked(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	good := func() api.KubeconfigRequest {
+		return api.KubeconfigRequest{User: "anna", Certificate: pair(t, "anna").Certificate[0], For: time.Hour, Role: "view"}
+	}
+	for what, spoil := range map[string]func(*api.KubeconfigRequest){
+		"--user":     func(q *api.KubeconfigRequest) { q.User = "system:masters" },
+		"--role":     func(q *api.KubeconfigRequest) { q.Role = "cluster-admin" },
+		"--for":      func(q *api.KubeconfigRequest) { q.For = MaxLife + 1 },
+		"namespaces": func(q *api.KubeconfigRequest) { q.Namespace = "../x" },
+		"unreadable": func(q *api.KubeconfigRequest) { q.Certificate = []byte("no") },
+		"too long":   func(q *api.KubeconfigRequest) { q.Certificate = bytes.Repeat([]byte{1}, maxCertificate+1) },
+	} {
+		q := good()
+		spoil(&q)
+		_, err := accept(q, now)
+		refused(t, err, what)
+	}
+	s := &notes{}
+	l := load(s)
+	add := func(user string, now time.Time, replace bool) error {
+		q := good()
+		q.User = user
+		r, err := accept(q, now)
+		check(t, err)
+		return l.add(r, replace)
+	}
+	check(t, add("anna", now, false))
+	refused(t, add("anna", now, false), "--replace")
+	check(t, add("anna", now, true))
+	if a := l.active(now); len(a) != 1 {
+		t.Errorf("%d have access after a replacement", len(a))
+	}
+	refused(t, l.revoke("nobody", now), "list")
+	s.copy = errors.New("the disk is full")
+	refused(t, l.revoke("anna", now), "full")
+	s.copy = nil
+	for i := range MaxUsers {
+		check(t, add(fmt.Sprint("u", i), now, false))
+	}
+	refused(t, add("one-more", now, false), "revoke")
+	for i := range 3 * MaxUsers {
+		check(t, add("u0", now.Add(time.Duration(i)*time.Second), true))
+	}
+	if n := len(s.had(t)); n > 2*MaxUsers+2 {
+		t.Errorf("%d records are kept", n)
+	}
+	check(t, add("late", now.Add(2*memory), false))
+	if n := len(s.had(t)); n != 1 {
+		t.Errorf("%d records are kept after a long time", n)
+	}
+	l = load(&notes{blob: []byte(`[{"user":"x","key":"AA=="}]`)})
+	if refused(t, add("anna", now, false), "nobody"); len(l.all) != 0 {
+		t.Error("a note that cannot be read lets somebody in")
+	}
+}
+
+// Bindings are those of who has access, and of nobody else.
+func TestRights(t *testing.T) {
+	foreign := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
+	old := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "rivulet:user:gone", Labels: map[string]string{Label: "gone"}}}
+	client := fake.NewClientset(foreign, old)
+	have := func() (out []string) {
+		t.Helper()
+		wide, err := client.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
+		check(t, err)
+		narrow, err := client.RbacV1().RoleBindings("").List(t.Context(), metav1.ListOptions{})
+		check(t, err)
+		for _, b := range wide.Items {
+			out = append(out, b.Name+"="+b.RoleRef.Name)
+		}
+		for _, b := range narrow.Items {
+			out = append(out, b.Namespace+"/"+b.Name+"="+b.RoleRef.Name)
+		}
+		return out
+	}
+	for _, x := range []struct {
+		active []record
+		want   string
+	}{
+		{[]record{{User: "anna", Role: "admin"}, {User: "ben", Role: "edit", Namespace: "lab"}},
+			"rivulet:user:anna=cluster-admin rivulet:user:anna:extra=rivulet:user x= lab/rivulet:user:ben=edit"},
+		{[]record{{User: "anna", Role: "view"}, {User: "ben", Role: "admin", Namespace: "lab"}},
+			"rivulet:user:anna=view rivulet:user:anna:extra=rivulet:user x= lab/rivulet:user:ben=admin"},
+		{nil, "x="},
+	} {
+		check(t, settle(t.Context(), client, x.active))
+		if got := strings.Join(have(), " "); got != x.want {
+			t.Errorf("%+v: %s, want %s", x.active, got, x.want)
+		}
+	}
+}

@@ -1,0 +1,21 @@
+package bolt
+
+import (
+	"fmt"
+	"io"
+
+	"go.etcd.io/bbolt"
+)
+
+// WriteTo writes the whole database as it is at one moment; what is stored
+// meanwhile waits for nobody and is not in it.
+func (s *Store) WriteTo(w io.Writer) (n int64, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		n, err = tx.WriteTo(w)
+		return err
+	})
+	if err != nil {
+		return n, fmt.Errorf("store: copy %s: %w", s.path, err)
+	}
+	return n, nil
+}

@@ -1,0 +1,162 @@
+// Package console draws what a device shows on its screen or its serial line: the same
+// glance as the status page, in text, within 80 columns and 25 rows, beside it a QR code
+// with which another device becomes its peer. It reads and writes nothing itself:
+// `rivulet console` asks the supervisor and prints.
+package console
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"rivulet/appliance/ui/summary"
+)
+
+// Size is a terminal's.
+type Size struct{ Columns, Rows int }
+
+// Least is what every screen and serial terminal has.
+var Least = Size{80, 25}
+
+// Invite is what lets another device be a peer.
+type Invite struct {
+	Code  string
+	Until string   // the time of day at which it ends
+	QR    []string // drawn, a string for each row; each is QRWidth wide on the screen
+	Width int      // columns of the QR code
+}
+
+// leastText is what the text keeps of a row, whatever is beside it.
+const leastText = 36
+
+// Draw is the picture as rows, none wider than the terminal and no more than it has.
+// note replaces the glance where the device cannot say anything.
+func Draw(v *summary.View, note string, i *Invite, size Size) []string {
+	size.Columns, size.Rows = max(size.Columns, 40), max(size.Rows, 10)
+	foot := footer(i, size)
+	room := size.Rows - len(foot)
+	var right []string
+	width := size.Columns
+	if i != nil && len(i.QR) > 0 && len(i.QR) <= room && size.Columns-i.Width-1 >= leastText {
+		right, width = i.QR, size.Columns-i.Width-1
+	}
+	left := text(v, note, width, room)
+	var out []string
+	for n := range max(len(left), len(right)) {
+		row := ""
+		if n < len(left) {
+			row = left[n]
+		}
+		if n < len(right) {
+			row += strings.Repeat(" ", width+1-utf8.RuneCountInString(row)) + right[n]
+		}
+		out = append(out, row)
+	}
+	for len(out) < room && len(foot) > 0 {
+		out = append(out, "")
+	}
+	return append(out, foot...)
+}
+
+func text(v *summary.View, note string, width, room int) []string {
+	if v == nil {
+		return head(append([]string{"Rivulet", ""}, wrap(note, width, "")...), room)
+	}
+	out := []string{clip(v.Name, width)}
+	out = append(out, wrap(v.Summary, width, "")...)
+	where := v.Addresses
+	if v.URL != "" {
+		where = append([]string{v.URL}, where...)
+	}
+	out = append(out, wrap(strings.Join(where[:min(len(where), 3)], "  "), width, "")...)
+	out = append(out, "")
+	for _, s := range v.Steps {
+		out = append(out, head(wrap(mark[s.State]+" "+pad(s.Name, 10)+s.Text, width, strings.Repeat(" ", 14)), 2)...)
+	}
+	if len(v.Problems) > 0 {
+		out = append(out, "")
+	}
+	for n, p := range v.Problems {
+		rows := wrap("! "+p.Title+": "+p.Text, width, "  ")
+		if p.Cure != "" {
+			rows = append(rows, wrap("  do: "+p.Cure, width, "      ")...)
+		}
+		if left := len(v.Problems) - n + v.MoreProblems; len(out)+len(rows) > room-1 && (left > 1 || len(out)+len(rows) > room) {
+			out = append(head(out, room-1), clip("  more: rivulet status", width))
+			break
+		}
+		out = append(out, rows...)
+	}
+	return head(out, room)
+}
+
+// mark says how a step is, in letters that every terminal has.
+var mark = map[summary.State]string{summary.Done: "ok", summary.Working: "..", summary.Failed: "!!", summary.Waiting: "  "}
+
+func footer(i *Invite, size Size) []string {
+	if i == nil {
+		return []string{clip("to pair another device: press Enter for a code", size.Columns)}
+	}
+	return head(wrap("to pair, until "+i.Until+", once: scan, or type there: rivulet peer --invite "+i.Code, size.Columns, "  "), 4)
+}
+
+func pad(s string, n int) string {
+	return s + strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) + " "
+}
+
+func head(rows []string, n int) []string { return rows[:min(len(rows), max(n, 0))] }
+
+func clip(s string, width int) string {
+	if r := []rune(s); len(r) > width {
+		return string(r[:width-1]) + "…"
+	}
+	return s
+}
+
+// wrap breaks a text at spaces, or anywhere if a word is longer than a row; rows but
+// the first begin with indent.
+func wrap(s string, width int, indent string) (out []string) {
+	lead := s[:len(s)-len(strings.TrimLeft(s, " "))]
+	row, begun := lead, false
+	flush := func() {
+		out = append(out, strings.TrimRight(row, " "))
+		row, begun = indent, false
+	}
+	for _, field := range fields(s[len(lead):]) {
+		word := []rune(field)
+		gap := 0
+		if begun {
+			gap = 1
+		}
+		if begun && utf8.RuneCountInString(row)+gap+len(word) > width {
+			flush()
+			gap = 0
+		}
+		for room := width - utf8.RuneCountInString(row) - gap; len(word) > room; room = width - utf8.RuneCountInString(row) {
+			row += string(word[:room])
+			word = word[room:]
+			flush()
+			gap = 0
+		}
+		row += strings.Repeat(" ", gap) + string(word)
+		begun = true
+	}
+	if begun || len(out) == 0 {
+		flush()
+	}
+	return out
+}
+
+// fields are words; runs of spaces that make columns stay with the word before.
+func fields(s string) (out []string) {
+	for len(s) > 0 {
+		end := strings.IndexByte(s, ' ')
+		if end < 0 {
+			return append(out, s)
+		}
+		rest := strings.TrimLeft(s[end:], " ")
+		spaces := len(s) - end - len(rest) - 1
+		out = append(out, s[:end]+strings.Repeat(" ", spaces))
+		s = rest
+	}
+	return out
+}

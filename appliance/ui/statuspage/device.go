@@ -1,0 +1,169 @@
+package statuspage
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/appliance/addons/loadbalancer"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/ui/summary"
+	"rivulet/fabric/discovery/mdns"
+	"rivulet/fabric/netmon"
+)
+
+// Device is what a device's page is made of. All fields must be set.
+type Device struct {
+	View func() summary.View
+	LANs *netmon.Monitor
+	// Own are the networks that no visitor comes from: pods, Services, nodes.
+	Own    []netip.Prefix
+	MDNS   *mdns.Source // answers for the device's name
+	Image  bool         // this is a device of the image, where the page is on by itself
+	Report func(error)  // is told what keeps the page from its port; nil is nothing
+	Log    *slog.Logger
+}
+
+// Page is the status page of a device, and the name under which the LAN finds it.
+type Page struct {
+	Device
+	server *Server
+
+	mu      sync.Mutex
+	on      bool
+	names   []string // the device may have on the LAN, the best first
+	name    string   // it has; empty while that is not known
+	changed chan struct{}
+}
+
+// NewPage returns a page that is off until it is configured.
+func NewPage(d Device) *Page {
+	p := &Page{Device: d, changed: make(chan struct{}, 1)}
+	p.server = New(Config{View: d.View, Admit: p.admit, Names: p.called, Report: d.Report, Log: d.Log})
+	return p
+}
+
+// Configure takes the setting, of which nil is what the machine is, and the names that
+// the device may have on the LAN, the best first.
+func (p *Page) Configure(set *bool, names []string) {
+	on := p.Image
+	if set != nil {
+		on = *set
+	}
+	p.mu.Lock()
+	same := p.on == on && slices.Equal(p.names, names)
+	p.on, p.names = on, names
+	p.mu.Unlock()
+	if same {
+		return
+	}
+	p.server.Switch(on)
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// admit lets in this device itself and what is on a link of its LANs: no pod, no
+// peer through the tunnel, nobody through a router.
+func (p *Page) admit(from netip.Addr) bool {
+	from = from.Unmap()
+	for _, own := range p.Own {
+		if own.Contains(from) {
+			return false
+		}
+	}
+	lans := p.LANs.LANs()
+	return from.IsLoopback() || lans.Own(from) || lans.OnLink(from)
+}
+
+// called are the names by which the page may be asked for.
+func (p *Page) called() []string {
+	out := []string{}
+	if h, err := os.Hostname(); err == nil {
+		out = append(out, h)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append(out, p.names...)
+}
+
+// URL is where a browser on the LAN finds the page; by address as long as no
+// name is known; empty without either.
+func (p *Page) URL() string {
+	p.mu.Lock()
+	host := p.name
+	p.mu.Unlock()
+	if host != "" {
+		return p.server.URL(host + ".local")
+	}
+	for _, a := range p.Addresses() {
+		if a.Is4() {
+			return p.server.URL(a.String())
+		}
+	}
+	return ""
+}
+
+// Addresses are the device's own on its LANs.
+func (p *Page) Addresses() (out []netip.Addr) {
+	for _, lan := range p.LANs.LANs() {
+		for _, a := range lan.Addrs {
+			out = append(out, a.Addr().Unmap())
+		}
+	}
+	return out
+}
+
+// Yields reports whether the page leaves a port to a Service: kube-proxy draws its
+// traffic away, and the page is on its other port.
+func (p *Page) Yields(port loadbalancer.Port) bool {
+	return port.Protocol == corev1.ProtocolTCP && port.Number == WebPort && p.server.Holds(WebPort)
+}
+
+// Run serves the page, and the device's name on the LAN while there is one.
+func (p *Page) Run(ctx context.Context, stage *lifecycle.Stage) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { p.keepName(ctx, p.MDNS) })
+	p.server.Run(ctx, stage.Ready)
+	return nil
+}
+
+// keepName answers for the name while the page is on, and for another when it changes.
+func (p *Page) keepName(ctx context.Context, lan *mdns.Source) {
+	for ctx.Err() == nil {
+		p.mu.Lock()
+		on, names := p.on, p.names
+		p.mu.Unlock()
+		round, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if on {
+				lan.Host(round, names, p.named) //nolint:errcheck // it tries until it is told to end
+			}
+		}()
+		select {
+		case <-ctx.Done():
+		case <-p.changed:
+		}
+		stop()
+		<-done
+		p.named("", mdns.HostProbing)
+	}
+}
+
+func (p *Page) named(name string, st mdns.HostState) {
+	if st == mdns.HostProbing {
+		name = ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.name = name
+}

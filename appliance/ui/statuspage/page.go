@@ -1,0 +1,36 @@
+package statuspage
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"html/template"
+
+	"rivulet/appliance/ui/summary"
+)
+
+//go:embed page.html
+var source string
+
+//go:embed page.css
+var style string
+
+var page = template.Must(template.New("page").Parse(source))
+
+// policy lets a browser load nothing at all but the page, and apply our style alone:
+// what a stranger calls its cluster could not run, were it not escaped.
+var policy = func() string {
+	sum := sha256.Sum256([]byte(style))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+}()
+
+// Render makes the page of a view.
+func Render(v summary.View) ([]byte, error) {
+	var out bytes.Buffer
+	err := page.Execute(&out, struct {
+		summary.View
+		Style template.CSS
+	}{v, template.CSS(style)}) //nolint:gosec // it is our own
+	return out.Bytes(), err
+}

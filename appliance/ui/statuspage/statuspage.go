@@ -1,0 +1,273 @@
+// Package statuspage is a page for a phone on the LAN: how far the device is, what is
+// wrong and what to do. It is plain HTML that loads nothing from anywhere, is up before
+// Kubernetes, and changes nothing: there is no route but GET / and nothing secret on it.
+//
+// It reads what it is given to show and writes nothing. It listens on port 80 where no
+// other program does, and on Port in any case. Who may see it: this device, and machines
+// that are on a link of its LANs; pods, peers and what comes through a router are hung up
+// on before they have said a word. After a restart it is simply there again. A port that
+// somebody else has is reported with a cure, and looked at again; the rest goes on.
+package statuspage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"rivulet/appliance/ui/summary"
+	"rivulet/fabric/netmon"
+)
+
+// The ports: where a browser looks, and where the page is whoever has that one.
+const (
+	WebPort = 80
+	Port    = 7480
+)
+
+// What visitors may cost: a page is made once in pageLife however many ask.
+const (
+	maxVisitors = 16
+	pageLife    = 2 * time.Second
+	again       = 5 * time.Second // until a port that somebody has is tried again
+)
+
+// Config of a Server. All fields must be set but Ports.
+type Config struct {
+	View func() summary.View
+	// Admit reports whether a machine may see the page.
+	Admit func(netip.Addr) bool
+	// Names are what the device is called on the LAN, without .local. A page asked for
+	// by another name is refused: some web site has given its own name our address.
+	Names func() []string
+	// Report is told what keeps the page from where it is looked for; nil is nothing.
+	Report func(error)
+	Log    *slog.Logger
+	// Ports are WebPort and Port where it is nil; tests have others.
+	Ports []int
+}
+
+// Server serves the page while it is switched on.
+type Server struct {
+	cfg  Config
+	poke chan struct{}
+
+	mu  sync.Mutex
+	on  bool
+	has map[int]*http.Server
+
+	making sync.Mutex // held while the page is made, which asks for URL
+	made   time.Time
+	page   []byte
+}
+
+// New returns a server that is off.
+func New(cfg Config) *Server {
+	if cfg.Ports == nil {
+		cfg.Ports = []int{WebPort, Port}
+	}
+	return &Server{cfg: cfg, poke: make(chan struct{}, 1), has: map[int]*http.Server{}}
+}
+
+// Switch turns the page on or off.
+func (s *Server) Switch(on bool) {
+	s.mu.Lock()
+	s.on = on
+	s.mu.Unlock()
+	select {
+	case s.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Holds reports whether the page listens on a port.
+func (s *Server) Holds(port int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.has[port] != nil
+}
+
+// URL is the page's address under a host, empty if it is nowhere.
+func (s *Server) URL(host string) string {
+	for _, p := range s.cfg.Ports {
+		if !s.Holds(p) {
+			continue
+		}
+		if p == WebPort {
+			return "http://" + host
+		}
+		return fmt.Sprintf("http://%s:%d", host, p)
+	}
+	return ""
+}
+
+// Run serves until ctx ends. ready is called once it has tried.
+func (s *Server) Run(ctx context.Context, ready func()) {
+	defer s.keep(ctx, false)
+	for {
+		s.mu.Lock()
+		on := s.on
+		s.mu.Unlock()
+		err := s.keep(ctx, on)
+		s.cfg.Report(err)
+		ready()
+		var look <-chan time.Time
+		if err != nil {
+			look = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-look:
+		case <-s.poke:
+		}
+	}
+}
+
+// keep makes the listeners those that are wanted, as far as others let it.
+func (s *Server) keep(ctx context.Context, on bool) error {
+	var web error
+	for _, port := range s.cfg.Ports {
+		has := s.Holds(port)
+		switch {
+		case !on && has:
+			s.drop(port)
+		case on && !has:
+			if err := s.listen(ctx, port); err != nil && web == nil {
+				web = taken(port, err)
+			}
+		}
+	}
+	if web == nil {
+		return nil
+	}
+	where := "there is no page"
+	for _, port := range s.cfg.Ports {
+		if s.Holds(port) {
+			where = fmt.Sprintf("the page is on port %d", port)
+			break
+		}
+	}
+	return fmt.Errorf("%w: %s; free the port, or set statusPage: false", web, where)
+}
+
+func taken(port int, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("port %d/tcp is taken%s", port, netmon.Listener("tcp", port))
+	}
+	return fmt.Errorf("port %d/tcp: %w", port, err)
+}
+
+func (s *Server) drop(port int) {
+	s.mu.Lock()
+	srv := s.has[port]
+	delete(s.has, port)
+	s.mu.Unlock()
+	srv.Close()
+}
+
+func (s *Server) listen(ctx context.Context, port int) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{
+		Handler: s, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second,
+		IdleTimeout: 15 * time.Second, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+	}
+	s.mu.Lock()
+	s.has[port] = srv
+	s.mu.Unlock()
+	s.cfg.Log.Info("status page", "port", port)
+	// Who is not admitted does not count as a visitor.
+	go srv.Serve(netutil.LimitListener(door{l, s.cfg.Admit}, maxVisitors)) //nolint:errcheck // it ends when it is closed
+	return nil
+}
+
+// door hangs up on those who are not admitted.
+type door struct {
+	net.Listener
+	admit func(netip.Addr) bool
+}
+
+func (d door) Accept() (net.Conn, error) {
+	for {
+		c, err := d.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if from, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil && d.admit(from.Addr()) {
+			return c, nil
+		}
+		c.Close()
+	}
+}
+
+// ServeHTTP answers with the page.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	switch {
+	case !s.called(r.Host):
+		http.Error(w, "this device is not called that", http.StatusMisdirectedRequest)
+		return
+	case r.URL.Path != "/":
+		http.NotFound(w, r)
+		return
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		h.Set("Allow", "GET, HEAD")
+		http.Error(w, "the page is read-only", http.StatusMethodNotAllowed)
+		return
+	}
+	body, err := s.current()
+	if err != nil {
+		s.cfg.Log.Error("the status page cannot be made", "error", err)
+		http.Error(w, "the page cannot be made; see: rivulet status", http.StatusInternalServerError)
+		return
+	}
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	w.Write(body) //nolint:errcheck // the visitor has gone
+}
+
+// current is the page, made anew if it is old.
+func (s *Server) current() ([]byte, error) {
+	s.making.Lock()
+	defer s.making.Unlock()
+	if s.page != nil && time.Since(s.made) < pageLife {
+		return s.page, nil
+	}
+	body, err := Render(s.cfg.View())
+	if err == nil {
+		s.page, s.made = body, time.Now()
+	}
+	return body, err
+}
+
+// called reports whether the device goes by that name, or it is an address.
+func (s *Server) called(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if host == "localhost" {
+		return true
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return true
+	}
+	host = strings.TrimSuffix(host, ".local")
+	return slices.ContainsFunc(s.cfg.Names(), func(name string) bool { return strings.EqualFold(name, host) })
+}

@@ -1,0 +1,318 @@
+package statuspage
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/machine/clock"
+	"rivulet/appliance/ui/summary"
+	"rivulet/fabric/peer"
+	"rivulet/test/netroom"
+)
+
+var update = flag.Bool("update", false, "write the golden pages anew")
+
+var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func stages(list ...string) (out []lifecycle.Status) {
+	for _, s := range list {
+		f := strings.SplitN(s, "|", 3)
+		out = append(out, lifecycle.Status{Name: f[0], State: lifecycle.State(f[1]), Detail: f[2]})
+	}
+	return out
+}
+
+// What a device shows on its way from power to peers.
+func story() map[string]api.Status {
+	first := api.Status{
+		Name: "lab-1", ID: peer.ID(strings.Repeat("a", 32)), Version: "v1.2.3", Started: noon.Add(-3 * time.Second),
+		Waiting: "clock: for a time that can be right",
+		Stages:  stages("clock|Starting|for a time that can be right", "engine|Waiting|", "node|Waiting|", "fabric|Starting|"),
+	}
+	network := first
+	network.Clock = clock.Status{Plausible: true}
+	network.Addresses = []netip.Addr{netip.MustParseAddr("fe80::1"), netip.MustParseAddr("192.0.2.7")}
+	network.StatusPage = "http://lab-1.local"
+	network.Waiting = "engine: for the API server"
+	network.DatastoreReady = true
+	network.Stages = stages("clock|Ready|", "engine|Starting|for the API server", "node|Waiting|", "fabric|Ready|")
+	ready := network
+	ready.Ready, ready.Waiting = true, ""
+	ready.Clock.Synchronized = true
+	ready.Stages = stages("clock|Ready|", "engine|Ready|", "node|Ready|", "fabric|Ready|")
+	ready.Pods = api.Pods{Home: 3, Away: 2, Guests: 1}
+	ready.Peers = []peer.View{{Record: peer.Record{Name: "lab-2"}, State: peer.Connected}, {Record: peer.Record{Name: "lab-3"}, State: peer.Lost},
+		{Record: peer.Record{Name: "<script>alert(1)</script>"}, State: peer.Discovered}, {Record: peer.Record{Name: "enemy"}, State: peer.Denied}}
+	ready.Health = []health.Problem{{Kind: *health.Wall, Text: "nftables: no such table, token=abcdefghijklmnop", Cure: "see that the kernel has nf_tables"}}
+	return map[string]api.Status{"first": first, "network": network, "ready": ready}
+}
+
+func TestPagesOnTheWay(t *testing.T) {
+	for name, st := range story() {
+		body, err := Render(summary.Of(st, noon))
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden := filepath.Join("testdata", name+".html")
+		if *update {
+			if err := os.WriteFile(golden, body, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(body) != string(want) {
+			t.Errorf("%s is not what it was; look at it, then: go test ./appliance/ui/statuspage -update\n%s", name, body)
+		}
+		for _, never := range []string{"<script", "src=", "href=", "url(", "enemy", "abcdefghijklmnop"} {
+			if strings.Contains(string(body), never) {
+				t.Errorf("%s has %q in it", name, never)
+			}
+		}
+	}
+}
+
+// Whatever strangers and errors there are, the page stays small.
+func TestThePageIsBounded(t *testing.T) {
+	st := story()["ready"]
+	for i := range 5000 {
+		st.Peers = append(st.Peers, peer.View{Record: peer.Record{Name: strings.Repeat("<", 5000)}, State: peer.Discovered})
+		st.Health = append(st.Health, health.Problem{Kind: *health.Wall, Subject: fmt.Sprint(i), Text: strings.Repeat("&\n", 9000), Cure: strings.Repeat("é", 9000)})
+	}
+	body, err := Render(summary.Of(st, noon))
+	if err != nil || len(body) > 256<<10 {
+		t.Errorf("%d bytes, %v", len(body), err)
+	}
+	if !strings.Contains(string(body), "more: rivulet peers") || !strings.Contains(string(body), "more: rivulet status") {
+		t.Error("what is left out is not told")
+	}
+}
+
+// world is a server in a network namespace of its own.
+type world struct {
+	t    *testing.T
+	room netroom.Room
+	srv  *Server
+	made atomic.Int32
+
+	mu   sync.Mutex
+	said error
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, room: netroom.New(t)}
+	w.room.Do(func() error { return netroom.Give("lo", "192.0.2.1/32") })
+	w.srv = New(Config{
+		View:  func() summary.View { w.made.Add(1); return summary.Of(story()["ready"], noon) },
+		Admit: func(a netip.Addr) bool { return a.Unmap().IsLoopback() },
+		Names: func() []string { return []string{"lab-1"} },
+		Report: func(err error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.said = err
+		},
+		Log: slog.New(slog.DiscardHandler),
+	})
+	return w
+}
+
+func (w *world) run() {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	tried, done := make(chan struct{}, 100), make(chan struct{})
+	go func() {
+		defer close(done)
+		w.room.Do(func() error {
+			w.srv.Run(ctx, func() {
+				select {
+				case tried <- struct{}{}:
+				default:
+				}
+			})
+			return nil
+		})
+	}()
+	w.t.Cleanup(func() { cancel(); <-done })
+	<-tried
+}
+
+func (w *world) problem() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.said == nil {
+		return ""
+	}
+	return w.said.Error()
+}
+
+func (w *world) eventually(what string, ok func() bool) {
+	w.t.Helper()
+	for due := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(due) {
+			w.t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// ask sends one request; status 0 is a connection that was refused or cut.
+func (w *world) ask(method, addr, host, path string) (status int, header http.Header, body string) {
+	w.t.Helper()
+	w.room.Do(func() error {
+		c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+		if err != nil {
+			return nil
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(30 * time.Second))
+		fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", method, path, host)
+		r, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
+		if err != nil {
+			return nil
+		}
+		raw, err := io.ReadAll(r.Body)
+		status, header, body = r.StatusCode, r.Header, string(raw)
+		return err
+	})
+	return status, header, body
+}
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.run()
+	if code, _, _ := w.ask("GET", "127.0.0.1:80", "lab-1.local", "/"); code != 0 {
+		t.Fatalf("a page that is off answers %d", code)
+	}
+	w.srv.Switch(true)
+	w.eventually("the page is on both ports", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
+	for _, tt := range []struct {
+		method, addr, host, path string
+		want                     int
+	}{
+		{"GET", "127.0.0.1:80", "lab-1.local", "/", 200}, {"GET", "127.0.0.1:80", "LAB-1.local.", "/", 200}, {"GET", "127.0.0.1:80", "lab-1", "/", 200},
+		{"GET", "127.0.0.1:7480", "192.0.2.1:7480", "/", 200}, {"GET", "127.0.0.1:80", "[fe80::1]", "/", 200}, {"HEAD", "127.0.0.1:80", "localhost", "/", 200},
+		{"GET", "127.0.0.1:80", "evil.example", "/", 421}, {"GET", "127.0.0.1:80", "lab-1.local.evil.example", "/", 421},
+		{"GET", "127.0.0.1:80", "lab-1.local", "/v1/status", 404}, {"GET", "127.0.0.1:80", "lab-1.local", "/../../etc/passwd", 404},
+		{"POST", "127.0.0.1:80", "lab-1.local", "/", 405}, {"DELETE", "127.0.0.1:80", "lab-1.local", "/", 405},
+		{"GET", "192.0.2.1:80", "lab-1.local", "/", 0}, // comes from 192.0.2.1, which is not admitted
+	} {
+		code, header, body := w.ask(tt.method, tt.addr, tt.host, tt.path)
+		if code != tt.want {
+			t.Errorf("%s %s at %s as %s: %d, want %d", tt.method, tt.path, tt.addr, tt.host, code, tt.want)
+		}
+		if code != 0 && !strings.HasPrefix(header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%s as %s: headers %v", tt.path, tt.host, header)
+		}
+		if shows := strings.Contains(body, "<h1>lab-1</h1>"); shows != (code == 200 && tt.method == "GET") {
+			t.Errorf("%s %s as %s: body %q", tt.method, tt.path, tt.host, body)
+		}
+	}
+	if got := w.srv.URL("lab-1.local"); got != "http://lab-1.local" {
+		t.Errorf("URL %s", got)
+	}
+	w.srv.Switch(false)
+	w.eventually("the page is off", func() bool { return !w.srv.Holds(WebPort) && !w.srv.Holds(Port) })
+	if got := w.srv.URL("lab-1.local"); got != "" {
+		t.Errorf("URL %s of a page that is off", got)
+	}
+}
+
+// A page is made once in two seconds, however many ask.
+func TestAskingOftenCostsLittle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.srv.Switch(true)
+	w.run()
+	begun := time.Now()
+	for range 100 {
+		if code, _, _ := w.ask("GET", "127.0.0.1:80", "lab-1", "/"); code != 200 {
+			t.Fatalf("answered %d", code)
+		}
+	}
+	if most := 2 + int32(time.Since(begun)/pageLife); w.made.Load() > most {
+		t.Errorf("made %d times for 100 visitors in %s, want at most %d", w.made.Load(), time.Since(begun), most)
+	}
+}
+
+// Silent visitors cannot keep others out for ever.
+func TestVisitorsWhoSayNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.srv.Switch(true)
+	w.run()
+	for range maxVisitors {
+		w.room.Do(func() error {
+			c, err := net.Dial("tcp", "127.0.0.1:80")
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+			}
+			return err
+		})
+	}
+	if code, _, _ := w.ask("GET", "127.0.0.1:80", "lab-1", "/"); code != 200 {
+		t.Errorf("answered %d", code)
+	}
+}
+
+// Another program has port 80: the page goes on where it can, says so, and is back
+// when the port is free.
+func TestAPortThatIsTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var other net.Listener
+	w.room.Do(func() (err error) { other, err = net.Listen("tcp", ":80"); return err })
+	w.srv.Switch(true)
+	w.run()
+	for _, part := range []string{"port 80/tcp is taken", "the page is on port 7480", "; free the port, or set statusPage: false"} {
+		if !strings.Contains(w.problem(), part) {
+			t.Errorf("said %q, want %q in it", w.problem(), part)
+		}
+	}
+	if got := w.srv.URL("lab-1.local"); got != "http://lab-1.local:7480" || w.srv.Holds(WebPort) {
+		t.Errorf("URL %s", got)
+	}
+	if code, _, _ := w.ask("GET", "127.0.0.1:7480", "lab-1.local:7480", "/"); code != 200 {
+		t.Errorf("port 7480 answers %d", code)
+	}
+	other.Close()
+	w.eventually("port 80 is taken back", func() bool { return w.srv.Holds(WebPort) && w.problem() == "" })
+	if code, _, _ := w.ask("GET", "127.0.0.1:80", "lab-1.local", "/"); code != 200 {
+		t.Errorf("port 80 answers %d", code)
+	}
+}
+
+func TestNoPortAtAll(t *testing.T) {
+	w := newWorld(t)
+	for _, p := range []string{":80", ":7480"} {
+		w.room.Do(func() error {
+			l, err := net.Listen("tcp", p)
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		})
+	}
+	w.srv.Switch(true)
+	w.run()
+	if said := w.problem(); !strings.Contains(said, "there is no page; ") {
+		t.Errorf("said %q", said)
+	}
+}

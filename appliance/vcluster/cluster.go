@@ -1,0 +1,417 @@
+package vcluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"rivulet/appliance/engine/tenant"
+)
+
+// cluster is one virtual cluster.
+//
+//	        request, create, resume
+//	Asleep ──────────────▶ Starting ──usable──▶ Awake
+//	  ▲  ▲                  │    ▲                │ │
+//	  │  └─the next request─┤    └── killed ──────┘ │
+//	  │                     ▼                       │
+//	  │  Paused ◀─pause   Failed                    │
+//	  └────────── nobody uses it: exit code 0 ──────┘
+type cluster struct {
+	k    *Keeper
+	name string
+	port uint16
+	done chan struct{} // closed when it is not kept any more
+	gone bool          // it is deleted; read after done
+	poke chan struct{} // the record is another, or it shall wake
+
+	mu      sync.Mutex
+	rec     record
+	want    bool // it shall run, requests or not
+	state   State
+	reason  string
+	since   time.Time
+	proc    *process
+	took    time.Duration
+	changed chan struct{} // closed at the next change
+
+	certs sync.Mutex
+}
+
+func newCluster(k *Keeper, r record) *cluster {
+	return &cluster{k: k, name: r.Name, port: r.Port, rec: r, done: make(chan struct{}), poke: make(chan struct{}, 1), changed: make(chan struct{}), state: Starting, since: time.Now()}
+}
+
+func (c *cluster) record() record { c.mu.Lock(); defer c.mu.Unlock(); return c.rec }
+
+func (c *cluster) dir() string       { return filepath.Join(c.k.folder(), c.name) }
+func (c *cluster) rootDir() string   { return filepath.Join(c.dir(), "root") }
+func (c *cluster) tlsDir() string    { return filepath.Join(c.rootDir(), tenant.TLS) }
+func (c *cluster) dataDir() string   { return filepath.Join(c.rootDir(), tenant.Data) }
+func (c *cluster) secretDir() string { return filepath.Join(c.dir(), "secret") }
+func (c *cluster) logFile() string   { return filepath.Join(c.dir(), "control-plane.log") }
+func (c *cluster) pidFile() string   { return filepath.Join(c.k.cfg.Run, "vcluster-"+c.name+".pid") }
+
+func (c *cluster) address() netip.AddrPort {
+	return netip.AddrPortFrom(c.k.cfg.Address, c.port)
+}
+
+func (c *cluster) set(s State, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == s && c.reason == reason {
+		return
+	}
+	if c.state != s {
+		c.since = time.Now()
+		c.k.cfg.Log.Info("virtual cluster", "name", c.name, "state", s, "reason", reason)
+	}
+	c.state, c.reason = s, reason
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *cluster) watch() (View, <-chan struct{}) {
+	c.mu.Lock()
+	changed := c.changed
+	c.mu.Unlock()
+	return c.view(), changed
+}
+
+func (c *cluster) view() View {
+	c.mu.Lock()
+	v := View{Spec: c.rec.Spec, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took}
+	if c.proc != nil {
+		v.PID = c.proc.pid
+	}
+	if c.want && v.State != Awake && v.State != Deleting && !c.rec.Paused {
+		v.State = Starting // it is about to
+	}
+	c.mu.Unlock()
+	if v.PID != 0 {
+		v.Private = memoryOf(v.PID)
+	}
+	_ = filepath.WalkDir(c.dataDir(), func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, err := d.Info(); err == nil {
+				v.Disk += info.Size()
+			}
+		}
+		return nil
+	})
+	return v
+}
+
+func (c *cluster) nudge() {
+	select {
+	case c.poke <- struct{}{}:
+	default:
+	}
+}
+
+// wake has it run, without a request.
+func (c *cluster) wake() {
+	c.mu.Lock()
+	c.want = c.state != Awake
+	c.mu.Unlock()
+	c.nudge()
+}
+
+// change writes another record, and has it looked at.
+func (c *cluster) change(f func(*record)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := c.rec
+	f(&next)
+	if err := c.k.save(next); err != nil {
+		return err
+	}
+	c.rec = next
+	c.nudge()
+	return nil
+}
+
+// run keeps it until ctx ends or it is deleted.
+func (c *cluster) run(ctx context.Context) {
+	proc, listener, err := adopt(c.pidFile())
+	if err == nil {
+		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "error", err)
+	}
+	defer func() {
+		if listener != nil {
+			listener.Close()
+		}
+	}()
+	for pause := time.Duration(0); ; {
+		r := c.record()
+		switch {
+		case r.Deleting, r.Paused:
+			if proc != nil {
+				c.endProcess(ctx, proc)
+				proc = nil
+			}
+			if listener != nil { // a client sees at once that nobody is there
+				listener.Close()
+				listener = nil
+			}
+			if r.Deleting {
+				c.set(Deleting, "")
+				if err := c.remove(); err == nil {
+					c.gone = true
+					return
+				} else {
+					c.set(Deleting, err.Error())
+				}
+				if !c.wait(ctx, longWait) {
+					return
+				}
+				continue
+			}
+			c.set(Paused, "")
+			if !c.wait(ctx, 0) {
+				return
+			}
+			continue
+		}
+		if listener == nil {
+			if listener, err = listen(c.address()); err != nil {
+				c.failed(fmt.Errorf("port %d: %w; another program has it", r.Port, err))
+				if !c.wait(ctx, longWait) {
+					return
+				}
+				continue
+			}
+		}
+		if proc == nil {
+			if !c.awaitUse(ctx, listener) {
+				if ctx.Err() != nil {
+					return
+				}
+				continue
+			}
+			if proc, err = c.start(ctx, listener); ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				c.failed(err)
+				refuse(listener) // they would wait for ever
+				pause = min(max(2*pause, firstWait), longWait)
+				if !c.wait(ctx, pause) {
+					return
+				}
+				continue
+			}
+			pause = 0
+		}
+		c.mu.Lock()
+		c.proc, c.want = proc, false
+		c.mu.Unlock()
+		c.set(Awake, "")
+		select {
+		case <-ctx.Done():
+			return // the process goes on
+		case <-c.poke:
+		case <-proc.ended:
+			c.ended(proc)
+			proc = nil
+		}
+	}
+}
+
+// awaitUse returns true when it shall run: a request waits, or somebody wants it to.
+func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
+	c.mu.Lock()
+	want, state := c.want, c.state
+	c.mu.Unlock()
+	if want {
+		return true
+	}
+	if state != Failed {
+		c.set(Asleep, "")
+	}
+	came := make(chan error, 1)
+	_ = l.SetReadDeadline(time.Time{})
+	go func() { came <- awaitReadable(l) }()
+	select {
+	case err := <-came:
+		return err == nil
+	case <-c.poke:
+	case <-ctx.Done():
+	}
+	_ = l.SetReadDeadline(time.Now())
+	<-came
+	return false
+}
+
+// start starts the process and returns when it is usable.
+func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
+	began := time.Now()
+	c.set(Starting, "")
+	if err := c.certificates(); err != nil {
+		return nil, err
+	}
+	r := c.record()
+	if err := c.folders(r.UID); err != nil {
+		return nil, err
+	}
+	usable, from := []byte(tenant.Name+": usable\n"), c.logSize()
+	p, err := launch{
+		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
+		settings: tenant.Settings{Name: r.Name, UID: r.UID, Idle: r.Sleep, Advertise: c.k.cfg.Address.String(), ServiceCIDR: c.k.cfg.Services.String()},
+	}.start()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.proc = p
+	c.mu.Unlock()
+	look, limit := time.NewTicker(20*time.Millisecond), time.After(wakeLimit)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return p, ctx.Err() // it goes on, and is found again
+		case <-p.ended:
+			code := p.code
+			c.forget(p)
+			return nil, fmt.Errorf("its control plane ended with code %d: %s", code, lastLine(c.logFrom(from)))
+		case <-limit:
+			c.endProcess(ctx, p)
+			return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, lastLine(c.logFrom(from)))
+		case <-look.C:
+			if bytes.Contains(c.logFrom(from), usable) {
+				c.mu.Lock()
+				c.took = time.Since(began)
+				c.mu.Unlock()
+				return p, nil
+			}
+		}
+	}
+}
+
+func (c *cluster) logSize() int64 {
+	boundLog(c.logFile())
+	st, err := os.Stat(c.logFile())
+	if err != nil {
+		return 0
+	}
+	return st.Size()
+}
+
+// logFrom reads what was said since the file had that size.
+func (c *cluster) logFrom(size int64) []byte {
+	f, err := os.Open(c.logFile())
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	text := make([]byte, 256<<10)
+	n, _ := f.ReadAt(text, size)
+	return text[:n]
+}
+
+// lastLine is what the process said last.
+func lastLine(log []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	line := klogLine.ReplaceAllString(lines[len(lines)-1], "")
+	if line == "" {
+		return "it said nothing"
+	}
+	return fmt.Sprintf("%.300s", strings.TrimPrefix(line, tenant.Name+": "))
+}
+
+// folders makes those of the process's root. Only data is its own.
+func (c *cluster) folders(uid int) error {
+	if err := os.MkdirAll(c.dataDir(), 0o700); err != nil {
+		return diskErr(err)
+	}
+	if err := os.Chmod(c.rootDir(), 0o755); err != nil {
+		return diskErr(err)
+	}
+	return diskErr(os.Lchown(c.dataDir(), uid, uid))
+}
+
+// certificates makes what is missing, and anew what ends.
+func (c *cluster) certificates() error {
+	c.certs.Lock()
+	defer c.certs.Unlock()
+	if err := os.MkdirAll(c.rootDir(), 0o755); err != nil {
+		return diskErr(err)
+	}
+	p := pki{secret: c.secretDir(), tls: c.tlsDir(), gid: c.record().UID, now: time.Now()}
+	return p.write(net.IP(c.k.cfg.Address.AsSlice()), net.IP(c.k.cfg.Services.Addr().Next().AsSlice()))
+}
+
+// ended is after the process has, by itself.
+func (c *cluster) ended(p *process) {
+	c.forget(p) // before the state says that there is none
+	if p.code == 0 {
+		c.set(Asleep, "")
+		return
+	}
+	c.set(Starting, "")
+	// An adopted process does not tell: what is asleep wakes for nothing then, once.
+	c.k.cfg.Log.Warn("the control plane of a virtual cluster has ended; it is started again", "name", c.name, "code", p.code, "last", lastLine(c.logFrom(max(c.logSize()-4096, 0))))
+	c.mu.Lock()
+	c.want = true
+	c.mu.Unlock()
+}
+
+// failed is told to who waits for it; the next request, or somebody who wants it, has it tried again.
+func (c *cluster) failed(err error) {
+	c.mu.Lock()
+	c.want = false
+	c.mu.Unlock()
+	c.set(Failed, err.Error())
+}
+
+func (c *cluster) endProcess(ctx context.Context, p *process) {
+	p.end(ctx)
+	c.forget(p)
+}
+
+func (c *cluster) forget(p *process) {
+	<-p.ended
+	p.forget()
+	_ = os.Remove(c.pidFile())
+	removeCgroup(c.name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.proc = nil
+}
+
+// remove deletes all that it has; the record last, so that the rest is not forgotten.
+func (c *cluster) remove() error {
+	for _, part := range []string{c.rootDir(), c.secretDir(), c.logFile(), c.pidFile(), filepath.Join(c.dir(), recordName), c.dir()} {
+		if err := os.RemoveAll(part); err != nil {
+			return diskErr(err)
+		}
+	}
+	return nil
+}
+
+// wait returns false when ctx ends, true when something is asked or the time is over; 0 is none.
+func (c *cluster) wait(ctx context.Context, limit time.Duration) bool {
+	var over <-chan time.Time
+	if limit > 0 {
+		over = time.After(limit)
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-c.poke:
+	case <-over:
+	}
+	return true
+}

@@ -1,0 +1,401 @@
+// Package vcluster keeps the virtual clusters of a device: control planes of their own, each a
+// process of this executable while somebody uses it, and nothing but a listening socket while
+// nobody does. Package tenant is what runs in the process; docs/design/vclusters.md has all of it.
+//
+// It reads what is asked of a Keeper. It alone writes <state>/vclusters/NAME and
+// <run>/vcluster-NAME.pid, holds the listening sockets, and starts and ends the processes.
+// Restart: processes go on without the supervisor, and are found again by number and start
+// time, their sockets with them. Failure as the user sees it: state Failed with the reason in
+// `rivulet vcluster list`; clients that wait are refused, and the next one has it tried again.
+package vcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Config is what a Keeper needs. All of it is required.
+type Config struct {
+	State, Run string // Rivulet's folders
+	Executable string
+	// Address is where virtual clusters answer.
+	Address netip.Addr
+	// Services are the addresses of a virtual cluster's Services.
+	Services netip.Prefix
+	Log      *slog.Logger
+}
+
+// Limits of what a device keeps.
+const (
+	// MaxClusters is how many virtual clusters a device has at most.
+	MaxClusters = 200
+	// maxName is the longest name, so that names made of it are valid.
+	maxName = 40
+	// DefaultSleep is how long nobody may use a virtual cluster before it sleeps.
+	DefaultSleep = 30 * time.Minute
+	// minSleep is the shortest.
+	minSleep = 10 * time.Second
+	// DefaultMemory limits the process, bytes; minMemory is the least that a control plane starts in.
+	DefaultMemory, minMemory = 512 << 20, 256 << 20
+
+	firstPort = 17000
+	firstUID  = 2000742000
+	firstWait = time.Second
+	longWait  = 30 * time.Second
+	// wakeLimit is how long a start may take until it is usable.
+	wakeLimit = 3 * time.Minute
+)
+
+// Spec is what is asked for.
+type Spec struct {
+	Name string `json:"name"`
+	// Sleep is how long nobody may use it before it sleeps; 0 is never.
+	Sleep time.Duration `json:"sleep"`
+	// Memory limits its process, bytes.
+	Memory int64 `json:"memory"`
+}
+
+// Check completes the spec and returns what is wrong with it.
+func (s *Spec) Check() error {
+	if errs := validation.IsDNS1123Label(s.Name); len(errs) > 0 || len(s.Name) > maxName {
+		return fmt.Errorf("%.60q is no name for a virtual cluster; use at most %d small letters, digits and dashes", s.Name, maxName)
+	}
+	if s.Sleep != 0 && s.Sleep < minSleep {
+		return fmt.Errorf("a virtual cluster sleeps after %s or more, not %s; use 0 for never", minSleep, s.Sleep)
+	}
+	if s.Memory == 0 {
+		s.Memory = DefaultMemory
+	}
+	if s.Memory < minMemory {
+		return fmt.Errorf("a control plane does not start in %d MiB; give it %d MiB or more", s.Memory>>20, minMemory>>20)
+	}
+	return nil
+}
+
+// record is a virtual cluster on the disk.
+type record struct {
+	Spec
+	UID     int       `json:"uid"` // its process's user and group
+	Port    uint16    `json:"port"`
+	Created time.Time `json:"created"`
+	Paused  bool      `json:"paused,omitempty"`
+	// Deleting says that only its removal is left to do.
+	Deleting bool `json:"deleting,omitempty"`
+}
+
+// State is what a virtual cluster does.
+type State string
+
+// The states.
+const (
+	Starting State = "Starting"
+	Awake    State = "Awake"
+	Asleep   State = "Asleep"
+	Paused   State = "Paused"
+	Failed   State = "Failed"
+	Deleting State = "Deleting"
+)
+
+// View is a virtual cluster as it is shown.
+type View struct {
+	Spec
+	State   State          `json:"state"`
+	Reason  string         `json:"reason,omitempty"`
+	Since   time.Time      `json:"since"`
+	Address netip.AddrPort `json:"address"`
+	Created time.Time      `json:"created"`
+	PID     int            `json:"pid,omitempty"`
+	// Private is the memory of its process alone, Disk what its datastore takes, bytes.
+	Private int64 `json:"private"`
+	Disk    int64 `json:"disk"`
+	// Took is how long the last start took until it was usable.
+	Took time.Duration `json:"took,omitempty"`
+}
+
+// Keeper keeps all virtual clusters. Its methods may be called at any time.
+type Keeper struct {
+	cfg Config
+
+	mu   sync.Mutex
+	all  map[string]*cluster
+	ctx  context.Context // of Run; nil before
+	work sync.WaitGroup
+}
+
+// New returns a Keeper with no virtual cluster; Run reads them.
+func New(cfg Config) *Keeper { return &Keeper{cfg: cfg, all: map[string]*cluster{}} }
+
+func (k *Keeper) folder() string { return filepath.Join(k.cfg.State, "vclusters") }
+
+// Run keeps them until ctx ends; their processes go on. It may be called again.
+func (k *Keeper) Run(ctx context.Context, ready func()) error {
+	records, err := k.load()
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.ctx, k.all = ctx, map[string]*cluster{}
+	for _, r := range records {
+		k.begin(r)
+	}
+	k.mu.Unlock()
+	ready()
+	<-ctx.Done()
+	k.mu.Lock()
+	k.ctx = nil
+	k.mu.Unlock()
+	k.work.Wait()
+	return nil
+}
+
+// begin has one kept. The lock is held.
+func (k *Keeper) begin(r record) *cluster {
+	c := newCluster(k, r)
+	k.all[r.Name] = c
+	ctx := k.ctx
+	k.work.Go(func() {
+		c.run(ctx)
+		if c.gone {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			delete(k.all, r.Name)
+		}
+		close(c.done)
+	})
+	return c
+}
+
+// recordName is the file in a virtual cluster's folder that makes it one.
+const recordName = "vcluster.json"
+
+func (k *Keeper) load() (out []record, err error) {
+	entries, err := os.ReadDir(k.folder())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, diskErr(err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(k.folder(), e.Name(), recordName)
+		raw, err := os.ReadFile(path)
+		var r record
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // a creation that was cut short, or the last of a removal
+			k.cfg.Log.Warn("removing what is left of a virtual cluster that was never made, or is deleted", "folder", e.Name())
+			err = os.RemoveAll(filepath.Join(k.folder(), e.Name()))
+		case err == nil:
+			if err = json.Unmarshal(raw, &r); err == nil && r.Name != e.Name() {
+				err = errors.New("it is of another virtual cluster")
+			}
+		}
+		if err != nil {
+			k.cfg.Log.Error("a virtual cluster cannot be read", "file", path, "error", err)
+			continue
+		}
+		if r.Name != "" {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func (k *Keeper) save(r record) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(k.folder(), r.Name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return diskErr(err)
+	}
+	return writeFile(filepath.Join(dir, recordName), raw, 0o600, 0)
+}
+
+var errNotYet = errors.New("virtual clusters are not kept yet; try again in a moment, see: rivulet status")
+
+// Create makes a virtual cluster, and starts it.
+func (k *Keeper) Create(spec Spec) (View, error) {
+	if err := spec.Check(); err != nil {
+		return View{}, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.ctx == nil:
+		return View{}, errNotYet
+	case k.all[spec.Name] != nil:
+		return View{}, fmt.Errorf("there is a virtual cluster %s already; see: rivulet vcluster list", spec.Name)
+	case len(k.all) >= MaxClusters:
+		return View{}, fmt.Errorf("there are %d virtual clusters, more are not kept; delete one: rivulet vcluster delete NAME", MaxClusters)
+	}
+	slot, used := 0, map[int]bool{}
+	for _, c := range k.all {
+		used[c.record().UID-firstUID] = true
+	}
+	for used[slot] || !k.free(slot) {
+		slot++
+	}
+	r := record{Spec: spec, UID: firstUID + slot, Port: uint16(firstPort + slot), Created: time.Now().Truncate(time.Second)}
+	if err := k.save(r); err != nil {
+		return View{}, err
+	}
+	c := k.begin(r)
+	c.wake()
+	return c.view(), nil
+}
+
+// free reports whether the port of a slot can be had.
+func (k *Keeper) free(slot int) bool {
+	l, err := listen(netip.AddrPortFrom(k.cfg.Address, uint16(firstPort+slot)))
+	if err == nil {
+		l.Close()
+	}
+	return err == nil || slot > 2*MaxClusters
+}
+
+func (k *Keeper) get(name string) (*cluster, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ctx == nil {
+		return nil, errNotYet
+	}
+	c := k.all[name]
+	if c == nil {
+		return nil, fmt.Errorf("there is no virtual cluster %.60q; see: rivulet vcluster list", name)
+	}
+	return c, nil
+}
+
+// List returns all, by name.
+func (k *Keeper) List() []View {
+	k.mu.Lock()
+	all := make([]*cluster, 0, len(k.all))
+	for _, c := range k.all {
+		all = append(all, c)
+	}
+	k.mu.Unlock()
+	out := make([]View, 0, len(all))
+	for _, c := range all {
+		out = append(out, c.view())
+	}
+	slices.SortFunc(out, func(a, b View) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Get returns one.
+func (k *Keeper) Get(name string) (View, error) {
+	c, err := k.get(name)
+	if err != nil {
+		return View{}, err
+	}
+	return c.view(), nil
+}
+
+// Pause ends its control plane until Resume; requests do not wake it.
+func (k *Keeper) Pause(name string) error { return k.setPaused(name, true) }
+
+// Resume starts it again.
+func (k *Keeper) Resume(name string) error { return k.setPaused(name, false) }
+
+func (k *Keeper) setPaused(name string, paused bool) error {
+	c, err := k.get(name)
+	if err != nil {
+		return err
+	}
+	if err := c.change(func(r *record) { r.Paused = paused }); err != nil {
+		return err
+	}
+	if !paused {
+		c.wake()
+	}
+	return nil
+}
+
+// Delete removes it with all that it has, and returns when nothing is left.
+func (k *Keeper) Delete(ctx context.Context, name string) error {
+	c, err := k.get(name)
+	if err != nil {
+		return err
+	}
+	if err := c.change(func(r *record) { r.Deleting = true }); err != nil {
+		return err
+	}
+	select {
+	case <-c.done:
+		if !c.gone {
+			return errors.New("rivulet stops; the deletion goes on when it runs again")
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w; the deletion goes on, see: rivulet vcluster list", ctx.Err())
+	}
+}
+
+// Await returns once it is awake, or why it is not.
+func (k *Keeper) Await(ctx context.Context, name string) (View, error) {
+	c, err := k.get(name)
+	if err != nil {
+		return View{}, err
+	}
+	c.wake()
+	for {
+		v, changed := c.watch()
+		switch v.State {
+		case Awake:
+			return v, nil
+		case Paused:
+			return v, fmt.Errorf("%s is paused; resume it: rivulet vcluster resume %s", name, name)
+		case Deleting:
+			return v, fmt.Errorf("%s is being deleted; see: rivulet vcluster list", name)
+		case Failed:
+			return v, fmt.Errorf("%s does not start: %s; see: rivulet vcluster logs %s", name, v.Reason, name)
+		}
+		select {
+		case <-changed:
+		case <-c.done:
+			return v, fmt.Errorf("%s has ended; see: rivulet vcluster list", name)
+		case <-ctx.Done():
+			return v, fmt.Errorf("%s: %w while it starts; see: rivulet vcluster logs %s", name, ctx.Err(), name)
+		}
+	}
+}
+
+// Kubeconfig is that of an administrator inside. The key in it is all that it takes.
+func (k *Keeper) Kubeconfig(name string) ([]byte, error) {
+	c, err := k.get(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.certificates(); err != nil {
+		return nil, err
+	}
+	ca, err := os.ReadFile(filepath.Join(c.tlsDir(), "server-ca.crt"))
+	if err != nil {
+		return nil, diskErr(err)
+	}
+	return kubeconfig(name, "https://"+c.address().String(), ca, c.secretDir(), "admin")
+}
+
+// klogLine is the head of a line of Kubernetes's log, which says nothing to users.
+var klogLine = regexp.MustCompile(`^[IWEF]\d{4} [0-9:.]+ +\d+ [^]]+\] `)
+
+// Log is the file of what its control plane says.
+func (k *Keeper) Log(name string) (string, error) {
+	c, err := k.get(name)
+	if err != nil {
+		return "", err
+	}
+	return c.logFile(), nil
+}

@@ -1,0 +1,399 @@
+package vcluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"rivulet/appliance/engine/tenant"
+	"rivulet/test/apiserver"
+)
+
+// patience is generous: the machine may be busy.
+const patience = 3 * time.Minute
+
+// device is a supervisor's part that keeps virtual clusters, which can be stopped and begun again.
+type device struct {
+	t    *testing.T
+	cfg  Config
+	k    *Keeper
+	stop func()
+}
+
+func newDevice(t *testing.T, executable string) *device {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces, users")
+	}
+	dir := t.TempDir()
+	d := &device{t: t, cfg: Config{
+		State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run"), Executable: executable,
+		Address: netip.MustParseAddr("127.0.0.1"), Services: netip.MustParsePrefix("10.43.0.0/16"),
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}}
+	for _, sub := range []string{d.cfg.State, d.cfg.Run} {
+		if err := os.MkdirAll(sub, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.start()
+	t.Cleanup(func() {
+		for _, v := range d.k.List() {
+			if t.Failed() {
+				log, _ := os.ReadFile(filepath.Join(d.k.folder(), v.Name, "control-plane.log"))
+				t.Logf("%s says:\n%.6000s", v.Name, log[max(0, len(log)-6000):])
+			}
+			if err := d.k.Delete(context.Background(), v.Name); err != nil {
+				t.Error(err)
+			}
+		}
+		d.stop()
+	})
+	return d
+}
+
+func (d *device) start() {
+	d.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	d.k = New(d.cfg)
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- d.k.Run(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-done:
+		d.t.Fatal(err)
+	}
+	d.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			d.t.Error(err)
+		}
+	}
+}
+
+func (d *device) create(spec Spec) View {
+	d.t.Helper()
+	if _, err := d.k.Create(spec); err != nil {
+		d.t.Fatal(err)
+	}
+	return d.awake(spec.Name)
+}
+
+func (d *device) awake(name string) View {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	defer cancel()
+	v, err := d.k.Await(ctx, name)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return v
+}
+
+// is waits for a state.
+func (d *device) is(name string, want State) View {
+	d.t.Helper()
+	c, err := d.k.get(name)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	limit := time.After(patience)
+	for {
+		v, changed := c.watch()
+		if v.State == want {
+			return v
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			d.t.Fatalf("%s is %s (%s), want %s", name, v.State, v.Reason, want)
+		}
+	}
+}
+
+func (d *device) config(name string) *rest.Config {
+	d.t.Helper()
+	raw, err := d.k.Kubeconfig(name)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(raw)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	cfg.Timeout = patience
+	return cfg
+}
+
+func (d *device) client(name string) *kubernetes.Clientset {
+	d.t.Helper()
+	client, err := kubernetes.NewForConfig(d.config(name))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return client
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLife is the story of a virtual cluster, with the real control plane.
+func TestLife(t *testing.T) {
+	d := newDevice(t, apiserver.Binary(t))
+	ctx := t.Context()
+	v := d.create(Spec{Name: "ann", Sleep: DefaultSleep})
+	t.Logf("create to usable: %s, %d MB private", v.Took.Round(time.Millisecond), v.Private>>20)
+	pid := v.PID
+
+	t.Run("it is confined", func(t *testing.T) {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		must(t, err)
+		uid := firstUID + int(v.Address.Port()) - firstPort // another program may have the first port
+		for _, line := range []string{"CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", fmt.Sprintf("Uid:\t%d\t%d\t%d\t%d", uid, uid, uid, uid)} {
+			if !strings.Contains(string(status), line) {
+				t.Errorf("its status lacks %q:\n%s", line, status)
+			}
+		}
+		root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid))
+		must(t, err)
+		if want := filepath.Join(d.cfg.State, "vclusters", "ann", "root"); root != want {
+			t.Errorf("its root is %s, want %s", root, want)
+		}
+		own, err := os.Readlink("/proc/self/ns/net")
+		must(t, err)
+		if its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil || its == own {
+			t.Errorf("its network namespace is %s (%v), ours %s", its, err, own)
+		}
+		for _, secret := range []string{"server-ca.key", "client-ca.key", "admin.key"} {
+			if _, err := os.Stat(filepath.Join(root, secret)); err == nil {
+				t.Errorf("it sees %s", secret)
+			}
+		}
+	})
+
+	client := d.client("ann")
+	t.Run("it is a cluster", func(t *testing.T) {
+		for _, ns := range []string{"default", "kube-system"} {
+			_, err := client.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
+			must(t, err)
+		}
+		_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+		must(t, err)
+		anonymous, err := kubernetes.NewForConfig(rest.AnonymousClientConfig(d.config("ann")))
+		must(t, err)
+		if _, err := anonymous.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+			t.Errorf("a stranger gets %v", err)
+		}
+	})
+	t.Run("its documents are made when asked for", func(t *testing.T) {
+		raw, err := client.Discovery().RESTClient().Get().AbsPath("/openapi/v3").DoRaw(ctx)
+		must(t, err)
+		var index struct{ Paths map[string]any }
+		must(t, json.Unmarshal(raw, &index))
+		for _, path := range []string{"api/v1", "apis/apps/v1", "apis/apiextensions.k8s.io/v1", "apis/apiregistration.k8s.io/v1"} {
+			if index.Paths[path] == nil {
+				t.Errorf("the index lacks %s", path)
+			}
+		}
+		pod, err := client.Discovery().RESTClient().Get().AbsPath("/openapi/v3/api/v1").DoRaw(ctx)
+		if err != nil || !strings.Contains(string(pod), "io.k8s.api.core.v1.Pod") {
+			t.Errorf("%.200s %v", pod, err)
+		}
+		if _, err := client.Discovery().OpenAPISchema(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a pod is told that it does not run", func(t *testing.T) {
+		_, err := client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "web", Image: "web:1"}}, AutomountServiceAccountToken: new(bool),
+		}}, metav1.CreateOptions{})
+		must(t, err)
+		must(t, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+			events, err := client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
+			return err == nil && len(events.Items) == 1 && events.Items[0].Message == tenant.NoNode, nil
+		}))
+		pod, err := client.CoreV1().Pods("default").Get(ctx, "web", metav1.GetOptions{})
+		must(t, err)
+		if len(pod.Status.Conditions) != 1 || pod.Status.Conditions[0].Reason != corev1.PodReasonUnschedulable {
+			t.Errorf("%+v", pod.Status)
+		}
+	})
+	kept := func(t *testing.T) {
+		t.Helper()
+		_, err := client.CoreV1().ConfigMaps("default").Get(ctx, "kept", metav1.GetOptions{})
+		must(t, err)
+	}
+	t.Run("killed, it comes back", func(t *testing.T) {
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+		d.another("ann", pid)
+		kept(t)
+	})
+	t.Run("a supervisor that starts again finds it", func(t *testing.T) {
+		before := d.is("ann", Awake)
+		d.stop()
+		kept(t)
+		d.start()
+		if after := d.is("ann", Awake); after.PID != before.PID {
+			t.Errorf("process %d became %d", before.PID, after.PID)
+		}
+		kept(t)
+	})
+	t.Run("adopted and killed, it comes back", func(t *testing.T) {
+		pid := d.is("ann", Awake).PID
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+		d.another("ann", pid)
+		kept(t)
+	})
+	t.Run("paused, it does not answer", func(t *testing.T) {
+		must(t, d.k.Pause("ann"))
+		if v := d.is("ann", Paused); v.PID != 0 {
+			t.Errorf("it runs as %d", v.PID)
+		}
+		if _, err := client.Discovery().ServerVersion(); err == nil {
+			t.Error("it answers")
+		}
+		must(t, d.k.Resume("ann"))
+		d.awake("ann")
+		kept(t)
+	})
+	t.Run("deleted, nothing is left", func(t *testing.T) {
+		must(t, d.k.Delete(ctx, "ann"))
+		for _, dir := range []string{d.k.folder(), d.cfg.Run} {
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("%s has %v (%v)", dir, left, err)
+			}
+		}
+		for _, c := range cgroups {
+			if _, err := os.Stat(filepath.Join(c.root, cgroupName, "ann")); err == nil {
+				t.Error("its cgroup is left")
+			}
+		}
+		if _, err := d.k.Get("ann"); err == nil {
+			t.Error("it is still there")
+		}
+	})
+}
+
+// another waits until it is awake as another process.
+func (d *device) another(name string, pid int) {
+	d.t.Helper()
+	c, err := d.k.get(name)
+	must(d.t, err)
+	limit := time.After(patience)
+	for {
+		v, changed := c.watch()
+		if v.State == Awake && v.PID != pid && v.PID != 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			d.t.Fatalf("%s is %s as %d (%s)", name, v.State, v.PID, v.Reason)
+		}
+	}
+}
+
+// TestSleep: nobody uses it, so it ends; a request wakes it, and is answered.
+func TestSleep(t *testing.T) {
+	d := newDevice(t, apiserver.Binary(t))
+	d.create(Spec{Name: "ben", Sleep: minSleep})
+	client := d.client("ben")
+	_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+	must(t, err)
+	if v := d.is("ben", Asleep); v.PID != 0 || v.Private != 0 {
+		t.Errorf("asleep it is %+v", v)
+	}
+	began := time.Now()
+	_, err = client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
+	must(t, err)
+	t.Logf("woken by a request in %s", time.Since(began).Round(time.Millisecond))
+
+	// Asleep over a restart of the supervisor, too.
+	d.is("ben", Asleep)
+	d.stop()
+	d.start()
+	d.is("ben", Asleep)
+	_, err = client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
+	must(t, err)
+
+	// A watch is use.
+	w, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	defer w.Stop()
+	pid := d.is("ben", Awake).PID
+	time.Sleep(minSleep + minSleep/2) // what must not happen in that time does not
+	v := d.is("ben", Awake)
+	if v.PID != pid {
+		t.Errorf("process %d became %d while it was watched", pid, v.PID)
+	}
+	t.Logf("idle: %d MB private", v.Private>>20)
+}
+
+// TestDoesNotStart: who waits is refused, and told why.
+func TestDoesNotStart(t *testing.T) {
+	d := newDevice(t, "/bin/false")
+	_, err := d.k.Create(Spec{Name: "cat"})
+	must(t, err)
+	_, err = d.k.Await(t.Context(), "cat")
+	if err == nil || !strings.Contains(err.Error(), "ended with code 1") {
+		t.Errorf("%v", err)
+	}
+	if _, err := d.client("cat").Discovery().ServerVersion(); err == nil {
+		t.Error("it answers")
+	}
+}
+
+func TestSpecs(t *testing.T) {
+	for _, c := range []struct {
+		spec Spec
+		want string
+	}{
+		{Spec{Name: "ann"}, ""},
+		{Spec{Name: "Ann"}, "no name"},
+		{Spec{Name: "../ann"}, "no name"},
+		{Spec{Name: strings.Repeat("a", maxName+1)}, "no name"},
+		{Spec{Name: "ann", Sleep: time.Second}, "sleeps after"},
+		{Spec{Name: "ann", Memory: 1 << 20}, "does not start in 1 MiB"},
+	} {
+		err := c.spec.Check()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: %v, want %q", c.spec, err, c.want)
+		}
+	}
+}
+
+func TestUse(t *testing.T) {
+	now := time.Unix(0, 0)
+	u := tenant.NewUse(func() time.Time { return now })
+	end := u.Begin()
+	now = now.Add(time.Hour)
+	if u.Unused() != 0 {
+		t.Error("a request is open")
+	}
+	end()
+	end() // once
+	now = now.Add(time.Minute)
+	if u.Unused() != time.Minute {
+		t.Errorf("unused for %s", u.Unused())
+	}
+}

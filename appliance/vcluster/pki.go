@@ -1,0 +1,264 @@
+package vcluster
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/keyutil"
+
+	"rivulet/appliance/engine/tenant"
+)
+
+const (
+	// leafLife is how long a certificate holds; each is made anew at a start when half of it is over.
+	leafLife = 365 * 24 * time.Hour
+	// adminGroup has all rights inside.
+	adminGroup = "system:masters"
+)
+
+// Authorities, as k3s's, have no dates (see package engine/certs): a device may start with a wrong clock.
+var (
+	always = time.Unix(0, 0).UTC()
+	never  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+)
+
+// authority signs for one purpose. The keys of server-ca and client-ca are the supervisor's
+// alone; that of kubelet-ca is the tenant's, which serves its own virtual nodes.
+type authority struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+	pem  []byte
+}
+
+// pki makes and renews what a control plane needs. Secret has what root alone reads, and
+// tls what the tenant's group reads too.
+type pki struct {
+	secret, tls string
+	gid         int
+	now         time.Time
+}
+
+// write makes all that is missing, and anew what is half over. Host is the address that
+// clients use, service that of Service kubernetes.
+func (p pki) write(host, service net.IP) error {
+	for _, dir := range []string{p.secret, p.tls} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return diskErr(err)
+		}
+	}
+	if err := errors.Join(os.Chmod(p.tls, 0o750), os.Chown(p.tls, 0, p.gid)); err != nil {
+		return diskErr(err)
+	}
+	server, err := p.authority("server-ca", p.secret)
+	if err != nil {
+		return err
+	}
+	clients, err := p.authority("client-ca", p.secret)
+	if err != nil {
+		return err
+	}
+	kubelets, err := p.authority("kubelet-ca", p.tls)
+	if err != nil {
+		return err
+	}
+	names := []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"}
+	inner, _, _ := net.SplitHostPort(tenant.InnerAddress)
+	return errors.Join(
+		p.file("server-ca.crt", server.pem), p.file("client-ca.crt", clients.pem), p.file("kubelet-ca.crt", kubelets.pem),
+		p.leaf(p.tls, "apiserver", server, &x509.Certificate{
+			Subject: pkix.Name{CommonName: "kube-apiserver"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+			DNSNames: names, IPAddresses: []net.IP{host, service, net.ParseIP(inner)},
+		}),
+		p.leaf(p.tls, "kubelet-client", kubelets, client("system:apiserver", adminGroup)),
+		p.leaf(p.secret, "admin", clients, client("admin", adminGroup)),
+		p.leaf(p.tls, "control-plane", clients, client("rivulet:control-plane", adminGroup)),
+		p.accountKey(),
+		p.controlPlane(server.pem),
+	)
+}
+
+func client(name, group string) *x509.Certificate {
+	return &x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: []string{group}}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+}
+
+// authority reads one, or makes it.
+func (p pki) authority(name, dir string) (authority, error) {
+	crt, key := filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+	if a, err := readPair(crt, key); err == nil {
+		return a, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return a, fmt.Errorf("vcluster: authority %s: %w; restore the folder from a backup, or delete the virtual cluster", name, err)
+	}
+	if _, err := os.Stat(crt); err == nil { // the certificate comes last
+		return authority{}, fmt.Errorf("vcluster: %s has no key; restore the folder from a backup, or delete the virtual cluster", crt)
+	}
+	signer, err := p.newKey(dir, name)
+	if err != nil {
+		return authority{}, err
+	}
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "rivulet-vcluster-" + name}, NotBefore: always, NotAfter: never,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, BasicConstraintsValid: true, IsCA: true,
+	}
+	raw, err := sign(template, template, signer.Public(), signer)
+	if err != nil {
+		return authority{}, err
+	}
+	if err := p.put(dir, name+".crt", raw); err != nil {
+		return authority{}, err
+	}
+	return readPair(crt, key)
+}
+
+func readPair(crt, key string) (a authority, err error) {
+	if a.pem, err = os.ReadFile(crt); err != nil {
+		return a, err
+	}
+	k, err := keyutil.PrivateKeyFromFile(key)
+	if err != nil {
+		return a, err
+	}
+	block, _ := pem.Decode(a.pem)
+	signer, ok := k.(crypto.Signer)
+	if block == nil || !ok {
+		return a, errors.New("it is damaged")
+	}
+	a.key = signer
+	a.cert, err = x509.ParseCertificate(block.Bytes)
+	return a, err
+}
+
+// leaf signs one unless it is there and good for long enough.
+func (p pki) leaf(dir, name string, by authority, template *x509.Certificate) error {
+	if old, err := readPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")); err == nil &&
+		old.cert.CheckSignatureFrom(by.cert) == nil && p.now.Before(old.cert.NotAfter.Add(-leafLife/2)) && p.now.After(old.cert.NotAfter.Add(-leafLife-time.Hour)) && slices.EqualFunc(old.cert.IPAddresses, template.IPAddresses, net.IP.Equal) {
+		return nil
+	}
+	key, err := p.newKey(dir, name)
+	if err != nil {
+		return err
+	}
+	template.NotBefore, template.NotAfter, template.KeyUsage = always, p.now.Add(leafLife), x509.KeyUsageDigitalSignature
+	raw, err := sign(template, by.cert, key.Public(), by.key)
+	if err != nil {
+		return err
+	}
+	return p.put(dir, name+".crt", raw)
+}
+
+func sign(template, parent *x509.Certificate, public crypto.PublicKey, by crypto.Signer) ([]byte, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, by)
+	if err != nil {
+		return nil, fmt.Errorf("vcluster: sign %s: %w", template.Subject.CommonName, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}
+
+func (p pki) newKey(dir, name string) (crypto.Signer, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, p.put(dir, name+".key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+}
+
+// accountKey signs tokens of service accounts. It stays: tokens in use are checked with it.
+func (p pki) accountKey() error {
+	if _, err := os.Stat(filepath.Join(p.tls, "sa.pub")); err == nil {
+		return nil
+	}
+	key, err := p.newKey(p.tls, "sa")
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return err
+	}
+	return p.file("sa.pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+}
+
+// controlPlane is the kubeconfig of the process's own parts.
+func (p pki) controlPlane(ca []byte) error {
+	raw, err := kubeconfig("inner", "https://"+tenant.InnerAddress, ca, p.tls, "control-plane")
+	if err != nil {
+		return err
+	}
+	return p.file("control-plane.kubeconfig", raw)
+}
+
+// kubeconfig is a file for one user, whose pair is in dir.
+func kubeconfig(name, server string, ca []byte, dir, user string) ([]byte, error) {
+	crt, err := os.ReadFile(filepath.Join(dir, user+".crt"))
+	if err != nil {
+		return nil, diskErr(err)
+	}
+	key, err := os.ReadFile(filepath.Join(dir, user+".key"))
+	if err != nil {
+		return nil, diskErr(err)
+	}
+	c := clientcmdapi.NewConfig()
+	c.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
+	c.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: crt, ClientKeyData: key}
+	c.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	c.CurrentContext = name
+	return clientcmd.Write(*c)
+}
+
+func (p pki) file(name string, content []byte) error { return p.put(p.tls, name, content) }
+
+// put writes a file that the tenant's group reads if it is in tls, and nobody but root else.
+// Both folders are root's alone to write, so that no name in them is a trap.
+func (p pki) put(dir, name string, content []byte) error {
+	mode, gid := os.FileMode(0o600), 0
+	if dir == p.tls {
+		mode, gid = 0o640, p.gid
+	}
+	return writeFile(filepath.Join(dir, name), content, mode, gid)
+}
+
+// writeFile replaces a file so that a power cut leaves the old or the new one.
+func writeFile(path string, content []byte, mode os.FileMode, gid int) error {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return diskErr(err)
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(mode), f.Chown(0, gid), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	return diskErr(err)
+}
+
+func diskErr(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("vcluster: %w; look at the disk (space, read-only mount)", err)
+}

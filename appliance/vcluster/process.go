@@ -1,0 +1,269 @@
+package vcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/engine/tenant"
+)
+
+// process is a control plane that runs, started by this supervisor or an earlier one.
+type process struct {
+	pid   int
+	fd    int // pidfd
+	began time.Time
+	ended chan struct{} // closed when it has
+	code  int           // exit code, after ended; -1 is unknown, or a signal
+}
+
+// listen opens the port that a virtual cluster answers on.
+func listen(addr netip.AddrPort) (*os.File, error) {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	return l.File()
+}
+
+// awaitReadable returns nil once a connection waits in a listening socket, or the process of
+// a pidfd has ended; with an error after the file got a deadline.
+func awaitReadable(f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0
+	})
+}
+
+// refuse closes the connections that wait: nobody will answer them.
+func refuse(l *os.File) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if unix.SetNonblock(int(fd), true) != nil {
+			return
+		}
+		for {
+			c, _, err := unix.Accept4(int(fd), unix.SOCK_CLOEXEC)
+			if err != nil {
+				return
+			}
+			unix.Close(c)
+		}
+	})
+}
+
+// launch is how a process is started.
+type launch struct {
+	executable string
+	dir        string // its root
+	log        string // file of its output
+	pidFile    string
+	settings   tenant.Settings
+	listener   *os.File
+	memory     int64 // limit, bytes
+}
+
+// logBound is when the file of a process's output is begun anew.
+const logBound = 4 << 20
+
+// start starts the process. It is not usable yet.
+func (l launch) start() (*process, error) {
+	raw, err := json.Marshal(l.settings)
+	if err != nil {
+		return nil, err
+	}
+	boundLog(l.log)
+	out, err := os.OpenFile(l.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, diskErr(err)
+	}
+	defer out.Close()
+	cmd := exec.Command(l.executable)
+	cmd.Args = []string{tenant.Name}
+	cmd.Dir = l.dir
+	// GOGC is the default until it is usable; the limit is a roof for floods, not a goal.
+	cmd.Env = []string{tenant.Env + "=" + string(raw), "TMPDIR=" + tenant.Data, "HOME=" + tenant.Data, "TZ=UTC", "GOGC=100", "GOMEMLIMIT=" + strconv.FormatInt(l.memory*3/4, 10)}
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = out, out, []*os.File{l.listener}
+	pidfd := -1
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC, Setsid: true, PidFD: &pidfd}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("vcluster: start the control plane: %w; is the kernel without network namespaces? see: rivulet doctor", err)
+	}
+	p := &process{pid: cmd.Process.Pid, fd: pidfd, began: time.Now(), ended: make(chan struct{})}
+	err = errors.Join(limitMemory(l.settings.Name, p.pid, l.memory), writeFile(l.pidFile, []byte(fmt.Sprintf("%d %s\n", p.pid, startTime(p.pid))), 0o600, 0))
+	if err != nil {
+		_ = cmd.Process.Kill()
+	}
+	go func() {
+		defer close(p.ended)
+		_ = cmd.Wait()
+		p.code = cmd.ProcessState.ExitCode()
+	}()
+	if err != nil {
+		<-p.ended
+		return nil, err
+	}
+	return p, nil
+}
+
+// boundLog empties a file that has grown; its writers append, so nothing is torn.
+func boundLog(path string) {
+	if st, err := os.Stat(path); err == nil && st.Size() > logBound {
+		_ = os.Truncate(path, 0)
+	}
+}
+
+// startTime tells a process from a later one with its number, in ticks since boot.
+func startTime(pid int) string {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	if len(fields) < 20 {
+		return ""
+	}
+	return fields[19]
+}
+
+// adopt finds the process of an earlier supervisor, and its listening socket.
+func adopt(pidFile string) (*process, *os.File, error) {
+	raw, err := os.ReadFile(pidFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	number, since, _ := strings.Cut(strings.TrimSpace(string(raw)), " ")
+	pid, err := strconv.Atoi(number)
+	if err != nil {
+		return nil, nil, err
+	}
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, nil, err
+	}
+	if since == "" || startTime(pid) != since { // the number is somebody else's by now
+		unix.Close(fd)
+		return nil, nil, os.ErrProcessDone
+	}
+	socket, err := unix.PidfdGetfd(fd, tenant.ListenFD, 0)
+	if err == nil {
+		if on, e := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); e != nil || on != 1 {
+			unix.Close(socket)
+			err = fmt.Errorf("descriptor %d is something else", tenant.ListenFD)
+		}
+	}
+	if err != nil { // nobody could keep it, nor begin another beside it
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		unix.Close(fd)
+		return nil, nil, fmt.Errorf("the listening socket of process %d: %w", pid, err)
+	}
+	_ = unix.SetNonblock(socket, true)
+	p := &process{pid: pid, fd: fd, began: time.Now(), ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		p.code = -1
+		again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return
+		}
+		f := os.NewFile(uintptr(again), "pidfd") // readable when it has ended
+		defer f.Close()
+		_ = awaitReadable(f)
+	}()
+	return p, os.NewFile(uintptr(socket), "listener"), nil
+}
+
+// endLimit is how long a process may take to end in order.
+const endLimit = 15 * time.Second
+
+// end ends the process, by force if it takes too long.
+func (p *process) end(ctx context.Context) {
+	for _, step := range []struct {
+		signal unix.Signal
+		wait   time.Duration
+	}{{unix.SIGTERM, endLimit}, {unix.SIGKILL, endLimit}} {
+		_ = unix.PidfdSendSignal(p.fd, step.signal, nil, 0)
+		select {
+		case <-p.ended:
+			return
+		case <-ctx.Done():
+		case <-time.After(step.wait):
+		}
+	}
+	<-p.ended
+}
+
+// forget is called once, when it has ended and nobody signals it any more.
+func (p *process) forget() { unix.Close(p.fd) }
+
+const cgroupName = "rivulet-vclusters"
+
+// cgroups are where the memory of a process may be limited: version 2, version 1.
+var cgroups = []struct{ root, probe, file string }{
+	{"/sys/fs/cgroup", "cgroup.controllers", "memory.max"},
+	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.limit_in_bytes"},
+}
+
+// limitMemory puts a process into a cgroup of its own. A machine without the memory
+// controller (a Raspberry Pi before its first boot parameter) has none.
+func limitMemory(name string, pid int, limit int64) error {
+	for _, c := range cgroups {
+		if _, err := os.Stat(filepath.Join(c.root, c.probe)); err != nil {
+			continue
+		}
+		parent := filepath.Join(c.root, cgroupName)
+		dir := filepath.Join(parent, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("vcluster: %w; is /sys/fs/cgroup mounted read-only?", err)
+		}
+		_ = os.WriteFile(filepath.Join(c.root, "cgroup.subtree_control"), []byte("+memory"), 0o644)
+		_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+memory"), 0o644)
+		if _, err := os.Stat(filepath.Join(dir, c.file)); err != nil {
+			continue
+		}
+		return errors.Join(os.WriteFile(filepath.Join(dir, c.file), []byte(strconv.FormatInt(limit, 10)), 0o644),
+			os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644))
+	}
+	return nil
+}
+
+func removeCgroup(name string) {
+	for _, c := range cgroups {
+		_ = os.Remove(filepath.Join(c.root, cgroupName, name))
+	}
+}
+
+// memoryOf is what a process has of its own, bytes; 0 if that cannot be read.
+func memoryOf(pid int) int64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(raw)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kb, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}

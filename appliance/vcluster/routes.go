@@ -1,0 +1,84 @@
+package vcluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+
+	"rivulet/appliance/api"
+)
+
+// logTail is how much of a control plane's log is shown, bytes.
+const logTail = 64 << 10
+
+// Routes are `rivulet vcluster`.
+func (k *Keeper) Routes(mux *http.ServeMux) {
+	// act has f done to one, and answers what that is then.
+	act := func(f func(ctx context.Context, name string) error) http.Handler {
+		return api.JSON(func(r *http.Request) (any, error) {
+			name := r.PathValue("name")
+			if err := f(r.Context(), name); err != nil {
+				return nil, err
+			}
+			return k.Get(name)
+		})
+	}
+	mux.Handle("GET /v1/vclusters", api.JSON(func(*http.Request) (any, error) { return k.List(), nil }))
+	mux.Handle("POST /v1/vclusters", api.JSON(func(r *http.Request) (any, error) {
+		var spec Spec
+		if err := json.NewDecoder(r.Body).Decode(&spec); err != nil {
+			return nil, fmt.Errorf("the request is unreadable: %w; are the command and the running rivulet of the same version?", err)
+		}
+		if _, err := k.Create(spec); err != nil {
+			return nil, err
+		}
+		return k.Await(r.Context(), spec.Name)
+	}))
+	mux.Handle("GET /v1/vclusters/{name}", act(func(context.Context, string) error { return nil }))
+	mux.Handle("POST /v1/vclusters/{name}/pause", act(func(_ context.Context, name string) error { return k.Pause(name) }))
+	mux.Handle("POST /v1/vclusters/{name}/resume", act(func(ctx context.Context, name string) error {
+		if err := k.Resume(name); err != nil {
+			return err
+		}
+		_, err := k.Await(ctx, name)
+		return err
+	}))
+	mux.Handle("DELETE /v1/vclusters/{name}", api.JSON(func(r *http.Request) (any, error) {
+		return struct{}{}, k.Delete(r.Context(), r.PathValue("name"))
+	}))
+	mux.Handle("GET /v1/vclusters/{name}/kubeconfig", api.JSON(func(r *http.Request) (any, error) {
+		raw, err := k.Kubeconfig(r.PathValue("name"))
+		return api.Text{Text: string(raw)}, err
+	}))
+	mux.Handle("GET /v1/vclusters/{name}/log", api.JSON(func(r *http.Request) (any, error) {
+		path, err := k.Log(r.PathValue("name"))
+		if err != nil {
+			return nil, err
+		}
+		text, err := tail(path, logTail)
+		return api.Text{Text: text}, err
+	}))
+}
+
+// tail is the end of a file, "" if there is none.
+func tail(path string, limit int64) (string, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > limit {
+		if _, err := f.Seek(-limit, io.SeekEnd); err != nil {
+			return "", err
+		}
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, limit))
+	return string(raw), err
+}

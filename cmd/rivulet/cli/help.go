@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// groups are how rivulet --help lists the verbs.
+var groups = []struct {
+	title string
+	verbs []string
+}{
+	{"Run a device:", []string{"run", "status", "doctor", "config", "install", "uninstall"}},
+	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "burst"}},
+	{"Pods at home and away:", []string{"pods", "why", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "open", "close"}},
+	{"Clusters inside this one:", []string{"vcluster"}},
+	{"Look after it:", []string{"backup", "restore", "upgrade", "reset", "support", "metrics", "rotate-key", "licenses"}},
+	{"Device images:", []string{"flash", "firstboot", "console"}},
+	{"kubectl and other tools:", []string{"kubeconfig", "kubectl", "ctr", "crictl"}},
+}
+
+// examples are by the command's path. Every verb has one.
+var examples = map[string]string{
+	"run":               "sudo rivulet run\nsudo rivulet run --name lab-1",
+	"status":            "sudo rivulet status\nsudo rivulet status --watch\nsudo rivulet status -o json",
+	"doctor":            "sudo rivulet doctor\nsudo rivulet doctor --fix\nsudo rivulet doctor --only clock,memory",
+	"doctor peer":       "sudo rivulet doctor peer lab-2",
+	"config check":      "rivulet config check\nrivulet config check rivulet.yaml",
+	"config show":       "sudo rivulet config show --origin",
+	"config reload":     "sudo rivulet config reload",
+	"config example":    "rivulet config example > config.yaml",
+	"install":           "sudo ./rivulet install",
+	"uninstall":         "sudo rivulet uninstall",
+	"peers":             "sudo rivulet peers\nsudo rivulet peers -o wide",
+	"peer":              "sudo rivulet peer lab-2\nsudo rivulet peer 192.0.2.7\nsudo rivulet peer lab-2 --provide=off",
+	"approve":           "sudo rivulet approve lab-2",
+	"deny":              "sudo rivulet deny lab-2",
+	"invite":            "sudo rivulet invite",
+	"invite list":       "sudo rivulet invite list",
+	"invite revoke":     "sudo rivulet invite revoke 3f2a",
+	"unpeer":            "sudo rivulet unpeer lab-2\nsudo rivulet unpeer lab-2 --force",
+	"burst add":         "sudo rivulet burst add campus --kubeconfig campus.yaml --limits cpu=8,memory=16Gi,pods=40",
+	"burst check":       "rivulet burst check --kubeconfig campus.yaml",
+	"burst list":        "sudo rivulet burst list",
+	"burst status":      "sudo rivulet burst status campus",
+	"burst remove":      "sudo rivulet burst remove campus",
+	"vcluster create":   "sudo rivulet vcluster create ann\nsudo rivulet vcluster create ann --sleep 10m",
+	"vcluster list":     "sudo rivulet vcluster list",
+	"vcluster describe": "sudo rivulet vcluster describe ann",
+	"vcluster connect":  "sudo rivulet vcluster connect ann -- kubectl get namespaces\nsudo rivulet vcluster connect ann --kubeconfig ann.yaml",
+	"vcluster pause":    "sudo rivulet vcluster pause ann",
+	"vcluster resume":   "sudo rivulet vcluster resume ann",
+	"vcluster delete":   "sudo rivulet vcluster delete ann --yes",
+	"vcluster logs":     "sudo rivulet vcluster logs ann",
+	"offload":           "sudo rivulet offload lab\nsudo rivulet offload lab --create --when remote --to lab-2",
+	"unoffload":         "sudo rivulet unoffload lab",
+	"pods":              "sudo rivulet pods\nsudo rivulet pods -n lab -o wide",
+	"why":               "sudo rivulet why web-7c9\nsudo rivulet why lab/web-7c9",
+	"cordon":            "sudo rivulet cordon lab-2",
+	"uncordon":          "sudo rivulet uncordon lab-2",
+	"drain":             "sudo rivulet drain lab-2\nsudo rivulet drain lab-2 --timeout 10m",
+	"move volume":       "sudo rivulet move volume lab/data lab-2\nsudo rivulet move volume lab/data home",
+	"tenants":           "sudo rivulet tenants",
+	"tenants remove":    "sudo rivulet tenants remove lab-2",
+	"open":              "sudo rivulet open lab --to lab-2\nsudo rivulet open lab/web --to all",
+	"close":             "sudo rivulet close lab/web",
+	"backup":            "sudo rivulet backup cluster.backup\nsudo rivulet backup - --volumes | ssh HOST 'cat > cluster.backup'",
+	"restore":           "sudo rivulet restore cluster.backup",
+	"upgrade":           "sudo rivulet upgrade rivulet-v1.2.0-arm64",
+	"reset":             "sudo rivulet reset",
+	"support":           "sudo rivulet support\nsudo rivulet support -o - | ssh HOST 'cat > support.tar.gz'",
+	"metrics":           "sudo rivulet metrics",
+	"rotate-key":        "sudo rivulet rotate-key",
+	"flash":             "sudo rivulet flash --list\nsudo rivulet flash rivulet-v1.2.0-arm64.img.zst /dev/sdX --config rivulet.yaml",
+	"firstboot":         "sudo rivulet firstboot",
+	"console":           "sudo rivulet console",
+	"kubectl":           "sudo rivulet kubectl get pods --all-namespaces -o wide",
+	"ctr":               "sudo rivulet ctr images import web.tar",
+	"crictl":            "sudo rivulet crictl ps",
+	"version":           "rivulet version",
+	"kubeconfig":        "sudo rivulet kubeconfig > laptop.yaml\nsudo rivulet kubeconfig --user anna --for 90d --namespace lab --role edit > anna.yaml",
+	"kubeconfig list":   "sudo rivulet kubeconfig list",
+	"kubeconfig revoke": "sudo rivulet kubeconfig revoke anna",
+	"licenses":          "rivulet licenses | less",
+}
+
+// helpTemplate has the purpose first, then what there is to know, then how it is written.
+const helpTemplate = `{{.Short | sentence}}{{with .Long}}
+
+{{. | trimTrailingWhitespaces}}{{end}}
+
+{{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}`
+
+// arrange gives help its order: groups, examples, the purpose of each verb first.
+func arrange(root *cobra.Command) {
+	cobra.AddTemplateFunc("sentence", sentence)
+	root.SetHelpTemplate(helpTemplate)
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+	}
+	for _, cmd := range root.Commands() {
+		for _, g := range groups {
+			if slices.Contains(g.verbs, cmd.Name()) {
+				cmd.GroupID = g.title
+			}
+		}
+	}
+	each(root, func(cmd *cobra.Command) {
+		if text, ok := examples[path(cmd)]; ok {
+			cmd.Example = "  " + strings.ReplaceAll(text, "\n", "\n  ")
+		}
+	})
+}
+
+// each visits the verbs below a command.
+func each(cmd *cobra.Command, visit func(*cobra.Command)) {
+	for _, sub := range cmd.Commands() {
+		visit(sub)
+		each(sub, visit)
+	}
+}
+
+// path is what follows rivulet.
+func path(cmd *cobra.Command) string {
+	_, rest, _ := strings.Cut(cmd.CommandPath(), " ")
+	return rest
+}
+
+// sentence makes one of a purpose.
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:] + "."
+}

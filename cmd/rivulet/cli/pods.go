@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/consumer/explain"
+	"rivulet/offload/policy"
+)
+
+// podRow is one line of `rivulet pods`.
+type podRow struct {
+	Place      string    `json:"place"` // home, away, tenant; waiting: no node yet
+	Node       string    `json:"node,omitempty"`
+	Namespace  string    `json:"namespace"`
+	Pod        string    `json:"pod"`
+	State      string    `json:"state"`
+	Ready      int       `json:"ready"`
+	Containers int       `json:"containers"`
+	Restarts   int32     `json:"restarts"`
+	Created    time.Time `json:"created"`
+	IP         string    `json:"ip,omitempty"`
+	Images     []string  `json:"images"`
+}
+
+func newPods(c *common) *cobra.Command {
+	var namespace string
+	cmd := &cobra.Command{
+		Use:   "pods",
+		Short: "what runs where: at home, away by peer, and pods of other clusters here",
+		Long:  "System pods and those that are finished are left out, with -o wide, json and yaml they are not. Why one does not run: rivulet why POD",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			rows, err := c.podRows(cmd.Context(), namespace)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if c.forProgram() {
+				return c.print(out, rows)
+			}
+			return printPods(out, rows, c.output == "wide", time.Now())
+		},
+	}
+	outputFlag(cmd, c, "wide")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only of this namespace")
+	c.completeNamespaces(cmd, "namespace")
+	return cmd
+}
+
+func (c *common) podRows(ctx context.Context, namespace string) ([]podRow, error) {
+	client, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, fmt.Errorf("nodes: %w; see: rivulet status", err)
+	}
+	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, fmt.Errorf("pods: %w; see: rivulet status", err)
+	}
+	return rowsOf(pods.Items, nodes.Items), nil
+}
+
+// places are in the order in which they are shown.
+var places = []string{"waiting", "home", "away", "tenant"}
+
+func rowsOf(pods []corev1.Pod, nodes []corev1.Node) []podRow {
+	virtual := map[string]string{}
+	for _, n := range nodes {
+		if n.Labels[policy.VirtualNodeLabel] != "" {
+			virtual[n.Name] = cmp.Or(n.Labels[policy.TargetLabel], n.Name)
+		}
+	}
+	rows := make([]podRow, 0, len(pods))
+	for i := range pods {
+		p := &pods[i]
+		r := podRow{Place: "home", Node: p.Spec.NodeName, Namespace: p.Namespace, Pod: p.Name, State: explain.State(p), Containers: len(p.Spec.Containers),
+			Created: p.CreationTimestamp.Time, IP: p.Status.PodIP}
+		switch target, away := virtual[p.Spec.NodeName]; {
+		case p.Labels[policy.OriginLabel] != "":
+			r.Place = "tenant"
+		case p.Spec.NodeName == "":
+			r.Place = "waiting"
+		case away:
+			r.Place, r.Node = "away", target
+		}
+		for _, s := range p.Status.ContainerStatuses {
+			r.Restarts += s.RestartCount
+			if s.Ready {
+				r.Ready++
+			}
+		}
+		for i := range p.Spec.Containers {
+			r.Images = append(r.Images, p.Spec.Containers[i].Image)
+		}
+		rows = append(rows, r)
+	}
+	slices.SortFunc(rows, func(x, y podRow) int {
+		return cmp.Or(slices.Index(places, x.Place)-slices.Index(places, y.Place), cmp.Compare(x.Node, y.Node), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod))
+	})
+	return rows
+}
+
+func printPods(out io.Writer, rows []podRow, wide bool, now time.Time) error {
+	if !wide {
+		rows = slices.DeleteFunc(slices.Clone(rows), func(r podRow) bool {
+			return r.Namespace == metav1.NamespaceSystem || r.State == string(corev1.PodSucceeded)
+		})
+	}
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(out, "no pods yet; make one: rivulet kubectl create deployment NAME --image=IMAGE")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	head := "PLACE\tON\tNAMESPACE\tPOD\tREADY\tSTATE\tRESTARTS\tAGE"
+	if wide {
+		head += "\tIP\tIMAGES"
+	}
+	fmt.Fprintln(w, head)
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d\t%s\t%d\t%s", r.Place, dash(r.Node), r.Namespace, r.Pod, r.Ready, r.Containers, r.State, r.Restarts, since(now, r.Created))
+		if wide {
+			fmt.Fprintf(w, "\t%s\t%s", dash(r.IP), dash(join(r.Images)))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/policy"
+)
+
+func TestPodsByPlace(t *testing.T) {
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	p := func(ns, name, node string, labels map[string]string) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: labels, CreationTimestamp: metav1.NewTime(now.Add(-5 * time.Minute))},
+			Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Image: "web:1"}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Ready: true, RestartCount: 2}}}}
+	}
+	nodes := []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "me"}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "lab-2-arm64", Labels: map[string]string{policy.VirtualNodeLabel: "id", policy.TargetLabel: "lab-2"}}}}
+	rows := rowsOf([]corev1.Pod{
+		p("lab", "away", "lab-2-arm64", nil), p("twin", "theirs", "me", map[string]string{policy.OriginLabel: "id"}),
+		p("lab", "here", "me", nil), p("lab", "none", "", nil), p("kube-system", "dns", "me", nil),
+	}, nodes)
+	var out bytes.Buffer
+	if err := printPods(&out, rows, false, now); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"PLACE    ON     NAMESPACE  POD     READY  STATE    RESTARTS  AGE",
+		"waiting  -      lab        none    1/1    Running  2         5m",
+		"home     me     lab        here    1/1    Running  2         5m",
+		"away     lab-2  lab        away    1/1    Running  2         5m",
+		"tenant   me     twin       theirs  1/1    Running  2         5m",
+	}
+	if got := strings.Split(strings.TrimSpace(out.String()), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), strings.Join(want, "\n"))
+	}
+	out.Reset()
+	if err := printPods(&out, rows, true, now); err != nil || !strings.Contains(out.String(), "dns") || !strings.Contains(out.String(), "web:1") {
+		t.Errorf("wide: %v\n%s", err, out.String())
+	}
+	out.Reset()
+	if err := printPods(&out, nil, false, now); err != nil || !strings.Contains(out.String(), "rivulet kubectl create deployment") {
+		t.Errorf("none: %v %s", err, out.String())
+	}
+}
+
+// Where nothing answers, completion gives nothing, and soon.
+func TestCompletionWithoutADevice(t *testing.T) {
+	dir := t.TempDir()
+	for _, words := range [][]string{{"why", ""}, {"offload", ""}, {"drain", ""}, {"offload", "lab", "--to", ""}, {"pods", "--namespace", ""}} {
+		root := newRoot("engine")
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetArgs(append([]string{"__complete", "--state", dir, "--runtime", dir}, words...))
+		if err := root.Execute(); err != nil || !strings.Contains(out.String(), ":4") {
+			t.Errorf("%v: %v %q, want no files and no names", words, err, out.String())
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/appliance/api"
+	"rivulet/offload"
+	"rivulet/offload/policy"
+)
+
+func newTenants(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "tenants",
+		Aliases: []string{"guests"},
+		Short:   "what other clusters have here, and what they left behind",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := api.Get(cmd.Context(), c.dirs.Run)
+			if err != nil {
+				return err
+			}
+			if c.forProgram() {
+				return c.print(cmd.OutOrStdout(), st.Consumers)
+			}
+			return printTenants(cmd.OutOrStdout(), st.Consumers)
+		},
+	}
+	outputFlag(cmd, c)
+	cmd.AddCommand(newTenantsRemove(c))
+	return cmd
+}
+
+func newTenantsRemove(c *common) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "remove NAME|ID",
+		Short: "delete now what a cluster left here that is silent or no peer any more",
+		Long:  "Its namespaces here are deleted with all that is in them. What a cluster has here that is a peer and is heard is not touched:\nrivulet peer NAME --provide=off ends that.",
+		Args:  oneNode,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			st, err := api.Get(cmd.Context(), c.dirs.Run)
+			if err != nil {
+				return err
+			}
+			tenant, err := findTenant(st.Consumers, args[0])
+			if err != nil {
+				return err
+			}
+			if tenant.Peer && tenant.Silent == 0 {
+				return fmt.Errorf("%s is a peer and is heard, it would have them again at once; to lend it nothing more: rivulet peer %s --provide=off", tenantName(tenant), tenantName(tenant))
+			}
+			if err := confirm(cmd, yes, fmt.Sprintf("%d namespaces of %s and the %d pods in them are deleted", len(tenant.Twins), tenantName(tenant), tenant.Pods)); err != nil {
+				return err
+			}
+			n, err := removeTenant(cmd.Context(), c, string(tenant.ID))
+			if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "%d namespaces of %s are being deleted\n", n, tenantName(tenant))
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func removeTenant(ctx context.Context, c *common, id string) (n int, err error) {
+	client, err := c.client()
+	if err != nil {
+		return 0, err
+	}
+	namespaces := client.CoreV1().Namespaces()
+	list, err := namespaces.List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + id})
+	if err != nil {
+		return 0, fmt.Errorf("what it has here: %w; see: rivulet status", err)
+	}
+	for _, ns := range list.Items {
+		err := namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &ns.UID}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return n, fmt.Errorf("delete namespace %s: %w; run it again", ns.Name, err)
+		}
+		n++
+	}
+	return n, nil
+}
+
+func findTenant(tenants []offload.Consumer, name string) (offload.Consumer, error) {
+	var found []offload.Consumer
+	for _, g := range tenants {
+		if string(g.ID) == name {
+			return g, nil
+		}
+		if g.Name == name || len(name) >= 8 && strings.HasPrefix(string(g.ID), name) {
+			found = append(found, g)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return offload.Consumer{}, fmt.Errorf("no cluster %s has anything here; see: rivulet tenants", name)
+	case 1:
+		return found[0], nil
+	}
+	return offload.Consumer{}, fmt.Errorf("%s may be %s or %s; use the ID", name, found[0].ID.Short(), found[1].ID.Short())
+}
+
+func tenantName(g offload.Consumer) string {
+	if g.Name != "" {
+		return g.Name
+	}
+	return g.ID.Short()
+}
+
+func printTenants(out io.Writer, tenants []offload.Consumer) error {
+	if len(tenants) == 0 {
+		_, err := fmt.Fprintln(out, "no other cluster has anything here")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CLUSTER\tID\tPEER\tPODS\tNAMESPACES\tSILENT FOR\tDELETED IN")
+	for _, g := range tenants {
+		var twins []string
+		for _, twin := range g.Twins {
+			twins = append(twins, twin)
+		}
+		slices.Sort(twins)
+		silent, left := "-", "-"
+		if g.Silent > 0 {
+			silent, left = g.Silent.Round(time.Minute).String(), g.Left.Round(time.Minute).String()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%v\t%d\t%s\t%s\t%s\n", dash(g.Name), g.ID.Short(), g.Peer, g.Pods, dash(strings.Join(twins, ",")), silent, left)
+	}
+	return w.Flush()
+}

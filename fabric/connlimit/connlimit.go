@@ -1,0 +1,363 @@
+// Package connlimit bounds what each party can hold of a listener, so that none keeps the
+// others out, however many connections and addresses it has.
+//
+// A connection is a stranger's until Known says whose it is. Strangers have little room
+// and little time, and a newcomer always gets in: in the place of the connection that has
+// been there longest of whoever has most. Connections of peers are counted by peer and
+// last; when there are too many, the peer that has most gives one up, or gets no more if
+// it is the newcomer.
+//
+// It reads addresses and the clock and writes nothing. What it closes, it resets, so
+// that nothing stays in the kernel.
+package connlimit
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Limits are those of one side of a listener.
+type Limits struct {
+	// Strangers bounds connections that are not known, PerSource those of one address
+	// and PerOwner those of all addresses that belong to one owner.
+	Strangers, PerSource, PerOwner int
+	// Deadline is how long a connection may be a stranger's.
+	Deadline time.Duration
+	// Peers bounds connections that are known, PerPeer those of one peer.
+	Peers, PerPeer int
+	// Lifetime ends every connection but those that last; 0 lets those that are known
+	// last, too.
+	Lifetime time.Duration
+	// Users bounds connections that last (see Lasting), PerUser those of one user.
+	Users, PerUser int
+}
+
+// Side is one side of a listener.
+type Side struct {
+	Limits
+	// Owner names whose an address is before anything was said: connections from all
+	// its addresses are one stranger's. Empty, or nil: each address stands for itself.
+	Owner func(source netip.Addr) string
+}
+
+// Listener is a listener with two sides, told apart by the local address of a connection.
+type Listener struct {
+	net.Listener
+	inside        func(local netip.Addr) bool
+	outer, within *crowd
+}
+
+// Listen puts limits on l: within for connections to local addresses of which inside
+// says so, outer for the others.
+func Listen(l net.Listener, inside func(local netip.Addr) bool, outer, within Side) *Listener {
+	return &Listener{Listener: l, inside: inside, outer: newCrowd(outer), within: newCrowd(within)}
+}
+
+// Accept returns the next connection.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if l.inside(address(c.LocalAddr())) {
+		return l.within.admit(c), nil
+	}
+	return l.outer.admit(c), nil
+}
+
+// Known says whose a connection is, which may be wrapped in others that have NetConn.
+// It returns false, and ends the connection, if that peer has too many. What is no
+// connection of a Listener is not counted. It may be called again.
+func Known(c net.Conn, peer string) bool {
+	counted := below(c)
+	return counted == nil || counted.crowd.known(counted, peer)
+}
+
+// Lasting is Known for a connection of a user, who has rights of their own: it has no
+// lifetime, and is counted apart from those of peers.
+func Lasting(c net.Conn, user string) bool {
+	counted := below(c)
+	return counted == nil || counted.crowd.lasting(counted, user)
+}
+
+// below is the connection of a Listener that c is, or is around; nil if there is none.
+func below(c net.Conn) *conn {
+	for {
+		if counted, ok := c.(*conn); ok {
+			return counted
+		}
+		inner, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		c = inner.NetConn()
+	}
+}
+
+// crowd are the connections of one side.
+type crowd struct {
+	Side
+	mu                      sync.Mutex
+	strangers, peers, users pool
+}
+
+func newCrowd(s Side) *crowd { return &crowd{Side: s} }
+
+// pool are connections, the longest there first, and how many each party has.
+type pool struct {
+	conns []*conn
+	by    map[string]int
+}
+
+type conn struct {
+	net.Conn
+	crowd  *crowd
+	source netip.Addr
+	closed sync.Once
+
+	// These are guarded by crowd.mu.
+	party  string
+	pool   *pool // nil when it is over
+	timers []*time.Timer
+}
+
+// Close closes the connection, and may be called more than once.
+func (c *conn) Close() error {
+	c.closed.Do(c.leave)
+	return c.Conn.Close()
+}
+
+// NetConn returns the connection that is counted.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
+// CloseWrite is there for what looks for it.
+func (c *conn) CloseWrite() error {
+	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return nil
+}
+
+func (c *conn) end() {
+	c.closed.Do(c.leave)
+	reset(c.Conn)
+}
+
+func (c *conn) leave() {
+	c.crowd.mu.Lock()
+	defer c.crowd.mu.Unlock()
+	for _, t := range c.timers {
+		t.Stop()
+	}
+	c.crowd.drop(c)
+}
+
+// admit lets a stranger in.
+func (d *crowd) admit(nc net.Conn) net.Conn {
+	c := &conn{Conn: nc, crowd: d, source: source(address(nc.RemoteAddr()))}
+	if d.Owner != nil {
+		c.party = d.Owner(address(nc.RemoteAddr()))
+	}
+	if c.party == "" {
+		c.party = c.source.String()
+	}
+	d.mu.Lock()
+	p, victim := &d.strangers, (*conn)(nil)
+	switch {
+	case p.of(c.party, c.source) >= d.PerSource:
+		victim = p.oldest(c.party, c.source)
+	case p.by[c.party] >= d.PerOwner:
+		victim = p.oldest(c.party, p.busiest(c.party))
+	case len(p.conns) >= d.Strangers:
+		worst := p.worst()
+		victim = p.oldest(worst, p.busiest(worst))
+	}
+	d.drop(victim)
+	d.put(c, p)
+	if d.Deadline > 0 {
+		c.timers = append(c.timers, time.AfterFunc(d.Deadline, func() { d.overdue(c) }))
+	}
+	if d.Lifetime > 0 {
+		c.timers = append(c.timers, time.AfterFunc(d.Lifetime, c.end))
+	}
+	d.mu.Unlock()
+	if victim != nil {
+		victim.end()
+	}
+	return c
+}
+
+// known counts c for a peer, perhaps in the place of another connection.
+func (d *crowd) known(c *conn, peer string) bool {
+	return d.count(c, peer, &d.peers, d.Peers, d.PerPeer)
+}
+
+// lasting counts c for a user and lets it last.
+func (d *crowd) lasting(c *conn, user string) bool {
+	if !d.count(c, user, &d.users, d.Users, d.PerUser) {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range c.timers {
+		t.Stop()
+	}
+	return true
+}
+
+// count moves c to a pool with room for so many connections, and so many of each party.
+func (d *crowd) count(c *conn, peer string, p *pool, most, each int) bool {
+	d.mu.Lock()
+	victim := (*conn)(nil)
+	if c.pool == nil || c.pool == p && c.party == peer {
+		over := c.pool == nil
+		d.mu.Unlock()
+		return !over
+	}
+	refused := false
+	if p.by[peer] >= each {
+		// One address that has most of what is the peer's makes room for another.
+		busiest := p.busiest(peer)
+		refused = p.of(peer, busiest) <= p.of(peer, c.source)+1
+		victim = p.oldest(peer, busiest)
+	} else if len(p.conns) >= most {
+		worst := p.worst()
+		refused = p.by[worst] <= p.by[peer]+1
+		victim = p.oldest(worst, p.busiest(worst))
+	}
+	if refused {
+		victim = c
+	}
+	d.drop(victim)
+	if !refused {
+		d.drop(c)
+		c.party = peer
+		d.put(c, p)
+	}
+	d.mu.Unlock()
+	if victim != nil {
+		victim.end()
+	}
+	return !refused
+}
+
+// overdue ends a connection of which nobody has said whose it is.
+func (d *crowd) overdue(c *conn) {
+	d.mu.Lock()
+	stranger := c.pool == &d.strangers
+	d.mu.Unlock()
+	if stranger {
+		c.end()
+	}
+}
+
+// The functions below are called with mu held.
+
+func (d *crowd) put(c *conn, p *pool) {
+	if p.by == nil {
+		p.by = map[string]int{}
+	}
+	c.pool = p
+	p.conns = append(p.conns, c)
+	p.by[c.party]++
+}
+
+// drop forgets a connection, if it is there.
+func (d *crowd) drop(c *conn) {
+	if c == nil || c.pool == nil {
+		return
+	}
+	p := c.pool
+	c.pool = nil
+	for i, o := range p.conns {
+		if o == c {
+			p.conns = append(p.conns[:i], p.conns[i+1:]...)
+			break
+		}
+	}
+	if p.by[c.party]--; p.by[c.party] == 0 {
+		delete(p.by, c.party)
+	}
+}
+
+// of counts the connections of a party from one source.
+func (p *pool) of(party string, source netip.Addr) (n int) {
+	if p.by[party] == 0 {
+		return 0
+	}
+	for _, c := range p.conns {
+		if c.party == party && c.source == source {
+			n++
+		}
+	}
+	return n
+}
+
+// oldest is the longest there of a party's connections from one source.
+func (p *pool) oldest(party string, source netip.Addr) *conn {
+	for _, c := range p.conns {
+		if c.party == party && c.source == source {
+			return c
+		}
+	}
+	return nil
+}
+
+// busiest is the source from which a party has most; of equals the longest there.
+func (p *pool) busiest(party string) (source netip.Addr) {
+	counts := map[netip.Addr]int{}
+	for _, c := range p.conns {
+		if c.party == party {
+			counts[c.source]++
+		}
+	}
+	most := 0
+	for _, c := range p.conns {
+		if c.party == party && counts[c.source] > most {
+			most, source = counts[c.source], c.source
+		}
+	}
+	return source
+}
+
+// worst is the party that has most; of equals the one that has been there longest.
+func (p *pool) worst() (party string) {
+	most := 0
+	for _, c := range p.conns {
+		if n := p.by[c.party]; n > most {
+			most, party = n, c.party
+		}
+	}
+	return party
+}
+
+// source is what counts as one sender: an IPv4 address, or a network of IPv6, where a
+// machine has as many addresses as it likes. On the link each machine counts.
+func source(a netip.Addr) netip.Addr {
+	if a.Is4() || a.IsLinkLocalUnicast() {
+		return a
+	}
+	p, err := a.WithZone("").Prefix(64)
+	if err != nil {
+		return a
+	}
+	return p.Addr()
+}
+
+func address(a net.Addr) netip.Addr {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return t.AddrPort().Addr().Unmap()
+}
+
+// reset closes without waiting for the other side.
+func reset(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		t.SetLinger(0) //nolint:errcheck // it is closed either way
+	}
+	c.Close()
+}

@@ -1,0 +1,339 @@
+package fabric
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/trust"
+)
+
+// What a person says about a cluster. Names are those of `rivulet peers`: a name, the
+// begin of an ID, or an address.
+
+// Approve says that a cluster may be a peer, and begins the exchange if it can be
+// reached. It returns where that stands after a few seconds: Waiting means that the
+// other side has to be told as well.
+func (f *Fabric) Approve(ctx context.Context, target string) (peer.View, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Decision)
+	defer cancel()
+	id, addr, err := f.meant(ctx, target)
+	if err != nil {
+		return peer.View{}, err
+	}
+	return f.approve(ctx, id, addr, peer.TrustApproved)
+}
+
+// ApproveAt says the same of the cluster with the ID, which is at the address. Either
+// may be empty; without an ID it is whoever answers at the address now.
+func (f *Fabric) ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error) {
+	if id == "" || address == "" {
+		return f.Approve(ctx, cmp.Or(string(id), address))
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Decision)
+	defer cancel()
+	at, err := resolve(ctx, address, f.cfg.Port)
+	if err != nil {
+		return peer.View{}, err
+	}
+	return f.approve(ctx, id, at, peer.TrustApproved)
+}
+
+// Withdraw takes a yes back that has come to nothing yet. The cluster is judged as a
+// stranger again; one that is a peer stays.
+func (f *Fabric) Withdraw(id peer.ID) error {
+	if _, pinned := f.record(id); pinned {
+		return nil
+	}
+	if err := f.decisions.Unapprove(id); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.members[string(id)]; m != nil && !m.pinned {
+		m.held, m.said, m.refusal = false, nil, nil
+		m.pace.Done()
+		f.set(m, peer.Discovered, "")
+		poke(m.paceKick)
+	}
+	return nil
+}
+
+func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort, how string) (peer.View, error) {
+	if id == f.cfg.Identity.ID {
+		return peer.View{}, fmt.Errorf("that is this cluster itself; name another one")
+	}
+	if _, pinned := f.record(id); pinned {
+		// It makes room for nobody from here on.
+		err := f.party.Change(id, func(r *peer.Record) {
+			if r.Trust.How == peer.TrustLAN {
+				r.Trust = peer.Trust{How: how, At: time.Now()}
+			}
+		})
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if m := f.members[string(id)]; m != nil {
+			return m.view(), err
+		}
+		return peer.View{}, noPeer(id.Short())
+	}
+	if err := f.decisions.Approve(id, how, time.Now()); err != nil {
+		return peer.View{}, err
+	}
+	f.mu.Lock()
+	m := f.member(string(id), id)
+	m.held = true
+	if m.name == "" {
+		m.name = f.partingName(id)
+	}
+	if len(addrs) > 0 {
+		m.said = addrs
+	}
+	before := m.tries
+	f.set(m, peer.Discovered, "")
+	f.due(m, true)
+	f.mu.Unlock()
+	changed, stop := f.Changed()
+	defer stop()
+	for {
+		f.mu.Lock()
+		v, done := m.view(), m.pinned || m.tries > before && !m.attempting && pairing.Code(m.refusal) != ""
+		f.mu.Unlock()
+		if done {
+			return v, nil
+		}
+		select {
+		case <-ctx.Done():
+			return v, nil
+		case <-changed:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// meant finds out which cluster a person means.
+func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.AddrPort, error) {
+	f.mu.Lock()
+	m, err := f.find(target)
+	var id peer.ID
+	var at []netip.AddrPort
+	if m != nil {
+		id, at = m.id, m.addrs()
+	}
+	f.mu.Unlock()
+	switch {
+	case err != nil:
+		return "", nil, err
+	case id != "":
+		return id, nil, nil
+	case m == nil:
+		for _, p := range f.decisions.Revocations() {
+			if strings.EqualFold(p.Name, target) || string(p.ID) == target || len(target) >= 4 && strings.HasPrefix(string(p.ID), target) {
+				return p.ID, nil, nil
+			}
+		}
+		if peer.ID(target).Valid() { // a peer of ours may reach it
+			return peer.ID(target), nil, nil
+		}
+		if at, err = resolve(ctx, target, f.cfg.Port); err != nil {
+			return "", nil, err
+		}
+	}
+	var last error
+	for _, a := range at {
+		id, err := pairing.Who(ctx, f.cfg.Identity, a)
+		if err == nil {
+			return id, []netip.AddrPort{a}, nil
+		}
+		last = err
+	}
+	return "", nil, errors.New(explain(pairing.AsTold(last, f.name(), "it"), at))
+}
+
+// find returns the member that is meant, nil if there is none by that name. It is
+// called with mu held.
+func (f *Fabric) find(target string) (*member, error) {
+	var found []*member
+	for _, key := range sortedKeys(f.members) {
+		m := f.members[key]
+		if string(m.id) == target {
+			return m, nil
+		}
+		if strings.EqualFold(m.title(), target) || len(target) >= 4 && strings.HasPrefix(string(m.id), target) {
+			found = append(found, m)
+			continue
+		}
+		for _, a := range m.addrs() {
+			if a.String() == target || a.Addr().String() == target {
+				found = append(found, m)
+				break
+			}
+		}
+	}
+	if len(found) > 1 {
+		var ids []string
+		for _, m := range found {
+			ids = append(ids, m.id.Short())
+		}
+		return nil, fmt.Errorf("%d clusters are meant by %q; say which one by its ID: %s", len(found), target, strings.Join(ids, ", "))
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	return found[0], nil
+}
+
+// resolve makes addresses of what a person has typed.
+func resolve(ctx context.Context, target string, port uint16) ([]netip.AddrPort, error) {
+	host := target
+	if h, p, err := net.SplitHostPort(target); err == nil {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return nil, fmt.Errorf("%q has no usable port; write ADDRESS or ADDRESS:PORT", target)
+		}
+		host, port = h, uint16(n)
+	}
+	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return []netip.AddrPort{netip.AddrPortFrom(a.Unmap(), port)}, nil
+	}
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil || len(found) == 0 {
+		return nil, fmt.Errorf("nobody is known as %q, and it is no address; look at: rivulet peers", target)
+	}
+	var out []netip.AddrPort
+	for _, a := range found {
+		out = append(out, netip.AddrPortFrom(a.Unmap(), port))
+	}
+	return out, nil
+}
+
+// Deny says that a cluster must not be a peer. One that is a peer is none from here on.
+func (f *Fabric) Deny(ctx context.Context, target string) (peer.View, error) {
+	id, _, err := f.meant(ctx, target)
+	if err != nil {
+		return peer.View{}, err
+	}
+	f.mu.Lock()
+	name := f.partingName(id)
+	if m := f.members[string(id)]; m != nil {
+		name = m.title()
+	}
+	f.mu.Unlock()
+	pinned := false
+	_, err = f.party.Farewell(id, func(heard, skip uint64) error {
+		if _, pinned = f.record(id); pinned {
+			return nil
+		}
+		return f.decisions.Revoke(trust.Revocation{ID: id, Name: name, At: time.Now(), Denied: true, Heard: heard, Skip: skip})
+	})
+	if err != nil {
+		return peer.View{}, err
+	}
+	if pinned {
+		return f.unpeer(ctx, id, Unpeer{Force: true})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m := f.members[string(id)]; m != nil {
+		m.held, m.refusal = false, nil
+		m.pace.Done()
+		f.set(m, peer.Denied, deniedReason(trust.Revocation{Name: name, ID: id, At: time.Now()}))
+		return m.view(), nil
+	}
+	return peer.View{Record: peer.Record{ID: id, Name: name}, State: peer.Denied}, nil
+}
+
+func (f *Fabric) partingName(id peer.ID) string {
+	p, _ := f.decisions.Revocation(id)
+	return p.Name
+}
+
+func deniedReason(p trust.Revocation) string {
+	what := "denied here"
+	if p.WasPeer {
+		what = "the peering was ended here"
+	}
+	who := p.Name
+	if who == "" {
+		who = p.ID.Short()
+	}
+	return fmt.Sprintf("%s on %s: rivulet peer %s takes that back", what, p.At.Local().Format("2006-01-02 15:04"), who)
+}
+
+// denied are the clusters that a person has said no to and that are not around. It is
+// called with mu held.
+func (f *Fabric) denied(partings []trust.Revocation) (out []peer.View) {
+	for _, p := range partings {
+		if p.Denied && f.members[string(p.ID)] == nil {
+			out = append(out, peer.View{Record: peer.Record{ID: p.ID, Name: p.Name}, State: peer.Denied, Reason: deniedReason(p), Since: p.At})
+		}
+	}
+	return out
+}
+
+// SetRoles switches directions on and off; nil leaves one as it is. The peer is told.
+func (f *Fabric) SetRoles(ctx context.Context, target string, consume, provide *bool) (peer.View, error) {
+	id, err := f.pinned(target)
+	if err != nil {
+		return peer.View{}, err
+	}
+	err = f.party.Change(id, func(r *peer.Record) {
+		if consume != nil {
+			r.Roles.NoConsume = !*consume
+		}
+		if provide != nil {
+			r.Roles.NoProvide = !*provide
+		}
+	})
+	if err != nil {
+		return peer.View{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[string(id)]
+	if m == nil || !m.pinned {
+		return peer.View{}, noPeer(target)
+	}
+	f.due(m, true)
+	return m.view(), nil
+}
+
+// pinned returns the peer that is meant.
+func (f *Fabric) pinned(target string) (peer.ID, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.find(target)
+	if err != nil {
+		return "", err
+	}
+	if m == nil || !m.pinned {
+		return "", noPeer(target)
+	}
+	return m.id, nil
+}
+
+func noPeer(target string) error {
+	return fmt.Errorf("no peer is known as %q; see: rivulet peers", target)
+}
+
+// exchangeInside tries the exchange through the tunnel: there may be no other way.
+func (f *Fabric) exchangeInside(ctx context.Context, id peer.ID) (peer.Record, error) {
+	l, ok := f.Link(id)
+	if !ok || !f.plane.has(id) {
+		return peer.Record{}, noLink(id)
+	}
+	return f.party.Exchange(ctx, pairing.PostTo(f.cfg.Identity, id, l.Addr, f.Dial))
+}
+
+func (f *Fabric) parted(id peer.ID) (heard, skip uint64) {
+	p, _ := f.decisions.Revocation(id)
+	return p.Heard, p.Skip
+}

@@ -1,0 +1,134 @@
+package netmon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// source is one kind of the kernel's events.
+type source struct {
+	what string
+	// subscribe begins a subscription that ends with done. It calls due for each event that
+	// counts, fail with the first error, and ended when no more events come.
+	subscribe func(done <-chan struct{}, due, ended func(), fail func(error)) error
+}
+
+// events makes a source of one of netlink's subscriptions. An event counts if counts says so.
+func events[T any](what string, subscribe func(updates chan<- T, done <-chan struct{}, fail func(error)) error, counts func(T) bool) source {
+	return source{what, func(done <-chan struct{}, due, ended func(), fail func(error)) error {
+		updates := make(chan T, 64)
+		if err := subscribe(updates, done, fail); err != nil {
+			return err
+		}
+		go func() { // to the end, or the subscription never ends
+			defer ended()
+			for u := range updates {
+				if counts(u) {
+					due()
+				}
+			}
+		}()
+		return nil
+	}}
+}
+
+func links(counts func(netlink.LinkUpdate) bool) source {
+	return events("links", func(c chan<- netlink.LinkUpdate, done <-chan struct{}, fail func(error)) error {
+		return netlink.LinkSubscribeWithOptions(c, done, netlink.LinkSubscribeOptions{ErrorCallback: fail})
+	}, counts)
+}
+
+func addresses(counts func(netlink.AddrUpdate) bool) source {
+	return events("addresses", func(c chan<- netlink.AddrUpdate, done <-chan struct{}, fail func(error)) error {
+		return netlink.AddrSubscribeWithOptions(c, done, netlink.AddrSubscribeOptions{ErrorCallback: fail})
+	}, counts)
+}
+
+func routes(counts func(netlink.RouteUpdate) bool) source {
+	return events("routes", func(c chan<- netlink.RouteUpdate, done <-chan struct{}, fail func(error)) error {
+		return netlink.RouteSubscribeWithOptions(c, done, netlink.RouteSubscribeOptions{ErrorCallback: fail})
+	}, counts)
+}
+
+// follow calls changed when the sources have been quiet for a while after an event that
+// counts, until ctx ends. A subscription that fails (an overrun of its socket, when more
+// happens than is read; changed does) is made anew, and changed is called at once, as for
+// what happened before the first.
+func follow(ctx context.Context, log *slog.Logger, quiet time.Duration, changed func() error, sources ...source) {
+	for ctx.Err() == nil {
+		if err := once(ctx, quiet, changed, sources); err != nil && ctx.Err() == nil {
+			log.Warn("lost sight of the network, trying again", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+}
+
+func once(ctx context.Context, quiet time.Duration, changed func() error, sources []source) error {
+	done, broken, event := make(chan struct{}), make(chan error, 1), make(chan struct{})
+	defer close(done)
+	due := func() {
+		select {
+		case event <- struct{}{}:
+		case <-done:
+		}
+	}
+	for _, s := range sources {
+		fail := func(err error) {
+			select {
+			case broken <- fmt.Errorf("netmon: receive %s: %w", s.what, err):
+			default:
+			}
+		}
+		if err := s.subscribe(done, due, func() { fail(fmt.Errorf("channel closed")) }, fail); err != nil {
+			return fmt.Errorf("netmon: subscribe to %s: %w", s.what, err)
+		}
+	}
+	timer := time.NewTimer(0) // what happened before the subscription
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-broken:
+			return err
+		case <-event:
+			timer.Reset(quiet)
+		case <-timer.C:
+			if err := changed(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// hostSettle is how long the host's addresses must be quiet before it has moved: DHCP
+// takes an address, gives another and sets routes, one after the other.
+const hostSettle = 150 * time.Millisecond
+
+// FollowHost calls moved after the host's own addresses or its default route have
+// changed, several changes as one, until ctx ends; once at first, and whenever changes
+// may have been missed. Addresses of containers (link-local ones) do not count.
+func FollowHost(ctx context.Context, log *slog.Logger, moved func()) {
+	follow(ctx, log, hostSettle, func() error { moved(); return nil },
+		addresses(func(u netlink.AddrUpdate) bool {
+			return u.LinkAddress.IP.IsGlobalUnicast() && u.Flags&unix.IFA_F_TENTATIVE == 0
+		}),
+		routes(func(u netlink.RouteUpdate) bool { return u.Table == unix.RT_TABLE_MAIN && isDefault(u.Dst) }))
+}
+
+func isDefault(dst *net.IPNet) bool {
+	if dst == nil {
+		return true
+	}
+	bits, _ := dst.Mask.Size()
+	return bits == 0
+}

@@ -1,0 +1,75 @@
+package pairing
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/wgkey"
+)
+
+// Anybody can tell the public WireGuard key of another. A proof of possession is made with
+// the secret that the owner of the key shares with the receiver's key, so that only these
+// two can make it, and over both IDs, so that it is good for these two clusters only. The
+// starter of a first exchange does not have the receiver's key before the answer: its second
+// message has the proof.
+
+// ErrContested refuses a key that another cluster has claimed without a proof: with one,
+// the key is taken from that cluster.
+var ErrContested = errors.New("pairing: another cluster has claimed the WireGuard key, and neither has proved it")
+
+// possession is the proof of from towards to that it has the key claimed, made with the
+// secret that this one shares with the key theirs of to.
+func possession(secret []byte, claimed, theirs wgkey.Public, from, to peer.ID) []byte {
+	if secret == nil {
+		return nil
+	}
+	mac := hmac.New(sha256.New, secret)
+	claimedRaw, theirsRaw := claimed.Bytes(), theirs.Bytes()
+	for _, part := range []string{"rivulet key proof v1", string(from), string(to), string(claimedRaw[:]), string(theirsRaw[:])} {
+		mac.Write([]byte{byte(len(part) >> 8), byte(len(part))})
+		mac.Write([]byte(part))
+	}
+	return mac.Sum(nil)
+}
+
+// ours are our private keys, none where nothing is proved.
+func (p *Party) ours() []wgkey.Private {
+	if p.Keys == nil {
+		return nil
+	}
+	present, next := p.Keys()
+	if present.IsZero() {
+		return nil
+	}
+	return []wgkey.Private{present, next}
+}
+
+// provePossession adds to our message the proofs for the owner of the key theirs.
+func (p *Party) provePossession(m *Message, to peer.ID, theirs wgkey.Public) {
+	for _, own := range p.ours() {
+		m.Proves = true
+		switch public := own.Public(); {
+		case public.IsZero():
+		case public == m.WireGuardKey:
+			m.KeyProof = possession(own.Shared(theirs), public, theirs, m.ID, to)
+		case public == m.NextWireGuardKey:
+			m.NextKeyProof = possession(own.Shared(theirs), public, theirs, m.ID, to)
+		}
+	}
+}
+
+// possesses reports whether the proof of a sender shows that the key is its own. It may be
+// made for our present key or our next.
+func (p *Party) possesses(from, self peer.ID, key wgkey.Public, proof []byte) bool {
+	if len(proof) == 0 || key.IsZero() {
+		return false
+	}
+	for _, own := range p.ours() {
+		if want := possession(own.Shared(key), key, own.Public(), from, self); want != nil && hmac.Equal(proof, want) {
+			return true
+		}
+	}
+	return false
+}

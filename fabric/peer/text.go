@@ -1,0 +1,111 @@
+package peer
+
+import (
+	"reflect"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// What another cluster says reaches terminals, pages and objects. Whatever decodes a
+// message of one calls Text or Clean before anybody else sees it.
+
+const (
+	maxText  = 300  // bytes of Text
+	maxProse = 4096 // bytes of Prose: what the kubelet takes of a termination message
+	// maxMarks is how many marks a letter may carry.
+	maxMarks = 4
+	more     = "…"
+)
+
+// Text makes one line of what a stranger says: letters, marks, digits, punctuation and
+// symbols of any script with single spaces between, at most 300 bytes. Controls of
+// terminals (C0, C1), what turns the direction of writing, what cannot be seen, and
+// what is no UTF-8 are gone.
+func Text(s string) string { return clean(s, maxText, "") }
+
+// Prose is Text of several lines, at most 4096 bytes, with line ends, tabs and spaces
+// as they are.
+func Prose(s string) string { return clean(s, maxProse, " \n\t") }
+
+// clean keeps the spaces named in as they are; all others become single ones.
+func clean(s string, limit int, as string) string {
+	if len(s) > 4*limit { // what is cut off anyway
+		s = s[:4*limit] + more
+	}
+	var out []byte
+	gap, marks := false, 0
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)):
+			continue // no UTF-8
+		case strings.ContainsRune(as, r):
+			marks = 0
+		case unicode.IsSpace(r), unicode.IsControl(r):
+			gap = len(out) > 0
+			continue
+		case !unicode.IsPrint(r):
+			continue
+		case unicode.IsMark(r):
+			if marks++; marks > maxMarks {
+				continue
+			}
+		default:
+			marks = 0
+		}
+		if gap && r != ' ' {
+			out = append(out, ' ')
+		}
+		gap = false
+		out = utf8.AppendRune(out, r)
+	}
+	text := string(out)
+	if len(text) <= limit {
+		return text
+	}
+	text = text[:limit-len(more)]
+	for !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return strings.TrimRight(text, " ") + more
+}
+
+// Clean makes all texts in what v points to fit, each by the function: fields, elements,
+// keys and values. It is for what was decoded of another cluster's message.
+func Clean(v any, by func(string) string) { cleanValue(reflect.ValueOf(v), by) }
+
+func cleanValue(v reflect.Value, by func(string) string) {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			cleanValue(v.Elem(), by)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				cleanValue(v.Field(i), by)
+			}
+		}
+	case reflect.Slice, reflect.Array:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return
+		}
+		for i := range v.Len() {
+			cleanValue(v.Index(i), by)
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			k, e := reflect.New(key.Type()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			k.Set(key)
+			e.Set(v.MapIndex(key))
+			cleanValue(k, by)
+			cleanValue(e, by)
+			v.SetMapIndex(key, reflect.Value{})
+			v.SetMapIndex(k, e)
+		}
+	case reflect.String:
+		if s := by(v.String()); v.CanSet() && s != v.String() {
+			v.SetString(s)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package fabric
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/wgkey"
+)
+
+// stranger speaks the peering protocol with a true identity and says what it likes. It
+// has no fabric: nothing of it answers.
+type stranger struct {
+	id     rpc.Identity
+	self   pairing.Self
+	record peer.Record
+}
+
+func newStranger(t *testing.T, n byte) *stranger {
+	t.Helper()
+	id, err := rpc.NewIdentity(newKey(n), "stranger")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := wgkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stranger{id: id, self: pairing.Self{
+		ID: id.ID, Name: "stranger", Version: "0.1", WireGuardKey: key.Public(),
+		TunnelPort: 7442, ControlPort: 7442, TunnelAddress: inTunnel, PodCIDR: podCIDR,
+	}}
+}
+
+// pair does the exchange with a cluster.
+func (s *stranger) pair(c *cluster) error {
+	p := &pairing.Party{
+		Self:   func() pairing.Self { return s.self },
+		Record: func(peer.ID) (peer.Record, bool) { return s.record, s.record.ID != "" },
+		Save:   func(r peer.Record) error { s.record = r; return nil },
+		Choose: func(peer.ID, netip.Prefix) (netip.Prefix, error) {
+			return netip.PrefixFrom(netip.MustParseAddr("10.99.0.0"), podCIDR.Bits()), nil
+		},
+		Admit: func(pairing.Stranger) (string, error) { return peer.TrustLAN, nil },
+		Epoch: 1, Now: time.Now,
+	}
+	c.await("an open control port", func() bool {
+		return pairing.Reach(context.Background(), s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil) == nil
+	})
+	_, err := p.Exchange(context.Background(), pairing.PostTo(s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil))
+	return err
+}
+
+// leave says that it is a peer no more.
+func (s *stranger) leave(c *cluster) error {
+	return pairing.SayEnd(context.Background(), s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil,
+		pairing.End{Versions: pairing.Versions, ID: s.id.ID, Sequence: 1 << 40})
+}

@@ -1,0 +1,231 @@
+// Package trust is what is remembered of clusters beside the records of peers:
+// whom a person has said yes or no to, who is a peer no more, which invites are
+// out, and how often we have started.
+//
+// It reads and alone writes the note "trust" of the store, as a whole, before a
+// method returns without an error: what it has said yes to survives a power cut. All
+// lists are bounded; the oldest entry makes room, a no after all others. It takes the time as an argument.
+// After a restart everything is found again; a note that cannot be read keeps the
+// fabric from starting, since it may hold a no.
+package trust
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"rivulet/fabric/peer"
+)
+
+// Notes keeps one blob durably; appliance/state/bolt has it.
+type Notes interface {
+	Note(name string) ([]byte, error)
+	PutNote(name string, blob []byte) error
+}
+
+const note = "trust"
+
+// maxEntries bounds each list.
+const maxEntries = 256
+
+// Approval is the word of a person that a cluster may be a peer.
+type Approval struct {
+	ID peer.ID `json:"id"`
+	// How is what the peer's record will say: peer.TrustApproved or peer.TrustInvite.
+	How string    `json:"how"`
+	At  time.Time `json:"at"`
+}
+
+// Revocation is what is left of a peer that is one no more, or of a cluster that was
+// denied.
+type Revocation struct {
+	ID   peer.ID   `json:"id"`
+	Name string    `json:"name,omitempty"`
+	At   time.Time `json:"at"`
+	// Denied: it may not be a peer until a person here says otherwise.
+	Denied bool `json:"denied,omitempty"`
+	// ByPeer: the other side has ended it.
+	ByPeer bool `json:"theirs,omitempty"`
+	// WasPeer: it was a peer.
+	WasPeer bool `json:"was,omitempty"`
+	// Heard and Skip are those of its record: what it said before is old.
+	Heard uint64 `json:"heard,omitempty"`
+	Skip  uint64 `json:"skip,omitempty"`
+}
+
+type content struct {
+	Starts      uint64       `json:"starts"`
+	Approvals   []Approval   `json:"yes,omitempty"`
+	Revocations []Revocation `json:"partings,omitempty"`
+	Invites     []entry      `json:"invites,omitempty"`
+}
+
+// Store is the memory. Its methods may be called concurrently.
+type Store struct {
+	notes Notes
+	mu    sync.Mutex
+	c     content
+	salt  uint64
+}
+
+// Open reads the store and counts a start.
+func Open(notes Notes) (*Store, error) {
+	b := &Store{notes: notes, salt: rand.Uint64N(1 << saltBits)}
+	blob, err := notes.Note(note)
+	if err == nil && blob != nil {
+		err = json.Unmarshal(blob, &b.c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("trust: whom this cluster was told to trust cannot be read: %w; restore state.db from a backup", err)
+	}
+	return b, b.change(func(c *content) { c.Starts++ })
+}
+
+// Clear forgets all that was said, without a running fabric. How often this cluster
+// has started stays: it goes on being newer for who remembers it.
+func Clear(notes Notes) error {
+	b, err := Open(notes)
+	if err != nil {
+		return err
+	}
+	return b.change(func(c *content) { c.Approvals, c.Revocations, c.Invites = nil, nil, nil })
+}
+
+// Epoch is the number of this start; it only grows. Its lowest bits are random: a disk
+// that is brought back to an earlier day counts the same starts again.
+func (b *Store) Epoch() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.c.Starts<<saltBits | b.salt
+}
+
+const saltBits = 12
+
+// change writes the changed content and takes it in only if that succeeded.
+func (b *Store) change(f func(*content)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := b.c
+	next.Approvals, next.Revocations, next.Invites = slices.Clone(next.Approvals), slices.Clone(next.Revocations), slices.Clone(next.Invites)
+	f(&next)
+	next.Approvals, next.Revocations, next.Invites = newest(next.Approvals), kept(next.Revocations), newest(next.Invites)
+	blob, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("trust: %w", err)
+	}
+	if err := b.notes.PutNote(note, blob); err != nil {
+		return err
+	}
+	b.c = next
+	return nil
+}
+
+func newest[T any](list []T) []T {
+	return slices.Delete(list, 0, max(0, len(list)-maxEntries))
+}
+
+// kept is newest, but a person's no goes last: anybody can become a peer of a LAN and end
+// it again, and each time that leaves a parting.
+func kept(list []Revocation) []Revocation {
+	for i := 0; i < len(list) && len(list) > maxEntries; {
+		if list[i].Denied {
+			i++
+		} else {
+			list = slices.Delete(list, i, i+1)
+		}
+	}
+	return newest(list)
+}
+
+// Approve notes a yes; a no is forgotten.
+func (b *Store) Approve(id peer.ID, how string, now time.Time) error {
+	return b.change(func(c *content) {
+		c.Approvals = append(slices.DeleteFunc(c.Approvals, func(y Approval) bool { return y.ID == id }), Approval{ID: id, How: how, At: now})
+		for i := range c.Revocations {
+			if c.Revocations[i].ID == id {
+				c.Revocations[i].Denied = false // Heard stays: what is old is still old
+			}
+		}
+	})
+}
+
+// Unapprove forgets a yes.
+func (b *Store) Unapprove(id peer.ID) error {
+	if _, approved := b.Approved(id); !approved {
+		return nil
+	}
+	return b.change(func(c *content) {
+		c.Approvals = slices.DeleteFunc(c.Approvals, func(y Approval) bool { return y.ID == id })
+	})
+}
+
+// Approved returns the yes to a cluster that is no peer yet.
+func (b *Store) Approved(id peer.ID) (Approval, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.IndexFunc(b.c.Approvals, func(y Approval) bool { return y.ID == id })
+	if i < 0 {
+		return Approval{}, false
+	}
+	return b.c.Approvals[i], true
+}
+
+// Rejoin forgets the parting: the cluster is about to be a peer. The yes stays until Met.
+func (b *Store) Rejoin(id peer.ID) error {
+	if _, parted := b.Revocation(id); !parted {
+		return nil
+	}
+	return b.change(func(c *content) {
+		c.Revocations = slices.DeleteFunc(c.Revocations, func(p Revocation) bool { return p.ID == id })
+	})
+}
+
+// Met forgets the yes: the cluster is a peer now.
+func (b *Store) Met(id peer.ID) error {
+	if _, approved := b.Approved(id); !approved {
+		return nil
+	}
+	return b.change(func(c *content) { c.forget(id) })
+}
+
+func (c *content) forget(id peer.ID) {
+	c.Approvals = slices.DeleteFunc(c.Approvals, func(y Approval) bool { return y.ID == id })
+	c.Revocations = slices.DeleteFunc(c.Revocations, func(p Revocation) bool { return p.ID == id })
+}
+
+// Revoke notes that a cluster is no peer, in place of what was noted of it before.
+func (b *Store) Revoke(p Revocation) error {
+	return b.change(func(c *content) {
+		for _, old := range c.Revocations {
+			if old.ID == p.ID {
+				p.WasPeer, p.Heard, p.Skip = p.WasPeer || old.WasPeer, max(p.Heard, old.Heard), max(p.Skip, old.Skip)
+			}
+		}
+		c.forget(p.ID)
+		c.Revocations = append(c.Revocations, p)
+	})
+}
+
+// Parting returns what is left of a cluster.
+func (b *Store) Revocation(id peer.ID) (Revocation, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.IndexFunc(b.c.Revocations, func(p Revocation) bool { return p.ID == id })
+	if i < 0 {
+		return Revocation{}, false
+	}
+	return b.c.Revocations[i], true
+}
+
+// Revocations returns all of them, the oldest first.
+func (b *Store) Revocations() []Revocation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.c.Revocations)
+}
+
+// Forget takes everything back that was said of the cluster.
+func (b *Store) Forget(id peer.ID) error { return b.change(func(c *content) { c.forget(id) }) }

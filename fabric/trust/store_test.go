@@ -1,0 +1,276 @@
+package trust
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rivulet/fabric/peer"
+)
+
+type notes struct {
+	blob []byte
+	full bool
+}
+
+func (n *notes) Note(string) ([]byte, error) { return n.blob, nil }
+func (n *notes) PutNote(_ string, b []byte) error {
+	if n.full {
+		return errors.New("no space left on device")
+	}
+	n.blob = b
+	return nil
+}
+
+func open(t interface{ Fatal(...any) }, n *notes) *Store {
+	b, err := Open(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func id(n int) peer.ID {
+	return peer.ID(strings.Repeat(string(rune('a'+n%26)), 31) + string(rune('a'+n/26%26)))
+}
+
+var begin = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// What the book has said yes to, it still knows after a power cut at any moment; of
+// what the disk refused, it knows nothing.
+func TestTheBookSurvives(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := &notes{}
+		b := open(t, n)
+		yes, no := map[peer.ID]bool{}, map[peer.ID]bool{}
+		last := b.Epoch()
+		t.Repeat(map[string]func(*rapid.T){
+			"yes": func(t *rapid.T) {
+				x := id(rapid.IntRange(0, 5).Draw(t, "who"))
+				if b.Approve(x, peer.TrustApproved, begin) == nil {
+					yes[x], no[x] = true, false
+				}
+			},
+			"no": func(t *rapid.T) {
+				x := id(rapid.IntRange(0, 5).Draw(t, "who"))
+				if b.Revoke(Revocation{ID: x, Denied: true}) == nil {
+					yes[x], no[x] = false, true
+				}
+			},
+			"a peer": func(t *rapid.T) {
+				x := id(rapid.IntRange(0, 5).Draw(t, "who"))
+				if b.Rejoin(x) == nil {
+					no[x] = false
+				}
+				if b.Met(x) == nil {
+					yes[x] = false
+				}
+			},
+			"disk": func(t *rapid.T) { n.full = rapid.Bool().Draw(t, "full") },
+			"power cut": func(t *rapid.T) {
+				n.full = false
+				b = open(t, n)
+				if b.Epoch() <= last {
+					t.Fatalf("epoch %d after %d", b.Epoch(), last)
+				}
+				last = b.Epoch()
+			},
+			"": func(t *rapid.T) {
+				for i := range 6 {
+					_, y := b.Approved(id(i))
+					p, _ := b.Revocation(id(i))
+					if y != yes[id(i)] || p.Denied != no[id(i)] {
+						t.Fatalf("%s: yes %v, want %v; no %v, want %v", id(i), y, yes[id(i)], p.Denied, no[id(i)])
+					}
+				}
+			},
+		})
+	})
+}
+
+func TestTheBookIsBounded(t *testing.T) {
+	n := &notes{}
+	b := open(t, n)
+	for i := range 600 {
+		if err := b.Revoke(Revocation{ID: id(i), Denied: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(b.Revocations()); got != maxEntries {
+		t.Errorf("%d partings", got)
+	}
+	if _, ok := b.Revocation(id(599)); !ok {
+		t.Error("the youngest is forgotten")
+	}
+	if len(n.blob) > 64<<10 {
+		t.Errorf("the note has %d bytes", len(n.blob))
+	}
+	if _, err := Open(&notes{blob: []byte("{")}); err == nil || !strings.Contains(err.Error(), "; restore") {
+		t.Errorf("a note that cannot be read: %v", err)
+	}
+}
+
+// A parting keeps the numbers of the peer, however often it is written over.
+func TestPartingsKeepNumbers(t *testing.T) {
+	b := open(t, &notes{})
+	b.Revoke(Revocation{ID: id(1), WasPeer: true, Heard: 9, Skip: 4})
+	b.Revoke(Revocation{ID: id(1), Denied: true})
+	if p, _ := b.Revocation(id(1)); p.Heard != 9 || p.Skip != 4 || !p.WasPeer || !p.Denied {
+		t.Errorf("%+v", p)
+	}
+	b.Approve(id(1), peer.TrustApproved, begin)
+	if p, ok := b.Revocation(id(1)); !ok || p.Denied || p.Heard != 9 {
+		t.Errorf("after a yes: %+v", p)
+	}
+}
+
+// Any number of clusters come and go; a person's no is not forgotten for them.
+func TestANoOutlivesAFlood(t *testing.T) {
+	b := open(t, &notes{})
+	if err := b.Revoke(Revocation{ID: id(1), Denied: true}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 * maxEntries {
+		if err := b.Revoke(Revocation{ID: id(2 + n), WasPeer: true, ByPeer: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p, ok := b.Revocation(id(1)); !ok || !p.Denied {
+		t.Error("the no is forgotten")
+	}
+	if all := b.Revocations(); len(all) != maxEntries || all[len(all)-1].ID != id(1+2*maxEntries) {
+		t.Errorf("%d partings", len(all))
+	}
+	for n := range maxEntries {
+		b.Revoke(Revocation{ID: id(10_000 + n), Denied: true})
+	}
+	if all := b.Revocations(); len(all) != maxEntries {
+		t.Errorf("%d partings", len(all))
+	}
+}
+
+func TestInvites(t *testing.T) {
+	n := &notes{}
+	b := open(t, n)
+	alice, bob := id(1), id(2)
+	i, secret, err := b.NewInvite(begin)
+	if err != nil || len(secret) != 16 || i.Expires.Sub(begin) != 10*time.Minute {
+		t.Fatalf("%+v %v", i, err)
+	}
+	if strings.Contains(string(n.blob), string(secret)) || strings.Contains(string(n.blob), fmt.Sprintf("%x", secret)) {
+		t.Error("the secret is on disk")
+	}
+	revoked, revokedSecret, _ := b.NewInvite(begin)
+	if err := b.RevokeInvite(revoked.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, late, _ := b.NewInvite(begin)
+	b = open(t, n) // it survives a restart
+	minute := begin.Add(time.Minute)
+	for _, tt := range []struct {
+		name   string
+		secret []byte
+		by     peer.ID
+		at     time.Time
+		want   error
+	}{
+		{"unknown", make([]byte, 16), alice, minute, ErrInviteUnknown},
+		{"good", secret, alice, minute, nil},
+		{"again, by the same", secret, alice, minute, nil},
+		{"again, by another", secret, bob, minute, ErrInviteUsed},
+		{"revoked", revokedSecret, alice, minute, ErrInviteRevoked},
+		{"expired", late, alice, begin.Add(10 * time.Minute), ErrInviteExpired},
+		{"before it was made", late, alice, begin.Add(-time.Hour), ErrInviteExpired},
+		{"again, too late", secret, alice, begin.Add(time.Hour), ErrInviteExpired},
+		{"nothing", nil, alice, minute, ErrInviteUnknown},
+	} {
+		if err := b.Redeem(tt.secret, tt.by, tt.at); !errors.Is(err, tt.want) || tt.want == nil && err != nil {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+	var states []string
+	for _, i := range b.Invites() {
+		states = append(states, i.State(begin.Add(time.Hour)))
+	}
+	if !slices.Equal(states, []string{"used", "revoked", "expired"}) {
+		t.Errorf("states: %v", states)
+	}
+	if b.RevokeInvite(i.ID) == nil || b.RevokeInvite("nothing") == nil {
+		t.Error("one that was used, or is none, was revoked")
+	}
+	b.NewInvite(begin.Add(48 * time.Hour))
+	if n := len(b.Invites()); n != 1 {
+		t.Errorf("%d invites are remembered after two days", n)
+	}
+}
+
+// Two clusters with one invite at the same moment: one gets in.
+func TestOneInviteOneCluster(t *testing.T) {
+	b := open(t, &notes{})
+	_, secret, _ := b.NewInvite(begin)
+	results := make(chan error, 20)
+	for i := range 20 {
+		go func() { results <- b.Redeem(secret, id(i), begin) }()
+	}
+	in := 0
+	for range 20 {
+		if <-results == nil {
+			in++
+		}
+	}
+	if in != 1 {
+		t.Errorf("%d got in", in)
+	}
+}
+
+func TestCodes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := Code{ID: id(rapid.IntRange(0, 600).Draw(t, "id")), Secret: rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "secret")}
+		for range rapid.IntRange(0, maxAddrs).Draw(t, "n") {
+			b := rapid.SampledFrom([]int{4, 16}).Draw(t, "family")
+			a, _ := netip.AddrFromSlice(rapid.SliceOfN(rapid.Byte(), b, b).Draw(t, "addr"))
+			c.Addrs = append(c.Addrs, netip.AddrPortFrom(a.Unmap(), rapid.Uint16().Draw(t, "port")))
+		}
+		for _, text := range []string{c.String(), c.URL(), strings.ToLower(c.URL()), " " + c.String()[:9] + "- \n" + c.String()[9:] + "\n"} {
+			got, err := ParseCode(text)
+			if err != nil || got.String() != c.String() || !slices.Equal(got.Addrs, c.Addrs) {
+				t.Fatalf("%q: %+v %v", text, got, err)
+			}
+		}
+		// One letter wrong or gone is noticed.
+		s := []byte(c.String())
+		at := rapid.IntRange(0, len(s)-2).Draw(t, "at")
+		if s[at] = 'A'; string(s) == c.String() {
+			s[at] = 'B'
+		}
+		if got, err := ParseCode(string(s)); err == nil {
+			t.Fatalf("with another letter: %+v", got)
+		}
+		if got, err := ParseCode(c.String()[:at]); err == nil {
+			t.Fatalf("cut off: %+v", got)
+		}
+	})
+}
+
+func FuzzParseCode(f *testing.F) {
+	f.Add(Code{ID: id(1), Secret: make([]byte, 16), Addrs: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:7442")}}.URL())
+	f.Add("rivulet://invite/")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := ParseCode(text)
+		if err != nil {
+			if !strings.Contains(err.Error(), "; ") {
+				t.Fatalf("no cure: %v", err)
+			}
+			return
+		}
+		if again, err := ParseCode(c.String()); err != nil || again.String() != c.String() {
+			t.Fatalf("%+v comes back as %+v, %v", c, again, err)
+		}
+	})
+}

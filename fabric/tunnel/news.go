@@ -1,0 +1,104 @@
+package tunnel
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"rivulet/fabric/tunnel/paths"
+)
+
+// news tells those who wait that a path has changed.
+type news struct {
+	mu  sync.Mutex
+	now chan struct{} // closed by the next change; nil if nobody waits
+}
+
+func (n *news) tell() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.now != nil {
+		close(n.now)
+		n.now = nil
+	}
+}
+
+func (n *news) next() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.now == nil {
+		n.now = make(chan struct{})
+	}
+	return n.now
+}
+
+// newsPause makes one line of changes that come together.
+const newsPause = 100 * time.Millisecond
+
+// tellPaths answers with a line whenever a path has changed, until the asker or ctx ends.
+func (s *Server) tellPaths(ctx context.Context, w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusOK)
+	for {
+		next := s.news.next()
+		if http.NewResponseController(w).Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ctx.Done():
+			return
+		case <-next:
+			time.Sleep(newsPause)
+			fmt.Fprintln(w, "changed")
+		}
+	}
+}
+
+// WatchPaths calls changed whenever the path to a peer is another, until ctx or the
+// process ends.
+func (c *Controller) WatchPaths(ctx context.Context, changed func()) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://tunnel/v1/paths", nil)
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	resp, err := c.stream.Do(req)
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	defer resp.Body.Close()
+	changed() // what has happened before
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		changed()
+	}
+	return lines.Err()
+}
+
+// forPaths is what the paths need to know of the configuration.
+func (c Config) forPaths() paths.Config {
+	out := paths.Config{
+		Private: c.PrivateKey.Bytes(), Public: c.PrivateKey.Public().Bytes(),
+		UDP: c.Candidates, TCP: c.Streams, Carry: c.Relay,
+	}
+	inside := c.inside()
+	never := func(a netip.Addr) bool { return c.StreamsOnly || a.IsLoopback() || inside(a).IsValid() }
+	for _, p := range c.Peers {
+		peer := paths.Peer{ID: p.ID, Public: p.PublicKey.Bytes(), Never: never}
+		if p.Endpoint.IsValid() {
+			peer.UDP = append(peer.UDP, p.Endpoint)
+		}
+		for _, w := range c.Paths {
+			if w.ID == p.ID {
+				peer.UDP = append(peer.UDP, w.UDP...)
+				peer.TCP = w.TCP
+			}
+		}
+		out.Peers = append(out.Peers, peer)
+	}
+	return out
+}

@@ -1,0 +1,144 @@
+package wgdev
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/conn"
+)
+
+// bind is WireGuard's UDP bind with path MTU discovery off. With it on, a path
+// whose MTU is smaller than ours makes the kernel refuse whole batches of
+// packets: ping works and TCP hangs. Without it routers fragment.
+type bind struct {
+	conn.Bind
+	log    *slog.Logger
+	narrow sync.Once
+
+	mu  sync.Mutex
+	six int // a descriptor of the IPv6 socket of our own; 0 is none
+}
+
+// Open opens the sockets and sets them up.
+func (b *bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
+	fns, actual, err := b.Bind.Open(port)
+	if err != nil {
+		return fns, actual, err
+	}
+	n, six := noPathMTU(actual)
+	b.mu.Lock()
+	b.six = six
+	b.mu.Unlock()
+	if n == 0 {
+		b.log.Warn("path MTU discovery could not be switched off; connections may hang where a link's MTU is below 1500")
+	}
+	return fns, actual, nil
+}
+
+// Send sends packets to a peer. Where our own link carries less than the tunnel
+// was told, the kernel refuses a batch but takes the packets one by one, and
+// fragments them. Some go twice then; WireGuard's replay window drops those.
+func (b *bind) Send(bufs [][]byte, to conn.Endpoint) error {
+	if e, ok := to.(*conn.StdNetEndpoint); ok && e.Addr().Zone() != "" && !e.SrcIP().IsValid() {
+		return b.onLink(bufs, e)
+	}
+	err := b.Bind.Send(bufs, to)
+	if len(bufs) < 2 || !errors.Is(err, unix.EMSGSIZE) {
+		return err
+	}
+	b.narrow.Do(func() {
+		b.log.Warn("a link's MTU is below the tunnel's; packets go in fragments, which is slow", "peer", to.DstToString())
+	})
+	for i := range bufs {
+		if err := b.Bind.Send(bufs[i:i+1], to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onLink sends to a link-local address of which only the interface is known. Once
+// the peer has answered, the endpoint knows our own address too, and WireGuard's
+// bind can do it.
+func (b *bind) onLink(bufs [][]byte, to *conn.StdNetEndpoint) error {
+	link, err := net.InterfaceByName(to.Addr().Zone())
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.six == 0 {
+		return unix.EAFNOSUPPORT
+	}
+	sa := &unix.SockaddrInet6{Port: int(to.Port()), ZoneId: uint32(link.Index), Addr: to.Addr().As16()}
+	for _, buf := range bufs {
+		if err := unix.Sendto(b.six, buf, 0, sa); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close closes the sockets.
+func (b *bind) Close() error {
+	b.mu.Lock()
+	if b.six != 0 {
+		unix.Close(b.six) //nolint:errcheck // it is ours and open
+		b.six = 0
+	}
+	b.mu.Unlock()
+	return b.Bind.Close()
+}
+
+// SetMark sets none. Rivulet marks no packets, and the only other thing that
+// Device.BindSetMark does is what the server wants when the host has moved:
+// forget from which of our addresses each peer was answered last.
+func (*bind) SetMark(uint32) error { return nil }
+
+// noPathMTU sets the option on this process's UDP sockets on the port and
+// returns how many there were, and a duplicate of the IPv6 one. WireGuard's bind does not give its sockets away;
+// this process has no other on that port.
+func noPathMTU(port uint16) (n, six int) {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0
+	}
+	for _, e := range fds {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_DGRAM {
+			continue
+		}
+		sa, err := unix.Getsockname(fd)
+		if err != nil {
+			continue
+		}
+		switch sa := sa.(type) {
+		case *unix.SockaddrInet4:
+			if sa.Port == int(port) && unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_OMIT) == nil {
+				n++
+			}
+		case *unix.SockaddrInet6:
+			if sa.Port != int(port) {
+				continue
+			}
+			if unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_OMIT) == nil {
+				n++
+			}
+			six = fd
+		}
+	}
+	if six != 0 {
+		if six, err = unix.FcntlInt(uintptr(six), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+			six = 0
+		}
+	}
+	return n, six
+}

@@ -1,0 +1,188 @@
+// Package wgdev is one WireGuard device with what wireguard-go lacks between its
+// sockets, its peers and its TUN. Packets pass these, from the inside out:
+//
+//	TUN        translation, marks of probes, packets for peers that are gone left out
+//	flow       bounds how many packets are inside wireguard-go, in each direction
+//	wireguard-go
+//	paced      counts into flow; gives idle buffers back to the system (rest)
+//	whole      sends marked packets in one piece (DF)
+//	arbiter    decides between handshakes that both ends begin at once, by path
+//	paths      chooses the path: an address, a stream, a relay
+//	arbiter    the same by address; simultaneous repairs what crosses all the same
+//	bind       UDP sockets that let routers fragment
+//
+// It reads the packets and the peers that it was last given, and alone writes what it
+// counts. Nothing is remembered over a restart: peers agree on new sessions. An error
+// of one packet drops that packet; an error of the device is returned to the caller.
+package wgdev
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun"
+
+	"rivulet/fabric/translate"
+	"rivulet/fabric/tunnel/paths"
+)
+
+// Key is a public key of WireGuard.
+type Key = paths.Key
+
+// Peer is what the device has to know of a peer beside WireGuard's own configuration.
+type Peer struct {
+	Key Key
+	// CIDR is the prefix of its pods as we see them, IPv4.
+	CIDR netip.Prefix
+}
+
+// Counts are of packets since the process started. They outlive a device.
+type Counts struct {
+	// Dropped were refused by the translation, or were for a peer that is gone.
+	Dropped atomic.Uint64
+	// Large is of batches with a packet that may be too large for a path.
+	Large atomic.Uint64
+}
+
+// Options are how a device works.
+type Options struct {
+	Log *slog.Logger
+	// Changed is called when the path to a peer has changed. It must not block.
+	Changed func()
+	// Translator changes the addresses of packets; nil passes them as they are.
+	Translator *translate.Translator
+	// Whole reports whether an IPv4 packet must be sent in one piece; nil is none.
+	Whole  func(packet []byte) bool
+	Counts *Counts
+}
+
+// Device is a WireGuard device and the paths to its peers. Methods may be called
+// concurrently. Its configuration is WireGuard's own (IpcSet, Up).
+type Device struct {
+	*device.Device
+	// Paths are the paths to the peers.
+	Paths *paths.Manager
+
+	staged *staged
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// New makes a device on the TUN, which it closes when it is closed.
+func New(t tun.Device, o Options) *Device {
+	d := &Device{staged: &staged{}, Paths: paths.New(paths.DefaultTiming, o.Changed, o.Log)}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	in, out := newFlow(), newFlow()
+	out.letGo = d.staged.flush
+	// Handshakes cross on the way to an address, and on any path to a peer.
+	handshakes := &simultaneous{again: d.again}
+	toAddress := handshakes.arbiter(&bind{Bind: conn.NewStdNetBind(), log: o.Log})
+	toPeer := &whole{Bind: handshakes.arbiter(paths.NewBind(d.Paths, toAddress))}
+	rest := &rest{passed: func() uint64 { return in.left.Load() + out.left.Load() }}
+	d.Device = device.NewDevice(
+		&filtered{Device: t, Options: o, in: in, out: out, marks: &toPeer.marks, staged: d.staged, reader: reader{of: rest}},
+		&paced{Bind: toPeer, in: in, out: out, rest: rest}, logger(o.Log))
+	d.staged.dev.Store(d.Device)
+	d.Paths.SetDevice(d)
+	go d.Paths.Run(d.ctx)
+	go rest.run(d.ctx, restEvery)
+	return d
+}
+
+// Close takes the device down, and the TUN with it.
+func (d *Device) Close() {
+	d.cancel()
+	d.Device.Close()
+}
+
+// SetPeers names the peers in force.
+func (d *Device) SetPeers(peers []Peer) { d.staged.peers.Store(&peers) }
+
+// Accept takes a connection that is to become a stream; begun is what was read of it.
+func (d *Device) Accept(c net.Conn, begun []byte) { d.Paths.Accept(d.ctx, c, begun) }
+
+// Use makes the address that of the peer. It implements paths.Device.
+func (d *Device) Use(key Key, to conn.Endpoint) {
+	if p := d.LookupPeer(device.NoisePublicKey(key)); p != nil {
+		p.SetEndpointFromPacket(to)
+	}
+}
+
+// Wake sends the peer something, which begins a handshake if there is no session. It
+// implements paths.Device.
+func (d *Device) Wake(key Key) {
+	if p := d.LookupPeer(device.NoisePublicKey(key)); p != nil {
+		p.SendKeepalive()
+	}
+}
+
+// again forgets what was agreed on with a peer and begins a handshake now, however short
+// a time ago the last one was.
+func (d *Device) again(key Key) {
+	if p := d.LookupPeer(device.NoisePublicKey(key)); p != nil {
+		p.ExpireCurrentKeypairs()
+		_ = p.SendHandshakeInitiation(false) // it tries again by itself
+	}
+}
+
+// Session is what WireGuard reports of a peer.
+type Session struct {
+	Endpoint      netip.AddrPort
+	LastHandshake time.Time // zero if never
+	Received      uint64    // bytes
+	Sent          uint64    // bytes
+}
+
+// Sessions returns those of all peers, by key.
+func (d *Device) Sessions() (map[Key]Session, error) { return sessionsOf(d.Device) }
+
+func sessionsOf(dev *device.Device) (map[Key]Session, error) {
+	dump, err := dev.IpcGet()
+	if err != nil {
+		return nil, err
+	}
+	out := map[Key]Session{}
+	var key Key
+	var sec, nsec int64
+	for line := range strings.Lines(dump) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if name == "public_key" {
+			key, sec, nsec = Key{}, 0, 0
+			if _, err := hex.Decode(key[:], []byte(value)); err != nil || len(value) != 2*len(key) {
+				return nil, fmt.Errorf("wgdev: the device reports the key %q", value)
+			}
+			out[key] = Session{}
+			continue
+		}
+		s, ok := out[key]
+		if !ok {
+			continue // of the device, before the first peer
+		}
+		switch name {
+		case "endpoint":
+			s.Endpoint, _ = netip.ParseAddrPort(value)
+		case "last_handshake_time_sec":
+			fmt.Sscan(value, &sec)
+		case "last_handshake_time_nsec":
+			fmt.Sscan(value, &nsec)
+		case "rx_bytes":
+			fmt.Sscan(value, &s.Received)
+		case "tx_bytes":
+			fmt.Sscan(value, &s.Sent)
+		}
+		if sec > 0 {
+			s.LastHandshake = time.Unix(sec, nsec)
+		}
+		out[key] = s
+	}
+	return out, nil
+}

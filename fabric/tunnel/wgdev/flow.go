@@ -1,0 +1,91 @@
+package wgdev
+
+import (
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+)
+
+// flow bounds how many packets of one direction are between the kernel's two
+// ends, the TUN and the UDP sockets. WireGuard reads as fast as it can and keeps
+// what it has not encrypted yet, 64 KiB a packet: several TCP windows of it, which
+// is hundreds of megabytes, or, under a memory limit, a garbage collector that
+// never rests. A few batches keep every worker busy; more only falls out of the
+// CPU's caches. What is not read waits in the kernel, which packs it tighter.
+//
+// The count is of packets that entered and have not left. Some never leave
+// (invalid ones, and those for a peer that does not answer): if nothing at all has
+// left for a while, those that are counted are taken for such, and let go of.
+type flow struct {
+	inside atomic.Int64
+	left   atomic.Uint64 // since start
+	bound  int64
+	stale  time.Duration
+	free   chan struct{}
+	letGo  func() // may be nil
+}
+
+const (
+	// flowBound is two batches: one is worked on while the next is read.
+	flowBound = 256
+	// flowSmall is for a process that may not take more than smallLimit.
+	flowSmall  = 128
+	smallLimit = 96 << 20
+	// flowStale is longer than a small board needs for a batch.
+	flowStale = 5 * time.Millisecond
+)
+
+func newFlow() *flow {
+	f := &flow{bound: flowBound, stale: flowStale, free: make(chan struct{}, 1)}
+	if debug.SetMemoryLimit(-1) <= smallLimit {
+		f.bound = flowSmall
+	}
+	return f
+}
+
+// wait returns when there is room for one more batch.
+func (f *flow) wait() {
+	for f.inside.Load() >= f.bound {
+		left := f.left.Load()
+		t := time.NewTimer(f.stale)
+		select {
+		case <-f.free:
+			t.Stop()
+		case <-t.C:
+			if f.left.Load() == left {
+				if f.letGo != nil {
+					f.letGo()
+				}
+				f.inside.Store(0)
+			}
+		}
+	}
+	if f.inside.Load() < f.bound { // there may be another reader who waits
+		f.poke()
+	}
+}
+
+func (f *flow) enter(n int) {
+	if n > 0 {
+		f.inside.Add(int64(n))
+	}
+}
+
+// leave may be told of more than has entered: WireGuard's own messages.
+func (f *flow) leave(n int) {
+	f.left.Add(uint64(n))
+	v := f.inside.Add(-int64(n))
+	if v < 0 {
+		f.inside.CompareAndSwap(v, 0)
+	}
+	if v < f.bound {
+		f.poke()
+	}
+}
+
+func (f *flow) poke() {
+	select {
+	case f.free <- struct{}{}:
+	default:
+	}
+}

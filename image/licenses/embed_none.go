@@ -1,0 +1,5 @@
+//go:build !bundle || !linux
+
+package licenses
+
+const packed = ""

@@ -1,0 +1,24 @@
+# Packages for Debian and for distributions with RPM: docs/design/release.md. Included by the Makefile.
+package_nfpm := $(CURDIR)/_build/nfpm
+package_arch  = $(patsubst armv7,arm7,$(1))
+
+# nfpm has a module of its own: what it needs is no part of the product.
+$(package_nfpm): image/package/nfpm/go.mod image/package/nfpm/go.sum
+	@mkdir -p $(@D)
+	@echo "  BUILD  nfpm"
+	@cd image/package/nfpm && env -u GOOS -u GOARCH CGO_ENABLED=0 $(GO) build -o $@ github.com/goreleaser/nfpm/v2/cmd/nfpm
+
+# One package of each kind: BINARY=bin/amd64/rivulet PACKAGE_ARCH=amd64 INTO=bin/release
+.PHONY: package
+package: $(package_nfpm)
+	@mkdir -p $(INTO)
+	@CGO_ENABLED=1 env -u GOOS -u GOARCH $(GO) run -tags "$(TAGS)" ./cmd/rivulet-pages _build/pages $(BUILD_TIME)
+	@for kind in deb rpm; do \
+		SOURCE_DATE_EPOCH=$(BUILD_TIME) PACKAGE_ARCH=$(call package_arch,$(PACKAGE_ARCH)) PACKAGE_VERSION=$(VERSION) PACKAGE_BINARY=$(BINARY) PACKAGE_PAGES=_build/pages \
+			$(package_nfpm) package -f image/package/nfpm.yaml -p $$kind -t $(INTO) || exit 1; done
+
+.PHONY: packages
+packages: ## .deb and .rpm of this machine's bin/rivulet, into bin/package
+	@$(MAKE) --no-print-directory build
+	@rm -rf $(BIN)/package
+	@$(MAKE) --no-print-directory package BINARY=$(BIN)/rivulet PACKAGE_ARCH=$(patsubst arm,armv7,$(bundle_host)) INTO=$(BIN)/package

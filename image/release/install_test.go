@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"rivulet/image/signed"
+)
+
+// install.sh takes a release from a folder and from a URL, and nothing that is not signed by a
+// root key of it, or is not what was signed.
+func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the names below are those of amd64")
+	}
+	root, rootKey, _ := ed25519.GenerateKey(nil)
+	_, stranger, _ := ed25519.GenerateKey(nil)
+	key, signing, _ := ed25519.GenerateKey(nil)
+	name := "rivulet_0.1.0_amd64.deb"
+	if _, err := exec.LookPath("dpkg"); err != nil {
+		name = "rivulet-v0.1.0-linux-amd64.zst"
+	}
+	made := func(t *testing.T, certifier ed25519.PrivateKey) string {
+		t.Helper()
+		dir := t.TempDir()
+		var sums strings.Builder
+		content := bytes.Repeat([]byte("package"), 1000)
+		write(t, dir, name, content)
+		if strings.HasSuffix(name, ".zst") { // run does these, finish the others
+			fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), name)
+		}
+		if err := finish("", base64.StdEncoding.EncodeToString(root), dir, nil, &sums); err != nil {
+			t.Fatal(err)
+		}
+		all, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := signed.NewDigest()
+		d.Write(all)
+		sig, err := json.Marshal(signed.Sign(signing, signed.Certify(certifier, key, 300), d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, "SHA256SUMS.sig", sig)
+		return dir
+	}
+	t.Chdir("../..")
+	for _, c := range []struct {
+		name, want string
+		certifier  ed25519.PrivateKey
+		change     func(dir string)
+		flags      []string
+		ok         bool
+	}{
+		{name: "good", certifier: rootKey, want: "good: " + name, ok: true},
+		{name: "another root", certifier: stranger, want: "whom this script does not trust"},
+		{name: "another root, without the check", certifier: stranger, flags: []string{"--unsigned"}, want: "good: " + name, ok: true},
+		{name: "file changed", certifier: rootKey, change: func(dir string) { write(t, dir, name, []byte("other")) }, want: "not the file that SHA256SUMS names"},
+		{name: "hashes changed", certifier: rootKey, change: func(dir string) { write(t, dir, "SHA256SUMS", []byte(strings.Repeat("0", 64)+"  "+name+"\n")) }, want: "changed or is damaged"},
+		{name: "no signature", certifier: rootKey, change: func(dir string) { os.Remove(filepath.Join(dir, "SHA256SUMS.sig")) }, want: "has no SHA256SUMS.sig"},
+		{name: "garbage", certifier: rootKey, change: func(dir string) { write(t, dir, "SHA256SUMS.sig", []byte("{}")) }, want: "cannot be read"},
+		{name: "root claimed", certifier: stranger, change: func(dir string) {
+			sig, _ := os.ReadFile(filepath.Join(dir, "SHA256SUMS.sig"))
+			theirs := base64.StdEncoding.EncodeToString(stranger.Public().(ed25519.PublicKey))
+			write(t, dir, "SHA256SUMS.sig", bytes.ReplaceAll(sig, []byte(theirs), []byte(base64.StdEncoding.EncodeToString(root))))
+		}, want: "not vouched for"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := made(t, c.certifier)
+			if c.change != nil {
+				c.change(dir)
+			}
+			server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+			defer server.Close()
+			for _, from := range [][]string{nil, {"--from", server.URL}} {
+				args := append(append([]string{filepath.Join(dir, "install.sh")}, from...), c.flags...)
+				cmd := exec.CommandContext(t.Context(), "sh", args...)
+				cmd.Env = append(os.Environ(), "RIVULET_DRY_RUN=1")
+				out, err := cmd.CombinedOutput()
+				if from != nil && c.name == "no signature" {
+					c.want = "cannot get"
+				}
+				if (err == nil) != c.ok || !strings.Contains(string(out), c.want) {
+					t.Errorf("%v: %v, %s; want %q", from, err, out, c.want)
+				}
+			}
+		})
+	}
+}
+
+// The bill of materials has this program's modules, the same twice.
+func TestBillOfMaterials(t *testing.T) {
+	dir := t.TempDir()
+	debs := write(t, dir, "debs.list", []byte("amd64 iptables 1.8.9-2 00\narm64 other 1 00\n"))
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range helpers {
+		if err := os.Symlink(self, filepath.Join(dir, h)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all [2][]byte
+	for i := range all {
+		file := filepath.Join(dir, "bom.json")
+		if err := billOfMaterials("v0.1.0", "amd64", self, dir, debs, file); err != nil {
+			t.Fatal(err)
+		}
+		if all[i], err = os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(all[0], all[1]) {
+		t.Error("two are different")
+	}
+	var b bom
+	if err := json.Unmarshal(all[0], &b); err != nil || b.Format != "CycloneDX" || b.Metadata.Component.Version != "v0.1.0" {
+		t.Errorf("%v %+v", err, b)
+	}
+	for want, in := range map[string]bool{"pkg:deb/debian/iptables@1.8.9-2?arch=amd64": true, "pkg:deb/debian/other@1?arch=arm64": false, "pkg:golang/stdlib@": true} {
+		if strings.Contains(string(all[0]), want) != in {
+			t.Errorf("%s: want %v in\n%s", want, in, all[0])
+		}
+	}
+}
+
+func write(t *testing.T, dir, name string, content []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,124 @@
+// Package apiproxy passes HTTP requests on to this cluster's API server as a user for
+// whom the caller vouches: a peer, or a person with a kubeconfig of this cluster.
+//
+//	client ──mutual TLS──▶ caller ──▶ Proxy ──▶ API server
+//	      who: pinned certificate    who: Impersonate-User set here
+//
+// What that user may do is decided by RBAC at the API server. The package reads and
+// writes nothing. While the API server is down a request is answered with 503.
+package apiproxy
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/rest"
+
+	"rivulet/fabric/rpc"
+)
+
+// Proxy is the way to one API server. It may be used by many at once.
+type Proxy struct {
+	server  *url.URL
+	plain   http.RoundTripper
+	upgrade http.RoundTripper // HTTP/1.1: HTTP/2 has no upgrades
+	log     *slog.Logger
+}
+
+// New makes a Proxy to the API server of local, whose credentials may impersonate.
+func New(local *rest.Config, log *slog.Logger) (*Proxy, error) {
+	server, _, err := rest.DefaultServerUrlFor(local)
+	if err != nil {
+		return nil, fmt.Errorf("apiproxy: address of the API server: %w", err)
+	}
+	plain, err := rest.TransportFor(local)
+	if err != nil {
+		return nil, fmt.Errorf("apiproxy: transport to the API server: %w", err)
+	}
+	old := rest.CopyConfig(local)
+	old.NextProtos = []string{"http/1.1"}
+	upgrade, err := rest.TransportFor(old)
+	if err != nil {
+		return nil, fmt.Errorf("apiproxy: transport to the API server: %w", err)
+	}
+	return &Proxy{server: server, plain: plain, upgrade: upgrade, log: log}, nil
+}
+
+// As is for whom a request is made. Every user is in the group system:authenticated, too,
+// which may discover the API.
+type As struct {
+	User, Group string
+	// Silent is what the user reads when the API server does not answer.
+	Silent string
+}
+
+// Serve passes the request on with the path at, which may be escaped (url.URL.RawPath).
+func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped string) {
+	transport := p.plain
+	if httpstream.IsUpgradeRequest(r) {
+		transport = p.upgrade
+	}
+	reverse := httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // watches and logs pass as they come
+		ErrorLog:      slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+		Rewrite: func(out *httputil.ProxyRequest) {
+			out.Out.URL.Scheme, out.Out.URL.Host = p.server.Scheme, p.server.Host
+			out.Out.URL.Path, out.Out.URL.RawPath = at, escaped
+			out.Out.Host = p.server.Host
+			Impersonate(out.Out.Header, as)
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() == nil {
+				p.log.Warn("a request did not reach the API server", "user", as.User, "path", at, "error", err)
+			}
+			Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, as.Silent)
+		},
+	}
+	reverse.ServeHTTP(w, r)
+}
+
+// bearer is the WebSocket subprotocol in which the API server takes tokens.
+const bearer = "base64url.bearer.authorization.k8s.io."
+
+// Says reports whether the header is one by which a sender says who it is.
+func Says(header string) bool {
+	k := strings.ToLower(header)
+	return strings.HasPrefix(k, "impersonate-") || strings.HasPrefix(k, "x-remote-") || k == "authorization" || k == "cookie"
+}
+
+// Impersonate makes the request the user's, and takes out all by which its sender could
+// say otherwise. Hop-by-hop headers, Connection's list included, are gone already: they
+// cannot remove what is set here.
+func Impersonate(h http.Header, as As) {
+	for key := range h {
+		if Says(key) {
+			delete(h, key)
+		}
+	}
+	if protocols := h.Values("Sec-Websocket-Protocol"); len(protocols) > 0 {
+		var kept []string
+		for _, p := range strings.Split(strings.Join(protocols, ","), ",") {
+			if p = strings.TrimSpace(p); !strings.HasPrefix(p, bearer) {
+				kept = append(kept, p)
+			}
+		}
+		h.Set("Sec-Websocket-Protocol", strings.Join(kept, ", "))
+	}
+	h.Set("Impersonate-User", as.User)
+	h["Impersonate-Group"] = []string{as.Group, "system:authenticated"}
+}
+
+// Refuse answers as the API server would, so that every Kubernetes client understands it.
+func Refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	rpc.Write(w, code, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	})
+}

@@ -1,0 +1,263 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/offload/consumer/node"
+	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/stream"
+	"rivulet/offload/consumer/volume"
+	"rivulet/offload/offer"
+	"rivulet/offload/target"
+)
+
+// DefaultMissing is how long a target may be without nodes of a platform, while it
+// answers, before the virtual node of that platform goes: longer than Kubernetes waits
+// until it evicts, so that by then its pods are elsewhere.
+const DefaultMissing = 10 * time.Minute
+
+// branches keep what there is for each platform of one target: a virtual node, and
+// the port of its kubelet API.
+//
+//	offer names the platform ─▶ open ─▶ Ready or not, as the offer says
+//	offers do not any more   ─▶ not Ready ─▶ (Missing later) the node is removed
+//	the target is silent     ─▶ not Ready, and time stands still
+type branches struct {
+	c         *Consumer
+	s         *stack
+	name      string
+	target    target.Target
+	pods      *pod.Controller
+	offloaded func(namespace string) bool
+	existing  map[offer.Platform]string // nodes of earlier runs
+	changed   func()                    // called after any node's readiness turned
+	failed    chan error
+	log       *slog.Logger
+}
+
+// branch is one of them.
+type branch struct {
+	name    string
+	node    *node.Node
+	offers  chan offer.Offer
+	stop    context.CancelFunc // nil: it does not run
+	done    chan struct{}
+	missing time.Time // since when the target has no such nodes; zero if it has
+}
+
+// run follows the target's offers until ctx ends or a branch fails.
+func (b *branches) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer func() {
+		for _, one := range b.all() {
+			b.close(one)
+		}
+	}()
+	for platform, name := range b.existing {
+		if err := b.open(ctx, platform, name); err != nil {
+			return err
+		}
+	}
+	offers := b.target.Offers(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-b.failed:
+			return err
+		case o, ok := <-offers:
+			if !ok {
+				return context.Canceled
+			}
+			if err := b.take(ctx, o); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// take hands each branch what the offer says of its platform.
+func (b *branches) take(ctx context.Context, o offer.Offer) error {
+	b.c.offered(b.target.ID(), o.Withdrawn)
+	all := b.all()
+	split := o.Split()
+	if len(split) == 0 { // it is silent, or can run nothing, and says no more than that
+		for _, one := range all {
+			b.tell(one, o)
+		}
+		return nil
+	}
+	if len(o.Platforms) == 0 && len(all) == 1 { // it does not tell platforms apart: what it is now, the node is
+		for platform, one := range all {
+			b.move(platform, split[0].Platform(), one)
+			return b.tellOrOpen(ctx, one, split[0])
+		}
+	}
+	for _, part := range split {
+		if part.OS != "" && part.OS != "linux" {
+			continue // pods that run away are Linux's
+		}
+		one := all[part.Platform()]
+		delete(all, part.Platform())
+		if err := b.tellOrOpen(ctx, one, part); err != nil {
+			return err
+		}
+	}
+	for platform, one := range all {
+		if !o.Ready {
+			b.tell(one, offer.Offer{Reason: o.Reason})
+			continue
+		}
+		if one.missing.IsZero() {
+			one.missing = time.Now()
+			b.log.Info("the target has no nodes of a platform any more; its virtual node goes if that stays so", "node", one.name, "platform", platform, "after", b.c.cfg.Missing)
+		}
+		if time.Since(one.missing) < b.c.cfg.Missing {
+			b.tell(one, offer.Offer{Reason: fmt.Sprintf("%s has no %s nodes any more", b.name, platform)})
+			continue
+		}
+		b.remove(ctx, platform, one)
+	}
+	return nil
+}
+
+func (b *branches) tellOrOpen(ctx context.Context, one *branch, o offer.Offer) error {
+	if one == nil || one.stop == nil {
+		name := ""
+		if one != nil {
+			name = one.name
+		}
+		if err := b.open(ctx, o.Platform(), name); err != nil {
+			return err
+		}
+		one = b.all()[o.Platform()]
+	}
+	one.missing = time.Time{}
+	b.tell(one, o)
+	return nil
+}
+
+// tell is called by run alone.
+func (b *branches) tell(one *branch, o offer.Offer) {
+	if one.stop != nil {
+		newest(one.offers, o)
+	}
+}
+
+// open starts a branch; without a name it picks one.
+func (b *branches) open(ctx context.Context, platform offer.Platform, name string) error {
+	if name == "" {
+		var err error
+		if name, err = b.c.platformName(ctx, b.s, platform); err != nil {
+			return err
+		}
+	}
+	server, err := stream.Listen(stream.Config{
+		IP: b.c.cfg.NodeIP, Authority: b.c.cfg.Authority, Target: b.target.Config(), Node: name, Log: b.log,
+		Pods:  func() []*corev1.Pod { return b.pods.On(name) },
+		Usage: func(ctx context.Context) ([]pod.Usage, error) { return b.pods.Usage(ctx, name) },
+		Away:  func(namespace, name string) (string, string, error) { return b.pods.Away(namespace, name) },
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	one := &branch{name: name, offers: make(chan offer.Offer, 1), stop: stop, done: make(chan struct{})}
+	one.node = node.New(b.c.home, node.Identity{Name: name, Target: b.name, ID: b.target.ID(), Kind: b.s.spec.Kind, After: b.s.spec.After,
+		IP: b.c.cfg.NodeIP, Port: server.Port()}, func() {
+		b.c.volumes.Look(name)
+		b.changed()
+	}, b.log)
+	back := &handBack{home: b.c.home, node: name, after: b.c.cfg.HandBack, log: b.log}
+	b.c.mu.Lock()
+	b.s.branches[platform] = one
+	b.c.mu.Unlock()
+	b.pods.Serve(name)
+	noVolumes := b.c.volumes.Serve(&volume.Place{Node: name, Target: b.target, Offloaded: b.offloaded, Ready: b.up})
+	go func() {
+		defer close(one.done)
+		defer noVolumes()
+		err := together(ctx, server.Run,
+			func(ctx context.Context) error { return one.node.Run(ctx, back.through(ctx, one.offers)) })
+		server.Close()
+		if ctx.Err() == nil {
+			select {
+			case b.failed <- err:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return nil
+}
+
+// close ends the branch and leaves its Node.
+func (b *branches) close(one *branch) {
+	if one.stop == nil {
+		return
+	}
+	one.stop()
+	<-one.done
+	close(one.offers)
+	one.stop = nil
+}
+
+// remove ends a branch for good; what fails is tried again with the next offer.
+func (b *branches) remove(ctx context.Context, platform offer.Platform, one *branch) {
+	b.close(one)
+	err := node.Remove(ctx, b.c.home, one.name)
+	b.c.Report("virtual node "+one.name, err)
+	if err != nil {
+		return
+	}
+	b.log.Info("virtual node removed: its target has no nodes of the platform any more", "node", one.name, "platform", platform)
+	b.c.mu.Lock()
+	delete(b.s.branches, platform)
+	b.c.mu.Unlock()
+}
+
+func (b *branches) move(from, to offer.Platform, one *branch) {
+	if from == to {
+		return
+	}
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	delete(b.s.branches, from)
+	b.s.branches[to] = one
+}
+
+func (b *branches) all() map[offer.Platform]*branch {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	out := make(map[offer.Platform]*branch, len(b.s.branches))
+	for p, one := range b.s.branches {
+		out[p] = one
+	}
+	return out
+}
+
+// up reports whether the target can run anything.
+func (b *branches) up() bool {
+	for _, one := range b.all() {
+		if one.node.Ready() {
+			return true
+		}
+	}
+	return false
+}
+
+// platform is that of a virtual node, empty before it is known.
+func (b *branches) platform(name string) (os, arch string) {
+	for _, one := range b.all() {
+		if one.name == name {
+			o := one.node.Offer()
+			return o.OS, o.Architecture
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,388 @@
+// Package explain finds out why a pod does not run, or runs badly, and what to do about it.
+//
+// It is pure: it reads what its caller got from home's API server and the states of links, and
+// writes nothing. It knows no more than these say: what a provider found comes as a condition or
+// an event of the pod at home.
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/consumer/pod"
+	"rivulet/offload/policy"
+)
+
+// Codes of what was found.
+const (
+	Refused      = "refused"       // fields that have no meaning on another cluster
+	NoRoom       = "no-room"       // no node has what it requests
+	Taint        = "taint"         // a taint that it does not tolerate
+	Selector     = "node-selector" // its selector or affinity chooses no node
+	Claim        = "claim"         // a volume that is not there
+	Image        = "image"         // no image, on a device
+	Platform     = "platform"      // the image is for other machines
+	Quota        = "quota"         // a quota, here or at the provider
+	Link         = "link"          // the peer is not reached
+	Configured   = "config"        // a ConfigMap or Secret that is not there, a name that is wrong
+	Crash        = "crash"         // it ends by itself
+	Probe        = "probe"         // it runs and is not ready
+	Slow         = "slow"          // it runs, and something holds it up
+	TooLate      = "too-late"      // made before its namespace was offloaded
+	Deleting     = "deleting"      // it was deleted and is not gone
+	Ended        = "ended"         // it ran to its end
+	Starting     = "starting"      // it is on its way
+	NotScheduled = "not-scheduled" // the scheduler has not said why
+	Fine         = "fine"
+)
+
+// Answer is why a pod is as it is. The first of Reasons is the one to begin with.
+type Answer struct {
+	Namespace string   `json:"namespace"`
+	Pod       string   `json:"pod"`
+	Node      string   `json:"node,omitempty"`
+	Away      bool     `json:"away"`
+	State     string   `json:"state"`
+	Reasons   []Reason `json:"reasons"`
+}
+
+// Reason is one thing that was found, with what to do about it.
+type Reason struct {
+	Code string `json:"code"`
+	What string `json:"what"`
+	Cure string `json:"cure,omitempty"`
+}
+
+// LinkState is how a peer's node is reached.
+type LinkState struct {
+	Connected bool
+	Why       string        // not connected
+	Path      string        // such as lan, relay
+	RTT       time.Duration // 0: not measured
+}
+
+// Facts are what an answer is made of. All objects are home's.
+type Facts struct {
+	Pod       *corev1.Pod
+	Namespace *corev1.Namespace
+	Events    []corev1.Event // of the pod
+	Nodes     []corev1.Node
+	Pods      []corev1.Pod         // of all namespaces, that are not finished
+	Links     map[string]LinkState // by the target's ID
+	Missing   []string             // claims of the pod that are not bound
+	UsedCPU   int64                // by the pod, in thousandths of a core; below 0: not known
+	Now       time.Time
+}
+
+// Explain answers for a pod.
+func Explain(f Facts) Answer {
+	p := f.Pod
+	a := Answer{Namespace: p.Namespace, Pod: p.Name, Node: p.Spec.NodeName, State: State(p)}
+	node := f.node(p.Spec.NodeName)
+	a.Away = node != nil && node.Labels[policy.VirtualNodeLabel] != ""
+	var found []Reason
+	switch {
+	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed && p.Status.Reason != pod.ReasonRefused:
+		found = f.ended()
+	case p.DeletionTimestamp != nil:
+		found = append(f.link(node), f.deleting()...)
+	case p.Spec.NodeName == "":
+		found = f.unscheduled()
+	default:
+		found = append(f.link(node), f.placed(node)...)
+	}
+	a.Reasons = found
+	if len(found) == 0 {
+		a.Reasons = []Reason{{Code: Fine, What: "it runs on " + p.Spec.NodeName + " and is ready"}}
+	}
+	return a
+}
+
+// State is a pod's state in one word, as kubectl get pods has it.
+func State(p *corev1.Pod) string {
+	if p.DeletionTimestamp != nil {
+		return "Terminating"
+	}
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for i := range list {
+			if w := list[i].State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
+				return w.Reason
+			}
+		}
+	}
+	return cmp.Or(p.Status.Reason, string(p.Status.Phase), "Pending")
+}
+
+func (f Facts) node(name string) *corev1.Node {
+	for i := range f.Nodes {
+		if f.Nodes[i].Name == name {
+			return &f.Nodes[i]
+		}
+	}
+	return nil
+}
+
+func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == kind {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// event is the message of the last event of a reason; empty: there is none.
+func (f Facts) event(reasons ...string) string {
+	last := -1
+	for i := range f.Events {
+		if slices.Contains(reasons, f.Events[i].Reason) && (last < 0 || !when(&f.Events[i]).Before(when(&f.Events[last]))) {
+			last = i
+		}
+	}
+	if last < 0 {
+		return ""
+	}
+	return short(f.Events[last].Message)
+}
+
+func when(e *corev1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp.Time
+	case !e.EventTime.IsZero():
+		return e.EventTime.Time
+	}
+	return e.CreationTimestamp.Time
+}
+
+// short bounds a text that somebody else wrote.
+func short(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > 400 {
+		s = strings.ToValidUTF8(s[:400], "") + "…"
+	}
+	return s
+}
+
+func (f Facts) ended() []Reason {
+	p := f.Pod
+	if p.Status.Phase == corev1.PodSucceeded {
+		return []Reason{{Code: Ended, What: "it ran to its end, without an error"}}
+	}
+	r := Reason{Code: Ended, What: "it failed: " + cmp.Or(short(strings.TrimSpace(p.Status.Reason+" "+p.Status.Message)), "see its containers"), Cure: f.logs("")}
+	for _, c := range p.Status.ContainerStatuses {
+		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+			r.What = fmt.Sprintf("it failed: container %s ended with %d (%s)", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error"))
+			r.Cure = f.logs(c.Name)
+		}
+	}
+	return []Reason{r}
+}
+
+func (f Facts) logs(container string) string {
+	if container != "" {
+		container = " -c " + container
+	}
+	return "rivulet kubectl logs -n " + f.Pod.Namespace + " " + f.Pod.Name + container
+}
+
+func (f Facts) deleting() []Reason {
+	p := f.Pod
+	if len(p.Finalizers) > 0 {
+		return []Reason{{Code: Deleting, What: "it was deleted and waits for " + strings.Join(p.Finalizers, ", "), Cure: "look at what set that finalizer"}}
+	}
+	if over := f.Now.Sub(p.DeletionTimestamp.Time); over > 0 {
+		return []Reason{{Code: Deleting, What: fmt.Sprintf("it was deleted; its time to end was over %s ago", over.Round(time.Second)), Cure: "if its device is gone for good: rivulet kubectl delete pod -n " + p.Namespace + " " + p.Name + " --force"}}
+	}
+	return []Reason{{Code: Deleting, What: "it was deleted and has until " + p.DeletionTimestamp.Local().Format(time.TimeOnly) + " to end"}}
+}
+
+// link tells of a peer that holds the pod and is not reached.
+func (f Facts) link(node *corev1.Node) []Reason {
+	if node == nil {
+		if f.Pod.Spec.NodeName != "" && len(f.Nodes) > 0 {
+			return []Reason{{Code: Link, What: "its node " + f.Pod.Spec.NodeName + " is no more", Cure: "delete the pod; its controller makes another: rivulet kubectl delete pod -n " + f.Pod.Namespace + " " + f.Pod.Name}}
+		}
+		return nil
+	}
+	id := node.Labels[policy.VirtualNodeLabel]
+	if l, known := f.Links[id]; id != "" && known && !l.Connected {
+		return []Reason{{Code: Link, What: "peer " + target(node) + " is not reached: " + cmp.Or(short(l.Why), "no answer"), Cure: "rivulet doctor peer " + target(node)}}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			cure := "rivulet doctor"
+			if id != "" {
+				cure = "rivulet doctor peer " + target(node)
+			}
+			return []Reason{{Code: Link, What: "its node " + node.Name + " is not ready: " + cmp.Or(short(c.Message), c.Reason), Cure: cure}}
+		}
+	}
+	return nil
+}
+
+func target(node *corev1.Node) string { return cmp.Or(node.Labels[policy.TargetLabel], node.Name) }
+
+// placed is for a pod that has a node.
+func (f Facts) placed(node *corev1.Node) (out []Reason) {
+	p := f.Pod
+	if c := condition(p, pod.OffloadedCondition); p.Status.Reason == pod.ReasonRefused || c != nil && c.Reason == pod.ReasonRefused {
+		what := p.Status.Message
+		if what == "" && c != nil {
+			what = c.Message
+		}
+		what, cure, _ := strings.Cut(strings.TrimPrefix(short(what), "offload: "), "; ")
+		return []Reason{{Code: Refused, What: what, Cure: cmp.Or(cure, "keep the namespace at home: rivulet unoffload "+p.Namespace)}}
+	}
+	if say := f.event(pod.ReasonMisfit); say != "" && !isReady(p) {
+		what, cure, _ := strings.Cut(say, "; ")
+		out = append(out, Reason{Platform, what, cmp.Or(cure, "it goes to another machine by itself; or choose one: nodeSelector kubernetes.io/arch")})
+	}
+	out = append(out, f.containers(node)...)
+	if len(out) > 0 {
+		return out
+	}
+	if say := f.event("FailedCreate"); say != "" && strings.Contains(say, "quota") && p.Status.Phase == corev1.PodPending {
+		return []Reason{{Quota, say, "what " + p.Spec.NodeName + " lends is used up; free room there, or send it elsewhere: rivulet cordon " + p.Spec.NodeName}}
+	}
+	switch p.Status.Reason {
+	case pod.ReasonUnschedulable:
+		return []Reason{{NoRoom, p.Spec.NodeName + " took it and has no device for it: " + short(p.Status.Message), "it goes elsewhere after a while; or: rivulet cordon " + p.Spec.NodeName + ", and delete the pod"}}
+	case pod.ReasonPending:
+		return []Reason{{Starting, p.Spec.NodeName + " has not made it yet" + colon(short(p.Status.Message)), "rivulet doctor peer " + p.Spec.NodeName}}
+	case pod.ReasonGone:
+		return []Reason{{Ended, "it ran on " + p.Spec.NodeName + " and is no more" + colon(short(p.Status.Message)), "delete the pod; its controller makes another"}}
+	}
+	if say := f.event("FailedMount", "FailedAttachVolume"); say != "" && p.Status.Phase == corev1.PodPending {
+		return []Reason{{Claim, say, "make the object that it names: rivulet kubectl describe pod -n " + p.Namespace + " " + p.Name}}
+	}
+	if say := f.event("FailedCreatePodSandBox"); say != "" && p.Status.Phase == corev1.PodPending {
+		return []Reason{{Starting, "no network or sandbox: " + say, "rivulet doctor, on " + p.Spec.NodeName}}
+	}
+	if p.Status.Phase == corev1.PodPending {
+		return []Reason{{Starting, "it is being started on " + p.Spec.NodeName + colon(f.event("Pulling", "Pulled")), ""}}
+	}
+	if !isReady(p) {
+		return []Reason{f.notReady()}
+	}
+	return f.slow(node)
+}
+
+func colon(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ": " + s
+}
+
+func isReady(p *corev1.Pod) bool {
+	c := condition(p, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// containers tells of those that cannot start, and of those that end.
+func (f Facts) containers(node *corev1.Node) (out []Reason) {
+	p := f.Pod
+	images := map[string]string{}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			images[list[i].Name] = list[i].Image
+		}
+	}
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		w := c.State.Waiting
+		if w == nil {
+			continue
+		}
+		switch w.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError":
+			cure := "import it there: rivulet ctr images import FILE.tar"
+			if node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
+				cure += " (on " + target(node) + "), or keep it off that peer: rivulet cordon " + target(node)
+			}
+			out = append(out, Reason{Image, fmt.Sprintf("image %s is not on %s and cannot be got%s", images[c.Name], p.Spec.NodeName, colon(short(w.Message))), cure})
+		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+			out = append(out, Reason{Configured, fmt.Sprintf("container %s cannot be made: %s", c.Name, short(w.Message)), "make what it names, or correct the name"})
+		case "CrashLoopBackOff":
+			why := ""
+			if t := c.LastTerminationState.Terminated; t != nil {
+				why = fmt.Sprintf(", last with %d (%s)", t.ExitCode, cmp.Or(short(t.Reason), "Error"))
+			}
+			cure := f.logs(c.Name) + " --previous"
+			if strings.Contains(why, "OOMKilled") {
+				cure = "raise its memory limit; " + cure
+			}
+			out = append(out, Reason{Crash, fmt.Sprintf("container %s ended %d times%s, and waits to be started again", c.Name, c.RestartCount, why), cure})
+		}
+	}
+	return out
+}
+
+func (f Facts) notReady() Reason {
+	if say := f.event("Unhealthy"); say != "" {
+		return Reason{Probe, "it runs and is not ready: " + say, f.logs("")}
+	}
+	if c := condition(f.Pod, corev1.PodReady); c != nil && c.Message != "" {
+		return Reason{Probe, "it runs and is not ready: " + short(c.Message), f.logs("")}
+	}
+	return Reason{Starting, "it runs and is not ready yet", f.logs("")}
+}
+
+// Bounds of what is called slow.
+const (
+	farAway  = 20 * time.Millisecond
+	restarts = 3
+)
+
+// slow is for a pod that runs and is ready: what may hold it up.
+func (f Facts) slow(node *corev1.Node) (out []Reason) {
+	p := f.Pod
+	limit := int64(0)
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		if l, ok := c.Resources.Limits[corev1.ResourceCPU]; ok {
+			limit += l.MilliValue()
+		} else {
+			limit = 0
+			break
+		}
+	}
+	if limit > 0 && f.UsedCPU*10 >= limit*9 {
+		out = append(out, Reason{Slow, fmt.Sprintf("it uses %dm of the %dm of CPU that its limit allows", f.UsedCPU, limit), "raise limits.cpu, or make more replicas"})
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		if c.RestartCount >= restarts {
+			out = append(out, Reason{Slow, fmt.Sprintf("container %s was started again %d times", c.Name, c.RestartCount), f.logs(c.Name) + " --previous"})
+		}
+	}
+	if node == nil {
+		return out
+	}
+	if l, ok := f.Links[node.Labels[policy.VirtualNodeLabel]]; ok && l.RTT > farAway {
+		out = append(out, Reason{Slow, fmt.Sprintf("peer %s is %s away (path: %s)", target(node), l.RTT.Round(time.Millisecond), cmp.Or(l.Path, "not known")), "rivulet doctor peer " + target(node) + "; what talks much belongs together: rivulet offload NAMESPACE --to PEER"})
+	} else if ok && strings.Contains(l.Path, "relay") {
+		out = append(out, Reason{Slow, "peer " + target(node) + " is reached through another peer only", "rivulet doctor peer " + target(node)})
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type != corev1.NodeReady && c.Type != corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			out = append(out, Reason{Slow, "node " + node.Name + " has " + string(c.Type), "free some there, or add a device"})
+		}
+	}
+	return out
+}
+
+// Controller names what makes the pod, "" for a bare pod.
+func Controller(p *corev1.Pod) string {
+	if c := metav1.GetControllerOf(p); c != nil {
+		return c.Kind + "/" + c.Name
+	}
+	return ""
+}

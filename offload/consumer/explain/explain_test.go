@@ -1,0 +1,140 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/consumer/pod"
+	"rivulet/offload/policy"
+)
+
+var now = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+
+func node(name, cpu string, change func(*corev1.Node)) corev1.Node {
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelArchStable: "amd64"}}}
+	n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse("10")}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if change != nil {
+		change(&n)
+	}
+	return n
+}
+
+func virtual(n *corev1.Node) {
+	n.Labels[policy.VirtualNodeLabel], n.Labels[policy.TargetLabel] = "id-of-"+n.Name, n.Name
+	n.Spec.Taints = []corev1.Taint{{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule}, {Key: policy.AwayTaint, Effect: corev1.TaintEffectPreferNoSchedule}}
+}
+
+func asks(cpu string, change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", UID: "u"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "web:1",
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}}
+	p.Status.Phase = corev1.PodPending
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes are available"}}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func offloaded(p *corev1.Pod) {
+	p.Spec.Tolerations = []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}
+}
+
+func on(name string, change func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.NodeName = name
+		p.Status.Conditions[0].Status = corev1.ConditionTrue
+		if change != nil {
+			change(p)
+		}
+	}
+}
+
+func running(p *corev1.Pod) {
+	p.Status.Phase = corev1.PodRunning
+	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+}
+
+func waits(reason, message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+	}
+}
+
+func event(reason, message string) []corev1.Event {
+	return []corev1.Event{{Reason: reason, Message: message, LastTimestamp: metav1.NewTime(now)}}
+}
+
+func TestWhy(t *testing.T) {
+	two := []corev1.Node{node("home", "1", nil), node("lab-2", "4", virtual)}
+	for name, c := range map[string]struct {
+		facts            Facts
+		code, what, cure string
+	}{
+		"no room at home, and the namespace stays there": {Facts{Pod: asks("2", nil), Nodes: two}, NoRoom, "no room for 2 cpu, and its namespace may not go to lab-2", "rivulet offload lab"},
+		"no room anywhere":      {Facts{Pod: asks("9", offloaded), Nodes: two}, NoRoom, "home has 1 of cpu free, it requests 9", "request less"},
+		"room that others have": {Facts{Pod: asks("2", offloaded), Nodes: two, Pods: []corev1.Pod{*asks("3", on("lab-2", nil))}}, NoRoom, "home has 1", "add a device"},
+		"a taint": {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "maintenance", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
+		})}}, Taint, "home has taint maintenance=yes:NoSchedule", "rivulet kubectl taint node home maintenance-"},
+		"cordoned": {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) { n.Spec.Unschedulable = true })}}, Taint, "cordoned", "rivulet uncordon home"},
+		"withdrawn": {Facts{Pod: asks("2", offloaded), Nodes: []corev1.Node{node("lab-2", "4", func(n *corev1.Node) {
+			virtual(n)
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
+		})}}, Taint, "lab-2 lends nothing any more", "rivulet peers"},
+		"another platform": {Facts{Pod: asks("100m", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"} }), Nodes: two[:1]}, Selector, "arm64, this is amd64", "label the node"},
+		"a claim":          {Facts{Pod: asks("100m", nil), Nodes: two, Missing: []string{"data"}}, Claim, "claim data has no volume", "describe pvc -n lab data"},
+		"the peer is cut off while it waits": {Facts{Pod: asks("2", offloaded), Nodes: two[1:], Links: map[string]LinkState{"id-of-lab-2": {Why: "no answer"}}},
+			Link, "peer lab-2 is not reached: no answer", "rivulet doctor peer lab-2"},
+		"made too early": {Facts{Pod: asks("2", nil), Nodes: two, Events: event("OffloadTooLate", "made before; delete it")}, TooLate, "made before", "delete it"},
+		"refused": {Facts{Pod: asks("2", on("lab-2", func(p *corev1.Pod) {
+			p.Status.Reason, p.Status.Message = pod.ReasonRefused, "offload: this pod cannot run on another cluster because of spec.hostNetwork (the host's network is home's); remove the field"
+		})), Nodes: two}, Refused, "spec.hostNetwork", "remove the field"},
+		"no image away":            {Facts{Pod: asks("1", on("lab-2", waits("ImagePullBackOff", "not found"))), Nodes: two}, Image, "image web:1 is not on lab-2", "rivulet ctr images import FILE.tar (on lab-2)"},
+		"no image at home":         {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "not found"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet ctr images import"},
+		"an image for others":      {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event(pod.ReasonMisfit, "image web:1 does not run on lab-2 (linux/amd64): exec format error")}, Platform, "does not run on lab-2", "kubernetes.io/arch"},
+		"the peer's quota is full": {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event("FailedCreate", "exceeded quota: rivulet")}, Quota, "exceeded quota", "rivulet cordon lab-2"},
+		"a secret that is missing": {Facts{Pod: asks("1", on("home", waits("CreateContainerConfigError", `secret "x" not found`))), Nodes: two}, Configured, `secret "x" not found`, "make what it names"},
+		"it crashes":               {Facts{Pod: asks("1", on("home", waits("CrashLoopBackOff", "back-off"))), Nodes: two}, Crash, "container c ended", "logs -n lab web -c c --previous"},
+		"the peer is cut off":      {Facts{Pod: asks("1", on("lab-2", running)), Nodes: two, Links: map[string]LinkState{"id-of-lab-2": {}}}, Link, "lab-2 is not reached", "rivulet doctor peer lab-2"},
+		"not ready": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })), Nodes: two, Events: event("Unhealthy", "Readiness probe failed")},
+			Probe, "Readiness probe failed", "logs"},
+		"fine":     {Facts{Pod: asks("1", on("home", running)), Nodes: two, UsedCPU: -1}, Fine, "is ready", ""},
+		"far away": {Facts{Pod: asks("1", on("lab-2", running)), Nodes: two, UsedCPU: -1, Links: map[string]LinkState{"id-of-lab-2": {Connected: true, Path: "relay", RTT: 80 * time.Millisecond}}}, Slow, "80ms away (path: relay)", "doctor peer"},
+		"at its limit": {Facts{UsedCPU: 95, Nodes: two, Pod: asks("50m", on("home", func(p *corev1.Pod) {
+			running(p)
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+		}))}, Slow, "95m of the 100m", "limits.cpu"},
+		"deleted": {Facts{Now: now, Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
+			running(p)
+			p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
+		}))}, Deleting, "1m0s ago", "--force"},
+		"failed": {Facts{Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodFailed
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}}}
+		}))}, Ended, "container c ended with 3", "rivulet kubectl logs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := Explain(c.facts)
+			if len(a.Reasons) == 0 {
+				t.Fatal("no reason")
+			}
+			if r := a.Reasons[0]; r.Code != c.code || !strings.Contains(r.What, c.what) || !strings.Contains(r.Cure, c.cure) {
+				t.Errorf("%+v\nwant %s, %q, %q", a.Reasons, c.code, c.what, c.cure)
+			}
+		})
+	}
+}
+
+// What somebody else wrote does not fill the screen.
+func TestOthersWordsAreBounded(t *testing.T) {
+	a := Explain(Facts{Pod: asks("1", on("home", waits("ErrImagePull", strings.Repeat("word ", 10000)))), Nodes: []corev1.Node{node("home", "1", nil)}})
+	if n := len(a.Reasons[0].What); n > 600 {
+		t.Errorf("%d bytes", n)
+	}
+}

@@ -1,0 +1,32 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+
+	"rivulet/offload/consumer/fit"
+)
+
+// unfit has pods with the image kept off the architecture, and reports whether they are.
+func (c *Consumer) unfit(ctx context.Context, namespace, image, arch string) (bool, error) {
+	m := fit.New(c.home, c.cfg.Log)
+	kept, err := m.Keeps(ctx, namespace, image, arch)
+	if kept {
+		return true, nil
+	}
+	return false, errors.Join(err, m.Learn(ctx, image, arch, time.Now()))
+}
+
+// fitImages keeps what is known of images young, and learns what home knows of them.
+func (c *Consumer) fitImages(ctx context.Context) error {
+	m := fit.New(c.home, c.cfg.Log.With("part", "images"))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if c.cfg.Images != nil {
+		wg.Go(func() { _ = m.Foresee(ctx, runtime.GOARCH, c.architectures, c.cfg.Images) }) // it ends with ctx
+	}
+	return m.Run(ctx)
+}

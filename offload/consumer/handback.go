@@ -1,0 +1,169 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/offer"
+)
+
+const (
+	// DefaultHandBack is how long pods may stay on a target that lends less than they
+	// use. It is half of what a provider waits (tenancy.DefaultGrace).
+	DefaultHandBack = 5 * time.Minute
+	// handBackRetry is the pause after an eviction that a disruption budget refused.
+	handBackRetry = 10 * time.Second
+)
+
+// handBack evicts the newest pods of a virtual node that lends less than they ask
+// for, after a time in which they may end by themselves. Their controllers make
+// others, which the scheduler puts where there is room; disruption budgets are
+// respected, and pods that nobody would make again are left alone. While the target
+// is silent nothing is known, and nothing is done.
+type handBack struct {
+	home  kubernetes.Interface
+	node  string
+	after time.Duration
+	log   *slog.Logger
+}
+
+// through passes offers on, looking at each.
+func (h *handBack) through(ctx context.Context, offers <-chan offer.Offer) <-chan offer.Offer {
+	out, seen := make(chan offer.Offer, 1), make(chan offer.Offer, 1)
+	go h.run(ctx, seen)
+	go func() {
+		defer close(out)
+		defer close(seen)
+		for o := range offers {
+			newest(seen, o)
+			newest(out, o)
+		}
+	}()
+	return out
+}
+
+// newest replaces what waits in the channel; there is one sender.
+func newest(out chan offer.Offer, o offer.Offer) {
+	select {
+	case <-out:
+	default:
+	}
+	out <- o
+}
+
+func (h *handBack) run(ctx context.Context, offers <-chan offer.Offer) {
+	var (
+		last, judged corev1.ResourceList
+		since        time.Time // of the surplus; zero without one
+		due          <-chan time.Time
+		silent       bool
+	)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case o, ok := <-offers:
+			if !ok {
+				return
+			}
+			if silent = !o.Ready; silent {
+				since, judged, due = time.Time{}, nil, nil
+				continue
+			}
+			last = o.Allocatable
+			if judged != nil && !shrunk(judged, last) && since.IsZero() {
+				judged = last
+				continue
+			}
+			if due == nil {
+				due = time.After(0)
+			}
+			continue
+		case <-due:
+		}
+		due = nil
+		if silent {
+			continue
+		}
+		pods, err := h.surplus(ctx, last)
+		judged = last
+		switch {
+		case err != nil:
+			h.log.Debug("what is to be handed back is not known yet", "node", h.node, "error", err)
+			due = time.After(handBackRetry)
+		case len(pods) == 0:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+			h.log.Info("the virtual node lends less than its pods use; the newest are handed back if that stays so", "node", h.node, "pods", len(pods), "after", h.after)
+			due = time.After(h.after)
+		case time.Since(since) < h.after:
+			due = time.After(h.after - time.Since(since))
+		default:
+			h.evict(ctx, pods)
+			due = time.After(handBackRetry)
+		}
+	}
+}
+
+// shrunk reports whether there is less of anything than before.
+func shrunk(before, after corev1.ResourceList) bool {
+	for name, q := range before {
+		if now := after[name]; now.Cmp(q) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *handBack) surplus(ctx context.Context, part corev1.ResourceList) ([]*corev1.Pod, error) {
+	list, err := h.home.CoreV1().Pods("").List(ctx, metav1.ListOptions{
+		FieldSelector: "spec.nodeName=" + h.node + ",status.phase!=Succeeded,status.phase!=Failed", ResourceVersion: "0"})
+	if err != nil {
+		return nil, err
+	}
+	left := part.DeepCopy()
+	var pods []*corev1.Pod
+	for i := range list.Items {
+		p := &list.Items[i]
+		if metav1.GetControllerOf(p) != nil {
+			pods = append(pods, p)
+			continue
+		}
+		// Nobody would make it again: it stays, and others go in its place.
+		for name, q := range offer.Requests(p) {
+			if have, bounded := left[name]; bounded {
+				have.Sub(q)
+				left[name] = have
+			}
+		}
+	}
+	return offer.Surplus(left, pods), nil
+}
+
+func (h *handBack) evict(ctx context.Context, pods []*corev1.Pod) {
+	for _, p := range pods {
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		err := h.home.CoreV1().Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}},
+		})
+		switch {
+		case err == nil:
+			h.log.Info("pod handed back: its provider lends less now", "node", h.node, "pod", p.Namespace+"/"+p.Name)
+		case apierrors.IsTooManyRequests(err): // its disruption budget
+			h.log.Debug("pod not handed back yet", "pod", p.Namespace+"/"+p.Name, "error", err)
+		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
+			h.log.Warn("pod not handed back yet", "pod", p.Namespace+"/"+p.Name, "error", err)
+		}
+	}
+}

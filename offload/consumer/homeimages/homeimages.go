@@ -1,0 +1,235 @@
+// Package homeimages serves images of home to the providers that run home's pods, so that a
+// pod away needs no registry:
+//
+//	provider's containerd ─▶ its relay ── tunnel ──▶ GET /v1/images/<host>/<repository>/manifests|blobs/<what>
+//	                (offload/nodeagent/images)             │ is it of an image of a pod of home that is there?
+//	                                                       ▼
+//	                                               containerd's content of home
+//
+// A provider gets what an image of a pod that is bound to it consists of, and nothing else:
+// for all others the answer is 404, whether home has them or not. Who asks is known from the
+// pinned certificate. The provider's containerd checks every digest, and asks for the rest
+// (Range) after a cut.
+//
+// It reads pods of home, containerd's names and content, and writes nothing. Failure: the
+// provider asks the image's registry.
+package homeimages
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// Pattern is the route on the control port. HEAD is answered, too.
+const Pattern = "GET /v1/images/{what...}"
+
+const (
+	// perPeer bounds how much one provider is sent at once; more waits.
+	perPeer = 8
+	// maxManifest is far above what a manifest or an index measures, maxParts above what an
+	// image consists of.
+	maxManifest = 4 << 20
+	maxParts    = 4096
+	maxDepth    = 3
+)
+
+// Store is home's images.
+type Store interface {
+	// Find returns what a name stands for. Imported says that no registry has given it.
+	Find(ctx context.Context, name string) (d digest.Digest, imported bool, err error)
+	// Open opens a blob; os.ErrNotExist if it is not there.
+	Open(d digest.Digest) (*os.File, error)
+}
+
+// Server answers providers.
+type Server struct {
+	Store Store
+	// Used are the images of home's pods that are bound to the provider, as pods name them.
+	Used func(provider peer.ID) []string
+	// On reports whether anything is served at all.
+	On func() bool
+
+	mu    sync.Mutex
+	busy  map[peer.ID]chan struct{}
+	parts map[digest.Digest]map[digest.Digest]bool // of images, by their digest
+}
+
+var wanted = regexp.MustCompile(`^([a-z0-9.-]+(?::[0-9]{1,5})?/[a-z0-9._/-]+)/(manifests|blobs)/([A-Za-z0-9_.:-]+)$`)
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if id, ok := rpc.PeerID(r); ok {
+		s.serve(w, r, id)
+		return
+	}
+	http.NotFound(w, r)
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, id peer.ID) {
+	what := wanted.FindStringSubmatch(r.PathValue("what"))
+	if what == nil || !s.On() {
+		http.NotFound(w, r)
+		return
+	}
+	slot := s.slot(id)
+	select {
+	case slot <- struct{}{}:
+		defer func() { <-slot }()
+	case <-r.Context().Done():
+		return
+	}
+	d := s.find(r.Context(), id, what[1], what[3], r.URL.Query().Has("imported"))
+	if d == "" {
+		http.NotFound(w, r)
+		return
+	}
+	f, err := s.Store.Open(d)
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	defer f.Close()
+	kind := "application/octet-stream"
+	if what[2] == "manifests" {
+		if kind = mediaType(f); kind == "" {
+			http.NotFound(w, r)
+			return
+		}
+	}
+	w.Header().Set("Content-Type", kind)
+	w.Header().Set("Docker-Content-Digest", d.String())
+	w.Header().Set("ETag", `"`+d.String()+`"`)
+	http.ServeContent(w, r, "", time.Time{}, f)
+}
+
+func (s *Server) slot(id peer.ID) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy == nil {
+		s.busy = map[peer.ID]chan struct{}{}
+	}
+	if s.busy[id] == nil {
+		s.busy[id] = make(chan struct{}, perPeer)
+	}
+	return s.busy[id]
+}
+
+// find returns the digest that a provider may have by a tag or a digest, empty if none.
+func (s *Server) find(ctx context.Context, id peer.ID, repository, ref string, imported bool) digest.Digest {
+	asked, err := digest.Parse(ref)
+	byDigest := err == nil
+	for _, image := range s.Used(id) {
+		named, err := reference.ParseDockerRef(image)
+		if err != nil || named.Name() != repository || !byDigest && named.String() != repository+":"+ref {
+			continue
+		}
+		root, own, err := s.root(ctx, named)
+		switch {
+		case err != nil || imported && !own:
+		case !byDigest:
+			return root
+		case s.consists(root, asked):
+			return asked
+		}
+	}
+	return ""
+}
+
+// root is the digest of an image, and whether it was imported.
+func (s *Server) root(ctx context.Context, named reference.Named) (digest.Digest, bool, error) {
+	if c, ok := named.(reference.Canonical); ok {
+		return c.Digest(), false, nil
+	}
+	return s.Store.Find(ctx, named.String())
+}
+
+// consists reports whether a blob belongs to an image.
+func (s *Server) consists(root, blob digest.Digest) bool {
+	s.mu.Lock()
+	parts := s.parts[root]
+	s.mu.Unlock()
+	if parts == nil {
+		parts = map[digest.Digest]bool{root: true}
+		if !s.collect(root, parts, maxDepth) {
+			return root == blob // it is not here whole yet: asked again, it is looked at again
+		}
+		s.mu.Lock()
+		if s.parts == nil || len(s.parts) >= 64 {
+			s.parts = map[digest.Digest]map[digest.Digest]bool{}
+		}
+		s.parts[root] = parts
+		s.mu.Unlock()
+	}
+	return parts[blob]
+}
+
+// collect adds what a manifest or an index names. False if that one cannot be read.
+func (s *Server) collect(d digest.Digest, parts map[digest.Digest]bool, depth int) bool {
+	f, err := s.Store.Open(d)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	m, ok := parse(f)
+	if !ok {
+		return false
+	}
+	add := func(d digest.Digest) bool {
+		if d.Validate() != nil || len(parts) >= maxParts || parts[d] {
+			return false
+		}
+		parts[d] = true
+		return true
+	}
+	for _, l := range append(m.Layers, m.Config) {
+		add(l.Digest)
+	}
+	for _, child := range m.Manifests {
+		if add(child.Digest) && depth > 0 {
+			s.collect(child.Digest, parts, depth-1) // platforms that are not here are none of ours
+		}
+	}
+	return true
+}
+
+// manifest is one, or an index.
+type manifest struct {
+	MediaType string               `json:"mediaType"`
+	Manifests []ocispec.Descriptor `json:"manifests"`
+	Config    ocispec.Descriptor   `json:"config"`
+	Layers    []ocispec.Descriptor `json:"layers"`
+}
+
+func parse(f *os.File) (m manifest, ok bool) {
+	raw, err := io.ReadAll(io.NewSectionReader(f, 0, maxManifest+1))
+	return m, err == nil && len(raw) <= maxManifest && json.Unmarshal(raw, &m) == nil
+}
+
+// mediaType is what a manifest is; empty if it is none.
+func mediaType(f *os.File) string {
+	m, ok := parse(f)
+	switch {
+	case !ok:
+		return ""
+	case m.MediaType != "" && len(m.MediaType) < 128 && !strings.ContainsAny(m.MediaType, "\r\n"):
+		return m.MediaType
+	case len(m.Manifests) > 0:
+		return ocispec.MediaTypeImageIndex
+	case m.Config.Digest != "":
+		return ocispec.MediaTypeImageManifest
+	}
+	return ""
+}

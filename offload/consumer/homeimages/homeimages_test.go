@@ -1,0 +1,121 @@
+package homeimages
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"rivulet/fabric/peer"
+)
+
+// folder is a Store of blobs.
+type folder struct {
+	dir   string
+	names map[string]digest.Digest
+	own   map[string]bool
+}
+
+func (f folder) Find(_ context.Context, name string) (digest.Digest, bool, error) {
+	if d, ok := f.names[name]; ok {
+		return d, f.own[name], nil
+	}
+	return "", false, errors.New("none")
+}
+
+func (f folder) Open(d digest.Digest) (*os.File, error) {
+	return os.Open(filepath.Join(f.dir, d.Encoded()))
+}
+
+func (f folder) put(t *testing.T, text []byte) digest.Digest {
+	t.Helper()
+	d := digest.FromBytes(text)
+	if err := os.WriteFile(filepath.Join(f.dir, d.Encoded()), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// image puts an index with one manifest of one layer.
+func (f folder) image(t *testing.T, layer string) (index, manifest, blob digest.Digest) {
+	t.Helper()
+	text := func(v any) []byte {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	blob = f.put(t, []byte(layer))
+	manifest = f.put(t, text(ocispec.Manifest{Config: ocispec.Descriptor{Digest: f.put(t, []byte("{}"))}, Layers: []ocispec.Descriptor{{Digest: blob}}}))
+	missing := digest.FromString("another platform")
+	return f.put(t, text(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{{Digest: manifest}, {Digest: missing}}})), manifest, blob
+}
+
+// A provider gets what the images of home's pods there consist of, in pieces if it likes, and
+// nothing of any other image, whether home has it or not.
+func TestOnlyWhatRunsThere(t *testing.T) {
+	f := folder{dir: t.TempDir(), names: map[string]digest.Digest{}, own: map[string]bool{"example.org/a/web:1": true}}
+	index, manifest, layer := f.image(t, "the layer")
+	secret, secretManifest, secretLayer := f.image(t, "a secret")
+	f.names["example.org/a/web:1"], f.names["example.org/a/db:1"], f.names["docker.io/library/pulled:2"] = index, secret, index
+	on := true
+	used := map[peer.ID][]string{"b": {"example.org/a/web:1", "not a name", "pulled:2"}}
+	s := &Server{Store: f, Used: func(id peer.ID) []string { return used[id] }, On: func() bool { return on }}
+	ask := func(id peer.ID, what, span string) (int, string, http.Header) {
+		t.Helper()
+		r := httptest.NewRequest(http.MethodGet, "/v1/images/"+what, nil)
+		r.SetPathValue("what", r.URL.Path[len("/v1/images/"):])
+		if span != "" {
+			r.Header.Set("Range", span)
+		}
+		w := httptest.NewRecorder()
+		s.serve(w, r, id)
+		body, _ := io.ReadAll(w.Body)
+		return w.Code, string(body), w.Header()
+	}
+	code, _, h := ask("b", "example.org/a/web/manifests/1?imported", "")
+	if code != 200 || h.Get("Docker-Content-Digest") != index.String() || h.Get("Content-Type") != ocispec.MediaTypeImageIndex {
+		t.Errorf("by its tag: %d %v", code, h)
+	}
+	if code, _, h := ask("b", "example.org/a/web/manifests/"+manifest.String(), ""); code != 200 || h.Get("Content-Type") != ocispec.MediaTypeImageManifest {
+		t.Errorf("its manifest: %d %v", code, h)
+	}
+	if code, body, _ := ask("b", "example.org/a/web/blobs/"+layer.String(), "bytes=4-"); code != http.StatusPartialContent || body != "layer" {
+		t.Errorf("the rest of its layer: %d %q", code, body)
+	}
+	if code, _, _ := ask("b", "docker.io/library/pulled/manifests/2", ""); code != 200 {
+		t.Errorf("one that a registry gave home: %d", code)
+	}
+	for _, no := range []struct {
+		id   peer.ID
+		what string
+	}{
+		{"c", "example.org/a/web/manifests/1"}, {"c", "example.org/a/web/blobs/" + layer.String()},
+		{"b", "example.org/a/web/manifests/2"}, {"b", "example.org/a/db/manifests/1"},
+		{"b", "example.org/a/db/blobs/" + secretLayer.String()}, {"b", "example.org/a/web/blobs/" + secretLayer.String()},
+		{"b", "example.org/a/web/manifests/" + secretManifest.String()}, {"b", "example.org/a/web/blobs/sha256:../../x"},
+		{"b", "docker.io/library/pulled/manifests/2?imported"}, {"b", "example.org/a/web/tags/1"},
+		{"b", "example.org/a/web/manifests/" + digest.FromString("another platform").String()},
+	} {
+		if code, body, _ := ask(no.id, no.what, ""); code != http.StatusNotFound {
+			t.Errorf("%s gets %s: %d %q", no.id, no.what, code, body)
+		}
+	}
+	used["b"] = nil // its last pod there has ended
+	if code, _, _ := ask("b", "example.org/a/web/blobs/"+layer.String(), ""); code != http.StatusNotFound {
+		t.Errorf("after the last pod: %d", code)
+	}
+	used["b"], on = []string{"example.org/a/web:1"}, false
+	if code, _, _ := ask("b", "example.org/a/web/manifests/1", ""); code != http.StatusNotFound {
+		t.Errorf("switched off: %d", code)
+	}
+}

@@ -1,0 +1,181 @@
+package consumer
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/volume"
+	"rivulet/offload/nodeagent/reach"
+	"rivulet/offload/policy"
+	"rivulet/offload/target"
+)
+
+// What others learn from a Consumer.
+
+// VirtualNode is one node that stands for a target: for one platform of it.
+type VirtualNode struct {
+	Name string `json:"name"`
+	// Target is the target's name; its first node has it, too.
+	Target string `json:"target"`
+	// ID is the target's: a peer's is its cluster's.
+	ID           string              `json:"id"`
+	Kind         target.Kind         `json:"kind"`
+	Ready        bool                `json:"ready"`
+	Cordoned     bool                `json:"cordoned,omitempty"`
+	Reason       string              `json:"reason,omitempty"` // while it is not ready
+	OS           string              `json:"os,omitempty"`
+	Architecture string              `json:"architecture,omitempty"`
+	KubeVersion  string              `json:"kubeVersion,omitempty"`
+	Allocatable  corev1.ResourceList `json:"allocatable,omitempty"`
+	// Pods are the pods of home bound to it, Refused those of them that may not run
+	// away, with the reason, by namespace/name.
+	Pods    int               `json:"pods"`
+	Refused map[string]string `json:"refused,omitempty"`
+}
+
+// VirtualNodes are what home may borrow, sorted by name.
+func (c *Consumer) VirtualNodes() (out []VirtualNode) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, s := range c.stacks {
+		for _, one := range s.branches { // none while its name is not known yet
+			offer := one.node.Offer()
+			v := VirtualNode{Name: one.name, Target: s.name, ID: id, Kind: s.spec.Kind, Ready: one.node.Ready(), Cordoned: one.node.Cordoned(), Reason: offer.Reason,
+				OS: offer.OS, Architecture: offer.Architecture, KubeVersion: offer.KubeVersion, Allocatable: offer.Allocatable}
+			if !v.Ready && v.Reason == "" {
+				v.Reason = "waiting for the first offer"
+			}
+			v.Pods, v.Refused = s.pods.Counts(one.name)
+			out = append(out, v)
+		}
+	}
+	slices.SortFunc(out, func(a, b VirtualNode) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Namespaces knows which namespaces of home are offloaded.
+func (c *Consumer) Namespaces() *policy.Watcher { return c.policy }
+
+// Offloaded reports whether pods of the namespace may go to the target with the ID, as
+// far as is known now.
+func (c *Consumer) Offloaded(namespace, id string) bool {
+	c.mu.Lock()
+	var name string
+	if s := c.stacks[id]; s != nil {
+		if name = s.name; name == "" {
+			name = s.spec.Name
+		}
+	}
+	c.mu.Unlock()
+	ns, ok := c.policy.Get(namespace)
+	return ok && name != "" && ns.Allows(name)
+}
+
+// Names are what targets of a kind are called at home, by ID.
+func (c *Consumer) Names(kind target.Kind) map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]string{}
+	for id, s := range c.stacks {
+		if s.spec.Kind == kind && s.name != "" {
+			out[id] = s.name
+		}
+	}
+	return out
+}
+
+// InUse are the targets of a kind that pods are on, and those of any that data of home
+// are on; false while that is not known.
+func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool, bool) {
+	used := map[string]bool{}
+	c.mu.Lock()
+	for id, s := range c.stacks {
+		if s.spec.Kind != kind {
+			continue
+		}
+		if len(s.branches) == 0 { // its nodes are not known yet
+			used[id] = true
+		}
+		for _, one := range s.branches {
+			if pods, _ := s.pods.Counts(one.name); pods > 0 {
+				used[id] = true
+			}
+		}
+	}
+	c.mu.Unlock()
+	away, err := c.home.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: volume.AwayLabel})
+	if err != nil {
+		return nil, false
+	}
+	for _, v := range away.Items {
+		used[v.Labels[volume.AwayLabel]] = true
+	}
+	return used, true
+}
+
+// At is what is known of home's pods at a peer; false while that is nothing.
+func (c *Consumer) At(id peer.ID) (at reach.Peer, ok bool) {
+	c.mu.Lock()
+	var pods *pod.Controller
+	var tenants func() ([]netip.Addr, bool)
+	if s := c.stacks[string(id)]; s != nil {
+		pods, tenants = s.pods, s.tenants
+	}
+	c.mu.Unlock()
+	if pods == nil || tenants == nil {
+		return at, false
+	}
+	var heard bool
+	at.Seen, at.Pods, at.Known = pods.Addresses()
+	at.Told, heard = tenants()
+	at.Known = at.Known && heard
+	return at, true
+}
+
+// ImagesAt are the images of home's pods that are bound to a peer, as they name them.
+func (c *Consumer) ImagesAt(id peer.ID) []string {
+	c.mu.Lock()
+	var pods *pod.Controller
+	if s := c.stacks[string(id)]; s != nil && s.spec.Kind == target.Peer {
+		pods = s.pods
+	}
+	c.mu.Unlock()
+	if pods == nil {
+		return nil
+	}
+	return pods.Images()
+}
+
+// runsAway reports whether the address is that of a pod of home on some target.
+func (c *Consumer) runsAway(addr netip.Addr) bool {
+	c.mu.Lock()
+	var all []*pod.Controller
+	for _, s := range c.stacks {
+		if s.pods != nil {
+			all = append(all, s.pods)
+		}
+	}
+	c.mu.Unlock()
+	return slices.ContainsFunc(all, func(pods *pod.Controller) bool { return pods.Runs(addr) })
+}
+
+// architectures are those of the virtual nodes.
+func (c *Consumer) architectures() (out []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.stacks {
+		for p := range s.branches {
+			if p.OS == "linux" && !slices.Contains(out, p.Architecture) {
+				out = append(out, p.Architecture)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,389 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/consumer/volume"
+	"rivulet/offload/policy"
+)
+
+// carry does a move from wherever it is, to one of its two ends. An error of a job whose
+// context has ended says nothing: it goes on after the next start.
+func (m *Mover) carry(ctx context.Context, j *Job) error {
+	n := j.note
+	if !n.Copied && !n.Back {
+		err := m.bring(ctx, j, n)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			n.Back, n.Why = true, err.Error()
+		} else {
+			n.Copied = true
+		}
+		if err := m.write(ctx, j.volume, n, corev1.PersistentVolumeReclaimRetain); err != nil {
+			return err
+		}
+		if err := m.step("written down"); err != nil {
+			return err
+		}
+	}
+	if n.Back {
+		j.at(Undoing)
+		if err := m.persist(ctx, j, n, m.undo); err != nil {
+			return err
+		}
+		m.cfg.Log.Warn("a volume was not moved", "claim", n.Namespace+"/"+n.Claim, "to", n.To, "why", n.Why)
+		m.tell(ctx, n, corev1.EventTypeWarning, "VolumeNotMoved", "the data stay where they were: "+n.Why)
+		return errors.New(n.Why)
+	}
+	j.at(Switching)
+	if err := m.persist(ctx, j, n, m.finish); err != nil {
+		return err
+	}
+	j.at(Done)
+	m.cfg.Log.Info("volume moved", "claim", n.Namespace+"/"+n.Claim, "to", n.To)
+	m.tell(ctx, n, corev1.EventTypeNormal, "VolumeMoved", "the data are on "+n.To+" now")
+	return nil
+}
+
+// persist does what has to be done in the end, however often it fails.
+func (m *Mover) persist(ctx context.Context, j *Job, n note, do func(context.Context, *Job, note) error) error {
+	for {
+		err := do(ctx, j, n)
+		if err == nil || ctx.Err() != nil || errors.As(err, new(final)) {
+			return err
+		}
+		m.cfg.Log.Warn("a claim is not bound again yet", "claim", n.Namespace+"/"+n.Claim, "err", err)
+		j.set(func(p *Progress) { p.Trouble = err.Error() })
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (m *Mover) tell(ctx context.Context, n note, kind, reason, text string) {
+	if claim, err := m.cfg.Home.CoreV1().PersistentVolumeClaims(n.Namespace).Get(ctx, n.Claim, metav1.GetOptions{}); err == nil {
+		m.cfg.Recorder.Event(claim, kind, reason, text)
+	}
+}
+
+// bring holds the claim and copies, until the new volume is there.
+func (m *Mover) bring(ctx context.Context, j *Job, n note) error {
+	j.at(Holding)
+	if err := m.hold(ctx, j, n); err != nil {
+		return err
+	}
+	if err := m.step("held"); err != nil {
+		return err
+	}
+	if err := m.empty(ctx, n); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(m.cfg.Patience)
+	for {
+		err := m.copy(ctx, j, n)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if isFinal(err) {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w; it was tried for %s", err, m.cfg.Patience)
+		}
+		m.cfg.Log.Info("copying a volume failed and is tried again", "claim", n.Namespace+"/"+n.Claim, "to", n.To, "err", err)
+		j.set(func(p *Progress) { p.Trouble = err.Error() })
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// hold marks the claim deleted and keeps it: the scheduler starts no pod that uses it,
+// and no controller makes another of its name.
+func (m *Mover) hold(ctx context.Context, j *Job, n note) error {
+	api := m.cfg.Home.CoreV1().PersistentVolumeClaims(n.Namespace)
+	return retry(ctx, func() error {
+		claim, err := api.Get(ctx, n.Claim, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && claim.Spec.VolumeName != j.volume {
+			return final{fmt.Errorf("claim %s/%s was deleted meanwhile", n.Namespace, n.Claim)}
+		}
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(claim.Finalizers, Finalizer) {
+			if claim.DeletionTimestamp != nil {
+				return final{fmt.Errorf("claim %s/%s was deleted meanwhile", n.Namespace, n.Claim)}
+			}
+			claim.Finalizers = append(claim.Finalizers, Finalizer)
+			if claim, err = api.Update(ctx, claim, metav1.UpdateOptions{FieldManager: policy.FieldManager}); err != nil {
+				return err
+			}
+		}
+		if claim.DeletionTimestamp != nil {
+			return nil
+		}
+		return api.Delete(ctx, n.Claim, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}})
+	})
+}
+
+// empty waits until no pod has the files open, and asks those that do to leave if the
+// user wants that.
+func (m *Mover) empty(ctx context.Context, n note) error {
+	for deadline := time.Now().Add(leave); ; {
+		users, err := m.users(ctx, n.Request)
+		if err == nil && len(users) == 0 {
+			return nil
+		}
+		if len(users) > 0 && !n.Evict {
+			return inUse(n.Request, users)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w; they were asked to leave and did not within %s", errors.Join(err, inUse(n.Request, users)), leave)
+		}
+		for i := range users {
+			if users[i].DeletionTimestamp != nil {
+				continue
+			}
+			// Budgets decide: a refusal is tried again. One that has ended is in nobody's way.
+			_ = m.cfg.Home.PolicyV1().Evictions(n.Namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: n.Namespace, Name: users[i].Name}})
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// copy makes the new volume, once the files on both sides are the same.
+func (m *Mover) copy(ctx context.Context, j *Job, n note) error {
+	old, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, j.volume, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	from, err := m.source(old)
+	if err != nil {
+		return err
+	}
+	to, err := m.destination(n)
+	if err != nil {
+		return err
+	}
+	total, err := from.total(ctx)
+	if err != nil {
+		return err
+	}
+	j.set(func(p *Progress) { p.Step, p.Bytes, p.Total = Copying, 0, total.Bytes })
+	if err := to.prepare(ctx); err != nil {
+		return err
+	}
+	if err := m.step("prepared"); err != nil {
+		return err
+	}
+	going, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	late := time.AfterFunc(stall, func() { end(fmt.Errorf("nothing was carried for %s; see: rivulet peers", stall)) })
+	defer late.Stop()
+	files, err := from.read(going)
+	if err != nil {
+		return err
+	}
+	got, err := to.write(going, total.Bytes, counted{files, j, late})
+	files.Close()
+	if err != nil {
+		return errors.Join(context.Cause(going), err)
+	}
+	j.at(Comparing)
+	want, err := from.sum(ctx, got.By)
+	if err == nil && want.By != got.By { // an older version there makes only sums by bytes
+		got, err = to.sum(ctx, want.By)
+	}
+	if err != nil {
+		return err
+	}
+	if got != want {
+		return fmt.Errorf("the copy differs from the original (%d files, %d bytes there; %d files, %d bytes here); does something write to it?", got.Files, got.Bytes, want.Files, want.Bytes)
+	}
+	if err := m.step("copied"); err != nil {
+		return err
+	}
+	v := to.volume()
+	v.Spec.PersistentVolumeReclaimPolicy = n.Reclaim
+	_, err = m.cfg.Home.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{FieldManager: policy.FieldManager})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+		return final{err}
+	}
+	return err
+}
+
+// finish binds the claim to the new volume and gives the old one up.
+func (m *Mover) finish(ctx context.Context, j *Job, n note) error {
+	if err := m.rebind(ctx, n, j.volume, n.Volume); err != nil {
+		return err
+	}
+	if err := m.step("switched"); err != nil {
+		return err
+	}
+	if err := m.strays(ctx, n); err != nil {
+		return err
+	}
+	if n.Reclaim == corev1.PersistentVolumeReclaimRetain {
+		j.set(func(p *Progress) { p.Kept = j.volume })
+	}
+	return m.release(ctx, j.volume, n.Reclaim)
+}
+
+// strays deletes pods that were placed where the data are not any more: the scheduler had
+// not heard yet that the claim was held. No kubelet has started one, as it looks at the claim
+// itself, and none ever would; their owners' next ones are placed by the new volume.
+func (m *Mover) strays(ctx context.Context, n note) error {
+	node := n.To
+	if n.To == Home {
+		node = m.cfg.Local.Node()
+	}
+	users, err := m.users(ctx, n.Request)
+	if err != nil {
+		return err
+	}
+	for _, p := range users {
+		if p.Spec.NodeName == node || p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		err := m.cfg.Home.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+		m.cfg.Log.Info("a pod was placed before its data were moved, and is deleted", "pod", p.Namespace+"/"+p.Name, "node", p.Spec.NodeName, "to", node)
+	}
+	return nil
+}
+
+// undo binds the claim to the old volume again and removes what was begun.
+func (m *Mover) undo(ctx context.Context, j *Job, n note) error {
+	// Whatever the claim's policy: this is a second copy.
+	err := m.change(ctx, n.Volume, func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	})
+	if err == nil {
+		err = m.cfg.Home.CoreV1().PersistentVolumes().Delete(ctx, n.Volume, metav1.DeleteOptions{})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if apierrors.IsNotFound(err) {
+		to, err := m.destination(n)
+		if err == nil {
+			err = to.discard(ctx)
+		}
+		if err != nil { // a claim there that belongs to nobody is found later
+			m.cfg.Log.Warn("what was begun of a copy is not removed yet", "to", n.To, "err", err)
+		}
+	}
+	if err := m.rebind(ctx, n, j.volume, j.volume); err != nil {
+		return err
+	}
+	return m.release(ctx, j.volume, n.Reclaim)
+}
+
+// release takes the note off; a volume without a claim is then its provisioner's again.
+func (m *Mover) release(ctx context.Context, name string, reclaim corev1.PersistentVolumeReclaimPolicy) error {
+	err := m.change(ctx, name, func(v *corev1.PersistentVolume) {
+		delete(v.Annotations, volume.MoveAnnotation)
+		v.Spec.PersistentVolumeReclaimPolicy = reclaim
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// rebind lets the held claim go, and has the next one of its name bound to the volume
+// to. Another controller may be faster in making it: a volume says which claim it waits
+// for, so that it gets that one, too.
+func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
+	ctx, cancel := context.WithTimeout(ctx, bind)
+	defer cancel()
+	api := m.cfg.Home.CoreV1().PersistentVolumeClaims(n.Namespace)
+	for {
+		claim, err := api.Get(ctx, n.Claim, metav1.GetOptions{})
+		switch {
+		case err == nil && slices.Contains(claim.Finalizers, Finalizer):
+			claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == Finalizer })
+			_, err = api.Update(ctx, claim, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		case err == nil && claim.DeletionTimestamp != nil: // going
+		case err == nil && claim.Status.Phase == corev1.ClaimBound && claim.Spec.VolumeName == to:
+			return nil
+		case err == nil && claim.Spec.VolumeName != "" && claim.Spec.VolumeName != to:
+			return final{fmt.Errorf("claim %s/%s was bound to volume %s meanwhile; the data are in volume %s", n.Namespace, n.Claim, claim.Spec.VolumeName, to)}
+		case err == nil: // Kubernetes binds it
+		case apierrors.IsNotFound(err):
+			var free bool
+			if free, err = m.reserve(ctx, to); free {
+				again := n.Was.DeepCopy()
+				again.Spec.VolumeName = to
+				_, err = api.Create(ctx, again, metav1.CreateOptions{FieldManager: policy.FieldManager})
+			}
+			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
+				return m.abandon(ctx, n, old)
+			}
+			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+				return fmt.Errorf("claim %s/%s cannot be made again: %w; the data are in volume %s", n.Namespace, n.Claim, err, to)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("claim %s/%s is not bound to volume %s yet (%w); it is gone on with after the next start", n.Namespace, n.Claim, to, errors.Join(ctx.Err(), err))
+		case <-time.After(glance):
+		}
+	}
+}
+
+// abandon gives both volumes up: the namespace is being deleted, and nobody wants the
+// data any more. What their policy retains stays.
+func (m *Mover) abandon(ctx context.Context, n note, old string) error {
+	err := m.cfg.Home.CoreV1().PersistentVolumes().Delete(ctx, n.Volume, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err := m.release(ctx, old, n.Reclaim); err != nil {
+		return err
+	}
+	return final{fmt.Errorf("namespace %s is being deleted, and its claims with it", n.Namespace)}
+}
+
+// reserve has a volume wait for the next claim of the name, if it was bound to the last,
+// and reports whether Kubernetes has seen that: a claim that comes before would be
+// looked at again only a quarter of a minute later.
+func (m *Mover) reserve(ctx context.Context, name string) (free bool, err error) {
+	v, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	if ref := v.Spec.ClaimRef; ref == nil || ref.UID == "" {
+		return v.Status.Phase == corev1.VolumeAvailable, nil
+	}
+	v.Spec.ClaimRef.UID, v.Spec.ClaimRef.ResourceVersion = "", ""
+	_, err = m.cfg.Home.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	return false, err
+}

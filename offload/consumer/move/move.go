@@ -1,0 +1,247 @@
+// Package move brings the data of a claim to another cluster, or home, and the claim
+// with them: rivulet move volume.
+//
+//	held      claim marked deleted, kept by our finalizer: no pod that uses it is started
+//	copied    files carried into a new volume, both sides read again and compared
+//	────────  from here on the move is done, before it is undone
+//	switched  claim made again, bound to the new volume
+//	done      old copy removed (unless its policy is Retain)
+//
+// It reads claims, volumes and pods of home, and the files of both places. It alone
+// writes MoveAnnotation on the volume that is moved, the finalizer Finalizer on its
+// claim, and the volumes named moved-*; the claim is deleted and made again, with the
+// same name, labels and owners.
+//
+// Restart: MoveAnnotation is all that is remembered, and it stays with the old volume
+// until the end. What had not been copied in full is copied again from the beginning;
+// what had been is switched. The old copy is untouched until the claim is bound to the
+// new one. Failure: a link that is cut is tried again for Patience; then, and at once
+// when a place refuses (no room, in use), the claim is bound to the old volume again and
+// an event on it says why.
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"rivulet/offload/consumer/volume"
+	"rivulet/offload/policy"
+)
+
+// Finalizer keeps a claim that is being moved.
+const Finalizer = "rivulet.dev/moving"
+
+// Home is the word for the cluster itself, as the place to move to.
+const Home = "home"
+
+const (
+	// DefaultPatience is how long a copy that fails is tried again.
+	DefaultPatience = 15 * time.Minute
+	// leave is how long pods may take to end.
+	leave = 5 * time.Minute
+	// bind is how long Kubernetes may take to bind or let go a claim.
+	bind = 2 * time.Minute
+	// stall is how long a copy may stand still.
+	stall = 2 * time.Minute
+	// pause between two tries, and two looks.
+	pause, glance = 5 * time.Second, 200 * time.Millisecond
+)
+
+// Local are the folders of this device's volumes.
+type Local interface {
+	// Node is this device's node.
+	Node() string
+	// Folder returns where the files of a volume are; an error if they are not here.
+	Folder(v *corev1.PersistentVolume) (string, error)
+	// Fresh makes an empty folder for a volume to be, Discard removes it, and Volume is
+	// its object, for the next claim of that name.
+	Fresh(namespace, claim, volume string) (string, error)
+	Discard(namespace, claim, volume string) error
+	Volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, volume string) *corev1.PersistentVolume
+}
+
+// Config is what a Mover needs. All fields but Patience are required.
+type Config struct {
+	Home    kubernetes.Interface
+	Cluster string // this cluster's ID
+	Local   Local
+	// Place gives the place of a virtual node, nil if there is none.
+	Place    func(node string) *volume.Place
+	Recorder record.EventRecorder
+	Log      *slog.Logger
+	Patience time.Duration
+}
+
+// Request is what a user wants moved.
+type Request struct {
+	Namespace string `json:"namespace"`
+	Claim     string `json:"claim"`
+	// To is a virtual node, or Home.
+	To string `json:"to"`
+	// Evict ends the pods that use the claim; their owners' next ones wait for the move.
+	Evict bool `json:"evict,omitempty"`
+}
+
+// Mover moves volumes.
+type Mover struct {
+	cfg Config
+
+	mu   sync.Mutex
+	life context.Context // of Run; nil before
+	jobs map[string]*Job // by the volume's name
+	done sync.WaitGroup
+	// step is called between the steps; tests stop there.
+	step func(string) error
+}
+
+// New makes a Mover; Run lets it work, once.
+func New(cfg Config) *Mover {
+	if cfg.Patience == 0 {
+		cfg.Patience = DefaultPatience
+	}
+	return &Mover{cfg: cfg, jobs: map[string]*Job{}, step: func(string) error { return nil }}
+}
+
+// Run goes on with the moves that were under way, and works until ctx ends.
+func (m *Mover) Run(ctx context.Context) error {
+	m.mu.Lock()
+	m.life = ctx
+	m.mu.Unlock()
+	defer m.done.Wait()
+	list, err := m.cfg.Home.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("move: %w", err)
+	}
+	for i := range list.Items {
+		v := &list.Items[i]
+		text := v.Annotations[volume.MoveAnnotation]
+		if text == "" {
+			continue
+		}
+		var r note
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			m.cfg.Log.Error("a move that was under way is not understood; remove the annotation "+volume.MoveAnnotation, "volume", v.Name, "err", err)
+			continue
+		}
+		m.cfg.Log.Info("going on with the move of a volume", "volume", v.Name, "to", r.To)
+		m.launch(v.Name, r)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// note is what is remembered of a move, on the old volume.
+type note struct {
+	Request
+	// Was is the claim as it will be made again, Reclaim the old volume's policy.
+	Was     *corev1.PersistentVolumeClaim        `json:"was"`
+	Reclaim corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
+	// Volume is the new one.
+	Volume string `json:"volume"`
+	// Copied says that the new volume is complete, Back that the move is undone, and why.
+	Copied bool   `json:"copied,omitempty"`
+	Back   bool   `json:"back,omitempty"`
+	Why    string `json:"why,omitempty"`
+}
+
+// Start begins a move, or joins the one of that claim that is under way.
+func (m *Mover) Start(ctx context.Context, r Request) (*Job, error) {
+	if j := m.running(r); j != nil {
+		if j.note.To != r.To {
+			return nil, fmt.Errorf("%s/%s is being moved to %s; wait for that", r.Namespace, r.Claim, j.note.To)
+		}
+		return j, nil
+	}
+	n, v, err := m.plan(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.write(ctx, v.Name, n, corev1.PersistentVolumeReclaimRetain); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.life == nil || m.life.Err() != nil {
+		return nil, fmt.Errorf("rivulet is stopping; the move goes on when it runs again")
+	}
+	return m.begin(v.Name, n), nil
+}
+
+// alive returns Run's context, nil before Run.
+func (m *Mover) alive() context.Context {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.life
+}
+
+func (m *Mover) running(r Request) *Job {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, j := range m.jobs {
+		if j.note.Namespace == r.Namespace && j.note.Claim == r.Claim {
+			return j
+		}
+	}
+	return nil
+}
+
+func (m *Mover) launch(name string, n note) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.begin(name, n)
+}
+
+// begin runs a job; mu is held.
+func (m *Mover) begin(name string, n note) *Job {
+	if j := m.jobs[name]; j != nil {
+		return j
+	}
+	j := &Job{note: n, volume: name, done: make(chan struct{})}
+	m.jobs[name] = j
+	m.done.Go(func() {
+		err := m.carry(m.life, j)
+		if m.life.Err() != nil {
+			err = fmt.Errorf("rivulet is stopping; the move goes on when it runs again")
+		}
+		m.mu.Lock()
+		delete(m.jobs, name)
+		m.mu.Unlock()
+		j.end(err)
+	})
+	return j
+}
+
+// write puts the note on the old volume, whose data nobody is to remove meanwhile.
+func (m *Mover) write(ctx context.Context, name string, n note, reclaim corev1.PersistentVolumeReclaimPolicy) error {
+	text, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return m.change(ctx, name, func(v *corev1.PersistentVolume) {
+		metav1.SetMetaDataAnnotation(&v.ObjectMeta, volume.MoveAnnotation, string(text))
+		v.Spec.PersistentVolumeReclaimPolicy = reclaim
+	})
+}
+
+// change updates a volume as it is now.
+func (m *Mover) change(ctx context.Context, name string, f func(*corev1.PersistentVolume)) error {
+	return retry(ctx, func() error {
+		v, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		f(v)
+		_, err = m.cfg.Home.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		return err
+	})
+}

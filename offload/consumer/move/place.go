@@ -1,0 +1,188 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/fabric/rpc"
+	"rivulet/offload/consumer/volume"
+	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/policy"
+)
+
+// Carrier is a target that gives the files of claims in its twins, and takes them.
+// Namespaces are those of home, claims those of the twin.
+type Carrier interface {
+	VolumeTotal(ctx context.Context, namespace, claim string) (tree.Total, error)
+	// VolumeSum makes a sum by by, or, where it is older, by bytes.
+	VolumeSum(ctx context.Context, namespace, claim, by string) (tree.Sum, error)
+	VolumeRead(ctx context.Context, namespace, claim string) (io.ReadCloser, error)
+	VolumeWrite(ctx context.Context, namespace, claim string, size int64, files io.Reader) (tree.Sum, error)
+}
+
+// end is one side of a move.
+type end struct {
+	node  func() string
+	ready func() bool // nil: always
+	total func(ctx context.Context) (tree.Total, error)
+	sum   func(ctx context.Context, by string) (tree.Sum, error)
+	read  func(ctx context.Context) (io.ReadCloser, error)
+	// prepare makes what write fills; write returns what is there then; discard removes it.
+	prepare func(ctx context.Context) error
+	write   func(ctx context.Context, size int64, files io.Reader) (tree.Sum, error)
+	discard func(ctx context.Context) error
+	// volume is the object of home for what was written.
+	volume func() *corev1.PersistentVolume
+}
+
+// source is where the data of a volume are.
+func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
+	if v.Labels[volume.AwayLabel] == "" {
+		dir, err := m.cfg.Local.Folder(v)
+		if err != nil {
+			return nil, err
+		}
+		bounds, err := tree.BoundsOf(dir, v.Spec.Capacity.Storage().Value())
+		if err != nil {
+			return nil, err
+		}
+		return &end{
+			node:  func() string { return Home },
+			total: func(ctx context.Context) (tree.Total, error) { return tree.Measure(ctx, dir, bounds) },
+			sum:   func(ctx context.Context, by string) (tree.Sum, error) { return tree.SumUp(ctx, dir, bounds, by) },
+			read: func(ctx context.Context) (io.ReadCloser, error) {
+				r, w := io.Pipe()
+				go func() { w.CloseWithError(tree.Pack(ctx, dir, bounds, w)) }()
+				return r, nil
+			},
+		}, nil
+	}
+	p, carrier, err := m.carrier(volume.Node(v))
+	if err != nil {
+		return nil, err
+	}
+	if v.Spec.ClaimRef == nil {
+		return nil, fmt.Errorf("volume %s belongs to no claim", v.Name)
+	}
+	namespace, claim := v.Spec.ClaimRef.Namespace, v.Annotations[volume.ClaimAnnotation]
+	return &end{
+		node: func() string { return p.Node }, ready: p.Ready,
+		total: func(ctx context.Context) (tree.Total, error) { return carrier.VolumeTotal(ctx, namespace, claim) },
+		sum: func(ctx context.Context, by string) (tree.Sum, error) {
+			return carrier.VolumeSum(ctx, namespace, claim, by)
+		},
+		read: func(ctx context.Context) (io.ReadCloser, error) { return carrier.VolumeRead(ctx, namespace, claim) },
+	}, nil
+}
+
+func (m *Mover) carrier(node string) (*volume.Place, Carrier, error) {
+	p := m.cfg.Place(node)
+	if p == nil {
+		return nil, nil, fmt.Errorf("there is no virtual node %s; write home or a name that rivulet peers shows", node)
+	}
+	carrier, ok := p.Target.(Carrier)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s is no Rivulet cluster and carries no volumes; move the data in a pod", node)
+	}
+	return p, carrier, nil
+}
+
+// destination is where the data are to be.
+func (m *Mover) destination(n note) (*end, error) {
+	if n.To == Home {
+		return m.here(n), nil
+	}
+	p, carrier, err := m.carrier(n.To)
+	if err != nil {
+		return nil, err
+	}
+	if !p.Offloaded(n.Namespace) {
+		return nil, fmt.Errorf("namespace %s is not offloaded to %s, so no pod could use the data there; run rivulet offload %s first", n.Namespace, n.To, n.Namespace)
+	}
+	away := volume.AwayClaim(n.Was, n.Volume, m.cfg.Cluster)
+	return &end{
+		node: func() string { return p.Node }, ready: p.Ready,
+		prepare: func(ctx context.Context) error {
+			twin, err := p.Target.Namespace(ctx, n.Namespace)
+			if err != nil {
+				return err
+			}
+			_, err = p.Target.Client().CoreV1().PersistentVolumeClaims(twin).Create(ctx, away, metav1.CreateOptions{FieldManager: policy.FieldManager})
+			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+				return final{fmt.Errorf("%s refuses the volume: %w", n.To, err)}
+			}
+			if apierrors.IsAlreadyExists(err) {
+				return nil // an earlier try's: its name is the new volume's
+			}
+			return err
+		},
+		write: func(ctx context.Context, size int64, files io.Reader) (tree.Sum, error) {
+			return carrier.VolumeWrite(ctx, n.Namespace, away.Name, size, files)
+		},
+		sum: func(ctx context.Context, by string) (tree.Sum, error) {
+			return carrier.VolumeSum(ctx, n.Namespace, away.Name, by)
+		},
+		discard: func(ctx context.Context) error {
+			twins, err := p.Target.Twins(ctx)
+			if err != nil || twins[n.Namespace] == "" {
+				return err
+			}
+			err = p.Target.Client().CoreV1().PersistentVolumeClaims(twins[n.Namespace]).Delete(ctx, away.Name, metav1.DeleteOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		},
+		volume: func() *corev1.PersistentVolume { return volume.Volume(n.Was, nil, n.Volume, p.Node, p.Target.ID()) },
+	}, nil
+}
+
+// here is this device as the destination.
+func (m *Mover) here(n note) *end {
+	dir, bounds := "", tree.Bounds{}
+	return &end{
+		node: func() string { return Home },
+		prepare: func(context.Context) (err error) {
+			if dir, err = m.cfg.Local.Fresh(n.Namespace, n.Claim, n.Volume); err == nil {
+				bounds, err = tree.BoundsOf(dir, n.Was.Spec.Resources.Requests.Storage().Value())
+			}
+			return err
+		},
+		write: func(ctx context.Context, size int64, files io.Reader) (tree.Sum, error) {
+			err := tree.Fits(dir, size)
+			if err == nil {
+				err = tree.Unpack(ctx, dir, bounds, files)
+			}
+			if err != nil {
+				return tree.Sum{}, err
+			}
+			return tree.SumUp(ctx, dir, bounds, tree.ByData)
+		},
+		sum:     func(ctx context.Context, by string) (tree.Sum, error) { return tree.SumUp(ctx, dir, bounds, by) },
+		discard: func(context.Context) error { return m.cfg.Local.Discard(n.Namespace, n.Claim, n.Volume) },
+		volume:  func() *corev1.PersistentVolume { return m.cfg.Local.Volume(n.Was, nil, n.Volume) },
+	}
+}
+
+// final is an error that another try would meet again.
+type final struct{ error }
+
+func (f final) Unwrap() error { return f.error }
+
+// passing are the refusals of a peer that are a matter of time.
+var passing = map[string]bool{"too-many-requests": true, "provider-unavailable": true, "quota-pending": true, "terminating": true}
+
+// isFinal reports whether trying again is of no use.
+func isFinal(err error) bool {
+	var said *rpc.Error
+	if errors.As(err, &said) {
+		return !passing[said.Code]
+	}
+	return errors.As(err, new(final)) || errors.Is(err, tree.ErrNoRoom) || errors.Is(err, tree.ErrTooLarge)
+}

@@ -1,0 +1,83 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/consumer/node"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+)
+
+// nameFor picks the target's name, and finds the virtual nodes that it has from
+// earlier runs, by platform.
+func (c *Consumer) nameFor(ctx context.Context, s *stack) (string, map[offer.Platform]string, error) {
+	nodes, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", nil, fmt.Errorf("offload: names of nodes: %w", err)
+	}
+	c.mu.Lock()
+	if s.name == "" {
+		s.name = node.Name(s.spec.Name, s.spec.ID, s.spec.Short, nodes.Items, func(name string) bool { return c.reserved(s, name) })
+	}
+	name := s.name
+	c.mu.Unlock()
+	existing := map[offer.Platform]string{}
+	for _, n := range nodes.Items {
+		if n.Labels[policy.VirtualNodeLabel] != s.spec.ID {
+			continue
+		}
+		p := offer.Platform{OS: n.Labels[corev1.LabelOSStable], Architecture: n.Labels[corev1.LabelArchStable]}
+		if other, twice := existing[p]; twice { // nothing makes such; one of them would never be told of anything
+			if err := node.Remove(ctx, c.home, other); err != nil {
+				return "", nil, err
+			}
+		}
+		existing[p] = n.Name
+	}
+	return name, existing, nil
+}
+
+// platformName picks the name of another virtual node of the target: the target's own
+// for the first.
+func (c *Consumer) platformName(ctx context.Context, s *stack, p offer.Platform) (string, error) {
+	nodes, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", fmt.Errorf("offload: names of nodes: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	taken := map[string]bool{}
+	for _, n := range nodes.Items {
+		taken[n.Name] = true
+	}
+	for _, one := range s.branches {
+		taken[one.name] = true
+	}
+	if !taken[s.name] {
+		return s.name, nil
+	}
+	return node.PlatformName(s.name, p, s.spec.Short, func(name string) bool { return taken[name] || c.reserved(s, name) }), nil
+}
+
+// reserved reports whether another target has the name, or a node of it may get it;
+// it is called with mu held.
+func (c *Consumer) reserved(s *stack, name string) bool {
+	for _, other := range c.stacks {
+		if other == s {
+			continue
+		}
+		if other.name == name {
+			return true
+		}
+		for _, one := range other.branches {
+			if one.name == name {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,87 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+
+	"rivulet/offload/policy"
+)
+
+const reasonClosed = "Withdrawn"
+
+// Closed says since when the Node has been closed; now if it is not.
+func Closed(n *corev1.Node) time.Time {
+	for _, t := range n.Spec.Taints {
+		if t.Key == policy.WithdrawnTaint && t.TimeAdded != nil {
+			return t.TimeAdded.Time
+		}
+	}
+	return time.Now()
+}
+
+func isClosed(t corev1.Taint) bool { return t.Key == policy.WithdrawnTaint }
+
+// Close keeps new pods off the Node, which lends nothing any more, and shows it not ready.
+// It does so to n, too.
+func Close(ctx context.Context, client kubernetes.Interface, n *corev1.Node, why string) error {
+	if !slices.ContainsFunc(n.Spec.Taints, isClosed) {
+		now := metav1.Now()
+		if err := taint(ctx, client, n, func(all []corev1.Taint) []corev1.Taint {
+			return append(all, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &now})
+		}); err != nil {
+			return fmt.Errorf("offload: close virtual node %s: %w", n.Name, err)
+		}
+	}
+	for i := range n.Status.Conditions {
+		c := &n.Status.Conditions[i]
+		if c.Type != corev1.NodeReady || c.Status != corev1.ConditionTrue {
+			continue
+		}
+		c.Status, c.Reason, c.Message, c.LastTransitionTime = corev1.ConditionFalse, reasonClosed, why, metav1.Now()
+		made, err := client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		switch {
+		case err == nil:
+			*n = *made
+		case !apierrors.IsConflict(err): // its own writer has been faster; another look follows
+			return fmt.Errorf("offload: close virtual node %s: %w", n.Name, err)
+		}
+		break
+	}
+	return nil
+}
+
+// Open takes Close back; its next offer makes it ready.
+func Open(ctx context.Context, client kubernetes.Interface, n *corev1.Node) error {
+	if !slices.ContainsFunc(n.Spec.Taints, isClosed) {
+		return nil
+	}
+	err := taint(ctx, client, n, func(all []corev1.Taint) []corev1.Taint { return slices.DeleteFunc(all, isClosed) })
+	if err != nil {
+		return fmt.Errorf("offload: open virtual node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// taint changes the taints of n, which may not be the newest.
+func taint(ctx context.Context, client kubernetes.Interface, n *corev1.Node, change func([]corev1.Taint) []corev1.Taint) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		next, err := client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		next.Spec.Taints = change(slices.DeleteFunc(next.Spec.Taints, isClosed))
+		made, err := client.CoreV1().Nodes().Update(ctx, next, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		if err == nil {
+			*n = *made
+		}
+		return err
+	})
+}

@@ -1,0 +1,52 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// guard hears of it when somebody cordons the Node, or deletes it, and then has it made again. A minute
+// later Kubernetes would remove the pods bound to a node that is not there, and their
+// owners would make others while these run on.
+func (n *Node) guard(ctx context.Context) {
+	informer := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.id.Name).String()
+	})).Core().V1().Nodes().Informer()
+	_ = informer.SetTransform(func(obj any) (any, error) { // fails only on one that runs
+		if node, ok := obj.(*corev1.Node); ok {
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+				Spec: corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable}}, nil
+		}
+		return obj, nil
+	})
+	heard := func(obj any) {
+		if node, ok := obj.(*corev1.Node); ok && node.Name == n.id.Name {
+			n.mu.Lock()
+			n.cordoned = node.Spec.Unschedulable
+			n.mu.Unlock()
+		}
+	}
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: func(obj any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err != nil || key != n.id.Name {
+			return
+		}
+		for ctx.Err() == nil {
+			err := n.recreate(ctx, apierrors.NewNotFound(corev1.Resource("nodes"), n.id.Name))
+			if err == nil || apierrors.IsAlreadyExists(err) {
+				return
+			}
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+	}})
+	informer.RunWithContext(ctx)
+}

@@ -1,0 +1,244 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	vklog "github.com/virtual-kubelet/virtual-kubelet/log"
+	vk "github.com/virtual-kubelet/virtual-kubelet/node"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/offer"
+)
+
+const (
+	// coalesce is the least time between two writes of one Node.
+	coalesce = time.Second
+	// heartbeat is how often an unchanged Node is written; a kubelet does the same.
+	heartbeat = 5 * time.Minute
+	// lease is the life of the node's lease, seconds, renewed four times as often, as
+	// that of the home node: each renewal is a write to the card. It says only that
+	// this process lives; that the cluster is there, the Ready condition says at once.
+	lease = 120
+)
+
+// Node is the virtual node of one target.
+type Node struct {
+	id     Identity
+	client kubernetes.Interface
+	log    *slog.Logger
+	// changed is called whenever Ready turned.
+	changed func()
+
+	mu      sync.Mutex
+	current *corev1.Node
+	offer   offer.Offer
+	ready   bool
+	// cordoned: somebody at home sends no new pods there.
+	cordoned bool
+}
+
+// New makes a Node; Run starts it. changed is called after Ready turned.
+func New(client kubernetes.Interface, id Identity, changed func(), log *slog.Logger) *Node {
+	return &Node{id: id, client: client, changed: changed, log: log}
+}
+
+// Ready reports whether the target was reachable and able when last heard of.
+func (n *Node) Ready() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ready
+}
+
+// Cordoned reports whether no new pods are to go there, as far as has been heard.
+func (n *Node) Cordoned() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cordoned
+}
+
+// Offer returns the last offer; the zero value before the first.
+func (n *Node) Offer() offer.Offer {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.offer
+}
+
+// Run keeps the Node and its lease until ctx or the channel of offers ends. The
+// Node is made with the first offer that has an architecture, and is left in
+// place at the end.
+func (n *Node) Run(ctx context.Context, offers <-chan offer.Offer) error {
+	first, was, err := n.first(ctx, offers)
+	if err != nil {
+		return err
+	}
+	n.take(first, was)
+
+	updates := make(chan *corev1.Node)
+	controller, err := vk.NewNodeController(&provider{updates: updates}, n.object(), n.client.CoreV1().Nodes(),
+		vk.WithNodeEnableLeaseV1(n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), lease),
+		vk.WithNodeStatusUpdateInterval(heartbeat),
+		vk.WithNodeStatusUpdateErrorHandler(n.recreate))
+	if err != nil {
+		return fmt.Errorf("offload: virtual node %s: %w", n.id.Name, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		defer cancel() // no more offers, no more node
+		n.push(ctx, offers, updates)
+	})
+	wg.Go(func() { n.guard(ctx) })
+	if err := controller.Run(vklog.WithLogger(ctx, logger{n.log.With("node", n.id.Name)})); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("offload: virtual node %s: %w", n.id.Name, err)
+	}
+	return ctx.Err()
+}
+
+// first waits for the first offer that a node can be made of, or takes the node
+// of an earlier run over.
+func (n *Node) first(ctx context.Context, offers <-chan offer.Offer) (offer.Offer, corev1.NodeStatus, error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return offer.Offer{}, corev1.NodeStatus{}, ctx.Err()
+		case o, ok := <-offers:
+			if !ok {
+				return o, corev1.NodeStatus{}, context.Canceled
+			}
+			existing, err := n.client.CoreV1().Nodes().Get(ctx, n.id.Name, metav1.GetOptions{})
+			switch {
+			case err == nil:
+				return known(o, fromNode(existing)), existing.Status, nil
+			case !apierrors.IsNotFound(err):
+				return o, corev1.NodeStatus{}, fmt.Errorf("offload: virtual node %s: %w", n.id.Name, err)
+			case o.Architecture != "":
+				return o, corev1.NodeStatus{}, nil
+			}
+		}
+	}
+}
+
+// known completes an offer that says no more than that the target is silent.
+func known(o, before offer.Offer) offer.Offer {
+	if o.Architecture != "" {
+		return o
+	}
+	before.Ready, before.Reason = o.Ready, o.Reason
+	return before
+}
+
+// take makes the next Node out of the offer and reports whether it differs.
+func (n *Node) take(o offer.Offer, was corev1.NodeStatus) bool {
+	n.mu.Lock()
+	if n.current != nil {
+		o, was = known(o, n.offer), n.current.Status
+	}
+	next := Object(n.id, o, was, metav1.Now())
+	differs := n.current == nil || !same(n.current, next)
+	turned := n.ready != o.Ready
+	n.offer, n.ready, n.current = o, o.Ready, next
+	n.mu.Unlock()
+	if turned {
+		if o.Ready {
+			n.log.Info("virtual node ready", "node", n.id.Name)
+		} else {
+			n.log.Warn("virtual node not ready", "node", n.id.Name, "reason", o.Reason)
+		}
+		n.changed()
+	}
+	return differs
+}
+
+// same compares two Nodes apart from heartbeats.
+func same(a, b *corev1.Node) bool {
+	a, b = a.DeepCopy(), b.DeepCopy()
+	for _, n := range []*corev1.Node{a, b} {
+		for i := range n.Status.Conditions {
+			n.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
+	}
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+func (n *Node) object() *corev1.Node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.current.DeepCopy()
+}
+
+// push hands changes on, the first at once and then no more than one each coalesce.
+func (n *Node) push(ctx context.Context, offers <-chan offer.Offer, updates chan<- *corev1.Node) {
+	var due <-chan time.Time
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case o, ok := <-offers:
+			if !ok {
+				return
+			}
+			if n.take(o, corev1.NodeStatus{}) && due == nil {
+				due = time.After(coalesce - time.Since(last))
+			}
+		case <-due:
+			due, last = nil, time.Now()
+			select {
+			case updates <- n.object():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// recreate makes the Node again if somebody deleted it.
+func (n *Node) recreate(ctx context.Context, err error) error {
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	n.log.Warn("virtual node was deleted; making it again, as its cluster is still a peer", "node", n.id.Name)
+	_, err = n.client.CoreV1().Nodes().Create(ctx, n.object(), metav1.CreateOptions{})
+	return err
+}
+
+// Remove deletes the Node and its lease; the pods bound to it go with it.
+func Remove(ctx context.Context, client kubernetes.Interface, name string) error {
+	if err := client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("offload: remove virtual node %s: %w", name, err)
+	}
+	err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("offload: remove lease of %s: %w", name, err)
+	}
+	return nil
+}
+
+// provider feeds virtual-kubelet's NodeController.
+type provider struct{ updates <-chan *corev1.Node }
+
+// Ping always answers: the lease says that this process lives, nothing more.
+func (*provider) Ping(context.Context) error { return nil }
+
+func (p *provider) NotifyNodeStatus(ctx context.Context, notify func(*corev1.Node)) {
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case node := <-p.updates:
+				notify(node)
+			}
+		}
+	}()
+}

@@ -1,0 +1,113 @@
+package node
+
+import (
+	"maps"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+	"rivulet/offload/target"
+)
+
+// Identity is what a virtual node is whatever is offered.
+type Identity struct {
+	Name string
+	ID   string // the target's
+	// Target is the target's name: that of its first node.
+	Target string
+	IP     netip.Addr // of the home node on which the kubelet API is served
+	Port   uint16     // of that API
+	Kind   target.Kind
+	// After has the scheduler prefer nodes without it.
+	After bool
+}
+
+// Reasons of the Ready condition.
+const (
+	reasonReady    = "OfferReady"
+	reasonNotReady = "OfferNotReady"
+)
+
+// Object makes the Node. It is pure; was is the status the node had before, from
+// which the times of transitions are kept.
+func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) *corev1.Node {
+	labels := map[string]string{}
+	for key, value := range o.Labels { // whatever the target sends
+		if offer.Carried(key) {
+			labels[key] = value
+		}
+	}
+	maps.Copy(labels, map[string]string{
+		policy.VirtualNodeLabel:          id.ID,
+		policy.KindLabel:                 string(id.Kind),
+		policy.TargetLabel:               id.Target,
+		corev1.LabelHostname:             id.Name,
+		corev1.LabelArchStable:           o.Architecture,
+		corev1.LabelOSStable:             o.OS,
+		"type":                           "virtual-kubelet",
+		"kubernetes.io/role":             "virtual",
+		corev1.LabelNodeExcludeBalancers: "true",
+	})
+	if id.After {
+		labels[policy.After] = "true"
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: id.Name, Labels: labels},
+		Spec:       corev1.NodeSpec{ProviderID: "rivulet://" + id.ID, Taints: policy.NodeTaints(id.After)},
+		Status: corev1.NodeStatus{
+			Capacity:    o.Allocatable.DeepCopy(),
+			Allocatable: o.Allocatable.DeepCopy(),
+			Conditions:  conditions(o, was, now),
+			Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: id.IP.String()},
+				{Type: corev1.NodeHostName, Address: id.Name},
+			},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(id.Port)}},
+			NodeInfo: corev1.NodeSystemInfo{
+				Architecture: o.Architecture, OperatingSystem: o.OS, KubeletVersion: o.KubeVersion,
+				KernelVersion: o.KernelVersion, OSImage: o.OSImage, ContainerRuntimeVersion: o.Runtime,
+				SystemUUID: id.ID, MachineID: id.ID,
+			},
+		},
+	}
+}
+
+func conditions(o offer.Offer, was corev1.NodeStatus, now metav1.Time) []corev1.NodeCondition {
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: reasonReady, Message: "the provider answers and has room to lend"}
+	if !o.Ready {
+		ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, reasonNotReady, o.Reason
+	}
+	healthy := func(t corev1.NodeConditionType, reason string) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: reason, Message: "pressure at the provider shows in what it offers"}
+	}
+	out := []corev1.NodeCondition{
+		ready,
+		healthy(corev1.NodeMemoryPressure, "KubeletHasSufficientMemory"),
+		healthy(corev1.NodeDiskPressure, "KubeletHasNoDiskPressure"),
+		healthy(corev1.NodePIDPressure, "KubeletHasSufficientPID"),
+		{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "FabricManaged", Message: "pods are reached through the tunnel"},
+	}
+	for i := range out {
+		out[i].LastHeartbeatTime, out[i].LastTransitionTime = now, now
+		for _, c := range was.Conditions {
+			if c.Type == out[i].Type && c.Status == out[i].Status && !c.LastTransitionTime.IsZero() {
+				out[i].LastTransitionTime = c.LastTransitionTime
+			}
+		}
+	}
+	return out
+}
+
+// fromNode reads back what a node of an earlier run was told by its offers, for
+// a target that has not spoken since.
+func fromNode(n *corev1.Node) offer.Offer {
+	return offer.Offer{
+		Labels:      n.Labels, // of which those are taken again that come with offers
+		Allocatable: n.Status.Allocatable, Architecture: n.Status.NodeInfo.Architecture, OS: n.Status.NodeInfo.OperatingSystem,
+		KubeVersion: n.Status.NodeInfo.KubeletVersion, KernelVersion: n.Status.NodeInfo.KernelVersion,
+		OSImage: n.Status.NodeInfo.OSImage, Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,
+	}
+}

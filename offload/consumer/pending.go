@@ -1,0 +1,147 @@
+package consumer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/offload/policy"
+)
+
+// Pods get their tolerations when they are made. One that was made before its
+// namespace was offloaded, or in the moment in which the API server had not heard of the
+// label, would wait for ever. So pods that wait for a node are looked at again: what
+// the API server would give them now they are given, as far as a pod may be changed;
+// where it may not, one whose controller counts no failures is deleted and made anew.
+//
+// It reads unscheduled pods and what a dry run of making them again says. It alone writes
+// their tolerations, those deletions, and the event OffloadTooLate on pods for which
+// neither will do. Nothing is remembered but who was told.
+
+// waits is how long a pod has waited for a node before it is looked at, and how often
+// then; nothing is done while none waits.
+const waits = 3 * time.Second
+
+func (c *Consumer) takeUpPending(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pods := informers.NewSharedInformerFactoryWithOptions(c.home, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", ""), fields.OneTermEqualSelector("status.phase", string(corev1.PodPending))).String()
+	})).Core().V1().Pods().Informer()
+	if err := pods.SetTransform(func(obj any) (any, error) {
+		if p, ok := obj.(*corev1.Pod); ok {
+			p.ManagedFields = nil
+		}
+		return obj, nil
+	}); err != nil {
+		return err
+	}
+	go pods.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
+		return ctx.Err()
+	}
+	told := map[types.UID]bool{}
+	look := time.NewTicker(waits)
+	defer look.Stop()
+	for {
+		for _, obj := range pods.GetStore().List() {
+			p := obj.(*corev1.Pod)
+			ns, ok := c.policy.Get(p.Namespace)
+			if !ok || ns.When == policy.Off || !waiting(p) {
+				continue
+			}
+			if err := c.takeUp(ctx, p, ns, told); err != nil && ctx.Err() == nil {
+				c.cfg.Log.Debug("a pod that waits was not looked at; again in a while", "namespace", p.Namespace, "pod", p.Name, "error", err)
+			}
+		}
+		if len(pods.GetStore().ListKeys()) == 0 {
+			clear(told)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+		}
+	}
+}
+
+// waiting reports whether the scheduler has found no node, and no virtual one was allowed.
+func waiting(p *corev1.Pod) bool {
+	if p.DeletionTimestamp != nil || time.Since(p.CreationTimestamp.Time) < waits {
+		return false
+	}
+	if c := metav1.GetControllerOf(p); c != nil && c.Kind == "DaemonSet" {
+		return false
+	}
+	for _, t := range p.Spec.Tolerations {
+		if t.Key == policy.VirtualTaint {
+			return false
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+		}
+	}
+	return false
+}
+
+// takeUp has one pod that waits go away too, if its like would today.
+func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespace, told map[types.UID]bool) error {
+	if told[p.UID] {
+		return nil
+	}
+	again := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "again-", Namespace: p.Namespace, Labels: p.Labels, Annotations: p.Annotations, OwnerReferences: p.OwnerReferences},
+		Spec: *p.Spec.DeepCopy()}
+	like, err := c.home.CoreV1().Pods(p.Namespace).Create(ctx, again, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return err
+	}
+	tolerations := p.Spec.Tolerations
+	for _, t := range like.Spec.Tolerations {
+		if strings.HasPrefix(t.Key, "rivulet.dev/") {
+			tolerations = append(tolerations[:len(tolerations):len(tolerations)], t)
+		}
+	}
+	if len(tolerations) == len(p.Spec.Tolerations) {
+		told[p.UID] = true // it has to stay, whatever the label says
+		return nil
+	}
+	if ns.When != policy.Remote && ns.To == "" { // all that it needs may be added
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "resourceVersion": p.ResourceVersion},
+			"spec": map[string]any{"tolerations": tolerations}})
+		if err != nil {
+			return err
+		}
+		_, err = c.home.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+		return ignoreMoved(err)
+	}
+	switch owner := metav1.GetControllerOf(p); {
+	case owner != nil && (owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet" || owner.Kind == "ReplicationController"):
+		return ignoreMoved(c.home.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}}))
+	default: // a Job would count it as a failure, and nobody would make a bare pod again
+		told[p.UID] = true
+		c.recorder.Event(p, corev1.EventTypeWarning, "OffloadTooLate", fmt.Sprintf(
+			"made before namespace %s was offloaded, and where a pod may run cannot be changed; delete it and make it again", p.Namespace))
+		return nil
+	}
+}
+
+// ignoreMoved is no error: the pod is another by now, and looked at again.
+func ignoreMoved(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,101 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/homeapi"
+)
+
+// apiAddress remembers the address of the Service that leads to home's API server.
+// It is asked for again after a while: the Service may have been made anew.
+type apiAddress struct {
+	mu   sync.Mutex
+	text string
+	at   time.Time
+}
+
+const addressAge = time.Minute
+
+// homeAPI returns the address in the twin of the Service that leads to home's API server.
+func (t *twin) homeAPI(ctx context.Context) (string, error) {
+	t.api.mu.Lock()
+	defer t.api.mu.Unlock()
+	if t.api.text != "" && time.Since(t.api.at) < addressAge {
+		return t.api.text, nil
+	}
+	s, err := t.client.CoreV1().Services(t.name).Get(ctx, homeapi.Service, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("offload: the way to home's API server: %w", err)
+	}
+	t.api.text, t.api.at = s.Spec.ClusterIP, time.Now()
+	return t.api.text, nil
+}
+
+// addresses indexes living pods by their addresses.
+func addresses(obj any) ([]string, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok || terminal(p.Status.Phase) || p.Spec.HostNetwork {
+		return nil, nil
+	}
+	var out []string
+	for _, ip := range p.Status.PodIPs {
+		out = append(out, ip.IP)
+	}
+	return out, nil
+}
+
+// Addresses returns those of home's pods on the target, as home sees them, and how many
+// pods home has sent there that have not finished. It reports false until all are known.
+func (c *Controller) Addresses() (addrs []netip.Addr, pods int, known bool) {
+	known = c.pods.synced()
+	namespaces := map[string]bool{}
+	for _, p := range c.pods.list() {
+		if !terminal(p.Status.Phase) {
+			pods++
+			namespaces[p.Namespace] = true
+		}
+	}
+	c.twins.mu.Lock()
+	defer c.twins.mu.Unlock()
+	for ns := range namespaces {
+		t := c.twins.all[ns]
+		known = known && t != nil && t.pods.HasSynced()
+	}
+	for _, t := range c.twins.all {
+		for _, text := range t.pods.GetIndexer().ListIndexFuncValues(byAddr) {
+			if there, err := netip.ParseAddr(text); err == nil {
+				if here, ok := c.cfg.Target.Home(there); ok {
+					addrs = append(addrs, here)
+				}
+			}
+		}
+	}
+	return addrs, pods, known
+}
+
+// Runs reports whether a pod of home runs on the target now at the address, which
+// is given as home sees it.
+func (c *Controller) Runs(addr netip.Addr) bool {
+	there, ok := c.cfg.Target.Away(addr)
+	if !ok {
+		return false
+	}
+	if back, ok := c.cfg.Target.Home(there); !ok || back != addr {
+		return false // an address of home itself, or of another target
+	}
+	c.twins.mu.Lock()
+	defer c.twins.mu.Unlock()
+	for _, t := range c.twins.all {
+		if pods, _ := t.pods.GetIndexer().ByIndex(byAddr, there.String()); len(pods) > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,175 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"rivulet/offload/policy"
+)
+
+// alter carries changes of the home pod over to the away pod and to what would replace it:
+// labels and annotations, on which Services at home and away select, and what Kubernetes
+// lets change in the spec of a pod (specChange). A change of the spec is carried once, by the
+// generation of the home pod; one that the provider refuses is told, and not tried again.
+func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have, want Wrapper) error {
+	if have.Object().GetDeletionTimestamp() != nil {
+		return nil
+	}
+	was, is := have.template(), like(have, want, home).template()
+	if p := Current(t.podsOf(home.UID)); p != nil && p.DeletionTimestamp == nil {
+		if err := c.alterPod(ctx, t, home, p, was, is); err != nil {
+			return err
+		}
+	}
+	if have.Job != nil {
+		return c.alterJob(ctx, t, have, want)
+	}
+	if have.ReplicaSet == nil || maps.Equal(was.Labels, is.Labels) && maps.Equal(was.Annotations, is.Annotations) &&
+		equality.Semantic.DeepEqual(was.Spec.HostAliases, is.Spec.HostAliases) {
+		return nil
+	}
+	set := have.ReplicaSet.DeepCopy()
+	next := &set.Spec.Template
+	if next.Annotations[policy.HomeGenerationAnnotation] != is.Annotations[policy.HomeGenerationAnnotation] {
+		takeImages(next.Spec.Containers, is.Spec.Containers)
+		takeImages(next.Spec.InitContainers, is.Spec.InitContainers)
+		next.Spec.Tolerations = is.Spec.Tolerations
+	}
+	next.Labels, next.Annotations = is.Labels, is.Annotations
+	// They differ when the Service that leads to home's API server was made anew.
+	next.Spec.HostAliases = is.Spec.HostAliases
+	_, err := t.client.AppsV1().ReplicaSets(t.name).Update(ctx, set, metav1.UpdateOptions{})
+	return ignoreGone(err)
+}
+
+func (c *Controller) alterPod(ctx context.Context, t *twin, home, p *corev1.Pod, was, is *corev1.PodTemplateSpec) error {
+	metadata, spec := map[string]any{}, map[string]any{}
+	if labels := difference(p.Labels, was.Labels, is.Labels); len(labels) > 0 {
+		metadata["labels"] = labels
+	}
+	if notes := difference(p.Annotations, was.Annotations, is.Annotations); len(notes) > 0 {
+		metadata["annotations"] = notes
+	}
+	if p.Annotations[policy.HomeGenerationAnnotation] != is.Annotations[policy.HomeGenerationAnnotation] {
+		spec = specChange(&p.Spec, &was.Spec, &is.Spec)
+	}
+	if len(metadata)+len(spec) == 0 {
+		return nil
+	}
+	write := func(change map[string]any) error {
+		patch, err := json.Marshal(change)
+		if err != nil {
+			return err
+		}
+		_, err = t.client.CoreV1().Pods(t.name).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+		return ignoreGone(err)
+	}
+	err := write(map[string]any{"metadata": metadata, "spec": spec})
+	if len(spec) > 0 && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
+		if c.checkTwin(ctx, t.home) {
+			return errNotYet
+		}
+		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused,
+			fmt.Sprintf("%s does not take the change of this pod, which runs on as it was: %v; make it anew with the change", c.cfg.Target.Name(), err))
+		err = write(map[string]any{"metadata": metadata})
+	}
+	if err != nil {
+		return c.twinError(ctx, t, err)
+	}
+	return nil
+}
+
+// alterJob carries the deadline of a pod that is restarted on failure. A Job's template
+// cannot change; it makes no second pod beside a living one.
+func (c *Controller) alterJob(ctx context.Context, t *twin, have, want Wrapper) error {
+	now, next := have.Job.Spec.ActiveDeadlineSeconds, want.Job.Spec.ActiveDeadlineSeconds
+	if next == nil || now != nil && *now == *next {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"activeDeadlineSeconds": *next}})
+	if err != nil {
+		return err
+	}
+	_, err = t.client.BatchV1().Jobs(t.name).Patch(ctx, have.Job.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+	return ignoreGone(err)
+}
+
+// specChange is the strategic merge patch that carries over what may change in the spec of a
+// pod: images, tolerations that are added, a deadline. has is the away pod's spec; was and is
+// what home made of it, before and now: what the provider decided stays.
+func specChange(has, was, is *corev1.PodSpec) map[string]any {
+	patch := map[string]any{}
+	if images := changedImages(has.Containers, was.Containers, is.Containers); len(images) > 0 {
+		patch["containers"] = images
+	}
+	if images := changedImages(has.InitContainers, was.InitContainers, is.InitContainers); len(images) > 0 {
+		patch["initContainers"] = images
+	}
+	all := slices.Clone(has.Tolerations)
+	for _, t := range is.Tolerations {
+		if !slices.ContainsFunc(all, func(o corev1.Toleration) bool { return equality.Semantic.DeepEqual(o, t) }) {
+			all = append(all, t)
+		}
+	}
+	if len(all) > len(has.Tolerations) {
+		patch["tolerations"] = all
+	}
+	if d := is.ActiveDeadlineSeconds; d != nil && (has.ActiveDeadlineSeconds == nil || *has.ActiveDeadlineSeconds != *d) {
+		patch["activeDeadlineSeconds"] = *d
+	}
+	return patch
+}
+
+func changedImages(has, was, is []corev1.Container) (out []map[string]string) {
+	for i := range is {
+		name, image := is[i].Name, is[i].Image
+		if h := imageOf(has, name); h != "" && h != image && imageOf(was, name) != image {
+			out = append(out, map[string]string{"name": name, "image": image})
+		}
+	}
+	return out
+}
+
+func takeImages(to, from []corev1.Container) {
+	for i := range to {
+		if image := imageOf(from, to[i].Name); image != "" {
+			to[i].Image = image
+		}
+	}
+}
+
+func imageOf(list []corev1.Container, name string) string {
+	for i := range list {
+		if list[i].Name == name {
+			return list[i].Image
+		}
+	}
+	return ""
+}
+
+// difference is the merge patch that takes has to is, where was are the keys
+// that we had put there: other keys are other people's.
+func difference(has, was, is map[string]string) map[string]any {
+	patch := map[string]any{}
+	for k, v := range is {
+		if got, ok := has[k]; !ok || got != v {
+			patch[k] = v
+		}
+	}
+	for k := range was {
+		_, wanted := is[k]
+		if _, there := has[k]; there && !wanted {
+			patch[k] = nil
+		}
+	}
+	return patch
+}

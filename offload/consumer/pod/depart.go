@@ -1,0 +1,147 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+)
+
+// depart takes a pod that is being deleted at home off the target, and lets it
+// go at home only when the target has said that it is gone there. While the
+// target cannot be reached the pod stays Terminating: a StatefulSet's pod or a
+// Job's must not start a second time elsewhere.
+func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
+	if cond := condition(&home.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse && !c.isUnsure(home) {
+		return c.release(ctx, home) // it never went away
+	}
+	t, err := c.watched(ctx, home.Namespace)
+	switch {
+	case err != nil:
+		return err
+	case t == nil:
+		return c.release(ctx, home)
+	}
+	if !t.synced() {
+		return nil // the twin calls again
+	}
+	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
+		if standing := slices.DeleteFunc(slices.Clone(have), Wrapper.ending); len(standing) > 0 {
+			if told, err := c.tellEnd(ctx, t, home, standing[0]); err != nil || !told {
+				return err
+			}
+			for _, w := range standing {
+				if err := t.remove(ctx, w, graceOf(home)); err != nil {
+					return c.twinError(ctx, t, err)
+				}
+			}
+		}
+		return c.follow(ctx, home, awayOf(t, home.UID, have[0]))
+	}
+	if p := Current(t.podsOf(home.UID)); p != nil {
+		return c.follow(ctx, home, Away{Pod: p})
+	}
+	// The caches say gone. They may lag behind our own create: ask the API.
+	if stands, err := c.live(ctx, t, home); err != nil || stands {
+		return cmp.Or(err, errNotYet)
+	}
+	if s := t.tokens(home.UID); s != nil {
+		if err := t.removeTokens(ctx, s); err != nil {
+			return c.twinError(ctx, t, err)
+		}
+	}
+	return c.release(ctx, home)
+}
+
+// tellEnd reports that home knows how the pod's Job has ended, if it has. With the Job goes
+// whatever could tell, and who made a pod that vanished without a word makes it again. After a
+// cut the caches may still show a Job at work, so the API is asked.
+func (c *Controller) tellEnd(ctx context.Context, t *twin, home *corev1.Pod, w Wrapper) (bool, error) {
+	if w.Job == nil || terminal(home.Status.Phase) {
+		return true, nil
+	}
+	live, err := t.get(ctx, w)
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, errNotYet // the cache lags
+	case err != nil:
+		return false, c.twinError(ctx, t, err)
+	case !ours(live, home.UID), !terminal(awayOf(t, home.UID, live).Finished):
+		return true, nil
+	case !terminal(awayOf(t, home.UID, w).Finished):
+		return false, errNotYet // the watches are about to show it, and the pod's last status
+	}
+	return false, c.follow(ctx, home, awayOf(t, home.UID, live)) // what it writes calls again
+}
+
+// graceOf is the grace period to hand on, where the user gave a shorter one than the pod's:
+// a provider grants no longer ones (docs/design/tenancy.md), and refuses a deletion that asks for it.
+func graceOf(home *corev1.Pod) *int64 {
+	if g := home.DeletionGracePeriodSeconds; g != nil && *g < ptr.Deref(home.Spec.TerminationGracePeriodSeconds, 30) {
+		return g
+	}
+	return nil
+}
+
+// release writes how the pod ended and lets it go.
+func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
+	c.accepted(home.UID)
+	c.forget(home)
+	if err := c.write(ctx, home, Ended(home, "")); err != nil {
+		return err
+	}
+	err := c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &home.UID}})
+	if apierrors.IsConflict(err) {
+		return nil // another pod of that name by now
+	}
+	return ignoreGone(err)
+}
+
+// sweep removes what stands on the target for earlier pods of this name. home is
+// the pod that has the name now, or nil.
+func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
+	for _, w := range t.wrappers(byName, k.Name) {
+		if home != nil && ours(w, home.UID) {
+			continue
+		}
+		if err := c.removeOrphan(ctx, t, w); err != nil {
+			return c.twinError(ctx, t, err)
+		}
+	}
+	return c.sweepTokens(ctx, t, k, home)
+}
+
+// removeOrphan deletes a wrapper after home's API has confirmed that its pod is
+// no more; a cache that has not caught up must never end a running pod.
+func (c *Controller) removeOrphan(ctx context.Context, t *twin, w Wrapper) error {
+	obj := w.Object()
+	if w.ending() {
+		return nil
+	}
+	uid, name := obj.GetLabels()[policy.HomeUIDLabel], obj.GetAnnotations()[policy.HomePodAnnotation]
+	if err := c.confirmGone(ctx, t, name, uid); err != nil {
+		return err
+	}
+	c.cfg.Log.Info("removing what is left of a pod that is gone", "namespace", t.home, "pod", name, "uid", uid)
+	return t.remove(ctx, w, nil)
+}
+
+// confirmGone asks home's API; errNotYet says that the pod is there.
+func (c *Controller) confirmGone(ctx context.Context, t *twin, name, uid string) error {
+	p, err := c.cfg.Home.CoreV1().Pods(t.home).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil && string(p.UID) == uid:
+		return errNotYet
+	case err != nil && !apierrors.IsNotFound(err):
+		return err
+	}
+	return nil
+}

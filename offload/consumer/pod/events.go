@@ -1,0 +1,250 @@
+package pod
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+// What a provider says of an away pod, and what keeps its wrapper from making one,
+// is said at home of the pod of home: one event there for each here, with the same
+// count. Its name is made of the other's UID, so that after a restart it is found
+// again; whether it has to be written is told by what home has, read once.
+
+// eventReporter marks events at home that are a provider's. Who said it there is in
+// their source.
+const eventReporter = "rivulet.dev/away"
+
+const (
+	eventTries = 6 // for the pod's own arrival, about three seconds
+	// A provider's word is cheap; home's datastore is not.
+	eventsPerSecond, eventsAtOnce = 5, 200
+	maxEventMessage               = 1024
+	// eventBacklog is how many may wait before only warnings are carried.
+	eventBacklog = 500
+	// selfMending is how long a wrapper may be without a pod before home is warned of it:
+	// nobody at home has made a ReplicaSet, and a quota that follows demand lets the pod in
+	// by then.
+	selfMending = 10 * time.Second
+)
+
+// toldEvents is what home has, by name: the count last written; and since when this process
+// holds back what may mend itself.
+type toldEvents struct {
+	mu     sync.Mutex
+	counts map[string]int32
+	held   map[string]time.Time
+}
+
+// hold says for how much longer the named event is to wait.
+func (t *toldEvents) hold(name string, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	since, known := t.held[name]
+	if !known {
+		since, t.held[name] = now, now
+	}
+	return selfMending - now.Sub(since)
+}
+
+func (t *toldEvents) is(name string, count int32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	had, ok := t.counts[name]
+	return ok && had >= count
+}
+
+func (t *toldEvents) set(name string, count int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counts[name] = count
+}
+
+func (t *toldEvents) drop(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.counts, name)
+	delete(t.held, name)
+}
+
+// followEvents carries the twin's events home until ctx ends.
+func (c *Controller) followEvents(ctx context.Context, t *twin) {
+	if !cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced) {
+		return
+	}
+	told := &toldEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
+	if list, err := c.cfg.Home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + eventReporter}); err == nil {
+		for i := range list.Items {
+			told.set(list.Items[i].Name, list.Items[i].Count)
+		}
+	}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 10*time.Second))
+	informer := informers.NewSharedInformerFactoryWithOptions(t.client, 0, informers.WithNamespace(t.name), informers.WithTransform(trim)).Core().V1().Events().Informer()
+	enqueue := func(obj any) {
+		if e, ok := obj.(*corev1.Event); ok {
+			queue.Add(e.Name)
+		}
+	}
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) },
+		DeleteFunc: func(obj any) { // they end at home by themselves
+			if e, ok := obj.(*corev1.Event); ok {
+				told.drop(eventName(e))
+			}
+		}}) // fails only on a stopped informer
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { informer.RunWithContext(ctx) })
+	running.Go(func() { <-ctx.Done(); queue.ShutDown() })
+	pace := flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce)
+	defer pace.Stop()
+	for {
+		name, stop := queue.Get()
+		if stop {
+			return
+		}
+		again, later := false, time.Duration(0)
+		if obj, ok, _ := informer.GetStore().GetByKey(t.name + "/" + name); ok {
+			e := obj.(*corev1.Event)
+			if mended, wait := t.mends(e, told); mended || wait > 0 {
+				later = wait
+			} else if worthIt := e.Type == corev1.EventTypeWarning || queue.Len() < eventBacklog; worthIt && pace.Wait(ctx) == nil {
+				again = !c.tellEvent(ctx, t, e, told)
+			}
+		}
+		queue.Done(name)
+		if later > 0 {
+			queue.AddAfter(name, later)
+		} else if again && queue.NumRequeues(name) < eventTries {
+			queue.AddRateLimited(name)
+		} else {
+			queue.Forget(name)
+		}
+	}
+}
+
+// tellEvent writes one at home, unless it is there. It reports false if a later try may succeed.
+func (c *Controller) tellEvent(ctx context.Context, t *twin, e *corev1.Event, told *toldEvents) bool {
+	if e.Type != corev1.EventTypeWarning && (e.InvolvedObject.Kind != "Pod" || e.Reason == "Scheduled") {
+		return true // that a wrapper made its pod, and which of the provider's nodes has it, is nobody's news
+	}
+	pod, about := t.subject(&e.InvolvedObject)
+	if !about {
+		return true
+	}
+	if pod == nil {
+		return false
+	}
+	want := homeEvent(e, t.name, t.home, pod, c.cfg.Target.Name())
+	if told.is(want.Name, want.Count) {
+		return true
+	}
+	events := c.cfg.Home.CoreV1().Events(t.home)
+	_, err := events.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
+	if apierrors.IsAlreadyExists(err) {
+		var have *corev1.Event
+		if have, err = events.Get(ctx, want.Name, metav1.GetOptions{}); err == nil && have.Count < want.Count {
+			want.ResourceVersion = have.ResourceVersion
+			_, err = events.Update(ctx, want, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		}
+	}
+	switch {
+	case err == nil:
+		told.set(want.Name, want.Count)
+		return true
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+		return true // the namespace is going, or home's API server will never take it
+	}
+	return false
+}
+
+// mends reports whether what an event warns of, that a wrapper could make no pod, is no more;
+// if it may still mend itself, when to look again.
+func (t *twin) mends(e *corev1.Event, told *toldEvents) (mended bool, wait time.Duration) {
+	if e.Reason != "FailedCreate" || e.InvolvedObject.Kind != "ReplicaSet" && e.InvolvedObject.Kind != "Job" {
+		return false, 0
+	}
+	wrapper, _ := t.subject(&e.InvolvedObject)
+	if wrapper != nil && len(t.podsOf(types.UID(wrapper.GetLabels()[policy.HomeUIDLabel]))) > 0 {
+		return true, 0
+	}
+	return false, max(told.hold(eventName(e), time.Now()), 0)
+}
+
+// subject returns the object in the twin that an event is about, nil if it is not
+// there (yet); about is false if the event is not of an object of ours.
+func (t *twin) subject(ref *corev1.ObjectReference) (found metav1.Object, about bool) {
+	if ref.Kind == "PersistentVolumeClaim" { // who waits for it wants to know
+		pod := t.userOf(ref.Name)
+		return pod, pod != nil
+	}
+	store := map[string]cache.SharedIndexInformer{"Pod": t.pods, "ReplicaSet": t.sets, "Job": t.jobs}[ref.Kind]
+	if store == nil {
+		return nil, false
+	}
+	obj, ok, _ := store.GetStore().GetByKey(t.name + "/" + ref.Name)
+	if !ok {
+		return nil, true
+	}
+	m, ok := obj.(metav1.Object)
+	if !ok || m.GetLabels()[policy.HomeUIDLabel] == "" {
+		return nil, false
+	}
+	return m, true
+}
+
+func eventName(e *corev1.Event) string {
+	sum := sha256.Sum256([]byte(e.UID))
+	return hex.EncodeToString(sum[:8])
+}
+
+// homeEvent is what home says of its pod when the target says e of the away object.
+func homeEvent(e *corev1.Event, twin, home string, away metav1.Object, target string) *corev1.Event {
+	pod := away.GetAnnotations()[policy.HomePodAnnotation]
+	out := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: eventName(e)},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: home, Name: pod,
+			UID: types.UID(away.GetLabels()[policy.HomeUIDLabel]), FieldPath: e.InvolvedObject.FieldPath},
+		Type: e.Type, Reason: e.Reason, Count: max(e.Count, 1), FirstTimestamp: e.FirstTimestamp, LastTimestamp: e.LastTimestamp,
+		Source:              corev1.EventSource{Component: e.Source.Component, Host: target},
+		ReportingController: eventReporter, ReportingInstance: target,
+		Message: strings.NewReplacer(twin+"/"+away.GetName(), home+"/"+pod, away.GetName(), pod, twin+"/", home+"/").Replace(e.Message),
+	}
+	if e.InvolvedObject.Kind != "Pod" {
+		out.InvolvedObject.FieldPath = ""
+	}
+	if out.Source.Component == "" {
+		out.Source.Component = e.ReportingController
+	}
+	if s := e.Series; s != nil {
+		out.Count, out.LastTimestamp = max(s.Count, 1), metav1.NewTime(s.LastObservedTime.Time)
+	}
+	if out.FirstTimestamp.IsZero() {
+		out.FirstTimestamp = e.CreationTimestamp
+		if !e.EventTime.IsZero() {
+			out.FirstTimestamp = metav1.NewTime(e.EventTime.Time)
+		}
+	}
+	if out.LastTimestamp.IsZero() {
+		out.LastTimestamp = out.FirstTimestamp
+	}
+	peer.Clean(out, peer.Prose)
+	if len(out.Message) > maxEventMessage {
+		out.Message = strings.ToValidUTF8(out.Message[:maxEventMessage-3], "") + "..."
+	}
+	return out
+}

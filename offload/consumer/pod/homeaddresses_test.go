@@ -1,0 +1,147 @@
+package pod
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+)
+
+func service(ns, name, ip string, ports ...corev1.ServicePort) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+}
+
+// What a pod is told of Services when its provider translates: home's cluster IPs, as a
+// kubelet at home would tell them.
+func TestAddressesOfHome(t *testing.T) {
+	home := fake.NewClientset(service("default", "kubernetes", "10.43.0.1", corev1.ServicePort{Name: "https", Port: 443}),
+		service("lab", "my-db", "10.43.5.5", corev1.ServicePort{Name: "sql-port", Port: 5432}, corev1.ServicePort{Name: "gossip", Port: 7000, Protocol: corev1.ProtocolUDP}),
+		service("lab", "headless", "None", corev1.ServicePort{Port: 1}), service("lab", "alias", ""), service("other", "far", "10.43.6.6", corev1.ServicePort{Port: 1}))
+	events := record.NewFakeRecorder(10)
+	c := New(Config{Home: home, Recorder: events})
+	send := func(change func(*corev1.Pod)) *corev1.PodTemplateSpec {
+		t.Helper()
+		p := web()
+		p.Namespace = "lab"
+		p.Annotations = map[string]string{policy.HomeAddressesAnnotation: "a user's", "note": "kept"}
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "MY_DB_SERVICE_PORT", Value: "1"}, {Name: "URL", Value: "http://$(MY_DB_SERVICE_HOST)"}}
+		change(p)
+		w, err := Wrap(p, "home-id", "10.43.7.7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := w.template().Annotations; notes[policy.HomeAddressesAnnotation] != "" || notes["note"] != "kept" {
+			t.Fatalf("whoever makes the pod says what its provider does: %v", notes)
+		}
+		if err := c.withHomeAddresses(t.Context(), p, w.template(), policy.HomeAddressesOfServices); err != nil {
+			t.Fatal(err)
+		}
+		return w.template()
+	}
+	got := send(func(*corev1.Pod) {})
+	env := map[string]string{}
+	for _, v := range got.Spec.Containers[0].Env {
+		if _, twice := env[v.Name]; twice {
+			t.Errorf("%s is there twice", v.Name)
+		}
+		env[v.Name] = v.Value
+	}
+	maps.DeleteFunc(env, func(name, _ string) bool { return strings.HasPrefix(name, "KUBERNETES_") })
+	want := map[string]string{
+		"MY_DB_SERVICE_HOST": "10.43.5.5", "MY_DB_SERVICE_PORT": "1", "MY_DB_SERVICE_PORT_SQL_PORT": "5432", "MY_DB_SERVICE_PORT_GOSSIP": "7000",
+		"MY_DB_PORT":          "tcp://10.43.5.5:5432",
+		"MY_DB_PORT_5432_TCP": "tcp://10.43.5.5:5432", "MY_DB_PORT_5432_TCP_PROTO": "tcp", "MY_DB_PORT_5432_TCP_PORT": "5432", "MY_DB_PORT_5432_TCP_ADDR": "10.43.5.5",
+		"MY_DB_PORT_7000_UDP": "udp://10.43.5.5:7000", "MY_DB_PORT_7000_UDP_PROTO": "udp", "MY_DB_PORT_7000_UDP_PORT": "7000", "MY_DB_PORT_7000_UDP_ADDR": "10.43.5.5",
+		"URL": "http://$(MY_DB_SERVICE_HOST)",
+	}
+	if !maps.Equal(env, want) {
+		t.Errorf("variables\n%v, want\n%v", env, want)
+	}
+	aliases := got.Spec.HostAliases
+	if got.Annotations[policy.HomeAddressesAnnotation] == "" || ptr.Deref(got.Spec.EnableServiceLinks, true) || len(aliases) != 1 || aliases[0].IP != "10.43.0.1" {
+		t.Errorf("annotations %v, links %v, aliases %v", got.Annotations, got.Spec.EnableServiceLinks, aliases)
+	}
+	// What it was told stays, whatever home would tell another one now.
+	w, err := Wrap(web(), "home-id", "10.43.7.8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	withSameAddresses(w.template(), got)
+	if w.template().Annotations[policy.HomeAddressesAnnotation] == "" || w.template().Spec.HostAliases[0].IP != "10.43.0.1" {
+		t.Errorf("a running pod would be changed: %v %v", w.template().Annotations, w.template().Spec.HostAliases)
+	}
+	// No variables where the pod wants none, or where there are too many.
+	none := send(func(p *corev1.Pod) { p.Spec.EnableServiceLinks = ptr.To(false) })
+	for i := range 200 {
+		if err := home.Tracker().Add(service("lab", fmt.Sprintf("s%d", i), "10.43.8.8", corev1.ServicePort{Port: 80})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	many := send(func(*corev1.Pod) {})
+	for _, got := range []*corev1.PodTemplateSpec{none, many} {
+		for _, v := range got.Spec.Containers[0].Env {
+			if v.Name == "MY_DB_SERVICE_HOST" {
+				t.Errorf("it has %s", v.Name)
+			}
+		}
+	}
+	select {
+	case e := <-events.Events:
+		if !strings.Contains(e, "OffloadNoServiceLinks") {
+			t.Error(e)
+		}
+	default:
+		t.Error("nobody says that there are too many")
+	}
+}
+
+// What a pod is told of its own address when its provider gives it the one at home.
+func TestAddressOfItsOwn(t *testing.T) {
+	c := New(Config{Home: fake.NewClientset(service("default", "kubernetes", "10.43.0.1")), Recorder: record.NewFakeRecorder(10)})
+	p := web()
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+	}
+	env := []corev1.EnvVar{field("IP", "status.podIP"), field("IPS", "status.podIPs"), field("HOST", "status.hostIP")}
+	p.Spec.Containers[0].Env = env
+	p.Spec.InitContainers = []corev1.Container{{Name: "own-hosts", Env: []corev1.EnvVar{env[0]}, VolumeMounts: []corev1.VolumeMount{{Name: "mine", MountPath: "/etc//hosts"}}}}
+	w, err := Wrap(p, "home-id", "10.43.7.7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.withHomeAddresses(t.Context(), p, w.template(), policy.HomeAddressesOfPods); err != nil {
+		t.Fatal(err)
+	}
+	s := w.template().Spec
+	if v := s.Volumes[len(s.Volumes)-1]; v.Name != policy.HomeVolume || v.EmptyDir == nil || w.template().Annotations[policy.HomeAddressesAnnotation] != policy.HomeAddressesOfPods {
+		t.Errorf("volume %v, annotations %v", v, w.template().Annotations)
+	}
+	told := func(c corev1.Container) (n int) {
+		for _, v := range c.Env {
+			if v.ValueFrom != nil && v.ValueFrom.FileKeyRef != nil && *v.ValueFrom.FileKeyRef == (corev1.FileKeySelector{VolumeName: policy.HomeVolume, Path: "address", Key: "POD_IP"}) && v.ValueFrom.FieldRef == nil {
+				n++
+			}
+		}
+		return n
+	}
+	mounted := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.Name == policy.HomeVolume && m.MountPath == "/etc/hosts" && m.SubPath == "hosts"
+		})
+	}
+	if told(s.Containers[0]) != 2 || told(s.InitContainers[0]) != 1 || !mounted(s.Containers[0]) || mounted(s.InitContainers[0]) {
+		t.Errorf("containers %+v, init containers %+v", s.Containers, s.InitContainers)
+	}
+	if p.Spec.Containers[0].Env[0].ValueFrom.FieldRef == nil {
+		t.Error("home's pod was changed")
+	}
+}

@@ -1,0 +1,80 @@
+package pod
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/replacement"
+)
+
+// Where the provider keeps pods (package keeper), one that is always restarted needs no
+// ReplicaSet: the away pod is its own record. A ReplicaSet is made where the provider
+// refuses the pod, for that waits for room by itself; what was made with one keeps it.
+
+// keeps reports whether the target keeps pods now.
+func (c *Controller) keeps() bool { return c.cfg.Keeps != nil && c.cfg.Keeps() }
+
+// asRecord is the pod that a ReplicaSet would make, as its own record.
+func asRecord(w Wrapper, home *corev1.Pod) Wrapper {
+	t := w.ReplicaSet.Spec.Template.DeepCopy()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: w.ReplicaSet.Name, Labels: t.Labels, Annotations: t.Annotations}, Spec: t.Spec}
+	replacement.Keep(p, mode(home))
+	return Wrapper{Pod: p}
+}
+
+// mode says whether two may run for one pod for a moment: a ReplicaSet at home would do
+// the same, nobody else would.
+func mode(home *corev1.Pod) replacement.Mode {
+	if c := metav1.GetControllerOf(home); c != nil && c.Kind == "ReplicaSet" {
+		return replacement.AtOnce
+	}
+	return replacement.AfterEnd
+}
+
+// like is what stands for the pod as the wrapper's kind has it.
+func like(have, want Wrapper, home *corev1.Pod) Wrapper {
+	if have.Pod != nil && want.ReplicaSet != nil {
+		return asRecord(want, home)
+	}
+	return want
+}
+
+// abandoned reports whether nobody will replace a record that has gone: the provider was
+// taken back to a version without a keeper.
+func (c *Controller) abandoned(w Wrapper) bool {
+	return w.Pod != nil && c.cfg.Up() && !c.keeps() && replacement.Due(w.Pod)
+}
+
+// ending reports whether the wrapper is on its way out, and will not be back.
+func (w Wrapper) ending() bool {
+	return w.Object().GetDeletionTimestamp() != nil && (w.Pod == nil || !replacement.Kept(w.Pod))
+}
+
+// records lists those with the given index value, the one that stands for the pod of
+// home first.
+func (t *twin) records(index, value string) []Wrapper {
+	objs, _ := t.pods.GetIndexer().ByIndex(index, value)
+	var pods []*corev1.Pod
+	for _, o := range objs {
+		if p := o.(*corev1.Pod); replacement.IsRecord(p) {
+			pods = append(pods, p)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		switch {
+		case better(a, b):
+			return -1
+		case better(b, a):
+			return 1
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	out := make([]Wrapper, 0, len(pods))
+	for _, p := range pods {
+		out = append(out, Wrapper{Pod: p})
+	}
+	return out
+}

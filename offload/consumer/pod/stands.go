@@ -1,0 +1,148 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/policy"
+)
+
+// A pod is let go at home, or refused, only on a proof that nothing runs for it away:
+//
+//	its twin is watched         the provider's API lists nothing of the pod now (live)
+//	its rights in the twin end  the provider has no such twin, not even one on its way out (Target.Gone)
+//	condition Offloaded=False   was written on one of these proofs, and nothing was sent since
+//
+// A create whose answer was lost makes a pod unsure until a live read has told.
+
+// unknownOutcome reports whether a write that failed may have happened all the same: only
+// an API server that answers that it will not have it settles that.
+func unknownOutcome(err error) bool {
+	var said apierrors.APIStatus
+	if errors.As(err, &said) {
+		code := said.Status().Code
+		return code < http.StatusBadRequest || code >= http.StatusInternalServerError
+	}
+	return err != nil
+}
+
+func (c *Controller) setUnsure(home *corev1.Pod, unsure bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if unsure {
+		c.unsure[home.UID] = true
+	} else {
+		delete(c.unsure, home.UID)
+	}
+}
+
+func (c *Controller) isUnsure(home *corev1.Pod) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unsure[home.UID]
+}
+
+// live asks the target's API whether anything stands there for the pod.
+func (c *Controller) live(ctx context.Context, t *twin, home *corev1.Pod) (bool, error) {
+	pods, err := t.client.CoreV1().Pods(t.name).List(ctx, metav1.ListOptions{LabelSelector: policy.HomeUIDLabel + "=" + string(home.UID)})
+	if err != nil {
+		return false, c.twinError(ctx, t, err)
+	}
+	if len(pods.Items) > 0 {
+		return true, nil
+	}
+	like := Wrapper{ReplicaSet: &appsv1.ReplicaSet{}}
+	if restart(home) != corev1.RestartPolicyAlways {
+		like = Wrapper{Job: &batchv1.Job{}}
+	}
+	like.Object().SetName(wrapperName(home.Name))
+	w, err := t.get(ctx, like)
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, c.twinError(ctx, t, err)
+	}
+	return ours(w, home.UID), nil
+}
+
+// settle finds out whether a create whose answer was lost has happened.
+func (c *Controller) settle(ctx context.Context, home *corev1.Pod) error {
+	if !c.isUnsure(home) {
+		return nil
+	}
+	t, err := c.watched(ctx, home.Namespace)
+	there := false
+	if t != nil && err == nil {
+		there, err = c.live(ctx, t, home)
+	}
+	if err != nil {
+		return err
+	}
+	if there {
+		c.noteSent(home)
+	}
+	c.setUnsure(home, false)
+	return nil
+}
+
+// watched returns the twin of the namespace, watched from now on if it was not; nil if
+// the target has said that there is none, not even one on its way out.
+func (c *Controller) watched(ctx context.Context, namespace string) (*twin, error) {
+	if t := c.twins.get(namespace); t != nil {
+		return t, nil
+	}
+	held, err := c.cfg.Target.Twins(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if name, ok := held[namespace]; ok {
+		return c.watch(namespace, name), nil
+	}
+	gone, err := c.cfg.Target.Gone(ctx, namespace)
+	if err == nil && !gone {
+		err = errNotYet
+	}
+	return nil, err
+}
+
+// stands reports whether something may run away for a pod that is about to be refused.
+func (c *Controller) stands(ctx context.Context, home *corev1.Pod) (bool, error) {
+	if err := c.settle(ctx, home); err != nil {
+		return false, err
+	}
+	cond := condition(&home.Status, OffloadedCondition)
+	if cond != nil && cond.Status == corev1.ConditionFalse && !c.wasSent(home) {
+		return false, nil
+	}
+	t, err := c.watched(ctx, home.Namespace)
+	switch {
+	case err != nil || t == nil:
+		return false, err
+	case !t.synced():
+		return false, errNotYet
+	case !c.wasSent(home):
+		return false, nil
+	}
+	return c.live(ctx, t, home)
+}
+
+// showSent shows how a pod does that runs away though it would be refused now: an earlier
+// version sent it.
+func (c *Controller) showSent(ctx context.Context, home *corev1.Pod) error {
+	t := c.twins.get(home.Namespace)
+	if t == nil {
+		return errNotYet
+	}
+	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
+		return c.follow(ctx, home, awayOf(t, home.UID, have[0]))
+	}
+	return errNotYet
+}

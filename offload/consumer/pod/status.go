@@ -1,0 +1,234 @@
+package pod
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/fabric/peer"
+)
+
+// Reasons that a pod of home shows while nothing runs for it.
+const (
+	ReasonRefused       = "OffloadRefused"       // it cannot run away, or may not
+	ReasonPending       = "OffloadPending"       // the provider has not made it yet
+	ReasonUnschedulable = "OffloadUnschedulable" // the provider has no node for it
+	ReasonGone          = "OffloadGone"          // it ran away and is no more
+)
+
+// OffloadedCondition is True on a pod that was sent away, and False, with
+// ReasonRefused, on one that never was.
+const OffloadedCondition corev1.PodConditionType = "rivulet.dev/Offloaded"
+
+// Away is what the provider says of one pod of home.
+type Away struct {
+	// Pod stands for the home pod now; nil if the wrapper has none.
+	Pod *corev1.Pod
+	// Finished is Succeeded or Failed once the wrapper is a Job that ended.
+	Finished corev1.PodPhase
+	// Expired says that the Job failed because its deadline had passed.
+	Expired bool
+	// Trouble is why the wrapper can make no pod, or has failed, in the provider's words.
+	Trouble string
+}
+
+// View is how home sees the target.
+type View struct {
+	Node   string     // the virtual node's name
+	HostIP netip.Addr // the virtual node's address
+	// Home translates an address of the target's pods.
+	Home func(netip.Addr) (netip.Addr, bool)
+}
+
+// Status translates what the provider says into the status of the pod at home.
+// It is pure and idempotent: applied to its own result it changes nothing. A
+// pod that ended stays ended, and no other phase goes back.
+func Status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
+	if terminal(home.Status.Phase) {
+		return *home.Status.DeepCopy()
+	}
+	st := status(home, away, view)
+	out := st.DeepCopy() // parts of it are the cache's
+	peer.Clean(out, peer.Prose)
+	return *out
+}
+
+func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
+	st := *home.Status.DeepCopy()
+	st.ObservedGeneration = home.Generation
+	st.HostIP = view.HostIP.String()
+	st.HostIPs = []corev1.HostIP{{IP: st.HostIP}}
+	st.NominatedNodeName = ""
+	setCondition(home, &st, corev1.PodCondition{Type: OffloadedCondition, Status: corev1.ConditionTrue, Reason: "Sent",
+		Message: "runs on " + view.Node, LastTransitionTime: metav1.Now()})
+
+	p := away.Pod
+	if p != nil && replaced(p, restart(home), away.Finished) {
+		away.Trouble, p = fmt.Sprintf("the last pod ended: %s %s", p.Status.Reason, p.Status.Message), nil
+	}
+	if p == nil {
+		withoutPod(home, &st, away, view)
+		return st
+	}
+
+	from := &p.Status
+	if st.StartTime == nil {
+		st.StartTime = from.StartTime
+	}
+	st.Phase = forward(st.Phase, from.Phase)
+	st.Reason, st.Message = from.Reason, from.Message
+	st.PodIP, st.PodIPs = homeIPs(from, view)
+	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, from.InitContainerStatuses, home.Spec.InitContainers, restart(home))
+	st.ContainerStatuses = containers(home.Status.ContainerStatuses, from.ContainerStatuses, home.Spec.Containers, restart(home))
+	st.EphemeralContainerStatuses = debuggers(home, from.EphemeralContainerStatuses)
+	st.AllocatedResources, st.Resources = from.AllocatedResources, from.Resources
+
+	for _, c := range from.Conditions {
+		switch c.Type {
+		case corev1.PodScheduled:
+			if c.Status == corev1.ConditionFalse {
+				st.Reason, st.Message = ReasonUnschedulable, fmt.Sprintf("on %s: %s", view.Node, c.Message)
+			}
+		case corev1.PodReady: // below, with home's gates
+		default:
+			setCondition(home, &st, c)
+		}
+	}
+	setCondition(home, &st, ready(home, condition(from, corev1.PodReady)))
+	return st
+}
+
+// replaced reports whether the wrapper makes another in the place of a pod that ended.
+// One that is to be restarted ends only because it was evicted, lost or the like.
+func replaced(p *corev1.Pod, policy corev1.RestartPolicy, finished corev1.PodPhase) bool {
+	switch policy {
+	case corev1.RestartPolicyAlways:
+		return terminal(p.Status.Phase)
+	case corev1.RestartPolicyOnFailure:
+		return p.Status.Phase == corev1.PodFailed && finished == ""
+	}
+	return false
+}
+
+// withoutPod is the status while the wrapper has no pod.
+func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
+	if terminal(away.Finished) {
+		*st = Ended(home, away.Finished)
+		if away.Expired {
+			st.Reason, st.Message = reasonDeadline, messageDeadline
+		} else if st.Reason == ReasonGone && away.Trouble != "" {
+			st.Message = fmt.Sprintf("on %s: %s", view.Node, away.Trouble)
+		}
+		return
+	}
+	st.Phase = forward(st.Phase, corev1.PodPending)
+	st.PodIP, st.PodIPs = "", nil
+	st.Reason, st.Message = ReasonPending, fmt.Sprintf("waiting for %s to make the pod", view.Node)
+	if away.Trouble != "" {
+		st.Message = fmt.Sprintf("on %s: %s", view.Node, away.Trouble)
+	}
+	if st.StartTime == nil {
+		return
+	}
+	// It ran and is being replaced: its containers wait, their counts stay.
+	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, nil, home.Spec.InitContainers, restart(home))
+	st.ContainerStatuses = containers(home.Status.ContainerStatuses, nil, home.Spec.Containers, restart(home))
+	st.EphemeralContainerStatuses = debuggers(home, nil)
+	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
+		setCondition(home, st, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: ReasonPending,
+			LastTransitionTime: metav1.Now()})
+	}
+}
+
+// Ended is the last status of a pod whose away pod is known to be gone. Given no
+// phase it decides as a kubelet does: Succeeded if every container exited with 0.
+func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
+	st := *home.Status.DeepCopy()
+	if terminal(st.Phase) {
+		return st
+	}
+	st.ObservedGeneration = home.Generation
+	st.EphemeralContainerStatuses = debuggers(home, nil) // how they ended does not count
+	clean := len(st.ContainerStatuses) > 0
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
+		for i := range list {
+			c := &list[i]
+			if c.State.Terminated == nil {
+				c.State = corev1.ContainerState{Terminated: lastTermination(c, phase)}
+			}
+			c.Ready, c.Started = false, nil
+			clean = clean && c.State.Terminated.ExitCode == 0
+		}
+	}
+	if phase == "" {
+		phase = corev1.PodFailed
+		if clean {
+			phase = corev1.PodSucceeded
+		}
+	}
+	st.Phase = phase
+	if phase == corev1.PodFailed && st.Reason == "" {
+		st.Reason, st.Message = ReasonGone, "the pod is gone from the provider"
+	}
+	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
+		setCondition(home, &st, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: "Pod" + string(phase),
+			LastTransitionTime: metav1.Now()})
+	}
+	return st
+}
+
+func lastTermination(c *corev1.ContainerStatus, phase corev1.PodPhase) *corev1.ContainerStateTerminated {
+	t := &corev1.ContainerStateTerminated{ContainerID: c.ContainerID, ExitCode: 137, Reason: "ContainerStatusUnknown",
+		Message: "the container was gone before its exit was seen"}
+	if phase == corev1.PodSucceeded {
+		t.ExitCode, t.Reason, t.Message = 0, "Completed", ""
+	}
+	if c.State.Running != nil {
+		t.StartedAt = c.State.Running.StartedAt
+	}
+	return t
+}
+
+// Refused is the status of a pod that is not sent away.
+func Refused(home *corev1.Pod, why string) corev1.PodStatus {
+	st := *home.Status.DeepCopy()
+	if terminal(st.Phase) {
+		return st
+	}
+	st.ObservedGeneration = home.Generation
+	st.Phase, st.Reason, st.Message = forward(st.Phase, corev1.PodPending), ReasonRefused, why
+	setCondition(home, &st, corev1.PodCondition{Type: OffloadedCondition, Status: corev1.ConditionFalse,
+		Reason: ReasonRefused, Message: why, LastTransitionTime: metav1.Now()})
+	return st
+}
+
+func homeIPs(from *corev1.PodStatus, view View) (string, []corev1.PodIP) {
+	var out []corev1.PodIP
+	for _, ip := range from.PodIPs {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil {
+			if at, ok := view.Home(addr); ok {
+				out = append(out, corev1.PodIP{IP: at.String()})
+			}
+		}
+	}
+	if len(out) == 0 {
+		return "", nil
+	}
+	return out[0].IP, out
+}
+
+func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+
+// forward never takes a pod back from Running to Pending: an away pod that is
+// made anew is, seen from home, a pod that restarts.
+func forward(now, next corev1.PodPhase) corev1.PodPhase {
+	if next == "" || now == corev1.PodRunning && next == corev1.PodPending {
+		next = now
+	}
+	if next == "" {
+		next = corev1.PodPending
+	}
+	return next
+}

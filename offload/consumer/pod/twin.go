@@ -1,0 +1,298 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+	"rivulet/offload/replacement"
+)
+
+// twin watches what this cluster keeps in one twin namespace: wrappers and the
+// pods they made. Rights end at the namespace, and so do the watches.
+type twin struct {
+	home, name string
+	client     kubernetes.Interface
+	pods       cache.SharedIndexInformer
+	sets, jobs cache.SharedIndexInformer
+	secrets    cache.SharedIndexInformer // with tokens; without their data
+	api        apiAddress
+	bare       atomic.Pointer[lack] // nil once pods may be sent: see furnish
+	stop       context.CancelFunc
+	done       sync.WaitGroup
+}
+
+const (
+	byUID  = "uid"  // HomeUIDLabel
+	byName = "name" // HomePodAnnotation
+	byAddr = "addr" // of pods, as the target sees them
+)
+
+// newTwin starts the watches. changed is called with the name of the home pod
+// whenever something that belongs to it changes, lost when the API refuses the watch;
+// beside runs as long as the watches do, furnish when they have shown what is there.
+func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, name string, changed func(pod string), lost func(error), beside, furnish func(context.Context, *twin)) *twin {
+	ctx, stop := context.WithCancel(ctx)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(name),
+		informers.WithTransform(trim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel + "=" + cluster }))
+	t := &twin{home: home, name: name, client: client, stop: stop,
+		pods: factory.Core().V1().Pods().Informer(),
+		sets: factory.Apps().V1().ReplicaSets().Informer(),
+		jobs: factory.Batch().V1().Jobs().Informer(), secrets: factory.Core().V1().Secrets().Informer()}
+	enqueue := func(obj any) {
+		if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = d.Obj
+		}
+		if m, err := meta.Accessor(obj); err == nil {
+			changed(m.GetAnnotations()[policy.HomePodAnnotation])
+		}
+	}
+	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs, t.secrets} {
+		// These fail only on an informer that runs already; these do not yet.
+		_ = inf.AddIndexers(cache.Indexers{
+			byUID:  indexBy(func(m metav1.Object) string { return m.GetLabels()[policy.HomeUIDLabel] }),
+			byName: indexBy(func(m metav1.Object) string { return m.GetAnnotations()[policy.HomePodAnnotation] }),
+			byAddr: addresses,
+		})
+		_ = inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { lost(err) })
+		_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: enqueue, DeleteFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }})
+		t.done.Go(func() { inf.RunWithContext(ctx) })
+	}
+	t.bare.Store(&lack{})
+	t.done.Go(func() { beside(ctx, t) })
+	t.done.Go(func() {
+		// Pods wait for it: cache.WaitForCacheSync looks ten times a second only.
+		if wait.PollUntilContextCancel(ctx, firstLook, true, func(context.Context) (bool, error) { return t.synced(), nil }) == nil {
+			changed("") // everything of this namespace
+			furnish(ctx, t)
+		}
+	})
+	return t
+}
+
+func (t *twin) synced() bool {
+	return t.pods.HasSynced() && t.sets.HasSynced() && t.jobs.HasSynced() && t.secrets.HasSynced()
+}
+
+func (t *twin) close() {
+	t.stop()
+	t.done.Wait()
+}
+
+func trim(obj any) (any, error) {
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetManagedFields(nil)
+	}
+	if s, ok := obj.(*corev1.Secret); ok {
+		for key := range s.Data {
+			s.Data[key] = nil // that it is there is all that is asked
+		}
+	}
+	return obj, nil
+}
+
+func indexBy(f func(metav1.Object) string) cache.IndexFunc {
+	return func(obj any) ([]string, error) {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return nil, err
+		}
+		return []string{f(m)}, nil
+	}
+}
+
+// podsOf lists the away pods of one home pod.
+func (t *twin) podsOf(uid types.UID) []*corev1.Pod {
+	objs, _ := t.pods.GetIndexer().ByIndex(byUID, string(uid))
+	out := make([]*corev1.Pod, 0, len(objs))
+	for _, o := range objs {
+		out = append(out, o.(*corev1.Pod))
+	}
+	return out
+}
+
+// tokens returns the Secret with the tokens of one home pod, nil if there is none.
+func (t *twin) tokens(uid types.UID) *corev1.Secret {
+	objs, _ := t.secrets.GetIndexer().ByIndex(byUID, string(uid))
+	for _, o := range objs {
+		if s := o.(*corev1.Secret); s.Name == tokenSecret(uid) {
+			return s
+		}
+	}
+	return nil
+}
+
+// wrappers lists those with the given index value.
+func (t *twin) wrappers(index, value string) []Wrapper {
+	var out []Wrapper
+	sets, _ := t.sets.GetIndexer().ByIndex(index, value)
+	for _, o := range sets {
+		out = append(out, Wrapper{ReplicaSet: o.(*appsv1.ReplicaSet)})
+	}
+	jobs, _ := t.jobs.GetIndexer().ByIndex(index, value)
+	for _, o := range jobs {
+		out = append(out, Wrapper{Job: o.(*batchv1.Job)})
+	}
+	return append(out, t.records(index, value)...)
+}
+
+// names lists the home pods that have anything here.
+func (t *twin) names() []string {
+	var out []string
+	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs, t.secrets} {
+		out = append(out, inf.GetIndexer().ListIndexFuncValues(byName)...)
+	}
+	return out
+}
+
+// get reads the wrapper from the API: caches may lag behind our own writes.
+func (t *twin) get(ctx context.Context, like Wrapper) (Wrapper, error) {
+	name := like.Object().GetName()
+	switch {
+	case like.Job != nil:
+		job, err := t.client.BatchV1().Jobs(t.name).Get(ctx, name, metav1.GetOptions{})
+		return Wrapper{Job: job}, err
+	case like.Pod != nil:
+		p, err := t.client.CoreV1().Pods(t.name).Get(ctx, name, metav1.GetOptions{})
+		return Wrapper{Pod: p}, err
+	}
+	set, err := t.client.AppsV1().ReplicaSets(t.name).Get(ctx, name, metav1.GetOptions{})
+	return Wrapper{ReplicaSet: set}, err
+}
+
+func (t *twin) create(ctx context.Context, w Wrapper) (Wrapper, error) {
+	switch {
+	case w.Job != nil:
+		job, err := t.client.BatchV1().Jobs(t.name).Create(ctx, w.Job, metav1.CreateOptions{})
+		return Wrapper{Job: job}, err
+	case w.Pod != nil:
+		p, err := t.client.CoreV1().Pods(t.name).Create(ctx, w.Pod, metav1.CreateOptions{})
+		return Wrapper{Pod: p}, err
+	}
+	set, err := t.client.AppsV1().ReplicaSets(t.name).Create(ctx, w.ReplicaSet, metav1.CreateOptions{})
+	return Wrapper{ReplicaSet: set}, err
+}
+
+// remove deletes the wrapper in the foreground: as long as it is there, so may
+// its pods be, and once it is gone so are they. grace, where given, goes to the pods.
+// A pod that is its own record is not replaced from then on.
+func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
+	if w.Pod != nil {
+		err := replacement.End(ctx, t.client, w.Pod, grace)
+		if errors.Is(err, replacement.ErrMarked) {
+			return errNotYet
+		}
+		return err
+	}
+	obj := w.Object()
+	uid := obj.GetUID()
+	opts := metav1.DeleteOptions{
+		Preconditions:     &metav1.Preconditions{UID: &uid},
+		PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
+	}
+	var err error
+	if w.Job != nil {
+		err = t.client.BatchV1().Jobs(t.name).Delete(ctx, obj.GetName(), opts)
+	} else {
+		err = t.client.AppsV1().ReplicaSets(t.name).Delete(ctx, obj.GetName(), opts)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if grace == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range t.podsOf(types.UID(obj.GetLabels()[policy.HomeUIDLabel])) {
+		err := t.client.CoreV1().Pods(t.name).Delete(ctx, p.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// twins holds the watched twins of one target.
+type twins struct {
+	mu  sync.Mutex
+	all map[string]*twin // by home namespace
+}
+
+func (s *twins) get(home string) *twin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[home]
+}
+
+// ensure returns the twin watched for home, making it if it is not there or was
+// given another name since.
+func (s *twins) ensure(home, name string, make func() *twin) *twin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.all[home]; t != nil {
+		if t.name == name {
+			return t
+		}
+		go t.close()
+	}
+	t := make()
+	s.all[home] = t
+	return t
+}
+
+// renew starts every watch afresh.
+func (s *twins) renew(make func(home, name string) *twin) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for home, t := range s.all {
+		go t.close()
+		s.all[home] = make(home, t.name)
+	}
+}
+
+// list returns all that are watched.
+func (s *twins) list() []*twin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.all))
+}
+
+func (s *twins) drop(home string) {
+	s.mu.Lock()
+	t := s.all[home]
+	delete(s.all, home)
+	s.mu.Unlock()
+	if t != nil {
+		go t.close() // its handlers may be waiting for the caller
+	}
+}
+
+func (s *twins) closeAll() {
+	s.mu.Lock()
+	all := s.all
+	s.all = map[string]*twin{}
+	s.mu.Unlock()
+	for _, t := range all {
+		t.close()
+	}
+}

@@ -1,0 +1,59 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+)
+
+// twinless is a place that has nothing of home yet.
+type twinless struct{ place }
+
+func (twinless) Twins(context.Context) (map[string]string, error) { return nil, nil }
+func (twinless) Gone(context.Context, string) (bool, error)       { return true, nil }
+
+// A pod is refused by what the API server says of its namespace, not by what was seen of it last.
+func TestNotRefusedByHearsay(t *testing.T) {
+	offloaded, says, broken := false, true, errors.New("the API server is away")
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "b"}}
+	home := fake.NewClientset(p)
+	c := New(Config{Home: home, Target: twinless{place{fake.NewClientset()}}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
+		Offloaded: func(string) bool { return offloaded }, Up: func() bool { return true }, Departed: func(string) {},
+		Look: func(_ context.Context, namespace string) error {
+			if namespace != "lab" {
+				t.Errorf("asked for %s", namespace)
+			}
+			if broken == nil {
+				offloaded = says
+			}
+			return broken
+		},
+		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+	refused := func() bool {
+		t.Helper()
+		p, err := home.CoreV1().Pods("lab").Get(t.Context(), "web", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Status.Reason == ReasonRefused && strings.Contains(p.Status.Message, "rivulet offload lab")
+	}
+	if err := c.unwanted(t.Context(), p); !errors.Is(err, broken) || refused() {
+		t.Errorf("while nobody knows: %v, refused %v", err, refused())
+	}
+	broken = nil
+	if err := c.unwanted(t.Context(), p); !errors.Is(err, errNotYet) || refused() {
+		t.Errorf("the watch lags: %v, refused %v", err, refused())
+	}
+	offloaded, says = false, false
+	if err := c.unwanted(t.Context(), p); err != nil || !refused() {
+		t.Errorf("a namespace that is not offloaded: %v, refused %v", err, refused())
+	}
+}

@@ -1,0 +1,112 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"rivulet/offload/policy"
+)
+
+// Usage is what one pod of home uses where it runs.
+type Usage struct {
+	Namespace, Name string
+	UID             types.UID
+	node            string
+	Started         time.Time
+	At              time.Time // when it was measured, by the target's clock
+	Containers      []ContainerUsage
+}
+
+// ContainerUsage is what one container of it uses.
+type ContainerUsage struct {
+	Name    string
+	Started time.Time // zero if it does not run
+	CPU     uint64    // billionths of a core
+	Memory  uint64    // bytes of working set
+}
+
+// Usage asks the target's resource metrics API what the pods of one virtual node use,
+// and names them as home does. What can be had comes along with an error.
+func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
+	if !c.cfg.Up() {
+		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers, or rivulet burst list", c.cfg.Target.Name())
+	}
+	watched := c.twins.list()
+	var mu sync.Mutex
+	var out []Usage
+	var errs []error
+	var wg sync.WaitGroup
+	for _, t := range watched {
+		wg.Go(func() {
+			used, err := t.metrics(ctx, c.cfg.Cluster)
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+			for i := range used {
+				if u, ok := c.usageAtHome(t, &used[i]); ok && u.node == node {
+					out = append(out, u)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return out, errors.Join(errs...)
+}
+
+// metrics asks for what the pods of the twin use.
+func (t *twin) metrics(ctx context.Context, cluster string) ([]v1beta1.PodMetrics, error) {
+	raw, err := t.client.Discovery().RESTClient().Get().
+		AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+t.name+"/pods").
+		Param("labelSelector", policy.OriginLabel+"="+cluster).
+		SetHeader("Accept", "application/json").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("offload: what pods in %s use: %w", t.name, err)
+	}
+	var list v1beta1.PodMetricsList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("offload: what pods in %s use: %w; are the versions too far apart?", t.name, err)
+	}
+	return list.Items, nil
+}
+
+// usageAtHome finds the pod of home behind the measured one. Of several that run
+// for it, during a replacement, only the current one counts.
+func (c *Controller) usageAtHome(t *twin, m *v1beta1.PodMetrics) (Usage, bool) {
+	obj, ok, _ := t.pods.GetStore().GetByKey(t.name + "/" + m.Name)
+	if !ok {
+		return Usage{}, false
+	}
+	away := obj.(*corev1.Pod)
+	home := c.home(types.NamespacedName{Namespace: t.home, Name: away.Annotations[policy.HomePodAnnotation]})
+	if home == nil || string(home.UID) != away.Labels[policy.HomeUIDLabel] || Current(t.podsOf(home.UID)) != away {
+		return Usage{}, false
+	}
+	u := Usage{Namespace: home.Namespace, Name: home.Name, UID: home.UID, node: home.Spec.NodeName, At: m.Timestamp.Time}
+	if home.Status.StartTime != nil {
+		u.Started = home.Status.StartTime.Time
+	}
+	for _, container := range home.Spec.Containers { // those the provider added are its own affair
+		for i := range m.Containers {
+			if got := &m.Containers[i]; got.Name == container.Name {
+				u.Containers = append(u.Containers, ContainerUsage{Name: got.Name, Started: startOf(statusOf(home.Status.ContainerStatuses, got.Name)),
+					CPU: uint64(max(0, got.Usage.Cpu().ScaledValue(-9))), Memory: uint64(max(0, got.Usage.Memory().Value()))})
+			}
+		}
+	}
+	return u, len(u.Containers) > 0
+}
+
+func startOf(c *corev1.ContainerStatus) time.Time {
+	if c == nil || c.State.Running == nil {
+		return time.Time{}
+	}
+	return c.State.Running.StartedAt.Time
+}

@@ -1,0 +1,209 @@
+package pod
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"math"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+	"rivulet/offload/replacement"
+)
+
+// Wrapper is what stands on the provider for one pod: for restartPolicy Always the
+// away pod itself where it is kept (package keeper), or a ReplicaSet of one; a Job
+// otherwise. Exactly one of them is set.
+type Wrapper struct {
+	ReplicaSet *appsv1.ReplicaSet
+	Job        *batchv1.Job
+	Pod        *corev1.Pod
+}
+
+// Object returns the metadata of whichever is set.
+func (w Wrapper) Object() metav1.Object {
+	switch {
+	case w.Job != nil:
+		return w.Job
+	case w.Pod != nil:
+		return w.Pod
+	}
+	return w.ReplicaSet
+}
+
+// template is the away pod's template, inside the wrapper. A pod's own is a copy.
+func (w Wrapper) template() *corev1.PodTemplateSpec {
+	switch {
+	case w.Job != nil:
+		return &w.Job.Spec.Template
+	case w.Pod != nil:
+		labels, annotations := replacement.Carried(w.Pod)
+		return &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations}, Spec: w.Pod.Spec}
+	}
+	return &w.ReplicaSet.Spec.Template
+}
+
+// Wrap translates a pod of home into what is created in the twin namespace. It
+// is pure: the same pod gives the same wrapper. cluster is the home cluster's ID, api
+// the address in the twin of the Service that leads to home's API server; empty if
+// there is none. The error is a *Refusal.
+func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
+	if r := refuse(home); r != nil {
+		return Wrapper{}, r
+	}
+	uid := string(home.UID)
+	ties := map[string]string{policy.OriginLabel: cluster, policy.HomeUIDLabel: uid}
+	notes := map[string]string{policy.HomeNamespaceAnnotation: home.Namespace, policy.HomePodAnnotation: home.Name}
+	if home.Generation > 1 { // its spec has changed (alter)
+		notes[policy.HomeGenerationAnnotation] = strconv.FormatInt(home.Generation, 10)
+	}
+	meta := metav1.ObjectMeta{Name: wrapperName(home.Name), Labels: ties, Annotations: notes}
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{policy.HomeUIDLabel: uid}}
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: merged(home.Labels, ties), Annotations: merged(without(home.Annotations, policy.HomeAddressesAnnotation), notes)},
+		Spec:       awaySpec(home, api),
+	}
+	if restart(home) == corev1.RestartPolicyAlways {
+		template.Spec.ActiveDeadlineSeconds = nil // home's to keep (expire)
+		return Wrapper{ReplicaSet: &appsv1.ReplicaSet{
+			ObjectMeta: meta,
+			Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](1), Selector: selector, Template: template},
+		}}, nil
+	}
+	// The pod's own exit decides with Never; with OnFailure the kubelet restarts
+	// it, and the Job replaces it if it is lost, never beside a living one. Then a
+	// deadline is the Job's: each of its pods would begin a new one.
+	backoff, deadline := int32(0), (*int64)(nil)
+	if restart(home) == corev1.RestartPolicyOnFailure {
+		backoff, deadline = math.MaxInt32, template.Spec.ActiveDeadlineSeconds
+		template.Spec.ActiveDeadlineSeconds = nil
+	}
+	return Wrapper{Job: &batchv1.Job{
+		ObjectMeta: meta,
+		Spec: batchv1.JobSpec{
+			Parallelism: ptr.To[int32](1), Completions: ptr.To[int32](1), BackoffLimit: &backoff, ActiveDeadlineSeconds: deadline,
+			PodReplacementPolicy: ptr.To(batchv1.Failed),
+			// Home's Job controller has put its own labels on the pod already: the
+			// provider's must not demand others of the same names.
+			ManualSelector: ptr.To(true), Selector: selector, Template: template,
+		},
+	}}, nil
+}
+
+// awaySpec starts from a copy, so that fields of newer Kubernetes versions reach
+// the provider, which accepts or refuses them itself, rather than getting lost.
+func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
+	s := *home.Spec.DeepCopy()
+	s.RestartPolicy = restart(home)
+
+	// Placement was home's business and is done; on the provider it starts afresh.
+	// What the image runs on is not a matter of place.
+	s.NodeName, s.Affinity, s.TopologySpreadConstraints = "", nil, nil
+	s.NodeSelector = platform(s.NodeSelector)
+	s.Tolerations = awayTolerations(s.Tolerations)
+	s.SchedulerName, s.SchedulingGates, s.WorkloadRef = "", nil, nil
+	s.PriorityClassName, s.Priority, s.PreemptionPolicy = "", nil, nil
+	s.Overhead = nil // belongs to the provider's runtime class
+
+	// The account is home's: what the pod has of it are tokens, through volumes.
+	s.ServiceAccountName, s.DeprecatedServiceAccount = "default", ""
+	s.AutomountServiceAccountToken = ptr.To(false)
+	redirectTokens(s.Volumes, tokenSecret(home.UID))
+	homeAuthority(&s)
+
+	// Gates are opened by controllers of home, so they are judged there (Status).
+	s.ReadinessGates = nil
+	// Added to a running pod only (debug); a template may not have them.
+	s.EphemeralContainers = nil
+
+	if s.Hostname == "" && s.HostnameOverride == nil {
+		s.Hostname = hostname(home.Name)
+	}
+	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+		for i := range list {
+			redirectEnv(list[i].Env, home)
+		}
+	}
+	redirectVolumes(s.Volumes)
+	ownClaims(s.Volumes, home.Name)
+	if api != "" {
+		toHomeAPI(&s, home.Namespace, api)
+	}
+	return s
+}
+
+// platform keeps what says for which machines the pod is made: a provider may have
+// nodes of several kinds.
+func platform(in map[string]string) map[string]string {
+	var out map[string]string
+	for _, key := range []string{corev1.LabelArchStable, corev1.LabelOSStable} {
+		if v, ok := in[key]; ok {
+			out = merged(out, map[string]string{key: v})
+		}
+	}
+	return out
+}
+
+// awayTolerations keeps those that can mean a taint of the provider's nodes. A
+// toleration of everything would also tolerate the provider's own virtual nodes.
+func awayTolerations(in []corev1.Toleration) []corev1.Toleration {
+	var out []corev1.Toleration
+	for _, t := range in {
+		switch t.Key {
+		case "", policy.VirtualTaint, policy.AwayTaint, corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable:
+		default:
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// wrapperName is the pod's name where a Job may have it (63 characters), else a
+// shortened one with a hash. It is never parsed: HomePodAnnotation is the way back.
+func wrapperName(name string) string {
+	if len(name) <= 63 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return strings.TrimRight(name[:52], "-.") + "-" + hex.EncodeToString(sum[:5])
+}
+
+// hostname is what a kubelet at home would have made of the pod's name, as a
+// single DNS label.
+func hostname(name string) string {
+	name = strings.ReplaceAll(name, ".", "-")
+	if len(name) > 63 {
+		name = name[:63]
+	}
+	return strings.TrimRight(name, "-")
+}
+
+func restart(p *corev1.Pod) corev1.RestartPolicy {
+	if p.Spec.RestartPolicy == "" {
+		return corev1.RestartPolicyAlways
+	}
+	return p.Spec.RestartPolicy
+}
+
+func without(m map[string]string, key string) map[string]string {
+	if _, there := m[key]; !there {
+		return m
+	}
+	m = maps.Clone(m)
+	delete(m, key)
+	return m
+}
+
+func merged(base, over map[string]string) map[string]string {
+	out := make(map[string]string, len(base)+len(over))
+	maps.Copy(out, base)
+	maps.Copy(out, over)
+	return out
+}

@@ -1,0 +1,59 @@
+package reflect
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/offload/homeapi"
+)
+
+// withHomeAPI adds to what is reflected the way to home's API server and its
+// authority. They are made up as if they stood at home, and pass the same engine.
+// control is where home serves it, in its own pod CIDR; no way is added if that is
+// not valid. at is the address of home's Service kubernetes, for which it stands.
+func withHomeAPI(home string, control netip.AddrPort, at string, s kind[*corev1.Service], e kind[*discoveryv1.EndpointSlice], m kind[*corev1.ConfigMap]) (
+	kind[*corev1.Service], kind[*discoveryv1.EndpointSlice], kind[*corev1.ConfigMap]) {
+	m = withAuthority(home, m)
+	if !control.IsValid() {
+		return s, e, m
+	}
+	meta := metav1.ObjectMeta{Namespace: home, Name: homeapi.Service}
+	name, protocol, port := "https", corev1.ProtocolTCP, int32(control.Port())
+	s.made = made[*corev1.Service]{homeapi.Service: func(cache.SharedIndexInformer) (*corev1.Service, bool) {
+		return &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{ClusterIP: at, Ports: []corev1.ServicePort{
+			{Name: name, Protocol: protocol, Port: homeapi.Port, TargetPort: intstr.FromInt32(port)}}}}, true
+	}}
+	e.made = made[*discoveryv1.EndpointSlice]{homeapi.Service: func(cache.SharedIndexInformer) (*discoveryv1.EndpointSlice, bool) {
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
+			Ports:     []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{control.Addr().String()}}}}
+		slice.Labels = map[string]string{discoveryv1.LabelServiceName: homeapi.Service}
+		return slice, true
+	}}
+	return s, e, m
+}
+
+// withAuthority adds home's authority: volumes of tokens name it, whether there is a
+// way to home or not.
+func withAuthority(home string, m kind[*corev1.ConfigMap]) kind[*corev1.ConfigMap] {
+	m.made = made[*corev1.ConfigMap]{homeapi.Authority: func(atHome cache.SharedIndexInformer) (*corev1.ConfigMap, bool) {
+		root, ok := get[*corev1.ConfigMap](atHome, home, homeapi.RootCA)
+		if !ok {
+			return nil, false
+		}
+		root = root.DeepCopy()
+		root.Name, root.Annotations = homeapi.Authority, nil
+		return root, true
+	}}
+	m.stands = map[string]string{homeapi.RootCA: homeapi.Authority}
+	return m
+}
+
+// made are objects that are not at home but are reflected as if they were, by
+// name, from what there is of their kind.
+type made[T any] map[string]func(atHome cache.SharedIndexInformer) (T, bool)

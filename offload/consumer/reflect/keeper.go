@@ -1,0 +1,246 @@
+package reflect
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/offload/policy"
+)
+
+// object is what all kinds are: *corev1.Service and so on.
+type object[T any] interface {
+	metav1.Object
+	runtime.Object
+	DeepCopy() T
+}
+
+// api is what the typed clients of all kinds have in common.
+type api[T any] interface {
+	Create(ctx context.Context, o T, opts metav1.CreateOptions) (T, error)
+	Update(ctx context.Context, o T, opts metav1.UpdateOptions) (T, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+}
+
+// kind is what one kind adds to the engine.
+type kind[T object[T]] struct {
+	name string
+	zero T // the type for informers
+	api  func(c kubernetes.Interface, namespace string) api[T]
+	list func(ctx context.Context, c kubernetes.Interface, namespace string, o metav1.ListOptions) (runtime.Object, error)
+	wait func(ctx context.Context, c kubernetes.Interface, namespace string, o metav1.ListOptions) (watch.Interface, error)
+	// translate returns what the twin should have for an object at home; false
+	// if nothing. Metadata is the engine's business.
+	translate func(home T) (T, bool)
+	// merge writes into have all that want says and leaves what the server of
+	// the twin has added. It reports false if the server would not take that
+	// change: the object has to be made anew.
+	merge func(have, want T) bool
+	// hint is what the owner of a target that refuses objects of the kind may have to do.
+	hint string
+	// bare objects take no annotations along.
+	bare bool
+	// made are reflected beside what is at home. stands names, for an object at home,
+	// the one that is made of it.
+	made   made[T]
+	stands map[string]string
+}
+
+// keeper is one kind in one space.
+type keeper[T object[T]] struct {
+	kind[T]
+	space      *space
+	home, twin cache.SharedIndexInformer
+}
+
+func newKeeper[T object[T]](s *space, k kind[T]) *keeper[T] {
+	informer := func(c kubernetes.Interface, namespace string) cache.SharedIndexInformer {
+		i := cache.NewSharedIndexInformer(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return k.list(ctx, c, namespace, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return k.wait(ctx, c, namespace, o)
+			},
+		}, k.zero, 0, cache.Indexers{})
+		_ = i.SetTransform(func(o any) (any, error) { // fails only after a start
+			if m, ok := o.(metav1.Object); ok {
+				m.SetManagedFields(nil)
+			}
+			return o, nil
+		})
+		return i
+	}
+	return &keeper[T]{kind: k, space: s, home: informer(s.clients.home, s.home), twin: informer(s.clients.twin, s.twin)}
+}
+
+func (k *keeper[T]) informers() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{k.home, k.twin}
+}
+
+func (k *keeper[T]) names() []string {
+	var names []string
+	for _, o := range k.home.GetStore().List() {
+		names = append(names, o.(T).GetName())
+	}
+	return append(names, k.extra("")...)
+}
+
+// extra returns what else to look at when the named object has changed; given no
+// name, all that is made.
+func (k *keeper[T]) extra(name string) []string {
+	if name == "" {
+		return slices.Collect(maps.Keys(k.made))
+	}
+	if other, ok := k.stands[name]; ok {
+		return []string{other}
+	}
+	return nil
+}
+
+func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
+	source, atHome := get[T](k.home, k.space.home, name)
+	if make, ok := k.made[name]; ok {
+		source, atHome = make(k.home)
+	}
+	have, there := get[T](k.twin, k.space.twin, name)
+	var want T
+	wanted := false
+	if atHome {
+		want, wanted = k.wanted(source)
+	}
+	ours := there && have.GetLabels()[policy.ReflectedLabel] == k.space.owner
+	twin := k.api(k.space.clients.twin, k.space.twin)
+	id := key{k.kind.name, name}
+	var err error
+	switch {
+	case !wanted && ours:
+		err = k.remove(ctx, twin, have)
+	case !wanted:
+	case !there:
+		_, err = twin.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
+	case !ours:
+		k.space.tell(id, source, "ReflectionConflict", fmt.Sprintf(
+			"%s has a %s %s of its own in %s; it is left alone, pods away see it instead of this one. Rename one of them",
+			k.space.target, k.kind.name, name, k.space.twin))
+		return nil
+	default:
+		next := have.DeepCopy()
+		possible := k.merge(next, want)
+		dress(next, want)
+		switch {
+		case !possible: // gone first, made anew when the watch says so
+			err = k.remove(ctx, twin, have)
+		case !equality.Semantic.DeepEqual(next, have):
+			_, err = twin.Update(ctx, next, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		}
+	}
+	if err == nil {
+		k.space.settled(id)
+		return nil
+	}
+	if wanted && refused(err) {
+		k.space.tell(id, source, "ReflectionFailed", fmt.Sprintf("%s does not take this %s: %v%s", k.space.target, k.kind.name, err, k.hint))
+	}
+	return err
+}
+
+// wanted returns the object that the twin should have; false if none.
+func (k *keeper[T]) wanted(source T) (T, bool) {
+	if source.GetDeletionTimestamp() != nil || !k.follows(source) {
+		return k.zero, false
+	}
+	want, ok := k.translate(source)
+	if !ok {
+		return k.zero, false
+	}
+	want.SetName(source.GetName())
+	want.SetNamespace(k.space.twin)
+	labels := maps.Clone(source.GetLabels())
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, want.GetLabels())
+	labels[policy.ReflectedLabel] = k.space.owner
+	want.SetLabels(labels)
+	annotations := maps.Clone(source.GetAnnotations())
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return homely(key) })
+	if k.bare {
+		annotations = nil
+	}
+	if said := want.GetAnnotations(); len(said) > 0 {
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		maps.Copy(annotations, said)
+	}
+	want.SetAnnotations(annotations)
+	return want, true
+}
+
+// follows reports whether the users want the object to follow the pods.
+func (k *keeper[T]) follows(source T) bool {
+	if _, needed := k.made[source.GetName()]; needed {
+		return true
+	}
+	return wantedAway(source, k.space.mode.Mode(k.name))
+}
+
+// wantedAway reports whether the users want the object to follow, where its kind is
+// reflected in the mode.
+func wantedAway(o metav1.Object, mode string) bool {
+	said := o.GetAnnotations()[policy.ReflectAnnotation]
+	switch mode {
+	case policy.ReflectOff:
+		return false
+	case policy.ReflectOptIn:
+		return said == policy.ReflectOn
+	}
+	return said != policy.ReflectOff
+}
+
+// homely are annotations that mean something only where they were written.
+func homely(annotation string) bool {
+	return annotation == corev1.LastAppliedConfigAnnotation || annotation == policy.ReflectAnnotation || annotation == policy.HomeAddressAnnotation ||
+		strings.HasPrefix(annotation, "endpoints.kubernetes.io/")
+}
+
+// dress gives have the labels and annotations of want, and no others.
+func dress(have, want metav1.Object) {
+	have.SetLabels(want.GetLabels())
+	have.SetAnnotations(want.GetAnnotations())
+}
+
+// remove deletes exactly what was seen: not what somebody put in its place or
+// took over since.
+func (k *keeper[T]) remove(ctx context.Context, twin api[T], have T) error {
+	if have.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	uid, version := have.GetUID(), have.GetResourceVersion()
+	err := twin.Delete(ctx, have.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
+	if apierrors.IsNotFound(err) && !lost(err) {
+		return nil
+	}
+	return err
+}
+
+func get[T any](informer cache.SharedIndexInformer, namespace, name string) (T, bool) {
+	var none T
+	o, ok, err := informer.GetStore().GetByKey(namespace + "/" + name)
+	if err != nil || !ok {
+		return none, false
+	}
+	return o.(T), true
+}

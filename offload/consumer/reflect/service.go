@@ -1,0 +1,116 @@
+package reflect
+
+import (
+	"context"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/policy"
+)
+
+// services translates the names that aliases point to with twinOf.
+func services(twinOf func(home string) (string, bool)) kind[*corev1.Service] {
+	return kind[*corev1.Service]{
+		name: "Service", zero: &corev1.Service{},
+		api: func(c kubernetes.Interface, ns string) api[*corev1.Service] { return c.CoreV1().Services(ns) },
+		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
+			return c.CoreV1().Services(ns).List(ctx, o)
+		},
+		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
+			return c.CoreV1().Services(ns).Watch(ctx, o)
+		},
+		translate: func(home *corev1.Service) (*corev1.Service, bool) {
+			s, ok := translateService(home)
+			if ok && s.Spec.ExternalName != "" {
+				s.Spec.ExternalName = translateAlias(s.Spec.ExternalName, twinOf)
+			}
+			return s, ok
+		},
+		merge: mergeService,
+	}
+}
+
+// clusterSuffix ends the full names of Services.
+const clusterSuffix = ".svc.cluster.local"
+
+// translateAlias gives a name of a Service the namespace that it has on the target:
+// the DNS there follows an alias by itself, without asking whose it is.
+func translateAlias(name string, twinOf func(home string) (string, bool)) string {
+	bare, ok := strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), clusterSuffix)
+	at := strings.LastIndexByte(bare, '.')
+	if !ok || at <= 0 {
+		return name
+	}
+	twin, ok := twinOf(bare[at+1:])
+	if !ok {
+		return name
+	}
+	return bare[:at+1] + twin + clusterSuffix
+}
+
+// translateService keeps what clients inside a cluster see of a Service: its
+// name, ports, affinity, and whether it is headless or an alias. It gets no
+// selector (its endpoints are reflected too), no address of home, and nothing
+// that would open it to the world on the target.
+func translateService(home *corev1.Service) (*corev1.Service, bool) {
+	if home.Namespace == metav1.NamespaceDefault && home.Name == "kubernetes" {
+		return nil, false // every cluster has its own
+	}
+	in := home.Spec
+	out := corev1.ServiceSpec{
+		Type: corev1.ServiceTypeClusterIP, SessionAffinity: in.SessionAffinity,
+		SessionAffinityConfig: in.SessionAffinityConfig.DeepCopy(), PublishNotReadyAddresses: in.PublishNotReadyAddresses,
+	}
+	switch {
+	case in.Type == corev1.ServiceTypeExternalName:
+		out.Type, out.ExternalName = in.Type, in.ExternalName
+	case in.ClusterIP == corev1.ClusterIPNone:
+		out.ClusterIP = corev1.ClusterIPNone
+	}
+	for _, p := range in.Ports {
+		p.NodePort = 0
+		out.Ports = append(out.Ports, *p.DeepCopy())
+	}
+	s := &corev1.Service{Spec: out}
+	setHomeAddress(s, in.ClusterIP)
+	return s, true
+}
+
+// setHomeAddress tells a target that can translate it where the Service is at home.
+func setHomeAddress(s *corev1.Service, ip string) {
+	if ip != "" && ip != corev1.ClusterIPNone {
+		s.Annotations = map[string]string{policy.HomeAddressAnnotation: ip}
+	}
+}
+
+func mergeService(have, want *corev1.Service) bool {
+	if shape(have) != shape(want) {
+		return false
+	}
+	// Set on the target by defaults or allocation: addresses, families, policies.
+	spec := have.Spec
+	spec.Ports, spec.ExternalName, spec.Selector = want.Spec.Ports, want.Spec.ExternalName, nil
+	spec.PublishNotReadyAddresses = want.Spec.PublishNotReadyAddresses
+	if want.Spec.SessionAffinity != "" {
+		spec.SessionAffinity, spec.SessionAffinityConfig = want.Spec.SessionAffinity, want.Spec.SessionAffinityConfig
+	}
+	spec.Type, spec.ExternalIPs, spec.LoadBalancerIP, spec.LoadBalancerSourceRanges = want.Spec.Type, nil, "", nil
+	have.Spec = spec
+	return true
+}
+
+// shape is what cannot be changed in place.
+func shape(s *corev1.Service) string {
+	switch {
+	case s.Spec.Type == corev1.ServiceTypeExternalName:
+		return "alias"
+	case s.Spec.ClusterIP == corev1.ClusterIPNone:
+		return "headless"
+	}
+	return "address"
+}

@@ -1,0 +1,290 @@
+package reflect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"rivulet/offload/policy"
+)
+
+// workers per namespace: enough to hide the round trip of a tunnel.
+const workers = 4
+
+// syncLook is the pause between two looks whether both sides were listed: the first pod of
+// the namespace waits for it.
+const syncLook = 20 * time.Millisecond
+
+// errTwinLost ends a space whose twin has gone or no longer lets us in.
+var errTwinLost = errors.New("reflect: the twin namespace is gone or closed to us")
+
+// space reflects one home namespace into its twin:
+//
+//	home informers ─┐                        ┌─ create / update / delete
+//	                ├─▶ queue ─▶ reconcile ──┤
+//	twin informers ─┘  (by kind and name)    └─ event at home
+//
+// Both sides feed the queue, so a change by hand in the twin is put right too.
+type space struct {
+	home, twin string // namespaces
+	clients    clients
+	target     string // its name
+	owner      string // value of policy.ReflectedLabel
+	mode       policy.Namespace
+	kinds      map[string]mirror
+	queue      workqueue.TypedRateLimitingInterface[key]
+	recorder   record.EventRecorder
+	log        *slog.Logger
+	reach      func() (<-chan struct{}, func())
+	beside     []func(context.Context) // what kinds do beside the queue
+	asksAgain  bool                    // the target may come to take what it does not
+
+	mu   sync.Mutex
+	told map[key]string // what was last said of an object, so that it is said once
+}
+
+type key struct{ kind, name string }
+
+// clients are the two sides.
+type clients struct{ home, twin kubernetes.Interface }
+
+// mirror is one kind within one space; keeper implements it for all.
+type mirror interface {
+	// informers returns those of home and twin, to be run and watched.
+	informers() []cache.SharedIndexInformer
+	// reconcile makes one object of the twin what it should be.
+	reconcile(ctx context.Context, name string) error
+	// names of all objects at home, and of those that are made.
+	names() []string
+	// extra names what is made, of the named object or, without a name, at all.
+	extra(name string) []string
+}
+
+func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string, mode policy.Namespace, without map[string]bool) *space {
+	s := &space{
+		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
+		mode:    mode,
+		clients: clients{home: c.Home, twin: c.Target.Client()},
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[key](200*time.Millisecond, time.Minute)),
+		told: map[key]string{},
+	}
+	if r, ok := c.Target.(Reach); ok {
+		s.reach = r.Changed
+	}
+	service, slice, configMap := withHomeAPI(home, c.Control, c.APIAddress, services(s.twinOf(c)), endpointSlices(c.Target.Away), configMaps())
+	s.kinds = map[string]mirror{
+		"Service":       newKeeper(s, service),
+		"EndpointSlice": newKeeper(s, slice),
+		"ConfigMap":     newKeeper(s, configMap),
+		"Secret":        newKeeper(s, secrets()),
+	}
+	if h, ok := c.Target.(Holder); ok {
+		maps.DeleteFunc(s.kinds, func(kind string, _ mirror) bool { return !h.Holds(kind) })
+	}
+	if _, refuses := without[policy.NetworkPolicyKind]; refuses || c.Policies == nil {
+		s.kinds[policy.NetworkPolicyKind] = newUnheld(s)
+	} else {
+		n := newNetworkPolicies(s, c)
+		s.kinds[policy.NetworkPolicyKind], s.beside = n, append(s.beside, n.follow)
+	}
+	if mayChange, refuses := without[policy.IngressKind]; !refuses {
+		s.kinds[policy.IngressKind] = newIngresses(s, c)
+	} else if !mayChange {
+		s.kinds[policy.IngressKind] = newUnheldIngresses(s)
+	}
+	for _, mayChange := range without {
+		s.asksAgain = s.asksAgain || mayChange
+	}
+	return s
+}
+
+// twinOf tells the twins of this namespace and of the others that are offloaded to
+// the same target.
+func (s *space) twinOf(c Config) func(string) (string, bool) {
+	return func(home string) (string, bool) {
+		if home == s.home {
+			return s.twin, true
+		}
+		if ns, ok := c.Namespaces.Get(home); !ok || !ns.Allows(s.target) {
+			return "", false
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		twin, err := c.Target.Namespace(ctx, home) // which remembers
+		if err != nil {
+			s.log.Warn("an alias keeps a name of home", "namespace", home, "error", err)
+		}
+		return twin, err == nil
+	}
+}
+
+// run reflects until ctx ends or the twin is lost.
+func (s *space) run(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer s.queue.ShutDown()
+	defer end(nil)
+
+	for kind, m := range s.kinds {
+		for _, informer := range m.informers() {
+			if err := s.follow(ctx, end, kind, informer, &running); err != nil {
+				return err
+			}
+		}
+	}
+	// Nothing is decided before both sides of every kind were listed in full.
+	if wait.PollUntilContextCancel(ctx, syncLook, true, func(context.Context) (bool, error) { return s.synced(), nil }) != nil {
+		return context.Cause(ctx)
+	}
+	s.log.Debug("reflecting", "twin", s.twin)
+	for kind, m := range s.kinds {
+		for _, name := range m.extra("") {
+			s.queue.Add(key{kind, name})
+		}
+	}
+	for range workers {
+		running.Go(func() { s.work(ctx, end) })
+	}
+	for _, follow := range s.beside {
+		running.Go(func() { follow(ctx) })
+	}
+	if s.asksAgain {
+		timer := time.AfterFunc(again, func() { end(errRights) })
+		defer timer.Stop()
+	}
+	s.watchReach(ctx)
+	return context.Cause(ctx)
+}
+
+// synced reports whether both sides of every kind were listed.
+func (s *space) synced() bool {
+	for _, m := range s.kinds {
+		for _, informer := range m.informers() {
+			if !informer.HasSynced() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// follow runs one informer and queues what it reports.
+func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind string, informer cache.SharedIndexInformer, running *sync.WaitGroup) error {
+	queue := func(o any) {
+		if full, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+			if _, name, err := cache.SplitMetaNamespaceKey(full); err == nil {
+				s.queue.Add(key{kind, name})
+				for _, other := range s.kinds[kind].extra(name) {
+					s.queue.Add(key{kind, other})
+				}
+			}
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: queue, UpdateFunc: func(_, o any) { queue(o) }, DeleteFunc: queue,
+	})
+	if err == nil {
+		err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+			if lost(err) {
+				end(fmt.Errorf("%w: watch %s: %w", errTwinLost, kind, err))
+			}
+			s.log.Debug("watch interrupted", "kind", kind, "error", err)
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("reflect: watch %s: %w", kind, err)
+	}
+	running.Go(func() { informer.RunWithContext(ctx) })
+	return nil
+}
+
+// work takes keys from the queue until it is shut down.
+func (s *space) work(ctx context.Context, end context.CancelCauseFunc) {
+	for {
+		k, shutdown := s.queue.Get()
+		if shutdown {
+			return
+		}
+		err := s.kinds[k.kind].reconcile(ctx, k.name)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			s.queue.Forget(k)
+		case lost(err):
+			end(fmt.Errorf("%w: %w", errTwinLost, err))
+		default:
+			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // the cache is a moment behind
+				s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "error", err)
+			}
+			s.queue.AddRateLimited(k)
+		}
+		s.queue.Done(k)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// watchReach compares all EndpointSlices and NetworkPolicies again when the target reaches other
+// addresses than before. It returns when ctx ends.
+func (s *space) watchReach(ctx context.Context) {
+	var changed <-chan struct{}
+	var tick <-chan time.Time
+	if s.reach != nil {
+		c, stop := s.reach()
+		defer stop()
+		changed = c
+	} else {
+		t := time.NewTicker(reachInterval)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-tick:
+		}
+		for _, kind := range []string{"EndpointSlice", policy.NetworkPolicyKind} {
+			if m, ok := s.kinds[kind]; ok {
+				for _, name := range m.names() {
+					s.queue.Add(key{kind, name})
+				}
+			}
+		}
+	}
+}
+
+// tell makes an event at home, once for the same words.
+func (s *space) tell(k key, about runtime.Object, reason, message string) {
+	s.mu.Lock()
+	again := s.told[k] == message
+	s.told[k] = message
+	s.mu.Unlock()
+	if !again {
+		s.recorder.Event(about, corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// settled forgets what was told: the object is as it should be.
+func (s *space) settled(k key) {
+	s.mu.Lock()
+	delete(s.told, k)
+	s.mu.Unlock()
+}

@@ -1,0 +1,122 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"rivulet/offload/consumer/pod"
+	"rivulet/offload/parts"
+	"rivulet/offload/policy"
+	"rivulet/offload/target"
+)
+
+// releaseTimeout bounds one attempt to give a twin back.
+const releaseTimeout = 2 * time.Minute
+
+// retirement gives twins back to one target: those of namespaces that are not
+// offloaded there any more, this run's and earlier ones'. The pods that were sent
+// away leave first, in their own time.
+type retirement struct {
+	home      kubernetes.Interface
+	target    target.Target
+	offloaded func(namespace string) bool
+	pods      *pod.Controller
+	recorder  record.EventRecorder
+	log       *slog.Logger
+	kick      chan struct{}
+	told      map[string]string // of twins that hold data, by namespace: what was said
+}
+
+func newRetirement(home kubernetes.Interface, t target.Target, offloaded func(string) bool, recorder record.EventRecorder, log *slog.Logger) *retirement {
+	return &retirement{home: home, target: t, offloaded: offloaded, recorder: recorder, log: log, kick: make(chan struct{}, 1), told: map[string]string{}}
+}
+
+// poke has the twins looked at again.
+func (r *retirement) poke() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (r *retirement) run(ctx context.Context) error {
+	r.poke()
+	var again <-chan time.Time
+	wait := parts.FirstWait
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.kick:
+		case <-again:
+		}
+		again = nil
+		if err := r.sweep(ctx); err != nil {
+			r.log.Debug("twins not given back yet", "err", err, "retry", wait)
+			again = time.After(wait)
+			wait = min(2*wait, parts.LongestWait)
+			continue
+		}
+		wait = parts.FirstWait
+	}
+}
+
+// errBusy says that pods are still leaving; the last of them calls again, and a
+// timer in case it did so a moment too early.
+var errBusy = errors.New("offload: pods are still leaving")
+
+func (r *retirement) sweep(ctx context.Context) error {
+	held, err := r.target.Twins(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for home := range held {
+		if r.offloaded(home) {
+			continue
+		}
+		errs = append(errs, r.release(ctx, home, held[home]))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *retirement) release(ctx context.Context, home, twin string) error {
+	// Deleting a twin ends what runs there: home's API itself has to say so.
+	ns, err := r.home.CoreV1().Namespaces().Get(ctx, home, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		ns = nil
+	case err != nil:
+		return err
+	default:
+		// A label that is not understood counts as off; the watcher has said so.
+		if p, _ := policy.Parse(ns); p.Allows(r.target.Name()) {
+			return errBusy // the watcher lags
+		}
+	}
+	if r.pods.Busy(home) {
+		return errBusy
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	if err := holding(ctx, r.target, home, twin); err != nil {
+		if h := new(heldTwin); errors.As(err, &h) {
+			r.tellHeld(ns, h)
+		}
+		return err
+	}
+	delete(r.told, home)
+	if err := r.target.Release(ctx, home); err != nil {
+		return err
+	}
+	r.pods.Forget(home)
+	r.log.Info("twin given back", "namespace", home)
+	return nil
+}

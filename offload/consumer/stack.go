@@ -1,0 +1,194 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/reflect"
+	"rivulet/offload/offer"
+	"rivulet/offload/target"
+)
+
+// stack is everything that runs for one target.
+type stack struct {
+	spec target.Spec
+	stop context.CancelFunc
+	done chan struct{}
+	// leaving says that the target lends nothing any more, untold that it refuses to tell
+	// what of ours is gone there.
+	leaving, untold atomic.Bool
+
+	// These are guarded by Consumer.mu; empty until the stack is built.
+	name     string
+	pods     *pod.Controller
+	tenants  func() (addrs []netip.Addr, heard bool) // home's pods there, as the target tells; nil if it does not
+	branches map[offer.Platform]*branch
+}
+
+// runStack builds the stack and runs it until ctx ends or a part of it fails.
+//
+//	target ──offers──▶ branches ──▶ a node and a port for each platform
+//	   ▲                   │ready
+//	   └── pods, reflect, twins
+func (c *Consumer) runStack(ctx context.Context, s *stack) error {
+	if !c.policy.WaitSynced(ctx) {
+		return ctx.Err()
+	}
+	name, existing, err := c.nameFor(ctx, s)
+	if err != nil {
+		return err
+	}
+	var api string // where home's pods find its API server
+	if s.spec.Control.IsValid() {
+		service, err := c.home.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("offload: the address of home's API server: %w", err)
+		}
+		api = service.Spec.ClusterIP
+	}
+	log := c.cfg.Log.With("target", name)
+	target, err := s.spec.New(name, log)
+	if err != nil {
+		return err
+	}
+	if t, ok := target.(interface{ Close() }); ok {
+		defer t.Close()
+	}
+
+	offloaded := func(namespace string) bool {
+		ns, ok := c.policy.Get(namespace)
+		return ok && ns.Allows(name)
+	}
+	var keeps func() bool
+	if k, ok := target.(interface{ Keeps() bool }); ok {
+		keeps = k.Keeps
+	}
+	var addresses func() string
+	if a, ok := target.(interface{ HomeAddresses() string }); ok {
+		addresses = a.HomeAddresses
+	}
+	var lost func() bool
+	if l, ok := target.(interface{ Lost() bool }); ok {
+		lost = l.Lost
+	}
+	twins := newRetirement(c.home, target, offloaded, c.recorder, log)
+	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
+	pods := pod.New(pod.Config{
+		Home: c.home, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP,
+		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
+		Offloaded: offloaded, Look: c.policy.Look, Up: branches.up, Lost: lost, Departed: func(ns string) {
+			if !offloaded(ns) {
+				twins.poke()
+			}
+		},
+		Unfit: c.unfit,
+		Moved: c.cfg.Moved,
+		Keeps: keeps, HomeAddresses: addresses,
+		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,
+		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
+			return c.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
+		},
+		Recorder: c.recorder, Log: log,
+	})
+	twins.pods, branches.pods = pods, pods
+	resync := func() {
+		for ns := range c.policy.Namespaces() {
+			pods.Prepare(ns)
+		}
+		pods.Resync()
+		twins.poke()
+	}
+	var down atomic.Bool // the target was lost since it was last there
+	branches.changed = func() {
+		if !branches.up() {
+			down.Store(true)
+		} else if down.Swap(false) {
+			pods.Reconnect()
+		}
+		resync()
+	}
+
+	c.mu.Lock()
+	s.pods, s.branches = pods, map[offer.Platform]*branch{}
+	if t, ok := target.(interface{ Tenants() ([]netip.Addr, bool) }); ok {
+		s.tenants = t.Tenants
+	}
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		s.pods, s.branches, s.tenants = nil, nil, nil
+		c.mu.Unlock()
+	}()
+
+	changed, stop := c.policy.Changed() // before anything looks at the namespaces
+	defer stop()
+	return together(ctx,
+		pods.Run,
+		twins.run,
+		branches.run,
+		func(ctx context.Context) error { return c.vacate(ctx, s, pods) },
+		func(ctx context.Context) error { return followLoss(ctx, target, lost, pods.Resync) },
+		func(ctx context.Context) error {
+			return reflect.Run(ctx, reflect.Config{Home: c.home, Target: target, Namespaces: c.policy, ClusterID: c.cfg.ID, Control: s.spec.Control, APIAddress: api, Policies: c.cfg.Policies, Recorder: c.recorder, Log: log})
+		},
+		func(ctx context.Context) error {
+			for {
+				resync()
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-changed:
+				}
+			}
+		},
+	)
+}
+
+// followLoss calls turned whenever the target is lost or there again.
+func followLoss(ctx context.Context, t target.Target, lost func() bool, turned func()) error {
+	r, ok := t.(reflect.Reach)
+	if !ok || lost == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	changed, stop := r.Changed()
+	defer stop()
+	for was := false; ; {
+		if is := lost(); is != was {
+			was = is
+			turned()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// together runs all parts until ctx ends or one of them does; the others are
+// ended then. It returns the error of the first.
+func together(ctx context.Context, parts ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for _, run := range parts {
+		wg.Go(func() {
+			err := run(ctx)
+			if err == nil {
+				err = context.Canceled
+			}
+			cancel(err)
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}

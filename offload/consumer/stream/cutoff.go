@@ -1,0 +1,220 @@
+package stream
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/spdystream/spdy"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A command whose connection breaks must not look as if it had ended well. How it
+// ended is told on a stream of its own, the error stream, and to every SPDY client,
+// home's API server among them, silence there means success: half a `kubectl cp`
+// would be a whole one. So the frames that pass are looked at, as far as to know
+// which stream that is; if the target's side ends before anything came on it, the
+// end is told here, in the way of a kubelet.
+//
+//	SYN_STREAM streamtype=error ─▶        remembers the stream
+//	                            ◀─ DATA   told: nothing to do
+//	                            ✂         DATA "nobody knows how it ended", RST_STREAM for the others
+//	                            ─▶ the client closes; what it sends until then is read and dropped
+//
+// A connection that is closed while the client still sends is reset by the kernel, and the
+// client may never read what it was told ("broken pipe" in its place).
+
+// lingers is how long the client may take to close after it was told the end.
+const lingers = 10 * time.Second
+
+// mostStreams is how many streams of a client are remembered; a command has five.
+const mostStreams = 100
+
+// largest is the largest frame that is held until it is whole. A larger one passes
+// as it comes; after it no end is told, since it might be in its middle.
+const largest = 1 << 20
+
+// guard puts a cutoff around what the target answers to an exec or attach.
+func guard(target string) func(*http.Response) error {
+	return func(r *http.Response) error {
+		inner, duplex := r.Body.(io.ReadWriteCloser)
+		version := r.Header.Get("X-Stream-Protocol-Version") // before v4 the error stream has plain text
+		if r.StatusCode == http.StatusSwitchingProtocols && duplex && strings.HasPrefix(strings.ToUpper(r.Header.Get("Upgrade")), "SPDY/") &&
+			(version == "v4.channel.k8s.io" || version == "v5.channel.k8s.io") {
+			r.Body = newCutoff(inner, target)
+		}
+		return nil
+	}
+}
+
+type cutoff struct {
+	io.ReadWriteCloser
+	target string
+	linger time.Duration
+
+	mu      sync.Mutex
+	up      frames // what the client sends
+	control bytes.Buffer
+	headers *spdy.Framer
+	errors  spdy.StreamId          // the error stream; 0: not known
+	replied map[spdy.StreamId]bool // by the target, of mostStreams at most
+	told    bool                   // something came on the error stream
+
+	once   sync.Once
+	closed chan struct{} // by whoever passes the streams: the client has gone
+
+	// Of Read alone.
+	down  frames
+	buf   []byte
+	out   []byte
+	ended error
+	last  bool // what is in out is the end
+}
+
+func newCutoff(inner io.ReadWriteCloser, target string) *cutoff {
+	c := &cutoff{ReadWriteCloser: inner, target: target, linger: lingers, replied: map[spdy.StreamId]bool{}, closed: make(chan struct{}), buf: make([]byte, 32<<10)}
+	c.headers, _ = spdy.NewFramer(io.Discard, &c.control) // fails only without a reader
+	return c
+}
+
+// Write passes on what the client sends. That the connection is broken is Read's to
+// say: an error here would close the client's side before the end is told.
+func (c *cutoff) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	c.up.feed(b, func(frame []byte) {
+		if frame[0]&0x80 != 0 && c.headers != nil {
+			c.syn(frame)
+		}
+	})
+	c.mu.Unlock()
+	if _, err := c.ReadWriteCloser.Write(b); err != nil {
+		_ = c.ReadWriteCloser.Close() // so that Read ends, if it has not
+	}
+	return len(b), nil
+}
+
+func (c *cutoff) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.ReadWriteCloser.Close()
+}
+
+// syn looks at a control frame. All of them pass the framer: their headers are
+// compressed over all that came before.
+func (c *cutoff) syn(frame []byte) {
+	c.control.Write(frame)
+	f, err := c.headers.ReadFrame()
+	if err != nil {
+		c.headers = nil // not understood: pass everything, tell nothing
+		return
+	}
+	if s, ok := f.(*spdy.SynStreamFrame); ok && s.Headers.Get(corev1.StreamType) == corev1.StreamTypeError {
+		c.errors = s.StreamId
+	}
+}
+
+// Read returns whole frames of what the target sends, and the end.
+func (c *cutoff) Read(p []byte) (int, error) {
+	for len(c.out) == 0 {
+		if c.last {
+			select {
+			case <-c.closed:
+			case <-time.After(c.linger):
+			}
+			c.last = false
+		}
+		if c.ended != nil {
+			return 0, c.ended
+		}
+		n, err := c.ReadWriteCloser.Read(c.buf)
+		c.mu.Lock()
+		c.out = c.down.feed(c.buf[:n], func(frame []byte) {
+			switch {
+			case frame[0]&0x80 == 0:
+				c.told = c.told || spdy.StreamId(binary.BigEndian.Uint32(frame)) == c.errors && len(frame) > 8
+			case binary.BigEndian.Uint16(frame[2:]) == uint16(spdy.TypeSynReply) && len(frame) >= 12 && len(c.replied) < mostStreams:
+				c.replied[spdy.StreamId(binary.BigEndian.Uint32(frame[8:])&0x7fffffff)] = true
+			}
+		})
+		if err != nil {
+			c.ended = err
+			if c.errors != 0 && c.headers != nil && !c.told && !c.down.blind {
+				c.out = append(c.out, farewell(c.errors, c.target)...)
+				for id := range c.replied {
+					if id != c.errors {
+						c.out = append(c.out, reset(id)...)
+					}
+				}
+				// Who still waits for the error stream reads nothing on it.
+				c.last, c.ended = c.replied[c.errors], io.ErrUnexpectedEOF
+			}
+		}
+		c.mu.Unlock()
+	}
+	n := copy(p, c.out)
+	c.out = c.out[n:]
+	return n, nil
+}
+
+// farewell is a data frame that ends the error stream.
+func farewell(id spdy.StreamId, target string) []byte {
+	text, err := json.Marshal(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Reason: metav1.StatusReasonServerTimeout, Code: http.StatusGatewayTimeout,
+		Message: "offload: the connection to " + target + " was lost, nobody knows how the command ended; see rivulet peers, or rivulet burst list",
+	})
+	if err != nil {
+		return nil // a Status always marshals
+	}
+	frame := binary.BigEndian.AppendUint32(nil, uint32(id))
+	frame = binary.BigEndian.AppendUint32(frame, 1<<24|uint32(len(text))) // FLAG_FIN, length
+	return append(frame, text...)
+}
+
+// reset is an RST_STREAM frame (of version 3, type 3) with status CANCEL.
+func reset(id spdy.StreamId) []byte {
+	frame := []byte{0x80, 3, 0, 3, 0, 0, 0, 8}
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(frame, uint32(id)), uint32(spdy.Cancel))
+}
+
+// frames cuts a SPDY connection into its frames: eight bytes, of which the last
+// three are the length of the rest.
+type frames struct {
+	part  []byte
+	blind bool // a frame was too large to be held
+}
+
+// feed takes what came and returns what may pass: whole frames, each shown to see.
+func (f *frames) feed(b []byte, see func(frame []byte)) []byte {
+	if f.blind {
+		return bytes.Clone(b)
+	}
+	f.part = append(f.part, b...)
+	whole := 0
+	for {
+		rest := f.part[whole:]
+		if len(rest) < 8 {
+			break
+		}
+		size := 8 + int(binary.BigEndian.Uint32(rest[4:])&0xffffff)
+		if size > largest {
+			f.blind = true
+			out := bytes.Clone(f.part)
+			f.part = nil
+			return out
+		}
+		if len(rest) < size {
+			break
+		}
+		see(rest[:size])
+		whole += size
+	}
+	out := bytes.Clone(f.part[:whole])
+	f.part = append(f.part[:0], f.part[whole:]...)
+	return out
+}

@@ -1,0 +1,173 @@
+// Package stream serves the kubelet API of a virtual node, so that logs, exec,
+// attach and port-forward of away pods work at home as everywhere, and so that
+// /api/v1/nodes/NODE/proxy tells of its pods and what they use.
+//
+//	kubectl ──▶ home's API server ──(as to any kubelet)──▶ Server ──tunnel──▶ provider's API server ──▶ its kubelet
+//
+// Each request is passed on to the same sub-resource of the away pod, upgrades
+// included: what travels inside (SPDY or WebSocket, terminals, resizes, ports) is
+// between kubectl and the provider's kubelet and not understood here.
+//
+// It reads home's certificate authorities and writes nothing. Only home's
+// API server is let in. After a restart the port is another one and the Node says
+// so. A pod that has not started, or a link that is down, is the answer's text.
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/rest"
+
+	"rivulet/offload/consumer/pod"
+)
+
+// Config is what a Server needs. All fields are required.
+type Config struct {
+	IP        netip.Addr // to listen on
+	Authority Authority
+	// Target reaches the target's API.
+	Target *rest.Config
+	// Away tells where a pod of home runs now; an error with a status is answered with it.
+	Away func(namespace, name string) (twin, pod string, err error)
+	// Node is the virtual node's name; Pods are those bound to it, in a slice of the
+	// Server's own, and Usage tells what they use.
+	Node  string
+	Pods  func() []*corev1.Pod
+	Usage func(ctx context.Context) ([]pod.Usage, error)
+	Log   *slog.Logger
+}
+
+// Server is the kubelet API of one virtual node.
+type Server struct {
+	cfg      Config
+	listener net.Listener
+	server   *url.URL
+	plain    http.RoundTripper
+	upgrade  http.RoundTripper // HTTP/1.1: HTTP/2 has no upgrades
+	counters counters
+}
+
+// Listen opens the port; Run serves it.
+func Listen(cfg Config) (*Server, error) {
+	server, _, err := rest.DefaultServerUrlFor(cfg.Target)
+	if err != nil {
+		return nil, fmt.Errorf("offload: address of the target's API: %w", err)
+	}
+	plain, err := rest.TransportFor(cfg.Target)
+	if err != nil {
+		return nil, fmt.Errorf("offload: transport to the target's API: %w", err)
+	}
+	old := rest.CopyConfig(cfg.Target)
+	old.NextProtos = []string{"http/1.1"}
+	upgrade, err := rest.TransportFor(old)
+	if err != nil {
+		return nil, fmt.Errorf("offload: transport to the target's API: %w", err)
+	}
+	// The base path ("/k8s") is part of Host and has to stay in front.
+	if base, err := url.Parse(cfg.Target.Host); err == nil {
+		server.Path = base.Path
+	}
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(cfg.IP, 0).String())
+	if err != nil {
+		return nil, fmt.Errorf("offload: kubelet port of a virtual node on %s: %w", cfg.IP, err)
+	}
+	return &Server{cfg: cfg, listener: listener, server: server, plain: plain, upgrade: upgrade}, nil
+}
+
+// Port is the port to publish in the Node.
+func (s *Server) Port() uint16 { return uint16(s.listener.Addr().(*net.TCPAddr).Port) }
+
+// Run serves until ctx ends, and then cuts what is open.
+func (s *Server) Run(ctx context.Context) error {
+	certs := &certificates{Authority: s.cfg.Authority, ip: s.cfg.IP}
+	srv := &http.Server{
+		Handler:           s.routes(),
+		TLSConfig:         certs.config(),
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	defer srv.Close()
+	if err := srv.ServeTLS(s.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("offload: kubelet API of a virtual node: %w", err)
+	}
+	return ctx.Err()
+}
+
+// Close gives up the port of a Server that is never run.
+func (s *Server) Close() { _ = s.listener.Close() }
+
+// routes are those of a kubelet.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	for kubelet, to := range map[string]mapping{
+		"/containerLogs/{namespace}/{pod}/{container}": logs,
+		"/exec/{namespace}/{pod}/{container}":          exec,
+		"/exec/{namespace}/{pod}/{uid}/{container}":    exec,
+		"/attach/{namespace}/{pod}/{container}":        attach,
+		"/attach/{namespace}/{pod}/{uid}/{container}":  attach,
+		"/portForward/{namespace}/{pod}":               portForward,
+		"/portForward/{namespace}/{pod}/{uid}":         portForward,
+	} {
+		mux.HandleFunc(kubelet, func(w http.ResponseWriter, r *http.Request) { s.pass(w, r, to) })
+	}
+	mux.HandleFunc("GET /stats/summary", s.summary)
+	mux.HandleFunc("GET /metrics/resource", s.resource)
+	mux.HandleFunc("GET /pods", s.pods)
+	mux.HandleFunc("GET /runningpods/", s.runningPods)
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) })
+	mux.HandleFunc("/", s.unknown)
+	return mux
+}
+
+func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
+	twin, away, err := s.cfg.Away(namespace, name)
+	if err != nil {
+		code := http.StatusServiceUnavailable
+		if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+			code = int(status.Status().Code)
+		}
+		http.Error(w, err.Error(), code)
+		return
+	}
+	path := to.path(s.server.Path, twin, away)
+	query := to.query(r.URL.Query(), r.PathValue("container")).Encode()
+	transport := s.plain
+	if httpstream.IsUpgradeRequest(r) {
+		transport = s.upgrade
+	}
+	proxy := httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // a followed log passes as it comes
+		ErrorLog:      slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL = &url.URL{Scheme: s.server.Scheme, Host: s.server.Host, Path: path, RawQuery: query}
+			p.Out.Host = s.server.Host
+			p.Out.Header.Del("Authorization")
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() == nil {
+				http.Error(w, fmt.Sprintf("offload: the target's API does not answer for %s/%s: %v; see rivulet peers, or rivulet burst list", namespace, name, err), http.StatusBadGateway)
+			}
+		},
+	}
+	if to.command {
+		proxy.ModifyResponse = guard(s.cfg.Node)
+	}
+	proxy.ServeHTTP(w, r)
+}

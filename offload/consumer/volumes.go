@@ -1,0 +1,109 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/consumer/move"
+	"rivulet/offload/consumer/volume"
+	"rivulet/offload/target"
+)
+
+// newVolumes makes what gives claims a volume on other clusters.
+func (c *Consumer) newVolumes() *volume.Controller {
+	begun := time.Now()
+	return volume.New(volume.Config{
+		Home: c.home, Cluster: c.cfg.ID, Recorder: c.recorder, Log: c.cfg.Log.With("part", "volumes"),
+		Peer: func(id string) string {
+			if spec, ok := c.wanted()[id]; ok {
+				return spec.Name
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			// Who tells of it may still be reading his records, unless it is known to be over.
+			if time.Since(begun) < target.Patience && !c.ended[id] {
+				return id
+			}
+			return ""
+		},
+	})
+}
+
+// heldTwin is the error for a twin that is not given back because data are in it.
+type heldTwin struct {
+	namespace, target string
+	claims            []string
+}
+
+func (h *heldTwin) Error() string {
+	return fmt.Sprintf("the data of claims of namespace %s are on %s: %s; move each: rivulet move volume %s/CLAIM home; or delete the claims",
+		h.namespace, h.target, strings.Join(h.claims, ", "), h.namespace)
+}
+
+// holding returns a *heldTwin while there are claims in a twin: what they hold would be
+// gone with it. Claims that are going are waited for, too.
+func holding(ctx context.Context, t target.Target, home, twin string) error {
+	list, err := t.Client().CoreV1().PersistentVolumeClaims(twin).List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		return nil // an older provider lends no volumes, so there are none
+	case err != nil:
+		return err
+	case len(list.Items) == 0:
+		return nil
+	}
+	h := &heldTwin{namespace: home, target: t.Name()}
+	for i := range list.Items {
+		claim := &list.Items[i]
+		name := claim.Annotations[volume.HomeClaimAnnotation]
+		if name == "" {
+			name = claim.Name
+		}
+		if claim.Labels[volume.RetainedLabel] != "" {
+			name += " (retained; delete " + claim.Namespace + "/" + claim.Name + " on " + t.Name() + ")"
+		}
+		h.claims = append(h.claims, name)
+	}
+	slices.Sort(h.claims)
+	return h
+}
+
+// tellHeld says once, on the namespace, that its twin stays.
+func (r *retirement) tellHeld(ns *corev1.Namespace, h *heldTwin) {
+	if r.told[h.namespace] == h.Error() {
+		return
+	}
+	r.told[h.namespace] = h.Error()
+	r.log.Info("a twin is not given back: data are in it", "namespace", h.namespace, "claims", h.claims)
+	if ns != nil {
+		r.recorder.Event(ns, corev1.EventTypeWarning, "TwinHeld", h.Error())
+	}
+}
+
+// Move starts moving the data of a claim, or joins what moves them already.
+func (c *Consumer) Move(ctx context.Context, r move.Request) (*move.Job, error) {
+	c.mu.Lock()
+	m := c.mover
+	c.mu.Unlock()
+	if m == nil {
+		return nil, errors.New("no volume can be moved yet: offloading is starting; try again in a moment")
+	}
+	return m.Start(ctx, r)
+}
+
+func (c *Consumer) runMoves(ctx context.Context) error {
+	m := move.New(move.Config{Home: c.home, Cluster: c.cfg.ID, Local: c.cfg.Volumes, Place: c.volumes.Place,
+		Recorder: c.recorder, Log: c.cfg.Log.With("part", "moves")})
+	c.mu.Lock()
+	c.mover = m
+	c.mu.Unlock()
+	return m.Run(ctx)
+}

@@ -1,0 +1,411 @@
+// Package elsewhere lets the pods that a consumer has at several providers reach each
+// other. An address in another peer's prefix counts as the consumer's only when two have
+// said so: the consumer itself, and the peer that has the address.
+//
+//	home A ── PUT /v1/elsewhere {"C": addresses at C} ──▶ B
+//	     B ── POST /v1/elsewhere/A {addresses at C}   ──▶ C   which of these are pods of A?
+//	     C answers of its tenants, if A has told C, too, that it has pods at B
+//
+// Addresses are as the provider that has them sees them. Nothing is kept across restarts:
+// home tells again every 30 s, and a provider asks as often. What is not repeated within
+// 75 s counts no more, what belongs to a link or a twin that is gone
+// ends at once. A peer that does not know the routes tells and confirms nothing: such pods
+// do not reach each other.
+package elsewhere
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"rivulet/fabric/changes"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+const (
+	// most is how many addresses of one consumer count, those at all peers together.
+	most = 1000
+	// again is how often what is so is said again, valid how long it holds.
+	again, valid = 30 * time.Second, 75 * time.Second
+	// askers may send this many requests a second, this many in a row.
+	askRate, askBurst = 10, 40
+	limit             = 5 * time.Second // of one request
+	first, last       = 100 * time.Millisecond, 5 * time.Second
+)
+
+// Named are addresses by the peer that has them, as that peer sees them.
+type Named map[peer.ID][]netip.Addr
+
+// Config is what an Elsewhere needs. All fields but LinksChanged are required.
+type Config struct {
+	// Links are the peers.
+	Links func() []peer.Link
+	// LinksChanged follows Links; nil does not, and Look has to be called.
+	LinksChanged func() (<-chan struct{}, func())
+	// Client reaches the control routes of a peer under the URL.
+	Client func(peer.ID) (*http.Client, string, error)
+	// PeerID tells who sent a request, from its pinned certificate.
+	PeerID func(*http.Request) (peer.ID, bool)
+	// Lends reports whether anything is lent to a peer.
+	Lends func(peer.ID) bool
+	// Tenants are the addresses of a consumer's pods here.
+	Tenants func(peer.ID) []netip.Addr
+	Log     *slog.Logger
+}
+
+// Elsewhere is both sides.
+type Elsewhere struct {
+	Config
+	named  changes.Signal // what consumers have told is another
+	ours   changes.Signal // what is to be told is another
+	proved changes.Signal // what peers have confirmed is another
+
+	mu        sync.Mutex
+	at        map[peer.ID][]netip.Addr // this cluster's pods at peers, as this cluster sees them
+	told      map[peer.ID]telling      // by consumer
+	confirmed map[pair]confirmation
+	limits    map[peer.ID]*rate.Limiter
+	spoke     map[peer.ID]bool // providers that were told anything
+}
+
+type telling struct {
+	named Named
+	when  time.Time
+}
+
+// pair is a consumer, and the peer that has pods of it.
+type pair struct{ consumer, at peer.ID }
+
+type confirmation struct {
+	addrs []netip.Addr // as the peer sees them
+	when  time.Time
+}
+
+// New makes one; Run starts it.
+func New(c Config) *Elsewhere {
+	return &Elsewhere{Config: c, at: map[peer.ID][]netip.Addr{}, told: map[peer.ID]telling{}, confirmed: map[pair]confirmation{}, limits: map[peer.ID]*rate.Limiter{}, spoke: map[peer.ID]bool{}}
+}
+
+// Routes returns what is served to peers, by pattern of http.ServeMux.
+func (e *Elsewhere) Routes() map[string]http.Handler {
+	return map[string]http.Handler{"PUT /v1/elsewhere": http.HandlerFunc(e.hear), "POST /v1/elsewhere/{consumer}": http.HandlerFunc(e.answer)}
+}
+
+// SetOurs says where this cluster's pods are at peers.
+func (e *Elsewhere) SetOurs(at map[peer.ID][]netip.Addr) {
+	e.mu.Lock()
+	same := reflect.DeepEqual(e.at, at)
+	e.at = at
+	e.mu.Unlock()
+	if !same {
+		e.ours.Notify()
+	}
+}
+
+// Look has to be called after Links or Tenants may answer differently.
+func (e *Elsewhere) Look() {
+	e.named.Notify()
+	e.ours.Notify()
+}
+
+// Changed returns a channel that gets a value after Confirmed may answer differently, and
+// the function that ends the subscription.
+func (e *Elsewhere) Changed() (<-chan struct{}, func()) { return e.proved.Changed() }
+
+// Confirmed are the addresses of the consumer's pods at other peers, as this cluster sees
+// them, in order.
+func (e *Elsewhere) Confirmed(consumer peer.ID) []netip.Addr {
+	links := e.Links()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	named := e.tellingOf(consumer)
+	var out []netip.Addr
+	for _, l := range links {
+		still := setOf(named[l.ID])
+		c := e.confirmed[pair{consumer, l.ID}]
+		if l.ID == consumer || time.Since(c.when) > valid {
+			continue
+		}
+		for _, a := range c.addrs {
+			if here, ok := peer.Translate(a, l.PeerCIDR, l.PeerMappedCIDR); ok && a != l.Addr.Addr() && still[a] {
+				out = append(out, here)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out[:min(len(out), most)]
+}
+
+// tellingOf is what the consumer has told lately; mu is held.
+func (e *Elsewhere) tellingOf(consumer peer.ID) Named {
+	if t, ok := e.told[consumer]; ok && time.Since(t.when) <= valid {
+		return t.named
+	}
+	return nil
+}
+
+// asked reports who asks, if he may ask now.
+func (e *Elsewhere) asked(w http.ResponseWriter, r *http.Request) (peer.ID, bool) {
+	id, known := e.PeerID(r)
+	if known = known && slices.ContainsFunc(e.Links(), func(l peer.Link) bool { return l.ID == id }); !known {
+		rpc.Fail(w, http.StatusUnauthorized, &rpc.Error{Code: "unknown-peer", Message: "only peers are served", Cure: "peer with this cluster first"})
+		return "", false
+	}
+	e.mu.Lock()
+	l := e.limits[id]
+	if l == nil {
+		l = rate.NewLimiter(askRate, askBurst)
+		e.limits[id] = l
+	}
+	e.mu.Unlock()
+	if !l.Allow() {
+		rpc.Fail(w, http.StatusTooManyRequests, &rpc.Error{Code: "too-many-requests", Message: "too many requests of your cluster in a short time", Cure: "try again in a moment"})
+		return "", false
+	}
+	return id, true
+}
+
+// hear answers PUT /v1/elsewhere: where else a consumer has pods.
+func (e *Elsewhere) hear(w http.ResponseWriter, r *http.Request) {
+	id, ok := e.asked(w, r)
+	if !ok {
+		return
+	}
+	if !e.Lends(id) {
+		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-lent", Message: "nothing is lent to this cluster", Cure: "ask its owner: rivulet peer NAME --provide=on"})
+		return
+	}
+	var named Named
+	if !rpc.Read(w, r, &named) {
+		return
+	}
+	n := 0
+	for at, addrs := range named {
+		n += len(addrs)
+		if n > most || !at.Valid() || at == id {
+			rpc.Fail(w, http.StatusBadRequest, &rpc.Error{Code: "bad-addresses", Message: "more addresses than count, or not of another cluster", Cure: "name at most 1000 pods"})
+			return
+		}
+	}
+	e.mu.Lock()
+	same := reflect.DeepEqual(e.tellingOf(id), named)
+	e.told[id] = telling{named, time.Now()}
+	e.mu.Unlock()
+	if !same {
+		e.named.Notify()
+		e.proved.Notify()
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// question is the body, and the answer, of POST /v1/elsewhere/{consumer}.
+type question struct {
+	Addresses []netip.Addr `json:"addresses"`
+}
+
+// answer answers POST /v1/elsewhere/{consumer}: of the addresses those that are the
+// consumer's pods here, if the consumer has told that it has pods at who asks.
+func (e *Elsewhere) answer(w http.ResponseWriter, r *http.Request) {
+	id, ok := e.asked(w, r)
+	if !ok {
+		return
+	}
+	var q question
+	if !rpc.Read(w, r, &q) {
+		return
+	}
+	consumer := peer.ID(r.PathValue("consumer"))
+	out := question{Addresses: []netip.Addr{}}
+	e.mu.Lock()
+	both := len(e.tellingOf(consumer)[id]) > 0
+	e.mu.Unlock()
+	if both && len(q.Addresses) <= most {
+		tenants := setOf(e.Tenants(consumer))
+		out.Addresses = slices.DeleteFunc(q.Addresses, func(a netip.Addr) bool { return !tenants[a] })
+	}
+	rpc.Write(w, http.StatusOK, out)
+}
+
+func setOf(all []netip.Addr) map[netip.Addr]bool {
+	out := make(map[netip.Addr]bool, len(all))
+	for _, a := range all {
+		out[a] = true
+	}
+	return out
+}
+
+// Run tells and asks until ctx ends.
+func (e *Elsewhere) Run(ctx context.Context) error {
+	if e.LinksChanged != nil {
+		e.named.Follow(ctx, e.LinksChanged)
+		e.ours.Follow(ctx, e.LinksChanged)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { e.each(ctx, &e.ours, e.toTell, e.tell) })
+	wg.Go(func() { e.each(ctx, &e.named, e.toAsk, e.ask) })
+	wg.Wait()
+	return ctx.Err()
+}
+
+// job is one request that is due at a peer: about a consumer, or of this cluster's own.
+type job struct{ at, consumer peer.ID }
+
+// each does what is wanted, at once when that changes, again after a while, and sooner
+// what has failed. Jobs are done side by side: a peer that is away holds up no other.
+func (e *Elsewhere) each(ctx context.Context, changed *changes.Signal, wanted func() map[job]any, do func(context.Context, job, any) (done bool)) {
+	kick, stop := changed.Changed()
+	defer stop()
+	type state struct {
+		what any
+		due  time.Time
+		wait time.Duration
+	}
+	states, finished := map[job]*state{}, make(chan func())
+	busy := map[job]bool{}
+	for {
+		now, next := wanted(), again
+		maps.DeleteFunc(states, func(j job, _ *state) bool { _, ok := now[j]; return !ok })
+		for j, what := range now {
+			s := states[j]
+			if s == nil || !reflect.DeepEqual(s.what, what) {
+				s = &state{what: what, wait: first}
+				states[j] = s
+			}
+			if until := time.Until(s.due); until > 0 || busy[j] {
+				next = min(next, max(until, first))
+				continue
+			}
+			busy[j] = true
+			go func() {
+				within, cancel := context.WithTimeout(ctx, limit)
+				defer cancel()
+				done := do(within, j, what)
+				report := func() {
+					delete(busy, j)
+					if done {
+						s.due, s.wait = time.Now().Add(again), first
+					} else {
+						s.due, s.wait = time.Now().Add(s.wait), min(2*s.wait, last)
+					}
+				}
+				select {
+				case finished <- report:
+				case <-ctx.Done():
+				}
+			}()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-kick:
+		case report := <-finished:
+			report()
+		case <-time.After(next):
+		}
+	}
+}
+
+// toTell is what each provider is to hear: where else pods of this cluster are.
+func (e *Elsewhere) toTell() map[job]any {
+	links := e.Links()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := map[job]any{}
+	for _, to := range links {
+		if to.NoBorrow || len(e.at[to.ID]) == 0 {
+			continue
+		}
+		named, n := Named{}, 0
+		for _, l := range links {
+			for _, a := range e.at[l.ID] {
+				if there, ok := peer.Translate(a, l.PeerMappedCIDR, l.PeerCIDR); ok && l.ID != to.ID && n < most {
+					named[l.ID] = append(named[l.ID], there)
+					n++
+				}
+			}
+		}
+		if len(named) > 0 || e.spoke[to.ID] {
+			out[job{at: to.ID}] = named
+		}
+	}
+	return out
+}
+
+func (e *Elsewhere) tell(ctx context.Context, j job, what any) bool {
+	client, url, err := e.Client(j.at)
+	if err == nil {
+		err = rpc.Call(ctx, client, http.MethodPut, url+"/v1/elsewhere", what, nil)
+	}
+	if err != nil {
+		e.Log.Debug("a provider is not told where else pods are", "peer", j.at.Short(), "error", err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.spoke[j.at] = e.spoke[j.at] || err == nil
+	return err == nil
+}
+
+// toAsk is what peers are to be asked: which of the addresses that consumers have named
+// are theirs.
+func (e *Elsewhere) toAsk() map[job]any {
+	links := e.Links()
+	out := map[job]any{}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for consumer := range e.told {
+		if len(e.Tenants(consumer)) == 0 {
+			continue
+		}
+		named := e.tellingOf(consumer)
+		for _, l := range links {
+			if addrs := named[l.ID]; len(addrs) > 0 && l.ID != consumer {
+				out[job{l.ID, consumer}] = addrs
+			}
+		}
+	}
+	for consumer, t := range e.told {
+		if time.Since(t.when) > valid || !slices.ContainsFunc(links, func(l peer.Link) bool { return l.ID == consumer }) {
+			delete(e.told, consumer)
+		}
+	}
+	maps.DeleteFunc(e.confirmed, func(p pair, c confirmation) bool {
+		_, wanted := out[job{p.at, p.consumer}]
+		return !wanted || time.Since(c.when) > valid
+	})
+	maps.DeleteFunc(e.limits, func(id peer.ID, _ *rate.Limiter) bool {
+		return !slices.ContainsFunc(links, func(l peer.Link) bool { return l.ID == id })
+	})
+	return out
+}
+
+func (e *Elsewhere) ask(ctx context.Context, j job, what any) bool {
+	named := what.([]netip.Addr)
+	var yes question
+	client, url, err := e.Client(j.at)
+	if err == nil {
+		err = rpc.Call(ctx, client, http.MethodPost, url+"/v1/elsewhere/"+string(j.consumer), question{named}, &yes)
+	}
+	if err != nil {
+		e.Log.Debug("a peer does not confirm a consumer's pods", "peer", j.at.Short(), "consumer", j.consumer.Short(), "error", err)
+		return false
+	}
+	asked := setOf(named)
+	yes.Addresses = slices.DeleteFunc(yes.Addresses, func(a netip.Addr) bool { return !asked[a] })
+	e.mu.Lock()
+	was := e.confirmed[pair{j.consumer, j.at}]
+	e.confirmed[pair{j.consumer, j.at}] = confirmation{yes.Addresses, time.Now()}
+	e.mu.Unlock()
+	if !slices.Equal(was.addrs, yes.Addresses) {
+		e.proved.Notify()
+	}
+	return len(yes.Addresses) == len(named) // the peer may not have been told yet
+}

@@ -1,0 +1,249 @@
+package elsewhere
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// A home and three clusters that are all peers of each other, without a network: alice has
+// pods at b and c, mallory is a peer of them and nothing of alice's.
+type site struct {
+	t       *testing.T
+	mu      sync.Mutex
+	all     map[peer.ID]*Elsewhere
+	servers map[peer.ID]*httptest.Server
+	tenants map[[2]peer.ID][]netip.Addr // by where and whose
+	apart   map[[2]peer.ID]bool         // no link
+	old     map[peer.ID]bool            // does not know the routes
+}
+
+func id(letter string) peer.ID { return peer.ID(strings.Repeat(letter, 32)) }
+
+var alice, b, c, mallory = id("a"), id("b"), id("c"), id("m")
+
+var pods = netip.MustParsePrefix("10.42.0.0/16")
+
+// seen is the prefix under which everybody sees a cluster.
+func seen(who peer.ID) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, who[0], 0, 0}), 16)
+}
+
+func at(who peer.ID, host byte) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, who[0], 0, host})
+}
+
+func pod(host byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 42, 0, host}) }
+
+const from = "From"
+
+type as struct {
+	who peer.ID
+	rt  http.RoundTripper
+}
+
+func (a as) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.Header.Set(from, string(a.who))
+	return a.rt.RoundTrip(r)
+}
+
+func newSite(t *testing.T) *site {
+	s := &site{t: t, all: map[peer.ID]*Elsewhere{}, servers: map[peer.ID]*httptest.Server{}, tenants: map[[2]peer.ID][]netip.Addr{}, apart: map[[2]peer.ID]bool{}, old: map[peer.ID]bool{}}
+	everybody := []peer.ID{alice, b, c, mallory}
+	for _, who := range everybody {
+		e := New(Config{
+			Links: func() (links []peer.Link) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				for _, other := range everybody {
+					if other != who && !s.apart[[2]peer.ID{who, other}] && !s.apart[[2]peer.ID{other, who}] {
+						links = append(links, peer.Link{ID: other, PeerCIDR: pods, PeerMappedCIDR: seen(other), Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, other[0], 255, 254}), 7442)})
+					}
+				}
+				return links
+			},
+			Client: func(to peer.ID) (*http.Client, string, error) {
+				return &http.Client{Transport: as{who, http.DefaultTransport}}, s.servers[to].URL, nil
+			},
+			PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(from)), r.Header.Get(from) != "" },
+			Lends:  func(peer.ID) bool { return true },
+			Tenants: func(whose peer.ID) []netip.Addr {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return s.tenants[[2]peer.ID{who, whose}]
+			},
+			Log: slog.New(slog.DiscardHandler),
+		})
+		mux := http.NewServeMux()
+		for pattern, h := range e.Routes() {
+			mux.Handle(pattern, h)
+		}
+		s.all[who] = e
+		s.servers[who] = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.mu.Lock()
+			old := s.old[who]
+			s.mu.Unlock()
+			if old {
+				http.NotFound(w, r)
+				return
+			}
+			mux.ServeHTTP(w, r)
+		}))
+		t.Cleanup(s.servers[who].Close)
+	}
+	for _, e := range s.all {
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = e.Run(ctx) }()
+		t.Cleanup(func() { stop(); <-done })
+	}
+	return s
+}
+
+// await waits until what is confirmed at a cluster of alice's pods is this.
+func (s *site) await(where peer.ID, want ...netip.Addr) {
+	s.t.Helper()
+	for until := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		got := s.all[where].Confirmed(alice)
+		if slices.Equal(got, want) {
+			return
+		}
+		if time.Now().After(until) {
+			s.t.Fatalf("at %s %v are alice's, want %v", where[:1], got, want)
+		}
+	}
+}
+
+func (s *site) run(where peer.ID, hosts ...byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []netip.Addr
+	for _, h := range hosts {
+		all = append(all, pod(h))
+	}
+	s.tenants[[2]peer.ID{where, alice}] = all
+}
+
+func TestBothHaveToSayIt(t *testing.T) {
+	s := newSite(t)
+	s.run(b, 5)
+	s.run(c, 6, 7)
+	begun := time.Now()
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6), at(c, 7)}})
+	s.await(b, at(c, 6), at(c, 7))
+	s.await(c, at(b, 5))
+	t.Logf("known on both sides after %s", time.Since(begun))
+
+	// What home names and the peer does not have does not count: neither another pod of the
+	// peer's, nor its own end of the tunnel, nor one that is not named any more.
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6), at(c, 9), netip.AddrFrom4([4]byte{10, c[0], 255, 254})}})
+	s.await(b, at(c, 6))
+	// A peer that home has no pods at is not believed, and nobody answers it.
+	if got := s.all[mallory].Confirmed(alice); len(got) != 0 {
+		t.Errorf("mallory takes %v for alice's", got)
+	}
+	if got := s.probe(mallory, c, 6); len(got) != 0 {
+		t.Errorf("mallory is told that %v are alice's at c", got)
+	}
+	if got := s.probe(b, c, 6, 8); !slices.Equal(got, []netip.Addr{pod(6)}) {
+		t.Errorf("b is told that %v are alice's at c", got)
+	}
+
+	// A link that ends takes all of it away at once.
+	s.mu.Lock()
+	s.apart[[2]peer.ID{b, c}] = true
+	s.mu.Unlock()
+	if got := s.all[b].Confirmed(alice); len(got) != 0 {
+		t.Errorf("without a link %v are alice's", got)
+	}
+	s.mu.Lock()
+	delete(s.apart, [2]peer.ID{b, c})
+	s.mu.Unlock()
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}})
+	s.await(b)
+}
+
+// probe asks as somebody.
+func (s *site) probe(who, where peer.ID, hosts ...byte) []netip.Addr {
+	s.t.Helper()
+	q := question{}
+	for _, h := range hosts {
+		q.Addresses = append(q.Addresses, pod(h))
+	}
+	var out question
+	client := &http.Client{Transport: as{who, http.DefaultTransport}}
+	if err := rpc.Call(s.t.Context(), client, http.MethodPost, s.servers[where].URL+"/v1/elsewhere/"+string(alice), q, &out); err != nil {
+		s.t.Fatal(err)
+	}
+	return out.Addresses
+}
+
+// A peer of an earlier version confirms nothing, and is asked again when it has been upgraded.
+func TestAnOlderPeerConfirmsNothing(t *testing.T) {
+	s := newSite(t)
+	s.old[c] = true
+	s.run(b, 5)
+	s.run(c, 6)
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6)}})
+	for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		if got := s.all[b].Confirmed(alice); len(got) != 0 {
+			t.Fatalf("%v are alice's, and nobody has said so", got)
+		}
+	}
+	s.mu.Lock()
+	s.old[c] = false
+	s.mu.Unlock()
+	s.await(b, at(c, 6))
+}
+
+// Strangers, floods and bodies that are too large are refused.
+func TestRefusals(t *testing.T) {
+	s := newSite(t)
+	many := Named{}
+	for i := range most + 1 {
+		many[b] = append(many[b], netip.AddrFrom4([4]byte{10, 42, byte(i >> 8), byte(i)}))
+	}
+	ask := func(who peer.ID, method, path string, body any) int {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), method, s.servers[c].URL+path, strings.NewReader(string(raw)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Client{Transport: as{who, http.DefaultTransport}}).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if code := ask(id("x"), http.MethodPut, "/v1/elsewhere", Named{}); code != http.StatusUnauthorized {
+		t.Errorf("a stranger: %d", code)
+	}
+	if code := ask(mallory, http.MethodPut, "/v1/elsewhere", many); code != http.StatusBadRequest {
+		t.Errorf("too many: %d", code)
+	}
+	if code := ask(mallory, http.MethodPut, "/v1/elsewhere", Named{"nobody": {pod(1)}}); code != http.StatusBadRequest {
+		t.Errorf("no cluster: %d", code)
+	}
+	refused := false
+	for range 10 * askBurst {
+		refused = refused || ask(mallory, http.MethodPost, "/v1/elsewhere/"+string(alice), question{}) == http.StatusTooManyRequests
+	}
+	if !refused {
+		t.Error("a flood of questions is answered")
+	}
+}

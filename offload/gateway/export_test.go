@@ -1,4 +1,0 @@
-package gateway
-
-// Forward is one connection to a port of a pod, for tests that compare with it.
-var Forward = forward

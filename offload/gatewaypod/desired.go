@@ -1,0 +1,231 @@
+package gatewaypod
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"rivulet/fabric/gateway/config"
+)
+
+// maxHosts is how many pods of home that have a host name get an address of their own
+// at the campus, each a Service there. The others share their Service's.
+const maxHosts = 200
+
+// desired is what the gateway serves: home's Services with what is behind them. Ports
+// that were held before are the same. Addresses are left to whoever makes them. It is pure.
+func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[string]config.Service, home, prefix netip.Prefix) map[string]config.Service {
+	reach := func(a netip.Addr) bool { return home.Contains(a) || prefix.Contains(a) }
+	doors := heldBy(was)
+	behind := map[string][]*discoveryv1.EndpointSlice{}
+	for _, e := range ends {
+		key := e.Namespace + "/" + e.Labels[discoveryv1.LabelServiceName]
+		behind[key] = append(behind[key], e)
+	}
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b *corev1.Service) int { return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
+	out := map[string]config.Service{}
+	hosts := maxHosts
+	for _, s := range all {
+		key := s.Namespace + "/" + s.Name
+		service := config.Service{Namespace: s.Namespace, Name: s.Name}
+		switch {
+		case s.Spec.Type == corev1.ServiceTypeExternalName:
+			service.External = s.Spec.ExternalName
+		case s.Spec.ClusterIP == corev1.ClusterIPNone:
+			service.Headless = true
+			service.Ports = doors.open(was[key].Ports, headlessPorts(s, behind[key], reach))
+			service.Hosts = hostsOf(behind[key], reach)
+			before := map[string][]config.Port{}
+			for _, h := range was[key].Hosts {
+				before[h.Name] = h.Ports
+			}
+			for i := range service.Hosts {
+				h := &service.Hosts[i]
+				if named(*h) && home.Contains(h.Pod) && hosts > 0 {
+					hosts--
+					h.Ports = doors.open(before[h.Name], h.Ports)
+					continue
+				}
+				for j := range h.Ports {
+					h.Ports[j].Endpoints = nil // it is not the gateway that leads there
+				}
+			}
+		default:
+			var ports []config.Port
+			for _, p := range s.Spec.Ports {
+				if protocol, ok := protocolOf(p.Protocol); ok {
+					ports = append(ports, config.Port{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Endpoints: endpoints(behind[key], p.Name, protocol, reach)})
+				}
+			}
+			service.Ports = doors.open(was[key].Ports, ports)
+		}
+		out[key] = service
+	}
+	return out
+}
+
+// place gives what is desired its addresses at the campus. make makes the Service there
+// of a name and its ports; an address that is not valid is none yet.
+func place(want map[string]config.Service, prefix netip.Prefix, make func(namespace, name string, ports []config.Port) netip.Addr) {
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		s := want[key]
+		if len(s.Ports) > 0 { // a Service without ports cannot be made
+			s.IP = make(s.Namespace, s.Name, s.Ports)
+		}
+		for i := range s.Hosts {
+			switch h := &s.Hosts[i]; {
+			case prefix.Contains(h.Pod): // it is there
+			case own(*h):
+				h.IP = make(s.Namespace, s.Name+"."+h.Name, h.Ports)
+			default:
+				h.IP = s.IP
+			}
+		}
+		want[key] = s
+	}
+}
+
+// protocolOf is how the gateway calls a protocol; SCTP it does not know.
+func protocolOf(p corev1.Protocol) (string, bool) {
+	switch p {
+	case corev1.ProtocolTCP, "":
+		return "tcp", true
+	case corev1.ProtocolUDP:
+		return "udp", true
+	}
+	return "", false
+}
+
+// headlessPorts are those of a headless Service as its pods have them: nobody
+// translates a port on the way to them.
+func headlessPorts(s *corev1.Service, behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) (out []config.Port) {
+	for _, p := range s.Spec.Ports {
+		protocol, ok := protocolOf(p.Protocol)
+		if !ok {
+			continue
+		}
+		ends := endpoints(behind, p.Name, protocol, reach)
+		number := uint16(p.Port)
+		if p.TargetPort.IntVal > 0 {
+			number = uint16(p.TargetPort.IntVal)
+		} else if len(ends) > 0 {
+			number = ends[0].Port() // a port's name; its number is mostly the same everywhere
+		}
+		out = withPort(out, config.Port{Name: p.Name, Protocol: protocol, Port: number, Endpoints: ends})
+	}
+	return out
+}
+
+// withPort adds a port, unless its number is there already under another name.
+func withPort(ports []config.Port, p config.Port) []config.Port {
+	if slices.ContainsFunc(ports, func(o config.Port) bool { return o.Protocol == p.Protocol && o.Port == p.Port }) {
+		return ports
+	}
+	return append(ports, p)
+}
+
+// hostsOf are the pods behind a headless Service that are ready and can be reached,
+// in a fixed order.
+func hostsOf(behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) []config.Host {
+	at := map[string]*config.Host{}
+	var names []string
+	for _, slice := range behind {
+		for _, e := range slice.Endpoints {
+			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+				continue
+			}
+			for _, a := range e.Addresses {
+				ip, err := netip.ParseAddr(a)
+				if err != nil || !reach(ip) {
+					continue
+				}
+				name := dashed(ip)
+				if e.Hostname != nil && *e.Hostname != "" {
+					name = strings.ToLower(*e.Hostname)
+				}
+				h := at[name]
+				if h == nil {
+					h = &config.Host{Name: name, Pod: ip}
+					at[name] = h
+					names = append(names, name)
+				} else if h.Pod != ip {
+					continue // two pods of one host name: the first counts
+				}
+				for _, p := range slice.Ports {
+					if p.Port == nil || p.Protocol == nil {
+						continue // all ports: none that could be named
+					}
+					protocol, ok := protocolOf(*p.Protocol)
+					if !ok {
+						continue
+					}
+					port := config.Port{Protocol: protocol, Port: uint16(*p.Port), Endpoints: []netip.AddrPort{netip.AddrPortFrom(ip, uint16(*p.Port))}}
+					if p.Name != nil {
+						port.Name = *p.Name
+					}
+					h.Ports = withPort(h.Ports, port)
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	var out []config.Host
+	for _, name := range names {
+		out = append(out, *at[name])
+	}
+	return out
+}
+
+func dashed(ip netip.Addr) string {
+	return strings.NewReplacer(".", "-", ":", "-").Replace(ip.String())
+}
+
+// named says whether the pod has a host name, by which others look for just it.
+func named(h config.Host) bool { return h.Name != dashed(h.Pod) }
+
+// own says whether the pod gets an address of its own.
+func own(h config.Host) bool {
+	return slices.ContainsFunc(h.Ports, func(p config.Port) bool { return p.Listen != 0 })
+}
+
+// doors are the gateway's ports that are held.
+type doors map[string]bool
+
+func heldBy(services map[string]config.Service) doors {
+	d := doors{}
+	for _, s := range services {
+		for _, p := range s.Doors() {
+			d[fmt.Sprint(p.Protocol, p.Listen)] = true
+		}
+	}
+	return d
+}
+
+// open gives each port one of the gateway's: the one that it had before, or a free one.
+func (d doors) open(before, ports []config.Port) (out []config.Port) {
+	for _, p := range ports {
+		p.Listen = 0
+		for _, b := range before {
+			if b.Protocol == p.Protocol && b.Port == p.Port {
+				p.Listen = b.Listen
+			}
+		}
+		for at := config.FirstPort; p.Listen == 0 && at <= config.LastPort; at++ {
+			if !d[fmt.Sprint(p.Protocol, at)] {
+				p.Listen = uint16(at)
+			}
+		}
+		if p.Listen == 0 {
+			continue // ten thousand are held
+		}
+		d[fmt.Sprint(p.Protocol, p.Listen)] = true
+		out = append(out, p)
+	}
+	return out
+}

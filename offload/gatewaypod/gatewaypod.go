@@ -1,0 +1,299 @@
+// Package gatewaypod is home's side of the network of a burst: it makes the gateway pod in
+// the namespace of a foreign cluster and keeps it, brings the tunnel to it, tells it
+// what it must know, and makes home's Services there. The program in that pod is
+// package rivulet/fabric/gateway; docs/design/burst-network.md has the whole.
+//
+//	home's Services, EndpointSlices ─┐
+//	our pods at the campus ──────────┼─▶ config ──▶ Secret (for a pod that starts anew)
+//	keys, prefix ────────────────────┘      └─────▶ control port, through port-forward
+//	                tunnel ◀── stream ── port-forward to the pod
+//
+// It reads Services and EndpointSlices of offloaded namespaces at home, and at the
+// campus our pods and its own objects. It alone writes, at the campus, the objects
+// labelled rivulet.dev/part=gateway: a Secret, a Deployment, Services and
+// NetworkPolicies. Restart: all it needs is in that Secret (keys, the prefix, which
+// pod has which address, which Service which port), so nothing changes for anybody.
+// While the campus cannot be reached all there goes on as it is. Failure as the user
+// sees it: Status, in `rivulet burst status`.
+package gatewaypod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"rivulet/fabric/changes"
+	"rivulet/fabric/gateway/config"
+)
+
+// Fabric is what a gateway needs of the fabric.
+type Fabric interface {
+	// SetGateway makes the gateway a peer of the tunnel; an invalid prefix takes it out.
+	SetGateway(name, publicKey string, prefix netip.Prefix)
+	GatewayPrefix(name string, previous netip.Prefix) (netip.Prefix, error)
+	// GatewayConfig is home's public key, its pods, and where it may be reached.
+	GatewayConfig() (publicKey string, pods netip.Prefix, udp, streams []netip.AddrPort)
+	// GatewayStream gives a connection to the tunnel; the caller closes its own copy.
+	GatewayStream(conn net.Conn) error
+	GatewayPath(ctx context.Context, name string) (config.Path, bool)
+}
+
+// How the tunnel gets to the gateway.
+const (
+	TransportAuto   = "auto"   // UDP if it passes, else streams
+	TransportStream = "stream" // through the API server only
+	TransportUDP    = "udp"    // UDP only; the API server carries what the gateway is told
+)
+
+// Config is what a Gateway needs. All but Image, Program, Zone and HomeAPI must be set.
+type Config struct {
+	// Name is that of the target, ClusterID home's.
+	Name, ClusterID string
+	// Campus reaches the foreign cluster as it is, Namespace is the one there.
+	Campus    *rest.Config
+	Namespace string
+	// Labels are on everything that is made there. Our pods there have them too.
+	Labels map[string]string
+	Home   kubernetes.Interface
+	// Offloaded says whether pods of a namespace of home may be there; Changed when
+	// that is another.
+	Offloaded func(namespace string) bool
+	Changed   func() (<-chan struct{}, func())
+	// ServiceName is the name there of a Service of home.
+	ServiceName func(namespace, name string) string
+	Transport   string
+	Fabric      Fabric
+	// Image has the gateway's program as its entry point. Without one Shell is run, and
+	// the program for its architecture (a GOARCH), of Program, is put into it.
+	Image   string
+	Shell   string // DefaultShell if empty
+	Program func(arch string) ([]byte, error)
+	// Zone is the domain of home's cluster; cluster.local if empty.
+	Zone string
+	// HomeAPI is where home serves its API server to away pods (offload/homeapi), in the
+	// prefix of its pods. If it is not valid pods there have no way to it.
+	HomeAPI netip.AddrPort
+	Log     *slog.Logger
+}
+
+// Status is a gateway as it is now.
+type Status struct {
+	// Ready says that pods there and home reach each other; else Reason says why not.
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"`
+	Pod    string `json:"pod,omitempty"`
+	// Transport is "udp ADDRESS" or "stream through the API server".
+	Transport string        `json:"transport,omitempty"`
+	RTT       time.Duration `json:"rtt,omitempty"` // nanoseconds
+	// Rates of the last ten seconds, bytes a second.
+	Receiving uint64 `json:"receiving"`
+	Sending   uint64 `json:"sending"`
+	Received  uint64 `json:"received"` // bytes
+	Sent      uint64 `json:"sent"`
+	// Prefix is where home sees the pods there.
+	Prefix   netip.Prefix `json:"prefix,omitzero"`
+	Services int          `json:"services"`
+	Flows    config.Flows `json:"flows"`
+	Problems []string     `json:"problems,omitempty"`
+}
+
+// Gateway is one gateway. Methods may be called concurrently.
+type Gateway struct {
+	cfg    Config
+	campus kubernetes.Interface
+	log    *slog.Logger
+	name   string // of its objects
+
+	mu       sync.Mutex
+	want     config.Gateway // Generation 0 before the state is known
+	table    *table
+	services map[string]config.Service // by namespace/name; IP is the campus's
+	pod      string                    // that runs
+	linked   bool                      // a stream is open
+	last     config.Status             // of the pod
+	path     config.Path
+	pathUp   bool
+	rate     rate
+	dns      netip.Addr
+	problems map[string]string
+	subs     changes.Signal // of what Home, Away and DNS answer
+	news     changes.Signal // of want
+}
+
+// New makes one. It does not use the network.
+func New(cfg Config) (*Gateway, error) {
+	if cfg.Name == "" || cfg.ClusterID == "" || cfg.Campus == nil || cfg.Namespace == "" || len(cfg.Labels) == 0 || cfg.Home == nil ||
+		cfg.Offloaded == nil || cfg.Changed == nil || cfg.ServiceName == nil || cfg.Fabric == nil || cfg.Log == nil {
+		return nil, errors.New("gateway: a field of Config is not set")
+	}
+	switch cfg.Transport {
+	case TransportAuto, TransportStream, TransportUDP:
+	default:
+		return nil, fmt.Errorf("gateway: %q is no transport: use auto, stream or udp", cfg.Transport)
+	}
+	if cfg.Image == "" && cfg.Program == nil {
+		return nil, errors.New("gateway: there is neither an image nor a program: name an image")
+	}
+	if cfg.Shell == "" {
+		cfg.Shell = DefaultShell
+	}
+	if cfg.Zone == "" {
+		cfg.Zone = "cluster.local"
+	}
+	client, err := kubernetes.NewForConfig(cfg.Campus)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: client of %s: %w", cfg.Name, err)
+	}
+	return &Gateway{cfg: cfg, campus: client, log: cfg.Log.With("gateway", cfg.Name),
+		name: "rivulet-gateway-" + strings.ToLower(cfg.ClusterID[:min(6, len(cfg.ClusterID))]), services: map[string]config.Service{},
+		problems: map[string]string{}}, nil
+}
+
+// Run makes and keeps it until ctx ends or a part of it fails; the caller runs it
+// again, after a pause. What is at the campus stays there.
+func (g *Gateway) Run(ctx context.Context) error {
+	if err := g.load(ctx); err != nil {
+		g.problem("state", err)
+		return err
+	}
+	g.problem("state", nil)
+	if err := g.ensure(ctx); err != nil {
+		g.problem("objects", err)
+		return err
+	}
+	g.problem("objects", nil)
+	defer g.cfg.Fabric.SetGateway(g.cfg.Name, "", netip.Prefix{})
+	return together(ctx, g.followPods, g.followServices, g.followHome, g.save, g.link, g.control, g.measure)
+}
+
+// Home translates the address of one of our pods there to how home sees it. The pod
+// can be reached from then on.
+func (g *Gateway) Home(real netip.Addr) (netip.Addr, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.table == nil {
+		return netip.Addr{}, false
+	}
+	seen, isNew := g.table.see(real, time.Now())
+	if isNew {
+		g.renew()
+	}
+	return seen, seen.IsValid()
+}
+
+// Away translates the address of a pod as home sees it to how it is there: its real
+// one, if it is one of ours there. The gateway calls pods of home as home does.
+func (g *Gateway) Away(seen netip.Addr) (netip.Addr, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.want.Prefix.Contains(seen) {
+		if g.table == nil {
+			return netip.Addr{}, false
+		}
+		real, ok := g.table.bySeen[seen]
+		return real, ok
+	}
+	return seen, g.want.Home.Contains(seen)
+}
+
+// DNS is how pods of the home namespace resolve names there; false as long as that
+// is not known.
+func (g *Gateway) DNS(namespace string) (*corev1.PodDNSConfig, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.dns.IsValid() {
+		return nil, false
+	}
+	dots := "5"
+	zone := "svc." + g.cfg.Zone
+	return &corev1.PodDNSConfig{
+		Nameservers: []string{g.dns.String()}, Searches: []string{namespace + "." + zone, zone, g.cfg.Zone},
+		Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &dots}},
+	}, true
+}
+
+// Changed returns a channel that gets a value after Home, Away or DNS answer
+// differently, and the function that ends the subscription.
+func (g *Gateway) Changed() (<-chan struct{}, func()) { return g.subs.Changed() }
+
+// renew makes another configuration out of what is known. It is called with mu held.
+func (g *Gateway) renew() {
+	next := g.want
+	next.Pods = g.table.pods()
+	next.Services = sorted(g.services)
+	public, home, udp, streams := g.cfg.Fabric.GatewayConfig()
+	next.PublicKey, next.Home, next.Zone = public, home, g.cfg.Zone
+	next.UDP, next.Streams, next.StreamsOnly = udp, streams, false
+	switch g.cfg.Transport {
+	case TransportStream:
+		next.UDP, next.Streams, next.StreamsOnly = nil, nil, true
+	case TransportUDP:
+		next.Streams = nil
+	}
+	if equal(next, g.want) {
+		return
+	}
+	next.Generation = g.want.Generation + 1
+	g.want = next
+	g.news.Notify()
+}
+
+// followHome looks now and then whether home is elsewhere, or has another key.
+func (g *Gateway) followHome(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		prefix := g.want.Prefix
+		g.renew()
+		g.mu.Unlock()
+		if free, err := g.cfg.Fabric.GatewayPrefix(g.cfg.Name, prefix); err == nil && free != prefix {
+			return fmt.Errorf("gateway: %s is a network of this host now; another prefix is taken", prefix)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(homeEvery):
+		}
+	}
+}
+
+const homeEvery = 5 * time.Second
+
+// problem notes what does not work, or that it does.
+func (g *Gateway) problem(what string, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err == nil {
+		delete(g.problems, what)
+		return
+	}
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	if g.problems[what] != err.Error() {
+		g.log.Warn("gateway", "part", what, "error", err)
+	}
+	g.problems[what] = err.Error()
+}
+
+// together runs all parts until ctx ends or one of them does; the others are ended
+// then. It returns the error of the first.
+func together(ctx context.Context, parts ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for _, run := range parts {
+		wg.Go(func() { cancel(run(ctx)) })
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}

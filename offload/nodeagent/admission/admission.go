@@ -1,0 +1,97 @@
+// Package admission decides which pods get a network on this node: this cluster's own at
+// once, those of other clusters when they are isolated and find the Services of their home.
+//
+// It reads namespaces and pods from the API server and writes nothing. After a restart
+// it is asked anew. While it cannot decide, no pod of another cluster starts.
+package admission
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/homeaddr"
+	"rivulet/offload/nodeagent/isolation"
+	"rivulet/offload/nodeagent/podnet"
+	"rivulet/offload/policy"
+)
+
+// isolated bounds how long a pod of another cluster waits for its isolation, seen how
+// long a namespace is asked for anew while the API server does not answer.
+const isolated, seen = 10 * time.Second, 15 * time.Second
+
+// Admission is what decides. All fields must be set.
+type Admission struct {
+	Client    func() kubernetes.Interface // nil before the API server answered
+	Held      *isolation.Held
+	HomeAddrs *homeaddr.Pods
+	Kubelet   string // the kubelet's folder
+}
+
+// Admit lets this cluster's own pods pass at once, and pods of other clusters when they are
+// isolated and find the Services of their home. The namespace is read from the API server
+// each time: no cache can be behind, and nothing of offloading has to run for a pod of this cluster.
+func (a Admission) Admit(ctx context.Context, pod podnet.Pod) error {
+	ns, err := asked(ctx, a.Client, func(c kubernetes.Interface) (*corev1.Namespace, error) {
+		return c.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{})
+	})
+	if err != nil {
+		return fmt.Errorf("namespace %s of the pod: %w", pod.Namespace, err)
+	}
+	consumer, tenant := ns.Labels[policy.OriginLabel]
+	if !tenant {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, isolated)
+	defer stop()
+	if err := a.Held.Hold(ctx, pod, peer.ID(consumer)); err != nil {
+		return err
+	}
+	return a.findsHome(ctx, pod, peer.ID(consumer))
+}
+
+// findsHome lets a pod that was made for home's addresses pass when they lead there.
+func (a Admission) findsHome(ctx context.Context, pod podnet.Pod, consumer peer.ID) error {
+	object, err := asked(ctx, a.Client, func(c kubernetes.Interface) (*corev1.Pod, error) {
+		return c.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	})
+	if err != nil {
+		return fmt.Errorf("pod %s in %s: %w", pod.Name, pod.Namespace, err)
+	}
+	made, translated := object.Annotations[policy.HomeAddressesAnnotation]
+	if !translated {
+		return nil // its home or this cluster was of an older version when it was made
+	}
+	own, err := a.HomeAddrs.Hold(ctx, pod, consumer, made == policy.HomeAddressesOfPods)
+	if err != nil || made != policy.HomeAddressesOfPods {
+		return err
+	}
+	return homeaddr.Tell(a.Kubelet, object, own)
+}
+
+// asked waits for the API server, which may be starting.
+func asked[T any](ctx context.Context, client func() kubernetes.Interface, get func(kubernetes.Interface) (T, error)) (found T, err error) {
+	ctx, stop := context.WithTimeout(ctx, seen)
+	defer stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err = fmt.Errorf("the API server is not ready; see rivulet status")
+		if c := client(); c != nil {
+			if found, err = get(c); err == nil || apierrors.IsNotFound(err) {
+				return found, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return found, err
+		case <-tick.C:
+		}
+	}
+}

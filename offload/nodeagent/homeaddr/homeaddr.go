@@ -1,0 +1,291 @@
+// Package homeaddr lets pods that run here for another cluster live in the addresses of their
+// home: inside the network namespace of each such pod a stateless table changes an address at
+// home, of a Service or of a pod, into the one here, and back in what comes. The pod's
+// interface has the address by which home knows the pod, and no other.
+//
+//	process ─ 10.43.5.5 (web, at home) ─▶ table ─ 10.43.9.9 (web, in the twin) ─▶ eth0 ─▶ kube-proxy here
+//	process ─ 10.42.0.9 (a pod at home) ▶ table ─ 240.5.0.9 (its address here) ─▶ eth0 ─▶ tunnel
+//	from 240.3.0.7 (the pod, for home) ─▶ table ─ from 10.42.0.7 (the pod, here) ▶ eth0
+//
+// The pod sees home's addresses and no others: an address of this cluster's Service range or
+// pods that is nobody's at home is dropped. Nothing outside the namespace changes, so
+// kube-proxy, isolation and policies see what they see of any pod, and consumers with the
+// same addresses never meet.
+//
+// It reads the reflected Services of each consumer, how its home sees pods, and the results of
+// the container network. It alone writes the tables "rivulet-home", addresses and routes in the
+// namespaces of pods that were made for home's addresses (policy.HomeAddressesAnnotation), and
+// what these pods are told of their own (Tell). It fails closed: such a pod gets no network
+// before Hold has returned without an error.
+//
+// Restart: the tables stay, and are found again by the interfaces of the pods; they go with
+// the pods. Failure: a table stays as it was, and the problem "addresses of home" shows it.
+package homeaddr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"rivulet/fabric/nft"
+	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/podnet"
+)
+
+// Table is the name of the table in a pod's network namespace.
+const Table = "rivulet-home"
+
+// Most is how many Services of one consumer count.
+const Most = 2000
+
+// look is how often pods that have gone are forgotten, and what has failed is tried again.
+const look = 15 * time.Second
+
+// Services maps addresses of Services at home to those of their twins here. No two have
+// the same twin.
+type Services map[netip.Addr]netip.Addr
+
+// Config is what Run goes by. All fields are required.
+type Config struct {
+	// Results is the folder of CNI results.
+	Results string
+	// Twins gives the consumer of each twin namespace.
+	Twins func() map[string]peer.ID
+	// Services are those of a consumer. At most Most count.
+	Services func(peer.ID) Services
+	// View is how a consumer sees pods; nil without a link to it.
+	View func(peer.ID) View
+	// Changed gets a value when one of these may have changed.
+	Changed <-chan struct{}
+	// Report is told after each pass; nil is well.
+	Report func(error)
+	Log    *slog.Logger
+}
+
+// Pods are the pods whose network namespaces have the table. It outlives single runs.
+type Pods struct {
+	dns      netip.Addr
+	services netip.Prefix
+	open     func(veth string) (*os.File, error) // the namespace at the other end
+
+	known chan struct{} // closed once it is known which Services there are
+
+	mu     sync.Mutex
+	cfg    *Config // of the run
+	byVeth map[string]*pod
+	found  bool // those of an earlier run were looked for
+}
+
+type pod struct {
+	consumer peer.ID
+	here     netip.Addr
+	lives    bool // in home's addresses: not only Services are translated
+	tables   nft.Tables
+	now      *state // what stands; nil: not known
+}
+
+// New makes one without pods. dns is the cluster IP of cluster DNS, services the Service
+// range of this cluster.
+func New(dns netip.Addr, services netip.Prefix) *Pods {
+	return &Pods{dns: dns, services: services.Masked(), open: namespace, known: make(chan struct{}), byVeth: map[string]*pod{}}
+}
+
+// Hold returns when the pod has the table, or with an error: then it must have no network.
+// lives says that the pod has the address by which home knows it; own is that address.
+func (p *Pods) Hold(ctx context.Context, made podnet.Pod, consumer peer.ID, lives bool) (own netip.Addr, err error) {
+	select {
+	case <-p.known:
+	case <-ctx.Done():
+		return own, fmt.Errorf("homeaddr: the Services of the pod's home were not known in time: %w; see rivulet status", context.Cause(ctx))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one := newPod(consumer, made.Addr, lives)
+	if err := p.write(made.Veth, one); err != nil {
+		return own, err
+	}
+	p.byVeth[made.Veth] = one
+	return one.now.own.Home.Addr(), nil
+}
+
+func newPod(consumer peer.ID, here netip.Addr, lives bool) *pod {
+	families := []nftables.TableFamily{nftables.TableFamilyIPv4}
+	if lives {
+		families = append(families, nftables.TableFamilyARP)
+	}
+	return &pod{consumer: consumer, here: here, lives: lives, tables: nft.Tables{Name: Table, Families: families}}
+}
+
+// Lives reports whether pods can live in home's addresses on this kernel.
+func Lives() bool {
+	c, err := nft.Open(0)
+	if err != nil {
+		return false
+	}
+	t := &nftables.Table{Name: Table, Family: nftables.TableFamilyARP}
+	c.AddTable(t)
+	one := netip.MustParsePrefix("127.0.0.1/32")
+	answers(Pair{one, one}).Base(c, t)
+	c.DelTable(t) // in the same transaction
+	return c.Flush() == nil
+}
+
+// Run keeps the tables until ctx ends, and leaves them.
+func (p *Pods) Run(ctx context.Context, cfg Config) error {
+	p.mu.Lock()
+	p.cfg = &cfg
+	p.mu.Unlock()
+	select {
+	case <-p.known:
+	default:
+		close(p.known)
+	}
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		cfg.Report(p.pass())
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-cfg.Changed:
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *Pods) pass() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var failed error
+	if !p.found {
+		failed = p.find()
+		p.found = failed == nil
+	}
+	for _, veth := range slices.Sorted(maps.Keys(p.byVeth)) {
+		one := p.byVeth[veth]
+		if err := p.write(veth, one); errors.Is(err, errGone) {
+			delete(p.byVeth, veth)
+		} else if err != nil {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
+// find takes up the pods that an earlier supervisor has given the table; mu is held.
+func (p *Pods) find() error {
+	all, err := podnet.Read(p.cfg.Results, func(string) bool { return true })
+	if err != nil {
+		return fmt.Errorf("homeaddr: %w", err)
+	}
+	twins := p.cfg.Twins()
+	for _, made := range all {
+		consumer, tenant := twins[made.Namespace]
+		if _, known := p.byVeth[made.Veth]; !tenant || known {
+			continue
+		}
+		ns, err := p.open(made.Veth)
+		if errors.Is(err, errGone) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		n, err := nft.Stand(int(ns.Fd()), Table, nftables.TableFamilyIPv4, nftables.TableFamilyARP)
+		ns.Close()
+		if err != nil {
+			return fault(err)
+		}
+		if n > 0 {
+			p.byVeth[made.Veth] = newPod(consumer, made.Addr, n > 1)
+		}
+	}
+	return nil
+}
+
+// write makes the pod's table hold what is so now; mu is held.
+func (p *Pods) write(veth string, one *pod) error {
+	now := state{services: p.cfg.Services(one.consumer)}
+	if now.services == nil {
+		now.services = Services{}
+	}
+	ns, err := p.open(veth) // which also says whether there is still a pod
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if one.lives {
+		now.view = p.cfg.View(one.consumer)
+		own, ok := now.view.ToHome(one.here)
+		if !ok {
+			return fmt.Errorf("homeaddr: it is not known how cluster %s sees the pods of this one; wait for the link, or peer again: rivulet peers", one.consumer.Short())
+		}
+		now.own = Pair{netip.PrefixFrom(own, 32), netip.PrefixFrom(one.here, 32)}
+	}
+	if one.now != nil && reflect.DeepEqual(*one.now, now) {
+		return nil
+	}
+	if one.lives {
+		if err := live(ns, now.own.Home.Addr()); err != nil {
+			return err
+		}
+	}
+	if one.now == nil || !reflect.DeepEqual(one.now.view, now.view) {
+		one.tables.Forget() // the rules differ, not only what is in maps
+	}
+	one.tables.NetNS = int(ns.Fd())
+	if _, err := one.tables.Apply(p.programs(now)); err != nil {
+		one.now = nil
+		return fault(err)
+	}
+	one.now = &now
+	return nil
+}
+
+func fault(err error) error {
+	return fmt.Errorf("homeaddr: nftables: %w; see that the kernel has NF_TABLES_IPV4 and NF_TABLES_ARP: rivulet doctor kernel", err)
+}
+
+// errGone says that there is no such interface any more, or nothing at its other end.
+var errGone = errors.New("homeaddr: the pod's network has gone")
+
+// namespaces is where containerd keeps the network namespaces of pods.
+const namespaces = "/var/run/netns"
+
+// namespace opens the network namespace in which the other end of veth is.
+func namespace(veth string) (*os.File, error) {
+	l, err := netlink.LinkByName(veth)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, errGone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("homeaddr: %s: %w", veth, err)
+	}
+	entries, err := os.ReadDir(namespaces)
+	if err != nil {
+		return nil, fmt.Errorf("homeaddr: %w", err)
+	}
+	for _, e := range entries {
+		f, err := os.Open(filepath.Join(namespaces, e.Name()))
+		if err != nil {
+			continue // it has just gone
+		}
+		if id, err := netlink.GetNetNsIdByFd(int(f.Fd())); err == nil && id >= 0 && id == l.Attrs().NetNsID {
+			return f, nil
+		}
+		f.Close()
+	}
+	return nil, errGone
+}

@@ -1,0 +1,222 @@
+package homeaddr
+
+import (
+	"bytes"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/fabric/nft"
+	"rivulet/offload/policy"
+)
+
+const (
+	toHere, toHome = "here", "home" // the maps, by what they lead to
+	sent, got      = "sent", "got"  // the chains of ICMP errors
+	outPriority    = -150
+	inPriority     = -300
+)
+
+// state is what a table says: the Services, and for a pod that lives in home's addresses how
+// its home sees pods, with the pod's own address.
+type state struct {
+	services Services
+	view     View
+	own      Pair // of one address each; the zero value is none
+}
+
+// programs are the tables in one pod's namespace. They keep no state of connections: each
+// address has one other, both ways.
+//
+//	out (output)      own address ─▶ the one here; cluster DNS: as it is; a Service at home ─▶ its
+//	                  twin, else of the Service range: drop; a pod of home's view ─▶ where it is here
+//	in  (prerouting)  the same the other way, and in packets that ICMP errors quote
+//	arp in, out       who has the address here? the pod; the pod is the address here
+func (p *Pods) programs(s state) []nft.Program {
+	all := []nft.Program{p.translates(s)}
+	if s.own.Home.IsValid() {
+		all = append(all, answers(s.own))
+	}
+	return all
+}
+
+func (p *Pods) translates(s state) nft.Program {
+	here, home := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
+	here.Values, home.Values = nftables.TypeIPAddr, nftables.TypeIPAddr
+	keys := slices.SortedFunc(maps.Keys(s.services), netip.Addr.Compare)
+	for _, at := range keys[:min(len(keys), Most)] {
+		here.Map(at.AsSlice(), s.services[at].AsSlice())
+		home.Map(s.services[at].AsSlice(), at.AsSlice())
+	}
+	own := s.own.Home.IsValid()
+	return nft.Program{
+		Family: nftables.TableFamilyIPv4, Sets: map[string]nft.Set{toHere: here, toHome: home},
+		Base: func(c *nftables.Conn, t *nftables.Table) {
+			dns := netip.PrefixFrom(p.dns, 32)
+			told := c.AddChain(&nftables.Chain{Name: got, Table: t})
+			if own {
+				nft.Rule(c, told, quotedSource.move(s.own.Here, s.own.Home))
+			}
+			nft.Rule(c, told, quotedDestination.find(toHome), leave)
+			for _, pair := range s.view {
+				nft.Rule(c, told, quotedDestination.move(pair.Here, pair.Home), leave)
+			}
+			tells := c.AddChain(&nftables.Chain{Name: sent, Table: t})
+			if own {
+				nft.Rule(c, tells, quotedDestination.move(s.own.Home, s.own.Here))
+			}
+			for _, pair := range s.view {
+				nft.Rule(c, tells, quotedSource.move(pair.Home, pair.Here), leave)
+			}
+			out := nft.Base(c, t, "out", nftables.ChainHookOutput, outPriority)
+			in := nft.Base(c, t, "in", nftables.ChainHookPrerouting, inPriority)
+			if own {
+				nft.Rule(c, out, nft.ToInterface("lo"), nft.Accept)
+				nft.Rule(c, in, nft.FromInterface("lo"), nft.Accept)
+				// The shorter way that the node names is one by an address that has another meaning here.
+				nft.Rule(c, in, icmp(redirect), nft.Drop)
+				for _, failure := range failures {
+					nft.Rule(c, out, icmp(failure), nft.Jump(sent))
+				}
+				nft.Rule(c, out, source.move(s.own.Home, s.own.Here))
+			}
+			nft.Rule(c, out, destination.within(dns), nft.Accept)
+			nft.Rule(c, out, destination.find(toHere), nft.Accept)
+			nft.Rule(c, out, destination.within(p.services), nft.Drop)
+			for _, pair := range s.view {
+				nft.Rule(c, out, destination.move(pair.Home, pair.Here), nft.Accept)
+			}
+			for _, pair := range s.view {
+				nft.Rule(c, out, destination.within(pair.Here), nft.Drop)
+			}
+			for _, failure := range failures {
+				nft.Rule(c, in, icmp(failure), nft.Jump(got))
+			}
+			if own {
+				nft.Rule(c, in, destination.move(s.own.Here, s.own.Home))
+			}
+			nft.Rule(c, in, source.within(dns), nft.Accept)
+			nft.Rule(c, in, source.find(toHome), nft.Accept)
+			for _, pair := range s.view {
+				nft.Rule(c, in, source.move(pair.Here, pair.Home), nft.Accept)
+			}
+		},
+	}
+}
+
+// answers lets the pod answer at, and ask from, its address here, which is not on its
+// interface.
+func answers(own Pair) nft.Program {
+	return nft.Program{
+		Family: nftables.TableFamilyARP,
+		Base: func(c *nftables.Conn, t *nftables.Table) {
+			// NF_ARP_IN and NF_ARP_OUT
+			in := nft.Base(c, t, "in", nftables.ChainHookRef(0), 0)
+			nft.Rule(c, in, arpTarget.move(own.Here, own.Home))
+			out := nft.Base(c, t, "out", nftables.ChainHookRef(1), 0)
+			nft.Rule(c, out, arpSender.move(own.Home, own.Here))
+		},
+	}
+}
+
+// The types of ICMP errors: unreachable, time exceeded, parameter problem; and of redirects.
+var failures = []byte{3, 11, 12}
+
+const redirect = 5
+
+func icmp(kind byte) []expr.Any {
+	return append(nft.Protocol(unix.IPPROTO_ICMP), nft.Payload(expr.PayloadBaseTransportHeader, 0, expr.CmpOpEq, []byte{kind})...)
+}
+
+var leave = []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
+
+// field is an IPv4 address in a packet, with the checksums that cover it.
+type field struct {
+	base   expr.PayloadBase
+	offset uint32
+	sum    expr.PayloadCsumType
+	at     uint32 // of the checksum, in the same header
+	flags  uint32
+}
+
+var (
+	source      = field{expr.PayloadBaseNetworkHeader, nft.Source, expr.CsumTypeInet, 10, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
+	destination = field{expr.PayloadBaseNetworkHeader, nft.Destination, expr.CsumTypeInet, 10, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
+	// Those of the packet that an ICMP error is about. Nobody looks at the quoted checksums.
+	quotedSource      = field{expr.PayloadBaseTransportHeader, 8 + nft.Source, expr.CsumTypeInet, 2, 0}
+	quotedDestination = field{expr.PayloadBaseTransportHeader, 8 + nft.Destination, expr.CsumTypeInet, 2, 0}
+	arpSender         = field{expr.PayloadBaseNetworkHeader, 14, expr.CsumTypeNone, 0, 0}
+	arpTarget         = field{expr.PayloadBaseNetworkHeader, 24, expr.CsumTypeNone, 0, 0}
+)
+
+func (f field) load() expr.Any {
+	return &expr.Payload{DestRegister: 1, Base: f.base, Offset: f.offset, Len: 4}
+}
+
+func (f field) store() expr.Any {
+	return &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: f.base, Offset: f.offset, Len: 4,
+		CsumType: f.sum, CsumOffset: f.at, CsumFlags: f.flags}
+}
+
+func (f field) within(p netip.Prefix) []expr.Any {
+	return []expr.Any{f.load(),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask(p), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Addr().AsSlice()}}
+}
+
+// find puts what the map has in the place of an address that is in it.
+func (f field) find(set string) []expr.Any {
+	return []expr.Any{f.load(), &expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set}, f.store()}
+}
+
+// move puts an address of one prefix into the other, host bits kept.
+func (f field) move(from, to netip.Prefix) []expr.Any {
+	host := mask(from)
+	for i := range host {
+		host[i] = ^host[i]
+	}
+	return append(f.within(from), f.load(),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: host, Xor: to.Addr().AsSlice()}, f.store())
+}
+
+func mask(p netip.Prefix) []byte { return net.CIDRMask(p.Bits(), 32) }
+
+// Reflected is one Service in a twin.
+type Reflected struct {
+	Namespace, Name string
+	Home, Here      netip.Addr // its cluster IPs; Home is what the consumer has said
+}
+
+// ReflectedOf reads a Service in a twin; addresses that it has not, or that are none, are
+// not valid.
+func ReflectedOf(s *corev1.Service) Reflected {
+	r := Reflected{Namespace: s.Namespace, Name: s.Name}
+	r.Home, _ = netip.ParseAddr(s.Annotations[policy.HomeAddressAnnotation])
+	r.Here, _ = netip.ParseAddr(s.Spec.ClusterIP)
+	return r
+}
+
+// Map gives each Service of one consumer its address at home. Where two claim the same one
+// the first by name has it, and the other none.
+func Map(all []Reflected) Services {
+	slices.SortFunc(all, func(a, b Reflected) int {
+		return bytes.Compare([]byte(a.Namespace+"/"+a.Name), []byte(b.Namespace+"/"+b.Name))
+	})
+	out := Services{}
+	taken := map[netip.Addr]bool{}
+	for _, s := range all {
+		if _, twice := out[s.Home]; twice || taken[s.Here] || !usable(s.Home) || !s.Here.Is4() || len(out) == Most {
+			continue
+		}
+		out[s.Home], taken[s.Here] = s.Here, true
+	}
+	return out
+}
+
+func usable(a netip.Addr) bool { return a.Is4() && a.IsGlobalUnicast() }

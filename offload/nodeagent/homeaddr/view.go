@@ -1,0 +1,61 @@
+package homeaddr
+
+import (
+	"net/netip"
+	"slices"
+
+	"rivulet/fabric/peer"
+)
+
+// Pair is a prefix as a home has it, and as it is here. Both are of one size.
+type Pair struct{ Home, Here netip.Prefix }
+
+// View is how a home sees the addresses of pods: the first pair are those of this cluster,
+// the second those at home. Addresses in no pair are the same at home and here.
+type View []Pair
+
+// ViewOf is the view of a home; nil without a link to it, and where the two do not see each
+// other under prefixes of one size. pods is this cluster's pod CIDR.
+func ViewOf(links []peer.Link, home peer.ID, pods netip.Prefix) View {
+	at := slices.IndexFunc(links, func(l peer.Link) bool { return l.ID == home })
+	if at < 0 {
+		return nil
+	}
+	l := links[at]
+	v := View{{l.LocalMappedCIDR, pods}, {l.PeerCIDR, l.PeerMappedCIDR}}
+	for i, p := range v {
+		if !p.Home.IsValid() || !p.Here.IsValid() || !usable(p.Home.Addr()) || !usable(p.Here.Addr()) || p.Home.Bits() != p.Here.Bits() {
+			return nil
+		}
+		v[i] = Pair{p.Home.Masked(), p.Here.Masked()}
+	}
+	if v[0].Home.Overlaps(v[1].Home) || v[0].Here.Overlaps(v[1].Here) {
+		return nil
+	}
+	return v
+}
+
+// ToHome is how home calls an address here; false: home does not know it.
+func (v View) ToHome(here netip.Addr) (netip.Addr, bool) {
+	return v.to(here, func(p Pair) (from, to netip.Prefix) { return p.Here, p.Home })
+}
+
+// ToHere is where an address of home is here; false: nowhere.
+func (v View) ToHere(home netip.Addr) (netip.Addr, bool) {
+	return v.to(home, func(p Pair) (from, to netip.Prefix) { return p.Home, p.Here })
+}
+
+func (v View) to(a netip.Addr, way func(Pair) (from, to netip.Prefix)) (netip.Addr, bool) {
+	for _, p := range v {
+		from, to := way(p)
+		if out, ok := peer.Translate(a, from, to); ok {
+			return out, true
+		}
+	}
+	for _, p := range v { // what has another meaning at the other end leads nowhere
+		if _, to := way(p); to.Contains(a) {
+			return netip.Addr{}, false
+		}
+	}
+	return a, len(v) > 0
+}

@@ -1,0 +1,88 @@
+package nodeagent
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/changes"
+	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/isolation"
+	"rivulet/offload/policy"
+)
+
+// notifies tells the signal of each change in a cache.
+func notifies(s *changes.Signal) cache.ResourceEventHandlerFuncs {
+	return cache.ResourceEventHandlerFuncs{AddFunc: func(any) { s.Notify() }, UpdateFunc: func(any, any) { s.Notify() }, DeleteFunc: func(any) { s.Notify() }}
+}
+
+// isolate holds the pods of other clusters that run here to what is theirs.
+func (a *Agent) isolate(ctx context.Context) error {
+	var signal changes.Signal
+	changed, stop := signal.Changed()
+	defer stop()
+	// Ingress classes that are lent: their controllers reach guests.
+	lent := informers.NewSharedInformerFactoryWithOptions(a.home, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = policy.LentLabel }))
+	classes := lent.Networking().V1().IngressClasses()
+	if _, err := classes.Informer().AddEventHandler(notifies(&signal)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	lent.Start(ctx.Done())
+	defer func() { cancel(); lent.Shutdown() }()
+	// The tables of an earlier run stay until it is known what they should be.
+	if !a.cfg.Twins.WaitTwins(ctx) || !cache.WaitForCacheSync(ctx.Done(), classes.Informer().HasSynced) {
+		return ctx.Err()
+	}
+	signal.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Twins.TwinsChanged, a.cfg.Elsewhere.Changed, a.services.changed.Changed)
+	const part = "isolation of guests"
+	fewer := map[string]bool{} // parts with a problem
+	return isolation.Run(ctx, isolation.Config{
+		Held:    a.cfg.Held,
+		Results: a.cfg.Results, Pods: a.cfg.PodCIDR.Masked(), DNS: a.cfg.DNS, Networks: a.cfg.Networks,
+		Twins: a.cfg.Twins.Twins, Links: a.cfg.Peers.Links, Changed: changed,
+		Endpoints: func(consumer peer.ID) iter.Seq[netip.Addr] {
+			return slices.Values(a.cfg.Elsewhere.Confirmed(consumer))
+		},
+		Services: a.services.here,
+		Doors: func() (namespaces []string) {
+			all, _ := classes.Lister().List(labels.Everything()) // a cache cannot fail
+			for _, c := range all {
+				namespaces = append(namespaces, c.Labels[policy.LentLabel])
+			}
+			return namespaces
+		},
+		Report: func(err error, less map[peer.ID]error) {
+			a.Report(part, err)
+			was := fewer
+			fewer = map[string]bool{}
+			for id, why := range less {
+				name := part + " of " + a.peerName(id)
+				fewer[name] = true
+				a.Report(name, why)
+			}
+			for name := range was {
+				if !fewer[name] {
+					a.Report(name, nil)
+				}
+			}
+		},
+		Log: a.cfg.Log.With("part", "isolation"),
+	})
+}
+
+func (a *Agent) peerName(id peer.ID) string {
+	for _, l := range a.cfg.Peers.Links() {
+		if l.ID == id {
+			return cmp.Or(l.Name, id.Short())
+		}
+	}
+	return id.Short()
+}

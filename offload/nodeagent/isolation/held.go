@@ -1,0 +1,174 @@
+package isolation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/podnet"
+)
+
+// Held are the guests that are known by their interfaces: those whose network is being
+// made, and all that have been guests while their interface was there. It outlives
+// single runs of isolation.
+//
+// Interfaces of guests carry the consumer in their alias, by which a later supervisor
+// finds guests whose namespace has gone meanwhile.
+type Held struct {
+	exists func(veth string) bool
+	link   func(veth string) (netlink.Link, error)
+	alias  func(l netlink.Link, text string) error
+	asked  chan struct{} // gets a value when somebody waits
+
+	mu     sync.Mutex
+	byVeth map[string]heldGuest
+	last   int
+	waits  []wait
+	// recalled is set once the aliases were read.
+	recalled bool
+}
+
+// aliasPrefix begins the alias of a guest's interface.
+const aliasPrefix = "rivulet guest of "
+
+type heldGuest struct {
+	guest
+	order  int    // of coming
+	marked string // its alias
+}
+
+type wait struct {
+	veth string
+	done chan error
+}
+
+// NewHeld makes one without guests.
+func NewHeld() *Held {
+	return &Held{exists: podnet.Exists, link: netlink.LinkByName, alias: netlink.LinkSetAlias, asked: make(chan struct{}, 1), byVeth: map[string]heldGuest{}}
+}
+
+// Hold returns when the pod is isolated as a guest of the consumer, or with an error:
+// then it must have no network.
+func (h *Held) Hold(ctx context.Context, pod podnet.Pod, consumer peer.ID) error {
+	done := make(chan error, 1)
+	h.mu.Lock()
+	h.know(pod, consumer)
+	h.waits = append(h.waits, wait{pod.Veth, done})
+	h.mu.Unlock()
+	select {
+	case h.asked <- struct{}{}:
+	default:
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("isolation: the rules of pods of other clusters were not made in time: %w; see rivulet status", context.Cause(ctx))
+	}
+}
+
+// waiting takes those who wait; each is owed an answer.
+func (h *Held) waiting() []wait {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := h.waits
+	h.waits = nil
+	return out
+}
+
+// answer tells them how the pass went that began after they were taken.
+func (h *Held) answer(waits []wait, err error) {
+	for _, w := range waits {
+		h.mu.Lock()
+		_, known := h.byVeth[w.veth]
+		h.mu.Unlock()
+		if err == nil && !known {
+			w.done <- errors.New("isolation: the interface of the pod has gone")
+			continue
+		}
+		w.done <- err
+	}
+}
+
+// guests are the pods in twins, and whoever was one or is about to be one, by interface.
+// An address is the newest one's that has it; an older one has none then, and sends
+// nothing.
+func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for veth := range h.byVeth {
+		if !h.exists(veth) {
+			delete(h.byVeth, veth)
+		}
+	}
+	for _, p := range pods {
+		if id, guestly := twins[p.Namespace]; guestly {
+			h.know(p, id)
+		} else if id, was := h.recall(p.Veth); was {
+			h.know(p, id)
+		}
+	}
+	h.recalled = true
+	all := slices.SortedFunc(maps.Values(h.byVeth), func(a, b heldGuest) int { return cmp.Compare(b.order, a.order) })
+	taken := map[netip.Addr]bool{}
+	out := make([]guest, len(all))
+	for i, g := range all {
+		if taken[g.Addr] {
+			g.Addr = netip.Addr{}
+		}
+		taken[g.Addr] = true
+		out[i] = g.guest
+	}
+	slices.SortFunc(out, func(a, b guest) int { return cmp.Or(a.Addr.Compare(b.Addr), strings.Compare(a.Veth, b.Veth)) })
+	return out
+}
+
+// know is called with mu held.
+func (h *Held) know(p podnet.Pod, consumer peer.ID) {
+	g, known := h.byVeth[p.Veth]
+	if !known {
+		h.last++
+		g.order = h.last
+	}
+	g.guest = guest{Addr: p.Addr, Veth: p.Veth, MAC: p.MAC, Consumer: consumer}
+	h.byVeth[p.Veth] = g
+}
+
+// recall reads which consumer's guest has the interface, by the hand of an earlier
+// supervisor; since then those that start are asked for.
+func (h *Held) recall(veth string) (peer.ID, bool) {
+	if h.recalled {
+		return "", false
+	}
+	l, err := h.link(veth)
+	if err != nil {
+		return "", false
+	}
+	id, was := strings.CutPrefix(l.Attrs().Alias, aliasPrefix)
+	return peer.ID(id), was
+}
+
+// mark writes the consumer to the interfaces of guests that are held. One that has just
+// gone needs none.
+func (h *Held) mark(guests []guest) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range guests {
+		known, ok := h.byVeth[g.Veth]
+		if text := aliasPrefix + string(g.Consumer); ok && known.marked != text {
+			if l, err := h.link(g.Veth); err == nil && h.alias(l, text) == nil {
+				known.marked = text
+				h.byVeth[g.Veth] = known
+			}
+		}
+	}
+}

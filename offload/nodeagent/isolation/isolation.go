@@ -1,0 +1,248 @@
+// Package isolation keeps pods that run here for other clusters apart: from this
+// cluster's own pods, from the host and its networks, and from each other where they
+// belong to different clusters.
+//
+//	guest ─▶ its consumer's other guests, its home through the tunnel, cluster DNS,
+//	         its pods on other peers, public addresses
+//	guest ◀─ the same
+//	guest ─╳ everything else: new connections are dropped, both ways; to its own Services
+//	         without endpoints they are refused
+//
+// It fails closed: the container network of a guest is not finished before Hold has
+// returned without an error, which is when the kernel has its rules. A pod that was once
+// a guest is held as one until its interface is gone, whatever becomes of its namespace.
+//
+// It reads the CNI results of pods, namespaces with their consumers, the fabric's links,
+// and which addresses of other peers are a consumer's (package elsewhere). It alone writes the nftables tables "rivulet-twins": one
+// IPv4, which decides by address, and one on the bridge, by which a guest sends as
+// nobody but itself, and IPv4 only. What a consumer names, its pods elsewhere, is bounded and
+// in a transaction of its own: where that fails, only that consumer's pods reach less.
+//
+// Restart: the tables stay while the supervisor is down. They are made again at once
+// when somebody removes them, and what guests have connected to meanwhile is cut;
+// without guests there are none. What cannot be done shows as a problem of the part
+// "isolation of guests", and guests that start then have no network.
+//
+// It is done here and not by the engine's NetworkPolicy controller because a consumer
+// may bring NetworkPolicies of its own, which can only add to what is allowed.
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/nft"
+	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/podnet"
+)
+
+// look is how often the tables are looked at, and networks of the host that have come
+// are seen.
+const look = 15 * time.Second
+
+// Config is what isolation goes by. All fields but Doors and Services are required.
+type Config struct {
+	// Held are the guests that are known.
+	Held *Held
+	// Results is the folder of CNI results.
+	Results string
+	// Pods is this cluster's pod CIDR.
+	Pods netip.Prefix
+	// DNS is the cluster IP of cluster DNS.
+	DNS netip.Addr
+	// Twins gives the consumer of each twin namespace.
+	Twins func() map[string]peer.ID
+	// Endpoints gives the addresses of a consumer's pods on other peers, always in the
+	// same order.
+	Endpoints func(peer.ID) iter.Seq[netip.Addr]
+	// Services gives the cluster IPs here of a consumer's Services, of a bounded number: where
+	// such a one has no endpoint connections are refused, as they are at home. Nil is none.
+	Services func(peer.ID) iter.Seq[netip.Addr]
+	// Doors are namespaces of this cluster whose pods, controllers of ingress classes that
+	// are lent, may open connections to guests; nil is none.
+	Doors func() []string
+	// Links are the peers.
+	Links func() []peer.Link
+	// Networks are the host's own, beside the private ones that are closed anyway.
+	Networks func() []netip.Prefix
+	// Changed gets a value when any of these may have changed.
+	Changed <-chan struct{}
+	// Report is told after each pass: why guests are not isolated, nil is well, and which
+	// consumers' pods reach less than they should.
+	Report func(err error, less map[peer.ID]error)
+	Log    *slog.Logger
+
+	netns   int         // for tests: the namespace to work in
+	bridged func() bool // for tests
+}
+
+// Run keeps the tables until ctx ends, and leaves them.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.bridged == nil {
+		cfg.bridged = podnet.Bridged
+	}
+	files, err := podnet.NewWatch(cfg.Results)
+	if err != nil {
+		return fmt.Errorf("isolation: %w", err)
+	}
+	defer files.Close()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	k := keeper{Config: cfg, tables: newTables(cfg.netns), removed: make(chan struct{}, 1)}
+	defer k.watch(ctx, false)
+	for {
+		files.Look()
+		begun := time.Now()
+		waiting := cfg.Held.waiting()
+		less, err := k.pass(ctx)
+		cfg.Held.answer(waiting, err)
+		cfg.Report(err, less)
+		// Changes gather after a pass that took long, but for pods that wait.
+		rest := time.After(min(4*time.Since(begun), 2*time.Second))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-cfg.Held.asked:
+			continue
+		case <-k.removed:
+			continue
+		case <-rest:
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-cfg.Held.asked:
+		case <-k.removed:
+		case <-cfg.Changed:
+		case _, ok := <-files.Events():
+			if !ok {
+				return errors.New("isolation: the watch of CNI results has ended")
+			}
+		case <-files.Errors():
+		case <-tick.C:
+		}
+	}
+}
+
+// keeper is one run.
+type keeper struct {
+	Config
+	tables  *tables
+	last    world
+	lost    map[peer.ID]error
+	removed chan struct{} // gets a value when somebody has removed a table
+	unwatch context.CancelFunc
+}
+
+// pass makes the tables what they should be.
+func (k *keeper) pass(ctx context.Context) (less map[peer.ID]error, err error) {
+	now, less, err := k.gather()
+	if err != nil {
+		return nil, err
+	}
+	some := len(now.Guests) > 0
+	k.watch(ctx, some)
+	there := k.tables.there()
+	if k.tables.Known() && !there {
+		k.Log.Warn("the tables of isolation were removed by somebody, making them again")
+	}
+	if k.tables.Known() != there {
+		k.tables.Forget()
+	}
+	if !k.tables.Known() || len(k.lost) > 0 || !reflect.DeepEqual(k.last, now) {
+		k.lost, err = k.tables.build(now)
+		if err == nil && some && !there {
+			err = k.cut(now)
+		}
+		if err != nil {
+			k.tables.Forget()
+			return nil, err
+		}
+		k.last = now
+		k.Held.mark(now.Guests)
+		k.Log.Debug("guests are isolated", "guests", len(now.Guests), "consumers", len(now.Consumers))
+	}
+	if some && !k.bridged() {
+		return less, errors.New("isolation: the kernel shows no packets between pods of this device to the rules; modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1")
+	}
+	maps.Copy(less, k.lost)
+	return less, nil
+}
+
+// watch follows what others do to the tables, or ends that.
+func (k *keeper) watch(ctx context.Context, on bool) {
+	if on == (k.unwatch != nil) {
+		return
+	}
+	if !on {
+		k.unwatch()
+		k.unwatch = nil
+		return
+	}
+	ctx, k.unwatch = context.WithCancel(ctx)
+	go func() {
+		for {
+			err := nft.WatchRemoved(ctx, k.netns, Table, func() {
+				select {
+				case k.removed <- struct{}{}:
+				default:
+				}
+			})
+			if ctx.Err() != nil {
+				return
+			}
+			k.Log.Warn("changes of nftables are not seen at once; the tables are looked at every 15 s", "err", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(look):
+			}
+		}
+	}()
+}
+
+// cut ends what guests have under way: where the tables were missing it was let through
+// by nobody. What is allowed goes on with its next packet.
+func (k *keeper) cut(w world) error {
+	at := netns.None()
+	if k.netns != 0 {
+		at = netns.NsHandle(k.netns)
+	}
+	h, err := netlink.NewHandleAt(at, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return fmt.Errorf("isolation: connection tracking: %w; see rivulet doctor kernel", err)
+	}
+	defer h.Close()
+	flows := flowsOf{}
+	for _, g := range w.Guests {
+		flows[g.Addr] = true
+	}
+	if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, flows); err != nil {
+		return fmt.Errorf("isolation: connection tracking: %w; see rivulet doctor kernel", err)
+	}
+	return nil
+}
+
+// flowsOf matches connections to and from addresses.
+type flowsOf map[netip.Addr]bool
+
+func (f flowsOf) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	for _, ip := range []net.IP{flow.Forward.SrcIP, flow.Forward.DstIP, flow.Reverse.SrcIP} {
+		if a, ok := netip.AddrFromSlice(ip.To4()); ok && f[a] {
+			return true
+		}
+	}
+	return false
+}

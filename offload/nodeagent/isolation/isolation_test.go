@@ -1,0 +1,450 @@
+package isolation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/peer"
+	"rivulet/test/netroom"
+)
+
+const alice, bob, carol peer.ID = "alice", "bob", "carol"
+
+// A provider with its bridge, a pod of its own, two of alice's, one of bob's; beyond
+// a router the homes of alice and bob, another peer, and the rest of the world.
+type stage struct {
+	t       *testing.T
+	host    netroom.Room
+	world   netroom.Room
+	pods    map[string]netroom.Room
+	addrs   map[string]string
+	results string
+	doors   []string
+	as      map[peer.ID]netip.Prefix // how homes see the pods here
+
+	mu     sync.Mutex
+	told   map[peer.ID][]netip.Addr
+	leads  map[peer.ID][]netip.Addr // Services
+	twins  map[string]peer.ID
+	err    error
+	less   map[peer.ID]error
+	passes int
+	held   *Held
+	// bridged is what the kernel is set to.
+	bridged bool
+	poke    chan struct{}
+}
+
+func newStage(t *testing.T) *stage {
+	s := &stage{t: t, host: netroom.New(t), world: netroom.New(t), pods: map[string]netroom.Room{}, addrs: map[string]string{},
+		results: t.TempDir(), told: map[peer.ID][]netip.Addr{}, twins: map[string]peer.ID{"lab-alice": alice, "lab-bob": bob}, poke: make(chan struct{}, 1), bridged: true}
+	s.supervisor()
+	s.host.Router()
+	s.host.Bridge("cni0", "10.42.0.1/24")
+	s.host.Cable("out", s.world, "in")
+	s.host.Do(func() error {
+		if err := netroom.Give("out", "192.0.2.1/24"); err != nil { // public, and yet the host's LAN
+			return err
+		}
+		return errors.Join(netroom.Route("10.70.0.0/16", "192.0.2.2"), netroom.Route("10.71.0.0/16", "192.0.2.2"), netroom.Route("10.72.0.0/16", "192.0.2.2"), netroom.Route("0.0.0.0/0", "192.0.2.2"))
+	})
+	s.world.Do(func() error {
+		for i, cidr := range []string{"192.0.2.2/24", "10.70.0.9/32", "10.71.0.9/32", "10.72.0.9/32", "10.72.0.10/32", "203.0.113.9/32", "172.20.0.9/32"} {
+			name := "lo"
+			if i == 0 {
+				name = "in"
+			}
+			if err := netroom.Give(name, cidr); err != nil {
+				return err
+			}
+		}
+		return netroom.Route("10.42.0.0/16", "192.0.2.1")
+	})
+	for i, name := range []string{"own", "a1", "a2", "b1"} {
+		s.pod(name, fmt.Sprintf("10.42.0.%d", 10+i))
+	}
+	s.world.Listen("0.0.0.0:80")
+	s.host.Listen("0.0.0.0:80")
+	s.host.Listen("[::]:81")
+	return s
+}
+
+// supervisor is a new one, which has seen nothing yet.
+func (s *stage) supervisor() {
+	s.held = NewHeld()
+	s.held.link = func(veth string) (l netlink.Link, err error) {
+		err = s.host.Try(func() error { l, err = netlink.LinkByName(veth); return err })
+		return l, err
+	}
+	s.held.alias = func(l netlink.Link, text string) error {
+		return s.host.Try(func() error { return netlink.LinkSetAlias(l, text) })
+	}
+	s.held.exists = func(veth string) bool { _, err := s.held.link(veth); return err == nil }
+}
+
+func (s *stage) pod(name, addr string) {
+	t := s.t
+	t.Helper()
+	r := netroom.New(t)
+	host := "veth" + name
+	mac := s.host.Plug("cni0", host, r, addr+"/24", "10.42.0.1")
+	r.Listen("0.0.0.0:80")
+	s.pods[name], s.addrs[name] = r, addr
+	ns := map[byte]string{'o': "default", 'a': "lab-alice", 'b': "lab-bob", 'c': "lab-carol"}[name[0]]
+	s.result(name, fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE",%q]],
+		"result":{"cniVersion":"1.0.0","interfaces":[{"name":"cni0","mac":"00:00:00:00:00:01"},{"name":%q},{"name":"eth0","mac":%q,"sandbox":"/x"}],
+		"ips":[{"interface":2,"address":"%s/24"}]}}`, name, ns, host, mac, addr))
+}
+
+// unplug takes a pod's network away as a container network does.
+func (s *stage) unplug(name string) {
+	s.host.Do(func() error {
+		l, err := netlink.LinkByName("veth" + name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	})
+	if err := os.Remove(filepath.Join(s.results, "cbr0-"+name+"-eth0")); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// result writes a file as libcni does: whole, in one write.
+func (s *stage) result(name, text string) {
+	if err := os.WriteFile(filepath.Join(s.results, "cbr0-"+name+"-eth0"), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *stage) run() (end func()) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	cfg := Config{
+		Results: s.results, Pods: netip.MustParsePrefix("10.42.0.0/16"), DNS: netip.MustParseAddr("10.43.0.10"),
+		Twins: func() map[string]peer.ID {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.twins
+		},
+		Held: s.held,
+		Endpoints: func(id peer.ID) iter.Seq[netip.Addr] {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return slices.Values(s.told[id])
+		},
+		Links: func() []peer.Link {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			links := []peer.Link{{ID: alice, PeerMappedCIDR: netip.MustParsePrefix("10.70.0.0/16")}, {ID: bob, PeerMappedCIDR: netip.MustParsePrefix("10.71.0.0/16")}, {ID: carol, PeerMappedCIDR: netip.MustParsePrefix("10.72.0.0/16")}}
+			for i := range links {
+				links[i].LocalMappedCIDR = s.as[links[i].ID]
+			}
+			return links
+		},
+		Services: func(id peer.ID) iter.Seq[netip.Addr] {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return slices.Values(s.leads[id])
+		},
+		Doors:    func() []string { return s.doors },
+		Networks: func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} },
+		Changed:  s.poke,
+		Report: func(err error, less map[peer.ID]error) {
+			s.mu.Lock()
+			s.err, s.less, s.passes = err, less, s.passes+1
+			s.mu.Unlock()
+		},
+		Log: slog.New(slog.DiscardHandler), netns: int(s.host.NS),
+		bridged: func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.bridged },
+	}
+	go func() { done <- Run(ctx, cfg) }()
+	end = sync.OnceFunc(func() {
+		stop()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			s.t.Error(err)
+		}
+	})
+	s.t.Cleanup(end)
+	s.mu.Lock()
+	s.passes = 0
+	s.mu.Unlock()
+	s.until("the first pass", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.passes > 0 && s.err == nil })
+	return end
+}
+
+func (s *stage) until(what string, ok func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("waited in vain: %s (last error %v)", what, s.err)
+		}
+	}
+}
+
+// open waits until one reaches the other: a bridge takes a moment to know its ports.
+func (s *stage) open(from, source, to string) {
+	s.t.Helper()
+	s.until(from+" reaches "+to, func() bool { return s.reaches(from, source, to) })
+}
+
+func (s *stage) check(from, source, to string, want bool) {
+	s.t.Helper()
+	if got := s.reaches(from, source, to); got != want {
+		s.t.Errorf("%s (%s) reaches %s: %v, want %v", from, source, to, got, want)
+	}
+}
+
+func (s *stage) reaches(from, source, to string) bool {
+	s.t.Helper()
+	r, ok := s.pods[from]
+	switch from {
+	case "host":
+		r, ok = s.host, true
+	case "world":
+		r, ok = s.world, true
+	}
+	if !ok {
+		s.t.Fatal(from)
+	}
+	addr := to
+	if a, pod := s.addrs[to]; pod {
+		addr = a
+	}
+	return r.Reaches(source, addr+":80")
+}
+
+func TestGuestsAreApart(t *testing.T) {
+	s := newStage(t)
+	for _, x := range [][2]string{{"a1", "own"}, {"a1", "b1"}, {"own", "a1"}, {"a1", "192.0.2.1"}, {"a1", "172.20.0.9"}} {
+		s.open(x[0], "", x[1]) // without isolation all is open: the stage is sound
+	}
+	s.open("world", "10.71.0.9", "a1")
+	s.run()
+	for _, c := range []struct {
+		from, source, to string
+		want             bool
+	}{
+		// What is the consumer's own.
+		{"a1", "", "a2", true}, {"a2", "", "a1", true},
+		{"a1", "", "10.70.0.9", true}, {"world", "10.70.0.9", "a1", true},
+		{"b1", "", "10.71.0.9", true}, {"world", "10.71.0.9", "b1", true},
+		{"a1", "", "203.0.113.9", true}, // a public address
+		// Another consumer's: pods here, and its home, both ways.
+		{"a1", "", "b1", false}, {"b1", "", "a1", false},
+		{"a1", "", "10.71.0.9", false}, {"world", "10.71.0.9", "a1", false},
+		// The provider's own pods.
+		{"a1", "", "own", false}, {"own", "", "a1", false}, {"b1", "", "own", false},
+		// The host, by each of its addresses, its LAN and other private networks.
+		{"a1", "", "10.42.0.1", false}, {"a1", "", "192.0.2.1", false}, {"a1", "", "192.0.2.2", false}, {"a1", "", "172.20.0.9", false},
+		// The host reaches guests: probes, logs.
+		{"host", "", "a1", true}, {"host", "", "b1", true},
+		// A peer without guests here may come, and is not gone to.
+		{"world", "10.72.0.9", "a1", false}, {"a1", "", "10.72.0.9", false},
+		// The provider's own pods go everywhere.
+		{"own", "", "10.71.0.9", true}, {"own", "", "192.0.2.1", true}, {"world", "10.71.0.9", "own", true},
+	} {
+		s.check(c.from, c.source, c.to, c.want)
+	}
+}
+
+func TestAGuestIsNobodyElse(t *testing.T) {
+	s := newStage(t)
+	a1 := s.pods["a1"]
+	// With the address of the provider's own pod, or of another consumer's, it gets nowhere.
+	a1.Do(func() error {
+		return errors.Join(netroom.Give("eth0", "10.42.0.10/32"), netroom.Give("eth0", "10.42.0.77/32"))
+	})
+	s.open("a1", "10.42.0.77", "192.0.2.1") // as long as nobody minds
+	s.run()
+	s.check("a1", "10.42.0.10", "192.0.2.1", false)
+	s.check("a1", "10.42.0.77", "192.0.2.1", false)
+	s.check("a1", "10.42.0.77", "b1", false)
+	s.check("a1", "10.42.0.11", "a2", true)
+	// Nor by IPv6, which no pod has but the link's own.
+	host := ""
+	s.host.Do(func() error {
+		l, err := netlink.LinkByName("cni0")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrReplace(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::1"), Mask: net.CIDRMask(64, 128)}, Flags: unix.IFA_F_NODAD}); err != nil {
+			return err
+		}
+		host = "[fe80::1%eth0]:81"
+		return nil
+	})
+	v6 := func(name string) (ok bool) {
+		s.pods[name].Do(func() error {
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			_ = netlink.AddrReplace(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::2"), Mask: net.CIDRMask(64, 128)}, Flags: unix.IFA_F_NODAD})
+			c, err := net.DialTimeout("tcp", host, time.Second)
+			if ok = err == nil; ok {
+				c.Close()
+			}
+			return nil
+		})
+		return ok
+	}
+	// The bridge takes a moment until it passes neighbour discovery on.
+	s.until("a pod of the provider's own reaches the host by IPv6: the stage is sound", func() bool { return v6("own") })
+	if v6("a1") {
+		t.Error("a guest reaches the host by IPv6")
+	}
+}
+
+// What a pod's home says of an address here is true here: for the other pods of that home
+// and for the pod itself, by TCP and UDP. It leads nowhere that the pod could not go anyway,
+// and means nothing to others, though two homes may use the same prefix.
+func TestAddressesAsHomeSeesThem(t *testing.T) {
+	s := newStage(t)
+	prefix := netip.MustParsePrefix("10.90.0.0/16")
+	s.as = map[peer.ID]netip.Prefix{alice: prefix, bob: prefix}
+	for _, name := range []string{"a1", "a2", "b1"} {
+		s.pods[name].Echo("0.0.0.0:81")
+	}
+	s.run()
+	for _, c := range []struct {
+		from, to string
+		want     bool
+	}{
+		{"a1", "10.90.0.12", true}, {"a2", "10.90.0.11", true}, {"a1", "10.90.0.11", true}, {"b1", "10.90.0.13", true},
+		{"a1", "10.90.0.13", false}, {"b1", "10.90.0.11", false}, // another consumer's
+		{"a1", "10.90.0.10", false}, {"a1", "10.90.0.1", false}, // the provider's pod and node
+		{"own", "10.90.0.11", false},
+		{"a1", "a2", true}, {"a2", "a1", true}, // and by its own address here, as ever
+	} {
+		s.check(c.from, "", c.to, c.want)
+	}
+	for _, to := range []string{"10.90.0.12:81", "10.90.0.11:81", "10.42.0.12:81"} {
+		if !s.pods["a1"].Hears(to) {
+			t.Errorf("UDP to %s is not answered", to)
+		}
+	}
+	// A prefix that is another peer's here means that peer.
+	s.mu.Lock()
+	s.as[alice] = netip.MustParsePrefix("10.72.0.0/16")
+	s.mu.Unlock()
+	s.poke <- struct{}{}
+	s.until("the old prefix leads nowhere", func() bool { return !s.pods["a1"].Reaches("", "10.90.0.12:80") })
+	s.check("a1", "", "10.72.0.12", false)
+	s.check("b1", "", "10.90.0.13", true)
+}
+
+// A controller whose class is lent reaches guests, of all consumers; nothing of this
+// cluster gets to them else, and they do not get to it.
+func TestADoorLeadsToGuests(t *testing.T) {
+	s := newStage(t)
+	s.doors = []string{"default"}
+	s.run()
+	s.check("own", "", "a1", true)
+	s.check("own", "", "b1", true)
+	s.check("a1", "", "own", false)
+	s.check("a1", "", "b1", false)
+}
+
+// Endpoints that a consumer tells of open what is on other peers, and nothing here.
+func TestEndpointsOpenOnlyOtherPeers(t *testing.T) {
+	s := newStage(t)
+	s.told[alice] = []netip.Addr{netip.MustParseAddr("10.72.0.10"), netip.MustParseAddr("10.42.0.10"), netip.MustParseAddr("10.42.0.13"), netip.MustParseAddr("192.0.2.1")}
+	s.run()
+	s.check("a1", "", "10.72.0.10", true)
+	s.check("a1", "", "10.72.0.9", false)
+	s.check("world", "10.72.0.10", "a1", true)
+	for _, to := range []string{"own", "b1", "192.0.2.1"} {
+		s.check("a1", "", to, false)
+	}
+}
+
+// Pods that come and go, tables that somebody removes: it is made good; and without
+// guests nothing is left behind.
+// A consumer's Service that kube-proxy leads nowhere refuses connections, as at home; of those
+// of others nobody is told even that.
+func TestAServiceWithoutEndpointsRefuses(t *testing.T) {
+	s := newStage(t)
+	service := netip.MustParseAddr("10.43.9.7")
+	s.run()
+	refused := func(pod string) (is bool) {
+		s.pods[pod].Do(func() error {
+			c, err := net.DialTimeout("tcp", service.String()+":80", time.Second)
+			if err == nil {
+				c.Close()
+			}
+			is = errors.Is(err, unix.ECONNREFUSED)
+			return nil
+		})
+		return is
+	}
+	if refused("a1") {
+		t.Error("it is refused before anybody has such a Service")
+	}
+	set := func(all ...netip.Addr) {
+		s.mu.Lock()
+		s.leads = map[peer.ID][]netip.Addr{alice: all}
+		s.mu.Unlock()
+		s.poke <- struct{}{}
+	}
+	set(service, netip.MustParseAddr("10.43.9.8"))
+	s.until("it is refused", func() bool { return refused("a1") })
+	if refused("b1") {
+		t.Error("another consumer is told that the address is a Service")
+	}
+	s.check("a1", "", "a2", true)
+	s.check("a1", "", "192.0.2.1", false)
+	set()
+	s.until("it is gone", func() bool { return !refused("a1") })
+}
+
+func TestItFollows(t *testing.T) {
+	s := newStage(t)
+	s.run()
+	s.pod("b2", "10.42.0.20")
+	s.until("the new pod is apart", func() bool { return !s.pods["a1"].Reaches("", "10.42.0.20:80") })
+	s.check("b1", "", "b2", true)
+
+	flush := func() []*nftables.Table {
+		c, err := nftables.New(nftables.WithNetNSFd(int(s.host.NS)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables, err := c.ListTables()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tables
+	}
+	c, err := nftables.New(nftables.WithNetNSFd(int(s.host.NS)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.FlushRuleset()
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	s.poke <- struct{}{} // as the next look does
+	s.until("the tables are back", func() bool { return len(flush()) == 2 })
+	s.check("a1", "", "b1", false)
+
+	for _, name := range []string{"a1", "a2", "b1", "b2"} {
+		s.unplug(name)
+	}
+	s.until("the tables are gone", func() bool { return len(flush()) == 0 })
+}

@@ -1,0 +1,283 @@
+package isolation
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/nft"
+	"rivulet/fabric/peer"
+)
+
+// Table is the name of both tables.
+const Table = "rivulet-twins"
+
+// private is what no guest reaches, whatever networks the host has: all that is not
+// public.
+var private = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+}
+
+const priority = -4 // before the filters of others
+
+// tables are what stands in the kernel.
+type tables struct {
+	nft.Tables
+	told map[string]nft.Set // the sets of consumers that stand, by name
+}
+
+func newTables(netns int) *tables {
+	return &tables{Tables: nft.Tables{Name: Table, Families: []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge}, NetNS: netns}}
+}
+
+// there reports whether both tables stand, whoever made them.
+func (k *tables) there() bool {
+	n, err := nft.Stand(k.NetNS, k.Name, k.Families...)
+	if err != nil {
+		return k.Known() // asked again later
+	}
+	return n == len(k.Families)
+}
+
+// build makes the tables hold w. All but endpoints is one transaction for each table,
+// with nothing in it that a consumer wrote; the endpoints of each consumer are one more, and
+// so are its Services. One that fails is in lost, and that set stays as it was: what the
+// consumer reaches is less, never more.
+func (k *tables) build(w world) (lost map[peer.ID]error, err error) {
+	if len(w.Guests) == 0 {
+		k.told = nil
+		if err := k.Clear(); err != nil {
+			return nil, fault(err)
+		}
+		return nil, nil
+	}
+	all, kept, of := map[string]nft.Set{}, map[string]nft.Set{}, map[string]peer.ID{}
+	for _, c := range w.Consumers {
+		for name, list := range map[string][]netip.Addr{endpointsOf(c.ID): c.Endpoints, servicesOf(c.ID): c.Services} {
+			all[name], kept[name], of[name] = addresses(list), nft.MakeSet(nftables.TypeIPAddr), c.ID
+			if stands, ok := k.told[name]; ok {
+				kept[name] = stands
+			}
+		}
+	}
+	if !k.Known() {
+		// All at once where that works, so that nothing is missing in between.
+		if _, err := k.Apply(write(w, all)); err == nil {
+			k.told = all
+			return nil, nil
+		}
+		for name := range kept {
+			kept[name] = nft.MakeSet(nftables.TypeIPAddr)
+		}
+	}
+	k.told = kept
+	programs := write(w, kept)
+	if _, err := k.Apply(programs); err != nil {
+		k.told = nil
+		return nil, fault(err)
+	}
+	lost = map[peer.ID]error{}
+	for name, want := range all {
+		if same(want, kept[name]) {
+			continue
+		}
+		next := slices.Clone(programs)
+		next[0].Sets = maps.Clone(next[0].Sets)
+		next[0].Sets[name] = want
+		if _, err := k.Update(next); err != nil {
+			lost[of[name]] = fault(err)
+			continue
+		}
+		programs, kept[name] = next, want
+	}
+	return lost, nil
+}
+
+func same(a, b nft.Set) bool {
+	if len(a.Elements) != len(b.Elements) {
+		return false
+	}
+	for key := range a.Elements {
+		if _, ok := b.Elements[key]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func endpointsOf(id peer.ID) string { return "endpoints-" + string(id) }
+func servicesOf(id peer.ID) string  { return "services-" + string(id) }
+
+func fault(err error) error {
+	return fmt.Errorf("isolation: nftables: %w; see that the kernel has NF_TABLES_IPV4, NF_TABLES_BRIDGE and NFT_CT: rivulet doctor kernel", err)
+}
+
+// The sets of the IPv4 table, and those of the bridge's.
+const (
+	allGuests, fromGuests, toGuests, doorPods = "guests", "from", "to", "doors"
+	seenGuests, selves                        = "seen", "selves"
+	guestPorts, ownAddress                    = "ports", "own"
+)
+
+// pairType is a source and a destination.
+var pairType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
+
+// senderType is a port of the bridge, the MAC address and the IPv4 address of a sender.
+var senderType = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, nftables.TypeIPAddr)
+
+// write puts the world into the two tables' words. The destination is that after
+// Services were resolved; what is under way goes on. Bridged packets come by as well
+// (br_netfilter).
+//
+//	forward  (base)  established: accept; saddr vmap @from ─▶ from-C; daddr vmap @to ─▶ to-C
+//	input    (base)  established: accept; saddr @guests: to cluster DNS accept, else drop
+//	seen     (nat)   saddr vmap @seen ─▶ seen-C: what C's home calls a pod here becomes that pod
+//	self     (nat)   a guest that has reached itself so: masqueraded, else the answer would never leave it
+//	from-C           to C's guests, endpoints, home, DNS: accept; C's Services: refuse; closed: drop
+//	to-C             from C's guests, endpoints, home, doors: accept; drop
+func write(w world, told map[string]nft.Set) []nft.Program {
+	decide := nft.Program{Family: nftables.TableFamilyIPv4, Base: decides(w.DNS), Chains: map[string]nft.Chain{}, Sets: map[string]nft.Set{}}
+	all, from, to := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
+	seen, self := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(pairType)
+	from.Verdicts, to.Verdicts, seen.Verdicts = true, true, true
+	decide.Sets[allGuests], decide.Sets[fromGuests], decide.Sets[toGuests] = all, from, to
+	decide.Sets[seenGuests], decide.Sets[selves] = seen, self
+	decide.Sets[doorPods] = addresses(w.Doors)
+
+	// A chain never changes: its name is of what is in it.
+	closed := append(append([]netip.Prefix{}, private...), w.Closed...)
+	closedName := named("closed", closed)
+	decide.Chains[closedName] = eachWithin(nft.Destination, closed, nft.Drop)
+	for _, c := range w.Consumers {
+		guests, endpoints, services := "guests-"+string(c.ID), endpointsOf(c.ID), servicesOf(c.ID)
+		decide.Sets[guests], decide.Sets[endpoints], decide.Sets[services] = addresses(c.Guests), told[endpoints], told[services]
+		own := func(side uint32, rule func(...[]expr.Any)) {
+			rule(within(side, guests), nft.Accept)
+			rule(within(side, endpoints), nft.Accept)
+			if c.Home.IsValid() {
+				rule(nft.Within(side, c.Home), nft.Accept)
+			}
+		}
+		fromName, toName := named("from-"+string(c.ID), c.Home, closedName, w.DNS), named("to-"+string(c.ID), c.Home)
+		decide.Chains[fromName] = func(rule func(...[]expr.Any)) {
+			own(nft.Destination, rule)
+			rule(nft.AddressedTo(w.DNS), nft.Accept)
+			// What is still addressed to a Service has no endpoint, or is not of its ports.
+			rule(within(nft.Destination, services), nft.Refuse)
+			rule(nft.Jump(closedName))
+		}
+		decide.Chains[toName] = func(rule func(...[]expr.Any)) {
+			own(nft.Source, rule)
+			rule(within(nft.Source, doorPods), nft.Accept)
+			rule(nft.Drop)
+		}
+		seenName := named("seen-"+string(c.ID), c.Seen, w.Pods)
+		if c.Seen.IsValid() {
+			decide.Chains[seenName] = func(rule func(...[]expr.Any)) { rule(nft.Within(nft.Destination, c.Seen), nft.ToPrefix(w.Pods)) }
+		}
+		for _, a := range c.Guests {
+			if c.Seen.IsValid() {
+				seen.Lead(a.AsSlice(), expr.VerdictJump, seenName)
+				self.Add(append(a.AsSlice(), a.AsSlice()...))
+			}
+			all.Add(a.AsSlice())
+			from.Lead(a.AsSlice(), expr.VerdictJump, fromName)
+			to.Lead(a.AsSlice(), expr.VerdictJump, toName)
+		}
+	}
+
+	honest := nft.Program{Family: nftables.TableFamilyBridge, Base: keepsHonest, Sets: map[string]nft.Set{}}
+	ports, own := nft.MakeSet(nftables.TypeIFName), nft.MakeSet(senderType)
+	honest.Sets[guestPorts], honest.Sets[ownAddress] = ports, own
+	for _, g := range w.Guests {
+		ports.Add(nft.InterfaceKey(g.Veth))
+		// One whose addresses are not known sends nothing.
+		if mac, err := net.ParseMAC(g.MAC); err == nil && len(mac) == 6 && g.Addr.IsValid() {
+			own.Add(append(append(append(nft.InterfaceKey(g.Veth), mac...), 0, 0), g.Addr.AsSlice()...))
+		}
+	}
+	return []nft.Program{decide, honest}
+}
+
+func decides(dns netip.Addr) func(*nftables.Conn, *nftables.Table) {
+	return func(c *nftables.Conn, t *nftables.Table) {
+		forward := nft.Base(c, t, "forward", nftables.ChainHookForward, priority)
+		nft.Rule(c, forward, nft.Established, nft.Accept)
+		nft.Rule(c, forward, verdict(nft.Source, fromGuests))
+		nft.Rule(c, forward, verdict(nft.Destination, toGuests))
+		input := nft.Base(c, t, "input", nftables.ChainHookInput, priority)
+		nft.Rule(c, input, nft.Established, nft.Accept)
+		nft.Rule(c, input, within(nft.Source, allGuests), nft.AddressedTo(dns), nft.Accept)
+		nft.Rule(c, input, within(nft.Source, allGuests), nft.Drop)
+		// Before kube-proxy's, which knows nothing of these addresses.
+		nat := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
+			return c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityRef(priority)})
+		}
+		nft.Rule(c, nat("seen", nftables.ChainHookPrerouting, -101), verdict(nft.Source, seenGuests))
+		nft.Rule(c, nat("self", nftables.ChainHookPostrouting, 80), nft.DestinationTranslated, []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: nft.Source, Len: 4},
+			&expr.Payload{DestRegister: 9, Base: expr.PayloadBaseNetworkHeader, Offset: nft.Destination, Len: 4},
+			&expr.Lookup{SourceRegister: 1, SetName: selves},
+			&expr.Masq{},
+		})
+	}
+}
+
+// keepsHonest writes the bridge's rules: who sends what from which port.
+func keepsHonest(c *nftables.Conn, t *nftables.Table) {
+	chain := nft.Base(c, t, "own", nftables.ChainHookPrerouting, -300)
+	port := &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}
+	// A sender is put together in registers 1 (the name), 12 (MAC) and 14 (address).
+	sender := func(address uint32) []expr.Any {
+		return []expr.Any{port, &expr.Payload{DestRegister: 12, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6},
+			&expr.Payload{DestRegister: 14, Base: expr.PayloadBaseNetworkHeader, Offset: address, Len: 4}, &expr.Lookup{SourceRegister: 1, SetName: ownAddress}}
+	}
+	nft.Rule(c, chain, []expr.Any{port, &expr.Lookup{SourceRegister: 1, SetName: guestPorts, Invert: true}}, nft.Accept)
+	nft.Rule(c, chain, nft.EtherType(expr.CmpOpEq, unix.ETH_P_IP), sender(nft.Source), nft.Accept)
+	nft.Rule(c, chain, nft.EtherType(expr.CmpOpEq, unix.ETH_P_ARP), sender(14), nft.Accept)
+	nft.Rule(c, chain, nft.Drop)
+}
+
+func address(offset uint32) expr.Any {
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4}
+}
+
+func within(offset uint32, set string) []expr.Any {
+	return []expr.Any{address(offset), &expr.Lookup{SourceRegister: 1, SetName: set}}
+}
+
+func verdict(offset uint32, set string) []expr.Any {
+	return []expr.Any{address(offset), &expr.Lookup{SourceRegister: 1, SetName: set, DestRegister: 0, IsDestRegSet: true}}
+}
+
+func eachWithin(offset uint32, all []netip.Prefix, what []expr.Any) nft.Chain {
+	return func(rule func(...[]expr.Any)) {
+		for _, p := range all {
+			rule(nft.Within(offset, p), what)
+		}
+	}
+}
+
+func addresses(all []netip.Addr) nft.Set {
+	s := nft.MakeSet(nftables.TypeIPAddr)
+	for _, a := range all {
+		s.Add(a.AsSlice())
+	}
+	return s
+}
+
+// named is a name that nothing else has that differs in what.
+func named(prefix string, what ...any) string {
+	sum := sha256.Sum256(fmt.Append(nil, what...))
+	return fmt.Sprintf("%s-%x", prefix, sum[:8])
+}

@@ -1,0 +1,131 @@
+package isolation
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/podnet"
+)
+
+// Bounds of a consumer: how many addresses on other peers its pods here reach by its
+// Services, and how many addresses of its EndpointSlices are looked at for them.
+const (
+	maxEndpoints = 1000
+	maxNamed     = 20 * maxEndpoints
+)
+
+// world is what the tables are made from.
+type world struct {
+	Guests []guest
+	// Consumers are those of the guests, in order.
+	Consumers []consumer
+	// Doors are pods of this cluster that may open connections to guests.
+	Doors []netip.Addr
+	// Closed are networks of the host.
+	Closed []netip.Prefix
+	DNS    netip.Addr
+	Pods   netip.Prefix // of this cluster
+}
+
+// guest is a pod that runs here for another cluster.
+type guest struct {
+	Addr      netip.Addr
+	Veth, MAC string
+	Consumer  peer.ID
+}
+
+type consumer struct {
+	ID   peer.ID
+	Home netip.Prefix // invalid without a link
+	// Seen is how the home sees this cluster's pods; invalid where that means other pods here.
+	Seen      netip.Prefix
+	Guests    []netip.Addr
+	Endpoints []netip.Addr
+	Services  []netip.Addr // cluster IPs here
+}
+
+// gather reads the world. Nothing in it depends on an order of maps. less has the
+// consumers that name more than their bound.
+func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
+	pods, err := podnet.Read(cfg.Results, cfg.Held.exists)
+	if err != nil {
+		return world{}, nil, fmt.Errorf("isolation: %w", err)
+	}
+	twins := cfg.Twins()
+	less = map[peer.ID]error{}
+	w = world{DNS: cfg.DNS, Pods: cfg.Pods, Guests: cfg.Held.guests(pods, twins)}
+	if len(w.Guests) == 0 {
+		return world{}, less, nil // nothing to hold, whatever else changes
+	}
+	home, seen := map[peer.ID]netip.Prefix{}, map[peer.ID]netip.Prefix{}
+	links := cfg.Links()
+	for _, l := range links {
+		home[l.ID] = l.PeerMappedCIDR.Masked()
+		other := func(o peer.Link) bool { return o.PeerMappedCIDR.Overlaps(l.LocalMappedCIDR) }
+		if l.LocalMappedCIDR.IsValid() && l.LocalMappedCIDR.Bits() == cfg.Pods.Bits() && !l.LocalMappedCIDR.Overlaps(cfg.Pods) && !slices.ContainsFunc(links, other) {
+			seen[l.ID] = l.LocalMappedCIDR.Masked()
+		}
+	}
+	if cfg.Doors != nil {
+		doors := cfg.Doors()
+		for _, p := range pods {
+			guest := slices.ContainsFunc(w.Guests, func(g guest) bool { return g.Addr == p.Addr })
+			if !guest && slices.Contains(doors, p.Namespace) {
+				w.Doors = append(w.Doors, p.Addr)
+			}
+		}
+	}
+	byID := map[peer.ID]*consumer{}
+	for _, g := range w.Guests {
+		c := byID[g.Consumer]
+		if c == nil {
+			c = &consumer{ID: g.Consumer, Home: home[g.Consumer], Seen: seen[g.Consumer]}
+			var whole bool
+			if c.Endpoints, whole = elsewhere(cfg.Endpoints(c.ID), c.ID, home); !whole {
+				less[c.ID] = fmt.Errorf("it has more than %d pods on other clusters (or %d in all), and its pods here do not reach the rest; "+
+					"let it have fewer there, or end the peering: rivulet unpeer", maxEndpoints, maxNamed)
+			}
+			if cfg.Services != nil {
+				c.Services = slices.SortedFunc(cfg.Services(c.ID), netip.Addr.Compare)
+			}
+			byID[g.Consumer] = c
+		}
+		if g.Addr.IsValid() {
+			c.Guests = append(c.Guests, g.Addr)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		w.Consumers = append(w.Consumers, *byID[id])
+	}
+	w.Closed = cfg.Networks()
+	slices.SortFunc(w.Closed, netip.Prefix.Compare)
+	w.Closed = slices.Compact(w.Closed)
+	return w, less, nil
+}
+
+// elsewhere are the endpoints that count: those on other peers. Whoever names an
+// address here, or of the host, gains nothing by it. whole is false when there are more
+// than the bounds.
+func elsewhere(named iter.Seq[netip.Addr], consumer peer.ID, home map[peer.ID]netip.Prefix) (out []netip.Addr, whole bool) {
+	found := map[netip.Addr]bool{}
+	n := 0
+	for a := range named {
+		if n++; n > maxNamed {
+			return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare), false
+		}
+		for id, p := range home {
+			if id == consumer || !p.Contains(a) || found[a] {
+				continue
+			}
+			if len(found) == maxEndpoints {
+				return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare), false
+			}
+			found[a] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare), true
+}

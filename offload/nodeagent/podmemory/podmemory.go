@@ -1,0 +1,100 @@
+// Package podmemory reads how much memory the pods of this node hold, out of their cgroups.
+//
+// It reads files of the kernel whenever it is called, of either version of cgroups and of
+// either driver of the kubelet. It writes nothing and keeps nothing. A pod that is not on
+// this node, or has ended, has no cgroup: that is fs.ErrNotExist.
+package podmemory
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Reader reads the cgroups that are mounted at Root, and Meminfo, which is /proc/meminfo.
+type Reader struct{ Root, Meminfo string }
+
+// Here reads what is of this machine.
+var Here = Reader{"/sys/fs/cgroup", "/proc/meminfo"}
+
+// Available is what the machine has left for anybody, cached files included, bytes; false if
+// the kernel does not say.
+func (r Reader) Available() (int64, bool) {
+	raw, err := os.ReadFile(r.Meminfo)
+	if err != nil {
+		return 0, false
+	}
+	_, rest, found := strings.Cut(string(raw), "MemAvailable:")
+	if f := strings.Fields(rest); found && len(f) > 0 {
+		kB, err := strconv.ParseInt(f[0], 10, 64)
+		return kB << 10, err == nil
+	}
+	return 0, false
+}
+
+// Charged is what the kernel counts for a pod, bytes: what it holds and the files that are
+// cached for it.
+func (r Reader) Charged(pod types.UID) (int64, error) {
+	charged, _, err := r.charged(pod)
+	return charged, err
+}
+
+// Held is what the pod keeps from others, bytes: Charged without cached files, which the
+// kernel drops when somebody needs the memory. Files in memory (tmpfs) are held.
+func (r Reader) Held(pod types.UID) (int64, error) {
+	charged, dir, err := r.charged(pod)
+	if err != nil {
+		return 0, err
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "memory.stat"))
+	if err != nil {
+		return 0, fmt.Errorf("memory of pod %s: %w", pod, err)
+	}
+	stat := map[string]int64{}
+	for line := range strings.Lines(string(raw)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			stat[name], _ = strconv.ParseInt(value, 10, 64)
+		}
+	}
+	cached := stat["total_active_file"] + stat["total_inactive_file"] // of version 1, with all cgroups below
+	if _, v1 := stat["total_active_file"]; !v1 {
+		cached = stat["active_file"] + stat["inactive_file"] + stat["slab_reclaimable"]
+	}
+	return max(charged-cached, 0), nil
+}
+
+func (r Reader) charged(pod types.UID) (bytes int64, dir string, err error) {
+	for _, dir := range r.folders(pod) {
+		for _, file := range []string{"memory.current", "memory.usage_in_bytes"} {
+			raw, err := os.ReadFile(filepath.Join(dir, file))
+			if err != nil {
+				continue
+			}
+			n, err := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+			if err != nil {
+				return 0, "", fmt.Errorf("memory of pod %s: %w", pod, err)
+			}
+			return n, dir, nil
+		}
+	}
+	return 0, "", fmt.Errorf("memory of pod %s: %w", pod, fs.ErrNotExist)
+}
+
+// folders are where the kubelet may have made the pod's cgroup: by its class, its driver
+// (plain folders, or slices of systemd) and the version.
+func (r Reader) folders(pod types.UID) (out []string) {
+	slice := strings.ReplaceAll(string(pod), "-", "_")
+	for _, root := range []string{r.Root, filepath.Join(r.Root, "memory")} {
+		for _, class := range []string{"burstable", "besteffort"} {
+			out = append(out, filepath.Join(root, "kubepods", class, "pod"+string(pod)),
+				filepath.Join(root, "kubepods.slice", "kubepods-"+class+".slice", "kubepods-"+class+"-pod"+slice+".slice"))
+		}
+		out = append(out, filepath.Join(root, "kubepods", "pod"+string(pod)), filepath.Join(root, "kubepods.slice", "kubepods-pod"+slice+".slice"))
+	}
+	return out
+}

@@ -1,0 +1,53 @@
+package nodeagent
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/reach"
+)
+
+// keepReach keeps what other clusters' packets reach of this one.
+func (a *Agent) keepReach(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The table of an earlier run, or the closed one, stays until it is known what it should be.
+	if !a.cfg.Twins.WaitTwins(ctx) || !a.cfg.Namespaces.WaitSynced(ctx) {
+		return ctx.Err()
+	}
+	opened := newOpened(a)
+	if !opened.run(ctx) {
+		return ctx.Err()
+	}
+	a.cfg.Moved.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Twins.TwinsChanged, a.cfg.Namespaces.Changed)
+	changed, stop := a.cfg.Moved.Changed()
+	defer stop()
+	return reach.Run(ctx, reach.Config{
+		Interface: a.cfg.Interface, Own: a.cfg.Control, Results: a.cfg.Results,
+		Twins: a.cfg.Twins.Twins, Peers: a.peersOfReach, Open: opened.grants, Changed: changed,
+		Whole: a.cfg.Peers.Gateways,
+		Ours:  a.cfg.Elsewhere.SetOurs,
+		Tenants: func(all map[peer.ID][]netip.Addr) {
+			a.tenants.Store(&all)
+			a.cfg.TenantsChanged()
+			a.cfg.Elsewhere.Look()
+		},
+		Report: func(err error) { a.Report("reach", err) },
+		Log:    a.cfg.Log.With("part", "reach"),
+	})
+}
+
+// peersOfReach are the peers with what is known of this cluster's pods there, by ID.
+func (a *Agent) peersOfReach() (out []reach.Peer) {
+	for _, l := range a.cfg.Peers.Links() {
+		p, _ := a.cfg.At(l.ID)
+		p.ID, p.Prefix, p.Control = l.ID, l.PeerMappedCIDR.Masked(), l.Addr.Addr()
+		p.Known = p.Known || l.NoBorrow // nothing of ours is to be there; what is left is on its way out
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b reach.Peer) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return out
+}

@@ -1,0 +1,148 @@
+package tree
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sum is a Total with a digest over all that is carried.
+type Sum struct {
+	Total
+	Digest string `json:"digest"`
+	// By is how Digest reads files: ByData, or "" for ByBytes. Only sums of one kind can
+	// be compared.
+	By string `json:"by,omitempty"`
+}
+
+const (
+	// ByBytes hashes every byte of a file, those of its holes, too, of which there may be
+	// maxHoles. Older versions make only these.
+	ByBytes = ""
+	// ByData hashes the blocks that are not all zeros, with their places: what is a hole
+	// takes no time.
+	ByData = "data"
+
+	maxHoles = 64 << 30
+	block    = 4096
+)
+
+// line is what counts of one entry. Where two trees have the same lines they are the
+// same; how a file system lays out their data is no part of it.
+type line struct {
+	Path   string            `json:"p"`
+	Mode   fs.FileMode       `json:"m"`
+	UID    uint32            `json:"u"`
+	GID    uint32            `json:"g"`
+	Size   int64             `json:"s,omitempty"`
+	Time   int64             `json:"t,omitempty"` // of files, nanoseconds
+	Link   string            `json:"l,omitempty"` // where a link leads, hard or symbolic
+	Xattrs map[string]string `json:"x,omitempty"`
+	Data   []byte            `json:"d,omitempty"` // SHA-256
+}
+
+// SumUp reads all that is in the folder. by is ByData or ByBytes.
+func SumUp(ctx context.Context, dir string, b Bounds, by string) (Sum, error) {
+	s := Sum{By: by}
+	if by != ByData && by != ByBytes {
+		return s, fmt.Errorf("there is no sum by %q; upgrade this cluster", by)
+	}
+	all, holes := sha256.New(), int64(0)
+	lines := json.NewEncoder(all) // map keys are sorted
+	err := carrying(ctx, dir, b, func(e *Entry, first string) error {
+		if e.Type() == unix.S_IFREG && first == "" && by == ByBytes {
+			if holes += max(0, e.Stat.Size-e.Stat.Blocks*512); holes > maxHoles {
+				return fmt.Errorf("%w: there are more than %d GiB of holes; upgrade the other cluster, which reads them as zeros", ErrTooLarge, maxHoles>>30)
+			}
+		}
+		l, err := describe(ctx, e, first, by)
+		if err != nil {
+			return err
+		}
+		if e.Path != "." {
+			s.Files++
+		}
+		if len(l.Data) > 0 {
+			s.Bytes += l.Size
+		}
+		return lines.Encode(l)
+	})
+	s.Digest = hex.EncodeToString(all.Sum(nil))
+	return s, err
+}
+
+func describe(ctx context.Context, e *Entry, first, by string) (l line, err error) {
+	fi, err := e.Info()
+	if err != nil {
+		return l, err
+	}
+	l = line{Path: e.Path, Mode: fi.Mode(), UID: e.Stat.Uid, GID: e.Stat.Gid}
+	switch e.Type() {
+	case unix.S_IFLNK:
+		l.Link, err = e.Readlink()
+		return l, err
+	case unix.S_IFIFO:
+		return l, nil
+	}
+	if l.Link = first; first != "" {
+		return l, nil
+	}
+	f, err := e.Open()
+	if err != nil {
+		return l, err
+	}
+	defer f.Close()
+	if l.Xattrs, err = xattrs(f); err != nil || e.Type() == unix.S_IFDIR {
+		return l, err
+	}
+	data := sha256.New()
+	if by == ByData {
+		err = hashData(ctx, data, f, e.Stat.Size)
+	} else {
+		_, err = io.Copy(data, during{ctx, io.LimitReader(f, e.Stat.Size)})
+	}
+	l.Size, l.Time, l.Data = e.Stat.Size, e.Stat.Mtim.Nano(), data.Sum(nil)
+	return l, err
+}
+
+// hashData hashes each block of a file that is not all zeros, after its number. What a
+// block of zeros is on the disk, a hole or data, makes no difference.
+func hashData(ctx context.Context, to hash.Hash, f *os.File, size int64) error {
+	buf, zeros, done := make([]byte, 64*block), make([]byte, block), int64(0)
+	return eachExtent(ctx, f, size, func(e extent) error {
+		// Whole blocks; those of the extent before are not read again.
+		at, end := max(e.at/block*block, done), min((e.end()+block-1)/block*block, size)
+		for at < end {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			n, err := f.ReadAt(buf[:min(int64(len(buf)), end-at)], at)
+			if err != nil && (err != io.EOF || n == 0) {
+				return err
+			}
+			for off := 0; off < n; off += block {
+				part := buf[off:min(off+block, n)]
+				if bytes.Equal(part, zeros[:len(part)]) {
+					continue
+				}
+				var number [8]byte
+				binary.BigEndian.PutUint64(number[:], uint64(at+int64(off))/block)
+				to.Write(number[:]) // a hash takes everything
+				to.Write(part)
+			}
+			at += int64(n)
+		}
+		done = max(done, end)
+		return nil
+	})
+}

@@ -1,0 +1,199 @@
+package tenancy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+)
+
+// How long pods of a consumer may take to end.
+const (
+	// graceMost is the longest grace period in seconds, whatever a pod or its deletion
+	// says; pods.yaml has the same.
+	graceMost = 600
+	// graceLast is the one in a twin that goes, and of what is taken back.
+	graceLast = 30
+	// forceAfter is when what is still in a twin that goes is removed by force, finalizers
+	// or not. A twin is empty within a minute.
+	forceAfter = 40 * time.Second
+	// emptiedAnnotation on a twin that goes says that it has no pods any more.
+	emptiedAnnotation = "rivulet.dev/emptied"
+	// endLook is how often a twin that goes is looked at.
+	endLook = 2 * time.Second
+)
+
+// endTwins has pods end in bounded time, and empties twins that go, until ctx ends. The
+// time is counted by this process, not by the clock; after a restart it begins anew.
+func (t *Tenancy) endTwins(ctx context.Context) {
+	kick := make(chan struct{}, 1)
+	look := func(obj any) {
+		if o, ok := obj.(metav1.Object); !ok || o.GetDeletionTimestamp() == nil || o.GetLabels()[policy.OriginLabel] == "" {
+			return
+		}
+		select {
+		case kick <- struct{}{}:
+		default:
+		}
+	}
+	for _, informer := range []cache.SharedIndexInformer{t.namespaces.Informer(), t.room.Pods()} {
+		// It fails only on an informer that has ended.
+		handle, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }})
+		if err == nil {
+			defer func() { _ = informer.RemoveEventHandler(handle) }()
+		}
+	}
+	since := map[types.UID]time.Time{}
+	for {
+		var again <-chan time.Time
+		left, err := t.end(ctx, since)
+		if err != nil && ctx.Err() == nil {
+			t.Log.Warn("what another cluster has left is not gone yet", "error", err, "retry", endLook)
+		}
+		if left || err != nil {
+			again = time.After(endLook)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		case <-kick:
+		}
+	}
+}
+
+// end makes one pass over pods that are given too long and over twins that go, and
+// reports whether another one is due. since has when each twin was first seen going.
+func (t *Tenancy) end(ctx context.Context, since map[types.UID]time.Time) (left bool, err error) {
+	var errs []error
+	for _, obj := range t.room.Pods().GetStore().List() {
+		p, ok := obj.(*corev1.Pod)
+		if ok && p.Labels[policy.OriginLabel] != "" && p.DeletionTimestamp != nil && ptr.Deref(p.DeletionGracePeriodSeconds, 0) > graceMost {
+			errs = append(errs, t.endPod(ctx, p.Namespace, p.Name, p.UID, graceMost))
+		}
+	}
+	going := map[types.UID]bool{}
+	twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
+	for _, ns := range twins {
+		if ns.DeletionTimestamp == nil {
+			continue
+		}
+		going[ns.UID] = true
+		if since[ns.UID].IsZero() {
+			since[ns.UID] = now()
+		}
+		errs = append(errs, t.empty(ctx, ns, now().Sub(since[ns.UID]) >= forceAfter))
+	}
+	for uid := range since {
+		if !going[uid] {
+			delete(since, uid)
+		}
+	}
+	return len(going) > 0, errors.Join(errs...)
+}
+
+// empty ends what is in a twin that goes; by force it waits for nothing. The namespace
+// controller looks at pods first, and again after half of their grace periods; when they
+// are gone it is made to look.
+func (t *Tenancy) empty(ctx context.Context, ns *corev1.Namespace, force bool) error {
+	twin := ns.Name
+	pods, err := t.client.CoreV1().Pods(twin).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("tenancy: pods of twin %s: %w", twin, err)
+	}
+	var errs []error
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		grace := min(ptr.Deref(p.Spec.TerminationGracePeriodSeconds, graceLast), graceLast)
+		if force {
+			grace = 0
+		}
+		if p.DeletionTimestamp == nil || ptr.Deref(p.DeletionGracePeriodSeconds, 0) > grace {
+			errs = append(errs, t.endPod(ctx, twin, p.Name, p.UID, grace))
+		}
+	}
+	if force {
+		errs = append(errs, t.letGo(ctx, twin))
+	}
+	if _, told := ns.Annotations[emptiedAnnotation]; len(pods.Items) == 0 && !told {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, emptiedAnnotation)
+		if _, err := t.client.CoreV1().Namespaces().Patch(ctx, twin, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager}); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("tenancy: twin %s: %w", twin, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// endPod deletes a pod, or has a deletion that goes on end sooner.
+func (t *Tenancy) endPod(ctx context.Context, namespace, name string, uid types.UID, grace int64) error {
+	err := t.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("tenancy: end pod %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+// letGo deletes everything in a twin that a consumer may have made, and takes the finalizers off.
+func (t *Tenancy) letGo(ctx context.Context, twin string) error {
+	client, err := metadata.NewForConfig(t.Local)
+	if err != nil {
+		return fmt.Errorf("tenancy: %w", err)
+	}
+	var errs []error
+	for _, kind := range writable() {
+		objects := client.Resource(kind).Namespace(twin)
+		list, err := objects.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("tenancy: %s of twin %s: %w", kind.Resource, twin, err))
+			continue
+		}
+		for _, o := range list.Items {
+			if o.DeletionTimestamp == nil && kind.Resource != "pods" {
+				how := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID}, PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
+				if err := objects.Delete(ctx, o.Name, how); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+					errs = append(errs, fmt.Errorf("tenancy: delete %s %s/%s: %w", kind.Resource, twin, o.Name, err))
+				}
+			}
+			if len(o.Finalizers) == 0 {
+				continue
+			}
+			patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"finalizers":null}}`, o.UID)
+			_, err := objects.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				errs = append(errs, fmt.Errorf("tenancy: let go of %s %s/%s: %w", kind.Resource, twin, o.Name, err))
+				continue
+			}
+			t.Log.Warn("something held up a twin that goes and was let go", "twin", twin, "kind", kind.Resource, "name", o.Name, "finalizers", o.Finalizers)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writable are the kinds of objects that consumers may make.
+func writable() (kinds []schema.GroupVersionResource) {
+	for _, rule := range rules() {
+		if !slices.Contains(rule.Verbs, "create") {
+			continue
+		}
+		for _, resource := range rule.Resources {
+			if !strings.Contains(resource, "/") {
+				kinds = append(kinds, schema.GroupVersionResource{Group: rule.APIGroups[0], Version: "v1", Resource: resource})
+			}
+		}
+	}
+	return kinds
+}

@@ -1,0 +1,340 @@
+package tenancy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"rivulet/fabric/peer"
+)
+
+// What one consumer may ask of this cluster, whatever it asks for. An ordinary
+// consumer stays far below; one that goes beyond is told to come again (429), and
+// every Kubernetes client does.
+const (
+	requestRate, requestBurst = 300, 1200 // per second
+	// Short requests under way at once. What it may have of the API server's own
+	// seats is said by its priority level (fairness.yaml).
+	atOnce = 128
+	// writeTime ends a write of which nothing is heard.
+	writeTime = time.Minute
+	// patchesAtOnce of one consumer: what a patch makes of an object shows afterwards.
+	patchesAtOnce = 16
+	// Watches and streams that are open at once: some for each twin.
+	longBase, longPerTwin = 64, 24
+	// maxBody is the API server's own bound, maxTemplate that of what controllers make
+	// copies of.
+	maxBody, maxTemplate = 3 << 20, 256 << 10
+	// byteRate bounds the bytes of objects that are written: each version of an object
+	// wears out the card, and is kept for a while. In a row it may be as much as the
+	// consumer may store (Room).
+	byteRate = 256 << 10
+	// maxOffers are the streams of GET /v1/offer.
+	maxOffers = 4
+	// maxTwins is how many namespaces one consumer may have here.
+	maxTwins = 100
+)
+
+// visitors knows the requests of each consumer that are under way, holds them to
+// the limits, and ends them when the consumer is no peer any more.
+type visitors struct {
+	burst int // bytes of objects in a row
+
+	mu  sync.Mutex
+	all map[peer.ID]*visitor
+}
+
+type visitor struct {
+	requests, bytes *rate.Limiter
+	patches         chan struct{}
+	// twins is held by the one request that makes a twin: between counting and making.
+	twins chan struct{}
+	// ingresses is held by the one request that makes or changes an Ingress.
+	ingresses chan struct{}
+
+	// These are guarded by visitors.mu.
+	short, long, offers, carried int
+	ends                         map[*context.CancelFunc]kind
+}
+
+func newVisitors(burst int64) *visitors {
+	return &visitors{burst: int(burst), all: map[peer.ID]*visitor{}}
+}
+
+// of returns the consumer's visitor. It is called with mu held.
+func (v *visitors) of(id peer.ID) *visitor {
+	guest := v.all[id]
+	if guest == nil {
+		guest = &visitor{requests: rate.NewLimiter(requestRate, requestBurst), bytes: rate.NewLimiter(byteRate, v.burst),
+			patches: make(chan struct{}, patchesAtOnce), twins: make(chan struct{}, 1), ingresses: make(chan struct{}, 1), ends: map[*context.CancelFunc]kind{}}
+		v.all[id] = guest
+	}
+	return guest
+}
+
+// wait takes one of the places of a visitor, and gives it back when leave is called.
+func (v *visitors) wait(ctx context.Context, id peer.ID, places func(*visitor) chan struct{}) (leave func(), err error) {
+	v.mu.Lock()
+	c := places(v.of(id))
+	v.mu.Unlock()
+	select {
+	case c <- struct{}{}:
+		return func() { <-c }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// kind of a request, by what it holds.
+type kind int
+
+const (
+	short kind = iota
+	long       // a watch or a stream: lasts as long as the consumer likes
+	offers
+	carried // a volume's files
+)
+
+// enter admits a request; the context ends with the consumer's being a peer, and
+// leave has to be called when the request is over. Without leave it is refused.
+func (v *visitors) enter(ctx context.Context, id peer.ID, k kind, twins int) (in context.Context, leave func(), why string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	guest := v.of(id)
+	if !guest.requests.Allow() {
+		return nil, nil, "too many requests of your cluster in a short time"
+	}
+	held, most := &guest.short, atOnce
+	switch k {
+	case long:
+		held, most = &guest.long, longBase+longPerTwin*twins
+	case offers:
+		held, most = &guest.offers, maxOffers
+	case carried:
+		held, most = &guest.carried, maxCarried
+	}
+	if *held >= most {
+		return nil, nil, "too many requests of your cluster are open at once"
+	}
+	*held++
+	ctx, cancel := context.WithCancel(ctx)
+	guest.ends[&cancel] = k
+	return ctx, func() {
+		cancel()
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		*held--
+		delete(guest.ends, &cancel)
+	}, ""
+}
+
+// only ends at once what is under way for anybody else: watches, logs and
+// sessions too. A peer that borrows nothing keeps its streams of offers, which say so.
+func (v *visitors) only(peers map[peer.ID]bool) (ended int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for id, guest := range v.all {
+		borrows, isPeer := peers[id]
+		if borrows {
+			continue
+		}
+		for end, k := range guest.ends {
+			if isPeer && k == offers {
+				continue
+			}
+			(*end)()
+			delete(guest.ends, end)
+			ended++
+		}
+		if !isPeer {
+			delete(v.all, id)
+		}
+	}
+	return ended
+}
+
+// open is the number of requests under way.
+func (v *visitors) open(id peer.ID) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if g := v.all[id]; g != nil {
+		return g.short + g.long + g.offers + g.carried
+	}
+	return 0
+}
+
+// spend counts what a consumer writes, and reports whether it may.
+func (v *visitors) spend(id peer.ID, bytes int64) bool {
+	v.mu.Lock()
+	guest := v.all[id]
+	v.mu.Unlock()
+	return guest == nil || guest.bytes.AllowN(now(), int(min(bytes, int64(v.burst))))
+}
+
+// owe counts what turned out to be written beyond what was spent: it is made good
+// before the next is let in.
+func (v *visitors) owe(id peer.ID, bytes int64) {
+	v.mu.Lock()
+	guest := v.all[id]
+	v.mu.Unlock()
+	if guest != nil && bytes > 0 {
+		guest.bytes.ReserveN(now(), int(min(bytes, int64(v.burst))))
+	}
+}
+
+// limited holds a consumer's requests to the Kubernetes API to the limits.
+func (t *Tenancy) limited(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	what := requested(r)
+	k := short
+	if lasts(what) {
+		k = long
+	}
+	ctx := r.Context()
+	if writes(what) {
+		// What is written is written, also for who hangs up before he is told how much.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), writeTime)
+		defer cancel()
+	}
+	ctx, leave, why := t.visitors.enter(ctx, consumer, k, len(t.twinsOf(consumer)))
+	if leave == nil {
+		later(w, why)
+		return
+	}
+	defer leave()
+	r = r.WithContext(ctx)
+	if r.ContentLength < 0 {
+		status(w, http.StatusLengthRequired, metav1.StatusReasonBadRequest, "the provider takes objects only if it is told their length; send Content-Length")
+		return
+	}
+	most := int64(maxBody)
+	if templates[what.Resource] {
+		most = maxTemplate
+	}
+	if r.ContentLength > most {
+		status(w, http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, fmt.Sprintf("the object is larger than the %d KiB that the provider takes of its kind; make it smaller", most>>10))
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, most)
+	if !writes(what) {
+		t.proxy.serve(w, r, consumer)
+		return
+	}
+	t.write(w, r, consumer, what)
+}
+
+// write passes a request that stores something. How much it turns out to be, the answer
+// tells: a small patch makes a new version of a large object.
+func (t *Tenancy) write(w http.ResponseWriter, r *http.Request, consumer peer.ID, what *request.RequestInfo) {
+	if what.Verb == "patch" {
+		leave, err := t.visitors.wait(r.Context(), consumer, func(v *visitor) chan struct{} { return v.patches })
+		if err != nil {
+			return
+		}
+		defer leave()
+	}
+	if !t.visitors.spend(consumer, r.ContentLength) {
+		later(w, "your cluster has sent too much in a short time")
+		return
+	}
+	settle, err := t.stored.admit(r.Context(), consumer, r.ContentLength)
+	var full *fullError
+	switch {
+	case errors.As(err, &full):
+		status(w, http.StatusForbidden, metav1.StatusReasonForbidden, full.Error())
+		return
+	case err != nil:
+		t.Log.Warn("what a consumer stores is not counted", "peer", consumer.Short(), "error", err)
+		later(w, "the provider has not counted yet what your cluster stores there")
+		return
+	}
+	// The whole object, as it is, has to come back.
+	r.Header.Del("Accept-Encoding")
+	if strings.Contains(r.Header.Get("Accept"), "as=") {
+		r.Header.Set("Accept", "application/json")
+	}
+	answer := &measured{ResponseWriter: w}
+	defer func() { // a proxy that breaks off panics
+		wrote := max(answer.n, r.ContentLength)
+		if answer.code >= http.StatusBadRequest || r.URL.Query().Has("dryRun") {
+			wrote = 0
+		}
+		t.visitors.owe(consumer, wrote-r.ContentLength)
+		settle(wrote)
+	}()
+	pass := func(w http.ResponseWriter, r *http.Request) { t.proxy.serve(w, r, consumer) }
+	if what.Resource == "ingresses" {
+		t.ingress(answer, r, consumer, pass)
+		return
+	}
+	pass(answer, r)
+}
+
+// measured counts what an answer has, whether or not the client still takes it.
+type measured struct {
+	http.ResponseWriter
+	code int
+	n    int64
+}
+
+// FlushError is that of the answer; who does not take it has been counted all the same.
+func (m *measured) FlushError() error {
+	_ = http.NewResponseController(m.ResponseWriter).Flush()
+	return nil
+}
+
+func (m *measured) WriteHeader(code int) {
+	m.code = code
+	m.ResponseWriter.WriteHeader(code)
+}
+
+func (m *measured) Write(p []byte) (int, error) {
+	m.n += int64(len(p))
+	_, _ = m.ResponseWriter.Write(p)
+	return len(p), nil
+}
+
+// later answers so that a Kubernetes client waits a second and asks again.
+func later(w http.ResponseWriter, why string) {
+	w.Header().Set("Retry-After", "1")
+	status(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, why+"; try again in a moment")
+}
+
+// requested is what the API server takes the request for.
+func requested(r *http.Request) *request.RequestInfo {
+	as := &http.Request{Method: r.Method, URL: &url.URL{Path: strings.TrimPrefix(r.URL.Path, prefix), RawQuery: r.URL.RawQuery}}
+	info, err := infos.NewRequestInfo(as)
+	if err != nil { // of no resource
+		return &request.RequestInfo{Verb: strings.ToLower(r.Method)}
+	}
+	return info
+}
+
+var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+
+// lasts reports whether the API server gives a request no end of its own.
+func lasts(what *request.RequestInfo) bool {
+	if !what.IsResourceRequest {
+		return false
+	}
+	return what.Verb == "watch" || slices.Contains([]string{"attach", "exec", "log", "portforward"}, what.Subresource)
+}
+
+// writes reports whether a request stores something.
+func writes(what *request.RequestInfo) bool {
+	return slices.Contains([]string{"create", "update", "patch", "post", "put"}, what.Verb) && !lasts(what)
+}
+
+// templates are the kinds of which controllers make copies, and those copies.
+var templates = map[string]bool{"pods": true, "replicasets": true, "jobs": true}

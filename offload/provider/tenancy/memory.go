@@ -1,0 +1,209 @@
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+)
+
+// memoryAnnotation on a twin is how many bytes of memory one pod in it may use:
+// admission (pods.yaml) makes it the limit of pods that state none, or a higher one.
+const memoryAnnotation = "rivulet.dev/memory"
+
+// memoryBound is what the annotation should be for a consumer with that part of the
+// memory: three quarters, so that a pod which asks for less than it takes leaves the node
+// something. It is left as it is while it is nearly so: each change is a write.
+func memoryBound(have string, part int64) string {
+	want := part / 4 * 3
+	if n, err := strconv.ParseInt(have, 10, 64); err == nil && max(n-want, want-n) <= want/8 {
+		return have
+	}
+	return strconv.FormatInt(want, 10)
+}
+
+// partOf is the memory that a consumer gets, or would get with its first twin.
+func (t *Tenancy) partOf(consumer peer.ID) int64 {
+	room, known := t.room.Room(t.Share())
+	if !known {
+		return 0 // nor is any pod let in
+	}
+	consumers := t.consumers()
+	if !slices.Contains(consumers, consumer) {
+		consumers = append(consumers, consumer)
+	}
+	return amountsOf(room.Parts(consumers)[consumer])[corev1.ResourceMemory]
+}
+
+// bindMemory writes the bound into a twin.
+func (t *Tenancy) bindMemory(ctx context.Context, twin string, parts map[peer.ID]amounts) error {
+	ns, err := t.twins.Get(twin)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("tenancy: memory of twin %s: %w", twin, err)
+	case ns.DeletionTimestamp != nil:
+		return nil
+	}
+	have := ns.Annotations[memoryAnnotation]
+	want := memoryBound(have, parts[peer.ID(ns.Labels[policy.OriginLabel])][corev1.ResourceMemory])
+	if have == want {
+		return nil
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, memoryAnnotation, want)
+	_, err = t.client.CoreV1().Namespaces().Patch(ctx, twin, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("tenancy: memory of twin %s: %w", twin, err)
+	}
+	return nil
+}
+
+// PodMemory reads how much memory pods of this node hold, bytes. A pod that is not here is an error.
+type PodMemory interface {
+	// Charged is all that is counted for a pod and cheap to read, Held what others cannot have meanwhile.
+	Charged(pod types.UID) (int64, error)
+	Held(pod types.UID) (int64, error)
+	// Available is what this machine has left for anybody; false if that is not known.
+	Available() (int64, bool)
+}
+
+const (
+	// memoryLook is how often the memory of tenants' pods is looked at, while there are any.
+	memoryLook = time.Second
+	// memoryFreed is how long a pod may take to end before its memory counts as held again.
+	memoryFreed = 10 * time.Second
+)
+
+// reserve is the memory in bytes that is left to the owner before pods of tenants leave: a
+// twentieth of the machine's, within bounds.
+func reserve(machine uint64) int64 { return int64(min(max(machine/20, 64<<20), 512<<20)) }
+
+// keepMemory has pods of tenants leave that take, by limits above their requests, memory which
+// is not lent, until ctx ends. The kubelet evicts nothing for memory, and the kernel would
+// choose among the owner's pods, too. See overusers.
+func (t *Tenancy) keepMemory(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-t.room.Synced():
+	}
+	changed, stop := t.room.Changed()
+	defer stop()
+	leaving := map[types.UID]time.Time{} // since when
+	for {
+		var again <-chan time.Time
+		wake := changed // a pod of a tenant is a change
+		if t.relieve(ctx, leaving) {
+			again, wake = time.After(memoryLook), nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		case <-wake:
+		}
+	}
+}
+
+// relieve makes one pass, and reports whether there are pods of tenants.
+func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) (tenants bool) {
+	known := map[types.UID]*corev1.Pod{}
+	charged := int64(0)
+	for _, obj := range t.room.Pods().GetStore().List() {
+		p, ok := obj.(*corev1.Pod)
+		if !ok || p.Labels[policy.OriginLabel] == "" || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		tenants = true
+		if n, err := t.PodMemory.Charged(p.UID); err == nil {
+			known[p.UID] = p
+			charged += n
+		}
+	}
+	for uid := range leaving {
+		if known[uid] == nil {
+			delete(leaving, uid)
+		}
+	}
+	room, ready := t.room.Room(t.Share())
+	ready = ready && room.Offer.Ready
+	short := int64(0)
+	if available, ok := t.PodMemory.Available(); ok {
+		short = reserve(t.Memory) - available
+	}
+	if lent := room.Lent()[corev1.ResourceMemory]; short <= 0 && (!ready || charged <= lent.Value()) {
+		return tenants
+	}
+	var pods []heldBy
+	parts := map[peer.ID]int64{}
+	for uid, p := range known {
+		held, err := t.PodMemory.Held(uid)
+		if err != nil {
+			continue // it has just ended
+		}
+		if since, asked := leaving[uid]; asked && now().Sub(since) < memoryFreed {
+			short -= held
+			continue
+		}
+		asked := offer.Requests(p)[corev1.ResourceMemory]
+		one := heldBy{consumer: peer.ID(p.Labels[policy.OriginLabel]), uid: uid, held: held, asked: asked.Value()}
+		pods = append(pods, one)
+		if !ready { // a provider that stumbles does not know what it lends
+			parts[one.consumer] += held
+		}
+	}
+	if ready {
+		for id, part := range room.Parts(t.consumers()) {
+			parts[id] = amountsOf(part)[corev1.ResourceMemory]
+		}
+	}
+	for _, one := range overusers(pods, parts, short) {
+		p := known[one.uid]
+		if err := t.evictForMemory(ctx, p, one, short > 0); err != nil {
+			if ctx.Err() == nil {
+				t.Log.Warn("a pod that holds memory of others was not evicted yet", "pod", p.Namespace+"/"+p.Name, "error", err)
+			}
+			continue
+		}
+		leaving[one.uid] = now()
+	}
+	return tenants
+}
+
+// evictForMemory deletes the pod at once, and says why in an event, which its home hears.
+func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy, short bool) error {
+	why := "the pods of other clusters together hold more memory than is lent"
+	if short {
+		why = "the node is short of memory"
+	}
+	message := fmt.Sprintf("evicted: it held %d MiB of memory and asked for %d, and %s; raise its request to what it needs", one.held>>20, one.asked>>20, why)
+	at := metav1.NewTime(now())
+	_, err := t.client.CoreV1().Events(p.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: p.Name + ".", Namespace: p.Namespace},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
+		Type:           corev1.EventTypeWarning, Reason: "Evicted", Message: message, Count: 1, FirstTimestamp: at, LastTimestamp: at,
+		Source: corev1.EventSource{Component: "rivulet"},
+	}, metav1.CreateOptions{FieldManager: policy.FieldManager})
+	if err != nil {
+		t.Log.Debug("an eviction is not told", "pod", p.Namespace+"/"+p.Name, "error", err)
+	}
+	err = t.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](1), Preconditions: &metav1.Preconditions{UID: &p.UID}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	t.Log.Warn("pod of another cluster evicted for its memory", "peer", one.consumer.Short(), "pod", p.Namespace+"/"+p.Name, "held", one.held, "asked", one.asked, "reason", why)
+	return nil
+}

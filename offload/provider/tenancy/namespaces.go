@@ -1,0 +1,217 @@
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/offload/policy"
+)
+
+// list answers GET /v1/namespaces: the consumer's twins, and those on their way out, in
+// which pods may still run. It is answered to peers to whom nothing is lent, too: what they had here counts
+// as gone when it is in neither.
+func (t *Tenancy) list(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	twins, going := map[string]string{}, map[string]string{}
+	namespaces, err := t.of(r.Context(), consumer)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	for _, ns := range namespaces {
+		if ns.DeletionTimestamp == nil {
+			twins[ns.Annotations[policy.HomeNamespaceAnnotation]] = ns.Name
+		} else {
+			going[ns.Annotations[policy.HomeNamespaceAnnotation]] = ns.Name
+		}
+	}
+	rpc.Write(w, http.StatusOK, map[string]any{"twins": twins, "going": going})
+}
+
+// ensure answers PUT /v1/namespaces/{home}.
+func (t *Tenancy) ensure(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	home, err := homeName(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	ns, err := t.twin(r.Context(), home, consumer)
+	if err == nil {
+		err = t.furnish(r.Context(), ns.Name, consumer)
+	}
+	if err != nil {
+		t.Log.Warn("no twin for a consumer's namespace", "peer", consumer.Short(), "namespace", home, "error", err)
+		fail(w, err)
+		return
+	}
+	rpc.Write(w, http.StatusOK, map[string]string{"name": ns.Name})
+}
+
+// remove answers DELETE /v1/namespaces/{home}. Only namespaces that carry the
+// consumer's own mark are ever deleted, and with ?uid only that one: asking again must
+// not hit a twin that was made since.
+func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	home, err := homeName(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	ns, err := t.find(r.Context(), home, consumer)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	if asked := r.URL.Query().Get("uid"); ns == nil || asked != "" && asked != string(ns.UID) {
+		fail(w, refuse(http.StatusNotFound, "no-twin", "nothing is left to do", "namespace %s has no twin here", home))
+		return
+	}
+	if ns.DeletionTimestamp == nil {
+		if err := t.dataless(r.Context(), ns.Name); err != nil {
+			fail(w, err)
+			return
+		}
+		uid := ns.UID
+		err := t.client.CoreV1().Namespaces().Delete(r.Context(), ns.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			fail(w, fmt.Errorf("tenancy: delete twin %s: %w", ns.Name, err))
+			return
+		}
+		t.Log.Info("twin released", "peer", consumer.Short(), "namespace", home, "twin", ns.Name)
+	}
+	rpc.Write(w, http.StatusAccepted, map[string]string{"name": ns.Name, "uid": string(ns.UID)})
+}
+
+// dataless refuses to delete a twin with claims: their data would go with it.
+func (t *Tenancy) dataless(ctx context.Context, twin string) error {
+	claims, err := t.client.CoreV1().PersistentVolumeClaims(twin).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("tenancy: claims of twin %s: %w", twin, err)
+	}
+	if n := len(claims.Items); n > 0 {
+		return refuse(http.StatusConflict, "holds-data", "move their data (rivulet move volume), or delete them", "twin %s holds %d claims, the first is %s", twin, n, claims.Items[0].Name)
+	}
+	return nil
+}
+
+func homeName(r *http.Request) (string, error) {
+	home := r.PathValue("home")
+	if faults := validation.IsDNS1123Label(home); len(faults) > 0 {
+		return "", refuse(http.StatusBadRequest, "bad-namespace", "use the name of a namespace", "%q is no namespace name: %s", home, strings.Join(faults, "; "))
+	}
+	return home, nil
+}
+
+// twin returns the consumer's twin of home and makes it if it is missing.
+func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*corev1.Namespace, error) {
+	for _, known := range t.twinsOf(consumer) { // the cache names it, the API server has the word
+		if !isTwin(known, home, consumer) {
+			continue
+		}
+		if ns, err := t.client.CoreV1().Namespaces().Get(ctx, known.Name, metav1.GetOptions{}); err == nil && isTwin(ns, home, consumer) && ns.DeletionTimestamp == nil {
+			return t.repair(ctx, ns, home, consumer)
+		}
+	}
+	// One at a time: between counting and making nobody makes another.
+	leave, err := t.visitors.wait(ctx, consumer, func(v *visitor) chan struct{} { return v.twins })
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	held, err := t.of(ctx, consumer)
+	if err != nil {
+		return nil, err
+	}
+	if ns := twinAmong(held, home, consumer); ns != nil { // of two requests at once the other one has made it
+		return t.kept(ctx, ns, home, consumer)
+	}
+	if len(held) >= maxTwins {
+		return nil, refuse(http.StatusForbidden, "too-many-twins", "give some back: rivulet unoffload NS", "%s holds %d namespaces of yours already", t.ClusterName(), len(held))
+	}
+	memory := memoryBound("", t.partOf(consumer))
+	names := twinNames(home, t.PeerName(consumer), consumer)
+	for _, name := range names {
+		want := twinNamespace(name, home, consumer)
+		want.Annotations[memoryAnnotation] = memory
+		ns, err := t.client.CoreV1().Namespaces().Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
+		if err == nil {
+			t.Log.Info("twin made", "peer", consumer.Short(), "namespace", home, "twin", name)
+			return ns, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("tenancy: make twin %s: %w", name, err)
+		}
+		// A list may be behind what was just made: that is no reason for a second twin.
+		if have, err := t.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); err == nil && isTwin(have, home, consumer) {
+			return t.kept(ctx, have, home, consumer)
+		}
+	}
+	return nil, refuse(http.StatusConflict, "name-taken", fmt.Sprintf("rename or delete namespace %s on %s", names[1], t.ClusterName()),
+		"%s has namespaces %s and %s already and they are not yours", t.ClusterName(), names[0], names[1])
+}
+
+// kept is the twin that there is already.
+func (t *Tenancy) kept(ctx context.Context, ns *corev1.Namespace, home string, consumer peer.ID) (*corev1.Namespace, error) {
+	if ns.DeletionTimestamp != nil {
+		return nil, refuse(http.StatusConflict, "terminating", "ask again in a moment", "the former twin %s is still being deleted", ns.Name)
+	}
+	return t.repair(ctx, ns, home, consumer)
+}
+
+// repair puts back labels that somebody took off a twin.
+func (t *Tenancy) repair(ctx context.Context, ns *corev1.Namespace, home string, consumer peer.ID) (*corev1.Namespace, error) {
+	fixed := ns.DeepCopy()
+	maps.Copy(fixed.Labels, twinNamespace(ns.Name, home, consumer).Labels)
+	if maps.Equal(fixed.Labels, ns.Labels) {
+		return ns, nil
+	}
+	fixed, err := t.client.CoreV1().Namespaces().Update(ctx, fixed, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	if err != nil {
+		return nil, fmt.Errorf("tenancy: repair twin %s: %w", ns.Name, err)
+	}
+	return fixed, nil
+}
+
+// find returns the consumer's twin of home, nil if there is none; one that is
+// being deleted only if there is no other.
+func (t *Tenancy) find(ctx context.Context, home string, consumer peer.ID) (*corev1.Namespace, error) {
+	namespaces, err := t.of(ctx, consumer)
+	if err != nil {
+		return nil, err
+	}
+	return twinAmong(namespaces, home, consumer), nil
+}
+
+// twinAmong is what find returns.
+func twinAmong(namespaces []corev1.Namespace, home string, consumer peer.ID) *corev1.Namespace {
+	var going *corev1.Namespace
+	for i := range namespaces {
+		ns := &namespaces[i]
+		switch {
+		case !isTwin(ns, home, consumer):
+		case ns.DeletionTimestamp == nil:
+			return ns
+		default:
+			going = ns
+		}
+	}
+	return going
+}
+
+// of lists the twins of the consumer from the API server: a cache may not know
+// yet what the last request did.
+func (t *Tenancy) of(ctx context.Context, consumer peer.ID) ([]corev1.Namespace, error) {
+	list, err := t.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(consumer)})
+	if err != nil {
+		return nil, fmt.Errorf("tenancy: list twins: %w", err)
+	}
+	return list.Items, nil
+}

@@ -1,0 +1,114 @@
+package tenancy
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"rivulet/fabric/peer"
+)
+
+// Whatever pods hold: afterwards the owner has what is not lent, nobody leaves for nothing,
+// and who keeps to what it asked for stays.
+func TestOverusers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		consumers := []peer.ID{alice, bob, carol}
+		parts, bound := map[peer.ID]int64{}, map[peer.ID]int64{}
+		lent := int64(0)
+		for _, id := range consumers {
+			parts[id] = rapid.Int64Range(0, 100).Draw(t, "part")
+			bound[id] = parts[id]
+		}
+		var pods []heldBy
+		asked := map[peer.ID]int64{}
+		for i := range rapid.IntRange(0, 8).Draw(t, "pods") {
+			p := heldBy{consumer: rapid.SampledFrom(consumers).Draw(t, "whose"), uid: types.UID(fmt.Sprint(i)),
+				held: rapid.Int64Range(0, 100).Draw(t, "held"), asked: rapid.Int64Range(0, 60).Draw(t, "asked")}
+			pods = append(pods, p)
+			asked[p.consumer] += p.asked
+		}
+		for _, id := range consumers {
+			bound[id] = max(bound[id], asked[id])
+			lent += bound[id]
+		}
+		short := rapid.Int64Range(-100, 300).Draw(t, "short")
+		sum := func(pods []heldBy, whose ...peer.ID) (n int64) {
+			for _, p := range pods {
+				if len(whose) == 0 || p.consumer == whose[0] {
+					n += p.held
+				}
+			}
+			return n
+		}
+		before := slices.Clone(pods)
+		out := overusers(pods, parts, short)
+		if !slices.Equal(before, pods) {
+			t.Fatal("what is known was changed")
+		}
+		rest := slices.DeleteFunc(slices.Clone(pods), func(p heldBy) bool { return slices.Contains(out, p) })
+		if len(rest)+len(out) != len(pods) {
+			t.Fatalf("%v are picked of %v", out, pods)
+		}
+		if sum(rest) > lent {
+			t.Fatalf("%d are held afterwards, %d are lent: %v leave of %v", sum(rest), lent, out, pods)
+		}
+		if sum(out) < short {
+			for _, p := range rest {
+				if p.over() > 0 {
+					t.Fatalf("the node lacks %d, %v leave, and %v stays", short, out, p)
+				}
+			}
+		}
+		for i, p := range out {
+			if p.over() <= 0 {
+				t.Fatalf("%v keeps to what it asked for", p)
+			}
+			// Before this one left there was a reason, and nobody went further.
+			stayed := slices.DeleteFunc(slices.Clone(pods), func(q heldBy) bool { return slices.Contains(out[:i], q) })
+			lacks := short - sum(out[:i])
+			if sum(stayed) <= lent && lacks <= 0 {
+				t.Fatalf("%v leaves for nothing: %v of %v", p, out, pods)
+			}
+			beyond := func(id peer.ID) bool { return sum(stayed, id) > bound[id] }
+			if !beyond(p.consumer) && (lacks <= 0 || slices.ContainsFunc(consumers, func(id peer.ID) bool {
+				return beyond(id) && slices.ContainsFunc(stayed, func(q heldBy) bool { return q.consumer == id && q.over() > 0 })
+			})) {
+				t.Fatalf("%v leaves, whose consumer keeps to its part: %v of %v", p, out, pods)
+			}
+			for _, q := range stayed {
+				if q.consumer == p.consumer && q.over() > p.over() {
+					t.Fatalf("%v leaves before %v", p, q)
+				}
+			}
+		}
+	})
+}
+
+func TestWhoLeavesFirst(t *testing.T) {
+	pod := func(id peer.ID, uid types.UID, held, asked int64) heldBy { return heldBy{id, uid, held, asked} }
+	pods := []heldBy{pod(alice, "a1", 40, 10), pod(alice, "a2", 50, 45), pod(bob, "b1", 30, 0), pod(bob, "b2", 5, 5)}
+	for name, tc := range map[string]struct {
+		parts map[peer.ID]int64
+		short int64
+		want  []types.UID
+	}{
+		"room for all":                           {map[peer.ID]int64{alice: 60, bob: 65}, 0, nil},
+		"one beyond its part, others leave room": {map[peer.ID]int64{alice: 30, bob: 100}, -1, nil},
+		"more than is lent":                      {map[peer.ID]int64{alice: 60, bob: 40}, 0, []types.UID{"a1"}},
+		"the node is short":                      {map[peer.ID]int64{alice: 100, bob: 100}, 1, []types.UID{"a1"}},
+		"those beyond their part first":          {map[peer.ID]int64{alice: 100, bob: 20}, 20, []types.UID{"b1"}},
+		"very short":                             {map[peer.ID]int64{alice: 100, bob: 100}, 1000, []types.UID{"a1", "b1", "a2"}},
+		"nothing is known of parts":              {nil, 0, []types.UID{"a1", "b1"}},
+	} {
+		var got []types.UID
+		for _, p := range overusers(pods, tc.parts, tc.short) {
+			got = append(got, p.uid)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}

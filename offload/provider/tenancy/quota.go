@@ -1,0 +1,218 @@
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+)
+
+// quotaName is the name of the ResourceQuota, and of the LimitRange, of a twin.
+const quotaName = "rivulet"
+
+// most bounds the objects of each kind that all twins of one consumer hold.
+var most = map[corev1.ResourceName]int64{
+	"count/configmaps":                        2000,
+	"count/secrets":                           2000,
+	"count/services":                          1000,
+	"count/endpointslices.discovery.k8s.io":   2000,
+	"count/replicasets.apps":                  4000,
+	"count/jobs.batch":                        4000,
+	"count/persistentvolumeclaims":            200,
+	"count/ingresses.networking.k8s.io":       500,
+	"count/networkpolicies.networking.k8s.io": 100,
+	"count/pods":                              8000, // finished ones included
+	"services.nodeports":                      0,
+	"services.loadbalancers":                  0,
+}
+
+// limitedAs is the name that a quota has for what an offer calls otherwise.
+func limitedAs(name corev1.ResourceName) corev1.ResourceName {
+	if name == corev1.ResourcePods {
+		return name
+	}
+	return "requests." + name
+}
+
+// fromQuota reads amounts of an offer's resources out of a quota's list.
+func fromQuota(list corev1.ResourceList, resources corev1.ResourceList) amounts {
+	out := amounts{}
+	for name := range resources {
+		if q, ok := list[limitedAs(name)]; ok {
+			out[name] = offer.Amount(name, q)
+		}
+	}
+	return out
+}
+
+// counts are the bounds on objects in one twin: what it has, and its part of what
+// the consumer's twins together have left. They are left as they are while that is
+// nearly so, more nearly the less there is left: an object in one twin changes what is left
+// to all.
+func counts(q *corev1.ResourceQuota, all []*corev1.ResourceQuota, most map[corev1.ResourceName]int64) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for name, limit := range most {
+		left := limit
+		for _, o := range all {
+			used := o.Status.Used[name]
+			left -= used.Value()
+		}
+		used, now := q.Status.Used[name], q.Spec.Hard[name]
+		want := used.Value() + max(left, 0)
+		if _, set := q.Spec.Hard[name]; set && now.Value() <= want+max(left, 0)/4 && want-now.Value() <= limit/10 {
+			want = now.Value()
+		}
+		out[name] = *resource.NewQuantity(want, resource.DecimalSI)
+	}
+	return out
+}
+
+// bounds are most, and what all claims of one consumer may ask for: half of this device's
+// disk, which its own pods need, too. (A folder has no size of its own; what is written
+// into it is bounded by the disk.)
+func (t *Tenancy) bounds() map[corev1.ResourceName]int64 {
+	if t.Volumes == nil {
+		return most
+	}
+	size, err := t.Volumes.Capacity()
+	if err != nil {
+		return most
+	}
+	out := maps.Clone(most)
+	out[limitedAs(corev1.ResourceStorage)] = size / 2
+	return out
+}
+
+// newQuota lets no pod in: what a twin may use is for the rationing to say.
+func newQuota(twin string, consumer peer.ID, most map[corev1.ResourceName]int64) *corev1.ResourceQuota {
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: quotaName, Namespace: twin,
+		Labels: map[string]string{policy.OriginLabel: string(consumer), "app.kubernetes.io/managed-by": "rivulet"}}}
+	q.Spec.Hard = counts(q, nil, most)
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+		q.Spec.Hard[limitedAs(name)] = resource.Quantity{}
+	}
+	return q
+}
+
+// noRequests spares pods without requests the quota's demand to have some: they
+// ask for nothing, and are the first to go when the node runs short.
+func noRequests(twin string, consumer peer.ID) *corev1.LimitRange {
+	zero := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		zero[name] = resource.Quantity{}
+	}
+	return &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Name: quotaName, Namespace: twin,
+			Labels: map[string]string{policy.OriginLabel: string(consumer), "app.kubernetes.io/managed-by": "rivulet"}},
+		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, DefaultRequest: zero}}},
+	}
+}
+
+// defaults gives the twin what its containers have where they say nothing.
+func (t *Tenancy) defaults(ctx context.Context, twin string, consumer peer.ID) error {
+	ranges := t.client.CoreV1().LimitRanges(twin)
+	want := noRequests(twin, consumer)
+	switch have, err := ranges.Get(ctx, quotaName, metav1.GetOptions{}); {
+	case apierrors.IsNotFound(err):
+		if _, err := ranges.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("tenancy: defaults of twin %s: %w", twin, err)
+		}
+	case err != nil:
+		return fmt.Errorf("tenancy: defaults of twin %s: %w", twin, err)
+	case !equality.Semantic.DeepEqual(have.Spec, want.Spec):
+		have.Spec = want.Spec
+		if _, err := ranges.Update(ctx, have, metav1.UpdateOptions{FieldManager: policy.FieldManager}); err != nil {
+			return fmt.Errorf("tenancy: defaults of twin %s: %w", twin, err)
+		}
+	}
+	return nil
+}
+
+// bounded returns when the twin has a quota that is in force, which the rationing makes:
+// before it is, the API server would let everything in. It waits for room for a pod, too,
+// if there is some to be had.
+func (t *Tenancy) bounded(ctx context.Context, twin string) error {
+	quotas := t.client.CoreV1().ResourceQuotas(twin)
+	changed, stop := t.granted.Changed()
+	defer stop()
+	t.poke()
+	patience, deadline := time.NewTimer(quotaPatience), time.NewTimer(quotaDeadline)
+	defer patience.Stop()
+	defer deadline.Stop()
+	for impatient := false; ; {
+		room, known := t.room.Room(t.Share())
+		// The consumer's first pod should not find the quota still at nothing.
+		if q, err := t.quotas.Lister().ResourceQuotas(twin).Get(quotaName); err == nil && len(q.Status.Hard) > 0 &&
+			(hasRoom(q, room.Lent()) || impatient || !known || !room.Offer.Ready || t.isSettled(twin)) {
+			// Not that of a former twin of the name, which the cache may still show.
+			live, err := quotas.Get(ctx, quotaName, metav1.GetOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("tenancy: quota of twin %s: %w", twin, err)
+			}
+			if err == nil && len(live.Status.Hard) > 0 {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-patience.C:
+			impatient = true
+		case <-deadline.C:
+			return refuse(503, "quota-pending", "try again; `rivulet status` on the provider says what is wrong", "the quota of twin %s is not in force yet", twin)
+		}
+	}
+}
+
+// hasRoom reports whether the quota in force lets something in of each resource that is lent
+// to all.
+func hasRoom(q *corev1.ResourceQuota, lent corev1.ResourceList) bool {
+	hard := fromQuota(q.Status.Hard, lent)
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+		if total, some := lent[name]; some && total.Sign() > 0 && hard[name] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// settle takes the twins of a pass that changed no quota while all were in force: they get no
+// more until something changes. nil is a pass that did.
+func (t *Tenancy) settle(twins map[string]account) {
+	t.settledMu.Lock()
+	defer t.settledMu.Unlock()
+	t.settled = twins
+}
+
+func (t *Tenancy) isSettled(twin string) bool {
+	t.settledMu.Lock()
+	defer t.settledMu.Unlock()
+	_, settled := t.settled[twin]
+	return settled
+}
+
+const (
+	// quotaPatience is how long the first pod's room is waited for, quotaDeadline the quota itself.
+	quotaPatience = 2 * time.Second
+	quotaDeadline = 8 * time.Second
+)
+
+// merged is the quota with the amounts.
+func merged(counts corev1.ResourceList, next amounts) corev1.ResourceList {
+	out := maps.Clone(counts)
+	for name, amount := range next {
+		out[limitedAs(name)] = offer.Quantity(name, amount)
+	}
+	return out
+}

@@ -1,0 +1,497 @@
+package tenancy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+)
+
+const (
+	// settle is the least time between two passes; changes gather meanwhile. A pass looks at every pod of
+	// every guest, so that where there are thousands, of which each changes quotas, passes
+	// keep to a tenth of a core, but for settleMost.
+	settle, settleMost = 50 * time.Millisecond, time.Second
+	// DefaultGrace is how long a consumer that uses more than its part may take to
+	// hand back the rest by itself. Then its newest pods are deleted here.
+	DefaultGrace = 10 * time.Minute
+	// nudgeEvery is the least time between two nudges of one object.
+	nudgeEvery = 2 * time.Second
+)
+
+var now = time.Now
+
+// poke has quotas looked at again.
+func (t *Tenancy) poke() {
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+}
+
+// keepRations is the last step of the split that offer.Divide begins: it holds quotas to the
+// parts of consumers, and takes back what stays
+// beyond them, until ctx ends.
+func (t *Tenancy) keepRations(ctx context.Context) {
+	for _, informer := range []cache.SharedIndexInformer{t.quotas.Informer(), t.sets.Informer(), t.jobs.Informer(), t.namespaces.Informer()} {
+		// It fails only on an informer that has ended.
+		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { t.poke() }, UpdateFunc: func(any, any) { t.poke() }, DeleteFunc: func(any) { t.poke() }})
+	}
+	_, _ = t.quotas.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { t.granted.Notify() }, UpdateFunc: func(any, any) { t.granted.Notify() }})
+	t.factory.Start(ctx.Done())
+	for _, ok := range t.factory.WaitForCacheSync(ctx.Done()) {
+		if !ok {
+			return
+		}
+	}
+	changed, stop := t.room.Changed()
+	defer stop()
+	over := map[peer.ID]time.Time{} // since when a consumer uses more than its part
+	nudged := map[types.UID]time.Time{}
+	wrote := map[string]lastQuota{}
+	for {
+		wait, looked := t.rations(ctx, over, nudged, wrote)
+		t.granted.Notify() // settled may be another now
+		pause := min(max(settle, 9*looked), settleMost)
+		// Changes gather after a pass: the first one in a quiet time is seen at once.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		timer := time.NewTimer(max(wait-pause, 0))
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-t.kick:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// lastQuota is a quota that this process wrote and that the cache may not show yet.
+type lastQuota struct {
+	seen string // the version it was made from, "" if there was none
+	made *corev1.ResourceQuota
+	at   time.Time
+}
+
+// cacheLag is how long the cache may take to show a write.
+const cacheLag = 5 * time.Second
+
+// rations makes one pass and says when the next is due at the latest, and how long it took
+// but for what it wrote. wrote is what the
+// passes before have written, by twin.
+func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudged map[types.UID]time.Time, wrote map[string]lastQuota) (due, looked time.Duration) {
+	begun := time.Now()
+	const idle, retry = time.Hour, 2 * time.Second
+	room, known := t.room.Room(t.Share())
+	if !known || !room.Offer.Ready {
+		// What was granted stands: a provider that stumbles asks for nothing back. Twins that
+		// come meanwhile are granted nothing.
+		if err := t.makeQuotas(ctx, wrote); err != nil && ctx.Err() == nil {
+			t.Log.Warn("a consumer's quota is not as it should be yet", "error", err, "retry", retry)
+			return retry, 0
+		}
+		return idle, 0
+	}
+	consumers := t.consumers()
+	parts := map[peer.ID]amounts{}
+	due = idle
+	excess := map[string]amounts{} // by twin
+	for id, part := range room.Parts(consumers) {
+		parts[id] = amountsOf(part)
+		var pods []*corev1.Pod
+		if !room.Fits(id, consumers) {
+			pods = room.Surplus(id, consumers, t.room.PodsOf(id))
+		}
+		if len(pods) == 0 {
+			delete(over, id)
+			continue
+		}
+		if _, since := over[id]; !since {
+			over[id] = now()
+			t.Log.Info("a consumer uses more than its part; it is given time to hand back", "peer", id.Short(), "pods", len(pods), "grace", t.Grace)
+		}
+		for _, p := range pods {
+			if excess[p.Namespace] == nil {
+				excess[p.Namespace] = amounts{}
+			}
+			for name, q := range offer.Requests(p) {
+				excess[p.Namespace][name] += offer.Amount(name, q)
+			}
+		}
+		if left := t.Grace - now().Sub(over[id]); left > 0 {
+			due = min(due, left)
+			continue
+		}
+		due = retry
+		t.takeBack(ctx, id, pods)
+	}
+	for id := range over {
+		if _, still := parts[id]; !still {
+			delete(over, id)
+		}
+	}
+
+	lent := room.Lent()
+	twins, quotas := t.accounts(lent, excess, wrote)
+	if t.nudge(ctx, twins, nudged) {
+		due = min(due, nudgeEvery)
+	}
+	byConsumer := map[peer.ID][]*corev1.ResourceQuota{}
+	for name, q := range quotas {
+		byConsumer[twins[name].consumer] = append(byConsumer[twins[name].consumer], q)
+	}
+	var errs []error
+	calm, shares := true, ration(amountsOf(lent), parts, twins)
+	looked = time.Since(begun)
+	for name, next := range shares {
+		if err := t.bindMemory(ctx, name, parts); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		q := quotas[name]
+		if pods := corev1.ResourcePods; t.stored.over(twins[name].consumer) {
+			next[pods] = min(next[pods], twins[name].used[pods]) // controllers make no more of them
+		}
+		hard := merged(counts(q, byConsumer[twins[name].consumer], t.bounds()), next)
+		if q.ResourceVersion != "" && equality.Semantic.DeepEqual(hard, q.Spec.Hard) {
+			calm = calm && equality.Semantic.DeepEqual(hard, q.Status.Hard)
+			continue
+		}
+		calm = false
+		fixed := q.DeepCopy()
+		fixed.Spec.Hard = hard
+		if err := t.writeQuota(ctx, fixed, wrote); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if !calm {
+		twins = nil
+	}
+	t.settle(twins)
+	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
+		t.Log.Warn("a consumer's quota is not as it should be yet", "error", err, "retry", retry)
+		return retry, looked
+	}
+	return due, looked
+}
+
+// writeQuota makes the quota, or updates it by the version that was seen: whoever was
+// faster has it looked at again.
+func (t *Tenancy) writeQuota(ctx context.Context, q *corev1.ResourceQuota, wrote map[string]lastQuota) error {
+	var made *corev1.ResourceQuota
+	var err error
+	if quotas := t.client.CoreV1().ResourceQuotas(q.Namespace); q.ResourceVersion == "" {
+		made, err = quotas.Create(ctx, q, metav1.CreateOptions{FieldManager: policy.FieldManager})
+	} else {
+		made, err = quotas.Update(ctx, q, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	}
+	switch {
+	case err == nil:
+		wrote[q.Namespace] = lastQuota{q.ResourceVersion, made, time.Now()}
+	case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return fmt.Errorf("tenancy: quota of twin %s: %w", q.Namespace, err)
+	}
+	return nil
+}
+
+// makeQuotas makes those of twins that have none.
+func (t *Tenancy) makeQuotas(ctx context.Context, wrote map[string]lastQuota) error {
+	var errs []error
+	for _, q := range t.quotasOf(wrote) {
+		if q.ResourceVersion == "" {
+			errs = append(errs, t.writeQuota(ctx, q, wrote))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// quotasOf gives the quota of each twin that is not going away: the one that was written
+// last, or, without a version, one that is to be made.
+func (t *Tenancy) quotasOf(wrote map[string]lastQuota) map[string]*corev1.ResourceQuota {
+	out := map[string]*corev1.ResourceQuota{}
+	twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
+	for _, ns := range twins {
+		if ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
+			continue
+		}
+		q, err := t.quotas.Lister().ResourceQuotas(ns.Name).Get(quotaName)
+		if err != nil {
+			q = newQuota(ns.Name, peer.ID(ns.Labels[policy.OriginLabel]), t.bounds())
+		}
+		if w, known := wrote[ns.Name]; known && w.seen == q.ResourceVersion && time.Since(w.at) < cacheLag {
+			q = w.made
+		}
+		out[ns.Name] = q
+	}
+	for name, w := range wrote {
+		if q, known := out[name]; !known || q != w.made {
+			delete(wrote, name)
+		}
+	}
+	return out
+}
+
+// accounts reads what rationing goes by. Twins that are going away are left out. A quota
+// that is not in force yet counts as what it asks for: nobody has rights in its twin.
+func (t *Tenancy) accounts(lent corev1.ResourceList, excess map[string]amounts, wrote map[string]lastQuota) (map[string]account, map[string]*corev1.ResourceQuota) {
+	twins, quotas := map[string]account{}, t.quotasOf(wrote)
+	for name, q := range quotas {
+		ns, err := t.twins.Get(name)
+		if err != nil {
+			delete(quotas, name) // it has just gone
+			continue
+		}
+		twins[name] = account{
+			consumer: peer.ID(ns.Labels[policy.OriginLabel]),
+			spec:     fromQuota(q.Spec.Hard, lent), hard: fromQuota(q.Status.Hard, lent), used: fromQuota(q.Status.Used, lent),
+			waits: amounts{}, step: amounts{}, excess: excess[name],
+		}
+	}
+	sets, _ := t.sets.Lister().List(labels.Everything())
+	for _, s := range sets {
+		waits(twins, s.Namespace, missing(s), &s.Spec.Template.Spec)
+	}
+	jobs, _ := t.jobs.Lister().List(labels.Everything())
+	for _, j := range jobs {
+		waits(twins, j.Namespace, unmade(j), &j.Spec.Template.Spec)
+	}
+	return twins, quotas
+}
+
+func waits(twins map[string]account, twin string, pods int64, spec *corev1.PodSpec) {
+	a, known := twins[twin]
+	if !known || pods <= 0 {
+		return
+	}
+	for name, q := range offer.Requests(&corev1.Pod{Spec: *spec}) {
+		one := offer.Amount(name, q)
+		a.waits[name] += one * min(pods, 1<<20)
+		if least, known := a.step[name]; one > 0 && (!known || one < least) {
+			a.step[name] = one
+		}
+	}
+}
+
+// missing is how many pods the set wants and the API server has refused.
+func missing(s *appsv1.ReplicaSet) int64 {
+	if s.DeletionTimestamp != nil || !slices.ContainsFunc(s.Status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
+		return c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue
+	}) {
+		return 0
+	}
+	want := int64(1)
+	if s.Spec.Replicas != nil {
+		want = int64(*s.Spec.Replicas)
+	}
+	return want - int64(s.Status.Replicas)
+}
+
+// unmade is how many pods the job wants and has not got. A Job does not say why.
+func unmade(j *batchv1.Job) int64 {
+	if j.DeletionTimestamp != nil || j.Spec.Suspend != nil && *j.Spec.Suspend || j.Status.Active+j.Status.Succeeded+j.Status.Failed > 0 ||
+		slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
+			return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
+		}) {
+		return 0
+	}
+	if j.Spec.Parallelism != nil {
+		return int64(*j.Spec.Parallelism)
+	}
+	return 1
+}
+
+// nudge has controllers try again whose pods the API server refused and would let
+// in now. By themselves they wait longer after each refusal, up to a quarter of an
+// hour; any change of the object has them try at once.
+func (t *Tenancy) nudge(ctx context.Context, twins map[string]account, nudged map[types.UID]time.Time) (again bool) {
+	patch := []byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, triedAnnotation, now().UTC().Format(time.RFC3339)))
+	seen := map[types.UID]bool{}
+	try := func(o metav1.Object, pods int64, spec *corev1.PodSpec, send func() error) {
+		a, known := twins[o.GetNamespace()]
+		if pods <= 0 || !known {
+			return
+		}
+		seen[o.GetUID()] = true
+		for name, q := range offer.Requests(&corev1.Pod{Spec: *spec}) {
+			if hard, bounded := a.hard[name]; bounded && a.used[name]+offer.Amount(name, q) > hard {
+				return
+			}
+		}
+		again = true
+		if last, known := nudged[o.GetUID()]; known && now().Sub(last) < nudgeEvery {
+			return
+		}
+		nudged[o.GetUID()] = now()
+		if err := send(); err != nil && !apierrors.IsNotFound(err) {
+			t.Log.Debug("a controller was not told that there is room", "object", o.GetNamespace()+"/"+o.GetName(), "error", err)
+		}
+	}
+	sets, _ := t.sets.Lister().List(labels.Everything())
+	for _, s := range sets {
+		try(s, missing(s), &s.Spec.Template.Spec, func() error {
+			_, err := t.client.AppsV1().ReplicaSets(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+			return err
+		})
+	}
+	jobs, _ := t.jobs.Lister().List(labels.Everything())
+	for _, j := range jobs {
+		// A Job that is new is tried for the first time.
+		if now().Sub(j.CreationTimestamp.Time) < nudgeEvery {
+			continue
+		}
+		try(j, unmade(j), &j.Spec.Template.Spec, func() error {
+			_, err := t.client.BatchV1().Jobs(j.Namespace).Patch(ctx, j.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+			return err
+		})
+	}
+	for uid := range nudged {
+		if !seen[uid] {
+			delete(nudged, uid)
+		}
+	}
+	return again
+}
+
+// triedAnnotation on a wrapper is when its controller was told last that there is room.
+const triedAnnotation = "rivulet.dev/tried-at"
+
+// takeBack deletes pods that were to be handed back. Their quota is lowered
+// already, so that nothing takes their place.
+func (t *Tenancy) takeBack(ctx context.Context, consumer peer.ID, pods []*corev1.Pod) {
+	for _, p := range pods {
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		err := t.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: ptr.To[int64](graceLast), Preconditions: &metav1.Preconditions{UID: &p.UID}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			t.Log.Warn("a pod was not taken back yet", "peer", consumer.Short(), "pod", p.Namespace+"/"+p.Name, "error", err)
+			continue
+		}
+		t.Log.Info("pod taken back: its cluster uses more than its part and has not handed it back", "peer", consumer.Short(), "pod", p.Namespace+"/"+p.Name)
+	}
+}
+
+// consumers are those that have a twin here.
+func (t *Tenancy) consumers() []peer.ID {
+	var out []peer.ID
+	twins, _ := t.twins.List(labels.Everything())
+	for _, ns := range twins {
+		if id := peer.ID(ns.Labels[policy.OriginLabel]); ns.Status.Phase != corev1.NamespaceTerminating && !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// Twins gives the consumer of each twin, those that are going away included: their
+// pods may still run. It is to be called after WaitTwins.
+func (t *Tenancy) Twins() map[string]peer.ID {
+	out := map[string]peer.ID{}
+	twins, _ := t.twins.List(labels.Everything())
+	for _, ns := range twins {
+		out[ns.Name] = peer.ID(ns.Labels[policy.OriginLabel])
+	}
+	return out
+}
+
+// KnownTwins is Twins, and false while they are not known yet.
+func (t *Tenancy) KnownTwins() (map[string]peer.ID, bool) {
+	if !t.namespaces.Informer().HasSynced() {
+		return nil, false
+	}
+	return t.Twins(), true
+}
+
+// WaitTwins returns when Twins are known, and false if ctx ended before.
+func (t *Tenancy) WaitTwins(ctx context.Context) bool {
+	return cache.WaitForCacheSync(ctx.Done(), t.namespaces.Informer().HasSynced)
+}
+
+// TwinsChanged returns a channel that gets a value after Twins changed, and the
+// function that ends the subscription.
+func (t *Tenancy) TwinsChanged() (<-chan struct{}, func()) {
+	c := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+	handle, err := t.namespaces.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }})
+	if err != nil { // the informer has ended, as everything does then
+		return c, func() {}
+	}
+	return c, func() { _ = t.namespaces.Informer().RemoveEventHandler(handle) }
+}
+
+// twinsOf lists the consumer's twins as the cache knows them.
+func (t *Tenancy) twinsOf(consumer peer.ID) []*corev1.Namespace {
+	twins, _ := t.twins.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(consumer)}))
+	return twins
+}
+
+// slim keeps of wrappers what rationing reads.
+func slim(o any) (any, error) {
+	if m, err := meta.Accessor(o); err == nil {
+		m.SetManagedFields(nil)
+		m.SetAnnotations(keepOnly(m.GetAnnotations(), policy.HomeNamespaceAnnotation, memoryAnnotation, emptiedAnnotation))
+	}
+	trim := func(s *corev1.PodSpec) {
+		s.Volumes, s.Affinity, s.Tolerations = nil, nil, nil
+		for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+			for i, c := range list {
+				list[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+			}
+		}
+	}
+	switch o := o.(type) {
+	case *appsv1.ReplicaSet:
+		o.Spec.Template.ObjectMeta = metav1.ObjectMeta{}
+		trim(&o.Spec.Template.Spec)
+	case *batchv1.Job:
+		o.Spec.Template.ObjectMeta = metav1.ObjectMeta{}
+		trim(&o.Spec.Template.Spec)
+	}
+	return o, nil
+}
+
+func keepOnly(in map[string]string, keys ...string) map[string]string {
+	var out map[string]string
+	for _, key := range keys {
+		if v, ok := in[key]; ok {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[key] = v
+		}
+	}
+	return out
+}

@@ -1,0 +1,243 @@
+package tenancy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"rivulet/fabric/peer"
+)
+
+// What the objects of consumers may take. The engine keeps each of them in memory
+// several times over (measured: seven times), so that it goes by the memory that there is.
+const (
+	// storePart of the memory is what one consumer's objects may take, as JSON;
+	// storeAll times that what those of all may.
+	storePart, storeAll = 64, 2
+	minStore, maxStore  = 8 << 20, 256 << 20
+	// countGap is the least time between two counts of one consumer's objects, in which
+	// they may take no more than a twentieth of it; countEvery is when what was written
+	// is counted although there is room.
+	countGap, countShare = 2 * time.Second, 20
+	countEvery           = time.Minute
+)
+
+// storeBound is what one consumer may store on a device with so many bytes of memory.
+func storeBound(memory uint64) int64 {
+	if memory == 0 {
+		return minStore
+	}
+	return int64(min(max(memory/storePart, minStore), maxStore))
+}
+
+// store bounds what the objects in the twins of each consumer take. They are counted by
+// listing them; what is written is added until they are counted again, whether it
+// replaces something or not. So whatever is deleted, by whomever, is found at the next
+// count, and requests at once never get more than there is room for.
+type store struct {
+	bound, all int64
+	count      func(context.Context, peer.ID) (int64, error)
+
+	mu sync.Mutex
+	by map[peer.ID]*holding
+}
+
+type holding struct {
+	counted int64 // as of the last count
+	since   int64 // written since that began
+	flying  int64 // admitted and not answered yet
+	known   bool  // it was counted once
+	begun   time.Time
+	took    time.Duration
+	busy    chan struct{} // closed when the count under way is over; nil if none is
+	failed  error
+}
+
+func newStore(memory uint64, count func(context.Context, peer.ID) (int64, error)) *store {
+	bound := storeBound(memory)
+	return &store{bound: bound, all: storeAll * bound, count: count, by: map[peer.ID]*holding{}}
+}
+
+// fullError says that there is no room for an object.
+type fullError struct{ held, bound int64 }
+
+func (e *fullError) Error() string {
+	return fmt.Sprintf("the objects of your cluster take %s here, and may take %s; delete some, or have part of them elsewhere: rivulet unoffload NS", mebibytes(e.held), mebibytes(e.bound))
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+func (h *holding) held() int64 { return h.counted + h.since + h.flying }
+
+// mine is what a consumer may store: its bound, or what others leave it if that is
+// less, but always an equal part of the whole. It is called with mu held.
+func (s *store) mine(id peer.ID) int64 {
+	left := s.all
+	for other, h := range s.by {
+		if other != id {
+			left -= h.held()
+		}
+	}
+	return min(s.bound, max(left, s.all/int64(len(s.by))))
+}
+
+func (s *store) of(id peer.ID) *holding {
+	h := s.by[id]
+	if h == nil {
+		h = &holding{}
+		s.by[id] = h
+	}
+	return h
+}
+
+// admit reserves room for n bytes. When the write is over, settle is told what it came
+// to. Without room it is a *fullError.
+func (s *store) admit(ctx context.Context, id peer.ID, n int64) (settle func(wrote int64), err error) {
+	for {
+		s.mu.Lock()
+		h := s.of(id)
+		if h.known && h.held()+n <= s.mine(id) {
+			h.flying += n
+			s.mu.Unlock()
+			return func(wrote int64) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				h.flying -= n
+				h.since += wrote
+			}, nil
+		}
+		full := &fullError{h.held(), s.mine(id)}
+		if h.busy == nil && h.known && now().Sub(h.begun) < max(countGap, countShare*h.took) {
+			s.mu.Unlock()
+			return nil, full
+		}
+		busy := s.recount(id, h)
+		s.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		s.mu.Lock()
+		failed, known, fits := h.failed, h.known, h.held()+n <= s.mine(id)
+		full = &fullError{h.held(), s.mine(id)}
+		s.mu.Unlock()
+		switch {
+		case failed != nil:
+			return nil, failed
+		case known && !fits:
+			return nil, full
+		}
+	}
+}
+
+// recount begins a count, if none is under way. It is called with mu held.
+func (s *store) recount(id peer.ID, h *holding) (over <-chan struct{}) {
+	if h.busy != nil {
+		return h.busy
+	}
+	busy := make(chan struct{})
+	h.busy, h.begun = busy, now()
+	before := h.since
+	go func() {
+		// It is for all who wait, so that it does not end with the request of one.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		counted, err := s.count(ctx, id)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		h.took, h.failed, h.busy = now().Sub(h.begun), err, nil
+		if err == nil {
+			h.counted, h.known = counted, true
+			h.since -= before
+		}
+		close(busy)
+	}()
+	return busy
+}
+
+// run counts now and then what has been written, until ctx ends: controllers make
+// objects, too, out of that. Those who are not here any more have nothing.
+func (s *store) run(ctx context.Context, here func(peer.ID) bool, changed func()) {
+	tick := time.NewTicker(countEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var wait []<-chan struct{}
+		s.mu.Lock()
+		for id, h := range s.by {
+			switch {
+			case h.flying > 0 || h.busy != nil: // it is looked at anyhow, or the next time
+			case !here(id):
+				delete(s.by, id)
+			case h.since > 0 && now().Sub(h.begun) >= countShare*h.took:
+				wait = append(wait, s.recount(id, h))
+			}
+		}
+		s.mu.Unlock()
+		for _, over := range wait {
+			<-over
+		}
+		if len(wait) > 0 {
+			changed()
+		}
+	}
+}
+
+// over reports whether the consumer has more than it may.
+func (s *store) over(id peer.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.by[id]
+	return h != nil && h.known && h.counted > s.mine(id)
+}
+
+// sizes counts the bytes of all that the consumer has in its twins, as JSON.
+func (t *Tenancy) sizes(ctx context.Context, consumer peer.ID) (sum int64, err error) {
+	twins, err := t.of(ctx, consumer)
+	if err != nil {
+		return 0, err
+	}
+	for _, ns := range twins {
+		for _, path := range written() {
+			body, err := t.lists.Get().AbsPath(fmt.Sprintf(path, ns.Name)).SetHeader("Accept", "application/json").Stream(ctx)
+			if err != nil {
+				return 0, fmt.Errorf("tenancy: objects of twin %s: %w", ns.Name, err)
+			}
+			n, err := io.Copy(io.Discard, body)
+			if err = errors.Join(err, body.Close()); err != nil {
+				return 0, fmt.Errorf("tenancy: objects of twin %s: %w", ns.Name, err)
+			}
+			sum += n
+		}
+	}
+	return sum, nil
+}
+
+// written are the paths of lists of what Role lets a consumer make.
+func written() (paths []string) {
+	for _, r := range rules() {
+		if !slices.Contains(r.Verbs, "create") {
+			continue
+		}
+		base := "/apis/" + r.APIGroups[0] + "/v1"
+		if r.APIGroups[0] == "" {
+			base = "/api/v1"
+		}
+		for _, resource := range r.Resources {
+			if !strings.Contains(resource, "/") {
+				paths = append(paths, base+"/namespaces/%s/"+resource)
+			}
+		}
+	}
+	return paths
+}

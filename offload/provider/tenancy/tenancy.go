@@ -1,0 +1,308 @@
+// Package tenancy is what a provider grants a consumer, and no more: namespaces
+// of its own (twins), the Kubernetes API inside them, and a stream that says how
+// much room there is.
+//
+// It reads namespaces, nodes, pods, and the ReplicaSets and Jobs that consumers
+// keep here. It alone writes twin namespaces with their service account, role
+// binding, quota and limit range, the ClusterRole rivulet-consumer, the admission
+// policies rivulet-twin* and the priority level rivulet-peers, and deletes pods
+// that a consumer has not handed back in time, or that hold memory which is not lent. It runs the keeper (package keeper) of
+// those that are their own record. Who asks is told by the pinned
+// certificate of the connection, never by what the request says; no credential
+// is minted, so unpinning a peer ends its rights at once. Nothing but the objects
+// themselves survives a restart. While the local API server is away consumers
+// get 503 and their pods go on running.
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	appsinformers "k8s.io/client-go/informers/apps/v1"
+	batchinformers "k8s.io/client-go/informers/batch/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+
+	"rivulet/fabric/changes"
+	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+	"rivulet/offload/replacement"
+)
+
+// Config is what a Tenancy needs. Local and PeerID must be set.
+type Config struct {
+	// Local reaches this cluster's API server with all rights.
+	Local *rest.Config
+	// ClusterName gives this cluster's name, for messages.
+	ClusterName func() string
+	Log         *slog.Logger
+	// PeerID tells who sent a request, from its pinned certificate.
+	PeerID func(*http.Request) (peer.ID, bool)
+	// PeerName gives the name of a peer; empty if it is not known.
+	PeerName func(peer.ID) string
+	// Lends reports whether anything is lent to a peer; nil lends to all.
+	Lends func(peer.ID) bool
+	// Neighbours gives the prefixes under which this cluster reaches others' pods, in a
+	// map that may be changed.
+	Neighbours func() map[peer.ID]netip.Prefix
+	// Tenants gives the addresses of a consumer's pods here; nil gives none. After a change
+	// ShareChanged has to be called.
+	Tenants func(peer.ID) []netip.Addr
+	// HomeAddresses is what offers say of it.
+	HomeAddresses, HomePods bool
+	// Share gives the bounds of what is lent to all consumers together.
+	Share func() offer.Share
+	// Grace is how long a consumer may use more than its part before its newest pods
+	// are deleted; 0 is DefaultGrace.
+	Grace time.Duration
+	// Withheld gives the hosts of registries from which nothing is fetched for consumers, "*" for
+	// all; nil withholds none. After a change WithheldChanged has to be called.
+	Withheld func() []string
+	// Memory is what this device has, bytes; 0 is not known, and taken for little.
+	Memory uint64
+	// PodMemory reads what pods hold of it; nil bounds each pod, and not all of them together.
+	PodMemory PodMemory
+	// Volumes are this device's folders; nil lends claims, but carries no files of them.
+	Volumes Volumes
+}
+
+// Tenancy serves consumers.
+type Tenancy struct {
+	Config
+	client  kubernetes.Interface
+	room    *offer.Watcher
+	proxy   *proxy
+	lists   rest.Interface // lists that are only measured
+	stored  *store
+	factory informers.SharedInformerFactory
+	twins   corelisters.NamespaceLister
+
+	namespaces coreinformers.NamespaceInformer
+	quotas     coreinformers.ResourceQuotaInformer
+	sets       appsinformers.ReplicaSetInformer
+	jobs       batchinformers.JobInformer
+	visitors   *visitors
+	kick       chan struct{}
+	granted    changes.Signal // a quota, or settled, may be another
+
+	settledMu sync.Mutex
+	settled   map[string]account // see settle
+	withheld  chan struct{}      // poked by WithheldChanged
+	hosts     chan struct{}      // held by the one request that may take hosts of Ingresses
+}
+
+// New returns a Tenancy; its routes may be served at once.
+func New(c Config) (*Tenancy, error) {
+	if c.Local == nil || c.PeerID == nil {
+		return nil, fmt.Errorf("tenancy: Local and PeerID must be set")
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.ClusterName == nil {
+		c.ClusterName = func() string { return "this cluster" }
+	}
+	if c.PeerName == nil {
+		c.PeerName = func(peer.ID) string { return "" }
+	}
+	if c.Neighbours == nil {
+		c.Neighbours = func() map[peer.ID]netip.Prefix { return nil }
+	}
+	if c.Share == nil {
+		c.Share = func() offer.Share { return offer.Share{} }
+	}
+	local := rest.CopyConfig(c.Local)
+	local.QPS = -1 // in process with its API server: the server's own fairness is enough
+	client, err := kubernetes.NewForConfig(local)
+	if err != nil {
+		return nil, fmt.Errorf("tenancy: %w", err)
+	}
+	proxy, err := newProxy(local, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	plain := rest.CopyConfig(local)
+	plain.DisableCompression = true
+	lists, err := kubernetes.NewForConfig(plain)
+	if err != nil {
+		return nil, fmt.Errorf("tenancy: %w", err)
+	}
+	if c.Grace == 0 {
+		c.Grace = DefaultGrace
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel }))
+	t := &Tenancy{
+		Config: c, client: client, room: offer.NewWatcher(client), proxy: proxy, lists: lists.CoreV1().RESTClient(),
+		factory: factory, twins: factory.Core().V1().Namespaces().Lister(),
+		namespaces: factory.Core().V1().Namespaces(), quotas: factory.Core().V1().ResourceQuotas(),
+		sets: factory.Apps().V1().ReplicaSets(), jobs: factory.Batch().V1().Jobs(),
+		visitors: newVisitors(storeBound(c.Memory)), kick: make(chan struct{}, 1), hosts: make(chan struct{}, 1), withheld: make(chan struct{}, 1),
+	}
+	t.stored = newStore(c.Memory, t.sizes)
+	return t, nil
+}
+
+// Routes returns what is served to consumers, by pattern of http.ServeMux.
+func (t *Tenancy) Routes() map[string]http.Handler {
+	return map[string]http.Handler{
+		"GET /v1/offer":                t.known(t.offer),
+		"GET /v1/namespaces":           t.known(t.counted(t.list)),
+		"PUT /v1/namespaces/{home}":    t.asked(t.counted(t.ensure)),
+		"DELETE /v1/namespaces/{home}": t.asked(t.counted(t.remove)),
+		"/k8s/":                        t.asked(t.limited),
+
+		"GET /v1/volumes/{home}/{claim}/total": t.asked(t.carry(volumeTotal)),
+		"GET /v1/volumes/{home}/{claim}/sum":   t.asked(t.carry(volumeSum)),
+		"GET /v1/volumes/{home}/{claim}":       t.asked(t.carry(readVolume)),
+		"PUT /v1/volumes/{home}/{claim}":       t.asked(t.carry(writeVolume)),
+	}
+}
+
+// Run keeps the role and the admission policies that twins rely on in place and
+// follows the cluster's room until ctx ends.
+func (t *Tenancy) Run(ctx context.Context) error {
+	defer t.factory.Shutdown()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { t.install(ctx) })
+	wg.Go(func() { t.keepRations(ctx) })
+	wg.Go(func() { t.keepHosts(ctx) })
+	wg.Go(func() { t.stored.run(ctx, func(id peer.ID) bool { return len(t.twinsOf(id)) > 0 }, t.poke) })
+	wg.Go(func() { t.endTwins(ctx) })
+	if t.PodMemory != nil {
+		wg.Go(func() { t.keepMemory(ctx) })
+	}
+	wg.Go(func() {
+		_ = replacement.New(replacement.Config{Client: t.client, Pods: t.room.Pods(), Log: t.Log}).Run(ctx) // ends with ctx, or an informer that has
+	})
+	return t.room.Run(ctx)
+}
+
+// install puts the rights in place, and again when registries are withheld or not any more.
+func (t *Tenancy) install(ctx context.Context) {
+	for {
+		if !t.installOnce(ctx) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.withheld:
+		}
+	}
+}
+
+// installOnce retries until it succeeds: the API server may come up after us. It returns
+// false if ctx ended before.
+func (t *Tenancy) installOnce(ctx context.Context) bool {
+	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
+		var withheld []string
+		if t.Withheld != nil {
+			withheld = t.Withheld()
+		}
+		err := applyRole(ctx, t.client)
+		for _, manifest := range [][]byte{podAdmission, imagesWithout(withheld), admission, fairness} {
+			if err == nil {
+				err = policy.Apply(ctx, t.Local, manifest)
+			}
+		}
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err() == nil
+		}
+		t.Log.Warn("the rights of consumers are not in place yet", "error", err, "retry", wait)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
+}
+
+// WithheldChanged has other registries withheld at once.
+func (t *Tenancy) WithheldChanged() {
+	select {
+	case t.withheld <- struct{}{}:
+	default:
+	}
+}
+
+// ShareChanged tells consumers of another Share at once.
+func (t *Tenancy) ShareChanged() { t.room.Poke() }
+
+// Only ends at once all that is under way for clusters that are no peers any more, or
+// borrow nothing: open watches, logs and sessions included. The streams of offers of those that are peers tell it.
+func (t *Tenancy) Only(peers map[peer.ID]bool) {
+	t.room.Poke()
+	if ended := t.visitors.only(peers); ended > 0 {
+		t.Log.Info("requests of clusters that are no peers any more were ended", "requests", ended)
+	}
+}
+
+// Consumer is one consumer as status shows it.
+type Consumer struct {
+	ID   peer.ID `json:"id"`
+	Name string  `json:"name,omitempty"`
+	// Twins maps home namespaces to twins.
+	Twins map[string]string `json:"twins"`
+	// Pods counts pods that have not finished.
+	Pods int `json:"pods"`
+}
+
+// Status returns the consumers that have twins here.
+func (t *Tenancy) Status() map[peer.ID]Consumer {
+	consumers := map[peer.ID]Consumer{}
+	twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
+	pods := t.room.Guests()
+	for _, ns := range twins {
+		id := peer.ID(ns.Labels[policy.OriginLabel])
+		c, known := consumers[id]
+		if !known {
+			c = Consumer{ID: id, Name: t.PeerName(id), Twins: map[string]string{}, Pods: pods[id]}
+		}
+		if ns.Status.Phase != corev1.NamespaceTerminating {
+			c.Twins[ns.Annotations[policy.HomeNamespaceAnnotation]] = ns.Name
+		}
+		consumers[id] = c
+	}
+	return consumers
+}
+
+func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
+	ctx, leave, why := t.visitors.enter(r.Context(), consumer, offers, 0)
+	if leave == nil {
+		fail(w, refuse(http.StatusTooManyRequests, "too-many-requests", "try again in a moment", "%s", why))
+		return
+	}
+	defer leave()
+	asked := r.URL.Query()[offer.OfQuery]
+	asked = asked[:min(len(asked), offer.MaxOf)]
+	changed, stop := t.room.Changed()
+	defer stop()
+	offer.Stream(w, r.WithContext(ctx), func() offer.Offer {
+		o := offer.Offer{Withdrawn: true, Reason: t.ClusterName() + " lends nothing to this cluster any more"}
+		if t.lends(consumer) {
+			o = t.room.Offer(consumer, t.consumers(), t.Share())
+		}
+		o.Keeps, o.HomeAddresses, o.HomePods, o.Neighbours = true, t.HomeAddresses, t.HomePods, t.Neighbours()
+		maps.DeleteFunc(o.Neighbours, func(id peer.ID, _ netip.Prefix) bool { return !slices.Contains(asked, string(id)) })
+		if t.Tenants != nil {
+			o.Tenants = t.Tenants(consumer)
+		}
+		return o
+	}, changed)
+}

@@ -1,0 +1,253 @@
+// Package tenants looks after what consumers leave behind: twins of clusters that
+// are no peers any more, that were switched off for good, or that were deleted
+// and rebuilt and are somebody else now.
+//
+// It reads the twin namespaces and hears who asks for anything. It alone writes
+// the annotation SilentAnnotation, and deletes twins whose consumer has been
+// silent for longer than it may. Silence is counted while this process runs, not
+// by the clock: a provider that was off for a month, or that starts with a wrong
+// clock, throws nobody out. At rest, with consumers that are there, nothing is
+// written.
+//
+// Restart: the count is in the annotation, at most an hour behind. Failure as the
+// user sees it: a twin that cannot be deleted is tried again at the next look, and
+// stays in `rivulet tenants`.
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/offload/policy"
+)
+
+// SilentAnnotation on a twin says for how long its consumer has been silent.
+const SilentAnnotation = "rivulet.dev/silent-for"
+
+const (
+	// PeerLimit is how long a peer may be silent before its twins go: a home that is
+	// away for a holiday finds its pods again.
+	PeerLimit = 30 * 24 * time.Hour
+	// StrangerLimit is the same for a cluster that is not among the peers, though
+	// nobody has ended the peering (what is ended goes at once): a provider that lost
+	// its records and waits for its owner's approval is no reason to throw guests out.
+	StrangerLimit = 24 * time.Hour
+	// look is how often the guests are looked at; save how far the annotation may be behind.
+	look = 10 * time.Minute
+	save = time.Hour
+)
+
+// Config is what Guests need. All fields are required but Look.
+type Config struct {
+	Client kubernetes.Interface
+	// IsPeer reports whether the cluster is a peer, reachable or not.
+	IsPeer func(peer.ID) bool
+	Log    *slog.Logger
+	// Look is how often the guests are looked at; zero is ten minutes.
+	Look time.Duration
+}
+
+// Guests are the consumers that have twins here.
+type Guests struct {
+	cfg Config
+
+	mu     sync.Mutex
+	open   map[peer.ID]int  // requests that are being answered
+	heard  map[peer.ID]bool // since the last look
+	silent map[peer.ID]time.Duration
+	poke   chan struct{}
+}
+
+// New makes Guests; Run starts them.
+func New(cfg Config) *Guests {
+	if cfg.Look == 0 {
+		cfg.Look = look
+	}
+	return &Guests{cfg: cfg, open: map[peer.ID]int{}, heard: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
+}
+
+// Hear notes who asks for what h serves. A request that lasts, as a watch does, is
+// heard all the time.
+func (g *Guests) Hear(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if id, ok := rpc.PeerID(r); ok && g.cfg.IsPeer(id) {
+			g.enter(id)
+			defer g.leave(id)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (g *Guests) enter(id peer.ID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open[id]++
+	g.hear(id)
+}
+
+// hear has a silence that was written down taken back at once: a restart would
+// count on from it.
+func (g *Guests) hear(id peer.ID) {
+	g.heard[id] = true
+	if g.silent[id] > 0 {
+		delete(g.silent, id)
+		select {
+		case g.poke <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (g *Guests) leave(id peer.ID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open[id]--; g.open[id] == 0 {
+		delete(g.open, id)
+	}
+	g.hear(id)
+}
+
+// Silence is for how long a consumer has been silent, and after how much more
+// silence its twins go.
+type Silence struct {
+	For  time.Duration
+	Left time.Duration
+}
+
+// Silence returns that of a consumer as of the last look; zero while it is heard.
+func (g *Guests) Silence(id peer.ID) Silence {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d, ok := g.silent[id]
+	if !ok || g.open[id] > 0 {
+		return Silence{}
+	}
+	return Silence{For: d, Left: max(0, g.limit(id)-d)}
+}
+
+func (g *Guests) limit(id peer.ID) time.Duration {
+	if g.cfg.IsPeer(id) {
+		return PeerLimit
+	}
+	return StrangerLimit
+}
+
+// Run looks at the guests until ctx ends.
+func (g *Guests) Run(ctx context.Context) error {
+	tick := time.NewTicker(g.cfg.Look)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		now := time.Now()
+		if err := g.round(ctx, now.Sub(last)); err != nil && ctx.Err() == nil {
+			g.cfg.Log.Warn("guests were not looked at; again in a while", "error", err)
+		} else {
+			last = now // a look that failed counts with the next
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		case <-g.poke:
+		}
+	}
+}
+
+// round takes note of another while, and ends what has been left for too long.
+func (g *Guests) round(ctx context.Context, passed time.Duration) error {
+	list, err := g.cfg.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel, ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("guests: list twins: %w", err)
+	}
+	counted := g.count(list.Items, passed)
+	var errs []error
+	for i := range list.Items {
+		ns := &list.Items[i]
+		if ns.DeletionTimestamp != nil {
+			continue
+		}
+		id := peer.ID(ns.Labels[policy.OriginLabel])
+		d, silent := counted[id]
+		// Never at the first look: everybody gets time to come back after a start.
+		if silent && passed > 0 && d >= g.limit(id) {
+			errs = append(errs, g.end(ctx, ns, id, d))
+			continue
+		}
+		errs = append(errs, g.note(ctx, ns, d, silent))
+	}
+	return errors.Join(errs...)
+}
+
+// count returns for how long each consumer has been silent; one that was heard is
+// left out.
+func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.ID]time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	saved := map[peer.ID]time.Duration{}
+	for i := range twins {
+		id := peer.ID(twins[i].Labels[policy.OriginLabel])
+		d, _ := time.ParseDuration(twins[i].Annotations[SilentAnnotation]) // what is not understood counts as nothing
+		saved[id] = max(saved[id], d)
+	}
+	next := map[peer.ID]time.Duration{}
+	for id, d := range saved {
+		if g.heard[id] || g.open[id] > 0 {
+			continue
+		}
+		if known, ok := g.silent[id]; ok {
+			d = known
+		}
+		next[id] = max(0, d) + passed
+	}
+	g.silent = next
+	clear(g.heard)
+	out := make(map[peer.ID]time.Duration, len(next))
+	for id, d := range next {
+		out[id] = d
+	}
+	return out
+}
+
+// note writes the count down if it is far enough from what is written, and takes
+// it away from the twin of a consumer that is heard.
+func (g *Guests) note(ctx context.Context, ns *corev1.Namespace, d time.Duration, silent bool) error {
+	was, written := ns.Annotations[SilentAnnotation]
+	value := "null"
+	switch before, _ := time.ParseDuration(was); {
+	case !silent && !written, silent && d-before < save:
+		return nil
+	case silent:
+		value = fmt.Sprintf("%q", d.Round(time.Minute).String())
+	}
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, SilentAnnotation, value)
+	_, err := g.cfg.Client.CoreV1().Namespaces().Patch(ctx, ns.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: policy.FieldManager})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("guests: twin %s: %w", ns.Name, err)
+	}
+	return nil
+}
+
+func (g *Guests) end(ctx context.Context, ns *corev1.Namespace, id peer.ID, d time.Duration) error {
+	if kept, err := g.keepsData(ctx, ns.Name); kept || err != nil {
+		return err
+	}
+	err := g.cfg.Client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &ns.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("guests: delete twin %s: %w", ns.Name, err)
+	}
+	g.cfg.Log.Info("a twin is deleted: its consumer has been silent for too long", "twin", ns.Name,
+		"peer", id.Short(), "silent", d.Round(time.Minute), "limit", g.limit(id))
+	return nil
+}

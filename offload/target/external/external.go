@@ -1,0 +1,212 @@
+package external
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
+
+	"rivulet/offload/offer"
+	"rivulet/offload/target"
+	"rivulet/offload/target/external/rewrite"
+)
+
+// Kind is that of these targets.
+const Kind target.Kind = "burst"
+
+// Network is the way between pods there and home; package gateway has one.
+type Network interface {
+	// Home and Away translate addresses, see target.Target.
+	Home(netip.Addr) (netip.Addr, bool)
+	Away(netip.Addr) (netip.Addr, bool)
+	// DNS is what pods of the home namespace are to ask for names; false while that is
+	// not known yet.
+	DNS(namespace string) (*corev1.PodDNSConfig, bool)
+}
+
+// Config is what a Target needs. Network, Heard and LookEvery may be left out.
+type Config struct {
+	// Node is the virtual node's name.
+	Node       string
+	Settings   Settings // complete
+	Credential Credential
+	Cluster    string // home's ID
+	// Network is nil where pods there and home do not reach each other.
+	Network Network
+	// Heard is told what the target is like, after every look at it; nil is not.
+	Heard func(Health)
+	// LookEvery is how often the campus is looked at; zero stands for lookEvery.
+	LookEvery time.Duration
+	Log       *slog.Logger
+}
+
+// Target is one namespace of a foreign cluster. It implements target.Target.
+type Target struct {
+	cfg     Config
+	id      string
+	raw     *rest.Config // without the lens
+	rest    *rest.Config
+	client  kubernetes.Interface // through the lens
+	campus  kubernetes.Interface // without
+	conns   *connrotation.Dialer
+	streams *connrotation.Dialer
+	rules   rules
+	reached bool // the way to home was there; the loop of Offers alone uses it
+
+	mu    sync.Mutex
+	asked map[string]bool // namespaces that the engine uses in this run
+}
+
+var _ target.Target = (*Target)(nil)
+
+// ID is what a namespace of a cluster is known by, whatever the target is called.
+func ID(server, namespace string) string {
+	sum := sha256.Sum256([]byte(strings.TrimRight(server, "/") + "\x00" + namespace))
+	return "burst." + hex.EncodeToString(sum[:8])
+}
+
+// dialTimeout bounds an attempt to reach the campus.
+const dialTimeout = 10 * time.Second
+
+// New makes a Target. It does not use the network.
+func New(cfg Config) (*Target, error) {
+	raw, err := cfg.Credential.REST()
+	if err != nil {
+		return nil, err
+	}
+	cfg.LookEvery = cmp.Or(cfg.LookEvery, lookEvery)
+	t := &Target{cfg: cfg, id: ID(cfg.Credential.Server, cfg.Settings.Namespace), asked: map[string]bool{}}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}
+	t.conns, t.streams = connrotation.NewDialer(dialer.DialContext), connrotation.NewDialer(dialer.DialContext)
+	raw.Dial = t.conns.DialContext
+	raw.Wrap(target.EndWatches)
+	server, err := url.Parse(raw.Host)
+	if err != nil {
+		return nil, fmt.Errorf("burst: address of %s: %w", cfg.Settings.Name, err)
+	}
+	glass := rewrite.New(rewrite.Config{Names: rewrite.Names{Cluster: cfg.Cluster}, Namespace: cfg.Settings.Namespace,
+		Prefix: strings.TrimRight(server.Path, "/"), Prepare: t.prepare})
+	t.raw, t.rest = raw, rest.CopyConfig(raw)
+	t.rest.Wrap(glass.Wrap)
+	t.rest.ContentType, t.rest.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // what the lens reads
+	if t.campus, err = kubernetes.NewForConfig(t.raw); err != nil {
+		return nil, fmt.Errorf("burst: client of %s: %w", cfg.Settings.Name, err)
+	}
+	if t.client, err = kubernetes.NewForConfig(t.rest); err != nil {
+		return nil, fmt.Errorf("burst: client of %s: %w", cfg.Settings.Name, err)
+	}
+	t.rest.Dial = t.streams.DialContext
+	return t, nil
+}
+
+// Name is the name of the virtual node.
+func (t *Target) Name() string { return t.cfg.Node }
+
+// ID identifies the namespace of the cluster.
+func (t *Target) ID() string { return t.id }
+
+// Client reaches the campus through the lens.
+func (t *Target) Client() kubernetes.Interface { return t.client }
+
+// Config is that of Client, for what needs a connection of its own.
+func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
+
+// Close drops the connections.
+func (t *Target) Close() {
+	t.conns.CloseAll()
+	t.streams.CloseAll()
+}
+
+// Holds reports whether objects of the kind follow the pods there. Services need the
+// gateway's help, which makes its own; to write endpoints ordinary users are not
+// allowed.
+func (t *Target) Holds(kind string) bool { return kind == "ConfigMap" || kind == "Secret" }
+
+// Namespace is the same there: the lens makes it so.
+func (t *Target) Namespace(_ context.Context, home string) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked[home] = true
+	return home, nil
+}
+
+// Twins are the home namespaces that have anything there, or are about to.
+func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
+	found, err := list(ctx, t.raw, t.cfg.Settings.Namespace, rewrite.HomeLabel+"="+t.cfg.Cluster)
+	if err != nil {
+		return nil, fmt.Errorf("burst: what is in namespace %s of %s: %w", t.cfg.Settings.Namespace, t.cfg.Settings.Name, err)
+	}
+	out := map[string]string{}
+	for _, o := range found {
+		if home := o.GetAnnotations()[rewrite.NamespaceAnnotation]; home != "" {
+			out[home] = home
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for home := range maps.Keys(t.asked) {
+		out[home] = home
+	}
+	return out, nil
+}
+
+// Gone reports whether nothing of the home namespace is there, on its way out or not.
+func (t *Target) Gone(ctx context.Context, home string) (bool, error) {
+	held, err := t.Twins(ctx)
+	_, there := held[home]
+	return err == nil && !there, err
+}
+
+// Release deletes what the home namespace has there, and returns when it is gone.
+func (t *Target) Release(ctx context.Context, home string) error {
+	t.mu.Lock()
+	delete(t.asked, home)
+	t.mu.Unlock()
+	names := rewrite.Names{Cluster: t.cfg.Cluster}
+	_, err := clear(ctx, t.raw, t.cfg.Settings.Namespace, rewrite.HomeLabel+"="+t.cfg.Cluster+","+rewrite.SpaceLabel+"="+names.Space(home))
+	if err != nil {
+		return fmt.Errorf("burst: give back namespace %s on %s: %w", home, t.cfg.Settings.Name, err)
+	}
+	return nil
+}
+
+// Home translates an address of a pod there.
+func (t *Target) Home(addr netip.Addr) (netip.Addr, bool) {
+	if t.cfg.Network == nil {
+		return netip.Addr{}, false
+	}
+	return t.cfg.Network.Home(addr)
+}
+
+// Away translates an address of home.
+func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
+	if t.cfg.Network == nil {
+		return netip.Addr{}, false
+	}
+	return t.cfg.Network.Away(addr)
+}
+
+// Offers streams what the campus has room for, see room.
+func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
+	out := make(chan offer.Offer, 1)
+	go func() {
+		defer close(out)
+		t.follow(ctx, out)
+	}()
+	return out
+}

@@ -1,0 +1,207 @@
+package external
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
+)
+
+// Credential is a kubeconfig cut down to what reaches one namespace: one context,
+// one user, one cluster. What the file gave inline stands in it; files of tokens,
+// certificates and keys, and commands, stay where they are, so that their renewal
+// is followed.
+type Credential struct {
+	Kubeconfig []byte `json:"kubeconfig"`
+	Namespace  string `json:"namespace"` // the context's; "default" if it names none
+	Server     string `json:"server"`
+}
+
+// ReadCredential reads a kubeconfig. dir is the folder that paths in it are relative
+// to; context chooses one of several, empty stands for the current one.
+func ReadCredential(raw []byte, dir, context string) (Credential, error) {
+	file, err := clientcmd.Load(raw)
+	if err != nil {
+		// The library's words may quote what is in it.
+		return Credential{}, errors.New("this is no kubeconfig; ask the cluster's administrator for one")
+	}
+	if len(file.Contexts) == 0 {
+		return Credential{}, errors.New("this kubeconfig has no context; ask the cluster's administrator for a complete one")
+	}
+	names := slices.Sorted(maps.Keys(file.Contexts))
+	switch {
+	case context != "":
+		if file.Contexts[context] == nil {
+			return Credential{}, fmt.Errorf("this kubeconfig has no context %.60q; choose one of %s with --context", context, strings.Join(names, ", "))
+		}
+	case file.Contexts[file.CurrentContext] != nil:
+		context = file.CurrentContext
+	case len(names) == 1:
+		context = names[0]
+	default:
+		return Credential{}, fmt.Errorf("this kubeconfig has several contexts and none of them is current; choose one of %s with --context", strings.Join(names, ", "))
+	}
+	chosen := file.Contexts[context]
+	cluster, user := file.Clusters[chosen.Cluster], file.AuthInfos[chosen.AuthInfo]
+	if cluster == nil || cluster.Server == "" {
+		return Credential{}, fmt.Errorf("context %s of this kubeconfig names no server; ask the cluster's administrator for a complete one", context)
+	}
+	if user == nil {
+		return Credential{}, fmt.Errorf("context %s of this kubeconfig names user %q, who is not in it; ask the cluster's administrator for a complete one", context, chosen.AuthInfo)
+	}
+	if err := gather(cluster, user, dir); err != nil {
+		return Credential{}, err
+	}
+	namespace := chosen.Namespace
+	if namespace == "" {
+		namespace = "default"
+	}
+	small := clientcmdapi.NewConfig()
+	small.CurrentContext = "burst"
+	small.Clusters["burst"], small.AuthInfos["burst"] = cluster, user
+	small.Contexts["burst"] = &clientcmdapi.Context{Cluster: "burst", AuthInfo: "burst", Namespace: namespace}
+	out, err := clientcmd.Write(*small)
+	if err != nil {
+		return Credential{}, fmt.Errorf("burst: kubeconfig: %w", err)
+	}
+	return Credential{Kubeconfig: out, Namespace: namespace, Server: cluster.Server}, nil
+}
+
+// gather makes the parts independent of the file they stood in.
+func gather(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir string) error {
+	if cluster.CertificateAuthority != "" && len(cluster.CertificateAuthorityData) == 0 {
+		data, err := os.ReadFile(absolute(dir, cluster.CertificateAuthority))
+		if err != nil {
+			return fmt.Errorf("the kubeconfig's certificate-authority: %w; bring that file along", err)
+		}
+		cluster.CertificateAuthorityData = data
+	}
+	cluster.CertificateAuthority, cluster.LocationOfOrigin = "", ""
+	user.LocationOfOrigin = ""
+	for what, path := range map[string]*string{"client-certificate": &user.ClientCertificate, "client-key": &user.ClientKey, "tokenFile": &user.TokenFile} {
+		if *path == "" {
+			continue
+		}
+		*path = absolute(dir, *path)
+		f, err := os.Open(*path)
+		if err != nil {
+			return fmt.Errorf("the kubeconfig's %s: %w; bring that file along", what, err)
+		}
+		f.Close()
+	}
+	if user.AuthProvider != nil {
+		return fmt.Errorf("the kubeconfig's user needs auth-provider %q, which Kubernetes has given up; ask for one with an exec plug-in or a token", user.AuthProvider.Name)
+	}
+	if e := user.Exec; e != nil {
+		e.InteractiveMode = clientcmdapi.NeverExecInteractiveMode
+		if strings.Contains(e.Command, "/") {
+			e.Command = absolute(dir, e.Command)
+		}
+		found, err := exec.LookPath(e.Command)
+		if err != nil {
+			hint := "install it on this device"
+			if e.InstallHint != "" {
+				hint = strings.Join(strings.Fields(e.InstallHint), " ")
+			}
+			return fmt.Errorf("the kubeconfig's user is authenticated by the command %q, which is not here; %s", e.Command, hint)
+		}
+		e.Command = found
+	}
+	if user.Exec == nil && user.Token == "" && user.TokenFile == "" && user.Username == "" &&
+		user.ClientCertificate == "" && len(user.ClientCertificateData) == 0 {
+		return errors.New("the kubeconfig has no credential (token, client certificate, exec plug-in) for its user; ask the cluster's administrator for a complete one")
+	}
+	return nil
+}
+
+func absolute(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
+// REST makes the client's configuration of it.
+func (c Credential) REST() (*rest.Config, error) {
+	config, err := clientcmd.RESTConfigFromKubeConfig(c.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("burst: kubeconfig: %w", err)
+	}
+	config.QPS, config.Burst = 50, 100
+	config.UserAgent = "rivulet"
+	if path := config.BearerTokenFile; path != "" {
+		// By itself the library reads the file once a minute, also when its token is refused.
+		config.BearerToken, config.BearerTokenFile = "", ""
+		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(path)))
+	}
+	return config, nil
+}
+
+// Ends is when the credential ends, as far as it says so itself: the client
+// certificate's date, or the token's. The zero time if that cannot be told.
+func (c Credential) Ends() time.Time {
+	_, to := c.life()
+	return to
+}
+
+// Due is when a credential that is renewed should have been: nine tenths of its life
+// are over. The zero time if that cannot be told.
+func (c Credential) Due() time.Time {
+	from, to := c.life()
+	if from.IsZero() || !to.After(from) {
+		return to
+	}
+	return from.Add(to.Sub(from) / 10 * 9)
+}
+
+func (c Credential) life() (from, to time.Time) {
+	file, err := clientcmd.Load(c.Kubeconfig)
+	if err != nil || file.AuthInfos["burst"] == nil {
+		return from, to
+	}
+	user := file.AuthInfos["burst"]
+	cert := user.ClientCertificateData
+	if len(cert) == 0 && user.ClientCertificate != "" {
+		cert, _ = os.ReadFile(user.ClientCertificate) // that it is missing is told by the next request
+	}
+	if block, _ := pem.Decode(cert); block != nil {
+		if x, err := x509.ParseCertificate(block.Bytes); err == nil {
+			return x.NotBefore, x.NotAfter
+		}
+	}
+	token := user.Token
+	if user.TokenFile != "" {
+		data, _ := os.ReadFile(user.TokenFile)
+		token = strings.TrimSpace(string(data))
+	}
+	return tokenLife(token)
+}
+
+// Renewed tells what renews the credential, empty if nothing does.
+func (c Credential) Renewed() string {
+	file, err := clientcmd.Load(c.Kubeconfig)
+	if err != nil || file.AuthInfos["burst"] == nil {
+		return ""
+	}
+	switch user := file.AuthInfos["burst"]; {
+	case user.Exec != nil:
+		return "command " + user.Exec.Command
+	case user.TokenFile != "":
+		return "file " + user.TokenFile
+	case user.ClientCertificate != "":
+		return "file " + user.ClientCertificate
+	}
+	return ""
+}

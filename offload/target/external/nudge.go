@@ -1,0 +1,61 @@
+package external
+
+import (
+	"context"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/policy"
+	"rivulet/offload/target/external/rewrite"
+)
+
+// triedAnnotation on a wrapper is when its controller was last asked to try again.
+const triedAnnotation = "rivulet.dev/tried-at"
+
+// nudge has the controllers there try again what the campus has refused, a full quota
+// mostly: by themselves they wait longer each time, up to a quarter of an hour. Any
+// change of the object has them try at once. It is done when the quota has changed,
+// and each rereadEvery.
+func (t *Target) nudge(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	selector := metav1.ListOptions{LabelSelector: rewrite.HomeLabel + "=" + t.cfg.Cluster}
+	stamp := time.Now().UTC().Format(time.RFC3339)
+	sets, err := t.campus.AppsV1().ReplicaSets(t.cfg.Settings.Namespace).List(ctx, selector)
+	if err != nil {
+		return // the next look says why
+	}
+	for i := range sets.Items {
+		s := &sets.Items[i]
+		if !refusedPods(s) || !Ours(s, "replicasets") || s.DeletionTimestamp != nil {
+			continue
+		}
+		s.Annotations[triedAnnotation] = stamp
+		_, _ = t.campus.AppsV1().ReplicaSets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{FieldManager: policy.FieldManager}) // the next time, then
+	}
+	jobs, err := t.campus.BatchV1().Jobs(t.cfg.Settings.Namespace).List(ctx, selector)
+	if err != nil {
+		return
+	}
+	for i := range jobs.Items {
+		j := &jobs.Items[i]
+		unmade := j.Status.Active == 0 && len(j.Status.Conditions) == 0 && j.Status.Succeeded == 0 && j.Status.Failed == 0
+		if !unmade || !Ours(j, "jobs") || j.DeletionTimestamp != nil || time.Since(j.CreationTimestamp.Time) < lookEvery {
+			continue
+		}
+		j.Annotations[triedAnnotation] = stamp
+		_, _ = t.campus.BatchV1().Jobs(j.Namespace).Update(ctx, j, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	}
+}
+
+func refusedPods(s *appsv1.ReplicaSet) bool {
+	for _, c := range s.Status.Conditions {
+		if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,233 @@
+package external
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/offer"
+)
+
+const (
+	// lookEvery is how often the campus is looked at where a watch does not say more, and
+	// lookTimeout how long one look may take.
+	lookEvery, lookTimeout = 10 * time.Second, 10 * time.Second
+	// patience is how many looks in a row have to fail before the node is NotReady: the
+	// way to a campus is the Internet.
+	patience = 3
+	// trust is how many have to succeed after that.
+	trust = 2
+	// rereadEvery is how often what rarely changes is read again: nodes, Pod Security, and
+	// what our own pods use.
+	rereadEvery = time.Minute
+	// wayEvery is how often the gateway is looked at until it is there for the first time.
+	wayEvery = 2 * time.Second
+	// rewatch is the pause before another try to watch quotas.
+	rewatch = 30 * time.Second
+)
+
+// Health is what the target is like.
+type Health struct {
+	Ready  bool      `json:"ready"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"` // when the campus answered last
+	// RTT is how long the last look took.
+	RTT time.Duration `json:"rtt"`
+	// Security is the Pod Security level, Arch the architecture that is offered.
+	Security string              `json:"podSecurity,omitempty"`
+	Arch     string              `json:"arch,omitempty"`
+	Version  string              `json:"version,omitempty"`
+	Room     corev1.ResourceList `json:"room,omitempty"`
+	// Refused is true if it is the credential that is not taken.
+	Refused bool `json:"refused,omitempty"`
+	// Notes are worth knowing and no hindrance.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// follow looks at the campus until ctx ends, and says what it offers. A change of the
+// quota is seen at once where it may be watched.
+func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
+	changed := make(chan struct{}, 1)
+	go t.watchQuotas(ctx, changed)
+	var health Health
+	var reread time.Time
+	failed, good, lost := 0, 0, true // nothing was heard yet
+	for {
+		begun := time.Now()
+		now, running, err := t.look(ctx, begun.Sub(reread) >= rereadEvery)
+		if unwelcome(err) && ctx.Err() == nil && t.cfg.Credential.Renewed() != "" {
+			// Files are read again, and commands run, after a refusal. A certificate belongs to its
+			// connection, so that goes with it.
+			t.conns.CloseAll()
+			t.streams.CloseAll()
+			now, running, err = t.look(ctx, begun.Sub(reread) >= rereadEvery)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil && begun.Sub(reread) >= rereadEvery {
+			reread = begun
+			go t.nudge(ctx)
+		}
+		if err == nil && !t.reaches() {
+			err = errNoWay
+		}
+		switch {
+		case err == nil:
+			failed, good = 0, good+1
+			health.Since, health.RTT = time.Now(), time.Since(begun)
+			if lost && health.Version != "" && good < trust {
+				break // it was lost, and has not shown yet that it is back
+			}
+			if lost && health.Version != "" {
+				t.conns.CloseAll() // after a long cut they may be dead without knowing it
+				t.streams.CloseAll()
+			}
+			lost = false
+			last := t.offer(now, running)
+			health.Ready, health.Refused, health.Reason, health.Version, health.Arch = true, false, "", running, last.Architecture
+			health.Security, health.Room, health.Notes = now.security, last.Allocatable, nil
+			if now.unmeasured != "" {
+				health.Notes = []string{noTop + now.unmeasured}
+			}
+			send(out, last)
+		case failed+1 >= patience, final(err):
+			failed, good, lost = failed+1, 0, true
+			health.Ready, health.Refused, health.Reason = false, unwelcome(err), fmt.Sprintf("%s: %v", t.cfg.Settings.Name, explain(err, t.cfg.Settings.Namespace))
+			send(out, offer.Offer{Reason: health.Reason}) // what it is otherwise, the nodes know
+		default:
+			failed, good = failed+1, 0
+		}
+		if t.cfg.Heard != nil {
+			t.cfg.Heard(health)
+		}
+		pause := t.cfg.LookEvery
+		if errors.Is(err, errNoWay) {
+			pause = wayEvery
+		}
+		wait := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-changed:
+			wait.Stop()
+			reread = time.Time{} // what our own pods use is part of it
+			select {             // one pod that starts changes a quota several times
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+		case <-wait.C:
+		}
+	}
+}
+
+// errNoWay is told until the gateway is there for the first time: before that the
+// addresses of pods there are not known at home.
+var errNoWay = errors.New("the gateway there is not ready yet; see rivulet burst status")
+
+// reaches reports whether the way to home was there once, if there is to be one.
+func (t *Target) reaches() bool {
+	if t.cfg.Network == nil || t.reached {
+		return true
+	}
+	_, t.reached = t.cfg.Network.DNS(metav1.NamespaceDefault)
+	return t.reached
+}
+
+// final reports an answer that will not be another by asking again.
+func final(err error) bool {
+	return errors.Is(err, errNoWay) || unwelcome(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
+}
+
+// send replaces what waits in the channel; there is one sender.
+func send(out chan offer.Offer, o offer.Offer) {
+	select {
+	case <-out:
+	default:
+	}
+	out <- o
+}
+
+// look asks the campus for its state; with all, for what rarely changes, too.
+func (t *Target) look(ctx context.Context, all bool) (state, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	running, err := serverVersion(ctx, t.campus)
+	if err != nil {
+		return state{}, "", err
+	}
+	if !all {
+		// The cheapest question that shows that the credential is good still.
+		_, err := t.campus.CoreV1().Pods(t.cfg.Settings.Namespace).List(ctx, metav1.ListOptions{Limit: 1, FieldSelector: "metadata.name=rivulet"})
+		return t.rules.get(), running, err
+	}
+	now, err := read(ctx, t.campus, t.raw, t.cfg.Settings, t.cfg.Cluster)
+	if err != nil {
+		return state{}, "", err
+	}
+	t.rules.set(now)
+	return now, running, nil
+}
+
+// serverVersion is the API server's; unlike discovery's it ends with ctx.
+func serverVersion(ctx context.Context, client kubernetes.Interface) (string, error) {
+	raw, err := client.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
+	if err != nil {
+		return "", err
+	}
+	var v version.Info
+	if err := json.Unmarshal(raw, &v); err != nil || v.GitVersion == "" {
+		return "", fmt.Errorf("what answers there is no Kubernetes API server; correct the server's address in the kubeconfig")
+	}
+	return v.GitVersion, nil
+}
+
+func (t *Target) offer(now state, version string) offer.Offer {
+	o := offer.Offer{Ready: true, OS: "linux", Architecture: t.cfg.Settings.Arch, KubeVersion: version,
+		Allocatable: now.room(t.cfg.Settings.Limits), Labels: map[string]string{}}
+	if len(now.arches) > 0 {
+		o.Architecture = now.arches[0]
+	}
+	maps.Copy(o.Labels, now.labels)
+	maps.Copy(o.Labels, t.cfg.Settings.Labels)
+	for _, arch := range now.arches {
+		o.Platforms = append(o.Platforms, offer.PlatformOffer{Platform: offer.Platform{OS: o.OS, Architecture: arch}, Ready: true,
+			Allocatable: now.roomOf(arch, t.cfg.Settings.Limits), KubeVersion: o.KubeVersion, Labels: o.Labels})
+	}
+	if len(o.Platforms) > 0 {
+		o.Allocatable = o.Platforms[0].Allocatable
+	}
+	return o
+}
+
+// watchQuotas tells of each change of a quota. Where watching is not allowed the
+// looks have to do.
+func (t *Target) watchQuotas(ctx context.Context, changed chan<- struct{}) {
+	for ctx.Err() == nil {
+		w, err := t.campus.CoreV1().ResourceQuotas(t.cfg.Settings.Namespace).Watch(ctx, metav1.ListOptions{})
+		if err == nil {
+			for range w.ResultChan() {
+				select {
+				case changed <- struct{}{}:
+				default:
+				}
+			}
+			w.Stop()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(rewatch):
+		}
+	}
+}

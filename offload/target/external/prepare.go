@@ -1,0 +1,188 @@
+package external
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// prepare completes the template of a pod for the rules of the namespace, where that
+// changes nothing of what the pod does. What would, is refused: the error names each
+// field in the way.
+func (t *Target) prepare(home string, template map[string]any) error {
+	now := t.rules.get()
+	spec, _ := template["spec"].(map[string]any)
+	if spec == nil {
+		return errors.New("a template without a spec")
+	}
+	if t.cfg.Settings.Security == SecurityRestricted || t.cfg.Settings.Security == SecurityAuto && now.security == "restricted" {
+		if err := restrict(spec); err != nil {
+			return err
+		}
+	}
+	request(spec, demanded(now.quotas), given(now.limits))
+	if t.cfg.Network == nil {
+		return nil
+	}
+	if policy, _ := spec["dnsPolicy"].(string); policy != "" && policy != string(corev1.DNSClusterFirst) {
+		return nil // it asks somebody else, or was prepared already
+	}
+	dns, ok := t.cfg.Network.DNS(home)
+	if !ok {
+		return errors.New("the gateway there is not ready yet, so names of home would not be found; see rivulet burst status")
+	}
+	if dns != nil {
+		spec["dnsPolicy"] = string(corev1.DNSNone)
+		spec["dnsConfig"] = dnsOf(dns, spec["dnsConfig"])
+	}
+	return nil
+}
+
+// dnsOf joins the gateway's with what the pod says itself.
+func dnsOf(dns *corev1.PodDNSConfig, own any) map[string]any {
+	servers, searches, options := []any{}, []any{}, []any{}
+	for _, s := range dns.Nameservers {
+		servers = append(servers, s)
+	}
+	for _, s := range dns.Searches {
+		searches = append(searches, s)
+	}
+	for _, o := range dns.Options {
+		option := map[string]any{"name": o.Name}
+		if o.Value != nil {
+			option["value"] = *o.Value
+		}
+		options = append(options, option)
+	}
+	if had, ok := own.(map[string]any); ok {
+		more := func(key string) []any { list, _ := had[key].([]any); return list }
+		servers, searches, options = append(servers, more("nameservers")...), append(searches, more("searches")...), append(options, more("options")...)
+	}
+	return map[string]any{"nameservers": servers, "searches": searches, "options": options}
+}
+
+// restrict fills in what the Pod Security level "restricted" demands to be said, and
+// what pods that pass it do anyhow: they run as an ordinary user, who has no use of
+// capabilities and gets no other rights. Whether the image is made for that is seen
+// when it starts; its kubelet says so.
+func restrict(spec map[string]any) error {
+	var faults []string
+	pod := child(spec, "securityContext")
+	fault := func(path, why string) { faults = append(faults, path+" ("+why+")") }
+	check := func(path string, c map[string]any) {
+		if v, ok := c["runAsNonRoot"].(bool); ok && !v {
+			fault(path+".runAsNonRoot", "must not be false")
+		}
+		if id := fmt.Sprint(c["runAsUser"]); c["runAsUser"] != nil && id == "0" {
+			fault(path+".runAsUser", "must not be 0")
+		}
+		if profile, ok := c["seccompProfile"].(map[string]any); ok && profile["type"] == "Unconfined" {
+			fault(path+".seccompProfile", "must not be Unconfined")
+		}
+	}
+	check("spec.securityContext", pod)
+	for _, list := range []string{"initContainers", "containers"} {
+		items, _ := spec[list].([]any)
+		for i, item := range items {
+			c, ok := item.(map[string]any)
+			if !ok {
+				continue
+			}
+			path, own := fmt.Sprintf("spec.%s[%d].securityContext", list, i), child(c, "securityContext")
+			check(path, own)
+			if v, ok := own["allowPrivilegeEscalation"].(bool); ok && v {
+				fault(path+".allowPrivilegeEscalation", "must be false")
+			}
+			own["allowPrivilegeEscalation"] = false
+			capabilities := child(own, "capabilities")
+			added, _ := capabilities["add"].([]any)
+			for _, a := range added {
+				if a != "NET_BIND_SERVICE" {
+					fault(path+".capabilities.add", fmt.Sprintf("%v is not allowed", a))
+				}
+			}
+			if dropped, _ := capabilities["drop"].([]any); !slices.Contains(dropped, any("ALL")) {
+				capabilities["drop"] = append(dropped, "ALL")
+			}
+		}
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("the namespace enforces the Pod Security level restricted, and in the way are %s; remove the fields, or keep the pod at home", strings.Join(faults, ", "))
+	}
+	if _, said := pod["runAsNonRoot"]; !said {
+		pod["runAsNonRoot"] = true
+	}
+	if _, said := pod["seccompProfile"]; !said {
+		pod["seccompProfile"] = map[string]any{"type": "RuntimeDefault"}
+	}
+	return nil
+}
+
+// child returns the object under the key, made if it is not there.
+func child(o map[string]any, key string) map[string]any {
+	next, ok := o[key].(map[string]any)
+	if !ok {
+		next = map[string]any{}
+		o[key] = next
+	}
+	return next
+}
+
+// demanded are the resources of which quotas want every pod to ask for some.
+func demanded(quotas []corev1.ResourceQuota) []string {
+	var out []string
+	for i := range quotas {
+		for key := range quotas[i].Spec.Hard {
+			name := strings.TrimPrefix(string(key), corev1.DefaultResourceRequestsPrefix)
+			if name == string(corev1.ResourceCPU) || name == string(corev1.ResourceMemory) || name == string(corev1.ResourceEphemeralStorage) {
+				out = append(out, name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// given are the resources that containers get a request of by the namespace's defaults.
+func given(limits []corev1.LimitRange) map[string]bool {
+	out := map[string]bool{}
+	for i := range limits {
+		for _, l := range limits[i].Spec.Limits {
+			if l.Type != corev1.LimitTypeContainer {
+				continue
+			}
+			for _, list := range []corev1.ResourceList{l.DefaultRequest, l.Default} {
+				for name := range list {
+					out[string(name)] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// request has containers that ask for nothing say so, where a quota wants it said.
+func request(spec map[string]any, demanded []string, given map[string]bool) {
+	zero := resource.NewQuantity(0, resource.DecimalSI).String()
+	for _, list := range []string{"initContainers", "containers"} {
+		items, _ := spec[list].([]any)
+		for _, item := range items {
+			c, ok := item.(map[string]any)
+			if !ok {
+				continue
+			}
+			for _, name := range demanded {
+				resources := child(c, "resources")
+				limits, _ := resources["limits"].(map[string]any)
+				requests := child(resources, "requests")
+				if requests[name] == nil && limits[name] == nil && !given[name] {
+					requests[name] = zero
+				}
+			}
+		}
+	}
+}

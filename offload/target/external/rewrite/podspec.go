@@ -1,0 +1,63 @@
+package rewrite
+
+import (
+	"strings"
+)
+
+// references are the fields of a pod's spec that name another object of the
+// namespace: the path to the object, and the key in it that has the name.
+var references = []struct{ path, key string }{
+	{"volumes.configMap", "name"},
+	{"volumes.secret", "secretName"},
+	{"volumes.projected.sources.configMap", "name"},
+	{"volumes.projected.sources.secret", "name"},
+	{"volumes.persistentVolumeClaim", "claimName"},
+	{"imagePullSecrets", "name"},
+}
+
+var inContainer = []struct{ path, key string }{
+	{"env.valueFrom.configMapKeyRef", "name"},
+	{"env.valueFrom.secretKeyRef", "name"},
+	{"envFrom.configMapRef", "name"},
+	{"envFrom.secretRef", "name"},
+}
+
+var containerLists = []string{"initContainers", "containers", "ephemeralContainers"}
+
+// podSpec translates what a pod's spec says of other objects and of its own labels.
+func podSpec(spec tree, name func(string) string) {
+	for _, r := range references {
+		every(spec, r.path, func(o tree) { rename(o, r.key, name) })
+	}
+	for _, list := range containerLists {
+		each(spec, list, func(c tree) { container(c, name) })
+	}
+	every(spec, "volumes.downwardAPI.items.fieldRef", ownField)
+	every(spec, "volumes.projected.sources.downwardAPI.items.fieldRef", ownField)
+}
+
+func container(c tree, name func(string) string) {
+	for _, r := range inContainer {
+		every(c, r.path, func(o tree) { rename(o, r.key, name) })
+	}
+	every(c, "env.valueFrom.fieldRef", ownField)
+}
+
+func rename(o tree, key string, name func(string) string) {
+	if old := text(o, key); old != "" {
+		o[key] = name(old)
+	}
+}
+
+// ownField redirects what a pod asks of its own labels, whose keys are others here.
+func ownField(ref tree) {
+	switch field := text(ref, "fieldPath"); {
+	case field == "metadata.labels":
+		ref["fieldPath"] = "metadata.annotations['" + labelsAnnotation + "']"
+	case strings.HasPrefix(field, "metadata.labels['") && strings.HasSuffix(field, "']"):
+		key := strings.TrimSuffix(strings.TrimPrefix(field, "metadata.labels['"), "']")
+		if _, done := HomeKey(key); !done {
+			ref["fieldPath"] = "metadata.labels['" + AwayKey(key) + "']"
+		}
+	}
+}

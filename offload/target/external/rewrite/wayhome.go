@@ -1,0 +1,35 @@
+package rewrite
+
+import (
+	"fmt"
+	"net/http"
+
+	"rivulet/offload/homeapi"
+)
+
+// HomeAPINamespace and HomeAPIName are of the Service at home that stands for its API server. What the gateway makes
+// of it in the shared namespace is each home namespace's way there.
+const HomeAPINamespace, HomeAPIName = "default", "kubernetes"
+
+// wayHome shows the one Service that leads to home's API server as if it were in the
+// home namespace. It is the only Service that can be seen through the lens.
+func (c *call) wayHome(prefix string) (*http.Response, error) {
+	u := *c.URL
+	u.Path, u.RawPath = prefix+"/api/v1/namespaces/"+c.shared+"/services/"+c.names.Away(HomeAPINamespace, HomeAPIName), ""
+	c.URL = &u
+	c.Header.Set("Accept", "application/json")
+	resp, err := c.base.RoundTrip(c.Request)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return resp, err
+	}
+	o, err := decode(resp)
+	if err != nil {
+		return nil, err
+	}
+	meta := need(o, "metadata")
+	if text(at(o, "metadata", "labels"), HomeLabel) != c.names.Cluster {
+		return refuse(c.Request, http.StatusNotFound, "NotFound", fmt.Sprintf("the way to home's API server, Service %s, is not ours", text(meta, "name"))), nil
+	}
+	meta["namespace"], meta["name"] = c.home, homeapi.Service
+	return answer(resp, o)
+}

@@ -1,0 +1,221 @@
+package external
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/target/external/rewrite"
+)
+
+// state is what the namespace demands and allows, as it was read.
+type state struct {
+	quotas []corev1.ResourceQuota
+	limits []corev1.LimitRange
+	own    corev1.ResourceList            // what our pods of home ask for
+	ownBy  map[string]corev1.ResourceList // the same by the architecture that they are sent to
+	// security is the Pod Security level that is enforced; empty where that cannot be told.
+	security string
+	// arches are those of the nodes, if they can be read, labels what they have in common.
+	arches []string
+	labels map[string]string
+	// unmeasured is why what pods use cannot be seen; empty if it can.
+	unmeasured string
+}
+
+func (s state) room(limits corev1.ResourceList) corev1.ResourceList {
+	return Room(limits, s.quotas, s.own)
+}
+
+// roomOf is what pods on nodes of the architecture may ask for: the namespace has one
+// room for all, so what our pods on the others ask for is taken off.
+func (s state) roomOf(arch string, limits corev1.ResourceList) corev1.ResourceList {
+	room := s.room(limits)
+	for other, used := range s.ownBy {
+		if other == arch {
+			continue
+		}
+		for name, q := range used {
+			left, bounded := room[name]
+			if !bounded {
+				continue
+			}
+			if left.Sub(q); left.Sign() < 0 {
+				left = resource.Quantity{Format: left.Format}
+			}
+			room[name] = left
+		}
+	}
+	return room
+}
+
+// rules is the state last read.
+type rules struct {
+	mu  sync.Mutex
+	now state
+}
+
+func (r *rules) get() state {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+func (r *rules) set(s state) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = s
+}
+
+// read asks for all of it. What may not be read is left out.
+func read(ctx context.Context, client kubernetes.Interface, config *rest.Config, s Settings, cluster string) (state, error) {
+	var out state
+	quotas, err := client.CoreV1().ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
+	if denied(&err) {
+		return out, err
+	} else if quotas != nil {
+		out.quotas = quotas.Items
+	}
+	limits, err := client.CoreV1().LimitRanges(s.Namespace).List(ctx, metav1.ListOptions{})
+	if denied(&err) {
+		return out, err
+	} else if limits != nil {
+		out.limits = limits.Items
+	}
+	pods, err := client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: rewrite.HomeLabel + "=" + cluster})
+	if err != nil {
+		return out, err
+	}
+	out.own = asks(pods.Items)
+	byArch := map[string][]corev1.Pod{}
+	for _, p := range pods.Items {
+		arch := p.Spec.NodeSelector[corev1.LabelArchStable]
+		byArch[arch] = append(byArch[arch], p)
+	}
+	out.ownBy = map[string]corev1.ResourceList{}
+	for arch, list := range byArch {
+		out.ownBy[arch] = asks(list)
+	}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if denied(&err) {
+		return out, err
+	} else if nodes != nil {
+		out.arches, out.labels = platforms(nodes.Items)
+	}
+	out.unmeasured = unmeasured(ctx, client, s.Namespace)
+	out.security, err = security(ctx, client, config, s.Namespace)
+	return out, err
+}
+
+// denied reports an error that is not one of rights; one that is, is taken away.
+func denied(err *error) bool {
+	if apierrors.IsForbidden(*err) {
+		*err = nil
+	}
+	return *err != nil
+}
+
+// platforms are the architectures of nodes that take pods, most nodes first, and the
+// topology labels that all of them have.
+func platforms(nodes []corev1.Node) (arches []string, labels map[string]string) {
+	count := map[string]int{}
+	for i := range nodes {
+		n := &nodes[i]
+		arch := n.Labels[corev1.LabelArchStable]
+		if n.Spec.Unschedulable || arch == "" || n.Labels[corev1.LabelOSStable] == "windows" {
+			continue
+		}
+		if count[arch]++; count[arch] == 1 {
+			arches = append(arches, arch)
+		}
+		if labels == nil {
+			labels = map[string]string{}
+			for _, key := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone} {
+				if value := n.Labels[key]; value != "" {
+					labels[key] = value
+				}
+			}
+		}
+		for key, value := range labels {
+			if n.Labels[key] != value {
+				delete(labels, key)
+			}
+		}
+	}
+	for i := range arches { // few
+		for j := i; j > 0 && count[arches[j]] > count[arches[j-1]]; j-- {
+			arches[j], arches[j-1] = arches[j-1], arches[j]
+		}
+	}
+	return arches, labels
+}
+
+const enforceLabel = "pod-security.kubernetes.io/enforce"
+
+// security finds out which Pod Security level is enforced: from the namespace's label
+// or, where that may not be read, from the warning that the API server gives when a
+// ReplicaSet is created that would violate it. Nothing is created: it is a dry run.
+func security(ctx context.Context, client kubernetes.Interface, config *rest.Config, namespace string) (string, error) {
+	ns, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if err == nil {
+		level := ns.Labels[enforceLabel]
+		if level == "" {
+			level = "privileged"
+		}
+		return level, nil
+	}
+	if denied(&err) {
+		return "", err
+	}
+	var heard warnings
+	config = rest.CopyConfig(config)
+	config.WarningHandlerWithContext = &heard
+	trial, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return "", fmt.Errorf("burst: %w", err)
+	}
+	labels := map[string]string{"rivulet.dev/trial": "true"}
+	_, err = trial.AppsV1().ReplicaSets(namespace).Create(ctx, &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "rivulet-trial-"},
+		Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "trial", Image: "trial"}}}}},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if denied(&err) || apierrors.IsInvalid(err) {
+		return "", nil // somebody's webhook does not like the trial: it says nothing of the level
+	}
+	for _, text := range heard.all() {
+		if strings.Contains(text, `PodSecurity "restricted`) {
+			return "restricted", nil
+		}
+	}
+	return "", nil
+}
+
+// warnings keeps what an API server warns of.
+type warnings struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _ string, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = append(w.text, text)
+}
+
+func (w *warnings) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text
+}

@@ -1,0 +1,38 @@
+package external
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"rivulet/offload/target"
+)
+
+// Spec tells consumer.Consumer of the target. cfg's Node and Log are given later.
+func Spec(cfg Config) (target.Spec, error) {
+	if err := cfg.Settings.Complete(); err != nil {
+		return target.Spec{}, err
+	}
+	key, err := json.Marshal(struct {
+		Settings   Settings
+		Kubeconfig string
+	}{cfg.Settings, string(cfg.Credential.Kubeconfig)})
+	if err != nil {
+		return target.Spec{}, fmt.Errorf("burst: %w", err)
+	}
+	sum := sha256.Sum256(key) // not the credential itself
+	id := ID(cfg.Credential.Server, cfg.Settings.Namespace)
+	return target.Spec{
+		ID: id, Name: "burst-" + cfg.Settings.Name, Short: strings.TrimPrefix(id, "burst.")[:6], Kind: Kind,
+		After: cfg.Settings.Order == OrderLast, HomeAPI: cfg.Settings.Network != NetworkNone,
+		Key: hex.EncodeToString(sum[:]),
+		New: func(name string, log *slog.Logger) (target.Target, error) {
+			cfg := cfg
+			cfg.Node, cfg.Log = name, log
+			return New(cfg)
+		},
+	}, nil
+}

@@ -1,0 +1,102 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/target"
+)
+
+// Fabric is what a Source needs of the fabric.
+type Fabric interface {
+	peer.Following
+	// TLS is what a client needs to reach the peer's control address.
+	TLS(id peer.ID) (certPEM, keyPEM, serverCertPEM []byte, serverName string, err error)
+	// Client reaches the peer's control routes under the URL.
+	Client(id peer.ID) (*http.Client, string, error)
+	// Dial opens a connection inside the tunnel.
+	Dial(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// Source makes targets of the peers, those that lend nothing as withdrawn ones.
+type Source struct {
+	Fabric Fabric
+	// PodCIDR is home's.
+	PodCIDR netip.Prefix
+	// Control is the control address inside the tunnel, as home sees it.
+	Control netip.AddrPort
+	// Told is called after pods of home at a peer may be others.
+	Told func()
+	// Set and End are told of the targets: see consumer.Consumer.
+	Set func(kind target.Kind, all []target.Spec, complete bool)
+	End func(ids ...string)
+}
+
+// Run follows the peers until ctx ends.
+func (s *Source) Run(ctx context.Context) {
+	changed, stop := s.Fabric.Changed()
+	defer stop()
+	started := time.Now()
+	look := time.NewTimer(target.Patience)
+	defer look.Stop()
+	for {
+		links := s.Fabric.Links()
+		for _, id := range s.Fabric.Departed() { // that is known, not guessed: it needs no patience
+			s.End(string(id))
+		}
+		specs := make([]target.Spec, 0, len(links))
+		for _, l := range links {
+			specs = append(specs, s.spec(l))
+		}
+		s.Set(target.Peer, specs, time.Since(started) >= target.Patience)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-look.C:
+		}
+	}
+}
+
+// way is what a peer's target is built on; with another one it is made anew.
+type way struct {
+	addr               netip.AddrPort
+	theirs, remote, as netip.Prefix
+}
+
+func (s *Source) spec(l peer.Link) target.Spec {
+	return target.Spec{
+		ID: string(l.ID), Name: l.Name, Short: l.ID.Short(), Kind: target.Peer, Control: s.Control,
+		Withdrawn: l.NoBorrow,
+		Key:       way{l.Addr, l.PeerCIDR, l.PeerMappedCIDR, l.LocalMappedCIDR},
+		New: func(name string, log *slog.Logger) (target.Target, error) {
+			t, err := s.target(l, name, log)
+			if err != nil {
+				return nil, err // not t: a nil of its type would be no nil
+			}
+			return t, nil
+		},
+	}
+}
+
+func (s *Source) target(l peer.Link, name string, log *slog.Logger) (*Target, error) {
+	cert, key, server, serverName, err := s.Fabric.TLS(l.ID)
+	if err != nil {
+		return nil, fmt.Errorf("offload: certificates for peer %s: %w", l.Name, err)
+	}
+	client, base, err := s.Fabric.Client(l.ID)
+	if err != nil {
+		return nil, fmt.Errorf("offload: control route to peer %s: %w", l.Name, err)
+	}
+	return New(Config{
+		Name: name, Link: l, Links: s.Fabric.Links, LinksChanged: s.Fabric.Changed, PodCIDR: s.PodCIDR,
+		Dial: s.Fabric.Dial, HTTP: client, BaseURL: base,
+		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Told: s.Told, Log: log,
+	})
+}

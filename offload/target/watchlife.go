@@ -1,0 +1,61 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+// WatchLife is how long a watch of a target lasts at most. The next one goes on where it
+// ended: a request, no list. So a stream that hangs in a connection that works costs no more
+// than this time; a connection that is dead is found by HTTP/2's pings within 45 s
+// (client-go's defaults). It is set before the first target is made; tests shorten it.
+var WatchLife = 3 * time.Minute
+
+// EndWatches ends each watch after WatchLife, less up to a quarter so that they do not come
+// back together. It is for rest.Config.Wrap.
+func EndWatches(next http.RoundTripper) http.RoundTripper {
+	return watchEnder{next, WatchLife}
+}
+
+type watchEnder struct {
+	next http.RoundTripper
+	life time.Duration
+}
+
+func (w watchEnder) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Get("watch") == "" {
+		return w.next.RoundTrip(r)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), w.life-rand.N(w.life/4+1))
+	resp, err := w.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	resp.Body = &watchBody{resp.Body, ctx, cancel}
+	return resp, nil
+}
+
+// watchBody ends like one that the server has ended.
+type watchBody struct {
+	io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (b *watchBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && errors.Is(b.ctx.Err(), context.DeadlineExceeded) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (b *watchBody) Close() error {
+	b.cancel()
+	return b.ReadCloser.Close()
+}
