@@ -167,7 +167,11 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 		if undone := a.list.drop(r); undone != nil {
 			return nil, undone
 		}
-		return nil, fmt.Errorf("%w; nothing was made. Try again when `rivulet status` says ready", err)
+		ended := ""
+		if q.Replace {
+			ended = ", and an access that was to be replaced has ended"
+		}
+		return nil, fmt.Errorf("%w; nothing was made%s. Try again when `rivulet status` says ready", err, ended)
 	}
 	out := api.NewKubeconfig{Kubeconfig: api.Kubeconfig{User: r.User, Role: r.Role, Namespace: r.Namespace, Made: r.Made, Expires: r.Expires, State: r.state(now)},
 		Cluster: a.cfg.Name(), ServerName: ServerName, Warning: warning}

@@ -18,6 +18,7 @@ package homeimages
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -148,12 +149,14 @@ func (s *Server) find(ctx context.Context, id peer.ID, repository, ref string, i
 	return ""
 }
 
-// root is the digest of an image, and whether it was imported.
+// root is the digest of an image, and whether it was imported. A name with a digest counts
+// only if home has an image of that name: else a pod could name any content of home.
 func (s *Server) root(ctx context.Context, named reference.Named) (digest.Digest, bool, error) {
-	if c, ok := named.(reference.Canonical); ok {
-		return c.Digest(), false, nil
+	d, imported, err := s.Store.Find(ctx, named.String())
+	if c, ok := named.(reference.Canonical); ok && err == nil && c.Digest() != d {
+		return "", false, fmt.Errorf("%s is another image here", named)
 	}
-	return s.Store.Find(ctx, named.String())
+	return d, imported, err
 }
 
 // consists reports whether a blob belongs to an image.

@@ -110,6 +110,15 @@ func TestOnlyWhatRunsThere(t *testing.T) {
 			t.Errorf("%s gets %s: %d %q", no.id, no.what, code, body)
 		}
 	}
+	used["b"] = append(used["b"], "example.org/a/web@"+secret.String())
+	if code, _, _ := ask("b", "example.org/a/web/blobs/"+secretLayer.String(), ""); code != http.StatusNotFound {
+		t.Errorf("a pod that names the digest of another image: %d", code)
+	}
+	f.names["example.org/a/web@"+index.String()] = index
+	used["b"] = []string{"example.org/a/web@" + index.String()}
+	if code, _, _ := ask("b", "example.org/a/web/blobs/"+layer.String(), ""); code != 200 {
+		t.Errorf("a pod that names its image by digest: %d", code)
+	}
 	used["b"] = nil // its last pod there has ended
 	if code, _, _ := ask("b", "example.org/a/web/blobs/"+layer.String(), ""); code != http.StatusNotFound {
 		t.Errorf("after the last pod: %d", code)
