@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"time"
 )
 
@@ -110,7 +111,7 @@ func (s Source) keep(data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(s.Keep), 0o700); err != nil {
 		return err
 	}
-	return writeWhole(s.Keep, data)
+	return durable.Write(s.Keep, data, 0o600)
 }
 
 // over puts environment and flags over what a text says.

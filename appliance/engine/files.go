@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"rivulet/appliance/state/durable"
 	"rivulet/offload/policy"
 )
 
@@ -116,14 +117,7 @@ func keepNodePassword(dir string) error {
 }
 
 func writeFile(path, content string) error {
-	if old, err := os.ReadFile(path); err == nil && string(old) == content {
-		return nil
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
-		return fmt.Errorf("engine: %w; look at the disk (space, read-only mount)", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := durable.Write(path, []byte(content), 0o600); err != nil {
 		return fmt.Errorf("engine: %w", err)
 	}
 	return nil

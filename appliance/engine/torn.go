@@ -46,12 +46,7 @@ func (e *Engine) Settle() error {
 	if _, err := os.Stat(e.settledFile()); err == nil {
 		return nil
 	}
-	f, err := os.OpenFile(e.settledFile(), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("engine: %w", err)
-	}
-	defer f.Close()
-	return errors.Join(f.Sync(), quarantine.SyncDir(e.cfg.StateDir))
+	return writeFile(e.settledFile(), "")
 }
 
 // Settled reports whether the cluster has ever served.

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/state/durable"
 )
 
 const (
@@ -244,16 +245,14 @@ func (p pki) put(dir, name string, content []byte) error {
 
 // writeFile replaces a file so that a power cut leaves the old or the new one.
 func writeFile(path string, content []byte, mode os.FileMode, gid int) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	err := durable.Replace(path, mode, func(f *os.File) error {
+		_, err := f.Write(content)
+		return durable.Cure(errors.Join(err, f.Chown(0, gid)))
+	})
 	if err != nil {
-		return diskErr(err)
+		return fmt.Errorf("vcluster: %w", err)
 	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(mode), f.Chown(0, gid), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	return diskErr(err)
+	return nil
 }
 
 func diskErr(err error) error {

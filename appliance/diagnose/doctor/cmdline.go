@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
 )
@@ -84,36 +84,9 @@ func rewrite(path string, change func(string) string) error {
 		return fmt.Errorf("%s: what would be written is not one line; nothing was changed", path)
 	}
 	if _, err := os.Stat(kept(path)); errors.Is(err, os.ErrNotExist) {
-		if err := replace(kept(path), old); err != nil {
+		if err := durable.Write(kept(path), old, 0o644); err != nil {
 			return err
 		}
 	}
-	return replace(path, []byte(now+"\n"))
-}
-
-// replace writes a file beside the old one, makes it durable and gives it the name.
-func replace(path string, content []byte) (err error) {
-	fresh := path + ".rivulet-new"
-	defer func() {
-		if err != nil {
-			os.Remove(fresh)
-		}
-	}()
-	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(fresh, path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	return durable.Write(path, []byte(now+"\n"), 0o644)
 }

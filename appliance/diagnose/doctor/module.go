@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
 )
@@ -66,7 +67,7 @@ func (e *Env) loadModule(name string) *Fix {
 			if err := os.MkdirAll(filepath.Dir(e.path(modulesFile)), 0o755); err != nil {
 				return err
 			}
-			return replace(e.path(modulesFile), []byte(strings.Join(append(lines, name), "\n")+"\n"))
+			return durable.Write(e.path(modulesFile), []byte(strings.Join(append(lines, name), "\n")+"\n"), 0o644)
 		},
 	}
 }

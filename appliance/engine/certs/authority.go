@@ -16,6 +16,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"time"
 
 	"k8s.io/client-go/util/keyutil"
@@ -135,27 +136,9 @@ func (a authority) renew() error {
 	return replace(a.path+".crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// replace writes a file so that a power cut leaves the old or the new one.
 func replace(path string, content []byte) error {
-	fail := func(err error) error {
-		return fmt.Errorf("dates: %w; look at the disk (space, read-only mount)", err)
-	}
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fail(err)
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return fail(err)
+	if err := durable.Write(path, content, 0o600); err != nil {
+		return fmt.Errorf("dates: %w", err)
 	}
 	return nil
 }

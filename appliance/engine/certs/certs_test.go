@@ -13,8 +13,10 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -372,11 +374,9 @@ func TestLeasesOfTheFuture(t *testing.T) {
 func TestADiskThatCannotBeWritten(t *testing.T) {
 	k := newK3s(t)
 	k.start(now.Add(year))
-	// Root may write anywhere: a folder in the way stands for the disk.
-	if err := os.Mkdir(k.tls("server-ca.crt.new"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	durable.Failpoint = func(_, path string) error { return &os.PathError{Op: "open", Path: path, Err: syscall.EROFS} }
 	_, err := Prepare(k.dir, false, database{}, now)
+	durable.Failpoint = nil
 	if err == nil || !strings.Contains(err.Error(), "; look at the disk") {
 		t.Errorf("error %v", err)
 	}
@@ -384,7 +384,6 @@ func TestADiskThatCannotBeWritten(t *testing.T) {
 	if !errors.As(err, &pathErr) {
 		t.Errorf("the cause is lost: %v", err)
 	}
-	os.Remove(k.tls("server-ca.crt.new"))
 	k.prepare(false, database{}, now)
 	k.start(now)
 	k.wantValid(now)

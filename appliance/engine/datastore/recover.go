@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/quarantine"
 )
 
@@ -115,11 +116,8 @@ func Recover(ctx context.Context, path, snapshots string) (Recovery, error) {
 	if err := syncFile(part); err != nil {
 		return r, err
 	}
-	if err := os.Rename(part, recovered(path)); err != nil {
+	if err := durable.Rename(part, recovered(path)); err != nil {
 		return r, fmt.Errorf("datastore: %w", err)
-	}
-	if err := quarantine.SyncDir(filepath.Dir(path)); err != nil {
-		return r, err
 	}
 	done, err := finish(path)
 	r.Aside = done.Aside
@@ -139,10 +137,10 @@ func finish(path string) (r Recovery, err error) {
 		}
 		r.Aside = append(r.Aside, aside)
 	}
-	if err := os.Rename(recovered(path), path); err != nil {
+	if err := durable.Rename(recovered(path), path); err != nil {
 		return r, fmt.Errorf("datastore: %w", err)
 	}
-	return r, quarantine.SyncDir(filepath.Dir(path))
+	return r, nil
 }
 
 // syncFile puts a file, if there is one, on the disk for good.

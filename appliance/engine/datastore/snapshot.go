@@ -8,13 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-
-	"rivulet/appliance/state/quarantine"
 )
 
 // Copy writes a database that others write to, as it is at one moment, to a new
@@ -128,12 +127,7 @@ func (k *Keeper) Make(ctx context.Context, now time.Time) (Snapshot, error) {
 	if err := Check(ctx, plain); err != nil {
 		return s, fmt.Errorf("%w: no snapshot was made; restart the device to have it recovered", err)
 	}
-	part := s.Path + ".part"
-	if err := pack(plain, part); err != nil {
-		os.Remove(part)
-		return s, err
-	}
-	if err := os.Rename(part, s.Path); err != nil {
+	if err := durable.Replace(s.Path, 0o600, func(f *os.File) error { return pack(plain, f) }); err != nil {
 		return s, fmt.Errorf("datastore: %w", err)
 	}
 	for i, old := range List(k.Dir) {
@@ -141,19 +135,15 @@ func (k *Keeper) Make(ctx context.Context, now time.Time) (Snapshot, error) {
 			os.Remove(old.Path)
 		}
 	}
-	return s, quarantine.SyncDir(k.Dir)
+	return s, nil
 }
 
-func pack(from, to string) error {
+func pack(from string, out io.Writer) error {
 	in, err := os.Open(from)
 	if err != nil {
-		return fmt.Errorf("datastore: %w", err)
+		return err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
-	}
 	// One thread and a small window: it shares a small board with the cluster.
 	z, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 	if err == nil {
@@ -162,11 +152,7 @@ func pack(from, to string) error {
 	if z != nil {
 		err = errors.Join(err, z.Close())
 	}
-	err = errors.Join(err, out.Sync(), out.Close())
-	if err != nil {
-		return fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
-	}
-	return nil
+	return durable.Cure(err)
 }
 
 func unpack(from, to string) error {

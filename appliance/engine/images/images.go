@@ -23,7 +23,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"rivulet/appliance/state/quarantine"
+	"rivulet/appliance/state/durable"
 	"rivulet/offload/policy"
 )
 
@@ -59,22 +59,10 @@ func Save(path string, list []Image) error {
 	if err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, raw) {
-		return nil
-	}
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("images: %w; look at the disk (space, read-only mount)", err)
-	}
-	_, err = f.Write(raw)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("images: %w; look at the disk (space, read-only mount)", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := durable.Write(path, raw, 0o600); err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
-	return quarantine.SyncDir(filepath.Dir(path))
+	return nil
 }
 
 // Load reads what Save wrote; no file is an empty list.
@@ -125,10 +113,10 @@ func Archive(content string, list []Image, to string) (names []string, err error
 		os.Remove(part)
 		return nil, fmt.Errorf("images: %w; look at the disk (space)", err)
 	}
-	if err := os.Rename(part, to); err != nil {
+	if err := durable.Rename(part, to); err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
-	return names, quarantine.SyncDir(filepath.Dir(to))
+	return names, nil
 }
 
 func blobPath(content string, d digest.Digest) string {

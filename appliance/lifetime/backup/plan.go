@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"slices"
 	"time"
 
@@ -49,22 +50,7 @@ func (p plan) decide(state string) error {
 			return err
 		}
 	}
-	tmp := filepath.Join(work, planName+".new")
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.Write(raw); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, filepath.Join(work, planName)); err != nil {
-		return err
-	}
-	return syncDir(work)
+	return durable.Write(filepath.Join(work, planName), raw, 0o600)
 }
 
 // folders are those that hold what the plan moves.
@@ -97,7 +83,7 @@ func Finish(state string) (bool, error) {
 func finish(state string) (bool, error) {
 	work := filepath.Join(state, workDir)
 	cure := func(err error) error {
-		return fmt.Errorf("backup: a restore is not finished: %w; look at the disk (space, read-only mount), then start again", err)
+		return fmt.Errorf("backup: a restore is not finished: %w; then start again", durable.Cure(err))
 	}
 	raw, err := os.ReadFile(filepath.Join(work, planName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,10 +105,7 @@ func finish(state string) (bool, error) {
 		}
 	}
 	// The plan goes first: without it the rest is only to be cleared away.
-	if err := os.Remove(filepath.Join(work, planName)); err != nil {
-		return false, cure(err)
-	}
-	if err := syncDir(work); err != nil {
+	if err := durable.Remove(filepath.Join(work, planName)); err != nil {
 		return false, cure(err)
 	}
 	if err := os.RemoveAll(work); err != nil {
@@ -160,22 +143,7 @@ func move(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	if err := syncDir(filepath.Dir(to)); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(from))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return durable.Rename(from, to)
 }
 
 // syncFS has everything on disk that was written to path's file system.

@@ -15,6 +15,7 @@ import (
 	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/state/bolt"
+	"rivulet/appliance/state/durable"
 )
 
 // Options say how a backup comes back.
@@ -71,7 +72,7 @@ func Restore(ctx context.Context, in io.Reader, at Paths, o Options) (Report, er
 	}
 	staged := filepath.Join(at.State, workDir, "new")
 	if err := os.MkdirAll(staged, 0o700); err != nil {
-		return Report{}, fmt.Errorf("backup: %w; look at the disk (space, read-only mount); nothing was changed", err)
+		return Report{}, fmt.Errorf("backup: %w; nothing was changed", durable.Cure(err))
 	}
 	m, err := prepare(ctx, in, at, staged, o)
 	if err != nil {
@@ -85,7 +86,7 @@ func Restore(ctx context.Context, in io.Reader, at Paths, o Options) (Report, er
 	if err != nil {
 		os.RemoveAll(filepath.Join(at.State, workDir))
 		clearStaged(at.Config)
-		return Report{}, fmt.Errorf("backup: %w; look at the disk (space, read-only mount); nothing was changed", err)
+		return Report{}, fmt.Errorf("backup: %w; nothing was changed", durable.Cure(err))
 	}
 	if _, err := finish(at.State); err != nil {
 		return Report{}, err

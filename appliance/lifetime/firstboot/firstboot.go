@@ -71,12 +71,11 @@ type Device struct {
 	Boot string
 	// Open makes the boot partition writable, and returns what makes it read-only again.
 	Open func() (shut func(), err error)
-	cut  func(string) error
 }
 
 // Read returns what was noted, the zero Note before the first boot.
 func Read(root string) (n Note, err error) {
-	raw, err := disk{root: root}.read(NotePath)
+	raw, err := disk{root}.read(NotePath)
 	if err != nil || raw == nil {
 		return n, err
 	}
@@ -89,7 +88,7 @@ func Read(root string) (n Note, err error) {
 // Run does what is to do. The Note says what is wrong with the card; an error is a
 // device that cannot be written to.
 func Run(dev Device) (Note, error) {
-	d := disk{root: dev.Root, cut: dev.cut}
+	d := disk{dev.Root}
 	was, err := Read(dev.Root)
 	if err != nil {
 		return was, fmt.Errorf("firstboot: %w; look at the data partition", err)

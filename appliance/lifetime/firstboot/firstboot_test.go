@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/appliance/config"
+	"rivulet/appliance/state/durable"
 	"rivulet/image/device/layout"
 )
 
@@ -294,8 +295,6 @@ func TestTheCardIsTidiedUp(t *testing.T) {
 	}
 }
 
-var errCut = errors.New("the power is cut")
-
 // Power cuts between any two steps, and in the middle of writes, as often as may be:
 // the boot that is not cut ends where one without cuts does. A secret is on the device
 // before it leaves the card.
@@ -308,15 +307,21 @@ func TestPowerCuts(t *testing.T) {
 		n++
 		tr := fill(rt, tree{t, filepath.Join(base, "run", strings.Repeat("i", n%7), rapidName(n))}, full())
 		for range rapid.IntRange(1, 4).Draw(rt, "cuts") {
-			left := rapid.IntRange(0, 45).Draw(rt, "steps until the cut")
-			dev := tr.device()
-			dev.cut = func(string) error {
-				if left--; left < 0 {
-					return errCut
+			left := rapid.IntRange(0, 90).Draw(rt, "steps until the cut")
+			durable.Failpoint = func(step, path string) error {
+				if left--; left >= 0 {
+					return nil
 				}
-				return nil
+				if fi, err := os.Stat(path); left == -1 && step == durable.Sync && err == nil {
+					if err := os.Truncate(path, fi.Size()/2); err != nil { // what is not synced may be lost
+						rt.Fatal(err)
+					}
+				}
+				return durable.ErrCut
 			}
-			if _, err := Run(dev); err != nil && !errors.Is(err, errCut) {
+			_, err := Run(tr.device())
+			durable.Failpoint = nil
+			if err != nil && !errors.Is(err, durable.ErrCut) {
 				rt.Fatal(err)
 			}
 			if rapid.Bool().Draw(rt, "FAT loses the old name first") {

@@ -24,6 +24,7 @@ import (
 	"syscall"
 
 	"rivulet/appliance/config"
+	"rivulet/appliance/state/durable"
 	"rivulet/systemd"
 )
 
@@ -120,7 +121,7 @@ func copyProgram(from, to string) (changed bool, err error) {
 		return false, fmt.Errorf("install: %w", err)
 	}
 	defer in.Close()
-	if err := replace(to, 0o755, func(w io.Writer) error { _, err := io.Copy(w, in); return err }); err != nil {
+	if err := replace(to, 0o755, func(f *os.File) error { _, err := io.Copy(f, in); return durable.Cure(err) }); err != nil {
 		return false, err
 	}
 	return true, nil
@@ -156,47 +157,22 @@ func writeFile(path string, content []byte, mode fs.FileMode) (changed bool, err
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return false, nil
 	}
-	return true, replace(path, mode, func(w io.Writer) error { _, err := w.Write(content); return err })
+	return true, replace(path, mode, func(f *os.File) error { _, err := f.Write(content); return durable.Cure(err) })
 }
 
-// replace writes a file beside the old one, and to the disk, before it takes its place.
-func replace(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
-	defer func() {
-		switch {
-		case errors.Is(err, syscall.EROFS):
-			err = fmt.Errorf("install: %w; this system keeps %s read-only: run the appliance without installing it: rivulet run", err, filepath.Dir(path))
-		case errors.Is(err, fs.ErrPermission):
-			err = fmt.Errorf("install: %w; use sudo", err)
-		case err != nil:
-			err = fmt.Errorf("install: %w; look at the disk (space)", err)
-		}
-	}()
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	fresh := filepath.Join(dir, "."+filepath.Base(path)+".new")
-	f, err := os.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
-	if err != nil {
-		return err
-	}
-	err = write(f)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+// replace is durable.Replace with what helps here.
+func replace(path string, mode fs.FileMode, write func(*os.File) error) error {
+	err := durable.Cure(os.MkdirAll(filepath.Dir(path), 0o755))
 	if err == nil {
-		err = os.Rename(fresh, path)
+		err = durable.Replace(path, mode, write)
 	}
-	if err != nil {
-		os.Remove(fresh)
-		return err
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("install: %s: %w; this system keeps its folder read-only: run the appliance without installing it: rivulet run", path, syscall.EROFS)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("install: %s: %w; use sudo", path, fs.ErrPermission)
 	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return fmt.Errorf("install: %w", err)
 }

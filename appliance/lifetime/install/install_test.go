@@ -2,7 +2,6 @@ package install
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,7 +52,7 @@ func TestAFailedWriteLeavesTheOldFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := errors.New("no space")
-	err := replace(path, 0o755, func(w io.Writer) error { w.Write([]byte("half")); return full })
+	err := replace(path, 0o755, func(f *os.File) error { f.WriteString("half"); return full })
 	raw, _ := os.ReadFile(path)
 	entries, _ := os.ReadDir(filepath.Dir(path))
 	if !errors.Is(err, full) || string(raw) != "old" || len(entries) != 1 {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rivulet/appliance/lifetime/backup"
+	"rivulet/appliance/state/durable"
 )
 
 // Device is the World of a real device.
@@ -50,22 +51,8 @@ func (d *Device) Snapshot(ctx context.Context, s State) (string, error) {
 	defer done()
 	src.Config = "" // the user's, not the version's
 	src.Manifest.Rivulet, src.Manifest.Kubernetes, src.Manifest.Created = s.Attempt.From.Name, s.Attempt.From.Kubernetes, d.Now()
-	tmp := d.snapshot(name) + ".new"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
-	}
-	defer f.Close()
-	if err := backup.Write(ctx, f, src); err != nil {
-		return "", err
-	}
-	if err := f.Sync(); err != nil {
-		return "", fmt.Errorf("update: %w; look at the disk", err)
-	}
-	if err := os.Rename(tmp, d.snapshot(name)); err != nil {
-		return "", fmt.Errorf("update: %w; look at the disk", err)
-	}
-	return name, syncDir(d.dir())
+	err = durable.Replace(d.snapshot(name), 0o600, func(f *os.File) error { return backup.Write(ctx, f, src) })
+	return name, updateErr(err)
 }
 
 // Restore brings the snapshot's data back; what the new version wrote is set aside.
@@ -137,37 +124,22 @@ func install(from, to string) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if os.Link(from, tmp) != nil {
-		if err := copySynced(from, tmp); err != nil {
+	if os.Link(from, tmp) == nil {
+		err := durable.Rename(tmp, to)
+		if err != nil {
 			os.Remove(tmp)
-			return err
 		}
-	}
-	if err := os.Rename(tmp, to); err != nil {
-		os.Remove(tmp)
 		return err
 	}
-	return syncDir(filepath.Dir(to))
-}
-
-func copySynced(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if _, err := io.Copy(out, in); err != nil {
-		return err
-	}
-	if err := out.Sync(); err != nil {
-		return err
-	}
-	return out.Close()
+	return durable.Replace(to, 0o755, func(f *os.File) error {
+		_, err := io.Copy(f, in)
+		return durable.Cure(err)
+	})
 }
 
 func (v *Version) buildID() string {
@@ -187,11 +159,11 @@ func link(to, at string) error {
 	if err := os.Symlink(to, tmp); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, at); err != nil {
+	err := durable.Rename(tmp, at)
+	if err != nil {
 		os.Remove(tmp)
-		return err
 	}
-	return syncDir(filepath.Dir(at))
+	return err
 }
 
 // tidy removes the versions and snapshots that the state does not name. The last

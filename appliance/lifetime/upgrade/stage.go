@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/state/durable"
 	"rivulet/appliance/version"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
@@ -349,16 +350,11 @@ func keep(dir string, s State, from Version, path string) (Version, error) {
 		return from, fmt.Errorf("update: %w", err)
 	}
 	defer in.Close()
-	out, err := os.OpenFile(filepath.Join(work, binaryName), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
-	if err != nil {
-		return from, fmt.Errorf("update: %w", err)
-	}
-	defer out.Close()
-	if _, err := io.Copy(io.MultiWriter(out, digest), in); err != nil {
-		return from, fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
-	}
-	if err := out.Sync(); err != nil {
-		return from, fmt.Errorf("update: %w; look at the disk", err)
+	if err := durable.Replace(filepath.Join(work, binaryName), 0o755, func(f *os.File) error {
+		_, err := io.Copy(io.MultiWriter(f, digest), in)
+		return durable.Cure(err)
+	}); err != nil {
+		return from, updateErr(err)
 	}
 	if from.Dir, err = dirName(from.Name, hex.EncodeToString(digest.Sum(nil))); err != nil {
 		return from, err
@@ -370,14 +366,11 @@ func keep(dir string, s State, from Version, path string) (Version, error) {
 // that an earlier update left.
 func place(dir, work, name string) error {
 	to := filepath.Join(dir, name)
-	if err := syncDir(work); err != nil {
-		return err
+	if err := durable.SyncDir(work); err != nil {
+		return updateErr(err)
 	}
 	if err := os.RemoveAll(to); err != nil {
-		return fmt.Errorf("update: %w", err)
+		return updateErr(err)
 	}
-	if err := os.Rename(work, to); err != nil {
-		return fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
-	}
-	return syncDir(dir)
+	return updateErr(durable.Rename(work, to))
 }

@@ -29,6 +29,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"time"
 )
 
@@ -246,39 +247,16 @@ func Load(dir string) (State, error) {
 
 // store writes the state durably and in one step.
 func store(dir string, s State) error {
-	cure := func(err error) error {
-		return fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
-	}
 	raw, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return cure(err)
+	if err == nil {
+		err = durable.Write(filepath.Join(dir, stateName), append(raw, '\n'), 0o600)
 	}
-	path := filepath.Join(dir, stateName)
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return cure(err)
-	}
-	defer f.Close()
-	if _, err := f.Write(append(raw, '\n')); err != nil {
-		return cure(err)
-	}
-	if err := f.Sync(); err != nil {
-		return cure(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return cure(err)
-	}
-	return syncDir(dir)
+	return updateErr(err)
 }
 
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("update: %w", err)
+func updateErr(err error) error {
+	if err == nil {
+		return nil
 	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("update: %w; look at the disk", err)
-	}
-	return nil
+	return fmt.Errorf("update: %w", err)
 }

@@ -21,6 +21,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"rivulet/appliance/state/boltcheck"
+	"rivulet/appliance/state/durable"
 	"rivulet/fabric/peer"
 )
 
@@ -110,12 +111,7 @@ func create(path string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 func buckets(db *bbolt.DB) error {

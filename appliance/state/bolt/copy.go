@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"go.etcd.io/bbolt"
 
+	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/quarantine"
 )
 
@@ -43,37 +43,31 @@ func Recover(path string, cause error) (Recovered, error) {
 		return r, fmt.Errorf("%w; there is no copy of it either", cause)
 	}
 	r.Written = at.ModTime()
-	fresh := path + ".new"
-	if err := writeSynced(fresh, func(w io.Writer) error {
+	err = durable.Replace(path, 0o600, func(f *os.File) error {
 		in, err := os.Open(copied)
+		if err == nil {
+			defer in.Close()
+			_, err = io.Copy(f, in)
+		}
 		if err != nil {
+			return fmt.Errorf("%w; its copy cannot be used: %w", cause, err)
+		}
+		// Looked at before it takes the place of anything.
+		s, err := open(f.Name())
+		if err == nil {
+			var peers, perr = s.Peers()
+			r.Peers, err = len(peers), errors.Join(perr, s.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("%w; its copy is no better", cause)
+		}
+		if _, err := os.Lstat(path); err == nil {
+			r.Aside, err = quarantine.Link(path)
 			return err
 		}
-		defer in.Close()
-		_, err = io.Copy(w, in)
-		return err
-	}); err != nil {
-		return r, fmt.Errorf("%w; its copy cannot be used: %w", cause, err)
-	}
-	// Looked at before it takes the place of anything.
-	s, err := open(fresh)
-	if err == nil {
-		var peers, perr = s.Peers()
-		r.Peers, err = len(peers), errors.Join(perr, s.Close())
-	}
-	if err != nil {
-		os.Remove(fresh)
-		return r, fmt.Errorf("%w; its copy is no better", cause)
-	}
-	if _, err := os.Lstat(path); err == nil {
-		if r.Aside, err = quarantine.Link(path); err != nil {
-			return r, err
-		}
-	}
-	if err := os.Rename(fresh, path); err != nil {
-		return r, fmt.Errorf("store: %w; look at the disk (space, read-only mount)", err)
-	}
-	return r, quarantine.SyncDir(filepath.Dir(path))
+		return nil
+	})
+	return r, err
 }
 
 // CopyError is why the copy is older than the store, nil if it is not.
@@ -89,39 +83,13 @@ func (s *Store) refreshCopy() {
 	s.copyMu.Lock()
 	defer s.copyMu.Unlock()
 	path := CopyOf(s.path)
-	err := writeSynced(path+".new", func(w io.Writer) error {
+	s.copyErr = durable.Replace(path, 0o600, func(f *os.File) error {
 		return s.db.View(func(tx *bbolt.Tx) error {
-			_, err := tx.WriteTo(w)
-			return err
+			_, err := tx.WriteTo(f)
+			return durable.Cure(err)
 		})
 	})
-	if err == nil {
-		err = os.Rename(path+".new", path)
+	if s.copyErr != nil {
+		s.copyErr = fmt.Errorf("store: the copy of %s: %w", s.path, s.copyErr)
 	}
-	if err == nil {
-		err = quarantine.SyncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		os.Remove(path + ".new")
-		err = fmt.Errorf("store: the copy of %s: %w; look at the disk (space, read-only mount)", s.path, err)
-	}
-	s.copyErr = err
-}
-
-func writeSynced(path string, write func(io.Writer) error) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		os.Remove(path)
-	}
-	return err
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
 	"time"
@@ -26,10 +27,10 @@ func Name(path string, at time.Time) string {
 // Move renames path; its new name survives a power cut once this returns.
 func Move(path string) (aside string, err error) {
 	aside = Name(path, time.Now())
-	if err := os.Rename(path, aside); err != nil {
-		return "", fmt.Errorf("setaside: %w; look at the disk (space, read-only mount)", err)
+	if err := durable.Rename(path, aside); err != nil {
+		return "", fmt.Errorf("quarantine: %w", err)
 	}
-	return aside, SyncDir(filepath.Dir(path))
+	return aside, nil
 }
 
 // Link gives path its set-aside name as a second one, where path itself is then
@@ -37,9 +38,9 @@ func Move(path string) (aside string, err error) {
 func Link(path string) (aside string, err error) {
 	aside = Name(path, time.Now())
 	if err := os.Link(path, aside); err != nil {
-		return "", fmt.Errorf("setaside: %w; look at the disk (space, read-only mount)", err)
+		return "", durable.Cure(fmt.Errorf("quarantine: %w", err))
 	}
-	return aside, SyncDir(filepath.Dir(path))
+	return aside, durable.SyncDir(filepath.Dir(path))
 }
 
 // List returns what lies set aside in the folders, sorted.
@@ -58,17 +59,4 @@ func List(dirs ...string) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// SyncDir makes new names in a folder survive a power cut.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("setaside: %w", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("setaside: %w; look at the disk", err)
-	}
-	return nil
 }
