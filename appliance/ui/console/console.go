@@ -71,12 +71,15 @@ func text(v *summary.View, note string, width, room int) []string {
 	out = append(out, "")
 	for _, s := range v.Steps {
 		out = append(out, head(wrap(mark[s.State]+" "+pad(s.Name, 10)+s.Text, width, strings.Repeat(" ", 14)), 2)...)
+		if s.Cure != "" {
+			out = append(out, wrap("  do: "+s.Cure, width, "      ")...)
+		}
 	}
 	if len(v.Problems) > 0 {
 		out = append(out, "")
 	}
 	for n, p := range v.Problems {
-		rows := wrap("! "+p.Title+": "+p.Text, width, "  ")
+		rows := wrap(strings.TrimSuffix("! "+p.Title+": "+p.Text, ": "), width, "  ")
 		if p.Cure != "" {
 			rows = append(rows, wrap("  do: "+p.Cure, width, "      ")...)
 		}

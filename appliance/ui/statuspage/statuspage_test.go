@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,10 @@ func story() map[string]api.Status {
 	network.Waiting = "engine: for the API server"
 	network.DatastoreReady = true
 	network.Stages = stages("clock|Ready|", "engine|Starting|for the API server", "node|Waiting|", "fabric|Ready|")
+	failed := network
+	failed.Waiting = "engine: dial tcp 127.0.0.1:6443: connect: connection refused (again in 4s)"
+	failed.Stages = stages("clock|Ready|", "engine|Failed|dial tcp 127.0.0.1:6443: connect: connection refused; free the port (again in 4s)", "node|Waiting|", "fabric|Failed|EOF")
+	failed.DatastoreReady = false
 	ready := network
 	ready.Ready, ready.Waiting = true, ""
 	ready.Clock.Synchronized = true
@@ -60,8 +65,9 @@ func story() map[string]api.Status {
 	ready.Pods = api.Pods{Home: 3, Away: 2, Guests: 1}
 	ready.Peers = []peer.View{{Record: peer.Record{Name: "lab-2"}, State: peer.Connected}, {Record: peer.Record{Name: "lab-3"}, State: peer.Lost},
 		{Record: peer.Record{Name: "<script>alert(1)</script>"}, State: peer.Discovered}, {Record: peer.Record{Name: "enemy"}, State: peer.Denied}}
-	ready.Health = []health.Problem{{Kind: *health.Wall, Text: "nftables: no such table, token=abcdefghijklmnop", Cure: "see that the kernel has nf_tables"}}
-	return map[string]api.Status{"first": first, "network": network, "ready": ready}
+	ready.Health = []health.Problem{{Kind: *health.Wall, Text: "nftables: no such table, token=abcdefghijklmnop", Cure: "see that the kernel has nf_tables"},
+		{Kind: *health.Limits, Text: "8 watches are allowed", Cure: "allow more"}, {Kind: *health.Limits, Subject: "b", Text: "asking b: Get \"https://b\": dial tcp 192.0.2.9:7442: i/o timeout", Cure: "see that b is on"}}
+	return map[string]api.Status{"first": first, "network": network, "failed": failed, "ready": ready}
 }
 
 func TestPagesOnTheWay(t *testing.T) {
@@ -87,6 +93,29 @@ func TestPagesOnTheWay(t *testing.T) {
 			if strings.Contains(string(body), never) {
 				t.Errorf("%s has %q in it", name, never)
 			}
+		}
+	}
+}
+
+// What programs say stands under details, after what is written for the owner.
+func TestErrorsOfProgramsAreDetails(t *testing.T) {
+	details := regexp.MustCompile(`(?s)<details>.*?</details>`)
+	for name, st := range story() {
+		body, err := Render(summary.Of(st, noon))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := details.ReplaceAllString(string(body), "")
+		for _, program := range []string{"dial tcp", "i/o timeout", "connection refused", "EOF", "no such table", "again in"} {
+			if strings.Contains(shown, program) {
+				t.Errorf("%s shows %q", name, program)
+			}
+		}
+		if name == "ready" && !strings.Contains(shown, "8 watches are allowed") {
+			t.Errorf("what is written for the owner is not shown:\n%s", shown)
+		}
+		if name == "failed" && (!strings.Contains(shown, "What to do: free the port") || !strings.Contains(string(body), "connection refused")) {
+			t.Errorf("the cure or the details are missing:\n%s", body)
 		}
 	}
 }

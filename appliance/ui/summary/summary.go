@@ -8,6 +8,8 @@ package summary
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +36,8 @@ type Step struct {
 	Name  string
 	State State
 	Text  string
+	// Cure is what to do about a failed one, if its error says so; Details is the error.
+	Cure, Details string
 }
 
 // Peer is another cluster.
@@ -43,6 +47,8 @@ type Peer struct{ Name, State string }
 type Problem struct {
 	Severity          health.Severity
 	Title, Text, Cure string
+	// Details is what a program said, in place of Text; for who looks for it.
+	Details string
 }
 
 // View is all of it.
@@ -62,6 +68,8 @@ type View struct {
 	Pods                    string
 	Now                     time.Time
 	Up                      time.Duration
+
+	failures []string // the components that have failed
 }
 
 // Whatever there is, a screen stays small.
@@ -81,6 +89,9 @@ func Of(st api.Status, now time.Time) View {
 	stages := map[string]lifecycle.Status{}
 	for _, s := range st.Stages {
 		stages[s.Name] = s
+		if s.State == lifecycle.Failed {
+			v.failures = append(v.failures, s.Name)
+		}
 	}
 	v.Steps = []Step{
 		clock(st, stages["clock"]), network(v.Addresses), datastore(st, stages["engine"]),
@@ -119,9 +130,17 @@ func (v *View) problems(list []health.Problem) {
 		if p.Subject != "" {
 			title += " (" + p.Subject + ")"
 		}
-		v.Problems = append(v.Problems, Problem{p.Severity, cut(title), cut(clean.Text(p.Text)), cut(clean.Text(p.Cure))})
+		shown := Problem{Severity: p.Severity, Title: cut(title), Text: cut(clean.Text(p.Text)), Cure: cut(clean.Text(p.Cure))}
+		if raw.MatchString(shown.Text) {
+			shown.Text, shown.Details = "", shown.Text
+		}
+		v.Problems = append(v.Problems, shown)
 	}
 }
+
+// raw is what errors of programs look like: they begin with the part that made them, or have in
+// them what Go's libraries say. What is written for the owner begins with words or a path.
+var raw = regexp.MustCompile(`^[a-z][a-z0-9/_-]*: |\b(dial|read|write) (tcp|udp|unix)|: (connection refused|connection reset by peer|no such file or directory|permission denied|i/o timeout|EOF)\b|context (deadline exceeded|canceled)|exit status [0-9]|rpc error`)
 
 func (v *View) summary(waiting string) string {
 	worst := 0
@@ -131,6 +150,8 @@ func (v *View) summary(waiting string) string {
 		}
 	}
 	switch {
+	case !v.Ready && v.failed(waiting):
+		return "setting up; a step failed and is tried again by itself"
 	case !v.Ready && waiting != "":
 		return "setting up; waits for " + cut(waiting)
 	case !v.Ready:
@@ -143,18 +164,31 @@ func (v *View) summary(waiting string) string {
 	return "ready"
 }
 
+// failed reports whether what is waited for has failed: then waiting ends in the error.
+func (v *View) failed(waiting string) bool {
+	name, _, _ := strings.Cut(waiting, ": ")
+	return slices.Contains(v.failures, name)
+}
+
 // step is a component as it stands; done is what to say when it is Ready.
 func step(name string, s lifecycle.Status, done string) Step {
 	switch s.State {
 	case lifecycle.Ready:
-		return Step{name, Done, done}
+		return Step{Name: name, State: Done, Text: done}
 	case lifecycle.Starting:
-		return Step{name, Working, orElse(cut(waitsFor(s.Detail)), "starts")}
+		return Step{Name: name, State: Working, Text: orElse(cut(waitsFor(s.Detail)), "starts")}
 	case lifecycle.Failed:
-		return Step{name, Failed, orElse(cut(redact.New(nil).Text(s.Detail)), "failed; it is tried again by itself")}
+		out := Step{Name: name, State: Failed, Text: "failed; it is tried again by itself", Details: cut(redact.New(nil).Text(s.Detail))}
+		if _, cure, ok := strings.Cut(again.ReplaceAllString(out.Details, ""), "; "); ok { // as errors are written here
+			out.Cure = cure
+		}
+		return out
 	}
-	return Step{name, Waiting, orElse(cut(waitsFor(s.Detail)), "comes later")}
+	return Step{Name: name, State: Waiting, Text: orElse(cut(waitsFor(s.Detail)), "comes later")}
 }
+
+// again is what package lifecycle adds to an error.
+var again = regexp.MustCompile(` \(again in [^)]*\)$`)
 
 // waitsFor makes "for the API server" a sentence.
 func waitsFor(detail string) string {
@@ -168,7 +202,7 @@ func clock(st api.Status, s lifecycle.Status) Step {
 	out := step("clock", s, "set, no time service keeps it")
 	switch {
 	case out.State == Done && !st.Clock.Plausible:
-		return Step{"clock", Failed, "cannot be right; it is corrected by a time service or a peer"}
+		return Step{Name: "clock", State: Failed, Text: "cannot be right; it is corrected by a time service or a peer"}
 	case out.State == Done && st.Clock.Synchronized:
 		out.Text = "kept by a time service"
 	}
@@ -177,14 +211,14 @@ func clock(st api.Status, s lifecycle.Status) Step {
 
 func network(addrs []string) Step {
 	if len(addrs) == 0 {
-		return Step{"network", Working, "no network yet; plug in a cable, or set up Wi-Fi"}
+		return Step{Name: "network", State: Working, Text: "no network yet; plug in a cable, or set up Wi-Fi"}
 	}
-	return Step{"network", Done, strings.Join(addrs[:min(len(addrs), 3)], ", ")}
+	return Step{Name: "network", State: Done, Text: strings.Join(addrs[:min(len(addrs), 3)], ", ")}
 }
 
 func datastore(st api.Status, engine lifecycle.Status) Step {
 	if st.DatastoreReady {
-		return Step{"datastore", Done, "in order"}
+		return Step{Name: "datastore", State: Done, Text: "in order"}
 	}
 	return step("datastore", engine, "in order")
 }
