@@ -18,7 +18,7 @@ func (s *System) runPeers(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 	fab := s.made.get().fabric
 	return peerobjects.Run(ctx, peerobjects.Config{
-		API: cfg, Peers: func() []peerobjects.View { return s.peerViews(ctx, fab) }, Changed: fab.Changed,
+		API: cfg, Peers: func() []peerobjects.View { return s.peerViews(ctx, fab) }, Changed: fab.Changed, NodesChanged: s.nodes.Changed,
 		Unpeer: func(ctx context.Context, id peer.ID, force bool) error {
 			_, err := fab.Unpeer(ctx, string(id), fabric.Unpeer{Force: force})
 			return err
@@ -38,6 +38,9 @@ func (s *System) runPeers(ctx context.Context, stage *lifecycle.Stage) error {
 
 func (s *System) peerViews(ctx context.Context, fab *fabric.Fabric) []peerobjects.View {
 	st := api.Status{Peers: fab.Peers()}
+	if off := s.made.get().offload; off != nil {
+		st.VirtualNodes = off.VirtualNodes()
+	}
 	tun := s.made.get().tunnel
 	if tun != nil {
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
@@ -48,7 +51,7 @@ func (s *System) peerViews(ctx context.Context, fab *fabric.Fabric) []peerobject
 	}
 	var out []peerobjects.View
 	for _, p := range st.PeerList() {
-		v := peerobjects.View{View: p.View, Roles: peerobjects.Roles{Consume: !p.Roles.NoConsume, Provide: !p.Roles.NoProvide}}
+		v := peerobjects.View{View: p.View, Roles: peerobjects.Roles{Consume: !p.Roles.NoConsume, Provide: !p.Roles.NoProvide}, Cordoned: len(p.Cordoned) > 0}
 		if p.Way != nil {
 			v.Path = p.Way.Path
 		}

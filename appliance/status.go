@@ -8,12 +8,9 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"rivulet/appliance/api"
+	"rivulet/appliance/diagnose/places"
 	"rivulet/appliance/version"
-	"rivulet/offload/consumer/pod"
-	"rivulet/offload/policy"
 )
 
 // statusTimeout bounds what a status may wait for others; what does not answer is left out.
@@ -47,7 +44,10 @@ func (s *System) Status() api.Status {
 	if off != nil {
 		st.Status = off.Status()
 	}
-	st.Pods, st.Health, st.Footprint = s.countPods(ctx), s.problems(), s.footprint.Report()
+	if client := s.engine.Client(); client != nil {
+		st.Pods, st.Room = places.Count(ctx, client, s.nodeName)
+	}
+	st.Health, st.Footprint = s.problems(), s.footprint.Report()
 	return st
 }
 
@@ -68,31 +68,4 @@ func (s *System) pids() map[string]int {
 		}
 	}
 	return out
-}
-
-// countPods asks the API server's cache, so that status costs no informer.
-func (s *System) countPods(ctx context.Context) (n api.Pods) {
-	client := s.engine.Client()
-	if client == nil {
-		return n
-	}
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
-		ResourceVersion: "0",
-		FieldSelector:   "status.phase!=Succeeded,status.phase!=Failed",
-	})
-	if err != nil {
-		return n
-	}
-	for _, p := range pods.Items {
-		switch {
-		case p.Status.Reason == pod.ReasonRefused: // it is nowhere
-		case p.Labels[policy.OriginLabel] != "":
-			n.Guests++
-		case p.Spec.NodeName == s.nodeName:
-			n.Home++
-		case p.Spec.NodeName != "":
-			n.Away++
-		}
-	}
-	return n
 }

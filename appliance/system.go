@@ -35,6 +35,7 @@ import (
 	"rivulet/appliance/ui/statuspage"
 	"rivulet/appliance/vcluster"
 	"rivulet/fabric"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/rpc"
 	"rivulet/image/bundle"
@@ -82,6 +83,8 @@ type System struct {
 	homeAddrs *homeaddr.Pods
 	// inOrder is true once the engine's databases were looked at and are in order.
 	inOrder atomic.Bool
+	// nodes tells that a virtual node is ready, cordoned or neither.
+	nodes changes.Signal
 
 	made shared
 }

@@ -75,6 +75,7 @@ type Config struct {
 	Log          *slog.Logger
 
 	Missing, Parting time.Duration
+	NodesChanged     func()
 
 	Share    func() offer.Share
 	Withheld func() []string
@@ -114,7 +115,7 @@ func New(cfg Config) (*Offload, error) {
 	o := &Offload{router: &homeapi.Router{Pass: cfg.Peers.Pass, Log: cfg.Log.With("part", "homeapi")}}
 	mine := consumer.Config{
 		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, NodeIP: cfg.NodeIP, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
-		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, Log: cfg.Log,
+		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, NodesChanged: cfg.NodesChanged, Log: cfg.Log,
 	}
 	lent := provider.Config{Peers: cfg.Peers, Config: tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, PeerID: rpc.PeerID, Share: cfg.Share, Withheld: cfg.Withheld,

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
@@ -44,6 +46,8 @@ type Status struct {
 	// What is offloaded, borrowed and lent.
 	offload.Status
 	Pods Pods `json:"pods"`
+	// Room is what pods ask for, by the name of the node: of home and the virtual ones.
+	Room map[string]Room `json:"room,omitempty"`
 	// Footprint is what Rivulet costs the machine.
 	Footprint usage.Report `json:"footprint"`
 	// Clock is where the time comes from, and what it is compared with.
@@ -86,6 +90,16 @@ type Pods struct {
 	Home   int `json:"home"`   // ours, here
 	Away   int `json:"away"`   // ours, elsewhere
 	Guests int `json:"guests"` // of other clusters, here
+}
+
+// Room is what there is on a node, and what the pods there ask for.
+type Room struct {
+	// Allocatable is set of home's own node; a virtual node has its own.
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+	Requested   corev1.ResourceList `json:"requested"`
+	// Pods are those that are not finished.
+	Pods         int    `json:"pods"`
+	Architecture string `json:"architecture,omitempty"`
 }
 
 // Health is the answer of GET /v1/health.

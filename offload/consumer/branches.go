@@ -173,6 +173,7 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 		IP: b.c.cfg.NodeIP, Port: server.Port()}, func() {
 		b.c.volumes.Look(name)
 		b.changed()
+		b.c.cfg.NodesChanged()
 	}, b.log)
 	back := &handBack{home: b.c.home, node: name, after: b.c.cfg.HandBack, log: b.log}
 	b.c.mu.Lock()

@@ -73,7 +73,9 @@ type Config struct {
 	Images func() (map[string][]string, error)
 	// Moved is called after pods of home at a target may be others; nil is not.
 	Moved func()
-	Log   *slog.Logger
+	// NodesChanged is called after a virtual node became ready, cordoned or neither; nil is not.
+	NodesChanged func()
+	Log          *slog.Logger
 }
 
 // Consumer is home's side of offloading. Its exported methods may be called at any time.
@@ -113,6 +115,9 @@ func New(cfg Config) (*Consumer, error) {
 	}
 	if cfg.Moved == nil {
 		cfg.Moved = func() {}
+	}
+	if cfg.NodesChanged == nil {
+		cfg.NodesChanged = func() {}
 	}
 	ownPolicies := cfg.Policies == nil
 	if ownPolicies {

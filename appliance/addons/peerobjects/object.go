@@ -69,6 +69,8 @@ type Status struct {
 	Path               string             `json:"path,omitempty"`
 	Prefixes           *Prefixes          `json:"prefixes,omitempty"`
 	Roles              *Roles             `json:"roles,omitempty"`
+	Withdrawn          bool               `json:"withdrawn,omitempty"`
+	Cordoned           bool               `json:"cordoned,omitempty"`
 	Version            string             `json:"version,omitempty"`
 	KubernetesVersion  string             `json:"kubernetesVersion,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
@@ -92,6 +94,7 @@ func fresh(old Status, generation int64, v View) Status {
 	s := Status{
 		ObservedGeneration: generation, ID: string(v.ID), Name: v.Name, State: string(v.State), Reason: v.Reason,
 		Since: second(v.Since), Address: addrText(v.View), Path: v.Path, Roles: &Roles{Consume: v.Roles.Consume, Provide: v.Roles.Provide},
+		Withdrawn: v.TheirRoles.NoProvide, Cordoned: v.Cordoned,
 		Version: v.Version, KubernetesVersion: v.KubeVersion,
 	}
 	if v.Trust.How != "" {

@@ -48,6 +48,8 @@ type View struct {
 	peer.View
 	Path  string
 	Roles Roles
+	// Cordoned: one of its virtual nodes takes no new pods.
+	Cordoned bool
 }
 
 // Config is what it is made of.
@@ -57,6 +59,8 @@ type Config struct {
 	Peers func() []View
 	// Changed tells that Peers may be another, as fabric.Fabric does.
 	Changed func() (<-chan struct{}, func())
+	// NodesChanged tells that Cordoned may be another.
+	NodesChanged func() (<-chan struct{}, func())
 	// Unpeer ends a peering, force though the peer cannot be told.
 	Unpeer func(ctx context.Context, id peer.ID, force bool) error
 	// SetRoles switches directions; nil leaves one as it is.
@@ -139,6 +143,8 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 func (m *mirror) follow(ctx context.Context, told <-chan struct{}, ready func()) {
 	changed, stop := m.Changed()
 	defer stop()
+	nodes, stopNodes := m.NodesChanged()
+	defer stopNodes()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	pause := firstRetry
@@ -147,6 +153,7 @@ func (m *mirror) follow(ctx context.Context, told <-chan struct{}, ready func())
 		case <-ctx.Done():
 			return
 		case <-changed:
+		case <-nodes:
 		case <-told:
 		case <-retry.C:
 		}

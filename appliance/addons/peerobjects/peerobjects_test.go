@@ -135,7 +135,7 @@ func TestObjects(t *testing.T) {
 	run := func() (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
-		cfg := Config{API: server.Config, Peers: f.views, Changed: f.changed, Unpeer: f.unpeer, SetRoles: f.setRoles, Peer: f.peer,
+		cfg := Config{API: server.Config, Peers: f.views, Changed: f.changed, NodesChanged: f.changed, Unpeer: f.unpeer, SetRoles: f.setRoles, Peer: f.peer,
 			Withdraw: func(_ context.Context, id peer.ID) error { return f.withdraw(id) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 		go func() { done <- Run(ctx, cfg, func() { close(ready) }) }()
 		select {
@@ -198,6 +198,15 @@ func TestObjects(t *testing.T) {
 
 	f.change(func() { v := f.peers[idOf('a')]; v.State, v.Since = peer.Connected, time.Now(); f.peers[idOf('a')] = v })
 	await("Ready", func() bool { s, _ := ready("b"); return s == metav1.ConditionTrue })
+
+	// Cordoned here, withdrawn there.
+	shown := func(is bool) {
+		t.Helper()
+		f.change(func() { v := f.peers[idOf('a')]; v.Cordoned, v.TheirRoles.NoProvide = is, is; f.peers[idOf('a')] = v })
+		await(fmt.Sprintf("cordoned and withdrawn %v", is), func() bool { p := get("b"); return p.Status.Cordoned == is && p.Status.Withdrawn == is })
+	}
+	shown(true)
+	shown(false)
 	event("b", "Connected", "answers through the tunnel")
 	p := get("b")
 	if p.Status.ID != string(idOf('a')) || p.Status.Trust.How != "lan" || p.Status.Path != "direct" || p.Status.Prefixes.SeesUsAs != "10.72.0.0/16" || p.Status.Address != "192.0.2.2:7442" {

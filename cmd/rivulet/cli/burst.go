@@ -208,15 +208,22 @@ func newBurstList(c *common) *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tSTATE\tSERVER\tNAMESPACE\tROOM\tNETWORK\tREASON")
+			head, more := "NAME\tSTATE\tSERVER\tNAMESPACE\tROOM\tNETWORK\tREASON", ""
+			if c.output == "wide" {
+				head += "\tVERSION\tLIMITS\tSECURITY\tANSWERS IN"
+			}
+			fmt.Fprintln(w, head)
 			for _, v := range views {
 				state, why := burstState(v)
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", v.Name, state, v.Server, v.Namespace, dash(roomText(v.State.Room)), v.Network, dash(why))
+				if c.output == "wide" {
+					more = fmt.Sprintf("\t%s\t%s\t%s\t%s", dash(v.State.Version), dash(roomText(v.Limits)), dash(v.State.Security), v.State.RTT.Round(time.Millisecond))
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s%s\n", v.Name, state, v.Server, v.Namespace, dash(roomText(v.State.Room)), v.Network, dash(why), more)
 			}
 			return w.Flush()
 		},
 	}
-	outputFlag(cmd, c)
+	outputFlag(cmd, c, "wide")
 	return cmd
 }
 

@@ -82,7 +82,7 @@ func golden(t *testing.T, file string, answers map[string]json.RawMessage) map[s
 	var now strings.Builder
 	ran := map[string]bool{}
 	for line := range strings.Lines(string(raw)) {
-		if strings.HasPrefix(line, "#") {
+		if strings.HasPrefix(line, "#") && len(ran) == 0 { // below, it is what a command prints
 			now.WriteString(line)
 		}
 		args, ok := strings.CutPrefix(strings.TrimSpace(line), "$ rivulet")

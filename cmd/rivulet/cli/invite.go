@@ -51,10 +51,10 @@ func newInvite(c *common) *cobra.Command {
 			if c.forProgram() {
 				return c.print(cmd.OutOrStdout(), l)
 			}
-			return printInvites(cmd.OutOrStdout(), l)
+			return printInvites(cmd.OutOrStdout(), l, c.output == "wide")
 		},
 	}
-	outputFlag(list, c)
+	outputFlag(list, c, "wide")
 	revoke := &cobra.Command{
 		Use:   "revoke ID",
 		Short: "end an invite that nobody has used",
@@ -76,15 +76,23 @@ func newInvite(c *common) *cobra.Command {
 	return cmd
 }
 
-func printInvites(out io.Writer, l api.Invites) error {
+func printInvites(out io.Writer, l api.Invites, wide bool) error {
 	if len(l.Invites) == 0 {
 		_, err := fmt.Fprintln(out, "no invite was made in the last day")
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "INVITE\tSTATE\tMADE\tEXPIRES\tUSED BY")
+	form := time.TimeOnly
+	if wide {
+		form = time.DateTime
+	}
 	for _, i := range l.Invites {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", i.ID, i.State(l.Now), i.Made.Local().Format(time.TimeOnly), i.Expires.Local().Format(time.TimeOnly), dash(i.UsedBy.Short()))
+		by := i.UsedBy.Short()
+		if wide {
+			by = string(i.UsedBy)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", i.ID, i.State(l.Now), i.Made.Local().Format(form), i.Expires.Local().Format(form), dash(by))
 	}
 	return w.Flush()
 }

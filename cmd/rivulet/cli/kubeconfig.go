@@ -88,10 +88,10 @@ func newKubeconfigList(c *common) *cobra.Command {
 			if c.forProgram() {
 				return c.print(cmd.OutOrStdout(), l)
 			}
-			return printKubeconfigs(cmd.OutOrStdout(), l)
+			return printKubeconfigs(cmd.OutOrStdout(), l, c.output == "wide")
 		},
 	}
-	outputFlag(cmd, c)
+	outputFlag(cmd, c, "wide")
 	return cmd
 }
 
@@ -208,19 +208,30 @@ func of(k api.Kubeconfig) string {
 	return k.Role + " of " + k.Namespace
 }
 
-func printKubeconfigs(out io.Writer, l api.Kubeconfigs) error {
+func printKubeconfigs(out io.Writer, l api.Kubeconfigs, wide bool) error {
 	if len(l.Kubeconfigs) == 0 {
 		_, err := fmt.Fprintln(out, "nobody has access from the LAN; make a kubeconfig with: sudo rivulet kubeconfig > FILE")
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "USER\tROLE\tNAMESPACE\tSTATE\tEXPIRES\tLAST USED\tCONNECTIONS")
+	head, more := "USER\tROLE\tNAMESPACE\tSTATE\tEXPIRES\tLAST USED\tCONNECTIONS", ""
+	if wide {
+		head += "\tMADE\tREVOKED"
+	}
+	fmt.Fprintln(w, head)
 	for _, k := range l.Kubeconfigs {
-		used := "-"
-		if !k.Used.IsZero() {
-			used = k.Used.Local().Format(time.DateTime)
+		if wide {
+			more = "\t" + moment(k.Made) + "\t" + moment(k.Revoked)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", k.User, k.Role, dash(k.Namespace), k.State, k.Expires.Local().Format(time.DateTime), used, k.Connections)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d%s\n", k.User, k.Role, dash(k.Namespace), k.State, moment(k.Expires), moment(k.Used), k.Connections, more)
 	}
 	return w.Flush()
+}
+
+// moment is a time as tables have it.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format(time.DateTime)
 }

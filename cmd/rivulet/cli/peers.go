@@ -42,7 +42,7 @@ func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
 		return printPeers(out, nil)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PEER\tSTATE\tFOR\tID\tTRUST\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tMTU\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tOPENED\tVERSION\tKUBERNETES\tDETAIL")
+	fmt.Fprintln(w, "PEER\tSTATE\tFOR\tID\tTRUST\tROLES\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tMTU\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tOPENED\tVERSION\tKUBERNETES\tDETAIL")
 	for _, p := range peers {
 		path, endpoint, mtu, shook, received, sent := "-", "-", "-", "-", "-", "-"
 		if p.Way != nil {
@@ -55,23 +55,27 @@ func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
 			}
 			shook = since(now, p.Way.LastHandshake)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			dash(p.Name), p.State, since(now, p.Since), p.ID.Short(), dash(p.Trust.How), day(p.Trust.At), dash(join(p.Found)), control(p.View),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			dash(p.Name), p.State, since(now, p.Since), p.ID.Short(), dash(p.Trust.How), roles(p.View), day(p.Trust.At), dash(join(p.Found)), control(p.View),
 			path, endpoint, rtt(p.RTT), mtu, shook, received, sent, prefix(p.View), seenAs(p.View), dash(join(p.Opened)), dash(p.Version), dash(p.KubeVersion), detail(p))
 	}
 	return w.Flush()
 }
 
-// detail is why a peer is as it is, and whether somebody here sends it no pods.
+// detail is why a peer is as it is, whether it lends nothing, and whether somebody here
+// sends it no pods.
 func detail(p api.Peer) string {
-	if len(p.Cordoned) == 0 {
-		return p.Reason
+	var out []string
+	if p.Reason != "" {
+		out = append(out, p.Reason)
 	}
-	cordoned := "cordoned, takes no new pods: rivulet uncordon " + strings.Join(p.Cordoned, ", rivulet uncordon ")
-	if p.Reason == "" {
-		return cordoned
+	if p.TheirRoles.NoProvide && !p.State.Apart() {
+		out = append(out, "withdrawn: it lends nothing")
 	}
-	return p.Reason + "; " + cordoned
+	if len(p.Cordoned) > 0 {
+		out = append(out, "cordoned, takes no new pods: rivulet uncordon "+strings.Join(p.Cordoned, ", rivulet uncordon "))
+	}
+	return strings.Join(out, "; ")
 }
 
 // way names the path, and the relay if it goes by one.

@@ -3,13 +3,16 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
 )
@@ -18,8 +21,8 @@ func newStatus(c *common) *cobra.Command {
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "what is up, what it waits for, peers, virtual nodes, pods at home and away",
-		Long:  "Exit code 0: ready; 3: running, not ready yet; 1: not running.",
+		Short: "whether it is ready, peers, room and pods at home and away, problems with cures",
+		Long:  "Stages that are not ready are shown; -o wide shows all, what Rivulet costs the machine, and more of peers.\nExit code 0: ready; 3: running, not ready yet; 1: not running.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready := false
@@ -28,7 +31,7 @@ func newStatus(c *common) *cobra.Command {
 				if c.forProgram() {
 					return c.print(out, st)
 				}
-				return printStatus(out, st)
+				return printStatus(out, st, c.output == "wide")
 			})
 			if err == nil && !watch && !ready {
 				return &exitError{code: exitNotReady}
@@ -36,7 +39,7 @@ func newStatus(c *common) *cobra.Command {
 			return err
 		},
 	}
-	outputFlag(cmd, c)
+	outputFlag(cmd, c, "wide")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second until Ctrl-C")
 	return cmd
 }
@@ -59,69 +62,148 @@ func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.S
 	}
 }
 
-func printStatus(out io.Writer, st api.Status) error {
-	state := fmt.Sprintf("Ready (after %s, %s after boot)", seconds(st.ReadyAfter), seconds(st.ReadyAfterBoot))
-	if !st.Ready {
-		state = "not ready: " + st.Waiting
+// printStatus has what fits a screen of 80x24 while all is well; wide all there is.
+func printStatus(out io.Writer, st api.Status, wide bool) error {
+	fmt.Fprintf(out, "%s  %s\nid %s, node %s at %s, rivulet %s, up %s\n\n", st.Name, verdict(st), st.ID.Short(), st.NodeName, st.NodeAddress,
+		st.Version, time.Since(st.Started).Round(time.Second))
+	stages := st.Stages
+	if !wide {
+		stages = slices.DeleteFunc(slices.Clone(stages), func(s lifecycle.Status) bool { return s.State == lifecycle.Ready })
 	}
-	fmt.Fprintf(out, "%s  %s\nid %s, node %s at %s, rivulet %s, up %s\n\n", st.Name, state,
-		st.ID.Short(), st.NodeName, st.NodeAddress, st.Version, time.Since(st.Started).Round(time.Second))
-	if err := printStages(out, st.Stages); err != nil {
+	if err := printStages(out, stages); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "\n"+configLine(st.Config))
-	fmt.Fprintln(out)
-	if err := printPeers(out, st.PeerList()); err != nil {
+	print := printBrief
+	if wide {
+		print = printPeers
+	}
+	if err := print(out, st.PeerList()); err != nil {
 		return err
 	}
-	if err := printNodes(out, st); err != nil {
+	if err := printPlaces(out, st); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nPODS  %d at home, %d away, %d of tenants here\n", st.Pods.Home, st.Pods.Away, st.Pods.Guests)
-	printFootprint(out, st.Footprint, st.Host.MemoryBytes)
-	fmt.Fprintf(out, "CLOCK %s\n", st.Clock)
+	fmt.Fprintf(out, "\nPODS    %d at home, %d away, %d of tenants here\n", st.Pods.Home, st.Pods.Away, st.Pods.Guests)
+	fmt.Fprintln(out, configLine(st.Config))
+	if wide {
+		fmt.Fprintf(out, "READY   after %s, %s after boot\n", seconds(st.ReadyAfter), seconds(st.ReadyAfterBoot))
+		printFootprint(out, st.Footprint, st.Host.MemoryBytes)
+		fmt.Fprintf(out, "CLOCK   %s\n", st.Clock)
+	}
 	for _, p := range st.Health {
 		fmt.Fprintf(out, "%-7s %s\n", strings.ToUpper(string(p.Severity)), p)
 	}
 	return nil
 }
 
+// verdict is whether pods can run, and how much is wrong.
+func verdict(st api.Status) string {
+	if !st.Ready {
+		return "not ready: " + st.Waiting
+	}
+	count := map[health.Severity]int{}
+	for _, p := range st.Health {
+		count[p.Severity]++
+	}
+	text := "Ready"
+	for _, s := range []health.Severity{health.Error, health.Warning} {
+		if n := count[s]; n == 1 {
+			text += fmt.Sprintf(", 1 %s", s)
+		} else if n > 1 {
+			text += fmt.Sprintf(", %d %ss", n, s)
+		}
+	}
+	return text
+}
+
 func printStages(out io.Writer, stages []lifecycle.Status) error {
+	if len(stages) == 0 {
+		return nil
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "STAGE\tSTATE\tREADY AFTER\tAFTER BOOT\tDETAIL")
 	for _, s := range stages {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.State, seconds(s.Took), seconds(s.SinceBoot), s.Detail)
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+const noPeers = "PEERS  none found yet; another device on this LAN is found by itself"
+
+// printBrief has of peers what fits a screen.
+func printBrief(out io.Writer, peers []api.Peer) error {
+	if len(peers) == 0 {
+		_, err := fmt.Fprintln(out, noPeers)
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "PEER\tSTATE\tTRUST\tROLES\tPATH\tRTT\tDETAIL")
+	for _, p := range peers {
+		path := "-"
+		if p.Way != nil {
+			path = way(p.Way, peers)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(p.Name), p.State, dash(p.Trust.How), roles(p.View), path, rtt(p.RTT), detail(p))
 	}
 	return w.Flush()
 }
 
 func printPeers(out io.Writer, peers []api.Peer) error {
 	if len(peers) == 0 {
-		_, err := fmt.Fprintln(out, "PEERS  none found yet; another device on this LAN is found by itself")
+		_, err := fmt.Fprintln(out, noPeers)
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PEER\tSTATE\tID\tTRUST\tADDRESS\tPODS SEEN AS\tRTT\tDETAIL")
+	fmt.Fprintln(w, "PEER\tSTATE\tID\tTRUST\tROLES\tADDRESS\tPODS SEEN AS\tRTT\tDETAIL")
 	for _, p := range peers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(p.Name), p.State, p.ID.Short(), dash(p.Trust.How),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(p.Name), p.State, p.ID.Short(), dash(p.Trust.How), roles(p.View),
 			control(p.View), prefix(p.View), rtt(p.RTT), detail(p))
 	}
 	return w.Flush()
 }
 
-func printNodes(out io.Writer, st api.Status) error {
-	if len(st.VirtualNodes) == 0 {
+// roles are the directions that are on, as far as this cluster decides.
+func roles(v peer.View) string {
+	switch {
+	case v.State.Apart():
+		return "-"
+	case v.Roles.NoConsume && v.Roles.NoProvide:
+		return "none"
+	case v.Roles.NoConsume:
+		return "provide"
+	case v.Roles.NoProvide:
+		return "consume"
+	}
+	return "both"
+}
+
+// printPlaces shows where pods can run, and the room that is left there.
+func printPlaces(out io.Writer, st api.Status) error {
+	home, known := st.Room[st.NodeName]
+	if !known && len(st.VirtualNodes) == 0 {
 		return nil
 	}
 	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "VIRTUAL NODE\tREADY\tARCH\tCPU\tMEMORY\tPODS\tDETAIL")
+	fmt.Fprintln(w, "PLACE\tREADY\tARCH\tCPU LEFT\tMEMORY LEFT\tPODS\tDETAIL")
+	if known {
+		fmt.Fprintf(w, "home\t%v\t%s\t%s\t%d\t\n", st.Ready, dash(home.Architecture), left(home.Allocatable, home.Requested), home.Pods)
+	}
 	for _, n := range st.VirtualNodes {
-		mem := n.Allocatable.Memory().Value() >> 20
-		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d Mi\t%d\t%s\n", n.Name, n.Ready, dash(n.Architecture),
-			n.Allocatable.Cpu(), mem, n.Pods, n.Reason)
+		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%s\n", n.Name, n.Ready, dash(n.Architecture), left(n.Allocatable, st.Room[n.Name].Requested), n.Pods, n.Reason)
 	}
 	return w.Flush()
+}
+
+// left is the CPU and the memory that no pod asks for, and what there is in all.
+func left(there, asked corev1.ResourceList) string {
+	part := func(name corev1.ResourceName, unit float64, suffix string) string {
+		all, used := there[name], asked[name]
+		free := max(0, all.AsApproximateFloat64()-used.AsApproximateFloat64())
+		return fmt.Sprintf("%.1f of %.1f%s", free/unit, all.AsApproximateFloat64()/unit, suffix)
+	}
+	return part(corev1.ResourceCPU, 1, "") + "\t" + part(corev1.ResourceMemory, 1<<30, " Gi")
 }
 
 func control(p peer.View) string {

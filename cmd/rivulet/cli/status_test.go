@@ -12,8 +12,16 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/peer"
+	"rivulet/offload"
 )
 
 // What a supervisor says is printed once, or again and again until the user has seen
@@ -81,4 +89,36 @@ type reader struct {
 func (s *reader) Write(p []byte) (int, error) {
 	defer s.after()
 	return fmt.Fprint(&s.Buffer, string(p))
+}
+
+// A device that is well, with two peers and a campus, fits a terminal of 80x24.
+func TestStatusFitsAScreen(t *testing.T) {
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("128Gi")}
+	st := api.Status{
+		Name: "classroom-1", NodeName: "classroom-1", NodeAddress: "100.127.201.144", ID: peer.ID(strings.Repeat("a", 32)), Version: "v0.1.0", Started: time.Now().Add(-100 * time.Hour),
+		Ready: true, Stages: []lifecycle.Status{{Name: "engine", State: lifecycle.Ready}, {Name: "node", State: lifecycle.Ready}},
+		Room: map[string]api.Room{"classroom-1": {Allocatable: room, Pods: 12, Architecture: "amd64"}}, Pods: api.Pods{Home: 12, Away: 100},
+	}
+	for _, name := range []string{"classroom-2", "classroom-3"} {
+		st.Peers = append(st.Peers, peer.View{State: peer.Connected, RTT: 12340 * time.Microsecond, Record: peer.Record{ID: peer.ID(strings.Repeat(name[10:], 32)), Name: name, Trust: peer.Trust{How: "invite"}}})
+	}
+	for _, name := range []string{"burst-campus", "classroom-2", "classroom-3"} {
+		st.VirtualNodes = append(st.VirtualNodes, offload.VirtualNode{Name: name, Ready: true, Architecture: "arm64", Allocatable: room, Pods: 40})
+	}
+	var out strings.Builder
+	if err := printStatus(&out, st, false); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	if len(lines) > 23 { // and the prompt
+		t.Errorf("%d lines:\n%s", len(lines), out.String())
+	}
+	for _, line := range lines {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, " ")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if !strings.Contains(out.String(), "classroom-1  Ready\n") || strings.Contains(out.String(), "STAGE") {
+		t.Errorf("not what is to be seen of a device that is well:\n%s", out.String())
+	}
 }

@@ -32,10 +32,10 @@ func newTenants(c *common) *cobra.Command {
 			if c.forProgram() {
 				return c.print(cmd.OutOrStdout(), st.Consumers)
 			}
-			return printTenants(cmd.OutOrStdout(), st.Consumers)
+			return printTenants(cmd.OutOrStdout(), st.Consumers, c.output == "wide")
 		},
 	}
-	outputFlag(cmd, c)
+	outputFlag(cmd, c, "wide")
 	cmd.AddCommand(newTenantsRemove(c))
 	return cmd
 }
@@ -119,7 +119,7 @@ func tenantName(g offload.Consumer) string {
 	return g.ID.Short()
 }
 
-func printTenants(out io.Writer, tenants []offload.Consumer) error {
+func printTenants(out io.Writer, tenants []offload.Consumer, wide bool) error {
 	if len(tenants) == 0 {
 		_, err := fmt.Fprintln(out, "no other cluster has anything here")
 		return err
@@ -132,11 +132,15 @@ func printTenants(out io.Writer, tenants []offload.Consumer) error {
 			twins = append(twins, twin)
 		}
 		slices.Sort(twins)
+		id := g.ID.Short()
+		if wide {
+			id = string(g.ID)
+		}
 		silent, left := "-", "-"
 		if g.Silent > 0 {
 			silent, left = g.Silent.Round(time.Minute).String(), g.Left.Round(time.Minute).String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%v\t%d\t%s\t%s\t%s\n", dash(g.Name), g.ID.Short(), g.Peer, g.Pods, dash(strings.Join(twins, ",")), silent, left)
+		fmt.Fprintf(w, "%s\t%s\t%v\t%d\t%s\t%s\t%s\n", dash(g.Name), id, g.Peer, g.Pods, dash(strings.Join(twins, ",")), silent, left)
 	}
 	return w.Flush()
 }

@@ -17,7 +17,7 @@ func TestTenantsAreListedAndFound(t *testing.T) {
 		{Consumer: tenancy.Consumer{ID: "ccccccccdddf", Name: "a"}},
 	}
 	var out bytes.Buffer
-	if err := printTenants(&out, tenants); err != nil {
+	if err := printTenants(&out, tenants, false); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")

@@ -103,14 +103,21 @@ func newVClusterList(c *common) *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tSTATE\tSINCE\tMEMORY\tDISK\tADDRESS\tREASON")
+			head, more := "NAME\tSTATE\tSINCE\tMEMORY\tDISK\tADDRESS\tREASON", ""
+			if c.output == "wide" {
+				head += "\tLIMIT\tSLEEPS AFTER\tLAST START\tCREATED"
+			}
+			fmt.Fprintln(w, head)
 			for _, v := range all {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", v.Name, v.State, v.Since.UTC().Format(time.DateTime), mebibytes(v.Private), mebibytes(v.Disk), v.Address, dash(v.Reason))
+				if c.output == "wide" {
+					more = fmt.Sprintf("\t%s\t%s\t%s\t%s", mebibytes(v.Memory), v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime))
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s%s\n", v.Name, v.State, v.Since.UTC().Format(time.DateTime), mebibytes(v.Private), mebibytes(v.Disk), v.Address, dash(v.Reason), more)
 			}
 			return w.Flush()
 		},
 	}
-	outputFlag(cmd, c)
+	outputFlag(cmd, c, "wide")
 	return cmd
 }
 

@@ -29,8 +29,12 @@ func (n *Node) guard(ctx context.Context) {
 	heard := func(obj any) {
 		if node, ok := obj.(*corev1.Node); ok && node.Name == n.id.Name {
 			n.mu.Lock()
+			other := n.cordoned != node.Spec.Unschedulable
 			n.cordoned = node.Spec.Unschedulable
 			n.mu.Unlock()
+			if other {
+				n.changed()
+			}
 		}
 	}
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: func(obj any) {

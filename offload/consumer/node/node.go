@@ -34,7 +34,7 @@ type Node struct {
 	id     Identity
 	client kubernetes.Interface
 	log    *slog.Logger
-	// changed is called whenever Ready turned.
+	// changed is called whenever Ready or Cordoned turned.
 	changed func()
 
 	mu      sync.Mutex
@@ -45,7 +45,8 @@ type Node struct {
 	cordoned bool
 }
 
-// New makes a Node; Run starts it. changed is called after Ready turned.
+// New makes a Node; Run starts it. changed is called after Ready or
+// Cordoned turned.
 func New(client kubernetes.Interface, id Identity, changed func(), log *slog.Logger) *Node {
 	return &Node{id: id, client: client, changed: changed, log: log}
 }

@@ -1,0 +1,66 @@
+// Package places counts where pods run, at home, away and as tenants, and what room is left there:
+// for `rivulet status`, the status page and the metrics. It reads pods and the home node from the
+// API server when it is called, and writes nothing; there is nothing to restart. While the API
+// server does not answer there are no figures, and the rest of the status is shown without.
+package places
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"rivulet/appliance/api"
+	"rivulet/offload/consumer/pod"
+	"rivulet/offload/policy"
+)
+
+// Count asks the API server's cache, so that it costs no informer: n are the pods by place, room
+// is what they ask for by node, and what there is on the node named home. Both are empty while the
+// API server does not answer.
+func Count(ctx context.Context, client kubernetes.Interface, home string) (n api.Pods, room map[string]api.Room) {
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
+		ResourceVersion: "0",
+		FieldSelector:   "status.phase!=Succeeded,status.phase!=Failed",
+	})
+	if err != nil {
+		return n, nil
+	}
+	room = map[string]api.Room{}
+	if node, err := client.CoreV1().Nodes().Get(ctx, home, metav1.GetOptions{ResourceVersion: "0"}); err == nil {
+		room[home] = api.Room{Allocatable: node.Status.Allocatable, Architecture: node.Status.NodeInfo.Architecture}
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		switch {
+		case p.Status.Reason == pod.ReasonRefused: // it is nowhere
+			continue
+		case p.Labels[policy.OriginLabel] != "":
+			n.Guests++
+		case p.Spec.NodeName == home:
+			n.Home++
+		case p.Spec.NodeName != "":
+			n.Away++
+		}
+		if p.Spec.NodeName != "" {
+			room[p.Spec.NodeName] = with(room[p.Spec.NodeName], p)
+		}
+	}
+	return n, room
+}
+
+// with adds what a pod asks for.
+func with(r api.Room, p *corev1.Pod) api.Room {
+	if r.Requested == nil {
+		r.Requested = corev1.ResourceList{}
+	}
+	for name, q := range resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{}) {
+		sum := r.Requested[name]
+		sum.Add(q)
+		r.Requested[name] = sum
+	}
+	r.Pods++
+	return r
+}
