@@ -65,10 +65,11 @@ deps: ## install the Debian packages that building (for ARCH) and the lab need; 
 	@ARCH=$(ARCH) test/deps
 
 .PHONY: build
-build: $(OUT)/rivulet $(if $(ARCH),,$(BIN)/rivulet-lab) ## build bin/rivulet and bin/rivulet-lab, or with ARCH bin/ARCH/rivulet
+build: ## build bin/rivulet and bin/rivulet-lab, or with ARCH bin/ARCH/rivulet
+	@image/progress build$(addprefix -,$(ARCH)) $(MAKE) --no-print-directory $(OUT)/rivulet $(if $(ARCH),,$(BIN)/rivulet-lab)
 
 $(OUT)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(LICENSES) $(call gofiles,cmd/rivulet appliance fabric offload image systemd)
-	@echo "building $@ (the first time takes about a quarter of an hour on two cores)"
+	@echo "building $@ (the first time about a quarter of an hour on two cores)"
 	@mkdir -p $(OUT)
 	@CGO_ENABLED=1 $(target) $(GO) build $(trimpath) -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)
 
