@@ -179,7 +179,13 @@ func (s *System) run(ctx context.Context) error {
 }
 
 func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
-	return api.Serve(ctx, s.cfg.Dirs.Run, s.apiRoutes(), stage.Ready)
+	routes := s.apiRoutes()
+	go func() {
+		if err := api.ServeReaders(ctx, s.cfg.Dirs.Run, routes); err != nil {
+			s.cfg.Log.Warn("members of the group "+api.ReaderGroup+" cannot read; root can", "component", cAPI, "err", err)
+		}
+	}()
+	return api.Serve(ctx, s.cfg.Dirs.Run, routes, stage.Ready)
 }
 
 // apiRoutes is what the command line may ask of the supervisor.

@@ -22,6 +22,10 @@ var watchdog string
 // Binary is where the unit expects the program.
 const Binary = "/usr/local/bin/rivulet"
 
+// Links are other names of the program beside it: kubectl finds the plug-in, and its completion,
+// by them.
+var Links = []string{"/usr/local/bin/kubectl-rivulet", "/usr/local/bin/kubectl_complete-rivulet"}
+
 // UnitName is the unit's name for systemctl.
 const UnitName = "rivulet.service"
 

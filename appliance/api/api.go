@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -17,20 +18,44 @@ func Socket(runDir string) string { return filepath.Join(runDir, "rivulet.sock")
 
 // Serve answers routes on the socket until ctx ends. ready is called once it listens.
 func Serve(ctx context.Context, runDir string, routes http.Handler, ready func()) error {
-	path := Socket(runDir)
-	if err := os.MkdirAll(runDir, 0o755); err != nil {
-		return fmt.Errorf("api: %w", err)
-	}
-	os.Remove(path) // the store's lock says that nobody else serves it
-	l, err := net.Listen("unix", path)
+	l, err := listen(Socket(runDir), 0, 0o600)
 	if err != nil {
-		return fmt.Errorf("api: %w", err)
+		return err
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	return serve(ctx, l, &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}, ready)
+}
+
+// listen makes a socket of a group. It has its name only after it has its mode: before, nobody finds it.
+func listen(path string, group int, mode fs.FileMode) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	hidden, err := os.MkdirTemp(filepath.Dir(path), ".s") // of root alone
+	if err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	defer os.RemoveAll(hidden)
+	first := filepath.Join(hidden, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: first, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	err = os.Chown(first, -1, group)
+	if err == nil {
+		err = os.Chmod(first, mode)
+	}
+	if err == nil {
+		err = os.Rename(first, path) // the store's lock says that nobody else serves it
+	}
+	if err != nil {
 		l.Close()
-		return fmt.Errorf("api: %w", err)
+		return nil, fmt.Errorf("api: %w", err)
 	}
-	srv := &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}
+	return l, nil
+}
+
+func serve(ctx context.Context, l net.Listener, srv *http.Server, ready func()) error {
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	ready()

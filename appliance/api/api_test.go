@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func serve(t *testing.T, mux http.Handler) string {
+func serving(t *testing.T, mux http.Handler) string {
 	t.Helper()
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -37,7 +37,7 @@ func TestCallCarriesAnswersAndErrors(t *testing.T) {
 		}
 		return map[string]int{"length": int(r.ContentLength)}, nil
 	}))
-	dir := serve(t, mux)
+	dir := serving(t, mux)
 	var out struct{ Length int }
 	if err := Call(t.Context(), dir, "POST", "/v1/echo", "hello", &out); err != nil || out.Length != 7 {
 		t.Errorf("%+v %v", out, err)

@@ -60,23 +60,17 @@ func CallWithin(ctx context.Context, limit time.Duration, runDir, method, path s
 // Do sends a request to the supervisor and returns its answer, for streams; the
 // caller closes the body. Any status but 2xx is an error.
 func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http.Response, error) {
-	socket := Socket(runDir)
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://rivulet"+path, body)
-	if err != nil {
-		return nil, err
+	resp, err := ask(ctx, Socket(runDir), method, path, body)
+	if errors.Is(err, fs.ErrPermission) && body == nil {
+		if resp, err = ask(ctx, ReaderSocket(runDir), method, path, nil); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+			err = fs.ErrPermission // there is no group of readers
+		}
 	}
-	resp, err := client.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, ErrNotRunning
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%s may be opened by root only; use sudo", socket)
+		return nil, fmt.Errorf("%s may be opened by root only, and read by members of group %s; use sudo", Socket(runDir), ReaderGroup)
 	case err != nil:
 		return nil, fmt.Errorf("asking the supervisor: %w", err)
 	}
@@ -90,4 +84,18 @@ func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http
 		return nil, errors.New(f.Error)
 	}
 	return nil, fmt.Errorf("the supervisor answered %s: %s; are the command and the running rivulet of the same version?", resp.Status, bytes.TrimSpace(raw))
+}
+
+func ask(ctx context.Context, socket, method, path string, body io.Reader) (*http.Response, error) {
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, "http://rivulet"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	return client.Do(req)
 }

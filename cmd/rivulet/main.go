@@ -13,5 +13,5 @@ func main() {
 	if k3s.Dispatch() {
 		return
 	}
-	os.Exit(cli.Main(os.Args[1:], k3s.EngineName))
+	os.Exit(cli.Main(cli.Arguments(os.Args), k3s.EngineName))
 }

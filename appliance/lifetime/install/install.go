@@ -58,6 +58,13 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 		return steps, err
 	}
 	did(program, "program %s", systemd.Binary)
+	for _, name := range systemd.Links {
+		made, err := link(name)
+		if err != nil {
+			return steps, err
+		}
+		did(made, "%s for kubectl", name)
+	}
 	changed := program
 	for _, f := range systemd.Files() {
 		if f.Path == systemd.JournalPath && journalSize() > journalLimit {
@@ -125,6 +132,23 @@ func copyProgram(from, to string) (changed bool, err error) {
 		return false, err
 	}
 	return true, nil
+}
+
+// link makes a name beside the program another name of it. What has that name already stays.
+func link(name string) (made bool, err error) {
+	if _, err := os.Lstat(name); err == nil {
+		return false, nil
+	}
+	if err := os.Symlink(filepath.Base(systemd.Binary), name); err != nil {
+		return false, fmt.Errorf("install: %w; see that the folder can be written", err)
+	}
+	return true, nil
+}
+
+// ours reports whether a name is a link that link has made.
+func ours(name string) bool {
+	to, err := os.Readlink(name)
+	return err == nil && to == filepath.Base(systemd.Binary)
 }
 
 // same reports whether two files are one, or have the same content.

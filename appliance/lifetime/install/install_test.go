@@ -78,3 +78,23 @@ func TestTheNameGoesIntoTheConfiguration(t *testing.T) {
 		t.Error("a user's file was changed")
 	}
 }
+
+// A program of that name that is not ours is left alone, at the installation and at its end.
+func TestLinks(t *testing.T) {
+	dir := t.TempDir()
+	name, theirs := filepath.Join(dir, "kubectl-rivulet"), filepath.Join(dir, "theirs")
+	if err := os.WriteFile(theirs, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, false} {
+		if made, err := link(name); made != want || err != nil || !ours(name) {
+			t.Errorf("%d: made %v, %v", i, made, err)
+		}
+	}
+	if made, err := link(theirs); made || err != nil || ours(theirs) {
+		t.Errorf("theirs: %v, %v", made, err)
+	}
+	if _, err := link(filepath.Join(dir, "none", "x")); err == nil {
+		t.Error("a link in a folder that is not there")
+	}
+}

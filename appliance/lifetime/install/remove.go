@@ -51,6 +51,11 @@ func Remove(ctx context.Context) (removed []string, err error) {
 			_ = systemctl(ctx, "try-restart", "systemd-journald.service")
 		}
 	}
+	for _, name := range systemd.Links {
+		if ours(name) {
+			remove(name)
+		}
+	}
 	remove(systemd.Binary)
 	return removed, errors.Join(errs...)
 }

@@ -53,3 +53,16 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+// As plug-in of kubectl, and as its completion.
+func TestArguments(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"rivulet status -w", "status -w"},
+		{"/usr/local/bin/kubectl-rivulet pods", "pods"},
+		{"/usr/local/bin/kubectl_complete-rivulet stat", "__complete stat"},
+	} {
+		if got := strings.Join(Arguments(strings.Fields(c.args)), " "); got != c.want {
+			t.Errorf("%s: %s, want %s", c.args, got, c.want)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -41,6 +42,15 @@ func (e *exitError) Error() string {
 	return e.err.Error()
 }
 func (e *exitError) Unwrap() error { return e.err }
+
+// Arguments are those of a command line. kubectl runs kubectl_complete-rivulet for what may follow
+// kubectl rivulet.
+func Arguments(args []string) []string {
+	if filepath.Base(args[0]) == "kubectl_complete-rivulet" {
+		return append([]string{cobra.ShellCompRequestCmd}, args[1:]...)
+	}
+	return args[1:]
+}
 
 // Main runs the command line and returns the exit code. engineName is the
 // argv[0] under which this executable is the engine.

@@ -17,6 +17,11 @@ func (j *job) ours() error {
 	if err := copyFile(j.binary, j.in(systemd.Binary), 0o755); err != nil {
 		return fmt.Errorf("%w; make build for %s first", err, j.arch)
 	}
+	for _, name := range systemd.Links {
+		if err := os.Symlink("rivulet", j.in(name)); err != nil {
+			return err
+		}
+	}
 	for _, f := range systemd.ImageFiles() {
 		if err := put(j.in(f.Path), f.Content, 0o644); err != nil {
 			return err

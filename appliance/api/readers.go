@@ -1,0 +1,65 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/net/netutil"
+)
+
+// ReaderGroup is the group whose members may read without being root. Without such a group
+// there is no socket for readers.
+const ReaderGroup = "rivulet"
+
+// ReaderSocket is the path of the socket that members of ReaderGroup may open.
+func ReaderSocket(runDir string) string { return filepath.Join(runDir, "readers.sock") }
+
+// readable are the only requests of readers that are answered: what there is to see of the device
+// and its peers. No configuration, no invites, no kubeconfig, no store, nothing that changes anything.
+var readable = map[string]bool{"/v1/alive": true, "/v1/facts": true, "/v1/health": true, "/v1/metrics": true, "/v1/status": true, "/v1/burst": true, "/v1/vclusters": true}
+
+var errReader = errors.New("members of group " + ReaderGroup + " may read status, peers, tenants and metrics; for this use sudo")
+
+// mostReaders are answered at a time; more wait.
+const mostReaders = 16
+
+// ServeReaders answers readers until ctx ends; it returns at once where there is no ReaderGroup.
+func ServeReaders(ctx context.Context, runDir string, routes http.Handler) error {
+	group, err := user.LookupGroup(ReaderGroup)
+	if err != nil {
+		return nil // not wanted
+	}
+	gid, err := strconv.Atoi(group.Gid)
+	if err != nil {
+		return nil // no group of this system
+	}
+	return serveReaders(ctx, runDir, gid, routes, func() {})
+}
+
+func serveReaders(ctx context.Context, runDir string, gid int, routes http.Handler, ready func()) error {
+	l, err := listen(ReaderSocket(runDir), gid, 0o660)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, netutil.LimitListener(l, mostReaders), &http.Server{
+		Handler: readOnly(routes), ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10,
+	}, ready)
+}
+
+// readOnly passes on what readers may ask, without a body, and refuses everything else.
+func readOnly(routes http.Handler) http.Handler {
+	refuse := JSON(func(*http.Request) (any, error) { return nil, errReader })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || !readable[r.URL.Path] || r.URL.RawQuery != "" {
+			refuse.ServeHTTP(w, r)
+			return
+		}
+		r.Body = http.NoBody
+		routes.ServeHTTP(w, r)
+	})
+}
