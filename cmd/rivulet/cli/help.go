@@ -14,7 +14,7 @@ var groups = []struct {
 }{
 	{"Run a device:", []string{"run", "status", "doctor", "config", "install", "uninstall"}},
 	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "burst"}},
-	{"Pods at home and away:", []string{"pods", "why", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "open", "close"}},
+	{"Pods at home and away:", []string{"pods", "why", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "open", "close", "image"}},
 	{"Clusters inside this one:", []string{"vcluster"}},
 	{"Look after it:", []string{"backup", "restore", "upgrade", "reset", "support", "metrics", "rotate-key", "licenses"}},
 	{"Device images:", []string{"flash", "firstboot", "console"}},
@@ -66,6 +66,9 @@ var examples = map[string]string{
 	"tenants remove":    "sudo rivulet tenants remove lab-2",
 	"open":              "sudo rivulet open lab --to lab-2\nsudo rivulet open lab/web --to all",
 	"close":             "sudo rivulet close lab/web",
+	"image push":        "sudo rivulet image push web.tar\nsudo rivulet image push ./layout --name shop/web:3 --all",
+	"image list":        "sudo rivulet image list\nsudo rivulet image list -o wide",
+	"image rm":          "sudo rivulet image rm shop/web:2",
 	"backup":            "sudo rivulet backup cluster.backup\nsudo rivulet backup - --volumes | ssh HOST 'cat > cluster.backup'",
 	"restore":           "sudo rivulet restore cluster.backup",
 	"upgrade":           "sudo rivulet upgrade rivulet-v1.2.0-arm64",

@@ -1,0 +1,265 @@
+package images
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"rivulet/offload/policy"
+)
+
+// File is an image in a file or a folder, as `docker save` and tools for OCI layouts make it.
+type File struct {
+	path   string
+	folder bool
+	// Names are those that the file gives its images; empty if it has none that can be a pod's.
+	Names []string
+	refs  []string // names of OCI layouts that are mere tags
+}
+
+// Look finds out whether a path is an image, and says what else it is in an error with a cure.
+func Look(at string) (File, error) {
+	f := File{path: at}
+	fi, err := os.Stat(at)
+	if err != nil {
+		return f, fmt.Errorf("%w; give the file of docker save -o FILE NAME:TAG, or the folder of an OCI layout", err)
+	}
+	files := map[string][]byte{}
+	if f.folder = fi.IsDir(); f.folder {
+		for _, name := range []string{"index.json", "oci-layout"} {
+			if files[name], err = os.ReadFile(filepath.Join(at, name)); err != nil {
+				return f, fmt.Errorf("folder %s is no OCI layout, it has no %s; make one with: skopeo copy docker://NAME:TAG oci:FOLDER:TAG", at, name)
+			}
+		}
+	} else if files, err = inTar(at); err != nil {
+		return f, err
+	}
+	if raw, ok := files["manifest.json"]; ok {
+		err = f.fromDocker(raw)
+	} else {
+		err = f.fromOCI(files["index.json"])
+	}
+	return f, err
+}
+
+// inTar returns the files of an archive that say what it is.
+func inTar(at string) (map[string][]byte, error) {
+	raw, err := os.Open(at)
+	if err != nil {
+		return nil, fmt.Errorf("%w; use sudo", err)
+	}
+	defer raw.Close()
+	plain, err := compression.DecompressStream(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no image: %w; make one with: docker save -o FILE NAME:TAG", at, err)
+	}
+	defer plain.Close()
+	files := map[string][]byte{}
+	entries := 0
+	for r := tar.NewReader(plain); ; entries++ {
+		h, err := r.Next()
+		switch {
+		case errors.Is(err, io.EOF) && entries > 0:
+			if files["manifest.json"] == nil && files["index.json"] == nil {
+				return nil, fmt.Errorf("%s is an archive without an image in it; docker export writes a file system, docker save -o FILE NAME:TAG an image", at)
+			}
+			return files, nil
+		case err != nil && entries > 0:
+			return nil, fmt.Errorf("%s ends in the middle or is damaged: %w; copy it again", at, err)
+		case err != nil:
+			return nil, fmt.Errorf("%s is no image and no archive; make one with: docker save -o FILE NAME:TAG", at)
+		}
+		if name := path.Clean(h.Name); name == "manifest.json" || name == "index.json" {
+			if files[name], err = io.ReadAll(io.LimitReader(r, maxManifest)); err != nil {
+				return nil, fmt.Errorf("%s ends in the middle or is damaged: %w; copy it again", at, err)
+			}
+		}
+	}
+}
+
+func (f *File) fromDocker(raw []byte) error {
+	var list []struct{ RepoTags []string }
+	if err := json.Unmarshal(raw, &list); err != nil || len(list) == 0 {
+		return fmt.Errorf("%s has no list of images in its manifest.json; make it anew with: docker save -o FILE NAME:TAG", f.path)
+	}
+	for _, image := range list {
+		f.Names = append(f.Names, image.RepoTags...)
+	}
+	return f.whole()
+}
+
+func (f *File) fromOCI(raw []byte) error {
+	var index ocispec.Index
+	if err := json.Unmarshal(raw, &index); err != nil || len(index.Manifests) == 0 {
+		return fmt.Errorf("%s has no images in its index.json; make it anew with: skopeo copy docker://NAME:TAG oci:FOLDER:TAG", f.path)
+	}
+	for _, m := range index.Manifests {
+		name := m.Annotations[nameAnnotation]
+		if name == "" {
+			name = m.Annotations[ocispec.AnnotationRefName]
+		}
+		switch {
+		case name == "":
+		case strings.ContainsAny(name, "/:@"):
+			f.Names = append(f.Names, name)
+		default:
+			f.refs = append(f.refs, name)
+		}
+	}
+	return f.whole()
+}
+
+// whole writes names out as the kubelet does.
+func (f *File) whole() error {
+	for i, name := range f.Names {
+		full, err := Full(name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.path, err)
+		}
+		f.Names[i] = full
+	}
+	return nil
+}
+
+// Full is a name of an image with registry and tag, as the kubelet asks for it.
+func Full(name string) (string, error) {
+	named, err := reference.ParseDockerRef(name)
+	if err != nil {
+		return "", fmt.Errorf("%q is no name of an image: %w; write NAME:TAG", name, err)
+	}
+	return named.String(), nil
+}
+
+// imported is what an OCI layout's mere tags are called for a moment.
+const imported = "import.rivulet.invalid/oci"
+
+// Import brings a file's images into containerd, under name if that is not empty, and returns what
+// they are called. With share, pods of other clusters may use them, too.
+func (c *Containerd) Import(ctx context.Context, f File, name string, share bool) ([]string, error) {
+	args := []string{"images", "import", "--base-name", imported}
+	names := f.Names
+	if name != "" {
+		args, names = append(args, "--index-name", name), []string{name}
+	} else {
+		args = []string{"images", "import"}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%s has no name for its image; give one with --name NAME:TAG", f.path)
+	}
+	if share {
+		args = append(args, "--label", policy.ShareLabel+"=true")
+	}
+	from := io.Reader(nil)
+	if f.folder {
+		r, w := io.Pipe()
+		defer r.Close()
+		go func() { w.CloseWithError(pack(w, os.DirFS(f.path))) }()
+		from = r
+		args = append(args, "-")
+	} else {
+		args = append(args, f.path)
+	}
+	if _, err := c.ctrFrom(ctx, from, args...); err != nil {
+		return nil, err
+	}
+	if name != "" {
+		for _, ref := range f.refs {
+			_ = c.Remove(ctx, imported+":"+ref) // the image has its name
+		}
+	}
+	return names, nil
+}
+
+// pack writes a folder as an archive.
+func pack(to io.Writer, folder fs.FS) error {
+	w := tar.NewWriter(to)
+	if err := w.AddFS(folder); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+// ctrFrom runs containerd's own client with an input, and returns the last that it said as an error.
+func (c *Containerd) ctrFrom(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
+	if _, err := os.Stat(Socket); errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.New("containerd does not run here; see: rivulet status")
+	} else if err != nil {
+		return nil, fmt.Errorf("%w; use sudo", err)
+	}
+	cmd := exec.CommandContext(ctx, c.Executable, append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
+	cmd.Args[0], cmd.Stdin = "ctr", in
+	out, err := cmd.Output()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		said := strings.Split(strings.TrimSpace(string(ended.Stderr)), "\n")
+		return nil, fmt.Errorf("containerd: %s; see: rivulet status", said[len(said)-1])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("containerd: %w; see: rivulet status", err)
+	}
+	return out, nil
+}
+
+// Held is an image that containerd has.
+type Held struct {
+	Image
+	Bytes     int64    `json:"bytes"` // of its content, compressed
+	Platforms []string `json:"platforms"`
+	// Containers of this device use it.
+	Containers int `json:"containers"`
+}
+
+// Held returns all images of this device, by name.
+func (c *Containerd) Held(ctx context.Context) ([]Held, error) {
+	listed, err := c.ctrFrom(ctx, nil, "images", "list")
+	if err != nil {
+		return nil, err
+	}
+	running, err := c.ctrFrom(ctx, nil, "containers", "list")
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]int{}
+	for line := range strings.Lines(string(running)) {
+		if f := strings.Fields(line); len(f) > 1 {
+			used[f[1]]++
+		}
+	}
+	platforms := map[string][]string{}
+	for line := range strings.Lines(string(listed)) {
+		if f := strings.Fields(line); len(f) > 2 && f[len(f)-2] != "-" {
+			platforms[f[0]] = strings.Split(f[len(f)-2], ",")
+		}
+	}
+	out := []Held{}
+	for _, i := range Parse(listed) {
+		h := Held{Image: i, Platforms: platforms[i.Name], Containers: used[i.Name]}
+		parts := map[digest.Digest]int64{}
+		collect(filepath.Join(c.agentDir(), "containerd", contentDir), i.Digest, parts)
+		for _, n := range parts {
+			h.Bytes += n
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+// Remove takes an image's name away; its content goes when nothing else needs it.
+func (c *Containerd) Remove(ctx context.Context, name string) error {
+	_, err := c.ctrFrom(ctx, nil, "images", "rm", name)
+	return err
+}

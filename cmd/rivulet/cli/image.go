@@ -1,0 +1,306 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/engine/images"
+	"rivulet/offload/consumer"
+)
+
+func newImage(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "image", Aliases: []string{"images"}, Short: "images of this device, without a registry",
+		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newImagePush(c), newImageList(c), newImageRemove(c))
+	return cmd
+}
+
+func (c *common) containerd() (*images.Containerd, error) {
+	self, err := os.Executable()
+	return &images.Containerd{State: c.dirs.State, Executable: self}, err
+}
+
+// pushed is what came of an image push.
+type pushed struct {
+	Images []string `json:"images"`
+	// Peers fetch the images from here when a pod of this cluster needs them.
+	Peers []string `json:"peers,omitempty"`
+}
+
+func newImagePush(c *common) *cobra.Command {
+	var name string
+	var share, all bool
+	var to []string
+	cmd := &cobra.Command{
+		Use:   "push FILE",
+		Short: "bring an image from a file into this device; peers get it from here",
+		Long: "FILE is an archive of docker save, an archive of an OCI layout, or the folder of one.\n" +
+			"A peer that runs a pod of this cluster fetches the image from here, through the tunnel; nothing is stored on peers before.\n" +
+			"--to and --all make sure of that: they fail where a peer is not connected, or has another architecture than the image.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("image push takes one file or folder; see: %s --help", cmd.CommandPath())
+			}
+			if all && len(to) > 0 {
+				return usagef("--all names all peers; leave --to out")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if name != "" {
+				full, err := images.Full(name)
+				if err != nil {
+					return usagef("--name: %w", err)
+				}
+				name = full
+			}
+			file, err := images.Look(args[0])
+			if err != nil {
+				return err
+			}
+			device, err := c.containerd()
+			if err != nil {
+				return err
+			}
+			var nodes []consumer.VirtualNode
+			if all || len(to) > 0 {
+				st, err := api.Get(cmd.Context(), c.dirs.Run)
+				if err != nil {
+					return err
+				}
+				if nodes, err = nodesOf(st, to); err != nil {
+					return err
+				}
+			}
+			done := pushed{}
+			if done.Images, err = device.Import(cmd.Context(), file, name, share); err != nil {
+				return err
+			}
+			if done.Peers, err = canFetch(cmd.Context(), device, done.Images, nodes); err != nil {
+				return err
+			}
+			return printPushed(cmd.OutOrStdout(), c, done)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&name, "name", "", "name the image NAME:TAG instead of by the names that the file has")
+	f.BoolVar(&share, "share", false, "pods of other clusters that run here may use it, too")
+	f.StringSliceVar(&to, "to", nil, "make sure that these peers can fetch it when a pod needs it")
+	f.BoolVar(&all, "all", false, "make sure of it for all peers that are connected")
+	outputFlag(cmd, c)
+	return cmd
+}
+
+// nodesOf are the virtual nodes of peers that are ready: of those named, or of all.
+func nodesOf(st api.Status, named []string) (out []consumer.VirtualNode, err error) {
+	for _, n := range st.VirtualNodes {
+		if n.Ready && (len(named) == 0 || slices.Contains(named, n.Name) || slices.Contains(named, n.Target)) {
+			out = append(out, n)
+		}
+	}
+	for _, name := range named {
+		if !slices.ContainsFunc(out, func(n consumer.VirtualNode) bool { return n.Name == name || n.Target == name }) {
+			return nil, fmt.Errorf("%s is no peer that runs pods of this cluster now; see: rivulet peers", name)
+		}
+	}
+	return out, nil
+}
+
+// canFetch returns the names of the nodes, or an error that names those whose architecture an
+// image lacks.
+func canFetch(ctx context.Context, device *images.Containerd, names []string, nodes []consumer.VirtualNode) (can []string, err error) {
+	if len(nodes) == 0 {
+		return nil, nil
+	}
+	held, err := device.Held(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		for _, h := range held {
+			if slices.Contains(names, h.Name) && !slices.Contains(architectures(h), n.Architecture) {
+				return nil, fmt.Errorf("%s is held here, but %s is of %s, and the image is for %s; build it for %s too", h.Name, n.Name, n.Architecture, dash(join(architectures(h))), n.Architecture)
+			}
+		}
+		can = append(can, n.Name)
+	}
+	return can, nil
+}
+
+// architectures are those of an image's platforms, as nodes have them: linux/arm/v7 is arm.
+func architectures(h images.Held) (out []string) {
+	for _, p := range h.Platforms {
+		if parts := strings.Split(p, "/"); len(parts) > 1 && !slices.Contains(out, parts[1]) {
+			out = append(out, parts[1])
+		}
+	}
+	return out
+}
+
+func printPushed(out io.Writer, c *common, done pushed) error {
+	if c.forProgram() {
+		return c.print(out, done)
+	}
+	for _, name := range done.Images {
+		fmt.Fprintf(out, "%s is here\n", name)
+	}
+	if len(done.Peers) > 0 {
+		fmt.Fprintf(out, "fetched from here when a pod needs it: %s\n", join(done.Peers))
+	}
+	return nil
+}
+
+// heldImage is a line of image list.
+type heldImage struct {
+	images.Held
+	Pods []string `json:"pods"` // of this cluster and of tenants here, as namespace/name
+}
+
+func newImageList(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Short: "the images of this device: size, architectures, the pods that use them", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := c.images(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if c.forProgram() {
+				return c.print(cmd.OutOrStdout(), list)
+			}
+			return printImages(cmd.OutOrStdout(), list, c.output == "wide")
+		},
+	}
+	outputFlag(cmd, c, "wide")
+	return cmd
+}
+
+// images are those of this device, with the pods that use them as far as the API server tells.
+func (c *common) images(ctx context.Context) ([]heldImage, error) {
+	device, err := c.containerd()
+	if err != nil {
+		return nil, err
+	}
+	held, err := device.Held(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var pods []corev1.Pod
+	if client, err := c.client(); err == nil {
+		if list, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"}); err == nil {
+			pods = list.Items
+		}
+	}
+	return withPods(held, pods), nil
+}
+
+func withPods(held []images.Held, pods []corev1.Pod) []heldImage {
+	users := map[string][]string{}
+	for i := range pods {
+		p := &pods[i]
+		for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for _, k := range containers {
+				name, err := images.Full(k.Image)
+				if pod := p.Namespace + "/" + p.Name; err == nil && !slices.Contains(users[name], pod) {
+					users[name] = append(users[name], pod)
+				}
+			}
+		}
+	}
+	out := make([]heldImage, 0, len(held))
+	for _, h := range held {
+		out = append(out, heldImage{h, users[h.Name]})
+	}
+	return out
+}
+
+func printImages(out io.Writer, list []heldImage, wide bool) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(out, "no images; bring one: rivulet image push FILE")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	head := "IMAGE\tSIZE\tARCH\tPODS"
+	if wide {
+		head += "\tSHARED\tCONTAINERS\tDIGEST\tUSED BY"
+	}
+	fmt.Fprintln(w, head)
+	for _, i := range list {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d", i.Name, size(uint64(i.Bytes)), dash(join(architectures(i.Held))), len(i.Pods))
+		if wide {
+			fmt.Fprintf(w, "\t%v\t%d\t%s\t%s", i.Shared, i.Containers, i.Digest, dash(join(i.Pods)))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+func newImageRemove(c *common) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "rm NAME ...", Aliases: []string{"remove"}, Short: "remove images that no pod uses",
+		Long: "An image that a pod of this cluster uses, here or away, or a container of this device, stays without --force.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("image rm takes names; see: rivulet image list, and: %s --help", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := c.images(cmd.Context())
+			if err != nil {
+				return err
+			}
+			device, err := c.containerd()
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, name := range args {
+				found, err := removable(list, name, force)
+				if err == nil {
+					err = device.Remove(cmd.Context(), found)
+				}
+				if err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s is removed\n", found)
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "though pods use it: they run on, and cannot start again without it")
+	return cmd
+}
+
+// removable is the name in containerd of an image that may be removed.
+func removable(list []heldImage, name string, force bool) (string, error) {
+	full, err := images.Full(name)
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(list, func(h heldImage) bool { return h.Name == full || h.Name == name })
+	switch {
+	case i < 0:
+		return "", fmt.Errorf("there is no image %s here; see: rivulet image list", name)
+	case force:
+	case len(list[i].Pods) > 0:
+		return "", fmt.Errorf("%s is used by %s; delete the pods first, or add --force", list[i].Name, strings.Join(list[i].Pods, ", "))
+	case list[i].Containers > 0:
+		return "", fmt.Errorf("%s is used by %d containers of this device; see: rivulet crictl ps, or add --force", list[i].Name, list[i].Containers)
+	}
+	return list[i].Name, nil
+}
