@@ -107,7 +107,10 @@ func save(cmd *cobra.Command, c *common, src backup.Source, name string, force b
 	}
 	defer os.Remove(part)
 	defer f.Close()
-	if err := backup.Write(cmd.Context(), f, src); err != nil {
+	end := busy("writing the backup")
+	err = backup.Write(cmd.Context(), f, src)
+	end()
+	if err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {

@@ -383,6 +383,7 @@ func burstViews(ctx context.Context, c *common) ([]burst.View, error) {
 const burstTimeout = 2 * time.Minute
 
 func askBurst(ctx context.Context, c *common, method, path string, in, out any) error {
+	defer busy("waiting for the other cluster")()
 	return api.CallWithin(ctx, burstTimeout, c.dirs.Run, method, path, in, out)
 }
 

@@ -95,7 +95,10 @@ type examined struct {
 }
 
 func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe, fix bool) error {
-	look := func() doctor.Report { return doctor.Run(ctx, here(c), asked) }
+	look := func() doctor.Report {
+		defer busy("looking at the device")()
+		return doctor.Run(ctx, here(c), asked)
+	}
 	result := examined{Report: look()}
 	if fix {
 		if os.Geteuid() != 0 {

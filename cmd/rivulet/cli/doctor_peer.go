@@ -27,7 +27,9 @@ func newDoctorPeer(c *common) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			end := busy("asking " + args[0])
 			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/doctor/peer?name="+url.QueryEscape(args[0]), nil)
+			end()
 			if err != nil {
 				return err
 			}

@@ -86,7 +86,10 @@ func newImagePush(c *common) *cobra.Command {
 				}
 			}
 			done := pushed{}
-			if done.Images, err = device.Import(cmd.Context(), file, name, share); err != nil {
+			end := busy("bringing the image in")
+			done.Images, err = device.Import(cmd.Context(), file, name, share)
+			end()
+			if err != nil {
 				return err
 			}
 			if done.Peers, err = canFetch(cmd.Context(), device, done.Images, nodes); err != nil {

@@ -158,7 +158,10 @@ func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, serve
 	if err != nil {
 		return nil, made, err
 	}
-	if err := api.CallWithin(cmd.Context(), time.Minute, c.dirs.Run, http.MethodPost, "/v1/kubeconfigs", q, &made); err != nil {
+	end := busy("waiting for the API server")
+	err = api.CallWithin(cmd.Context(), time.Minute, c.dirs.Run, http.MethodPost, "/v1/kubeconfigs", q, &made)
+	end()
+	if err != nil {
 		return nil, made, err
 	}
 	if server != "" {

@@ -167,7 +167,10 @@ func onOff(flag, v string) (*bool, error) {
 // say sends a word to the supervisor and prints what came of it.
 func say(cmd *cobra.Command, c *common, path string, w api.Word, print func(io.Writer, peer.View) error) error {
 	var v peer.View
-	if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, path, w, &v); err != nil {
+	end := busy("waiting for the other cluster")
+	err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, path, w, &v)
+	end()
+	if err != nil {
 		return err
 	}
 	if !c.forProgram() {
@@ -216,6 +219,7 @@ func sayTold(r *cleanup.Report, told []string) {
 // can tell them is no reason to stay.
 func goodbye(ctx context.Context, c *common) (told []string) {
 	var left api.Left
+	defer busy("telling the peers")()
 	if api.Call(ctx, c.dirs.Run, http.MethodPost, "/v1/leave", struct{}{}, &left) != nil {
 		return nil
 	}

@@ -57,7 +57,9 @@ func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, pass
 		return err
 	}
 	o.Kubernetes, o.Now = version.Kubernetes(), time.Now()
+	end := busy("restoring")
 	r, err := backup.Restore(cmd.Context(), in, backup.DefaultPaths(c.dirs.State), o)
+	end()
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,13 @@ func newRotateKey(c *common) *cobra.Command {
 		Long:  "Peers are told first; open connections wait for a second or two. Who this cluster is does not change.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/keys/rotate", api.Word{}, nil); err != nil {
+			end := busy("telling the peers")
+			err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/keys/rotate", api.Word{}, nil)
+			end()
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "the tunnels have another key")
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the tunnels have another key")
 			return err
 		},
 	}

@@ -48,6 +48,7 @@ func newSupport(c *common) *cobra.Command {
 			d := support.Device{State: c.dirs.State, Run: c.dirs.Run, ConfigDir: configDir, Executable: self, Doctor: here(c)}
 			var missing []string
 			write := func(w io.Writer) error {
+				defer busy("collecting")()
 				var err error
 				missing, err = support.Write(cmd.Context(), w, now, redact.New(d.Secrets()), d.Parts())
 				return err

@@ -43,6 +43,7 @@ func newVCluster(c *common) *cobra.Command {
 const vclusterTimeout = 4 * time.Minute
 
 func askVCluster(ctx context.Context, c *common, method, path string, in, out any) error {
+	defer busy("waiting for the virtual cluster")()
 	return api.CallWithin(ctx, vclusterTimeout, c.dirs.Run, method, "/v1/vclusters"+path, in, out)
 }
 
