@@ -21,7 +21,7 @@ func (s *System) savingRoutes(mux *http.ServeMux) {
 		}
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Header().Set("Content-Length", strconv.Itoa(copied.Len()))
-		w.Write(copied.Bytes())
+		_, _ = w.Write(copied.Bytes())
 	})
 	mux.Handle("GET /v1/facts", api.JSON(func(*http.Request) (any, error) {
 		build, err := upgrade.BuildID("/proc/self/exe")

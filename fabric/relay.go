@@ -239,7 +239,7 @@ func (f *Fabric) upgrade(ctx context.Context, id peer.ID, path string) (net.Conn
 
 // exchangeCarried does the exchange through one of our peers.
 func (f *Fabric) exchangeRelayed(ctx context.Context, id peer.ID) (peer.Record, error) {
-	var err error = noLink(id)
+	err := noLink(id)
 	for _, via := range f.relaysTo(id) {
 		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return f.upgrade(ctx, via, "/v1/carry/"+string(id))

@@ -74,7 +74,7 @@ func JSON(f func(*http.Request) (any, error)) http.Handler {
 			w.WriteHeader(http.StatusInternalServerError)
 			v = failure{err.Error()}
 		}
-		json.NewEncoder(w).Encode(v)
+		_ = json.NewEncoder(w).Encode(v)
 	})
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -42,7 +43,7 @@ func parse(data []byte) (docs []*yaml.Node, err error) {
 	for d := yaml.NewDecoder(bytes.NewReader(data)); ; {
 		var n yaml.Node
 		switch err := d.Decode(&n); {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return docs, nil
 		case err != nil:
 			return nil, err

@@ -66,7 +66,7 @@ func (g *Gateway) ServeDNS(ctx context.Context, addr string, next []string) erro
 			go func() {
 				defer func() { <-s.busy }()
 				if answer := s.elsewhere(ctx, "udp", question, r); answer != nil {
-					packets.WriteTo(answer, from) //nolint:errcheck
+					packets.WriteTo(answer, from) //nolint:errcheck // the client repeats the query
 				}
 			}()
 		default: // he asks again

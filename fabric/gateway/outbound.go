@@ -109,7 +109,7 @@ func (g *Gateway) tcpFromPod(c *net.TCPConn, port uint16) {
 		}
 		g.log.Debug("endpoint not reached", "endpoint", to, "err", err)
 	}
-	c.SetLinger(0) //nolint:errcheck
+	c.SetLinger(0) //nolint:errcheck // it is closed either way
 	c.Close()
 }
 

@@ -76,8 +76,8 @@ func newNetstack(heeds func(netip.Addr) bool) (*netstack, error) {
 		return nil, fmt.Errorf("gateway: network stack: %s", err)
 	}
 	// All addresses are ours to take packets for, and to send from.
-	n.SetPromiscuousMode(nic, true) //nolint:errcheck // the NIC is there
-	n.SetSpoofing(nic, true)        //nolint:errcheck
+	n.SetPromiscuousMode(nic, true) // the NIC is there
+	n.SetSpoofing(nic, true)
 	n.AddRoute(tcpip.Route{Destination: header.IPv4EmptySubnet, NIC: nic})
 	return n, nil
 }
@@ -126,7 +126,7 @@ func (n *netstack) Write(bufs [][]byte, offset int) (int, error) {
 func (n *netstack) Close() error {
 	n.once.Do(func() {
 		n.close()
-		n.RemoveNIC(nic) //nolint:errcheck // it is there
+		n.RemoveNIC(nic) // it is there
 		n.Stack.Close()
 		n.link.Close()
 		close(n.events)
@@ -244,7 +244,7 @@ const (
 func keepAlive(ep tcpip.Endpoint) {
 	ep.SocketOptions().SetKeepAlive(true)
 	idle, every := tcpip.KeepaliveIdleOption(keepIdle), tcpip.KeepaliveIntervalOption(keepEvery)
-	ep.SetSockOpt(&idle)                                    //nolint:errcheck // without it, it lasts longer
-	ep.SetSockOpt(&every)                                   //nolint:errcheck
-	ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepCount) //nolint:errcheck
+	ep.SetSockOpt(&idle) // without it, it lasts longer
+	ep.SetSockOpt(&every)
+	ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepCount)
 }

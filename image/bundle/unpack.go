@@ -244,7 +244,7 @@ func lock(path string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for err = unix.EINTR; err == unix.EINTR; {
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 	}
 	if err != nil {

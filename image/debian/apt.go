@@ -129,7 +129,7 @@ func (a *Apt) FetchAll(debs []Deb, dir string) ([]string, error) {
 		}
 		defer os.RemoveAll(fresh)
 		// What does not come, Fetch asks for once more, and says why.
-		a.run(fresh, "apt-get", append([]string{"-q", "download"}, missing...)...)
+		_, _ = a.run(fresh, "apt-get", append([]string{"-q", "download"}, missing...)...)
 		for _, d := range debs {
 			if got := filepath.Join(fresh, d.File()); check(got, d.SHA256) == nil {
 				if err := os.Rename(got, filepath.Join(dir, d.File())); err != nil {

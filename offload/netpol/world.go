@@ -90,11 +90,6 @@ func rules(p *networkingv1.NetworkPolicy, d direction) (rs []rule, held bool) {
 	return rs, true
 }
 
-// Selects reports whether the policy holds a pod of its namespace with these labels.
-func Selects(p *networkingv1.NetworkPolicy, of labels.Set) bool {
-	return selector(&p.Spec.PodSelector).Matches(of)
-}
-
 // selector parses one; what cannot be parsed selects nothing, as nil does.
 func selector(s *metav1.LabelSelector) labels.Selector {
 	parsed, err := metav1.LabelSelectorAsSelector(s)

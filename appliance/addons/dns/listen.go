@@ -73,7 +73,7 @@ func (s *Server) serve(ctx context.Context, servers []*miekg.Server) error {
 	end, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	for _, server := range servers {
-		server.ShutdownContext(end)
+		_ = server.ShutdownContext(end)
 	}
 	for range running {
 		<-failed
@@ -94,7 +94,7 @@ func (s *Server) handle(w miekg.ResponseWriter, r *miekg.Msg) {
 		return
 	}
 	if m, err := edns.Version(r); err != nil {
-		w.WriteMsg(m)
+		_ = w.WriteMsg(m)
 		return
 	}
 	// How often a chain of CNAMEs was followed; CoreDNS counts in the context.
@@ -124,5 +124,5 @@ func refuse(w miekg.ResponseWriter, r *miekg.Msg, code int) {
 	m.SetRcode(r, code)
 	state := request.Request{W: w, Req: r}
 	state.SizeAndDo(m)
-	w.WriteMsg(m)
+	_ = w.WriteMsg(m)
 }

@@ -77,7 +77,7 @@ func (u *upstream) use(servers []string) {
 	old := u.forward
 	u.servers, u.forward, u.cached = servers, nil, nil
 	if old != nil {
-		old.OnShutdown()
+		_ = old.OnShutdown()
 	}
 	if len(servers) == 0 {
 		u.log.Info("no upstream DNS server in resolv.conf: only names of the cluster are answered")

@@ -105,7 +105,7 @@ func parseAddr(s string) (netip.AddrPort, bool) {
 func ephemeral() (low, high uint16) {
 	low, high = 32768, 60999
 	if raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
-		fmt.Sscan(string(raw), &low, &high)
+		_, _ = fmt.Sscan(string(raw), &low, &high)
 	}
 	return low, high
 }

@@ -39,7 +39,7 @@ func newHandler(s *source) http.Handler {
 	mux.HandleFunc("GET /openapi/v2", static(json.RawMessage(`{"swagger":"2.0","info":{"title":"resource metrics","version":"v1beta1"},"paths":{}}`)))
 	mux.HandleFunc("GET /openapi/v3", static(json.RawMessage(`{"paths":{}}`)))
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok")) })
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead && strings.HasPrefix(r.URL.Path, base) {
@@ -150,5 +150,5 @@ func fail(w http.ResponseWriter, err error) {
 func write(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	json.NewEncoder(w).Encode(v)
+	_ = json.NewEncoder(w).Encode(v)
 }

@@ -33,9 +33,8 @@ func probeLeftovers(_ context.Context, e *Env) Result {
 			found = append(found, "interface "+l.Name)
 		}
 	}
-	for _, f := range append(e.glob("/etc/cni/net.d/*.conf"), e.glob("/etc/cni/net.d/*.conflist")...) {
-		found = append(found, f)
-	}
+	found = append(found, e.glob("/etc/cni/net.d/*.conf")...)
+	found = append(found, e.glob("/etc/cni/net.d/*.conflist")...)
 	if len(found) > 0 {
 		return warnf("remove what is no longer needed with the other product's own uninstaller (k3s-uninstall.sh, kubeadm reset), or reboot after it",
 			"left by another Kubernetes: %s", strings.Join(found, ", "))

@@ -54,7 +54,7 @@ func (d *durable) run(ctx context.Context, sync func() error) {
 	for {
 		select {
 		case <-ctx.Done():
-			sync()
+			_ = sync()
 			return
 		case <-d.due:
 		}

@@ -48,7 +48,7 @@ func stageConfig(config, staged, aside string, now time.Time) ([]step, error) {
 
 // clearStaged removes what was staged beside the configuration and never put in place.
 func clearStaged(config string) {
-	filepath.WalkDir(config, func(at string, e fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(config, func(at string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() && strings.HasPrefix(e.Name(), stagePrefix) {
 			os.Remove(at)
 		}

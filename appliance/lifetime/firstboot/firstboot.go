@@ -197,7 +197,7 @@ func (b *boot) apply(card config.Card, parsed config.Parsed) error {
 
 func born() string {
 	raw := make([]byte, 5)
-	rand.Read(raw) //nolint:errcheck // never fails
+	rand.Read(raw) // never fails
 	return "rivulet-" + strings.ToLower(base32.StdEncoding.EncodeToString(raw))[:6]
 }
 

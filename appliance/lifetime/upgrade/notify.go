@@ -80,7 +80,7 @@ func (n *notifier) feed(every time.Duration) {
 
 func (n *notifier) send(message string) {
 	if n.to != nil && message != "" {
-		n.to.Write([]byte(message))
+		_, _ = n.to.Write([]byte(message))
 	}
 }
 

@@ -72,7 +72,7 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 		case <-look.C:
 		}
 		if _, err := os.Stat(filepath.Join(d.dir(), cancelName)); err == nil {
-			child.stop(d)
+			_ = child.stop(d)
 			return Verdict{Kind: Unhealthy, Reason: "cancelled by hand"}
 		}
 		last := d.healthy(ctx, a)
@@ -88,7 +88,7 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 		if child.ended() || ctx.Err() != nil {
 			continue // the channels say how
 		}
-		child.stop(d)
+		_ = child.stop(d)
 		switch {
 		case last != nil:
 			return Verdict{Kind: Unhealthy, Reason: fmt.Sprintf("not healthy after %s: %v", a.Window, last)}

@@ -112,7 +112,7 @@ func (l *lamp) run(ctx context.Context, state func() State) error {
 	}
 	defer func() {
 		if m := chosen.FindSubmatch(before); m != nil {
-			l.write("trigger", string(m[1]))
+			_ = l.write("trigger", string(m[1]))
 		}
 	}()
 	for {

@@ -113,7 +113,7 @@ func (s *Server) URL(host string) string {
 
 // Run serves until ctx ends. ready is called once it has tried.
 func (s *Server) Run(ctx context.Context, ready func()) {
-	defer s.keep(ctx, false)
+	defer func() { _ = s.keep(ctx, false) }()
 	for {
 		s.mu.Lock()
 		on := s.on

@@ -188,7 +188,7 @@ func printMissing(out io.Writer, r target.Report) {
 		}
 		fmt.Fprintf(w, "  %s\t%s%s\n", m.Right, must, m.Without)
 	}
-	w.Flush()
+	_ = w.Flush()
 	fmt.Fprintf(out, "\nThe smallest Role that has all of it:\n\n%s", r.Role)
 }
 

@@ -118,7 +118,7 @@ func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe
 	}
 	// A supervisor that runs looks again as well, so that status shows the same; with
 	// none there is nothing to tell.
-	api.Call(ctx, c.dirs.Run, http.MethodPost, "/v1/doctor", nil, nil) //nolint:errcheck
+	api.Call(ctx, c.dirs.Run, http.MethodPost, "/v1/doctor", nil, nil) //nolint:errcheck // without it the status is refreshed later
 	var err error
 	if c.forProgram() {
 		err = c.print(out, result)

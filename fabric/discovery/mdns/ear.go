@@ -86,7 +86,7 @@ func (e *ear) deaf() {
 		e.v4.SetBPF(none) //nolint:errcheck // it costs a full buffer, no more
 	}
 	if e.v6 != nil {
-		e.v6.SetBPF(none) //nolint:errcheck
+		e.v6.SetBPF(none) //nolint:errcheck // as above
 	}
 }
 

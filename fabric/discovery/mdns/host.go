@@ -314,6 +314,6 @@ func (e *ear) answer(p packet, name string, lan netmon.Interface) {
 	if p.from.Is4() && e.v4 != nil {
 		e.v4.WriteTo(buf, nil, to) //nolint:errcheck // it asks again
 	} else if e.v6 != nil {
-		e.v6.WriteTo(buf, nil, to) //nolint:errcheck
+		e.v6.WriteTo(buf, nil, to) //nolint:errcheck // as above
 	}
 }

@@ -115,7 +115,7 @@ func tap(t testing.TB, e End) *os.File {
 			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, r)
 		}
 		if err != nil {
-			unix.Close(fd) //nolint:errcheck // it is ours and open
+			unix.Close(fd)
 			return err
 		}
 		f = os.NewFile(uintptr(fd), "/dev/net/tun")

@@ -36,7 +36,7 @@ func (m *Manager) Begin(ctx context.Context, conn net.Conn, public Key) error {
 		conn.Close()
 		return err
 	}
-	conn.SetDeadline(time.Time{}) //nolint:errcheck
+	conn.SetDeadline(time.Time{}) //nolint:errcheck // it fails on use
 	// Not as one that we dialled: it is kept beside a direct path, since the other
 	// side would have to come again through the API server.
 	m.join(p, &stream{conn: c, begun: true}, remote(conn))

@@ -224,7 +224,7 @@ func (m *Manager) welcome(ctx context.Context, raw net.Conn) error {
 	if _, err := c.Write(secret.prove("server", e)); err != nil {
 		return err
 	}
-	raw.SetDeadline(time.Time{}) //nolint:errcheck
+	raw.SetDeadline(time.Time{}) //nolint:errcheck // it fails on use
 	m.join(p, &stream{conn: c}, remote(raw))
 	return nil
 }
@@ -296,7 +296,7 @@ func (p *peer) connect(ctx context.Context, addrs []netip.AddrPort, self short, 
 		if err == nil {
 			c.SetDeadline(time.Now().Add(streamGreet)) //nolint:errcheck // it fails on use
 			if err = secret.greet(c, self); err == nil {
-				c.SetDeadline(time.Time{}) //nolint:errcheck
+				c.SetDeadline(time.Time{}) //nolint:errcheck // it fails on use
 				return c, a, nil
 			}
 			c.Close()

@@ -88,7 +88,7 @@ func (b *bind) onLink(bufs [][]byte, to *conn.StdNetEndpoint) error {
 func (b *bind) Close() error {
 	b.mu.Lock()
 	if b.six != 0 {
-		unix.Close(b.six) //nolint:errcheck // it is ours and open
+		unix.Close(b.six)
 		b.six = 0
 	}
 	b.mu.Unlock()

@@ -171,13 +171,13 @@ func sessionsOf(dev *device.Device) (map[Key]Session, error) {
 		case "endpoint":
 			s.Endpoint, _ = netip.ParseAddrPort(value)
 		case "last_handshake_time_sec":
-			fmt.Sscan(value, &sec)
+			_, _ = fmt.Sscan(value, &sec)
 		case "last_handshake_time_nsec":
-			fmt.Sscan(value, &nsec)
+			_, _ = fmt.Sscan(value, &nsec)
 		case "rx_bytes":
-			fmt.Sscan(value, &s.Received)
+			_, _ = fmt.Sscan(value, &s.Received)
 		case "tx_bytes":
-			fmt.Sscan(value, &s.Sent)
+			_, _ = fmt.Sscan(value, &s.Sent)
 		}
 		if sec > 0 {
 			s.LastHandshake = time.Unix(sec, nsec)

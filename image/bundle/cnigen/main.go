@@ -55,7 +55,7 @@ func source() (string, error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", upstream).Output()
 	dir := strings.TrimSpace(string(out))
 	if err != nil || dir == "" {
-		return "", fmt.Errorf("finding %s in the module cache: %v; run go mod download %s", upstream, err, upstream)
+		return "", fmt.Errorf("finding %s in the module cache (%v); run go mod download %s", upstream, err, upstream)
 	}
 	return dir, nil
 }

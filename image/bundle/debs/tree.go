@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -29,7 +30,7 @@ func (t tree) read(deb string) error {
 	}
 	if err := t.add(out); err != nil {
 		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Wait()
 		return err
 	}
 	return cmd.Wait()
@@ -38,7 +39,7 @@ func (t tree) read(deb string) error {
 func (t tree) add(archive io.Reader) error {
 	for r := tar.NewReader(archive); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			_, err = io.Copy(io.Discard, archive) // the padding: dpkg-deb shall not see a broken pipe
 			return err
 		}

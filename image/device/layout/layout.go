@@ -39,7 +39,6 @@ const (
 const (
 	RunDir     = "/run/rivulet-image"
 	RunSlot    = RunDir + "/slot"        // a or b
-	RunDisk    = RunDir + "/boot-disk"   // /dev/sda
 	RunTrying  = RunDir + "/trying"      // the slot that runs, if it is tried and nobody judges it yet
 	DataFailed = RunDir + "/data-failed" // why the data partition could not be used
 	BootDir    = "/boot/firmware"        // the FAT partition, read-only

@@ -177,13 +177,6 @@ func (m *Mover) Start(ctx context.Context, r Request) (*Job, error) {
 	return m.begin(v.Name, n), nil
 }
 
-// alive returns Run's context, nil before Run.
-func (m *Mover) alive() context.Context {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.life
-}
-
 func (m *Mover) running(r Request) *Job {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -481,3 +481,10 @@ func TestMoves(t *testing.T) {
 		})
 	})
 }
+
+// alive returns Run's context, nil before Run.
+func (m *Mover) alive() context.Context {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.life
+}

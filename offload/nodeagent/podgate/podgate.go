@@ -72,7 +72,7 @@ func ask(ctx context.Context, socket string, pod podnet.Pod) error {
 		return err
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	if err := json.NewEncoder(c).Encode(pod); err != nil {
 		return err
 	}

@@ -164,16 +164,6 @@ func (v *visitors) only(peers map[peer.ID]bool) (ended int) {
 	return ended
 }
 
-// open is the number of requests under way.
-func (v *visitors) open(id peer.ID) int {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if g := v.all[id]; g != nil {
-		return g.short + g.long + g.offers + g.carried
-	}
-	return 0
-}
-
 // spend counts what a consumer writes, and reports whether it may.
 func (v *visitors) spend(id peer.ID, bytes int64) bool {
 	v.mu.Lock()

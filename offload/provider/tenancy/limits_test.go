@@ -241,3 +241,13 @@ func TestSmallPatchesOfLargeObjects(t *testing.T) {
 		t.Errorf("%d versions of a megabyte in a row", made)
 	}
 }
+
+// open is the number of requests under way.
+func (v *visitors) open(id peer.ID) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if g := v.all[id]; g != nil {
+		return g.short + g.long + g.offers + g.carried
+	}
+	return 0
+}

@@ -24,7 +24,7 @@ func (c *call) stream(resp *http.Response) *http.Response {
 		for {
 			var frame tree
 			if err := in.Decode(&frame); err != nil {
-				write.CloseWithError(err) //nolint:errcheck // returns nil
+				write.CloseWithError(err)
 				return
 			}
 			switch text(frame, "type") {
