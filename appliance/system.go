@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -180,11 +181,15 @@ func (s *System) run(ctx context.Context) error {
 
 func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
 	routes := s.apiRoutes()
-	go func() {
+	ctx, cancel := context.WithCancel(ctx)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	readers.Go(func() {
 		if err := api.ServeReaders(ctx, s.cfg.Dirs.Run, routes); err != nil {
 			s.cfg.Log.Warn("members of the group "+api.ReaderGroup+" cannot read; root can", "component", cAPI, "err", err)
 		}
-	}()
+	})
 	return api.Serve(ctx, s.cfg.Dirs.Run, routes, stage.Ready)
 }
 

@@ -22,6 +22,7 @@ func Serve(ctx context.Context, runDir string, routes http.Handler, ready func()
 	if err != nil {
 		return err
 	}
+	defer os.Remove(Socket(runDir))
 	return serve(ctx, l, &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}, ready)
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,9 @@ func serving(t *testing.T, mux http.Handler) string {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+		if left, _ := os.ReadDir(dir); slices.ContainsFunc(left, func(e os.DirEntry) bool { return e.Name() != "test" }) {
+			t.Errorf("left behind: %v", left)
 		}
 	})
 	select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
@@ -46,6 +47,7 @@ func serveReaders(ctx context.Context, runDir string, gid int, routes http.Handl
 	if err != nil {
 		return err
 	}
+	defer os.Remove(ReaderSocket(runDir))
 	return serve(ctx, netutil.LimitListener(l, mostReaders), &http.Server{
 		Handler: readOnly(routes), ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10,
 	}, ready)
