@@ -15,11 +15,11 @@ import (
 
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/mdns"
-	"rivulet/fabric/internal/badline"
-	"rivulet/fabric/internal/testlan"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/test/badline"
+	"rivulet/test/testlan"
 )
 
 // farRole is a device with a tunnel of its own, in this process.

@@ -13,9 +13,9 @@ import (
 
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/mdns"
-	"rivulet/fabric/internal/testlan"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/tunnel"
+	"rivulet/test/testlan"
 )
 
 // On a real LAN with real multicast, with the timing of the product; only the

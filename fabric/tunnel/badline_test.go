@@ -9,8 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"rivulet/fabric/internal/badline"
 	"rivulet/fabric/tunnel/paths"
+	"rivulet/test/badline"
 	"rivulet/test/netroom"
 )
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/fabric/internal/badline"
+	"rivulet/test/badline"
 )
 
 // On a line whose round trip is longer than the time in which one of two handshakes

@@ -213,13 +213,7 @@ func (m *mirror) stray(ctx context.Context, o *Peer, id peer.ID) error {
 			Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: "NoPeer", LastTransitionTime: o.CreationTimestamp,
 			Message: "no peer has this name; spec.address or spec.id would make one, as `rivulet peer` does. It is taken up when there is one",
 		}}}
-		if equality.Semantic.DeepEqual(o.Status, want) {
-			return nil
-		}
-		next := o.DeepCopyMeta()
-		next.Status = want
-		_, err := m.write(ctx, next, true)
-		return err
+		return m.status(ctx, o, want)
 	}
 	m.recorder.Event(reference(o), corev1.EventTypeNormal, "Unpeered", "the cluster is no peer any more")
 	if err := m.client.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID}}); err != nil && !apierrors.IsNotFound(err) {
@@ -246,6 +240,17 @@ func (m *mirror) release(ctx context.Context, o *Peer) error {
 		return fmt.Errorf("peers: release %s: %w", o.Name, err)
 	}
 	return nil
+}
+
+// status writes a status unless it is there already.
+func (m *mirror) status(ctx context.Context, o *Peer, want Status) error {
+	if equality.Semantic.DeepEqual(o.Status, want) {
+		return nil
+	}
+	next := o.DeepCopyMeta()
+	next.Status = want
+	_, err := m.write(ctx, next, true)
+	return err
 }
 
 // write updates an object, or its status only.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/peer"
@@ -92,13 +91,7 @@ func (m *mirror) wish(ctx context.Context, o *Peer, all map[peer.ID]View, taken 
 		cond := metav1.Condition{Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: why, Message: text, LastTransitionTime: o.CreationTimestamp}
 		want.Conditions = []metav1.Condition{cond}
 	}
-	if equality.Semantic.DeepEqual(o.Status, want) {
-		return nil
-	}
-	next := o.DeepCopyMeta()
-	next.Status = want
-	_, err := m.write(ctx, next, true)
-	return err
+	return m.status(ctx, o, want)
 }
 
 // ask gives the fabric the word, which takes seconds, and has everything looked at again.

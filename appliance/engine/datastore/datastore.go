@@ -37,8 +37,8 @@ func Snapshots(stateDir string) string { return filepath.Join(stateDir, "snapsho
 // busy is how long another connection's lock is waited for.
 const busy = 30 * time.Second
 
-// open opens a database; mode is ro, rw or rwc.
-func open(path, mode string) (*sql.DB, error) {
+// Open opens a database; mode is ro, rw or rwc.
+func Open(path, mode string) (*sql.DB, error) {
 	q := url.Values{"mode": {mode}, "_busy_timeout": {fmt.Sprint(busy.Milliseconds())}}
 	db, err := sql.Open("sqlite3", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
 	if err != nil {
@@ -63,7 +63,7 @@ func Check(ctx context.Context, path string) error {
 			return fmt.Errorf("%w: the file is empty", ErrDamaged)
 		}
 	}
-	db, err := open(path, "rw") // rw: what is in the write-ahead log belongs to it
+	db, err := Open(path, "rw") // rw: what is in the write-ahead log belongs to it
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ const marker = "rivulet-restored"
 // MoveOn makes the next revision of a database that no engine has open a new one
 // to everybody who ever watched it.
 func MoveOn(ctx context.Context, path string) error {
-	db, err := open(path, "rw")
+	db, err := Open(path, "rw")
 	if err != nil {
 		return err
 	}

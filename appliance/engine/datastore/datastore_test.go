@@ -19,7 +19,7 @@ func fill(t *testing.T, path string, from, to int) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	db, err := open(path, "rwc")
+	db, err := Open(path, "rwc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func must(t *testing.T, db *sql.DB, query string) {
 // rows returns which ids a database has, and fails on one that is not as it was.
 func rows(t *testing.T, path string) map[int]bool {
 	t.Helper()
-	db, err := open(path, "rw")
+	db, err := Open(path, "rw")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func onlySnapshot(t *testing.T, r Recovery, have map[int]bool) {
 
 func newest(t *testing.T, path string) (id int64) {
 	t.Helper()
-	db, err := open(path, "ro")
+	db, err := Open(path, "ro")
 	if err != nil {
 		t.Fatal(err)
 	}

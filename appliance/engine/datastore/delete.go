@@ -16,7 +16,7 @@ func Delete(ctx context.Context, path, prefix string, match func(key string, val
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
-	db, err := open(path, "rw")
+	db, err := Open(path, "rw")
 	if err != nil {
 		return 0, err
 	}

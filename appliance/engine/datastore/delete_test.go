@@ -12,7 +12,7 @@ func TestDeleteIsARevisionLikeAnyOther(t *testing.T) {
 		t.Fatalf("no database: %d, %v", n, err)
 	}
 	fill(t, path, 1, 40)
-	db, err := open(path, "rw")
+	db, err := Open(path, "rw")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func Recover(ctx context.Context, path, snapshots string) (Recovery, error) {
 	part := path + ".part"
 	os.Remove(part)
 	defer os.Remove(part)
-	to, err := open(part, "rwc")
+	to, err := Open(part, "rwc")
 	if err != nil {
 		return r, err
 	}
@@ -175,7 +175,7 @@ func merge(ctx context.Context, path string, to *sql.DB) (added int, err error) 
 	if at, err := os.Stat(path); err != nil || at.Size() == 0 {
 		return 0, nil
 	}
-	from, err := open(path, "rw")
+	from, err := Open(path, "rw")
 	if err != nil {
 		return 0, nil
 	}

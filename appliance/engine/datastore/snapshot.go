@@ -20,7 +20,7 @@ import (
 // file: SQLite itself reads it within one transaction, which in WAL mode neither
 // waits for writers nor holds them up.
 func Copy(ctx context.Context, from, to string) error {
-	db, err := open(from, "rw")
+	db, err := Open(from, "rw")
 	if err != nil {
 		return err
 	}

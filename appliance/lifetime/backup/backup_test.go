@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/state/bolt"
 )
 
@@ -66,7 +67,7 @@ func TestRestoredElsewhereItIsTheSameCluster(t *testing.T) {
 // Watches of before the restore must be answered "too old", wherever they stood.
 func checkMovedOn(t *testing.T, path string, last int64) {
 	t.Helper()
-	db, err := openSQLite(path, "rw")
+	db, err := datastore.Open(path, "rw")
 	must(t, err)
 	defer db.Close()
 	var current, compacted, rows int64

@@ -5,10 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
-
-	_ "github.com/mattn/go-sqlite3" // the driver that the engine has too
 
 	"rivulet/appliance/engine/datastore"
 )
@@ -27,20 +24,10 @@ func snapshot(ctx context.Context, from, to string) error {
 	return nil
 }
 
-func openSQLite(path, mode string) (*sql.DB, error) {
-	q := url.Values{"mode": {mode}, "_busy_timeout": {"30000"}}
-	db, err := sql.Open("sqlite3", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(1)
-	return db, nil
-}
-
 // sound checks a database that nobody else has open: every page and every index,
 // which datastore.Check at each start has no time for, and that it is the engine's.
 func sound(ctx context.Context, path string) error {
-	db, err := openSQLite(path, "rw")
+	db, err := datastore.Open(path, "rw")
 	if err != nil {
 		return fmt.Errorf("the datastore cannot be opened: %w", err)
 	}

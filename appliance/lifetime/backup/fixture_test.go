@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/state/bolt"
 )
 
@@ -59,7 +60,7 @@ func device(t testing.TB, node string, revisions int) Paths {
 // engineDB makes a datastore as the engine does.
 func engineDB(t testing.TB, path, value string, revisions int) {
 	t.Helper()
-	db, err := openSQLite(path, "rwc")
+	db, err := datastore.Open(path, "rwc")
 	must(t, err)
 	defer db.Close()
 	for _, s := range []string{

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"rivulet/appliance/engine/datastore"
 	"strconv"
 	"sync"
 	"testing"
@@ -20,7 +21,7 @@ func TestSnapshotUnderWrites(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state.db")
 	engineDB(t, path, "x", 10)
-	db, err := openSQLite(path, "rw")
+	db, err := datastore.Open(path, "rw")
 	must(t, err)
 	_, err = db.Exec("CREATE TABLE pair (a INTEGER, b INTEGER)")
 	must(t, err)
@@ -31,7 +32,7 @@ func TestSnapshotUnderWrites(t *testing.T) {
 	var writers sync.WaitGroup
 	for w := range 3 {
 		writers.Go(func() {
-			own, err := openSQLite(path, "rw")
+			own, err := datastore.Open(path, "rw")
 			if err != nil {
 				t.Error(err)
 				return
@@ -66,7 +67,7 @@ func TestSnapshotUnderWrites(t *testing.T) {
 		committed.Range(func(w, n any) bool { had[w.(int)] = n.(int); return true })
 		to := filepath.Join(dir, fmt.Sprint("copy", i))
 		must(t, snapshot(ctx, path, to))
-		c, err := openSQLite(to, "rw")
+		c, err := datastore.Open(to, "rw")
 		must(t, err)
 		var a, b, rows int
 		must(t, c.QueryRow("SELECT a, b FROM pair").Scan(&a, &b))

@@ -22,6 +22,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"rivulet/appliance/state/bolt"
+	"rivulet/appliance/state/durable"
 )
 
 // stage unpacks a stream into dir, which is empty, and checks all of it. Any error
@@ -228,27 +229,13 @@ func (s *stager) file(name string, content io.Reader) error {
 	}
 	defer f.Close()
 	sum := sha256.New()
-	w := &diskWriter{w: f}
+	w := &durable.Writer{Writer: f}
 	if _, err := io.Copy(io.MultiWriter(w, sum), content); err != nil {
-		if w.err != nil {
-			return fmt.Errorf("backup: %w; look at the disk (space, read-only mount); nothing was changed", w.err)
+		if w.Err != nil {
+			return fmt.Errorf("backup: %w; look at the disk (space, read-only mount); nothing was changed", w.Err)
 		}
 		return cut(err)
 	}
 	s.sums[name] = hex.EncodeToString(sum.Sum(nil))
 	return f.Close()
-}
-
-// diskWriter remembers that it was the disk that failed, not the stream.
-type diskWriter struct {
-	w   io.Writer
-	err error
-}
-
-func (d *diskWriter) Write(p []byte) (int, error) {
-	n, err := d.w.Write(p)
-	if err != nil {
-		d.err = err
-	}
-	return n, err
 }

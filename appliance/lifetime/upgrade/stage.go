@@ -226,11 +226,11 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	}
 	defer out.Close()
 	sum := sha256.New()
-	disk := &diskWriter{w: out}
+	disk := &durable.Writer{Writer: out}
 	n, err := io.Copy(io.MultiWriter(disk, sum, digest), io.LimitReader(content, maxBinary+1))
 	switch {
-	case disk.err != nil:
-		return "", fmt.Errorf("update: %w; look at the disk (space, read-only mount)", disk.err)
+	case disk.Err != nil:
+		return "", fmt.Errorf("update: %w; look at the disk (space, read-only mount)", disk.Err)
 	case err != nil:
 		return "", refused("the file cannot be unpacked: %w; get it once more", err)
 	case n > maxBinary:
@@ -240,19 +240,6 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 		return "", fmt.Errorf("update: %w; look at the disk", err)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), out.Close()
-}
-
-type diskWriter struct {
-	w   io.Writer
-	err error
-}
-
-func (d *diskWriter) Write(p []byte) (int, error) {
-	n, err := d.w.Write(p)
-	if err != nil {
-		d.err = err
-	}
-	return n, err
 }
 
 // enough looks for room for the unpacked binary, a copy of the old one and the

@@ -8,6 +8,7 @@ package durable
 import (
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -99,6 +100,20 @@ func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 		return err
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+// Writer remembers in Err that it was the disk that failed, not what is copied to it.
+type Writer struct {
+	io.Writer
+	Err error
+}
+
+func (w *Writer) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if err != nil {
+		w.Err = err
+	}
+	return n, err
 }
 
 // Rename moves a file or folder, over what is there. Its content is not synced.

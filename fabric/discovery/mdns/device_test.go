@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"rivulet/fabric/discovery"
-	"rivulet/fabric/internal/testlan"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
+	"rivulet/test/testlan"
 )
 
 // A device is a process of its own, since a network namespace is.

@@ -16,8 +16,8 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/net/ipv4"
 
-	"rivulet/fabric/internal/testlan"
 	"rivulet/fabric/netmon"
+	"rivulet/test/testlan"
 )
 
 type hostWord struct {

@@ -7,7 +7,7 @@ import (
 
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/discoverytest"
-	"rivulet/fabric/internal/testlan"
+	"rivulet/test/testlan"
 )
 
 func TestContract(t *testing.T) {
