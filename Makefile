@@ -157,7 +157,7 @@ $(golangci): test/lint/go.mod test/lint/go.sum
 	@cd test/lint && CGO_ENABLED=0 $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: lint
-lint: $(golangci) ## golangci-lint by .golangci.yml (its first build takes minutes); make check follows when nothing is found any more
+lint: $(golangci) ## golangci-lint by .golangci.yml, which finds nothing; minutes, so not in make check
 	@$(golangci) run --build-tags "$(TAGS)" $$($(GO) list -f '{{.Dir}}' $(call light,$(addprefix ./,$(addsuffix /...,cmd appliance fabric offload image systemd))))
 
 environment = $(SUDO) env "PATH=$$PATH" $(if $(LONG),RIVULET_LONG=1) RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet
