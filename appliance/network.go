@@ -136,6 +136,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Volumes:      s.volumes,
 		Images:       s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
 		Policies:  s.netpol,
+		Hosted:    s.vclusters,
 		Isolation: &nodeagent.Node{Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: cniResults, DNS: clusterDNS, Interface: tunnelInterface, Networks: func() []netip.Prefix { return host.Routes(tunnelInterface) }},
 	})
 	if err != nil {
@@ -143,6 +144,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 	s.made.set(func(p *parts) { p.offload = o })
 	s.burst.Attach(o.SetTargets)
+	s.vclusters.Attach(o.Twins().Evict)
 	stage.Ready()
 	return o.Run(ctx)
 }

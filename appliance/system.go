@@ -133,7 +133,7 @@ func (s *System) run(ctx context.Context) error {
 	s.page, s.notify = s.newPage(), watchdog.NewNotifier(s.cfg.Log)
 	s.heldPods = isolation.NewHeld()
 	s.homeAddrs, s.users = homeaddr.New(clusterDNS, serviceCIDR), s.newUsers()
-	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: serviceCIDR, Log: s.cfg.Log.With("component", cVClusters)})
+	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: serviceCIDR, Pods: podCIDR, Log: s.cfg.Log.With("component", cVClusters)})
 	var err error
 	if s.burst, err = s.newBurst(); err != nil {
 		return err

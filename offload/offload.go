@@ -89,6 +89,8 @@ type Config struct {
 	// PeerImagesOn; nil gives none.
 	PeerImages   homeimages.Store
 	PeerImagesOn func() bool
+	// Hosted are consumers on this device beside the peers; nil are none.
+	Hosted provider.Hosted
 	// Isolation keeps the pods of other clusters apart; nil does not, and peers are told
 	// nothing of where pods are.
 	Isolation *nodeagent.Node
@@ -117,7 +119,7 @@ func New(cfg Config) (*Offload, error) {
 		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, NodeIP: cfg.NodeIP, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
 		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, NodesChanged: cfg.NodesChanged, Log: cfg.Log,
 	}
-	lent := provider.Config{Peers: cfg.Peers, Config: tenancy.Config{
+	lent := provider.Config{Peers: cfg.Peers, Hosted: cfg.Hosted, Config: tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, PeerID: rpc.PeerID, Share: cfg.Share, Withheld: cfg.Withheld,
 		Memory: cfg.Memory, PodMemory: cfg.PodMemory, Tenants: o.tenants, HomeAddresses: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil, HomePods: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil && homeaddr.Lives(), Log: cfg.Log,
 	}}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -45,6 +46,7 @@ type cluster struct {
 	changed chan struct{} // closed at the next change
 
 	certs sync.Mutex
+	host  *http.Server // run's own; nil: it has no way to its host
 }
 
 func newCluster(k *Keeper, r record) *cluster {
@@ -149,6 +151,7 @@ func (c *cluster) run(ctx context.Context) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "error", err)
 	}
 	defer func() {
+		c.closeHost()
 		if listener != nil {
 			listener.Close()
 		}
@@ -161,18 +164,22 @@ func (c *cluster) run(ctx context.Context) {
 				c.endProcess(ctx, proc)
 				proc = nil
 			}
+			c.closeHost()
 			if listener != nil { // a client sees at once that nobody is there
 				listener.Close()
 				listener = nil
 			}
 			if r.Deleting {
 				c.set(Deleting, "")
-				if err := c.remove(); err == nil {
+				err := c.evict(ctx)
+				if err == nil {
+					err = c.remove()
+				}
+				if err == nil {
 					c.gone = true
 					return
-				} else {
-					c.set(Deleting, err.Error())
 				}
+				c.set(Deleting, err.Error())
 				if !c.wait(ctx, longWait) {
 					return
 				}
@@ -213,6 +220,9 @@ func (c *cluster) run(ctx context.Context) {
 				continue
 			}
 			pause = 0
+		}
+		if err := c.openHost(); err != nil { // of one that was found
+			c.k.cfg.Log.Warn("pods of a virtual cluster do not run", "name", c.name, "error", err)
 		}
 		c.mu.Lock()
 		c.proc, c.want = proc, false
@@ -265,10 +275,13 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	if err := c.folders(r.UID); err != nil {
 		return nil, err
 	}
+	if err := c.openHost(); err != nil {
+		return nil, err
+	}
 	usable, from := []byte(tenant.Name+": usable\n"), c.logSize()
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
-		settings: tenant.Settings{Name: r.Name, UID: r.UID, Idle: r.Sleep, Advertise: c.k.cfg.Address.String(), ServiceCIDR: c.k.cfg.Services.String()},
+		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Advertise: c.k.cfg.Address.String(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
 	}.start()
 	if err != nil {
 		return nil, err

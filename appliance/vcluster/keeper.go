@@ -3,7 +3,7 @@
 // nobody does. Package tenant is what runs in the process; docs/design/vclusters.md has all of it.
 //
 // It reads what is asked of a Keeper. It alone writes <state>/vclusters/NAME and
-// <run>/vcluster-NAME.pid, holds the listening sockets, and starts and ends the processes.
+// <run>/vcluster-NAME.pid, serves each the routes of the host's provider (see Handle), holds the listening sockets, and starts and ends the processes.
 // Restart: processes go on without the supervisor, and are found again by number and start
 // time, their sockets with them. Failure as the user sees it: state Failed with the reason in
 // `rivulet vcluster list`; clients that wait are refused, and the next one has it tried again.
@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -23,9 +24,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"rivulet/fabric/changes"
+	"rivulet/fabric/peer"
 )
 
 // Config is what a Keeper needs. All of it is required.
@@ -36,7 +41,9 @@ type Config struct {
 	Address netip.Addr
 	// Services are the addresses of a virtual cluster's Services.
 	Services netip.Prefix
-	Log      *slog.Logger
+	// Pods are the addresses of the host's pods.
+	Pods netip.Prefix
+	Log  *slog.Logger
 }
 
 // Limits of what a device keeps.
@@ -90,6 +97,7 @@ func (s *Spec) Check() error {
 type record struct {
 	Spec
 	UID     int       `json:"uid"` // its process's user and group
+	ID      peer.ID   `json:"id"`  // by which the host knows whose its pods are
 	Port    uint16    `json:"port"`
 	Created time.Time `json:"created"`
 	Paused  bool      `json:"paused,omitempty"`
@@ -134,10 +142,18 @@ type Keeper struct {
 	all  map[string]*cluster
 	ctx  context.Context // of Run; nil before
 	work sync.WaitGroup
+
+	changed  changes.Signal // Consumers may be others
+	routes   *http.ServeMux // of all virtual clusters
+	routesMu sync.Mutex
+	slots    map[string]*atomic.Pointer[http.Handler] // by pattern
+	evict    atomic.Pointer[func(context.Context, peer.ID) (int, error)]
 }
 
 // New returns a Keeper with no virtual cluster; Run reads them.
-func New(cfg Config) *Keeper { return &Keeper{cfg: cfg, all: map[string]*cluster{}} }
+func New(cfg Config) *Keeper {
+	return &Keeper{cfg: cfg, all: map[string]*cluster{}, routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
+}
 
 func (k *Keeper) folder() string { return filepath.Join(k.cfg.State, "vclusters") }
 
@@ -153,6 +169,7 @@ func (k *Keeper) Run(ctx context.Context, ready func()) error {
 		k.begin(r)
 	}
 	k.mu.Unlock()
+	k.changed.Notify()
 	ready()
 	<-ctx.Done()
 	k.mu.Lock()
@@ -173,6 +190,7 @@ func (k *Keeper) begin(r record) *cluster {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			delete(k.all, r.Name)
+			k.changed.Notify()
 		}
 		close(c.done)
 	})
@@ -198,6 +216,10 @@ func (k *Keeper) load() (out []record, err error) {
 		case err == nil:
 			if err = json.Unmarshal(raw, &r); err == nil && r.Name != e.Name() {
 				err = errors.New("it is of another virtual cluster")
+			}
+			if err == nil && r.ID == "" { // of a version whose virtual clusters had no pods
+				r.ID = newID()
+				err = k.save(r)
 			}
 		}
 		if err != nil {
@@ -247,11 +269,12 @@ func (k *Keeper) Create(spec Spec) (View, error) {
 	for used[slot] || !k.free(slot) {
 		slot++
 	}
-	r := record{Spec: spec, UID: firstUID + slot, Port: uint16(firstPort + slot), Created: time.Now().Truncate(time.Second)}
+	r := record{Spec: spec, UID: firstUID + slot, ID: newID(), Port: uint16(firstPort + slot), Created: time.Now().Truncate(time.Second)}
 	if err := k.save(r); err != nil {
 		return View{}, err
 	}
 	c := k.begin(r)
+	k.changed.Notify()
 	c.wake()
 	return c.view(), nil
 }
@@ -332,6 +355,7 @@ func (k *Keeper) Delete(ctx context.Context, name string) error {
 	if err := c.change(func(r *record) { r.Deleting = true }); err != nil {
 		return err
 	}
+	k.changed.Notify()
 	select {
 	case <-c.done:
 		if !c.gone {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/appliance/engine/tenant"
+	"rivulet/fabric/peer"
 	"rivulet/test/apiserver"
 )
 
@@ -44,7 +45,7 @@ func newDevice(t *testing.T, executable string) *device {
 	dir := t.TempDir()
 	d := &device{t: t, cfg: Config{
 		State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run"), Executable: executable,
-		Address: netip.MustParseAddr("127.0.0.1"), Services: netip.MustParsePrefix("10.43.0.0/16"),
+		Address: netip.MustParseAddr("127.0.0.1"), Services: netip.MustParsePrefix("10.43.0.0/16"), Pods: netip.MustParsePrefix("10.42.0.0/16"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}}
 	for _, sub := range []string{d.cfg.State, d.cfg.Run} {
@@ -72,6 +73,7 @@ func (d *device) start() {
 	d.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	d.k = New(d.cfg)
+	d.k.Attach(func(context.Context, peer.ID) (int, error) { return 0, nil }) // there is no host
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- d.k.Run(ctx, func() { close(ready) }) }()
 	select {
@@ -223,14 +225,14 @@ func TestLife(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("a pod is told that it does not run", func(t *testing.T) {
+	t.Run("without a host, a pod is told that it waits", func(t *testing.T) {
 		_, err := client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "web", Image: "web:1"}}, AutomountServiceAccountToken: new(bool),
 		}}, metav1.CreateOptions{})
 		must(t, err)
 		must(t, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 			events, err := client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
-			return err == nil && len(events.Items) == 1 && events.Items[0].Message == tenant.NoNode, nil
+			return err == nil && len(events.Items) == 1 && strings.Contains(events.Items[0].Message, "has no node"), nil
 		}))
 		pod, err := client.CoreV1().Pods("default").Get(ctx, "web", metav1.GetOptions{})
 		must(t, err)

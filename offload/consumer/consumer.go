@@ -52,6 +52,10 @@ type Config struct {
 	// signs for that.
 	NodeIP    netip.Addr
 	Authority stream.Authority
+	// Everywhere says that home has no nodes of its own: all of its namespaces are offloaded, but
+	// for those that are labelled off and the cluster's own. Pods get no tolerations then: who
+	// binds them does not go by Rivulet's taints.
+	Everywhere bool
 	// Router leads pods away to home's API server; nil leads none.
 	Router *homeapi.Router
 	// HandBack is how long pods may stay on a target that lends less than they use; 0 is
@@ -129,9 +133,13 @@ func New(cfg Config) (*Consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("offload: client of home: %w", err)
 	}
+	follow := policy.New
+	if cfg.Everywhere {
+		follow = policy.NewAll
+	}
 	return &Consumer{
 		Parts: parts.New(cfg.Log), cfg: cfg, home: client, ownPolicies: ownPolicies,
-		policy:   policy.New(client, cfg.Log.With("part", "policy")),
+		policy:   follow(client, cfg.Log.With("part", "policy")),
 		retarget: make(chan struct{}, 1), targets: map[target.Kind]targets{}, stacks: map[string]*stack{},
 		served: map[string]bool{}, ended: map[string]bool{}, parting: map[string]time.Time{},
 	}, nil
@@ -152,9 +160,11 @@ func (c *Consumer) Run(ctx context.Context) error {
 		keep("moves of volumes", c.runMoves)
 	}
 	keep("policy", c.policy.Run)
-	keep("pending pods", c.takeUpPending)
-	keep("admission", c.admission)
-	keep("platforms of images", c.fitImages)
+	if !c.cfg.Everywhere {
+		keep("pending pods", c.takeUpPending)
+		keep("admission", c.admission)
+		keep("platforms of images", c.fitImages)
+	}
 	if c.ownPolicies {
 		keep("policies", func(ctx context.Context) error { return c.cfg.Policies.Run(ctx, c.home) })
 	}

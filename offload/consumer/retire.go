@@ -24,18 +24,18 @@ const releaseTimeout = 2 * time.Minute
 // offloaded there any more, this run's and earlier ones'. The pods that were sent
 // away leave first, in their own time.
 type retirement struct {
-	home      kubernetes.Interface
-	target    target.Target
-	offloaded func(namespace string) bool
-	pods      *pod.Controller
-	recorder  record.EventRecorder
-	log       *slog.Logger
-	kick      chan struct{}
-	told      map[string]string // of twins that hold data, by namespace: what was said
+	home       kubernetes.Interface
+	target     target.Target
+	namespaces *policy.Watcher
+	pods       *pod.Controller
+	recorder   record.EventRecorder
+	log        *slog.Logger
+	kick       chan struct{}
+	told       map[string]string // of twins that hold data, by namespace: what was said
 }
 
-func newRetirement(home kubernetes.Interface, t target.Target, offloaded func(string) bool, recorder record.EventRecorder, log *slog.Logger) *retirement {
-	return &retirement{home: home, target: t, offloaded: offloaded, recorder: recorder, log: log, kick: make(chan struct{}, 1), told: map[string]string{}}
+func newRetirement(home kubernetes.Interface, t target.Target, namespaces *policy.Watcher, recorder record.EventRecorder, log *slog.Logger) *retirement {
+	return &retirement{home: home, target: t, namespaces: namespaces, recorder: recorder, log: log, kick: make(chan struct{}, 1), told: map[string]string{}}
 }
 
 // poke has the twins looked at again.
@@ -79,7 +79,7 @@ func (r *retirement) sweep(ctx context.Context) error {
 	}
 	var errs []error
 	for home := range held {
-		if r.offloaded(home) {
+		if ns, ok := r.namespaces.Get(home); ok && ns.Allows(r.target.Name()) {
 			continue
 		}
 		errs = append(errs, r.release(ctx, home, held[home]))
@@ -97,7 +97,7 @@ func (r *retirement) release(ctx context.Context, home, twin string) error {
 		return err
 	default:
 		// A label that is not understood counts as off; the watcher has said so.
-		if p, _ := policy.Parse(ns); p.Allows(r.target.Name()) {
+		if p, _ := r.namespaces.Parse(ns); p.Allows(r.target.Name()) {
 			return errBusy // the watcher lags
 		}
 	}

@@ -79,17 +79,21 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	if l, ok := target.(interface{ Lost() bool }); ok {
 		lost = l.Lost
 	}
-	twins := newRetirement(c.home, target, offloaded, c.recorder, log)
+	unfit := c.unfit
+	if c.cfg.Everywhere { // no other platform would be chosen
+		unfit = nil
+	}
+	twins := newRetirement(c.home, target, c.policy, c.recorder, log)
 	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
 	pods := pod.New(pod.Config{
 		Home: c.home, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
-		Offloaded: offloaded, Look: c.policy.Look, Up: branches.up, Lost: lost, Departed: func(ns string) {
+		Offloaded: offloaded, Parse: c.policy.Parse, Look: c.policy.Look, Up: branches.up, Lost: lost, Departed: func(ns string) {
 			if !offloaded(ns) {
 				twins.poke()
 			}
 		},
-		Unfit: c.unfit,
+		Unfit: unfit,
 		Moved: c.cfg.Moved,
 		Keeps: keeps, HomeAddresses: addresses,
 		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,

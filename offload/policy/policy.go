@@ -32,7 +32,23 @@ var values = []string{string(Burst), string(Remote), string(Any), string(Off)}
 // labelled, is off, or is going away, and an error that names the allowed values
 // for a label or an annotation that has none of them.
 func Parse(ns *corev1.Namespace) (Namespace, error) {
+	return parse(ns, Off)
+}
+
+// ParseAll is Parse of a home without nodes of its own: one that is not labelled is Remote,
+// but for the cluster's own.
+func ParseAll(ns *corev1.Namespace) (Namespace, error) {
+	if System(ns.Name) {
+		return Parse(ns)
+	}
+	return parse(ns, Remote)
+}
+
+func parse(ns *corev1.Namespace, unlabelled When) (Namespace, error) {
 	value, labelled := ns.Labels[NamespaceLabel]
+	if !labelled && unlabelled != Off {
+		value, labelled = string(unlabelled), true
+	}
 	if !labelled || ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
 		return Namespace{When: Off}, nil
 	}

@@ -26,6 +26,7 @@ type Watcher struct {
 	client kubernetes.Interface
 	log    *slog.Logger
 	synced chan struct{}
+	all    bool // see NewAll
 
 	mu         sync.Mutex
 	namespaces map[string]Namespace // only those that are offloaded
@@ -41,6 +42,21 @@ func New(client kubernetes.Interface, log *slog.Logger) *Watcher {
 	}
 }
 
+// NewAll is New of a home without nodes of its own: see ParseAll.
+func NewAll(client kubernetes.Interface, log *slog.Logger) *Watcher {
+	w := New(client, log)
+	w.all = true
+	return w
+}
+
+// Parse reads a namespace as the Watcher does.
+func (w *Watcher) Parse(ns *corev1.Namespace) (Namespace, error) {
+	if w.all {
+		return ParseAll(ns)
+	}
+	return Parse(ns)
+}
+
 // Run follows the API server until ctx ends; it may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
@@ -49,7 +65,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"})
 
 	factory := informers.NewSharedInformerFactoryWithOptions(w.client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = NamespaceLabel }),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			if !w.all {
+				o.LabelSelector = NamespaceLabel
+			}
+		}),
 		informers.WithTransform(trim))
 	informer := factory.Core().V1().Namespaces().Informer()
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -112,7 +132,7 @@ func (w *Watcher) Look(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("policy: namespace %s: %w", name, err)
 	}
-	if now, err := Parse(ns); err == nil { // of what is not understood the watch warns
+	if now, err := w.Parse(ns); err == nil { // of what is not understood the watch warns
 		w.set(name, now, "")
 	}
 	return nil
@@ -123,7 +143,7 @@ func (w *Watcher) Look(ctx context.Context, name string) error {
 func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
 
 func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
-	now, err := Parse(ns)
+	now, err := w.Parse(ns)
 	bad := ""
 	if err != nil {
 		bad = fmt.Sprintf("%q %q", ns.Labels[NamespaceLabel], ns.Annotations[ReflectAnnotation])

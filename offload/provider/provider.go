@@ -8,6 +8,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -33,10 +34,24 @@ type Peers interface {
 	Handle(pattern string, h http.Handler)
 }
 
+// Hosted are consumers on this device, each with a connection of its own: virtual clusters.
+type Hosted interface {
+	// Consumers are the names of all there are, connected or not.
+	Consumers() map[peer.ID]string
+	// Changed follows Consumers, as that of peer.Following.
+	Changed() (<-chan struct{}, func())
+	// Handle serves a route to them.
+	Handle(pattern string, h http.Handler)
+	// PeerID tells which of them sent a request, by its connection; false for others.
+	PeerID(r *http.Request) (peer.ID, bool)
+}
+
 // Config is what a Provider needs: Peers, Local, PeerID and Log must be set, and what is told
 // of peers is left out.
 type Config struct {
 	Peers Peers
+	// Hosted are consumers beside the peers; nil are none.
+	Hosted Hosted
 	tenancy.Config
 }
 
@@ -56,8 +71,9 @@ func New(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{Parts: parts.New(cfg.Log), cfg: cfg}
-	p.guests = tenants.New(tenants.Config{Client: client, IsPeer: p.isPeer, Log: cfg.Log.With("part", "guests")})
 	served := cfg.Config
+	served.PeerID = p.sender
+	p.guests = tenants.New(tenants.Config{Client: client, IsPeer: p.isPeer, Stays: p.isHosted, PeerID: p.sender, Log: cfg.Log.With("part", "guests")})
 	served.Log = cfg.Log.With("part", "tenancy")
 	served.PeerName, served.Neighbours, served.Lends = p.peerName, p.neighbours, p.Lends
 	p.tenancy, err = tenancy.New(served)
@@ -66,6 +82,9 @@ func New(cfg Config) (*Provider, error) {
 	}
 	for pattern, handler := range p.tenancy.Routes() {
 		cfg.Peers.Handle(pattern, p.guests.Hear(handler))
+		if cfg.Hosted != nil {
+			cfg.Hosted.Handle(pattern, p.guests.Hear(handler))
+		}
 	}
 	return p, nil
 }
@@ -126,9 +145,46 @@ func (p *Provider) link(id peer.ID) (peer.Link, bool) {
 	return links[i], true
 }
 
-func (p *Provider) peerName(id peer.ID) string { l, _ := p.link(id); return l.Name }
+// hosted are the names of consumers on this device.
+func (p *Provider) hosted() map[peer.ID]string {
+	if p.cfg.Hosted == nil {
+		return nil
+	}
+	return p.cfg.Hosted.Consumers()
+}
 
-func (p *Provider) isPeer(id peer.ID) bool { _, ok := p.link(id); return ok }
+func (p *Provider) isHosted(id peer.ID) bool { _, ok := p.hosted()[id]; return ok }
+
+// sender tells who sent a request: by a connection of this device, or by its certificate.
+func (p *Provider) sender(r *http.Request) (peer.ID, bool) {
+	if p.cfg.Hosted != nil {
+		if id, ok := p.cfg.Hosted.PeerID(r); ok {
+			return id, true
+		}
+	}
+	return p.cfg.PeerID(r)
+}
+
+func (p *Provider) peerName(id peer.ID) string {
+	l, _ := p.link(id)
+	return cmp.Or(l.Name, p.hosted()[id])
+}
+
+func (p *Provider) isPeer(id peer.ID) bool {
+	_, ok := p.link(id)
+	return ok || p.isHosted(id)
+}
+
+// followed tells of other peers, other hosted consumers and another share, until ctx ends.
+func (p *Provider) followed(ctx context.Context) (<-chan struct{}, func()) {
+	signal := new(changes.Signal)
+	changed, stop := signal.Changed()
+	signal.Follow(ctx, p.cfg.Peers.Changed, p.reshared.Changed)
+	if p.cfg.Hosted != nil {
+		signal.Follow(ctx, p.cfg.Hosted.Changed)
+	}
+	return changed, stop
+}
 
 func (p *Provider) neighbours() map[peer.ID]netip.Prefix {
 	out := map[peer.ID]netip.Prefix{}
@@ -159,22 +215,22 @@ func (p *Provider) borrowers() map[peer.ID]bool {
 	for _, l := range p.cfg.Peers.Links() {
 		out[l.ID] = p.lendsTo(l)
 	}
+	for id := range p.hosted() {
+		out[id] = !p.sharesNone()
+	}
 	return out
 }
 
 // followBorrowers ends what is under way for those that may not borrow from us any more.
 func (p *Provider) followBorrowers(ctx context.Context) {
-	changed, stop := p.cfg.Peers.Changed()
+	changed, stop := p.followed(ctx)
 	defer stop()
-	reshared, stopped := p.reshared.Changed()
-	defer stopped()
 	for {
 		p.tenancy.Only(p.borrowers())
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-reshared:
 		}
 	}
 }
@@ -193,6 +249,11 @@ func (p *Provider) evicted() map[peer.ID]time.Duration {
 	for _, l := range p.cfg.Peers.Links() {
 		if out[l.ID] = notice; p.lendsTo(l) {
 			delete(out, l.ID)
+		}
+	}
+	if p.sharesNone() {
+		for id := range p.hosted() {
+			out[id] = notice
 		}
 	}
 	return out
@@ -216,10 +277,8 @@ func shorter(a, b time.Duration) time.Duration {
 // followGuests deletes what is left of clusters to which nothing is lent any more.
 // After a start it looks once at all of them.
 func (p *Provider) followGuests(ctx context.Context) error {
-	changed, stop := p.cfg.Peers.Changed()
+	changed, stop := p.followed(ctx)
 	defer stop()
-	reshared, stopped := p.reshared.Changed()
-	defer stopped()
 	clean := map[peer.ID]time.Time{} // since when nothing of it was seen here
 	told := map[peer.ID]time.Time{}  // since when nothing is lent to it
 	for {
@@ -261,7 +320,6 @@ func (p *Provider) followGuests(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-		case <-reshared:
 		case <-timer:
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +26,7 @@ import (
 	cmapp "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 
 	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/tenant/pods"
 )
 
 // Identities of the process's own parts: what they do is no use of the cluster.
@@ -66,8 +69,8 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 			return
 		}
 		p.Open()
-		if err := tenant.TellPending(ctx, loopback); err != nil {
-			klog.Error(err)
+		if err := pods.Run(ctx, loopback, p.Settings, p.First, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil && ctx.Err() == nil {
+			cancel(err)
 		}
 	}()
 	go func() {

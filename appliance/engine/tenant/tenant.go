@@ -34,15 +34,18 @@ const ListenFD = 3
 // network namespace of its own, so that the port is always free.
 const InnerAddress = "127.0.0.1:6443"
 
-// Folders below the process's root.
+// Files below the process's root.
 const (
-	TLS  = "/tls"  // written by the supervisor
-	Data = "/data" // the process's own
+	TLS  = "/tls"       // written by the supervisor
+	Data = "/data"      // the process's own
+	Host = "/host.sock" // the way to its host, of the supervisor
 )
 
 // Settings are what the supervisor tells the process.
 type Settings struct {
 	Name string `json:"name"`
+	// ID is what the host knows it by.
+	ID string `json:"id"`
 	// UID is user and group of the process.
 	UID int `json:"uid"`
 	// Idle is how long nobody may use it before it ends; 0 is for ever.
@@ -51,6 +54,8 @@ type Settings struct {
 	Advertise string `json:"advertise"`
 	// ServiceCIDR has the addresses of its Services.
 	ServiceCIDR string `json:"serviceCIDR"`
+	// PodCIDR has the addresses of the host's pods, and so of its own.
+	PodCIDR string `json:"podCIDR"`
 }
 
 // Plane is what a control plane is made of.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
 
@@ -24,7 +25,7 @@ import (
 // create at the same time the provider's quota counts in one write.
 const workers = 24
 
-// Config is what a Controller needs. All fields but Look, Unfit, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
+// Config is what a Controller needs. All fields but Parse, Look, Unfit, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Target  target.Target
@@ -33,6 +34,8 @@ type Config struct {
 	// Offloaded reports whether pods of the namespace may go away. After a change
 	// Resync has to be called.
 	Offloaded func(namespace string) bool
+	// Parse reads how a namespace is offloaded; nil is policy.Parse.
+	Parse func(*corev1.Namespace) (policy.Namespace, error)
 	// Look has Offloaded answer by what the API server says of the namespace now; nil if it
 	// always does. Resync is called after it where that changes the answer.
 	Look func(ctx context.Context, namespace string) error
@@ -94,6 +97,9 @@ type Controller struct {
 
 // New makes a Controller; Run starts it.
 func New(cfg Config) *Controller {
+	if cfg.Parse == nil {
+		cfg.Parse = policy.Parse
+	}
 	c := &Controller{
 		cfg:     cfg,
 		twins:   twins{all: map[string]*twin{}},

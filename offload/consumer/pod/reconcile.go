@@ -313,7 +313,7 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 		return err
 	}
 	if err == nil {
-		if live, _ := policy.Parse(ns); live.When != policy.Off { // a label that is not understood counts as off
+		if live, _ := c.cfg.Parse(ns); live.When != policy.Off { // a label that is not understood counts as off
 			return errNotYet // the watcher of namespaces lags
 		}
 	}

@@ -50,11 +50,15 @@ const (
 	save = time.Hour
 )
 
-// Config is what Guests need. All fields are required but Look.
+// Config is what Guests need. Client, IsPeer and Log are required.
 type Config struct {
 	Client kubernetes.Interface
 	// IsPeer reports whether the cluster is a peer, reachable or not.
 	IsPeer func(peer.ID) bool
+	// Stays reports whether the twins of a consumer stay however long it is silent; nil are none.
+	Stays func(peer.ID) bool
+	// PeerID tells who sent a request; nil is rpc.PeerID.
+	PeerID func(*http.Request) (peer.ID, bool)
 	Log    *slog.Logger
 	// Look is how often the guests are looked at; zero is ten minutes.
 	Look time.Duration
@@ -76,6 +80,12 @@ func New(cfg Config) *Guests {
 	if cfg.Look == 0 {
 		cfg.Look = look
 	}
+	if cfg.Stays == nil {
+		cfg.Stays = func(peer.ID) bool { return false }
+	}
+	if cfg.PeerID == nil {
+		cfg.PeerID = rpc.PeerID
+	}
 	return &Guests{cfg: cfg, open: map[peer.ID]int{}, heard: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
 }
 
@@ -83,7 +93,7 @@ func New(cfg Config) *Guests {
 // heard all the time.
 func (g *Guests) Hear(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if id, ok := rpc.PeerID(r); ok && g.cfg.IsPeer(id) {
+		if id, ok := g.cfg.PeerID(r); ok && g.cfg.IsPeer(id) {
 			g.enter(id)
 			defer g.leave(id)
 		}
@@ -203,7 +213,7 @@ func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.
 	}
 	next := map[peer.ID]time.Duration{}
 	for id, d := range saved {
-		if g.heard[id] || g.open[id] > 0 {
+		if g.heard[id] || g.open[id] > 0 || g.cfg.Stays(id) {
 			continue
 		}
 		if known, ok := g.silent[id]; ok {

@@ -47,6 +47,7 @@ type Config struct {
 	HTTP    *http.Client
 	BaseURL string
 	// Cert and Key are ours, ServerCert is the peer's, all PEM; ServerName is the name to expect in it.
+	// Without them the connections of Dial are private already, and the peer's API is under BaseURL.
 	Cert, Key, ServerCert []byte
 	ServerName            string
 	// Told is called after Tenants may answer differently; nil is not.
@@ -94,6 +95,9 @@ func New(cfg Config) (*Target, error) {
 		Dial: cfg.Dial,
 		QPS:  200, Burst: 400,
 		UserAgent: "rivulet",
+	}
+	if len(cfg.ServerCert) == 0 {
+		config.Host, config.TLSClientConfig = cfg.BaseURL+"/k8s", rest.TLSClientConfig{}
 	}
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return fit{rt} })
 	config.Wrap(target.EndWatches)

@@ -1,0 +1,282 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	storageutil "k8s.io/component-helpers/storage/volume"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/offer"
+	"rivulet/offload/policy"
+)
+
+// The binder gives each pod a virtual node that it fits on, first come, first served. Which
+// machine that is, the host's scheduler says. It preempts nothing and spreads nothing: all that
+// there is to choose is a platform.
+
+const (
+	// again is the pause before what failed is tried again.
+	again = time.Second
+	// noNodeYet is how long after the start pods are not told that there is no node.
+	noNodeYet = 10 * time.Second
+)
+
+// binder is what bind works with.
+type binder struct {
+	client kubernetes.Interface
+	pods   corelisters.PodLister
+	nodes  corelisters.NodeLister
+	events record.EventRecorder
+	began  time.Time
+	// bound are pods that were bound here and whose watch lags, by UID: their node.
+	bound map[types.UID]string
+}
+
+// bind binds pods until ctx ends.
+func bind(ctx context.Context, client kubernetes.Interface) error {
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(func(o any) (any, error) {
+		if m, ok := o.(metav1.Object); ok {
+			m.SetManagedFields(nil)
+		}
+		return o, nil
+	}))
+	core := factory.Core().V1()
+	b := &binder{client: client, pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), began: time.Now(), bound: map[types.UID]string{},
+		events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"})}
+	kick := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case kick <- struct{}{}:
+		default:
+		}
+	}
+	for _, i := range []cache.SharedIndexInformer{core.Pods().Informer(), core.Nodes().Informer()} {
+		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }}); err != nil {
+			return err
+		}
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), core.Pods().Informer().HasSynced, core.Nodes().Informer().HasSynced) {
+		return ctx.Err()
+	}
+	for {
+		var later <-chan time.Time
+		if !b.pass(ctx) {
+			later = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-kick:
+		case <-later:
+		}
+	}
+}
+
+// pass looks at all pods that wait, the most important and then the oldest first. It returns
+// false if it has to be done again without a change.
+func (b *binder) pass(ctx context.Context) (done bool) {
+	pods, _ := b.pods.List(labels.Everything())   // caches cannot fail
+	nodes, _ := b.nodes.List(labels.Everything()) // sorted: the host's own platform has the shortest name
+	slices.SortFunc(nodes, func(x, y *corev1.Node) int { return cmp.Compare(x.Name, y.Name) })
+	free := map[string]corev1.ResourceList{}
+	for _, n := range nodes {
+		free[n.Name] = n.Status.Allocatable.DeepCopy()
+	}
+	known := map[types.UID]bool{}
+	var waiting []*corev1.Pod
+	for _, p := range pods {
+		known[p.UID] = true
+		node := p.Spec.NodeName
+		if node != "" {
+			delete(b.bound, p.UID)
+		} else {
+			node = b.bound[p.UID]
+		}
+		switch {
+		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		case node != "":
+			take(free[node], p)
+		case p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 && p.Spec.SchedulerName == corev1.DefaultSchedulerName:
+			waiting = append(waiting, p)
+		}
+	}
+	for uid := range b.bound {
+		if !known[uid] {
+			delete(b.bound, uid)
+		}
+	}
+	slices.SortFunc(waiting, func(x, y *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(ptr.Deref(y.Spec.Priority, 0), ptr.Deref(x.Spec.Priority, 0)), x.CreationTimestamp.Compare(y.CreationTimestamp.Time),
+			cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+	done = true
+	for _, p := range waiting {
+		node, why := place(p, nodes, free)
+		if node == "" {
+			if len(nodes) == 0 && time.Since(b.began) < noNodeYet {
+				done = false
+				continue
+			}
+			done = b.unplaced(ctx, p, why) && done
+			continue
+		}
+		switch err := b.give(ctx, p, node); {
+		case err == nil:
+			b.bound[p.UID] = node
+			take(free[node], p)
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is another by now, and comes by
+		default:
+			b.unplaced(ctx, p, err.Error())
+			done = false
+		}
+	}
+	return done
+}
+
+// take subtracts what a pod asks for.
+func take(free corev1.ResourceList, p *corev1.Pod) {
+	for name, q := range offer.Requests(p) {
+		if have, bounded := free[name]; bounded {
+			have.Sub(q)
+			free[name] = have
+		}
+	}
+}
+
+// place chooses a node for a pod, or says why there is none. It is pure.
+func place(p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceList) (node, why string) {
+	if policy.System(p.Namespace) {
+		return "", fmt.Sprintf("pods of namespace %s do not run in a virtual cluster; use another namespace", p.Namespace)
+	}
+	if len(nodes) == 0 {
+		return "", "this virtual cluster has no node: its host lends it nothing yet; its owner sees why with: rivulet status"
+	}
+	var reasons []string
+	for _, n := range nodes {
+		reason := unfit(p, n, free[n.Name])
+		if reason == "" {
+			return n.Name, ""
+		}
+		reasons = append(reasons, n.Name+": "+reason)
+	}
+	return "", "no node takes the pod: " + strings.Join(reasons, "; ")
+}
+
+// unfit says why a node does not take a pod, "" if it does.
+func unfit(p *corev1.Pod, n *corev1.Node, free corev1.ResourceList) string {
+	if n.Spec.Unschedulable {
+		return "it is cordoned"
+	}
+	if fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n); err != nil || !fits {
+		return "it does not match the pod's node selector or affinity"
+	}
+	taint, untolerated := schedulinghelpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, p.Spec.Tolerations, func(t *corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != policy.VirtualTaint
+	}, false)
+	if untolerated {
+		return "the pod does not tolerate its taint " + taint.Key
+	}
+	asked := offer.Requests(p)
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		q := asked[name]
+		if have, bounded := free[name]; q.Sign() > 0 && (!bounded || have.Cmp(q) < 0) {
+			return fmt.Sprintf("too little %s: the pod asks for %s, %s is left of what the host lends", name, q.String(), have.String())
+		}
+	}
+	return ""
+}
+
+// give binds a pod, after its claims have the node too.
+func (b *binder) give(ctx context.Context, p *corev1.Pod, node string) error {
+	for i := range p.Spec.Volumes {
+		if err := b.choose(ctx, p, &p.Spec.Volumes[i], node); err != nil {
+			return err
+		}
+	}
+	return b.client.CoreV1().Pods(p.Namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node},
+	}, metav1.CreateOptions{})
+}
+
+// choose has the claim of a volume provided where the pod goes.
+func (b *binder) choose(ctx context.Context, p *corev1.Pod, v *corev1.Volume, node string) error {
+	name := ""
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		name = v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		name = p.Name + "-" + v.Name
+	default:
+		return nil
+	}
+	claims := b.client.CoreV1().PersistentVolumeClaims(p.Namespace)
+	claim, err := claims.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("claim %s is not there; make it", name)
+	}
+	if err != nil {
+		return err
+	}
+	class := ptr.Deref(claim.Spec.StorageClassName, "")
+	if claim.Spec.VolumeName != "" || class == "" || claim.Annotations[storageutil.AnnSelectedNode] != "" {
+		return nil
+	}
+	how, err := b.client.StorageV1().StorageClasses().Get(ctx, class, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("claim %s wants StorageClass %s, which is not there; see: kubectl get storageclass", name, class)
+	}
+	if err != nil || ptr.Deref(how.VolumeBindingMode, "") != storagev1.VolumeBindingWaitForFirstConsumer {
+		return err
+	}
+	claim = claim.DeepCopy()
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, storageutil.AnnSelectedNode, node)
+	_, err = claims.Update(ctx, claim, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	return err
+}
+
+// unplaced tells a pod why it waits, once. It returns false if that has to be tried again.
+func (b *binder) unplaced(ctx context.Context, p *corev1.Pod, why string) bool {
+	scheduled := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why, LastTransitionTime: metav1.Now()}
+	p = p.DeepCopy()
+	at := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+	switch {
+	case at < 0:
+		p.Status.Conditions = append(p.Status.Conditions, scheduled)
+	case p.Status.Conditions[at].Message == why:
+		return true
+	default:
+		p.Status.Conditions[at] = scheduled
+	}
+	_, err := b.client.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
+	if err == nil {
+		b.events.Event(p, corev1.EventTypeWarning, "FailedScheduling", why)
+	}
+	return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
+}

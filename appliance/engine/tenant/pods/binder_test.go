@@ -1,0 +1,164 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	storageutil "k8s.io/component-helpers/storage/volume"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/policy"
+)
+
+func node(name, arch, cpu string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelArchStable: arch}},
+		Spec:       corev1.NodeSpec{Taints: policy.NodeTaints(false)},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("3")}},
+	}
+}
+
+func pod(name string, change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{
+		SchedulerName: corev1.DefaultSchedulerName, Containers: []corev1.Container{{Name: "c"}}}}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func asks(cpu string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	}
+}
+
+func TestPlace(t *testing.T) {
+	big, arm := node("host", "amd64", "1"), node("host-arm64", "arm64", "1")
+	full := node("host", "amd64", "1")
+	full.Spec.Unschedulable = true
+	closed := node("host", "amd64", "1")
+	closed.Spec.Taints = append(closed.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
+	arch := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"} }
+	for _, c := range []struct {
+		name  string
+		pod   *corev1.Pod
+		nodes []*corev1.Node
+		want  string // the node, or what the reason has after !
+	}{
+		{"one node", pod("a", nil), []*corev1.Node{big}, "host"},
+		{"the first of two", pod("a", nil), []*corev1.Node{big, arm}, "host"},
+		{"a platform", pod("a", arch), []*corev1.Node{big, arm}, "host-arm64"},
+		{"no such platform", pod("a", arch), []*corev1.Node{big}, "!does not match"},
+		{"none", pod("a", nil), nil, "!has no node"},
+		{"cordoned", pod("a", nil), []*corev1.Node{full}, "!cordoned"},
+		{"withdrawn", pod("a", nil), []*corev1.Node{closed}, "!" + policy.WithdrawnTaint},
+		{"too big", pod("a", asks("2")), []*corev1.Node{big}, "!too little cpu: the pod asks for 2, 1 is left"},
+		{"what no node has", pod("a", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+		}), []*corev1.Node{big}, "!too little nvidia.com/gpu"},
+		{"the cluster's own namespace", pod("a", func(p *corev1.Pod) { p.Namespace = "kube-system" }), []*corev1.Node{big}, "!namespace kube-system"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			free := map[string]corev1.ResourceList{}
+			for _, n := range c.nodes {
+				free[n.Name] = n.Status.Allocatable
+			}
+			got, why := place(c.pod, c.nodes, free)
+			if want, refused := strings.CutPrefix(c.want, "!"); refused && (got != "" || !strings.Contains(why, want)) || !refused && got != want {
+				t.Errorf("%q %q, want %q", got, why, c.want)
+			}
+		})
+	}
+}
+
+// TestBind: pods that wait are bound while there is room, the most important first; the others
+// are told, and get the room of what ends.
+func TestBind(t *testing.T) {
+	when := metav1.NewTime(time.Unix(1, 0))
+	old := func(p *corev1.Pod) { asks("600m")(p); p.CreationTimestamp = when }
+	client := fake.NewClientset(node("host", "amd64", "1"),
+		pod("runs", func(p *corev1.Pod) { asks("300m")(p); p.Spec.NodeName = "host" }),
+		pod("over", func(p *corev1.Pod) { asks("900m")(p); p.Spec.NodeName = "host"; p.Status.Phase = corev1.PodSucceeded }),
+		pod("first", old),
+		pod("urgent", func(p *corev1.Pod) { asks("600m")(p); p.Spec.Priority = ptr.To[int32](9) }),
+		pod("gated", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "x"}} }),
+		pod("other", func(p *corev1.Pod) { p.Spec.SchedulerName = "mine" }),
+		pod("claims", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		}),
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(Class)}},
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: Class}, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)},
+	)
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() != "binding" {
+			return false, nil, nil
+		}
+		b := a.(clienttesting.CreateAction).GetObject().(*corev1.Binding)
+		o, err := client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), b.Namespace, b.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		p := o.(*corev1.Pod).DeepCopy()
+		if p.UID != b.UID || p.Spec.NodeName != "" {
+			return true, nil, fmt.Errorf("%s is bound to %q", p.Name, p.Spec.NodeName)
+		}
+		p.Spec.NodeName = b.Target.Name
+		return true, b, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), p, b.Namespace)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = bind(ctx, client) }()
+	defer func() { cancel(); <-done }()
+
+	state := func() (bound, told string) {
+		list, err := client.CoreV1().Pods("lab").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range list.Items {
+			if p.Spec.NodeName != "" {
+				bound += " " + p.Name
+			}
+			for _, c := range p.Status.Conditions {
+				if strings.Contains(c.Message, "too little cpu") {
+					told += " " + p.Name
+				}
+			}
+		}
+		return bound, told
+	}
+	becomes := func(bound, told string) {
+		t.Helper()
+		for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			b, w := state()
+			if b == bound && w == told {
+				return
+			}
+			if time.Now().After(limit) {
+				t.Fatalf("bound%s, told%s; want%s,%s", b, w, bound, told)
+			}
+		}
+	}
+	becomes(" claims over runs urgent", " first")
+	claim, err := client.CoreV1().PersistentVolumeClaims("lab").Get(ctx, "data", metav1.GetOptions{})
+	if err != nil || claim.Annotations[storageutil.AnnSelectedNode] != "host" {
+		t.Errorf("the claim has %v (%v)", claim.Annotations, err)
+	}
+	if err := client.CoreV1().Pods("lab").Delete(ctx, "urgent", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	becomes(" claims first over runs", " first")
+}

@@ -1,0 +1,121 @@
+// Package pods has the pods of a virtual cluster run on its host. It runs in the virtual
+// cluster's process: a consumer of package offload whose home is that process's API server and
+// whose only target is the host, and the binder, which is what a virtual cluster has for a
+// scheduler.
+//
+//	pod ──binder──▶ virtual node "host" ──consumer──▶ socket of the host ──▶ twin namespace, the host's scheduler
+//
+// It reads pods, nodes, claims and namespaces of its API server. It alone writes there what a
+// consumer writes, the binding of pods, their condition PodScheduled while no node takes them,
+// the chosen node of claims, and StorageClass Class when there is none. Restart: all of it is in the objects; pods go
+// on at the host, and what they did meanwhile is seen when the process runs again. Failure
+// as the user sees it: the node is not Ready, or the pod's condition and event say why it waits.
+package pods
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"sync"
+
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"rivulet/appliance/engine/tenant"
+	"rivulet/fabric/peer"
+	"rivulet/offload/consumer"
+	"rivulet/offload/consumer/stream"
+	"rivulet/offload/consumer/volume"
+	"rivulet/offload/target"
+	peertarget "rivulet/offload/target/peer"
+)
+
+const (
+	// Kind is that of the host among targets.
+	Kind target.Kind = "host"
+	// NodeName is the virtual node's, unless the host has nodes of several platforms.
+	NodeName = "host"
+	// Class is the StorageClass that a virtual cluster begins with.
+	Class = "local-path"
+)
+
+// loopback is where the virtual node serves its kubelet API, in the process's own network namespace.
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// Run has pods run until ctx ends; api reaches the process's API server with all rights. first
+// says that the datastore is new.
+func Run(ctx context.Context, api *rest.Config, s tenant.Settings, first bool, log *slog.Logger) error {
+	pods, err := netip.ParsePrefix(s.PodCIDR)
+	if err != nil {
+		return fmt.Errorf("pods: the addresses of the host's pods: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(api)
+	if err != nil {
+		return fmt.Errorf("pods: %w", err)
+	}
+	authority := filepath.Join(tenant.TLS, "kubelet-ca.crt")
+	c, err := consumer.New(consumer.Config{
+		Home: api, ID: s.ID, Host: s.Name, NodeIP: loopback, Everywhere: true, Log: log,
+		Authority: stream.Authority{ClientCA: authority, ServerCA: authority, ServerKey: filepath.Join(tenant.TLS, "kubelet-ca.key")},
+	})
+	if err != nil {
+		return err
+	}
+	c.SetTargets(Kind, []target.Spec{Spec(pods, func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", tenant.Host)
+	})}, true)
+	if first {
+		if err := addClass(ctx, client); err != nil {
+			return err
+		}
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { _ = c.Run(ctx) }) // it ends with ctx
+	return bind(ctx, client)
+}
+
+// Spec is the host as a target. Its pods have the same addresses at both ends; dial opens a
+// connection on which nobody else speaks.
+func Spec(pods netip.Prefix, dial func(ctx context.Context, network, addr string) (net.Conn, error)) target.Spec {
+	link := peer.Link{ID: NodeName, Name: NodeName, PeerCIDR: pods, PeerMappedCIDR: pods, LocalMappedCIDR: pods, State: peer.Connected}
+	return target.Spec{
+		ID: NodeName, Name: NodeName, Short: NodeName, Kind: Kind,
+		New: func(name string, log *slog.Logger) (target.Target, error) {
+			t, err := peertarget.New(peertarget.Config{
+				Name: name, Link: link, Links: func() []peer.Link { return []peer.Link{link} }, PodCIDR: pods, Dial: dial,
+				HTTP: &http.Client{Transport: &http.Transport{DialContext: dial}}, BaseURL: "http://host", Log: log,
+			})
+			if err != nil {
+				return nil, err
+			}
+			return host{t}, nil
+		},
+	}
+}
+
+// host is the target. What it does not have of a peer: pods need no translation of addresses.
+type host struct{ *peertarget.Target }
+
+// HomeAddresses is "": pods have the host's addresses, which are home's.
+func (host) HomeAddresses() string { return "" }
+
+// addClass makes the StorageClass that claims get without a name.
+func addClass(ctx context.Context, client kubernetes.Interface) error {
+	_, err := client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta:  metav1.ObjectMeta{Name: Class, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
+		Provisioner: volume.Provisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("pods: StorageClass %s: %w", Class, err)
+	}
+	return nil
+}

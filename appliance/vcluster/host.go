@@ -1,0 +1,189 @@
+package vcluster
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/engine/tenant"
+	"rivulet/fabric/peer"
+)
+
+// Virtual clusters are consumers of the cluster that they are on. Each reaches the routes of
+// the provider, and nothing else, by a socket of its own in the folder that its process sees.
+// The socket is the identity: there is no secret, and closing it ends all rights.
+
+const (
+	// maxHostConns are the connections of one virtual cluster at once.
+	maxHostConns = 1024
+	// evictLook is how often what is left of a deleted one is looked at.
+	evictLook = 500 * time.Millisecond
+	// evictTold is after how long the state says what is waited for.
+	evictTold = 2 * time.Second
+)
+
+// newID is an identity among consumers. It is of no key, so that no peer can prove that it has it.
+func newID() peer.ID {
+	none := make(ed25519.PublicKey, ed25519.PublicKeySize)
+	_, _ = rand.Read(none) // it cannot fail
+	return peer.IDFromKey(none)
+}
+
+// consumerKey is of a request's context.
+type consumerKey struct{}
+
+// Consumers are the virtual clusters whose pods may run here, by identity: all but those that are being
+// deleted.
+func (k *Keeper) Consumers() map[peer.ID]string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := map[peer.ID]string{}
+	for _, c := range k.all {
+		if r := c.record(); !r.Deleting {
+			out[r.ID] = r.Name
+		}
+	}
+	return out
+}
+
+// Changed follows Consumers.
+func (k *Keeper) Changed() (<-chan struct{}, func()) { return k.changed.Changed() }
+
+// Handle serves a route to virtual clusters, in place of what served it before.
+func (k *Keeper) Handle(pattern string, h http.Handler) {
+	k.routesMu.Lock()
+	defer k.routesMu.Unlock()
+	slot := k.slots[pattern]
+	if slot == nil {
+		slot = new(atomic.Pointer[http.Handler])
+		k.slots[pattern] = slot
+		k.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { (*slot.Load()).ServeHTTP(w, r) })
+	}
+	slot.Store(&h)
+}
+
+// PeerID tells which virtual cluster sent a request; false for one that is being deleted.
+func (k *Keeper) PeerID(r *http.Request) (peer.ID, bool) {
+	c, ok := r.Context().Value(consumerKey{}).(*cluster)
+	if !ok {
+		return "", false
+	}
+	own := c.record()
+	return own.ID, !own.Deleting
+}
+
+// Attach gives what deletes all that a consumer has on this cluster, and returns how many
+// namespaces are left.
+func (k *Keeper) Attach(evict func(ctx context.Context, id peer.ID) (left int, err error)) {
+	k.evict.Store(&evict)
+}
+
+// openHost opens the socket of a virtual cluster.
+func (c *cluster) openHost() error {
+	if c.host != nil {
+		return nil
+	}
+	r := c.record()
+	path := filepath.Join(c.rootDir(), tenant.Host)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a supervisor that was killed
+		return diskErr(err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("vcluster: the socket of the host: %w; is the path of the state folder longer than 50 characters?", err)
+	}
+	if err := errors.Join(os.Chmod(path, 0o600), os.Lchown(path, r.UID, r.UID)); err != nil {
+		l.Close()
+		return diskErr(err)
+	}
+	c.host = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			c.k.routes.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), consumerKey{}, c)))
+		}),
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
+		ErrorLog: slog.NewLogLogger(c.k.cfg.Log.Handler(), slog.LevelDebug),
+	}
+	go c.host.Serve(netutil.LimitListener(ofUser{l, uint32(r.UID)}, maxHostConns)) //nolint:errcheck // it ends with Close
+	return nil
+}
+
+func (c *cluster) closeHost() {
+	if c.host != nil {
+		_ = c.host.Close()
+		c.host = nil
+	}
+}
+
+// ofUser accepts the connections of one user.
+type ofUser struct {
+	net.Listener
+	uid uint32
+}
+
+func (l ofUser) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if uid, err := userOf(c); err == nil && uid == l.uid {
+			return c, nil
+		}
+		c.Close()
+	}
+}
+
+// userOf is who opened a connection.
+func userOf(c net.Conn) (uid uint32, err error) {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if e := raw.Control(func(fd uintptr) {
+		var cred *unix.Ucred
+		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			uid = cred.Uid
+		}
+	}); e != nil {
+		return 0, e
+	}
+	return uid, err
+}
+
+// evict waits until nothing of it is left on the host.
+func (c *cluster) evict(ctx context.Context) error {
+	evict := c.k.evict.Load()
+	if evict == nil {
+		return errors.New("the cluster it is on is not there yet; see: rivulet status")
+	}
+	for began := time.Now(); ; {
+		left, err := (*evict)(ctx, c.record().ID)
+		if err == nil && left == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if time.Since(began) > evictTold {
+			c.set(Deleting, fmt.Sprintf("%d namespaces on the host are still being emptied", left))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(evictLook):
+		}
+	}
+}

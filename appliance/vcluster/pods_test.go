@@ -1,0 +1,313 @@
+package vcluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"rivulet/appliance/engine/tenant"
+	"rivulet/fabric/changes"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/offload/policy"
+	"rivulet/offload/provider"
+	"rivulet/offload/provider/tenancy"
+	"rivulet/test/apiserver"
+)
+
+// nobody is a fabric without peers.
+type nobody struct{ changes.Signal }
+
+func (*nobody) Links() []peer.Link          { return nil }
+func (*nobody) Departed() []peer.ID         { return nil }
+func (*nobody) Handle(string, http.Handler) {}
+
+// eventually polls until the condition returns "".
+func (d *device) eventually(what string, condition func(ctx context.Context) string) time.Duration {
+	d.t.Helper()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	defer cancel()
+	for {
+		missing := condition(ctx)
+		if missing == "" {
+			d.t.Logf("after %5.1f s: %s", time.Since(began).Seconds(), what)
+			return time.Since(began)
+		}
+		select {
+		case <-ctx.Done():
+			d.t.Fatalf("%s: not within %s: %s", what, patience, missing)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// connect opens a connection to a virtual cluster's host as a user.
+func connect(path string, uid int) (net.Conn, error) {
+	dir, err := os.Open(filepath.Dir(path)) // the user may not walk there
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, and its user with it
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); e != 0 {
+			done <- result{err: e}
+			return
+		}
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		if err := unix.Connect(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))}); err != nil {
+			unix.Close(fd)
+			done <- result{err: err}
+			return
+		}
+		f := os.NewFile(uintptr(fd), "host")
+		defer f.Close()
+		c, err := net.FileConn(f)
+		done <- result{c, err}
+	}()
+	r := <-done
+	return r.conn, r.err
+}
+
+// TestPods is the story of pods of a virtual cluster: they run at the host, go on while it sleeps, and go with it.
+func TestPods(t *testing.T) {
+	host := apiserver.Start(t) // it ends after the device
+	apiserver.StartKubelet(t, host, "host-node")
+	d := newDevice(t, apiserver.Binary(t))
+	lent, err := provider.New(provider.Config{Peers: &nobody{}, Hosted: d.k, Config: tenancy.Config{Local: host.Config, PeerID: rpc.PeerID, Log: d.cfg.Log}})
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	lending := make(chan struct{})
+	go func() { defer close(lending); _ = lent.Run(ctx) }()
+	defer func() { stop(); <-lending }()
+	d.k.Attach(lent.Twins().Evict)
+
+	v := d.create(Spec{Name: "dan", Sleep: minSleep})
+	client := d.client("dan")
+	id := func() peer.ID {
+		c, err := d.k.get("dan")
+		must(t, err)
+		return c.record().ID
+	}()
+	twinOf := func(home string) string { return home + "-dan-" + id.Short() }
+	began := time.Now()
+	_, err = client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab"}}, metav1.CreateOptions{})
+	must(t, err)
+	one := int32(1)
+	labels := map[string]string{"app": "web"}
+	_, err = client.AppsV1().Deployments("lab").Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+		Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1", Ports: []corev1.ContainerPort{{ContainerPort: 80}}}}}}}}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = client.CoreV1().Services("lab").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+	must(t, err)
+
+	var pod corev1.Pod
+	running := func(ctx context.Context) string {
+		list, err := client.CoreV1().Pods("lab").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if len(list.Items) != 1 || list.Items[0].Status.Phase != corev1.PodRunning || list.Items[0].DeletionTimestamp != nil {
+			for _, p := range list.Items {
+				err = fmt.Errorf("%s on %q: %s %v", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.Conditions)
+			}
+			return fmt.Sprintf("%d pods, %v", len(list.Items), err)
+		}
+		pod = list.Items[0]
+		return ""
+	}
+	d.eventually("the pod runs", running)
+	t.Logf("namespace made to pod Running: %s; %d MB private", time.Since(began).Round(time.Millisecond), d.is("dan", Awake).Private>>20)
+	away := func(ctx context.Context) []corev1.Pod {
+		list, err := host.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(id)})
+		must(t, err)
+		return list.Items
+	}
+	if pods := away(ctx); len(pods) != 1 || pods[0].Namespace != twinOf("lab") || pods[0].Spec.NodeName != "host-node" || pods[0].Status.PodIP != pod.Status.PodIP {
+		t.Errorf("at the host are %d pods: %+v; at home it has %s", len(pods), pods, pod.Status.PodIP)
+	}
+	if nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{}); err != nil || len(nodes.Items) != 1 || pod.Spec.NodeName != nodes.Items[0].Name {
+		t.Errorf("the pod is on %q, nodes are %v (%v)", pod.Spec.NodeName, nodes, err)
+	}
+
+	t.Run("logs", func(t *testing.T) {
+		text, err := client.CoreV1().Pods("lab").GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+		if err != nil || !strings.HasPrefix(string(text), "log of "+pod.Name+"/web") {
+			t.Errorf("%q %v", text, err)
+		}
+	})
+	t.Run("exec", func(t *testing.T) {
+		r := client.CoreV1().RESTClient().Post().Resource("pods").Namespace("lab").Name(pod.Name).SubResource("exec").
+			VersionedParams(&corev1.PodExecOptions{Command: []string{"x", "0"}, Stdin: true, Stdout: true}, scheme.ParameterCodec)
+		e, err := remotecommand.NewWebSocketExecutor(d.config("dan"), "GET", r.URL().String())
+		must(t, err)
+		var out bytes.Buffer
+		if err := e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: &out}); err != nil || out.String() != "HELLO" {
+			t.Errorf("%q %v", out.String(), err)
+		}
+	})
+	t.Run("Service", func(t *testing.T) {
+		d.eventually("the Service and its endpoint are at the host", func(ctx context.Context) string {
+			if _, err := host.Client.CoreV1().Services(twinOf("lab")).Get(ctx, "web", metav1.GetOptions{}); err != nil {
+				return err.Error()
+			}
+			slices, err := host.Client.DiscoveryV1().EndpointSlices(twinOf("lab")).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
+			if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 1 || slices.Items[0].Endpoints[0].Addresses[0] != pod.Status.PodIP {
+				return fmt.Sprintf("%v %v", slices, err)
+			}
+			return ""
+		})
+	})
+	t.Run("its socket gives what a peer gets", func(t *testing.T) {
+		path := filepath.Join(d.k.folder(), "dan", "root", tenant.Host)
+		as := func(uid int) *http.Client {
+			return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return connect(path, uid) }}, Timeout: patience}
+		}
+		own := firstUID + int(v.Address.Port()) - firstPort
+		for _, c := range []struct {
+			path string
+			want int
+		}{
+			{"/v1/namespaces", http.StatusOK},
+			{"/k8s/api/v1/namespaces/" + twinOf("lab") + "/pods", http.StatusOK},
+			{"/k8s/api/v1/pods", http.StatusForbidden},
+			{"/k8s/api/v1/nodes", http.StatusForbidden},
+			{"/k8s/api/v1/namespaces/kube-system/secrets", http.StatusForbidden},
+			{"/k8s/metrics", http.StatusForbidden},
+			{"/v1/vclusters", http.StatusNotFound},
+			{"/v1/peers", http.StatusNotFound},
+			{"/", http.StatusNotFound},
+		} {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://host", nil)
+			must(t, err)
+			req.URL.Path = c.path
+			resp, err := as(own).Do(req)
+			if err != nil {
+				t.Errorf("%s: %v", c.path, err)
+				continue
+			}
+			resp.Body.Close()
+			if resp.StatusCode != c.want {
+				t.Errorf("%s is answered %d, want %d", c.path, resp.StatusCode, c.want)
+			}
+		}
+		for _, uid := range []int{0, own + 1} {
+			if resp, err := as(uid).Get("http://host/v1/namespaces"); err == nil {
+				resp.Body.Close()
+				t.Errorf("user %d is answered %d", uid, resp.StatusCode)
+			}
+		}
+	})
+	t.Run("a namespace of the cluster's own runs none, and what is too big waits", func(t *testing.T) {
+		for ns, want := range map[string]string{"kube-system": "use another namespace", "lab": "too little cpu"} {
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "waits"}, Spec: corev1.PodSpec{AutomountServiceAccountToken: new(bool), Containers: []corev1.Container{{Name: "c", Image: "web:1"}}}}
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
+			_, err := client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{})
+			must(t, err)
+			d.eventually("the pod in "+ns+" is told why it waits", func(ctx context.Context) string {
+				p, err := client.CoreV1().Pods(ns).Get(ctx, "waits", metav1.GetOptions{})
+				if err != nil || len(p.Status.Conditions) != 1 || !strings.Contains(p.Status.Conditions[0].Message, want) {
+					return fmt.Sprintf("%v %v", err, p.Status.Conditions)
+				}
+				return ""
+			})
+			must(t, client.CoreV1().Pods(ns).Delete(ctx, "waits", metav1.DeleteOptions{}))
+		}
+	})
+	t.Run("asleep, its pods go on", func(t *testing.T) {
+		uid := away(ctx)[0].UID
+		d.is("dan", Asleep)
+		pods := away(ctx)
+		if len(pods) != 1 || pods[0].UID != uid || pods[0].Status.Phase != corev1.PodRunning {
+			t.Fatalf("at the host are %+v", pods)
+		}
+		// What happens meanwhile is known after the wake: the host makes another in the pod's place.
+		must(t, host.Client.CoreV1().Pods(pods[0].Namespace).Delete(ctx, pods[0].Name, metav1.DeleteOptions{}))
+		d.eventually("the host has another pod", func(ctx context.Context) string {
+			if pods := away(ctx); len(pods) != 1 || pods[0].UID == uid || pods[0].Status.Phase != corev1.PodRunning {
+				return fmt.Sprint(len(pods))
+			}
+			return ""
+		})
+		if v := d.is("dan", Asleep); v.PID != 0 {
+			t.Errorf("%+v", v)
+		}
+		name, restarts := pod.Name, int32(-1)
+		d.eventually("home knows", func(ctx context.Context) string {
+			if missing := running(ctx); missing != "" {
+				return missing
+			}
+			if pods := away(ctx); len(pods) != 1 || pod.Status.PodIP != pods[0].Status.PodIP {
+				return pod.Status.PodIP
+			}
+			restarts = pod.Status.ContainerStatuses[0].RestartCount
+			return ""
+		})
+		t.Logf("%s is now %s, with %d restarts", name, pod.Name, restarts)
+	})
+	t.Run("paused, its pods go on", func(t *testing.T) {
+		must(t, d.k.Pause("dan"))
+		d.is("dan", Paused)
+		if _, err := os.Stat(filepath.Join(d.k.folder(), "dan", "root", tenant.Host)); err == nil {
+			t.Error("its socket is there")
+		}
+		if n := len(away(ctx)); n != 1 {
+			t.Errorf("%d pods", n)
+		}
+		must(t, d.k.Resume("dan"))
+		d.awake("dan")
+	})
+	t.Run("a pod that is deleted goes", func(t *testing.T) {
+		must(t, client.AppsV1().Deployments("lab").Delete(ctx, "web", metav1.DeleteOptions{}))
+		d.eventually("it is gone", func(ctx context.Context) string {
+			list, err := client.CoreV1().Pods("lab").List(ctx, metav1.ListOptions{})
+			if n := len(away(ctx)); err != nil || n+len(list.Items) != 0 {
+				return fmt.Sprintf("%d at home, %d at the host, %v", len(list.Items), n, err)
+			}
+			return ""
+		})
+	})
+	t.Run("deleted, nothing is left at the host", func(t *testing.T) {
+		_, err := client.CoreV1().Pods("lab").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "last"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1"}}}}, metav1.CreateOptions{})
+		must(t, err)
+		d.eventually("another pod runs", running)
+		must(t, d.k.Delete(ctx, "dan"))
+		left, err := host.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
+		must(t, err)
+		if n := len(away(ctx)); n+len(left.Items) != 0 {
+			t.Errorf("%d pods, %d namespaces", n, len(left.Items))
+		}
+		if _, err := host.Client.CoreV1().Namespaces().Get(ctx, twinOf("lab"), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("%v", err)
+		}
+	})
+}
