@@ -194,7 +194,7 @@ race: deps $(BUNDLE) $(gotestsum) ## unit and property tests under Go's race det
 	@$(call rerun,$(call light,$(addprefix ./,$(addsuffix /...,cmd appliance fabric offload image systemd)))) -race -p 2
 
 # One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons burst burstnet config demo doctor gossip guide hostile ingress ops partition paths peering peers power shelf small systemd volumes
+DEVICE_SUITES := addons burst burstnet config demo doctor gossip guide hostile ingress ops partition paths peering peers power shelf small systemd vcluster volumes
 SUITE         ?= $(DEVICE_SUITES)
 .PHONY: test-devices
 test-devices: deps ## suites on devices, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too

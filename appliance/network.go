@@ -144,7 +144,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 	s.made.set(func(p *parts) { p.offload = o })
 	s.burst.Attach(o.SetTargets)
-	s.vclusters.Attach(o.Twins().Evict)
+	s.vclusters.Attach(o.Twins())
 	stage.Ready()
 	return o.Run(ctx)
 }

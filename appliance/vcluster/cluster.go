@@ -98,7 +98,11 @@ func (c *cluster) view() View {
 	if c.want && v.State != Awake && v.State != Deleting && !c.rec.Paused {
 		v.State = Starting // it is about to
 	}
+	id := c.rec.ID
 	c.mu.Unlock()
+	if host := c.k.host.Load(); host != nil {
+		v.Pods = (*host).Pods(id)
+	}
 	if v.PID != 0 {
 		v.Private = memoryOf(v.PID)
 	}

@@ -85,11 +85,16 @@ func (k *Keeper) PeerID(r *http.Request) (peer.ID, bool) {
 	return own.ID, !own.Deleting
 }
 
-// Attach gives what deletes all that a consumer has on this cluster, and returns how many
-// namespaces are left.
-func (k *Keeper) Attach(evict func(ctx context.Context, id peer.ID) (left int, err error)) {
-	k.evict.Store(&evict)
+// Host is the cluster that virtual clusters are on.
+type Host interface {
+	// Evict deletes all that a consumer has there, and returns how many namespaces are left.
+	Evict(ctx context.Context, id peer.ID) (left int, err error)
+	// Pods counts the consumer's pods that have not finished.
+	Pods(id peer.ID) int
 }
+
+// Attach gives the host. Nothing is deleted for good before.
+func (k *Keeper) Attach(h Host) { k.host.Store(&h) }
 
 // openHost opens the socket of a virtual cluster.
 func (c *cluster) openHost() error {
@@ -165,12 +170,12 @@ func userOf(c net.Conn) (uid uint32, err error) {
 
 // evict waits until nothing of it is left on the host.
 func (c *cluster) evict(ctx context.Context) error {
-	evict := c.k.evict.Load()
-	if evict == nil {
+	host := c.k.host.Load()
+	if host == nil {
 		return errors.New("the cluster it is on is not there yet; see: rivulet status")
 	}
 	for began := time.Now(); ; {
-		left, err := (*evict)(ctx, c.record().ID)
+		left, err := (*host).Evict(ctx, c.record().ID)
 		if err == nil && left == 0 {
 			return nil
 		}

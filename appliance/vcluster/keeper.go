@@ -130,6 +130,8 @@ type View struct {
 	// Private is the memory of its process alone, Disk what its datastore takes, bytes.
 	Private int64 `json:"private"`
 	Disk    int64 `json:"disk"`
+	// Pods are those on the host that have not finished.
+	Pods int `json:"pods"`
 	// Took is how long the last start took until it was usable.
 	Took time.Duration `json:"took,omitempty"`
 }
@@ -147,7 +149,7 @@ type Keeper struct {
 	routes   *http.ServeMux // of all virtual clusters
 	routesMu sync.Mutex
 	slots    map[string]*atomic.Pointer[http.Handler] // by pattern
-	evict    atomic.Pointer[func(context.Context, peer.ID) (int, error)]
+	host     atomic.Pointer[Host]
 }
 
 // New returns a Keeper with no virtual cluster; Run reads them.

@@ -37,6 +37,12 @@ type device struct {
 	stop func()
 }
 
+// empty is a host that has nothing and lends nothing.
+type empty struct{}
+
+func (empty) Evict(context.Context, peer.ID) (int, error) { return 0, nil }
+func (empty) Pods(peer.ID) int                            { return 0 }
+
 func newDevice(t *testing.T, executable string) *device {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -73,7 +79,7 @@ func (d *device) start() {
 	d.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	d.k = New(d.cfg)
-	d.k.Attach(func(context.Context, peer.ID) (int, error) { return 0, nil }) // there is no host
+	d.k.Attach(empty{})
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- d.k.Run(ctx, func() { close(ready) }) }()
 	select {

@@ -107,7 +107,7 @@ func TestPods(t *testing.T) {
 	lending := make(chan struct{})
 	go func() { defer close(lending); _ = lent.Run(ctx) }()
 	defer func() { stop(); <-lending }()
-	d.k.Attach(lent.Twins().Evict)
+	d.k.Attach(lent.Twins())
 
 	v := d.create(Spec{Name: "dan", Sleep: minSleep})
 	client := d.client("dan")
@@ -280,8 +280,8 @@ func TestPods(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(d.k.folder(), "dan", "root", tenant.Host)); err == nil {
 			t.Error("its socket is there")
 		}
-		if n := len(away(ctx)); n != 1 {
-			t.Errorf("%d pods", n)
+		if n, v := len(away(ctx)), d.is("dan", Paused); n != 1 || v.Pods != 1 {
+			t.Errorf("%d pods, and %d are shown", n, v.Pods)
 		}
 		must(t, d.k.Resume("dan"))
 		d.awake("dan")

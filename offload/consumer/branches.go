@@ -159,7 +159,7 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 		}
 	}
 	server, err := stream.Listen(stream.Config{
-		IP: b.c.cfg.NodeIP, Authority: b.c.cfg.Authority, Target: b.target.Config(), Node: name, Log: b.log,
+		IP: b.c.cfg.NodeIP, Port: b.c.cfg.NodePort, Authority: b.c.cfg.Authority, Target: b.target.Config(), Node: name, Log: b.log,
 		Pods:  func() []*corev1.Pod { return b.pods.On(name) },
 		Usage: func(ctx context.Context) ([]pod.Usage, error) { return b.pods.Usage(ctx, name) },
 		Away:  func(namespace, name string) (string, string, error) { return b.pods.Away(namespace, name) },

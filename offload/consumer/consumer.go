@@ -52,6 +52,8 @@ type Config struct {
 	// signs for that.
 	NodeIP    netip.Addr
 	Authority stream.Authority
+	// NodePort is the port of the first one's, if nobody else has it; 0 is any.
+	NodePort uint16
 	// Everywhere says that home has no nodes of its own: all of its namespaces are offloaded, but
 	// for those that are labelled off and the cluster's own. Pods get no tolerations then: who
 	// binds them does not go by Rivulet's taints.

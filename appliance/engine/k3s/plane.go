@@ -68,8 +68,7 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 			cancel(err)
 			return
 		}
-		p.Open()
-		if err := pods.Run(ctx, loopback, p.Settings, p.First, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil && ctx.Err() == nil {
+		if err := pods.Run(ctx, loopback, p, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil && ctx.Err() == nil {
 			cancel(err)
 		}
 	}()

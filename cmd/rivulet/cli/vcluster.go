@@ -28,7 +28,7 @@ func newVCluster(c *common) *cobra.Command {
 		Use:   "vcluster",
 		Short: "clusters inside this one: a control plane each, asleep when nobody uses it",
 		Long: "A virtual cluster has an API server, a datastore and an administrator of its own. Its process sees nothing of this device but its own folder.\n" +
-			"When nobody uses it, it ends; the next request starts it again, and waits for that.",
+			"When nobody uses it, it ends; the next request starts it again, and waits for that. Its pods run on this device, with what `rivulet share` lends, and go on meanwhile.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -167,7 +167,7 @@ func printVCluster(cmd *cobra.Command, c *common, v vcluster.View) error {
 	for _, row := range [][2]string{
 		{"name", v.Name}, {"state", string(v.State)}, {"reason", dash(v.Reason)}, {"since", v.Since.UTC().Format(time.DateTime)}, {"address", v.Address.String()},
 		{"created", v.Created.UTC().Format(time.DateTime)}, {"sleeps", sleep}, {"process", pid}, {"memory", fmt.Sprintf("%s, limit %s", mebibytes(v.Private), mebibytes(v.Memory))},
-		{"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
+		{"pods", fmt.Sprintf("%d on this device", v.Pods)}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
 	} {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
 	}

@@ -33,9 +33,11 @@ import (
 	"rivulet/offload/consumer/pod"
 )
 
-// Config is what a Server needs. All fields are required.
+// Config is what a Server needs. All fields but Port are required.
 type Config struct {
-	IP        netip.Addr // to listen on
+	IP netip.Addr // to listen on
+	// Port is listened on if nobody else has it; 0 is any.
+	Port      uint16
 	Authority Authority
 	// Target reaches the target's API.
 	Target *rest.Config
@@ -57,7 +59,12 @@ type Server struct {
 	plain    http.RoundTripper
 	upgrade  http.RoundTripper // HTTP/1.1: HTTP/2 has no upgrades
 	counters counters
+	began    time.Time
 }
+
+// settling is how long after a start a pod that is not known away yet is waited for: the
+// target may not have told of it.
+const settling = 5 * time.Second
 
 // Listen opens the port; Run serves it.
 func Listen(cfg Config) (*Server, error) {
@@ -79,11 +86,14 @@ func Listen(cfg Config) (*Server, error) {
 	if base, err := url.Parse(cfg.Target.Host); err == nil {
 		server.Path = base.Path
 	}
-	listener, err := net.Listen("tcp", netip.AddrPortFrom(cfg.IP, 0).String())
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(cfg.IP, cfg.Port).String())
+	if err != nil && cfg.Port != 0 {
+		listener, err = net.Listen("tcp", netip.AddrPortFrom(cfg.IP, 0).String())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("offload: kubelet port of a virtual node on %s: %w", cfg.IP, err)
 	}
-	return &Server{cfg: cfg, listener: listener, server: server, plain: plain, upgrade: upgrade}, nil
+	return &Server{cfg: cfg, listener: listener, server: server, plain: plain, upgrade: upgrade, began: time.Now()}, nil
 }
 
 // Port is the port to publish in the Node.
@@ -137,6 +147,13 @@ func (s *Server) routes() http.Handler {
 func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
 	twin, away, err := s.cfg.Away(namespace, name)
+	for err != nil && time.Since(s.began) < settling && r.Context().Err() == nil {
+		select {
+		case <-r.Context().Done():
+		case <-time.After(50 * time.Millisecond):
+			twin, away, err = s.cfg.Away(namespace, name)
+		}
+	}
 	if err != nil {
 		code := http.StatusServiceUnavailable
 		if status := apierrors.APIStatus(nil); errors.As(err, &status) {

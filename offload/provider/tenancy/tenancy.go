@@ -282,6 +282,9 @@ func (t *Tenancy) Status() map[peer.ID]Consumer {
 	return consumers
 }
 
+// Pods counts the consumer's pods here that have not finished.
+func (t *Tenancy) Pods(id peer.ID) int { return t.room.Guests()[id] }
+
 func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
 	ctx, leave, why := t.visitors.enter(r.Context(), consumer, offers, 0)
 	if leave == nil {

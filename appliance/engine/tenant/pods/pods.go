@@ -21,10 +21,12 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
+	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -47,13 +49,22 @@ const (
 	Class = "local-path"
 )
 
+const (
+	// kubeletPort is where the virtual node serves its kubelet API: after a wake it is where its object says.
+	kubeletPort = 10250
+	// openLimit is how long a wake may wait for that.
+	openLimit = time.Second
+)
+
 // loopback is where the virtual node serves its kubelet API, in the process's own network namespace.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// Run has pods run until ctx ends; api reaches the process's API server with all rights. first
-// says that the datastore is new.
-func Run(ctx context.Context, api *rest.Config, s tenant.Settings, first bool, log *slog.Logger) error {
-	pods, err := netip.ParsePrefix(s.PodCIDR)
+// Run has pods run until ctx ends; api reaches the process's API server with all rights. p.Open
+// is called once the pods of an earlier process can be used too, or it takes too long.
+func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger) error {
+	open := sync.OnceFunc(p.Open)
+	defer open() // whatever fails, the rest can be used
+	pods, err := netip.ParsePrefix(p.PodCIDR)
 	if err != nil {
 		return fmt.Errorf("pods: the addresses of the host's pods: %w", err)
 	}
@@ -63,7 +74,7 @@ func Run(ctx context.Context, api *rest.Config, s tenant.Settings, first bool, l
 	}
 	authority := filepath.Join(tenant.TLS, "kubelet-ca.crt")
 	c, err := consumer.New(consumer.Config{
-		Home: api, ID: s.ID, Host: s.Name, NodeIP: loopback, Everywhere: true, Log: log,
+		Home: api, ID: p.ID, Host: p.Name, NodeIP: loopback, NodePort: kubeletPort, Everywhere: true, Log: log,
 		Authority: stream.Authority{ClientCA: authority, ServerCA: authority, ServerKey: filepath.Join(tenant.TLS, "kubelet-ca.key")},
 	})
 	if err != nil {
@@ -72,7 +83,7 @@ func Run(ctx context.Context, api *rest.Config, s tenant.Settings, first bool, l
 	c.SetTargets(Kind, []target.Spec{Spec(pods, func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", tenant.Host)
 	})}, true)
-	if first {
+	if p.First {
 		if err := addClass(ctx, client); err != nil {
 			return err
 		}
@@ -80,6 +91,10 @@ func Run(ctx context.Context, api *rest.Config, s tenant.Settings, first bool, l
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { _ = c.Run(ctx) }) // it ends with ctx
+	if nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err == nil && len(nodes.Items) > 0 {
+		_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, openLimit, true, func(context.Context) (bool, error) { return len(c.VirtualNodes()) > 0, nil })
+	}
+	open()
 	return bind(ctx, client)
 }
 
