@@ -188,3 +188,17 @@ func TestNothingIsWrittenWhileAllAreThere(t *testing.T) {
 		}
 	}
 }
+
+// TestThoseOfThisDeviceStay: a virtual cluster that sleeps is silent, and not gone.
+func TestThoseOfThisDeviceStay(t *testing.T) {
+	w := newWorld()
+	w.guests = New(Config{Client: w.client, IsPeer: func(id peer.ID) bool { return w.peers[id] }, Stays: func(id peer.ID) bool { return id == "c" }, Log: slog.New(slog.DiscardHandler)})
+	w.round(t, 0)
+	w.round(t, 400*24*time.Hour)
+	if got := w.left(t); got != "[lab-c]" {
+		t.Errorf("after a year: %s", got)
+	}
+	if s := w.guests.Silence("c"); s != (Silence{}) {
+		t.Errorf("%+v", s)
+	}
+}
