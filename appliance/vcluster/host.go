@@ -114,14 +114,15 @@ func (c *cluster) openHost() error {
 		l.Close()
 		return diskErr(err)
 	}
-	c.host = &http.Server{
+	srv := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			c.k.routes.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), consumerKey{}, c)))
 		}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ErrorLog: slog.NewLogLogger(c.k.cfg.Log.Handler(), slog.LevelDebug),
 	}
-	go c.host.Serve(netutil.LimitListener(ofUser{l, uint32(r.UID)}, maxHostConns)) //nolint:errcheck // it ends with Close
+	c.host = srv
+	go func() { _ = srv.Serve(netutil.LimitListener(ofUser{l, uint32(r.UID)}, maxHostConns)) }() // it ends with Close
 	return nil
 }
 
