@@ -28,7 +28,7 @@ func newVCluster(c *common) *cobra.Command {
 		Use:   "vcluster",
 		Short: "clusters inside this one: a control plane each, asleep when nobody uses it",
 		Long: "A virtual cluster has an API server, a datastore and an administrator of its own. Its process sees nothing of this device but its own folder.\n" +
-			"When nobody uses it, it ends; the next request starts it again, and waits for that. Its pods run on this device, with what `rivulet share` lends, and go on meanwhile.",
+			"When nobody uses it, it ends; the next request starts it again, and waits for that. Its pods run on this device, with a part of what that lends to other clusters, and go on meanwhile.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
