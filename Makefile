@@ -145,9 +145,10 @@ docs: ## write docs/reference anew from the code
 light = $$($(GO) list $(1) | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
 
 .PHONY: check
-check: ## gofmt, vet, the rules of the tree, unit tests: before each commit, without root, minutes
+check: ## gofmt, vet, lint, the rules of the tree, unit tests: before each commit, without root, minutes
 	@bad=$$(git ls-files -z '*.go' | xargs -0 ls -d 2>/dev/null | xargs gofmt -l); [ -z "$$bad" ] || { echo "run gofmt -w on: $$bad"; exit 1; }
 	$(GO) vet -tags "$(TAGS)" $(call light,./...)
+	@$(MAKE) --no-print-directory lint
 	$(GO) test -short -tags "$(TAGS)" ./test/arch $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$ -e /test/)
 
 # Pinned in a module of its own, so that its dependencies are not the product's.
@@ -157,7 +158,7 @@ $(golangci): test/lint/go.mod test/lint/go.sum
 	@cd test/lint && CGO_ENABLED=0 $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: lint
-lint: $(golangci) ## golangci-lint by .golangci.yml, which finds nothing; minutes, so not in make check
+lint: $(golangci) ## golangci-lint by .golangci.yml (its first build takes minutes)
 	@$(golangci) run --build-tags "$(TAGS)" $$($(GO) list -f '{{.Dir}}' $(call light,$(addprefix ./,$(addsuffix /...,cmd appliance fabric offload image systemd))))
 
 environment = $(SUDO) env "PATH=$$PATH" $(if $(LONG),RIVULET_LONG=1) RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet
