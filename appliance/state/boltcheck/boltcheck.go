@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -36,12 +37,23 @@ func Open(path string) (db *bbolt.DB, err error) {
 	// bbolt panics on some kinds of damage, and reading what a shortened file has
 	// lost is a fault.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	var file *os.File
 	defer func() {
 		if p := recover(); p != nil {
+			if db != nil {
+				db.Close()
+			} else if file != nil { // bbolt's mapping, which stays, would keep the lock
+				_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN)
+				file.Close()
+			}
 			db, err = nil, &damage{fmt.Errorf("%v", p)}
 		}
 	}()
-	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait}); err != nil {
+	open := func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+		file, err = os.OpenFile(name, flag, mode)
+		return file, err
+	}
+	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, OpenFile: open}); err != nil {
 		var pe *os.PathError
 		if errors.Is(err, bolterrors.ErrTimeout) || errors.As(err, &pe) {
 			return nil, err
