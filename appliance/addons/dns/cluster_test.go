@@ -37,7 +37,7 @@ var nodeIP = netip.MustParseAddr("100.127.9.9")
 func enterNamespace(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=8m") // it says where it hangs
 		cmd.Env = append(os.Environ(), inside+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 		out, err := cmd.CombinedOutput()
@@ -278,6 +278,7 @@ func connect(t *testing.T, kubeconfig string) *kubernetes.Clientset {
 		if err != nil {
 			return false
 		}
+		config.Timeout = time.Minute // the port is open before anybody answers
 		if client, err = kubernetes.NewForConfig(config); err != nil {
 			return false
 		}
