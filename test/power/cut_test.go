@@ -28,9 +28,13 @@ const kept = 8 * time.Second
 // were acknowledged and when.
 type load struct {
 	mu    sync.Mutex
-	acked map[string]time.Time
+	acked map[string]write
 	next  int
 }
+
+// write is one that was acknowledged. Which cut was the next one goes by when it was sent: the
+// answer may be read when the power has gone already.
+type write struct{ sent, acked time.Time }
 
 func (l *load) run(ctx context.Context, a *lab.Device) {
 	for ctx.Err() == nil {
@@ -41,9 +45,10 @@ func (l *load) run(ctx context.Context, a *lab.Device) {
 			name := fmt.Sprintf("load-%05d", l.next)
 			l.mu.Unlock()
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"filler": fmt.Sprintf("%01000d", l.next)}}
+			sent := time.Now()
 			if _, err = c.CoreV1().ConfigMaps("default").Create(ctx, cm, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
 				l.mu.Lock()
-				l.acked[name] = time.Now()
+				l.acked[name] = write{sent, time.Now()}
 				l.mu.Unlock()
 				pause(ctx, 20*time.Millisecond)
 			}
@@ -58,8 +63,8 @@ func (l *load) writes(t *testing.T, ctx context.Context, begun time.Time) {
 	labtest.Eventually(t, ctx, 3*time.Minute, "a write is acknowledged", func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		for _, at := range l.acked {
-			if at.After(begun) {
+		for _, w := range l.acked {
+			if w.acked.After(begun) {
 				return nil
 			}
 		}
@@ -92,9 +97,9 @@ func (l *load) missing(ctx context.Context, a *lab.Device, cuts []time.Time, kep
 	defer l.mu.Unlock()
 	var gone []string
 	n := 0
-	for name, at := range l.acked {
-		next := slices.IndexFunc(cuts, func(c time.Time) bool { return c.After(at) })
-		if next < 0 || cuts[next].Sub(at) > kept {
+	for name, w := range l.acked {
+		next := slices.IndexFunc(cuts, func(c time.Time) bool { return c.After(w.sent) })
+		if next < 0 || cuts[next].Sub(w.acked) > kept {
 			n++
 			if !have[name] {
 				gone = append(gone, name)
@@ -118,7 +123,7 @@ func TestPowerCuts(t *testing.T) {
 		t.Fatal(err)
 	}
 	loadCtx, stop := context.WithCancel(ctx)
-	l := &load{acked: map[string]time.Time{}}
+	l := &load{acked: map[string]write{}}
 	var done sync.WaitGroup
 	done.Go(func() { l.run(loadCtx, a) })
 	var cuts []time.Time
@@ -134,10 +139,10 @@ func TestPowerCuts(t *testing.T) {
 		if i%5 == 3 {
 			what = []string{"supervisor", "engine"}[rand.IntN(2)]
 		}
+		err := a.Kill(ctx, what)
 		if what == "power" {
 			cuts = append(cuts, time.Now())
 		}
-		err := a.Kill(ctx, what)
 		if err != nil && what == "power" { // an engine may not be there at the moment
 			t.Fatalf("cycle %d: %v", i, err)
 		}

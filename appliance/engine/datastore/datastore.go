@@ -48,7 +48,7 @@ func Open(path, mode string) (*sql.DB, error) {
 	return db, nil
 }
 
-// Check reads every page of a database that no engine has open. It returns
+// Check reads every page of a database that no engine has open, and all objects. It returns
 // ErrDamaged with the cause, or the disk's error. No file is no error: the engine
 // makes it.
 func Check(ctx context.Context, path string) error {
@@ -80,6 +80,38 @@ func Check(ctx context.Context, path string) error {
 	}
 	var n int
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE name = 'kine'").Scan(&n); err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if n == 0 {
+		return nil
+	}
+	return values(ctx, db)
+}
+
+// values looks at what the objects consist of.
+func values(ctx context.Context, db *sql.DB) error {
+	rows, err := db.QueryContext(ctx, "SELECT name, value FROM kine WHERE deleted = 0")
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var key string
+		var value []byte
+		if err := rows.Scan(&key, &value); err != nil {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		if !sound(key, value) {
+			return fmt.Errorf("%w: the content of %.200q is not readable", ErrDamaged, key)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return nil

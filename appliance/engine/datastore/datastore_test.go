@@ -44,7 +44,7 @@ func fill(t *testing.T, path string, from, to int) {
 	}
 }
 
-func value(id int) []byte { return []byte(fmt.Sprintf("%0*d", 200+id%700, id)) }
+func value(id int) []byte { return []byte(fmt.Sprintf("%q", fmt.Sprintf("%0*d", 200+id%700, id))) }
 
 func must(t *testing.T, db *sql.DB, query string) {
 	t.Helper()

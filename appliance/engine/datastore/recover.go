@@ -169,7 +169,19 @@ CREATE UNIQUE INDEX kine_name_prev_revision_uindex ON kine (name, prev_revision)
 
 const columns = "id, name, created, deleted, create_revision, prev_revision, lease, value, old_value"
 
-// merge adds every readable row of a database that the other has not got, and
+// soundRow reports whether a row may be kept. What says that an object was deleted is, whatever
+// its value: without it the object would be back.
+func soundRow(row []any) bool {
+	key, _ := row[1].(string)
+	if raw, ok := row[1].([]byte); ok {
+		key = string(raw)
+	}
+	value, _ := row[7].([]byte)
+	deleted, _ := row[3].(int64)
+	return deleted != 0 || sound(key, value)
+}
+
+// merge adds every sound row of a database that the other has not got, and
 // returns how many. That the file cannot be read is no error: it adds nothing.
 func merge(ctx context.Context, path string, to *sql.DB) (added int, err error) {
 	if at, err := os.Stat(path); err != nil || at.Size() == 0 {
@@ -191,6 +203,9 @@ func merge(ctx context.Context, path string, to *sql.DB) (added int, err error) 
 	}
 	defer put.Close()
 	err = readable(ctx, from, func(row []any) error {
+		if !soundRow(row) { // an older revision is better, or the snapshot's
+			return nil
+		}
 		res, err := put.ExecContext(ctx, row...)
 		if err != nil {
 			return fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
