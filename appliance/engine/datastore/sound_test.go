@@ -57,6 +57,7 @@ func TestSound(t *testing.T) {
 		{"of a custom resource, torn", "/registry/example.org/things/x", torn(ofCRD), false},
 		{"of a kind that is not known", "/registry/configmops/default/x", unknown, true},
 		{"encrypted", "/registry/secrets/default/x", []byte("k8s:enc:aescbc:v1:key1:\x01\x02"), true},
+		{"in CBOR", "/registry/example.org/things/x", []byte{0xd9, 0xd9, 0xf7, 0xa0}, true},
 		{"empty", "/registry/health", nil, true},
 		{"of the engine's own", "/bootstrap/abc", []byte{1, 2, 3}, true},
 	} {
