@@ -145,11 +145,8 @@ docs: ## write docs/reference anew from the code
 light = $$($(GO) list $(1) | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
 
 .PHONY: check
-check: ## gofmt, vet, lint, the rules of the tree, unit tests: before each commit, without root, minutes
-	@bad=$$(git ls-files -z '*.go' | xargs -0 ls -d 2>/dev/null | xargs gofmt -l); [ -z "$$bad" ] || { echo "run gofmt -w on: $$bad"; exit 1; }
-	$(GO) vet -tags "$(TAGS)" $(call light,./...)
-	@$(MAKE) --no-print-directory lint
-	$(GO) test -short -tags "$(TAGS)" ./test/arch $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$ -e /test/)
+check: lint ## gofmt, lint, the rules of the tree, unit tests: before each commit, without root, minutes
+	$(GO) test -short -tags "$(TAGS)" ./test/arch ./test/check $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$ -e /test/)
 
 # Pinned in a module of its own, so that its dependencies are not the product's.
 golangci := $(CURDIR)/_build/golangci-lint
@@ -158,49 +155,54 @@ $(golangci): test/lint/go.mod test/lint/go.sum
 	@cd test/lint && CGO_ENABLED=0 $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: lint
-lint: $(golangci) ## golangci-lint by .golangci.yml (its first build takes minutes)
+lint: $(golangci) ## gofmt, and golangci-lint by .golangci.yml (its first build takes minutes)
+	@bad=$$(git ls-files -z '*.go' | xargs -0 ls -d 2>/dev/null | xargs gofmt -l); [ -z "$$bad" ] || { echo "run gofmt -w on: $$bad"; exit 1; }
 	@$(golangci) run --build-tags "$(TAGS)" $$($(GO) list -f '{{.Dir}}' $(call light,$(addprefix ./,$(addsuffix /...,cmd appliance fabric offload image systemd))))
 
 environment = $(SUDO) env "PATH=$$PATH" $(if $(LONG),RIVULET_LONG=1) RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet
-go_test     = $(environment) $(GO) test $(test_flags)
-test_flags  = -tags "$(TAGS)" -timeout 25m
+go_test     = $(environment) $(GO) test -tags "$(TAGS)" -timeout 25m
 
-# Tests of time limits fail now and then on a machine that does other work: a few
-# that fail are run once more, alone, and the summary names them. A data race, a test
-# that fails twice and a package that does not build or panics stay red.
+# What runs tests and tells of them in a table: docs/design/check.md.
 gotestsum := $(CURDIR)/_build/gotestsum
-rerun      = $(environment) $(gotestsum) --format standard-quiet --hide-summary skipped \
-	--rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-max-failures=10 --rerun-fails-abort-on-data-race --packages="$$(echo $(1))" -- $(test_flags)
-
 $(gotestsum): test/rerun/go.mod test/rerun/go.sum
 	@mkdir -p $(@D)
 	@cd test/rerun && CGO_ENABLED=0 $(GO) build -o $@ gotest.tools/gotestsum
 
-# Packages wait for engines and timers more than they compute: two at a time take little
-# more than half. Labs have the machine for themselves.
-LAB_SUITES := badinput e2e lab
+CHECK := _build/check
+.PHONY: $(CHECK)
+$(CHECK): $(gotestsum)
+	@CGO_ENABLED=0 $(GO) build -o $@ ./test/check
+checked = $(environment) $(CHECK) -tags "$(TAGS)"
+
+.PHONY: test-binaries
+test-binaries: deps $(CHECK)
+	@$(CHECK) time build $(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 
 .PHONY: test
-test: deps $(gotestsum) ## vet, unit, property and lab tests (half an hour); the longer ones: make test-devices
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	$(GO) vet -tags "$(TAGS)" $(call light,./...)
-	@$(MAKE) --no-print-directory vet-arm
-	@$(call rerun,$$($(GO) list ./... | grep -v $(patsubst %,-e /test/%$$,$(DEVICE_SUITES) $(LAB_SUITES)))) -p 2; others=$$?; \
-	$(call rerun,$(patsubst %,./test/%,$(LAB_SUITES))) -p 1 && exit $$others
+test: test-binaries ## unit and property tests (under the race detector where they do not link the engine), and lab tests: half an hour
+	@$(checked) test
 
-# All that does not link the engine: the detector would build all of Kubernetes anew.
 .PHONY: race
-race: deps $(BUNDLE) $(gotestsum) ## unit and property tests under Go's race detector
-	@$(MAKE) --no-print-directory build
-	@$(call rerun,$(call light,$(addprefix ./,$(addsuffix /...,cmd appliance fabric offload image systemd)))) -race -p 2
+race: test-binaries ## of make test what runs under Go's race detector
+	@$(checked) test race
 
-# One lab or more each, a minute or three: apart, so that make test stays below half an hour.
-DEVICE_SUITES := addons burst burstnet config demo doctor gossip guide hostile ingress ops partition paths peering peers power shelf small systemd vcluster volumes
-SUITE         ?= $(DEVICE_SUITES)
+# One lab or more each, minutes: which guard what is in test/suites.yaml.
+SUITE ?= $(shell sed -n 's/^  - name: //p' test/suites.yaml)
 .PHONY: test-devices
-test-devices: deps ## suites on devices, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too
+test-devices: deps ## suites on devices by hand, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter ops,$(SUITE)),ops-binaries)
 	$(go_test) $(if $(LONG),-timeout 90m) -p 1 $(if $(filter file,$(origin SUITE)),,-count=1 -v) $(if $(RUN),-run '$(RUN)') $(patsubst %,./test/%,$(SUITE))
+
+.PHONY: test-changed
+test-changed: test-binaries ## the device suites that guard what changed since BASE=REV (UNTIL=: seconds since 1970, by which all end)
+	@$(checked) $(if $(BASE),-base '$(BASE)') $(if $(UNTIL),-until $(UNTIL)) changed
+
+.PHONY: test-all
+test-all: test-binaries ## all device suites and the tests that security.md names (hours), or SUITE=; writes docs/reference/suites.md
+	@$(checked) all $(if $(filter file,$(origin SUITE)),,$(SUITE))
+
+.PHONY: check-all
+check-all: lint vet-arm test test-all ## all that a release needs, but for images: hours
 
 # What test/ops upgrades from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.

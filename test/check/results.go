@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+)
+
+// state is how something ended.
+type state string
+
+const (
+	passed  state = "pass"
+	failed  state = "FAIL"
+	skipped state = "skipped"  // nothing of it could run on this machine
+	leftOut state = "left out" // there was no time
+	red     state = "red"      // failed, and does not block yet
+)
+
+// result is a line of the table: a package of a group, a suite, or a step.
+type result struct {
+	Kind    string  `json:"kind"` // race, plain, labs, suite, claims or step
+	Name    string  `json:"name"`
+	State   state   `json:"state"`
+	Seconds float64 `json:"seconds"`
+	Passed  int     `json:"passed,omitempty"` // tests, without subtests
+	Failed  int     `json:"failed,omitempty"`
+	Skipped int     `json:"skipped,omitempty"`
+	Note    string  `json:"note,omitempty"`
+}
+
+const shown = 20 // seconds: what took less is in the sum only
+
+func (c *checker) start() error {
+	if err := os.Remove(c.record); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return c.note(result{Kind: "start", Seconds: float64(time.Now().Unix())})
+}
+
+// note keeps a result for the table.
+func (c *checker) note(r result) error {
+	if r.Kind != "start" {
+		c.mine = append(c.mine, r)
+	}
+	f, err := os.OpenFile(c.record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(r)
+	if err == nil {
+		_, err = f.Write(append(line, '\n'))
+	}
+	return errors.Join(err, f.Close())
+}
+
+// table prints everything since start.
+func (c *checker) table() error {
+	f, err := os.Open(c.record)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var all []result
+	began := time.Now()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var r result
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return fmt.Errorf("%s: %w; begin anew with check start", c.record, err)
+		}
+		if r.Kind == "start" {
+			began = time.Unix(int64(r.Seconds), 0)
+			continue
+		}
+		all = append(all, r)
+	}
+	return printTable(os.Stdout, all, time.Since(began))
+}
+
+// done prints what this process ran, and is errRed when a thing that blocks has failed.
+func (c *checker) done() error { return printTable(os.Stdout, c.mine, time.Since(c.began)) }
+
+func printTable(w io.Writer, all []result, took time.Duration) (err error) {
+	var tests result
+	short, shortTook := 0, 0.0
+	fmt.Fprintf(w, "\n%-6s  %-44s  %-8s  %6s\n", "", "what", "result", "time")
+	for _, r := range all {
+		tests.Passed, tests.Failed, tests.Skipped = tests.Passed+r.Passed, tests.Failed+r.Failed, tests.Skipped+r.Skipped
+		if r.State == failed {
+			err = errRed
+		}
+		if r.State == passed && r.Seconds < shown && r.Note == "" {
+			short++
+			shortTook += r.Seconds
+			continue
+		}
+		if r.State == skipped && r.Kind != "suite" {
+			continue
+		}
+		fmt.Fprintf(w, "%-6s  %-44s  %-8s  %6s  %s\n", r.Kind, strings.TrimPrefix(r.Name, "rivulet/"), r.State, clock(r.Seconds), r.Note)
+	}
+	fmt.Fprintf(w, "%-6s  %-44s  %-8s  %6s\n", "", fmt.Sprintf("%d of less than %d s", short, shown), passed, clock(shortTook))
+	fmt.Fprintf(w, "%-6s  %-44s  %-8s  %6s\n\n", "", "in all, by the clock", "", clock(took.Seconds()))
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", tests.Passed, tests.Failed, tests.Skipped)
+	return err
+}
+
+func clock(seconds float64) string {
+	s := int(seconds + 0.5)
+	return fmt.Sprintf("%d:%02d", s/60, s%60)
+}
