@@ -230,10 +230,13 @@ func (x *index) changes() int64 {
 	return x.count
 }
 
+// synced reports whether the informers have told of everything. They take locks of their
+// own, and hold them while they call handlers that take x.mu: x.mu is not held here.
 func (x *index) synced() bool {
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.informed != nil && x.informed()
+	informed := x.informed
+	x.mu.Unlock()
+	return informed != nil && informed()
 }
 
 // run follows the API server until ctx ends.

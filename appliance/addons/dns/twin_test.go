@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,39 @@ import (
 )
 
 const domain = "cluster.local."
+
+// Whether the informers have told of everything is asked without the lock of the index: an
+// informer holds its queue's lock, which HasSynced takes, while it calls a handler that
+// takes the index's.
+func TestSyncedHoldsNoLock(t *testing.T) {
+	x := newIndex()
+	var queue sync.Mutex
+	asking := make(chan struct{})
+	x.informed = func() bool {
+		close(asking)
+		queue.Lock()
+		defer queue.Unlock()
+		return true
+	}
+	queue.Lock()
+	synced := make(chan bool)
+	go func() { synced <- x.synced() }()
+	<-asking
+	handled := make(chan struct{})
+	go func() {
+		x.setMade(podName{"one", "pod"}, "")
+		close(handled)
+	}()
+	select {
+	case <-handled:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the handler waits for the index, and the index for the informer")
+	}
+	queue.Unlock()
+	if !<-synced {
+		t.Error("not synced")
+	}
+}
 
 func TestNamespaceOf(t *testing.T) {
 	for name, want := range map[string][2]string{
