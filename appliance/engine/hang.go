@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -11,10 +12,13 @@ import (
 
 // How the engine is watched once its API has answered. An engine that only is
 // slow, as on a card that stalls, must not be started again for it: that makes
-// it slower. So any answer counts, asked where no datastore is needed.
+// it slower. So any answer counts, however late, asked where no datastore is
+// needed, and an engine that answers late is given more time.
 const (
 	hangLook  = 10 * time.Second
 	hangAfter = time.Minute
+	// An engine is silent when it takes this many times as long as it took before.
+	hangSlower = 4
 	// Where it hangs soon after it was started again for that, the machine may be too
 	// slow for it to answer in that time: it is given more, but not so much that a
 	// watchdog (engineSilence of the supervisor) loses its patience first.
@@ -46,34 +50,58 @@ type hang struct {
 	answered func()
 }
 
+// answer is how a request ended, and how long it took.
+type answer struct {
+	err  error
+	took time.Duration
+}
+
 // wait returns an error once there was no answer for so long that the engine
-// hangs, or nil when ctx ends.
+// hangs, or nil when ctx ends. Every look sends a request that may take as long as the
+// patience lasts, so there are a few under way at a time, and the first answer to any counts.
 func (h hang) wait(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	tick := time.NewTicker(h.look)
 	defer tick.Stop()
-	last, failed := time.Now(), 0
+	answers := make(chan answer)
+	last, asked, slowest := time.Now(), 0, time.Duration(0)
+	err := errors.New("no answer yet")
 	for {
+		limit := max(h.after, min(hangSlower*slowest, hangAfterMost))
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
-		}
-		asking, cancel := context.WithTimeout(ctx, h.look)
-		err := h.ask(asking)
-		cancel()
-		failed++
-		switch {
-		case err == nil:
-			last, failed = time.Now(), 0
+		case a := <-answers:
+			if a.err != nil {
+				err = a.err
+				continue
+			}
+			last, asked = time.Now(), 0
+			slowest = max(a.took, slowest*9/10)
 			if h.answered != nil {
 				h.answered()
 			}
-		case ctx.Err() != nil:
-			return nil
-		// More than one question: the supervisor itself may have stood still.
-		case failed > 2 && time.Since(last) >= h.after:
-			return fmt.Errorf("the API server has not answered for %s (%w)", time.Since(last).Round(time.Second), err)
+		case <-tick.C:
+			// More than one request: the supervisor itself may have stood still.
+			if silent := time.Since(last); asked > 2 && silent >= limit {
+				return fmt.Errorf("the API server has not answered for %s (%w)", silent.Round(time.Second), err)
+			}
+			asked++
+			go h.send(ctx, limit, answers)
 		}
+	}
+}
+
+func (h hang) send(ctx context.Context, limit time.Duration, to chan<- answer) {
+	begun := time.Now()
+	asking, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	a := answer{err: h.ask(asking)}
+	a.took = time.Since(begun)
+	select {
+	case to <- a:
+	case <-ctx.Done():
 	}
 }
 

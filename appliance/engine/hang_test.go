@@ -48,6 +48,44 @@ func TestAnEngineThatHangsIsNoticed(t *testing.T) {
 	})
 }
 
+// An engine on an overloaded machine answers every request, each later than the last, up to
+// 45 s. None of them is lost, and it is given longer: a silence of 100 s ends nothing then.
+func TestASlowEngineIsNoHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var silent atomic.Bool
+		var n atomic.Int64
+		h := hang{look: 10 * time.Second, after: time.Minute, ask: func(ctx context.Context) error {
+			if silent.Load() {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			select {
+			case <-time.After(min(time.Duration(5+n.Add(1)), 45) * time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}
+		result := make(chan error, 1)
+		go func() { result <- h.wait(t.Context()) }()
+		time.Sleep(30 * time.Minute)
+		silent.Store(true)
+		time.Sleep(100 * time.Second)
+		silent.Store(false)
+		time.Sleep(10 * time.Minute)
+		select {
+		case err := <-result:
+			t.Fatalf("a slow engine was taken for one that hangs: %v", err)
+		default:
+		}
+		silent.Store(true)
+		begun := time.Now()
+		if err := <-result; err == nil || time.Since(begun) > hangAfterMost+time.Minute {
+			t.Errorf("%v after %s: an engine that hangs ends whatever it was before", err, time.Since(begun))
+		}
+	})
+}
+
 // A supervisor that stood still itself (a laptop that slept) asks more than once
 // before it judges, and the end of its context is no hang.
 func TestOneMissedAnswerIsNoHang(t *testing.T) {
@@ -63,7 +101,7 @@ func TestOneMissedAnswerIsNoHang(t *testing.T) {
 		if err := h.wait(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if asked != 3 {
+		if asked != 3 { // a fourth look would have been the end
 			t.Errorf("asked %d times", asked)
 		}
 	})
