@@ -218,11 +218,10 @@ $(BIN)/ops/v2/rivulet:
 	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./test/slim
 
 .PHONY: bench
-bench: deps ## the figures of bench/ anew, or ONLY=board, ONLY=burst (half an hour; keep the machine quiet)
+bench: deps ## all figures of bench/ anew (45 minutes; keep the machine quiet), or shown on the terminal ONLY=board,tunnel
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/bench
-	@$(if $(ONLY),,$(SUDO) $(BIN)/bench)
-	$(SUDO) $(BIN)/bench -only $(or $(ONLY),burst) -out bench/$(or $(ONLY),burst).md
+	$(SUDO) $(BIN)/bench -commit $(or $(shell git describe --always --abbrev=12 --dirty --exclude '*' 2>/dev/null),unknown) $(if $(ONLY),-only $(ONLY))
 
 .PHONY: clean
 clean: ## remove what was built (Go's caches stay)

@@ -1,5 +1,5 @@
 // Command bench measures what DESIGN §7 promises, as ratios taken in one run, and
-// writes bench/results.md. It is never shipped. How each figure comes about is in
+// writes all files of bench/. It is never shipped. How each figure comes about is in
 // docs/design/bench.md and, in full, in the file named after the measurement.
 //
 // It works in a folder of its own (-dir), on a copy of bin/rivulet, in labs and
@@ -41,24 +41,21 @@ type measurement struct {
 	name  string
 	limit time.Duration
 	run   func(*bench, context.Context, *figures.Section) error
-	// alone is for what takes long and is measured only when it is asked for.
-	alone bool
+	file  string // of the report
 }
 
+// Those of one file follow each other.
 var measurements = []measurement{
-	{"start", 5 * time.Minute, (*bench).start, false},
-	{"memory", 6 * time.Minute, (*bench).memory, false},
-	{"peering", 4 * time.Minute, (*bench).peering, false},
-	{"peers", 9 * time.Minute, (*bench).peers, true},
-	{"pods", 8 * time.Minute, (*bench).pods, false},
-	{"away", 12 * time.Minute, (*bench).away, false},
-	{"tunnel", 5 * time.Minute, (*bench).tunnel, false},
-	{"burst", 14 * time.Minute, (*bench).burst, true},
-	{"board", 18 * time.Minute, (*bench).board, true},
+	{"start", 5 * time.Minute, (*bench).start, "results.md"},
+	{"memory", 6 * time.Minute, (*bench).memory, "results.md"},
+	{"peering", 4 * time.Minute, (*bench).peering, "results.md"},
+	{"pods", 8 * time.Minute, (*bench).pods, "results.md"},
+	{"tunnel", 8 * time.Minute, (*bench).tunnel, "tunnel.md"},
+	{"away", 12 * time.Minute, (*bench).away, "away.md"},
+	{"peers", 9 * time.Minute, (*bench).peers, "peers.md"},
+	{"burst", 14 * time.Minute, (*bench).burst, "burst.md"},
+	{"board", 18 * time.Minute, (*bench).board, "board.md"},
 }
-
-// inAll bounds the whole run.
-const inAll = 30 * time.Minute
 
 func main() {
 	switch filepath.Base(os.Args[0]) {
@@ -71,21 +68,17 @@ func main() {
 	}
 	dir := flag.String("dir", "/var/lib/rivulet-lab-bench", "folder to work in")
 	binary := flag.String("binary", tree.Path("bin", "rivulet"), "what to measure; demo-web.tar must lie beside it")
-	out := flag.String("out", "bench/results.md", "where to write the report; - is standard output")
-	var names, chosen []string
+	out := flag.String("out", "bench", "folder of the reports")
+	commit := flag.String("commit", "unknown", "of the tree that the binary is of")
+	var names []string
 	for _, m := range measurements {
 		names = append(names, m.name)
-		if !m.alone {
-			chosen = append(chosen, m.name)
-		}
 	}
-	only := flag.String("only", "", "measure only these, of "+strings.Join(names, ",")+"; the report then goes to standard output unless -out is given")
+	only := flag.String("only", "", "measure only these, of "+strings.Join(names, ",")+", and write to standard output: the files of a folder are of one run")
 	flag.Parse()
+	chosen := names
 	if *only != "" {
-		chosen = strings.Split(*only, ",")
-		if !isSet("out") {
-			*out = "-"
-		}
+		chosen, *out = strings.Split(*only, ","), ""
 	}
 	for _, n := range chosen {
 		if !slices.Contains(names, n) {
@@ -94,12 +87,7 @@ func main() {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	exit(run(ctx, *dir, *binary, *out, chosen))
-}
-
-func isSet(name string) (set bool) {
-	flag.Visit(func(f *flag.Flag) { set = set || f.Name == name })
-	return set
+	exit(run(ctx, *dir, *binary, *commit, *out, chosen))
 }
 
 func exit(err error) {
@@ -110,10 +98,10 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-func run(ctx context.Context, dir, binary, out string, chosen []string) (err error) {
+// run measures what is chosen and writes the file of each, as far as it goes, into the folder
+// out, or without one to standard output.
+func run(ctx context.Context, dir, binary, commit, out string, chosen []string) (err error) {
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, inAll)
-	defer cancel()
 	b := &bench{tell: func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
 	}}
@@ -121,11 +109,14 @@ func run(ctx context.Context, dir, binary, out string, chosen []string) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stage.Close(ctx)) }()
-	var sections []figures.Section
+	sections := map[string][]figures.Section{} // by file
 	var errs []error
 	for _, m := range measurements {
 		if !slices.Contains(chosen, m.name) {
 			continue
+		}
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, ctx.Err())...)
 		}
 		b.tell("%s", m.name)
 		s := figures.Section{}
@@ -141,9 +132,14 @@ func run(ctx context.Context, dir, binary, out string, chosen []string) (err err
 			b.tell("%s: %v", m.name, s.Err)
 			errs = append(errs, fmt.Errorf("%s: %w", m.name, s.Err))
 		}
-		sections = append(sections, s)
+		file, all := "", []figures.Section{s}
+		if out != "" {
+			sections[m.file] = append(sections[m.file], s)
+			file, all = filepath.Join(out, m.file), sections[m.file]
+		}
+		errs = append(errs, report(file, b.version(ctx, commit), all))
 	}
-	return errors.Join(append(errs, report(out, b.version(ctx), sections))...)
+	return errors.Join(errs...)
 }
 
 // hide keeps this machine's folders out of the report.
@@ -156,7 +152,7 @@ func hide(err error, dir string) error {
 
 func report(out, version string, sections []figures.Section) error {
 	w := os.Stdout
-	if out != "-" {
+	if out != "" {
 		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 			return fmt.Errorf("bench: %w", err)
 		}
@@ -170,13 +166,14 @@ func report(out, version string, sections []figures.Section) error {
 	return figures.Write(w, time.Now(), figures.Machine(), version, sections)
 }
 
-// version is the product's own, a single word.
-func (b *bench) version(ctx context.Context) string {
+// version is the product's own, a single word, and the commit.
+func (b *bench) version(ctx context.Context, commit string) string {
+	version := "of unknown version"
 	raw, err := exec.CommandContext(ctx, b.stage.Binary(), "version").Output()
 	if f := strings.Fields(string(raw)); err == nil && len(f) >= 2 {
-		return f[1]
+		version = f[1]
 	}
-	return "of unknown version"
+	return version + " · commit " + commit
 }
 
 func seconds(d time.Duration) float64 { return d.Seconds() }

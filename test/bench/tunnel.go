@@ -17,13 +17,15 @@ const (
 	tunnelTrips  = 1000
 )
 
-// The tunnel as shipped against bare wireguard-go, and each under the other's
-// memory limit, to tell what the limit costs from what we do to packets.
+// The tunnel as shipped between devices against bare wireguard-go, without their tables to
+// tell what those cost, and each under the other's memory limit, to tell what the limit costs
+// from what we do to packets.
 var (
-	shipped  = wire.Kind{Name: "rivulet-tunnel as shipped"}
+	shipped  = wire.Kind{Name: "rivulet-tunnel as shipped", Device: true}
+	alone    = wire.Kind{Name: "rivulet-tunnel without a device's tables"}
 	bare     = wire.Kind{Name: "bare wireguard-go", Bare: true}
-	noLimit  = wire.Kind{Name: "rivulet-tunnel, GOMEMLIMIT=off", Env: []string{"GOMEMLIMIT=off"}}
-	small    = wire.Kind{Name: "rivulet-tunnel of a board of 1 GB, GOMEMLIMIT=64MiB", Env: []string{"GOMEMLIMIT=64MiB"}}
+	noLimit  = wire.Kind{Name: "rivulet-tunnel, GOMEMLIMIT=off", Device: true, Env: []string{"GOMEMLIMIT=off"}}
+	small    = wire.Kind{Name: "rivulet-tunnel of a board of 1 GB, GOMEMLIMIT=64MiB", Device: true, Env: []string{"GOMEMLIMIT=64MiB"}}
 	withSame = wire.Kind{Name: "bare wireguard-go, GOMEMLIMIT=128MiB", Bare: true, Env: []string{"GOMEMLIMIT=128MiB"}}
 )
 
@@ -32,17 +34,12 @@ type of struct{ one, four, many, pps, cpu, p50, p99, peak figures.Samples }
 
 func (b *bench) tunnel(ctx context.Context, s *figures.Section) error {
 	s.Title = "Tunnel with translation : bare wireguard-go"
-	s.How = fmt.Sprintf("Two pods behind two nodes on one cable, four network namespaces; the shipped helper with equal pod CIDRs at both ends (so both translate), or bare wireguard-go of the same module with distinct addresses. Both ends are started anew each time; %d rounds, rotated. TCP, and UDP of 64 bytes as fast as it is taken, for %v after settling; %d UDP echoes of 64 bytes. Load, both tunnels and kernel share the cores.", tunnelRounds, tunnelFor, tunnelTrips)
+	s.How = fmt.Sprintf("Two pods behind two nodes on one cable, four network namespaces; the shipped helper with equal pod CIDRs at both ends (so both translate), or bare wireguard-go of the same module with distinct addresses. As shipped the nodes have the tables of devices of which one runs a pod of the other: the host's firewall, what a peer reaches, isolation of tenants, addresses of home in the pod; \"without a device's tables\" only those that the helper makes itself, with everything open. Nodes and both ends are made anew each time; %d rounds, rotated. TCP, and UDP of 64 bytes as fast as it is taken, for %v after settling; %d UDP echoes of 64 bytes. Load, both tunnels and kernel share the cores.", tunnelRounds, tunnelFor, tunnelTrips)
 	k, err := b.helpers(ctx)
 	if err != nil {
 		return err
 	}
-	n, err := wire.NewNet()
-	if err != nil {
-		return err
-	}
-	defer n.Close()
-	kinds := []wire.Kind{shipped, bare, small, noLimit, withSame}
+	kinds := []wire.Kind{shipped, bare, alone, small, noLimit, withSame}
 	got := map[string]*of{}
 	for _, kind := range kinds {
 		got[kind.Name] = &of{}
@@ -51,7 +48,7 @@ func (b *bench) tunnel(ctx context.Context, s *figures.Section) error {
 	for i := range tunnelRounds {
 		for j := range kinds {
 			kind := kinds[(i+j)%len(kinds)]
-			if err := measure(ctx, n, kind, k.tunnel, filepath.Dir(k.plain), got[kind.Name]); err != nil {
+			if err := measure(ctx, kind, k.tunnel, filepath.Dir(k.plain), got[kind.Name]); err != nil {
 				return err
 			}
 		}
@@ -61,11 +58,11 @@ func (b *bench) tunnel(ctx context.Context, s *figures.Section) error {
 	return nil
 }
 
-func measure(ctx context.Context, n *wire.Net, kind wire.Kind, helper, dir string, o *of) (err error) {
+func measure(ctx context.Context, kind wire.Kind, helper, dir string, o *of) (err error) {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	l, err := n.Open(ctx, kind, helper, dir)
+	l, err := wire.Open(ctx, kind, helper, dir)
 	if err != nil {
 		return err
 	}

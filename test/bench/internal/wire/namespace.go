@@ -96,18 +96,20 @@ func cable(a *Namespace, aName, aAddr string, b *Namespace, bName, bAddr string)
 		b.Do(func() error { return setUp(bName, bAddr) }))
 }
 
-// setUp gives a link an address and brings it up.
+// setUp gives a link an address, if there is one, and brings it up.
 func setUp(name, cidr string) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("wire: %s: %w", name, err)
 	}
-	addr, err := netlink.ParseAddr(cidr)
-	if err != nil {
-		return fmt.Errorf("wire: %w", err)
-	}
-	if err := netlink.AddrReplace(link, addr); err != nil {
-		return fmt.Errorf("wire: address %s: %w", cidr, err)
+	if cidr != "" {
+		addr, err := netlink.ParseAddr(cidr)
+		if err != nil {
+			return fmt.Errorf("wire: %w", err)
+		}
+		if err := netlink.AddrReplace(link, addr); err != nil {
+			return fmt.Errorf("wire: address %s: %w", cidr, err)
+		}
 	}
 	return netlink.LinkSetUp(link)
 }

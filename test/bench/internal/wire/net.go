@@ -8,17 +8,21 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
 )
 
 // What both ends look like. Both clusters use the same pod CIDR, as k3s does;
 // for the bare tunnel, which cannot translate, pods have a second address.
 const (
-	podCIDR    = "10.42.0.0/16"
-	podAddress = "10.42.0.5"
-	podGateway = "10.42.0.1"
-	tunAddress = "10.42.255.254"
-	mtu        = 1420 // 1500 less WireGuard's overhead, as Rivulet chooses on a LAN
-	tunnelPort = 7442
+	podCIDR      = "10.42.0.0/16"
+	podAddress   = "10.42.0.5"
+	podGateway   = "10.42.0.1"
+	podBridge    = "cni0"
+	podVeth      = "vethpod" // the node's end
+	tunAddress   = "10.42.255.254"
+	tunInterface = "riv0"
+	mtu          = 1420 // 1500 less WireGuard's overhead, as Rivulet chooses on a LAN
+	tunnelPort   = 7442
 )
 
 // side is what differs between the two ends.
@@ -42,23 +46,22 @@ func host(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// Net is the four namespaces.
-type Net struct{ a, b *side }
+// network is the four namespaces.
+type network struct{ a, b *side }
 
-// NewNet makes them.
-func NewNet() (*Net, error) {
-	n := &Net{
+func newNetwork() (*network, error) {
+	n := &network{
 		a: &side{name: "a", lan: netip.MustParseAddr("10.77.0.1"), as: netip.MustParsePrefix("10.200.0.0/16"), plain: netip.MustParsePrefix("10.97.0.0/16")},
 		b: &side{name: "b", lan: netip.MustParseAddr("10.77.0.2"), as: netip.MustParsePrefix("10.201.0.0/16"), plain: netip.MustParsePrefix("10.98.0.0/16")},
 	}
 	for _, s := range []*side{n.a, n.b} {
 		if err := s.make(); err != nil {
-			return nil, errors.Join(err, n.Close())
+			return nil, errors.Join(err, n.close())
 		}
 	}
 	err := cable(n.a.node, "eth0", n.a.lan.String()+"/24", n.b.node, "eth0", n.b.lan.String()+"/24")
 	if err != nil {
-		return nil, errors.Join(err, n.Close())
+		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
 }
@@ -73,7 +76,10 @@ func (s *side) make() (err error) {
 	if s.pod, err = NewNamespace(); err != nil {
 		return err
 	}
-	if err := cable(s.node, "pods", podGateway+"/24", s.pod, "eth0", podAddress+"/24"); err != nil {
+	if err := cable(s.node, podVeth, "", s.pod, "eth0", podAddress+"/24"); err != nil {
+		return err
+	}
+	if err := s.node.Do(bridge); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -81,8 +87,24 @@ func (s *side) make() (err error) {
 			return errors.Join(setUp("lo", s.plainPod().String()+"/32"), route("0.0.0.0/0", "eth0", podGateway))
 		}),
 		s.node.Do(func() error {
-			return errors.Join(forward(), track(), route(s.plainPod().String()+"/32", "pods", podAddress))
+			return errors.Join(forward(), track(), route(s.plainPod().String()+"/32", podBridge, podAddress))
 		}))
+}
+
+// bridge puts the pod behind a bridge, as the container network of a device does.
+func bridge() error {
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: podBridge}}
+	if err := netlink.LinkAdd(br); err != nil {
+		return fmt.Errorf("wire: bridge: %w", err)
+	}
+	veth, err := netlink.LinkByName(podVeth)
+	if err != nil {
+		return fmt.Errorf("wire: %s: %w", podVeth, err)
+	}
+	if err := errors.Join(netlink.LinkSetMaster(veth, br), netlink.LinkSetHairpin(veth, true)); err != nil {
+		return fmt.Errorf("wire: bridge: %w", err)
+	}
+	return setUp(podBridge, podGateway+"/24")
 }
 
 // track switches connection tracking and NAT on, as a CNI and kube-proxy do on every node
@@ -105,8 +127,8 @@ func track() error {
 	return nil
 }
 
-// Close lets the namespaces go.
-func (n *Net) Close() error {
+// close lets the namespaces go.
+func (n *network) close() error {
 	var errs []error
 	for _, s := range []*side{n.a, n.b} {
 		for _, ns := range []*Namespace{s.node, s.pod} {

@@ -25,13 +25,15 @@ import (
 // Kind says what runs between the nodes.
 type Kind struct {
 	Name string
-	Bare bool
-	Env  []string // of the tunnel's processes
+	Bare bool // wireguard-go without Rivulet
+	// Device: the nodes have the tables of devices, and the far pod is a tenant.
+	Device bool
+	Env    []string // of the tunnel's processes
 }
 
-// Link is a running tunnel between the two nodes.
+// Link is a running tunnel between two nodes of its own.
 type Link struct {
-	net  *Net
+	net  *network
 	kind Kind
 	ends []*end
 }
@@ -43,10 +45,19 @@ type end struct {
 	done   chan error
 }
 
-// Open starts both ends and waits until the far pod answers. helper is the shipped
-// rivulet-tunnel; dir is for its sockets.
-func (n *Net) Open(ctx context.Context, kind Kind, helper, dir string) (*Link, error) {
+// Open makes the nodes, starts both ends and waits until the far pod answers. helper is the
+// shipped rivulet-tunnel; dir is for its sockets.
+func Open(ctx context.Context, kind Kind, helper, dir string) (*Link, error) {
+	n, err := newNetwork()
+	if err != nil {
+		return nil, err
+	}
 	l := &Link{net: n, kind: kind}
+	if kind.Device {
+		if err := n.furnish(ctx, dir); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+	}
 	for _, pair := range [][2]*side{{n.a, n.b}, {n.b, n.a}} {
 		start := func() (*end, error) { return startRivulet(ctx, pair[0], pair[1], kind, helper, dir) }
 		if kind.Bare {
@@ -74,7 +85,7 @@ func (l *Link) PIDs() (pids []int) {
 	return pids
 }
 
-// Close ends both ends, and waits.
+// Close ends both ends, waits, and lets the nodes go.
 func (l *Link) Close() error {
 	var errs []error
 	for _, e := range l.ends {
@@ -88,7 +99,7 @@ func (l *Link) Close() error {
 		}
 	}
 	l.ends = nil
-	return errors.Join(errs...)
+	return errors.Join(append(errs, l.net.close())...)
 }
 
 // from and to are the addresses of the pods as podA uses them.
@@ -106,10 +117,13 @@ func (l *Link) to() netip.Addr {
 	return l.net.b.seenPod()
 }
 
-// far is the address under which podB knows itself.
+// far is the address under which podB knows itself: a tenant lives in home's addresses.
 func (l *Link) far() netip.Addr {
-	if l.kind.Bare {
+	switch {
+	case l.kind.Bare:
 		return l.net.b.plainPod()
+	case l.kind.Device:
+		return l.net.b.seenPod()
 	}
 	return netip.MustParseAddr(podAddress)
 }
@@ -186,9 +200,11 @@ func startBare(s, other *side, kind Kind) (*end, error) {
 }
 
 func startRivulet(ctx context.Context, s, other *side, kind Kind, helper, dir string) (*end, error) {
-	// What a peer reaches is package reach's to decide; here it is everything.
-	if err := reach.Set(int(s.node.handle), reach.Rules{Interface: "riv0", Own: netip.MustParseAddr(tunAddress), Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}); err != nil {
-		return nil, fmt.Errorf("wire: %w", err)
+	if !kind.Device {
+		// What a peer reaches is package reach's to decide; here it is everything.
+		if err := s.reach(reach.Rules{Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}); err != nil {
+			return nil, err
+		}
 	}
 	socket := filepath.Join(dir, "tunnel-"+s.name+".sock")
 	os.Remove(socket)
@@ -204,7 +220,7 @@ func startRivulet(ctx context.Context, s, other *side, kind Kind, helper, dir st
 		}
 	}
 	cfg := tunnel.Config{
-		PrivateKey: s.secret.Private, Port: tunnelPort, Interface: "riv0", MTU: mtu,
+		PrivateKey: s.secret.Private, Port: tunnelPort, Interface: tunInterface, MTU: mtu,
 		Address: netip.MustParseAddr(tunAddress), ControlPort: tunnelPort, PodCIDR: netip.MustParsePrefix(podCIDR),
 		Peers: []tunnel.Peer{{ID: other.name, PublicKey: other.secret.Public(),
 			Endpoint: netip.AddrPortFrom(other.lan, tunnelPort), LocalMappedCIDR: s.as, PeerMappedCIDR: other.as}},
