@@ -157,7 +157,7 @@ $(golangci): test/lint/go.mod test/lint/go.sum
 .PHONY: lint
 lint: $(golangci) ## gofmt, and golangci-lint by .golangci.yml (its first build takes minutes)
 	@bad=$$(git ls-files -z '*.go' | xargs -0 ls -d 2>/dev/null | xargs gofmt -l); [ -z "$$bad" ] || { echo "run gofmt -w on: $$bad"; exit 1; }
-	@$(golangci) run --build-tags "$(TAGS)" $$($(GO) list -f '{{.Dir}}' $(call light,$(addprefix ./,$(addsuffix /...,cmd appliance fabric offload image systemd))))
+	@$(golangci) run --build-tags "$(TAGS)" $$($(GO) list -f '{{.Dir}}' $(call light,./...))
 
 environment = $(SUDO) env "PATH=$$PATH" $(if $(LONG),RIVULET_LONG=1) RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet
 go_test     = $(environment) $(GO) test -tags "$(TAGS)" -timeout 25m

@@ -32,11 +32,12 @@ func descriptors(t *testing.T, n int) int {
 		have.Cur, have.Max = want, max(want, have.Max)
 		if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &have) != nil {
 			have.Cur, have.Max = old.Max, old.Max
-			syscall.Setrlimit(syscall.RLIMIT_NOFILE, &have)
+			if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &have); err != nil {
+				t.Fatal(err)
+			}
 		}
-		t.Cleanup(func() { syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) })
+		t.Cleanup(func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) })
 	}
-	syscall.Getrlimit(syscall.RLIMIT_NOFILE, &have)
 	return min(n, int(have.Cur)-1000)
 }
 

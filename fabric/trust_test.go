@@ -445,7 +445,9 @@ func TestLeave(t *testing.T) {
 	b.await("that b has heard", func() bool { return b.store.len() == 0 })
 	b.await("that b does not come back", func() bool { return strings.Contains(b.view(a).Reason, "is being reset") })
 	a.stop()
-	a.cfg.Store.(*store).DeletePeer(b.id())
+	if err := a.cfg.Store.(*store).DeletePeer(b.id()); err != nil {
+		t.Fatal(err)
+	}
 	if err := trust.Clear(a.cfg.Notes); err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func (d *device) manyForwards(t *testing.T) {
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(90 * time.Second)) // fails only on a closed one
 			in := strings.Repeat(fmt.Sprintf("answer %d ", i), 10<<10)
-			go io.WriteString(conn, in) //nolint:errcheck // what is missing shows below
+			go io.WriteString(conn, in)
 			out := make([]byte, len(in))
 			if n, err := io.ReadFull(conn, out); err != nil || string(out) != strings.ToUpper(in) {
 				t.Errorf("connection %d: %d of %d bytes: %v", i, n, len(in), err)

@@ -151,7 +151,7 @@ func (d *device) meet(t *testing.T, other *device, remote, as string) {
 		}
 		routes.ServeHTTP(w, r)
 	}), slog.New(slog.DiscardHandler))
-	go server.ServeTLS(l, "", "") //nolint:errcheck // ends with the test
+	go server.ServeTLS(l, "", "")
 	t.Cleanup(func() { _ = server.Close() })
 	f.mu.Lock()
 	defer f.mu.Unlock()

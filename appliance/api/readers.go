@@ -33,11 +33,11 @@ const mostReaders = 16
 func ServeReaders(ctx context.Context, runDir string, routes http.Handler) error {
 	group, err := user.LookupGroup(ReaderGroup)
 	if err != nil {
-		return nil // not wanted
+		return nil //nolint:nilerr // not wanted
 	}
 	gid, err := strconv.Atoi(group.Gid)
 	if err != nil {
-		return nil // no group of this system
+		return nil //nolint:nilerr // no group of this system
 	}
 	return serveReaders(ctx, runDir, gid, routes, func() {})
 }

@@ -312,7 +312,7 @@ func (e *Engine) waitOld(ctx context.Context, waiting func(string, ...any)) erro
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
 	if err != nil || !e.isEngine(pid) {
-		return nil // no engine has written that
+		return nil //nolint:nilerr // no engine has written that
 	}
 	waiting("for the engine of an earlier run (pid %d) to end", pid)
 	syscall.Kill(pid, syscall.SIGTERM)

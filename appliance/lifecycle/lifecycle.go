@@ -186,7 +186,7 @@ func (m *Manager) keep(ctx context.Context, i int) error {
 		err := c.Run(ctx, &Stage{m, i})
 		if ctx.Err() != nil {
 			m.set(i, Stopped, "")
-			return nil // stopped: what it ends with is no failure
+			return nil //nolint:nilerr // stopped: what it ends with is no failure
 		}
 		if IsFatal(err) {
 			m.set(i, Failed, err.Error())

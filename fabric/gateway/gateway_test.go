@@ -28,7 +28,7 @@ func say(t *testing.T, c halfCloser, what []byte) []byte {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(long))
 	go func() {
-		c.Write(what) //nolint:errcheck // the answer shows it
+		c.Write(what)
 		c.CloseWrite()
 	}()
 	got, err := io.ReadAll(c)
@@ -48,7 +48,7 @@ func TestHomeReachesAPodByItsAddress(t *testing.T) {
 	}
 	// More than all buffers on the way hold, and each direction ends by itself.
 	large := make([]byte, 8<<20)
-	rand.Read(large) //nolint:errcheck // it never fails
+	rand.Read(large)
 	if got := say(t, c, large); sha256.Sum256(got) != sha256.Sum256(large) {
 		t.Errorf("%d bytes came back as %d others", len(large), len(got))
 	}
@@ -70,8 +70,8 @@ func ask(t *testing.T, c net.Conn, what []byte) []byte {
 	t.Helper()
 	buf := make([]byte, maxDatagram)
 	for end := time.Now().Add(long); time.Now().Before(end); {
-		c.Write(what)                                      //nolint:errcheck // asked again
-		c.SetReadDeadline(time.Now().Add(2 * time.Second)) //nolint:errcheck
+		c.Write(what)
+		c.SetReadDeadline(time.Now().Add(2 * time.Second))
 		if n, err := c.Read(buf); err == nil {
 			return buf[:n]
 		}
@@ -109,7 +109,7 @@ func TestPodsReachServicesOfHome(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := make([]byte, 4<<20)
-	rand.Read(large) //nolint:errcheck
+	rand.Read(large)
 	if got := say(t, c.(*net.TCPConn), large); sha256.Sum256(got) != sha256.Sum256(large) {
 		t.Errorf("%d bytes came back as %d others", len(large), len(got))
 	}
@@ -296,7 +296,7 @@ func TestOldFile(t *testing.T) {
 		}
 	}
 	write(4, "old")
-	go w.FollowFile(t.Context(), path) //nolint:errcheck // ends with the test
+	go w.FollowFile(t.Context(), path)
 	write(6, "new")
 	await(t, long, "the new file is in force", func() bool { return w.state.Load().cfg.Zone == "new" })
 	write(3, "old")
@@ -325,13 +325,13 @@ func TestNames(t *testing.T) {
 				return
 			}
 			buf[2], buf[3] = 0x81, 0x83
-			campus.WriteTo(buf[:n], from) //nolint:errcheck
+			campus.WriteTo(buf[:n], from)
 		}
 	}()
 	at := listen(t)
 	addr := at.Addr().String()
 	at.Close()
-	go w.ServeDNS(t.Context(), addr, []string{campus.LocalAddr().String()}) //nolint:errcheck // ends with the test
+	go w.ServeDNS(t.Context(), addr, []string{campus.LocalAddr().String()})
 	query := func(network, name string, kind dnsmessage.Type) (m dnsmessage.Message) {
 		t.Helper()
 		q := dnsmessage.Message{Header: dnsmessage.Header{ID: 77, RecursionDesired: true},
@@ -398,7 +398,7 @@ func TestAnyQuestion(t *testing.T) {
 func TestControl(t *testing.T) {
 	w := newWorld(t)
 	l := listen(t)
-	go w.ServeControl(t.Context(), l) //nolint:errcheck // ends with the test
+	go w.ServeControl(t.Context(), l)
 	put := func(body string) (int, string) {
 		t.Helper()
 		return do(t, "PUT", "http://"+l.Addr().String()+"/v1/config", body)

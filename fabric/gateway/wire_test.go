@@ -103,7 +103,7 @@ func drain(l net.Listener) {
 			defer c.Close()
 			n, _ := io.Copy(io.Discard, c)
 			if n > 0 {
-				c.Write([]byte{1}) //nolint:errcheck // all is here
+				c.Write([]byte{1})
 			}
 		}()
 	}
@@ -123,7 +123,7 @@ func (w *wired) send(t *testing.T, to string, bytes int) (took time.Duration) {
 		return err == nil
 	})
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(2 * long)) //nolint:errcheck
+	c.SetDeadline(time.Now().Add(2 * long))
 	start := time.Now()
 	chunk := make([]byte, 256<<10)
 	for sent := 0; sent < bytes; sent += len(chunk) {
@@ -131,7 +131,7 @@ func (w *wired) send(t *testing.T, to string, bytes int) (took time.Duration) {
 			t.Fatal(err)
 		}
 	}
-	c.(*net.TCPConn).CloseWrite() //nolint:errcheck
+	c.(*net.TCPConn).CloseWrite()
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func (w *world) echoAtHome() (from chan netip.AddrPort) {
 		}
 		from <- who
 		defer c.Close()
-		io.Copy(c, c) //nolint:errcheck
+		io.Copy(c, c)
 		c.CloseWrite()
 	})
 	w.home.onUDP(func(who, to netip.AddrPort, accept func() (*gonet.UDPConn, error)) {
@@ -127,7 +127,7 @@ func (w *world) echoAtHome() (from chan netip.AddrPort) {
 				if err != nil {
 					return
 				}
-				c.Write(buf[:n]) //nolint:errcheck
+				c.Write(buf[:n])
 			}
 		}()
 	})
@@ -146,7 +146,7 @@ func podEcho(t *testing.T) (port uint16) {
 			}
 			go func() {
 				defer c.Close()
-				io.Copy(c, c) //nolint:errcheck
+				io.Copy(c, c)
 				c.(*net.TCPConn).CloseWrite()
 			}()
 		}
@@ -163,7 +163,7 @@ func podEcho(t *testing.T) (port uint16) {
 			if err != nil {
 				return
 			}
-			u.WriteTo(buf[:n], from) //nolint:errcheck
+			u.WriteTo(buf[:n], from)
 		}
 	}()
 	return netip.MustParseAddrPort(l.Addr().String()).Port()

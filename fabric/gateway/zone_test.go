@@ -173,7 +173,7 @@ func TestAServiceThatStandsForAName(t *testing.T) {
 				return
 			}
 			buf[2], buf[3] = 0x83, 0x80
-			u.WriteTo(buf[:n], from) //nolint:errcheck
+			u.WriteTo(buf[:n], from)
 		}
 	}()
 	go func() {
@@ -183,7 +183,7 @@ func TestAServiceThatStandsForAName(t *testing.T) {
 				return
 			}
 			if q, err := readFramed(c); err == nil {
-				writeFramed(c, answer(q)) //nolint:errcheck
+				_ = writeFramed(c, answer(q))
 			}
 			c.Close()
 		}
@@ -191,7 +191,7 @@ func TestAServiceThatStandsForAName(t *testing.T) {
 	own := listen(t)
 	addr := own.Addr().String()
 	own.Close()
-	go w.ServeDNS(t.Context(), addr, []string{l.Addr().String()}) //nolint:errcheck // ends with the test
+	go w.ServeDNS(t.Context(), addr, []string{l.Addr().String()})
 	for _, network := range []string{"udp", "tcp"} {
 		var raw []byte
 		await(t, long, "DNS answers", func() bool {

@@ -38,7 +38,7 @@ func TestRefusalsAreInOurOwnWords(t *testing.T) {
 		}
 	}
 	own := refuse("denied", "x was denied on y")
-	if AsTold(own, "a", "b") != error(own) || AsTold(errors.New("x"), "a", "b").Error() != "x" {
+	if !errors.Is(AsTold(own, "a", "b"), own) || AsTold(errors.New("x"), "a", "b").Error() != "x" {
 		t.Error("what is our own is changed")
 	}
 }

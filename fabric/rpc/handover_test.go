@@ -51,13 +51,13 @@ func TestHandover(t *testing.T) {
 		go func() {
 			c := tls.Server(&replay{Conn: copied, begun: begun}, &tls.Config{Certificates: []tls.Certificate{other.Certificate}, NextProtos: []string{"test/1"}})
 			defer c.Close()
-			io.Copy(c, c) //nolint:errcheck // the client hangs up
+			io.Copy(c, c)
 		}()
 		return nil
 	}}
 	server := NewServer(id, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) }), slog.New(slog.DiscardHandler))
 	h.Watch(server.TLSConfig)
-	go server.ServeTLS(h.Listen(l), "", "") //nolint:errcheck // it ends with the test
+	go server.ServeTLS(h.Listen(l), "", "")
 	t.Cleanup(func() { server.Close() })
 
 	for range 20 { // and whatever is closed there does not close it here

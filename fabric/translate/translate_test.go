@@ -20,10 +20,9 @@ func ip(s string) uint32 {
 
 // plan is one side's view of one peer, with random prefixes.
 type plan struct {
-	table                *Table
-	local, as, remote    uint32
-	mask, remoteMask     uint32
-	localBits, otherBits int
+	table             *Table
+	local, as, remote uint32
+	mask, remoteMask  uint32
 }
 
 func (p plan) ours(t *rapid.T, net uint32) uint32 {

@@ -119,12 +119,15 @@ func TestTheBookIsBounded(t *testing.T) {
 // A parting keeps the numbers of the peer, however often it is written over.
 func TestPartingsKeepNumbers(t *testing.T) {
 	b := open(t, &notes{})
-	b.Revoke(Revocation{ID: id(1), WasPeer: true, Heard: 9, Skip: 4})
-	b.Revoke(Revocation{ID: id(1), Denied: true})
+	if err := errors.Join(b.Revoke(Revocation{ID: id(1), WasPeer: true, Heard: 9, Skip: 4}), b.Revoke(Revocation{ID: id(1), Denied: true})); err != nil {
+		t.Fatal(err)
+	}
 	if p, _ := b.Revocation(id(1)); p.Heard != 9 || p.Skip != 4 || !p.WasPeer || !p.Denied {
 		t.Errorf("%+v", p)
 	}
-	b.Approve(id(1), peer.TrustApproved, begin)
+	if err := b.Approve(id(1), peer.TrustApproved, begin); err != nil {
+		t.Fatal(err)
+	}
 	if p, ok := b.Revocation(id(1)); !ok || p.Denied || p.Heard != 9 {
 		t.Errorf("after a yes: %+v", p)
 	}
@@ -148,7 +151,9 @@ func TestANoOutlivesAFlood(t *testing.T) {
 		t.Errorf("%d partings", len(all))
 	}
 	for n := range maxEntries {
-		b.Revoke(Revocation{ID: id(10_000 + n), Denied: true})
+		if err := b.Revoke(Revocation{ID: id(10_000 + n), Denied: true}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if all := b.Revocations(); len(all) != maxEntries {
 		t.Errorf("%d partings", len(all))
@@ -204,7 +209,9 @@ func TestInvites(t *testing.T) {
 	if b.RevokeInvite(i.ID) == nil || b.RevokeInvite("nothing") == nil {
 		t.Error("one that was used, or is none, was revoked")
 	}
-	b.NewInvite(begin.Add(48 * time.Hour))
+	if _, _, err := b.NewInvite(begin.Add(48 * time.Hour)); err != nil {
+		t.Fatal(err)
+	}
 	if n := len(b.Invites()); n != 1 {
 		t.Errorf("%d invites are remembered after two days", n)
 	}

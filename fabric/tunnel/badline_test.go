@@ -120,7 +120,7 @@ func (w *world) talkFar(t *testing.T) func(t *testing.T, size int) {
 			sent[i] = byte(i * i >> 3)
 		}
 		c.SetDeadline(time.Now().Add(badLimit))
-		go c.Write(sent) //nolint:errcheck // the reader notices
+		go c.Write(sent)
 		if n, err := io.ReadFull(c, got); err != nil || !bytes.Equal(sent, got) {
 			t.Fatalf("%d of %d bytes came back, or they differ: %v", n, size, err)
 		}

@@ -197,7 +197,7 @@ func TestPeersDoNotReachTheNode(t *testing.T) {
 	reach := func(from *room, addr string, limit time.Duration) bool {
 		c, err := from.dial("tcp4", addr, limit)
 		if err != nil {
-			if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+			if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 				t.Errorf("%s: %v, want silence", addr, err)
 			}
 			return false

@@ -142,7 +142,7 @@ func TestPrivateKeysAreNotPrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder := struct{ Key Private }{k}
-	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", holder), fmt.Sprintf("%#v", holder), fmt.Sprintf("%s", k)} {
+	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", holder), fmt.Sprintf("%#v", holder), k.String()} {
 		if strings.Contains(s, k.Text()) || strings.Contains(s, fmt.Sprint(k.raw[0], " ", k.raw[1])) {
 			t.Error("it is printed")
 		}

@@ -170,7 +170,7 @@ func TestBadImages(t *testing.T) {
 		"not compressed":         {func(t *testing.T, p string) { put(t, p, raw) }, ours, "not compressed with zstd"},
 		"empty":                  {func(t *testing.T, p string) { put(t, p, nil) }, ours, "get it once more"},
 		"not there":              {func(t *testing.T, p string) { os.Remove(p) }, ours, "name the file of an image"},
-		"a folder":               {func(t *testing.T, p string) { os.Remove(p); os.Mkdir(p, 0o755) }, ours, "the image comes first"},
+		"a folder":               {func(t *testing.T, p string) { os.Remove(p); _ = os.Mkdir(p, 0o755) }, ours, "the image comes first"},
 		"map of another":         {func(t *testing.T, p string) { put(t, p+".bmap", mapOf(sparse(2<<20, 8))) }, ours, "does not belong to it"},
 		"map of another size":    {func(t *testing.T, p string) { put(t, p+".bmap", mapOf(raw[:1<<20])) }, ours, "is of an image of"},
 		"map is no XML":          {func(t *testing.T, p string) { put(t, p+".bmap", []byte("<bmap")) }, ours, "or remove it"},

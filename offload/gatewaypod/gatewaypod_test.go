@@ -277,8 +277,8 @@ func (w *world) start(pod string) (*podProgram, error) {
 		at    *string
 		serve func(net.Listener)
 	}{
-		{&p.control, func(l net.Listener) { g.ServeControl(ctx, l) }}, //nolint:errcheck // ends with the pod
-		{&p.streams, func(l net.Listener) { g.TakeStreams(ctx, l) }},  //nolint:errcheck
+		{&p.control, func(l net.Listener) { g.ServeControl(ctx, l) }},
+		{&p.streams, func(l net.Listener) { g.TakeStreams(ctx, l) }},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -295,7 +295,7 @@ func (w *world) start(pod string) (*podProgram, error) {
 	}
 	p.dns = l.Addr().String()
 	l.Close()
-	go g.ServeDNS(ctx, p.dns, nil) //nolint:errcheck
+	go g.ServeDNS(ctx, p.dns, nil)
 	w.programs[pod] = p
 	return p, nil
 }
@@ -347,7 +347,7 @@ func (w *world) says(name string, port uint16) {
 			if err != nil {
 				return
 			}
-			io.WriteString(c, name) //nolint:errcheck
+			io.WriteString(c, name)
 			c.Close()
 		}
 	}()
@@ -407,7 +407,7 @@ func (w *world) visit(g *gatewaypod.Gateway, name string) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second)) //nolint:errcheck
+	c.SetDeadline(time.Now().Add(10 * time.Second))
 	said, err := io.ReadAll(c)
 	return string(said), err
 }
@@ -436,7 +436,7 @@ func (w *world) call(g *gatewaypod.Gateway) {
 			if err != nil {
 				return
 			}
-			io.WriteString(c, "campus pod") //nolint:errcheck
+			io.WriteString(c, "campus pod")
 			c.Close()
 		}
 	}()
@@ -454,7 +454,7 @@ func (w *world) call(g *gatewaypod.Gateway) {
 			return false
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(10 * time.Second)) //nolint:errcheck
+		c.SetDeadline(time.Now().Add(10 * time.Second))
 		said, err := io.ReadAll(c)
 		last = err
 		return string(said) == "campus pod"
@@ -699,11 +699,11 @@ func newProxy(t *testing.T) (*url.URL, *atomic.Int32) {
 			to.Close()
 			return
 		}
-		go func() { defer to.Close(); io.Copy(to, rest) }() //nolint:errcheck
+		go func() { defer to.Close(); io.Copy(to, rest) }()
 		defer c.Close()
-		io.Copy(c, to) //nolint:errcheck
+		io.Copy(c, to)
 	})}
-	go srv.Serve(l) //nolint:errcheck
+	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })
 	return &url.URL{Scheme: "http", Host: l.Addr().String()}, &n
 }
@@ -730,7 +730,7 @@ func (w *world) throughput(g *gatewaypod.Gateway) func(*testing.T) {
 				go func() {
 					defer c.Close()
 					if _, err := io.CopyN(io.Discard, c, size); err == nil {
-						c.Write([]byte{1}) //nolint:errcheck // all is here
+						c.Write([]byte{1})
 					}
 				}()
 			}

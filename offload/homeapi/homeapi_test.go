@@ -2,6 +2,7 @@ package homeapi
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -29,7 +30,7 @@ func echo(t *testing.T, name string) string {
 			if err != nil {
 				return
 			}
-			go func() { //nolint:errcheck // ends with the test
+			go func() {
 				defer c.Close()
 				if io.WriteString(c, name); name == "" {
 					io.Copy(c, c)
@@ -197,7 +198,7 @@ func TestSeveralHomes(t *testing.T) {
 	}
 }
 
-func isReset(err error) bool { _, ok := err.(*net.OpError); return ok }
+func isReset(err error) bool { _, ok := errors.AsType[*net.OpError](err); return ok }
 
 func TestOthersAreNotPassedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -207,7 +208,7 @@ func TestOthersAreNotPassedOn(t *testing.T) {
 		ours, theirs := net.Pipe()
 		begun := time.Now()
 		n.get(Host)(addressed{ours})
-		if _, err := theirs.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("read: %v", err)
 		}
 		if d := time.Since(begun); d != patience {

@@ -153,7 +153,7 @@ func (k *Kubelet) listen(t testing.TB) int {
 		portforward.ServePortForward(w, r, shout{k}, r.PathValue("pod"), "", opts, time.Minute, 10*time.Second, portforward.SupportedProtocols)
 	})
 	srv := &http.Server{Handler: mux, TLSConfig: &tls.Config{Certificates: []tls.Certificate{k.certificate(t)}, NextProtos: []string{"http/1.1"}}}
-	go srv.ServeTLS(l, "", "") //nolint:errcheck // ends with the test
+	go srv.ServeTLS(l, "", "")
 	t.Cleanup(func() { _ = srv.Close() })
 	return l.Addr().(*net.TCPAddr).Port
 }

@@ -51,7 +51,7 @@ func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 			for _, f := range fakes {
 				all.Go(func() error { f.Stop(); return nil })
 			}
-			all.Wait() //nolint:errcheck // none
+			all.Wait()
 		}()
 		var found, connected figures.Samples
 		base, base0, last, lastOwn, lastN := 0.0, 0.0, 0.0, 0.0, 0

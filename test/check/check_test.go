@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -175,7 +176,7 @@ func TestResultOfEvents(t *testing.T) {
 		t.Fatalf("%d packages", len(packages))
 	}
 	var table strings.Builder
-	if err := printTable(&table, want, 0); err != errRed {
+	if err := printTable(&table, want, 0); !errors.Is(err, errRed) {
 		t.Errorf("a table with failures: %v", err)
 	}
 	if text := table.String(); !strings.HasSuffix(text, "\n1 passed, 3 failed, 1 skipped\n") || strings.Count(text, "FAIL") != 3 {

@@ -163,8 +163,8 @@ func TestBrokenThingsWithoutASupervisor(t *testing.T) {
 		}
 		return nil
 	})
-	cmd.Process.Kill() //nolint:errcheck // it is our own child
-	cmd.Wait()         //nolint:errcheck // killed
+	cmd.Process.Kill()
+	cmd.Wait()
 
 	labtest.Output(t, ctx, b, "rm", "/dev/net/tun")
 	found, code := examine(t, ctx, b, "--only", "tun")

@@ -2,6 +2,7 @@ package image
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -137,7 +138,7 @@ func replay(t *testing.T, disk string, writes []write, random *rand.Rand) {
 func mend(disk string) error {
 	run := func(most int, name string, args ...string) error {
 		out, err := exec.Command(name, args...).CombinedOutput()
-		if exit, ok := err.(*exec.ExitError); ok && exit.ExitCode() <= most {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() <= most {
 			return nil
 		}
 		if err != nil {

@@ -100,7 +100,7 @@ func makeCgroups(hs []hierarchy, id, name string) error {
 func delegate(dir string) {
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	for _, c := range strings.Fields(string(b)) {
-		os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0)
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0)
 	}
 }
 
@@ -124,7 +124,7 @@ func joinCgroups(hs []hierarchy, id, name, leaf string, pid int) error {
 func removeCgroup(ctx context.Context, dir string) error {
 	err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		var dirs []string
-		filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, p)
 			}
@@ -182,7 +182,9 @@ func mountCgroups(hs []hierarchy, root string) error {
 		}
 		for _, c := range strings.Split(h.Opts, ",") { // cpu -> cpu,cpuacct, as systemd does
 			if strings.Contains(h.Opts, ",") && !strings.Contains(h.Opts, "name=") && c != name {
-				os.Symlink(name, filepath.Join(base, c))
+				if err := os.Symlink(name, filepath.Join(base, c)); err != nil {
+					return fmt.Errorf("lab: %w", err)
+				}
 			}
 		}
 	}

@@ -155,7 +155,7 @@ func TestUnrecordedProcessEndsByItself(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer p.kill(context.Background())
+		defer func() { _ = p.kill(context.Background()) }()
 		if !p.Alive() {
 			t.Errorf("%s does not wait to be written down", name)
 		}

@@ -19,7 +19,7 @@ func TestDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer Down(ctx, tr.dir)
+	defer func() { _ = Down(ctx, tr.dir) }()
 	a, err := l.Device("a")
 	if err != nil {
 		t.Fatal(err)

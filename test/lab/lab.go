@@ -442,11 +442,11 @@ func (l *Lab) remove(ctx context.Context, s *state) error {
 func killCgroup(ctx context.Context, dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {
-			return nil
+			return nil //nolint:nilerr // what ended meanwhile
 		}
 		raw, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // it ended meanwhile
 		}
 		for _, f := range strings.Fields(string(raw)) {
 			var pid int

@@ -34,7 +34,7 @@ func TestLab(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer Down(ctx, tr.dir)
+	defer func() { _ = Down(ctx, tr.dir) }()
 	ds, err := l.Devices()
 	if err != nil || len(ds) != 3 {
 		t.Fatalf("devices: %v %v", ds, err)

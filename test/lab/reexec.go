@@ -68,7 +68,7 @@ func holdLAN() error {
 	}
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	for {
-		unix.Pause()
+		_ = unix.Pause()
 	}
 }
 

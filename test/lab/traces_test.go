@@ -95,7 +95,7 @@ func (tr *traces) none(t *testing.T, cgroups []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	var found []string
-	poll(ctx, 20*time.Millisecond, func() (bool, error) {
+	_ = poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		found = tr.left()
 		return len(found) == 0, nil
 	})

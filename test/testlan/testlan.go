@@ -215,7 +215,7 @@ func (p *Process) end(how func()) {
 	if !p.ended {
 		p.ended = true
 		how()
-		p.cmd.Wait() //nolint:errcheck // a killed process ends with an error
+		p.cmd.Wait()
 	}
 }
 

@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -125,7 +126,7 @@ func TestFromNeighbourToNeighbour(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		if _, ended := err.(*exec.ExitError); !ended {
+		if _, ended := errors.AsType[*exec.ExitError](err); !ended {
 			t.Error(err)
 		}
 	}

@@ -104,7 +104,9 @@ func count(args []string) error {
 func get(args []string) error {
 	fs := flag.NewFlagSet("get", flag.ExitOnError)
 	n := fs.Int("n", 1, "how often")
-	fs.Parse(args)
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
 	if fs.NArg() != 1 {
 		return errors.New("get takes one URL")
 	}

@@ -23,7 +23,7 @@ func serveUDP(name string) error {
 			}
 			client, _, _ := net.SplitHostPort(from.String())
 			said, _ := json.Marshal(Answer{Pod: name, Client: client}) // it can always be
-			c.WriteTo(append(append(buf[:n:n], ' '), said...), from)   //nolint:errcheck // he asks again
+			c.WriteTo(append(append(buf[:n:n], ' '), said...), from)
 		}
 	}()
 	return nil
@@ -55,7 +55,7 @@ func askUDP(addr, text string) (string, error) {
 	if _, err := c.Write([]byte(text)); err != nil {
 		return "", err
 	}
-	c.SetReadDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it fails on use
+	c.SetReadDeadline(time.Now().Add(time.Second))
 	buf := make([]byte, 64<<10)
 	n, err := c.Read(buf)
 	return string(buf[:n]), err

@@ -98,7 +98,7 @@ func TestUpstreamFollowsTheNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer one.OnShutdown()
+	defer func() { _ = one.OnShutdown() }()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	u := newUpstream([]string{file}, func(netip.Addr) bool { return false }, slog.New(slog.DiscardHandler))
 	now := time.Now()

@@ -231,7 +231,9 @@ func TestObjects(t *testing.T) {
 			return !f.peers[idOf('a')].Roles.Consume
 		})
 		await("role off in the status", func() bool { return !get("b").Status.Roles.Consume })
-		f.setRoles(t.Context(), idOf('a'), new(true), nil) // as the command line does
+		if err := f.setRoles(t.Context(), idOf('a'), new(true), nil); err != nil { // as the command line does
+			t.Fatal(err)
+		}
 		await("spec that follows", func() bool { s := get("b").Spec.Consume; return s != nil && *s })
 		if !f.peers[idOf('a')].Roles.Consume {
 			t.Error("the spec has taken back what the command line said")

@@ -60,7 +60,7 @@ func (c *Controller) syncClaimKey(ctx context.Context, key string) error {
 	namespace, name, _ := strings.Cut(key, "/")
 	claim, err := c.claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil || claim.DeletionTimestamp != nil {
-		return nil // gone
+		return nil //nolint:nilerr // gone
 	}
 	if claim.Spec.VolumeName != "" {
 		return c.grow(ctx, claim)
@@ -80,7 +80,7 @@ func (c *Controller) syncClaimKey(ctx context.Context, key string) error {
 func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	class, err := c.classes.Get(className(claim))
 	if err != nil || class.Provisioner != Provisioner || requestedFrom(claim) != Provisioner {
-		return nil // not for us, or not yet; a change of either comes by
+		return nil //nolint:nilerr // not for us, or not yet; a change of either comes by
 	}
 	if here, err := c.chosen(ctx, claim, class); err != nil || !here {
 		return err

@@ -16,7 +16,7 @@ import (
 func (c *Controller) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	v, err := c.volumes.Get(claim.Spec.VolumeName)
 	if err != nil || !c.ours(v) || claim.Status.Phase != corev1.ClaimBound {
-		return nil // its change comes by
+		return nil //nolint:nilerr // its change comes by
 	}
 	asked, has := request(claim), claim.Status.Capacity[corev1.ResourceStorage]
 	if asked.Cmp(has) <= 0 {

@@ -39,7 +39,7 @@ func isOn(v *corev1.PersistentVolume, node string) bool {
 func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 	v, err := c.volumes.Get(name)
 	if err != nil {
-		return nil // gone
+		return nil //nolint:nilerr // gone
 	}
 	if v.Annotations[volume.MoveAnnotation] != "" {
 		return nil // package move looks after it

@@ -119,7 +119,7 @@ func leaves(dir string) map[string]*x509.Certificate {
 	//nolint:errcheck // a folder that cannot be read has no certificates that we know of
 	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".crt" {
-			return nil // what cannot be read is no certificate that we know of
+			return nil //nolint:nilerr // what cannot be read is no certificate that we know of
 		}
 		// The API server makes its own loopback certificate at every start.
 		if filepath.Base(filepath.Dir(path)) == "temporary-certs" {

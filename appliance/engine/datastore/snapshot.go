@@ -101,7 +101,7 @@ func (k *Keeper) Run(ctx context.Context, report func(error)) error {
 		}
 		s, err := k.Make(ctx, time.Now())
 		if ctx.Err() != nil {
-			return nil // stopped
+			return nil //nolint:nilerr // stopped
 		}
 		report(err)
 		if err == nil {

@@ -77,7 +77,7 @@ func TestArchiveHasWhatIsWhole(t *testing.T) {
 	files := map[string][]byte{}
 	for r := tar.NewReader(f); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -45,7 +45,7 @@ func FromContainerd(meta, namespace string) ([]Image, error) {
 			}
 			d, err := digest.Parse(string(target.Get([]byte("digest"))))
 			if err != nil {
-				return nil // it could not be used by containerd either
+				return nil //nolint:nilerr // it could not be used by containerd either
 			}
 			labels := b.Bucket(name).Bucket([]byte("labels"))
 			shared := labels != nil && string(labels.Get([]byte(policy.ShareLabel))) == "true"

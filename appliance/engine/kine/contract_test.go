@@ -135,7 +135,7 @@ func openStore(t testing.TB, dir string, ours bool, cfg *drivers.Config) *opened
 	}
 	s := grpc.NewServer()
 	server.New(b, "http", time.Second, "3.5.13").Register(s)
-	go s.Serve(l) //nolint:errcheck // ends with Stop
+	go s.Serve(l)
 	o.Client, err = clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + socket}, DialTimeout: patience, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)

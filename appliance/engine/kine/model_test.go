@@ -124,7 +124,6 @@ type model struct {
 
 	done      atomic.Int64 // the newest revision of an operation that has ended
 	compacted atomic.Int64 // the newest revision up to which compaction was asked for
-	seen      atomic.Int64 // how far truth is
 	value     atomic.Int64
 	kills     int
 }

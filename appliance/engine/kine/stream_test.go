@@ -27,7 +27,7 @@ func TestAWatchNeverStandsStill(t *testing.T) {
 	}
 	s := grpc.NewServer()
 	server.New(b, "http", time.Second, "3.5.13").Register(s)
-	go s.Serve(l) //nolint:errcheck // ends with Stop
+	go s.Serve(l)
 	defer s.Stop()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -71,11 +71,11 @@ func TestSyncsWhatIsPreciousAndNothingElse(t *testing.T) {
 		do   func()
 		want bool
 	}{
-		{"lease renewed", func() { d.Update(ctx, lease, nil, 1, 0) }, false},
-		{"created", func() { d.Create(ctx, web, nil, 0) }, true},
-		{"updated, twice", func() { d.Update(ctx, web, nil, 1, 0); d.Update(ctx, web, nil, 2, 0) }, true},
-		{"deleted", func() { d.Delete(ctx, web, 0) }, true},
-		{"not deleted, somebody else was faster", func() { d.Delete(ctx, web, 7) }, false},
+		{"lease renewed", func() { _, _, _, _ = d.Update(ctx, lease, nil, 1, 0) }, false},
+		{"created", func() { _, _ = d.Create(ctx, web, nil, 0) }, true},
+		{"updated, twice", func() { _, _, _, _ = d.Update(ctx, web, nil, 1, 0); _, _, _, _ = d.Update(ctx, web, nil, 2, 0) }, true},
+		{"deleted", func() { _, _, _, _ = d.Delete(ctx, web, 0) }, true},
+		{"not deleted, somebody else was faster", func() { _, _, _, _ = d.Delete(ctx, web, 7) }, false},
 	} {
 		c.do()
 		if got := owed(); got != c.want || owed() {

@@ -80,7 +80,7 @@ func Read(root string) (n Note, err error) {
 		return n, err
 	}
 	if err := json.Unmarshal(raw, &n); err != nil {
-		return Note{}, nil // a note that cannot be read is as good as none: all is done again
+		return Note{}, nil //nolint:nilerr // a note that cannot be read is as good as none: all is done again
 	}
 	return n, nil
 }

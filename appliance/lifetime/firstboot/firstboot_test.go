@@ -68,7 +68,7 @@ func (tr tree) text(name string) string {
 // all is every file with its mode and content; what is random by nature is left out.
 func (tr tree) all() map[string]string {
 	out := map[string]string{}
-	filepath.WalkDir(tr.root, func(path string, d fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(tr.root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
 			fi, _ := d.Info()
 			raw, _ := os.ReadFile(path)

@@ -144,7 +144,7 @@ func choose(b Boot, c layout.Choice) error {
 func once(b Boot, s layout.Slot) error {
 	raw, err := b.Read(layout.SyslinuxFile)
 	if err != nil || !layout.HasOnce(raw) || bytes.HasSuffix(raw, layout.Once(s)) {
-		return nil // nothing to do, or another loader
+		return nil //nolint:nilerr // nothing to do, or another loader
 	}
 	return b.OverwriteEnd(layout.SyslinuxFile, layout.Once(s))
 }

@@ -97,12 +97,12 @@ func (d *Device) point(s State) (bool, error) {
 		return false, err
 	}
 	if fi, err := os.Lstat(d.Installed); err != nil || !fi.Mode().IsRegular() {
-		return false, nil // not installed, or somebody's own link
+		return false, nil //nolint:nilerr // not installed, or somebody's own link
 	}
 	// Only what the update began with is replaced, never what a person put there since.
 	switch id, err := BuildID(d.Installed); {
 	case err != nil:
-		return false, nil // not ours
+		return false, nil //nolint:nilerr // not ours
 	case id == s.Current.BuildID:
 		return true, nil
 	case id != s.Base && id != s.Previous.buildID():

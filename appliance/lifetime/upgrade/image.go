@@ -174,7 +174,7 @@ func (s State) ofThisSlot(w World, log *slog.Logger) error {
 	log.Warn("slot "+here.String()+" runs and not the one that was taken last", "taken", s.Slot)
 	was, err := version.Minor(s.SlotKubernetes)
 	if err != nil {
-		return nil // nothing to compare with
+		return nil //nolint:nilerr // nothing to compare with
 	}
 	if ours, err := version.Minor(version.Kubernetes()); err == nil && ours < was {
 		return fmt.Errorf("update: slot %s has Kubernetes %s, and the data is of %s; start slot %s again, or restore a backup here",

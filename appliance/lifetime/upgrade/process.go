@@ -21,11 +21,11 @@ const endGrace = 20 * time.Second
 func endProcess(ctx context.Context, pidFile, program string) error {
 	raw, err := os.ReadFile(pidFile)
 	if err != nil {
-		return nil // none was started
+		return nil //nolint:nilerr // none was started
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
 	if err != nil || pid <= 1 {
-		return nil // no program of ours has written that
+		return nil //nolint:nilerr // no program of ours has written that
 	}
 	is := func() bool {
 		cmdline, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))

@@ -144,7 +144,7 @@ func TestPointAndTidy(t *testing.T) {
 		t.Error("a binary that a person installed was replaced")
 	}
 	s.Base = id
-	if !d.Point(s) || !d.Point(s) {
+	if first, again := d.Point(s), d.Point(s); !first || !again {
 		t.Error("the current version is not at the installed place")
 	}
 	if got, err := BuildID(d.Installed); err != nil || got != s.Current.BuildID {

@@ -3,7 +3,6 @@ package clock
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -134,7 +133,6 @@ type device struct {
 	disk   disk
 	health health.Tracker
 	jumps  []Jump
-	waits  string
 	begun  time.Time
 	cancel context.CancelFunc
 	done   chan error
@@ -148,7 +146,7 @@ func switchOn(t *testing.T, b *board, d disk) *device {
 	t.Helper()
 	v := &device{board: b, t: t, disk: d, begun: time.Now(), ready: -1, done: make(chan error, 1)}
 	v.Clock = New(Config{
-		System: b, Built: built, Store: d, Health: &v.health, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		System: b, Built: built, Store: d, Health: &v.health, Log: slog.New(slog.DiscardHandler),
 		Jumped: func(j Jump) { v.once.Lock(); v.jumps = append(v.jumps, j); v.once.Unlock() },
 	})
 	var ctx context.Context

@@ -36,7 +36,7 @@ func tellHeld(cmd *cobra.Command, c *common, namespace string) error {
 func keepsData(ctx context.Context, c *common, peer string) error {
 	volumes, err := volumesAway(ctx, c)
 	if err != nil {
-		return nil // nothing is known of any
+		return nil //nolint:nilerr // nothing is known of any
 	}
 	var names []string
 	for i := range volumes {
@@ -56,19 +56,19 @@ func keepsData(ctx context.Context, c *common, peer string) error {
 func tenantsData(ctx context.Context, c *common, name string) error {
 	st, err := api.Get(ctx, c.dirs.Run)
 	if err != nil {
-		return nil // nothing is known of any
+		return nil //nolint:nilerr // nothing is known of any
 	}
 	tenant, err := findTenant(st.Consumers, name)
 	if err != nil {
-		return nil // nothing is known of any
+		return nil //nolint:nilerr // nothing is known of any
 	}
 	client, err := c.client()
 	if err != nil {
-		return nil // nothing is known of any
+		return nil //nolint:nilerr // nothing is known of any
 	}
 	twins, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(tenant.ID)})
 	if err != nil {
-		return nil // nothing is known of any
+		return nil //nolint:nilerr // nothing is known of any
 	}
 	var names []string
 	for _, twin := range twins.Items {

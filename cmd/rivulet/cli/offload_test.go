@@ -27,7 +27,7 @@ func call(t *testing.T, st api.Status, args string) (string, error) {
 			t.Error(err)
 		}
 	})}
-	go srv.Serve(l) //nolint:errcheck // until Close
+	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })
 	var out bytes.Buffer
 	root := newRoot("engine")

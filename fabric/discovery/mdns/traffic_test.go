@@ -29,7 +29,7 @@ func counter(t *testing.T, lan *testlan.LAN) func() uint64 {
 	})
 	var n atomic.Uint64
 	done := make(chan struct{})
-	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000})
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000})
 	stop := make(chan struct{})
 	go func() {
 		defer close(done)

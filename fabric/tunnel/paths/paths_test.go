@@ -250,7 +250,7 @@ func TestAPeerWithoutPaths(t *testing.T) {
 		ep := a.used[b.public]
 		a.mu.Unlock()
 		if ep != nil {
-			a.bind.Send([][]byte{{4, 0, 0, 0, 'h', 'i'}}, ep) //nolint:errcheck
+			a.bind.Send([][]byte{{4, 0, 0, 0, 'h', 'i'}}, ep)
 		}
 		b.mu.Lock()
 		got := len(b.got) > 0 && b.got[0] == "192.0.2.1:7442: hi"

@@ -103,7 +103,9 @@ func TestInitrdIsReproducible(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.Now()
-		os.Chtimes(filepath.Join(dir, "init"), now, now)
+		if err := os.Chtimes(filepath.Join(dir, "init"), now, now); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if !bytes.Equal(one.Bytes(), two.Bytes()) {
 		t.Error("the same tree made other bytes")

@@ -14,7 +14,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
-	k8stesting "k8s.io/client-go/testing"
 	"pgregory.net/rapid"
 )
 
@@ -52,7 +51,7 @@ func TestWhatIsLearntIsForgotten(t *testing.T) {
 	learn("example.org/a:1", "arm64", now.Add(time.Minute))
 	for _, a := range client.Actions()[writes:] {
 		if a.GetVerb() != "get" {
-			t.Errorf("what was known was written again: %v", a.(k8stesting.Action))
+			t.Errorf("what was known was written again: %v", a)
 		}
 	}
 	if got := known()["example.org_sa_c1"]; got != "amd64,arm64" {

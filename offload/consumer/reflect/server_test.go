@@ -515,7 +515,7 @@ func TestATargetWithoutPolicies(t *testing.T) {
 	if wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 60*time.Second, true, func(context.Context) (bool, error) {
 		events, err := home.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=ReflectionRefused,involvedObject.name=deny"})
 		if err != nil || len(events.Items) == 0 {
-			return false, nil
+			return false, nil //nolint:nilerr // is tried again
 		}
 		_, err = f.server.Client.CoreV1().ConfigMaps("lab-a").Get(ctx, "conf", metav1.GetOptions{})
 		return err == nil, nil

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -226,7 +226,7 @@ func TestWhoStillSendsIsToldTheEnd(t *testing.T) {
 		conns = append(conns, c)
 		return c, err
 	}
-	node := httptest.NewTLSServer(&httputil.ReverseProxy{Transport: transport, ModifyResponse: guard("b"), ErrorLog: log.New(io.Discard, "", 0),
+	node := httptest.NewTLSServer(&httputil.ReverseProxy{Transport: transport, ModifyResponse: guard("b"), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(to) }})
 	t.Cleanup(node.Close)
 	at, err := url.Parse(node.URL + "/exec?input=1&output=1&command=cat")

@@ -71,7 +71,7 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go s.Run(t.Context()) //nolint:errcheck // ends with the test
+	go s.Run(t.Context())
 	get := func(certificate *tls.Certificate, path string) (int, string, error) {
 		pool := x509.NewCertPool()
 		pool.AddCert(serverCA.Leaf)

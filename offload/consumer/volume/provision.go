@@ -125,7 +125,7 @@ func (c *Controller) handBack(ctx context.Context, claim *corev1.PersistentVolum
 func (c *Controller) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	v, err := c.volumes.Get(claim.Spec.VolumeName)
 	if err != nil || v.Labels[AwayLabel] == "" || claim.Status.Phase != corev1.ClaimBound {
-		return nil // its change comes by
+		return nil //nolint:nilerr // its change comes by
 	}
 	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	if asked.Cmp(has) <= 0 {

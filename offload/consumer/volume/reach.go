@@ -20,7 +20,7 @@ func (c *Controller) tell(ctx context.Context, v *corev1.PersistentVolume) error
 	}
 	claim, err := c.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
 	if err != nil || claim.UID != ref.UID {
-		return nil // its change comes by
+		return nil //nolint:nilerr // its change comes by
 	}
 	want, err := c.reach(ctx, v)
 	if err != nil {

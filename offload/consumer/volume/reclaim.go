@@ -19,7 +19,7 @@ const pvProtection = "kubernetes.io/pv-protection"
 func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	v, err := c.volumes.Get(name)
 	if err != nil || v.Labels[AwayLabel] == "" {
-		return nil // gone
+		return nil //nolint:nilerr // gone
 	}
 	if v.Annotations[MoveAnnotation] == "" {
 		switch {

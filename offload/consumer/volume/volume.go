@@ -257,7 +257,7 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	namespace, name, _ := strings.Cut(key, "/")
 	claim, err := c.claims.PersistentVolumeClaims(namespace).Get(name)
 	if err != nil || claim.DeletionTimestamp != nil {
-		return nil // gone
+		return nil //nolint:nilerr // gone
 	}
 	if claim.Spec.VolumeName != "" {
 		c.queue.Add(keyVolume + claim.Spec.VolumeName)

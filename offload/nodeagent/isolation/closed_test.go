@@ -127,9 +127,7 @@ func TestEndpointsThatFailAreOneConsumersLoss(t *testing.T) {
 	k := newTables(int(s.host.NS))
 	carols := netip.MustParseAddr("10.72.0.10")
 	w := world{DNS: netip.MustParseAddr("10.43.0.10")}
-	for _, c := range []consumer{{ID: alice, Guests: []netip.Addr{netip.MustParseAddr("10.42.0.11")}}, {ID: bob, Guests: []netip.Addr{netip.MustParseAddr("10.42.0.13")}, Endpoints: []netip.Addr{carols}}} {
-		w.Consumers = append(w.Consumers, c)
-	}
+	w.Consumers = []consumer{{ID: alice, Guests: []netip.Addr{netip.MustParseAddr("10.42.0.11")}}, {ID: bob, Guests: []netip.Addr{netip.MustParseAddr("10.42.0.13")}, Endpoints: []netip.Addr{carols}}}
 	for _, name := range []string{"a1", "b1"} {
 		p := s.made(name)
 		w.Guests = append(w.Guests, guest{Addr: p.Addr, Veth: p.Veth, MAC: p.MAC})

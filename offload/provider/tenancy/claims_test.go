@@ -142,7 +142,7 @@ func testClaimsOfGuests(t *testing.T, p *provider) {
 	} {
 		code, body := p.carry(t, x.as, x.method, x.path, x.size, bytes.NewReader(stream.Bytes()))
 		var said rpc.Error
-		if json.Unmarshal(body, &said); code != x.status || said.Code != x.code || said.Cure == "" {
+		if err := json.Unmarshal(body, &said); err != nil || code != x.status || said.Code != x.code || said.Cure == "" {
 			t.Errorf("%s %s: %d %s, want %d %s with a cure", x.method, x.path, code, body, x.status, x.code)
 		}
 	}

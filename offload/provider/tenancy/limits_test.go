@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -77,7 +78,7 @@ func TestRevocationEndsSessions(t *testing.T) {
 }
 
 func isTimeout(err error) bool {
-	timeout, ok := err.(net.Error)
+	timeout, ok := errors.AsType[net.Error](err)
 	return ok && timeout.Timeout()
 }
 
@@ -122,7 +123,7 @@ func TestStorm(t *testing.T) {
 		t.Error("what is sent is not counted")
 	}
 	v.spend(bob, 1)
-	v.enter(t.Context(), bob, short, 0) //nolint:errcheck // he is known now
+	v.enter(t.Context(), bob, short, 0)
 	v.owe(bob, 1<<20)
 	if v.spend(bob, 1<<10) {
 		t.Error("what is owed is not made good")

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -75,7 +76,7 @@ func streams(t *testing.T, h *home, pod string) {
 			t.Errorf("%d of %d bytes came back", out.Len(), len(file))
 		}
 		err = run("exec", &corev1.PodExecOptions{Command: []string{"false", "7"}, Stdin: true, Stdout: true}, remotecommand.StreamOptions{Stdin: strings.NewReader(""), Stdout: io.Discard})
-		if code, ok := err.(exec.CodeExitError); !ok || code.Code != 7 {
+		if code, ok := errors.AsType[exec.CodeExitError](err); !ok || code.Code != 7 {
 			t.Errorf("exit code: %v", err)
 		}
 	})

@@ -8,7 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -118,7 +118,7 @@ func (p *Peer) open(their answer, o Options) error {
 	if err != nil {
 		return err
 	}
-	dev := device.NewDevice(inner, &bind{room: p.room}, &device.Logger{Verbosef: device.DiscardLogf, Errorf: log.Printf})
+	dev := device.NewDevice(inner, &bind{room: p.room}, &device.Logger{Verbosef: device.DiscardLogf, Errorf: slog.NewLogLogger(slog.Default().Handler(), slog.LevelError).Printf})
 	p.t.Cleanup(dev.Close)
 	key, err := hexKey(their.WireGuardKey)
 	if err != nil {
@@ -141,15 +141,11 @@ func (p *Peer) open(their answer, o Options) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/ping", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	server := &http.Server{Handler: mux, ErrorLog: log.New(discard{}, "", 0)}
+	server := &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 	p.t.Cleanup(func() { server.Close() })
-	go server.Serve(tls.NewListener(l, p.TLS())) //nolint:errcheck // it ends with the test
+	go server.Serve(tls.NewListener(l, p.TLS()))
 	return nil
 }
-
-type discard struct{}
-
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // Own is an address of the attacker's pod CIDR as the device sees it.
 func (p *Peer) Own(addr netip.Addr) netip.Addr { return mapped(addr, p.PodCIDR, p.As) }

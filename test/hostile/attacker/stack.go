@@ -47,8 +47,8 @@ func newInner() (*inner, error) {
 	if err := n.CreateNIC(1, n.link); err != nil {
 		return nil, fmt.Errorf("attacker: %s", err)
 	}
-	n.SetPromiscuousMode(1, true) //nolint:errcheck // the NIC is there
-	n.SetSpoofing(1, true)        //nolint:errcheck
+	n.SetPromiscuousMode(1, true)
+	n.SetSpoofing(1, true)
 	n.AddRoute(tcpip.Route{Destination: header.IPv4EmptySubnet, NIC: 1})
 	return n, nil
 }
@@ -118,7 +118,7 @@ func (n *inner) Write(bufs [][]byte, offset int) (int, error) {
 func (n *inner) Close() error {
 	n.once.Do(func() {
 		n.cancel()
-		n.RemoveNIC(1) //nolint:errcheck // it is there
+		n.RemoveNIC(1)
 		n.Stack.Close()
 		n.link.Close()
 		close(n.events)

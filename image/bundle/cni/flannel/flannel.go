@@ -132,7 +132,7 @@ func del(args *skel.CmdArgs) error {
 	case errors.Is(err, fs.ErrNotExist):
 		lease, err := readLease(conf.SubnetFile)
 		if err != nil {
-			return nil // as said above
+			return nil //nolint:nilerr // as said above
 		}
 		if delegated, _, err = conf.delegated(lease, smallestPodMTU); err != nil {
 			return err

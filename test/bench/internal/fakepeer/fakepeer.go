@@ -60,7 +60,7 @@ func Main() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // its end is what counts
+		io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -75,7 +75,7 @@ func Main() error {
 	defer cancel()
 
 	lans := netmon.New(log)
-	go lans.Run(ctx) //nolint:errcheck // without it the fake finds nobody, and that shows
+	go lans.Run(ctx)
 	cfg, err := config(log, device, lans, server)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func tell(ctx context.Context, f *fabric.Fabric, device netip.Addr) {
 			}
 		}
 		if r.Connected > 0 {
-			out.Encode(r) //nolint:errcheck // the reader has gone
+			out.Encode(r)
 			return
 		}
 		select {

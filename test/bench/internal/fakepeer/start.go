@@ -63,5 +63,5 @@ func (f *Fake) Wait(ctx context.Context) (Report, error) {
 // Stop ends it, with a goodbye.
 func (f *Fake) Stop() {
 	f.in.Close()
-	f.cmd.Wait() //nolint:errcheck // it has nothing to say any more
+	f.cmd.Wait()
 }

@@ -92,9 +92,9 @@ func Machine() string {
 		}
 	}
 	var si unix.Sysinfo_t
-	unix.Sysinfo(&si)
+	_ = unix.Sysinfo(&si)
 	var uts unix.Utsname
-	unix.Uname(&uts)
+	_ = unix.Uname(&uts)
 	cgroup := "v1"
 	var fs unix.Statfs_t
 	if unix.Statfs("/sys/fs/cgroup", &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {

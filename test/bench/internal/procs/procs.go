@@ -139,7 +139,7 @@ func parseStat(line string) (Process, error) {
 // StartTime is when the process was started, to a hundredth of a second.
 func (p Process) StartTime() time.Time {
 	var ts unix.Timespec
-	unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
 	return time.Now().Add(p.Started - time.Duration(ts.Nano()))
 }
 

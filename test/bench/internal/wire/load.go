@@ -91,7 +91,7 @@ func throughput(from, to in, local, remote, far netip.Addr, flows int, during ti
 	bits = float64(got.Load()-before) * 8 / time.Since(begin).Seconds()
 	open.Lock()
 	for _, c := range conns {
-		c.(*net.TCPConn).SetLinger(0)
+		_ = c.(*net.TCPConn).SetLinger(0)
 		c.Close()
 	}
 	open.Unlock()

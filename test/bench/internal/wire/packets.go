@@ -59,7 +59,7 @@ func packets(from, to in, local, remote, far netip.Addr, during time.Duration) (
 		b := make([]byte, 64)
 		for time.Now().Before(end) {
 			for range 64 { // what a full queue refuses is not sent, and not counted
-				here.WriteToUDPAddrPort(b, dst)
+				_, _ = here.WriteToUDPAddrPort(b, dst)
 			}
 		}
 		return nil

@@ -154,7 +154,7 @@ func (s *side) launch(cmd *exec.Cmd) (*end, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	// The signal is tied to the thread that forked: it lives as long as the child.
-	go s.node.Do(func() error {
+	go s.node.Do(func() error { //nolint:errcheck // comes through started
 		err := cmd.Start()
 		started <- err
 		if err == nil {
