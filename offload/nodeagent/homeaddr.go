@@ -138,8 +138,13 @@ func slimService(obj any) (any, error) {
 	}
 	slim := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion},
 		Spec: corev1.ServiceSpec{ClusterIP: s.Spec.ClusterIP}}
-	if at, told := s.Annotations[policy.HomeAddressAnnotation]; told {
-		slim.Annotations = map[string]string{policy.HomeAddressAnnotation: at}
+	for _, key := range []string{policy.HomeAddressAnnotation, policy.HomeNodeAnnotation} {
+		if at, told := s.Annotations[key]; told {
+			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, key, at)
+		}
+	}
+	for _, p := range s.Spec.Ports {
+		slim.Spec.Ports = append(slim.Spec.Ports, corev1.ServicePort{Protocol: p.Protocol, Port: p.Port})
 	}
 	return slim, nil
 }

@@ -56,6 +56,9 @@ const (
 	ReflectedLabel = "rivulet.dev/reflected"
 	// HomeAddressAnnotation, on a Service in a twin, is its cluster IP at home.
 	HomeAddressAnnotation = "rivulet.dev/home-address"
+	// HomeNodeAnnotation, on a Service in a twin, is the address of home's node: the ports of the
+	// Service are node ports there.
+	HomeNodeAnnotation = "rivulet.dev/home-node"
 	// HomeAddressesAnnotation marks an away pod that was made for home's addresses, of Services
 	// ("true") or of pods, too ("pods"): what it was told are those, and its provider translates
 	// them. It is there from the creation on, or never.

@@ -91,6 +91,24 @@ func TestClusterIPsOfHome(t *testing.T) {
 			})
 		}
 	}
+	// A node port of home's node leads to its Service, from home and from away.
+	nodePort := func(protocol string) string {
+		return labtest.Output(t, ctx, a, "rivulet", "kubectl", "-n", ns, "get", "service", "at-c", "-o",
+			`jsonpath={.spec.ports[?(@.protocol=="`+protocol+`")].nodePort}`)
+	}
+	node := labtest.Output(t, ctx, a, "rivulet", "kubectl", "get", "node", "a", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+	for _, from := range []string{"at-home", "at-b", "at-c"} {
+		eventually(t, ctx, from+" reaches at-c by a node port of home's node", func() error {
+			out, err := exec("a", from, "get", "http://"+node+":"+nodePort("TCP")+"/")
+			if err == nil && !strings.Contains(out, `"at-c"`) {
+				err = fmt.Errorf("%s answers", out)
+			}
+			if err == nil {
+				_, err = exec("a", from, "udp", node+":"+nodePort("UDP"), "hello")
+			}
+			return err
+		})
+	}
 	// A Service without endpoints refuses, at home and away; and the API server is found by the
 	// name that every pod knows, where /etc/hosts is not asked.
 	homeAPI := labtest.Output(t, ctx, a, "rivulet", "kubectl", "get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}")

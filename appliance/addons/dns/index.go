@@ -55,8 +55,8 @@ type tenant struct {
 	homePods          bool // and for those of pods
 }
 
-// bothWays are the addresses of Services at home, and here.
-type bothWays struct{ here, home homeaddr.Services }
+// bothWays are the cluster IPs of Services here, by those at home, and the other way.
+type bothWays struct{ here, home map[netip.Addr]netip.Addr }
 
 // who returns whose the pod at the address is. A pod of another device may ask before its
 // address is published: until ctx ends it is waited for.
@@ -149,9 +149,11 @@ func (x *index) addresses(origin string) bothWays {
 		}
 		x.mapped = map[string]bothWays{}
 		for origin, list := range of {
-			b := bothWays{homeaddr.Map(list), homeaddr.Services{}}
-			for home, here := range b.here {
-				b.home[here] = home
+			b := bothWays{map[netip.Addr]netip.Addr{}, map[netip.Addr]netip.Addr{}}
+			for at, here := range homeaddr.Map(list) {
+				if at.Port == 0 { // node ports have no names
+					b.here[at.Addr], b.home[here] = here, at.Addr
+				}
 			}
 			for _, s := range list { // each twin has one, and all of them lead to the same place
 				if _, known := b.here[s.Home]; known && s.Name == homeapi.Service {

@@ -26,8 +26,8 @@ func newUnheldIngresses(s *space) *unheldIngresses {
 func (n *unheldIngresses) informers() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{n.informer}
 }
-func (n *unheldIngresses) names() []string       { return nil }
-func (n *unheldIngresses) extra(string) []string { return nil }
+func (n *unheldIngresses) names() []string    { return nil }
+func (n *unheldIngresses) extra(string) []key { return nil }
 
 func (n *unheldIngresses) reconcile(_ context.Context, name string) error {
 	i, ok := get[*networkingv1.Ingress](n.informer, n.space.home, name)

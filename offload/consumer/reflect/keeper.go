@@ -62,6 +62,11 @@ type keeper[T object[T]] struct {
 	kind[T]
 	space      *space
 	home, twin cache.SharedIndexInformer
+	// second makes of an object for the twin the one that is there beside it, named by
+	// secondName; false if there is none. touches are objects of other kinds to look at when
+	// the named one has changed. Both may be nil.
+	second  func(home, twin T) bool
+	touches func(name string) []key
 }
 
 func newKeeper[T object[T]](s *space, k kind[T]) *keeper[T] {
@@ -92,21 +97,31 @@ func (k *keeper[T]) informers() []cache.SharedIndexInformer {
 func (k *keeper[T]) names() []string {
 	var names []string
 	for _, o := range k.home.GetStore().List() {
-		names = append(names, o.(T).GetName())
+		name := o.(T).GetName()
+		if names = append(names, name); k.second != nil {
+			names = append(names, secondName(name))
+		}
 	}
-	return append(names, k.extra("")...)
+	return append(names, slices.Collect(maps.Keys(k.made))...)
 }
 
-// extra returns what else to look at when the named object has changed; given no
-// name, all that is made.
-func (k *keeper[T]) extra(name string) []string {
+func (k *keeper[T]) extra(name string) (also []key) {
 	if name == "" {
-		return slices.Collect(maps.Keys(k.made))
+		for other := range k.made {
+			also = append(also, key{k.name, other})
+		}
+		return also
 	}
 	if other, ok := k.stands[name]; ok {
-		return []string{other}
+		also = append(also, key{k.name, other})
 	}
-	return nil
+	if k.second != nil {
+		also = append(also, key{k.name, secondName(name)})
+	}
+	if k.touches != nil {
+		also = append(also, k.touches(name)...)
+	}
+	return also
 }
 
 func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
@@ -114,11 +129,16 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 	if make, ok := k.made[name]; ok {
 		source, atHome = make(k.home)
 	}
+	second := false
+	if !atHome && k.second != nil {
+		source, atHome = firstOf[T](k.home, name)
+		second = atHome
+	}
 	have, there := get[T](k.twin, k.space.twin, name)
 	var want T
 	wanted := false
 	if atHome {
-		want, wanted = k.wanted(source)
+		want, wanted = k.wanted(source, second)
 	}
 	ours := there && have.GetLabels()[policy.ReflectedLabel] == k.space.owner
 	twin := k.api(k.space.clients.twin, k.space.twin)
@@ -156,16 +176,19 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 	return err
 }
 
-// wanted returns the object that the twin should have; false if none.
-func (k *keeper[T]) wanted(source T) (T, bool) {
+// wanted returns the object that the twin should have, or the second one; false if none.
+func (k *keeper[T]) wanted(source T, second bool) (T, bool) {
 	if source.GetDeletionTimestamp() != nil || !k.follows(source) {
 		return k.zero, false
 	}
 	want, ok := k.translate(source)
-	if !ok {
+	if !ok || second && !k.second(source, want) {
 		return k.zero, false
 	}
 	want.SetName(source.GetName())
+	if second {
+		want.SetName(secondName(source.GetName()))
+	}
 	want.SetNamespace(k.space.twin)
 	labels := maps.Clone(source.GetLabels())
 	if labels == nil {
@@ -212,7 +235,8 @@ func wantedAway(o metav1.Object, mode string) bool {
 
 // homely are annotations that mean something only where they were written.
 func homely(annotation string) bool {
-	return annotation == corev1.LastAppliedConfigAnnotation || annotation == policy.ReflectAnnotation || annotation == policy.HomeAddressAnnotation ||
+	return annotation == corev1.LastAppliedConfigAnnotation || annotation == policy.ReflectAnnotation ||
+		annotation == policy.HomeAddressAnnotation || annotation == policy.HomeNodeAnnotation ||
 		strings.HasPrefix(annotation, "endpoints.kubernetes.io/")
 }
 

@@ -116,8 +116,8 @@ func newUnheld(s *space) *unheld {
 func (n *unheld) informers() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{n.informer}
 }
-func (n *unheld) names() []string       { return nil }
-func (n *unheld) extra(string) []string { return nil }
+func (n *unheld) names() []string    { return nil }
+func (n *unheld) extra(string) []key { return nil }
 
 func (n *unheld) reconcile(_ context.Context, name string) error {
 	p, ok := get[*networkingv1.NetworkPolicy](n.informer, n.space.home, name)

@@ -32,7 +32,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what Run needs; all fields but Control, APIAddress, Policies, Recorder and Log must be set.
+// Config is what Run needs; all fields but Control, APIAddress, NodeAddress, Policies, Recorder and Log must be set.
 type Config struct {
 	Home       kubernetes.Interface
 	Target     target.Target
@@ -44,6 +44,9 @@ type Config struct {
 	Control netip.AddrPort
 	// APIAddress is the cluster IP of home's Service kubernetes; "" is not told.
 	APIAddress string
+	// NodeAddress is that of home's node; node ports lead nowhere away if it is not valid, or
+	// of a node that is none (loopback).
+	NodeAddress netip.Addr
 	// Policies knows what NetworkPolicies speak of; nil keeps them at home.
 	Policies World
 	// Recorder takes the events, of all targets together: one of its own would cost

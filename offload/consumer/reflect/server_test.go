@@ -155,7 +155,7 @@ func TestReflection(t *testing.T) {
 	})
 	running.Go(func() { _ = namespaces.Run(ctx) })
 	running.Go(func() {
-		if err := Run(ctx, Config{Home: home, Target: target, Namespaces: namespaces, Policies: policies, ClusterID: "aid"}); err != nil {
+		if err := Run(ctx, Config{Home: home, Target: target, Namespaces: namespaces, Policies: policies, ClusterID: "aid", NodeAddress: netip.MustParseAddr("100.127.1.2")}); err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
@@ -195,6 +195,16 @@ func TestReflection(t *testing.T) {
 		if s := slice(); s.Labels[discoveryv1.LabelManagedBy] != "rivulet.dev" || !*s.Endpoints[0].Conditions.Serving {
 			t.Errorf("slice %v %v", s.Labels, s.Endpoints)
 		}
+		until("its node port", func() bool {
+			at, err := home.CoreV1().Services("lab").Get(ctx, "web", metav1.GetOptions{})
+			s, again := away.CoreV1().Services("lab-a").Get(ctx, "rv-np-web", metav1.GetOptions{})
+			return err == nil && again == nil && s.Spec.Ports[0].Port == at.Spec.Ports[0].NodePort && s.Spec.Ports[0].TargetPort.StrVal == "http" &&
+				s.Annotations[policy.HomeNodeAnnotation] == "100.127.1.2" && s.Annotations[policy.HomeAddressAnnotation] == ""
+		})
+		until("with the same endpoints", func() bool {
+			s, err := away.DiscoveryV1().EndpointSlices("lab-a").Get(ctx, "rv-np-web-1", metav1.GetOptions{})
+			return err == nil && s.Labels[discoveryv1.LabelServiceName] == "rv-np-web" && len(s.Endpoints) == 1 && s.Endpoints[0].Addresses[0] == "10.70.0.5"
+		})
 		until("leftovers go", func() bool { return configMap("leftover") == nil })
 	})
 
@@ -241,7 +251,31 @@ func TestReflection(t *testing.T) {
 		until("sent out again", func() bool { return configMap("conf") != nil })
 		target.reachBy("10.99.0.0/16")
 		until("another way to the same pods", func() bool { return strings.Join(addresses(), " ") == "10.99.0.5" })
+		until("also to the node port", func() bool {
+			s, err := away.DiscoveryV1().EndpointSlices("lab-a").Get(ctx, "rv-np-web-1", metav1.GetOptions{})
+			return err == nil && s.Endpoints[0].Addresses[0] == "10.99.0.5"
+		})
+		nodePort := func(want bool) func() bool {
+			return func() bool {
+				_, service := away.CoreV1().Services("lab-a").Get(ctx, "rv-np-web", metav1.GetOptions{})
+				_, slice := away.DiscoveryV1().EndpointSlices("lab-a").Get(ctx, "rv-np-web-1", metav1.GetOptions{})
+				if want {
+					return service == nil && slice == nil
+				}
+				return apierrors.IsNotFound(service) && apierrors.IsNotFound(slice)
+			}
+		}
+		become := func(kind string) {
+			t.Helper()
+			_, err := home.CoreV1().Services("lab").Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"type":"`+kind+`"}}`), metav1.PatchOptions{})
+			must(err)
+		}
+		become("ClusterIP")
+		until("a Service without node ports has none away", nodePort(false))
+		become("NodePort")
+		until("one that gets some has them away, too", nodePort(true))
 		must(home.CoreV1().Services("lab").Delete(ctx, "web", metav1.DeleteOptions{}))
+		until("node ports go with the Service", nodePort(false))
 		until("deleted", func() bool {
 			_, err := away.CoreV1().Services("lab-a").Get(ctx, "web", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)

@@ -69,8 +69,9 @@ type mirror interface {
 	reconcile(ctx context.Context, name string) error
 	// names of all objects at home, and of those that are made.
 	names() []string
-	// extra names what is made, of the named object or, without a name, at all.
-	extra(name string) []string
+	// extra is what else to look at when the named object has changed; without a name, all
+	// that is made beside what is at home.
+	extra(name string) []key
 }
 
 func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string, mode policy.Namespace, without map[string]bool) *space {
@@ -86,9 +87,13 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		s.reach = r.Changed
 	}
 	service, slice, configMap := withHomeAPI(home, c.Control, c.APIAddress, services(s.twinOf(c)), endpointSlices(c.Target.Away), configMaps())
+	serviceKeeper, sliceKeeper := newKeeper(s, service), newKeeper(s, slice)
+	if c.NodeAddress.IsGlobalUnicast() { // a home without a node has none
+		withNodePorts(c.NodeAddress, serviceKeeper, sliceKeeper)
+	}
 	s.kinds = map[string]mirror{
-		"Service":       newKeeper(s, service),
-		"EndpointSlice": newKeeper(s, slice),
+		"Service":       serviceKeeper,
+		"EndpointSlice": sliceKeeper,
 		"ConfigMap":     newKeeper(s, configMap),
 		"Secret":        newKeeper(s, secrets()),
 	}
@@ -152,9 +157,9 @@ func (s *space) run(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	s.log.Debug("reflecting", "twin", s.twin)
-	for kind, m := range s.kinds {
-		for _, name := range m.extra("") {
-			s.queue.Add(key{kind, name})
+	for _, m := range s.kinds {
+		for _, k := range m.extra("") {
+			s.queue.Add(k)
 		}
 	}
 	for range workers {
@@ -190,7 +195,7 @@ func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind st
 			if _, name, err := cache.SplitMetaNamespaceKey(full); err == nil {
 				s.queue.Add(key{kind, name})
 				for _, other := range s.kinds[kind].extra(name) {
-					s.queue.Add(key{kind, other})
+					s.queue.Add(other)
 				}
 			}
 		}

@@ -53,9 +53,19 @@ const Most = 2000
 // look is how often pods that have gone are forgotten, and what has failed is tried again.
 const look = 15 * time.Second
 
-// Services maps addresses of Services at home to those of their twins here. No two have
-// the same twin.
-type Services map[netip.Addr]netip.Addr
+// Services maps Services at home to the cluster IPs of their twins here. No two that
+// differ in address have the same twin.
+type Services map[At]netip.Addr
+
+// At is where a Service is at home: at a cluster IP with all its ports, or at a node port.
+type At struct {
+	Addr     netip.Addr
+	Protocol byte   // of a node port, as in IPv4's header; else 0
+	Port     uint16 // the node port, or 0
+}
+
+// Cluster is a Service at a cluster IP.
+func Cluster(ip netip.Addr) At { return At{Addr: ip} }
 
 // Config is what Run goes by. All fields are required.
 type Config struct {

@@ -32,6 +32,11 @@ const alice, bob peer.ID = "alice", "bob"
 
 var addr = netip.MustParseAddr
 
+func cluster(ip string) At { return Cluster(addr(ip)) }
+
+// Node ports of alice's node, of one Service.
+var nodeTCP, nodeUDP = At{addr("100.127.1.1"), unix.IPPROTO_TCP, 80}, At{addr("100.127.1.1"), unix.IPPROTO_UDP, 80}
+
 // A provider with its bridge and its kube-proxy, a pod of its own, pods of alice and bob.
 // Both have a Service web at 10.43.5.5 at home, and so has the provider.
 type stage struct {
@@ -60,8 +65,8 @@ var leads = map[string]string{
 func newStage(t *testing.T) *stage {
 	s := &stage{t: t, host: netroom.New(t), rooms: map[string]netroom.Room{}, results: t.TempDir(), changed: make(chan struct{}, 1),
 		services: map[peer.ID]Services{
-			alice: {addr("10.43.5.5"): addr("10.43.9.9"), addr("10.43.5.7"): addr("10.43.9.7")},
-			bob:   {addr("10.43.5.5"): addr("10.43.9.8")},
+			alice: {cluster("10.43.5.5"): addr("10.43.9.9"), cluster("10.43.5.7"): addr("10.43.9.7"), nodeTCP: addr("10.43.9.6"), nodeUDP: addr("10.43.9.6")},
+			bob:   {cluster("10.43.5.5"): addr("10.43.9.8")},
 		}}
 	prefix := netip.MustParsePrefix
 	s.views = map[peer.ID]View{
@@ -337,6 +342,16 @@ func TestEachReachesItsOwnHome(t *testing.T) {
 	}
 	s.want("a1", "10.43.0.10:80", "own") // cluster DNS
 	s.want("a1", "10.42.0.12:80", "a2")  // pods are nothing to it
+	// A node port leads to its Service, by its protocol; what the node has otherwise does not.
+	s.want("a2", "100.127.1.1:80", "a1")
+	s.want("a1", "100.127.1.1:80", "a1") // itself
+	for _, size := range []int{1, 1400, 5000, 60000} {
+		if !s.comesBack("a2", "100.127.1.1:80", size) {
+			t.Errorf("%d bytes of UDP do not come back from the node port", size)
+		}
+	}
+	s.want("a2", "100.127.1.1:81", "")
+	s.want("b1", "100.127.1.1:80", "")
 	// A Service without endpoints refuses at once, as at home.
 	if _, err := s.answers("a1", "10.43.5.7:80"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a Service without endpoints: %v, want refused", err)
@@ -350,7 +365,7 @@ func TestItFollows(t *testing.T) {
 	s.hold(p, "a1", alice)
 	s.hold(p, "a2", alice)
 	s.want("a1", "10.43.5.5:80", "a2")
-	s.set(alice, Services{addr("10.43.5.5"): addr("10.43.9.6")})
+	s.set(alice, Services{cluster("10.43.5.5"): addr("10.43.9.6")})
 	s.until("the Service was made anew in the twin", func() bool { who, _ := s.answers("a2", "10.43.5.5:80"); return who == "a1" })
 	// The table stays while nobody is there, and is found again; pods that never had it keep
 	// what they were told.
@@ -358,7 +373,7 @@ func TestItFollows(t *testing.T) {
 	s.want("a2", "10.43.5.5:80", "a1")
 	p = s.supervisor()
 	s.mu.Lock()
-	s.services[alice] = Services{addr("10.43.5.5"): addr("10.43.9.9")}
+	s.services[alice] = Services{cluster("10.43.5.5"): addr("10.43.9.9")}
 	s.mu.Unlock()
 	s.run(p)
 	s.until("what changed meanwhile is in force", func() bool { who, _ := s.answers("a1", "10.43.5.5:80"); return who == "a2" })
@@ -403,7 +418,7 @@ func TestServicesAreBounded(t *testing.T) {
 	s := newStage(t)
 	many := Services{}
 	for i := range 2 * Most {
-		many[netip.AddrFrom4([4]byte{10, 43, 16 + byte(i>>8), byte(i)})] = netip.AddrFrom4([4]byte{10, 43, 128 + byte(i>>8), byte(i)})
+		many[Cluster(netip.AddrFrom4([4]byte{10, 43, 16 + byte(i>>8), byte(i)}))] = netip.AddrFrom4([4]byte{10, 43, 128 + byte(i>>8), byte(i)})
 	}
 	s.services[alice] = many
 	p := s.supervisor()
@@ -433,14 +448,15 @@ func TestMapIsOneToOne(t *testing.T) {
 		})
 		var all []Reflected
 		for range rapid.IntRange(0, 12).Draw(t, "n") {
-			all = append(all, Reflected{rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"), rapid.StringMatching(`[a-c]`).Draw(t, "name"), one.Draw(t, "home"), one.Draw(t, "here")})
+			all = append(all, Reflected{Namespace: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"), Name: rapid.StringMatching(`[a-c]`).Draw(t, "name"),
+				Home: one.Draw(t, "home"), Ports: rapid.SampledFrom([]string{"", "TCP/1", "TCP/1,UDP/1,SCTP/2", "UDP/1,UDP/1", "TCP/0", "ICMP/7", "nonsense"}).Draw(t, "ports"), Here: one.Draw(t, "here")})
 		}
-		heres := map[netip.Addr]bool{}
-		for home, here := range Map(all) {
-			if heres[here] || !usable(home) || !here.Is4() {
-				t.Fatalf("%v leads to %v", home, here)
+		homes := map[netip.Addr]netip.Addr{}
+		for at, here := range Map(all) {
+			if home, twice := homes[here]; twice && home != at.Addr || !usable(at.Addr) || !here.Is4() || (at.Port == 0) != (at.Protocol == 0) {
+				t.Fatalf("%v leads to %v", at, here)
 			}
-			heres[here] = true
+			homes[here] = at.Addr
 		}
 	})
 }

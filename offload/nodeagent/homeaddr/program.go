@@ -1,11 +1,15 @@
 package homeaddr
 
 import (
-	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -18,6 +22,7 @@ import (
 
 const (
 	toHere, toHome = "here", "home" // the maps, by what they lead to
+	portToHere     = "ports"        // that of node ports
 	sent, got      = "sent", "got"  // the chains of ICMP errors
 	outPriority    = -150
 	inPriority     = -300
@@ -34,8 +39,9 @@ type state struct {
 // programs are the tables in one pod's namespace. They keep no state of connections: each
 // address has one other, both ways.
 //
-//	out (output)      own address ─▶ the one here; cluster DNS: as it is; a Service at home ─▶ its
-//	                  twin, else of the Service range: drop; a pod of home's view ─▶ where it is here
+//	out (output)      own address ─▶ the one here; cluster DNS: as it is; a Service at home, or a
+//	                  node port ─▶ its twin, else of the Service range: drop; a pod of home's view ─▶
+//	                  where it is here
 //	in  (prerouting)  the same the other way, and in packets that ICMP errors quote
 //	arp in, out       who has the address here? the pod; the pod is the address here
 func (p *Pods) programs(s state) []nft.Program {
@@ -47,16 +53,21 @@ func (p *Pods) programs(s state) []nft.Program {
 }
 
 func (p *Pods) translates(s state) nft.Program {
-	here, home := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
-	here.Values, home.Values = nftables.TypeIPAddr, nftables.TypeIPAddr
-	keys := slices.SortedFunc(maps.Keys(s.services), netip.Addr.Compare)
+	here, ports, home := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nodePort), nft.MakeSet(nftables.TypeIPAddr)
+	here.Values, ports.Values, home.Values = nftables.TypeIPAddr, nftables.TypeIPAddr, nftables.TypeIPAddr
+	keys := slices.SortedFunc(maps.Keys(s.services), At.compare)
 	for _, at := range keys[:min(len(keys), Most)] {
-		here.Map(at.AsSlice(), s.services[at].AsSlice())
-		home.Map(s.services[at].AsSlice(), at.AsSlice())
+		twin := s.services[at].AsSlice()
+		if at.Port == 0 {
+			here.Map(at.Addr.AsSlice(), twin)
+		} else {
+			ports.Map(at.key(), twin)
+		}
+		home.Map(twin, at.Addr.AsSlice())
 	}
 	own := s.own.Home.IsValid()
 	return nft.Program{
-		Family: nftables.TableFamilyIPv4, Sets: map[string]nft.Set{toHere: here, toHome: home},
+		Family: nftables.TableFamilyIPv4, Sets: map[string]nft.Set{toHere: here, portToHere: ports, toHome: home},
 		Base: func(c *nftables.Conn, t *nftables.Table) {
 			dns := netip.PrefixFrom(p.dns, 32)
 			told := c.AddChain(&nftables.Chain{Name: got, Table: t})
@@ -88,6 +99,7 @@ func (p *Pods) translates(s state) nft.Program {
 			}
 			nft.Rule(c, out, destination.within(dns), nft.Accept)
 			nft.Rule(c, out, destination.find(toHere), nft.Accept)
+			nft.Rule(c, out, destination.findPort(portToHere), nft.Accept)
 			nft.Rule(c, out, destination.within(p.services), nft.Drop)
 			for _, pair := range s.view {
 				nft.Rule(c, out, destination.move(pair.Home, pair.Here), nft.Accept)
@@ -175,6 +187,28 @@ func (f field) find(set string) []expr.Any {
 	return []expr.Any{f.load(), &expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set}, f.store()}
 }
 
+// findPort does the same with the address, protocol and port of the destination. Registers
+// after the first are those of 4 bytes.
+func (f field) findPort(set string) []expr.Any {
+	const second, third = 9, 10
+	return []expr.Any{f.load(),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second},
+		&expr.Payload{DestRegister: third, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set}, f.store()}
+}
+
+// nodePort is the key of a map of node ports.
+var nodePort = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)
+
+func (a At) key() []byte {
+	key := append(a.Addr.AsSlice(), a.Protocol, 0, 0, 0)
+	return append(binary.BigEndian.AppendUint16(key, a.Port), 0, 0)
+}
+
+func (a At) compare(b At) int {
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+}
+
 // move puts an address of one prefix into the other, host bits kept.
 func (f field) move(from, to netip.Prefix) []expr.Any {
 	host := mask(from)
@@ -190,31 +224,67 @@ func mask(p netip.Prefix) []byte { return net.CIDRMask(p.Bits(), 32) }
 // Reflected is one Service in a twin.
 type Reflected struct {
 	Namespace, Name string
-	Home, Here      netip.Addr // its cluster IPs; Home is what the consumer has said
+	// Home is its cluster IP at home, or with Ports the address of home's node. It is what
+	// the consumer has said.
+	Home netip.Addr
+	// Ports are node ports, "TCP/30080,UDP/30080": all that it has there.
+	Ports string
+	Here  netip.Addr // its cluster IP
 }
 
 // ReflectedOf reads a Service in a twin; addresses that it has not, or that are none, are
 // not valid.
 func ReflectedOf(s *corev1.Service) Reflected {
 	r := Reflected{Namespace: s.Namespace, Name: s.Name}
-	r.Home, _ = netip.ParseAddr(s.Annotations[policy.HomeAddressAnnotation])
+	home, cluster := s.Annotations[policy.HomeAddressAnnotation]
+	if !cluster {
+		var ports []string
+		for _, p := range s.Spec.Ports {
+			ports = append(ports, fmt.Sprintf("%s/%d", p.Protocol, p.Port))
+		}
+		if len(ports) > 0 {
+			home, r.Ports = s.Annotations[policy.HomeNodeAnnotation], strings.Join(ports, ",")
+		}
+	}
+	r.Home, _ = netip.ParseAddr(home)
 	r.Here, _ = netip.ParseAddr(s.Spec.ClusterIP)
 	return r
 }
+
+// at are the places where it is at home.
+func (r Reflected) at() (all []At) {
+	if r.Ports == "" {
+		return []At{Cluster(r.Home)}
+	}
+	for port := range strings.SplitSeq(r.Ports, ",") {
+		protocol, number, _ := strings.Cut(port, "/")
+		n, err := strconv.ParseUint(number, 10, 16)
+		if p := protocols[protocol]; err == nil && n > 0 && p > 0 {
+			all = append(all, At{r.Home, p, uint16(n)})
+		}
+	}
+	return all
+}
+
+var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
 // Map gives each Service of one consumer its address at home. Where two claim the same one
 // the first by name has it, and the other none.
 func Map(all []Reflected) Services {
 	slices.SortFunc(all, func(a, b Reflected) int {
-		return bytes.Compare([]byte(a.Namespace+"/"+a.Name), []byte(b.Namespace+"/"+b.Name))
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	out := Services{}
 	taken := map[netip.Addr]bool{}
 	for _, s := range all {
-		if _, twice := out[s.Home]; twice || taken[s.Here] || !usable(s.Home) || !s.Here.Is4() || len(out) == Most {
+		if taken[s.Here] || !usable(s.Home) || !s.Here.Is4() {
 			continue
 		}
-		out[s.Home], taken[s.Here] = s.Here, true
+		for _, at := range s.at() {
+			if _, twice := out[at]; !twice && len(out) < Most {
+				out[at], taken[s.Here] = s.Here, true
+			}
+		}
 	}
 	return out
 }

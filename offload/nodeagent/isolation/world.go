@@ -90,7 +90,7 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 					"let it have fewer there, or end the peering: rivulet unpeer", maxEndpoints, maxNamed)
 			}
 			if cfg.Services != nil {
-				c.Services = slices.SortedFunc(cfg.Services(c.ID), netip.Addr.Compare)
+				c.Services = slices.Compact(slices.SortedFunc(cfg.Services(c.ID), netip.Addr.Compare))
 			}
 			byID[g.Consumer] = c
 		}

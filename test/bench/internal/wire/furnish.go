@@ -119,7 +119,7 @@ func (n *network) tenant(ctx context.Context, results string, made podnet.Pod) e
 	pods := netip.MustParsePrefix(podCIDR)
 	links := []peer.Link{{ID: consumer, PeerCIDR: pods, PeerMappedCIDR: n.a.as, LocalMappedCIDR: n.b.as}}
 	twins := func() map[string]peer.ID { return map[string]peer.ID{twin: consumer} }
-	services := homeaddr.Services{netip.MustParseAddr("10.43.5.5"): netip.MustParseAddr("10.43.9.9")}
+	services := homeaddr.Services{{Addr: netip.MustParseAddr("10.43.5.5")}: netip.MustParseAddr("10.43.9.9")}
 	var failed error
 	report := func(err error) { failed = errors.Join(failed, err) }
 

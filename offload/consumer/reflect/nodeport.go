@@ -1,0 +1,86 @@
+package reflect
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/offload/policy"
+)
+
+// nodePortPrefix begins the name of the second Service, with the second slices, that one
+// with node ports has in the twin. Its ports are the node ports, its endpoints the same. The
+// provider leads the node ports of home's node there (offload/nodeagent/homeaddr): with
+// a cluster IP of its own, what comes back is known to come from the node.
+const nodePortPrefix = "rv-np-"
+
+// secondName is the name of the second object of the one at home.
+func secondName(home string) string {
+	if name := nodePortPrefix + home; len(name) <= validation.DNS1035LabelMaxLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(home))
+	return nodePortPrefix + hex.EncodeToString(sum[:16])
+}
+
+// withNodePorts has Services with node ports, and their slices, reflected a second time.
+// node is the address of home's node.
+func withNodePorts(node netip.Addr, services *keeper[*corev1.Service], slices *keeper[*discoveryv1.EndpointSlice]) {
+	home := services.space.home
+	services.second = func(at, twin *corev1.Service) bool {
+		twin.Spec.Ports = nil
+		for _, p := range at.Spec.Ports {
+			if p.NodePort != 0 {
+				p.Port, p.NodePort = p.NodePort, 0
+				twin.Spec.Ports = append(twin.Spec.Ports, *p.DeepCopy())
+			}
+		}
+		twin.Annotations = map[string]string{policy.HomeNodeAnnotation: node.String()}
+		return hasNodePorts(at)
+	}
+	slices.second = func(at, twin *discoveryv1.EndpointSlice) bool {
+		of := at.Labels[discoveryv1.LabelServiceName]
+		twin.Labels[discoveryv1.LabelServiceName] = secondName(of)
+		service, ok := get[*corev1.Service](services.home, home, of)
+		return ok && hasNodePorts(service)
+	}
+	services.touches = func(service string) (also []key) {
+		for _, o := range slices.home.GetStore().List() {
+			if s := o.(*discoveryv1.EndpointSlice); s.Labels[discoveryv1.LabelServiceName] == service {
+				also = append(also, key{slices.name, secondName(s.Name)})
+			}
+		}
+		return also
+	}
+}
+
+func hasNodePorts(s *corev1.Service) bool {
+	if s.Spec.Type != corev1.ServiceTypeNodePort && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return false
+	}
+	for _, p := range s.Spec.Ports {
+		if p.NodePort != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// firstOf finds the object at home of which the named one is the second.
+func firstOf[T object[T]](atHome cache.SharedIndexInformer, second string) (source T, ok bool) {
+	if !strings.HasPrefix(second, nodePortPrefix) {
+		return source, false
+	}
+	for _, o := range atHome.GetStore().List() {
+		if o := o.(T); secondName(o.GetName()) == second {
+			return o, true
+		}
+	}
+	return source, false
+}
