@@ -65,7 +65,7 @@ type Server struct {
 	On func() bool
 
 	mu    sync.Mutex
-	busy  map[peer.ID]chan struct{}
+	busy  map[peer.ID]*queue                       // of providers that ask at the moment
 	parts map[digest.Digest]map[digest.Digest]bool // of images, by their digest
 }
 
@@ -85,13 +85,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id peer.ID) {
 		http.NotFound(w, r)
 		return
 	}
-	slot := s.slot(id)
-	select {
-	case slot <- struct{}{}:
-		defer func() { <-slot }()
-	case <-r.Context().Done():
+	leave, ok := s.enter(r.Context(), id)
+	if !ok {
 		return
 	}
+	defer leave()
 	d := s.find(r.Context(), id, what[1], what[3], r.URL.Query().Has("imported"))
 	if d == "" {
 		http.NotFound(w, r)
@@ -116,16 +114,40 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id peer.ID) {
 	http.ServeContent(w, r, "", time.Time{}, f)
 }
 
-func (s *Server) slot(id peer.ID) chan struct{} {
+// queue are the requests of one provider: those that are served hold a slot.
+type queue struct {
+	slots    chan struct{}
+	requests int // served and waiting
+}
+
+// enter waits for a slot of the provider, which leave gives back; false if ctx ended before.
+func (s *Server) enter(ctx context.Context, id peer.ID) (leave func(), ok bool) {
+	q := s.count(id, 1)
+	select {
+	case q.slots <- struct{}{}:
+		return func() { <-q.slots; s.count(id, -1) }, true
+	case <-ctx.Done():
+		s.count(id, -1)
+		return nil, false
+	}
+}
+
+// count returns the provider's queue, with more requests than before. It goes with the last.
+func (s *Server) count(id peer.ID, more int) *queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy == nil {
-		s.busy = map[peer.ID]chan struct{}{}
+	q := s.busy[id]
+	if q == nil {
+		q = &queue{slots: make(chan struct{}, perPeer)}
+		if s.busy == nil {
+			s.busy = map[peer.ID]*queue{}
+		}
+		s.busy[id] = q
 	}
-	if s.busy[id] == nil {
-		s.busy[id] = make(chan struct{}, perPeer)
+	if q.requests += more; q.requests == 0 {
+		delete(s.busy, id)
 	}
-	return s.busy[id]
+	return q
 }
 
 // find returns the digest that a provider may have by a tag or a digest, empty if none.

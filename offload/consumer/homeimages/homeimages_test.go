@@ -128,3 +128,45 @@ func TestOnlyWhatRunsThere(t *testing.T) {
 		t.Errorf("switched off: %d", code)
 	}
 }
+
+// A provider is served so many at a time, another waits or goes, and nothing is kept of a
+// provider that asks no more: peers come and go.
+func TestQueuesGoWithTheLastRequest(t *testing.T) {
+	var s Server
+	var leave []func()
+	for range perPeer {
+		l, ok := s.enter(t.Context(), "b")
+		if !ok {
+			t.Fatal("not served")
+		}
+		leave = append(leave, l)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, ok := s.enter(ended, "b"); ok {
+		t.Error("more are served than may be")
+	}
+	waits := make(chan func())
+	go func() {
+		l, _ := s.enter(t.Context(), "b")
+		waits <- l
+	}()
+	other, ok := s.enter(t.Context(), "c")
+	if !ok {
+		t.Fatal("one provider holds up another")
+	}
+	other()
+	select {
+	case <-waits:
+		t.Fatal("served beside as many as may be")
+	default:
+	}
+	leave[0]()
+	leave[0] = <-waits
+	for _, l := range leave {
+		l()
+	}
+	if len(s.busy) != 0 {
+		t.Errorf("left: %v", s.busy)
+	}
+}
