@@ -32,3 +32,20 @@ func Minor(v string) (int, error) {
 	}
 	return minor, nil
 }
+
+// CanRead returns why a program with Kubernetes ours cannot go on with a datastore that Kubernetes
+// theirs, of the version rivulet, has written; nil if it can.
+func CanRead(ours, theirs, rivulet string) error {
+	their, err := Minor(theirs)
+	if err != nil {
+		return fmt.Errorf("its manifest says %q for the version of Kubernetes; take another file", theirs)
+	}
+	our, err := Minor(ours)
+	if err != nil {
+		return fmt.Errorf("this rivulet does not know its version of Kubernetes (%q); use one that was built with make build", ours)
+	}
+	if their > our {
+		return fmt.Errorf("it is of Kubernetes %s, this rivulet has %s, and a database is never taken back to an older one; use rivulet %s or newer", theirs, ours, rivulet)
+	}
+	return nil
+}

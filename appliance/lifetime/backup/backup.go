@@ -35,7 +35,6 @@ const Format = 1
 // The members that every stream has, and the folders of the others.
 const (
 	manifestName  = "manifest.json"
-	sumsName      = "SHA256SUMS"
 	storeName     = "state.db"
 	datastoreName = "datastore.db"
 	passwordName  = "node/password"
@@ -85,17 +84,8 @@ func (m Manifest) check(ourKubernetes string) error {
 	if m.Format < 1 || m.ID == "" || m.Node == "" {
 		return unusable("its manifest names no format, cluster or node; take another backup file")
 	}
-	theirs, err := version.Minor(m.Kubernetes)
-	if err != nil {
-		return unusable("its manifest says %q for the version of Kubernetes; take another backup file", m.Kubernetes)
-	}
-	ours, err := version.Minor(ourKubernetes)
-	if err != nil {
-		return unusable("this rivulet does not know its version of Kubernetes (%q); use one that was built with make build", ourKubernetes)
-	}
-	if theirs > ours {
-		return unusable("it is of Kubernetes %s, this rivulet has %s, and a database is never taken back to an older one; use rivulet %s or newer",
-			m.Kubernetes, ourKubernetes, m.Rivulet)
+	if err := version.CanRead(ourKubernetes, m.Kubernetes, m.Rivulet); err != nil {
+		return unusable("%w", err)
 	}
 	return nil
 }

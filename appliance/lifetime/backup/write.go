@@ -4,8 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,12 +12,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/klauspost/compress/zstd"
-
+	"rivulet/appliance/state/archive"
 	"rivulet/offload/nodeagent/tree"
 )
 
@@ -61,39 +56,23 @@ func Write(ctx context.Context, out io.Writer, src Source) error {
 	if err := src.CopyStore(&store); err != nil {
 		return err
 	}
-	closers := []io.Closer{}
-	if src.Passphrase != "" {
-		sealed, err := seal(out, src.Passphrase)
-		if err != nil {
-			return err
-		}
-		out, closers = sealed, append(closers, sealed)
-	}
-	packed, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)) // for boards with little memory
+	w, err := archive.NewWriter(out, src.Passphrase, src.Manifest.Created)
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
-	a := &archive{tar: tar.NewWriter(packed), created: src.Manifest.Created}
-	closers = append(closers, packed, a.tar)
-	if err := a.all(ctx, src, datastore, store.Bytes()); err != nil {
+	if err := (members{w}).all(ctx, src, datastore, store.Bytes()); err != nil {
 		return err
 	}
-	for i := len(closers) - 1; i >= 0; i-- {
-		if err := closers[i].Close(); err != nil {
-			return fmt.Errorf("backup: %w", err)
-		}
+	if err := w.Close(); err != nil {
+		return fmt.Errorf("backup: %w", err)
 	}
 	return nil
 }
 
-// archive is the stream being written, and the sums of what is in it.
-type archive struct {
-	tar     *tar.Writer
-	sums    bytes.Buffer
-	created time.Time
-}
+// members are those of the stream being written.
+type members struct{ *archive.Writer }
 
-func (a *archive) all(ctx context.Context, src Source, datastore string, store []byte) error {
+func (a members) all(ctx context.Context, src Source, datastore string, store []byte) error {
 	m := src.Manifest
 	m.Format, m.Volumes = Format, src.Volumes
 	head, err := json.MarshalIndent(m, "", "  ")
@@ -125,8 +104,7 @@ func (a *archive) all(ctx context.Context, src Source, datastore string, store [
 			return err
 		}
 	}
-	// The last member: a stream without it was cut short.
-	return a.bytes(sumsName, a.sums.Bytes())
+	return nil
 }
 
 // skipServer leaves out what is not to be copied file by file (the datastore), and
@@ -150,7 +128,7 @@ func skipConfig(name string, _ fs.DirEntry) bool {
 
 // tree adds all below dir under prefix. A folder that is missing is empty, and
 // what vanishes while it is walked was deleted in time.
-func (a *archive) tree(ctx context.Context, prefix, dir string, skip func(name string, e fs.DirEntry) bool) error {
+func (a members) tree(ctx context.Context, prefix, dir string, skip func(name string, e fs.DirEntry) bool) error {
 	return filepath.WalkDir(dir, func(at string, e fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -180,7 +158,7 @@ func (a *archive) tree(ctx context.Context, prefix, dir string, skip func(name s
 
 // volumes adds the files of volumes. Pods change them meanwhile, those of other clusters,
 // too: each is opened by what it is, not by where it was (package tree).
-func (a *archive) volumes(ctx context.Context, dir string) error {
+func (a members) volumes(ctx context.Context, dir string) error {
 	err := tree.Visit(ctx, dir, func(e *tree.Entry) error {
 		fi, err := e.Info()
 		if err != nil || e.Path == "." {
@@ -222,7 +200,7 @@ func (a *archive) volumes(ctx context.Context, dir string) error {
 }
 
 // path adds one file, folder or link; sockets, pipes and devices are nobody's data.
-func (a *archive) path(ctx context.Context, name, at string) error {
+func (a members) path(ctx context.Context, name, at string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -263,45 +241,15 @@ func (a *archive) path(ctx context.Context, name, at string) error {
 	return a.file(h, f)
 }
 
-func (a *archive) header(h *tar.Header) error {
-	h.Format = tar.FormatPAX
-	h.Uname, h.Gname = "", "" // numbers count; names differ from host to host
-	if err := a.tar.WriteHeader(h); err != nil {
+func (a members) header(h *tar.Header) error { return failed(a.Header(h)) }
+
+func (a members) file(h *tar.Header, content io.Reader) error { return failed(a.File(h, content)) }
+
+func (a members) bytes(name string, content []byte) error { return failed(a.Bytes(name, content)) }
+
+func failed(err error) error {
+	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
 	return nil
-}
-
-// file adds h.Size bytes of content. A file that grows meanwhile is taken as long
-// as it was, one that shrinks is filled up with zeros, as tar does.
-func (a *archive) file(h *tar.Header, content io.Reader) error {
-	if err := a.header(h); err != nil {
-		return err
-	}
-	sum := sha256.New()
-	if _, err := io.CopyN(io.MultiWriter(a.tar, sum), io.MultiReader(content, zeros{}), h.Size); err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	fmt.Fprintf(&a.sums, "%s  %s\n", hex.EncodeToString(sum.Sum(nil)), quoted(h.Name))
-	return nil
-}
-
-// quoted keeps a name on one line; names in volumes are the pods' choice.
-func quoted(name string) string {
-	if strings.ContainsAny(name, "\n\r\"") {
-		return strconv.Quote(name)
-	}
-	return name
-}
-
-func (a *archive) bytes(name string, content []byte) error {
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(content)), ModTime: a.created}
-	return a.file(h, bytes.NewReader(content))
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }

@@ -26,6 +26,20 @@ type Recovered struct {
 	Peers   int
 }
 
+// OpenOrRecover is Open, after Recover where the store is damaged; recovered is nil where
+// it was not.
+func OpenOrRecover(path string) (s *Store, recovered *Recovered, err error) {
+	if s, err = Open(path); !errors.Is(err, ErrDamaged) {
+		return s, nil, err
+	}
+	r, err := Recover(path, err)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err = Open(path)
+	return s, &r, err
+}
+
 // Recover puts the copy into the place of a store that Open calls ErrDamaged. If
 // the copy is no better it returns cause, and nothing was changed. It may be cut
 // short at any moment and called again.

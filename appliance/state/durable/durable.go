@@ -41,9 +41,12 @@ func step(name, path string, do func() error) error {
 	return do()
 }
 
-type cured struct{ error }
+type cured struct {
+	error
+	cure string
+}
 
-func (c cured) Error() string { return c.error.Error() + "; look at the disk (space, read-only mount)" }
+func (c cured) Error() string { return c.error.Error() + "; " + c.cure }
 func (c cured) Unwrap() error { return c.error }
 
 // Cure adds to an error of the disk what helps, once; nil stays nil.
@@ -51,7 +54,15 @@ func Cure(err error) error {
 	if c := (cured{}); err == nil || errors.As(err, &c) {
 		return err
 	}
-	return cured{err}
+	return cured{err, "look at the disk (space, read-only mount)"}
+}
+
+// WithCure is an error of the disk with another cure than that of Cure; other errors stay.
+func WithCure(err error, cure string) error {
+	if c := (cured{}); errors.As(err, &c) {
+		return cured{c.error, cure}
+	}
+	return err
 }
 
 // Write gives a file this content and mode. One that has both is left alone.

@@ -101,6 +101,22 @@ func TestAFillThatFailsLeavesTheOldFile(t *testing.T) {
 	}
 }
 
+func TestAnotherCure(t *testing.T) {
+	own := errors.New("no more; ask again")
+	for err, want := range map[error]string{
+		Cure(errors.New("the disk is full")): "the disk is full; take another",
+		errors.Join(Cure(fs.ErrPermission)):  "permission denied; take another",
+		own:                                  "no more; ask again",
+	} {
+		if got := WithCure(err, "take another"); got.Error() != want || !errors.Is(got, errors.Unwrap(got)) && got != own {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	if err := WithCure(nil, "x"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWhatIsTheSameIsLeftAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	for _, c := range []struct {

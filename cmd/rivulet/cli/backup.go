@@ -24,9 +24,9 @@ func newBackup(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE|-",
 		Short: "save the whole cluster into one file (- is standard output); it holds private keys",
-		Long: "Saves the cluster's objects, its keys, its peers and /etc/rivulet, while it runs or when it is stopped. Images are\n" +
-			"not in it, local volumes only with --volumes (copied file by file while pods write). Whoever has the file has the\n" +
-			"cluster: keep it as you keep a key, or encrypt it with --passphrase-file.",
+		Long: "Saves the cluster's objects, its keys, its peers and /etc/rivulet, while it runs or when it is stopped. Images and\n" +
+			"virtual clusters (rivulet vcluster snapshot) are not in it, local volumes only with --volumes (copied file by file while\n" +
+			"pods write). Whoever has the file has the cluster: keep it as you keep a key, or encrypt it with --passphrase-file.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, done, err := source(cmd.Context(), c.dirs)
@@ -88,7 +88,7 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 	return src, done, nil
 }
 
-// save writes to a file that has its name only when it is whole, or to standard output.
+// save writes to a file or to standard output.
 func save(cmd *cobra.Command, c *common, src backup.Source, name string, force bool) error {
 	if name == "-" {
 		if isTerminal(cmd.OutOrStdout()) {
@@ -99,30 +99,18 @@ func save(cmd *cobra.Command, c *common, src backup.Source, name string, force b
 	if _, err := os.Lstat(name); err == nil && !force {
 		return fmt.Errorf("%s is there already; give another name, or replace it with --force", name)
 	}
-	part := name + ".part"
-	os.Remove(part)
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("%w; choose another place for the file", err)
-	}
-	defer os.Remove(part)
-	defer f.Close()
-	end := busy("writing the backup")
-	err = backup.Write(cmd.Context(), f, src)
-	end()
+	err := toFile(name, "choose another place for the file", func(w io.Writer) error {
+		defer busy("writing the backup")()
+		return backup.Write(cmd.Context(), w, src)
+	})
 	if err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("%w; choose another place for the file", err)
-	}
-	size, err := f.Seek(0, io.SeekEnd)
+	fi, err := os.Stat(name)
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(part, name); err != nil {
-		return err
-	}
+	size := fi.Size()
 	if c.forProgram() {
 		return c.print(cmd.OutOrStdout(), struct {
 			File  string `json:"file"`

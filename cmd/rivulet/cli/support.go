@@ -55,8 +55,10 @@ func newSupport(c *common) *cobra.Command {
 			}
 			if file == "-" {
 				err = encrypted(cmd.OutOrStdout(), to, write)
+			} else if _, there := os.Lstat(file); there == nil {
+				err = fmt.Errorf("%s is there already; give another name with -o", file)
 			} else {
-				err = toFile(file, func(w io.Writer) error { return encrypted(w, to, write) })
+				err = toFile(file, "give a file on another disk with -o, or -o - and send it elsewhere", func(w io.Writer) error { return encrypted(w, to, write) })
 			}
 			if err != nil {
 				return err
@@ -96,20 +98,4 @@ func encrypted(w io.Writer, to []age.Recipient, write func(io.Writer) error) err
 		return err
 	}
 	return errors.Join(write(a), a.Close())
-}
-
-// toFile makes a file that is whole or not there, for the owner alone.
-func toFile(path string, write func(io.Writer) error) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("%s is there already; give another name with -o", path)
-	}
-	if err != nil {
-		return fmt.Errorf("%w; give a file on another disk with -o, or -o - and send it elsewhere", err)
-	}
-	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
-		os.Remove(path)
-		return fmt.Errorf("%w; give a file on another disk with -o, or -o - and send it elsewhere", err)
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package backup
+package archive
 
 import (
 	"bufio"
@@ -14,41 +14,42 @@ import (
 // fifth of a second; age's own choice would need 256 MB, which boards have not got.
 const workFactor = 16
 
-func seal(out io.Writer, passphrase string) (io.WriteCloser, error) {
+// Seal encrypts what is written to it.
+func Seal(out io.Writer, passphrase string) (io.WriteCloser, error) {
 	r, err := age.NewScryptRecipient(passphrase)
 	if err != nil {
-		return nil, fmt.Errorf("backup: passphrase: %w", err)
+		return nil, fmt.Errorf("passphrase: %w; write another one into the file behind --passphrase-file", err)
 	}
 	r.SetWorkFactor(workFactor)
 	w, err := age.Encrypt(out, r)
 	if err != nil {
-		return nil, fmt.Errorf("backup: %w", err)
+		return nil, err
 	}
 	return w, nil
 }
 
-// unseal returns the plain stream of one that may be encrypted.
-func unseal(in io.Reader, passphrase string) (io.Reader, error) {
+// Unseal returns the plain stream of one that may be encrypted.
+func Unseal(in io.Reader, passphrase string) (io.Reader, error) {
 	b := bufio.NewReader(in)
 	head, _ := b.Peek(len(ageMagic))
 	if !bytes.Equal(head, []byte(ageMagic)) {
 		return b, nil
 	}
 	if passphrase == "" {
-		return nil, unusable("it is encrypted and no passphrase was given; add --passphrase-file FILE")
+		return nil, wrong("it is encrypted and no passphrase was given; add --passphrase-file FILE")
 	}
 	id, err := age.NewScryptIdentity(passphrase)
 	if err != nil {
-		return nil, fmt.Errorf("backup: passphrase: %w", err)
+		return nil, fmt.Errorf("passphrase: %w; write another one into the file behind --passphrase-file", err)
 	}
 	id.SetMaxWorkFactor(workFactor + 2) // a stranger's file must not take all memory
 	r, err := age.Decrypt(b, id)
-	var wrong *age.NoIdentityMatchError
+	var mismatch *age.NoIdentityMatchError
 	switch {
-	case errors.As(err, &wrong):
-		return nil, unusable("the passphrase does not fit; look at the file behind --passphrase-file")
+	case errors.As(err, &mismatch):
+		return nil, wrong("the passphrase does not fit; look at the file behind --passphrase-file")
 	case err != nil:
-		return nil, unusable("it cannot be decrypted: %w; take another copy of the file", err)
+		return nil, wrong("it cannot be decrypted: %w; take another copy of the file", err)
 	}
 	return r, nil
 }

@@ -1,0 +1,237 @@
+// Package archive is the stream that a backup of a device and a snapshot of a virtual cluster
+// are: tar in zstd (in age, with a passphrase), the checksums of all members last, so that a
+// stream that was cut short is never taken for a whole one.
+package archive
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Sums is the name of the last member.
+const Sums = "SHA256SUMS"
+
+// maxSums bounds the last member, bytes.
+const maxSums = 64 << 20
+
+// Writer writes a stream. Without a Close that returned nil it is none.
+type Writer struct {
+	tar     *tar.Writer
+	closers []io.Closer
+	sums    bytes.Buffer
+	created time.Time
+}
+
+// NewWriter begins a stream, encrypted if there is a passphrase.
+func NewWriter(out io.Writer, passphrase string, created time.Time) (*Writer, error) {
+	w := &Writer{created: created}
+	if passphrase != "" {
+		sealed, err := Seal(out, passphrase)
+		if err != nil {
+			return nil, err
+		}
+		out, w.closers = sealed, append(w.closers, sealed)
+	}
+	packed, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)) // for boards with little memory
+	if err != nil {
+		return nil, err
+	}
+	w.tar = tar.NewWriter(packed)
+	w.closers = append(w.closers, packed, w.tar)
+	return w, nil
+}
+
+// Header adds a folder or a link.
+func (w *Writer) Header(h *tar.Header) error {
+	h.Format = tar.FormatPAX
+	h.Uname, h.Gname = "", "" // numbers count; names differ from host to host
+	return w.tar.WriteHeader(h)
+}
+
+// File adds h.Size bytes of content. A file that grows meanwhile is taken as long
+// as it was, one that shrinks is filled up with zeros, as tar does.
+func (w *Writer) File(h *tar.Header, content io.Reader) error {
+	if err := w.Header(h); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	if _, err := io.CopyN(io.MultiWriter(w.tar, sum), io.MultiReader(content, zeros{}), h.Size); err != nil {
+		return err
+	}
+	fmt.Fprintf(&w.sums, "%s  %s\n", hex.EncodeToString(sum.Sum(nil)), quoted(h.Name))
+	return nil
+}
+
+// Bytes adds a file of root's.
+func (w *Writer) Bytes(name string, content []byte) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(content)), ModTime: w.created}
+	return w.File(h, bytes.NewReader(content))
+}
+
+// Close adds the last member and ends the stream.
+func (w *Writer) Close() error {
+	if err := w.Bytes(Sums, w.sums.Bytes()); err != nil {
+		return err
+	}
+	for i := len(w.closers) - 1; i >= 0; i-- {
+		if err := w.closers[i].Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quoted keeps a name on one line; names in volumes are the pods' choice.
+func quoted(name string) string {
+	if strings.ContainsAny(name, "\n\r\"") {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// Error says what is wrong with a stream, and what to do. No other error is the stream's fault.
+type Error struct{ err error }
+
+func (e *Error) Error() string { return e.err.Error() }
+func (e *Error) Unwrap() error { return e.err }
+
+func wrong(format string, args ...any) error { return &Error{fmt.Errorf(format, args...)} }
+
+// cut names what a reader's error mostly means.
+func cut(err error) error {
+	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
+		return wrong("it ends too early; take another copy of the file")
+	}
+	return wrong("it is damaged: %w; take another copy of the file", err)
+}
+
+// Read hands each member but the last one to take, and returns the names of the files once
+// all of them were compared with their checksums: what take has made of them counts only then.
+// An error of take comes back as it is.
+func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar.Header, content io.Reader) error) (names map[string]bool, err error) {
+	plain, err := Unseal(in, passphrase)
+	if err != nil {
+		return nil, err
+	}
+	unpacked, err := zstd.NewReader(plain, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	if err != nil {
+		return nil, wrong("it cannot be unpacked: %w; take another copy of the file", err)
+	}
+	defer unpacked.Close()
+	sums, ended := map[string]string{}, false
+	for members := tar.NewReader(unpacked); ; {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		h, err := members.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, cut(err)
+		}
+		_, again := sums[h.Name]
+		switch {
+		case ended:
+			return nil, wrong("something follows its end; take another copy of the file")
+		case again:
+			return nil, wrong("%s is in it twice; take another copy of the file", h.Name)
+		case h.Name == Sums:
+			if err := compare(members, sums); err != nil {
+				return nil, err
+			}
+			ended = true
+			continue
+		}
+		sum := sha256.New()
+		content := &watched{Reader: io.TeeReader(members, sum)}
+		err = take(h, content)
+		if err == nil { // all of it counts, read or not
+			_, err = io.Copy(io.Discard, content)
+		}
+		if content.err != nil {
+			return nil, cut(content.err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h.Typeflag == tar.TypeReg {
+			sums[h.Name] = hex.EncodeToString(sum.Sum(nil))
+		}
+	}
+	// To the very end: the last bytes carry checksums of their own.
+	if n, err := io.Copy(io.Discard, unpacked); err != nil || n > 0 {
+		return nil, cut(err)
+	}
+	if !ended {
+		return nil, cut(nil)
+	}
+	names = map[string]bool{}
+	for name := range sums {
+		names[name] = true
+	}
+	return names, nil
+}
+
+// watched keeps the error of a reader, so that it is not taken for one of who writes.
+type watched struct {
+	io.Reader
+	err error
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		w.err = err
+	}
+	return n, err
+}
+
+// compare holds the last member against the files that were read.
+func compare(last io.Reader, have map[string]string) error {
+	raw, err := io.ReadAll(io.LimitReader(last, maxSums))
+	if err != nil {
+		return cut(err)
+	}
+	want := map[string]string{}
+	for lines := bufio.NewScanner(bytes.NewReader(raw)); lines.Scan(); {
+		sum, name, ok := strings.Cut(lines.Text(), "  ")
+		if !ok {
+			return wrong("its list of checksums cannot be read; take another copy of the file")
+		}
+		if plain, err := strconv.Unquote(name); err == nil {
+			name = plain
+		}
+		want[name] = sum
+	}
+	for name, sum := range have {
+		if want[name] != sum {
+			return wrong("%s has another checksum than it should have; take another copy of the file", name)
+		}
+	}
+	for name := range want {
+		if _, ok := have[name]; !ok {
+			return wrong("%s is missing in it; take another copy of the file", name)
+		}
+	}
+	return nil
+}
