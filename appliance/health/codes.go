@@ -14,6 +14,8 @@ var (
 	VolumeMissing   = declare("volume-missing", Error, "the files of a volume are not there")
 	MetricsForeign  = declare("metrics-foreign", Info, "resource metrics come from another program")
 	ServicePending  = declare("service-pending", Warning, "a Service of type LoadBalancer has no address")
+	IngressUnserved = declare("ingress-unserved", Warning, "an Ingress is not served as it is written")
+	IngressPort     = declare("ingress-port", Error, "Ingresses cannot be reached: another program has their port")
 
 	ClockImplausible     = declare("clock-implausible", Error, "the clock cannot be right")
 	CertificatesInvalid  = declare("certificates-invalid", Error, "certificates of the cluster are not valid now, or end soon")

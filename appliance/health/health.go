@@ -84,6 +84,15 @@ type key struct{ code, subject string }
 // Set reports that a problem holds; one that is reported again keeps its Since.
 func (t *Tracker) Set(k *Kind, text, cure string) { t.SetFor(k, "", text, cure) }
 
+// SetIf is Set while the problem holds, and Clear when it does not.
+func (t *Tracker) SetIf(holds bool, k *Kind, text, cure string) {
+	if holds {
+		t.Set(k, text, cure)
+	} else {
+		t.Clear(k)
+	}
+}
+
 // SetFor is Set for one of several subjects.
 func (t *Tracker) SetFor(k *Kind, subject, text, cure string) {
 	t.SetAt(k, k.Severity, subject, text, cure)

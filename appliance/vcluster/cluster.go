@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -44,9 +45,11 @@ type cluster struct {
 	proc    *process
 	took    time.Duration
 	changed chan struct{} // closed at the next change
+	errands []errand
 
-	certs sync.Mutex
-	host  *http.Server // run's own; nil: it has no way to its host
+	certs   sync.Mutex
+	copying sync.Mutex   // a snapshot is being made
+	host    *http.Server // run's own; nil: it has no way to its host
 }
 
 func newCluster(k *Keeper, r record) *cluster {
@@ -63,6 +66,12 @@ func (c *cluster) secretDir() string { return filepath.Join(c.dir(), "secret") }
 func (c *cluster) logFile() string   { return filepath.Join(c.dir(), "control-plane.log") }
 func (c *cluster) pidFile() string   { return filepath.Join(c.k.cfg.Run, "vcluster-"+c.name+".pid") }
 
+// KubeconfigFile is where a command has the kubeconfig that it is run with; it goes with the
+// virtual cluster.
+func KubeconfigFile(run, name string) string {
+	return filepath.Join(run, "vcluster-"+name+".kubeconfig")
+}
+
 func (c *cluster) address() netip.AddrPort {
 	return netip.AddrPortFrom(c.k.cfg.Address, c.port)
 }
@@ -78,6 +87,7 @@ func (c *cluster) set(s State, reason string) {
 		c.k.cfg.Log.Info("virtual cluster", "name", c.name, "state", s, "reason", reason)
 	}
 	c.state, c.reason = s, reason
+	c.k.states.Notify()
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -86,22 +96,28 @@ func (c *cluster) watch() (View, <-chan struct{}) {
 	c.mu.Lock()
 	changed := c.changed
 	c.mu.Unlock()
-	return c.view(), changed
+	return c.brief(), changed
 }
 
-func (c *cluster) view() View {
+// brief is the view without what has to be measured.
+func (c *cluster) brief() View {
 	c.mu.Lock()
-	v := View{Spec: c.rec.Spec, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took}
+	defer c.mu.Unlock()
+	v := View{Spec: c.rec.Spec, Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took}
 	if c.proc != nil {
 		v.PID = c.proc.pid
 	}
 	if c.want && v.State != Awake && v.State != Deleting && !c.rec.Paused {
 		v.State = Starting // it is about to
 	}
-	id := c.rec.ID
-	c.mu.Unlock()
+	return v
+}
+
+func (c *cluster) view() View {
+	v, id := c.brief(), c.record().ID
 	if host := c.k.host.Load(); host != nil {
-		v.Pods = (*host).Pods(id)
+		v.Use = (*host).Use(id)
+		v.Pods = int(v.Use.Pods().Value())
 	}
 	if v.PID != 0 {
 		v.Private = memoryOf(v.PID)
@@ -154,6 +170,7 @@ func (c *cluster) run(ctx context.Context) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "error", err)
 	}
+	_ = os.RemoveAll(c.copyDir()) // of a supervisor that was killed
 	defer func() {
 		c.closeHost()
 		if listener != nil {
@@ -161,6 +178,16 @@ func (c *cluster) run(ctx context.Context) {
 		}
 	}()
 	for pause := time.Duration(0); ; {
+		if e, ok := c.errand(); ok {
+			if proc != nil {
+				c.set(Starting, "it starts again after "+e.what)
+				c.endProcess(ctx, proc)
+				proc = nil
+				c.wake()
+			}
+			e.done <- e.do()
+			continue
+		}
 		r := c.record()
 		switch {
 		case r.Deleting, r.Paused:
@@ -243,6 +270,41 @@ func (c *cluster) run(ctx context.Context) {
 	}
 }
 
+// errand is done while no process runs.
+type errand struct {
+	what string
+	do   func() error
+	done chan error // for one
+}
+
+func (c *cluster) errand() (e errand, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.errands) == 0 {
+		return e, false
+	}
+	e, c.errands = c.errands[0], c.errands[1:]
+	return e, true
+}
+
+// still does what must not be done beside the process, which ends for it. One that ran starts
+// again at once; who asks meanwhile waits.
+func (c *cluster) still(ctx context.Context, what string, do func() error) error {
+	e := errand{what, do, make(chan error, 1)}
+	c.mu.Lock()
+	c.errands = append(c.errands, e)
+	c.mu.Unlock()
+	c.nudge()
+	select {
+	case err := <-e.done:
+		return err
+	case <-c.done:
+		return errors.New("rivulet stops, or the virtual cluster is deleted; see: rivulet vcluster list")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // awaitUse returns true when it shall run: a request waits, or somebody wants it to.
 func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	c.mu.Lock()
@@ -282,7 +344,8 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	if err := c.openHost(); err != nil {
 		return nil, err
 	}
-	usable, from := []byte(tenant.Name+": usable\n"), c.logSize()
+	from := c.logSize()
+	said := search{path: c.logFile(), at: from, want: []byte(tenant.Name + ": usable\n")}
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
 		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Advertise: c.k.cfg.Address.String(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
@@ -307,7 +370,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 			c.endProcess(ctx, p)
 			return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, lastLine(c.logFrom(from)))
 		case <-look.C:
-			if bytes.Contains(c.logFrom(from), usable) {
+			if said.found() {
 				c.mu.Lock()
 				c.took = time.Since(began)
 				c.mu.Unlock()
@@ -326,22 +389,54 @@ func (c *cluster) logSize() int64 {
 	return st.Size()
 }
 
-// logFrom reads what was said since the file had that size.
+// logFrom reads what was said since the file had that size, the end of it if that is much.
 func (c *cluster) logFrom(size int64) []byte {
-	f, err := os.Open(c.logFile())
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	text := make([]byte, 256<<10)
-	n, _ := f.ReadAt(text, size)
-	return text[:n]
+	text, _ := tail(c.logFile(), min(max(c.logSize()-size, 0), logEnd))
+	return []byte(text)
 }
 
-// lastLine is what the process said last.
+// logEnd is how much of a log is looked at for why a process has ended, bytes.
+const logEnd = 512 << 10
+
+// search looks for something in a file that grows.
+type search struct {
+	path string
+	at   int64 // read so far
+	want []byte
+	last []byte // of what was read: the beginning may be in it
+}
+
+func (s *search) found() bool {
+	f, err := os.Open(s.path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	for text := make([]byte, 16<<10); ; {
+		n, err := f.ReadAt(text, s.at)
+		s.at += int64(n)
+		all := append(s.last, text[:n]...)
+		if bytes.Contains(all, s.want) {
+			return true
+		}
+		s.last = bytes.Clone(all[max(len(all)-len(s.want)+1, 0):])
+		if err != nil {
+			return false
+		}
+	}
+}
+
+// fatal begins what a process says before it prints its goroutines.
+var fatal = regexp.MustCompile(`(?m)^(panic: |fatal error: |F\d{4} ).*$`)
+
+// lastLine is what the process said last, or what it ended for.
 func lastLine(log []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
-	line := klogLine.ReplaceAllString(lines[len(lines)-1], "")
+	line := lines[len(lines)-1]
+	if why := fatal.Find(log); why != nil {
+		line = string(why)
+	}
+	line = klogLine.ReplaceAllString(line, "")
 	if line == "" {
 		return "it said nothing"
 	}
@@ -373,13 +468,13 @@ func (c *cluster) certificates() error {
 // ended is after the process has, by itself.
 func (c *cluster) ended(p *process) {
 	c.forget(p) // before the state says that there is none
-	if p.code == 0 {
+	last := lastLine(c.logFrom(c.logSize() - 4096))
+	if p.code == 0 || p.code < 0 && last == tenant.Asleep { // of an adopted process the code is not known
 		c.set(Asleep, "")
 		return
 	}
 	c.set(Starting, "")
-	// An adopted process does not tell: what is asleep wakes for nothing then, once.
-	c.k.cfg.Log.Warn("the control plane of a virtual cluster has ended; it is started again", "name", c.name, "code", p.code, "last", lastLine(c.logFrom(max(c.logSize()-4096, 0))))
+	c.k.cfg.Log.Warn("the control plane of a virtual cluster has ended; it is started again", "name", c.name, "code", p.code, "last", last)
 	c.mu.Lock()
 	c.want = true
 	c.mu.Unlock()
@@ -410,7 +505,7 @@ func (c *cluster) forget(p *process) {
 
 // remove deletes all that it has; the record last, so that the rest is not forgotten.
 func (c *cluster) remove() error {
-	for _, part := range []string{c.rootDir(), c.secretDir(), c.logFile(), c.pidFile(), filepath.Join(c.dir(), recordName), c.dir()} {
+	for _, part := range []string{c.rootDir(), c.secretDir(), c.logFile(), c.pidFile(), KubeconfigFile(c.k.cfg.Run, c.name), filepath.Join(c.dir(), recordName), c.dir()} {
 		if err := os.RemoveAll(part); err != nil {
 			return diskErr(err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/engine/tenant"
 	"rivulet/fabric/peer"
@@ -59,7 +60,20 @@ func (k *Keeper) Consumers() map[peer.ID]string {
 	return out
 }
 
-// Changed follows Consumers.
+// Limits are the quotas of virtual clusters.
+func (k *Keeper) Limits() map[peer.ID]corev1.ResourceList {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := map[peer.ID]corev1.ResourceList{}
+	for _, c := range k.all {
+		if r := c.record(); len(r.Quota) > 0 {
+			out[r.ID] = r.Quota
+		}
+	}
+	return out
+}
+
+// Changed follows Consumers and Limits.
 func (k *Keeper) Changed() (<-chan struct{}, func()) { return k.changed.Changed() }
 
 // Handle serves a route to virtual clusters, in place of what served it before.
@@ -89,8 +103,9 @@ func (k *Keeper) PeerID(r *http.Request) (peer.ID, bool) {
 type Host interface {
 	// Evict deletes all that a consumer has there, and returns how many namespaces are left.
 	Evict(ctx context.Context, id peer.ID) (left int, err error)
-	// Pods counts the consumer's pods that have not finished.
-	Pods(id peer.ID) int
+	// Use is what the consumer's pods that have not finished ask for, their number included, and
+	// its claims.
+	Use(id peer.ID) corev1.ResourceList
 }
 
 // Attach gives the host. Nothing is deleted for good before.
@@ -114,16 +129,21 @@ func (c *cluster) openHost() error {
 		l.Close()
 		return diskErr(err)
 	}
-	srv := &http.Server{
+	srv := c.hostServer()
+	c.host = srv
+	go func() { _ = srv.Serve(netutil.LimitListener(ofUser{l, uint32(r.UID)}, maxHostConns)) }() // it ends with Close
+	return nil
+}
+
+// hostServer serves what the host lends to it.
+func (c *cluster) hostServer() *http.Server {
+	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			c.k.routes.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), consumerKey{}, c)))
 		}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ErrorLog: slog.NewLogLogger(c.k.cfg.Log.Handler(), slog.LevelDebug),
 	}
-	c.host = srv
-	go func() { _ = srv.Serve(netutil.LimitListener(ofUser{l, uint32(r.UID)}, maxHostConns)) }() // it ends with Close
-	return nil
 }
 
 func (c *cluster) closeHost() {

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -27,6 +28,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rivulet/fabric/changes"
@@ -74,6 +77,41 @@ type Spec struct {
 	Sleep time.Duration `json:"sleep"`
 	// Memory limits its process, bytes.
 	Memory int64 `json:"memory"`
+	// Quota bounds what its pods ask for (cpu, memory, pods) and its claims (storage); what is
+	// not in it is bounded by its part of what the host lends.
+	Quota corev1.ResourceList `json:"quota,omitempty"`
+}
+
+// quotable is what a quota may have.
+var quotable = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage}
+
+// ParseQuota reads a quota such as cpu=2,memory=4Gi,pods=20,storage=10Gi; none is no quota.
+func ParseQuota(text string) (corev1.ResourceList, error) {
+	if text == "none" {
+		return nil, nil
+	}
+	out := corev1.ResourceList{}
+	for entry := range strings.SplitSeq(text, ",") {
+		name, amount, ok := strings.Cut(strings.TrimSpace(entry), "=")
+		q, err := resource.ParseQuantity(amount)
+		if !ok || err != nil {
+			return nil, fmt.Errorf("%.40q is no part of a quota; say it like cpu=2,memory=4Gi,pods=20,storage=10Gi, or none", entry)
+		}
+		out[corev1.ResourceName(name)] = q
+	}
+	return out, checkQuota(out)
+}
+
+func checkQuota(quota corev1.ResourceList) error {
+	for name, q := range quota {
+		if !slices.Contains(quotable, name) {
+			return fmt.Errorf("a quota has no %.40q; it has cpu, memory, pods and storage", name)
+		}
+		if q.Sign() < 0 {
+			return fmt.Errorf("a quota of %s for %s is less than nothing; use 0 or more", q.String(), name)
+		}
+	}
+	return nil
 }
 
 // Check completes the spec and returns what is wrong with it.
@@ -90,17 +128,37 @@ func (s *Spec) Check() error {
 	if s.Memory < minMemory {
 		return fmt.Errorf("a control plane does not start in %d MiB; give it %d MiB or more", s.Memory>>20, minMemory>>20)
 	}
-	return nil
+	return checkQuota(s.Quota)
 }
+
+// Change is what is to be another; nil stays.
+type Change struct {
+	Sleep  *time.Duration       `json:"sleep,omitempty"`
+	Memory *int64               `json:"memory,omitempty"`
+	Quota  *corev1.ResourceList `json:"quota,omitempty"`
+}
+
+// Owner is the object of the home cluster that a virtual cluster is made of; empty for one that
+// was made by a command.
+type Owner struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	UID       string `json:"uid,omitempty"`
+}
+
+func (o Owner) String() string { return o.Namespace + "/" + o.Name }
 
 // record is a virtual cluster on the disk.
 type record struct {
 	Spec
+	Owner   Owner     `json:"owner,omitzero"`
 	UID     int       `json:"uid"` // its process's user and group
 	ID      peer.ID   `json:"id"`  // by which the host knows whose its pods are
 	Port    uint16    `json:"port"`
 	Created time.Time `json:"created"`
 	Paused  bool      `json:"paused,omitempty"`
+	// Restoring says that it is not whole yet, and goes if that is cut short.
+	Restoring bool `json:"restoring,omitempty"`
 	// Deleting says that only its removal is left to do.
 	Deleting bool `json:"deleting,omitempty"`
 }
@@ -121,6 +179,8 @@ const (
 // View is a virtual cluster as it is shown.
 type View struct {
 	Spec
+	Owner   Owner          `json:"owner,omitzero"`
+	Paused  bool           `json:"paused,omitempty"`
 	State   State          `json:"state"`
 	Reason  string         `json:"reason,omitempty"`
 	Since   time.Time      `json:"since"`
@@ -130,8 +190,9 @@ type View struct {
 	// Private is the memory of its process alone, Disk what its datastore takes, bytes.
 	Private int64 `json:"private"`
 	Disk    int64 `json:"disk"`
-	// Pods are those on the host that have not finished.
-	Pods int `json:"pods"`
+	// Pods are those on the host that have not finished; Use is what they ask for, and its claims.
+	Pods int                 `json:"pods"`
+	Use  corev1.ResourceList `json:"use,omitempty"`
 	// Took is how long the last start took until it was usable.
 	Took time.Duration `json:"took,omitempty"`
 }
@@ -146,6 +207,7 @@ type Keeper struct {
 	work sync.WaitGroup
 
 	changed  changes.Signal // Consumers may be others
+	states   changes.Signal // Briefs may be another
 	routes   *http.ServeMux // of all virtual clusters
 	routesMu sync.Mutex
 	slots    map[string]*atomic.Pointer[http.Handler] // by pattern
@@ -184,19 +246,24 @@ func (k *Keeper) Run(ctx context.Context, ready func()) error {
 // begin has one kept. The lock is held.
 func (k *Keeper) begin(r record) *cluster {
 	c := newCluster(k, r)
-	k.all[r.Name] = c
+	k.keep(c)
+	return c
+}
+
+func (k *Keeper) keep(c *cluster) {
+	k.all[c.name] = c
 	ctx := k.ctx
 	k.work.Go(func() {
 		c.run(ctx)
 		if c.gone {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			delete(k.all, r.Name)
+			delete(k.all, c.name)
 			k.changed.Notify()
+			k.states.Notify()
 		}
 		close(c.done)
 	})
-	return c
 }
 
 // recordName is the file in a virtual cluster's folder that makes it one.
@@ -208,6 +275,10 @@ func (k *Keeper) load() (out []record, err error) {
 		return nil, diskErr(err)
 	}
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), restorePrefix) { // a restore that was cut short
+			_ = os.RemoveAll(filepath.Join(k.folder(), e.Name()))
+			continue
+		}
 		path := filepath.Join(k.folder(), e.Name(), recordName)
 		raw, err := os.ReadFile(path)
 		var r record
@@ -229,6 +300,7 @@ func (k *Keeper) load() (out []record, err error) {
 			continue
 		}
 		if r.Name != "" {
+			r.Deleting = r.Deleting || r.Restoring
 			out = append(out, r)
 		}
 	}
@@ -250,19 +322,41 @@ func (k *Keeper) save(r record) error {
 var errNotYet = errors.New("virtual clusters are not kept yet; try again in a moment, see: rivulet status")
 
 // Create makes a virtual cluster, and starts it.
-func (k *Keeper) Create(spec Spec) (View, error) {
+func (k *Keeper) Create(spec Spec) (View, error) { return k.CreateFor(spec, Owner{}) }
+
+// CreateFor makes that of an object.
+func (k *Keeper) CreateFor(spec Spec, owner Owner) (View, error) {
 	if err := spec.Check(); err != nil {
 		return View{}, err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	r, err := k.newRecord(spec)
+	if err != nil {
+		return View{}, err
+	}
+	r.Owner = owner
+	if err := k.save(r); err != nil {
+		return View{}, err
+	}
+	c := k.begin(r)
+	k.changed.Notify()
+	c.wake()
+	return c.view(), nil
+}
+
+// newRecord gives a virtual cluster what no other has. The lock is held.
+func (k *Keeper) newRecord(spec Spec) (r record, err error) {
 	switch {
 	case k.ctx == nil:
-		return View{}, errNotYet
+		return r, errNotYet
 	case k.all[spec.Name] != nil:
-		return View{}, fmt.Errorf("there is a virtual cluster %s already; see: rivulet vcluster list", spec.Name)
+		return r, fmt.Errorf("there is a virtual cluster %s already; see: rivulet vcluster list", spec.Name)
 	case len(k.all) >= MaxClusters:
-		return View{}, fmt.Errorf("there are %d virtual clusters, more are not kept; delete one: rivulet vcluster delete NAME", MaxClusters)
+		return r, fmt.Errorf("there are %d virtual clusters, more are not kept; delete one: rivulet vcluster delete NAME", MaxClusters)
+	}
+	if _, err := os.Lstat(filepath.Join(k.folder(), spec.Name)); err == nil {
+		return r, fmt.Errorf("%s is there, of a virtual cluster that cannot be read; restore its %s from a backup, or remove the folder", filepath.Join(k.folder(), spec.Name), recordName)
 	}
 	slot, used := 0, map[int]bool{}
 	for _, c := range k.all {
@@ -271,14 +365,7 @@ func (k *Keeper) Create(spec Spec) (View, error) {
 	for used[slot] || !k.free(slot) {
 		slot++
 	}
-	r := record{Spec: spec, UID: firstUID + slot, ID: newID(), Port: uint16(firstPort + slot), Created: time.Now().Truncate(time.Second)}
-	if err := k.save(r); err != nil {
-		return View{}, err
-	}
-	c := k.begin(r)
-	k.changed.Notify()
-	c.wake()
-	return c.view(), nil
+	return record{Spec: spec, UID: firstUID + slot, ID: newID(), Port: uint16(firstPort + slot), Created: time.Now().Truncate(time.Second)}, nil
 }
 
 // free reports whether the port of a slot can be had.
@@ -303,17 +390,22 @@ func (k *Keeper) get(name string) (*cluster, error) {
 	return c, nil
 }
 
+// StatesChanged tells that Briefs may be another.
+func (k *Keeper) StatesChanged() (<-chan struct{}, func()) { return k.states.Changed() }
+
+// Briefs returns all, by name, without what has to be measured: memory, disk and use.
+func (k *Keeper) Briefs() []View { return k.views((*cluster).brief) }
+
 // List returns all, by name.
-func (k *Keeper) List() []View {
+func (k *Keeper) List() []View { return k.views((*cluster).view) }
+
+func (k *Keeper) views(of func(*cluster) View) []View {
 	k.mu.Lock()
-	all := make([]*cluster, 0, len(k.all))
-	for _, c := range k.all {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(k.all))
 	k.mu.Unlock()
 	out := make([]View, 0, len(all))
 	for _, c := range all {
-		out = append(out, c.view())
+		out = append(out, of(c))
 	}
 	slices.SortFunc(out, func(a, b View) int { return strings.Compare(a.Name, b.Name) })
 	return out
@@ -342,10 +434,51 @@ func (k *Keeper) setPaused(name string, paused bool) error {
 	if err := c.change(func(r *record) { r.Paused = paused }); err != nil {
 		return err
 	}
+	k.states.Notify()
 	if !paused {
 		c.wake()
 	}
 	return nil
+}
+
+// Change gives it other settings. A control plane that runs starts again for those of its
+// process; a quota holds at once for what is made from now on, and what is beyond it has to be
+// given back.
+func (k *Keeper) Change(ctx context.Context, name string, to Change) (View, error) {
+	c, err := k.get(name)
+	if err != nil {
+		return View{}, err
+	}
+	set := func(r *record) {
+		if to.Sleep != nil {
+			r.Sleep = *to.Sleep
+		}
+		if to.Memory != nil {
+			r.Memory = *to.Memory
+		}
+		if to.Quota != nil {
+			r.Quota = *to.Quota
+		}
+	}
+	next := c.record()
+	if set(&next); next.Spec.Memory == 0 {
+		return View{}, errors.New("a control plane does not start without memory; give it some, or leave it as it is")
+	}
+	if err := next.Spec.Check(); err != nil {
+		return View{}, err
+	}
+	change := func() error { return c.change(set) }
+	if now := c.record(); now.Sleep != next.Sleep || now.Memory != next.Memory {
+		err = c.still(ctx, "a change of its settings", change)
+	} else {
+		err = change()
+	}
+	k.changed.Notify()
+	k.states.Notify()
+	if err != nil {
+		return View{}, err
+	}
+	return c.view(), nil
 }
 
 // Delete removes it with all that it has, and returns when nothing is left.

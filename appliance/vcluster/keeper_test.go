@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -23,6 +25,7 @@ import (
 
 	"rivulet/appliance/engine/tenant"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 	"rivulet/test/apiserver"
 )
 
@@ -41,7 +44,7 @@ type device struct {
 type empty struct{}
 
 func (empty) Evict(context.Context, peer.ID) (int, error) { return 0, nil }
-func (empty) Pods(peer.ID) int                            { return 0 }
+func (empty) Use(peer.ID) corev1.ResourceList             { return nil }
 
 func newDevice(t *testing.T, executable string) *device {
 	t.Helper()
@@ -80,6 +83,9 @@ func (d *device) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.k = New(d.cfg)
 	d.k.Attach(empty{})
+	d.k.Handle("GET /v1/namespaces", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		rpc.Write(w, http.StatusOK, map[string]any{"twins": nil})
+	}))
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- d.k.Run(ctx, func() { close(ready) }) }()
 	select {
@@ -125,7 +131,7 @@ func (d *device) is(name string, want State) View {
 	for {
 		v, changed := c.watch()
 		if v.State == want {
-			return v
+			return c.view()
 		}
 		select {
 		case <-changed:
@@ -355,6 +361,24 @@ func TestSleep(t *testing.T) {
 		t.Errorf("process %d became %d while it was watched", pid, v.PID)
 	}
 	t.Logf("idle: %d MB private", v.Private>>20)
+
+	// One that was found by a new supervisor falls asleep, too, and is not started for it.
+	w.Stop()
+	starts := func() int {
+		log, err := d.k.Log("ben")
+		must(t, err)
+		raw, err := os.ReadFile(log)
+		must(t, err)
+		return strings.Count(string(raw), ": usable\n")
+	}
+	before := starts()
+	d.stop()
+	d.start()
+	d.is("ben", Awake)
+	d.is("ben", Asleep)
+	if now := starts(); now != before {
+		t.Errorf("%d starts, %d before", now, before)
+	}
 }
 
 // TestDoesNotStart: who waits is refused, and told why.
@@ -382,10 +406,59 @@ func TestSpecs(t *testing.T) {
 		{Spec{Name: strings.Repeat("a", maxName+1)}, "no name"},
 		{Spec{Name: "ann", Sleep: time.Second}, "sleeps after"},
 		{Spec{Name: "ann", Memory: 1 << 20}, "does not start in 1 MiB"},
+		{Spec{Name: "ann", Quota: corev1.ResourceList{"disk": resource.MustParse("1")}}, "no \"disk\""},
+		{Spec{Name: "ann", Quota: corev1.ResourceList{"cpu": resource.MustParse("-1")}}, "less than nothing"},
 	} {
 		err := c.spec.Check()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v, want %q", c.spec, err, c.want)
+		}
+	}
+}
+
+func TestLastLine(t *testing.T) {
+	for log, want := range map[string]string{
+		"": "it said nothing", "one\ntwo\n": "two", "I1124 03:04:05.000000       1 x.go:1] three\n": "three",
+		"one\npanic: too much\n\ngoroutine 1 [running]:\nmain.go:1 +0x1\n":                             "panic: too much",
+		"F1124 03:04:05.000000       1 hooks.go:1] hook failed\ngoroutine 1 [running]:\nx.go:1 +0x1\n": "hook failed",
+	} {
+		if got := lastLine([]byte(log)); got != want {
+			t.Errorf("%q: %q, want %q", log, got, want)
+		}
+	}
+}
+
+func TestSearch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	s := search{path: path, want: []byte("it is usable\n")}
+	if s.found() {
+		t.Error("found in no file")
+	}
+	f, err := os.Create(path)
+	must(t, err)
+	defer f.Close()
+	say := func(text string) {
+		t.Helper()
+		_, err := f.WriteString(text)
+		must(t, err)
+	}
+	say(strings.Repeat("much before it\n", 60000))
+	if say("it is us"); s.found() {
+		t.Error("half of it is found")
+	}
+	if say("able\n"); !s.found() {
+		t.Error("it is not found where it came in two parts")
+	}
+}
+
+func TestParseQuota(t *testing.T) {
+	for text, want := range map[string]string{
+		"cpu=2,memory=4Gi, pods=20,storage=10Gi": "", "cpu=500m": "", "none": "", "pods=0": "",
+		"": "is no part", "cpu": "is no part", "cpu=much": "is no part", "gpu=1": "a quota has no", "cpu=-1": "less than nothing", "cpu=1,": "is no part",
+	} {
+		got, err := ParseQuota(text)
+		if want == "" && (err != nil || text != "none" && len(got) == 0) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v %v, want %q", text, got, err, want)
 		}
 	}
 }

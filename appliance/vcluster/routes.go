@@ -17,6 +17,15 @@ const logTail = 64 << 10
 
 // Routes are `rivulet vcluster`.
 func (k *Keeper) Routes(mux *http.ServeMux) {
+	// own refuses what the object of a virtual cluster would undo.
+	own := func(name, verb string) error {
+		if c, err := k.get(name); err == nil {
+			if o := c.record().Owner; o != (Owner{}) {
+				return fmt.Errorf("%s is made of the object VirtualCluster %s, which says what it is; %s that: kubectl -n %s %s virtualcluster %s", name, o, verb, o.Namespace, verb, o.Name)
+			}
+		}
+		return nil
+	}
 	// act has f done to one, and answers what that is then.
 	act := func(f func(ctx context.Context, name string) error) http.Handler {
 		return api.JSON(func(r *http.Request) (any, error) {
@@ -39,8 +48,26 @@ func (k *Keeper) Routes(mux *http.ServeMux) {
 		return k.Await(r.Context(), spec.Name)
 	}))
 	mux.Handle("GET /v1/vclusters/{name}", act(func(context.Context, string) error { return nil }))
-	mux.Handle("POST /v1/vclusters/{name}/pause", act(func(_ context.Context, name string) error { return k.Pause(name) }))
+	mux.Handle("PATCH /v1/vclusters/{name}", api.JSON(func(r *http.Request) (any, error) {
+		var to Change
+		if err := json.NewDecoder(r.Body).Decode(&to); err != nil {
+			return nil, fmt.Errorf("the request is unreadable: %w; are the command and the running rivulet of the same version?", err)
+		}
+		if err := own(r.PathValue("name"), "edit"); err != nil {
+			return nil, err
+		}
+		return k.Change(r.Context(), r.PathValue("name"), to)
+	}))
+	mux.Handle("POST /v1/vclusters/{name}/pause", act(func(_ context.Context, name string) error {
+		if err := own(name, "edit"); err != nil {
+			return err
+		}
+		return k.Pause(name)
+	}))
 	mux.Handle("POST /v1/vclusters/{name}/resume", act(func(ctx context.Context, name string) error {
+		if err := own(name, "edit"); err != nil {
+			return err
+		}
 		if err := k.Resume(name); err != nil {
 			return err
 		}
@@ -48,7 +75,32 @@ func (k *Keeper) Routes(mux *http.ServeMux) {
 		return err
 	}))
 	mux.Handle("DELETE /v1/vclusters/{name}", api.JSON(func(r *http.Request) (any, error) {
+		if r.URL.Query().Get("force") == "" {
+			if err := own(r.PathValue("name"), "delete"); err != nil {
+				return nil, err
+			}
+		}
 		return struct{}{}, k.Delete(r.Context(), r.PathValue("name"))
+	}))
+	mux.HandleFunc("POST /v1/vclusters/{name}/snapshot", func(w http.ResponseWriter, r *http.Request) {
+		s, err := k.Snapshot(r.Context(), r.PathValue("name"), r.URL.Query().Get("data") != "no")
+		if err != nil {
+			api.JSON(func(*http.Request) (any, error) { return nil, err }).ServeHTTP(w, r)
+			return
+		}
+		defer s.Close()
+		w.Header().Set("Content-Type", "application/octet-stream")
+		if err := s.Write(r.Context(), w); err != nil {
+			k.cfg.Log.Warn("a snapshot of a virtual cluster was cut short", "name", r.PathValue("name"), "error", err)
+			panic(http.ErrAbortHandler) // the reader sees that it is none
+		}
+	})
+	mux.Handle("POST /v1/vclusters/restore", api.JSON(func(r *http.Request) (any, error) {
+		v, err := k.Restore(r.Context(), r.Body, r.URL.Query().Get("as"))
+		if err != nil {
+			return nil, err
+		}
+		return k.Await(r.Context(), v.Name)
 	}))
 	mux.Handle("GET /v1/vclusters/{name}/kubeconfig", api.JSON(func(r *http.Request) (any, error) {
 		raw, err := k.Kubeconfig(r.PathValue("name"))

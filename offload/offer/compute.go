@@ -50,6 +50,8 @@ type Room struct {
 	Platforms []Lending
 	// Offer has Ready and Reason.
 	Offer Offer
+	// Most bounds what single consumers get of all platforms together.
+	Most  map[peer.ID]corev1.ResourceList
 	nodes map[string]Platform
 }
 
@@ -227,28 +229,38 @@ func (m Room) Lent() corev1.ResourceList {
 	return all
 }
 
-// parts divides the room of one platform among the consumers that have a place here.
-func (l Lending) parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
-	use := maps.Clone(l.Use)
-	for _, id := range known {
-		if use[id] == nil {
-			use[id] = corev1.ResourceList{}
-		}
+// divided is the room of each platform, divided among the consumers that have a place here. Who
+// uses one platform has a place on all.
+func (m Room) divided(known ...peer.ID) (out []map[peer.ID]corev1.ResourceList) {
+	most := map[peer.ID]corev1.ResourceList{}
+	for id, limit := range m.Most {
+		most[id] = limit.DeepCopy()
 	}
-	return Divide(l.Lent, use)
+	for _, l := range m.Platforms {
+		known = slices.AppendSeq(known, maps.Keys(l.Use))
+	}
+	for _, l := range m.Platforms {
+		use := maps.Clone(l.Use)
+		for _, id := range known {
+			if use[id] == nil {
+				use[id] = corev1.ResourceList{}
+			}
+		}
+		parts := Divide(l.Lent, use, most)
+		for id, left := range most {
+			sub(left, parts[id])
+		}
+		out = append(out, parts)
+	}
+	return out
 }
 
 // Parts divides the room among the consumers that have a place here, each platform
 // by itself: a part is what the consumer may use of all of them.
 func (m Room) Parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
-	var all []peer.ID
-	for _, l := range m.Platforms {
-		all = slices.AppendSeq(all, maps.Keys(l.Use))
-	}
-	known = append(all, known...) // who uses one platform has a place on all
 	parts := map[peer.ID]corev1.ResourceList{}
-	for _, l := range m.Platforms {
-		for id, part := range l.parts(known) {
+	for _, platform := range m.divided(slices.Clone(known)...) {
+		for id, part := range platform {
 			if parts[id] == nil {
 				parts[id] = corev1.ResourceList{}
 			}
@@ -296,15 +308,10 @@ func (m Room) For(consumer peer.ID, known []peer.ID) Offer {
 	if !o.Ready {
 		return o
 	}
-	known = append([]peer.ID{consumer}, known...)
-	for _, l := range m.Platforms {
-		for id := range l.Use {
-			known = append(known, id)
-		}
-	}
-	for _, l := range m.Platforms {
+	parts := m.divided(append([]peer.ID{consumer}, known...)...)
+	for i, l := range m.Platforms {
 		p := l.Offer
-		p.Allocatable = l.parts(known)[consumer]
+		p.Allocatable = parts[i][consumer]
 		o.Platforms = append(o.Platforms, p)
 	}
 	return o.withFirst()

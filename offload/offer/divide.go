@@ -24,28 +24,60 @@ import (
 //   - who uses nothing keeps at least half of an equal part to begin with, so
 //     that nobody is kept out by who came first;
 //   - who has come to use half of its part gets more, as long as the others do not
-//     need it: one that is alone gets all.
+//     need it: one that is alone gets all;
+//   - a part is never more than most says of its consumer; the others get what that leaves.
 //
 // Of what cannot be divided (one GPU, two consumers) a part may be nothing.
-func Divide(lent corev1.ResourceList, use map[peer.ID]corev1.ResourceList) map[peer.ID]corev1.ResourceList {
+func Divide(lent corev1.ResourceList, use, most map[peer.ID]corev1.ResourceList) map[peer.ID]corev1.ResourceList {
 	consumers := slices.Sorted(maps.Keys(use))
 	parts := map[peer.ID]corev1.ResourceList{}
 	for _, c := range consumers {
 		parts[c] = corev1.ResourceList{}
 	}
 	for name, q := range lent {
-		used := make([]int64, len(consumers))
+		used, limits := make([]int64, len(consumers)), map[int]int64{}
 		for i, c := range consumers {
 			used[i] = Amount(name, use[c][name])
+			if limit, limited := most[c][name]; limited {
+				limits[i] = max(Amount(name, limit), 0)
+			}
 		}
-		for i, amount := range divide(Amount(name, q), used) {
+		for i, amount := range divideUpTo(Amount(name, q), used, limits) {
 			parts[consumers[i]][name] = Quantity(name, amount)
 		}
 	}
 	return parts
 }
 
-// divide is Divide for one resource.
+// divideUpTo is Divide for one resource: who would get more than its limit gets that, and the
+// rest is divided among the others.
+func divideUpTo(lent int64, used []int64, limits map[int]int64) []int64 {
+	parts := make([]int64, len(used))
+	for open := ascending(used); ; {
+		some := make([]int64, len(open))
+		for k, i := range open {
+			some[k] = used[i]
+		}
+		left := lent
+		var rest []int
+		for k, part := range divide(lent, some) {
+			i := open[k]
+			if limit, limited := limits[i]; limited && part > limit {
+				parts[i] = limit
+				left -= limit
+			} else {
+				parts[i] = part
+				rest = append(rest, i)
+			}
+		}
+		if len(rest) == len(open) {
+			return parts
+		}
+		lent, open = left, rest
+	}
+}
+
+// divide is divideUpTo without limits.
 func divide(lent int64, used []int64) []int64 {
 	n := int64(len(used))
 	if n == 0 {

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"pgregory.net/rapid"
+
+	"rivulet/fabric/peer"
 )
 
 // Whoever uses what: the parts together are what is lent, to the last piece;
@@ -16,7 +18,7 @@ func TestDivideProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lent := rapid.Int64Range(-5, 1<<40).Draw(t, "lent")
 		used := rapid.SliceOfN(rapid.Int64Range(0, 1<<40), 1, 12).Draw(t, "used")
-		parts := divide(lent, used)
+		parts := divideUpTo(lent, used, nil)
 		lent = max(lent, 0)
 		n, sum := int64(len(used)), int64(0)
 		for i, p := range parts {
@@ -94,5 +96,60 @@ func TestExtendedResources(t *testing.T) {
 	}
 	if none := Compute([]*corev1.Node{n}, nil, consumer, nil, Share{CPU: Nothing}).Allocatable[gpu]; !none.IsZero() {
 		t.Errorf("nothing is lent, but %s GPUs", none.String())
+	}
+}
+
+// With limits: nobody gets more than its own, nothing is left while somebody without one could
+// have it, and who is not limited and uses no more than an equal part has to give nothing back.
+func TestDivideUpToLimits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		lent := rapid.Int64Range(0, 1<<40).Draw(t, "lent")
+		used := rapid.SliceOfN(rapid.Int64Range(0, 1<<40), 1, 8).Draw(t, "used")
+		limits := map[int]int64{}
+		for i := range used {
+			if rapid.Bool().Draw(t, "limited") {
+				limits[i] = rapid.Int64Range(0, 1<<40).Draw(t, "limit")
+			}
+		}
+		parts, equal := divideUpTo(lent, used, limits), lent/int64(len(used))
+		sum, all := int64(0), true
+		for i, p := range parts {
+			sum += p
+			limit, limited := limits[i]
+			if p < 0 || limited && p > limit {
+				t.Fatalf("%d gets %d of %d", i, p, limit)
+			}
+			all = all && limited && p == limit
+			if !limited && p < min(equal, used[i]) {
+				t.Fatalf("%d uses %d, no more than an equal part of %d, and gets %d", i, used[i], equal, p)
+			}
+		}
+		if sum > lent || sum < lent && !all {
+			t.Fatalf("%d of %d is given: %v, limits %v", sum, lent, parts, limits)
+		}
+	})
+}
+
+// A limit holds for all platforms together.
+func TestALimitIsOfAllPlatforms(t *testing.T) {
+	cpu := func(n string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
+	}
+	room := Room{Offer: Offer{Ready: true}, Most: map[peer.ID]corev1.ResourceList{"alice": cpu("3")},
+		Platforms: []Lending{{Lent: cpu("2"), Use: map[peer.ID]corev1.ResourceList{}}, {Lent: cpu("2"), Use: map[peer.ID]corev1.ResourceList{}}}}
+	alone := room.Parts([]peer.ID{"alice"})["alice"]
+	if alone.Cpu().String() != "3" {
+		t.Errorf("%s, want 3", alone.Cpu())
+	}
+	both := room.Parts([]peer.ID{"alice", "bob"})
+	if a, b := both["alice"][corev1.ResourceCPU], both["bob"][corev1.ResourceCPU]; a.Cmp(resource.MustParse("3")) > 0 || a.MilliValue()+b.MilliValue() != 4000 {
+		t.Errorf("%v", both)
+	}
+	offered := corev1.ResourceList{}
+	for _, p := range room.For("alice", nil).Platforms {
+		add(offered, p.Allocatable)
+	}
+	if offered.Cpu().String() != "3" {
+		t.Errorf("%s is offered", offered.Cpu())
 	}
 }

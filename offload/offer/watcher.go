@@ -35,7 +35,8 @@ type Watcher struct {
 	synced  chan struct{}
 	signal  changes.Signal
 
-	turns    atomic.Uint64 // counts changes of nodes and pods
+	turns    atomic.Uint64 // counts changes of nodes, pods and limits
+	most     atomic.Pointer[map[peer.ID]corev1.ResourceList]
 	measured sync.Mutex
 	last     measurement
 }
@@ -123,6 +124,9 @@ func (w *Watcher) Room(share Share) (Room, bool) {
 	if turn == 0 || w.last.turn != turn || w.last.share != share {
 		nodes, _ := w.nodes.List(labels.Everything()) // a cache cannot fail
 		w.last = measurement{w.tally.Measure(nodes, share), share, turn}
+		if most := w.most.Load(); most != nil {
+			w.last.room.Most = *most
+		}
 	}
 	return w.last.room, true
 }
@@ -157,6 +161,14 @@ func (w *Watcher) Guests() map[peer.ID]int {
 // Changed returns a channel that gets a value after nodes or pods changed, all
 // changes of one Settle as one, and the function that ends the subscription.
 func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
+
+// Limit bounds what single consumers get; it replaces what was said before. most is not to be
+// changed.
+func (w *Watcher) Limit(most map[peer.ID]corev1.ResourceList) {
+	w.most.Store(&most)
+	w.turns.Add(1)
+	w.signal.Notify()
+}
 
 // Poke gives a signal now, for who knows that the Share is another.
 func (w *Watcher) Poke() { w.signal.Notify() }

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric/changes"
@@ -38,7 +39,9 @@ type Peers interface {
 type Hosted interface {
 	// Consumers are the names of all there are, connected or not.
 	Consumers() map[peer.ID]string
-	// Changed follows Consumers, as that of peer.Following.
+	// Limits bound what single ones get: CPU, memory, pods, and the storage of claims.
+	Limits() map[peer.ID]corev1.ResourceList
+	// Changed follows Consumers and Limits, as that of peer.Following.
 	Changed() (<-chan struct{}, func())
 	// Handle serves a route to them.
 	Handle(pattern string, h http.Handler)
@@ -221,11 +224,15 @@ func (p *Provider) borrowers() map[peer.ID]bool {
 	return out
 }
 
-// followBorrowers ends what is under way for those that may not borrow from us any more.
+// followBorrowers ends what is under way for those that may not borrow from us any more, and
+// keeps the limits of the others.
 func (p *Provider) followBorrowers(ctx context.Context) {
 	changed, stop := p.followed(ctx)
 	defer stop()
 	for {
+		if p.cfg.Hosted != nil {
+			p.tenancy.Limit(p.cfg.Hosted.Limits())
+		}
 		p.tenancy.Only(p.borrowers())
 		select {
 		case <-ctx.Done():

@@ -85,10 +85,18 @@ const (
 func Main(run func(context.Context, Plane) error) {
 	err := serve(run)
 	if err == nil || errors.Is(err, context.Canceled) {
-		os.Exit(0)
+		sleep()
 	}
 	fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
 	os.Exit(1)
+}
+
+// Asleep is what a process says last that nobody uses.
+const Asleep = "asleep"
+
+func sleep() {
+	fmt.Fprintf(os.Stderr, "%s: %s\n", Name, Asleep)
+	os.Exit(0)
 }
 
 // listening keeps descriptor 3 open for as long as the process lives: a supervisor that starts
@@ -116,7 +124,7 @@ func serve(run func(context.Context, Plane) error) error {
 	_, err = os.Stat(Data + "/db/state.db")
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()
-	context.AfterFunc(ctx, func() { time.AfterFunc(endLimit, func() { os.Exit(0) }) })
+	context.AfterFunc(ctx, func() { time.AfterFunc(endLimit, sleep) })
 	both := join(inner, public)
 	p := Plane{Settings: s, First: errors.Is(err, os.ErrNotExist), Listener: both, Use: NewUse(time.Now)}
 	p.Open = func() {

@@ -6,7 +6,18 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
+
+// Flags that a library puts into the set of the whole program are no flags of our commands.
+func TestNoForeignFlags(t *testing.T) {
+	pflag.CommandLine.Bool("foreign", false, "of a library")
+	each(newRoot("engine"), func(cmd *cobra.Command) {
+		if cmd.InheritedFlags().Lookup("foreign") != nil || cmd.Flags().Lookup("foreign") != nil {
+			t.Errorf("%s takes it", path(cmd))
+		}
+	})
+}
 
 // Every verb says its purpose first, has an example that there is, and is in a group.
 func TestHelp(t *testing.T) {

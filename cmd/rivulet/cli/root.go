@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance"
@@ -136,6 +137,9 @@ func Command() *cobra.Command {
 var defaultDirs = appliance.Dirs{State: "/var/lib/rivulet", Run: "/run/rivulet"}
 
 func newRoot(engineName string) *cobra.Command {
+	// Parts of the engine put flags of their own there, such as --version, and cobra has every
+	// command take them.
+	pflag.CommandLine = pflag.NewFlagSet("rivulet", pflag.ContinueOnError)
 	c := &common{}
 	var showVersion bool
 	root := &cobra.Command{

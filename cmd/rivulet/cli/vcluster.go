@@ -2,24 +2,29 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/state/archive"
 	"rivulet/appliance/vcluster"
 )
 
@@ -32,10 +37,10 @@ func newVCluster(c *common) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c),
+	cmd.AddCommand(newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c), newVClusterSet(c),
 		newVClusterAct(c, "pause", "end its control plane until it is resumed; requests do not wake it"),
 		newVClusterAct(c, "resume", "start a paused control plane again"),
-		newVClusterDelete(c), newVClusterLogs(c))
+		newVClusterSnapshot(c), newVClusterRestore(c), newVClusterDelete(c), newVClusterLogs(c))
 	return cmd
 }
 
@@ -58,7 +63,7 @@ func inPath(name string) string { return "/" + url.PathEscape(name) }
 
 func newVClusterCreate(c *common) *cobra.Command {
 	var spec vcluster.Spec
-	var memory string
+	var memory, quota string
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "make a virtual cluster, and wait until it can be used",
 		Args: oneVCluster,
@@ -68,6 +73,9 @@ func newVClusterCreate(c *common) *cobra.Command {
 				return usagef("--memory %.40q: %w; say it like 512Mi", memory, err)
 			}
 			spec.Name, spec.Memory = args[0], q.Value()
+			if spec.Quota, err = vcluster.ParseQuota(quota); err != nil {
+				return usagef("--quota: %w", err)
+			}
 			if err := spec.Check(); err != nil {
 				return &usageError{err}
 			}
@@ -84,8 +92,81 @@ func newVClusterCreate(c *common) *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&spec.Sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
 	cmd.Flags().StringVar(&memory, "memory", "512Mi", "limit of its control plane's memory")
+	cmd.Flags().StringVar(&quota, "quota", "none", quotaHelp)
 	outputFlag(cmd, c)
 	return cmd
+}
+
+const quotaHelp = "what its pods and claims may ask for, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; what is not named is bounded by its part of what is lent"
+
+func newVClusterSet(c *common) *cobra.Command {
+	var sleep time.Duration
+	var memory, quota string
+	cmd := &cobra.Command{
+		Use: "set NAME", Short: "give a virtual cluster another quota, sleep or memory",
+		Long: "A quota holds at once for what is made from now on. Pods beyond it are handed back: where they have not gone after ten minutes, the newest are deleted.\n" +
+			"For another sleep or memory a control plane that runs starts again; who asks meanwhile waits.",
+		Args: oneVCluster,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var to vcluster.Change
+			if cmd.Flags().Changed("sleep") {
+				to.Sleep = &sleep
+			}
+			if cmd.Flags().Changed("memory") {
+				q, err := resource.ParseQuantity(memory)
+				if err != nil {
+					return usagef("--memory %.40q: %w; say it like 512Mi", memory, err)
+				}
+				bytes := q.Value()
+				to.Memory = &bytes
+			}
+			if cmd.Flags().Changed("quota") {
+				list, err := vcluster.ParseQuota(quota)
+				if err != nil {
+					return usagef("--quota: %w", err)
+				}
+				if list == nil {
+					list = corev1.ResourceList{}
+				}
+				to.Quota = &list
+			}
+			if to == (vcluster.Change{}) {
+				return usagef("set needs --quota, --sleep or --memory; see: %s --help", cmd.CommandPath())
+			}
+			var v vcluster.View
+			if err := askVCluster(cmd.Context(), c, http.MethodPatch, inPath(args[0]), to, &v); err != nil {
+				return err
+			}
+			return printVCluster(cmd, c, v)
+		},
+	}
+	cmd.Flags().DurationVar(&sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
+	cmd.Flags().StringVar(&memory, "memory", "512Mi", "limit of its control plane's memory")
+	cmd.Flags().StringVar(&quota, "quota", "none", quotaHelp)
+	outputFlag(cmd, c)
+	return cmd
+}
+
+// ownerText names the object that it is made of.
+func ownerText(v vcluster.View) string {
+	if v.Owner == (vcluster.Owner{}) {
+		return "-"
+	}
+	return "VirtualCluster " + v.Owner.String()
+}
+
+// quotaText is what is used of each resource, and the bound if there is one.
+func quotaText(v vcluster.View) string {
+	var out []string
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage} {
+		used := v.Use[name]
+		text := fmt.Sprintf("%s %s", name, used.String())
+		if most, bounded := v.Quota[name]; bounded {
+			text += " of " + most.String()
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ", ")
 }
 
 func newVClusterList(c *common) *cobra.Command {
@@ -104,16 +185,16 @@ func newVClusterList(c *common) *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			head, more := "NAME\tSTATE\tSINCE\tMEMORY\tDISK\tADDRESS\tREASON", ""
+			head, more := "NAME\tSTATE\tSINCE\tPODS\tMEMORY\tDISK\tADDRESS\tREASON", ""
 			if c.output == "wide" {
-				head += "\tLIMIT\tSLEEPS AFTER\tLAST START\tCREATED"
+				head += "\tLIMIT\tSLEEPS AFTER\tLAST START\tCREATED\tUSES"
 			}
 			fmt.Fprintln(w, head)
 			for _, v := range all {
 				if c.output == "wide" {
-					more = fmt.Sprintf("\t%s\t%s\t%s\t%s", mebibytes(v.Memory), v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime))
+					more = fmt.Sprintf("\t%s\t%s\t%s\t%s\t%s", mebibytes(v.Memory), v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), quotaText(v))
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s%s\n", v.Name, v.State, v.Since.UTC().Format(time.DateTime), mebibytes(v.Private), mebibytes(v.Disk), v.Address, dash(v.Reason), more)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s%s\n", v.Name, v.State, v.Since.UTC().Format(time.DateTime), v.Pods, mebibytes(v.Private), mebibytes(v.Disk), v.Address, dash(v.Reason), more)
 			}
 			return w.Flush()
 		},
@@ -167,7 +248,7 @@ func printVCluster(cmd *cobra.Command, c *common, v vcluster.View) error {
 	for _, row := range [][2]string{
 		{"name", v.Name}, {"state", string(v.State)}, {"reason", dash(v.Reason)}, {"since", v.Since.UTC().Format(time.DateTime)}, {"address", v.Address.String()},
 		{"created", v.Created.UTC().Format(time.DateTime)}, {"sleeps", sleep}, {"process", pid}, {"memory", fmt.Sprintf("%s, limit %s", mebibytes(v.Private), mebibytes(v.Memory))},
-		{"pods", fmt.Sprintf("%d on this device", v.Pods)}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
+		{"object", ownerText(v)}, {"uses", quotaText(v)}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
 	} {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
 	}
@@ -189,15 +270,150 @@ func newVClusterAct(c *common, verb, short string) *cobra.Command {
 	return cmd
 }
 
+func newVClusterSnapshot(c *common) *cobra.Command {
+	var force, bare bool
+	var passphrase string
+	cmd := &cobra.Command{
+		Use: "snapshot NAME FILE|-", Short: "save a virtual cluster into one file (- is standard output); it holds private keys",
+		Long: "Its objects, authorities, settings and the data of its claims are in the file; no pod may use a claim meanwhile. While the datastore\n" +
+			"is copied, a second or so, its control plane does not run; who asks meanwhile waits. Whoever has the file has the virtual cluster:\n" +
+			"keep it as you keep a key, or encrypt it with --passphrase-file.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 || args[1] == "" {
+				return usagef("%s takes a name and a file, or - for a stream; see: %s --help", cmd.Name(), cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, file := args[0], args[1]
+			words, err := readPassphrase(passphrase)
+			if err != nil {
+				return err
+			}
+			if file == "-" {
+				if isTerminal(cmd.OutOrStdout()) {
+					return usagef("a snapshot is not for a terminal; send it somewhere, for example: %s %s - > FILE", cmd.CommandPath(), name)
+				}
+				return saveVCluster(cmd.Context(), c, name, bare, words, cmd.OutOrStdout())
+			}
+			if _, err := os.Lstat(file); err == nil && !force {
+				return fmt.Errorf("%s is there already; give another name, or replace it with --force", file)
+			}
+			err = toFile(file, "choose another place for the file", func(w io.Writer) error {
+				defer busy("saving the virtual cluster")()
+				return saveVCluster(cmd.Context(), c, name, bare, words, w)
+			})
+			if err != nil {
+				return err
+			}
+			secret := "it holds private keys in the clear"
+			if words != "" {
+				secret = "it is encrypted; without the passphrase it is worth nothing"
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: virtual cluster %s; %s\n", file, name, secret)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "replace a file of that name, once the snapshot is whole")
+	cmd.Flags().BoolVar(&bare, "without-data", false, "leave the data of claims out; they start empty where it is restored")
+	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "encrypt with the passphrase on the first line of this file")
+	return cmd
+}
+
+func saveVCluster(ctx context.Context, c *common, name string, bare bool, passphrase string, out io.Writer) (err error) {
+	query := ""
+	if bare {
+		query = "?data=no"
+	}
+	resp, err := api.Do(ctx, c.dirs.Run, http.MethodPost, "/v1/vclusters"+inPath(name)+"/snapshot"+query, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if passphrase != "" {
+		sealed, err := archive.Seal(out, passphrase)
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(sealed, resp.Body); err != nil {
+			return fmt.Errorf("%w; see: rivulet logs", err)
+		}
+		return sealed.Close()
+	}
+	if _, err := io.Copy(out, resp.Body); err != nil {
+		return fmt.Errorf("%w; see: rivulet logs", err)
+	}
+	return nil
+}
+
+func newVClusterRestore(c *common) *cobra.Command {
+	var as, passphrase string
+	cmd := &cobra.Command{
+		Use: "restore FILE|-", Short: "make a virtual cluster of a snapshot, of this device or another, and wait until it can be used",
+		Long: "It has the name that it had, and takes the kubeconfigs' keys that it took; addresses differ, so connect again. With --as it is a copy\n" +
+			"with authorities of its own: no credential of the one holds in the other. Its pods start anew here.\n" +
+			"The virtual cluster of the snapshot must not go on elsewhere unless the new one is a copy: both would be the same cluster.",
+		Args: oneFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if as != "" {
+				if err := (&vcluster.Spec{Name: as}).Check(); err != nil {
+					return &usageError{err}
+				}
+			}
+			words, err := readPassphrase(passphrase)
+			if err != nil {
+				return err
+			}
+			in := cmd.InOrStdin()
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return fmt.Errorf("%w; name the file of `rivulet vcluster snapshot`", err)
+				}
+				defer f.Close()
+				in = f
+			}
+			plain, err := archive.Unseal(in, words)
+			if err != nil {
+				return err
+			}
+			end := busy("restoring the virtual cluster")
+			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/vclusters/restore?as="+url.QueryEscape(as), plain)
+			end()
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			var v vcluster.View
+			if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
+				return fmt.Errorf("the supervisor's answer is unreadable: %w; see: rivulet vcluster list", err)
+			}
+			if c.forProgram() {
+				return c.print(cmd.OutOrStdout(), v)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s can be used, after %.1f s\nnext: rivulet vcluster connect %s -- kubectl get pods -A\n", v.Name, v.Took.Seconds(), v.Name)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&as, "as", "", "make a copy of this name")
+	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "file with the passphrase of an encrypted snapshot")
+	outputFlag(cmd, c)
+	return cmd
+}
+
 func newVClusterDelete(c *common) *cobra.Command {
-	var yes bool
+	var yes, force bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "delete a virtual cluster with all that is in it", Args: oneVCluster,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := confirm(cmd, yes, "virtual cluster "+args[0]+" is deleted, with all that is in it"); err != nil {
 				return err
 			}
-			if err := askVCluster(cmd.Context(), c, http.MethodDelete, inPath(args[0]), nil, nil); err != nil {
+			query := ""
+			if force {
+				query = "?force=yes"
+			}
+			if err := askVCluster(cmd.Context(), c, http.MethodDelete, inPath(args[0])+query, nil, nil); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is deleted\n", args[0])
@@ -205,6 +421,7 @@ func newVClusterDelete(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVar(&force, "force", false, "also one that is made of an object VirtualCluster, whose object is gone")
 	return cmd
 }
 
@@ -263,9 +480,9 @@ func kubeconfigFile() string {
 	return clientcmd.RecommendedHomeFile
 }
 
-// runWith becomes the command. Its kubeconfig stays, in a folder that is gone at boot.
+// runWith becomes the command. Its kubeconfig stays until the virtual cluster is deleted, or to the next boot.
 func runWith(c *common, name, config string, command []string) error {
-	path := filepath.Join(c.dirs.Run, "vcluster-"+name+".kubeconfig")
+	path := vcluster.KubeconfigFile(c.dirs.Run, name)
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		return fmt.Errorf("%w; run it as root", err)
 	}

@@ -77,20 +77,32 @@ func counts(q *corev1.ResourceQuota, all []*corev1.ResourceQuota, most map[corev
 	return out
 }
 
-// bounds are most, and what all claims of one consumer may ask for: half of this device's
-// disk, which its own pods need, too. (A folder has no size of its own; what is written
-// into it is bounded by the disk.)
-func (t *Tenancy) bounds() map[corev1.ResourceName]int64 {
-	if t.Volumes == nil {
-		return most
+// bounds are most, and what all claims of the consumer may ask for: half of this device's
+// disk, which its own pods need, too, or its own limit. (A folder has no size of its own; what
+// is written into it is bounded by the disk.)
+func (t *Tenancy) bounds(consumer peer.ID) map[corev1.ResourceName]int64 {
+	out, storage := maps.Clone(most), limitedAs(corev1.ResourceStorage)
+	if t.Volumes != nil {
+		if size, err := t.Volumes.Capacity(); err == nil {
+			out[storage] = size / 2
+		}
 	}
-	size, err := t.Volumes.Capacity()
-	if err != nil {
-		return most
+	if limits := t.limits.Load(); limits != nil {
+		if limit, limited := (*limits)[consumer][corev1.ResourceStorage]; limited {
+			if disk, known := out[storage]; !known || limit.Value() < disk {
+				out[storage] = limit.Value()
+			}
+		}
 	}
-	out := maps.Clone(most)
-	out[limitedAs(corev1.ResourceStorage)] = size / 2
 	return out
+}
+
+// Limit bounds what single consumers may use, beside what their part is: CPU, memory, pods, and
+// the storage of their claims. It replaces what was said before, and is not to be changed.
+func (t *Tenancy) Limit(limits map[peer.ID]corev1.ResourceList) {
+	t.limits.Store(&limits)
+	t.room.Limit(limits)
+	t.poke()
 }
 
 // newQuota lets no pod in: what a twin may use is for the rationing to say.

@@ -178,7 +178,7 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 		if pods := corev1.ResourcePods; t.stored.over(twins[name].consumer) {
 			next[pods] = min(next[pods], twins[name].used[pods]) // controllers make no more of them
 		}
-		hard := merged(counts(q, byConsumer[twins[name].consumer], t.bounds()), next)
+		hard := merged(counts(q, byConsumer[twins[name].consumer], t.bounds(twins[name].consumer)), next)
 		if q.ResourceVersion != "" && equality.Semantic.DeepEqual(hard, q.Spec.Hard) {
 			calm = calm && equality.Semantic.DeepEqual(hard, q.Status.Hard)
 			continue
@@ -242,7 +242,8 @@ func (t *Tenancy) quotasOf(wrote map[string]lastQuota) map[string]*corev1.Resour
 		}
 		q, err := t.quotas.Lister().ResourceQuotas(ns.Name).Get(quotaName)
 		if err != nil {
-			q = newQuota(ns.Name, peer.ID(ns.Labels[policy.OriginLabel]), t.bounds())
+			consumer := peer.ID(ns.Labels[policy.OriginLabel])
+			q = newQuota(ns.Name, consumer, t.bounds(consumer))
 		}
 		if w, known := wrote[ns.Name]; known && w.seen == q.ResourceVersion && time.Since(w.at) < cacheLag {
 			q = w.made

@@ -23,9 +23,11 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -95,6 +97,7 @@ type Tenancy struct {
 	quotas     coreinformers.ResourceQuotaInformer
 	sets       appsinformers.ReplicaSetInformer
 	jobs       batchinformers.JobInformer
+	limits     atomic.Pointer[map[peer.ID]corev1.ResourceList] // see Limit
 	visitors   *visitors
 	kick       chan struct{}
 	granted    changes.Signal // a quota, or settled, may be another
@@ -282,8 +285,29 @@ func (t *Tenancy) Status() map[peer.ID]Consumer {
 	return consumers
 }
 
-// Pods counts the consumer's pods here that have not finished.
-func (t *Tenancy) Pods(id peer.ID) int { return t.room.Guests()[id] }
+// Use is what the consumer's pods that have not finished ask for, their number included, and
+// its claims (storage).
+func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	add := func(name corev1.ResourceName, q resource.Quantity) {
+		sum := out[name]
+		sum.Add(q)
+		out[name] = sum
+	}
+	room, _ := t.room.Room(t.Share())
+	for _, l := range room.Platforms {
+		for name, q := range l.Use[id] {
+			add(name, q)
+		}
+	}
+	twins, _ := t.twins.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(id)})) // a cache cannot fail
+	for _, ns := range twins {
+		if q, err := t.quotas.Lister().ResourceQuotas(ns.Name).Get(quotaName); err == nil {
+			add(corev1.ResourceStorage, q.Status.Used[limitedAs(corev1.ResourceStorage)])
+		}
+	}
+	return out
+}
 
 func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
 	ctx, leave, why := t.visitors.enter(r.Context(), consumer, offers, 0)

@@ -1,0 +1,117 @@
+package objects
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"rivulet/appliance/vcluster"
+)
+
+// Words of the API.
+const (
+	Kind = "VirtualCluster"
+	// Finalizer makes the end of the object the end of the virtual cluster.
+	Finalizer = "rivulet.dev/virtual-cluster"
+	// Ready is the condition that it can be used, asleep or not.
+	Ready = "Ready"
+	// KubeconfigKey is the key in the Secret, as Cluster API and Flux have it.
+	KubeconfigKey = "value"
+)
+
+var (
+	groupVersion = schema.GroupVersion{Group: "rivulet.dev", Version: "v1alpha1"}
+	// Resource is where the objects are.
+	Resource = groupVersion.WithResource("virtualclusters")
+)
+
+// VirtualCluster is the object.
+type VirtualCluster struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              Spec   `json:"spec,omitempty"`
+	Status            Status `json:"status,omitempty"`
+}
+
+// Spec is what is wanted.
+type Spec struct {
+	Sleep  string              `json:"sleep,omitempty"`
+	Memory resource.Quantity   `json:"memory,omitempty"`
+	Paused bool                `json:"paused,omitempty"`
+	Quota  corev1.ResourceList `json:"quota,omitempty"`
+}
+
+// Status is what is. Figures that change all the time are not in it: each change would be a
+// write to the card.
+type Status struct {
+	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
+	State              string             `json:"state,omitempty"`
+	Reason             string             `json:"reason,omitempty"`
+	Address            string             `json:"address,omitempty"`
+	KubeconfigSecret   string             `json:"kubeconfigSecret,omitempty"`
+	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+}
+
+func (o *VirtualCluster) key() string { return o.Namespace + "/" + o.Name }
+
+func (o *VirtualCluster) owner() vcluster.Owner {
+	return vcluster.Owner{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID)}
+}
+
+// want is the spec as the Keeper has it.
+func (o *VirtualCluster) want() (vcluster.Spec, error) {
+	s := vcluster.Spec{Name: o.Name, Memory: o.Spec.Memory.Value(), Quota: o.Spec.Quota}
+	var err error
+	if s.Sleep, err = time.ParseDuration(o.Spec.Sleep); err != nil {
+		return s, fmt.Errorf("spec.sleep %.40q is no time; say it like 30m, or 0 for never", o.Spec.Sleep)
+	}
+	return s, s.Check()
+}
+
+func (o *VirtualCluster) secretName() string { return o.Name + "-kubeconfig" }
+
+// fresh is the status after the one that it had. It is the same again if nothing is another,
+// times included.
+func fresh(o *VirtualCluster, state, reason, message, address string, ready bool) Status {
+	s := Status{ObservedGeneration: o.Generation, State: state, Reason: message, Address: address}
+	if address != "" {
+		s.KubeconfigSecret = o.secretName()
+	}
+	c := metav1.Condition{Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: reason,
+		Message: message, LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
+	if ready {
+		c.Status = metav1.ConditionTrue
+	}
+	for _, old := range o.Status.Conditions {
+		if old.Type == Ready && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	s.Conditions = []metav1.Condition{c}
+	return s
+}
+
+func fromAPI(u *unstructured.Unstructured) (*VirtualCluster, error) {
+	o := &VirtualCluster{}
+	return o, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o)
+}
+
+func toAPI(o *VirtualCluster) (*unstructured.Unstructured, error) {
+	o.TypeMeta = metav1.TypeMeta{APIVersion: groupVersion.String(), Kind: Kind}
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	return &unstructured.Unstructured{Object: m}, err
+}
+
+func reference(o *VirtualCluster) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: groupVersion.String(), Kind: Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
+}
+
+// camel is a state as the reason of a condition.
+func camel(s vcluster.State) string { return strings.ReplaceAll(string(s), " ", "") }

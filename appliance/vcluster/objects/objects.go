@@ -1,0 +1,437 @@
+// Package objects makes virtual clusters of objects of the home cluster's API, so that what
+// applies manifests makes them, too: one VirtualCluster for each, with state, conditions,
+// events, and the administrator's kubeconfig in a Secret beside it.
+//
+//	API server ── watch ──▶ sync ──▶ Keeper: create, change, pause, delete
+//	     ▲                   │  ◀── Keeper's states
+//	     └─ status, events, Secret, finalizer
+//
+// It reads VirtualClusters and the states of the Keeper, both by being told of changes. It alone
+// writes the objects' status, finalizer and events, and their Secrets. Restart: the Keeper's
+// records say which object each virtual cluster is of, and all are compared again. An object
+// that is not there deletes nothing: only a deletion that waits for the finalizer does, so that
+// a datastore that was taken back ends no virtual cluster. Failure as the user sees it: the
+// condition Ready, and an event.
+package objects
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/vcluster"
+	"rivulet/offload/policy"
+)
+
+//go:embed crd.yaml
+var crd []byte
+
+// Clusters are the virtual clusters; vcluster.Keeper is one.
+type Clusters interface {
+	// Briefs returns all, without what has to be measured.
+	Briefs() []vcluster.View
+	// StatesChanged tells that Briefs may be another.
+	StatesChanged() (<-chan struct{}, func())
+	CreateFor(spec vcluster.Spec, owner vcluster.Owner) (vcluster.View, error)
+	Change(ctx context.Context, name string, to vcluster.Change) (vcluster.View, error)
+	Pause(name string) error
+	Resume(name string) error
+	Delete(ctx context.Context, name string) error
+	Kubeconfig(name string) ([]byte, error)
+}
+
+// Config is what it is made of. All of it is required.
+type Config struct {
+	API *rest.Config
+	Clusters
+	Log *slog.Logger
+}
+
+const (
+	// gather is how long changes are collected before they are looked at as one.
+	gather = 100 * time.Millisecond
+	// firstRetry and lastRetry are the pauses after a failure.
+	firstRetry, lastRetry = time.Second, 30 * time.Second
+	// renew is how often a Secret is looked at, should its certificate be another.
+	renew = time.Hour
+)
+
+// controller is the running component. One goroutine does all but what takes long, which
+// each has one of its own for.
+type controller struct {
+	Config
+	dyn      dynamic.Interface
+	kube     kubernetes.Interface
+	store    cache.Store
+	recorder record.EventRecorder
+	poke     func()
+	written  map[string]time.Time // Secrets, by object
+
+	work   sync.WaitGroup
+	mu     sync.Mutex
+	busy   map[string]bool  // by virtual cluster
+	failed map[string]error // what went wrong last, by virtual cluster
+}
+
+// Run keeps virtual clusters as the objects say until ctx ends. ready is called when all objects
+// have been looked at.
+func Run(ctx context.Context, cfg Config, ready func()) error {
+	if err := policy.Apply(ctx, cfg.API, crd); err != nil {
+		return fmt.Errorf("virtual clusters: %w", err)
+	}
+	dyn, err := dynamic.NewForConfig(cfg.API)
+	if err != nil {
+		return fmt.Errorf("virtual clusters: %w", err)
+	}
+	kube, err := kubernetes.NewForConfig(cfg.API)
+	if err != nil {
+		return fmt.Errorf("virtual clusters: %w", err)
+	}
+	for { // until the API server serves them
+		if _, err := dyn.Resource(Resource).List(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: "0"}); err == nil {
+			break
+		}
+		if !lifecycle.Pause(ctx, 200*time.Millisecond) {
+			return nil
+		}
+	}
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
+
+	informer := dynamicinformer.NewDynamicSharedInformerFactory(dyn, 0).ForResource(Resource).Informer()
+	told := make(chan struct{}, 1)
+	poke := func(any) {
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, UpdateFunc: func(_, o any) { poke(o) }, DeleteFunc: poke}); err != nil {
+		return fmt.Errorf("virtual clusters: %w", err)
+	}
+	c := &controller{
+		Config: cfg, dyn: dyn, kube: kube, store: informer.GetStore(),
+		recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"}), poke: func() { poke(nil) },
+		written: map[string]time.Time{}, busy: map[string]bool{}, failed: map[string]error{},
+	}
+	c.work.Go(func() { informer.RunWithContext(ctx) })
+	defer c.work.Wait()
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return nil // stopped
+	}
+	c.follow(ctx, told, ready)
+	return nil
+}
+
+// follow syncs whenever one of both sides has changed.
+func (c *controller) follow(ctx context.Context, told <-chan struct{}, ready func()) {
+	changed, stop := c.StatesChanged()
+	defer stop()
+	retry, again := time.NewTimer(0), time.NewTicker(renew)
+	defer retry.Stop()
+	defer again.Stop()
+	pause := firstRetry
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-told:
+		case <-retry.C:
+		case <-again.C:
+		}
+		if !lifecycle.Pause(ctx, gather) {
+			return
+		}
+		if err := c.sync(ctx); err != nil && ctx.Err() == nil {
+			c.Log.Debug("virtual clusters are not as their objects say yet, trying again", "err", err)
+			retry.Reset(pause)
+			pause = min(2*pause, lastRetry)
+		} else {
+			pause = firstRetry
+		}
+		if ready != nil { // what fails now is one object's: its condition says so
+			ready()
+			ready = nil
+		}
+	}
+}
+
+// sync makes the virtual clusters those of the objects. One that fails holds up no other.
+func (c *controller) sync(ctx context.Context) error {
+	views := map[string]vcluster.View{}
+	for _, v := range c.Briefs() {
+		views[v.Name] = v
+	}
+	objects := c.objects()
+	// Of two that want one name the older has it.
+	slices.SortFunc(objects, func(a, b *VirtualCluster) int {
+		if n := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); n != 0 {
+			return n
+		}
+		if a.key() < b.key() {
+			return -1
+		}
+		return 1
+	})
+	var errs []error
+	for _, o := range objects {
+		v, there := views[o.Name]
+		var owned *vcluster.View
+		if there && v.Owner == o.owner() {
+			owned = &v
+		}
+		err := c.one(ctx, o, owned, there)
+		if err == nil && owned == nil && !there {
+			views[o.Name] = vcluster.View{Owner: o.owner()} // it has the name now
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *controller) objects() (out []*VirtualCluster) {
+	for _, item := range c.store.List() {
+		u, ok := item.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		o, err := fromAPI(u)
+		if err != nil {
+			c.Log.Warn("a VirtualCluster is unreadable", "name", u.GetName(), "err", err)
+			continue
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// one looks at one object; v is its virtual cluster, if there is one, and taken says that the
+// name is somebody's.
+func (c *controller) one(ctx context.Context, o *VirtualCluster, v *vcluster.View, taken bool) error {
+	if o.DeletionTimestamp != nil {
+		return c.end(ctx, o, v)
+	}
+	want, err := o.want()
+	switch {
+	case err != nil:
+		return c.status(ctx, o, fresh(o, "", "Invalid", err.Error(), "", false))
+	case v == nil && taken:
+		return c.status(ctx, o, fresh(o, "", "NameTaken", fmt.Sprintf("another virtual cluster has the name %s, see: rivulet vcluster list; use another name", o.Name), "", false))
+	}
+	if !slices.Contains(o.Finalizers, Finalizer) {
+		next := o.meta()
+		next.Finalizers = append(next.Finalizers, Finalizer)
+		if err := c.write(ctx, next, false); err != nil {
+			return err
+		}
+		return nil // the change comes by
+	}
+	if v == nil {
+		made, err := c.CreateFor(want, o.owner())
+		if err != nil {
+			return errors.Join(err, c.status(ctx, o, fresh(o, string(vcluster.Failed), "NotMade", err.Error(), "", false)))
+		}
+		v = &made
+		c.recorder.Event(reference(o), corev1.EventTypeNormal, "Created", "the virtual cluster is made")
+	}
+	c.adjust(ctx, o, *v, want)
+	if err := c.secret(ctx, o); err != nil {
+		return err
+	}
+	state, message := v.State, v.Reason
+	reason, ready := camel(state), state == vcluster.Awake || state == vcluster.Asleep
+	if failed := c.failure(o.Name); failed != nil {
+		reason, message, ready = "NotAsWanted", failed.Error(), false
+	}
+	return c.status(ctx, o, fresh(o, string(state), reason, message, v.Address.String(), ready))
+}
+
+// adjust has what differs from the spec changed, beside the loop.
+func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.View, want vcluster.Spec) {
+	var to vcluster.Change
+	if v.Sleep != want.Sleep {
+		to.Sleep = &want.Sleep
+	}
+	if v.Memory != want.Memory {
+		to.Memory = &want.Memory
+	}
+	if !equality.Semantic.DeepEqual(v.Quota, want.Quota) {
+		quota := want.Quota
+		if quota == nil {
+			quota = corev1.ResourceList{}
+		}
+		to.Quota = &quota
+	}
+	pause := v.Paused != o.Spec.Paused
+	if to == (vcluster.Change{}) && !pause {
+		return
+	}
+	c.beside(ctx, o.Name, func(ctx context.Context) error {
+		if to != (vcluster.Change{}) {
+			if _, err := c.Change(ctx, o.Name, to); err != nil {
+				return err
+			}
+		}
+		switch {
+		case pause && o.Spec.Paused:
+			return c.Pause(o.Name)
+		case pause:
+			return c.Resume(o.Name)
+		}
+		return nil
+	})
+}
+
+// end is a deletion: of the virtual cluster, and then of the object.
+func (c *controller) end(ctx context.Context, o *VirtualCluster, v *vcluster.View) error {
+	if !slices.Contains(o.Finalizers, Finalizer) {
+		return nil // another finalizer holds it
+	}
+	if v != nil {
+		c.beside(ctx, o.Name, func(ctx context.Context) error { return c.Delete(ctx, o.Name) })
+		reason, message := string(vcluster.Deleting), v.Reason
+		if failed := c.failure(o.Name); failed != nil {
+			message = failed.Error()
+		}
+		return c.status(ctx, o, fresh(o, string(vcluster.Deleting), reason, message, "", false))
+	}
+	next := o.meta()
+	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == Finalizer })
+	delete(c.written, o.key())
+	if err := c.write(ctx, next, false); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// beside does what takes long, once at a time for each virtual cluster.
+func (c *controller) beside(ctx context.Context, name string, do func(context.Context) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy[name] {
+		return
+	}
+	c.busy[name] = true
+	c.work.Go(func() {
+		err := do(ctx)
+		c.mu.Lock()
+		delete(c.busy, name)
+		was := c.failed[name]
+		delete(c.failed, name)
+		if err != nil && ctx.Err() == nil {
+			c.failed[name] = err
+		}
+		c.mu.Unlock()
+		if err != nil && was != nil && err.Error() == was.Error() && !lifecycle.Pause(ctx, lastRetry) {
+			return // what fails all the time is tried with a pause
+		}
+		c.poke()
+	})
+}
+
+func (c *controller) failure(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed[name]
+}
+
+// secret keeps the administrator's kubeconfig beside the object.
+func (c *controller) secret(ctx context.Context, o *VirtualCluster) error {
+	if at, ok := c.written[o.key()]; ok && time.Since(at) < renew/2 {
+		return nil
+	}
+	kubeconfig, err := c.Kubeconfig(o.Name)
+	if err != nil {
+		return err
+	}
+	want := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: o.secretName(), Namespace: o.Namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "rivulet"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: groupVersion.String(), Kind: Kind, Name: o.Name, UID: o.UID, Controller: ptr.To(true)}}},
+		Data: map[string][]byte{KubeconfigKey: kubeconfig},
+	}
+	secrets := c.kube.CoreV1().Secrets(o.Namespace)
+	have, err := secrets.Get(ctx, want.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = secrets.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
+	case err == nil && !metav1.IsControlledBy(have, o):
+		return c.status(ctx, o, fresh(o, "", "SecretTaken", fmt.Sprintf("Secret %s is somebody else's; delete it, or use another name", want.Name), "", false))
+	case err == nil && !equality.Semantic.DeepEqual(have.Data, want.Data):
+		have.Data = want.Data
+		_, err = secrets.Update(ctx, have, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	}
+	if err != nil {
+		return fmt.Errorf("virtual clusters: Secret %s/%s: %w", o.Namespace, want.Name, err)
+	}
+	c.written[o.key()] = time.Now()
+	return nil
+}
+
+// status writes a status unless it is there already, and tells what is another.
+func (c *controller) status(ctx context.Context, o *VirtualCluster, want Status) error {
+	if equality.Semantic.DeepEqual(o.Status, want) {
+		return nil
+	}
+	next := o.meta()
+	next.Status = want
+	if err := c.write(ctx, next, true); err != nil {
+		return err
+	}
+	now := want.Conditions[0]
+	if len(o.Status.Conditions) > 0 && o.Status.Conditions[0].Reason == now.Reason && o.Status.Conditions[0].Message == now.Message {
+		return nil
+	}
+	switch {
+	case now.Status == metav1.ConditionTrue:
+		c.recorder.Event(reference(o), corev1.EventTypeNormal, now.Reason, "it can be used")
+	case now.Message != "":
+		c.recorder.Event(reference(o), corev1.EventTypeWarning, now.Reason, now.Message)
+	}
+	return nil
+}
+
+// write updates an object, or its status only.
+func (c *controller) write(ctx context.Context, o *VirtualCluster, status bool) error {
+	u, err := toAPI(o)
+	if err != nil {
+		return err
+	}
+	var part []string
+	if status {
+		part = append(part, "status")
+	}
+	if _, err := c.dyn.Resource(Resource).Namespace(o.Namespace).Update(ctx, u, metav1.UpdateOptions{FieldManager: policy.FieldManager}, part...); err != nil {
+		return fmt.Errorf("virtual clusters: %s: %w", o.key(), err)
+	}
+	return nil
+}
+
+// meta is a copy whose lists and maps of metadata are its own.
+func (o *VirtualCluster) meta() *VirtualCluster {
+	out := *o
+	out.ObjectMeta = *o.ObjectMeta.DeepCopy()
+	return &out
+}
