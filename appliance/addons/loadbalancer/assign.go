@@ -134,9 +134,9 @@ func older(a, b *corev1.Service) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
-// addresses are those at which the LANs reach the device, sorted. One that the device
+// Addresses are those at which the LANs reach the device, sorted. One that the device
 // gave itself for want of another (169.254) counts only where there is no other.
-func addresses(lans netmon.LANs) []netip.Addr {
+func Addresses(lans netmon.LANs) []netip.Addr {
 	var out []netip.Addr
 	for _, lan := range lans {
 		var good, makeshift []netip.Addr

@@ -160,7 +160,7 @@ func TestAddresses(t *testing.T) {
 		{netmon.LANs{i("169.254.3.4/16"), i("fe80::1/64")}, "[169.254.3.4]"},
 		{netmon.LANs{i("192.0.2.9/24"), i("192.0.2.9/24")}, "[192.0.2.9]"},
 	} {
-		if got := fmt.Sprint(addresses(c.lans)); got != c.want {
+		if got := fmt.Sprint(Addresses(c.lans)); got != c.want {
 			t.Errorf("%v: %s, want %s", c.lans, got, c.want)
 		}
 	}

@@ -174,7 +174,7 @@ func (c *Controller) listening() map[Port]bool {
 	if len(wanted) == 0 {
 		return nil
 	}
-	all := c.memory.recall(c.cfg.Listeners(addresses(c.cfg.LANs.LANs())), time.Now())
+	all := c.memory.recall(c.cfg.Listeners(Addresses(c.cfg.LANs.LANs())), time.Now())
 	out := map[Port]bool{}
 	for p := range wanted {
 		if all[p] && (c.cfg.Yields == nil || !c.cfg.Yields(p)) {
@@ -227,7 +227,7 @@ func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 		return err
 	}
 	decisions := assign(services, situation{
-		addrs: addresses(c.cfg.LANs.LANs()), own: c.cfg.Own, guests: guests,
+		addrs: Addresses(c.cfg.LANs.LANs()), own: c.cfg.Own, guests: guests,
 		listener: func(p Port) (string, bool) { return listenerName(p), taken[p] },
 	})
 	told := map[string]string{}

@@ -1,0 +1,204 @@
+// Package ingress serves Ingresses on ports 80 and 443 of the device, if the
+// configuration asks for it (`ingress: true`). It runs in the supervisor and needs no
+// image. Without it an Ingress that no controller serves gets an event that says so.
+//
+//	browser ─▶ :80, :443 ─▶ table of hosts and paths ─▶ a ready pod, at home or away
+//	                              ▲
+//	Ingresses of its class, their Services, EndpointSlices and Secrets
+//
+// It reads Ingresses, IngressClasses and Namespaces; Services and EndpointSlices of the
+// namespaces that have an Ingress of its class, pods of such twins; the Secrets that such
+// Ingresses name, and no others; the device's LANs. It alone writes the IngressClass
+// `rivulet` and status.loadBalancer of Ingresses of its class.
+//
+// It keeps nothing: after a restart the table is made anew, and a status that is right is
+// not written. While the API server is away the last table stays in force. What cannot be
+// served is an event of the Ingress and the problem `ingress-unserved`, with a cure; a
+// port that another program has is the problem `ingress-port`, and is tried again.
+package ingress
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"rivulet/appliance/addons/loadbalancer"
+	"rivulet/appliance/health"
+)
+
+// The ports that browsers use.
+const (
+	WebPort    = 80
+	SecurePort = 443
+)
+
+// fieldManager signs what this package writes.
+const fieldManager = "rivulet-ingress"
+
+// Waits of the loop.
+const (
+	pause  = 100 * time.Millisecond // between two tables
+	retry  = 2 * time.Second        // after the API server refused something
+	absent = 5 * time.Second        // a class and a controller may come right after their Ingress
+)
+
+// Page is the device's own page, which shares port 80.
+type Page interface {
+	// Lend frees port 80, or takes it back.
+	Lend(lent bool)
+	// Offer answers a request for the page, and returns false for any other.
+	Offer(w http.ResponseWriter, r *http.Request) bool
+}
+
+// Config of a Controller. All fields must be set.
+type Config struct {
+	Client kubernetes.Interface
+	LANs   loadbalancer.LANs
+	// Networks are those of pods, at home and away. Endpoints outside are not served.
+	Networks func() []netip.Prefix
+	// Reaches reports whether an address leads to a pod now, and not to the device itself,
+	// a peer's device or its LAN. It is called before each connection.
+	Reaches func(netip.Addr) bool
+	Page    Page
+	// File is the path of the configuration, for cures.
+	File   string
+	Health *health.Tracker
+	Log    *slog.Logger
+	// Ports are WebPort and SecurePort where they are 0; tests have others.
+	Ports [2]int
+}
+
+// Controller serves Ingresses while it is switched on.
+type Controller struct {
+	cfg      Config
+	log      *slog.Logger
+	recorder record.EventRecorder
+	on       atomic.Bool
+	switched chan struct{}
+	changed  chan struct{}
+	server   *server
+	certs    certificates
+	told     map[string]map[string]bool // what each Ingress was told last, by its UID
+	missed   map[string]time.Time       // since when an Ingress is without controller, by its UID
+}
+
+// New returns a Controller that is switched off.
+func New(cfg Config) *Controller {
+	if cfg.Ports == [2]int{} {
+		cfg.Ports = [2]int{WebPort, SecurePort}
+	}
+	return &Controller{
+		cfg: cfg, log: cfg.Log, switched: make(chan struct{}, 1), changed: make(chan struct{}, 1), server: newServer(cfg),
+		certs: certificates{}, told: map[string]map[string]bool{}, missed: map[string]time.Time{},
+	}
+}
+
+// Switch turns it on or off. It may be called at any time; before there is a Controller,
+// with nil, it does nothing.
+func (c *Controller) Switch(on bool) {
+	if c != nil && c.on.Swap(on) != on {
+		poke(c.switched)
+	}
+}
+
+// On reports whether it is switched on.
+func (c *Controller) On() bool { return c.on.Load() }
+
+// Run works until ctx ends; it may be called once at a time. ready is called when every
+// Ingress was looked at.
+func (c *Controller) Run(ctx context.Context, ready func()) error {
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.cfg.Client.CoreV1().Events("")})
+	c.recorder = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: ControllerName})
+	for ctx.Err() == nil {
+		if err := c.round(ctx, c.on.Load(), ready); err != nil {
+			return fmt.Errorf("ingress: %w", err)
+		}
+	}
+	return nil
+}
+
+// round works until ctx ends or the switch is turned.
+func (c *Controller) round(ctx context.Context, on bool, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	factory := informers.NewSharedInformerFactory(c.cfg.Client, 0)
+	defer factory.Shutdown()
+	defer cancel()
+	w, synced, err := c.watch(ctx, factory, on)
+	if err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil // ctx ended
+	}
+	if on {
+		running.Go(func() { c.server.run(ctx) })
+	}
+	lans, end := c.cfg.LANs.Changed()
+	defer end()
+	poke(c.changed)
+	return c.follow(ctx, w, lans, ready)
+}
+
+// follow makes the table anew whenever something changes, several changes as one.
+func (c *Controller) follow(ctx context.Context, w *world, lans <-chan struct{}, ready func()) error {
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.switched:
+			if c.on.Load() != w.on {
+				return nil
+			}
+			continue
+		case <-c.changed:
+		case <-lans:
+		case <-again.C:
+		}
+		next, err := c.settle(ctx, w)
+		if err != nil && ctx.Err() == nil {
+			c.log.Warn("Ingresses are not settled, trying again", "error", err)
+			next = retry
+		}
+		if err == nil {
+			ready()
+		}
+		again.Stop()
+		if next > 0 {
+			again.Reset(next)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// poke wakes who reads c, once.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
