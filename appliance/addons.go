@@ -7,26 +7,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/appliance/addons/ingress"
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/addons/resourcemetrics"
 	"rivulet/appliance/addons/volumes"
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/network"
 	"rivulet/appliance/ui/statuspage"
-)
-
-// The names of the add-ons among the components: what other clusters run as
-// containers. A device is Ready without them.
-const (
-	cStorage  = "storage"
-	cMetrics  = "metrics"
-	cBalancer = "loadbalancer"
 )
 
 func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
 	return volumes.New(volumes.Config{
 		Client: s.engine.Client(), Local: s.volumes,
-		Health: &s.health, Log: s.cfg.Log.With("component", cStorage),
+		Health: &s.health, Log: stage.Log(),
 	}).Run(ctx, stage.Ready)
 }
 
@@ -41,7 +36,7 @@ func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
 	server, err := resourcemetrics.New(resourcemetrics.Config{
 		API: cfg, Addr: netip.AddrPortFrom(s.nodeIP, metricsPort),
 		ClientCA: filepath.Join(s.engine.DataDir(), "server", "tls", "request-header-ca.crt"),
-		Health:   &s.health, Log: s.cfg.Log.With("component", cMetrics),
+		Health:   &s.health, Log: stage.Log(),
 	})
 	if err != nil {
 		return err
@@ -56,14 +51,24 @@ func ownPorts() map[loadbalancer.Port]string {
 	udp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolUDP, Number: n} }
 	return map[loadbalancer.Port]string{
 		tcp(engine.PortAPI): "the Kubernetes API", tcp(engine.PortKubelet): "the kubelet",
-		tcp(controlPort): "for peers", udp(controlPort): "the tunnel to peers", udp(5353): "the discovery of peers",
-		tcp(dnsPort): "the cluster's DNS", udp(dnsPort): "the cluster's DNS", tcp(metricsPort): "the resource metrics",
+		tcp(fixed.ControlPort): "for peers", udp(fixed.ControlPort): "the tunnel to peers", udp(5353): "the discovery of peers",
+		tcp(fixed.DNSPort): "the cluster's DNS", udp(fixed.DNSPort): "the cluster's DNS", tcp(metricsPort): "the resource metrics",
 		tcp(statuspage.Port): "the status page",
 	}
 }
 
 func (s *System) runBalancer(ctx context.Context, stage *lifecycle.Stage) error {
 	return loadbalancer.New(loadbalancer.Config{
-		Client: s.engine.Client(), LANs: s.lans, Own: ownPorts(), Yields: s.page.Yields, Health: &s.health, Log: s.cfg.Log.With("component", cBalancer),
+		Client: s.engine.Client(), LANs: s.lans, Own: ownPorts(), Yields: s.page.Yields, Health: &s.health, Log: stage.Log(),
 	}).Run(ctx, stage.Ready)
+}
+
+func (s *System) runIngress(ctx context.Context, stage *lifecycle.Stage) error {
+	c := ingress.New(ingress.Config{
+		Client: s.engine.Client(), LANs: s.lans, Page: s.page, File: s.settings.Path(), Health: &s.health, Log: stage.Log(), Reaches: network.IsPod,
+		Networks: func() []netip.Prefix { return []netip.Prefix{fixed.PodCIDR, s.config().Tunnel.Block()} },
+	})
+	s.ingress.Store(c)
+	c.Switch(s.config().Ingress)
+	return c.Run(ctx, stage.Ready)
 }

@@ -1,9 +1,10 @@
 // Package appliance puts Rivulet together: it is the one place where the
 // subsystems are made and handed to each other, and only cmd imports it.
 //
-// It reads the command line's Config and the configuration, and alone writes <state>/state.db (through
-// package store) and <run>/supervisor.pid. After a restart everything is found
-// again from these and from Kubernetes; pods and the tunnel were not touched.
+// It reads the command line's Config, and alone has <state>/state.db (package bolt) and
+// <run>/supervisor.pid open. A part that behaves is a type with a Run in one of the
+// groups below; its Run is a component of System. After a restart everything is found
+// again from state.db and from Kubernetes; pods and the tunnel were not touched.
 package appliance
 
 import (
@@ -11,23 +12,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"runtime"
 
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/config"
 	"rivulet/appliance/diagnose/problems"
-	"rivulet/appliance/health"
 	"rivulet/appliance/lifetime/backup"
+	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/lifetime/firstboot"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/memory"
+	"rivulet/appliance/machine/usage"
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/identity"
 	"rivulet/fabric/rpc"
@@ -47,23 +47,6 @@ type Config struct {
 	Source config.Source
 	Log    *slog.Logger
 }
-
-// What every cluster uses, so that overlap is the normal case and well tested.
-var (
-	podCIDR       = netip.MustParsePrefix("10.42.0.0/16")
-	serviceCIDR   = netip.MustParsePrefix("10.43.0.0/16")
-	clusterDNS    = netip.MustParseAddr("10.43.0.10")
-	tunnelAddress = netip.MustParseAddr("10.42.255.254") // in the last /24, which no node gets before 255 others
-	nodeRange     = netip.MustParsePrefix("100.127.0.0/16")
-)
-
-const (
-	storeFile       = "state.db"
-	controlPort     = 7442 // TCP control, UDP tunnel
-	tunnelInterface = "riv0"
-	dnsPort         = 1053
-	clusterDomain   = "cluster.local"
-)
 
 // ErrRestart is returned by Run when the supervisor stopped in order to be started
 // again: an upgrade is staged.
@@ -92,17 +75,18 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer st.Close()
-	pidFile := filepath.Join(cfg.Dirs.Run, "supervisor.pid")
-	if err := writePID(pidFile); err != nil {
+	if err := usage.WritePID(cfg.Dirs.Run); err != nil {
 		return err
 	}
-	defer os.Remove(pidFile)
+	defer os.Remove(usage.PIDFile(cfg.Dirs.Run))
 
 	id, err := identity.Load(st)
 	if err != nil {
 		return err
 	}
-	settings := openSettings(cfg, facts)
+	cfg.Source.Keep = filepath.Join(cfg.Dirs.State, "config.good.yaml")
+	cfg.Source.Host = config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}
+	settings := config.Open(cfg.Source)
 	nodeName, err := host.NodeName(st, settings.Now().Config.Name, os.Hostname, "rivulet-"+id.ID().Short())
 	if err != nil {
 		return err
@@ -119,16 +103,13 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
 		nodeName: nodeName, nodeIP: identity.NodeAddress(id.ID()),
 		volumes:  volumes.NewLocal(filepath.Join(cfg.Dirs.State, "storage"), nodeName),
-		settings: newSettings(settings),
+		settings: &config.Follower{Keeper: settings, Log: cfg.Log},
 	}
 	problems.Recovered(&sys.health, recovered, cfg.Log)
 	sys.reportSetAside()
 	firstboot.ReportInitrd("/", &sys.health, cfg.Log)
 	firstboot.Report("/", &sys.health, cfg.Log)
-	if tooLow := host.RaiseLimits(); len(tooLow) > 0 {
-		sys.health.Set(health.Limits, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",
-			"sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
-	}
+	host.RaiseLimits(&sys.health)
 	cfg.Log.Info("rivulet starts", "name", sys.name(), "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -147,40 +128,15 @@ func Run(ctx context.Context, cfg Config) error {
 // openStore opens the store, or its copy in its place where it is damaged: then
 // recovered says so.
 func openStore(dirs Dirs) (st *bolt.Store, recovered *bolt.Recovered, err error) {
-	path := filepath.Join(dirs.State, storeFile)
-	st, err = bolt.Open(path)
-	switch {
-	case errors.Is(err, bolt.ErrInUse):
-		return nil, nil, fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status",
-			holder(dirs), dirs.State, err)
-	case errors.Is(err, bolt.ErrDamaged):
-		r, rerr := bolt.Recover(path, err)
-		if rerr != nil {
-			return nil, nil, rerr
-		}
-		st, err = bolt.Open(path)
-		return st, &r, err
+	path := filepath.Join(dirs.State, "state.db")
+	if st, recovered, err = bolt.OpenOrRecover(path); errors.Is(err, bolt.ErrInUse) {
+		err = fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status", usage.Holder(path, dirs.Run), dirs.State, err)
 	}
-	return st, nil, err
+	return st, recovered, err
 }
 
-// holder names the process that has the store open.
-func holder(dirs Dirs) string {
-	if pid, ok := host.Opener(filepath.Join(dirs.State, storeFile)); ok {
-		return fmt.Sprintf("pid %d", pid)
-	}
-	if raw, err := os.ReadFile(filepath.Join(dirs.Run, "supervisor.pid")); err == nil {
-		return "pid " + strings.TrimSpace(string(raw))
-	}
-	return "another process"
-}
-
-func writePID(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("appliance: %w; choose another folder with --runtime", err)
-	}
-	if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
-		return fmt.Errorf("appliance: %w", err)
-	}
-	return nil
+// Cleanup ends everything of Rivulet on this machine and removes it, but for the
+// state folder and the installation.
+func Cleanup(ctx context.Context, dirs Dirs, engineName string) cleanup.Report {
+	return cleanup.Run(ctx, cleanup.Config{State: dirs.State, Run: dirs.Run, EngineName: engineName})
 }

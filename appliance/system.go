@@ -2,28 +2,23 @@ package appliance
 
 import (
 	"context"
-	"errors"
-	"net/http"
+	"log/slog"
 	"net/netip"
-	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
-	"rivulet/appliance/addons/dns"
+	"rivulet/appliance/addons/ingress"
 	"rivulet/appliance/addons/volumes"
-	"rivulet/appliance/api"
 	"rivulet/appliance/burst"
+	"rivulet/appliance/config"
+	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/diagnose/doctor"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/engine/certs"
 	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/engine/images"
-	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/machine/host"
@@ -38,15 +33,18 @@ import (
 	"rivulet/fabric"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
+	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel"
 	"rivulet/image/bundle"
+	"rivulet/offload"
 	"rivulet/offload/netpol"
 	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/nodeagent/isolation"
 )
 
 // System holds the subsystems of a running appliance. Its fields are set before the
-// manager runs and stay; what components make later is in made.
+// manager runs and stay, but for what components make.
 type System struct {
 	cfg   Config
 	exe   string
@@ -71,8 +69,8 @@ type System struct {
 	images    *images.Containerd
 	notify    *watchdog.Notifier
 	answers   watchdog.Answers // of the API server
-	look      chan struct{}    // makes the doctor look
-	settings  *settings
+	doctor    *doctor.Watcher
+	settings  *config.Follower
 	upgrade   *upgrade.Handover
 	footprint *usage.Watch
 	netpol    *netpol.Watcher
@@ -87,91 +85,51 @@ type System struct {
 	// nodes tells that a virtual node is ready, cordoned or neither.
 	nodes changes.Signal
 
-	made shared
+	// What components make is nil before. A component that needs another one runs after
+	// that is Ready, and finds it.
+	bundle  atomic.Pointer[bundle.Dir]
+	tunnel  atomic.Pointer[tunnel.Controller]
+	fabric  atomic.Pointer[fabric.Fabric]
+	offload atomic.Pointer[offload.Offload]
+	ingress atomic.Pointer[ingress.Controller]
 }
-
-// The names of the components, as status shows them.
-const (
-	cAPI       = "api"
-	cConfig    = "config"
-	cClock     = "clock"
-	cLANs      = "lans"
-	cBundle    = "bundle"
-	cEngine    = "engine"
-	cDates     = "certificates"
-	cNode      = "node"
-	cSnapshots = "snapshots"
-	cPage      = "status-page"
-	cPodGate   = "pod-gate"
-	cImages    = "images"
-	cPeers     = "peers"
-	cDNS       = "dns"
-	cService   = "dns-service"
-	cTunnel    = "tunnel"
-	cFabric    = "fabric"
-	cOffload   = "offload"
-	cUsers     = "kubeconfig"
-	cVClusters = "vclusters"
-	cWatchdog  = "watchdog"
-	cDoctor    = "doctor"
-)
 
 // needed are the components without which no pod can be scheduled and find its
 // neighbours.
-var needed = lifecycle.Essential{cBundle, cEngine, cNode, cDNS, cService}
+var needed = lifecycle.Essential{"bundle", "engine", "node", "dns", "dns-service"}
+
+// log is that of a component, before it runs.
+func (s *System) log(component string) *slog.Logger { return s.cfg.Log.With("component", component) }
 
 func (s *System) run(ctx context.Context) error {
 	s.begun = time.Now()
 	s.newEngine()
-	s.footprint = s.newFootprint()
-	s.look = make(chan struct{}, 1)
-	s.netpol = netpol.NewWatcher(s.cfg.Log.With("component", cPolicies))
-	s.lans = netmon.New(s.cfg.Log.With("component", cLANs))
-	s.lans.Allow(s.settings.Now().Config.LAN.Interfaces)
-	s.sources = network.NewSources(s.lans, s.cfg.Log.With("component", cFabric))
-	s.sources.Set(s.settings.Now().Config.Peers)
+	s.doctor = doctor.NewWatcher(&s.health, s.cfg.Dirs.State, s.cfg.Dirs.Run, s.Status)
+	s.footprint = usage.New(usage.Config{
+		PIDs: func() map[string]int { return usage.PIDs(s.cfg.Dirs.Run) }, Peers: func() []peer.View { return s.peering(context.Background()).Peers },
+		StateDir: s.cfg.Dirs.State, RAM: s.facts.MemoryBytes, Health: &s.health, Log: s.log("footprint"),
+	})
+	s.netpol = netpol.NewWatcher(s.log("policies"))
+	s.lans = netmon.New(s.log("lans"))
+	s.lans.Allow(s.config().LAN.Interfaces)
+	s.sources = network.NewSources(s.lans, s.log("fabric"))
+	s.sources.Set(s.config().Peers)
 	s.page, s.notify = s.newPage(), watchdog.NewNotifier(s.cfg.Log)
 	s.heldPods = isolation.NewHeld()
-	s.homeAddrs, s.users = homeaddr.New(clusterDNS, serviceCIDR), s.newUsers()
-	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: serviceCIDR, Pods: podCIDR, Log: s.cfg.Log.With("component", cVClusters)})
+	s.homeAddrs, s.users = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers()
+	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Log: s.log("vclusters")})
+	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
+	home := burst.Home{
+		Cluster: string(s.id.ID()), API: fixed.ControlAPI, Fabric: s.fabric.Load, Offload: s.offload.Load, Client: s.engine.Client, Bundle: s.bundle.Load, Log: s.log("burst"),
+	}
 	var err error
-	if s.burst, err = s.newBurst(); err != nil {
+	if s.burst, err = burst.New(burst.Config{Store: s.store, Key: s.id.Key, Cluster: home.Cluster, Health: &s.health, Gateway: home.Gateway, Log: home.Log}); err != nil {
 		return err
 	}
-	s.manager, err = lifecycle.New(s.cfg.Log,
-		lifecycle.Component{Name: cAPI, Run: s.runAPI},
-		lifecycle.Component{Name: cConfig, Run: s.runConfig},
-		lifecycle.Component{Name: cClock, Run: s.runClock}, // before all that mints
-		lifecycle.Component{Name: cLANs, Run: s.runLANs},
-		lifecycle.Component{Name: cPage, Run: s.page.Run},
-		lifecycle.Component{Name: cBundle, Run: s.runBundle},
-		lifecycle.Component{Name: cWall, Run: s.runWall},
-		lifecycle.Component{Name: cPodGate, Run: s.runPodGate},
-		lifecycle.Component{Name: cImages, Run: s.runImages},
-		lifecycle.Component{Name: cEngine, Needs: []string{cClock, cBundle, cWall, cPodGate, cImages}, Run: s.keeper.Run},
-		lifecycle.Component{Name: cPolicies, Needs: []string{cEngine}, Run: s.runPolicies},
-		lifecycle.Component{Name: cSnapshots, Needs: []string{cEngine}, Run: s.database.Run},
-		lifecycle.Component{Name: cDates, Needs: []string{cEngine}, Run: s.dates.Run},
-		lifecycle.Component{Name: cNode, Needs: []string{cEngine}, Run: s.runNode},
-		lifecycle.Component{Name: cDNS, Needs: []string{cBundle}, Run: s.runDNS},
-		lifecycle.Component{Name: cService, Needs: []string{cEngine}, Run: s.runDNSService},
-		lifecycle.Component{Name: cStorage, Needs: []string{cEngine}, Run: s.runStorage},
-		lifecycle.Component{Name: cMetrics, Needs: []string{cEngine}, Run: s.runMetrics},
-		lifecycle.Component{Name: cBalancer, Needs: []string{cEngine, cLANs}, Run: s.runBalancer},
-		lifecycle.Component{Name: cTunnel, Needs: []string{cBundle}, Run: s.runTunnel},
-		lifecycle.Component{Name: cFabric, Needs: []string{cTunnel, cLANs}, Run: s.runFabric},
-		lifecycle.Component{Name: cPeers, Needs: []string{cEngine, cFabric}, Run: s.runPeers},
-		lifecycle.Component{Name: cOffload, Needs: []string{cEngine, cFabric}, Run: s.runOffload},
-		lifecycle.Component{Name: cUsers, Needs: []string{cEngine, cFabric}, Run: s.runUsers},
-		lifecycle.Component{Name: cBurst, Needs: []string{cOffload}, Run: s.runBurst},
-		lifecycle.Component{Name: cVClusters, Needs: []string{cClock, cWall}, Run: s.runVClusters},
-		lifecycle.Component{Name: cWatchdog, Needs: []string{cAPI}, Run: s.runWatchdog},
-		lifecycle.Component{Name: cDoctor, Run: s.runDoctor},
-	)
-	if err != nil {
+	if s.manager, err = lifecycle.New(s.cfg.Log, s.components()...); err != nil {
 		return err
 	}
-	go s.notify.Tell(ctx, s.manager, cAPI, needed, func(took time.Duration) {
+	go s.notify.Tell(ctx, s.manager, "api", needed, func(took time.Duration) {
 		s.cfg.Log.Info("ready: pods can be scheduled", "name", s.name(), "after", took.Round(100*time.Millisecond), "next", "rivulet status")
 	})
 	go s.footprint.Run(ctx)
@@ -179,164 +137,38 @@ func (s *System) run(ctx context.Context) error {
 	return s.manager.Run(ctx)
 }
 
-func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
-	routes := s.apiRoutes()
-	ctx, cancel := context.WithCancel(ctx)
-	var readers sync.WaitGroup
-	defer readers.Wait()
-	defer cancel()
-	readers.Go(func() {
-		if err := api.ServeReaders(ctx, s.cfg.Dirs.Run, routes); err != nil {
-			s.cfg.Log.Warn("members of the group "+api.ReaderGroup+" cannot read; root can", "component", cAPI, "err", err)
-		}
-	})
-	return api.Serve(ctx, s.cfg.Dirs.Run, routes, stage.Ready)
-}
-
-// apiRoutes is what the command line may ask of the supervisor.
-func (s *System) apiRoutes() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /v1/alive", api.JSON(s.alive))
-	mux.Handle("GET /v1/status", api.JSON(func(*http.Request) (any, error) { return s.Status(), nil }))
-	s.savingRoutes(mux)
-	s.healthRoutes(mux)
-	s.peerCheck().Routes(mux)
-	s.configRoutes(mux)
-	s.upgrade.Routes(mux)
-	s.volumeRoutes(mux)
-	network.Decisions(mux, func() *fabric.Fabric { return s.made.get().fabric })
-	s.vclusters.Routes(mux)
-	network.Burst(mux, s.burst)
-	s.users.Routes(mux)
-	return mux
-}
-
-func (s *System) runBundle(ctx context.Context, stage *lifecycle.Stage) error {
-	dir, err := bundle.Unpack(filepath.Join(s.cfg.Dirs.State, "bundle"), s.cfg.Log.With("component", cBundle))
-	if err != nil {
-		return err
+// components are all parts that run, in the order in which they start.
+func (s *System) components() []lifecycle.Component {
+	return []lifecycle.Component{
+		{Name: "api", Run: s.runAPI},
+		{Name: "config", Run: s.settings.Run},
+		{Name: "clock", Run: s.clock.Run}, // before all that mints
+		{Name: "lans", Run: s.runLANs},
+		{Name: "status-page", Run: s.page.Run},
+		{Name: "bundle", Run: s.runBundle},
+		{Name: "wall", Run: s.runWall},
+		{Name: "pod-gate", Run: s.runPodGate},
+		{Name: "images", Run: s.runImages},
+		{Name: "engine", Needs: []string{"clock", "bundle", "wall", "pod-gate", "images"}, Run: s.keeper.Run},
+		{Name: "policies", Needs: []string{"engine"}, Run: s.runPolicies},
+		{Name: "snapshots", Needs: []string{"engine"}, Run: s.database.Run},
+		{Name: "certificates", Needs: []string{"engine"}, Run: s.dates.Run},
+		{Name: "node", Needs: []string{"engine"}, Run: s.runNode},
+		{Name: "dns", Needs: []string{"bundle"}, Run: s.runDNS},
+		{Name: "dns-service", Needs: []string{"engine"}, Run: s.runDNSService},
+		{Name: "storage", Needs: []string{"engine"}, Run: s.runStorage},
+		{Name: "metrics", Needs: []string{"engine"}, Run: s.runMetrics},
+		{Name: "loadbalancer", Needs: []string{"engine", "lans"}, Run: s.runBalancer},
+		{Name: "ingress", Needs: []string{"engine", "lans"}, Run: s.runIngress},
+		{Name: "tunnel", Needs: []string{"bundle"}, Run: s.runTunnel},
+		{Name: "fabric", Needs: []string{"tunnel", "lans"}, Run: s.runFabric},
+		{Name: "peers", Needs: []string{"engine", "fabric"}, Run: s.runPeers},
+		{Name: "vclusters", Needs: []string{"clock", "wall"}, Run: s.runVClusters},
+		{Name: "offload", Needs: []string{"engine", "fabric", "vclusters"}, Run: s.runOffload},
+		{Name: "kubeconfig", Needs: []string{"engine", "fabric"}, Run: s.runUsers},
+		{Name: "burst", Needs: []string{"offload"}, Run: s.runBurst},
+		{Name: "virtual-clusters", Needs: []string{"engine", "vclusters"}, Run: s.runVirtualClusters},
+		{Name: "watchdog", Needs: []string{"api"}, Run: s.runWatchdog},
+		{Name: "doctor", Run: s.doctor.Run},
 	}
-	s.made.set(func(p *parts) { p.bundle = dir })
-	stage.Ready()
-	return dir.Keep(ctx, s.cfg.Log.With("component", cBundle))
-}
-
-// newEngine makes the engine's keepers, and the clock, whose jumps one of them follows.
-func (s *System) newEngine() {
-	state, log := s.cfg.Dirs.State, s.cfg.Log.With("component", cEngine)
-	s.engine = engine.NewHandle(state)
-	s.database = &datastore.Guard{State: state, Temp: s.cfg.Dirs.Run, Report: s.reportSetAside, Health: &s.health, Log: log}
-	s.images = &images.Containerd{
-		State: state, Run: s.cfg.Dirs.Run, Executable: s.exe, Report: s.reportSetAside, Health: &s.health, Log: log,
-		EndPods: func(ctx context.Context) error { return cleanup.EndPods(ctx, traces(s.cfg.Dirs, s.cfg.EngineName)) },
-	}
-	s.dates = certs.NewKeeper(s.engine, datastore.Path(state), func() bool { return s.clock.Status().Plausible }, &s.health, log)
-	s.clock = s.newClock()
-	s.keeper = engine.NewKeeper(s.engine, engine.KeeperConfig{
-		Settings: s.engineSettings, Engine: s.engineConfig, Ended: s.database.Ended, NewVersion: s.refreshPeers, Health: &s.health, Log: log,
-	})
-}
-
-// engineSettings are those that an engine takes only when it starts.
-func (s *System) engineSettings() engine.Settings {
-	reserve := s.settings.Now().Config.Reserve
-	text, own := s.registriesInForce()
-	return engine.Settings{ReserveCPU: reserve.CPU, ReserveMemory: reserve.Memory, Registries: text, Own: own}
-}
-
-// engineConfig is for the next engine.
-func (s *System) engineConfig() (engine.Config, error) {
-	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
-		return engine.Config{}, err
-	}
-	helpers := s.made.get().bundle
-	return engine.Config{
-		Executable: s.exe, Argv0: s.cfg.EngineName,
-		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
-		BundleBin: helpers.Bin(), PauseImage: helpers.Image("pause"),
-		Iptables: func(ctx context.Context) (iptables.Choice, error) { return iptables.Choose(ctx, helpers.Netfilter()) },
-		NodeName: s.nodeName, NodeIP: s.nodeIP,
-		PodCIDR: podCIDR, ServiceCIDR: serviceCIDR, ClusterDNS: clusterDNS,
-		Facts: s.facts, Before: s.beforeEngine,
-		Answered: s.answers.Now, Log: s.cfg.Log.With("component", cEngine),
-	}, nil
-}
-
-func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
-	err := errors.Join(s.database.Prepare(ctx, e), s.images.Prepare(ctx))
-	s.inOrder.Store(err == nil)
-	if err != nil {
-		return err
-	}
-	return s.dates.Prepare(ctx)
-}
-
-// refreshPeers tells peers of this cluster anew, whose version of Kubernetes is another.
-func (s *System) refreshPeers() {
-	if fab := s.made.get().fabric; fab != nil {
-		fab.Refresh()
-	}
-}
-
-func (s *System) runNode(ctx context.Context, stage *lifecycle.Stage) error {
-	stage.Waiting("for the cluster's controllers")
-	if err := engine.WaitAccounts(ctx, s.engine.Client()); err != nil {
-		return err
-	}
-	stage.Waiting("for the kubelet to report")
-	return engine.WatchNode(ctx, s.engine.Client(), s.nodeName, func(node *corev1.Node, ready bool, message string) {
-		if ready {
-			stage.Ready()
-			s.images.Serves(ctx)
-			s.images.Note(ctx, node)
-			return
-		}
-		stage.Waiting("node is not ready: %s", message)
-	})
-}
-
-func (s *System) runVClusters(ctx context.Context, stage *lifecycle.Stage) error {
-	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
-		return err
-	}
-	return s.vclusters.Run(ctx, stage.Ready)
-}
-
-func (s *System) dnsAddr() netip.AddrPort { return netip.AddrPortFrom(s.nodeIP, dnsPort) }
-
-func (s *System) runDNS(ctx context.Context, stage *lifecycle.Stage) error {
-	if err := host.EnsureNodeAddress(s.nodeIP, serviceCIDR); err != nil {
-		return err
-	}
-	server := dns.New(dns.Config{
-		Addr: s.dnsAddr(), Kubeconfig: s.engine.Kubeconfig(),
-		ClusterDomain: clusterDomain, ServiceIP: clusterDNS, ServiceCIDR: serviceCIDR, PodCIDR: podCIDR, Results: cniResults, Memory: filepath.Join(s.cfg.Dirs.Run, "dns.json"),
-		View: s.viewOf, Log: s.cfg.Log.With("component", cDNS),
-	})
-	stage.Waiting("for the API server")
-	go whenTrue(ctx, server.Ready, stage.Ready)
-	return server.Run(ctx)
-}
-
-// whenTrue calls f once cond holds. Cond is cheap and has no event to wait for.
-func whenTrue(ctx context.Context, cond func() bool, f func()) {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-	f()
-}
-
-func (s *System) runDNSService(ctx context.Context, stage *lifecycle.Stage) error {
-	if err := dns.EnsureService(ctx, s.engine.Client(), clusterDNS, s.dnsAddr()); err != nil {
-		return err
-	}
-	stage.Ready()
-	<-ctx.Done()
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"rivulet/fabric/connlimit"
@@ -15,10 +16,17 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// Handle adds a route for peers. It is served inside the tunnel only, to peers
-// only; rpc.PeerID tells the handler which one asks. Patterns are those of
-// http.ServeMux, and a pattern that is taken panics.
-func (f *Fabric) Handle(pattern string, h http.Handler) { f.routes.Handle(pattern, h) }
+// Handle serves a route with h, in place of what served it before. It is served inside
+// the tunnel only, to peers only; rpc.PeerID tells the handler which one asks. Patterns are
+// those of http.ServeMux.
+func (f *Fabric) Handle(pattern string, h http.Handler) {
+	slot, have := f.handlers.LoadOrStore(pattern, new(atomic.Pointer[http.Handler]))
+	now := slot.(*atomic.Pointer[http.Handler])
+	now.Store(&h)
+	if !have {
+		f.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { (*now.Load()).ServeHTTP(w, r) })
+	}
+}
 
 // fromLAN bounds what anybody on the LAN can hold of the control port: an exchange
 // takes milliseconds, and 256 connections that say nothing a few megabytes. In the

@@ -138,6 +138,7 @@ type Fabric struct {
 	party     *pairing.Party
 	decisions *trust.Store
 	routes    *http.ServeMux // inside the tunnel
+	handlers  sync.Map       // of Handle, by pattern: *atomic.Pointer[http.Handler]
 	plane     *plane
 	live      live
 	// leaving: nobody is to be a peer any more, for this run.

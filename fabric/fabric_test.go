@@ -55,6 +55,7 @@ func TestThreeClustersPeerByThemselves(t *testing.T) {
 func TestRoutesAreForPeersInsideTheTunnel(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	b.Handle("GET /v1/whoami", http.NotFoundHandler()) // of a component that has started again since
 	b.Handle("GET /v1/whoami", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, _ := rpc.PeerID(r)
 		rpc.Write(w, http.StatusOK, map[string]peer.ID{"you": id})

@@ -1,20 +1,39 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"time"
 )
 
 // Socket is the path of the supervisor's socket under a runtime folder.
 func Socket(runDir string) string { return filepath.Join(runDir, "rivulet.sock") }
+
+// ServeAll is Serve, and the socket of ReaderGroup beside it. Without that root can read.
+func ServeAll(ctx context.Context, runDir string, routes http.Handler, log *slog.Logger, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	readers.Go(func() {
+		if err := toReaders(ctx, runDir, routes); err != nil {
+			log.Warn("members of the group "+ReaderGroup+" cannot read; root can", "err", err)
+		}
+	})
+	return Serve(ctx, runDir, routes, ready)
+}
 
 // Serve answers routes on the socket until ctx ends. ready is called once it listens.
 func Serve(ctx context.Context, runDir string, routes http.Handler, ready func()) error {
@@ -76,6 +95,20 @@ func JSON(f func(*http.Request) (any, error)) http.Handler {
 			v = failure{err.Error()}
 		}
 		_ = json.NewEncoder(w).Encode(v)
+	})
+}
+
+// Bytes answers with all that from writes, or with its error and status 500.
+func Bytes(from io.WriterTo) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var whole bytes.Buffer
+		if _, err := from.WriteTo(&whole); err != nil {
+			JSON(func(*http.Request) (any, error) { return nil, err }).ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Length", strconv.Itoa(whole.Len()))
+		_, _ = w.Write(whole.Bytes())
 	})
 }
 

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -58,5 +59,35 @@ func TestCallCarriesAnswersAndErrors(t *testing.T) {
 func TestNobodyAnswers(t *testing.T) {
 	if _, err := Get(t.Context(), t.TempDir()); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("%v, want %v", err, ErrNotRunning)
+	}
+}
+
+// store writes its text, then fails if it has none.
+type store string
+
+func (s store) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.WriteString(w, string(s))
+	if s == "half" {
+		err = errors.New("the disk is gone; look at it")
+	}
+	return int64(n), err
+}
+
+// What is copied comes whole, or as an error.
+func TestBytesComeWholeOrNotAtAll(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /v1/whole", Bytes(store("\x00whole")))
+	mux.Handle("GET /v1/half", Bytes(store("half")))
+	dir := serving(t, mux)
+	resp, err := Do(t.Context(), dir, "GET", "/v1/whole", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if raw, err := io.ReadAll(resp.Body); err != nil || string(raw) != "\x00whole" || resp.ContentLength != 6 {
+		t.Errorf("%q, %d bytes, %v", raw, resp.ContentLength, err)
+	}
+	if resp, err := Do(t.Context(), dir, "GET", "/v1/half", nil); err == nil || err.Error() != "the disk is gone; look at it" {
+		t.Errorf("%v %v, want the store's own words", resp, err)
 	}
 }

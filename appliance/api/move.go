@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -22,9 +23,14 @@ const tellProgress = 500 * time.Millisecond
 
 // MoveRoute answers with a line for each step of the move that start begins. The move
 // goes on when the asker is gone.
-func MoveRoute(start func(*http.Request) (*move.Job, error)) http.Handler {
+func MoveRoute(start func(context.Context, move.Request) (*move.Job, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		job, err := start(r)
+		var want move.Request
+		var job *move.Job
+		err := json.NewDecoder(r.Body).Decode(&want)
+		if err == nil {
+			job, err = start(r.Context(), want)
+		}
 		if err != nil {
 			JSON(func(*http.Request) (any, error) { return nil, err }).ServeHTTP(w, r)
 			return

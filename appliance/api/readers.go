@@ -29,8 +29,8 @@ var errReader = errors.New("members of group " + ReaderGroup + " may read status
 // mostReaders are answered at a time; more wait.
 const mostReaders = 16
 
-// ServeReaders answers readers until ctx ends; it returns at once where there is no ReaderGroup.
-func ServeReaders(ctx context.Context, runDir string, routes http.Handler) error {
+// toReaders answers readers until ctx ends; it returns at once where there is no ReaderGroup.
+func toReaders(ctx context.Context, runDir string, routes http.Handler) error {
 	group, err := user.LookupGroup(ReaderGroup)
 	if err != nil {
 		return nil //nolint:nilerr // not wanted

@@ -24,11 +24,15 @@ import (
 // into it; an image without it has the program.
 const shellImage = "shell="
 
-// Home is what a gateway needs of this cluster. What is not up yet is nil.
+// Home is what a gateway needs of this cluster. The functions return nil for what is not
+// up yet.
 type Home struct {
 	Cluster string         // its ID
 	API     netip.AddrPort // of its API server, for pods away
-	Now     func() (*fabric.Fabric, *offload.Offload, kubernetes.Interface, bundle.Dir)
+	Fabric  func() *fabric.Fabric
+	Offload func() *offload.Offload
+	Client  func() kubernetes.Interface
+	Bundle  func() *bundle.Dir
 	Log     *slog.Logger
 }
 
@@ -69,8 +73,8 @@ func (b *lateGateway) Run(ctx context.Context) error {
 }
 
 func (b *lateGateway) build() (*gatewaypod.Gateway, error) {
-	fabric, offload, home, bundle := b.home.Now()
-	if fabric == nil || offload == nil || home == nil {
+	fabric, offload, home, bundle := b.home.Fabric(), b.home.Offload(), b.home.Client(), b.home.Bundle()
+	if fabric == nil || offload == nil || home == nil || bundle == nil {
 		return nil, errNotYet
 	}
 	campus, err := b.credential.REST()

@@ -12,10 +12,12 @@
 package config
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 
 	"rivulet/fabric/ipam"
+	"rivulet/offload/offer"
 )
 
 // DefaultPath is where the file is unless --config or RIVULET_CONFIG says otherwise.
@@ -37,6 +39,8 @@ type Config struct {
 	// PeerImages lets pods away get their images from their home; nil is true.
 	PeerImages *bool   `yaml:"peerImages,omitempty" json:"peerImages,omitempty"`
 	Burst      []Burst `yaml:"burst,omitempty" json:"burst,omitempty"`
+	// Ingress serves Ingresses on ports 80 and 443 of the LAN.
+	Ingress bool `yaml:"ingress,omitempty" json:"ingress,omitempty"`
 	// StatusPage shows a page to the LAN; nil is what the machine is: true on a device of
 	// our image, false on somebody's PC.
 	StatusPage *bool `yaml:"statusPage,omitempty" json:"statusPage,omitempty"`
@@ -94,6 +98,15 @@ type Share struct {
 	CPU     Percent `yaml:"cpu,omitempty" json:"cpu,omitempty"`
 	Memory  Percent `yaml:"memory,omitempty" json:"memory,omitempty"`
 	MaxPods *int64  `yaml:"maxPods,omitempty" json:"maxPods,omitempty"`
+}
+
+// Lent is the share as offers are computed from: 0 is "not set" there.
+func (s Share) Lent() offer.Share {
+	out := offer.Share{CPU: cmp.Or(s.CPU.Value(), offer.Nothing), Memory: cmp.Or(s.Memory.Value(), offer.Nothing)}
+	if s.MaxPods != nil {
+		out.MaxPods = cmp.Or(*s.MaxPods, offer.Nothing)
+	}
+	return out
 }
 
 // Reserve is kept from all pods, our own too; Kubernetes quantities.

@@ -48,6 +48,7 @@ var Table = []Key{
 		"`true`", atOnce, "images"},
 	{"burst", "list of clusters without Rivulet that pods may be sent to: `name`, `kubeconfig` and, where wanted, `context`, `namespace`, `limits`, `network`, `image`, `order`, `podSecurity`, `arch`",
 		"none", atOnce, "burst"},
+	{"ingress", "an ingress controller of Rivulet's own: Ingresses of the class `rivulet`, the default where no other is, are served on ports 80 and 443 of the LAN", "`false`", "at once; `false` removes the class `rivulet`", "ingress"},
 	{"statusPage", "a read-only page for the LAN, `http://NAME.local`: how far the device is and what is wrong", "`true` on a device of the image, else `false`", atOnce, "status-page"},
 }
 

@@ -6,10 +6,9 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-)
 
-// ControlPort is that of a peer that is named without one.
-const ControlPort = 7442
+	"rivulet/appliance/config/fixed"
+)
 
 // Where is one entry of peers: an address, or a host, or a name with SRV records.
 type Where struct {
@@ -32,12 +31,12 @@ func ParsePeer(s string) (Where, error) {
 		return Where{Service: strings.ToLower(strings.TrimSuffix(name, "."))}, nil
 	}
 	if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")); err == nil {
-		return address(s, netip.AddrPortFrom(a, ControlPort))
+		return address(s, netip.AddrPortFrom(a, fixed.ControlPort))
 	}
 	if a, err := netip.ParseAddrPort(s); err == nil {
 		return address(s, a)
 	}
-	host, port := s, uint64(ControlPort)
+	host, port := s, uint64(fixed.ControlPort)
 	if h, p, ok := strings.Cut(s, ":"); ok {
 		var err error
 		if port, err = strconv.ParseUint(p, 10, 16); err != nil || port == 0 {

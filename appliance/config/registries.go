@@ -1,13 +1,20 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
+
+// OwnRegistries is a file in k3s's form that a user may have written; it is read
+// only where the configuration says nothing of registries.
+const OwnRegistries = "/etc/rivulet/registries.yaml"
 
 // Registries are mirrors of image registries and how to log in to them, in the
 // words of k3s's registries.yaml, so that such a file can be put below the key as it is.
@@ -77,6 +84,19 @@ func (r Registries) K3s() string {
 		panic(err) // maps of strings always marshal
 	}
 	return "# Written by rivulet out of its configuration; changes here are lost.\n" + string(text)
+}
+
+// InForce is K3s, or, where nothing is set, what OwnRegistries has: k3s reads that itself.
+// One that is unreadable has the error for its content, which differs from all others.
+func (r Registries) InForce() (text, own string) {
+	if text = r.K3s(); text != "" {
+		return text, ""
+	}
+	raw, err := os.ReadFile(OwnRegistries)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err.Error()
+	}
+	return "", string(raw)
 }
 
 func (d *decoder) registries(n *yaml.Node, to *Registries) {

@@ -24,6 +24,7 @@ func (d *decoder) config(n *yaml.Node) {
 		{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
 		{"peerImages", func(n *yaml.Node) { d.truth(n, "peerImages", func(v bool) { c.PeerImages = &v }) }},
 		{"burst", func(n *yaml.Node) { d.burst(n, &c.Burst) }},
+		{"ingress", func(n *yaml.Node) { d.truth(n, "ingress", func(v bool) { c.Ingress = v }) }},
 		{"statusPage", func(n *yaml.Node) { d.truth(n, "statusPage", func(v bool) { c.StatusPage = &v }) }},
 	}
 	d.group(n, "", "for example name: lab-1", append(fields, d.card.fields(d)...)...)

@@ -134,6 +134,7 @@ func Changed(a, b Config) (keys []string) {
 		return fmt.Sprint(*v)
 	}
 	differ("peerImages", a.ImagesPass(), b.ImagesPass())
+	differ("ingress", a.Ingress, b.Ingress)
 	differ("statusPage", shown(a.StatusPage), shown(b.StatusPage))
 	return keys
 }

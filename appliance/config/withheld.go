@@ -45,8 +45,12 @@ func Withheld(text string) []string {
 	return slices.Sorted(maps.Keys(out))
 }
 
-// Withheld is that of the configuration, without the registries that are shared.
+// Withheld is that of what is in force, without the registries that are shared.
 func (r Registries) Withheld() []string {
+	if r.Empty() {
+		_, own := r.InForce()
+		return Withheld(own)
+	}
 	kept := Registries{Mirrors: r.Mirrors, Configs: map[string]Registry{}}
 	for name, c := range r.Configs {
 		if !c.Share {

@@ -19,7 +19,7 @@ import (
 	"rivulet/appliance/machine/host"
 )
 
-func config(t *testing.T) Config {
+func testConfig(t *testing.T) Config {
 	dir := t.TempDir()
 	pause := filepath.Join(dir, "pause.tar")
 	if err := os.WriteFile(pause, []byte("image"), 0o600); err != nil {
@@ -52,7 +52,7 @@ func TestFlagsFollowTheHost(t *testing.T) {
 		{"only memory", func(c *Config) { c.ReserveMemory = "1Gi" }, []string{"--kubelet-arg=system-reserved=pid=256,memory=1Gi"}, "cpu="},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := config(t)
+			c := testConfig(t)
 			tc.change(&c)
 			args := New(c).Args()
 			for _, w := range tc.want {
@@ -69,7 +69,7 @@ func TestFlagsFollowTheHost(t *testing.T) {
 
 func TestContainerdTemplateFollowsTheCapability(t *testing.T) {
 	for _, has := range []bool{true, false} {
-		c := config(t)
+		c := testConfig(t)
 		c.Facts = host.Facts{SysResource: has}
 		e := New(c)
 		if err := e.prepareFiles(); err != nil {
@@ -90,7 +90,7 @@ func TestContainerdTemplateFollowsTheCapability(t *testing.T) {
 
 // Preparing again after any of the files changed brings all of them back.
 func TestPrepareIsIdempotentAndRepairs(t *testing.T) {
-	e := New(config(t))
+	e := New(testConfig(t))
 	if err := e.prepareFiles(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestMissingProgramsAreWaitedFor(t *testing.T) {
 
 // The engine's PATH has what was chosen; while nothing works, it is said and tried again.
 func TestIptablesIsWaitedFor(t *testing.T) {
-	c := config(t)
+	c := testConfig(t)
 	c.Iptables = func(context.Context) (iptables.Choice, error) {
 		return iptables.Choose(t.Context(), filepath.Join(c.StateDir, "no-bundle"))
 	}
@@ -175,7 +175,7 @@ func TestIptablesIsWaitedFor(t *testing.T) {
 // A child that ends by itself is an error with its last words; one that is told
 // to end is none.
 func TestRunReportsLastWords(t *testing.T) {
-	e := New(config(t))
+	e := New(testConfig(t))
 	if err := os.MkdirAll(e.cfg.RunDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestRunReportsLastWords(t *testing.T) {
 }
 
 func TestStopIsGentleFirst(t *testing.T) {
-	e := New(config(t))
+	e := New(testConfig(t))
 	if err := os.MkdirAll(e.cfg.RunDir, 0o755); err != nil {
 		t.Fatal(err)
 	}

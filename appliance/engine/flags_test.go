@@ -12,7 +12,7 @@ import (
 
 // Each is worth a line in docs/design/small.md.
 func TestFlagsThatSpareTheCard(t *testing.T) {
-	c := config(t)
+	c := testConfig(t)
 	c.Facts.MemoryBytes = 950 * memory.MiB
 	args := New(c).Args()
 	for _, want := range []string{
@@ -47,7 +47,7 @@ func TestNodesAreGivenUpAfterSeveralRenewals(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewal := leaseSeconds * time.Second / 4
-	if config := New(config(t)).kubeletConfig(); gone < 4*renewal || !strings.Contains(config, "nodeLeaseDurationSeconds: 120\n") {
+	if config := New(testConfig(t)).kubeletConfig(); gone < 4*renewal || !strings.Contains(config, "nodeLeaseDurationSeconds: 120\n") {
 		t.Errorf("given up after %v, renewed every %v: %s", gone, renewal, config)
 	}
 }
@@ -55,7 +55,7 @@ func TestNodesAreGivenUpAfterSeveralRenewals(t *testing.T) {
 // A pod has a part of the processes that the kernel allows, on the smallest board too.
 func TestNoPodHasAllProcesses(t *testing.T) {
 	for mebibytes, want := range map[uint64]int{64: 512, 512: 1024, 950: 1900, 2048: 4096, 65536: 4096} {
-		c := config(t)
+		c := testConfig(t)
 		c.Facts.MemoryBytes = mebibytes * memory.MiB
 		if got := New(c).podPIDs(); got != want {
 			t.Errorf("%d MiB: %d, want %d", mebibytes, got, want)
@@ -64,7 +64,7 @@ func TestNoPodHasAllProcesses(t *testing.T) {
 }
 
 func TestEnvironmentOfEngineAndContainerd(t *testing.T) {
-	c := config(t)
+	c := testConfig(t)
 	c.Facts.MemoryBytes = 950 * memory.MiB
 	t.Setenv(podgate.Env, podgate.Nobody) // whoever starts the supervisor does not decide
 	env := New(c).environ()

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"rivulet/appliance/lifecycle"
 )
 
 // pollAPI is how often a starting API server is asked; it has nothing to push yet.
@@ -84,10 +86,29 @@ func WaitNode(ctx context.Context, client kubernetes.Interface, name string) err
 	}
 }
 
-// WaitAccounts blocks until pods can be made: every pod gets its namespace's
+// RunNode follows the node until ctx ends, and calls ready with each change of it while it
+// is Ready. Until pods can be made it is not.
+func (h *Handle) RunNode(ctx context.Context, stage *lifecycle.Stage, name string, ready func(*corev1.Node)) error {
+	client := h.Client()
+	stage.Waiting("for the cluster's controllers")
+	if err := waitAccounts(ctx, client); err != nil {
+		return err
+	}
+	stage.Waiting("for the kubelet to report")
+	return watchNode(ctx, client, name, func(node *corev1.Node, is bool, message string) {
+		if !is {
+			stage.Waiting("node is not ready: %s", message)
+			return
+		}
+		stage.Ready()
+		ready(node)
+	})
+}
+
+// waitAccounts blocks until pods can be made: every pod gets its namespace's
 // default service account, which a controller makes some time after the API
 // server is ready.
-func WaitAccounts(ctx context.Context, client kubernetes.Interface) error {
+func waitAccounts(ctx context.Context, client kubernetes.Interface) error {
 	for {
 		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 		if err == nil {
@@ -101,10 +122,10 @@ func WaitAccounts(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// WatchNode follows the node's Ready condition until ctx ends: report is called
+// watchNode follows the node's Ready condition until ctx ends: report is called
 // with each change of the node and what it says of it; node is nil while the API
 // server does not answer.
-func WatchNode(ctx context.Context, client kubernetes.Interface, name string, report func(node *corev1.Node, ready bool, message string)) error {
+func watchNode(ctx context.Context, client kubernetes.Interface, name string, report func(node *corev1.Node, ready bool, message string)) error {
 	for ctx.Err() == nil {
 		w, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(),

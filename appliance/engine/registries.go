@@ -6,16 +6,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-)
 
-// OwnRegistries is a file in k3s's form that a user may have written; it is read
-// only where the configuration says nothing of registries.
-const OwnRegistries = "/etc/rivulet/registries.yaml"
+	"rivulet/appliance/config"
+)
 
 // registriesFile is what k3s reads; it does so once, when it starts.
 func (e *Engine) registriesFile() string {
 	if e.cfg.Registries == "" {
-		return OwnRegistries
+		return config.OwnRegistries
 	}
 	return e.ourRegistries()
 }

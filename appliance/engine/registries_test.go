@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"rivulet/appliance/config"
 )
 
 // What the configuration says of registries is for root's eyes, is what k3s reads,
 // and is gone when the configuration says nothing any more.
 func TestRegistries(t *testing.T) {
-	c := config(t)
+	c := testConfig(t)
 	ours := filepath.Join(c.StateDir, "k3s-registries.yaml")
 	c.Registries = "mirrors: {}\n"
 	e := New(c)
@@ -35,7 +37,7 @@ func TestRegistries(t *testing.T) {
 			t.Errorf("the old file is left: %v", err)
 		}
 	}
-	if !slices.Contains(e.Args(), "--private-registry="+OwnRegistries) {
+	if !slices.Contains(e.Args(), "--private-registry="+config.OwnRegistries) {
 		t.Errorf("the user's own file is not read: %q", e.Args())
 	}
 }

@@ -47,7 +47,7 @@ func files(t *testing.T, dir string) (out []string) {
 }
 
 func TestTornFilesAreRemovedWithTheirOtherHalves(t *testing.T) {
-	e := New(config(t))
+	e := New(testConfig(t))
 	dir := e.DataDir()
 	tree(t, dir, "server/tls/server-ca.crt", "server/tls/server-ca.key", "server/tls/service.key",
 		"server/tls/client-admin.crt!", "server/tls/client-admin.key", "server/tls/serving.crt", "server/tls/serving.key!",
@@ -65,7 +65,7 @@ func TestTornFilesAreRemovedWithTheirOtherHalves(t *testing.T) {
 }
 
 func TestTornAuthority(t *testing.T) {
-	e := New(config(t))
+	e := New(testConfig(t))
 	tree(t, e.DataDir(), "server/tls/server-ca.crt", "server/tls/server-ca.key!", "server/db/state.db", "agent/client-kubelet.crt")
 	if err := e.mendTorn(); err != nil {
 		t.Fatalf("before the cluster ever served: %v", err)
@@ -88,7 +88,7 @@ func TestTornAuthority(t *testing.T) {
 
 func TestTornPassword(t *testing.T) {
 	for content, lost := range map[string]bool{"": true, "0123456789abcdef0123456789abcdef\n": false, "\x00\x00": true, "0123": true} {
-		e := New(config(t))
+		e := New(testConfig(t))
 		tree(t, e.cfg.StateDir, "k3s-node/x.crt")
 		path := filepath.Join(e.cfg.StateDir, "k3s-node/password")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {

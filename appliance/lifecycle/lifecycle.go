@@ -85,6 +85,9 @@ type Stage struct {
 	i int
 }
 
+// Log is the component's own.
+func (s *Stage) Log() *slog.Logger { return s.m.log.With("component", s.m.comps[s.i].Name) }
+
 // Ready says that the component serves. It may be called more than once.
 func (s *Stage) Ready() { s.m.set(s.i, Ready, "") }
 

@@ -3,6 +3,8 @@ package network
 import (
 	"net/http"
 
+	"rivulet/appliance/addons/peerobjects"
+	"rivulet/appliance/api"
 	"rivulet/fabric"
 	"rivulet/offload/nodeagent/images"
 )
@@ -24,4 +26,16 @@ func Home(running func() *fabric.Fabric, on func() bool) func(tag string) (*http
 		}
 		return nil, "", false
 	}
+}
+
+// PeerObjects are peers as the objects of the cluster's API show them.
+func PeerObjects(peers []api.Peer) (out []peerobjects.View) {
+	for _, p := range peers {
+		v := peerobjects.View{View: p.View, Roles: peerobjects.Roles{Consume: !p.Roles.NoConsume, Provide: !p.Roles.NoProvide}, Cordoned: len(p.Cordoned) > 0}
+		if p.Way != nil {
+			v.Path = p.Way.Path
+		}
+		out = append(out, v)
+	}
+	return out
 }

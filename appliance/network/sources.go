@@ -1,6 +1,6 @@
 // Package network joins the fabric to a device: where clusters are looked for, whom the
-// configuration trusts, what a person decides about other clusters, and the routes that
-// offload serves to them.
+// configuration trusts, what a person decides about other clusters, and which of them is
+// the home of an image.
 //
 // It reads the configuration, and alone writes the WireGuard key's record in state.db.
 // After a restart all of it is made again from these.

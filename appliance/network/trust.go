@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"time"
 
 	"rivulet/appliance/api"
@@ -20,26 +19,11 @@ import (
 
 // Policy is whom the configuration makes a peer. What is not certain is closed.
 func Policy(l config.Loaded) fabric.Policy {
-	if why, _ := Closed(l); why != "" {
+	if why, _ := l.TrustClosed(); why != "" {
 		return fabric.Policy{Mode: pairing.ModeClosed, Why: why}
 	}
 	set := l.Config.WithDefaults("").Trust
 	return fabric.Policy{Mode: pairing.Mode(set.Mode), Secret: set.Secret.Reveal()}
-}
-
-// Closed says why no new peer is trusted, and its cure; empty if trust.mode is in force.
-func Closed(l config.Loaded) (why, cure string) {
-	cure = "look at trust in the configuration (rivulet config show)"
-	switch set := l.Config.WithDefaults("").Trust; {
-	case l.Closed:
-		return "the configuration cannot be read, so what it says of trust is not known", "mend " + l.File + " (rivulet config check)"
-	case set.Mode == config.TrustGroup && set.Secret == "":
-		return "the group's secret cannot be read", cure
-	case slices.Contains([]string{config.TrustLAN, config.TrustGroup, config.TrustAsk}, set.Mode):
-		return "", ""
-	default:
-		return fmt.Sprintf("trust.mode is %s, which is not known", set.Mode), cure
-	}
 }
 
 // errNoFabric is for words that come before the fabric is there.

@@ -91,6 +91,17 @@ func (c *Controller) Start(ctx context.Context) error {
 	return nil
 }
 
+// Run is Start, then started, and Detach when ctx ends.
+func (c *Controller) Run(ctx context.Context, started func()) error {
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	defer c.Detach()
+	started()
+	<-ctx.Done()
+	return nil
+}
+
 // watch starts the process again when it has died or does not answer any more.
 func (c *Controller) watch(ctx context.Context, done chan struct{}) {
 	defer close(done)

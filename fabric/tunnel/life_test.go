@@ -171,7 +171,12 @@ func TestSupervisorComesBack(t *testing.T) {
 	v.goesOn(time.Second)
 
 	w.a.Controller = NewController(w.a.config)
-	if err := w.a.Start(t.Context()); err != nil {
+	ctx, leave := context.WithCancel(t.Context())
+	started, left := make(chan struct{}), make(chan error, 1)
+	go func() { left <- w.a.Run(ctx, func() { close(started) }) }()
+	select {
+	case <-started:
+	case err := <-left:
 		t.Fatal(err)
 	}
 	if now := w.a.pid(t); now != pid {
@@ -183,7 +188,11 @@ func TestSupervisorComesBack(t *testing.T) {
 	w.apply(t)
 	v.goesOn(time.Second)
 
-	w.a.Detach()
+	leave()
+	if err := <-left; err != nil {
+		t.Fatal(err)
+	}
+	v.goesOn(time.Second)
 	w.a.config.Version = "another"
 	w.a.Controller = NewController(w.a.config)
 	if err := w.a.Start(t.Context()); err != nil {

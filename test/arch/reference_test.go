@@ -108,14 +108,16 @@ func TestReferenceOfPorts(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Ports\n\n## Of a device\n\n| port | what, and for whom it is open |\n|---|---|\n")
 	factsTable(t, &b, []fact{
-		{"appliance", "controlPort", false, "TCP ", "control: pairing from the LAN, kubectl with a kubeconfig of this cluster, everything else with mutual TLS inside the tunnel; streams of the tunnel where UDP does not pass. **Open to the LAN**"},
-		{"appliance", "controlPort", false, "UDP ", "the tunnel, WireGuard. **Open to the LAN**"},
+		{"appliance/config/fixed", "ControlPort", false, "TCP ", "control: pairing from the LAN, kubectl with a kubeconfig of this cluster, everything else with mutual TLS inside the tunnel; streams of the tunnel where UDP does not pass. **Open to the LAN**"},
+		{"appliance/config/fixed", "ControlPort", false, "UDP ", "the tunnel, WireGuard. **Open to the LAN**"},
 		{"appliance/diagnose/doctor", "mdnsPort", false, "UDP ", "mDNS, the discovery of peers. **Open to the LAN**"},
 		{"appliance/engine", "PortAPI", false, "TCP ", "the Kubernetes API. Closed to the LAN by the host firewall; open to this device's pods and to pods of this cluster that run away, through the tunnel"},
 		{"appliance/engine", "PortKubelet", false, "TCP ", "the kubelet. Closed to the LAN by the host firewall"},
-		{"appliance", "dnsPort", false, "TCP and UDP ", "the cluster's DNS, on the node's own address; Service kube-dns leads there"},
+		{"appliance/config/fixed", "DNSPort", false, "TCP and UDP ", "the cluster's DNS, on the node's own address; Service kube-dns leads there"},
 		{"appliance/vcluster", "firstPort", false, "TCP from ", "virtual clusters, one port each, mutual TLS or a token of theirs, on the node's own address only"},
 		{"appliance", "metricsPort", false, "TCP ", "resource metrics, mutual TLS, on the node's own address only"},
+		{"appliance/addons/ingress", "WebPort", false, "TCP ", "Ingresses, with `ingress: true`; closed without. **Open to the LAN**"},
+		{"appliance/addons/ingress", "SecurePort", false, "TCP ", "Ingresses by TLS, with `ingress: true`; closed without. **Open to the LAN**"},
 		{"appliance/ui/statuspage", "WebPort", false, "TCP ", "the status page, where it is on: read-only. **Open to the LAN**"},
 		{"appliance/ui/statuspage", "Port", false, "TCP ", "the status page where another program or Service has its usual port"},
 	})
@@ -178,6 +180,20 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"appliance/vcluster", "maxName", false, "", "characters of a name"},
 		{"appliance/vcluster", "DefaultMemory", true, "", "memory of a control plane, where `--memory` does not say another"},
 		{"appliance/vcluster", "logBound", true, "", "the log of a control plane, looked at when it starts"},
+	})
+	section("Ingresses", []fact{
+		{"appliance/addons/ingress", "maxIngresses", false, "", "Ingresses that are served, the oldest first, this cluster's own before others"},
+		{"appliance/addons/ingress", "maxPerConsumer", false, "", "of another cluster"},
+		{"appliance/addons/ingress", "maxPaths", false, "", "paths in all of them"},
+		{"appliance/addons/ingress", "maxCertificates", false, "", "names with a certificate"},
+		{"appliance/addons/ingress", "maxConnections", false, "", "connections to each of both ports"},
+		{"appliance/addons/ingress", "maxPerClient", false, "", "of them from one address"},
+		{"appliance/addons/ingress", "maxRequests", false, "", "requests under way at once"},
+		{"appliance/addons/ingress", "maxStreams", false, "", "of them in one connection of HTTP/2"},
+		{"appliance/addons/ingress", "maxHeader", true, "", "headers of a request"},
+		{"appliance/addons/ingress", "headerTimeout", false, "", "until a client has sent them"},
+		{"appliance/addons/ingress", "stall", false, "", "without a byte of a request or an answer that the client has to send or take"},
+		{"appliance/addons/ingress", "answerTimeout", false, "", "until a pod begins its answer"},
 	})
 	section("This device", []fact{
 		{"appliance/config", "maxSize", true, "", "the configuration file"},

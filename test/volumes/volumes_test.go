@@ -102,7 +102,7 @@ func TestDataOnANeighbour(t *testing.T) {
 	begun := time.Now()
 	out := labtest.Must(t, ctx, a, "rivulet", "move", "volume", "lab/data-db-0", "home", "--evict")
 	t.Logf("moved home in %.1f s: %s", time.Since(begun).Seconds(), out)
-	if !strings.HasSuffix(out, "lab/data-db-0 is on home now") {
+	if !strings.HasSuffix(out, "the data of lab/data-db-0 are at home") {
 		t.Error(out)
 	}
 	labtest.Must(t, ctx, a, "rivulet", "offload", "lab", "--create", "--when", "burst")

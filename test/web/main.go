@@ -1,7 +1,7 @@
 // Command web is the small web application of the demo and the end-to-end
 // tests. It is never shipped.
 //
-//	web                  serve: who answered, from where, asked by whom; /bytes?n=N: that many; by UDP, too
+//	web                  serve: who answered, from where, asked by whom; /bytes?n=N: that many; /ws: a WebSocket that repeats; by UDP, too
 //	web get [-n N] URL   ask N times, print who answered how often, as JSON
 //	web count URL        how many bytes it answers
 //	web api PATH         what the cluster's API server answers to this pod's service account
@@ -21,6 +21,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"golang.org/x/net/websocket"
 )
 
 // Answer is what the server says.
@@ -75,6 +77,7 @@ func serve() error {
 		}
 		io.CopyN(w, zeros{}, n) //nolint:errcheck // the client has gone
 	})
+	http.Handle("/ws", websocket.Handler(func(c *websocket.Conn) { io.Copy(c, c) })) //nolint:errcheck // the client has gone
 	if err := serveUDP(name); err != nil {
 		return err
 	}

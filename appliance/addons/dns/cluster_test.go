@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -115,15 +116,17 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// running starts a Server; stop ends it and returns Run's error.
-func running(t *testing.T, cfg Config) (s *Server, stop func() error) {
+// running starts a Server; stop ends it and returns Run's error. ready says whether the
+// Server has said that it is.
+func running(t *testing.T, cfg Config) (s *Server, ready func() bool, stop func() error) {
 	t.Helper()
 	s = New(cfg)
+	var said atomic.Bool
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
+	go func() { ended <- s.Run(ctx, func() { said.Store(true) }) }()
 	stop = func() error { cancel(); return <-ended }
-	return s, stop
+	return s, said.Load, stop
 }
 
 // query asks as the client and returns records without TTL and class, or the code.
@@ -162,7 +165,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 	cfg := Config{Addr: netip.AddrPortFrom(nodeIP, 1053), Kubeconfig: kubeconfig, ServiceIP: netip.MustParseAddr("10.43.0.10"),
 		PodCIDR:    netip.MustParsePrefix("10.42.0.0/16"),
 		ResolvConf: []string{filepath.Join(t.TempDir(), "resolv.conf")}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
-	s, stop := running(t, cfg)
+	s, ready, stop := running(t, cfg)
 	ask := func(client, name string) string {
 		t.Helper()
 		return query(t, "udp", client, cfg.Addr, name, miekg.TypeA)
@@ -172,24 +175,24 @@ func TestStoryWithAPIServer(t *testing.T) {
 	eventually(t, "listening", s.bound.Load)
 	for _, name := range []string{"kubernetes.default.svc.cluster.local.", "example.org."} {
 		start := time.Now()
-		if got := ask("10.42.0.5", name); got != "SERVFAIL" || time.Since(start) > time.Second || s.Ready() {
-			t.Fatalf("%s before the API server: %s after %v, ready %v", name, got, time.Since(start), s.Ready())
+		if got := ask("10.42.0.5", name); got != "SERVFAIL" || time.Since(start) > time.Second || ready() {
+			t.Fatalf("%s before the API server: %s after %v, ready %v", name, got, time.Since(start), ready())
 		}
 	}
-	if err := New(cfg).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "stop that program") {
+	if err := New(cfg).Run(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "stop that program") {
 		t.Fatalf("the port is taken: %v", err)
 	}
 
 	startAPIServer(t, path, kubeconfig)
 	client := connect(t, kubeconfig)
 	up := time.Now()
-	eventually(t, "ready", s.Ready)
+	eventually(t, "ready", ready)
 	t.Logf("ready %v after the API server", time.Since(up).Round(time.Millisecond))
 	eventually(t, "the API server's own service", func() bool {
 		return ask("10.42.0.5", "kubernetes.default.svc.cluster.local.") == "10.43.0.1"
 	})
 	eventually(t, "the service of the DNS itself", func() bool {
-		return EnsureService(t.Context(), client, cfg.ServiceIP, cfg.Addr) == nil
+		return ensureService(t.Context(), client, cfg.ServiceIP, cfg.Addr) == nil
 	})
 	populate(t, client)
 	publish(t, client, "lab-x7f2", "away", "10.42.0.7")
@@ -250,16 +253,16 @@ func TestStoryWithAPIServer(t *testing.T) {
 	// Two in one process, and a restart on the same port.
 	second := cfg
 	second.Addr = netip.AddrPortFrom(nodeIP, 2053)
-	other, stopOther := running(t, second)
-	eventually(t, "a second server", other.Ready)
+	_, otherReady, stopOther := running(t, second)
+	eventually(t, "a second server", otherReady)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	if got := query(t, "udp", "10.42.0.7", second.Addr, "web.lab.svc.cluster.local.", miekg.TypeA); got != "10.43.0.72" {
 		t.Errorf("the second server, the first one stopped: %s", got)
 	}
-	s, stop = running(t, cfg)
-	eventually(t, "ready after a restart", s.Ready)
+	s, ready, stop = running(t, cfg)
+	eventually(t, "ready after a restart", ready)
 	if got := ask("10.42.0.7", "web.lab.svc.cluster.local."); got != "10.43.0.72" {
 		t.Errorf("after a restart: %s", got)
 	}

@@ -9,7 +9,7 @@
 // the API server, those of this device's pods from what the container network has made,
 // and upstream servers from resolv.conf. It alone writes Memory,
 // what it last knew, in a folder that a boot empties;
-// EnsureService, which the supervisor calls, alone writes the Service
+// RunService, a component of its own, alone writes the Service
 // kube-system/kube-dns and its EndpointSlice. A restart binds the
 // port at once and answers from what was last known, until the API server is
 // there. After a boot nothing is known: until the API server answers, and when
@@ -27,9 +27,11 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/coredns/coredns/plugin"
 	miekg "github.com/miekg/dns"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"rivulet/offload/nodeagent/homeaddr"
 )
@@ -98,14 +100,14 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Ready reports whether names of the cluster are answered.
-func (s *Server) Ready() bool {
+// ready reports whether names of the cluster are answered.
+func (s *Server) ready() bool {
 	return s.bound.Load() && s.cluster.ready() && s.index.synced()
 }
 
-// Run serves until ctx ends. It returns an error only if it cannot listen, or
-// stops listening.
-func (s *Server) Run(ctx context.Context) error {
+// Run serves until ctx ends; ready is called once names of the cluster are answered. It
+// returns an error only if it cannot listen, or stops listening.
+func (s *Server) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	listeners, err := s.listen(ctx)
@@ -116,6 +118,11 @@ func (s *Server) Run(ctx context.Context) error {
 	go func() {
 		defer close(watched)
 		s.watch(ctx)
+	}()
+	go func() { // there is no event for it
+		if wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (bool, error) { return s.ready(), nil }) == nil {
+			ready()
+		}
 	}()
 	go s.remember(ctx)
 	go s.local.run(ctx)

@@ -55,7 +55,7 @@ func (s *Server) remember(ctx context.Context) {
 	defer tick.Stop()
 	var seen [2]int64
 	for ctx.Err() == nil {
-		if now := [2]int64{s.cluster.modified(), s.index.changes()}; s.Ready() && now != seen {
+		if now := [2]int64{s.cluster.modified(), s.index.changes()}; s.ready() && now != seen {
 			if err := s.snapshot().save(s.cfg.Memory); err != nil {
 				s.log.Warn("a restart will interrupt the names of the cluster", "error", err)
 			}

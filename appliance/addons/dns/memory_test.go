@@ -80,7 +80,7 @@ func serveAlone(t *testing.T, file string) func(name string) string {
 	s := New(Config{Addr: addr, Kubeconfig: filepath.Join(t.TempDir(), "none"), ServiceIP: netip.MustParseAddr("10.43.0.10"), ResolvConf: []string{}, Memory: file})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	go func() { done <- s.Run(ctx, func() { t.Error("ready without an API server") }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -17,9 +17,19 @@ const (
 	serviceName      = "kube-dns" // the name that Kubernetes' conformance wants
 )
 
-// EnsureService makes the Service kube-system/kube-dns with the given cluster IP
+// RunService makes the Service lead to addr, calls ready, and leaves it so when ctx ends.
+func RunService(ctx context.Context, client kubernetes.Interface, serviceIP netip.Addr, addr netip.AddrPort, ready func()) error {
+	if err := ensureService(ctx, client, serviceIP, addr); err != nil {
+		return err
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// ensureService makes the Service kube-system/kube-dns with the given cluster IP
 // lead to addr. It is idempotent, and writes only what differs.
-func EnsureService(ctx context.Context, client kubernetes.Interface, serviceIP netip.Addr, addr netip.AddrPort) error {
+func ensureService(ctx context.Context, client kubernetes.Interface, serviceIP netip.Addr, addr netip.AddrPort) error {
 	err := nodeservice.Ensure(ctx, client, nodeservice.Service{
 		Namespace: serviceNamespace, Name: serviceName, ClusterIP: serviceIP, Addr: addr.Addr(),
 		Labels: map[string]string{"k8s-app": serviceName, "kubernetes.io/cluster-service": "true"},

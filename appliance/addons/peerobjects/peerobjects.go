@@ -36,6 +36,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 )
@@ -52,25 +53,30 @@ type View struct {
 	Cordoned bool
 }
 
+// Fabric is what objects want done about peers; fabric.Fabric is one.
+type Fabric interface {
+	// Changed tells that Peers may be another.
+	Changed() (<-chan struct{}, func())
+	// Unpeer ends a peering, with Force though the peer cannot be told.
+	Unpeer(ctx context.Context, id string, how fabric.Unpeer) (peer.View, error)
+	// SetRoles switches directions; nil leaves one as it is.
+	SetRoles(ctx context.Context, id string, consume, provide *bool) (peer.View, error)
+	// ApproveAt gives a person's word that the cluster at the address, or with the ID, may
+	// be a peer; one of the two may be empty. It returns who that is.
+	ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error)
+	// Withdraw takes that word back, unless the cluster is a peer by now.
+	Withdraw(id peer.ID) error
+}
+
 // Config is what it is made of.
 type Config struct {
 	API *rest.Config
+	Fabric
 	// Peers returns all clusters that are known; those with a trust are shown.
 	Peers func() []View
-	// Changed tells that Peers may be another, as fabric.Fabric does.
-	Changed func() (<-chan struct{}, func())
 	// NodesChanged tells that Cordoned may be another.
 	NodesChanged func() (<-chan struct{}, func())
-	// Unpeer ends a peering, force though the peer cannot be told.
-	Unpeer func(ctx context.Context, id peer.ID, force bool) error
-	// SetRoles switches directions; nil leaves one as it is.
-	SetRoles func(ctx context.Context, id peer.ID, consume, provide *bool) error
-	// Peer gives a person's word that the cluster at the address, or with the ID, may be
-	// a peer; one of the two may be empty. It returns who that is.
-	Peer func(ctx context.Context, id peer.ID, address string) (peer.ID, error)
-	// Withdraw takes that word back, unless the cluster is a peer by now.
-	Withdraw func(ctx context.Context, id peer.ID) error
-	Log      *slog.Logger
+	Log          *slog.Logger
 }
 
 const (

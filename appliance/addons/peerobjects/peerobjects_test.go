@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"pgregory.net/rapid"
 
+	"rivulet/fabric"
 	"rivulet/fabric/peer"
 	"rivulet/test/apiserver"
 )
@@ -36,19 +37,20 @@ type fakeFabric struct {
 	withdrawn []peer.ID
 }
 
-func (f *fakeFabric) peer(_ context.Context, id peer.ID, address string) (peer.ID, error) {
+func (f *fakeFabric) ApproveAt(_ context.Context, id peer.ID, address string) (v peer.View, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id == "" {
 		if id = f.at[address]; id == "" {
-			return "", fmt.Errorf("nobody answers at %s", address)
+			return v, fmt.Errorf("nobody answers at %s", address)
 		}
 	}
 	f.yes = append(f.yes, id)
-	return id, nil
+	v.ID = id
+	return v, nil
 }
 
-func (f *fakeFabric) withdraw(id peer.ID) error {
+func (f *fakeFabric) Withdraw(id peer.ID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.withdrawn = append(f.withdrawn, id)
@@ -70,7 +72,7 @@ func (f *fakeFabric) views() (out []View) {
 	return out
 }
 
-func (f *fakeFabric) changed() (<-chan struct{}, func()) {
+func (f *fakeFabric) Changed() (<-chan struct{}, func()) {
 	ch := make(chan struct{}, 1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,29 +92,29 @@ func (f *fakeFabric) change(do func()) {
 	}
 }
 
-func (f *fakeFabric) unpeer(_ context.Context, id peer.ID, force bool) error {
+func (f *fakeFabric) Unpeer(_ context.Context, id string, how fabric.Unpeer) (v peer.View, err error) {
 	f.mu.Lock()
 	away := f.away
 	f.mu.Unlock()
-	if away && !force {
-		return errors.New("b cannot be told; if it is gone: rivulet unpeer --force b")
+	if away && !how.Force {
+		return v, errors.New("b cannot be told; if it is gone: rivulet unpeer --force b")
 	}
-	f.change(func() { delete(f.peers, id); f.forced = force })
-	return nil
+	f.change(func() { delete(f.peers, peer.ID(id)); f.forced = how.Force })
+	return v, nil
 }
 
-func (f *fakeFabric) setRoles(_ context.Context, id peer.ID, consume, provide *bool) error {
+func (f *fakeFabric) SetRoles(_ context.Context, id string, consume, provide *bool) (peer.View, error) {
 	f.change(func() {
-		v := f.peers[id]
+		v := f.peers[peer.ID(id)]
 		if consume != nil {
 			v.Roles.Consume = *consume
 		}
 		if provide != nil {
 			v.Roles.Provide = *provide
 		}
-		f.peers[id] = v
+		f.peers[peer.ID(id)] = v
 	})
-	return nil
+	return peer.View{}, nil
 }
 
 func idOf(c byte) peer.ID { return peer.ID(strings.Repeat(string(c), 32)) }
@@ -135,8 +137,7 @@ func TestObjects(t *testing.T) {
 	run := func() (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
-		cfg := Config{API: server.Config, Peers: f.views, Changed: f.changed, NodesChanged: f.changed, Unpeer: f.unpeer, SetRoles: f.setRoles, Peer: f.peer,
-			Withdraw: func(_ context.Context, id peer.ID) error { return f.withdraw(id) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+		cfg := Config{API: server.Config, Fabric: f, Peers: f.views, NodesChanged: f.Changed, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 		go func() { done <- Run(ctx, cfg, func() { close(ready) }) }()
 		select {
 		case <-ready:
@@ -231,7 +232,7 @@ func TestObjects(t *testing.T) {
 			return !f.peers[idOf('a')].Roles.Consume
 		})
 		await("role off in the status", func() bool { return !get("b").Status.Roles.Consume })
-		if err := f.setRoles(t.Context(), idOf('a'), new(true), nil); err != nil { // as the command line does
+		if err := f.SetRoles(t.Context(), string(idOf('a')), new(true), nil); err != nil { // as the command line does
 			t.Fatal(err)
 		}
 		await("spec that follows", func() bool { s := get("b").Spec.Consume; return s != nil && *s })

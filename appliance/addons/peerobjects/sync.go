@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rivulet/fabric"
 	"rivulet/fabric/peer"
 )
 
@@ -157,7 +158,7 @@ func (m *mirror) roles(ctx context.Context, o *Peer, v View) (*Peer, View, error
 		return o, v, nil
 	}
 	if o.Generation != o.Status.ObservedGeneration {
-		if err := m.SetRoles(ctx, v.ID, o.Spec.Consume, o.Spec.Provide); err != nil {
+		if _, err := m.SetRoles(ctx, string(v.ID), o.Spec.Consume, o.Spec.Provide); err != nil {
 			m.recorder.Eventf(reference(o), corev1.EventTypeWarning, "RolesFailed", "the roles of the spec are not in force: %v", err)
 			return o, v, fmt.Errorf("peers: roles of %s: %w", o.Name, err)
 		}
@@ -189,7 +190,7 @@ func (m *mirror) end(ctx context.Context, o *Peer, v View) error {
 	if !slices.Contains(o.Finalizers, Finalizer) {
 		return nil // another finalizer holds it
 	}
-	if err := m.Unpeer(ctx, v.ID, o.Annotations[ForceAnnotation] == "true"); err != nil {
+	if _, err := m.Unpeer(ctx, string(v.ID), fabric.Unpeer{Force: o.Annotations[ForceAnnotation] == "true"}); err != nil {
 		m.recorder.Eventf(reference(o), corev1.EventTypeWarning, "UnpeerFailed", "%v; or: kubectl annotate peer %s %s=true", err, o.Name, ForceAnnotation)
 		return fmt.Errorf("peers: unpeer %s: %w", o.Name, err)
 	}

@@ -96,18 +96,18 @@ func (m *mirror) wish(ctx context.Context, o *Peer, all map[peer.ID]View, taken 
 
 // ask gives the fabric the word, which takes seconds, and has everything looked at again.
 func (m *mirror) ask(ctx context.Context, o *Peer, a *asking) {
-	id, err := m.Peer(ctx, peer.ID(o.Spec.ID), o.Spec.Address)
+	v, err := m.ApproveAt(ctx, peer.ID(o.Spec.ID), o.Spec.Address)
 	m.askMu.Lock()
 	defer m.askMu.Unlock()
 	a.busy, a.err = false, err
 	if err == nil {
-		a.id = id
-		if old := peer.ID(o.Status.ID); old != "" && old != id {
-			if err := m.Withdraw(ctx, old); err != nil {
+		a.id = v.ID
+		if old := peer.ID(o.Status.ID); old != "" && old != a.id {
+			if err := m.Withdraw(old); err != nil {
 				m.Log.Warn("the word about another cluster, which this object has given before, stays", "object", o.Name, "id", old.Short(), "err", err)
 			}
 		}
-		m.recorder.Eventf(reference(o), corev1.EventTypeNormal, "Asked", "as the spec says: cluster %s may be a peer", id.Short())
+		m.recorder.Eventf(reference(o), corev1.EventTypeNormal, "Asked", "as the spec says: cluster %s may be a peer", a.id.Short())
 	} else {
 		wait := min(firstAsk<<min(a.fails, 10), lastAsk)
 		a.fails++
@@ -164,7 +164,7 @@ func (m *mirror) unwish(ctx context.Context, o *Peer) error {
 	if o.Spec.target() == "" || id == "" {
 		return nil
 	}
-	if err := m.Withdraw(ctx, id); err != nil {
+	if err := m.Withdraw(id); err != nil {
 		return fmt.Errorf("peers: take back the word of %s: %w", o.Name, err)
 	}
 	return nil

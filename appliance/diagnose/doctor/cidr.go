@@ -7,21 +7,19 @@ import (
 	"slices"
 	"strings"
 
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/health"
 )
 
 var cidr = Probe{Kind: health.CIDR, Title: "addresses of the cluster", Every: rarely, Run: probeCIDR}
 
-// nodeRange is where nodes have the address that they keep for life.
-var nodeRange = netip.MustParsePrefix("100.127.0.0/16")
-
 var ourPrefixes = []struct {
 	prefix netip.Prefix
 	what   string
 }{
-	{netip.MustParsePrefix("10.42.0.0/16"), "pods"},
-	{netip.MustParsePrefix("10.43.0.0/16"), "Services"},
-	{nodeRange, "node addresses"},
+	{fixed.PodCIDR, "pods"},
+	{fixed.ServiceCIDR, "Services"},
+	{fixed.NodeRange, "node addresses"},
 }
 
 // ourLinks begin the names of interfaces whose routes are the cluster's own.

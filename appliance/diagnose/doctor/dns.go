@@ -7,13 +7,11 @@ import (
 	"slices"
 	"strings"
 
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/health"
 )
 
 var dnsUpstream = Probe{Kind: health.DNS, Title: "DNS", Run: probeDNS}
-
-// clusterDNS is the cluster's own resolver, which asks the servers of the host.
-var clusterDNS = netip.MustParseAddr("10.43.0.10")
 
 func probeDNS(ctx context.Context, e *Env) Result {
 	const file = "/etc/resolv.conf"
@@ -33,7 +31,7 @@ func probeDNS(ctx context.Context, e *Env) Result {
 	ours := e.ownAddresses()
 	var good, bad, loops []string
 	for _, s := range servers {
-		if s == clusterDNS || nodeRange.Contains(s) {
+		if s == fixed.ClusterDNS || fixed.NodeRange.Contains(s) {
 			loops = append(loops, s.String())
 			continue
 		}

@@ -130,12 +130,13 @@ func TestWatch(t *testing.T) {
 			{Kind: health.DNS, Run: func(context.Context, *Env) Result { t.Error("asked, yet it names no interval"); return pass("x") }},
 		}
 		var tr health.Tracker
-		now, ready := make(chan struct{}), make(chan struct{})
+		ready := make(chan struct{}, 10)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
+		w := newWatcher(&tr, func() *Env { return &Env{Now: time.Now} })
 		go func() {
 			defer close(done)
-			Watch(ctx, func() *Env { return &Env{Now: time.Now} }, &tr, now, func() { close(ready) })
+			w.watch(ctx, func() { ready <- struct{}{} })
 		}()
 		<-ready
 		if len(tr.Problems()) != 1 {
@@ -153,7 +154,7 @@ func TestWatch(t *testing.T) {
 		if asked.Load() != before {
 			t.Errorf("asked %d times within its hour", asked.Load()-before)
 		}
-		now <- struct{}{}
+		w.Again()
 		synctest.Wait()
 		if asked.Load() != before+1 {
 			t.Errorf("told to look: asked %d times", asked.Load()-before)

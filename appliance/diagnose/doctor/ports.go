@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/health"
 	"rivulet/fabric/netmon"
@@ -26,10 +27,10 @@ var neededPorts = []struct {
 	{"tcp", engine.PortKubelet, "kubelet", Fail},
 	{"tcp", 10257, "controller manager", Fail},
 	{"tcp", 10259, "scheduler", Fail},
-	{"tcp", 7442, "peers", Fail},
-	{"udp", 7442, "tunnel", Fail},
-	{"udp", 1053, "cluster DNS", Fail},
-	{"tcp", 1053, "cluster DNS", Fail},
+	{"tcp", fixed.ControlPort, "peers", Fail},
+	{"udp", fixed.ControlPort, "tunnel", Fail},
+	{"udp", fixed.DNSPort, "cluster DNS", Fail},
+	{"tcp", fixed.DNSPort, "cluster DNS", Fail},
 	{"tcp", 10010, "containerd", Warn},
 	{"tcp", 10248, "health of the kubelet", Warn},
 	{"tcp", 10249, "figures of kube-proxy", Warn},

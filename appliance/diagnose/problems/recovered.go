@@ -25,9 +25,5 @@ func Recovered(t *health.Tracker, r *bolt.Recovered, log *slog.Logger) {
 // this start or an earlier one.
 func SetAside(t *health.Tracker, state string) {
 	found := quarantine.List(state, filepath.Join(state, "k3s", "agent"), filepath.Join(state, "k3s", "server", "db"))
-	if len(found) == 0 {
-		t.Clear(health.SetAside)
-		return
-	}
-	t.Set(health.SetAside, strings.Join(found, ", "), "look at the disk's health; delete these when nobody needs them any more")
+	t.SetIf(len(found) > 0, health.SetAside, strings.Join(found, ", "), "look at the disk's health; delete these when nobody needs them any more")
 }

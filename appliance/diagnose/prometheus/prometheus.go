@@ -5,6 +5,7 @@ package prometheus
 
 import (
 	"io"
+	"net/http"
 	"slices"
 	"time"
 
@@ -17,8 +18,13 @@ import (
 	"rivulet/fabric/tunnel"
 )
 
-// ContentType is that of what Write writes.
-const ContentType = "text/plain; version=0.0.4; charset=utf-8"
+// Handler answers with all metrics of the moment.
+func Handler(status func() api.Status) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		Write(w, status()) //nolint:errcheck // the asker has gone
+	})
+}
 
 // Write writes all metrics.
 func Write(w io.Writer, st api.Status) error {

@@ -19,7 +19,6 @@ package cleanup
 import (
 	"context"
 	"fmt"
-	"net/netip"
 )
 
 // Config says what to look for.
@@ -27,10 +26,6 @@ type Config struct {
 	State, Run string // Rivulet's folders
 	// EngineName is argv[0] of the engine.
 	EngineName string
-	// Interface is the tunnel's; NodeRange has the node's address on lo, Services
-	// the route beside it, Pods the addresses of the bridge.
-	Interface                 string
-	NodeRange, Services, Pods netip.Prefix
 }
 
 // Report is what came of it.

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/config/fixed"
 	"rivulet/fabric/netmon"
 )
 
@@ -73,7 +74,7 @@ func (c *cleaner) links() {
 	for _, l := range all {
 		a := l.Attrs()
 		ours := bridge != 0 && (a.Index == bridge || a.MasterIndex == bridge) ||
-			a.Name == c.Interface && (l.Type() == "tuntap" || l.Type() == "tun")
+			a.Name == fixed.Tunnel && (l.Type() == "tuntap" || l.Type() == "tun")
 		if !ours {
 			continue
 		}
@@ -90,7 +91,7 @@ func (c *cleaner) links() {
 // ourBridge reports whether a link is the bridge of our pods: k3s's name for it
 // is everybody's, the addresses are not.
 func (c *cleaner) ourBridge(l netlink.Link) bool {
-	if l.Attrs().Name != "cni0" || l.Type() != "bridge" {
+	if l.Attrs().Name != fixed.Bridge || l.Type() != "bridge" {
 		return false
 	}
 	addrs, err := netmon.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_V4) })
@@ -98,7 +99,7 @@ func (c *cleaner) ourBridge(l netlink.Link) bool {
 		return false
 	}
 	for _, a := range addrs {
-		if !contains(c.Pods, a.IP) {
+		if !contains(fixed.PodCIDR, a.IP) {
 			return false
 		}
 	}
@@ -116,7 +117,7 @@ func (c *cleaner) loopback() {
 		c.left("routes on lo cannot be listed: %v; run this again", err)
 	}
 	for _, r := range routes {
-		if r.Dst == nil || r.Dst.String() != c.Services.String() {
+		if r.Dst == nil || r.Dst.String() != fixed.ServiceCIDR.String() {
 			continue
 		}
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -130,7 +131,7 @@ func (c *cleaner) loopback() {
 		c.left("addresses on lo cannot be listed: %v; run this again", err)
 	}
 	for _, a := range addrs {
-		if ones, _ := a.Mask.Size(); ones != 32 || !contains(c.NodeRange, a.IP) {
+		if ones, _ := a.Mask.Size(); ones != 32 || !contains(fixed.NodeRange, a.IP) {
 			continue
 		}
 		if err := netlink.AddrDel(lo, &a); err != nil {

@@ -1,7 +1,6 @@
 package cleanup
 
 import (
-	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
@@ -47,8 +46,7 @@ func TestNetworkIsAsBefore(t *testing.T) {
 			iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#' || true`)
 	}
 	before := look()
-	c := &cleaner{Config: Config{Interface: "riv0", NodeRange: netip.MustParsePrefix("100.127.0.0/16"),
-		Services: netip.MustParsePrefix("10.43.0.0/16"), Pods: netip.MustParsePrefix("10.42.0.0/16")}}
+	c := &cleaner{}
 	sh(t, `ip link add cni0 type bridge; ip addr add 10.42.0.1/24 dev cni0; ip link set cni0 up
 		ip link add veth1 type veth peer name veth1p; ip link set veth1 master cni0
 		ip tuntap add dev riv0 mode tun; ip link set riv0 up
@@ -92,7 +90,7 @@ func TestABridgeOfAnotherIsLeft(t *testing.T) {
 	}
 	defer ns.Close()
 	sh(t, "ip link add cni0 type bridge; ip addr add 10.88.0.1/16 dev cni0; ip link add riv0 type bridge")
-	c := &cleaner{Config: Config{Interface: "riv0", Pods: netip.MustParsePrefix("10.42.0.0/16")}}
+	c := &cleaner{}
 	c.links()
 	if out := sh(t, "ip -o link"); !strings.Contains(out, "cni0") || !strings.Contains(out, "riv0") || len(c.Removed) > 0 {
 		t.Errorf("removed %q; there are:\n%s", c.Removed, out)

@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
 )
 
 // System is the machine's clock.
@@ -141,8 +142,12 @@ func New(cfg Config) *Clock {
 		floor: floor{Built: cfg.Built}, peers: peers{}, corrected: -2 * correctEvery}
 }
 
-// Run makes the time plausible, calls ready, and follows the clock until ctx ends.
-func (c *Clock) Run(ctx context.Context, waiting func(string, ...any), ready func()) error {
+// Run makes the time plausible, is Ready then, and follows the clock until ctx ends.
+func (c *Clock) Run(ctx context.Context, stage *lifecycle.Stage) error {
+	return c.run(ctx, stage.Waiting, stage.Ready)
+}
+
+func (c *Clock) run(ctx context.Context, waiting func(string, ...any), ready func()) error {
 	if err := c.load(); err != nil {
 		return err
 	}

@@ -152,7 +152,7 @@ func switchOn(t *testing.T, b *board, d disk) *device {
 	var ctx context.Context
 	ctx, v.cancel = context.WithCancel(context.Background())
 	go func() {
-		v.done <- v.Run(ctx, func(string, ...any) {}, func() { v.once.Lock(); v.ready = time.Since(v.begun); v.once.Unlock() })
+		v.done <- v.run(ctx, func(string, ...any) {}, func() { v.once.Lock(); v.ready = time.Since(v.begun); v.once.Unlock() })
 	}()
 	synctest.Wait()
 	return v

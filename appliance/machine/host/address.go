@@ -66,3 +66,18 @@ func Routes(except string) []netip.Prefix {
 
 // widestNetwork is that of 10.0.0.0/8, bits; what is wider leads to the Internet.
 const widestNetwork = 8
+
+// Leads reports whether packets to an address leave through one of the interfaces named;
+// those to an address of the device itself do not.
+func Leads(addr netip.Addr, interfaces ...string) bool {
+	routes, err := netlink.RouteGet(addr.Unmap().AsSlice())
+	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
+		return false
+	}
+	for _, name := range interfaces {
+		if l, err := netlink.LinkByName(name); err == nil && l.Attrs().Index == routes[0].LinkIndex {
+			return true
+		}
+	}
+	return false
+}

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"rivulet/appliance/health"
 )
 
 // limits are kernel settings that a Kubernetes node outgrows. The kubelet,
@@ -38,11 +40,16 @@ func LowLimits(root string) (low []Limit) {
 	return low
 }
 
-// RaiseLimits raises what is too low and never lowers anything. It returns the
-// names of the settings that are too low and could not be changed.
-func RaiseLimits() (tooLow []string) { return RaiseLimitsAt("/proc/sys") }
+// RaiseLimits raises what is too low and never lowers anything. What could not be changed
+// is a problem.
+func RaiseLimits(t *health.Tracker) {
+	tooLow := RaiseLimitsAt("/proc/sys")
+	t.SetIf(len(tooLow) > 0, health.Limits, strings.Join(tooLow, ", ")+" cannot be raised from here; containers may fail with \"too many open files\"",
+		"sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
+}
 
-// RaiseLimitsAt is RaiseLimits for settings below root.
+// RaiseLimitsAt raises settings below root. It returns the names of those that are too low
+// and could not be changed.
 func RaiseLimitsAt(root string) (tooLow []string) {
 	for _, l := range LowLimits(root) {
 		path := root + "/" + strings.ReplaceAll(l.Name, ".", "/")

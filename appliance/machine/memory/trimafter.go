@@ -11,9 +11,11 @@ import (
 const peerSettled = 20 * time.Second
 
 // TrimAfterPeers gives back, until ctx ends, what peers have used by coming: count is of
-// those there are, changed says that it may have changed. It is code above all, ten
+// those there are, changes subscribes to when it may have changed. It is code above all, ten
 // megabytes of it, and would stay until the next trim that is due.
-func TrimAfterPeers(ctx context.Context, changed <-chan struct{}, count func() int, log *slog.Logger) {
+func TrimAfterPeers(ctx context.Context, changes func() (<-chan struct{}, func()), count func() int, log *slog.Logger) {
+	changed, stop := changes()
+	defer stop()
 	trimAfter(ctx, changed, count, peerSettled, func() {
 		if err := Trim(); err != nil {
 			log.Debug("what peers have used by coming stays mapped", "error", err)

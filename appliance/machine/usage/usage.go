@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
+	"rivulet/fabric/peer"
 )
 
 // Budgets, bytes, of DESIGN §7.
@@ -94,8 +95,8 @@ func (r Report) PSS(names ...string) (sum uint64) {
 type Config struct {
 	// PIDs returns the process IDs of supervisor, engine and tunnel by these names.
 	PIDs func() map[string]int
-	// Peers is how many clusters we are connected with.
-	Peers    func() int
+	// Peers are the clusters that are known; those that we are connected with have a budget.
+	Peers    func() []peer.View
 	StateDir string
 	RAM      uint64 // bytes
 	Health   *health.Tracker
@@ -237,7 +238,12 @@ func (w *Watch) judge(r Report) {
 // tooMuch says what is wrong with the memory that we hold, and what helps.
 func (w *Watch) tooMuch(r Report) (problem, cure string) {
 	above := func(sum, limit uint64) bool { return sum > limit+limit/4 }
-	limit := uint64(BudgetSupervisor + BudgetPeer*w.cfg.Peers())
+	limit := uint64(BudgetSupervisor)
+	for _, p := range w.cfg.Peers() {
+		if p.State == peer.Connected {
+			limit += BudgetPeer
+		}
+	}
 	switch sum, all := r.PSS("supervisor", "tunnel"), r.PSS(); {
 	case above(sum, limit):
 		return fmt.Sprintf("supervisor and tunnel take %d MB, promised are %d", sum/1e6, limit/1e6),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
+	"rivulet/fabric/peer"
 )
 
 func write(t *testing.T, content string, path ...string) {
@@ -35,7 +36,7 @@ func newWorld(t *testing.T, ram uint64) *world {
 	w := &world{t: t, proc: t.TempDir(), at: time.Unix(1e9, 0)}
 	w.Watch = New(Config{
 		PIDs:  func() map[string]int { return map[string]int{"supervisor": 10, "tunnel": 11, "engine": 12} },
-		Peers: func() int { return 1 }, StateDir: t.TempDir(), RAM: ram, Health: &w.problems, Log: slog.New(slog.DiscardHandler),
+		Peers: func() []peer.View { return []peer.View{{State: peer.Lost}, {State: peer.Connected}} }, StateDir: t.TempDir(), RAM: ram, Health: &w.problems, Log: slog.New(slog.DiscardHandler),
 	})
 	w.Watch.proc, w.now = w.proc, func() time.Time { return w.at }
 	for pid, of := range map[string]struct{ stat, cmdline string }{
@@ -202,5 +203,17 @@ func TestOfThisProcess(t *testing.T) {
 	}
 	if _, err := written("/proc", os.Getpid()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestPIDsAreThoseOfLivingProcesses(t *testing.T) {
+	run := t.TempDir()
+	if err := WritePID(run); err != nil {
+		t.Fatal(err)
+	}
+	write(t, "4194305\n", run, "engine.pid") // above the kernel's greatest
+	write(t, "x\n", run, "tunnel.pid")
+	if got := PIDs(run); len(got) != 1 || got["supervisor"] != os.Getpid() {
+		t.Errorf("%v", got)
 	}
 }

@@ -3,6 +3,7 @@ package statuspage
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -108,6 +109,23 @@ func (p *Page) URL() string {
 		}
 	}
 	return ""
+}
+
+// Lend leaves port 80 to another part of the device, or takes it back.
+func (p *Page) Lend(lent bool) { p.server.Lend(lent) }
+
+// Offer answers a request that came to a port that the page has lent, if it is for the
+// page and from somebody who may see it; otherwise it returns false and writes nothing.
+func (p *Page) Offer(w http.ResponseWriter, r *http.Request) bool {
+	p.mu.Lock()
+	on := p.on
+	p.mu.Unlock()
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if !on || err != nil || !p.admit(from.Addr()) || !p.server.called(r.Host) {
+		return false
+	}
+	p.server.ServeHTTP(w, r)
+	return true
 }
 
 // Addresses are the device's own on its LANs.

@@ -1,13 +1,17 @@
 package statuspage
 
 import (
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/addons/loadbalancer"
+	"rivulet/appliance/ui/summary"
 	"rivulet/fabric/discovery/mdns"
 	"rivulet/fabric/netmon"
 )
@@ -65,6 +69,32 @@ func TestANameIsShownOnceItIsKnown(t *testing.T) {
 	}{{mdns.HostProbing, ""}, {mdns.HostOurs, "pi"}, {mdns.HostElsewhere, "pi"}, {mdns.HostProbing, ""}} {
 		if p.named("pi", tt.st); p.name != tt.want {
 			t.Errorf("%s: %q", tt.st, p.name)
+		}
+	}
+}
+
+// A request that came to a port which another part of the device has is answered by the
+// page only if it is for the page, from somebody who may see it, and while the page is on.
+func TestWhatThePageIsOffered(t *testing.T) {
+	yes, no := true, false
+	p := newTestPage()
+	p = NewPage(Device{View: func() summary.View { return summary.View{} }, LANs: p.LANs, Own: p.Own, Log: p.Log})
+	for _, tt := range []struct {
+		on         *bool
+		from, host string
+		want       bool
+	}{
+		{&yes, "127.0.0.1:999", "lab-1.local", true}, {&yes, "127.0.0.1:999", "192.0.2.7", true}, {&yes, "127.0.0.1:999", "shop.example", false},
+		{&yes, "10.42.0.7:999", "lab-1.local", false}, {&no, "127.0.0.1:999", "lab-1.local", false},
+	} {
+		p.Configure(tt.on, []string{"lab-1"})
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr, r.Host = tt.from, tt.host
+		w := httptest.NewRecorder()
+		took := p.Offer(w, r)
+		said, _ := io.ReadAll(w.Result().Body)
+		if took != tt.want || (len(said) > 0) != tt.want {
+			t.Errorf("%s asks for %s: taken %v, %d bytes", tt.from, tt.host, took, len(said))
 		}
 	}
 }

@@ -62,9 +62,10 @@ type Server struct {
 	cfg  Config
 	poke chan struct{}
 
-	mu  sync.Mutex
-	on  bool
-	has map[int]*http.Server
+	mu   sync.Mutex
+	on   bool
+	lent bool // WebPort is another part's of this device
+	has  map[int]*http.Server
 
 	making sync.Mutex // held while the page is made, which asks for URL
 	made   time.Time
@@ -83,6 +84,18 @@ func New(cfg Config) *Server {
 func (s *Server) Switch(on bool) {
 	s.mu.Lock()
 	s.on = on
+	s.mu.Unlock()
+	select {
+	case s.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Lend leaves WebPort to another part of this device, which offers requests to the page, or
+// takes it back.
+func (s *Server) Lend(lent bool) {
+	s.mu.Lock()
+	s.lent = lent
 	s.mu.Unlock()
 	select {
 	case s.poke <- struct{}{}:
@@ -137,12 +150,15 @@ func (s *Server) Run(ctx context.Context, ready func()) {
 // keep makes the listeners those that are wanted, as far as others let it.
 func (s *Server) keep(ctx context.Context, on bool) error {
 	var web error
+	s.mu.Lock()
+	lent := s.lent
+	s.mu.Unlock()
 	for _, port := range s.cfg.Ports {
-		has := s.Holds(port)
+		has, wanted := s.Holds(port), on && !(lent && port == WebPort)
 		switch {
-		case !on && has:
+		case !wanted && has:
 			s.drop(port)
-		case on && !has:
+		case wanted && !has:
 			if err := s.listen(ctx, port); err != nil && web == nil {
 				web = taken(port, err)
 			}

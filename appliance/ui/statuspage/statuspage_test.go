@@ -65,7 +65,7 @@ func story() map[string]api.Status {
 	ready.Pods = api.Pods{Home: 3, Away: 2, Guests: 1}
 	ready.Peers = []peer.View{{Record: peer.Record{Name: "lab-2"}, State: peer.Connected}, {Record: peer.Record{Name: "lab-3"}, State: peer.Lost},
 		{Record: peer.Record{Name: "<script>alert(1)</script>"}, State: peer.Discovered}, {Record: peer.Record{Name: "enemy"}, State: peer.Denied}}
-	ready.Health = []health.Problem{{Kind: *health.Wall, Text: "nftables: no such table, token=abcdefghijklmnop", Cure: "see that the kernel has nf_tables"},
+	ready.Health = []health.Problem{{Kind: *health.Wall, Text: "nftables: conn.Receive: operation not permitted, token=abcdefghijklmnop", Cure: "see that the kernel has nf_tables"},
 		{Kind: *health.Limits, Text: "8 watches are allowed", Cure: "allow more"}, {Kind: *health.Limits, Subject: "b", Text: "asking b: Get \"https://b\": dial tcp 192.0.2.9:7442: i/o timeout", Cure: "see that b is on"}}
 	return map[string]api.Status{"first": first, "network": network, "failed": failed, "ready": ready}
 }
@@ -106,7 +106,7 @@ func TestErrorsOfProgramsAreDetails(t *testing.T) {
 			t.Fatal(err)
 		}
 		shown := details.ReplaceAllString(string(body), "")
-		for _, program := range []string{"dial tcp", "i/o timeout", "connection refused", "EOF", "no such table", "again in"} {
+		for _, program := range []string{"dial tcp", "i/o timeout", "connection refused", "EOF", "not permitted", "again in"} {
 			if strings.Contains(shown, program) {
 				t.Errorf("%s shows %q", name, program)
 			}
@@ -116,6 +116,24 @@ func TestErrorsOfProgramsAreDetails(t *testing.T) {
 		}
 		if name == "failed" && (!strings.Contains(shown, "What to do: free the port") || !strings.Contains(string(body), "connection refused")) {
 			t.Errorf("the cure or the details are missing:\n%s", body)
+		}
+	}
+}
+
+// A text for the owner is shown, though it begins with one word and a colon.
+func TestWordsForTheOwnerAreNoDetails(t *testing.T) {
+	for text, details := range map[string]bool{
+		"taken: TCP 6443 (API server) by nginx (pid 5)": false, "missing: br_netfilter": false, "v1: it works, and Kubernetes is about to drop it": false,
+		"enforce: the kernel shows no packets between pods of this device to the rules":           false,
+		"engine: port 6443/tcp is taken by nginx (pid 5) (address already in use)":                false,
+		"store: write /var/lib/rivulet/state.db: no space left on device":                         true,
+		"enforce: nftables: conn.Receive: invalid argument":                                       true,
+		"metrics: Get \"https://127.0.0.1:10250\": x509: certificate signed by unknown authority": true,
+		"update: mount: exit status 32":                                                           true,
+	} {
+		v := summary.Of(api.Status{Health: []health.Problem{{Kind: *health.Ports, Text: text, Cure: "mend it"}}}, noon)
+		if p := v.Problems[0]; p.Text+p.Details != text || (p.Details != "") != details {
+			t.Errorf("%q: shown %q, details %q", text, p.Text, p.Details)
 		}
 	}
 }
@@ -344,4 +362,30 @@ func TestNoPortAtAll(t *testing.T) {
 	if said := w.problem(); !strings.Contains(said, "there is no page; ") {
 		t.Errorf("said %q", said)
 	}
+}
+
+// A port that is lent is free for another part of the device, and comes back; the page is
+// on its other port meanwhile, and nothing is wrong.
+func TestAPortThatIsLent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.srv.Switch(true)
+	w.run()
+	w.eventually("the page is on both ports", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
+	w.srv.Lend(true)
+	w.eventually("port 80 is free", func() bool { return !w.srv.Holds(WebPort) })
+	var other net.Listener
+	w.room.Do(func() (err error) { other, err = net.Listen("tcp", ":80"); return err })
+	if got := w.srv.URL("lab-1.local"); got != "http://lab-1.local:7480" {
+		t.Errorf("URL %s", got)
+	}
+	w.mu.Lock()
+	said := w.said
+	w.mu.Unlock()
+	if said != nil {
+		t.Errorf("a port that is lent is a problem: %v", said)
+	}
+	other.Close()
+	w.srv.Lend(false)
+	w.eventually("the page is on both ports again", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
 }

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"rivulet/appliance/api"
@@ -138,9 +139,18 @@ func (v *View) problems(list []health.Problem) {
 	}
 }
 
-// raw is what errors of programs look like: they begin with the part that made them, or have in
-// them what Go's libraries say. What is written for the owner begins with words or a path.
-var raw = regexp.MustCompile(`^[a-z][a-z0-9/_-]*: |\b(dial|read|write) (tcp|udp|unix)|: (connection refused|connection reset by peer|no such file or directory|permission denied|i/o timeout|EOF)\b|context (deadline exceeded|canceled)|exit status [0-9]|rpc error`)
+// raw is what errors of programs look like: they have in them what the kernel or Go's
+// libraries say. Everything else is written for the owner, whatever part it begins with.
+var raw = regexp.MustCompile(`\b(dial|read|write|listen) (tcp|udp|unix)|: (` + errnos() + `|i/o timeout|EOF|unexpected EOF)\b|\b(x509|tls|json|yaml|http2): |context (deadline exceeded|canceled)|exit status [0-9]|signal: |rpc error`)
+
+// errnos are the kernel's words, as alternatives of a regular expression.
+func errnos() string {
+	var all []string
+	for e := syscall.Errno(1); e <= syscall.ERFKILL; e++ {
+		all = append(all, regexp.QuoteMeta(e.Error()))
+	}
+	return strings.Join(all, "|")
+}
 
 func (v *View) summary(waiting string) string {
 	worst := 0

@@ -1,0 +1,133 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/appliance/addons/dns"
+	"rivulet/appliance/addons/netpol"
+	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/engine"
+	"rivulet/appliance/engine/certs"
+	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/engine/images"
+	"rivulet/appliance/engine/iptables"
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/cleanup"
+	"rivulet/appliance/machine/clock"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/version"
+	"rivulet/image/bundle"
+)
+
+func (s *System) runBundle(ctx context.Context, stage *lifecycle.Stage) error {
+	dir, err := bundle.Unpack(filepath.Join(s.cfg.Dirs.State, "bundle"), stage.Log())
+	if err != nil {
+		return err
+	}
+	s.bundle.Store(&dir)
+	stage.Ready()
+	return dir.Keep(ctx, stage.Log())
+}
+
+// newEngine makes the engine's keepers, and the clock, whose jumps one of them follows:
+// peers may ask for it at any time.
+func (s *System) newEngine() {
+	state, log := s.cfg.Dirs.State, s.log("engine")
+	s.engine = engine.NewHandle(state)
+	s.database = &datastore.Guard{State: state, Temp: s.cfg.Dirs.Run, Report: s.reportSetAside, Health: &s.health, Log: log}
+	s.images = &images.Containerd{
+		State: state, Run: s.cfg.Dirs.Run, Executable: s.exe, Report: s.reportSetAside, Health: &s.health, Log: log,
+		EndPods: func(ctx context.Context) error {
+			return cleanup.EndPods(ctx, cleanup.Config{State: state, Run: s.cfg.Dirs.Run, EngineName: s.cfg.EngineName})
+		},
+	}
+	s.dates = certs.NewKeeper(s.engine, datastore.Path(state), func() bool { return s.clock.Status().Plausible }, &s.health, log)
+	s.clock = clock.New(clock.Config{
+		System: clock.Machine(s.log("clock")), Built: version.Built(), Store: s.store, Health: &s.health,
+		Jumped: func(j clock.Jump) { s.dates.Jumped(j.By) }, Log: s.log("clock"),
+	})
+	s.keeper = engine.NewKeeper(s.engine, engine.KeeperConfig{
+		Settings: s.engineSettings, Engine: s.engineConfig, Ended: s.database.Ended, NewVersion: s.refreshPeers, Health: &s.health, Log: log,
+	})
+}
+
+// engineConfig is for the next engine.
+func (s *System) engineConfig() (engine.Config, error) {
+	if err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
+		return engine.Config{}, err
+	}
+	helpers := s.bundle.Load()
+	return engine.Config{
+		Executable: s.exe, Argv0: s.cfg.EngineName,
+		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
+		BundleBin: helpers.Bin(), PauseImage: helpers.Image("pause"),
+		Iptables: func(ctx context.Context) (iptables.Choice, error) { return iptables.Choose(ctx, helpers.Netfilter()) },
+		NodeName: s.nodeName, NodeIP: s.nodeIP,
+		PodCIDR: fixed.PodCIDR, ServiceCIDR: fixed.ServiceCIDR, ClusterDNS: fixed.ClusterDNS,
+		Facts: s.facts, Before: s.beforeEngine,
+		Answered: s.answers.Now, Log: s.log("engine"),
+	}, nil
+}
+
+func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
+	err := errors.Join(s.database.Prepare(ctx, e), s.images.Prepare(ctx))
+	s.inOrder.Store(err == nil)
+	if err != nil {
+		return err
+	}
+	return s.dates.Prepare(ctx)
+}
+
+// refreshPeers tells peers of this cluster anew, whose version of Kubernetes is another.
+func (s *System) refreshPeers() {
+	if fab := s.fabric.Load(); fab != nil {
+		fab.Refresh()
+	}
+}
+
+func (s *System) runNode(ctx context.Context, stage *lifecycle.Stage) error {
+	return s.engine.RunNode(ctx, stage, s.nodeName, func(node *corev1.Node) {
+		s.images.Serves(ctx)
+		s.images.Note(ctx, node)
+	})
+}
+
+// runPolicies holds pods to NetworkPolicies. Offload, which tells targets of them,
+// reads the same watcher.
+func (s *System) runPolicies(ctx context.Context, stage *lifecycle.Stage) error {
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return s.netpol.Run(ctx, s.engine.Client()) })
+	both.Go(func() error {
+		return netpol.Run(ctx, netpol.Config{
+			World: s.netpol, Results: fixed.CNIResults, Log: stage.Log(),
+			Report: func(err error) { s.health.Report(health.NetworkPolicy, err) },
+		})
+	})
+	stage.Ready() // without policies there is nothing to wait for
+	return both.Wait()
+}
+
+func (s *System) dnsAddr() netip.AddrPort { return netip.AddrPortFrom(s.nodeIP, fixed.DNSPort) }
+
+func (s *System) runDNS(ctx context.Context, stage *lifecycle.Stage) error {
+	if err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
+		return err
+	}
+	stage.Waiting("for the API server")
+	return dns.New(dns.Config{
+		Addr: s.dnsAddr(), Kubeconfig: s.engine.Kubeconfig(),
+		ClusterDomain: fixed.ClusterDomain, ServiceIP: fixed.ClusterDNS, ServiceCIDR: fixed.ServiceCIDR, PodCIDR: fixed.PodCIDR, Results: fixed.CNIResults, Memory: filepath.Join(s.cfg.Dirs.Run, "dns.json"),
+		View: s.viewOf, Log: stage.Log(),
+	}).Run(ctx, stage.Ready)
+}
+
+func (s *System) runDNSService(ctx context.Context, stage *lifecycle.Stage) error {
+	return dns.RunService(ctx, s.engine.Client(), fixed.ClusterDNS, s.dnsAddr(), stage.Ready)
+}

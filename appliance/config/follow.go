@@ -1,0 +1,117 @@
+package config
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
+)
+
+// watchAgain is the pause before a watch that the kernel refused is tried again.
+const watchAgain = 10 * time.Second
+
+// Follower puts the configuration into force: when Run begins, when its file or
+// OwnRegistries changes, on SIGHUP, and whenever Again is called. All fields must be set.
+// Its methods may be called concurrently.
+type Follower struct {
+	*Keeper
+	// Apply hands what is in force to every part that runs; one call at a time.
+	Apply func(Config)
+	// LANs subscribes to changes of the device's interfaces.
+	LANs   func() (<-chan struct{}, func())
+	Health *health.Tracker
+	Log    *slog.Logger
+
+	// reloading and settling go one at a time, so that nothing old comes last.
+	reloading, settling sync.Mutex
+}
+
+// Run follows the files until ctx ends.
+func (f *Follower) Run(ctx context.Context, stage *lifecycle.Stage) error {
+	hup := make(chan os.Signal, 1)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup means what it says
+		signal.Notify(hup, syscall.SIGHUP)
+		defer signal.Stop(hup)
+	}
+	lans, stop := f.LANs()
+	defer stop()
+	f.Settle()
+	changed := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	go f.watch(ctx, f.Path(), stage.Ready, poke)
+	if f.Path() != OwnRegistries {
+		go f.watch(ctx, OwnRegistries, func() {}, poke)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-lans:
+			f.settling.Lock()
+			f.reportLANs()
+			f.settling.Unlock()
+			continue
+		case <-hup:
+			f.Log.Info("SIGHUP: reading the configuration again")
+		case <-changed:
+		}
+		f.Again()
+	}
+}
+
+// watch watches a file as long as ctx lives.
+func (f *Follower) watch(ctx context.Context, file string, ready, changed func()) {
+	for {
+		err := Watch(ctx, file, func() {
+			f.Health.ClearFor(health.ConfigUnwatched, file)
+			ready()
+			changed() // what happened while nobody watched
+		}, changed)
+		if err == nil {
+			return
+		}
+		f.Health.SetFor(health.ConfigUnwatched, file, err.Error(), "after a change: rivulet config reload")
+		ready()
+		if !lifecycle.Pause(ctx, watchAgain) {
+			return
+		}
+	}
+}
+
+// Again reads the configuration again, puts it into force, and returns it with the keys
+// that differ from before.
+func (f *Follower) Again() (is Loaded, changed []string) {
+	f.reloading.Lock()
+	defer f.reloading.Unlock()
+	was, is := f.Reload()
+	f.Settle()
+	changed = Changed(was.Config, is.Config)
+	switch {
+	case Same(was, is):
+	case len(is.Problems) > 0:
+		f.Log.Error("the configuration is not used", "from", is.From, "error", is.Problems)
+	default:
+		f.Log.Info("configuration", "from", is.From, "file", is.File, "changed", changed)
+	}
+	return is, changed
+}
+
+// Settle applies what is in force, and reports what is wrong with it. A part that is made
+// later calls it, and has then missed nothing.
+func (f *Follower) Settle() {
+	f.settling.Lock()
+	defer f.settling.Unlock()
+	f.Apply(f.Now().Config)
+	f.report()
+}

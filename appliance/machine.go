@@ -1,0 +1,56 @@
+package appliance
+
+import (
+	"context"
+	"net/http"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/diagnose/problems"
+	"rivulet/appliance/engine"
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/machine/firewall"
+	"rivulet/appliance/machine/watchdog"
+	"rivulet/appliance/ui/led"
+)
+
+// runWall keeps the LAN from what is the cluster's own. The engine waits for it, so
+// that its ports are never open, and does not need it: a problem shows what is missing.
+func (s *System) runWall(ctx context.Context, stage *lifecycle.Stage) error {
+	firewall.Run(ctx, firewall.Config{
+		Own: []string{"lo", fixed.Bridge, fixed.Tunnel}, Networks: fixed.Networks, Ports: []uint16{engine.PortAPI, engine.PortKubelet},
+		Report: func(err error) { s.health.Report(health.Wall, err) }, Log: stage.Log(),
+	}, stage.Ready)
+	return nil
+}
+
+// problems is everything that is wrong, whoever knows it, in one list: the same for
+// every screen.
+func (s *System) problems() []health.Problem {
+	problems.Collect(&s.health, s.fabric.Load(), s.offload.Load(), s.sources.DNS.Problems())
+	return s.health.Problems()
+}
+
+// reportSetAside shows what damaged files lie set aside.
+func (s *System) reportSetAside() { problems.SetAside(&s.health, s.cfg.Dirs.State) }
+
+// runWatchdog tells the service manager that we live.
+func (s *System) runWatchdog(ctx context.Context, stage *lifecycle.Stage) error {
+	return watchdog.Guard{
+		State: s.cfg.Dirs.State, Answers: &s.answers, Notifier: s.notify, Health: &s.health, Log: stage.Log(),
+		Self: func(ctx context.Context) error {
+			return api.Call(ctx, s.cfg.Dirs.Run, http.MethodGet, "/v1/alive", nil, nil)
+		},
+	}.Run(ctx, stage)
+}
+
+// showLamp says with the lamp of a device of the image what its screen would.
+func (s *System) showLamp(ctx context.Context) {
+	if s.page.Image {
+		led.Run(ctx, led.Dir, func() led.State {
+			ready, _ := needed.Ready(s.manager.Status())
+			return led.Of(s.problems(), ready)
+		}, s.log("led"))
+	}
+}

@@ -1,0 +1,97 @@
+package appliance
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"path/filepath"
+
+	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/engine"
+	"rivulet/appliance/engine/images"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/network"
+	"rivulet/appliance/vcluster/objects"
+	"rivulet/offload"
+	"rivulet/offload/nodeagent"
+	"rivulet/offload/nodeagent/admission"
+	tenantimages "rivulet/offload/nodeagent/images"
+	"rivulet/offload/nodeagent/podgate"
+	"rivulet/offload/nodeagent/podmemory"
+	"rivulet/offload/offer"
+)
+
+func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
+	// A peer may have the name of our own node: before that is registered, the
+	// peer's virtual node would take it, and the kubelet would take it over.
+	stage.Waiting("for node %s to be registered", s.nodeName)
+	if err := engine.WaitNode(ctx, s.engine.Client(), s.nodeName); err != nil {
+		return nil // stopped
+	}
+	home, err := s.engine.REST()
+	if err != nil {
+		return err
+	}
+	o, err := offload.New(offload.Config{
+		Home: home, ClusterID: string(s.id.ID()), ClusterName: s.name,
+		NodeName: s.nodeName, NodeIP: s.nodeIP, PodCIDR: fixed.PodCIDR,
+		Control:      fixed.ControlAPI,
+		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
+		Peers:        s.fabric.Load(), Share: func() offer.Share { return s.config().Share.Lent() }, Withheld: s.withheld, Log: stage.Log(),
+		NodesChanged: s.nodes.Notify,
+		Memory:       host.RAM(),
+		PodMemory:    podmemory.Here,
+		Volumes:      s.volumes,
+		Images:       s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
+		Policies:  s.netpol,
+		Hosted:    s.vclusters,
+		Isolation: &nodeagent.Node{Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: fixed.CNIResults, DNS: fixed.ClusterDNS, Interface: fixed.Tunnel, Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }},
+	})
+	if err != nil {
+		return err
+	}
+	s.offload.Store(o)
+	s.burst.Attach(o.SetTargets)
+	s.vclusters.Attach(o.Twins())
+	stage.Ready()
+	return o.Run(ctx)
+}
+
+func (s *System) runBurst(ctx context.Context, stage *lifecycle.Stage) error {
+	s.burst.Configure(s.config().Burst)
+	stage.Ready()
+	return s.burst.Run(ctx)
+}
+
+func (s *System) runVClusters(ctx context.Context, stage *lifecycle.Stage) error {
+	if err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
+		return err
+	}
+	return s.vclusters.Run(ctx, stage.Ready)
+}
+
+// runVirtualClusters makes those that objects of this cluster's API want.
+func (s *System) runVirtualClusters(ctx context.Context, stage *lifecycle.Stage) error {
+	home, err := s.engine.REST()
+	if err != nil {
+		return err
+	}
+	return objects.Run(ctx, objects.Config{API: home, Clusters: s.vclusters, Log: stage.Log()}, stage.Ready)
+}
+
+// runPodGate decides on the network of each pod that starts. The engine waits for it:
+// without an answer no pod gets one.
+func (s *System) runPodGate(ctx context.Context, stage *lifecycle.Stage) error {
+	a := admission.Admission{Client: s.engine.Client, Held: s.heldPods, HomeAddrs: s.homeAddrs, Kubelet: fixed.Kubelet}
+	return podgate.Serve(ctx, podgate.Socket(s.cfg.Dirs.Run), a.Admit, stage.Ready)
+}
+
+// runImages keeps tenants' images apart. The engine waits for it: the kubelet asks it for images.
+func (s *System) runImages(ctx context.Context, stage *lifecycle.Stage) error {
+	return tenantimages.Run(ctx, tenantimages.Socket(s.cfg.Dirs.Run), images.Socket, tenantimages.RelayConfig{
+		Registries: func() string { return cmp.Or(s.config().Registries.InForce()) }, Withheld: s.withheld, Home: network.Home(s.fabric.Load, s.peerImages),
+		Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) },
+		Folder:   filepath.Join(s.cfg.Dirs.State, "k3s", "agent", "etc", "containerd", "certs.d"),
+	}, stage.Ready)
+}

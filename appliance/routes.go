@@ -1,0 +1,121 @@
+package appliance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"runtime/pprof"
+	"time"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/diagnose/doctor/peercheck"
+	"rivulet/appliance/diagnose/places"
+	"rivulet/appliance/diagnose/prometheus"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/upgrade"
+	"rivulet/appliance/machine/usage"
+	"rivulet/appliance/network"
+	"rivulet/appliance/version"
+	"rivulet/offload/consumer/move"
+)
+
+func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
+	return api.ServeAll(ctx, s.cfg.Dirs.Run, s.apiRoutes(), stage.Log(), stage.Ready)
+}
+
+// apiRoutes is what the command line may ask of the supervisor.
+func (s *System) apiRoutes() http.Handler {
+	mux := http.NewServeMux()
+	get := func(path string, answer func() (any, error)) {
+		mux.Handle(path, api.JSON(func(*http.Request) (any, error) { return answer() }))
+	}
+	get("GET /v1/alive", func() (any, error) { // for the watchdog: the manager and the fields that all share can be had
+		s.manager.Status()
+		s.engine.Client()
+		return struct{}{}, nil
+	})
+	get("GET /v1/status", func() (any, error) { return s.Status(), nil })
+	get("GET /v1/health", func() (any, error) { return api.Health{Problems: s.problems()}, nil })
+	get("GET /v1/facts", s.ownFacts)
+	mux.Handle("GET /v1/metrics", prometheus.Handler(s.Status))
+	mux.Handle("GET /v1/store", api.Bytes(s.store)) // a running supervisor has it locked
+	mux.HandleFunc("GET /v1/goroutines", func(w http.ResponseWriter, _ *http.Request) {
+		pprof.Lookup("goroutine").WriteTo(w, 2) //nolint:errcheck // the asker has gone
+	})
+	mux.Handle("POST /v1/volumes/move", api.MoveRoute(s.startMove))
+	s.configuration().Routes(mux)
+	s.doctor.Routes(mux)
+	s.peerCheck().Routes(mux)
+	s.upgrade.Routes(mux)
+	network.Decisions(mux, s.fabric.Load)
+	s.vclusters.Routes(mux)
+	network.Burst(mux, s.burst)
+	s.users.Routes(mux)
+	return mux
+}
+
+func (s *System) ownFacts() (any, error) {
+	build, err := upgrade.BuildID("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	return api.Facts{
+		Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: cmp.Or(s.engine.Version(), version.Kubernetes()), Executable: s.exe, BuildID: build,
+	}, nil
+}
+
+func (s *System) startMove(ctx context.Context, want move.Request) (*move.Job, error) {
+	if o := s.offload.Load(); o != nil {
+		return o.Move(ctx, want)
+	}
+	return nil, errors.New("no volume can be moved yet: rivulet is starting; see: rivulet status")
+}
+
+func (s *System) peerCheck() peercheck.Here {
+	return peercheck.Here{
+		Self: s.self, KubeVersion: s.engine.Version, DNS: s.dnsAddr(), Domain: fixed.ClusterDomain, Fabric: s.fabric.Load, Tunnel: s.tunnel.Load,
+	}
+}
+
+// statusTimeout bounds what a status may wait for others; what does not answer is left out.
+const statusTimeout = 2 * time.Second
+
+// peering is what is known of other clusters, and of what is offloaded; what has not
+// started is left out.
+func (s *System) peering(ctx context.Context) (st api.Status) {
+	if tun := s.tunnel.Load(); tun != nil {
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		defer cancel()
+		if ts, err := tun.Status(ctx); err == nil {
+			st.Tunnel = &ts
+		}
+	}
+	if fab := s.fabric.Load(); fab != nil {
+		st.Peers = fab.Peers()
+	}
+	if off := s.offload.Load(); off != nil {
+		st.Status = off.Status()
+	}
+	return st
+}
+
+// Status gathers what `rivulet status` shows.
+func (s *System) Status() api.Status {
+	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	defer cancel()
+	upgrade := s.upgrade.View() // before Health: it reports there
+	st := s.peering(ctx)
+	st.Upgrade, st.Clock, st.Config, st.Host, st.PIDs, st.Started = upgrade, s.clock.Status(), s.configuration().Status(), s.facts, usage.PIDs(s.cfg.Dirs.Run), s.begun
+	st.Name, st.NodeName, st.ID, st.NodeAddress, st.Version = s.name(), s.nodeName, s.id.ID(), s.nodeIP.String(), version.Version
+	st.Stages = s.manager.Status()
+	st.Ready, st.Waiting = needed.Ready(st.Stages)
+	st.ReadyAfter, st.ReadyAfterBoot = needed.Took(st.Stages)
+	st.Addresses, st.StatusPage, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.inOrder.Load()
+	if client := s.engine.Client(); client != nil {
+		st.Pods, st.Room = places.Count(ctx, client, s.nodeName)
+	}
+	st.Health, st.Footprint = s.problems(), s.footprint.Report()
+	return st
+}
