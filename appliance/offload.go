@@ -27,7 +27,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	// peer's virtual node would take it, and the kubelet would take it over.
 	stage.Waiting("for node %s to be registered", s.nodeName)
 	if err := engine.WaitNode(ctx, s.engine.Client(), s.nodeName); err != nil {
-		return nil // stopped
+		return nil //nolint:nilerr // stopped
 	}
 	home, err := s.engine.REST()
 	if err != nil {

@@ -209,7 +209,7 @@ func TestSnapshotAndCopy(t *testing.T) {
 	}
 	defer func() {
 		for _, name := range []string{"ann", "ben"} {
-			a.Run(context.WithoutCancel(ctx), "rivulet", "vcluster", "delete", name, "--yes") //nolint:errcheck // seen below
+			a.Run(context.WithoutCancel(ctx), "rivulet", "vcluster", "delete", name, "--yes") // seen below
 		}
 	}()
 	must("rivulet", "vcluster", "create", "ann")
@@ -274,7 +274,7 @@ func TestQuota(t *testing.T) {
 	kubectl := func(args ...string) (string, error) {
 		return a.Run(ctx, append([]string{"rivulet", "vcluster", "connect", "ann", "--", "kubectl"}, args...)...)
 	}
-	defer a.Run(context.WithoutCancel(ctx), "rivulet", "vcluster", "delete", "ann", "--yes") //nolint:errcheck // a test that has failed already
+	defer a.Run(context.WithoutCancel(ctx), "rivulet", "vcluster", "delete", "ann", "--yes") // a test that has failed already
 	must("rivulet", "vcluster", "create", "ann", "--quota", "pods=3,cpu=100m,storage=32Mi")
 	must("sh", "-c", `printf %s "$1" > /tmp/app.yaml && rivulet vcluster connect ann -- kubectl apply -f /tmp/app.yaml`, "apply", `
 apiVersion: v1
@@ -345,7 +345,10 @@ func TestObjects(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	a := suite.Devices["a"]
 	must := func(args ...string) string { t.Helper(); return labtest.Must(t, ctx, a, args...) }
-	kubectl := func(args ...string) string { t.Helper(); return must(append([]string{"rivulet", "kubectl"}, args...)...) }
+	kubectl := func(args ...string) string {
+		t.Helper()
+		return must(append([]string{"rivulet", "kubectl"}, args...)...)
+	}
 	apply := func(text string) {
 		t.Helper()
 		must("sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", text)

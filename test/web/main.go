@@ -77,7 +77,7 @@ func serve() error {
 		}
 		io.CopyN(w, zeros{}, n) //nolint:errcheck // the client has gone
 	})
-	http.Handle("/ws", websocket.Handler(func(c *websocket.Conn) { io.Copy(c, c) })) //nolint:errcheck // the client has gone
+	http.Handle("/ws", websocket.Handler(func(c *websocket.Conn) { io.Copy(c, c) })) // the client has gone
 	if err := serveUDP(name); err != nil {
 		return err
 	}

@@ -261,7 +261,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 	if got := query(t, "udp", "10.42.0.7", second.Addr, "web.lab.svc.cluster.local.", miekg.TypeA); got != "10.43.0.72" {
 		t.Errorf("the second server, the first one stopped: %s", got)
 	}
-	s, ready, stop = running(t, cfg)
+	_, ready, stop = running(t, cfg)
 	eventually(t, "ready after a restart", ready)
 	if got := ask("10.42.0.7", "web.lab.svc.cluster.local."); got != "10.43.0.72" {
 		t.Errorf("after a restart: %s", got)

@@ -32,7 +32,7 @@ func (p *page) Offer(w http.ResponseWriter, r *http.Request) bool {
 	if r.Host != "pi.local" {
 		return false
 	}
-	io.WriteString(w, "the page") //nolint:errcheck // a test
+	io.WriteString(w, "the page")
 	return true
 }
 
@@ -224,7 +224,7 @@ func TestWhatIsNotPassedOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		io.WriteString(conn, c.raw) //nolint:errcheck // it may be hung up on
+		io.WriteString(conn, c.raw) // it may be hung up on
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || answer.StatusCode != c.want {
 			t.Errorf("%.60q: %v %v, want %d", c.raw, answer, err, c.want)
@@ -255,7 +255,7 @@ func TestAnotherPodIsTried(t *testing.T) {
 	calls := atomic.Int32{}
 	f.serves(false, gone, pod(t, func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
-		io.Copy(w, r.Body) //nolint:errcheck // a test
+		io.Copy(w, r.Body)
 	}))
 	for range 4 {
 		answer, err := f.client().Post("http://a.example/", "text/plain", strings.NewReader("hello"))
@@ -304,15 +304,15 @@ func TestUpgrades(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n") //nolint:errcheck // a test
-		io.Copy(c, b)                                                                                              //nolint:errcheck // a test
+		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+		io.Copy(c, b)
 	}))
 	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", f.secure), &tls.Config{RootCAs: f.certificates, ServerName: "a.example", NextProtos: []string{"http/1.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(20 * time.Second)) //nolint:errcheck // a test
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	io.WriteString(conn, "GET /ws HTTP/1.1\r\nHost: a.example\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	in := bufio.NewReader(conn)
 	answer, err := http.ReadResponse(in, nil)
@@ -320,7 +320,7 @@ func TestUpgrades(t *testing.T) {
 		t.Fatal(answer, err)
 	}
 	for _, line := range []string{"one\n", "two\n"} {
-		io.WriteString(conn, line) //nolint:errcheck // read below
+		io.WriteString(conn, line) // read below
 		if got, err := in.ReadString('\n'); got != line {
 			t.Fatalf("%q, %v", got, err)
 		}
@@ -358,7 +358,7 @@ func TestHTTP2ToAPod(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "Grpc-Status")
 		fmt.Fprint(w, r.Proto)
-		io.Copy(w, r.Body) //nolint:errcheck // a test
+		io.Copy(w, r.Body)
 		w.Header().Set("Grpc-Status", "0")
 	}))
 	s.Config.Protocols = new(http.Protocols)
@@ -399,15 +399,15 @@ func TestOneClientHoldsItsShare(t *testing.T) {
 	}
 	good := dial("127.0.0.3")
 	defer good.Close()
-	good.SetDeadline(time.Now().Add(10 * time.Second))               //nolint:errcheck // a test
-	io.WriteString(good, "GET / HTTP/1.1\r\nHost: pi.local\r\n\r\n") //nolint:errcheck // read below
+	good.SetDeadline(time.Now().Add(10 * time.Second))
+	io.WriteString(good, "GET / HTTP/1.1\r\nHost: pi.local\r\n\r\n") // read below
 	answer, err := http.ReadResponse(bufio.NewReader(good), nil)
 	if err != nil || answer.StatusCode != http.StatusOK {
 		t.Errorf("%v %v", answer, err)
 	}
 	open := 0
 	for _, c := range slices.Backward(held) {
-		c.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) //nolint:errcheck // a test
+		c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
 			open++
 		}
@@ -485,7 +485,7 @@ func TestAConnectionLastsLongerThanItsBounds(t *testing.T) {
 	f.server.stall = 200 * time.Millisecond
 	f.serves(false, pod(t, func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(2 * f.server.stall) // a pod that thinks
-		io.WriteString(w, "late")      //nolint:errcheck // a test
+		io.WriteString(w, "late")
 	}))
 	client := f.client()
 	for _, url := range []string{"http://a.example/", "http://b.example/", "http://a.example/", "https://a.example/", "https://a.example/"} {

@@ -232,7 +232,7 @@ func TestObjects(t *testing.T) {
 			return !f.peers[idOf('a')].Roles.Consume
 		})
 		await("role off in the status", func() bool { return !get("b").Status.Roles.Consume })
-		if err := f.SetRoles(t.Context(), string(idOf('a')), new(true), nil); err != nil { // as the command line does
+		if _, err := f.SetRoles(t.Context(), string(idOf('a')), new(true), nil); err != nil { // as the command line does
 			t.Fatal(err)
 		}
 		await("spec that follows", func() bool { s := get("b").Spec.Consume; return s != nil && *s })
