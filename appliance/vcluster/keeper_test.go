@@ -198,11 +198,7 @@ func TestLife(t *testing.T) {
 		if its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil || its == own {
 			t.Errorf("its network namespace is %s (%v), ours %s", its, err, own)
 		}
-		for _, secret := range []string{"server-ca.key", "client-ca.key", "admin.key"} {
-			if _, err := os.Stat(filepath.Join(root, secret)); err == nil {
-				t.Errorf("it sees %s", secret)
-			}
-		}
+		d.seesItsOwn("ann", pid)
 	})
 
 	client := d.client("ann")
