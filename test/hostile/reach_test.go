@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"rivulet/test/labtest"
 )
 
@@ -108,6 +111,17 @@ func TestATenantsNames(t *testing.T) {
 	ask := func(where, who, name string) string {
 		return inside(t, ctx, where, who, "/bin/busybox nslookup "+name+" 10.43.0.10 >/dev/null 2>&1 && echo found")
 	}
+	// One name that it may ask for: what follows shows nothing where its DNS is dead.
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "its-own"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	if _, err := p.Kubernetes(ctx).CoreV1().Services(twin).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, ctx, 30*time.Second, "a name of its own", func() error {
+		if name := "its-own." + twin + ".svc.cluster.local"; ask(twin, "spy", name) != "found" {
+			return fmt.Errorf("a tenant does not find %s, its own", name)
+		}
+		return nil
+	})
 	address := netip.MustParseAddr(mine.Status.PodIP).As4()
 	for _, name := range []string{"kubernetes.default.svc.cluster.local", "kube-dns.kube-system.svc.cluster.local", fmt.Sprintf("%d-%d-%d-%d.default.pod.cluster.local", address[0], address[1], address[2], address[3]), "10.43.0.10"} {
 		if ask("default", "mine", name) != "found" {

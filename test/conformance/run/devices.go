@@ -180,6 +180,10 @@ type result struct {
 // a red test.
 var refusal = regexp.MustCompile(`OffloadRefused[: ]+([^\n]*)`)
 
+// waited is the failure of a test that waited for a pod. A test that failed in another way has
+// not failed by the refusal, though a pod of it was refused, too.
+var waited = regexp.MustCompile(`(?i)time(d |-)?out|deadline exceeded|waiting for|to be running|not running`)
+
 // placement is the event of a pod that asks for a node by a label that only a has, in such an
 // output: that of a namespace whose pods run on b, while both nodes are there.
 var placement = regexp.MustCompile(`FailedScheduling: (0/2 nodes are available: 2 node\(s\) didn't match Pod's node affinity/selector)`)
@@ -212,7 +216,7 @@ func resultsOf(raw []byte) (map[string]result, error) {
 				// It ended with the run, not by itself.
 			case s.Failed():
 				out[name] = result{fails, firstLine(failure.Message)}
-				if m := refusal.FindStringSubmatch(s.CapturedGinkgoWriterOutput); m != nil {
+				if m := refusal.FindStringSubmatch(s.CapturedGinkgoWriterOutput); m != nil && waited.MatchString(failure.Message) {
 					out[name] = result{refused, firstLine(m[1])}
 				} else if m := placement.FindStringSubmatch(s.CapturedGinkgoWriterOutput); m != nil {
 					out[name] = result{pinned, m[1]}

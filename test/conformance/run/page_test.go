@@ -66,6 +66,8 @@ func TestResultsOf(t *testing.T) {
 		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] x"], "LeafNodeText": "red", "State": "failed", "Failure": {"Message": "one\ntwo"}},
 		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] x"], "LeafNodeText": "host", "State": "failed", "Failure": {"Message": "timeout"},
 		 "CapturedGinkgoWriterOutput": "x\nNov 22: event for p: {rivulet } OffloadRefused: hostNetwork: away there is none\ny"},
+		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] x"], "LeafNodeText": "wrong", "State": "failed", "Failure": {"Message": "expected 3 endpoints, got 2"},
+		 "CapturedGinkgoWriterOutput": "x\nNov 22: event for p: {rivulet } OffloadRefused: hostNetwork: away there is none\ny"},
 		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] x"], "LeafNodeText": "by label", "State": "failed", "Failure": {"Message": "timeout"},
 		 "CapturedGinkgoWriterOutput": "x\nNov 22: event for p: { } FailedScheduling: 0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. no new claims\ny"},
 		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] x"], "LeafNodeText": "cut", "State": "timedout", "Failure": {"Message": "A suite timeout occurred"}},
@@ -77,7 +79,8 @@ func TestResultsOf(t *testing.T) {
 		t.Error("a run that was cut short is not an error")
 	}
 	want := map[string]result{"[sig-a] x green": {state: passes}, "[sig-a] x red": {fails, "one"},
-		"[sig-a] x host": {refused, "hostNetwork: away there is none"}, "[sig-a] x by label": {pinned, "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector"},
+		"[sig-a] x wrong": {fails, "expected 3 endpoints, got 2"},
+		"[sig-a] x host":  {refused, "hostNetwork: away there is none"}, "[sig-a] x by label": {pinned, "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector"},
 		"[sig-a] x not for us": {skips, "two nodes"}}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, not %v", got, want)
