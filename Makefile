@@ -226,3 +226,7 @@ bench: deps ## all figures of bench/ anew (45 minutes; keep the machine quiet), 
 .PHONY: clean
 clean: ## remove what was built (Go's caches stay)
 	rm -rf $(BIN) _build image/bundle/bundle_*.tar.zst image/bundle/bundle_*.json $(LICENSES)
+
+.PHONY: mutants
+mutants: test-binaries ## faults made on purpose in a copy of the last commit, each of which a test has to notice (half an hour; ONLY=peer)
+	@$(environment) $(GO) run ./test/mutants -tags "$(TAGS)" $(if $(ONLY),-only '$(ONLY)')
