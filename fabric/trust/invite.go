@@ -137,6 +137,12 @@ func (b *Store) Redeem(secret []byte, by peer.ID, now time.Time) error {
 	case e.UsedBy == by:
 		return nil
 	}
+	return b.take(want, by, now)
+}
+
+// take is the second half of Redeem: another cluster may have been faster since the invite
+// was looked at.
+func (b *Store) take(want []byte, by peer.ID, now time.Time) error {
 	taken := false
 	err := b.change(func(c *content) {
 		for i := range c.Invites {
@@ -146,7 +152,7 @@ func (b *Store) Redeem(secret []byte, by peer.ID, now time.Time) error {
 		}
 	})
 	if err == nil && !taken {
-		return ErrInviteUsed // in the meantime
+		return ErrInviteUsed
 	}
 	return err
 }

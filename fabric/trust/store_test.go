@@ -219,21 +219,26 @@ func TestInvites(t *testing.T) {
 
 // Two clusters with one invite at the same moment: one gets in.
 func TestOneInviteOneCluster(t *testing.T) {
-	b := open(t, &notes{})
-	_, secret, _ := b.NewInvite(begin)
-	results := make(chan error, 20)
-	for i := range 20 {
-		go func() { results <- b.Redeem(secret, id(i), begin) }()
-	}
-	in := 0
-	for range 20 {
-		if <-results == nil {
-			in++
+	const clusters = 20
+	one := func(how string, redeem func(b *Store, secret []byte, by peer.ID) error) {
+		b := open(t, &notes{})
+		_, secret, _ := b.NewInvite(begin)
+		results := make(chan error, clusters)
+		for i := range clusters {
+			go func() { results <- redeem(b, secret, id(i)) }()
+		}
+		in := 0
+		for range clusters {
+			if <-results == nil {
+				in++
+			}
+		}
+		if in != 1 {
+			t.Errorf("%s: %d got in", how, in)
 		}
 	}
-	if in != 1 {
-		t.Errorf("%d got in", in)
-	}
+	one("at the same time", func(b *Store, secret []byte, by peer.ID) error { return b.Redeem(secret, by, begin) })
+	one("all have seen it unused", func(b *Store, secret []byte, by peer.ID) error { return b.take(hash(secret), by, begin) })
 }
 
 func TestCodes(t *testing.T) {

@@ -149,6 +149,12 @@ func TestBothHaveToSayIt(t *testing.T) {
 	// peer's, nor its own end of the tunnel, nor one that is not named any more.
 	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6), at(c, 9), netip.AddrFrom4([4]byte{10, c[0], 255, 254})}})
 	s.await(b, at(c, 6))
+	// Nor, from then on, what home does not name any more, though the peer cannot be asked.
+	s.silent(c, true)
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 7)}})
+	s.await(b)
+	s.silent(c, false)
+	s.await(b, at(c, 7))
 	// A peer that home has no pods at is not believed, and nobody answers it.
 	if got := s.all[mallory].Confirmed(alice); len(got) != 0 {
 		t.Errorf("mallory takes %v for alice's", got)
@@ -172,6 +178,13 @@ func TestBothHaveToSayIt(t *testing.T) {
 	s.mu.Unlock()
 	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}})
 	s.await(b)
+}
+
+// silent has a cluster answer nothing, or answer again.
+func (s *site) silent(who peer.ID, yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.old[who] = yes
 }
 
 // probe asks as somebody.
@@ -201,9 +214,7 @@ func TestAnOlderPeerConfirmsNothing(t *testing.T) {
 			t.Fatalf("%v are alice's, and nobody has said so", got)
 		}
 	}
-	s.mu.Lock()
-	s.old[c] = false
-	s.mu.Unlock()
+	s.silent(c, false)
 	s.await(b, at(c, 6))
 }
 
