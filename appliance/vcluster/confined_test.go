@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,8 +16,7 @@ import (
 // seesItsOwn tries, with the root and the user of a virtual cluster's process, to read what is
 // not its own: the secrets that root has of it, those of another virtual cluster, and files of
 // the device, one of which everybody else may read.
-func (d *device) seesItsOwn(name string, pid int) {
-	t := d.t
+func (d *device) seesItsOwn(t *testing.T, name string, pid int) {
 	t.Helper()
 	d.create(Spec{Name: "other", Sleep: DefaultSleep})
 	defer func() { must(t, d.k.Delete(t.Context(), "other")) }()

@@ -198,7 +198,7 @@ func TestLife(t *testing.T) {
 		if its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil || its == own {
 			t.Errorf("its network namespace is %s (%v), ours %s", its, err, own)
 		}
-		d.seesItsOwn("ann", pid)
+		d.seesItsOwn(t, "ann", pid)
 	})
 
 	client := d.client("ann")
