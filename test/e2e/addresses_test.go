@@ -22,13 +22,14 @@ func TestClusterIPsOfHome(t *testing.T) {
 	a, b := devices["a"], devices["b"]
 	const ns = "addresses"
 	pod := func(name, where string) string {
-		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%[1]q,"namespace":%[2]q,"labels":{"app":%[1]q}},"spec":{"terminationGracePeriodSeconds":1,"nodeSelector":{%[3]s},
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%[1]q,"namespace":%[2]q,"labels":{"app":%[1]q,"part":"all"}},"spec":{"terminationGracePeriodSeconds":1,"nodeSelector":{%[3]s},
 "containers":[{"name":"web","image":%[4]q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, name, ns, where, mainjob.Image)
 	}
-	service := func(name, more string) string {
-		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%[1]q,"namespace":%[2]q},"spec":{"selector":{"app":%[1]q},%[3]s
-"ports":[{"name":"http","port":80,"targetPort":8080},{"name":"udp","protocol":"UDP","port":81,"targetPort":8080}]}}`, name, ns, more)
+	before := func(name, label, value, more string) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{%q:%q},%s
+"ports":[{"name":"http","port":80,"targetPort":8080},{"name":"udp","protocol":"UDP","port":81,"targetPort":8080}]}}`, name, ns, label, value, more)
 	}
+	service := func(name, more string) string { return before(name, "app", name, more) }
 	apply := func(d string, items ...string) {
 		t.Helper()
 		eventually(t, ctx, "the objects are made on "+d, func() error {
@@ -56,9 +57,10 @@ func TestClusterIPsOfHome(t *testing.T) {
 		}
 	}()
 	// Services first: variables are of those that there are when a pod starts.
-	apply("a", namespace("any"), service("nobody", ""), service("at-home", ""), service("at-b", `"sessionAffinity":"ClientIP",`), service("at-c", `"type":"NodePort",`))
+	apply("a", namespace("any"), service("nobody", ""), service("at-home", ""), service("at-b", ""), service("at-c", `"type":"NodePort",`),
+		before("spread", "part", "all", ""), before("sticky", "part", "all", `"sessionAffinity":"ClientIP",`))
 	cluster := map[string]string{}
-	for _, name := range []string{"nobody", "at-home", "at-b", "at-c"} {
+	for _, name := range []string{"nobody", "at-home", "at-b", "at-c", "spread", "sticky"} {
 		cluster[name] = labtest.Output(t, ctx, a, "rivulet", "kubectl", "-n", ns, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
 	}
 	// The provider has a Service of its own at the address of one of them, and a pod behind it.
@@ -105,6 +107,30 @@ func TestClusterIPsOfHome(t *testing.T) {
 			}
 			if err == nil {
 				_, err = exec("a", from, "udp", node+":"+nodePort("UDP"), "hello")
+			}
+			return err
+		})
+	}
+	// Of four pods at three places all answer, and to a client of a Service with affinity always one.
+	for _, from := range []string{"at-home", "at-b", "at-c"} {
+		answering := func(to string) (pods map[string]int, err error) {
+			out, err := exec("a", from, "get", "-n", "40", "http://"+cluster[to]+"/")
+			if err == nil {
+				err = json.Unmarshal([]byte(out), &pods)
+			}
+			return pods, err
+		}
+		eventually(t, ctx, from+" reaches all pods of a Service", func() error {
+			pods, err := answering("spread")
+			if err == nil && len(pods) != 4 {
+				err = fmt.Errorf("%v answer", pods)
+			}
+			return err
+		})
+		eventually(t, ctx, from+" reaches one pod of a Service with affinity", func() error {
+			pods, err := answering("sticky")
+			if err == nil && len(pods) != 1 {
+				err = fmt.Errorf("%v answer", pods)
 			}
 			return err
 		})
