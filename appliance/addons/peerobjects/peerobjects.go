@@ -19,26 +19,19 @@ package peerobjects
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/addons/customresource"
 	"rivulet/fabric"
 	"rivulet/fabric/peer"
-	"rivulet/offload/policy"
 )
 
 //go:embed crd.yaml
@@ -79,12 +72,8 @@ type Config struct {
 	Log          *slog.Logger
 }
 
-const (
-	// gather is how long changes are collected before they are written as one.
-	gather = 250 * time.Millisecond
-	// firstRetry and lastRetry are the pauses after a failure.
-	firstRetry, lastRetry = time.Second, 30 * time.Second
-)
+// gather is how long changes are collected before they are written as one.
+const gather = 250 * time.Millisecond
 
 // mirror is the running component. One goroutine does all of its work.
 type mirror struct {
@@ -101,96 +90,18 @@ type mirror struct {
 
 // Run mirrors until ctx ends. ready is called when all objects have been looked at.
 func Run(ctx context.Context, cfg Config, ready func()) error {
-	if err := policy.Apply(ctx, cfg.API, crd); err != nil {
-		return fmt.Errorf("peers: %w", err)
-	}
-	dyn, err := dynamic.NewForConfig(cfg.API)
-	if err != nil {
-		return fmt.Errorf("peers: %w", err)
-	}
-	kube, err := kubernetes.NewForConfig(cfg.API)
-	if err != nil {
-		return fmt.Errorf("peers: %w", err)
-	}
-	if err := established(ctx, dyn); err != nil {
-		return err
-	}
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	defer events.Shutdown()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
-
-	informer := dynamicinformer.NewDynamicSharedInformerFactory(dyn, 0).ForResource(Resource).Informer()
-	told := make(chan struct{}, 1)
-	poke := func(any) {
-		select {
-		case told <- struct{}{}:
-		default:
-		}
-	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, UpdateFunc: func(_, o any) { poke(o) }, DeleteFunc: poke}); err != nil {
-		return fmt.Errorf("peers: %w", err)
-	}
-	running := make(chan struct{})
-	go func() { defer close(running); informer.RunWithContext(ctx) }()
-	defer func() { <-running }()
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return nil // stopped
-	}
-	m := &mirror{
-		Config: cfg, client: dyn.Resource(Resource), store: informer.GetStore(),
-		recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"}), shaped: map[string]Status{},
-		poke: func() { poke(nil) }, asked: map[string]*asking{},
-	}
-	m.follow(ctx, told, ready)
-	return nil
-}
-
-// follow syncs whenever one of both sides has changed.
-func (m *mirror) follow(ctx context.Context, told <-chan struct{}, ready func()) {
-	changed, stop := m.Changed()
+	changed, stop := cfg.Changed()
 	defer stop()
-	nodes, stopNodes := m.NodesChanged()
+	nodes, stopNodes := cfg.NodesChanged()
 	defer stopNodes()
-	retry := time.NewTimer(0)
-	defer retry.Stop()
-	pause := firstRetry
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-nodes:
-		case <-told:
-		case <-retry.C:
+	kind := customresource.Kind{Name: "peers", Definition: crd, Resource: Resource, Gather: gather}
+	return customresource.Run(ctx, cfg.API, kind, func(o customresource.Objects) customresource.Loop {
+		m := &mirror{
+			Config: cfg, client: o.Dynamic.Resource(Resource), store: o.Store, recorder: o.Recorder,
+			shaped: map[string]Status{}, poke: o.Poke, asked: map[string]*asking{},
 		}
-		if !lifecycle.Pause(ctx, gather) {
-			return
-		}
-		if err := m.sync(ctx); err != nil && ctx.Err() == nil {
-			m.Log.Debug("peer objects are not up to date, trying again", "err", err)
-			retry.Reset(pause)
-			pause = min(2*pause, lastRetry)
-		} else {
-			pause = firstRetry
-		}
-		if ready != nil { // what fails now is one peer's: its events say so
-			ready()
-			ready = nil
-		}
-	}
-}
-
-// established waits until the API server serves Peers.
-func established(ctx context.Context, dyn dynamic.Interface) error {
-	for {
-		_, err := dyn.Resource(Resource).List(ctx, listNothing)
-		if err == nil {
-			return nil
-		}
-		if !lifecycle.Pause(ctx, 200*time.Millisecond) {
-			return fmt.Errorf("peers: the API server does not serve them: %w", err)
-		}
-	}
+		return customresource.Loop{Sync: m.sync, Changed: []<-chan struct{}{changed, nodes}, Log: cfg.Log}
+	}, ready)
 }
 
 // objects are those in the API, as the watch has them.

@@ -17,8 +17,6 @@ import (
 	"rivulet/fabric/peer"
 )
 
-var listNothing = metav1.ListOptions{Limit: 1, ResourceVersion: "0"}
-
 // sync makes both sides agree. One peer that cannot be written holds up no other.
 func (m *mirror) sync(ctx context.Context) error {
 	objects := m.objects()

@@ -29,16 +29,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"rivulet/appliance/addons/customresource"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/vcluster"
 	"rivulet/offload/policy"
@@ -71,8 +65,6 @@ type Config struct {
 const (
 	// gather is how long changes are collected before they are looked at as one.
 	gather = 100 * time.Millisecond
-	// firstRetry and lastRetry are the pauses after a failure.
-	firstRetry, lastRetry = time.Second, 30 * time.Second
 	// renew is how often a Secret is looked at, should its certificate be another.
 	renew = time.Hour
 )
@@ -81,12 +73,8 @@ const (
 // each has one of its own for.
 type controller struct {
 	Config
-	dyn      dynamic.Interface
-	kube     kubernetes.Interface
-	store    cache.Store
-	recorder record.EventRecorder
-	poke     func()
-	written  map[string]time.Time // Secrets, by object
+	customresource.Objects
+	written map[string]time.Time // Secrets, by object
 
 	work   sync.WaitGroup
 	mu     sync.Mutex
@@ -97,86 +85,15 @@ type controller struct {
 // Run keeps virtual clusters as the objects say until ctx ends. ready is called when all objects
 // have been looked at.
 func Run(ctx context.Context, cfg Config, ready func()) error {
-	if err := policy.Apply(ctx, cfg.API, crd); err != nil {
-		return fmt.Errorf("virtual clusters: %w", err)
-	}
-	dyn, err := dynamic.NewForConfig(cfg.API)
-	if err != nil {
-		return fmt.Errorf("virtual clusters: %w", err)
-	}
-	kube, err := kubernetes.NewForConfig(cfg.API)
-	if err != nil {
-		return fmt.Errorf("virtual clusters: %w", err)
-	}
-	for { // until the API server serves them
-		if _, err := dyn.Resource(Resource).List(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: "0"}); err == nil {
-			break
-		}
-		if !lifecycle.Pause(ctx, 200*time.Millisecond) {
-			return nil
-		}
-	}
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	defer events.Shutdown()
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
-
-	informer := dynamicinformer.NewDynamicSharedInformerFactory(dyn, 0).ForResource(Resource).Informer()
-	told := make(chan struct{}, 1)
-	poke := func(any) {
-		select {
-		case told <- struct{}{}:
-		default:
-		}
-	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, UpdateFunc: func(_, o any) { poke(o) }, DeleteFunc: poke}); err != nil {
-		return fmt.Errorf("virtual clusters: %w", err)
-	}
-	c := &controller{
-		Config: cfg, dyn: dyn, kube: kube, store: informer.GetStore(),
-		recorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"}), poke: func() { poke(nil) },
-		written: map[string]time.Time{}, busy: map[string]bool{}, failed: map[string]error{},
-	}
-	c.work.Go(func() { informer.RunWithContext(ctx) })
-	defer c.work.Wait()
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return nil // stopped
-	}
-	c.follow(ctx, told, ready)
-	return nil
-}
-
-// follow syncs whenever one of both sides has changed.
-func (c *controller) follow(ctx context.Context, told <-chan struct{}, ready func()) {
-	changed, stop := c.StatesChanged()
+	changed, stop := cfg.StatesChanged()
 	defer stop()
-	retry, again := time.NewTimer(0), time.NewTicker(renew)
-	defer retry.Stop()
-	defer again.Stop()
-	pause := firstRetry
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-told:
-		case <-retry.C:
-		case <-again.C:
-		}
-		if !lifecycle.Pause(ctx, gather) {
-			return
-		}
-		if err := c.sync(ctx); err != nil && ctx.Err() == nil {
-			c.Log.Debug("virtual clusters are not as their objects say yet, trying again", "err", err)
-			retry.Reset(pause)
-			pause = min(2*pause, lastRetry)
-		} else {
-			pause = firstRetry
-		}
-		if ready != nil { // what fails now is one object's: its condition says so
-			ready()
-			ready = nil
-		}
-	}
+	c := &controller{Config: cfg, written: map[string]time.Time{}, busy: map[string]bool{}, failed: map[string]error{}}
+	defer c.work.Wait()
+	kind := customresource.Kind{Name: "virtual clusters", Definition: crd, Resource: Resource, Gather: gather}
+	return customresource.Run(ctx, cfg.API, kind, func(o customresource.Objects) customresource.Loop {
+		c.Objects = o
+		return customresource.Loop{Sync: c.sync, Changed: []<-chan struct{}{changed}, Every: renew, Log: cfg.Log}
+	}, ready)
 }
 
 // sync makes the virtual clusters those of the objects. One that fails holds up no other.
@@ -213,7 +130,7 @@ func (c *controller) sync(ctx context.Context) error {
 }
 
 func (c *controller) objects() (out []*VirtualCluster) {
-	for _, item := range c.store.List() {
+	for _, item := range c.Store.List() {
 		u, ok := item.(*unstructured.Unstructured)
 		if !ok {
 			continue
@@ -255,10 +172,14 @@ func (c *controller) one(ctx context.Context, o *VirtualCluster, v *vcluster.Vie
 			return errors.Join(err, c.status(ctx, o, fresh(o, string(vcluster.Failed), "NotMade", err.Error(), "", false)))
 		}
 		v = &made
-		c.recorder.Event(reference(o), corev1.EventTypeNormal, "Created", "the virtual cluster is made")
+		c.Recorder.Event(reference(o), corev1.EventTypeNormal, "Created", "the virtual cluster is made")
 	}
 	c.adjust(ctx, o, *v, want)
-	if err := c.secret(ctx, o); err != nil {
+	switch err := c.secret(ctx, o); {
+	case errors.Is(err, errSecretTaken):
+		message := fmt.Sprintf("Secret %s is somebody else's; delete it, or use another name", o.secretName())
+		return errors.Join(err, c.status(ctx, o, fresh(o, string(v.State), "SecretTaken", message, "", false))) // tried again
+	case err != nil:
 		return err
 	}
 	state, message := v.State, v.Reason
@@ -345,10 +266,10 @@ func (c *controller) beside(ctx context.Context, name string, do func(context.Co
 			c.failed[name] = err
 		}
 		c.mu.Unlock()
-		if err != nil && was != nil && err.Error() == was.Error() && !lifecycle.Pause(ctx, lastRetry) {
+		if err != nil && was != nil && err.Error() == was.Error() && !lifecycle.Pause(ctx, customresource.LastRetry) {
 			return // what fails all the time is tried with a pause
 		}
-		c.poke()
+		c.Poke()
 	})
 }
 
@@ -357,6 +278,8 @@ func (c *controller) failure(name string) error {
 	defer c.mu.Unlock()
 	return c.failed[name]
 }
+
+var errSecretTaken = errors.New("a Secret of that name is somebody else's")
 
 // secret keeps the administrator's kubeconfig beside the object.
 func (c *controller) secret(ctx context.Context, o *VirtualCluster) error {
@@ -372,13 +295,13 @@ func (c *controller) secret(ctx context.Context, o *VirtualCluster) error {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: groupVersion.String(), Kind: Kind, Name: o.Name, UID: o.UID, Controller: ptr.To(true)}}},
 		Data: map[string][]byte{KubeconfigKey: kubeconfig},
 	}
-	secrets := c.kube.CoreV1().Secrets(o.Namespace)
+	secrets := c.Kube.CoreV1().Secrets(o.Namespace)
 	have, err := secrets.Get(ctx, want.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = secrets.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	case err == nil && !metav1.IsControlledBy(have, o):
-		return c.status(ctx, o, fresh(o, "", "SecretTaken", fmt.Sprintf("Secret %s is somebody else's; delete it, or use another name", want.Name), "", false))
+		return errSecretTaken
 	case err == nil && !equality.Semantic.DeepEqual(have.Data, want.Data):
 		have.Data = want.Data
 		_, err = secrets.Update(ctx, have, metav1.UpdateOptions{FieldManager: policy.FieldManager})
@@ -406,9 +329,9 @@ func (c *controller) status(ctx context.Context, o *VirtualCluster, want Status)
 	}
 	switch {
 	case now.Status == metav1.ConditionTrue:
-		c.recorder.Event(reference(o), corev1.EventTypeNormal, now.Reason, "it can be used")
+		c.Recorder.Event(reference(o), corev1.EventTypeNormal, now.Reason, "it can be used")
 	case now.Message != "":
-		c.recorder.Event(reference(o), corev1.EventTypeWarning, now.Reason, now.Message)
+		c.Recorder.Event(reference(o), corev1.EventTypeWarning, now.Reason, now.Message)
 	}
 	return nil
 }
@@ -423,7 +346,7 @@ func (c *controller) write(ctx context.Context, o *VirtualCluster, status bool) 
 	if status {
 		part = append(part, "status")
 	}
-	if _, err := c.dyn.Resource(Resource).Namespace(o.Namespace).Update(ctx, u, metav1.UpdateOptions{FieldManager: policy.FieldManager}, part...); err != nil {
+	if _, err := c.Dynamic.Resource(Resource).Namespace(o.Namespace).Update(ctx, u, metav1.UpdateOptions{FieldManager: policy.FieldManager}, part...); err != nil {
 		return fmt.Errorf("virtual clusters: %s: %w", o.key(), err)
 	}
 	return nil

@@ -222,6 +222,20 @@ func TestObjects(t *testing.T) {
 	is("one", "ann", "NotAsWanted", metav1.ConditionFalse)
 	patch("one", "ann", `{"spec":{"sleep":"1h"}}`)
 
+	// A Secret that somebody else has made is left alone, and that is what the condition goes on to
+	// say, whatever the virtual cluster does; once it is gone there is one.
+	_, err = kube.CoreV1().Secrets("one").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cat-kubeconfig"}}, metav1.CreateOptions{})
+	must(t, err)
+	must(t, create("one", "cat", ""))
+	is("one", "cat", "SecretTaken", metav1.ConditionFalse)
+	fake.set("cat", func(v *vcluster.View) { v.State = vcluster.Awake })
+	eventually("the Secret is taken while it is awake", func() bool {
+		o := get("one", "cat")
+		return o.Status.State == "Awake" && o.Status.Conditions[0].Reason == "SecretTaken" && o.Status.KubeconfigSecret == ""
+	})
+	must(t, kube.CoreV1().Secrets("one").Delete(ctx, "cat-kubeconfig", metav1.DeleteOptions{}))
+	is("one", "cat", "Awake", metav1.ConditionTrue)
+
 	// What is wrong is refused, by the API server or by the condition.
 	for name, spec := range map[string]string{"Ann": "", strings.Repeat("a", 41): "", "bad": ", spec: {sleep: soon}", "worse": ", spec: {quota: {cpu: much}}"} {
 		if err := create("one", name, spec); !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
