@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -72,17 +73,13 @@ spec:
         readinessProbe: {tcpSocket: {port: 8000}, periodSeconds: 1}
 `
 
-// shop runs on b, and has an Ingress for each controller and one for both.
-const shop = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop, labels: {rivulet.dev/offload: remote}}
----
-apiVersion: apps/v1
+// web is a Deployment of the web application, with a Service.
+func web(namespace string, replicas int) string {
+	return strings.NewReplacer("NAMESPACE", namespace, "REPLICAS", strconv.Itoa(replicas)).Replace(`apiVersion: apps/v1
 kind: Deployment
-metadata: {name: web, namespace: shop}
+metadata: {name: web, namespace: NAMESPACE}
 spec:
-  replicas: 2
+  replicas: REPLICAS
   selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
@@ -92,10 +89,19 @@ spec:
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: web, namespace: shop}
+metadata: {name: web, namespace: NAMESPACE}
 spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]}
 ---
+`)
+}
+
+// shop runs on b, and has an Ingress for each controller and one for both.
+var shop = `
 apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {rivulet.dev/offload: remote}}
+---
+` + web("shop", 2) + `apiVersion: v1
 kind: Secret
 type: kubernetes.io/tls
 metadata: {name: shop-tls, namespace: shop}

@@ -14,28 +14,7 @@ import (
 
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
-	"rivulet/test/mainjob"
 )
-
-// deployment is one pod of the web application, with a Service.
-const deployment = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: NAME, namespace: NAME}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers: [{name: web, image: "` + mainjob.Image + `", ports: [{name: http, containerPort: 8080}], readinessProbe: {httpGet: {path: /ready, port: http}, periodSeconds: 1}}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: NAME}
-spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]}
----
-`
 
 // store has pods at home (near) and on b (far), Ingresses without a class, and some whose
 // endpoints are the device itself.
@@ -48,7 +27,7 @@ apiVersion: v1
 kind: Namespace
 metadata: {name: far, labels: {rivulet.dev/offload: remote}}
 ---
-` + strings.ReplaceAll(deployment, "NAME", "near") + strings.ReplaceAll(deployment, "NAME", "far") + `
+` + web("near", 1) + web("far", 1) + `
 apiVersion: networking.k8s.io/v1
 kind: Ingress
 metadata: {name: near, namespace: near}
@@ -284,7 +263,7 @@ apiVersion: v1
 kind: Namespace
 metadata: {name: lent, labels: {rivulet.dev/offload: remote}}
 ---
-` + strings.ReplaceAll(deployment, "NAME", "lent") + `
+` + web("lent", 1) + `
 apiVersion: networking.k8s.io/v1
 kind: Ingress
 metadata: {name: lent, namespace: lent, annotations: {rivulet.dev/reflect: "on"}}
@@ -332,7 +311,7 @@ func TestTheOneThatIsBuiltInIsLent(t *testing.T) {
 			}
 		}
 	})
-	apply(t, ctx, b, "apiVersion: v1\nkind: Namespace\nmetadata: {name: private}\n---"+strings.ReplaceAll(deployment, "NAME", "private"))
+	apply(t, ctx, b, "apiVersion: v1\nkind: Namespace\nmetadata: {name: private}\n---\n"+web("private", 1))
 	podsOf(t, ctx, b, "private", "b")
 	secret := labtest.Kubectl(t, ctx, b, "-n", "private", "get", "pods", "-o", "jsonpath={.items[0].status.podIP}")
 	apply(t, ctx, a, lentShop)
