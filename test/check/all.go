@@ -144,19 +144,27 @@ func (c *checker) claims() error {
 
 var shownBy = regexp.MustCompile("`([a-z0-9/]+)` (Test[A-Za-z0-9_]+)")
 
-// runClaims runs every test that the security page names, by its name. One that skips or
-// is not there has shown nothing: the claim fails.
-func (c *checker) runClaims() error {
-	text, err := os.ReadFile(tree.Path("docs", "design", "security.md"))
-	if err != nil {
-		return err
-	}
+const securityPage = "docs/design/security.md"
+
+// namedTests are the tests that a text names, by package.
+func namedTests(text string) map[string][]string {
 	named := map[string][]string{}
-	for _, m := range shownBy.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range shownBy.FindAllStringSubmatch(text, -1) {
 		if p := "rivulet/" + m[1]; !slices.Contains(named[p], m[2]) {
 			named[p] = append(named[p], m[2])
 		}
 	}
+	return named
+}
+
+// runClaims runs every test that the security page names, by its name. One that skips or
+// is not there has shown nothing: the claim fails.
+func (c *checker) runClaims() error {
+	text, err := os.ReadFile(tree.Path(securityPage))
+	if err != nil {
+		return err
+	}
+	named := namedTests(string(text))
 	var packages []string
 	for p := range named {
 		packages = append(packages, p)

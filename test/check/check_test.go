@@ -88,16 +88,56 @@ func TestFlakyFile(t *testing.T) {
 		if s.safety(p) {
 			t.Errorf("%s: under safety", key)
 		}
-		files, err := filepath.Glob(tree.Path(strings.TrimPrefix(p, "rivulet/"), "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !slices.ContainsFunc(files, func(file string) bool {
-			text, err := os.ReadFile(file)
-			return err == nil && strings.Contains(string(text), "\nfunc "+name+"(")
-		}) {
+		if !exists(t, p, name) {
 			t.Errorf("%s: there is no such test", key)
 		}
+	}
+}
+
+// exists reports whether a package has a test.
+func exists(t *testing.T, pkg, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(tree.Path(strings.TrimPrefix(pkg, "rivulet/"), "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(text), "\nfunc "+name+"(")
+	})
+}
+
+// Every claim of docs/design/security.md names a test, and every test that it names is there.
+func TestClaimsOfSecurityAreTested(t *testing.T) {
+	text, err := os.ReadFile(tree.Path(securityPage))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, table := 0, false
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		switch last := cells[len(cells)-1]; {
+		case !strings.HasPrefix(line, "|"):
+			table = false
+		case strings.TrimSpace(last) == "test":
+			table = true
+		case table && !strings.HasPrefix(line, "|---"):
+			claims++
+			named := namedTests(last)
+			if len(named) == 0 {
+				t.Errorf("no test shows: %s", line)
+			}
+			for p, tests := range named {
+				for _, name := range tests {
+					if !exists(t, p, name) {
+						t.Errorf("%s has no test %s", p, name)
+					}
+				}
+			}
+		}
+	}
+	if claims < 20 {
+		t.Errorf("docs/design/security.md has %d claims", claims)
 	}
 }
 
@@ -210,6 +250,17 @@ func TestSecondTry(t *testing.T) {
 		(&checker{flaky: c.flaky}).again(group{name: "race"}, c.pkg, &r) // there is no package rivulet/a: a second try fails
 		if r.State != failed || !strings.HasPrefix(r.Note, c.note) {
 			t.Errorf("%s: %+v", c.what, r)
+		}
+	}
+}
+
+// What a suite needs and cannot be made is a failure of that suite alone.
+func TestASuiteThatCannotBeMade(t *testing.T) {
+	c := checker{record: filepath.Join(t.TempDir(), "record")}
+	for blocks, want := range map[string]state{"": red, "0123abcd": failed} {
+		r, err := c.suite(suite{Name: "none", Make: "no-such-target", Blocks: blocks})
+		if err != nil || r.State != want || !strings.HasPrefix(r.Note, "make no-such-target") {
+			t.Errorf("%+v, %v, want %s", r, err, want)
 		}
 	}
 }
