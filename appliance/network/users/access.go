@@ -41,7 +41,9 @@ type Access struct {
 	cfg  Config
 	list *list
 	wake chan struct{}
-	mu   sync.Mutex // one change of bindings at a time
+
+	mu      sync.Mutex // one change of bindings at a time
+	settled string     // what the bindings were made of; "": they may be anything
 }
 
 // New reads the note.
@@ -76,22 +78,16 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 	ready()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	settled, warned := "", false // what bindings were made of
-	for {
-		now, sure := a.cfg.Now()
-		a.list.sweep(now, sure)
-		active := a.list.active(now)
-		if !sure {
-			active = nil
+	a.mu.Lock()
+	a.settled = ""
+	a.mu.Unlock()
+	for warned := false; ; {
+		a.list.sweep(a.cfg.Now())
+		err := a.settle(ctx)
+		if err != nil && !warned {
+			a.cfg.Log.Warn("the rights of users are not right yet", "error", err)
 		}
-		if of := fmt.Sprintf("%+v", active); of != settled {
-			if err := a.settle(ctx, active); err == nil {
-				settled, warned = of, false
-			} else if !warned {
-				a.cfg.Log.Warn("the rights of users are not right yet", "error", err)
-				warned = true
-			}
-		}
+		warned = err != nil
 		select {
 		case <-ctx.Done():
 			return nil
@@ -101,7 +97,8 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 	}
 }
 
-func (a *Access) settle(ctx context.Context, active []record) error {
+// settle makes the bindings those of who may be here now.
+func (a *Access) settle(ctx context.Context) error {
 	cfg, err := a.cfg.REST()
 	if err != nil {
 		return err
@@ -110,9 +107,29 @@ func (a *Access) settle(ctx context.Context, active []record) error {
 	if err != nil {
 		return err
 	}
+	return a.settleBy(ctx, client)
+}
+
+// settleBy looks at who may be here once it is alone: what was looked at before another change
+// would take that back. It asks the API server for nothing where nothing is another.
+func (a *Access) settleBy(ctx context.Context, client kubernetes.Interface) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return settle(ctx, client, active)
+	now, sure := a.cfg.Now()
+	active := a.list.active(now)
+	if !sure {
+		active = nil
+	}
+	of := fmt.Sprintf("%+v", active)
+	if of == a.settled {
+		return nil
+	}
+	a.settled = ""
+	if err := settle(ctx, client, active); err != nil {
+		return err
+	}
+	a.settled = of
+	return nil
 }
 
 func (a *Access) woken() {
@@ -162,7 +179,7 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 		return nil, err
 	}
 	a.list.sweep(now, true)
-	if err := a.settle(ctx, a.list.active(now)); err != nil {
+	if err := a.settle(ctx); err != nil {
 		a.woken()
 		if undone := a.list.drop(r); undone != nil {
 			return nil, undone

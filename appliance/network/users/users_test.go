@@ -337,3 +337,35 @@ func TestRights(t *testing.T) {
 		}
 	}
 }
+
+// What one change has made the next one takes back, whoever made it: access that is given
+// and revoked between two looks leaves no binding, and nothing is asked where nothing changes.
+func TestRightsFollowEveryChange(t *testing.T) {
+	client, now := fake.NewClientset(), time.Now()
+	a := New(Config{Store: &notes{}, Now: func() (time.Time, bool) { return now, true }})
+	bindings := func() int {
+		t.Helper()
+		check(t, a.settleBy(t.Context(), client))
+		wide, err := client.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
+		check(t, err)
+		return len(wide.Items)
+	}
+	if n := bindings(); n != 0 {
+		t.Fatalf("%d before anybody was let in", n)
+	}
+	for i := range 2 {
+		check(t, a.list.add(record{User: "anna", Key: bytes.Repeat([]byte{byte(i + 1)}, 32), Role: "admin", Made: now, Expires: now.Add(time.Hour)}, true))
+		if n := bindings(); n != 2 {
+			t.Errorf("%d bindings of one user, want 2", n)
+		}
+		check(t, a.list.revoke("anna", now))
+		if n := bindings(); n != 0 {
+			t.Errorf("%d bindings are left of one who was revoked", n)
+		}
+	}
+	asked := len(client.Actions())
+	check(t, a.settleBy(t.Context(), client))
+	if n := len(client.Actions()) - asked; n != 0 {
+		t.Errorf("%d requests though nothing has changed", n)
+	}
+}
