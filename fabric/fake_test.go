@@ -19,6 +19,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
+	"rivulet/test/await"
 )
 
 // world is a LAN of fabrics in one process: the hub for multicast, loopback for
@@ -154,13 +155,12 @@ func (w *world) setCut(c *cluster, cut bool) {
 // await polls until the condition holds.
 func (c *cluster) await(what string, ok func() bool) {
 	c.w.t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			c.w.t.Fatalf("%s: no %s; peers:%s\nproblems: %v", c.cfg.Name, what, c.list(), c.Problems())
+	await.NoError(c.w.t, context.Background(), 15*time.Second, c.cfg.Name+": "+what, func() error {
+		if !ok() {
+			return fmt.Errorf("peers:%s\nproblems: %v", c.list(), c.Problems())
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // list is what a person would look at.

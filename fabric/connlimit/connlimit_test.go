@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"rivulet/test/await"
 )
 
 // pipe is a connection that only has addresses.
@@ -228,11 +230,7 @@ func TestLasting(t *testing.T) {
 		anna = append(anna, c)
 	}
 	other := d.admit(from(2)).(*conn)
-	for deadline := time.Now().Add(time.Minute); other.Conn.(*pipe).open(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a stranger outlives the lifetime")
-		}
-	}
+	await.True(t, time.Minute, "a stranger's connection ends with its lifetime", func() bool { return !other.Conn.(*pipe).open() })
 	for _, c := range anna {
 		if !c.Conn.(*pipe).open() {
 			t.Error("a user's connection ended with the lifetime of strangers")

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/gateway/config"
+	"rivulet/test/await"
 )
 
 const long = time.Minute
@@ -63,7 +64,7 @@ func TestHomeReachesAPodByItsAddress(t *testing.T) {
 			t.Errorf("a datagram of %d bytes was answered with %d", size, len(got))
 		}
 	}
-	await(t, long, "the TCP flow is let go of", func() bool { return w.Status().Flows.TCP == 0 })
+	await.True(t, long, "the TCP flow is let go of", func() bool { return w.Status().Flows.TCP == 0 })
 }
 
 func ask(t *testing.T, c net.Conn, what []byte) []byte {
@@ -235,7 +236,7 @@ func TestPortsOpenAndClose(t *testing.T) {
 	}
 	w.cfg.Services, w.cfg.Generation = nil, w.cfg.Generation+1
 	w.apply()
-	await(t, long, "the port of a Service that is gone is closed", func() bool {
+	await.True(t, long, "the port of a Service that is gone is closed", func() bool {
 		_, err := net.Dial("tcp", at)
 		return err != nil
 	})
@@ -298,7 +299,7 @@ func TestOldFile(t *testing.T) {
 	write(4, "old")
 	go w.FollowFile(t.Context(), path)
 	write(6, "new")
-	await(t, long, "the new file is in force", func() bool { return w.state.Load().cfg.Zone == "new" })
+	await.True(t, long, "the new file is in force", func() bool { return w.state.Load().cfg.Zone == "new" })
 	write(3, "old")
 	w.cfg.Generation = 7
 	w.apply()
@@ -341,7 +342,7 @@ func TestNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		var answer []byte
-		await(t, long, "DNS answers", func() bool {
+		await.True(t, long, "DNS answers", func() bool {
 			answer = askOne(t.Context(), network, addr, raw, 5*time.Second)
 			return answer != nil
 		})

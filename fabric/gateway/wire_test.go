@@ -15,6 +15,7 @@ import (
 	"rivulet/fabric/reach"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -113,7 +114,7 @@ func drain(l net.Listener) {
 func (w *wired) send(t *testing.T, to string, bytes int) (took time.Duration) {
 	t.Helper()
 	var c net.Conn
-	await(t, long, "a connection to "+to, func() bool {
+	await.True(t, long, "a connection to "+to, func() bool {
 		var err error
 		w.home.Do(func() error {
 			d := net.Dialer{Timeout: 3 * time.Second}
@@ -153,7 +154,7 @@ func TestGatewayOverUDP(t *testing.T) {
 		}
 		return string(st.Peers[0].Paths[0].Kind)
 	}
-	await(t, long, "the gateway reaches home by UDP", func() bool { return path() == "direct" })
+	await.True(t, long, "the gateway reaches home by UDP", func() bool { return path() == "direct" })
 	w.send(t, at, 1<<20)
 	const size = 32 << 20
 	lan, campus := time.Duration(1<<62), time.Duration(1<<62)

@@ -239,16 +239,6 @@ func (w *world) dialHome(to netip.AddrPort, limit time.Duration) (*gonet.TCPConn
 	return w.home.dialTCP(ctx, homePod, to)
 }
 
-// await polls until what holds.
-func await(t *testing.T, limit time.Duration, text string, what func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !what(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", limit, text)
-		}
-	}
-}
-
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(p []byte) (int, error) {

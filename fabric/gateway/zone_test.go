@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"rivulet/fabric/gateway/config"
+	"rivulet/test/await"
 )
 
 func question(t *testing.T, name string, kind dnsmessage.Type, takes uint16) []byte {
@@ -194,7 +195,7 @@ func TestAServiceThatStandsForAName(t *testing.T) {
 	go w.ServeDNS(t.Context(), addr, []string{l.Addr().String()})
 	for _, network := range []string{"udp", "tcp"} {
 		var raw []byte
-		await(t, long, "DNS answers", func() bool {
+		await.True(t, long, "DNS answers", func() bool {
 			raw = askOne(t.Context(), network, addr, question(t, "mirror.shop.svc.cluster.local.", dnsmessage.TypeA, 0), 10*time.Second)
 			return raw != nil
 		})

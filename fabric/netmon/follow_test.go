@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -93,7 +94,7 @@ func TestOverrunEndsNothing(t *testing.T) {
 					return nil
 				})
 			}()
-			await := func(what string) {
+			hear := func(what string) {
 				t.Helper()
 				select {
 				case <-told:
@@ -101,15 +102,16 @@ func TestOverrunEndsNothing(t *testing.T) {
 					t.Fatalf("not told of %s: %s", what, out.String())
 				}
 			}
-			await("what was there before") // and now it does not read
+			hear("what was there before") // and now it does not read
 			change(3000, "10.99.0.1/24")
 			close(gate)
-			await("what may have been missed")
-			for end := time.Now().Add(20 * time.Second); !strings.Contains(out.String(), "lost sight"); time.Sleep(10 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("there was no overrun: %q", out.String())
+			hear("what may have been missed")
+			await.NoError(t, t.Context(), 20*time.Second, "an overrun", func() error {
+				if s := out.String(); !strings.Contains(s, "lost sight") {
+					return fmt.Errorf("%q", s)
 				}
-			}
+				return nil
+			})
 			if s := out.String(); !strings.Contains(s, syscall.ENOBUFS.Error()) && !strings.Contains(s, "closed") {
 				t.Errorf("it ended for another reason: %s", out.String())
 			}
@@ -121,7 +123,7 @@ func TestOverrunEndsNothing(t *testing.T) {
 				}
 			}
 			change(1, "10.99.1.1/24")
-			await("a change after the overrun")
+			hear("a change after the overrun")
 			cancel()
 			if err := <-ended; err != nil {
 				t.Error(fmt.Errorf("follow: %w", err))

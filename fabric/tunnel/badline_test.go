@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/tunnel/paths"
+	"rivulet/test/await"
 	"rivulet/test/badline"
 	"rivulet/test/netroom"
 )
@@ -57,7 +58,7 @@ func TestBadLine(t *testing.T) {
 		d.want.Peers[0].Address = map[bool]netip.Addr{true: netip.MustParseAddr("10.200.255.254"), false: netip.MustParseAddr("10.201.255.254")}[d == w.a]
 	}
 	w.apply(t)
-	await(t, badLimit, "a path with a round trip of 100 ms", func() bool {
+	await.True(t, badLimit, "a path with a round trip of 100 ms", func() bool {
 		p, ok := w.used(t)
 		return ok && p.Alive && p.RTT > 60*time.Millisecond && p.RTT < 400*time.Millisecond
 	})
@@ -97,15 +98,15 @@ func TestPathByRoundTrip(t *testing.T) {
 			return ok && p.Alive && netip.MustParsePrefix(network).Contains(p.Addr.Addr())
 		}
 	}
-	await(t, badLimit, "the quick way in use", by("192.168.78.0/24"))
+	await.True(t, badLimit, "the quick way in use", by("192.168.78.0/24"))
 	back := w.talkFar(t)
 	back(t, 64<<10)
 	quick.Set(badline.Quality{Delay: 150 * time.Millisecond})
 	slow.Set(badline.Quality{Delay: 10 * time.Millisecond})
-	await(t, badLimit, "the other way in use, which is quicker now", by("192.168.77.0/24"))
+	await.True(t, badLimit, "the other way in use, which is quicker now", by("192.168.77.0/24"))
 	back(t, 64<<10)
 	slow.Set(badline.Quality{Loss: 1})
-	await(t, badLimit, "the way that is left in use", by("192.168.78.0/24"))
+	await.True(t, badLimit, "the way that is left in use", by("192.168.78.0/24"))
 	back(t, 64<<10)
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/wgkey"
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -92,7 +93,7 @@ func TestApplyLeavesOtherPeersAlone(t *testing.T) {
 		stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 64<<20)
 	}()
 	first := time.Time{}
-	await(t, reachLimit, "a session in use", func() bool { // of two handshakes that crossed the second is over by then
+	await.True(t, reachLimit, "a session in use", func() bool { // of two handshakes that crossed the second is over by then
 		st, err := w.a.Status(t.Context())
 		if err == nil && len(st.Peers) == 1 {
 			first = st.Peers[0].LastHandshake
@@ -153,7 +154,7 @@ func TestHangingProcessIsReplaced(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	await(t, 2*hungAfter+reachLimit, "another process", func() bool {
+	await.True(t, 2*hungAfter+reachLimit, "another process", func() bool {
 		st, err := w.a.Status(t.Context())
 		return err == nil && st.PID != pid && len(st.Peers) == 1
 	})
@@ -255,7 +256,7 @@ func TestTakenPortNamesItsHolder(t *testing.T) {
 	}
 	other.Close()
 	// A child that is just being forked has the socket too, for a moment.
-	await(t, reachLimit, "the port is free again", func() bool { return w.a.Apply(t.Context(), w.a.want) == nil })
+	await.True(t, reachLimit, "the port is free again", func() bool { return w.a.Apply(t.Context(), w.a.want) == nil })
 	w.apply(t)
 	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 1<<10)
 
@@ -273,7 +274,7 @@ func TestTakenPortNamesItsHolder(t *testing.T) {
 // quiet returns when nothing has been sent for a while.
 func (d *board) quiet() {
 	last, since := uint64(0), time.Now()
-	await(d.node.t, 2*reachLimit, "a quiet tunnel", func() bool {
+	await.True(d.node.t, 2*reachLimit, "a quiet tunnel", func() bool {
 		st, err := d.Status(d.node.t.Context())
 		if err == nil && st.Peers[0].Sent != last {
 			last, since = st.Peers[0].Sent, time.Now()
@@ -295,7 +296,7 @@ func TestDeviceMoves(t *testing.T) {
 		}
 		return netroom.Give("eth0", "192.168.77.99/24")
 	})
-	took := await(t, backWithin, "b sees a at its new address", func() bool {
+	took := await.True(t, backWithin, "b sees a at its new address", func() bool {
 		st, err := w.b.Status(t.Context())
 		return err == nil && st.Peers[0].Endpoint == netip.MustParseAddrPort("192.168.77.99:7442")
 	})
@@ -471,7 +472,7 @@ func TestOnePeerDoesNotStopTheOthers(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await(t, backWithin, "another process with all that can be", func() bool {
+	await.True(t, backWithin, "another process with all that can be", func() bool {
 		st, err := w.a.Status(t.Context())
 		return err == nil && st.PID != pid && st.Port != 0
 	})
@@ -511,7 +512,7 @@ func TestLANInsideAPrefix(t *testing.T) {
 		t.Error("a network of the host is the prefix of c, and there is no problem")
 	}
 	w.a.node.must(func() error { return take("eth0", "10.203.0.1/16") })
-	await(t, reachLimit, "the prefix of c is free", func() bool { return w.a.problem(t, "c") == nil })
+	await.True(t, reachLimit, "the prefix of c is free", func() bool { return w.a.problem(t, "c") == nil })
 }
 
 func TestOneProcessPerSocket(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"rivulet/fabric/nft"
 	"rivulet/fabric/tunnel/paths"
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -148,15 +149,14 @@ func way(t *testing.T, d *board, id string) paths.PathStatus {
 func awaitWay(t *testing.T, d *board, id string, kind paths.Kind) paths.PathStatus {
 	t.Helper()
 	var last paths.PathStatus
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	await.NoError(t, t.Context(), 30*time.Second, fmt.Sprintf("the path to %s is %s", id, kind), func() error {
 		if last = way(t, d, id); last.Kind == kind {
-			return last
+			return nil
 		}
-		if time.Now().After(end) {
-			st, err := d.Status(t.Context())
-			t.Fatalf("the path to %s is not %s: %+v, %v", id, kind, st.Peers, err)
-		}
-	}
+		st, err := d.Status(t.Context())
+		return fmt.Errorf("%+v, %w", st.Peers, err)
+	})
+	return last
 }
 
 // talk is one TCP connection that goes on.
@@ -182,7 +182,7 @@ func newTalk(t *testing.T, from, to *board, dst string) *talk {
 		}
 	}()
 	var c net.Conn
-	await(t, 30*time.Second, "a connection through the tunnel", func() (ok bool) {
+	await.True(t, 30*time.Second, "a connection through the tunnel", func() (ok bool) {
 		var err error
 		c, err = from.pod.dial("tcp4", dst+":9000", 2*time.Second)
 		return err == nil

@@ -22,6 +22,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"pgregory.net/rapid"
+
+	"rivulet/test/await"
 )
 
 // line is a fake path: what is at most so large arrives, and of that all but some.
@@ -324,7 +326,7 @@ const followLimit = 60 * time.Second
 func (n *narrow) measured(t *testing.T, mtu int) {
 	t.Helper()
 	var got [2]int
-	await(t, followLimit, fmt.Sprintf("an MTU of %d at both ends, not %v", mtu, &got), func() bool {
+	await.True(t, followLimit, fmt.Sprintf("an MTU of %d at both ends, not %v", mtu, &got), func() bool {
 		for i, d := range []*board{n.a, n.b} {
 			if st, err := d.Status(t.Context()); err == nil && len(st.Peers) == 1 {
 				got[i] = st.Peers[0].MTU
@@ -376,7 +378,7 @@ func (n *narrow) talk(t *testing.T) func() int64 {
 	var c net.Conn
 	var err error
 	// A first handshake that was lost is tried again after 5 s.
-	await(t, followLimit, "a connection", func() bool {
+	await.True(t, followLimit, "a connection", func() bool {
 		c, err = n.a.pod.dial("tcp4", "10.200.0.7:8080", followLimit)
 		return err == nil
 	})
@@ -402,7 +404,7 @@ func (n *narrow) talk(t *testing.T) func() int64 {
 func goesOn(t *testing.T, back func() int64, when string) {
 	t.Helper()
 	was := back()
-	await(t, followLimit, when+": 1 MB more over the same connection", func() bool { return back() > was+1<<20 })
+	await.True(t, followLimit, when+": 1 MB more over the same connection", func() bool { return back() > was+1<<20 })
 }
 
 // The path to a peer is measured; when it grows narrower under a connection, the
@@ -429,7 +431,7 @@ func TestPathGrowsNarrower(t *testing.T) {
 			}
 			n.measured(t, mtu)
 			goesOn(t, back, "measured anew")
-			await(t, followLimit, "no more fragments on the outside", func() bool {
+			await.True(t, followLimit, "no more fragments on the outside", func() bool {
 				before := n.cuts(t)
 				goesOn(t, back, "measured")
 				return n.cuts(t) == before

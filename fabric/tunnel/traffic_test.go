@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/nft"
+	"rivulet/test/await"
 )
 
 // reachLimit leaves room for some handshakes that are lost, each tried again after 5 s,
@@ -53,7 +54,7 @@ func TestTwoClustersWithTheSamePodCIDR(t *testing.T) {
 			_, err = c.Write([]byte("x"))
 			return err
 		})
-		await(t, reachLimit, "a packet counted as dropped", func() bool {
+		await.True(t, reachLimit, "a packet counted as dropped", func() bool {
 			st, err := w.a.Status(t.Context())
 			return err == nil && st.Dropped > 0
 		})

@@ -207,19 +207,6 @@ func (w *world) apply(t testing.TB) {
 	}
 }
 
-// await polls until what holds.
-func await(t testing.TB, limit time.Duration, text string, what func() bool) time.Duration {
-	t.Helper()
-	start := time.Now()
-	for !what() {
-		if time.Since(start) > limit {
-			t.Fatalf("not within %s: %s", limit, text)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return time.Since(start)
-}
-
 type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {

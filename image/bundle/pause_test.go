@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rivulet/test/await"
 )
 
 // PID 1 of a pod with a shared PID namespace: it reaps what is orphaned there,
@@ -31,7 +33,7 @@ func TestPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		pid := cmd.Process.Pid
-		wait(t, "no children left", func() bool {
+		await.True(t, 10*time.Second, "no children left", func() bool {
 			children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 			exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 			return err == nil && exe == program && len(children) == 0
@@ -44,15 +46,6 @@ func TestPause(t *testing.T) {
 		}
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("after %v: %v", sig, err)
-		}
-	}
-}
-
-func wait(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/discoverytest"
 	"rivulet/fabric/discovery/dnssrv"
+	"rivulet/test/await"
 )
 
 // zone is a DNS server on loopback with SRV and address records.
@@ -191,11 +192,7 @@ func TestDNSOutage(t *testing.T) {
 		t.Fatalf("told %v", e)
 	}
 	z.setBroken(true)
-	for deadline := time.Now().Add(10 * time.Second); len(s.Problems()) == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the outage shows nowhere")
-		}
-	}
+	await.True(t, 10*time.Second, "the outage shows", func() bool { return len(s.Problems()) > 0 })
 	if why := s.Problems()["srv:"+site]; !strings.Contains(why, "; look at the DNS servers") {
 		t.Errorf("problem %q", why)
 	}

@@ -94,16 +94,12 @@ func TestSteadyTraffic(t *testing.T) {
 	for _, d := range timing.Again {
 		settled = settled.Add(d)
 	}
-	for time.Now().Before(settled) {
-		time.Sleep(100 * time.Millisecond)
-	}
+	time.Sleep(time.Until(settled))
 	// On a busy machine devices start late and are taken for silent: it settles later.
 	var rate float64
 	for deadline := time.Now().Add(10 * window); ; {
 		before, begun := count(), time.Now()
-		for time.Since(begun) < window {
-			time.Sleep(100 * time.Millisecond)
-		}
+		time.Sleep(window)
 		rate = float64(count()-before) / time.Since(begun).Seconds() / faster
 		t.Logf("%d devices: %.2f packets a second in all, %.3f each", devices, rate, rate/devices)
 		if rate >= 0.2 && rate <= 1.5 || time.Now().After(deadline) {

@@ -4,17 +4,22 @@ import (
 	"context"
 	"crypto/ecdh"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.zx2c4.com/wireguard/conn"
+
+	"rivulet/test/await"
 )
 
 // The world of these tests is in memory: hosts with a bind each, some behind a NAT
@@ -218,19 +223,16 @@ func (h *host) say(to *host, text string) bool {
 	if ep == nil || h.bind.Send([][]byte{append([]byte{4, 0, 0, 0}, text...)}, ep) != nil {
 		return false
 	}
-	deadline := time.Now().Add(300 * time.Millisecond)
-	for time.Now().Before(deadline) {
+	ctx, cancel := context.WithTimeout(h.w.t.Context(), 300*time.Millisecond)
+	defer cancel()
+	return await.Until(ctx, func() error {
 		to.mu.Lock()
-		for _, g := range to.got {
-			if g == h.name+": "+text {
-				to.mu.Unlock()
-				return true
-			}
+		defer to.mu.Unlock()
+		if !slices.Contains(to.got, h.name+": "+text) {
+			return errors.New("lost, or late")
 		}
-		to.mu.Unlock()
-		time.Sleep(time.Millisecond)
-	}
-	return false
+		return nil
+	}) == nil
 }
 
 // path is the one that the host uses to the peer.
@@ -245,28 +247,25 @@ func (h *host) path(to *host) PathStatus {
 
 func (h *host) awaitPath(to *host, what string, ok func(PathStatus) bool) PathStatus {
 	h.w.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !ok(h.path(to)) {
-		if time.Now().After(deadline) {
-			h.w.t.Fatalf("%s to %s: not %s; paths %+v", h.name, to.name, what, h.m.Status(to.public))
+	await.NoError(h.w.t, h.w.t.Context(), 20*time.Second, h.name+" to "+to.name+": "+what, func() error {
+		if !ok(h.path(to)) {
+			return fmt.Errorf("paths %+v", h.m.Status(to.public))
 		}
-		time.Sleep(2 * time.Millisecond)
-	}
+		return nil
+	})
 	return h.path(to)
 }
 
 // awaitTalk waits until packets pass both ways.
 func awaitTalk(a, b *host) time.Duration {
 	a.w.t.Helper()
-	began := time.Now()
-	for n := 0; ; n++ {
-		if a.say(b, fmt.Sprintf("%d %d", began.UnixNano(), n)) && b.say(a, fmt.Sprintf("%d %d", began.UnixNano(), n)) {
-			return time.Since(began)
+	return await.NoError(a.w.t, a.w.t.Context(), 20*time.Second, a.name+" and "+b.name+" hear each other", func() error {
+		text := strconv.FormatInt(time.Now().UnixNano(), 10)
+		if !a.say(b, text) || !b.say(a, text) {
+			return fmt.Errorf("paths %+v and %+v", a.m.Status(b.public), b.m.Status(a.public))
 		}
-		if time.Since(began) > 20*time.Second {
-			a.w.t.Fatalf("%s and %s do not hear each other; paths %+v and %+v", a.name, b.name, a.m.Status(b.public), b.m.Status(a.public))
-		}
-	}
+		return nil
+	})
 }
 
 // move gives the host another address.

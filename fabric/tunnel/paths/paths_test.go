@@ -3,10 +3,13 @@ package paths
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
+
+	"rivulet/test/await"
 )
 
 func kind(k Kind) func(PathStatus) bool { return func(s PathStatus) bool { return s.Kind == k } }
@@ -217,19 +220,12 @@ func TestAnAnswerFromElsewhereProvesNothing(t *testing.T) {
 	if err := a.m.Apply(cfg); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	tried := func() bool {
+	await.True(t, 10*time.Second, "the other address is tried", func() bool {
 		a.m.mu.Lock()
 		defer a.m.mu.Unlock()
 		w := a.m.byKey[b.public].at(other.addr)
 		return w != nil && w.probe.tries > 3
-	}
-	for !tried() {
-		if time.Now().After(deadline) {
-			t.Fatal("the other address was not tried")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	})
 	if got := a.path(b); got.Addr != b.addr {
 		t.Errorf("%+v: a path that is answered from elsewhere was taken", got)
 	}
@@ -244,8 +240,7 @@ func TestAPeerWithoutPaths(t *testing.T) {
 	a.start(true, b)
 	b.start(true, a)
 	b.m.SetDevice(nil)
-	deadline := time.Now().Add(5 * time.Second)
-	for n := 0; ; n++ {
+	await.True(t, 5*time.Second, "something arrives", func() bool {
 		a.mu.Lock()
 		ep := a.used[b.public]
 		a.mu.Unlock()
@@ -253,16 +248,9 @@ func TestAPeerWithoutPaths(t *testing.T) {
 			a.bind.Send([][]byte{{4, 0, 0, 0, 'h', 'i'}}, ep)
 		}
 		b.mu.Lock()
-		got := len(b.got) > 0 && b.got[0] == "192.0.2.1:7442: hi"
-		b.mu.Unlock()
-		if got {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("nothing arrives")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		defer b.mu.Unlock()
+		return len(b.got) > 0 && b.got[0] == "192.0.2.1:7442: hi"
+	})
 }
 
 // listen has the host take streams on loopback.
@@ -313,15 +301,12 @@ func TestStreamWhereUDPIsCut(t *testing.T) {
 	w.setCut("a", "b", false)
 	a.awaitPath(b, "direct", kind(Direct))
 	awaitTalk(a, b)
-	deadline := time.Now().Add(20 * time.Second)
-	for ; ; time.Sleep(5 * time.Millisecond) { // it is closed after a while
-		if s := b.m.Status(a.public); len(s) > 0 && s[len(s)-1].Kind != Stream && s[0].Kind == Direct && len(s) == 1 {
-			break
+	await.NoError(t, t.Context(), 20*time.Second, "the stream is closed", func() error {
+		if s := b.m.Status(a.public); len(s) != 1 || s[0].Kind != Direct {
+			return fmt.Errorf("%+v", s)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the stream stays: %+v", b.m.Status(a.public))
-		}
-	}
+		return nil
+	})
 }
 
 // Whoever answers at the address without the peer's key is no stream.
@@ -338,18 +323,11 @@ func TestStreamOfAStranger(t *testing.T) {
 	if err := a.m.Apply(cfg); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(3 * time.Second)
-	tried := func() bool {
+	await.True(t, 3*time.Second, "it dials twice", func() bool {
 		a.m.mu.Lock()
 		defer a.m.mu.Unlock()
 		return a.m.byKey[b.public].dials > 1
-	}
-	for !tried() {
-		if time.Now().After(deadline) {
-			t.Fatal("it never dialled twice")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	})
 	if s := a.path(b); s.Alive {
 		t.Errorf("%+v: a stranger's stream is used", s)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/device"
+
+	"rivulet/test/await"
 )
 
 // pagesOf counts the pages of a buffer that take memory.
@@ -24,16 +26,6 @@ func pagesOf(t *testing.T, b []byte) (n int) {
 		n += int(p & 1)
 	}
 	return n
-}
-
-// await waits for a condition.
-func await(t *testing.T, text string, what func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !what(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", text)
-		}
-	}
 }
 
 // While little passes the buffers that packets are read into take no memory, and what
@@ -64,7 +56,7 @@ func TestBuffersAreGivenBack(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); r.run(ctx, time.Millisecond) }()
-	await(t, "a pause that is seen", func() bool { return r.generation.Load() > 0 })
+	await.True(t, time.Minute, "a pause that is seen", func() bool { return r.generation.Load() > 0 })
 	cancel()
 	<-done
 	readers[0].before(bufs)
@@ -94,7 +86,7 @@ func TestBusyTunnelKeepsItsBuffers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); r.run(ctx, time.Millisecond) }()
-	await(t, "looks", func() bool { return looks.Load() > 5 })
+	await.True(t, time.Minute, "looks", func() bool { return looks.Load() > 5 })
 	cancel()
 	<-done
 	if r.generation.Load() != 0 {

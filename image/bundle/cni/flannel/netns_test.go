@@ -24,6 +24,7 @@ import (
 
 	"rivulet/offload/nodeagent/podgate"
 	"rivulet/offload/nodeagent/podnet"
+	"rivulet/test/await"
 )
 
 // node is a network namespace that plays the node, one for the pod, and the
@@ -325,15 +326,10 @@ func TestLinkMTU(t *testing.T) {
 				}
 			}
 			// The kernel says so a moment later.
-			for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			await.True(t, 5*time.Second, name+" runs", func() bool {
 				l, err := netlink.LinkByName(name)
-				if err != nil || time.Now().After(end) {
-					t.Fatalf("%s does not run: %v %v", name, l, err)
-				}
-				if l.Attrs().RawFlags&unix.IFF_RUNNING != 0 {
-					break
-				}
-			}
+				return err == nil && l.Attrs().RawFlags&unix.IFF_RUNNING != 0
+			})
 			if addr != "" {
 				a, _ := netlink.ParseAddr(addr)
 				if err := netlink.AddrAdd(veth, a); err != nil {
