@@ -31,6 +31,7 @@ import (
 	target "rivulet/offload/target"
 	"rivulet/offload/target/external"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // refusedAndHealed: a credential that is not taken any more is told at once, with the
@@ -64,7 +65,7 @@ func refusedAndHealed(t *testing.T, server *apiserver.Server) {
 	limits := corev1.ResourceList{"cpu": resource.MustParse("3"), "memory": resource.MustParse("1Gi")}
 	_, err = m.Add(ctx, Request{Credential: credential("first"), Settings: external.Settings{Name: "campus", Namespace: "student42", Limits: limits, Order: external.OrderEqual, Labels: map[string]string{"site": "north"}}})
 	must(t, err)
-	eventually(t, 60*time.Second, "it is ready", func() string {
+	await.Empty(t, 60*time.Second, "it is ready", func(context.Context) string {
 		if v := m.List(); len(v) != 1 || !v[0].State.Ready {
 			return fmt.Sprintf("%+v", v)
 		}
@@ -75,7 +76,7 @@ func refusedAndHealed(t *testing.T, server *apiserver.Server) {
 		t.Errorf("one that works is not replaced by mistake: %v", err)
 	}
 	must(t, server.Client.CoreV1().Secrets("default").Delete(ctx, "first", metav1.DeleteOptions{}))
-	eventually(t, 60*time.Second, "that it is refused is told, and what to do", func() string {
+	await.Empty(t, 60*time.Second, "that it is refused is told, and what to do", func(context.Context) string {
 		p := tracker.Problems()
 		if len(p) != 1 || p[0].Code != "burst-unusable" || !strings.Contains(fmt.Sprint(p[0]), "the credential is refused") || !strings.Contains(fmt.Sprint(p[0]), "rivulet burst add NAME --kubeconfig FILE") {
 			return fmt.Sprint(p)
@@ -84,7 +85,7 @@ func refusedAndHealed(t *testing.T, server *apiserver.Server) {
 	})
 	_, err = m.Add(ctx, Request{Credential: next, Settings: external.Settings{Name: "campus", Namespace: "student42"}})
 	must(t, err)
-	eventually(t, 60*time.Second, "it is ready again, and is what it was", func() string {
+	await.Empty(t, 60*time.Second, "it is ready again, and is what it was", func(context.Context) string {
 		v := m.List()
 		if len(v) != 1 || !v[0].State.Ready || len(tracker.Problems()) != 0 {
 			return fmt.Sprintf("%+v %v", v, tracker.Problems())

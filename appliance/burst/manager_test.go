@@ -29,6 +29,7 @@ import (
 	"rivulet/offload/target/external"
 	"rivulet/offload/target/external/rewrite"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 const cluster = "abcdefgh"
@@ -245,7 +246,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 	m, _, tracker = manager(t, store, key) // a restart
 	stop := run(m)
 	defer func() { stop() }()
-	eventually(t, 60*time.Second, "it is told that something is left", func() string {
+	await.Empty(t, 60*time.Second, "it is told that something is left", func(context.Context) string {
 		if p := tracker.Problems(); len(p) != 1 || p[0].Code != "burst-left" {
 			return fmt.Sprint(p)
 		}
@@ -253,7 +254,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 	})
 	way.set(false)
 	m.wake()
-	eventually(t, 60*time.Second, "and in the end nothing is left there and here", func() string {
+	await.Empty(t, 60*time.Second, "and in the end nothing is left there and here", func(context.Context) string {
 		list, err := server.Client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{LabelSelector: rewrite.HomeLabel})
 		m.wake()
 		if err != nil || len(list.Items) != 0 || len(m.List()) != 0 || string(store.blob) != "[]" {
@@ -292,18 +293,5 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, limit time.Duration, what string, condition func() string) {
-	t.Helper()
-	for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
-		missing := condition()
-		if missing == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %s: %s", what, limit, missing)
-		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/machine/host"
+	"rivulet/test/await"
 )
 
 func testConfig(t *testing.T) Config {
@@ -203,10 +204,7 @@ func TestStopIsGentleFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for c.tail.lastWords() != "up" && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	await.True(t, 10*time.Second, "the child is up", func() bool { return c.tail.lastWords() == "up" })
 	c.stop(e.cfg.Log)
 	if _, err := os.Stat(marker); err != nil {
 		t.Fatalf("the child was not given time to end: %v", err)

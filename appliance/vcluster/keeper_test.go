@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -27,6 +26,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // patience is generous: the machine may be busy.
@@ -238,10 +238,10 @@ func TestLife(t *testing.T) {
 			Containers: []corev1.Container{{Name: "web", Image: "web:1"}}, AutomountServiceAccountToken: new(bool),
 		}}, metav1.CreateOptions{})
 		must(t, err)
-		must(t, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		await.True(t, patience, "the pod's event", func() bool {
 			events, err := client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
-			return err == nil && len(events.Items) == 1 && strings.Contains(events.Items[0].Message, "has no node"), nil
-		}))
+			return err == nil && len(events.Items) == 1 && strings.Contains(events.Items[0].Message, "has no node")
+		})
 		pod, err := client.CoreV1().Pods("default").Get(ctx, "web", metav1.GetOptions{})
 		must(t, err)
 		if len(pod.Status.Conditions) != 1 || pod.Status.Conditions[0].Reason != corev1.PodReasonUnschedulable {

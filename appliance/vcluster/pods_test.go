@@ -30,6 +30,7 @@ import (
 	"rivulet/offload/provider"
 	"rivulet/offload/provider/tenancy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // nobody is a fabric without peers.
@@ -38,26 +39,6 @@ type nobody struct{ changes.Signal }
 func (*nobody) Links() []peer.Link          { return nil }
 func (*nobody) Departed() []peer.ID         { return nil }
 func (*nobody) Handle(string, http.Handler) {}
-
-// eventually polls until the condition returns "".
-func (d *device) eventually(what string, condition func(ctx context.Context) string) time.Duration {
-	d.t.Helper()
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
-	defer cancel()
-	for {
-		missing := condition(ctx)
-		if missing == "" {
-			d.t.Logf("after %5.1f s: %s", time.Since(began).Seconds(), what)
-			return time.Since(began)
-		}
-		select {
-		case <-ctx.Done():
-			d.t.Fatalf("%s: not within %s: %s", what, patience, missing)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
 
 // connect opens a connection to a virtual cluster's host as a user.
 func connect(path string, uid int) (net.Conn, error) {
@@ -145,7 +126,7 @@ func TestPods(t *testing.T) {
 		pod = list.Items[0]
 		return ""
 	}
-	d.eventually("the pod runs", running)
+	await.Empty(d.t, patience, "the pod runs", running)
 	t.Logf("namespace made to pod Running: %s; %d MB private", time.Since(began).Round(time.Millisecond), d.is("dan", Awake).Private>>20)
 	away := func(ctx context.Context) []corev1.Pod {
 		list, err := host.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(id)})
@@ -176,7 +157,7 @@ func TestPods(t *testing.T) {
 		}
 	})
 	t.Run("Service", func(t *testing.T) {
-		d.eventually("the Service and its endpoint are at the host", func(ctx context.Context) string {
+		await.Empty(d.t, patience, "the Service and its endpoint are at the host", func(ctx context.Context) string {
 			if _, err := host.Client.CoreV1().Services(twinOf("lab")).Get(ctx, "web", metav1.GetOptions{}); err != nil {
 				return err.Error()
 			}
@@ -233,7 +214,7 @@ func TestPods(t *testing.T) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
 			_, err := client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{})
 			must(t, err)
-			d.eventually("the pod in "+ns+" is told why it waits", func(ctx context.Context) string {
+			await.Empty(d.t, patience, "the pod in "+ns+" is told why it waits", func(ctx context.Context) string {
 				p, err := client.CoreV1().Pods(ns).Get(ctx, "waits", metav1.GetOptions{})
 				if err != nil || len(p.Status.Conditions) != 1 || !strings.Contains(p.Status.Conditions[0].Message, want) {
 					return fmt.Sprintf("%v %v", err, p.Status.Conditions)
@@ -252,7 +233,7 @@ func TestPods(t *testing.T) {
 		}
 		// What happens meanwhile is known after the wake: the host makes another in the pod's place.
 		must(t, host.Client.CoreV1().Pods(pods[0].Namespace).Delete(ctx, pods[0].Name, metav1.DeleteOptions{}))
-		d.eventually("the host has another pod", func(ctx context.Context) string {
+		await.Empty(d.t, patience, "the host has another pod", func(ctx context.Context) string {
 			if pods := away(ctx); len(pods) != 1 || pods[0].UID == uid || pods[0].Status.Phase != corev1.PodRunning {
 				return fmt.Sprint(len(pods))
 			}
@@ -262,7 +243,7 @@ func TestPods(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		name, restarts := pod.Name, int32(-1)
-		d.eventually("home knows", func(ctx context.Context) string {
+		await.Empty(d.t, patience, "home knows", func(ctx context.Context) string {
 			if missing := running(ctx); missing != "" {
 				return missing
 			}
@@ -288,7 +269,7 @@ func TestPods(t *testing.T) {
 	})
 	t.Run("a pod that is deleted goes", func(t *testing.T) {
 		must(t, client.AppsV1().Deployments("lab").Delete(ctx, "web", metav1.DeleteOptions{}))
-		d.eventually("it is gone", func(ctx context.Context) string {
+		await.Empty(d.t, patience, "it is gone", func(ctx context.Context) string {
 			list, err := client.CoreV1().Pods("lab").List(ctx, metav1.ListOptions{})
 			if n := len(away(ctx)); err != nil || n+len(list.Items) != 0 {
 				return fmt.Sprintf("%d at home, %d at the host, %v", len(list.Items), n, err)
@@ -299,7 +280,7 @@ func TestPods(t *testing.T) {
 	t.Run("deleted, nothing is left at the host", func(t *testing.T) {
 		_, err := client.CoreV1().Pods("lab").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "last"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1"}}}}, metav1.CreateOptions{})
 		must(t, err)
-		d.eventually("another pod runs", running)
+		await.Empty(d.t, patience, "another pod runs", running)
 		must(t, d.k.Delete(ctx, "dan"))
 		left, err := host.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
 		must(t, err)

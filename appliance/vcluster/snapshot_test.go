@@ -22,6 +22,7 @@ import (
 	"rivulet/appliance/state/archive"
 	"rivulet/appliance/version"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 func (d *device) snapshot(name string) []byte {
@@ -286,7 +287,7 @@ func TestAnUnusableSnapshotChangesNothing(t *testing.T) {
 	d.stop()
 	d.start()
 	d.is("eve", Paused)
-	d.eventually("what was not whole is gone", func(context.Context) string {
+	await.Empty(d.t, patience, "what was not whole is gone", func(context.Context) string {
 		if _, err := d.k.Get("half"); err == nil {
 			return "it is there"
 		}

@@ -25,6 +25,7 @@ import (
 
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 	"rivulet/test/tree"
 )
 
@@ -107,15 +108,6 @@ func startAPIServer(t *testing.T, path, kubeconfig string) {
 	})
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(90 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 90 s: %s", what)
-		}
-	}
-}
-
 // running starts a Server; stop ends it and returns Run's error. ready says whether the
 // Server has said that it is.
 func running(t *testing.T, cfg Config) (s *Server, ready func() bool, stop func() error) {
@@ -172,7 +164,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 	}
 
 	// Before there is an API server: an answer at once, and no lie.
-	eventually(t, "listening", s.bound.Load)
+	await.True(t, 90*time.Second, "listening", s.bound.Load)
 	for _, name := range []string{"kubernetes.default.svc.cluster.local.", "example.org."} {
 		start := time.Now()
 		if got := ask("10.42.0.5", name); got != "SERVFAIL" || time.Since(start) > time.Second || ready() {
@@ -186,19 +178,19 @@ func TestStoryWithAPIServer(t *testing.T) {
 	startAPIServer(t, path, kubeconfig)
 	client := connect(t, kubeconfig)
 	up := time.Now()
-	eventually(t, "ready", ready)
+	await.True(t, 90*time.Second, "ready", ready)
 	t.Logf("ready %v after the API server", time.Since(up).Round(time.Millisecond))
-	eventually(t, "the API server's own service", func() bool {
+	await.True(t, 90*time.Second, "the API server's own service", func() bool {
 		return ask("10.42.0.5", "kubernetes.default.svc.cluster.local.") == "10.43.0.1"
 	})
-	eventually(t, "the service of the DNS itself", func() bool {
+	await.True(t, 90*time.Second, "the service of the DNS itself", func() bool {
 		return ensureService(t.Context(), client, cfg.ServiceIP, cfg.Addr) == nil
 	})
 	populate(t, client)
 	publish(t, client, "lab-x7f2", "away", "10.42.0.7")
 	publish(t, client, "lab-zzzz", "foreign", "10.42.0.9")
 	publish(t, client, "lab", "local", "10.42.0.8")
-	eventually(t, "the pods are known", func() bool {
+	await.True(t, 90*time.Second, "the pods are known", func() bool {
 		return ask("10.42.0.7", "web.lab.svc.cluster.local.") == "10.43.0.72" && ask("10.42.0.9", "web.lab.svc.cluster.local.") == "10.43.0.79" &&
 			ask("10.42.0.8", "web.lab.svc.cluster.local.") == "10.43.0.70" && ask("10.42.0.7", "db.shop.svc.cluster.local.") == "10.43.0.73"
 	})
@@ -254,7 +246,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 	second := cfg
 	second.Addr = netip.AddrPortFrom(nodeIP, 2053)
 	_, otherReady, stopOther := running(t, second)
-	eventually(t, "a second server", otherReady)
+	await.True(t, 90*time.Second, "a second server", otherReady)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +254,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 		t.Errorf("the second server, the first one stopped: %s", got)
 	}
 	_, ready, stop = running(t, cfg)
-	eventually(t, "ready after a restart", ready)
+	await.True(t, 90*time.Second, "ready after a restart", ready)
 	if got := ask("10.42.0.7", "web.lab.svc.cluster.local."); got != "10.43.0.72" {
 		t.Errorf("after a restart: %s", got)
 	}
@@ -276,7 +268,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 func connect(t *testing.T, kubeconfig string) *kubernetes.Clientset {
 	t.Helper()
 	var client *kubernetes.Clientset
-	eventually(t, "the API server answers", func() bool {
+	await.True(t, 90*time.Second, "the API server answers", func() bool {
 		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 		if err != nil {
 			return false
@@ -335,7 +327,7 @@ func populate(t *testing.T, client *kubernetes.Clientset) {
 func publish(t *testing.T, client *kubernetes.Clientset, namespace, name, ip string) {
 	t.Helper()
 	pods := client.CoreV1().Pods(namespace)
-	eventually(t, "pod "+namespace+"/"+name, func() bool { // its service account comes a moment after the namespace
+	await.True(t, 90*time.Second, "pod "+namespace+"/"+name, func() bool { // its service account comes a moment after the namespace
 		_, err := pods.Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},

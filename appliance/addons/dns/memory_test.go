@@ -12,6 +12,8 @@ import (
 	"github.com/coredns/coredns/plugin/kubernetes/object"
 	miekg "github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/test/await"
 )
 
 // A server that was started again, without an API server in sight, answers what
@@ -87,10 +89,7 @@ func serveAlone(t *testing.T, file string) func(name string) string {
 			t.Error(err)
 		}
 	})
-	deadline := time.Now().Add(10 * time.Second)
-	for !s.bound.Load() && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	await.True(t, 10*time.Second, "its socket is bound", s.bound.Load)
 	return func(name string) string {
 		r, err := miekg.Exchange(new(miekg.Msg).SetQuestion(name, miekg.TypeA), addr.String())
 		if err != nil {

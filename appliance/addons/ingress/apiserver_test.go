@@ -26,6 +26,7 @@ import (
 	"rivulet/fabric/netmon"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // lans are a device's.
@@ -163,7 +164,7 @@ func (s *story) events(name, reason string) (out []string) {
 
 func (s *story) told(name, reason string, words ...string) {
 	s.t.Helper()
-	eventually(s.t, func() error {
+	await.NoError(s.t, s.t.Context(), 20*time.Second, "as it should be", func() error {
 		got := s.events(name, reason)
 		if len(got) != 1 {
 			return fmt.Errorf("%d events %s of %s: %q", len(got), reason, name, got)
@@ -179,7 +180,7 @@ func (s *story) told(name, reason string, words ...string) {
 
 func (s *story) address(namespace, name, want string) {
 	s.t.Helper()
-	eventually(s.t, func() error {
+	await.NoError(s.t, s.t.Context(), 20*time.Second, "as it should be", func() error {
 		i, err := s.admin.NetworkingV1().Ingresses(namespace).Get(s.t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -198,7 +199,7 @@ func (s *story) address(namespace, name, want string) {
 // answers waits for an answer of a URL.
 func (s *story) answers(url string, status int, body string) {
 	s.t.Helper()
-	eventually(s.t, func() error {
+	await.NoError(s.t, s.t.Context(), 20*time.Second, "as it should be", func() error {
 		answer, err := s.client().Get(url)
 		if err != nil {
 			return err
@@ -215,7 +216,7 @@ func (s *story) answers(url string, status int, body string) {
 
 func (s *story) class(want func(*networkingv1.IngressClass) error) {
 	s.t.Helper()
-	eventually(s.t, func() error {
+	await.NoError(s.t, s.t.Context(), 20*time.Second, "as it should be", func() error {
 		c, err := s.admin.NetworkingV1().IngressClasses().Get(s.t.Context(), Class, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			c, err = nil, nil
@@ -279,7 +280,7 @@ func TestStoryWithAnAPIServer(t *testing.T) {
 	broken.Data[corev1.TLSPrivateKeyKey] = []byte("x")
 	must[*corev1.Secret](t)(secrets.Update(ctx, broken, metav1.UpdateOptions{}))
 	s.told("web", reasonCertificate, "default/key", "kubectl create secret tls")
-	eventually(t, func() error {
+	await.NoError(t, t.Context(), 20*time.Second, "as it should be", func() error {
 		conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.secure), &tls.Config{InsecureSkipVerify: true, ServerName: "a.example"}) //nolint:gosec // whether there is one
 		if err == nil {
 			conn.Close()
@@ -311,7 +312,7 @@ func TestStoryWithAnAPIServer(t *testing.T) {
 		return nil
 	})
 	s.address("default", "web", "")
-	eventually(t, func() error {
+	await.NoError(t, t.Context(), 20*time.Second, "as it should be", func() error {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.web))
 		if err == nil {
 			c.Close()
@@ -346,7 +347,7 @@ func (s *story) tenant(t *testing.T) {
 	s.ingress("twin", "thief", Class, "thief.example", "thief", "")
 	s.told("shop", reasonNotLent, policy.LentLabel)
 	s.answers("http://shop.example/", http.StatusNotFound, "no Ingress")
-	eventually(t, func() error {
+	await.NoError(t, t.Context(), 20*time.Second, "as it should be", func() error {
 		_, err := s.admin.CoreV1().ServiceAccounts("twin").Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
+	"rivulet/test/await"
 )
 
 // page is the device's own, which answers for one host.
@@ -67,7 +68,7 @@ func newFront(t *testing.T, reaches func(netip.Addr) bool) *front {
 	f.stop = func() { cancel(); <-done }
 	t.Cleanup(f.stop)
 	for _, port := range []int{f.web, f.secure} {
-		eventually(t, func() error {
+		await.NoError(t, t.Context(), 20*time.Second, "as it should be", func() error {
 			c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 			if err == nil {
 				c.Close()
@@ -76,19 +77,6 @@ func newFront(t *testing.T, reaches func(netip.Addr) bool) *front {
 		})
 	}
 	return f
-}
-
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
 }
 
 // serves makes the table: host a.example goes to these addresses, TLS by a Secret.
@@ -530,10 +518,10 @@ func TestAPortThatIsTaken(t *testing.T) {
 			return nil
 		}
 	}
-	eventually(t, problems(1))
+	await.NoError(t, t.Context(), 20*time.Second, "as it should be", problems(1))
 	other.Close()
-	eventually(t, problems(0))
-	eventually(t, func() error {
+	await.NoError(t, t.Context(), 20*time.Second, "as it should be", problems(0))
+	await.NoError(t, t.Context(), 20*time.Second, "as it should be", func() error {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", taken))
 		if err == nil {
 			c.Close()

@@ -17,6 +17,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/fabric/netmon"
+	"rivulet/test/await"
 )
 
 // device is what a Controller sees of one.
@@ -83,7 +84,7 @@ func (d *device) create(s *corev1.Service) {
 
 func (d *device) expect(name, want string) {
 	d.t.Helper()
-	d.eventually(func() error {
+	await.NoError(d.t, d.t.Context(), 10*time.Second, "as it should be", func() error {
 		s, err := d.client.CoreV1().Services("default").Get(d.t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -99,21 +100,6 @@ func (d *device) expect(name, want string) {
 	})
 }
 
-func (d *device) eventually(f func() error) {
-	d.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			d.t.Fatal(err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 func TestStory(t *testing.T) {
 	d := newDevice(t)
 	d.create(service("web", 2, tcp(80)))
@@ -121,7 +107,7 @@ func TestStory(t *testing.T) {
 	d.renumber("192.0.2.99/24", "198.51.100.1/24")
 	d.expect("web", "192.0.2.99 198.51.100.1")
 	d.create(service("too", 1, tcp(80)))
-	d.eventually(func() error {
+	await.NoError(d.t, d.t.Context(), 10*time.Second, "as it should be", func() error {
 		for _, p := range d.health.Problems() {
 			if p.Subject == "default/too" && strings.Contains(p.Text, "default/web") && p.Cure != "" {
 				return nil
@@ -136,7 +122,7 @@ func TestStory(t *testing.T) {
 	d.expect("too", "192.0.2.99 198.51.100.1")
 	d.renumber()
 	d.expect("too", "")
-	d.eventually(func() error {
+	await.NoError(d.t, d.t.Context(), 10*time.Second, "as it should be", func() error {
 		if p := d.health.Problems(); len(p) != 1 || !strings.Contains(p[0].Cure, "cable") {
 			return fmt.Errorf("%v", p)
 		}
@@ -144,7 +130,7 @@ func TestStory(t *testing.T) {
 	})
 	d.renumber("192.0.2.7/24")
 	d.expect("too", "192.0.2.7")
-	d.eventually(func() error {
+	await.NoError(d.t, d.t.Context(), 10*time.Second, "as it should be", func() error {
 		if p := d.health.Problems(); len(p) > 0 {
 			return fmt.Errorf("%v", p)
 		}

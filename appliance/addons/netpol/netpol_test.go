@@ -27,6 +27,7 @@ import (
 
 	"rivulet/fabric/nft"
 	"rivulet/offload/netpol"
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -175,11 +176,14 @@ func (s *stage) settle() {
 
 func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.t.Fatalf("waited in vain: %s (last error %v)", what, s.err)
+	await.NoError(s.t, s.t.Context(), 30*time.Second, what, func() error {
+		if ok() {
+			return nil
 		}
-	}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return fmt.Errorf("it does not hold; last error: %v", s.err)
+	})
 }
 
 func (s *stage) room(name string) netroom.Room {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,10 +23,12 @@ import (
 	"rivulet/fabric"
 	"rivulet/fabric/peer"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // fakeFabric is what the mirror sees of a fabric.
 type fakeFabric struct {
+	looks  atomic.Int32
 	mu     sync.Mutex
 	peers  map[peer.ID]View
 	subs   []chan struct{}
@@ -64,6 +67,7 @@ func (f *fakeFabric) words() (yes, withdrawn []peer.ID) {
 }
 
 func (f *fakeFabric) views() (out []View) {
+	f.looks.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, v := range f.peers {
@@ -163,17 +167,18 @@ func TestObjects(t *testing.T) {
 		}
 		return p
 	}
-	await := func(what string, ok func() bool) {
+	until := func(what string, ok func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("no %s; b is %+v", what, get("b"))
+		await.NoError(t, t.Context(), 30*time.Second, what, func() error {
+			if !ok() {
+				return fmt.Errorf("b is %+v", get("b"))
 			}
-		}
+			return nil
+		})
 	}
 	event := func(name, reason, text string) {
 		t.Helper()
-		await("event "+reason+" of "+name, func() bool {
+		until("event "+reason+" of "+name, func() bool {
 			all, err := server.Client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Peer,involvedObject.name=" + name})
 			return err == nil && slices.ContainsFunc(all.Items, func(e corev1.Event) bool { return e.Reason == reason && strings.Contains(e.Message, text) })
 		})
@@ -191,6 +196,13 @@ func TestObjects(t *testing.T) {
 		return "", ""
 	}
 
+	// settled waits until all has been looked at that there is by now: two looks begin, and a third.
+	settled := func() {
+		t.Helper()
+		looks := f.looks.Load()
+		until("third look", func() bool { f.change(func() {}); return f.looks.Load() >= looks+3 })
+	}
+
 	stop := run()
 	if s, why := ready("b"); s != metav1.ConditionFalse || why != "Connecting" || get("stranger") != nil {
 		t.Fatalf("b is %s (%s), stranger %v", s, why, get("stranger"))
@@ -198,13 +210,13 @@ func TestObjects(t *testing.T) {
 	event("b", "Peered", "met on the LAN")
 
 	f.change(func() { v := f.peers[idOf('a')]; v.State, v.Since = peer.Connected, time.Now(); f.peers[idOf('a')] = v })
-	await("Ready", func() bool { s, _ := ready("b"); return s == metav1.ConditionTrue })
+	until("Ready", func() bool { s, _ := ready("b"); return s == metav1.ConditionTrue })
 
 	// Cordoned here, withdrawn there.
 	shown := func(is bool) {
 		t.Helper()
 		f.change(func() { v := f.peers[idOf('a')]; v.Cordoned, v.TheirRoles.NoProvide = is, is; f.peers[idOf('a')] = v })
-		await(fmt.Sprintf("cordoned and withdrawn %v", is), func() bool { p := get("b"); return p.Status.Cordoned == is && p.Status.Withdrawn == is })
+		until(fmt.Sprintf("cordoned and withdrawn %v", is), func() bool { p := get("b"); return p.Status.Cordoned == is && p.Status.Withdrawn == is })
 	}
 	shown(true)
 	shown(false)
@@ -217,7 +229,7 @@ func TestObjects(t *testing.T) {
 	t.Run("nothing is written when nothing changes", func(t *testing.T) {
 		before := get("b").ResourceVersion
 		f.change(func() { v := f.peers[idOf('a')]; v.RTT, v.LastSeen = time.Second, time.Now(); f.peers[idOf('a')] = v })
-		time.Sleep(4 * gather)
+		settled()
 		stop()
 		stop = run()
 		if after := get("b").ResourceVersion; after != before {
@@ -226,25 +238,25 @@ func TestObjects(t *testing.T) {
 	})
 	t.Run("roles of the spec reach the fabric, and the other way round", func(t *testing.T) {
 		patch("b", `{"spec":{"consume":false}}`)
-		await("role off in the fabric", func() bool {
+		until("role off in the fabric", func() bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return !f.peers[idOf('a')].Roles.Consume
 		})
-		await("role off in the status", func() bool { return !get("b").Status.Roles.Consume })
+		until("role off in the status", func() bool { return !get("b").Status.Roles.Consume })
 		if _, err := f.SetRoles(t.Context(), string(idOf('a')), new(true), nil); err != nil { // as the command line does
 			t.Fatal(err)
 		}
-		await("spec that follows", func() bool { s := get("b").Spec.Consume; return s != nil && *s })
+		until("spec that follows", func() bool { s := get("b").Spec.Consume; return s != nil && *s })
 		if !f.peers[idOf('a')].Roles.Consume {
 			t.Error("the spec has taken back what the command line said")
 		}
 	})
 	t.Run("two clusters of one name", func(t *testing.T) {
 		f.change(func() { f.peers[idOf('c')] = aPeer('c', "b", peer.Connected) })
-		await("second object", func() bool { return get("b-"+idOf('c').Short()) != nil })
+		until("second object", func() bool { return get("b-"+idOf('c').Short()) != nil })
 		f.change(func() { delete(f.peers, idOf('c')) })
-		await("end of the second object", func() bool { return get("b-"+idOf('c').Short()) == nil })
+		until("end of the second object", func() bool { return get("b-"+idOf('c').Short()) == nil })
 	})
 	t.Run("an object that the user wrote first is taken up", func(t *testing.T) {
 		off := false
@@ -256,10 +268,10 @@ func TestObjects(t *testing.T) {
 		if _, err := client.Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		await("word that there is no such peer", func() bool { _, why := ready("later"); return why == "NoPeer" })
+		until("word that there is no such peer", func() bool { _, why := ready("later"); return why == "NoPeer" })
 		f.change(func() { f.peers[idOf('d')] = aPeer('d', "later", peer.Connected) })
-		await("peer in the object", func() bool { s, _ := ready("later"); return s == metav1.ConditionTrue })
-		await("its role", func() bool { return !get("later").Status.Roles.Provide })
+		until("peer in the object", func() bool { s, _ := ready("later"); return s == metav1.ConditionTrue })
+		until("its role", func() bool { return !get("later").Status.Roles.Provide })
 	})
 	t.Run("an object that went while nobody looked is made again", func(t *testing.T) {
 		stop()
@@ -268,7 +280,7 @@ func TestObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop = run()
-		await("object again", func() bool { return get("later") != nil })
+		until("object again", func() bool { return get("later") != nil })
 	})
 	t.Run("deleting the object ends the peering", func(t *testing.T) {
 		f.change(func() { f.away = true })
@@ -282,7 +294,7 @@ func TestObjects(t *testing.T) {
 		stop()
 		stop = run() // the deletion is not forgotten
 		patch("b", fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, ForceAnnotation))
-		await("end of the object", func() bool { return get("b") == nil })
+		until("end of the object", func() bool { return get("b") == nil })
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if _, still := f.peers[idOf('a')]; still || !f.forced {
@@ -303,42 +315,42 @@ func TestObjects(t *testing.T) {
 	t.Run("an object with an address is the user's word", func(t *testing.T) {
 		off := false
 		create("far", Spec{Address: "198.51.100.7", Provide: &off})
-		await("word that nobody is there", func() bool { _, why := ready("far"); return why == "NotReached" })
+		until("word that nobody is there", func() bool { _, why := ready("far"); return why == "NotReached" })
 		f.change(func() { f.at = map[string]peer.ID{"198.51.100.7": idOf('e')} })
-		await("the word", func() bool { yes, _ := f.words(); return len(yes) == 1 && yes[0] == idOf('e') })
+		until("the word", func() bool { yes, _ := f.words(); return len(yes) == 1 && yes[0] == idOf('e') })
 		event("far", "Asked", idOf('e').Short())
 		waiting := View{View: peer.View{Record: peer.Record{ID: idOf('e'), Name: "e"}, State: peer.Waiting, Reason: "a person has to say yes there", Since: time.Now()}}
 		f.change(func() { f.peers[idOf('e')] = waiting })
-		await("what it waits for", func() bool { p := get("far"); return p.Status.State == "Waiting" && p.Status.ID == string(idOf('e')) })
+		until("what it waits for", func() bool { p := get("far"); return p.Status.State == "Waiting" && p.Status.ID == string(idOf('e')) })
 		stop()
 		stop = run() // whoever starts again says it again: where it is, is not kept
-		await("the word again", func() bool { yes, _ := f.words(); return len(yes) == 2 && yes[1] == idOf('e') })
+		until("the word again", func() bool { yes, _ := f.words(); return len(yes) == 2 && yes[1] == idOf('e') })
 		f.change(func() { f.peers[idOf('e')] = aPeer('e', "e", peer.Connected) })
-		await("the peer in the user's object", func() bool { s, _ := ready("far"); return s == metav1.ConditionTrue })
-		await("its role", func() bool { r := get("far").Status.Roles; return r != nil && !r.Provide })
+		until("the peer in the user's object", func() bool { s, _ := ready("far"); return s == metav1.ConditionTrue })
+		until("its role", func() bool { r := get("far").Status.Roles; return r != nil && !r.Provide })
 		if get("e") != nil {
 			t.Error("it has a second object")
 		}
 		create("again", Spec{ID: string(idOf('e'))})
-		await("word that it is a peer already", func() bool { _, why := ready("again"); return why == "Duplicate" })
+		until("word that it is a peer already", func() bool { _, why := ready("again"); return why == "Duplicate" })
 		if err := client.Delete(t.Context(), "again", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		await("end of the second object", func() bool { return get("again") == nil })
+		until("end of the second object", func() bool { return get("again") == nil })
 	})
 	t.Run("a no that comes later is not overruled by an older object", func(t *testing.T) {
 		create("wanted", Spec{ID: string(idOf('g'))})
-		await("the word", func() bool { yes, _ := f.words(); return slices.Contains(yes, idOf('g')) })
+		until("the word", func() bool { yes, _ := f.words(); return slices.Contains(yes, idOf('g')) })
 		f.change(func() {
 			f.peers[idOf('g')] = View{View: peer.View{Record: peer.Record{ID: idOf('g'), Name: "g"}, State: peer.Denied, Since: time.Now()}}
 		})
-		await("the no in the object", func() bool { return get("wanted").Status.State == "Denied" })
+		until("the no in the object", func() bool { return get("wanted").Status.State == "Denied" })
 		before, _ := f.words()
 		stop()
 		stop = run()
 		patch("wanted", `{"metadata":{"labels":{"seen":"again"}}}`) // it is looked at once more
-		await("its label", func() bool { return get("wanted").Labels["seen"] == "again" })
-		time.Sleep(4 * gather)
+		until("its label", func() bool { return get("wanted").Labels["seen"] == "again" })
+		settled()
 		if after, _ := f.words(); len(after) != len(before) {
 			t.Errorf("the word was given again: %v", after)
 		}
@@ -347,7 +359,7 @@ func TestObjects(t *testing.T) {
 		if err := client.Delete(t.Context(), "wanted", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		await("end of the wish", func() bool { return get("wanted") == nil })
+		until("end of the wish", func() bool { return get("wanted") == nil })
 		if _, back := f.words(); !slices.Contains(back, idOf('g')) {
 			t.Errorf("taken back: %v", back)
 		}
@@ -366,7 +378,7 @@ func TestObjects(t *testing.T) {
 	})
 	t.Run("a peering that ends takes its object along", func(t *testing.T) {
 		f.change(func() { delete(f.peers, idOf('d')) })
-		await("end of the object", func() bool { return get("later") == nil })
+		until("end of the object", func() bool { return get("later") == nil })
 	})
 	stop()
 }

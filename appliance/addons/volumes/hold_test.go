@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/nodeagent/tree"
+	"rivulet/test/await"
 )
 
 // While a volume is held its folder is not where a kubelet looks for it, and then it is
@@ -123,7 +124,7 @@ func TestRemovedWhileHeld(t *testing.T) {
 		release()
 	}()
 	w.release(claim, v)
-	w.eventually("the folder is gone", func() error {
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "the folder is gone", func() error {
 		if left := w.folders(); len(left) > 0 {
 			return errors.New(left[0])
 		}

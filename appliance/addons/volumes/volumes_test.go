@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -17,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/appliance/health"
+	"rivulet/test/await"
 )
 
 // The life of a volume, with the power gone at every step: in the end there is what
@@ -48,7 +50,7 @@ func TestPowerGoneAtEveryStep(t *testing.T) {
 			larger.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Mi")
 			w.updateClaim(larger)
 			again("volume grown")
-			w.eventually("the claim grows", func() error {
+			await.NoError(w.t, w.t.Context(), 10*time.Second, "the claim grows", func() error {
 				if q := w.get(claim).Status.Capacity[corev1.ResourceStorage]; q.String() != "2Mi" {
 					return fmt.Errorf("capacity %s", q.String())
 				}
@@ -61,7 +63,7 @@ func TestPowerGoneAtEveryStep(t *testing.T) {
 			w.release(claim, v)
 			again("volume marked deleted")
 			again("folder removed")
-			w.eventually("volume and folder go", func() error {
+			await.NoError(w.t, w.t.Context(), 10*time.Second, "volume and folder go", func() error {
 				if len(w.volumes())+len(w.folders()) > 0 {
 					return fmt.Errorf("volumes %v, folders %q", w.volumes(), w.folders())
 				}
@@ -91,7 +93,7 @@ func TestNoFolderIsLeftBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.run("")
-	w.eventually("the folder goes", func() error {
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "the folder goes", func() error {
 		if got := w.folders(); !slices.Equal(got, []string{"default_old_pvc-1234", "empty", "notes"}) {
 			return fmt.Errorf("%q", got)
 		}
@@ -111,7 +113,7 @@ func TestRetain(t *testing.T) {
 	if err := w.client.CoreV1().PersistentVolumes().Delete(t.Context(), v.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the volume goes", func() error {
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "the volume goes", func() error {
 		if n := len(w.volumes()); n > 0 {
 			return fmt.Errorf("%d volumes", n)
 		}
@@ -154,7 +156,7 @@ func TestRemovesOnlyItsOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.what == "a link out" { // the link goes, what it leads to stays
-				w.eventually("the volume goes", func() error { return volumesGone(w) })
+				await.NoError(w.t, w.t.Context(), 10*time.Second, "the volume goes", func() error { return volumesGone(w) })
 			} else {
 				w.event(reasonNotPurged, "its files are not touched")
 			}
@@ -190,7 +192,7 @@ func TestLinksInsideAreNotFollowed(t *testing.T) {
 		}
 	}
 	w.release(claim, v)
-	w.eventually("the volume goes", func() error { return volumesGone(w) })
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "the volume goes", func() error { return volumesGone(w) })
 	if _, err := os.Stat(outside); err != nil {
 		t.Error(err)
 	}
@@ -279,7 +281,7 @@ func TestMissingFolderIsTold(t *testing.T) {
 	}
 	v.Labels = map[string]string{"touched": "yes"}
 	w.update(v)
-	w.eventually("status shows it", func() error {
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "status shows it", func() error {
 		for _, p := range w.health.Problems() {
 			if p.Code == health.VolumeMissing.Code && p.Subject == v.Name && strings.HasSuffix(p.Cure, "default/db") {
 				return nil
@@ -288,7 +290,7 @@ func TestMissingFolderIsTold(t *testing.T) {
 		return fmt.Errorf("%v", w.health.Problems())
 	})
 	w.release(claim, v)
-	w.eventually("and then no more", func() error {
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "and then no more", func() error {
 		if p := w.health.Problems(); len(p) > 0 {
 			return fmt.Errorf("%v", p)
 		}
@@ -302,7 +304,7 @@ func TestClass(t *testing.T) {
 	}
 	is := func(w *world, want string) {
 		w.t.Helper()
-		w.eventually("ours is default: "+want, func() error {
+		await.NoError(w.t, w.t.Context(), 10*time.Second, "ours is default: "+want, func() error {
 			if got := w.class(ClassName).Annotations[defaultAnnotation]; got != want {
 				return fmt.Errorf("%q", got)
 			}
@@ -342,7 +344,7 @@ func TestClass(t *testing.T) {
 		old.AllowedTopologies = here
 		w := newWorld(t, old)
 		w.run("")
-		w.eventually("on other clusters, too", func() error {
+		await.NoError(w.t, w.t.Context(), 10*time.Second, "on other clusters, too", func() error {
 			if got := w.class(ClassName); got.AllowedTopologies != nil {
 				return fmt.Errorf("%+v", got.AllowedTopologies)
 			}

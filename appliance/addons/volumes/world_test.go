@@ -24,6 +24,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 )
 
 // world is one device: an API server that has finalizers, a disk, and the parts of
@@ -133,7 +134,7 @@ func newClaim(namespace, name string) *corev1.PersistentVolumeClaim {
 func (w *world) bind(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	w.t.Helper()
 	var v *corev1.PersistentVolume
-	w.eventually("a volume", func() (err error) {
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "a volume", func() (err error) {
 		v, err = w.client.CoreV1().PersistentVolumes().Get(w.t.Context(), "pvc-"+string(claim.UID), metav1.GetOptions{})
 		return err
 	})
@@ -217,7 +218,7 @@ func (w *world) write(v *corev1.PersistentVolume) string {
 
 func (w *world) event(reason, part string) {
 	w.t.Helper()
-	w.eventually("event "+reason, func() error {
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "event "+reason, func() error {
 		l, err := w.client.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -240,19 +241,4 @@ func (w *world) class(name string) *storagev1.StorageClass {
 		w.t.Fatal(err)
 	}
 	return class
-}
-
-func (w *world) eventually(what string, f func() error) {
-	w.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }

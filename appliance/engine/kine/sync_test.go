@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+
+	"rivulet/test/await"
 )
 
 func openDB(t *testing.T, path string) *sql.DB {
@@ -104,18 +106,11 @@ func TestSyncIsTriedAgain(t *testing.T) {
 		})
 	}()
 	d.owe()
-	deadline := time.After(10 * time.Second)
-	for calls.Load() < 2 {
-		select {
-		case <-deadline:
-			t.Fatal("not tried again")
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	await.True(t, 10*time.Second, "it is tried again", func() bool { return calls.Load() >= 2 })
 	cancel()
 	select {
 	case <-third:
-	case <-deadline:
+	case <-time.After(10 * time.Second):
 		t.Fatal("no sync at the end")
 	}
 	<-done

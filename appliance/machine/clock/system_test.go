@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"rivulet/test/await"
 )
 
 // The machine's own clock is read, never set: it is that of everybody here.
@@ -48,9 +50,5 @@ func TestChangesEnd(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	cancel()
-	for end := time.Now().Add(5 * time.Second); timers() != before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the timer is still open")
-		}
-	}
+	await.True(t, 5*time.Second, "the timer is closed", func() bool { return timers() == before })
 }

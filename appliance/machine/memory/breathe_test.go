@@ -6,6 +6,8 @@ import (
 	"runtime/metrics"
 	"testing"
 	"time"
+
+	"rivulet/test/await"
 )
 
 // A process that makes much garbage may keep more of it, and less again when it is quiet.
@@ -15,16 +17,12 @@ func TestBreathe(t *testing.T) {
 	b := &breath{rest: 30}
 	debug.SetGCPercent(30)
 	afterEachCollection(b.collected)
-	until := func(what string, percent uint64, meanwhile func()) {
-		t.Helper()
-		for deadline := time.Now().Add(2 * time.Minute); gcPercent() != percent; meanwhile() {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: it is at %d %%, want %d", what, gcPercent(), percent)
-			}
+	for deadline := time.Now().Add(2 * time.Minute); gcPercent() != busyGC; garbage = make([]byte, 1<<20) {
+		if time.Now().After(deadline) {
+			t.Fatalf("busy: it is at %d %%, want %d", gcPercent(), busyGC)
 		}
 	}
-	until("busy", busyGC, func() { garbage = make([]byte, 1<<20) })
-	until("quiet", 30, func() { time.Sleep(20 * time.Millisecond) })
+	await.True(t, 2*time.Minute, "quiet, it is at 30 %", func() bool { return gcPercent() == 30 })
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.busy != nil {

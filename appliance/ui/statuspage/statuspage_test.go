@@ -25,6 +25,7 @@ import (
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/ui/summary"
 	"rivulet/fabric/peer"
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -210,15 +211,6 @@ func (w *world) problem() string {
 	return w.said.Error()
 }
 
-func (w *world) eventually(what string, ok func() bool) {
-	w.t.Helper()
-	for due := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(due) {
-			w.t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 // ask sends one request; status 0 is a connection that was refused or cut.
 func (w *world) ask(method, addr, host, path string) (status int, header http.Header, body string) {
 	w.t.Helper()
@@ -249,7 +241,7 @@ func TestServer(t *testing.T) {
 		t.Fatalf("a page that is off answers %d", code)
 	}
 	w.srv.Switch(true)
-	w.eventually("the page is on both ports", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
+	await.True(w.t, time.Minute, "the page is on both ports", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
 	for _, tt := range []struct {
 		method, addr, host, path string
 		want                     int
@@ -276,7 +268,7 @@ func TestServer(t *testing.T) {
 		t.Errorf("URL %s", got)
 	}
 	w.srv.Switch(false)
-	w.eventually("the page is off", func() bool { return !w.srv.Holds(WebPort) && !w.srv.Holds(Port) })
+	await.True(w.t, time.Minute, "the page is off", func() bool { return !w.srv.Holds(WebPort) && !w.srv.Holds(Port) })
 	if got := w.srv.URL("lab-1.local"); got != "" {
 		t.Errorf("URL %s of a page that is off", got)
 	}
@@ -340,7 +332,7 @@ func TestAPortThatIsTaken(t *testing.T) {
 		t.Errorf("port 7480 answers %d", code)
 	}
 	other.Close()
-	w.eventually("port 80 is taken back", func() bool { return w.srv.Holds(WebPort) && w.problem() == "" })
+	await.True(w.t, time.Minute, "port 80 is taken back", func() bool { return w.srv.Holds(WebPort) && w.problem() == "" })
 	if code, _, _ := w.ask("GET", "127.0.0.1:80", "lab-1.local", "/"); code != 200 {
 		t.Errorf("port 80 answers %d", code)
 	}
@@ -371,9 +363,9 @@ func TestAPortThatIsLent(t *testing.T) {
 	w := newWorld(t)
 	w.srv.Switch(true)
 	w.run()
-	w.eventually("the page is on both ports", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
+	await.True(w.t, time.Minute, "the page is on both ports", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
 	w.srv.Lend(true)
-	w.eventually("port 80 is free", func() bool { return !w.srv.Holds(WebPort) })
+	await.True(w.t, time.Minute, "port 80 is free", func() bool { return !w.srv.Holds(WebPort) })
 	var other net.Listener
 	w.room.Do(func() (err error) { other, err = net.Listen("tcp", ":80"); return err })
 	if got := w.srv.URL("lab-1.local"); got != "http://lab-1.local:7480" {
@@ -387,5 +379,5 @@ func TestAPortThatIsLent(t *testing.T) {
 	}
 	other.Close()
 	w.srv.Lend(false)
-	w.eventually("the page is on both ports again", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
+	await.True(w.t, time.Minute, "the page is on both ports again", func() bool { return w.srv.Holds(WebPort) && w.srv.Holds(Port) })
 }

@@ -24,6 +24,7 @@ import (
 	"rivulet/appliance/vcluster"
 	"rivulet/fabric/changes"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // clusters is what the controller sees of a Keeper.
@@ -163,19 +164,11 @@ func TestObjects(t *testing.T) {
 		must(t, err)
 		return o
 	}
-	eventually := func(what string, ok func() bool) {
-		t.Helper()
-		for limit := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(limit) {
-				t.Fatalf("not within a minute: %s", what)
-			}
-		}
-	}
 	// is waits for the condition.
 	is := func(ns, name, reason string, status metav1.ConditionStatus) *VirtualCluster {
 		t.Helper()
 		var o *VirtualCluster
-		eventually(ns+"/"+name+" is "+reason, func() bool {
+		await.True(t, time.Minute, ns+"/"+name+" is "+reason, func() bool {
 			o = get(ns, name)
 			return o != nil && len(o.Status.Conditions) == 1 && o.Status.Conditions[0].Reason == reason && o.Status.Conditions[0].Status == status
 		})
@@ -203,7 +196,7 @@ func TestObjects(t *testing.T) {
 	if string(secret.Data["value"]) != "of ann" || !metav1.IsControlledBy(secret, o) {
 		t.Errorf("%+v", secret)
 	}
-	eventually("events tell it", func() bool { return events("Created") == 1 && events("Awake") == 1 })
+	await.True(t, time.Minute, "events tell it", func() bool { return events("Created") == 1 && events("Awake") == 1 })
 
 	// Asleep it can be used; what the spec says is made so.
 	fake.set("ann", func(v *vcluster.View) { v.State = vcluster.Asleep })
@@ -229,7 +222,7 @@ func TestObjects(t *testing.T) {
 	must(t, create("one", "cat", ""))
 	is("one", "cat", "SecretTaken", metav1.ConditionFalse)
 	fake.set("cat", func(v *vcluster.View) { v.State = vcluster.Awake })
-	eventually("the Secret is taken while it is awake", func() bool {
+	await.True(t, time.Minute, "the Secret is taken while it is awake", func() bool {
 		o := get("one", "cat")
 		return o.Status.State == "Awake" && o.Status.Conditions[0].Reason == "SecretTaken" && o.Status.KubeconfigSecret == ""
 	})
@@ -249,7 +242,7 @@ func TestObjects(t *testing.T) {
 	must(t, create("two", "by-hand", ""))
 	is("two", "by-hand", "NameTaken", metav1.ConditionFalse)
 	must(t, in("two").Delete(ctx, "by-hand", metav1.DeleteOptions{}))
-	eventually("an object that has none goes", func() bool { return get("two", "by-hand") == nil })
+	await.True(t, time.Minute, "an object that has none goes", func() bool { return get("two", "by-hand") == nil })
 	if _, there := fake.get("by-hand"); !there {
 		t.Error("it took another's virtual cluster with it")
 	}
@@ -266,7 +259,7 @@ func TestObjects(t *testing.T) {
 	fake.refuses, fake.stuck = nil, true
 	fake.mu.Unlock()
 	must(t, in("one").Delete(ctx, "ann", metav1.DeleteOptions{}))
-	eventually("it says why it is still there", func() bool {
+	await.True(t, time.Minute, "it says why it is still there", func() bool {
 		o := get("one", "ann")
 		return o != nil && o.Status.State == "Deleting" && strings.Contains(o.Status.Reason, "emptied")
 	})
@@ -274,7 +267,7 @@ func TestObjects(t *testing.T) {
 	fake.stuck = false
 	fake.mu.Unlock()
 	fake.Notify()
-	eventually("the object is gone", func() bool { return get("one", "ann") == nil })
+	await.True(t, time.Minute, "the object is gone", func() bool { return get("one", "ann") == nil })
 	is("two", "ann", "Starting", metav1.ConditionFalse)
 	// Objects that are not there end nothing.
 	end()

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 )
 
 func node(name, arch, cpu string) *corev1.Node {
@@ -142,15 +143,12 @@ func TestBind(t *testing.T) {
 	}
 	becomes := func(bound, told string) {
 		t.Helper()
-		for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-			b, w := state()
-			if b == bound && w == told {
-				return
+		await.NoError(t, t.Context(), time.Minute, "all have their place", func() error {
+			if b, w := state(); b != bound || w != told {
+				return fmt.Errorf("bound%s, told%s; want%s,%s", b, w, bound, told)
 			}
-			if time.Now().After(limit) {
-				t.Fatalf("bound%s, told%s; want%s,%s", b, w, bound, told)
-			}
-		}
+			return nil
+		})
 	}
 	becomes(" claims over runs urgent", " first")
 	claim, err := client.CoreV1().PersistentVolumeClaims("lab").Get(ctx, "data", metav1.GetOptions{})
