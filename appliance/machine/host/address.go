@@ -46,7 +46,7 @@ func Routes(except string) []netip.Prefix {
 	if l, err := netlink.LinkByName(except); err == nil {
 		skip = l.Attrs().Index
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TYPE|netlink.RT_FILTER_TABLE)
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TYPE|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil
 	}
@@ -55,9 +55,14 @@ func Routes(except string) []netip.Prefix {
 		if r.Dst == nil || r.LinkIndex == skip || r.Table == unix.RT_TABLE_LOCAL {
 			continue
 		}
-		addr, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+		addr, ok := netip.AddrFromSlice(r.Dst.IP)
+		addr = addr.Unmap()
 		bits, _ := r.Dst.Mask.Size()
-		if ok && bits >= widestNetwork && !addr.IsMulticast() {
+		widest := widestNetwork
+		if addr.Is6() {
+			widest = widestNetwork6
+		}
+		if ok && bits >= widest && !addr.IsMulticast() {
 			out = append(out, netip.PrefixFrom(addr, bits))
 		}
 	}
@@ -66,6 +71,9 @@ func Routes(except string) []netip.Prefix {
 
 // widestNetwork is that of 10.0.0.0/8, bits; what is wider leads to the Internet.
 const widestNetwork = 8
+
+// widestNetwork6 is what an Internet registry gives to one site at most, bits.
+const widestNetwork6 = 16
 
 // Leads reports whether packets to an address leave through one of the interfaces named;
 // those to an address of the device itself do not.

@@ -1,8 +1,11 @@
 package paths
 
 import (
+	"net"
 	"net/netip"
 	"slices"
+
+	"rivulet/fabric/ipam"
 )
 
 // A peer tells where it may be, and may lie: an address of our site that lets this
@@ -12,15 +15,7 @@ import (
 //	UDP   any unicast address that is not of this machine or link alone, and no port that
 //	      belongs to a service: a sealed ping, that nothing but a peer answers
 //	TCP   only where it is as we know it (the supervisor's word, an address from which
-//	      it has answered), or on the Internet
-
-// notPublic are unicast addresses that are no part of the Internet, beside what netip
-// calls private.
-var notPublic = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("fec0::/10"),
-}
+//	      it has answered), or on the Internet and in no network of this machine
 
 // noHost are addresses that no host of a site or of the Internet has.
 var noHost = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4")}
@@ -35,10 +30,15 @@ func plausible(a netip.AddrPort) bool {
 // services, but for that of the web, where streams are let pass.
 func openPort(port uint16) bool { return port >= 1024 || port == 443 }
 
-// public reports whether an address is on the Internet.
-func public(ip netip.Addr) bool {
-	ip = ip.Unmap()
-	return ip.IsGlobalUnicast() && !ip.IsPrivate() && !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(ip) })
+// ownNetworks are those that this machine has an address in.
+func ownNetworks() (own []netip.Prefix) {
+	addrs, _ := net.InterfaceAddrs() // without any there is nobody to dial either
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p)
+		}
+	}
+	return own
 }
 
 // mayDial reports whether a stream may be tried to an address that the peer tells.
@@ -54,5 +54,5 @@ func (p *peer) mayDial(a netip.AddrPort) bool {
 			return true
 		}
 	}
-	return public(ip) && openPort(a.Port())
+	return ipam.Public(ip, ownNetworks()...) && openPort(a.Port())
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/net/proxy"
+
+	"rivulet/fabric/ipam"
 )
 
 // connecting bounds the time until a proxy has connected.
@@ -65,7 +67,7 @@ func (r *Relay) dialPublic(ctx context.Context, network, addr string) (net.Conn,
 
 // isPublic reports whether an address is one of the Internet and of none of this device's networks.
 func (r *Relay) isPublic(a netip.Addr) bool {
-	return public(a) && !slices.ContainsFunc(r.cfg.Networks(), func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
+	return ipam.Public(a, r.cfg.Networks()...)
 }
 
 // through connects to an address by a proxy. ctx bounds the connecting only.

@@ -232,21 +232,3 @@ func transport(dial func(context.Context, string, string) (net.Conn, error)) *ht
 	t.DialContext, t.ResponseHeaderTimeout, t.MaxIdleConns = dial, time.Minute, 8
 	return t
 }
-
-var special = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("192.88.99.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("3fff::/20"),
-}
-
-var global, nat64 = netip.MustParsePrefix("2000::/3"), netip.MustParsePrefix("64:ff9b::/96")
-
-// public reports whether an address is one of the Internet.
-func public(a netip.Addr) bool {
-	if a = a.Unmap(); nat64.Contains(a) {
-		raw := a.As16()
-		a = netip.AddrFrom4([4]byte(raw[12:]))
-	}
-	return a.IsGlobalUnicast() && !a.IsPrivate() && (a.Is4() || global.Contains(a)) && a.Zone() == "" &&
-		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(a) })
-}

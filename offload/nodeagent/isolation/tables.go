@@ -12,21 +12,13 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"rivulet/fabric/ipam"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 )
 
 // Table is the name of both tables.
 const Table = "rivulet-twins"
-
-// private is what no guest reaches, whatever networks the host has: all that is not
-// public.
-var private = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
-	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("172.16.0.0/12"),
-	netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("224.0.0.0/3"),
-}
 
 const priority = -4 // before the filters of others
 
@@ -155,7 +147,7 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 	decide.Sets[doorPods] = addresses(w.Doors)
 
 	// A chain never changes: its name is of what is in it.
-	closed := append(append([]netip.Prefix{}, private...), w.Closed...)
+	closed := slices.Concat(ipam.Special4, w.Closed)
 	closedName := named("closed", closed)
 	decide.Chains[closedName] = eachWithin(nft.Destination, closed, nft.Drop)
 	for _, c := range w.Consumers {

@@ -101,7 +101,7 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		w.Consumers = append(w.Consumers, *byID[id])
 	}
-	w.Closed = cfg.Networks()
+	w.Closed = slices.DeleteFunc(cfg.Networks(), func(p netip.Prefix) bool { return !p.Addr().Is4() }) // guests have no other
 	slices.SortFunc(w.Closed, netip.Prefix.Compare)
 	w.Closed = slices.Compact(w.Closed)
 	return w, less, nil
