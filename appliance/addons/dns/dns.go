@@ -58,6 +58,8 @@ type Config struct {
 	// those of this device; without them tenants are known by the API server alone.
 	PodCIDR netip.Prefix
 	Results string
+	// Networks are this device's own: what has an address there is no public name.
+	Networks func() []netip.Prefix
 	// ResolvConf are files with upstream servers, best first; nil is the system's.
 	ResolvConf []string
 	Log        *slog.Logger
@@ -83,6 +85,9 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Networks == nil {
+		cfg.Networks = func() []netip.Prefix { return nil }
+	}
 	if cfg.ResolvConf == nil {
 		cfg.ResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 	}
@@ -96,7 +101,7 @@ func New(cfg Config) *Server {
 	if s.past != nil {
 		s.past.local = s.local
 	}
-	s.chain = &twin{domain: domain, pods: cfg.PodCIDR, services: cfg.ServiceCIDR, dns: cfg.ServiceIP, sees: cfg.View, index: s.index, past: s.past, next: s.cluster}
+	s.chain = &twin{domain: domain, pods: cfg.PodCIDR, services: cfg.ServiceCIDR, dns: cfg.ServiceIP, sees: cfg.View, index: s.index, past: s.past, networks: cfg.Networks, next: s.cluster}
 	return s
 }
 

@@ -89,6 +89,10 @@ func (s *Server) handle(w miekg.ResponseWriter, r *miekg.Msg) {
 			refuse(w, r, miekg.RcodeServerFailure)
 		}
 	}()
+	if r.Opcode != miekg.OpcodeQuery { // the others would be passed on in the device's name
+		refuse(w, r, miekg.RcodeNotImplemented)
+		return
+	}
 	if len(r.Question) != 1 || r.Question[0].Qclass != miekg.ClassINET || r.Question[0].Qtype == miekg.TypeAXFR || r.Question[0].Qtype == miekg.TypeIXFR {
 		refuse(w, r, miekg.RcodeRefused)
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/coredns/coredns/request"
 	miekg "github.com/miekg/dns"
 
+	"rivulet/fabric/ipam"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/nodeagent/homeaddr"
 )
@@ -33,7 +34,7 @@ const published = 3 * time.Second
 // A tenant that was made for home's addresses (package homeaddr) is answered, and asks for
 // names, with the cluster IPs that Services have at home, and the addresses that pods have there. All other
 // namespaces of the cluster do not exist for a tenant, whatever it asks for (addresses,
-// SRV, PTR, aliases), and public names have public addresses only.
+// SRV, PTR, aliases), and of other names only public ones do (outside.go).
 type twin struct {
 	domain   string // in lower case
 	pods     netip.Prefix
@@ -42,6 +43,7 @@ type twin struct {
 	sees     func(origin string) homeaddr.View // how a home sees pods; nil is none
 	index    *index
 	past     *index // answers until index has seen the API server; may be nil
+	networks func() []netip.Prefix
 	next     plugin.Handler
 }
 
@@ -71,10 +73,15 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	switch {
 	case !known && inside && patience > 0 && t.pods.Contains(client):
 		return miekg.RcodeRefused, nil
+	case !known && !inside && x.twinned() && t.pods.Contains(client) && !ofHost(client):
+		return t.outside(ctx, w, r, &view{x: x, origin: "nobody's", domain: t.domain}) // a tenant's, perhaps
 	case who.origin == "":
 		return plugin.NextOrFailure(t.Name(), t.next, ctx, w, r)
 	}
 	v := view{x: x, origin: who.origin, domain: t.domain, namespace: who.namespace}
+	if !inside {
+		return t.outside(ctx, w, r, &v)
+	}
 	asked := r
 	if reverse && who.homeAddresses {
 		var ok bool
@@ -82,7 +89,7 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 			return deny(w, r)
 		}
 	}
-	if inside && !reverse {
+	if !reverse {
 		var ok bool
 		if asked, ok = v.lead(r); !ok {
 			return deny(w, r)
@@ -94,13 +101,10 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 		return code, err
 	}
 	answer := got.Msg.Copy() // a cache may keep the other one
-	if !v.shows(answer) || reverse && !v.reverse(name, answer) {
+	if !v.shows(answer) || reverse && !t.reverse(name, answer) {
 		return deny(w, r)
 	}
-	if !inside {
-		public(answer)
-	}
-	if inside && who.homeAddresses && !t.homeAddresses(waiting, v, who, answer) {
+	if who.homeAddresses && !t.homeAddresses(waiting, v, who, answer) {
 		return miekg.RcodeServerFailure, nil // the Service was made this moment, or home is no peer
 	}
 	if asked != r && reverse {
@@ -248,19 +252,19 @@ func (v *view) sees(name string) bool {
 	return v.x.originOf(ns) == v.origin
 }
 
-// reverse reports whether the answer for an address may be given: of private ones only
-// what is of the cluster and, as shows has seen, the client's own.
-func (v *view) reverse(name string, m *miekg.Msg) bool {
+// reverse reports whether the answer for an address may be given, and leaves nothing but
+// names in it: of addresses that are not public only what is of the cluster and, as shows has
+// seen, the client's own.
+func (t *twin) reverse(name string, m *miekg.Msg) bool {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
-	if err == nil && isPublic(a) {
-		return true
-	}
+	public := err == nil && ipam.Public(a, t.networks()...)
+	m.Ns, m.Extra = nil, nil
 	for _, rr := range m.Answer {
-		if p, ok := rr.(*miekg.PTR); !ok || !miekg.IsSubDomain(v.domain, miekg.CanonicalName(p.Ptr)) {
+		if p, ok := rr.(*miekg.PTR); !ok || !public && !miekg.IsSubDomain(t.domain, miekg.CanonicalName(p.Ptr)) {
 			return false
 		}
 	}
-	return true
+	return len(m.Answer) > 0
 }
 
 // homeward gives an answer the names that the client uses.
@@ -304,30 +308,6 @@ func targets(rr miekg.RR) []*string {
 		return []*string{&rr.Ptr}
 	}
 	return nil
-}
-
-// public takes private addresses out of an answer: they are the site's affair.
-func public(m *miekg.Msg) {
-	kept := m.Answer[:0]
-	for _, rr := range m.Answer {
-		var ip net.IP
-		switch rr := rr.(type) {
-		case *miekg.A:
-			ip = rr.A
-		case *miekg.AAAA:
-			ip = rr.AAAA
-		}
-		if a, ok := netip.AddrFromSlice(ip); ip == nil || ok && isPublic(a.Unmap()) {
-			kept = append(kept, rr)
-		}
-	}
-	m.Answer = kept
-}
-
-var shared = netip.MustParsePrefix("100.64.0.0/10")
-
-func isPublic(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !shared.Contains(a)
 }
 
 // ofHost reports whether the address is the host's: no pod ever has it.

@@ -21,6 +21,8 @@ import (
 
 const domain = "cluster.local."
 
+func nowhere() []netip.Prefix { return nil }
+
 // Whether the informers have told of everything is asked without the lock of the index: an
 // informer holds its queue's lock, which HasSynced takes, while it calls a handler that
 // takes the index's.
@@ -159,7 +161,7 @@ func TestAnswerInTheNamesAskedFor(t *testing.T) {
 		rr(t, "pod-0.web.lab-a.svc.cluster.local. 5 IN A 10.42.0.7"),
 	}
 	var asked miekg.Question
-	h := &twin{domain: domain, index: peopled(), next: below(func(q miekg.Question) []miekg.RR { asked = q; return answers })}
+	h := &twin{domain: domain, networks: nowhere, index: peopled(), next: below(func(q miekg.Question) []miekg.RR { asked = q; return answers })}
 	before := answers[0].String()
 	got := ask(t, h, alices, "_Http._tcp.WEB.lab.svc.cluster.local.", miekg.TypeSRV)
 	if asked.Name != "_http._tcp.web.lab-a.svc.cluster.local." {
@@ -183,7 +185,7 @@ func TestAnswerInTheNamesAskedFor(t *testing.T) {
 // A tenant sees the names of its own twins and public ones, and of all others not even
 // that there are any.
 func TestWhatATenantSees(t *testing.T) {
-	h := &twin{domain: domain, pods: netip.MustParsePrefix("10.42.0.0/16"), index: peopled(), next: below(func(q miekg.Question) []miekg.RR {
+	h := &twin{domain: domain, networks: nowhere, pods: netip.MustParsePrefix("10.42.0.0/16"), index: peopled(), next: below(func(q miekg.Question) []miekg.RR {
 		if q.Qtype == miekg.TypePTR {
 			names := map[string]string{"7.0.42.10.in-addr.arpa.": "web.db-a.svc." + domain, "9.0.42.10.in-addr.arpa.": "vault.default.svc." + domain, "1.1.168.192.in-addr.arpa.": "router.site.example.", "8.8.8.8.in-addr.arpa.": "dns.example."}
 			if to, ok := names[q.Name]; ok {
@@ -227,7 +229,7 @@ func TestWhatATenantSees(t *testing.T) {
 		{alices, "1.1.168.192.in-addr.arpa.", miekg.TypePTR, miekg.RcodeNameError, 0},
 		{alices, "8.8.8.8.in-addr.arpa.", miekg.TypePTR, miekg.RcodeSuccess, 1},
 		{alices, "example.org.", miekg.TypeA, miekg.RcodeSuccess, 1},
-		{alices, "printer.site.example.", miekg.TypeA, miekg.RcodeSuccess, 0},
+		{alices, "printer.site.example.", miekg.TypeA, miekg.RcodeNameError, 0},
 		{bobs, "web.db.svc.cluster.local.", miekg.TypeA, miekg.RcodeNameError, 0},
 		{bobs, "7.0.42.10.in-addr.arpa.", miekg.TypePTR, miekg.RcodeNameError, 0},
 		{own, "vault.default.svc.cluster.local.", miekg.TypeA, miekg.RcodeSuccess, 1},
@@ -257,7 +259,7 @@ func TestNothingOfOthersIsTold(t *testing.T) {
 			of, to := name.Draw(t, "of"), name.Draw(t, "to")
 			answer = append(answer, rr(t, of+rapid.SampledFrom([]string{" 5 IN A 10.42.0.9", " 5 IN CNAME " + to, " 5 IN SRV 0 1 80 " + to, " 5 IN PTR " + to}).Draw(t, "rr")))
 		}
-		h := &twin{domain: domain, index: peopled(), next: below(func(miekg.Question) []miekg.RR { return answer })}
+		h := &twin{domain: domain, networks: nowhere, index: peopled(), next: below(func(miekg.Question) []miekg.RR { return answer })}
 		q := rapid.OneOf(name, rapid.Just("9.0.42.10.in-addr.arpa.")).Draw(t, "asked")
 		text := ask(t, h, alices, q, rapid.SampledFrom([]uint16{miekg.TypeA, miekg.TypePTR, miekg.TypeANY, miekg.TypeSRV}).Draw(t, "type"))
 		for _, r := range text.Answer {
@@ -297,7 +299,7 @@ func TestIndex(t *testing.T) {
 func TestQueryBeforeThePodIsPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := peopled()
-		h := &twin{domain: domain, pods: netip.MustParsePrefix("10.42.0.0/16"), index: x, next: below(func(q miekg.Question) []miekg.RR {
+		h := &twin{domain: domain, networks: nowhere, pods: netip.MustParsePrefix("10.42.0.0/16"), index: x, next: below(func(q miekg.Question) []miekg.RR {
 			return []miekg.RR{rr(t, q.Name+" 5 IN A 203.0.113.1")}
 		})}
 		try := func(from, name string) (int, time.Duration) {
@@ -344,7 +346,7 @@ func TestAddressesOfHome(t *testing.T) {
 		service("db-a", homeapi.Service, "10.43.5.1", "10.43.9.2")
 		service("lab-a", homeapi.Service, "10.43.5.1", "10.43.9.3")
 		here := map[string]string{"rivulet-home-api.lab-a.": "10.43.9.3", "web.lab-a.": "10.43.9.9", "late.lab-a.": "10.43.9.7", "own.lab-a.": "10.43.9.1", "headless.lab-a.": "10.42.0.7", "athome.lab-a.": "240.5.0.9", "stranger.lab-a.": "240.3.0.9"}
-		h := &twin{domain: domain, pods: netip.MustParsePrefix("10.42.0.0/16"), services: netip.MustParsePrefix("10.43.0.0/16"), dns: netip.MustParseAddr("10.43.0.10"), index: x,
+		h := &twin{domain: domain, networks: nowhere, pods: netip.MustParsePrefix("10.42.0.0/16"), services: netip.MustParsePrefix("10.43.0.0/16"), dns: netip.MustParseAddr("10.43.0.10"), index: x,
 			sees: func(origin string) homeaddr.View {
 				if origin != "a" {
 					return nil
@@ -389,7 +391,7 @@ func TestAddressesOfHome(t *testing.T) {
 			{lives, "athome.lab.svc.cluster.local.", miekg.TypeA, "athome.lab.svc.cluster.local.\t5\tIN\tA\t10.42.0.9"},
 			{lives, "stranger.lab.svc.cluster.local.", miekg.TypeA, "SERVFAIL"}, // home calls others so
 			{lives, "7.0.3.240.in-addr.arpa.", miekg.TypePTR, "7.0.3.240.in-addr.arpa.\t5\tIN\tPTR\tdb-0.headless.lab.svc.cluster.local."},
-			{lives, "7.0.42.10.in-addr.arpa.", miekg.TypePTR, "NOERROR"}, // asked as 240.5.0.7: a pod at home of which nobody knows here
+			{lives, "7.0.42.10.in-addr.arpa.", miekg.TypePTR, "NXDOMAIN"}, // asked as 240.5.0.7: a pod at home of which nobody knows here
 			{alices, "web.lab.svc.cluster.local.", miekg.TypeA, "web.lab.svc.cluster.local.\t5\tIN\tA\t10.43.9.9"},
 			{alices, "9.9.43.10.in-addr.arpa.", miekg.TypePTR, "9.9.43.10.in-addr.arpa.\t5\tIN\tPTR\tweb.lab.svc.cluster.local."},
 		} {
