@@ -16,6 +16,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
+	"rivulet/test/await"
 )
 
 func lends(archs ...string) offer.Offer {
@@ -61,7 +62,7 @@ func TestATargetOfSeveralPlatforms(t *testing.T) {
 	b := <-made
 	want := func(what string, nodes ...string) {
 		t.Helper()
-		eventually(t, time.Minute, what, func(ctx context.Context) string {
+		await.Empty(t, time.Minute, what, func(ctx context.Context) string {
 			if got := summary(ctx, t, client); !slices.Equal(got, nodes) {
 				return fmt.Sprintf("%q, want %q", got, nodes)
 			}
@@ -96,7 +97,7 @@ func TestATargetOfSeveralPlatforms(t *testing.T) {
 	b = <-made
 	<-again.closed
 	b.offers <- lends("arm64")
-	eventually(t, time.Minute, "what is missing for long goes, and nothing else", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "what is missing for long goes, and nothing else", func(ctx context.Context) string {
 		newest(b.offers, lends("arm64"))
 		if got := summary(ctx, t, client); !slices.Equal(got, []string{"b-arm64 arm64 1 b Ready"}) {
 			return fmt.Sprint(got)
@@ -123,7 +124,7 @@ func TestATargetThatDoesNotTellPlatformsApart(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64", "amd64"} {
 		one := lends(arch).Split()[0]
 		b.offers <- one
-		eventually(t, time.Minute, "the node is "+arch, func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "the node is "+arch, func(ctx context.Context) string {
 			if got := summary(ctx, t, client); !slices.Equal(got, []string{"b " + arch + " 1 b Ready"}) {
 				return fmt.Sprint(got)
 			}
@@ -131,7 +132,7 @@ func TestATargetThatDoesNotTellPlatformsApart(t *testing.T) {
 		})
 	}
 	b.offers <- lends("amd64", "arm64")
-	eventually(t, time.Minute, "it was upgraded", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "it was upgraded", func(ctx context.Context) string {
 		if got := summary(ctx, t, client); !slices.Equal(got, []string{"b amd64 1 b Ready", "b-arm64 arm64 2 b Ready"}) {
 			return fmt.Sprint(got)
 		}

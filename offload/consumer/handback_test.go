@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/offer"
+	"rivulet/test/await"
 )
 
 // A virtual node that lends less than its pods use gives the newest back, after the
@@ -82,11 +83,7 @@ func TestHandBack(t *testing.T) {
 	offers <- lends("4")
 	offers <- offer.Offer{Allocatable: corev1.ResourceList{}, Reason: "silent"}
 	offers <- lends("2")
-	for end := time.Now().Add(20 * time.Second); len(gone()) < 2; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing was handed back")
-		}
-	}
+	await.True(t, 20*time.Second, "two are handed back", func() bool { return len(gone()) >= 2 })
 	close(offers)
 	// Two are too many; the newest of all stays, for it has no controller.
 	if got := gone(); !slices.Equal(got, []string{"new", "middle"}) {

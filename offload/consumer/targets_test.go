@@ -21,6 +21,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
+	"rivulet/test/await"
 )
 
 // somewhere is a target that is no peer: it lends what it is told to.
@@ -93,7 +94,7 @@ func TestTargetsOfAnyKind(t *testing.T) {
 	}
 	want := func(what string, names ...string) {
 		t.Helper()
-		eventually(t, time.Minute, what, func(ctx context.Context) string {
+		await.Empty(t, time.Minute, what, func(ctx context.Context) string {
 			if got := nodes(ctx); !slices.Equal(got, names) {
 				return fmt.Sprintf("nodes %v, want %v", got, names)
 			}
@@ -134,7 +135,7 @@ func TestTargetsOfAnyKind(t *testing.T) {
 	broken := campus
 	broken.ID, broken.New = "broken", func(string, *slog.Logger) (target.Target, error) { return nil, errors.New("no such campus") }
 	o.SetTargets("burst", []target.Spec{broken}, true)
-	eventually(t, time.Minute, "a target that cannot be made is a problem", func(context.Context) string {
+	await.Empty(t, time.Minute, "a target that cannot be made is a problem", func(context.Context) string {
 		if p := o.Problems()["virtual node of campus"]; p != "no such campus" {
 			return fmt.Sprint(o.Problems())
 		}

@@ -3,6 +3,7 @@ package elsewhere
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,18 +16,20 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/test/await"
 )
 
 // A home and three clusters that are all peers of each other, without a network: alice has
 // pods at b and c, mallory is a peer of them and nothing of alice's.
 type site struct {
-	t       *testing.T
-	mu      sync.Mutex
-	all     map[peer.ID]*Elsewhere
-	servers map[peer.ID]*httptest.Server
-	tenants map[[2]peer.ID][]netip.Addr // by where and whose
-	apart   map[[2]peer.ID]bool         // no link
-	old     map[peer.ID]bool            // does not know the routes
+	t          *testing.T
+	mu         sync.Mutex
+	all        map[peer.ID]*Elsewhere
+	servers    map[peer.ID]*httptest.Server
+	tenants    map[[2]peer.ID][]netip.Addr // by where and whose
+	apart      map[[2]peer.ID]bool         // no link
+	old        map[peer.ID]bool            // does not know the routes
+	unanswered int                         // questions to such a cluster
 }
 
 func id(letter string) peer.ID { return peer.ID(strings.Repeat(letter, 32)) }
@@ -93,6 +96,9 @@ func newSite(t *testing.T) *site {
 		s.servers[who] = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			s.mu.Lock()
 			old := s.old[who]
+			if old && r.Method == http.MethodPost {
+				s.unanswered++
+			}
 			s.mu.Unlock()
 			if old {
 				http.NotFound(w, r)
@@ -114,15 +120,12 @@ func newSite(t *testing.T) *site {
 // await waits until what is confirmed at a cluster of alice's pods is this.
 func (s *site) await(where peer.ID, want ...netip.Addr) {
 	s.t.Helper()
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		got := s.all[where].Confirmed(alice)
-		if slices.Equal(got, want) {
-			return
+	await.NoError(s.t, s.t.Context(), 10*time.Second, fmt.Sprintf("at %s %v are alice's", where[:1], want), func() error {
+		if got := s.all[where].Confirmed(alice); !slices.Equal(got, want) {
+			return fmt.Errorf("%v are", got)
 		}
-		if time.Now().After(until) {
-			s.t.Fatalf("at %s %v are alice's, want %v", where[:1], got, want)
-		}
-	}
+		return nil
+	})
 }
 
 func (s *site) run(where peer.ID, hosts ...byte) {
@@ -209,10 +212,13 @@ func TestAnOlderPeerConfirmsNothing(t *testing.T) {
 	s.run(b, 5)
 	s.run(c, 6)
 	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6)}})
-	for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-		if got := s.all[b].Confirmed(alice); len(got) != 0 {
-			t.Fatalf("%v are alice's, and nobody has said so", got)
-		}
+	await.True(t, 10*time.Second, "c is asked twice: the first answer has been looked at", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.unanswered >= 2
+	})
+	if got := s.all[b].Confirmed(alice); len(got) != 0 {
+		t.Fatalf("%v are alice's, and nobody has said so", got)
 	}
 	s.silent(c, false)
 	s.await(b, at(c, 6))

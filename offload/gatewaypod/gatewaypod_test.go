@@ -36,6 +36,7 @@ import (
 	"rivulet/fabric/wgkey"
 	"rivulet/offload/gatewaypod"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // The world of these tests: one API server is home and campus. At the campus we are
@@ -323,14 +324,16 @@ func (w *world) awaitReady(g *gatewaypod.Gateway) {
 
 func (w *world) await(text string, what func() bool, state ...func() any) {
 	w.Helper()
-	for end := time.Now().Add(3 * long); !what(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			for _, s := range state {
-				w.Logf("%+v", s())
-			}
-			w.Fatalf("not within %s: %s", 3*long, text)
+	await.NoError(w.T, w.Context(), 3*long, text, func() error {
+		if what() {
+			return nil
 		}
-	}
+		out := ""
+		for _, s := range state {
+			out += fmt.Sprintf("%+v ", s())
+		}
+		return errors.New(out)
+	})
 }
 
 // expose makes a Service at home with one pod behind it, which answers with its name.

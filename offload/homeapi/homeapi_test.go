@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"rivulet/test/await"
 )
 
 // echo is an API server that says who it is, or back what it hears.
@@ -75,17 +77,12 @@ func served(t *testing.T, r *Router, n *names, g *Gate) (stop func()) {
 	done := make(chan struct{})
 	go func() { defer close(done); r.Serve(ctx, g) }()
 	t.Cleanup(func() { cancel(); <-done })
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	await.True(t, time.Minute, "the gate is served", func() bool {
 		r.mu.Lock()
-		there := slices.Contains(r.gates, g)
-		r.mu.Unlock()
-		if there {
-			return func() { cancel(); <-done }
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the gate is not served")
-		}
-	}
+		defer r.mu.Unlock()
+		return slices.Contains(r.gates, g)
+	})
+	return func() { cancel(); <-done }
 }
 
 // through opens a connection that asks for the name.

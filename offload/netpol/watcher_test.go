@@ -10,6 +10,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"rivulet/test/await"
 )
 
 // Pods and namespaces are looked at only as long as there is a policy; what matters of
@@ -31,14 +33,7 @@ func TestTheWatcherIsLazy(t *testing.T) {
 	}()
 	until := func(what string, ok func(World, bool) bool) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			if ok(w.World()) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatal("waited in vain: " + what)
-			}
-		}
+		await.True(t, 30*time.Second, what, func() bool { return ok(w.World()) })
 	}
 	asked := func(resource string) (n int) {
 		for _, a := range client.Actions() {

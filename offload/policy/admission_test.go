@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"rivulet/offload/consumer/fit"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // One API server for both: starting one takes longer than either.
@@ -58,8 +58,8 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 		t.Fatal(err)
 	}
 	// A policy takes effect a moment after it is stored.
-	until(t, "the policy takes effect", func(ctx context.Context) bool {
-		got, err := create(ctx, client, "adm-burst", `containers: [{name: c, image: i}]`, "")
+	await.True(t, time.Minute, "the policy takes effect", func() bool {
+		got, err := create(t.Context(), client, "adm-burst", `containers: [{name: c, image: i}]`, "")
 		return err == nil && got.Spec.Affinity != nil
 	})
 
@@ -189,7 +189,7 @@ func testImages(t *testing.T, server *apiserver.Server) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "the API server keeps the image off", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the API server keeps the image off", func() bool {
 		kept, err := m.Keeps(ctx, "adm-burst", image, "arm64")
 		return err == nil && kept
 	})
@@ -287,14 +287,14 @@ func testResize(t *testing.T, server *apiserver.Server) {
 		}
 		t.Cleanup(func() { remove(t, client, c.namespace, p.Name) })
 		// Others write the pod, too: a patch may meet one of them.
-		until(t, "its status is written", func(ctx context.Context) bool {
+		await.True(t, time.Minute, "its status is written", func() bool {
 			_, err = pods.Patch(ctx, p.Name, types.MergePatchType, []byte(`{"status": `+c.status+`}`), metav1.PatchOptions{}, "status")
 			return !apierrors.IsConflict(err)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		until(t, "it is resized or refused", func(ctx context.Context) bool {
+		await.True(t, time.Minute, "it is resized or refused", func() bool {
 			_, err = pods.Patch(ctx, p.Name, types.StrategicMergePatchType, []byte(`{"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "200m"}}}]}}`), metav1.PatchOptions{}, "resize")
 			return !apierrors.IsConflict(err) && (c.refused == "" || err != nil) // the policy takes effect a moment after it is stored
 		})
@@ -319,7 +319,7 @@ func create(ctx context.Context, client kubernetes.Interface, ns, spec, owner st
 // remove deletes a pod at once: it would take the place of others.
 func remove(t *testing.T, client kubernetes.Interface, ns, name string) {
 	t.Helper()
-	until(t, "pod "+name+" is gone", func(context.Context) bool { // the test's own context has ended
+	await.True(t, time.Minute, "pod "+name+" is gone", func() bool { // the test's own context has ended
 		err := client.CoreV1().Pods(ns).Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 		return apierrors.IsNotFound(err)
 	})
@@ -331,18 +331,10 @@ func namespace(t *testing.T, client kubernetes.Interface, name string, labels ma
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the service account of "+name, func(ctx context.Context) bool {
-		_, err := client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
+	await.True(t, time.Minute, "the service account of "+name, func() bool {
+		_, err := client.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
 	})
-}
-
-func until(t *testing.T, what string, ok func(context.Context) bool) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(context.WithoutCancel(t.Context()), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
-	if err != nil {
-		t.Fatalf("waited in vain: %s", what)
-	}
 }
 
 func compare(t *testing.T, what string, got, want any) {

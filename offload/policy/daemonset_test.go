@@ -1,9 +1,9 @@
 package policy_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 )
 
 // A DaemonSet's pods are on virtual nodes only where its owner says so: one that
@@ -28,14 +29,14 @@ func testDaemonSets(t *testing.T, client kubernetes.Interface) {
 		ssd        = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: In, values: [ssd]}]}, {}]}}}`
 		nowhere    = `affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{}]}}}`
 	)
-	until(t, "the policy of DaemonSets is in force", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the policy of DaemonSets is in force", func() bool {
 		labels := map[string]string{"app": "probe"}
 		ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}}}}
 		if err := yaml.UnmarshalStrict([]byte("containers: [{name: c, image: i}]\n"+everything), &ds.Spec.Template.Spec); err != nil {
 			t.Fatal(err)
 		}
-		made, err := client.AppsV1().DaemonSets("each").Create(ctx, ds, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		made, err := client.AppsV1().DaemonSets("each").Create(t.Context(), ds, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && made.Spec.Template.Spec.Affinity != nil
 	})
 	for name, c := range map[string]struct {
@@ -67,8 +68,8 @@ func testDaemonSets(t *testing.T, client kubernetes.Interface) {
 				t.Fatal(err)
 			}
 			compare(t, "affinity", made.Spec.Template.Spec.Affinity, want.Affinity)
-			until(t, "the controller has counted nodes", func(ctx context.Context) bool {
-				now, err := sets.Get(ctx, name, metav1.GetOptions{})
+			await.True(t, time.Minute, "the controller has counted nodes", func() bool {
+				now, err := sets.Get(t.Context(), name, metav1.GetOptions{})
 				return err == nil && now.Status.ObservedGeneration >= made.Generation && now.Status.DesiredNumberScheduled == c.on
 			})
 			// As an owner's tool does again and again: nothing changes.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 	"rivulet/offload/target"
 	"rivulet/offload/target/external"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 	"rivulet/test/hollow"
 )
 
@@ -104,8 +106,8 @@ func known(t *testing.T, server *apiserver.Server, nodes []hollow.Node) {
 		}
 	}
 	for _, n := range nodes {
-		until(t, "the scheduler uses "+n.Name, func(ctx context.Context) bool {
-			p, err := pods.Get(ctx, "probe-"+n.Name, metav1.GetOptions{})
+		await.True(t, time.Minute, "the scheduler uses "+n.Name, func() bool {
+			p, err := pods.Get(t.Context(), "probe-"+n.Name, metav1.GetOptions{})
 			return err == nil && p.Spec.NodeName == n.Name
 		})
 		if err := pods.Delete(t.Context(), "probe-"+n.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
@@ -136,8 +138,8 @@ func placed(t *testing.T, server *apiserver.Server, ns string, n int) (where map
 	if _, err := server.Client.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, fmt.Sprintf("%d pods of %s are bound: %v", n, ns, where), func(ctx context.Context) bool {
-		list, err := server.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+	await.True(t, time.Minute, fmt.Sprintf("%d pods of %s are bound: %v", n, ns, where), func() bool {
+		list, err := server.Client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return false
 		}
@@ -161,14 +163,14 @@ func vacate(t *testing.T, server *apiserver.Server, ns string) {
 	if err := server.Client.AppsV1().Deployments(ns).Delete(ctx, "web", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
 		t.Error(err)
 	}
-	until(t, "the pods of "+ns+" are gone", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the pods of "+ns+" are gone", func() bool {
 		list, err := server.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
 		return err == nil && len(list.Items) == 0
 	})
 	if err := server.Client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Error(err)
 	}
-	until(t, "the nodes are gone", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the nodes are gone", func() bool {
 		list, err := server.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		return err == nil && len(list.Items) == 0
 	})

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 func TestParse(t *testing.T) {
@@ -78,7 +80,7 @@ func testWatcher(t *testing.T, server *apiserver.Server) {
 	}
 	expect := func(want map[string]policy.Namespace) {
 		t.Helper()
-		until(t, "namespaces as labelled", func(context.Context) bool { return maps.Equal(w.Namespaces(), want) })
+		await.True(t, time.Minute, "namespaces as labelled", func() bool { return maps.Equal(w.Namespaces(), want) })
 	}
 	label := func(name, patch string) {
 		t.Helper()
@@ -100,7 +102,7 @@ func testWatcher(t *testing.T, server *apiserver.Server) {
 	}
 	label("lab", `{"rivulet.dev/offload":"bursty"}`)
 	expect(map[string]policy.Namespace{"before": before})
-	until(t, "a warning in the namespace", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "a warning in the namespace", func() bool {
 		events, err := client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{})
 		return err == nil && len(events.Items) == 1 && events.Items[0].Type == corev1.EventTypeWarning &&
 			events.Items[0].Reason == "InvalidOffload" && strings.Contains(events.Items[0].Message, `"bursty"`)

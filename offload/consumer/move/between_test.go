@@ -6,6 +6,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"rivulet/test/await"
 )
 
 // betweenPeers shows moves from one peer to another, by way of home: the power gone, and
@@ -51,7 +54,7 @@ func betweenPeers(t *testing.T, w *world) {
 
 			m, _ = w.mover("", 0)
 			j := w.start(m, x.what, "c")
-			w.eventually("trouble is told", func() error {
+			await.NoError(w.t, w.t.Context(), time.Minute, "trouble is told", func() error {
 				if !strings.Contains(j.Progress().Trouble, "the link is cut") {
 					return fmt.Errorf("%+v", j.Progress())
 				}

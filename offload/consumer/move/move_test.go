@@ -30,6 +30,7 @@ import (
 	"rivulet/offload/nodeagent/tree"
 	"rivulet/offload/offer"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // peer stands in for another cluster: its twins are namespaces of the same API server,
@@ -159,21 +160,6 @@ func (w *world) must(err error) {
 	}
 }
 
-func (w *world) eventually(what string, f func() error) {
-	w.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
 func (w *world) mover(stopAt string, patience time.Duration) (m *Mover, gone <-chan struct{}) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	m = New(Config{Home: w.client, Cluster: "id-of-a", Local: w.local, Recorder: w.events, Log: slog.New(slog.DiscardHandler), Patience: patience,
@@ -190,18 +176,12 @@ func (w *world) mover(stopAt string, patience time.Duration) (m *Mover, gone <-c
 		}
 		return ctx.Err()
 	}
-	done, up := make(chan struct{}), make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_ = m.Run(ctx)
 	}()
-	go func() {
-		defer close(up)
-		for m.alive() == nil && ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	<-up
+	await.True(w.t, time.Minute, "the mover runs", func() bool { return m.alive() != nil || ctx.Err() != nil })
 	w.t.Cleanup(func() { cancel(); <-done })
 	return m, done
 }
@@ -216,7 +196,7 @@ func (w *world) claim(name string) {
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}}}}
 	_, err := w.client.CoreV1().PersistentVolumeClaims("lab").Create(w.t.Context(), c, metav1.CreateOptions{})
 	w.must(err)
-	w.eventually("bound", func() error {
+	await.NoError(w.t, w.t.Context(), time.Minute, "bound", func() error {
 		c, err := w.client.CoreV1().PersistentVolumeClaims("lab").Get(w.t.Context(), name, metav1.GetOptions{})
 		if err == nil && c.Status.Phase != corev1.ClaimBound { // the volume says so a moment before
 			err = errors.New(string(c.Status.Phase))
@@ -243,7 +223,7 @@ func (w *world) volume(claim string) *corev1.PersistentVolume {
 // it, its data are whole, and there is one copy.
 func (w *world) settled(claim, where string) {
 	w.t.Helper()
-	w.eventually("settled", func() error {
+	await.NoError(w.t, w.t.Context(), time.Minute, "settled", func() error {
 		c, err := w.client.CoreV1().PersistentVolumeClaims("lab").Get(w.t.Context(), claim, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -280,7 +260,7 @@ func (w *world) settled(claim, where string) {
 	if raw, err := os.ReadFile(filepath.Join(at, "x")); err != nil || string(raw) != claim {
 		w.t.Fatalf("data: %q %v", raw, err)
 	}
-	w.eventually("one copy", func() error {
+	await.NoError(w.t, w.t.Context(), time.Minute, "one copy", func() error {
 		copies := map[string]int{}
 		homes, _ := filepath.Glob(filepath.Join(w.dir, "lab_"+claim+"_*"))
 		copies[Home] = len(homes)
@@ -380,7 +360,7 @@ func TestMoves(t *testing.T) {
 		w.peer.spoil.Store(&cut)
 		m, _ := w.mover("", 0)
 		j := w.start(m, "flap", "b")
-		w.eventually("trouble is told", func() error {
+		await.NoError(w.t, w.t.Context(), time.Minute, "trouble is told", func() error {
 			if j.Progress().Trouble == "" {
 				return errors.New("none")
 			}
@@ -461,7 +441,7 @@ func TestMoves(t *testing.T) {
 		defer w.peer.spoil.Store(nil)
 		m, _ := w.mover("", 0)
 		j := w.start(m, "last", "b")
-		w.eventually("it is tried", func() error {
+		await.NoError(w.t, w.t.Context(), time.Minute, "it is tried", func() error {
 			if j.Progress().Trouble == "" {
 				return errors.New("not yet")
 			}
@@ -472,7 +452,7 @@ func TestMoves(t *testing.T) {
 		if err := ended(t, j); err == nil || !strings.Contains(err.Error(), "is being deleted") {
 			t.Errorf("%v", err)
 		}
-		w.eventually("nothing hangs", func() error {
+		await.NoError(w.t, w.t.Context(), time.Minute, "nothing hangs", func() error {
 			_, err := w.client.CoreV1().Namespaces().Get(t.Context(), "lab", metav1.GetOptions{})
 			if !apierrors.IsNotFound(err) {
 				return fmt.Errorf("the namespace: %v", err)

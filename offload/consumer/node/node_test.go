@@ -2,8 +2,10 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,11 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"pgregory.net/rapid"
 
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
+	"rivulet/test/await"
 )
 
 var id = Identity{Name: "b", Target: "b", ID: "peer-id", IP: netip.MustParseAddr("100.127.1.1"), Port: 41000, Kind: target.Peer}
@@ -121,17 +125,16 @@ func TestANodeLives(t *testing.T) {
 	}
 	ready := func(want corev1.ConditionStatus, reason string) {
 		t.Helper()
-		var last []corev1.NodeCondition
-		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		await.NoError(t, t.Context(), 10*time.Second, fmt.Sprintf("Ready=%s with %q", want, reason), func() error {
 			n, err := client.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
 			if err != nil {
-				continue
+				return err
 			}
-			if last = n.Status.Conditions; last[0].Status == want && strings.Contains(last[0].Message, reason) {
-				return
+			if c := n.Status.Conditions[0]; c.Status != want || !strings.Contains(c.Message, reason) {
+				return fmt.Errorf("%+v", c)
 			}
-		}
-		t.Fatalf("never Ready=%s with %q: %+v", want, reason, last)
+			return nil
+		})
 	}
 
 	n, stop := run()
@@ -139,7 +142,9 @@ func TestANodeLives(t *testing.T) {
 	offers <- lends("2")
 	ready(corev1.ConditionTrue, "")
 	for range 2 { // somebody deletes it
-		time.Sleep(100 * time.Millisecond) // a fake's watch shows nothing of before it began
+		await.True(t, 10*time.Second, "a watch, which with a fake shows nothing of before it began", func() bool {
+			return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool { return a.Matches("watch", "nodes") })
+		})
 		if err := client.CoreV1().Nodes().Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}

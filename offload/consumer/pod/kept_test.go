@@ -21,6 +21,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
+	"rivulet/test/await"
 )
 
 // A record is the pod that the ReplicaSet would have made, and says whether two may run.
@@ -73,15 +74,6 @@ func keptWorld(t *testing.T, away *fake.Clientset) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
-		}
-	}
-}
-
 // A provider that refuses the pod gets a ReplicaSet, which waits there for room.
 func TestRefusedRecordWaitsAsAReplicaSet(t *testing.T) {
 	away := fake.NewClientset()
@@ -89,7 +81,7 @@ func TestRefusedRecordWaitsAsAReplicaSet(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "web", errors.New("exceeded quota"))
 	})
 	keptWorld(t, away)
-	until(t, "a ReplicaSet waits", func() bool {
+	await.True(t, time.Minute, "a ReplicaSet waits", func() bool {
 		set, err := away.AppsV1().ReplicaSets("lab-a").Get(t.Context(), "web", metav1.GetOptions{})
 		return err == nil && set.Labels[policy.HomeUIDLabel] == "u1" && set.Spec.Template.Labels[policy.KeptLabel] == ""
 	})

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"rivulet/offload/homeapi"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 )
 
 // place is a target that is only an API.
@@ -106,11 +108,12 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 	defer func() { stop(); <-done }()
 	until := func(what string, holds func() bool) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: not within 30 s; %v", what, order)
+		await.NoError(t, t.Context(), 30*time.Second, what, func() error {
+			if !holds() {
+				return fmt.Errorf("%v", order)
 			}
-		}
+			return nil
+		})
 	}
 	until("the pod is sent away", func() bool {
 		p, err := home.CoreV1().Pods("lab").Get(ctx, "web", metav1.GetOptions{})

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -26,6 +25,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // fakeTarget is a second API server, without a network between. Reach is what
@@ -116,9 +116,7 @@ func TestReflection(t *testing.T) {
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		if wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return ok(), nil }) != nil {
-			t.Fatalf("waited in vain: %s", what)
-		}
+		await.True(t, time.Minute, what, ok)
 	}
 
 	// Before Rivulet starts: a twin with a leftover of ours, and with somebody's own map.
@@ -546,14 +544,12 @@ func TestATargetWithoutPolicies(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	if wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 60*time.Second, true, func(context.Context) (bool, error) {
+	await.True(t, time.Minute, "the event, and the other kinds", func() bool {
 		events, err := home.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=ReflectionRefused,involvedObject.name=deny"})
 		if err != nil || len(events.Items) == 0 {
-			return false, nil //nolint:nilerr // is tried again
+			return false
 		}
 		_, err = f.server.Client.CoreV1().ConfigMaps("lab-a").Get(ctx, "conf", metav1.GetOptions{})
-		return err == nil, nil
-	}) != nil {
-		t.Error("waited in vain for the event and the other kinds")
-	}
+		return err == nil
+	})
 }

@@ -25,6 +25,7 @@ import (
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/podnet"
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -280,13 +281,14 @@ func (s *stage) want(from, at, who string) {
 
 func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.t.Fatalf("waited in vain: %s (%v)", what, s.err)
+	await.NoError(s.t, s.t.Context(), time.Minute, what, func() error {
+		if ok() {
+			return nil
 		}
-	}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return fmt.Errorf("it does not hold; last error: %v", s.err)
+	})
 }
 
 // comesBack sends a datagram of the size and waits for the same.

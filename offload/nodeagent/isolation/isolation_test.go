@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/peer"
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -190,11 +191,14 @@ func (s *stage) run() (end func()) {
 
 func (s *stage) until(what string, ok func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.t.Fatalf("waited in vain: %s (last error %v)", what, s.err)
+	await.NoError(s.t, s.t.Context(), 30*time.Second, what, func() error {
+		if ok() {
+			return nil
 		}
-	}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return fmt.Errorf("it does not hold; last error: %v", s.err)
+	})
 }
 
 // open waits until one reaches the other: a bridge takes a moment to know its ports.

@@ -17,6 +17,7 @@ import (
 
 	"rivulet/fabric/peer"
 	table "rivulet/fabric/reach"
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -140,24 +141,19 @@ func (s *stage) settle() {
 	s.mu.Lock()
 	from := s.passes
 	s.mu.Unlock()
-	for until := time.Now().Add(10 * time.Second); ; {
+	var err error
+	await.True(s.t, 10*time.Second, "a pass", func() bool {
 		select {
 		case s.poke <- struct{}{}:
 		default:
 		}
 		s.mu.Lock()
-		passes, err := s.passes, s.err
-		s.mu.Unlock()
-		if passes >= from+2 { // one that began after
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			return
-		}
-		if time.Now().After(until) {
-			s.t.Fatal("no pass")
-		}
-		time.Sleep(5 * time.Millisecond)
+		defer s.mu.Unlock()
+		err = s.err
+		return s.passes >= from+2 // one that began after
+	})
+	if err != nil {
+		s.t.Fatal(err)
 	}
 }
 
@@ -174,21 +170,12 @@ func TestTheFirstPodIsSeen(t *testing.T) {
 	if err := os.MkdirAll(s.results, 0o700); err != nil { // as libcni does
 		t.Fatal(err)
 	}
-	begun := time.Now()
 	s.result("lab-alice", "veth1", "10.42.0.6")
-	for {
+	await.True(t, 5*time.Second, "it is seen", func() bool {
 		s.mu.Lock()
-		n := len(s.tenants["alice"])
-		s.mu.Unlock()
-		if n == 1 {
-			break
-		}
-		if time.Since(begun) > 5*time.Second {
-			t.Fatal("it is not seen")
-		}
-		time.Sleep(time.Millisecond)
-	}
-	t.Logf("seen after %s", time.Since(begun))
+		defer s.mu.Unlock()
+		return len(s.tenants["alice"]) == 1
+	})
 }
 
 func TestRunKeepsTheTable(t *testing.T) {

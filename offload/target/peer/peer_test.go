@@ -23,6 +23,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/offer"
+	"rivulet/test/await"
 )
 
 var (
@@ -300,14 +301,10 @@ func TestAKnownTwinIsNotWaitedFor(t *testing.T) {
 		}
 	}
 	close(answer)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if twin, _ := target.remembered("lab"); time.Since(twin.at) < remember {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("it is not asked for again")
-		}
-	}
+	await.True(t, time.Minute, "it is asked for again", func() bool {
+		twin, _ := target.remembered("lab")
+		return time.Since(twin.at) < remember
+	})
 	if n := len(asked); n != 1 {
 		t.Errorf("asked %d times", n)
 	}
