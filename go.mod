@@ -92,14 +92,14 @@ require (
 	github.com/blang/semver/v4 v4.0.0 // indirect
 	github.com/cloudnativelabs/kube-router/v2 v2.0.0-00010101000000-000000000000 // indirect
 	github.com/containerd/cgroups/v3 v3.1.0 // indirect
-	github.com/containerd/containerd/api v1.10.0 // indirect
+	github.com/containerd/containerd/api v1.10.0
 	github.com/containerd/containerd/v2 v2.2.0
 	github.com/containerd/errdefs v1.0.0 // indirect
 	github.com/containerd/fuse-overlayfs-snapshotter/v2 v2.1.6 // indirect
 	github.com/containerd/stargz-snapshotter v0.17.0 // indirect
 	github.com/containerd/zfs/v2 v2.0.0-rc.0 // indirect
-	github.com/coreos/go-iptables v0.8.0
-	github.com/distribution/reference v0.6.0 // indirect
+	github.com/coreos/go-iptables v0.8.0 // indirect
+	github.com/distribution/reference v0.6.0
 	github.com/docker/docker v28.3.3+incompatible // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/erikdubbelboer/gspt v0.0.0-20190125194910-e68493906b83 // indirect
@@ -153,11 +153,11 @@ require (
 	github.com/yl2chen/cidranger v1.0.2 // indirect
 	go.etcd.io/etcd/api/v3 v3.6.7
 	go.etcd.io/etcd/client/pkg/v3 v3.6.7 // indirect
-	go.etcd.io/etcd/client/v3 v3.6.7 // indirect
+	go.etcd.io/etcd/client/v3 v3.6.7
 	go.etcd.io/etcd/etcdutl/v3 v3.6.6 // indirect
 	go.etcd.io/etcd/server/v3 v3.6.7 // indirect
 	go.uber.org/mock v0.5.2 // indirect
-	go.uber.org/zap v1.27.1 // indirect
+	go.uber.org/zap v1.27.1
 	golang.org/x/crypto v0.52.0
 	golang.org/x/mod v0.35.0 // indirect
 	golang.org/x/net v0.55.0
@@ -166,22 +166,22 @@ require (
 	google.golang.org/grpc v1.79.3
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 	k8s.io/api v0.35.4
-	k8s.io/apiextensions-apiserver v0.35.0 // indirect
+	k8s.io/apiextensions-apiserver v0.35.0
 	k8s.io/apimachinery v0.35.4
-	k8s.io/apiserver v0.35.4 // indirect
+	k8s.io/apiserver v0.35.4
 	k8s.io/cli-runtime v0.35.3 // indirect
 	k8s.io/client-go v0.35.4
 	k8s.io/cloud-provider v0.35.3 // indirect
 	k8s.io/cluster-bootstrap v0.35.0 // indirect
-	k8s.io/component-base v0.35.4 // indirect
+	k8s.io/component-base v0.35.4
 	k8s.io/component-helpers v0.35.3
-	k8s.io/cri-api v0.35.3 // indirect
+	k8s.io/cri-api v0.35.3
 	k8s.io/cri-client v0.35.0 // indirect
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/kube-proxy v0.35.0 // indirect
 	k8s.io/kubectl v0.35.0 // indirect
 	k8s.io/kubelet v0.35.4
-	k8s.io/kubernetes v1.35.0 // indirect
+	k8s.io/kubernetes v1.35.0
 	k8s.io/metrics v0.35.3
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
 	sigs.k8s.io/cri-tools v0.35.0
@@ -265,7 +265,7 @@ require (
 	github.com/docker/go-metrics v0.0.1 // indirect
 	github.com/docker/go-units v0.5.0 // indirect
 	github.com/emicklei/go-restful v2.16.0+incompatible // indirect
-	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
+	github.com/emicklei/go-restful/v3 v3.13.0
 	github.com/euank/go-kmsg-parser v2.0.0+incompatible // indirect
 	github.com/evanphx/json-patch v5.9.11+incompatible // indirect
 	github.com/exponent-io/jsonpath v0.0.0-20210407135951-1de76d718b3f // indirect
@@ -516,9 +516,9 @@ require (
 	k8s.io/endpointslice v0.0.0 // indirect
 	k8s.io/externaljwt v1.32.0 // indirect
 	k8s.io/kms v0.35.4 // indirect
-	k8s.io/kube-aggregator v0.35.0 // indirect
+	k8s.io/kube-aggregator v0.35.0
 	k8s.io/kube-controller-manager v0.0.0 // indirect
-	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect
+	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912
 	k8s.io/kube-scheduler v0.0.0 // indirect
 	k8s.io/mount-utils v0.35.0 // indirect
 	k8s.io/pod-security-admission v0.0.0 // indirect
@@ -544,7 +544,6 @@ require (
 	github.com/coreos/go-systemd/v22 v22.6.0
 	github.com/google/nftables v0.3.0
 	github.com/grandcat/zeroconf v1.0.0
-	github.com/mattn/go-shellwords v1.0.12
 	github.com/mattn/go-sqlite3 v1.14.33
 	github.com/miekg/dns v1.1.70
 	github.com/spf13/cobra v1.10.2
@@ -555,7 +554,12 @@ require (
 	golang.zx2c4.com/wireguard v0.0.0-20260522210424-ecfc5a8d5446
 	gvisor.dev/gvisor v0.0.0-20250503011706-39ed1f5ac29c
 	pgregory.net/rapid v1.2.0
-	sigs.k8s.io/knftables v0.0.18
+)
+
+require (
+	github.com/go-logr/zapr v1.3.0 // indirect
+	github.com/mattn/go-shellwords v1.0.12 // indirect
+	sigs.k8s.io/knftables v0.0.18 // indirect
 )
 
 require (

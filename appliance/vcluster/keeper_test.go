@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -232,6 +233,15 @@ func TestLife(t *testing.T) {
 		if _, err := client.Discovery().OpenAPISchema(); err != nil {
 			t.Error(err)
 		}
+	})
+	t.Run("it knows time zones", func(t *testing.T) {
+		zone := "Europe/Rome"
+		job := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly"}, Spec: batchv1.CronJobSpec{Schedule: "0 3 * * *", TimeZone: &zone,
+			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "web", Image: "web:1"}},
+			}}}}}}
+		_, err := client.BatchV1().CronJobs("default").Create(ctx, job, metav1.CreateOptions{})
+		must(t, err)
 	})
 	t.Run("without a host, a pod is told that it waits", func(t *testing.T) {
 		_, err := client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	_ "time/tzdata" // CronJobs have time zones; a virtual cluster has no files of the system's
 
 	"github.com/k3s-io/k3s/pkg/cli/agent"
 	"github.com/k3s-io/k3s/pkg/cli/cmds"
@@ -31,6 +32,10 @@ import (
 
 	// How the cluster is kept on the card.
 	_ "rivulet/appliance/engine/kine"
+	// What Kubernetes' main programs link beside their packages.
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
 	// The engine's agent runs containerd and the kubelet in this process tree.
 	_ "github.com/k3s-io/k3s/pkg/executor/embed"
 )
