@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -17,7 +18,7 @@ import (
 func TestWhatIsAwayIsSeenAndTakenBack(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	t.Parallel()
-	labtest.Eventually(t, ctx, 0, "b is a virtual node of a", func() error {
+	await.NoError(t, ctx, 0, "b is a virtual node of a", func() error {
 		out, err := a.Kubectl(ctx, "get", "node", "b", "-o", "jsonpath={.status.conditions[?(@.type=='Ready')].status}")
 		if err == nil && out != "True" {
 			err = fmt.Errorf("ready: %q", out)
@@ -28,7 +29,7 @@ func TestWhatIsAwayIsSeenAndTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer labtest.Kubectl(t, ctx, a, "delete", "namespace", "away")
-	labtest.Eventually(t, ctx, 0, "pods of the namespace may go away", func() error { // policies take a moment
+	await.NoError(t, ctx, 0, "pods of the namespace may go away", func() error { // policies take a moment
 		out, err := a.Kubectl(ctx, "-n", "away", "run", "probe", "--image=none", "--dry-run=server", "-o", "jsonpath={.spec.tolerations[*].key}")
 		if err == nil && !strings.Contains(out, "rivulet.dev/virtual") {
 			err = fmt.Errorf("tolerations %q", out)
@@ -67,13 +68,13 @@ spec:
 
 	// The other test on b may restart its supervisor at any time: once more, then.
 	says(t, ctx, a, "begun", "-n", "away", "logs", pod)
-	labtest.Eventually(t, ctx, 0, "a file goes there and comes back", func() error {
+	await.NoError(t, ctx, 0, "a file goes there and comes back", func() error {
 		_, err := a.Run(ctx, "sh", "-ec", `cd /tmp; head -c 300000 /dev/urandom > out; rivulet kubectl -n away cp out "$1":/tmp/file; rivulet kubectl -n away cp "$1":/tmp/file back; cmp out back`, "cp", pod)
 		return err
 	})
 	row := func(what, prefix string, args ...string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 0, what, func() error {
+		await.NoError(t, ctx, 0, what, func() error {
 			out, err := a.Kubectl(ctx, append([]string{"top"}, args...)...)
 			for line := range strings.Lines(out) {
 				if f := strings.Fields(line); len(f) >= 3 && strings.HasPrefix(f[0], prefix) && f[1] != "0m" && !strings.Contains(line, "unknown") {
@@ -86,7 +87,7 @@ spec:
 	row("kubectl top of an away pod", pod, "pods", "-n", "away", "--containers=false")
 	row("kubectl top of the virtual node", "b", "nodes")
 	says(t, ctx, a, "2", "-n", "away", "get", "deployment", "burn", "-o", "jsonpath={.spec.replicas}")
-	labtest.Eventually(t, ctx, 0, "b lists its guest", func() error {
+	await.NoError(t, ctx, 0, "b lists its guest", func() error {
 		out, err := b.Run(ctx, "rivulet", "tenants")
 		if err == nil && !strings.Contains(out, "away-a") {
 			err = errors.New(out)
@@ -113,7 +114,7 @@ spec:
 	if _, err := a.Run(ctx, "rivulet", "uncordon", "b"); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 0, "uncordoned, a pod runs there again", func() error {
+	await.NoError(t, ctx, 0, "uncordoned, a pod runs there again", func() error {
 		out, err := a.Kubectl(ctx, "-n", "away", "get", "deployment", "burn", "-o", "jsonpath={.status.availableReplicas}")
 		if err == nil && (out == "" || out == "0") {
 			err = errors.New("none is available")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -26,7 +27,7 @@ func TestNames(t *testing.T) {
 	}
 	resolves := func(what, name, want string, ask func(string) (string, error)) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 0, what, func() error {
+		await.NoError(t, ctx, 0, what, func() error {
 			out, err := ask(name)
 			if !strings.Contains(out, want) {
 				return fmt.Errorf("%q: %v", out, err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -59,7 +60,7 @@ func TestServiceForTheLAN(t *testing.T) {
 	labtest.Kubectl(t, ctx, b, "wait", "--for=condition=Available", "deployment/web", "--timeout=60s")
 	answers := func(what, address string) time.Duration {
 		t.Helper()
-		return labtest.Eventually(t, ctx, 0, what, func() error { _, err := ask(ctx, address, 80); return err })
+		return await.NoError(t, ctx, 0, what, func() error { _, err := ask(ctx, address, 80); return err })
 	}
 	says(t, ctx, b, at, "get", "service", "web", "-o", ingress)
 	answers("reached over the LAN", at)
@@ -78,7 +79,7 @@ func TestServiceForTheLAN(t *testing.T) {
 	t.Run("the pod sees the client's address", func(t *testing.T) {
 		labtest.Kubectl(t, ctx, b, "patch", "service", "web", "-p", `{"spec":{"externalTrafficPolicy":"Local"}}`)
 		want := lanAddress(t, ctx, "a")
-		labtest.Eventually(t, ctx, 0, "asked by "+want, func() error {
+		await.NoError(t, ctx, 0, "asked by "+want, func() error {
 			body, err := ask(ctx, at, 80)
 			var answer struct{ Client string }
 			if err == nil {
@@ -95,7 +96,7 @@ func TestServiceForTheLAN(t *testing.T) {
 			labtest.Kubectl(t, ctx, b, "patch", "service", "web", "-p", `{"spec":{"loadBalancerSourceRanges":["`+cidr+`"]}}`)
 		}
 		allow("192.0.2.0/24")
-		labtest.Eventually(t, ctx, 0, "shut out", func() error {
+		await.NoError(t, ctx, 0, "shut out", func() error {
 			if _, err := ask(ctx, at, 80); err == nil {
 				return errors.New("let in")
 			}
@@ -123,7 +124,7 @@ func TestServiceForTheLAN(t *testing.T) {
 			}
 			return err
 		}
-		labtest.Eventually(t, ctx, 0, "the device answers", asksDevice)
+		await.NoError(t, ctx, 0, "the device answers", asksDevice)
 		labtest.Kubectl(t, ctx, b, "create", "service", "loadbalancer", "ssh", "--tcp=2222:8080")
 		defer labtest.Kubectl(t, ctx, b, "delete", "service", "ssh")
 		event(t, ctx, b, "PortInUse", "2222/TCP")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -45,7 +46,7 @@ func apply(t *testing.T, ctx context.Context, d *lab.Device, manifest string) {
 // says waits until kubectl's answer is want.
 func says(t *testing.T, ctx context.Context, d *lab.Device, want string, args ...string) time.Duration {
 	t.Helper()
-	return labtest.Eventually(t, ctx, 0, fmt.Sprintf("%q from kubectl %s", want, strings.Join(args, " ")), func() error {
+	return await.NoError(t, ctx, 0, fmt.Sprintf("%q from kubectl %s", want, strings.Join(args, " ")), func() error {
 		out, err := d.Kubectl(ctx, args...)
 		if err == nil && strings.TrimSpace(out) != want {
 			err = fmt.Errorf("it is %q", out)
@@ -57,7 +58,7 @@ func says(t *testing.T, ctx context.Context, d *lab.Device, want string, args ..
 // event waits for one that has the reason and the text.
 func event(t *testing.T, ctx context.Context, d *lab.Device, reason, text string) {
 	t.Helper()
-	labtest.Eventually(t, ctx, 0, "event "+reason, func() error {
+	await.NoError(t, ctx, 0, "event "+reason, func() error {
 		out, err := d.Kubectl(ctx, "get", "events", "-A", "--field-selector=reason="+reason, "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, text) {
 			err = fmt.Errorf("no %q in %q", text, out)

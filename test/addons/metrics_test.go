@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -43,7 +44,7 @@ spec:
 
 	top := func(what, want string, args ...string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 0, what, func() error {
+		await.NoError(t, ctx, 0, what, func() error {
 			out, err := b.Kubectl(ctx, append([]string{"top"}, args...)...)
 			for line := range strings.Lines(out) {
 				if f := strings.Fields(line); len(f) >= 3 && strings.HasPrefix(f[0], want) && f[1] != "0m" {
@@ -62,7 +63,7 @@ spec:
 		t.Errorf("a user without rights: %q %v", out, err)
 	}
 	labtest.Kubectl(t, ctx, b, "create", "rolebinding", "looks", "--clusterrole=view", "--user=looks")
-	labtest.Eventually(t, ctx, 0, "a user who may view", func() error {
+	await.NoError(t, ctx, 0, "a user who may view", func() error {
 		_, err := b.Kubectl(ctx, "top", "pods", "--as=looks")
 		return err
 	})

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -58,7 +59,7 @@ spec:
 	}
 
 	labtest.Kubectl(t, ctx, a, "delete", "pod", "db-0", "--wait")
-	labtest.Eventually(t, ctx, 0, "the next pod reads it", func() error { return reads(ctx) })
+	await.NoError(t, ctx, 0, "the next pod reads it", func() error { return reads(ctx) })
 
 	labtest.Kubectl(t, ctx, a, "patch", "pvc", "data-db-0", "-p", `{"spec":{"resources":{"requests":{"storage":"32Mi"}}}}`)
 	says(t, ctx, a, "32Mi", "get", "pvc", "data-db-0", "-o", "jsonpath={.status.capacity.storage}")
@@ -69,11 +70,11 @@ spec:
 	if err := a.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 0, "read after a power cut", func() error { return reads(ctx) })
+	await.NoError(t, ctx, 0, "read after a power cut", func() error { return reads(ctx) })
 
 	labtest.Kubectl(t, ctx, a, "delete", "statefulset", "db", "--wait")
 	labtest.Kubectl(t, ctx, a, "delete", "pvc", "data-db-0", "--wait")
-	labtest.Eventually(t, ctx, 0, "the folder goes with the claim", func() error {
+	await.NoError(t, ctx, 0, "the folder goes with the claim", func() error {
 		if err := on(folder); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s: %v", folder, err)
 		}
@@ -117,7 +118,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 	}
 	labtest.Kubectl(t, ctx, a, "delete", "pvc", "-l", "many", "--wait=false")
 	restart()
-	labtest.Eventually(t, ctx, 0, "no volume and no folder is left", func() error {
+	await.NoError(t, ctx, 0, "no volume and no folder is left", func() error {
 		out, err := a.Kubectl(ctx, "get", "pv", "-o", "name")
 		if got := folders(t, "default_c"); err == nil && len(got) > 0 || strings.Contains(out, "/") {
 			err = fmt.Errorf("folders %q, volumes %q", got, out)

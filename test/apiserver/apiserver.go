@@ -24,6 +24,7 @@ import (
 
 	"rivulet/appliance/engine"
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 	"rivulet/test/tree"
 )
 
@@ -141,17 +142,7 @@ func (s *Server) wait(t testing.TB) {
 	kubeconfig := s.Config.Host
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	var last error
-	for {
-		if last = s.try(ctx, kubeconfig); last == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("the API server did not come up in %s: %v", startTimeout, last)
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
+	await.NoError(t, ctx, 0, "the API server is up", func() error { return s.try(ctx, kubeconfig) })
 }
 
 func (s *Server) try(ctx context.Context, kubeconfig string) error {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"rivulet/appliance/api"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -126,7 +127,7 @@ func shows(t *testing.T, d *lab.Device, within time.Duration, words ...string) s
 // eventually polls f until it returns nil.
 func eventually(t *testing.T, within time.Duration, f func() error) {
 	t.Helper()
-	labtest.Eventually(t, context.WithoutCancel(t.Context()), within, "it is so", f) // in cleanups, too
+	await.NoError(t, context.WithoutCancel(t.Context()), within, "it is so", f) // in cleanups, too
 }
 
 func stop(t *testing.T, d *lab.Device) {

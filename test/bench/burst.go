@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 	"rivulet/test/bench/internal/device"
 	"rivulet/test/bench/internal/figures"
 	"rivulet/test/campus"
@@ -150,7 +151,7 @@ func (b *bench) burstPods(ctx context.Context, s *figures.Section, home, there *
 
 // noneOf waits until no pod with these labels is left there, nor what deploy created.
 func noneOf(ctx context.Context, p where, selector string) error {
-	return await(ctx, "pods "+selector+" are gone", func(ctx context.Context) error {
+	return eventually(ctx, "pods "+selector+" are gone", func(ctx context.Context) error {
 		if _, err := p.client.AppsV1().Deployments(p.in()).Get(ctx, "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return errors.Join(errors.New("the Deployment is there still"), err)
 		}
@@ -162,21 +163,14 @@ func noneOf(ctx context.Context, p where, selector string) error {
 	})
 }
 
-// await looks until there is no error.
-func await(ctx context.Context, what string, f func(context.Context) error) error {
+// eventually looks until there is no error.
+func eventually(ctx context.Context, what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	for {
-		err := f(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("bench: %s: %w", what, errors.Join(err, ctx.Err()))
-		case <-time.After(200 * time.Millisecond): // between two looks
-		}
+	if err := await.Until(ctx, func() error { return f(ctx) }); err != nil {
+		return fmt.Errorf("bench: %s: %w", what, err)
 	}
+	return nil
 }
 
 // burstPaths compares the ways.
@@ -195,7 +189,7 @@ func (b *bench) burstPaths(ctx context.Context, s *figures.Section, home, peer *
 		if err := serve(ctx, at, app, map[string]string{corev1.LabelHostname: node}); err != nil {
 			return err
 		}
-		if err := await(ctx, "the address of "+app, func(ctx context.Context) error {
+		if err := eventually(ctx, "the address of "+app, func(ctx context.Context) error {
 			p, err := h.CoreV1().Pods(serviceNamespace).Get(ctx, app, metav1.GetOptions{})
 			if err == nil && p.Status.PodIP == "" {
 				err = errors.New("it has none")
@@ -262,7 +256,7 @@ func forward(ctx context.Context, home *device.Device, pod string) (string, func
 		return "", nil, fmt.Errorf("bench: %w", err)
 	}
 	end := func() { end(cmd) }
-	err = await(ctx, "kubectl port-forward", func(ctx context.Context) error {
+	err = eventually(ctx, "kubectl port-forward", func(ctx context.Context) error {
 		conn, err := home.Dial(ctx, "tcp", address)
 		if err == nil {
 			conn.Close()
@@ -294,7 +288,7 @@ func transport(ctx context.Context, home *device.Device, want string) error {
 	if err != nil {
 		return err
 	}
-	return await(ctx, "the gateway is reached by "+want, func(ctx context.Context) error {
+	return eventually(ctx, "the gateway is reached by "+want, func(ctx context.Context) error {
 		out, err := home.Run(ctx, "rivulet", "burst", "status", "campus", "-o", "json")
 		var st struct {
 			Gateway struct {
@@ -398,7 +392,7 @@ func download(ctx context.Context, client *http.Client, url string) (float64, er
 
 // inPod runs something in a pod of home and returns how long it took there, in seconds.
 func inPod(ctx context.Context, home *device.Device, pod, what string) (took float64, err error) {
-	err = await(ctx, what, func(ctx context.Context) error {
+	err = eventually(ctx, what, func(ctx context.Context) error {
 		out, err := home.Kubectl(ctx, "exec", "-n", serviceNamespace, pod, "--", "sh", "-ec", "cat /proc/uptime; "+what+" >/dev/null; cat /proc/uptime")
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/campus"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
@@ -61,7 +62,7 @@ func TestBatchAtACampus(t *testing.T) {
 
 	add := []string{"rivulet", "burst", "add", "campus", "--kubeconfig", "/root/campus.kubeconfig", "--limits", "cpu=8,memory=512Mi", "--network", "none"}
 	var denied labtest.Result
-	labtest.Eventually(t, ctx, time.Minute, "without rights nothing is added, and it is told what is missing", func() error {
+	await.NoError(t, ctx, time.Minute, "without rights nothing is added, and it is told what is missing", func() error {
 		if denied = labtest.On(t, ctx, home, add...); denied.Code != 3 {
 			return fmt.Errorf("exit code %d: %s%s", denied.Code, denied.Out, denied.ErrOut)
 		}
@@ -72,7 +73,7 @@ func TestBatchAtACampus(t *testing.T) {
 		t.Fatalf("%s%s", denied.Out, denied.ErrOut)
 	}
 	must(t, there.Apply(ctx, role))
-	labtest.Eventually(t, ctx, time.Minute, "with that Role it is added", func() error {
+	await.NoError(t, ctx, time.Minute, "with that Role it is added", func() error {
 		if r := labtest.On(t, ctx, home, add...); r.Code != 0 {
 			return fmt.Errorf("exit code %d: %s%s", r.Code, r.Out, r.ErrOut)
 		}
@@ -112,7 +113,7 @@ func TestBatchAtACampus(t *testing.T) {
 	})
 	t.Run("the way is cut", func(t *testing.T) {
 		must(t, suite.Lab.Cut("a", "b"))
-		labtest.Eventually(t, ctx, 2*time.Minute, "the node is NotReady and says why", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "the node is NotReady and says why", func() error {
 			out, err := home.Kubectl(ctx, "get", "node", "burst-campus", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")]}`)
 			if err != nil || !strings.Contains(out, `"False"`) || !strings.Contains(out, "not reached") {
 				return fmt.Errorf("%s %w", out, err)
@@ -120,7 +121,7 @@ func TestBatchAtACampus(t *testing.T) {
 			return nil
 		})
 		must(t, suite.Lab.Heal())
-		labtest.Eventually(t, ctx, 2*time.Minute, "and Ready again", func() error { return ready(ctx, home) })
+		await.NoError(t, ctx, 2*time.Minute, "and Ready again", func() error { return ready(ctx, home) })
 		if now := uids(t, ctx, there); now != before {
 			t.Errorf("at the campus %s, were %s", now, before)
 		}
@@ -130,7 +131,7 @@ func TestBatchAtACampus(t *testing.T) {
 		if out := labtest.Must(t, ctx, home, "rivulet", "burst", "remove", "campus"); !strings.Contains(out, "is removed") {
 			t.Errorf("%s", out)
 		}
-		labtest.Eventually(t, ctx, time.Minute, "nothing is left there and here", func() error {
+		await.NoError(t, ctx, time.Minute, "nothing is left there and here", func() error {
 			out, err := there.Kubectl(ctx, "get", "pods,replicasets,jobs,configmaps,secrets", "-n", campus.Namespace, "-l", "rivulet.dev/burst-home", "-o", "name")
 			if err != nil || strings.TrimSpace(out) != "" {
 				return fmt.Errorf("%s %w", out, err)
@@ -164,7 +165,7 @@ func apply(t *testing.T, ctx context.Context, d *lab.Device, manifests string) {
 // running waits until the pod runs away, and returns its name.
 func running(t *testing.T, ctx context.Context, home *lab.Device) (name string) {
 	t.Helper()
-	labtest.Eventually(t, ctx, 2*time.Minute, "the pod runs at the campus", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the pod runs at the campus", func() error {
 		out, err := home.Kubectl(ctx, "get", "pods", "-n", "lab", "-l", "app=web", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.status.phase} {.status.message}{"\n"}{end}`)
 		fields := strings.Fields(out)
 		if err != nil || len(fields) != 3 || fields[1] != "burst-campus" || fields[2] != "Running" {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
-	"rivulet/test/labtest"
 )
 
 // talk is a pod with a program that is talked to. Its first life is short, so that there
@@ -40,7 +40,7 @@ func streams(t *testing.T, ctx context.Context, home *lab.Device, web string) {
 	shell := func(script string) (string, error) { return home.Run(ctx, "sh", "-ec", script) }
 	says := func(t *testing.T, what, script, want string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 2*time.Minute, what, func() error {
+		await.NoError(t, ctx, 2*time.Minute, what, func() error {
 			if out, err := shell(script); err != nil || !strings.Contains(out, want) {
 				return fmt.Errorf("%q, want %q: %w", out, want, err)
 			}

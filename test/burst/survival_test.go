@@ -13,6 +13,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/campus"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
@@ -69,7 +70,7 @@ spec: {podReplacementPolicy: Failed, template: {spec: {restartPolicy: Never, con
 func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.Campus) {
 	apply(t, ctx, home, sent)
 	pod := running(t, ctx, home)
-	labtest.Eventually(t, ctx, 3*time.Minute, "all of it runs there, and the Job is done", func() error {
+	await.NoError(t, ctx, 3*time.Minute, "all of it runs there, and the Job is done", func() error {
 		if got := phases(t, ctx, there, "unwanted", "done"); got["unwanted"] != "Running" || got["done"] != "Succeeded" {
 			return fmt.Errorf("%v", got)
 		}
@@ -79,14 +80,14 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 
 	t.Run("home has no power while work ends", func(t *testing.T) {
 		apply(t, ctx, home, slow("blackout"))
-		labtest.Eventually(t, ctx, 2*time.Minute, "the Job runs", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "the Job runs", func() error {
 			if got := phases(t, ctx, there, "blackout"); got["blackout"] != "Running" {
 				return fmt.Errorf("%v", got)
 			}
 			return nil
 		})
 		must(t, home.Kill(ctx, "power"))
-		labtest.Eventually(t, ctx, 2*time.Minute, "it ends without home", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "it ends without home", func() error {
 			if got := phases(t, ctx, there, "blackout"); got["blackout"] != "Succeeded" {
 				return fmt.Errorf("%v", got)
 			}
@@ -94,7 +95,7 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 		})
 		must(t, home.Start(ctx))
 		must(t, home.WaitReady(ctx))
-		labtest.Eventually(t, ctx, 2*time.Minute, "home hears that it is done", func() error { return done(ctx, home, "blackout") })
+		await.NoError(t, ctx, 2*time.Minute, "home hears that it is done", func() error { return done(ctx, home, "blackout") })
 		if again := running(t, ctx, home); again != pod || theOne(t, ctx, there, "web") != web {
 			t.Errorf("pod %s was %s; at the campus %s, was %s", again, pod, theOne(t, ctx, there, "web"), web)
 		}
@@ -103,7 +104,7 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 	t.Run("the campus's API server restarts", func(t *testing.T) {
 		must(t, there.Stop(ctx))
 		must(t, there.Start(ctx))
-		labtest.Eventually(t, ctx, 2*time.Minute, "the node is Ready", func() error { return ready(ctx, home) })
+		await.NoError(t, ctx, 2*time.Minute, "the node is Ready", func() error { return ready(ctx, home) })
 		if again := running(t, ctx, home); again != pod || theOne(t, ctx, there, "web") != web {
 			t.Errorf("pod %s was %s; at the campus %s, was %s", again, pod, theOne(t, ctx, there, "web"), web)
 		}
@@ -111,7 +112,7 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 	t.Run("the campus is away until pods are given up", func(t *testing.T) {
 		for _, work := range []struct{ name, objects string }{{"brief", brief}, {"outage", slow("outage")}} {
 			apply(t, ctx, home, work.objects)
-			labtest.Eventually(t, ctx, 2*time.Minute, work.name+" runs", func() error {
+			await.NoError(t, ctx, 2*time.Minute, work.name+" runs", func() error {
 				if got := phases(t, ctx, there, work.name); got[work.name] != "Running" {
 					return fmt.Errorf("%v", got)
 				}
@@ -121,7 +122,7 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 		before := theOne(t, ctx, there, "brief")
 		must(t, suite.Lab.Cut("a", "b"))
 		labtest.Must(t, ctx, home, "rivulet", "kubectl", "delete", "deployment", "unwanted", "-n", "lab", "--wait=false")
-		labtest.Eventually(t, ctx, 4*time.Minute, "brief's pod is evicted, and its replacement waits", func() error {
+		await.NoError(t, ctx, 4*time.Minute, "brief's pod is evicted, and its replacement waits", func() error {
 			out, err := home.Kubectl(ctx, "get", "pods", "-n", "lab", "-l", "app=brief", "-o", "json")
 			if err != nil {
 				return err
@@ -144,7 +145,7 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 			}
 			return nil
 		})
-		labtest.Eventually(t, ctx, 2*time.Minute, "meanwhile the Job ends there, and all else runs on", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "meanwhile the Job ends there, and all else runs on", func() error {
 			got := phases(t, ctx, there, "outage", "brief", "unwanted", "web")
 			if got["outage"] != "Succeeded" || got["brief"] != "Running" || got["unwanted"] != "Running" || got["web"] != "Running" {
 				return fmt.Errorf("%v", got)
@@ -152,7 +153,7 @@ func survive(t *testing.T, ctx context.Context, home *lab.Device, there *campus.
 			return nil
 		})
 		must(t, suite.Lab.Heal())
-		labtest.Eventually(t, ctx, 3*time.Minute, "what was given up and what was deleted goes, the replacement runs", func() error {
+		await.NoError(t, ctx, 3*time.Minute, "what was given up and what was deleted goes, the replacement runs", func() error {
 			got := phases(t, ctx, there, "brief", "unwanted")
 			if _, left := got["unwanted"]; left || got["brief"] != "Running" || theOne(t, ctx, there, "brief") == before {
 				return fmt.Errorf("%v", got)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/campus"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
@@ -120,7 +121,7 @@ func TestNetworkOfABurst(t *testing.T) {
 
 	add := []string{"rivulet", "burst", "add", "campus", "--kubeconfig", "/root/campus.kubeconfig", "--limits", "cpu=8,memory=512Mi", "--network", "auto", "--image", "shell=" + image}
 	var denied labtest.Result
-	labtest.Eventually(t, ctx, time.Minute, "it is told which rights a network needs", func() error {
+	await.NoError(t, ctx, time.Minute, "it is told which rights a network needs", func() error {
 		if denied = labtest.On(t, ctx, home, add...); denied.Code != 3 {
 			return fmt.Errorf("exit code %d: %s%s", denied.Code, denied.Out, denied.ErrOut)
 		}
@@ -128,7 +129,7 @@ func TestNetworkOfABurst(t *testing.T) {
 	})
 	_, role, _ := strings.Cut(denied.Out, "The smallest Role that has all of it:\n\n")
 	must(t, there.Apply(ctx, role))
-	labtest.Eventually(t, ctx, time.Minute, "with them it is added", func() error {
+	await.NoError(t, ctx, time.Minute, "with them it is added", func() error {
 		if r := labtest.On(t, ctx, home, add...); r.Code != 0 {
 			return fmt.Errorf("exit code %d: %s%s", r.Code, r.Out, r.ErrOut)
 		}
@@ -143,7 +144,7 @@ func TestNetworkOfABurst(t *testing.T) {
 		was := status(t, ctx, home).Pod
 		_, err := there.Kubectl(ctx, "delete", "pod", "-n", campus.Namespace, was, "--grace-period=1")
 		must(t, err)
-		labtest.Eventually(t, ctx, 2*time.Minute, "another is the gateway", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "another is the gateway", func() error {
 			if s := status(t, ctx, home); !s.Ready || s.Pod == was {
 				return fmt.Errorf("%+v", s)
 			}
@@ -164,7 +165,7 @@ func TestNetworkOfABurst(t *testing.T) {
 	})
 	t.Run("removed", func(t *testing.T) {
 		labtest.Must(t, ctx, home, "rivulet", "burst", "remove", "campus")
-		labtest.Eventually(t, ctx, time.Minute, "nothing is left", func() error {
+		await.NoError(t, ctx, time.Minute, "nothing is left", func() error {
 			out, err := there.Kubectl(ctx, "get", "deployments,replicasets,pods,services,secrets,networkpolicies", "-n", campus.Namespace, "-l", "rivulet.dev/burst-home", "-o", "name")
 			if err != nil || strings.TrimSpace(out) != "" {
 				return fmt.Errorf("%s %w", out, err)
@@ -200,7 +201,7 @@ func status(t *testing.T, ctx context.Context, home *lab.Device) gatewayStatus {
 func awaitGateway(t *testing.T, ctx context.Context, home *lab.Device, transport string) {
 	t.Helper()
 	start := time.Now()
-	labtest.Eventually(t, ctx, 3*time.Minute, "the gateway is there, by "+transport, func() error {
+	await.NoError(t, ctx, 3*time.Minute, "the gateway is there, by "+transport, func() error {
 		if s := status(t, ctx, home); !s.Ready || !strings.HasPrefix(s.Transport, transport) {
 			return fmt.Errorf("%+v", s)
 		}
@@ -214,7 +215,7 @@ func awaitGateway(t *testing.T, ctx context.Context, home *lab.Device, transport
 func awaitBoth(t *testing.T, ctx context.Context, home *lab.Device) {
 	t.Helper()
 	var ip string
-	labtest.Eventually(t, ctx, 3*time.Minute, "the pod runs at the campus and has an address", func() error {
+	await.NoError(t, ctx, 3*time.Minute, "the pod runs at the campus and has an address", func() error {
 		out, err := home.Kubectl(ctx, "get", "pod", "-n", "lab", "away", "-o", "jsonpath={.status.phase} {.status.podIP} {.status.message}")
 		f := strings.Fields(out)
 		if err != nil || len(f) < 2 || f[0] != "Running" || !strings.Contains(f[1], ".") {
@@ -225,7 +226,7 @@ func awaitBoth(t *testing.T, ctx context.Context, home *lab.Device) {
 	})
 	say := func(pod, want string, cmd ...string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 2*time.Minute, pod+" hears "+want, func() error {
+		await.NoError(t, ctx, 2*time.Minute, pod+" hears "+want, func() error {
 			out, err := home.Kubectl(ctx, append([]string{"exec", "-n", "lab", pod, "--", "sh", "-c"}, cmd...)...)
 			if !strings.Contains(out, want) {
 				return fmt.Errorf("%q %w %+v", out, err, status(t, ctx, home))

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/campus"
-	"rivulet/test/labtest"
 )
 
 // others are of another user of the namespace, who may send wherever he likes, and has a
@@ -42,7 +42,7 @@ func strangers(t *testing.T, ctx context.Context, there *campus.Campus) {
 	must(t, there.Apply(ctx, others))
 	address := func(selector string) (name, ip string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 2*time.Minute, "the pod "+selector+" runs at the campus", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "the pod "+selector+" runs at the campus", func() error {
 			out, err := there.Kubectl(ctx, "get", "pods", "-n", campus.Namespace, "-l", selector, "-o", `jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.name} {.status.podIP} {end}`)
 			f := strings.Fields(out)
 			if err != nil || len(f) != 2 {
@@ -60,7 +60,7 @@ func strangers(t *testing.T, ctx context.Context, there *campus.Campus) {
 		_, err := there.Kubectl(ctx, "exec", "-n", campus.Namespace, pod, "--", "sh", "-c", "nc -w 4 "+to+" "+port+" </dev/null >/dev/null")
 		return err
 	}
-	labtest.Eventually(t, ctx, time.Minute, "the other may send: the gateway answers kubelets, and so anybody, on its port for that", func() error { return dial(other, gateway, "10080") })
+	await.NoError(t, ctx, time.Minute, "the other may send: the gateway answers kubelets, and so anybody, on its port for that", func() error { return dial(other, gateway, "10080") })
 	// All of these are open but for the policies.
 	for _, c := range []struct{ what, pod, to, port string }{
 		{"another's pod does not reach ours", other, oursIP, "8080"},
@@ -68,7 +68,7 @@ func strangers(t *testing.T, ctx context.Context, there *campus.Campus) {
 		{"nor its ports for Services", other, gateway, "20000"},
 		{"ours reach nobody but each other and the gateway", ours, otherIP, "8080"},
 	} {
-		labtest.Eventually(t, ctx, time.Minute, c.what, func() error { // the policies are in force some seconds after they are written
+		await.NoError(t, ctx, time.Minute, c.what, func() error { // the policies are in force some seconds after they are written
 			if dial(c.pod, c.to, c.port) == nil {
 				return fmt.Errorf("%s reaches %s:%s", c.pod, c.to, c.port)
 			}

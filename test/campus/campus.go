@@ -20,6 +20,7 @@ import (
 
 	"rivulet/appliance/engine"
 	"rivulet/appliance/machine/host"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 )
 
@@ -162,17 +163,7 @@ func (c *Campus) Join(ctx context.Context, home *lab.Device, flags ...string) (j
 func eventually(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	for {
-		err := f()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", err, ctx.Err())
-		case <-time.After(500 * time.Millisecond): // between two looks
-		}
-	}
+	return await.Until(ctx, f)
 }
 
 // flags are those that the engine has under Rivulet, and a name for its certificate.

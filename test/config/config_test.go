@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rivulet/fabric/peer"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -48,7 +49,7 @@ func TestTrustFailsClosed(t *testing.T) {
 	shows(t, ctx, c, []string{"config-broken", cFile + ": there is no such file", "CONFIG  defaults", "trust-closed", "cannot be read"})
 	refused := func(why string) {
 		t.Helper()
-		eventually(t, ctx, "a is refused by c: "+why, func() error {
+		await.NoError(t, ctx, 30*time.Second, "a is refused by c: "+why, func() error {
 			theirs, ours := seen(t, ctx, a, id), seen(t, ctx, c, labtest.Status(t, ctx, a).ID)
 			if theirs.Trust.How != "" || ours.Trust.How != "" {
 				t.Fatalf("trust, though c has none to give: %+v %+v", theirs, ours)
@@ -71,7 +72,7 @@ func TestTrustFailsClosed(t *testing.T) {
 	shows(t, ctx, c, []string{"CONFIG  " + cFile + ", loaded", "peer-waiting"}, "config-broken", "trust-closed")
 	// Discovered anew, and still nobody.
 	a2 := labtest.Status(t, ctx, a).ID
-	eventually(t, ctx, "c asks", func() error {
+	await.NoError(t, ctx, 30*time.Second, "c asks", func() error {
 		if v := seen(t, ctx, c, a2); v.Trust.How != "" || v.State != peer.Waiting || !strings.Contains(v.Reason, "rivulet approve") {
 			return fmt.Errorf("%+v", v)
 		}
@@ -126,13 +127,13 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 
 	write(t, ctx, a, file, "share: {cpu: 50%}\nname: kitchen\n")
 	shows(t, ctx, a, []string{"kitchen  Ready", "CONFIG  " + file + ", loaded"}, "config-broken", "trust-closed")
-	eventually(t, ctx, "b calls a kitchen", func() error {
+	await.NoError(t, ctx, 30*time.Second, "b calls a kitchen", func() error {
 		if v := seen(t, ctx, b, id); v.Name != "kitchen" || v.State != peer.Connected {
 			return fmt.Errorf("%s %s %s", v.Name, v.State, v.Reason)
 		}
 		return nil
 	})
-	eventually(t, ctx, "b sees half of a", func() error {
+	await.NoError(t, ctx, 30*time.Second, "b sees half of a", func() error {
 		// Half of what pods can have at all, which is no more than what is free.
 		if got := cpu(t, ctx, b, "a"); got <= 0 || got > all*6/10 {
 			return fmt.Errorf("%dm of %dm", got, all)
@@ -157,7 +158,7 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 	// SIGHUP reads it again, and ends nothing.
 	pid := labtest.Status(t, ctx, a).PIDs["supervisor"]
 	labtest.Must(t, ctx, a, "kill", "-HUP", fmt.Sprint(pid))
-	eventually(t, ctx, "SIGHUP is taken", func() error {
+	await.NoError(t, ctx, 30*time.Second, "SIGHUP is taken", func() error {
 		if out, err := a.Run(ctx, "grep", "-c", "SIGHUP: reading", "/var/log/rivulet.log"); err != nil {
 			return errors.New(out + err.Error())
 		}
@@ -167,7 +168,7 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 	// Interfaces: none that is there; known peers stay, and it is said.
 	write(t, ctx, a, file, "lan: {interfaces: [wlan7]}\nshare: {cpu: 0%, memory: 0%, maxPods: 0}\n")
 	shows(t, ctx, a, []string{"lan-unmatched", "wlan7", "eth0", "a  Ready"})
-	eventually(t, ctx, "nothing is lent, and a is called a again", func() error {
+	await.NoError(t, ctx, 30*time.Second, "nothing is lent, and a is called a again", func() error {
 		if v := seen(t, ctx, b, id); v.Name != "a" || v.State != peer.Connected || cpu(t, ctx, b, "a") > 0 {
 			return fmt.Errorf("%s %s %s, %dm", v.Name, v.State, v.Reason, cpu(t, ctx, b, "a"))
 		}
@@ -177,7 +178,7 @@ func TestChangesAreTakenWhileRunning(t *testing.T) {
 	// Without the file: everything default.
 	labtest.Must(t, ctx, a, "rm", file)
 	shows(t, ctx, a, []string{"CONFIG  defaults; there is no " + file}, "lan-unmatched", "config-broken")
-	eventually(t, ctx, "b sees all of a", func() error {
+	await.NoError(t, ctx, 30*time.Second, "b sees all of a", func() error {
 		if got := cpu(t, ctx, b, "a"); got != all {
 			return fmt.Errorf("%dm of %dm", got, all)
 		}
@@ -218,13 +219,13 @@ burst:
     10.77.0.250:5000: {auth: {username: lab, password: canary-word}}
 reserve: {memory: 256Mi}
 `)
-	eventually(t, ctx, "it is pending, and said so", func() error {
+	await.NoError(t, ctx, 30*time.Second, "it is pending, and said so", func() error {
 		if p := labtest.Status(t, ctx, b).Config.Pending; len(p) != 1 || !strings.Contains(p[0], "reserve and registries: the engine starts again, pods go on") {
 			return fmt.Errorf("%q", p)
 		}
 		return nil
 	})
-	eventually(t, ctx, "another engine is ready", func() error {
+	await.NoError(t, ctx, 30*time.Second, "another engine is ready", func() error {
 		st := labtest.Status(t, ctx, b)
 		if !st.Ready || st.PIDs["engine"] == was["engine"] || len(st.Config.Pending) > 0 {
 			return fmt.Errorf("%s, engine %d, pending %q", st.Waiting, st.PIDs["engine"], st.Config.Pending)
@@ -266,7 +267,7 @@ reserve: {memory: 256Mi}
 	labtest.Must(t, ctx, b, "rivulet", "config", "reload")
 	shows(t, ctx, b, []string{"config-shadowed", "b  Ready"})
 	labtest.Must(t, ctx, b, "rm", file)
-	eventually(t, ctx, "the engine is ready with the user's own registries.yaml", func() error {
+	await.NoError(t, ctx, 30*time.Second, "the engine is ready with the user's own registries.yaml", func() error {
 		if now := labtest.Status(t, ctx, b); !now.Ready || now.PIDs["engine"] == st.PIDs["engine"] || len(now.Config.Pending) > 0 {
 			return fmt.Errorf("%s, pending %q", now.Waiting, now.Config.Pending)
 		}

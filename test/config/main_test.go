@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -31,7 +32,7 @@ func write(t *testing.T, ctx context.Context, d *lab.Device, path, text string) 
 // shows waits until the printed status has all words of want and none of not.
 func shows(t *testing.T, ctx context.Context, d *lab.Device, want []string, not ...string) {
 	t.Helper()
-	eventually(t, ctx, fmt.Sprintf("%s shows %q", d.Name, want), func() error {
+	await.NoError(t, ctx, 30*time.Second, fmt.Sprintf("%s shows %q", d.Name, want), func() error {
 		text := labtest.On(t, ctx, d, "rivulet", "status").Out
 		for _, w := range want {
 			if !strings.Contains(text, w) {
@@ -45,9 +46,4 @@ func shows(t *testing.T, ctx context.Context, d *lab.Device, want []string, not 
 		}
 		return nil
 	})
-}
-
-func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
-	t.Helper()
-	labtest.Eventually(t, ctx, 30*time.Second, what, f)
 }

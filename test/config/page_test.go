@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rivulet/systemd"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -32,13 +33,13 @@ func TestStatusPage(t *testing.T) {
 		t.Errorf("there is a page that nobody asked for: %s", code)
 	}
 	write(t, ctx, c, cFile, "statusPage: true\n")
-	eventually(t, ctx, "the neighbour sees the page", func() error {
+	await.NoError(t, ctx, 30*time.Second, "the neighbour sees the page", func() error {
 		if code, body := visit(t, ctx, b, "http://"+lan+"/"); code != "200" || !strings.Contains(body, "<h1>c</h1>") {
 			return fmt.Errorf("%s: %s", code, body)
 		}
 		return nil
 	})
-	eventually(t, ctx, "the page has a name", func() error {
+	await.NoError(t, ctx, 30*time.Second, "the page has a name", func() error {
 		if url := labtest.Status(t, ctx, c).StatusPage; url != "http://c.local" {
 			return errors.New(url)
 		}
@@ -66,7 +67,7 @@ func TestStatusPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var first string
-	labtest.Eventually(t, ctx, 20*time.Second, "the page is there within 20 s", func() error {
+	await.NoError(t, ctx, 20*time.Second, "the page is there within 20 s", func() error {
 		code, body := visit(t, ctx, b, "http://"+lan+"/")
 		if first = body; code != "200" {
 			return errors.New(code)
@@ -80,7 +81,7 @@ func TestStatusPage(t *testing.T) {
 	if err := c.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, ctx, "the page says that it is ready", func() error {
+	await.NoError(t, ctx, 30*time.Second, "the page says that it is ready", func() error {
 		if _, body := visit(t, ctx, b, "http://"+lan+":7480/"); !strings.Contains(body, "<b>node</b> Ready") {
 			return errors.New(body)
 		}
@@ -96,7 +97,7 @@ func TestStatusPage(t *testing.T) {
 
 	// A Service that wants port 80 gets it; the page stays on its other port.
 	labtest.Must(t, ctx, c, "rivulet", "kubectl", "create", "service", "loadbalancer", "web", "--tcp=80:80")
-	eventually(t, ctx, "the Service has the address", func() error {
+	await.NoError(t, ctx, 30*time.Second, "the Service has the address", func() error {
 		if got := labtest.Must(t, ctx, c, "rivulet", "kubectl", "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"); !strings.Contains(got, lan) {
 			return errors.New(got)
 		}
@@ -107,7 +108,7 @@ func TestStatusPage(t *testing.T) {
 	}
 	labtest.Must(t, ctx, c, "rivulet", "kubectl", "delete", "service", "web")
 	write(t, ctx, c, cFile, "statusPage: false\n")
-	eventually(t, ctx, "the page is gone", func() error {
+	await.NoError(t, ctx, 30*time.Second, "the page is gone", func() error {
 		if code, _ := visit(t, ctx, b, "http://"+lan+":7480/"); code != "000" {
 			return errors.New(code)
 		}

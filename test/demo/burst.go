@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"rivulet/test/await"
 	"rivulet/test/campus"
 	"rivulet/test/lab"
 	"rivulet/test/mainjob"
@@ -101,7 +102,7 @@ func join(ctx context.Context, s *mainjob.Story, c *campus.Campus, tell func(str
 	}
 	fmt.Printf("\na$ %s\n%s\n\n(granted)\na$ %s\n%s\n", joined.Command, head(joined.Denied), joined.Command, joined.Added)
 	tell("waiting for the gateway pod, which is reached through the campus's API server")
-	return mainjob.Eventually(ctx, func() error {
+	return await.Until(ctx, func() error {
 		if _, err := home.Run(ctx, "rivulet", "burst", "status", "campus"); err != nil {
 			return err
 		}

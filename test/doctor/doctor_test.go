@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rivulet/appliance/diagnose/doctor"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -56,7 +57,7 @@ func TestClientIsolation(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { healed(t) })
-	eventually(t, ctx, func() error { // the peer is first to be given up
+	await.NoError(t, ctx, 0, "as it should be", func() error { // the peer is first to be given up
 		found, code := examine(t, ctx, a, "--only", "multicast,udp")
 		if f := found["multicast"]; f.Status != doctor.Fail || code != 1 || !strings.Contains(f.Cure, "client isolation") || !strings.Contains(f.Text, "10.77.0.12") {
 			return fmt.Errorf("exit code %d, %s: %s; %s", code, f.Status, f.Text, f.Cure)
@@ -73,7 +74,7 @@ func TestUDPIsBlocked(t *testing.T) {
 	}
 	rule("-I")
 	t.Cleanup(func() { rule("-D"); healed(t) })
-	eventually(t, ctx, func() error {
+	await.NoError(t, ctx, 0, "as it should be", func() error {
 		found, code := examine(t, ctx, a, "--only", "udp,multicast")
 		if f := found["udp"]; f.Status != doctor.Warn || code != 0 || !strings.Contains(f.Cure, "allow UDP 7442") || !strings.Contains(f.Text, "b (10.77.0.12:7442)") || !strings.Contains(f.Text, "TCP") {
 			return fmt.Errorf("exit code %d, %s: %s; %s", code, f.Status, f.Text, f.Cure)
@@ -156,7 +157,7 @@ func TestBrokenThingsWithoutASupervisor(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, ctx, func() error {
+	await.NoError(t, ctx, 0, "as it should be", func() error {
 		found, code := examine(t, ctx, b, "--only", "ports")
 		if f := found["ports"]; f.Status != doctor.Fail || code != 1 || !strings.Contains(f.Text, "TCP 10250 (kubelet) by busybox (pid ") {
 			return fmt.Errorf("exit code %d, %s: %s", code, f.Status, f.Text)
@@ -210,7 +211,7 @@ func healed(t *testing.T) {
 
 func statusShows(t *testing.T, ctx context.Context, d *lab.Device, words string, want bool) {
 	t.Helper()
-	eventually(t, ctx, func() error {
+	await.NoError(t, ctx, 0, "as it should be", func() error {
 		out, _, _ := on(t, ctx, d, "rivulet", "status")
 		if strings.Contains(out, words) != want {
 			return fmt.Errorf("want %q in status: %v\n%s", words, want, out)

@@ -59,8 +59,3 @@ func on(t *testing.T, ctx context.Context, d *lab.Device, args ...string) (out, 
 	r := labtest.On(t, ctx, d, args...)
 	return r.Out, r.ErrOut, r.Code
 }
-
-func eventually(t *testing.T, ctx context.Context, f func() error) {
-	t.Helper()
-	labtest.Eventually(t, ctx, 0, "it is so", f)
-}

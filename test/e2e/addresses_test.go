@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -32,7 +33,7 @@ func TestClusterIPsOfHome(t *testing.T) {
 	service := func(name, more string) string { return before(name, "app", name, more) }
 	apply := func(d string, items ...string) {
 		t.Helper()
-		eventually(t, ctx, "the objects are made on "+d, func() error {
+		await.NoError(t, ctx, 0, "the objects are made on "+d, func() error {
 			_, err := devices[d].Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
 			return err
 		})
@@ -47,7 +48,7 @@ func TestClusterIPsOfHome(t *testing.T) {
 			devices[name].Kubectl(ctx, "delete", "namespace", ns, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
 		}
 		for _, name := range []string{"b", "c"} {
-			eventually(t, ctx, "no twin is left on "+name, func() error {
+			await.NoError(t, ctx, 0, "no twin is left on "+name, func() error {
 				out, err := devices[name].Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
 				if err == nil && out != "" {
 					err = fmt.Errorf("%s", out)
@@ -67,7 +68,7 @@ func TestClusterIPsOfHome(t *testing.T) {
 	apply("b", namespace("off"), pod("own", ""), service("own", `"clusterIP":"`+cluster["at-c"]+`",`))
 	apply("a", pod("at-home", `"kubernetes.io/hostname":"a"`), pod("at-b", `"rivulet.dev/target":"b"`), pod("also-at-b", `"rivulet.dev/target":"b"`), pod("at-c", `"rivulet.dev/target":"c"`))
 	for _, x := range [][2]string{{"a", "at-home"}, {"a", "at-b"}, {"a", "also-at-b"}, {"a", "at-c"}, {"b", "own"}} {
-		eventually(t, ctx, x[1]+" is ready", func() error {
+		await.NoError(t, ctx, 0, x[1]+" is ready", func() error {
 			_, err := devices[x[0]].Kubectl(ctx, "-n", ns, "wait", "--for=condition=Ready", "pod/"+x[1], "--timeout=20s")
 			return err
 		})
@@ -77,14 +78,14 @@ func TestClusterIPsOfHome(t *testing.T) {
 	}
 	for _, from := range []string{"at-home", "at-b", "at-c"} {
 		for _, to := range []string{"at-home", "at-b", "at-c"} {
-			eventually(t, ctx, from+" reaches "+to+" by its cluster IP at home", func() error {
+			await.NoError(t, ctx, 0, from+" reaches "+to+" by its cluster IP at home", func() error {
 				out, err := exec("a", from, "get", "http://"+cluster[to]+"/")
 				if err == nil && !strings.Contains(out, `"`+to+`"`) {
 					err = fmt.Errorf("%s answers", out)
 				}
 				return err
 			})
-			eventually(t, ctx, from+" reaches "+to+" by UDP", func() error {
+			await.NoError(t, ctx, 0, from+" reaches "+to+" by UDP", func() error {
 				out, err := exec("a", from, "udp", cluster[to]+":81", "hello")
 				if err == nil && !strings.Contains(out, to) {
 					err = fmt.Errorf("%s answers", out)
@@ -100,7 +101,7 @@ func TestClusterIPsOfHome(t *testing.T) {
 	}
 	node := labtest.Output(t, ctx, a, "rivulet", "kubectl", "get", "node", "a", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
 	for _, from := range []string{"at-home", "at-b", "at-c"} {
-		eventually(t, ctx, from+" reaches at-c by a node port of home's node", func() error {
+		await.NoError(t, ctx, 0, from+" reaches at-c by a node port of home's node", func() error {
 			out, err := exec("a", from, "get", "http://"+node+":"+nodePort("TCP")+"/")
 			if err == nil && !strings.Contains(out, `"at-c"`) {
 				err = fmt.Errorf("%s answers", out)
@@ -120,14 +121,14 @@ func TestClusterIPsOfHome(t *testing.T) {
 			}
 			return pods, err
 		}
-		eventually(t, ctx, from+" reaches all pods of a Service", func() error {
+		await.NoError(t, ctx, 0, from+" reaches all pods of a Service", func() error {
 			pods, err := answering("spread")
 			if err == nil && len(pods) != 4 {
 				err = fmt.Errorf("%v answer", pods)
 			}
 			return err
 		})
-		eventually(t, ctx, from+" reaches one pod of a Service with affinity", func() error {
+		await.NoError(t, ctx, 0, from+" reaches one pod of a Service with affinity", func() error {
 			pods, err := answering("sticky")
 			if err == nil && len(pods) != 1 {
 				err = fmt.Errorf("%v answer", pods)
@@ -139,14 +140,14 @@ func TestClusterIPsOfHome(t *testing.T) {
 	// name that every pod knows, where /etc/hosts is not asked.
 	homeAPI := labtest.Output(t, ctx, a, "rivulet", "kubectl", "get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}")
 	for _, from := range []string{"at-home", "at-b", "at-c"} {
-		eventually(t, ctx, from+" is refused", func() error {
+		await.NoError(t, ctx, 0, from+" is refused", func() error {
 			out, err := exec("a", from, "get", "http://"+cluster["nobody"]+"/")
 			if err == nil || !strings.Contains(out+err.Error(), "refused") {
 				return fmt.Errorf("%s %v", out, err)
 			}
 			return nil
 		})
-		eventually(t, ctx, from+" finds home's API server", func() error {
+		await.NoError(t, ctx, 0, from+" finds home's API server", func() error {
 			out, err := devices["a"].Kubectl(ctx, "-n", ns, "exec", from, "--", "/bin/busybox", "nslookup", "kubernetes.default.svc.cluster.local", "10.43.0.10")
 			if err == nil && !strings.Contains(out, "Address: "+homeAPI) && !strings.Contains(out, "Address 1: "+homeAPI) {
 				err = fmt.Errorf("%s", out)
@@ -179,7 +180,7 @@ func TestClusterIPsOfHome(t *testing.T) {
 			t.Logf("a and %s see %s under two prefixes", x.d, x.toPeer)
 			continue
 		}
-		eventually(t, ctx, x.from+" reaches "+x.to+" by its address at home", func() error {
+		await.NoError(t, ctx, 0, x.from+" reaches "+x.to+" by its address at home", func() error {
 			out, err := exec("a", x.from, "get", "http://"+at[x.to]+":8080/")
 			if err == nil && !strings.Contains(out, `"`+x.to+`"`) {
 				err = fmt.Errorf("%s answers", out)
@@ -190,7 +191,7 @@ func TestClusterIPsOfHome(t *testing.T) {
 			return err
 		})
 	}
-	eventually(t, ctx, "the provider's own pod has the provider's Service at that address", func() error {
+	await.NoError(t, ctx, 0, "the provider's own pod has the provider's Service at that address", func() error {
 		out, err := exec("b", "own", "get", "http://"+cluster["at-c"]+"/")
 		if err == nil && !strings.Contains(out, `"own"`) {
 			err = fmt.Errorf("%s answers", out)
@@ -224,12 +225,12 @@ func TestClusterIPsOfHome(t *testing.T) {
 	if n := len(away.Spec.HostAliases); n != 1 || away.Spec.HostAliases[0].IP != api {
 		t.Errorf("home's API server is told to be at %v, want %s", away.Spec.HostAliases, api)
 	}
-	eventually(t, ctx, "the pod reaches home's API server", func() error {
+	await.NoError(t, ctx, 0, "the pod reaches home's API server", func() error {
 		_, err := exec("a", "at-b", "api", "/version")
 		return err
 	})
 	for _, name := range []string{"at-home", "at-c"} {
-		eventually(t, ctx, "names lead to the same address", func() error {
+		await.NoError(t, ctx, 0, "names lead to the same address", func() error {
 			_, err := exec("a", "at-b", "get", "http://"+name+"."+ns+".svc.cluster.local/")
 			return err
 		})

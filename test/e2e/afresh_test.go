@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -49,7 +50,7 @@ func TestAQuietRun(t *testing.T) {
 		labtest.Output(t, ctx, a, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", fmt.Sprintf(quietManifest, ns))
 	}
 	for _, ns := range namespaces {
-		eventually(t, ctx, "all pods of "+ns+" run away", func() error { return allDone(ctx, a, ns) })
+		await.NoError(t, ctx, 0, "all pods of "+ns+" run away", func() error { return allDone(ctx, a, ns) })
 	}
 	for _, d := range suite.All() {
 		for _, e := range warningEvents(t, ctx, d) {
@@ -61,7 +62,7 @@ func TestAQuietRun(t *testing.T) {
 	labtest.Kubectl(t, ctx, a, "delete", "deployment", "web", "-n", namespaces[0])
 	labtest.Kubectl(t, ctx, a, append([]string{"delete", "namespace"}, namespaces...)...)
 	for _, d := range suite.All() {
-		eventually(t, ctx, "nothing of them is left on "+d.Name, func() error {
+		await.NoError(t, ctx, 0, "nothing of them is left on "+d.Name, func() error {
 			out, err := d.Run(ctx, "rivulet", "kubectl", "get", "namespaces", "-o", "name")
 			if err == nil && strings.Contains(out, "quiet-") {
 				err = fmt.Errorf("%s", out)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -105,7 +106,7 @@ func TestNeverSeenACable(t *testing.T) {
 	labtest.Output(t, ctx, a, "rivulet", "kubectl", "run", "web", "--image="+mainjob.Image)
 	labtest.Output(t, ctx, a, "rivulet", "kubectl", "expose", "pod", "web", "--port=80", "--target-port=8080")
 	labtest.Output(t, ctx, a, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
-	eventually(t, ctx, "a pod reaches itself through its service by name", func() error {
+	await.NoError(t, ctx, 0, "a pod reaches itself through its service by name", func() error {
 		_, err := a.Kubectl(ctx, "exec", "web", "--", "web", "get", "http://web.default/")
 		return err
 	})

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -42,7 +43,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 		_, _ = a.Run(ctx, "rivulet", "kubectl", "delete", "namespace", "needs", "other", "--wait=false")
 	})
 	var pod corev1.Pod
-	eventually(t, ctx, "the pod runs on b", func() error {
+	await.NoError(t, ctx, 0, "the pod runs on b", func() error {
 		out, err := kubectl(a, "get", "pod", "web", "-n", "needs", "-o", "json")
 		if err != nil {
 			return err
@@ -62,7 +63,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 	}
 
 	t.Run("the API server of home answers its service account", func(t *testing.T) {
-		eventually(t, ctx, "its own pod at home", func() error {
+		await.NoError(t, ctx, 0, "its own pod at home", func() error {
 			out, err := inside("/bin/web", "api", "/api/v1/namespaces/needs/pods/web")
 			if err == nil && (!strings.HasPrefix(out, "200") || !strings.Contains(out, string(pod.UID))) {
 				err = fmt.Errorf("%.300s", out)
@@ -96,7 +97,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 			}
 		}
 		for path, want := range map[string]string{"/stats/summary": `"uid":"` + string(pod.UID) + `"`, "/metrics/resource": `pod_memory_working_set_bytes{namespace="needs",pod="web"} `} {
-			eventually(t, ctx, path+" tells what the pod uses", func() error {
+			await.NoError(t, ctx, 0, path+" tells what the pod uses", func() error {
 				out, err := raw(path)
 				if err == nil && !strings.Contains(out, want) {
 					err = fmt.Errorf("%.500s", out)
@@ -109,7 +110,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 	t.Run("a deadline that is set later ends the pod", func(t *testing.T) {
 		for name, restarts := range map[string]string{"never": "Never", "always": "Always"} {
 			labtest.Output(t, ctx, a, "rivulet", "kubectl", "run", name, "-n", "needs", "--restart="+restarts, "--image=rivulet.dev/demo-web:1")
-			eventually(t, ctx, name+" runs", func() error {
+			await.NoError(t, ctx, 0, name+" runs", func() error {
 				out, err := kubectl(a, "get", "pod", name, "-n", "needs", "-o", "jsonpath={.status.phase}")
 				if err == nil && out != "Running" {
 					err = fmt.Errorf("%s", out)
@@ -117,7 +118,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 				return err
 			})
 			labtest.Output(t, ctx, a, "rivulet", "kubectl", "patch", "pod", name, "-n", "needs", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
-			eventually(t, ctx, name+" has failed", func() error {
+			await.NoError(t, ctx, 0, name+" has failed", func() error {
 				out, err := kubectl(a, "get", "pod", name, "-n", "needs", "-o", "jsonpath={.status.phase} {.status.reason}")
 				if err == nil && out != "Failed DeadlineExceeded" {
 					err = fmt.Errorf("%s", out)
@@ -138,7 +139,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 
 	t.Run("names are those of home", func(t *testing.T) {
 		for _, name := range []string{"front", "front.needs", "front.needs.svc", "front.needs.svc.cluster.local"} {
-			eventually(t, ctx, name, func() error {
+			await.NoError(t, ctx, 0, name, func() error {
 				out, err := inside("/bin/web", "get", "http://"+name+"/")
 				if err == nil && !strings.Contains(out, `"web":1`) {
 					err = fmt.Errorf("%s", out)
@@ -146,7 +147,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 				return err
 			})
 		}
-		eventually(t, ctx, "a Service of another namespace", func() error {
+		await.NoError(t, ctx, 0, "a Service of another namespace", func() error {
 			out, err := inside("/bin/busybox", "nslookup", "far.other.svc.cluster.local")
 			if err == nil && !strings.Contains(out, "10.43.") {
 				err = fmt.Errorf("%s", out)
@@ -156,7 +157,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 	})
 
 	t.Run("home has the events of the provider", func(t *testing.T) {
-		eventually(t, ctx, "Started, said by b's kubelet of the pod of home", func() error {
+		await.NoError(t, ctx, 0, "Started, said by b's kubelet of the pod of home", func() error {
 			out, err := kubectl(a, "get", "events", "-n", "needs", "--field-selector", "reason=Started,involvedObject.name=web,involvedObject.uid="+string(pod.UID), "-o", "jsonpath={.items[*].source}")
 			if err == nil && !strings.Contains(out, `"kubelet"`) {
 				err = fmt.Errorf("%q", out)
@@ -168,14 +169,14 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 	t.Run("kubectl debug", func(t *testing.T) {
 		labtest.Output(t, ctx, a, "rivulet", "kubectl", "debug", "-n", "needs", "web", "--image=rivulet.dev/demo-web:1", "--container=dbg", "--target=web", "--",
 			"/bin/busybox", "sh", "-c", "read first </proc/1/comm; echo I see $first $KUBERNETES_SERVICE_HOST")
-		eventually(t, ctx, "what it says", func() error {
+		await.NoError(t, ctx, 0, "what it says", func() error {
 			out, err := kubectl(a, "logs", "-n", "needs", "web", "-c", "dbg")
 			if err == nil && !strings.Contains(out, "I see web kubernetes.default.svc") {
 				err = fmt.Errorf("%q", out)
 			}
 			return err
 		})
-		eventually(t, ctx, "how it ended", func() error {
+		await.NoError(t, ctx, 0, "how it ended", func() error {
 			out, err := kubectl(a, "get", "pod", "-n", "needs", "web", "-o", "jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.reason}")
 			if err == nil && out != "Completed" {
 				err = fmt.Errorf("%q", out)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -27,7 +28,7 @@ func TestPodsAtTwoProviders(t *testing.T) {
 	}
 	apply := func(d *lab.Device, items ...string) {
 		t.Helper()
-		eventually(t, ctx, "the objects are made on "+d.Name, func() error {
+		await.NoError(t, ctx, 0, "the objects are made on "+d.Name, func() error {
 			_, err := d.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
 			return err
 		})
@@ -39,7 +40,7 @@ func TestPodsAtTwoProviders(t *testing.T) {
 			d.Kubectl(ctx, "delete", "namespace", "two", "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
 		}
 		for _, name := range []string{"b", "c"} {
-			eventually(t, ctx, "no twin is left on "+name, func() error {
+			await.NoError(t, ctx, 0, "no twin is left on "+name, func() error {
 				out, err := devices[name].Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
 				if err == nil && out != "" {
 					err = fmt.Errorf("%s", out)
@@ -52,7 +53,7 @@ func TestPodsAtTwoProviders(t *testing.T) {
 	apply(a, namespace("remote"), item("at-b", `{"rivulet.dev/target":"b"}`), item("at-c", `{"rivulet.dev/target":"c"}`))
 	address := func(d *lab.Device, pod string) (addr string) {
 		t.Helper()
-		eventually(t, ctx, pod+" runs", func() error {
+		await.NoError(t, ctx, 0, pod+" runs", func() error {
 			out, err := d.Kubectl(ctx, "-n", "two", "get", "pod", pod, "-o", "jsonpath={.status.phase} {.status.podIP}")
 			phase, at, _ := strings.Cut(out, " ")
 			if err == nil && (phase != "Running" || at == "") {
@@ -71,7 +72,7 @@ func TestPodsAtTwoProviders(t *testing.T) {
 		return err
 	}
 	for _, x := range [][2]string{{"at-b", "at-c"}, {"at-c", "at-b"}} {
-		eventually(t, ctx, x[0]+" reaches "+x[1], func() error { return fetch(a, x[0], "http://"+x[1]+".two.svc.cluster.local/") })
+		await.NoError(t, ctx, 0, x[0]+" reaches "+x[1], func() error { return fetch(a, x[0], "http://"+x[1]+".two.svc.cluster.local/") })
 	}
 
 	// Where b sees the pod at c: in the prefix of c, with the host's part of the address.

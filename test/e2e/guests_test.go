@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -25,7 +26,7 @@ func TestGuestsAreApart(t *testing.T) {
 			d.Kubectl(ctx, "delete", "namespace", ns, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
 		}
 		// As long as a consumer has a twin the other's part is smaller.
-		eventually(t, ctx, "no twin is left on b", func() error {
+		await.NoError(t, ctx, 0, "no twin is left on b", func() error {
 			out, err := b.Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
 			if err == nil && out != "" {
 				err = fmt.Errorf("%s", out)
@@ -43,7 +44,7 @@ func TestGuestsAreApart(t *testing.T) {
 		for _, name := range pods {
 			items = append(items, pod(d, name), fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{"app":%q},"ports":[{"port":80,"targetPort":8080}]}}`, name, ns, name))
 		}
-		eventually(t, ctx, "the objects are made on "+d.Name, func() error {
+		await.NoError(t, ctx, 0, "the objects are made on "+d.Name, func() error {
 			_, err := d.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
 			return err
 		})
@@ -53,7 +54,7 @@ func TestGuestsAreApart(t *testing.T) {
 	make(b, "off", "own")
 	ip := func(d *lab.Device, name string) (addr string) {
 		t.Helper()
-		eventually(t, ctx, name+" runs", func() error {
+		await.NoError(t, ctx, 0, name+" runs", func() error {
 			out, err := d.Kubectl(ctx, "-n", ns, "get", "pod", name, "-o", "jsonpath={.status.phase} {.status.podIP}")
 			phase, at, _ := strings.Cut(out, " ")
 			if err == nil && (phase != "Running" || at == "") {
@@ -116,7 +117,7 @@ func TestGuestsAreApart(t *testing.T) {
 		{a, "one", "http://two/"}, {a, "one", "http://two." + ns + ".svc.cluster.local/"}, // cluster DNS and Services
 		{b, "own", "http://own." + ns + ".svc.cluster.local/"}, // (own alone is the pod's own host name)
 	} {
-		eventually(t, ctx, x.from+" reaches "+x.to, func() error { return fetch(x.d, x.from, x.to) })
+		await.NoError(t, ctx, 0, x.from+" reaches "+x.to, func() error { return fetch(x.d, x.from, x.to) })
 	}
 	for _, x := range []struct {
 		d              *lab.Device

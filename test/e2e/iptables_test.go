@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -81,7 +82,7 @@ func usesIptables(t *testing.T, ctx context.Context, d *lab.Device, bundled bool
 		}
 	}
 	other := map[string]string{"nft": "legacy", "legacy": "nft"}[backend]
-	eventually(t, ctx, "rules in "+backend, func() error { // kube-proxy is not waited for by Ready
+	await.NoError(t, ctx, 0, "rules in "+backend, func() error { // kube-proxy is not waited for by Ready
 		if n := kubeRules(t, ctx, d, backend); n < 10 {
 			return fmt.Errorf("%d rules in %s", n, backend)
 		}

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -77,7 +78,7 @@ func TestMainJob(t *testing.T) {
 	})
 	t.Run("scaling down and up", func(t *testing.T) {
 		labtest.Output(t, ctx, a, "rivulet", "kubectl", "scale", "-n", "lab", "deployment/web", "--replicas=2")
-		eventually(t, ctx, "surplus gone at home and at providers", func() error {
+		await.NoError(t, ctx, 0, "surplus gone at home and at providers", func() error {
 			pods, err := s.Pods(ctx)
 			if err != nil {
 				return err
@@ -135,9 +136,9 @@ func liveRoom(t *testing.T, ctx context.Context) {
 	}
 	labtest.Output(t, ctx, b, "rivulet", "kubectl", "run", "busy", "--image="+mainjob.Image, "--overrides",
 		`{"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"busy","image":"`+mainjob.Image+`","resources":{"requests":{"cpu":"200m"}}}]}}`)
-	eventually(t, ctx, "b uses 200m itself", room("300m"))
+	await.NoError(t, ctx, 0, "b uses 200m itself", room("300m"))
 	labtest.Output(t, ctx, b, "rivulet", "kubectl", "delete", "pod", "busy", "--wait")
-	eventually(t, ctx, "b has given them back", room("500m"))
+	await.NoError(t, ctx, 0, "b has given them back", room("500m"))
 }
 
 // addresses asks the away pod at the address home knows, and has the away pod ask all pods at
@@ -214,7 +215,7 @@ func portForward(t *testing.T, ctx context.Context, away *corev1.Pod) {
 
 func leavesNothing(t *testing.T, ctx context.Context) {
 	labtest.Output(t, ctx, devices["a"], "rivulet", "kubectl", "delete", "namespace", "lab", "--wait", "--timeout=90s")
-	eventually(t, ctx, "nothing left at providers", func() error {
+	await.NoError(t, ctx, 0, "nothing left at providers", func() error {
 		for _, d := range []string{"b", "c"} {
 			out, err := devices[d].Kubectl(ctx, "get", "namespaces,pods,services,endpointslices,replicasets,rolebindings", "-A", "-l", "rivulet.dev/origin", "-o", "name")
 			if err != nil {

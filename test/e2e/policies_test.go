@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -23,7 +24,7 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		a.Kubectl(ctx, "delete", "namespace", front, shop, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
-		eventually(t, ctx, "no twin and no policy is left on b", func() error {
+		await.NoError(t, ctx, 0, "no twin and no policy is left on b", func() error {
 			out, err := b.Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
 			if err == nil && out != "" {
 				err = fmt.Errorf("%s", out)
@@ -46,7 +47,7 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 	}
 	apply := func(items ...string) {
 		t.Helper()
-		eventually(t, ctx, "objects are made", func() error {
+		await.NoError(t, ctx, 0, "objects are made", func() error {
 			_, err := a.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
 			return err
 		})
@@ -65,27 +66,27 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 	}
 	for ns, pods := range map[string][]string{front: {"web", "job"}, shop: {"beside"}} {
 		for _, name := range pods {
-			eventually(t, ctx, name+" reaches db as long as there is no policy", func() error { return fetch(ns, name) })
+			await.NoError(t, ctx, 0, name+" reaches db as long as there is no policy", func() error { return fetch(ns, name) })
 		}
 	}
 	apply(fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny","namespace":%q},"spec":{"podSelector":{},"policyTypes":["Ingress"]}}`, shop),
 		fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"db","namespace":%q},"spec":{"podSelector":{"matchLabels":{"app":"db"}},
 "ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":%q}},"podSelector":{"matchLabels":{"app":"web"}}}],"ports":[{"port":"http"}]}]}}`, shop, front))
-	eventually(t, ctx, "b holds db to both policies", func() error {
+	await.NoError(t, ctx, 0, "b holds db to both policies", func() error {
 		out, err := b.Kubectl(ctx, "-n", labtest.Twin(t, ctx, b, shop), "get", "networkpolicies", "-o", "name")
 		if err == nil && len(strings.Fields(out)) != 2 {
 			err = fmt.Errorf("%q", out)
 		}
 		return err
 	})
-	eventually(t, ctx, "who runs beside db is shut out", func() error {
+	await.NoError(t, ctx, 0, "who runs beside db is shut out", func() error {
 		if fetch(shop, "beside") == nil {
 			return fmt.Errorf("it still reaches db")
 		}
 		return nil
 	})
 	silent(front, "job")
-	eventually(t, ctx, "web reaches db", func() error { return fetch(front, "web") })
+	await.NoError(t, ctx, 0, "web reaches db", func() error { return fetch(front, "web") })
 
 	address := func() string {
 		out, _ := a.Kubectl(ctx, "-n", front, "get", "pod", "web", "-o", "jsonpath={.status.podIP}")
@@ -96,7 +97,7 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(pod(front, "web"))
-	eventually(t, ctx, "another web reaches db", func() error {
+	await.NoError(t, ctx, 0, "another web reaches db", func() error {
 		if now := address(); now == "" || now == before {
 			return fmt.Errorf("web has %q, had %q", now, before)
 		}

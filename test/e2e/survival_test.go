@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/mainjob"
 )
@@ -37,7 +38,7 @@ func TestSurvival(t *testing.T) {
 	before := containers(pods)
 	same := func(t *testing.T) {
 		t.Helper()
-		eventually(t, ctx, "the same pods, ready, in the same containers", func() error {
+		await.NoError(t, ctx, 0, "the same pods, ready, in the same containers", func() error {
 			now, err := s.Pods(ctx)
 			if err != nil {
 				return err
@@ -56,7 +57,7 @@ func TestSurvival(t *testing.T) {
 	// again waits until another engine than the one of before serves, and all is as it was.
 	again := func(t *testing.T, was int) {
 		t.Helper()
-		eventually(t, ctx, "another engine, device ready", func() error {
+		await.NoError(t, ctx, 0, "another engine, device ready", func() error {
 			st, err := a.Status(ctx)
 			if err == nil && (!st.Ready || st.PIDs["engine"] == was || st.PIDs["engine"] == 0) {
 				err = fmt.Errorf("%+v", st.Waiting)
@@ -94,7 +95,7 @@ func TestSurvival(t *testing.T) {
 		was := pid(t, ctx, a, "tunnel")
 		kill(t, ctx, a, "tunnel")
 		begun := time.Now()
-		eventually(t, ctx, "away pod answers again", func() error { return answers(ctx) })
+		await.NoError(t, ctx, 0, "away pod answers again", func() error { return answers(ctx) })
 		if d := time.Since(begun); d > 5*time.Second {
 			t.Errorf("back after %s, the promise is 3 s (and a request's own time)", d)
 		}
@@ -135,11 +136,11 @@ func TestSurvival(t *testing.T) {
 	})
 	t.Run("no iptables on the device", func(t *testing.T) {
 		withoutIptables(t, ctx, a, func(t *testing.T) {
-			eventually(t, ctx, "all pods, home and away, answer through their service", func() error {
+			await.NoError(t, ctx, 0, "all pods, home and away, answer through their service", func() error {
 				_, err := s.AskAll(ctx, home.Name, "web", pods)
 				return err
 			})
-			eventually(t, ctx, "the away pod answers at its address", func() error { return answers(ctx) })
+			await.NoError(t, ctx, 0, "the away pod answers at its address", func() error { return answers(ctx) })
 			same(t)
 		})
 	})
@@ -149,7 +150,7 @@ func TestSurvival(t *testing.T) {
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		eventually(t, ctx, "away pod answers with b at "+address, func() error { return answers(ctx) })
+		await.NoError(t, ctx, 0, "away pod answers with b at "+address, func() error { return answers(ctx) })
 		if d := time.Since(begun); d > 30*time.Second {
 			t.Errorf("back after %s, the promise is 30 s", d)
 		}
@@ -160,21 +161,21 @@ func TestSurvival(t *testing.T) {
 		if err := suite.Lab.Cut("a", "b"); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, ctx, "b is reached through c", func() error {
+		await.NoError(t, ctx, 0, "b is reached through c", func() error {
 			out, err := a.Run(ctx, "rivulet", "peers", "-o", "wide")
 			if err == nil && !strings.Contains(string(out), "relay via c") {
 				err = fmt.Errorf("no path leads through c:\n%s", out)
 			}
 			return err
 		})
-		eventually(t, ctx, "away pod answers", func() error { return answers(ctx) })
+		await.NoError(t, ctx, 0, "away pod answers", func() error { return answers(ctx) })
 		same(t)
 	})
 	t.Run("every link of a provider cut, and healed", func(t *testing.T) {
 		if err := suite.Lab.Cut("b", "c"); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, ctx, "virtual node b is NotReady", func() error {
+		await.NoError(t, ctx, 0, "virtual node b is NotReady", func() error {
 			out, err := a.Kubectl(ctx, "get", "node", "b", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 			if err == nil && out == "True" {
 				err = fmt.Errorf("Ready is %s", out)
@@ -185,7 +186,7 @@ func TestSurvival(t *testing.T) {
 			t.Fatal(err)
 		}
 		peered(t, ctx)
-		eventually(t, ctx, "away pod answers", func() error { return answers(ctx) })
+		await.NoError(t, ctx, 0, "away pod answers", func() error { return answers(ctx) })
 		same(t)
 	})
 	t.Run("power cut at home", func(t *testing.T) {
@@ -194,7 +195,7 @@ func TestSurvival(t *testing.T) {
 			t.Fatal(err)
 		}
 		peered(t, ctx)
-		eventually(t, ctx, "all pods ready again, those away untouched", func() error {
+		await.NoError(t, ctx, 0, "all pods ready again, those away untouched", func() error {
 			now, err := s.Pods(ctx)
 			if err != nil {
 				return err

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 )
 
@@ -87,7 +88,7 @@ func TestGroupThatGossipsItsAddresses(t *testing.T) {
 	// all members at those of theirs.
 	agree := func(what string) (all map[string]corev1.Pod) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 0, what, func() (err error) {
+		await.NoError(t, ctx, 0, what, func() (err error) {
 			if all, err = pods(); err != nil {
 				return err
 			}
@@ -129,7 +130,7 @@ func TestGroupThatGossipsItsAddresses(t *testing.T) {
 	// One crashes, and comes back at the same address.
 	first := at["b"][0]
 	_, _ = ask(ctx, at["a"][0], "post", "http://"+all[first].Status.PodIP+":8080/crash")
-	labtest.Eventually(t, ctx, 0, first+" is started again", func() error {
+	await.NoError(t, ctx, 0, first+" is started again", func() error {
 		now, err := pods()
 		if err == nil && (len(now[first].Status.ContainerStatuses) == 0 || now[first].Status.ContainerStatuses[0].RestartCount == 0) {
 			err = fmt.Errorf("%v", now[first].Status.ContainerStatuses)
@@ -144,7 +145,7 @@ func TestGroupThatGossipsItsAddresses(t *testing.T) {
 	for _, list := range at {
 		labtest.Kubectl(t, ctx, a, "-n", "ring", "delete", "pod", list[1], "--wait=false")
 	}
-	labtest.Eventually(t, ctx, 0, "there are others in their place", func() error {
+	await.NoError(t, ctx, 0, "there are others in their place", func() error {
 		now, err := pods()
 		for _, list := range at {
 			if err == nil && (now[list[1]].UID == "" || now[list[1]].UID == all[list[1]].UID) {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -77,7 +78,7 @@ func TestTheGuide(t *testing.T) {
 			}
 			ran++
 			if b.eventually {
-				labtest.Eventually(t, ctx, 3*time.Minute, fmt.Sprintf("%s:%d: %s", page, b.line, b.lines[0]), run)
+				await.NoError(t, ctx, 3*time.Minute, fmt.Sprintf("%s:%d: %s", page, b.line, b.lines[0]), run)
 			} else if err := run(); err != nil {
 				t.Fatalf("%s:%d: %v", page, b.line, err)
 			}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"rivulet/test/await"
 	"rivulet/test/hostile/attacker"
-	"rivulet/test/labtest"
 )
 
 // A machine of the LAN announces a cluster whose port is that of a service. The device calls
@@ -53,7 +53,7 @@ func TestAnAnnouncementIsNoCallToAService(t *testing.T) {
 	}
 	announce(22)
 	a.NewIdentity()
-	labtest.Eventually(t, ctx, time.Minute, "a cluster that is announced is called", func() error {
+	await.NoError(t, ctx, time.Minute, "a cluster that is announced is called", func() error {
 		announce(attacker.Port)
 		if control.Load() == 0 {
 			return fmt.Errorf("nobody called port %d", attacker.Port)

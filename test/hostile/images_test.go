@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/test/await"
 	"rivulet/test/hostile/attacker"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -106,7 +107,7 @@ func with(called, image string, policy corev1.PullPolicy) *corev1.Pod {
 // missed waits until a pod is known to lack its image.
 func missed(t *testing.T, ctx context.Context, c kubernetes.Interface, twin, called string) {
 	t.Helper()
-	labtest.Eventually(t, ctx, 2*time.Minute, "pod "+called+" has no image", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "pod "+called+" has no image", func() error {
 		got, err := c.CoreV1().Pods(twin).Get(ctx, called, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -127,7 +128,7 @@ func missed(t *testing.T, ctx context.Context, c kubernetes.Interface, twin, cal
 func owners(t *testing.T, ctx context.Context, called, image string, policy corev1.PullPolicy) string {
 	t.Helper()
 	apply(t, ctx, with(called, image, policy))
-	labtest.Eventually(t, ctx, 2*time.Minute, "the owner's pod "+called+" runs", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the owner's pod "+called+" runs", func() error {
 		out, err := victim.Kubectl(ctx, "get", "pod", called, "-o", "jsonpath={.status.phase} {.status.containerStatuses[*].state.waiting}")
 		if err == nil && !strings.HasPrefix(out, "Running") {
 			err = fmt.Errorf("%s", out)
@@ -144,7 +145,7 @@ func apply(t *testing.T, ctx context.Context, p *corev1.Pod) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 2*time.Minute, "the owner makes pod "+p.Name, func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the owner makes pod "+p.Name, func() error {
 		_, err := victim.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", string(raw))
 		return err
 	})
@@ -199,7 +200,7 @@ func TestImagesOfTheOwner(t *testing.T) {
 	c := p.Kubernetes(ctx)
 	make := func(want *corev1.Pod) {
 		t.Helper()
-		labtest.Eventually(t, ctx, time.Minute, "pod "+want.Name+" is made", func() error {
+		await.NoError(t, ctx, time.Minute, "pod "+want.Name+" is made", func() error {
 			_, err := c.CoreV1().Pods(twin).Create(ctx, want, metav1.CreateOptions{})
 			return err
 		})
@@ -232,7 +233,7 @@ func TestImagesOfTheOwner(t *testing.T) {
 	make(with("early", "registry.example.org/early:1", corev1.PullAlways))
 	missed(t, ctx, c, twin, "early")
 	configure(t, ctx, mirror+"  configs: {'"+addr+":5000': {auth: {username: owner, password: secret}}}\n")
-	labtest.Eventually(t, ctx, 2*time.Minute, "a pod of the registry is refused", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "a pod of the registry is refused", func() error {
 		_, err := c.CoreV1().Pods(twin).Create(ctx, with("late", "registry.example.org/late:1", corev1.PullAlways), metav1.CreateOptions{})
 		if err == nil {
 			err = c.CoreV1().Pods(twin).Delete(ctx, "late", metav1.DeleteOptions{})
@@ -252,7 +253,7 @@ func TestImagesOfTheOwner(t *testing.T) {
 
 	// Shared, it is there for others.
 	ctr("label", private, "rivulet.dev/share=true")
-	labtest.Eventually(t, ctx, 2*time.Minute, "pod never runs", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "pod never runs", func() error {
 		got, err := c.CoreV1().Pods(twin).Get(ctx, "never", metav1.GetOptions{})
 		if err == nil && got.Status.Phase != corev1.PodRunning {
 			err = fmt.Errorf("%v", got.Status.ContainerStatuses)
@@ -290,7 +291,7 @@ func TestAPublicNameOfAPrivateAddress(t *testing.T) {
 	})
 	twin := p.Twin(ctx, "lab")
 	c := p.Kubernetes(ctx)
-	labtest.Eventually(t, ctx, time.Minute, "a pod is made", func() error {
+	await.NoError(t, ctx, time.Minute, "a pod is made", func() error {
 		_, err := c.CoreV1().Pods(twin).Create(ctx, with("blind", "inside.example.org/x:1", corev1.PullAlways), metav1.CreateOptions{})
 		return err
 	})

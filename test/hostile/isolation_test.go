@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 )
 
@@ -40,7 +41,7 @@ func TestEndpointsWithoutNumberOpenNothing(t *testing.T) {
 			a[2] = byte(n/250 + 4*i)
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{netip.AddrFrom4(a).String()}})
 		}
-		labtest.Eventually(t, ctx, time.Minute, "slice "+s.Name+" is written", func() error {
+		await.NoError(t, ctx, time.Minute, "slice "+s.Name+" is written", func() error {
 			_, err := bad.DiscoveryV1().EndpointSlices(badTwin).Create(ctx, s, metav1.CreateOptions{})
 			return err
 		})
@@ -111,11 +112,11 @@ func TestNoNetworkWhileNobodyIsolates(t *testing.T) {
 		defer cancel()
 		labtest.Must(t, ctx, victim, "sh", "-c", "echo 1 >"+bridged)
 	})
-	labtest.Eventually(t, ctx, time.Minute, "pod late is made", func() error {
+	await.NoError(t, ctx, time.Minute, "pod late is made", func() error {
 		_, err := bad.CoreV1().Pods(twin).Create(ctx, pod("late"), metav1.CreateOptions{})
 		return err
 	})
-	labtest.Eventually(t, ctx, 90*time.Second, "the refusal is an event", func() error {
+	await.NoError(t, ctx, 90*time.Second, "the refusal is an event", func() error {
 		out, err := victim.Kubectl(ctx, "get", "events", "-n", twin, "--field-selector", "reason=FailedCreatePodSandBox", "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, "modprobe br_netfilter") {
 			err = fmt.Errorf("%q", out)
@@ -127,7 +128,7 @@ func TestNoNetworkWhileNobodyIsolates(t *testing.T) {
 		t.Errorf("a pod that nothing isolates has %v %v", p.Status.PodIPs, err)
 	}
 	labtest.Must(t, ctx, victim, "sh", "-c", "echo 1 >"+bridged)
-	labtest.Eventually(t, ctx, 2*time.Minute, "the pod starts when it can be isolated", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the pod starts when it can be isolated", func() error {
 		p, err := bad.CoreV1().Pods(twin).Get(ctx, "late", metav1.GetOptions{})
 		if err == nil && p.Status.PodIP == "" {
 			err = fmt.Errorf("%s", p.Status.Phase)

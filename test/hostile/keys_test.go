@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rivulet/fabric/peer"
+	"rivulet/test/await"
 	"rivulet/test/hostile/attacker"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
@@ -36,7 +37,7 @@ func TestAPreclaimedKeyGoesToItsOwner(t *testing.T) {
 		labtest.Must(t, ctx, victim, "rivulet", "unpeer", "b", "--force", "--forget")
 		mallory := attacker.New(t, suite.Lab, "mallory", fmt.Sprintf("10.77.0.%d", 82+i))
 		rid(t, ctx, mallory)
-		labtest.Eventually(t, ctx, time.Minute, "the claim as "+field+" is taken", func() error {
+		await.NoError(t, ctx, time.Minute, "the claim as "+field+" is taken", func() error {
 			m := mallory.Message()
 			m[field] = before.WireGuardKey.String()
 			r, err := mallory.Post(ctx, victimAddr, "/v1/peering", m)
@@ -48,7 +49,7 @@ func TestAPreclaimedKeyGoesToItsOwner(t *testing.T) {
 		if err := honest.Start(ctx); err != nil {
 			t.Fatal(err)
 		}
-		labtest.Eventually(t, ctx, 2*time.Minute, "the honest peer has its key, and a tunnel", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "the honest peer has its key, and a tunnel", func() error {
 			b, a := with(victim, "b"), with(honest, "a")
 			if b.State != peer.Connected || a.State != peer.Connected || b.WireGuardKey != before.WireGuardKey {
 				return fmt.Errorf("b is %s with %s (%s), a is %s", b.State, b.WireGuardKey, b.Reason, a.State)
@@ -71,7 +72,7 @@ func TestAPreclaimedKeyGoesToItsOwner(t *testing.T) {
 func lent(t *testing.T, ctx context.Context) {
 	t.Helper()
 	for d, name := range map[*lab.Device]string{victim: "b", honest: "a"} {
-		labtest.Eventually(t, ctx, 2*time.Minute, "virtual node "+name, func() error {
+		await.NoError(t, ctx, 2*time.Minute, "virtual node "+name, func() error {
 			for _, n := range labtest.Status(t, ctx, d).VirtualNodes {
 				if n.Name == name && n.Ready {
 					return nil

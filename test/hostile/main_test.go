@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"rivulet/test/await"
 	"rivulet/test/hostile/attacker"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
@@ -47,7 +48,7 @@ func consumer(t *testing.T, ctx context.Context, name, addr string) *attacker.Pe
 	a := attacker.New(t, suite.Lab, name, addr)
 	p := a.Peer(ctx, victimAddr, attacker.Options{})
 	rid(t, ctx, a)
-	labtest.Eventually(t, ctx, time.Minute, name+" has a tunnel", func() error {
+	await.NoError(t, ctx, time.Minute, name+" has a tunnel", func() error {
 		r, err := p.Do(ctx, "GET", "/v1/ping", nil, nil)
 		if err == nil && r.Status > 299 {
 			err = fmt.Errorf("%v", r)
@@ -65,7 +66,7 @@ func rid(t *testing.T, ctx context.Context, a *attacker.Attacker) {
 		if out, err := victim.Run(ctx, "rivulet", "unpeer", a.ID, "--force", "--forget"); err != nil {
 			t.Errorf("unpeer %s: %v: %s", a.Name, err, out)
 		}
-		labtest.Eventually(t, ctx, time.Minute, "the twins of "+a.Name+" are gone", func() error {
+		await.NoError(t, ctx, time.Minute, "the twins of "+a.Name+" are gone", func() error {
 			out, err := victim.Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin="+a.ID, "-o", "name")
 			if err == nil && out != "" {
 				err = fmt.Errorf("%s", out)
@@ -87,12 +88,12 @@ func pod(name string) *corev1.Pod {
 // run makes a pod with a client and returns it once it runs.
 func run(t *testing.T, ctx context.Context, c kubernetes.Interface, namespace string, p *corev1.Pod) *corev1.Pod {
 	t.Helper()
-	labtest.Eventually(t, ctx, time.Minute, "pod "+p.Name+" is made", func() error {
+	await.NoError(t, ctx, time.Minute, "pod "+p.Name+" is made", func() error {
 		_, err := c.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
 		return err
 	})
 	var got *corev1.Pod
-	labtest.Eventually(t, ctx, time.Minute, "pod "+p.Name+" runs", func() (err error) {
+	await.NoError(t, ctx, time.Minute, "pod "+p.Name+" runs", func() (err error) {
 		if got, err = c.CoreV1().Pods(namespace).Get(ctx, p.Name, metav1.GetOptions{}); err == nil && (got.Status.Phase != corev1.PodRunning || got.Status.PodIP == "") {
 			err = fmt.Errorf("%s %s %v", got.Status.Phase, got.Status.PodIP, got.Status.ContainerStatuses)
 		}
@@ -113,7 +114,7 @@ func own(t *testing.T, ctx context.Context, d *lab.Device, name string) *corev1.
 	labtest.Must(t, ctx, d, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", string(raw))
 	t.Cleanup(func() { removed(t, ctx, d, name) })
 	got := &corev1.Pod{}
-	labtest.Eventually(t, ctx, time.Minute, "pod "+name+" runs", func() error {
+	await.NoError(t, ctx, time.Minute, "pod "+name+" runs", func() error {
 		out, err := d.Kubectl(ctx, "get", "pod", name, "-o", "json")
 		if err == nil {
 			err = json.Unmarshal([]byte(out), got)
@@ -131,7 +132,7 @@ func own(t *testing.T, ctx context.Context, d *lab.Device, name string) *corev1.
 func removed(t *testing.T, ctx context.Context, d *lab.Device, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
-	labtest.Eventually(t, ctx, 2*time.Minute, "pod "+name+" is deleted", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "pod "+name+" is deleted", func() error {
 		out, err := d.Kubectl(ctx, "delete", "pod", name, "--now", "--ignore-not-found")
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)

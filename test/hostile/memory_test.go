@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 )
 
@@ -29,7 +30,7 @@ func TestTenantsTogetherHoldWhatIsLent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var part int64 // of a pod's limit, which is three quarters of it
-	labtest.Eventually(t, ctx, time.Minute, "the smaller share is in force", func() error {
+	await.NoError(t, ctx, time.Minute, "the smaller share is in force", func() error {
 		out, err := victim.Kubectl(ctx, "get", "namespace", twin, "-o", `jsonpath={.metadata.annotations.rivulet\.dev/memory}`)
 		if err != nil {
 			return err
@@ -60,13 +61,13 @@ func TestTenantsTogetherHoldWhatIsLent(t *testing.T) {
 		}
 		return out
 	}
-	labtest.Eventually(t, ctx, time.Minute, "a pod leaves", func() error {
+	await.NoError(t, ctx, time.Minute, "a pod leaves", func() error {
 		if l := left(); len(l) == 3 {
 			return fmt.Errorf("%v hold %d each, %d is lent", l, cgroup(t, ctx, hogs[l[0]], "memory.current", "memory.usage_in_bytes"), part)
 		}
 		return nil
 	})
-	labtest.Eventually(t, ctx, time.Minute, "its home is told", func() error {
+	await.NoError(t, ctx, time.Minute, "its home is told", func() error {
 		events, err := c.CoreV1().Events(twin).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

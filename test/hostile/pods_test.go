@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 )
 
@@ -86,15 +87,15 @@ func TestARegistrysAnswerStaysHere(t *testing.T) {
 		return err
 	}
 	for i, image := range []string{victimAddr + ":6443/x", "10.77.0.12:80/x", "localhost:6443/x", "[::1]:6443/x", "nas.local/x", "printer:631/x", "0xa4d000c:80/x"} {
-		labtest.Eventually(t, ctx, time.Minute, image+" is refused", func() error {
+		await.NoError(t, ctx, time.Minute, image+" is refused", func() error {
 			if err := asks(fmt.Sprint("x", i), image); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 				return fmt.Errorf("%v", err)
 			}
 			return nil
 		})
 	}
-	labtest.Eventually(t, ctx, time.Minute, "a pod is made", func() error { return asks("blind", "registry.example.org/x:1") })
-	labtest.Eventually(t, ctx, time.Minute, "the image is missed, in the status and in an event", func() error {
+	await.NoError(t, ctx, time.Minute, "a pod is made", func() error { return asks("blind", "registry.example.org/x:1") })
+	await.NoError(t, ctx, time.Minute, "the image is missed, in the status and in an event", func() error {
 		got, err := c.CoreV1().Pods(twin).Get(ctx, "blind", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -150,7 +151,7 @@ func TestNothingOutlivesThePeering(t *testing.T) {
 	}
 	began := time.Now()
 	labtest.Must(t, ctx, victim, "rivulet", "peer", p.ID, "--provide=off") // as unpeer does; that is how the test ends
-	labtest.Eventually(t, ctx, 2*time.Minute, "nothing of the pods runs", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "nothing of the pods runs", func() error {
 		for _, one := range pods {
 			out, err := victim.Run(ctx, "sh", "-c", `for f in $(find /sys/fs/cgroup -path "*pod`+string(one.UID)+`*" -name cgroup.procs 2>/dev/null); do cat $f; done`)
 			if err != nil || strings.TrimSpace(out) != "" {

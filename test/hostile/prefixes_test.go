@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/hostile/attacker"
-	"rivulet/test/labtest"
 )
 
 // Somebody announces networks of the site as its pods, again and again under new
@@ -76,7 +76,7 @@ func TestAnnouncedPrefixesAreNotRouted(t *testing.T) {
 	if out, err := victim.Run(ctx, "rivulet", "unpeer", "--lan"); err != nil || !strings.Contains(out, "peers are none any more") {
 		t.Errorf("unpeer --lan: %v: %s", err, out)
 	}
-	labtest.Eventually(t, ctx, time.Minute, "the honest neighbour, and nobody else, is a peer", func() error {
+	await.NoError(t, ctx, time.Minute, "the honest neighbour, and nobody else, is a peer", func() error {
 		out, err := victim.Kubectl(ctx, "get", "peers", "--no-headers")
 		if n := len(strings.Fields(strings.ReplaceAll(strings.TrimSpace(out), " ", "_"))); err == nil && n != 1 {
 			err = fmt.Errorf("%d: %s", n, out)

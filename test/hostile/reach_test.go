@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 )
 
@@ -35,7 +36,7 @@ func TestAPeerReachesWhatIsOpened(t *testing.T) {
 	reached := func(addr netip.AddrPort) bool { return p.Reaches(ctx, addr.String()) }
 	until := func(what string, want bool) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 30*time.Second, what, func() error {
+		await.NoError(t, ctx, 30*time.Second, what, func() error {
 			if reached(web) != want {
 				return fmt.Errorf("the pod is reached: %v", !want)
 			}
@@ -116,7 +117,7 @@ func TestATenantsNames(t *testing.T) {
 	if _, err := p.Kubernetes(ctx).CoreV1().Services(twin).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 30*time.Second, "a name of its own", func() error {
+	await.NoError(t, ctx, 30*time.Second, "a name of its own", func() error {
 		if name := "its-own." + twin + ".svc.cluster.local"; ask(twin, "spy", name) != "found" {
 			return fmt.Errorf("a tenant does not find %s, its own", name)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rivulet/fabric/peer"
+	"rivulet/test/await"
 	"rivulet/test/hostile/attacker"
 	"rivulet/test/labtest"
 )
@@ -69,7 +70,7 @@ func TestAKeyThatIsNotItsOwnGetsNothing(t *testing.T) {
 	}
 	well := func(when string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, time.Minute, "the honest peer and the newcomer are connected "+when, func() error {
+		await.NoError(t, ctx, time.Minute, "the honest peer and the newcomer are connected "+when, func() error {
 			for _, name := range []string{"b", "newcomer"} {
 				if p := with(name); p.State != peer.Connected || name == "b" && p.WireGuardKey.String() != theirs {
 					return fmt.Errorf("%s: %s %s", name, p.State, p.Reason)
@@ -99,7 +100,7 @@ func TestAKeyThatIsNotItsOwnGetsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		labtest.Eventually(t, ctx, time.Minute, "a status after the "+what+" has ended", func() error {
+		await.NoError(t, ctx, time.Minute, "a status after the "+what+" has ended", func() error {
 			out, err := victim.Run(ctx, "rivulet", "status", "-o", "json")
 			if err == nil && !strings.Contains(out, "{") {
 				err = fmt.Errorf("%s", out)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 )
 
@@ -54,7 +55,7 @@ func TestAVolumeIsNotReadAndUsedAtOnce(t *testing.T) {
 	slowly := func() io.ReadCloser {
 		t.Helper()
 		var resp *http.Response
-		labtest.Eventually(t, ctx, time.Minute, "the volume is read", func() error {
+		await.NoError(t, ctx, time.Minute, "the volume is read", func() error {
 			req, err := http.NewRequestWithContext(ctx, "GET", "https://"+p.Control()+path, nil)
 			if err != nil {
 				return err
@@ -76,7 +77,7 @@ func TestAVolumeIsNotReadAndUsedAtOnce(t *testing.T) {
 	}
 	waits := func(name string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, time.Minute, name+" waits for its volume", func() error {
+		await.NoError(t, ctx, time.Minute, name+" waits for its volume", func() error {
 			out, err := victim.Kubectl(ctx, "-n", twin, "get", "events", "-o", "jsonpath={range .items[*]}{.involvedObject.name} {.reason}\n{end}")
 			if err == nil && !strings.Contains(out, name+" FailedMount") {
 				err = errors.New(out)
@@ -101,7 +102,7 @@ func TestAVolumeIsNotReadAndUsedAtOnce(t *testing.T) {
 		t.Errorf("the transfer ended: %d bytes, %v", len(raw), err)
 	}
 	files.Close()
-	labtest.Eventually(t, ctx, 3*time.Minute, "the pod that waited runs", func() error {
+	await.NoError(t, ctx, 3*time.Minute, "the pod that waited runs", func() error {
 		got, err := c.CoreV1().Pods(twin).Get(ctx, "second", metav1.GetOptions{})
 		if err == nil && got.Status.Phase != corev1.PodRunning {
 			err = errors.New(string(got.Status.Phase))
@@ -135,7 +136,7 @@ func TestAVolumeIsNotReadAndUsedAtOnce(t *testing.T) {
 	if err := victim.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 4*time.Minute, "the pod runs after the crash", func() error {
+	await.NoError(t, ctx, 4*time.Minute, "the pod runs after the crash", func() error {
 		out, err := victim.Kubectl(ctx, "-n", twin, "get", "pod", "fourth", "-o", "jsonpath={.status.phase}")
 		if err == nil && out != "Running" {
 			err = errors.New(out)
@@ -186,7 +187,7 @@ func TestAVolumeIsNoWayToTheDevice(t *testing.T) {
 // claim makes a tenant's claim named data.
 func claim(t *testing.T, ctx context.Context, c kubernetes.Interface, twin string) {
 	t.Helper()
-	labtest.Eventually(t, ctx, time.Minute, "the claim is made", func() error {
+	await.NoError(t, ctx, time.Minute, "the claim is made", func() error {
 		_, err := c.CoreV1().PersistentVolumeClaims(twin).Create(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}}}}, metav1.CreateOptions{})
@@ -207,7 +208,7 @@ func gone(t *testing.T, ctx context.Context, c kubernetes.Interface, namespace, 
 	if err := c.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, time.Minute, name+" is gone", func() error {
+	await.NoError(t, ctx, time.Minute, name+" is gone", func() error {
 		_, err := c.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil

@@ -3,7 +3,9 @@ package image
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +19,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/lifecycle"
 	"rivulet/image/device/card"
+	"rivulet/test/await"
 )
 
 // The card of the Raspberry Pi in a machine that QEMU makes up (-M virt): kernel,
@@ -77,7 +80,7 @@ func TestRaspberryPiImageInAnEmulator(t *testing.T) {
 	ready := func(st []lifecycle.Status, name string) bool {
 		return slices.ContainsFunc(st, func(s lifecycle.Status) bool { return s.Name == name && s.State == lifecycle.Ready })
 	}
-	eventually(t, "the stages", func() error {
+	await.NoError(t, t.Context(), patience, "the stages", func() error {
 		for _, name := range must {
 			if st := m.status(); !ready(st.Stages, name) {
 				return fmt.Errorf("%s is not ready: %v", name, st.Stages)
@@ -87,11 +90,14 @@ func TestRaspberryPiImageInAnEmulator(t *testing.T) {
 	})
 	t.Logf("%v are ready after %.0f s", must, time.Since(began).Seconds())
 	var st api.Status
-	for end := began.Add(10 * time.Minute); ; time.Sleep(5 * time.Second) { // a question is work
-		if st = m.status(); st.Ready || time.Now().After(end) {
-			break
+	ctx, cancel := context.WithDeadline(t.Context(), began.Add(10*time.Minute))
+	defer cancel()
+	_ = await.Until(ctx, func() error { // it need not become so here, where it is emulated
+		if st = m.status(); !st.Ready {
+			return errors.New("not ready")
 		}
-	}
+		return nil
+	})
 	for _, s := range st.Stages {
 		t.Logf("%-14s %-10s %6.0f s  %s", s.Name, s.State, s.Took.Seconds(), s.Detail)
 	}
@@ -105,7 +111,7 @@ func TestRaspberryPiImageInAnEmulator(t *testing.T) {
 // status is what the device says of itself.
 func (m *machine) status() (st api.Status) {
 	m.t.Helper()
-	eventually(m.t, "rivulet status", func() error {
+	await.NoError(m.t, m.t.Context(), patience, "rivulet status", func() error {
 		answer := m.ask("rivulet status -o json | tr -d '\\n'")
 		begin := strings.IndexByte(answer, '{')
 		if begin < 0 {

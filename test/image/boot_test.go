@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rivulet/image/device/layout"
+	"rivulet/test/await"
 )
 
 // firmware is what a machine starts with: SeaBIOS by itself, or UEFI.
@@ -94,7 +95,7 @@ func TestTriesAreUsedUp(t *testing.T) {
 	m.cut()
 	m = on(t, d, "-no-reboot")
 	m.says("slot b comes back")
-	eventually(t, "the machine ends", func() error { return m.cmd.Wait() })
+	await.NoError(t, t.Context(), patience, "the machine ends", func() error { return m.cmd.Wait() })
 	c, err := layout.DecodeChoice([]byte(fat(t, d, layout.ChoiceFile)))
 	if err != nil || c != (layout.Choice{Load: layout.B, Good: layout.B}) {
 		t.Errorf("%+v, %v", c, err)
@@ -143,7 +144,7 @@ func TestAKernelThatDoesNotStart(t *testing.T) {
 		d := begin(t, "/a/linux")
 		m := on(t, d, "-no-reboot")
 		m.says("slot b did not come up; it is to start once more") // not asked for yet: as after a power cut
-		eventually(t, "the machine ends", func() error { return m.cmd.Wait() })
+		await.NoError(t, t.Context(), patience, "the machine ends", func() error { return m.cmd.Wait() })
 		m = on(t, d)
 		m.says("slot b is tried, 1 tries are left")
 		m.cut()

@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 
+	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
 
@@ -145,7 +146,7 @@ func (l *lan) visit(method, name string) (code int, page string, err error) {
 func (l *lan) page(m *machine, name string) string {
 	l.t.Helper()
 	var page string
-	eventually(l.t, "the page of "+name, func() (err error) {
+	await.NoError(l.t, l.t.Context(), patience, "the page of "+name, func() (err error) {
 		var code int
 		if code, page, err = l.visit(http.MethodGet, name); err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%d: %s", code, page)

@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"rivulet/appliance/lifecycle"
 	"rivulet/image/device/layout"
+	"rivulet/test/await"
 )
 
 // patience is how long an emulated machine may take for one thing on a busy host.
@@ -146,7 +148,7 @@ func switchOnA(t *testing.T, program string, begin func(*exec.Cmd) error, more .
 			t.Logf("QEMU: %s\nwhat the machine said at last:\n%s", errs.String(), m.said[max(0, len(m.said)-6000):])
 		}
 	})
-	eventually(t, "the serial line of QEMU", func() (err error) {
+	await.NoError(t, t.Context(), patience, "the serial line of QEMU", func() (err error) {
 		m.line, err = net.Dial("unix", socket)
 		return err
 	})
@@ -184,31 +186,12 @@ func (m *machine) cut() {
 	}
 }
 
-func eventually(t *testing.T, what string, ok func() error) {
-	t.Helper()
-	if err := try(100*time.Millisecond, ok); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-}
-
-// try is until something is ok, or the test's patience ends. It pauses for so long,
-// and longer where a look is work.
-func try(pause time.Duration, ok func() error) error {
-	for end := time.Now().Add(patience); ; {
-		begun := time.Now()
-		if err := ok(); err == nil || time.Now().After(end) {
-			return err
-		}
-		time.Sleep(max(pause, 2*time.Since(begun)))
-	}
-}
-
 // says waits until the serial line has shown it.
 func (m *machine) says(pattern string) []string {
 	m.t.Helper()
 	look := regexp.MustCompile(pattern)
 	var found []string
-	eventually(m.t, "the machine", func() error {
+	await.NoError(m.t, m.t.Context(), patience, "the machine", func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if found = look.FindStringSubmatch(string(m.said)); found == nil {
@@ -259,11 +242,13 @@ func (m *machine) tellWhen(stage string) {
 	m.t.Errorf("%s is not ready", stage)
 }
 
-// until asks again and again, with pauses: a question is work for an emulated machine.
+// until asks again and again.
 func (m *machine) until(command, want string) string {
 	m.t.Helper()
 	answer, look := "", regexp.MustCompile("(?m)"+want)
-	if err := try(2*time.Second, func() error {
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	defer cancel()
+	if err := await.Until(ctx, func() error {
 		if answer = m.ask(command); !look.MatchString(answer) {
 			return fmt.Errorf("%s", answer)
 		}

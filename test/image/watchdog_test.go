@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rivulet/test/await"
 )
 
 // boot is which start of the machine this is.
@@ -38,7 +40,7 @@ func TestNobodyHasToSwitchItOffAndOn(t *testing.T) {
 	id := m.ask(boot)
 	begun := time.Now()
 	m.ask("kill -STOP " + pid)
-	eventually(t, "another supervisor", func() error {
+	await.NoError(t, t.Context(), patience, "another supervisor", func() error {
 		if now := m.ask("systemctl show -P MainPID rivulet.service | cat"); now == pid || now == "0" {
 			return fmt.Errorf("pid %s", now)
 		}

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -165,7 +166,7 @@ func TestIngressOfWhatRunsAway(t *testing.T) {
 	home.status(t, ctx, "http://there.example:8000/", http.StatusNotFound) // nobody serves its class here
 
 	// b lends nothing yet: home is told so, and b's controller knows of nothing.
-	labtest.Eventually(t, ctx, time.Minute, "home is told that b lends no class", func() error {
+	await.NoError(t, ctx, time.Minute, "home is told that b lends no class", func() error {
 		out, err := a.Kubectl(ctx, "-n", "shop", "get", "events", "--field-selector=reason=ReflectionFailed", "-o", "jsonpath={range .items[*]}{.involvedObject.name}: {.message}{\"\\n\"}{end}")
 		if err == nil && (!strings.Contains(out, "both: ") || !strings.Contains(out, "rivulet.dev/lent")) {
 			err = fmt.Errorf("%q", out)
@@ -184,7 +185,7 @@ func TestIngressOfWhatRunsAway(t *testing.T) {
 		t.Errorf("in the twin: %q", twin)
 	}
 	for name, want := range map[string]string{"here": lan["a"], "both": lan["a"], "there": lan["b"]} {
-		labtest.Eventually(t, ctx, time.Minute, "the address of Ingress "+name+" is "+want, func() error {
+		await.NoError(t, ctx, time.Minute, "the address of Ingress "+name+" is "+want, func() error {
 			out, err := a.Kubectl(ctx, "-n", "shop", "get", "ingress", name, "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
 			if err == nil && out != want {
 				err = fmt.Errorf("%q", out)
@@ -223,7 +224,7 @@ func apply(t *testing.T, ctx context.Context, d *lab.Device, manifest string) {
 // awayPods waits for n ready pods of the shop, all on b.
 func awayPods(t *testing.T, ctx context.Context, a *lab.Device, n int) (names []string) {
 	t.Helper()
-	labtest.Eventually(t, ctx, 2*time.Minute, fmt.Sprintf("%d pods are ready on b", n), func() error {
+	await.NoError(t, ctx, 2*time.Minute, fmt.Sprintf("%d pods are ready on b", n), func() error {
 		out, err := a.Kubectl(ctx, "-n", "shop", "get", "pods", "-l", "app=web", "-o",
 			`jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{.metadata.deletionTimestamp} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`)
 		names = nil
@@ -249,7 +250,7 @@ type edge struct {
 func controllerOf(t *testing.T, ctx context.Context, d *lab.Device) edge {
 	t.Helper()
 	e := edge{device: d}
-	labtest.Eventually(t, ctx, 2*time.Minute, "the controller runs on "+d.Name, func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the controller runs on "+d.Name, func() error {
 		out, err := d.Kubectl(ctx, "-n", "edge", "get", "pods", "-l", "app=traefik", "-o", `jsonpath={.items[*].status.podIP} {.items[*].status.conditions[?(@.type=="Ready")].status}`)
 		f := strings.Fields(out)
 		if err == nil && (len(f) != 2 || f[1] != "True") {
@@ -299,7 +300,7 @@ func (e edge) answers(t *testing.T, ctx context.Context, url string, pods []stri
 
 func (e edge) answersTLS(t *testing.T, ctx context.Context, url string, pods []string, roots *x509.CertPool) {
 	t.Helper()
-	labtest.Eventually(t, ctx, time.Minute, fmt.Sprintf("%s: %s is answered by %d pods", e.device.Name, url, len(pods)), func() error {
+	await.NoError(t, ctx, time.Minute, fmt.Sprintf("%s: %s is answered by %d pods", e.device.Name, url, len(pods)), func() error {
 		seen := map[string]bool{}
 		for range 4 * len(pods) {
 			status, pod, err := e.get(ctx, url, roots)
@@ -328,7 +329,7 @@ func (e edge) status(t *testing.T, ctx context.Context, url string, want int) {
 
 func (e edge) becomes(t *testing.T, ctx context.Context, url string, want int) {
 	t.Helper()
-	labtest.Eventually(t, ctx, time.Minute, fmt.Sprintf("%s: %s is %d", e.device.Name, url, want), func() error {
+	await.NoError(t, ctx, time.Minute, fmt.Sprintf("%s: %s is %d", e.device.Name, url, want), func() error {
 		got, _, err := e.get(ctx, url, nil)
 		if err == nil && got != want {
 			err = fmt.Errorf("status %d", got)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/net/websocket"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -85,7 +86,7 @@ func TestTheOneThatIsBuiltIn(t *testing.T) {
 	})
 	event := func(namespace, name, reason string, words ...string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, time.Minute, fmt.Sprintf("an event %s of Ingress %s", reason, name), func() error {
+		await.NoError(t, ctx, time.Minute, fmt.Sprintf("an event %s of Ingress %s", reason, name), func() error {
 			out, err := a.Kubectl(ctx, "-n", namespace, "get", "events", "--field-selector", "involvedObject.name="+name+",reason="+reason, "-o", "jsonpath={.items[*].message}")
 			for _, w := range words {
 				if err == nil && !strings.Contains(out, w) {
@@ -110,7 +111,7 @@ func TestTheOneThatIsBuiltIn(t *testing.T) {
 	neighbour.answersTLS(t, ctx, "https://far.example/", far, pool)
 	neighbour.status(t, ctx, "http://nobody.example/", http.StatusNotFound)
 	for _, name := range []string{"near", "far"} {
-		labtest.Eventually(t, ctx, time.Minute, "the address of Ingress "+name, func() error {
+		await.NoError(t, ctx, time.Minute, "the address of Ingress "+name, func() error {
 			out, err := a.Kubectl(ctx, "-n", name, "get", "ingress", name, "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
 			if err == nil && out != lan["a"] {
 				err = fmt.Errorf("%q", out)
@@ -122,7 +123,7 @@ func TestTheOneThatIsBuiltIn(t *testing.T) {
 
 	// The status page has the names that no Ingress has, and its other port.
 	for _, url := range []string{"http://" + lan["a"] + "/", "http://a.local/", "http://" + lan["a"] + ":7480/"} {
-		labtest.Eventually(t, ctx, time.Minute, url+" is the status page", func() error {
+		await.NoError(t, ctx, time.Minute, url+" is the status page", func() error {
 			out := labtest.On(t, ctx, b, "curl", "-sS", "--max-time", "5", "--connect-to", "a.local:80:"+lan["a"]+":80", url)
 			if !strings.Contains(out.Out, "<h1>a</h1>") {
 				return fmt.Errorf("%q", out.Out)
@@ -162,7 +163,7 @@ func TestTheOneThatIsBuiltIn(t *testing.T) {
 
 	// A Service does not draw the port away, and a restart finds everything again.
 	labtest.Kubectl(t, ctx, a, "-n", "near", "create", "service", "loadbalancer", "web80", "--tcp=80:8080")
-	labtest.Eventually(t, ctx, time.Minute, "the Service is told who has port 80", func() error {
+	await.NoError(t, ctx, time.Minute, "the Service is told who has port 80", func() error {
 		out, err := a.Kubectl(ctx, "-n", "near", "get", "events", "--field-selector", "involvedObject.name=web80,reason=PortInUse", "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, "80/TCP") {
 			err = fmt.Errorf("%q", out)
@@ -182,7 +183,7 @@ func TestTheOneThatIsBuiltIn(t *testing.T) {
 	neighbour.answers(t, ctx, "http://near.example/", near)
 
 	configure(t, ctx, a, "statusPage: false\n")
-	labtest.Eventually(t, ctx, time.Minute, "the ports are closed", func() error {
+	await.NoError(t, ctx, time.Minute, "the ports are closed", func() error {
 		for _, port := range []string{":80", ":443"} {
 			if c, err := b.Dial(ctx, "tcp", lan["a"]+port); err == nil {
 				c.Close()
@@ -212,7 +213,7 @@ func configure(t *testing.T, ctx context.Context, d *lab.Device, text string) {
 // podsOf waits for the one pod of a namespace, ready on a node.
 func podsOf(t *testing.T, ctx context.Context, d *lab.Device, namespace, node string) (names []string) {
 	t.Helper()
-	labtest.Eventually(t, ctx, 2*time.Minute, "the pod of "+namespace+" is ready on "+node, func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the pod of "+namespace+" is ready on "+node, func() error {
 		out, err := d.Kubectl(ctx, "-n", namespace, "get", "pods", "-o",
 			`jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{.metadata.deletionTimestamp} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`)
 		f := strings.Fields(out)
@@ -316,14 +317,14 @@ func TestTheOneThatIsBuiltInIsLent(t *testing.T) {
 	secret := labtest.Kubectl(t, ctx, b, "-n", "private", "get", "pods", "-o", "jsonpath={.items[0].status.podIP}")
 	apply(t, ctx, a, lentShop)
 	pods := podsOf(t, ctx, a, "lent", "b")
-	labtest.Eventually(t, ctx, time.Minute, "the class of b is lent", func() error {
+	await.NoError(t, ctx, time.Minute, "the class of b is lent", func() error {
 		_, err := b.Kubectl(ctx, "label", "ingressclass", "rivulet", "rivulet.dev/lent=")
 		return err
 	})
 	neighbour := edge{device: a, address: lan["b"]}
 	neighbour.becomes(t, ctx, "http://thief.example/", http.StatusServiceUnavailable)
 	neighbour.answers(t, ctx, "http://lent.example/", pods)
-	labtest.Eventually(t, ctx, time.Minute, "home sees b's address", func() error {
+	await.NoError(t, ctx, time.Minute, "home sees b's address", func() error {
 		out, err := a.Kubectl(ctx, "-n", "lent", "get", "ingress", "lent", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
 		if err == nil && out != lan["b"] {
 			err = fmt.Errorf("%q", out)
@@ -333,7 +334,7 @@ func TestTheOneThatIsBuiltInIsLent(t *testing.T) {
 
 	twin := labtest.Twin(t, ctx, b, "lent")
 	apply(t, ctx, b, strings.NewReplacer("TWIN", twin, "ADDR", secret).Replace(thiefSlice))
-	labtest.Eventually(t, ctx, time.Minute, "b's controller has seen the address of its own pod", func() error {
+	await.NoError(t, ctx, time.Minute, "b's controller has seen the address of its own pod", func() error {
 		out, err := b.Kubectl(ctx, "-n", twin, "get", "events", "--field-selector", "reason=EndpointNotAPod", "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, secret) {
 			err = fmt.Errorf("%q", out)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 )
 
 // slow holds the devices to a tenth of a core: one that wants more is stopped, again and again.
@@ -29,13 +28,7 @@ func slow(s story) {
 	}
 	defer func() { busy.Process.Kill(); busy.Wait() }()
 	before := s.stopped("a")
-	for s.stopped("a") < before+10 {
-		select {
-		case <-s.ctx.Done():
-			s.Fatal("a busy device is never stopped")
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+	s.eventually("a busy device is stopped", func() bool { return s.stopped("a") >= before+10 })
 }
 
 // stillSlow: the bound outlives the power cut, and can be lifted.

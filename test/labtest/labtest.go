@@ -286,26 +286,3 @@ func Status(t *testing.T, ctx context.Context, d *lab.Device) (st api.Status) {
 	}
 	return st
 }
-
-// Eventually polls f until it returns nil, within the limit, or as long as ctx with
-// none (0). It returns how long that took.
-func Eventually(t *testing.T, ctx context.Context, limit time.Duration, what string, f func() error) time.Duration {
-	t.Helper()
-	begun := time.Now()
-	var last error
-	for {
-		err := f()
-		took := time.Since(begun)
-		if err == nil {
-			t.Logf("%s: %.1f s", what, took.Seconds())
-			return took
-		}
-		if ctx.Err() == nil || last == nil {
-			last = err // not what is said because ctx has ended
-		}
-		if ctx.Err() != nil || limit > 0 && took > limit {
-			t.Fatalf("%s: not within %.0f s: %v", what, took.Seconds(), last)
-		}
-		time.Sleep(100 * time.Millisecond) // between two looks
-	}
-}

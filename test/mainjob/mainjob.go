@@ -10,10 +10,11 @@ import (
 	"runtime"
 	"sort"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"rivulet/test/await"
 )
 
 // What the story is played with.
@@ -139,7 +140,7 @@ func Where(pods []corev1.Pod) map[string]int {
 func (s *Story) WaitReady(ctx context.Context, n int) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	last := -1
-	err := Eventually(ctx, func() error {
+	err := await.Until(ctx, func() error {
 		var err error
 		if pods, err = s.Pods(ctx); err != nil {
 			return err
@@ -188,7 +189,7 @@ func (s *Story) Ask(ctx context.Context, pod, url string, n int) (map[string]int
 // at least once.
 func (s *Story) AskAll(ctx context.Context, pod, name string, want []corev1.Pod) (map[string]int, error) {
 	total := map[string]int{}
-	err := Eventually(ctx, func() error {
+	err := await.Until(ctx, func() error {
 		got, err := s.Ask(ctx, pod, "http://"+name+"/", 50)
 		if err != nil {
 			return err
@@ -227,22 +228,6 @@ func (s *Story) Endpoints(ctx context.Context) ([]string, error) {
 		}
 	}
 	return addrs, nil
-}
-
-// Eventually calls f until it returns nil; when ctx ends first it returns f's
-// last error.
-func Eventually(ctx context.Context, f func() error) error {
-	for {
-		err := f()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w; given up: %w", err, ctx.Err())
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
 }
 
 // ImageFile is where devices find the application's image: beside the binary.

@@ -19,6 +19,7 @@ import (
 
 	"rivulet/appliance/version"
 	"rivulet/image/signed"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/tree"
@@ -69,11 +70,6 @@ func refused(t *testing.T, ctx context.Context, d *lab.Device, words []string, a
 			t.Errorf("%v: %v; %q is missing", args, err, w)
 		}
 	}
-}
-
-func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
-	t.Helper()
-	labtest.Eventually(t, ctx, 0, what, f)
 }
 
 // key is one of the keys that the binaries of the tests know; see OPS_KEY in the Makefile.
@@ -173,7 +169,7 @@ func look(ctx context.Context, d *lab.Device) (st status, err error) {
 // runs waits until a version runs on a device and is ready.
 func runs(t *testing.T, ctx context.Context, d *lab.Device, want string) (st status) {
 	t.Helper()
-	eventually(t, ctx, d.Name+" runs "+want, func() (err error) {
+	await.NoError(t, ctx, 0, d.Name+" runs "+want, func() (err error) {
 		if st, err = look(ctx, d); err == nil && (st.Version != want || !st.Ready) {
 			err = fmt.Errorf("version %s, ready: %v", st.Version, st.Ready)
 		}
@@ -204,7 +200,7 @@ func deploy(t *testing.T, ctx context.Context, d *lab.Device, name string, repli
 // containers waits until all pods of a Deployment run, and returns pod and container IDs.
 func containers(t *testing.T, ctx context.Context, d *lab.Device, name string, replicas int) (got map[string]string) {
 	t.Helper()
-	eventually(t, ctx, fmt.Sprintf("%d pods of %s run on %s", replicas, name, d.Name), func() error {
+	await.NoError(t, ctx, 0, fmt.Sprintf("%d pods of %s run on %s", replicas, name, d.Name), func() error {
 		raw, err := d.Kubectl(ctx, "get", "pods", "-l", "app="+name, "-o",
 			`jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].ready}{"\n"}{end}`)
 		if err != nil {

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"rivulet/appliance/lifetime/upgrade"
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 )
 
 // under waits until b's update is in a phase, whether or not rivulet runs.
 func under(t *testing.T, ctx context.Context, phase upgrade.Phase) (s upgrade.State) {
 	t.Helper()
-	eventually(t, ctx, "the update is "+string(phase), func() error {
+	await.NoError(t, ctx, 0, "the update is "+string(phase), func() error {
 		raw, err := b.Run(ctx, "rivulet", "upgrade", "-o", "json")
 		if err == nil {
 			err = json.Unmarshal([]byte(raw), &s)
@@ -130,7 +131,7 @@ func TestTheJudgeIsKilled(t *testing.T) {
 	file, next, _ := other(t, ctx)
 	upgradeB(t, ctx, file)
 	under(t, ctx, upgrade.Trying)
-	eventually(t, ctx, "the new version answers", func() error {
+	await.NoError(t, ctx, 0, "the new version answers", func() error {
 		st, err := look(ctx, b)
 		if err == nil && st.Version != next {
 			err = errors.New(st.Version)
@@ -140,7 +141,7 @@ func TestTheJudgeIsKilled(t *testing.T) {
 	if err := b.Kill(ctx, "supervisor"); err != nil { // what the device's init has started: the judge
 		t.Fatal(err)
 	}
-	eventually(t, ctx, "nothing of it runs any more", func() error {
+	await.NoError(t, ctx, 0, "nothing of it runs any more", func() error {
 		if out, err := b.Run(ctx, "sh", "-c", "! pgrep -f 'rivulet run$'"); err != nil {
 			return fmt.Errorf("%s %w", out, err)
 		}
@@ -170,7 +171,7 @@ func TestHeldThenCancelledThenTaken(t *testing.T) {
 	}
 	labtest.Must(t, ctx, b, "rivulet", "kubectl", "delete", "pod", "holder", "--now")
 	under(t, ctx, upgrade.Trying)
-	eventually(t, ctx, "status tells of the trial", func() error {
+	await.NoError(t, ctx, 0, "status tells of the trial", func() error {
 		st, err := look(ctx, b)
 		if err == nil && health(st, "upgrade-trying") == "" {
 			err = fmt.Errorf("health is %+v", st.Health)

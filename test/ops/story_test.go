@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 )
 
@@ -191,7 +192,7 @@ func elsewhere(t *testing.T, ctx context.Context, s saved) {
 	if err := c.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, ctx, "c is a's cluster and peered with b", func() error {
+	await.NoError(t, ctx, 0, "c is a's cluster and peered with b", func() error {
 		st, err := look(ctx, c)
 		if err != nil {
 			return err
@@ -210,7 +211,7 @@ func elsewhere(t *testing.T, ctx context.Context, s saved) {
 	if n := labtest.Must(t, ctx, c, "sh", "-c", "rivulet kubectl get configmaps -o name | grep -c /load-"); n != "150" {
 		t.Errorf("%s of 150 objects came back", n)
 	}
-	eventually(t, ctx, "b is connected with it, by its new name", func() error {
+	await.NoError(t, ctx, 0, "b is connected with it, by its new name", func() error {
 		st, err := look(ctx, b)
 		if err != nil {
 			return err
@@ -222,7 +223,7 @@ func elsewhere(t *testing.T, ctx context.Context, s saved) {
 		}
 		return fmt.Errorf("b sees %+v", st.Peers)
 	})
-	eventually(t, ctx, "b is a ready node there", func() error {
+	await.NoError(t, ctx, 0, "b is a ready node there", func() error {
 		out, err := c.Kubectl(ctx, "get", "node", "b", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && out != "True" {
 			err = fmt.Errorf("Ready is %s", out)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/offload/policy"
-	"rivulet/test/labtest"
+	"rivulet/test/await"
 )
 
 // shelf is both clusters as the test sees them.
@@ -54,7 +54,7 @@ func TestCuts(t *testing.T) {
 			kubectl(t, ctx, a, fmt.Sprintf("create job -n %s --from=cronjob/%s %s-1", r.in, r.name, r.name))
 		}
 	}
-	labtest.Eventually(t, ctx, 3*time.Minute, "everything runs on b", func() error { return all(early, s.start) })
+	await.NoError(t, ctx, 3*time.Minute, "everything runs on b", func() error { return all(early, s.start) })
 	t.Logf("%d rows", len(table))
 
 	t.Run("10 s", func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestCuts(t *testing.T) {
 		time.Sleep(10 * time.Second) // the length of the cut is what is tested
 		heal(t)
 		peered(t, ctx)
-		labtest.Eventually(t, ctx, time.Minute, "nothing has changed", func() error {
+		await.NoError(t, ctx, time.Minute, "nothing has changed", func() error {
 			return all(early, func(r row) error { return r.steadfast(s.scene(r)) })
 		})
 		if gone := s.o.deletions()[before:]; len(gone) > 0 {
@@ -76,12 +76,12 @@ func TestCuts(t *testing.T) {
 		text = append(text, r.manifest())
 	}
 	apply(t, ctx, a, `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(text, ",")+`]}`)
-	labtest.Eventually(t, ctx, time.Minute, "what ends runs on b", func() error { return all(late, s.start) })
+	await.NoError(t, ctx, time.Minute, "what ends runs on b", func() error { return all(late, s.start) })
 
 	begun := time.Now()
 	cut(t)
 	t.Run("2 min", func(t *testing.T) {
-		labtest.Eventually(t, ctx, time.Minute, "b is NotReady at home", func() error {
+		await.NoError(t, ctx, time.Minute, "b is NotReady at home", func() error {
 			if ready, err := nodeReady(ctx, s.a); ready || err != nil {
 				return fmt.Errorf("ready: %v %v", ready, err)
 			}
@@ -95,7 +95,7 @@ func TestCuts(t *testing.T) {
 				s.deleteAway(r)
 			}
 		}
-		labtest.Eventually(t, ctx, 100*time.Second, "everything is as the table says", func() error {
+		await.NoError(t, ctx, 100*time.Second, "everything is as the table says", func() error {
 			return all(table, func(r row) error { return r.during(s.scene(r)) })
 		})
 		time.Sleep(time.Until(begun.Add(2 * time.Minute))) // the length of the cut is what is tested
@@ -105,7 +105,7 @@ func TestCuts(t *testing.T) {
 	})
 	heal(t)
 	t.Run("and after it", func(t *testing.T) {
-		labtest.Eventually(t, ctx, 3*time.Minute, "everything is as the table says", func() error {
+		await.NoError(t, ctx, 3*time.Minute, "everything is as the table says", func() error {
 			return all(table, func(r row) error { return r.afterwards(s.scene(r)) })
 		})
 		for _, r := range firm {
@@ -114,7 +114,7 @@ func TestCuts(t *testing.T) {
 			}
 		}
 		kubectl(t, ctx, a, "delete namespace steady hasty acted theirs --wait=false")
-		labtest.Eventually(t, ctx, 2*time.Minute, "no twin is left", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "no twin is left", func() error {
 			left, err := s.b.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
 			if err == nil && len(left.Items) > 0 {
 				err = fmt.Errorf("%d, the first is %s", len(left.Items), left.Items[0].Name)

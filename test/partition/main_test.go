@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -64,7 +65,7 @@ func client(t *testing.T, ctx context.Context, d *lab.Device) kubernetes.Interfa
 // apply makes what a text in YAML or JSON says.
 func apply(t *testing.T, ctx context.Context, d *lab.Device, text string) {
 	t.Helper()
-	labtest.Eventually(t, ctx, time.Minute, "it is applied on "+d.Name, func() error {
+	await.NoError(t, ctx, time.Minute, "it is applied on "+d.Name, func() error {
 		r := labtest.On(t, ctx, d, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", text)
 		if r.Code != 0 {
 			return fmt.Errorf("%s", r.ErrOut)

@@ -12,6 +12,7 @@ import (
 
 	"rivulet/offload"
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -27,7 +28,7 @@ func TestHomeMadeAnew(t *testing.T) {
 	web := row{in: "left", name: "web", kind: "Deployment", n: 1}
 	s := &shelf{t: t, ctx: ctx, a: client(t, ctx, a), b: client(t, ctx, b), was: map[string][]corev1.Pod{}}
 	apply(t, ctx, a, left+web.manifest()+`]}`)
-	labtest.Eventually(t, ctx, 2*time.Minute, "a pod runs on b", func() error { return s.start(web) })
+	await.NoError(t, ctx, 2*time.Minute, "a pod runs on b", func() error { return s.start(web) })
 	old := string(labtest.Status(t, ctx, a).ID)
 	twin := func(origin string) (string, *corev1.Pod) {
 		t.Helper()
@@ -56,7 +57,7 @@ func TestHomeMadeAnew(t *testing.T) {
 	if err := a.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 2*time.Minute, "a is a cluster again", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "a is a cluster again", func() error {
 		st, err := a.Status(ctx)
 		if err == nil && !st.Ready {
 			err = fmt.Errorf("waits for %v", st.Waiting)
@@ -67,14 +68,14 @@ func TestHomeMadeAnew(t *testing.T) {
 	if fresh == old {
 		t.Fatal("it is the same cluster")
 	}
-	labtest.Eventually(t, ctx, time.Minute, "the new one knows b", func() error { return a.WaitPeered(ctx, 1) })
+	await.NoError(t, ctx, time.Minute, "the new one knows b", func() error { return a.WaitPeered(ctx, 1) })
 	if _, now := twin(old); now == nil || now.UID != before.UID || containerOf(now) != containerOf(before) {
 		t.Errorf("what the old one left does not run on: %v", now)
 	}
 	s.a = client(t, ctx, a)
 	bring(t, a)
 	apply(t, ctx, a, left+web.manifest()+`]}`)
-	labtest.Eventually(t, ctx, 2*time.Minute, "the same namespace of the new one has another twin", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the same namespace of the new one has another twin", func() error {
 		newTwin, p := twin(fresh)
 		if p == nil || newTwin == oldTwin {
 			return fmt.Errorf("%q, that of the old one is %q", newTwin, oldTwin)
@@ -93,7 +94,7 @@ func TestHomeMadeAnew(t *testing.T) {
 		}
 		return out
 	}
-	labtest.Eventually(t, ctx, time.Minute, "both are listed, with what each has", func() error {
+	await.NoError(t, ctx, time.Minute, "both are listed, with what each has", func() error {
 		list := guests()
 		was, is := list[old], list[fresh]
 		if was.Pods != 1 || was.Twins["left"] != oldTwin || is.Pods != 1 {
@@ -103,7 +104,7 @@ func TestHomeMadeAnew(t *testing.T) {
 	})
 	// It is a peer still, and for ten minutes nobody can know that it will not be back: b's owner says so.
 	labtest.Must(t, ctx, b, "rivulet", "unpeer", old, "--force")
-	labtest.Eventually(t, ctx, time.Minute, "what the old one left is gone, and only that", func() error {
+	await.NoError(t, ctx, time.Minute, "what the old one left is gone, and only that", func() error {
 		list := guests()
 		_, there := list[old]
 		if _, p := twin(old); there || p != nil || list[fresh].Pods != 1 {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -29,7 +30,7 @@ func TestRestarts(t *testing.T) {
 	once := row{in: "many", name: "once", kind: "Job", fate: finishes, with: how{seconds: 1}}
 	apply(t, ctx, a, `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"many","labels":{"rivulet.dev/offload":"remote"}}},`+
 		many.manifest()+","+once.manifest()+`]}`)
-	labtest.Eventually(t, ctx, 4*time.Minute, "50 pods run on b, and a Job has ended", func() error {
+	await.NoError(t, ctx, 4*time.Minute, "50 pods run on b, and a Job has ended", func() error {
 		done, err := list(ctx, s.a, once.in, once.name)
 		if err == nil && (len(done) != 1 || done[0].Status.Phase != corev1.PodSucceeded) {
 			err = errors.New("the Job has not ended")
@@ -41,7 +42,7 @@ func TestRestarts(t *testing.T) {
 	round := func(t *testing.T, name string) {
 		t.Helper()
 		peered(t, ctx)
-		labtest.Eventually(t, ctx, 4*time.Minute, "what is asked of home arrives at b, and the watches have seen it", func() error {
+		await.NoError(t, ctx, 4*time.Minute, "what is asked of home arrives at b, and the watches have seen it", func() error {
 			_, err := s.a.CoreV1().Pods("many").Patch(ctx, marker, types.MergePatchType, []byte(`{"metadata":{"labels":{"round":"`+name+`"}}}`), metav1.PatchOptions{})
 			return errors.Join(err, s.o.upTo(name))
 		})
@@ -62,7 +63,7 @@ func TestRestarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f(t)
 			round(t, fmt.Sprint(time.Now().Unix()))
-			labtest.Eventually(t, ctx, time.Minute, "the same pods in the same containers", func() error { return many.steadfast(s.scene(many)) })
+			await.NoError(t, ctx, time.Minute, "the same pods in the same containers", func() error { return many.steadfast(s.scene(many)) })
 			same(t)
 		})
 	}
@@ -75,7 +76,7 @@ func TestRestarts(t *testing.T) {
 	t.Run("the provider's power is cut", func(t *testing.T) {
 		power(t, ctx, b)
 		round(t, "power")
-		labtest.Eventually(t, ctx, 3*time.Minute, "the same pods, each started once more", func() error {
+		await.NoError(t, ctx, 3*time.Minute, "the same pods, each started once more", func() error {
 			pods, err := list(ctx, s.a, many.in, many.name)
 			if err != nil {
 				return err
@@ -140,7 +141,7 @@ func engineAgain(t *testing.T, ctx context.Context, d *lab.Device) {
 	if err := d.Kill(ctx, "engine"); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 2*time.Minute, "another engine", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "another engine", func() error {
 		if st, err := d.Status(ctx); err != nil || !st.Ready || st.PIDs["engine"] == 0 || st.PIDs["engine"] == was {
 			return fmt.Errorf("%v %v", st.PIDs, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -34,7 +35,7 @@ func TestAFileIsCopiedThroughCuts(t *testing.T) {
 		"containers":[{"name":"box","image":%q,"command":["sh","-c","busybox ln -s /bin/busybox /tmp/tar; busybox sleep 3600"],
 			"env":[{"name":"PATH","value":"/bin:/tmp"}],"volumeMounts":[{"name":"tmp","mountPath":"/tmp"}]}],
 		"volumes":[{"name":"tmp","emptyDir":{}}]}}`, mainjob.Image)) // kubectl cp wants a tar
-	labtest.Eventually(t, ctx, 2*time.Minute, "the pod answers", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the pod answers", func() error {
 		if r := labtest.On(t, ctx, a, "rivulet", "kubectl", "exec", "-n", "copy", "box", "--", "tar", "--help"); r.Code != 0 {
 			return fmt.Errorf("%s", r.ErrOut)
 		}

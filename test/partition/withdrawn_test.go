@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -95,7 +96,7 @@ func TestWithdrawn(t *testing.T) {
 	}
 	spread := func(t *testing.T, limit time.Duration, what string, atA, atB int) {
 		t.Helper()
-		labtest.Eventually(t, ctx, limit, what, func() error {
+		await.NoError(t, ctx, limit, what, func() error {
 			at, err := where()
 			if err == nil && (at["a"] != atA || at["b"] != atB) {
 				err = fmt.Errorf("%v", at)
@@ -114,7 +115,7 @@ func TestWithdrawn(t *testing.T) {
 		{"unpeer", [][]string{{"rivulet", "unpeer", "a"}}, [][]string{{"rivulet", "peer", "a"}}, 3 * time.Second},
 	} {
 		t.Run(way.name, func(t *testing.T) {
-			labtest.Eventually(t, ctx, 2*time.Minute, "b is ready at home", func() error {
+			await.NoError(t, ctx, 2*time.Minute, "b is ready at home", func() error {
 				if ready, err := nodeReady(ctx, home); !ready || err != nil {
 					return fmt.Errorf("%v %v", ready, err)
 				}
@@ -122,7 +123,7 @@ func TestWithdrawn(t *testing.T) {
 			})
 			kubectl(t, ctx, a, "rollout restart -n asked deployment/there")
 			spread(t, 2*time.Minute, "two run at home and two away", 2, 2)
-			labtest.Eventually(t, ctx, time.Minute, "those of before are gone", func() error {
+			await.NoError(t, ctx, time.Minute, "those of before are gone", func() error {
 				pods, err := list(ctx, home, "asked", "asked")
 				if err == nil && len(pods) != 4 {
 					err = fmt.Errorf("%d pods", len(pods))
@@ -137,7 +138,7 @@ func TestWithdrawn(t *testing.T) {
 				labtest.Must(t, ctx, b, args...)
 			}
 			told := time.Since(begun)
-			labtest.Eventually(t, ctx, 10*time.Second, "no pod away is ready at home", func() error {
+			await.NoError(t, ctx, 10*time.Second, "no pod away is ready at home", func() error {
 				at, err := where()
 				if at["b"] > 0 {
 					err = fmt.Errorf("%v", at)
@@ -147,7 +148,7 @@ func TestWithdrawn(t *testing.T) {
 			unready := time.Since(begun)
 			spread(t, time.Minute, "four run at home", 4, 0)
 			replaced := time.Since(begun)
-			labtest.Eventually(t, ctx, 3*time.Minute, "the virtual node is gone", func() error { return noNode(ctx, t, a) })
+			await.NoError(t, ctx, 3*time.Minute, "the virtual node is gone", func() error { return noNode(ctx, t, a) })
 			gone := time.Since(begun)
 			all := stop()
 			before, early, late := 0, 0, 0

@@ -4,9 +4,7 @@
 package paths
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
@@ -17,9 +15,4 @@ var suite labtest.Suite
 // Without cables at first: on one LAN they would be peers before anything is between them.
 func TestMain(m *testing.M) {
 	suite.Main(m, "paths", lab.Options{Devices: 3, Unplugged: true}, "/var/lib/rivulet/log/tunnel.log")
-}
-
-func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
-	t.Helper()
-	labtest.Eventually(t, ctx, 90*time.Second, what, f)
 }

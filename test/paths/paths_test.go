@@ -10,6 +10,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/fabric/peer"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -36,21 +37,21 @@ func TestBehindRouters(t *testing.T) {
 	invited := func(from, to *lab.Device) {
 		t.Helper()
 		var i api.Invited
-		eventually(t, ctx, from.Name+" makes an invite", func() error {
+		await.NoError(t, ctx, 90*time.Second, from.Name+" makes an invite", func() error {
 			out, err := from.Run(ctx, "rivulet", "invite", "-o", "json")
 			if err == nil {
 				err = json.Unmarshal([]byte(out), &i)
 			}
 			return err
 		})
-		eventually(t, ctx, to.Name+" accepts it", func() error {
+		await.NoError(t, ctx, 90*time.Second, to.Name+" accepts it", func() error {
 			_, err := to.Run(ctx, "rivulet", "peer", "--invite", i.URL)
 			return err
 		})
 	}
 	connected := func(d, other *lab.Device) {
 		t.Helper()
-		eventually(t, ctx, d.Name+" is connected with "+other.Name, func() error {
+		await.NoError(t, ctx, 90*time.Second, d.Name+" is connected with "+other.Name, func() error {
 			if p := see(t, ctx, d, other); p.State != peer.Connected {
 				return fmt.Errorf("%s: %s", p.State, p.Reason)
 			}
@@ -59,7 +60,7 @@ func TestBehindRouters(t *testing.T) {
 	}
 	way := func(d, other *lab.Device, want string) {
 		t.Helper()
-		eventually(t, ctx, fmt.Sprintf("the way of %s to %s is %s", d.Name, other.Name, want), func() error {
+		await.NoError(t, ctx, 90*time.Second, fmt.Sprintf("the way of %s to %s is %s", d.Name, other.Name, want), func() error {
 			if p := see(t, ctx, d, other); !strings.HasPrefix(p.View.Path, want) {
 				return fmt.Errorf("%q of %+v", p.View.Path, p.Paths)
 			}
@@ -110,7 +111,7 @@ func TestBehindRouters(t *testing.T) {
 		ra.route(t, ctx)
 		rb.route(t, ctx)
 		for _, d := range [][2]*lab.Device{{a, b}, {b, a}} {
-			eventually(t, ctx, d[0].Name+" hears "+d[1].Name+" again", func() error {
+			await.NoError(t, ctx, 90*time.Second, d[0].Name+" hears "+d[1].Name+" again", func() error {
 				if p := see(t, ctx, d[0], d[1]); p.State != peer.Connected || !p.LastSeen.After(began) {
 					return fmt.Errorf("%s, last seen %s ago: %s", p.State, time.Since(p.LastSeen), p.Reason)
 				}
@@ -136,7 +137,7 @@ func TestBehindRouters(t *testing.T) {
 		if p := see(t, ctx, a, c); !strings.HasPrefix(p.View.Path, "stream") {
 			t.Errorf("without c's supervisor the way is %q", p.View.Path)
 		}
-		eventually(t, ctx, "a and b go on through c's tunnel, whose supervisor is gone", func() error {
+		await.NoError(t, ctx, 90*time.Second, "a and b go on through c's tunnel, whose supervisor is gone", func() error {
 			if p := see(t, ctx, a, b); p.State != peer.Connected || p.LastSeen.Before(gone.Add(3*time.Second)) {
 				return fmt.Errorf("%s, last seen %s ago", p.State, time.Since(p.LastSeen))
 			}

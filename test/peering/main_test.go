@@ -3,9 +3,7 @@
 package peering
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
@@ -14,8 +12,3 @@ import (
 var suite labtest.Suite
 
 func TestMain(m *testing.M) { suite.Main(m, "peering", lab.Options{Devices: 2}) }
-
-func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
-	t.Helper()
-	labtest.Eventually(t, ctx, time.Minute, what, f)
-}

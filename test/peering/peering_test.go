@@ -14,6 +14,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/image/bundle"
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -47,7 +48,7 @@ func TestLifeOfAPeering(t *testing.T) {
 		}
 	}
 	idA, idB := string(labtest.Status(t, ctx, a).ID), string(labtest.Status(t, ctx, b).ID)
-	labtest.Eventually(t, ctx, 10*time.Second, "both know the other's Kubernetes version", func() error {
+	await.NoError(t, ctx, 10*time.Second, "both know the other's Kubernetes version", func() error {
 		for d, id := range map[*lab.Device]string{a: idB, b: idA} {
 			if see(t, ctx, d, id).KubeVersion == "" {
 				return errors.New(d.Name + " does not")
@@ -73,20 +74,20 @@ func TestLifeOfAPeering(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, ctx, "a pod of a runs on b", runsAway)
+	await.NoError(t, ctx, time.Minute, "a pod of a runs on b", runsAway)
 
 	t.Run("another key, and nobody notices", func(t *testing.T) {
 		key := func() string { return see(t, ctx, b, idA).WireGuardKey.String() }
 		before, beforeA, old := see(t, ctx, b, idA), see(t, ctx, a, idB), key()
 		labtest.Must(t, ctx, a, "rivulet", "rotate-key")
-		eventually(t, ctx, "b has the key", func() error {
+		await.NoError(t, ctx, time.Minute, "b has the key", func() error {
 			if key() == old {
 				return errors.New("the old one")
 			}
 			return nil
 		})
 		seen := time.Now()
-		eventually(t, ctx, "pings by the new key on both sides", func() error {
+		await.NoError(t, ctx, time.Minute, "pings by the new key on both sides", func() error {
 			for d, id := range map[*lab.Device]string{a: idB, b: idA} {
 				if v := see(t, ctx, d, id); v.LastSeen.Before(seen) {
 					return fmt.Errorf("%s: the last one was at %s", d.Name, v.LastSeen)
@@ -132,15 +133,15 @@ func TestLifeOfAPeering(t *testing.T) {
 		if st := labtest.Status(t, ctx, a); st.Tunnel == nil || len(st.Tunnel.Peers) != 0 {
 			t.Error("the tunnel is there after unpeer has returned")
 		}
-		eventually(t, ctx, "no tunnel on b", func() error {
+		await.NoError(t, ctx, time.Minute, "no tunnel on b", func() error {
 			if st := labtest.Status(t, ctx, b); len(st.Tunnel.Peers) != 0 {
 				return errors.New("it is there")
 			}
 			return nil
 		})
-		eventually(t, ctx, "nothing left on a", func() error { return traces(a, idB) })
-		eventually(t, ctx, "nothing left on b", func() error { return traces(b, idA) })
-		eventually(t, ctx, "b says why", func() error {
+		await.NoError(t, ctx, time.Minute, "nothing left on a", func() error { return traces(a, idB) })
+		await.NoError(t, ctx, time.Minute, "nothing left on b", func() error { return traces(b, idA) })
+		await.NoError(t, ctx, time.Minute, "b says why", func() error {
 			if v := see(t, ctx, b, idA); v.State != peer.Refused || !strings.Contains(v.Reason, "a has ended the peering") {
 				return fmt.Errorf("%s: %s", v.State, v.Reason)
 			}
@@ -159,7 +160,7 @@ func TestLifeOfAPeering(t *testing.T) {
 		}
 		labtest.Must(t, ctx, a, "rivulet", "peer", "--invite", i.URL)
 		for d, id := range map[*lab.Device]string{a: idB, b: idA} {
-			eventually(t, ctx, "connected, by the invite", func() error {
+			await.NoError(t, ctx, time.Minute, "connected, by the invite", func() error {
 				if v := see(t, ctx, d, id); v.State != peer.Connected || v.Trust.How != peer.TrustInvite {
 					return fmt.Errorf("%s by %q: %s", v.State, v.Trust.How, v.Reason)
 				}
@@ -169,12 +170,12 @@ func TestLifeOfAPeering(t *testing.T) {
 		if list := labtest.Must(t, ctx, b, "rivulet", "invite", "list"); !strings.Contains(list, "used") || !strings.Contains(list, "open") {
 			t.Errorf("invite list prints:\n%s", list)
 		}
-		eventually(t, ctx, "the pod of a runs on b again", runsAway)
+		await.NoError(t, ctx, time.Minute, "the pod of a runs on b again", runsAway)
 	})
 
 	t.Run("one direction off", func(t *testing.T) {
 		labtest.Must(t, ctx, b, "rivulet", "peer", "a", "--provide=off")
-		eventually(t, ctx, "a does not borrow, and has nothing there", func() error {
+		await.NoError(t, ctx, time.Minute, "a does not borrow, and has nothing there", func() error {
 			nodes := kubectl(a, "get", "nodes", "-l", policy.VirtualNodeLabel, "-o", "name")
 			twins := kubectl(b, "get", "namespaces", "-l", policy.OriginLabel, "-o", "name")
 			if nodes != "" || twins != "" {
@@ -186,15 +187,15 @@ func TestLifeOfAPeering(t *testing.T) {
 			t.Errorf("the other direction went too: %q", n)
 		}
 		labtest.Must(t, ctx, b, "rivulet", "peer", "a", "--provide=on")
-		eventually(t, ctx, "the pod of a runs on b again", runsAway)
+		await.NoError(t, ctx, time.Minute, "the pod of a runs on b again", runsAway)
 	})
 
 	t.Run("an object of the API begins it again", func(t *testing.T) {
 		labtest.Must(t, ctx, b, "rivulet", "unpeer", "a")
-		eventually(t, ctx, "nothing left on b", func() error { return traces(b, idA) })
+		await.NoError(t, ctx, time.Minute, "nothing left on b", func() error { return traces(b, idA) })
 		wish := `{"apiVersion": "rivulet.dev/v1alpha1", "kind": "Peer", "metadata": {"name": "neighbour"}, "spec": {"address": "10.77.0.11", "id": "` + idA + `"}}`
 		labtest.Must(t, ctx, b, "sh", "-c", "echo '"+wish+"' | rivulet kubectl apply -f -")
-		eventually(t, ctx, "connected, by the object", func() error {
+		await.NoError(t, ctx, time.Minute, "connected, by the object", func() error {
 			if v := see(t, ctx, b, idA); v.State != peer.Connected || v.Trust.How != peer.TrustApproved {
 				return fmt.Errorf("%s by %q: %s", v.State, v.Trust.How, v.Reason)
 			}
@@ -203,14 +204,14 @@ func TestLifeOfAPeering(t *testing.T) {
 			}
 			return nil
 		})
-		eventually(t, ctx, "the pod of a runs on b again", runsAway)
+		await.NoError(t, ctx, time.Minute, "the pod of a runs on b again", runsAway)
 	})
 
 	t.Run("a reset takes leave, and is met anew", func(t *testing.T) {
 		if r := labtest.On(t, ctx, b, "rivulet", "reset", "--yes"); !strings.Contains(r.Out, "the peering with a; they were told") {
 			t.Errorf("%+v", r)
 		}
-		eventually(t, ctx, "a has heard", func() error { return traces(a, idB) })
+		await.NoError(t, ctx, time.Minute, "a has heard", func() error { return traces(a, idB) })
 		if err := b.Start(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +233,7 @@ func TestLifeOfAPeering(t *testing.T) {
 			t.Errorf("without --force: %+v", r)
 		}
 		labtest.Must(t, ctx, a, "rivulet", "unpeer", "--force", "b")
-		eventually(t, ctx, "nothing left on a", func() error { return traces(a, idB) })
+		await.NoError(t, ctx, time.Minute, "nothing left on a", func() error { return traces(a, idB) })
 		if text := labtest.Must(t, ctx, a, "rivulet", "peers"); !strings.Contains(text, "Denied") || !strings.Contains(text, "rivulet peer b") {
 			t.Errorf("peers prints:\n%s", text)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -23,7 +24,7 @@ func TestImageFromHome(t *testing.T) {
 	labtest.Must(t, ctx, a, "rivulet", "offload", "afar", "--create", "--when", "remote", "--to", "b")
 	defer labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", "afar", "--wait=false")
 	labtest.Kubectl(t, ctx, a, "-n", "afar", "create", "deployment", "web", "--image", mainjob.Image)
-	labtest.Eventually(t, ctx, 5*time.Minute, "it runs on b with the image of a", func() error {
+	await.NoError(t, ctx, 5*time.Minute, "it runs on b with the image of a", func() error {
 		r := labtest.On(t, ctx, a, "rivulet", "kubectl", "-n", "afar", "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName} {.items[*].status.containerStatuses[*].ready}")
 		if r.Out != "b true" {
 			return fmt.Errorf("%s%s", r.Out, r.ErrOut)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 	"rivulet/test/netroom"
@@ -142,7 +143,7 @@ func TestKubectlFromALaptop(t *testing.T) {
 		t.Error("the watch goes on after its user was revoked")
 	}
 	l.may(t, ctx, false, "revoked", anna, "get", "pods")
-	labtest.Eventually(t, ctx, time.Minute, "the revoked user's rights are gone", func() error {
+	await.NoError(t, ctx, time.Minute, "the revoked user's rights are gone", func() error {
 		if have := labtest.Kubectl(t, ctx, a, "get", "rolebindings", "-A", "-l", "rivulet.dev/kubeconfig", "-o", "name"); have != "" {
 			return fmt.Errorf("%s", have)
 		}
@@ -152,7 +153,7 @@ func TestKubectlFromALaptop(t *testing.T) {
 	// One that expires, while the owner's goes on; it is so after a restart, too.
 	brief := l.kubeconfig(t, ctx, "--user", "brief", "--for", "1m", "--role", "view")
 	l.may(t, ctx, true, "web", brief, "get", "pods", "-n", "lab")
-	labtest.Eventually(t, ctx, 3*time.Minute, "it expires", func() error {
+	await.NoError(t, ctx, 3*time.Minute, "it expires", func() error {
 		if out, err := l.kubectl(ctx, brief, "get", "pods", "-n", "lab"); err == nil || !strings.Contains(out, "expired") {
 			return fmt.Errorf("%v: %s", err, out)
 		}
@@ -161,7 +162,7 @@ func TestKubectlFromALaptop(t *testing.T) {
 	if err := errors.Join(a.Kill(ctx, "supervisor"), a.Start(ctx)); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 3*time.Minute, "the owner's works after a restart", func() error {
+	await.NoError(t, ctx, 3*time.Minute, "the owner's works after a restart", func() error {
 		if out, err := l.kubectl(ctx, owner, "get", "nodes"); err != nil {
 			return fmt.Errorf("%v: %s", err, out)
 		}

@@ -12,9 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
 
 	"rivulet/appliance/diagnose/doctor/peercheck"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -50,22 +50,6 @@ func install(d *lab.Device) error {
 	return os.WriteFile(d.Path("/var/lib/peers-test"), raw, 0o755)
 }
 
-// await polls until ok returns an empty text, which says what is missing.
-func await(t *testing.T, ctx context.Context, ok func() string) {
-	t.Helper()
-	missing := ""
-	for {
-		if missing = ok(); missing == "" {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("in vain: %s", missing)
-		case <-time.After(300 * time.Millisecond):
-		}
-	}
-}
-
 // examine is `rivulet doctor peer` on a device.
 func examine(t *testing.T, ctx context.Context, d *lab.Device, name string) (rep peercheck.Report, code int) {
 	t.Helper()
@@ -88,16 +72,16 @@ func examine(t *testing.T, ctx context.Context, d *lab.Device, name string) (rep
 func awaitLayer(t *testing.T, ctx context.Context, d *lab.Device, name string, layers ...string) peercheck.Report {
 	t.Helper()
 	var rep peercheck.Report
-	await(t, ctx, func() string {
+	await.NoError(t, ctx, 0, fmt.Sprintf("the doctor names %q", layers), func() error {
 		var code int
 		rep, code = examine(t, ctx, d, name)
 		l, _ := rep.Failed()
 		for _, want := range layers {
 			if l.Name == want && (code == 1) == (want != "") && code >= 0 {
-				return ""
+				return nil
 			}
 		}
-		return fmt.Sprintf("doctor names %q (%s), exit code %d, not %q", l.Name, l.Text, code, layers)
+		return fmt.Errorf("doctor names %q (%s), exit code %d, not %q", l.Name, l.Text, code, layers)
 	})
 	return rep
 }

@@ -11,6 +11,7 @@ import (
 
 	"rivulet/appliance/diagnose/doctor"
 	"rivulet/appliance/diagnose/doctor/peercheck"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -119,15 +120,15 @@ func TestDoctorNamesTheLayer(t *testing.T) {
 	t.Run("UDP is blocked", func(t *testing.T) {
 		as(t, ctx, b, "block udp")
 		var rep peercheck.Report
-		await(t, ctx, func() string {
+		await.NoError(t, ctx, 0, "the doctor blames UDP", func() error {
 			rep, _ = examine(t, ctx, a, "b")
 			for _, l := range rep.Layers {
 				// A stream takes over where UDP is blocked: that is a warning.
 				if l.Name == "udp" && (l.Status == doctor.Warn || l.Status == doctor.Fail) {
-					return ""
+					return nil
 				}
 			}
-			return fmt.Sprintf("%+v", rep)
+			return fmt.Errorf("%+v", rep)
 		})
 		if rep.Layers[1].Status != doctor.Pass {
 			t.Errorf("tcp is blamed for UDP: %+v", rep.Layers[1])
@@ -163,12 +164,12 @@ func TestObject(t *testing.T) {
 	ctx := suite.Bounded(t, 3*time.Minute)
 	ready := func(want string) {
 		t.Helper()
-		await(t, ctx, func() string {
+		await.NoError(t, ctx, 0, "b's object is Ready: "+want, func() error {
 			out, err := a.Kubectl(ctx, "get", "peer", "b", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 			if out = strings.TrimSpace(out); err != nil || out != want {
-				return fmt.Sprintf("Ready is %q, not %s (%v)", out, want, err)
+				return fmt.Errorf("Ready is %q (%w)", out, err)
 			}
-			return ""
+			return nil
 		})
 	}
 	ready("True")
@@ -211,15 +212,15 @@ func TestZDeletedObject(t *testing.T) {
 	ctx := suite.Bounded(t, 2*time.Minute)
 	labtest.Kubectl(t, ctx, a, "delete", "peer", "b", "--timeout=60s")
 	for _, d := range []*lab.Device{a, b} {
-		await(t, ctx, func() string {
+		await.NoError(t, ctx, 0, d.Name+" has no peer", func() error {
 			out, err := d.Kubectl(ctx, "get", "peers", "-o", "name")
 			if err != nil || strings.Contains(out, "peer") {
-				return fmt.Sprintf("%s has peers %q (%v)", d.Name, out, err)
+				return fmt.Errorf("peers %q (%w)", out, err)
 			}
 			if out, err = d.Run(ctx, "rivulet", "peers", "-o", "json"); err != nil || strings.Contains(out, `"way"`) {
-				return fmt.Sprintf("%s has a tunnel (%v): %s", d.Name, err, out)
+				return fmt.Errorf("a tunnel (%w): %s", err, out)
 			}
-			return ""
+			return nil
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -60,7 +61,7 @@ func (l *load) run(ctx context.Context, a *lab.Device) {
 // writes waits until something was acknowledged after begun: a busy machine takes long to start.
 func (l *load) writes(t *testing.T, ctx context.Context, begun time.Time) {
 	t.Helper()
-	labtest.Eventually(t, ctx, 3*time.Minute, "a write is acknowledged", func() error {
+	await.NoError(t, ctx, 3*time.Minute, "a write is acknowledged", func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, w := range l.acked {

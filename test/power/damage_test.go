@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -74,7 +75,7 @@ func stopAll(t *testing.T, ctx context.Context, a *lab.Device) {
 	if err := a.Kill(ctx, "supervisor"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, ctx, "the engine is gone", func() error {
+	await.NoError(t, ctx, 0, "the engine is gone", func() error {
 		out, err := a.Run(ctx, "sh", "-c", "pgrep -x rivulet-engine || pgrep -x containerd || true")
 		if err == nil && strings.TrimSpace(out) != "" {
 			err = fmt.Errorf("pid %s", out)
@@ -86,7 +87,7 @@ func stopAll(t *testing.T, ctx context.Context, a *lab.Device) {
 // noted waits until the test's image would be found again, half a minute after it came.
 func noted(t *testing.T, ctx context.Context, a *lab.Device) {
 	t.Helper()
-	eventually(t, ctx, "the image is noted", func() error {
+	await.NoError(t, ctx, 0, "the image is noted", func() error {
 		if out, err := a.Run(ctx, "cat", "/var/lib/rivulet/images.json"); !strings.Contains(out, mainjob.Image) {
 			return fmt.Errorf("%s %v", out, err)
 		}

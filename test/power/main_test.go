@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -78,11 +79,6 @@ func client(ctx context.Context, d *lab.Device) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
-	t.Helper()
-	labtest.Eventually(t, ctx, 0, what, f)
-}
-
 func peered(t *testing.T, ctx context.Context) {
 	t.Helper()
 	for _, d := range devices {
@@ -107,7 +103,7 @@ func deploy(t *testing.T, ctx context.Context, a *lab.Device) {
 // serves waits until all pods of the Deployment are ready, as the kubelet of today sees them.
 func serves(t *testing.T, ctx context.Context, a *lab.Device, name string) {
 	t.Helper()
-	eventually(t, ctx, "the pods of "+name+" run", func() error {
+	await.NoError(t, ctx, 0, "the pods of "+name+" run", func() error {
 		c, err := client(ctx, a)
 		if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rivulet/appliance/api"
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -41,11 +42,7 @@ func within(t *testing.T, ctx context.Context, limit time.Duration, what string,
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	begun := time.Now()
-	if err := mainjob.Eventually(ctx, func() error { return f(ctx) }); err != nil {
-		t.Fatalf("%s: not within %s: %v", what, limit, err)
-	}
-	t.Logf("%s: %.1f s", what, time.Since(begun).Seconds())
+	await.NoError(t, ctx, 0, what, func() error { return f(ctx) })
 }
 
 // ask returns all that the device says of itself, ready or not.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
@@ -37,14 +38,7 @@ func TestSmallBoard(t *testing.T) {
 		if err := suite.Lab.Cut("a", "b"); err != nil {
 			t.Fatal(err)
 		}
-		cut := time.Now()
-		for ready(t, ctx, a, "b") != "False" {
-			if time.Since(cut) > 20*time.Second {
-				t.Fatal("b is still Ready after 20 s; promised are 12 s without a word")
-			}
-			time.Sleep(200 * time.Millisecond)
-		}
-		t.Logf("NotReady %.1f s after the cut", time.Since(cut).Seconds())
+		await.True(t, 20*time.Second, "b is NotReady; promised are 12 s without a word", func() bool { return ready(t, ctx, a, "b") == "False" })
 		if err := suite.Lab.Heal(); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +46,7 @@ func TestSmallBoard(t *testing.T) {
 	if err := a.WaitPeered(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 0, "a has been up for "+settled.String(), func() error {
+	await.NoError(t, ctx, 0, "a has been up for "+settled.String(), func() error {
 		if up := time.Since(labtest.Status(t, ctx, a).Started); up < settled {
 			return fmt.Errorf("for %s", up)
 		}
@@ -113,15 +107,7 @@ func TestDeadNode(t *testing.T) {
 		`{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"`+time.Now().UTC().Format(time.RFC3339)+`"}]}}`); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
-	for ready(t, ctx, a, "silent") != "Unknown" {
-		if time.Since(begun) > 150*time.Second {
-			t.Fatal("still not given up after 150 s, promised are 120 s and a look every 10 s")
-		}
-		time.Sleep(time.Second)
-	}
-	took := time.Since(begun)
-	t.Logf("given up after %.0f s", took.Seconds())
+	took := await.True(t, 150*time.Second, "it is given up; promised are 120 s and a look every 10 s", func() bool { return ready(t, ctx, a, "silent") == "Unknown" })
 	if took < 100*time.Second {
 		t.Errorf("given up after %.0f s: one late renewal would do it", took.Seconds())
 	}

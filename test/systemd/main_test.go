@@ -39,9 +39,3 @@ func need(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()
 	return suite.Bounded(t, limit)
 }
-
-// eventually polls f until it returns nil or ctx ends.
-func eventually(t *testing.T, ctx context.Context, what string, f func() error) {
-	t.Helper()
-	labtest.Eventually(t, ctx, 0, what, f)
-}

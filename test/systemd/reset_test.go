@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -58,7 +59,7 @@ func TestByHand(t *testing.T) {
 	})
 	t.Run("uninstall ends a supervisor that was started by hand", func(t *testing.T) {
 		t.Log(labtest.Output(t, ctx, b, "rivulet", "uninstall", "--purge", "--yes"))
-		eventually(t, ctx, "nothing is left", func() error {
+		await.NoError(t, ctx, 0, "nothing is left", func() error {
 			for line := range traces(t, ctx, b) {
 				for _, bad := range []string{"KUBE-", "FLANNEL-", "cni0", "riv0", "netns: ", "100.127.", "cgroup: ", "process: ", "/run/k3s", "/run/rivulet", "/var/lib/kubelet",
 					"/var/lib/rivulet", "/etc/rancher", "/etc/rivulet", "/var/log/pods", "10.43.0.0"} {

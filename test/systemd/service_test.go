@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -80,7 +81,7 @@ func TestService(t *testing.T) {
 		if err := a.WaitReady(ctx); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, ctx, "the same containers", func() error {
+		await.NoError(t, ctx, 0, "the same containers", func() error {
 			if now := containers(t, ctx, a); now != pods {
 				return fmt.Errorf("%s, were %s", now, pods)
 			}
@@ -89,7 +90,7 @@ func TestService(t *testing.T) {
 	}
 
 	t.Run("status in words and times since boot", func(t *testing.T) {
-		eventually(t, ctx, "systemd knows that it is Ready", func() error {
+		await.NoError(t, ctx, 0, "systemd knows that it is Ready", func() error {
 			if text := show(t, ctx, a)["StatusText"]; !strings.HasPrefix(text, "Ready (after ") {
 				return fmt.Errorf("status text %q", text)
 			}
@@ -129,7 +130,7 @@ func TestService(t *testing.T) {
 		was := show(t, ctx, a)
 		labtest.Output(t, ctx, a, "kill", "-STOP", was["MainPID"])
 		begun := time.Now()
-		eventually(t, ctx, "systemd has started it again", func() error {
+		await.NoError(t, ctx, 0, "systemd has started it again", func() error {
 			now := show(t, ctx, a)
 			if now["MainPID"] == was["MainPID"] || now["ActiveState"] != "active" {
 				return fmt.Errorf("state %s, result %s", now["ActiveState"], now["Result"])

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -79,7 +80,7 @@ func TestPodsRunAtTheHost(t *testing.T) {
 	if _, err := a.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl --kubeconfig /tmp/dev.yaml apply -f -`, "apply", app); err != nil {
 		t.Fatal(err)
 	}
-	took := labtest.Eventually(t, ctx, 2*time.Minute, "two pods run", func() error {
+	took := await.NoError(t, ctx, 2*time.Minute, "two pods run", func() error {
 		out, err := inside(ctx, "-n", "lab", "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.phase}")
 		if err == nil && out != "Running Running" {
 			err = fmt.Errorf("%q", out)
@@ -103,7 +104,7 @@ func TestPodsRunAtTheHost(t *testing.T) {
 		t.Errorf("the other pod reads %q", out)
 	}
 	must("-n", "lab", "logs", pods[0])
-	labtest.Eventually(t, ctx, time.Minute, "both pods answer by the name of the Service", func() error {
+	await.NoError(t, ctx, time.Minute, "both pods answer by the name of the Service", func() error {
 		out, err := inside(ctx, "-n", "lab", "exec", pods[0], "--", "web", "get", "-n", "20", "http://web.lab.svc.cluster.local/")
 		if err != nil {
 			return err
@@ -126,7 +127,7 @@ func TestPodsRunAtTheHost(t *testing.T) {
 
 	// One of them goes, another comes.
 	must("-n", "lab", "delete", "pod", pods[1], "--wait=false")
-	labtest.Eventually(t, ctx, time.Minute, "another pod runs in its place", func() error {
+	await.NoError(t, ctx, time.Minute, "another pod runs in its place", func() error {
 		out, err := inside(ctx, "-n", "lab", "get", "pods", "-l", "app=web", "-o", "jsonpath={range .items[*]}{.metadata.name} {.status.phase} {end}")
 		if f := strings.Fields(out); err == nil && (len(f) != 4 || f[1] != "Running" || f[3] != "Running" || strings.Contains(out, pods[1])) {
 			err = fmt.Errorf("%q", out)
@@ -137,7 +138,7 @@ func TestPodsRunAtTheHost(t *testing.T) {
 	count := func() string {
 		return labtest.Must(t, ctx, a, "rivulet", "kubectl", "-n", twin, "get", "pods", "-o", "jsonpath={.items[*].status.phase}")
 	}
-	labtest.Eventually(t, ctx, 2*time.Minute, "it falls asleep", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "it falls asleep", func() error {
 		if v := state(); v.State != "Asleep" || v.PID != 0 {
 			return fmt.Errorf("%+v", v)
 		}
@@ -164,7 +165,7 @@ func TestPodsRunAtTheHost(t *testing.T) {
 			t.Errorf("%s are left: %s", what, out)
 		}
 	}
-	labtest.Eventually(t, ctx, time.Minute, "no data are left", func() error {
+	await.NoError(t, ctx, time.Minute, "no data are left", func() error {
 		left, err := filepath.Glob(a.Path("/var/lib/rivulet/storage/*"))
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("%q", left)
@@ -193,7 +194,7 @@ func TestSnapshotAndCopy(t *testing.T) {
 	}
 	runs := func(name string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 2*time.Minute, "the application runs in "+name, func() error {
+		await.NoError(t, ctx, 2*time.Minute, "the application runs in "+name, func() error {
 			out, err := inside(name, "-n", "lab", "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.phase}")
 			if err == nil && out != "Running Running" {
 				err = fmt.Errorf("%q", out)
@@ -237,7 +238,7 @@ func TestSnapshotAndCopy(t *testing.T) {
 	}
 	must("rivulet", "vcluster", "snapshot", "ann", "/tmp/bare.snapshot", "--without-data")
 	scale("ann", "0")
-	labtest.Eventually(t, ctx, time.Minute, "no pod has the claim, and it is saved", func() error {
+	await.NoError(t, ctx, time.Minute, "no pod has the claim, and it is saved", func() error {
 		_, err := a.Run(ctx, "rivulet", "vcluster", "snapshot", "ann", "/tmp/ann.snapshot", "--passphrase-file", "/tmp/words")
 		return err
 	})
@@ -289,7 +290,7 @@ spec:
   containers: [{name: web, image: "`+mainjob.Image+`", volumeMounts: [{name: data, mountPath: /data}]}]
   volumes: [{name: data, persistentVolumeClaim: {claimName: big}}]
 `)
-	labtest.Eventually(t, ctx, time.Minute, "the owner of a claim that is too large is told", func() error {
+	await.NoError(t, ctx, time.Minute, "the owner of a claim that is too large is told", func() error {
 		out, err := kubectl("get", "events", "--field-selector", "involvedObject.kind=PersistentVolumeClaim", "-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, "exceeded quota") {
 			err = fmt.Errorf("%s", out)
@@ -325,7 +326,7 @@ spec:
 			return err
 		}
 	}
-	labtest.Eventually(t, ctx, 2*time.Minute, "as many pods run as the quota has", running(3))
+	await.NoError(t, ctx, 2*time.Minute, "as many pods run as the quota has", running(3))
 	if out, err := kubectl("get", "node", "host", "-o", "jsonpath={.status.allocatable.pods} {.status.allocatable.cpu}"); err != nil || out != "3 100m" {
 		t.Errorf("its node has %q %v", out, err)
 	}
@@ -333,9 +334,9 @@ spec:
 		t.Error(out)
 	}
 	must("rivulet", "vcluster", "set", "ann", "--quota", "pods=5,storage=32Mi")
-	labtest.Eventually(t, ctx, 2*time.Minute, "pods that waited run", running(5))
+	await.NoError(t, ctx, 2*time.Minute, "pods that waited run", running(5))
 	must("rivulet", "vcluster", "set", "ann", "--quota", "none")
-	labtest.Eventually(t, ctx, 2*time.Minute, "all run", running(6))
+	await.NoError(t, ctx, 2*time.Minute, "all run", running(6))
 	must("rivulet", "vcluster", "delete", "ann", "--yes")
 }
 
@@ -381,7 +382,7 @@ func TestObjects(t *testing.T) {
 		t.Errorf("%s %v", out, err)
 	}
 	apply(object("quota: {pods: 4}, sleep: 15s"))
-	labtest.Eventually(t, ctx, time.Minute, "it has what the object says", func() error {
+	await.NoError(t, ctx, time.Minute, "it has what the object says", func() error {
 		out, err := a.Run(ctx, "rivulet", "vcluster", "describe", "carl")
 		if err == nil && (!strings.Contains(out, "pods 0 of 4") || !strings.Contains(out, "after 15s") || !strings.Contains(out, "VirtualCluster course/carl")) {
 			err = fmt.Errorf("%s", out)

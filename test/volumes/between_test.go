@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -45,7 +46,7 @@ func TestFromNeighbourToNeighbour(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	a := suite.Devices["a"]
 	for _, node := range []string{"b", "c"} {
-		labtest.Eventually(t, ctx, time.Minute, node+" is a virtual node", func() error {
+		await.NoError(t, ctx, time.Minute, node+" is a virtual node", func() error {
 			_, err := a.Kubectl(ctx, "wait", "--for=condition=Ready", "node/"+node, "--timeout=1s")
 			return err
 		})
@@ -54,7 +55,7 @@ func TestFromNeighbourToNeighbour(t *testing.T) {
 
 	// runs waits for the one pod and returns its name and node.
 	runs := func() (pod, node string) {
-		labtest.Eventually(t, ctx, 2*time.Minute, "one pod runs", func() error {
+		await.NoError(t, ctx, 2*time.Minute, "one pod runs", func() error {
 			out, err := a.Kubectl(ctx, "-n", "shift", "get", "pods", "-l", "app=db", "-o",
 				"jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.status.phase}{.metadata.deletionTimestamp}\n{end}")
 			f := strings.Fields(out)
@@ -70,7 +71,7 @@ func TestFromNeighbourToNeighbour(t *testing.T) {
 	}
 	inPod := func(script string) (out string) {
 		pod, _ := runs()
-		labtest.Eventually(t, ctx, time.Minute, "the pod answers", func() (err error) {
+		await.NoError(t, ctx, time.Minute, "the pod answers", func() (err error) {
 			out, err = a.Kubectl(ctx, "-n", "shift", "exec", pod, "--", "sh", "-c", script)
 			return err
 		})
@@ -89,7 +90,7 @@ func TestFromNeighbourToNeighbour(t *testing.T) {
 			t.Errorf("on %s:\n%s\nwas\n%s", to, after, before)
 		}
 		for _, d := range []*lab.Device{a, suite.Devices[from]} {
-			labtest.Eventually(t, ctx, time.Minute, "no copy is left on "+d.Name, func() error {
+			await.NoError(t, ctx, time.Minute, "no copy is left on "+d.Name, func() error {
 				left, err := filepath.Glob(d.Path("/var/lib/rivulet/storage/*"))
 				if err == nil && len(left) > 0 {
 					err = fmt.Errorf("%q", left)
@@ -113,7 +114,7 @@ func TestFromNeighbourToNeighbour(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, time.Minute, "the move has begun", func() error {
+	await.NoError(t, ctx, time.Minute, "the move has begun", func() error {
 		out, err := a.Kubectl(ctx, "get", "pv", "-o", `jsonpath={.items[*].metadata.annotations.rivulet\.dev/move}`)
 		if err == nil && out == "" {
 			if at := where(ctx, a); at != from { // else it was quick
@@ -136,7 +137,7 @@ func TestFromNeighbourToNeighbour(t *testing.T) {
 	if err := a.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, 2*time.Minute, "the move has gone on", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "the move has gone on", func() error {
 		if at := where(ctx, a); at != from {
 			return fmt.Errorf("the data are on %q", at)
 		}
@@ -146,7 +147,7 @@ func TestFromNeighbourToNeighbour(t *testing.T) {
 
 	labtest.Kubectl(t, ctx, a, "delete", "namespace", "shift", "--wait=false")
 	for _, d := range suite.All() {
-		labtest.Eventually(t, ctx, 2*time.Minute, "nothing of it is left on "+d.Name, func() error {
+		await.NoError(t, ctx, 2*time.Minute, "nothing of it is left on "+d.Name, func() error {
 			left, err := filepath.Glob(d.Path("/var/lib/rivulet/storage/*shift*"))
 			if err == nil && len(left) > 0 {
 				err = fmt.Errorf("%q", left)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -45,7 +46,7 @@ func TestDataOnANeighbour(t *testing.T) {
 	}
 	runsOn := func(node string) {
 		t.Helper()
-		labtest.Eventually(t, ctx, 2*time.Minute, "db-0 runs on "+node, func() error {
+		await.NoError(t, ctx, 2*time.Minute, "db-0 runs on "+node, func() error {
 			got, err := a.Kubectl(ctx, "-n", "lab", "get", "pod", "db-0", "-o", "jsonpath={.spec.nodeName} {.status.phase} {.metadata.deletionTimestamp}{.status.message}")
 			if err == nil && got != node+" Running " {
 				err = fmt.Errorf("%q", got)
@@ -53,7 +54,7 @@ func TestDataOnANeighbour(t *testing.T) {
 			return err
 		})
 	}
-	labtest.Eventually(t, ctx, time.Minute, "b is a virtual node", func() error {
+	await.NoError(t, ctx, time.Minute, "b is a virtual node", func() error {
 		_, err := a.Kubectl(ctx, "wait", "--for=condition=Ready", "node/b", "--timeout=1s")
 		return err
 	})
@@ -64,7 +65,7 @@ func TestDataOnANeighbour(t *testing.T) {
 		busybox mkdir -p /data/d && echo one > /data/d/x && busybox chmod 640 /data/d/x && sync`)
 	sums := func() string {
 		out := ""
-		labtest.Eventually(t, ctx, time.Minute, "the data are read", func() (err error) {
+		await.NoError(t, ctx, time.Minute, "the data are read", func() (err error) {
 			out, err = a.Kubectl(ctx, "-n", "lab", "exec", "db-0", "--", "sh", "-c",
 				`cd /data && busybox sha256sum big hard link d/x && busybox stat -c '%n %u:%g %a %h %s' big hard d/x && busybox readlink link`)
 			return err
@@ -109,7 +110,7 @@ func TestDataOnANeighbour(t *testing.T) {
 	kubectl("delete", "pod", "db-0", "--wait", "--ignore-not-found") // it was made to run away only
 	runsOn("a")
 	same("after it was moved home")
-	labtest.Eventually(t, ctx, time.Minute, "nothing is left on b", func() error {
+	await.NoError(t, ctx, time.Minute, "nothing is left on b", func() error {
 		left, err := filepath.Glob(b.Path("/var/lib/rivulet/storage/*"))
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("%q", left)
@@ -130,7 +131,7 @@ func TestDataOnANeighbour(t *testing.T) {
 	}
 	kubectl("delete", "statefulset", "db", "--wait")
 	kubectl("delete", "pvc", "data-db-0", "--wait")
-	labtest.Eventually(t, ctx, 2*time.Minute, "data and twin are gone with the claim", func() error {
+	await.NoError(t, ctx, 2*time.Minute, "data and twin are gone with the claim", func() error {
 		if left, _ := os.ReadDir(b.Path("/var/lib/rivulet/storage")); len(left) > 0 {
 			return fmt.Errorf("%s", left[0].Name())
 		}
@@ -164,7 +165,7 @@ func refused(t *testing.T, ctx context.Context, a *lab.Device) {
 		t.Fatal(err)
 	}
 	// Until that is noticed a move would begin, and wait for the peer.
-	labtest.Eventually(t, ctx, time.Minute, "b is seen to be away", func() error {
+	await.NoError(t, ctx, time.Minute, "b is seen to be away", func() error {
 		_, err := a.Kubectl(ctx, "wait", "--for=condition=Ready=false", "node/b", "--timeout=1s")
 		return err
 	})
@@ -174,7 +175,7 @@ func refused(t *testing.T, ctx context.Context, a *lab.Device) {
 	if err := suite.Lab.Heal(); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, ctx, time.Minute, "b is back", func() error {
+	await.NoError(t, ctx, time.Minute, "b is back", func() error {
 		_, err := a.Kubectl(ctx, "wait", "--for=condition=Ready", "node/b", "--timeout=1s")
 		return err
 	})

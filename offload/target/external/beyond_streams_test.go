@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/client-go/util/exec"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"rivulet/test/await"
 )
 
 // streams are those of kubectl, against home's ordinary API; what answers is the
@@ -171,7 +173,7 @@ func measured(t *testing.T, h *home, c *campus, pod *corev1.Pod) {
 		must(t, err)
 		object := fmt.Sprintf(`{"apiVersion":"metrics.k8s.io/v1beta1","kind":"PodMetrics","metadata":{"name":%q,"labels":%s},"timestamp":"2026-01-02T03:04:05Z","window":"15s",
 "containers":[{"name":"main","usage":{"cpu":"123m","memory":"7Mi"}}]}`, p.Name, labels)
-		eventually(t, 60*time.Second, "it is measured there", func(ctx context.Context) string {
+		await.Empty(t, 60*time.Second, "it is measured there", func(ctx context.Context) string {
 			raw, err := c.Client.CoreV1().RESTClient().Post().AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+shared+"/pods").Body([]byte(object)).SetHeader("Content-Type", "application/json").DoRaw(ctx)
 			if err != nil {
 				return fmt.Sprintf("%v %s", err, raw)
@@ -179,7 +181,7 @@ func measured(t *testing.T, h *home, c *campus, pod *corev1.Pod) {
 			return ""
 		})
 	}
-	eventually(t, 60*time.Second, "home knows what its pod uses", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "home knows what its pod uses", func(ctx context.Context) string {
 		raw, err := summary(ctx)
 		if err != nil {
 			return fmt.Sprintf("%v %s", err, raw)

@@ -20,6 +20,7 @@ import (
 	"rivulet/offload/target/external"
 	"rivulet/offload/target/external/rewrite"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestBeyondThePlainPod is what a campus does to pods, and what a home wants of them,
@@ -95,7 +96,7 @@ func TestBeyondThePlainPod(t *testing.T) {
 func (h *home) away(t *testing.T, selector string) *corev1.Pod {
 	t.Helper()
 	var pod *corev1.Pod
-	eventually(t, 90*time.Second, selector+" runs at the campus", func(ctx context.Context) string {
+	await.Empty(t, 90*time.Second, selector+" runs at the campus", func(ctx context.Context) string {
 		list, err := h.Client.CoreV1().Pods("lab").List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil || len(list.Items) != 1 {
 			return fmt.Sprint(len(list.Items), err)
@@ -145,7 +146,7 @@ func (c *campus) of(t *testing.T, h *home) string {
 func twoHomes(t *testing.T, c *campus, one, two *home) {
 	ctx := t.Context()
 	for h, want := range map[*home]string{one: "3800m", two: "3900m"} { // of 4, less what the other has
-		eventually(t, 60*time.Second, "a home's room is what the other leaves, its own not counted", func(ctx context.Context) string {
+		await.Empty(t, 60*time.Second, "a home's room is what the other leaves, its own not counted", func(ctx context.Context) string {
 			n, err := h.Client.CoreV1().Nodes().Get(ctx, "burst-campus", metav1.GetOptions{})
 			if err != nil || n.Status.Allocatable.Cpu().Cmp(resource.MustParse(want)) != 0 {
 				return fmt.Sprint(n.Status.Allocatable.Cpu(), " not ", want, err)
@@ -176,7 +177,7 @@ func twoHomes(t *testing.T, c *campus, one, two *home) {
 	before := c.of(t, two)
 	_, err := one.Client.CoreV1().ConfigMaps("lab").Patch(ctx, "settings", types.MergePatchType, []byte(`{"data":{"more":"x"}}`), metav1.PatchOptions{})
 	must(t, err)
-	eventually(t, 30*time.Second, "a change at one home", func(ctx context.Context) string {
+	await.Empty(t, 30*time.Second, "a change at one home", func(ctx context.Context) string {
 		m, err := c.Client.CoreV1().ConfigMaps(shared).Get(ctx, rewrite.Names{Cluster: one.cluster()}.Away("lab", "settings"), metav1.GetOptions{})
 		if err != nil || m.Data["more"] != "x" {
 			return fmt.Sprint(m.Data, err)
@@ -205,7 +206,7 @@ func bounds(t *testing.T, h *home, c *campus) {
 	h.away(t, "name=small") // it asks for nothing; the least allowed is filled in, not 0
 	big := corev1.ResourceRequirements{Limits: corev1.ResourceList{"memory": resource.MustParse("1Gi")}, Requests: corev1.ResourceList{"memory": resource.MustParse("16Mi")}}
 	h.create(t, "big", corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "work", Resources: big}}})
-	eventually(t, 60*time.Second, "what is too large waits, and says why", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "what is too large waits, and says why", func(ctx context.Context) string {
 		p, err := h.Client.CoreV1().Pods("lab").Get(ctx, "big", metav1.GetOptions{})
 		if err != nil || p.Status.Phase != corev1.PodPending || !strings.Contains(p.Status.Message, "maximum memory usage per Container is 256Mi") {
 			return fmt.Sprint(p.Status.Phase, p.Status.Message, err)
@@ -240,7 +241,7 @@ func notTaken(t *testing.T, h *home) {
 			Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}}}}}}}}}, metav1.CreateOptions{})
 	must(t, err)
 	for about, want := range map[string]string{"data": "burst-campus takes no volumes: ", "shop": "burst-campus takes no Ingresses: "} {
-		eventually(t, 60*time.Second, "an event on "+about+" says "+want, func(ctx context.Context) string {
+		await.Empty(t, 60*time.Second, "an event on "+about+" says "+want, func(ctx context.Context) string {
 			list, err := h.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + about})
 			if err != nil {
 				return err.Error()

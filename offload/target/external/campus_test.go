@@ -28,6 +28,7 @@ import (
 	"rivulet/offload/target"
 	"rivulet/offload/target/external"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // campus is a foreign cluster in which we are an ordinary user of one namespace that
@@ -151,7 +152,7 @@ func (h *home) offloaded(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, "pods of "+name+" may go away", func(ctx context.Context) string {
+	await.Empty(t, 30*time.Second, "pods of "+name+" may go away", func(ctx context.Context) string {
 		trial := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trial"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 		made, err := h.Client.CoreV1().Pods(name).Create(ctx, trial, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil {
@@ -188,23 +189,4 @@ type testWriter struct{ t *testing.T }
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Log(string(p[:len(p)-1]))
 	return len(p), nil
-}
-
-// eventually polls a condition; it returns "" when it holds, else what is missing.
-func eventually(t *testing.T, limit time.Duration, what string, condition func(ctx context.Context) string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	for start := time.Now(); ; {
-		missing := condition(ctx)
-		if missing == "" {
-			t.Logf("after %5.1f s: %s", time.Since(start).Seconds(), what)
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %s", what, limit, missing)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }

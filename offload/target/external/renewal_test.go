@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	"rivulet/offload/target/external"
+	"rivulet/test/await"
 )
 
 // follower is a target whose credential is renewed outside of us.
@@ -116,7 +117,7 @@ func renewals(t *testing.T, c *campus) (check func(*testing.T)) {
 			for range target.Offers(within) { // nobody needs them here
 			}
 		}()
-		eventually(t, 60*time.Second, f.what+" is taken", func(context.Context) string {
+		await.Empty(t, 60*time.Second, f.what+" is taken", func(context.Context) string {
 			at, err := f.health.lastGood()
 			if err != nil || at.IsZero() {
 				return fmt.Sprint("not yet ", err)
@@ -136,7 +137,7 @@ func renewals(t *testing.T, c *campus) (check func(*testing.T)) {
 
 	return func(t *testing.T) {
 		for i, old := range fixed {
-			eventually(t, 90*time.Second, fmt.Sprintf("first credential %d is refused", i), func(ctx context.Context) string {
+			await.Empty(t, 90*time.Second, fmt.Sprintf("first credential %d is refused", i), func(ctx context.Context) string {
 				_, err := external.Examine(ctx, settings, old, cluster)
 				if err == nil || !strings.Contains(err.Error(), "the credential is refused") && !strings.Contains(err.Error(), "the credential ended") {
 					return fmt.Sprint("it is taken still: ", err)
@@ -149,7 +150,7 @@ func renewals(t *testing.T, c *campus) (check func(*testing.T)) {
 		}
 		refused := time.Now()
 		for _, f := range all {
-			eventually(t, 60*time.Second, f.what+" was renewed, and the target went on", func(context.Context) string {
+			await.Empty(t, 60*time.Second, f.what+" was renewed, and the target went on", func(context.Context) string {
 				at, err := f.health.lastGood()
 				if err != nil {
 					t.Fatalf("%s: %v", f.what, err)

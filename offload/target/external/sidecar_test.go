@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/target/external/rewrite"
+	"rivulet/test/await"
 )
 
 // injected is what a service mesh adds to every pod: a container, a sidecar among the
@@ -58,7 +59,7 @@ func (c *campus) mesh(t *testing.T) {
 			Rules: []admissionregv1.RuleWithOperations{{Operations: []admissionregv1.OperationType{admissionregv1.Create},
 				Rule: admissionregv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}}}}}, metav1.CreateOptions{})
 	must(t, err)
-	eventually(t, 60*time.Second, "the webhook is asked", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "the webhook is asked", func(ctx context.Context) string {
 		p, err := c.Client.CoreV1().Pods(shared).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "trial-", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"a": "b"}},
 			Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 				Containers: []corev1.Container{{Name: "main", Image: "i", SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false),
@@ -108,7 +109,7 @@ func sidecars(t *testing.T, h *home, c *campus) {
 		t.Errorf("the log of the second container: %q %v", log, err)
 	}
 	must(t, h.Client.CoreV1().Pods("lab").Delete(ctx, "meshed", metav1.DeleteOptions{}))
-	eventually(t, 60*time.Second, "it is gone on both sides", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "it is gone on both sides", func(ctx context.Context) string {
 		if left := of(ctx); len(left) > 0 {
 			return "there: " + left[0].Name
 		}

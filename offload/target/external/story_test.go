@@ -20,6 +20,7 @@ import (
 	"rivulet/offload/target/external"
 	"rivulet/offload/target/external/rewrite"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestBurst is the whole story of a home and a campus that knows nothing of Rivulet,
@@ -42,7 +43,7 @@ func TestBurst(t *testing.T) {
 	spec, err := external.Spec(external.Config{Settings: settings, Credential: credential, Cluster: cluster})
 	must(t, err)
 	h.run(spec)
-	eventually(t, 30*time.Second, "the virtual node has the room of limits and quota", func(ctx context.Context) string {
+	await.Empty(t, 30*time.Second, "the virtual node has the room of limits and quota", func(ctx context.Context) string {
 		n, err := h.Client.CoreV1().Nodes().Get(ctx, "burst-campus", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -68,7 +69,7 @@ func TestBurst(t *testing.T) {
 	}
 	var pod corev1.Pod
 	for _, ns := range []string{"lab", "other"} {
-		eventually(t, 60*time.Second, "the pod of "+ns+" runs at the campus", func(ctx context.Context) string {
+		await.Empty(t, 60*time.Second, "the pod of "+ns+" runs at the campus", func(ctx context.Context) string {
 			list, err := h.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 			if err != nil || len(list.Items) != 1 {
 				return fmt.Sprint(len(list.Items), err)
@@ -94,7 +95,7 @@ func TestBurst(t *testing.T) {
 	t.Run("labels follow", func(t *testing.T) {
 		_, err := h.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"tier":"gold"}}}`), metav1.PatchOptions{})
 		must(t, err)
-		eventually(t, 30*time.Second, "the label has another key there", func(ctx context.Context) string {
+		await.Empty(t, 30*time.Second, "the label has another key there", func(ctx context.Context) string {
 			list, err := there.Client.CoreV1().Pods(shared).List(ctx, metav1.ListOptions{LabelSelector: "away.rivulet.dev/tier=gold"})
 			if err != nil || len(list.Items) != 1 || !strings.Contains(list.Items[0].Annotations["rivulet.dev/burst-labels"], `tier="gold"`) {
 				return fmt.Sprint(list.Items, err)
@@ -147,7 +148,7 @@ func rights(t *testing.T, c *campus, s external.Settings, credential external.Cr
 		t.Errorf("without a network no Services are needed: %s", text)
 	}
 	c.grant(t, report.Role)
-	eventually(t, 20*time.Second, "with that Role nothing is missing", func(ctx context.Context) string {
+	await.Empty(t, 20*time.Second, "with that Role nothing is missing", func(ctx context.Context) string {
 		report, err = external.Examine(ctx, s, credential, cluster)
 		if err != nil || len(report.Missing) > 0 {
 			return fmt.Sprint(report.Missing, err)
@@ -224,7 +225,7 @@ func jobOnce(t *testing.T, h *home, c *campus, restart func()) {
 	job.Spec.Template.Annotations = map[string]string{apiserver.EndsLabel: "0"}
 	_, err := h.Client.BatchV1().Jobs("lab").Create(ctx, job, metav1.CreateOptions{})
 	must(t, err)
-	eventually(t, 60*time.Second, "the job is complete at home", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "the job is complete at home", func(ctx context.Context) string {
 		j, err := h.Client.BatchV1().Jobs("lab").Get(ctx, "once", metav1.GetOptions{})
 		if err != nil || j.Status.Succeeded != 1 {
 			return fmt.Sprint(err, j.Status)
@@ -242,7 +243,7 @@ func jobOnce(t *testing.T, h *home, c *campus, restart func()) {
 	}
 	before := uids()
 	restart()
-	eventually(t, 60*time.Second, "after a restart everything is known again", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "after a restart everything is known again", func(ctx context.Context) string {
 		for _, n := range h.offload.Status().VirtualNodes {
 			if n.Ready && n.Pods >= 3 {
 				return ""
@@ -253,7 +254,7 @@ func jobOnce(t *testing.T, h *home, c *campus, restart func()) {
 	// Something that is done after the restart shows that all that was there has been looked at.
 	_, err = h.Client.CoreV1().ConfigMaps("lab").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "after"}}, metav1.CreateOptions{})
 	must(t, err)
-	eventually(t, 60*time.Second, "reflection goes on", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "reflection goes on", func(ctx context.Context) string {
 		_, err := c.Client.CoreV1().ConfigMaps(shared).Get(ctx, (rewrite.Names{Cluster: cluster}).Away("lab", "after"), metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -285,20 +286,20 @@ func quota(t *testing.T, h *home, c *campus) {
 		}
 		return p.Status.Phase, p.Status.Message
 	}
-	eventually(t, 60*time.Second, "the pod waits, and says for what", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "the pod waits, and says for what", func(ctx context.Context) string {
 		if got, message := phase(ctx); got != corev1.PodPending || !strings.Contains(message, "exceeded quota") {
 			return fmt.Sprint(got, message)
 		}
 		return ""
 	})
 	set("5")
-	eventually(t, 60*time.Second, "with a larger quota it runs", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "with a larger quota it runs", func(ctx context.Context) string {
 		if got, message := phase(ctx); got != corev1.PodRunning {
 			return fmt.Sprint(got, message)
 		}
 		return ""
 	})
-	eventually(t, 60*time.Second, "and the node's room is the new quota's", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "and the node's room is the new quota's", func(ctx context.Context) string {
 		n, err := h.Client.CoreV1().Nodes().Get(ctx, "burst-campus", metav1.GetOptions{})
 		if err != nil || n.Status.Allocatable.Cpu().Value() != 5 {
 			return fmt.Sprint(n.Status.Allocatable, err)
@@ -314,7 +315,7 @@ func forbidden(t *testing.T, h *home) {
 		SecurityContext: &corev1.SecurityContext{RunAsUser: ptr.To[int64](0), Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}}}}}}
 	_, err := h.Client.CoreV1().Pods("lab").Create(ctx, p, metav1.CreateOptions{})
 	must(t, err)
-	eventually(t, 60*time.Second, "the pod says what is in the way", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "the pod says what is in the way", func(ctx context.Context) string {
 		p, err := h.Client.CoreV1().Pods("lab").Get(ctx, "rooted", metav1.GetOptions{})
 		if err != nil || !strings.Contains(p.Status.Message, "containers[0].securityContext.runAsUser") || !strings.Contains(p.Status.Message, "NET_ADMIN") {
 			return fmt.Sprint(err, p.Status.Message)
@@ -327,7 +328,7 @@ func forbidden(t *testing.T, h *home) {
 func conflict(t *testing.T, h *home, c *campus) {
 	_, err := h.Client.CoreV1().ConfigMaps("lab").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "taken"}}, metav1.CreateOptions{})
 	must(t, err)
-	eventually(t, 60*time.Second, "an event at home says so", func(ctx context.Context) string {
+	await.Empty(t, 60*time.Second, "an event at home says so", func(ctx context.Context) string {
 		list, err := h.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=taken"})
 		if err != nil {
 			return err.Error()
@@ -349,7 +350,7 @@ func calledHome(t *testing.T, h *home, c *campus) {
 	must(t, err)
 	must(t, h.Client.AppsV1().Deployments("lab").Delete(ctx, "web", metav1.DeleteOptions{}))
 	names := rewrite.Names{Cluster: cluster}
-	eventually(t, 120*time.Second, "nothing of lab is left at the campus", func(ctx context.Context) string {
+	await.Empty(t, 120*time.Second, "nothing of lab is left at the campus", func(ctx context.Context) string {
 		for _, o := range leftovers(ctx, t, c, names.Space("lab")) {
 			if o != "copy" {
 				return o

@@ -17,6 +17,8 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"rivulet/test/await"
 )
 
 // Peer is the attacker as the peer of one device.
@@ -278,13 +280,12 @@ func (p *Peer) Kubernetes(ctx context.Context) kubernetes.Interface {
 func (p *Peer) Twin(ctx context.Context, home string) string {
 	p.t.Helper()
 	var twin struct{ Name string }
-	var r Reply
-	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
-		if r, err = p.Do(ctx, http.MethodPut, "/v1/namespaces/"+home, nil, nil); err == nil && r.Status < 300 && json.Unmarshal(r.Body, &twin) == nil && twin.Name != "" {
-			return twin.Name
+	await.NoError(p.t, ctx, time.Minute, "a twin of "+home, func() error {
+		r, err := p.Do(ctx, http.MethodPut, "/v1/namespaces/"+home, nil, nil)
+		if err != nil || r.Status >= 300 || json.Unmarshal(r.Body, &twin) != nil || twin.Name == "" {
+			return fmt.Errorf("%v %w", r, err)
 		}
-	}
-	p.t.Fatalf("no twin of %s: %v %v", home, r, err)
-	return ""
+		return nil
+	})
+	return twin.Name
 }

@@ -21,6 +21,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine"
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 	"rivulet/test/bench/internal/procs"
 	"rivulet/test/bench/internal/wire"
 	"rivulet/test/lab"
@@ -176,9 +177,6 @@ func (d *Device) config() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// poll is how often a starting device is asked; there is nothing to push yet.
-const poll = 50 * time.Millisecond
-
 // WaitAPI waits for the API server to say that it is ready, and returns when it did.
 func (d *Device) WaitAPI(ctx context.Context) (time.Time, error) {
 	return d.until(ctx, func() error {
@@ -192,19 +190,10 @@ func (d *Device) WaitAPI(ctx context.Context) (time.Time, error) {
 
 // until asks until there is no error, and returns when that was.
 func (d *Device) until(ctx context.Context, f func() error) (time.Time, error) {
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return time.Now(), nil
-		}
-		select {
-		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("bench: %s does not come up: %w; %s", d.Name, errors.Join(err, ctx.Err()), d.Describe())
-		case <-tick.C:
-		}
+	if err := await.Until(ctx, f); err != nil {
+		return time.Time{}, fmt.Errorf("bench: %s does not come up: %w; %s", d.Name, err, d.Describe())
 	}
+	return time.Now(), nil
 }
 
 // WaitReady waits for `rivulet status` to say ready, and returns when it did.
@@ -264,7 +253,7 @@ func (d *Device) waitNode(ctx context.Context, n int, is func(*corev1.Node) bool
 		select { // the API server closed the watch
 		case <-ctx.Done():
 			return time.Time{}, fmt.Errorf("bench: nodes of %s are not as they should be: %w; %s", d.Name, errors.Join(err, ctx.Err()), d.Describe())
-		case <-time.After(poll):
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
