@@ -60,7 +60,7 @@ func (s *System) newEngine() {
 
 // engineConfig is for the next engine.
 func (s *System) engineConfig() (engine.Config, error) {
-	if err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
+	if _, err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
 		return engine.Config{}, err
 	}
 	helpers := s.bundle.Load()
@@ -106,7 +106,7 @@ func (s *System) runPolicies(ctx context.Context, stage *lifecycle.Stage) error 
 	both.Go(func() error { return s.netpol.Run(ctx, s.engine.Client()) })
 	both.Go(func() error {
 		return netpol.Run(ctx, netpol.Config{
-			World: s.netpol, Results: fixed.CNIResults, Log: stage.Log(),
+			World: s.netpol, Results: fixed.CNIResults, Keeper: s.rules, Log: stage.Log(),
 			Report: func(err error) { s.health.Report(health.NetworkPolicy, err) },
 		})
 	})
@@ -117,7 +117,7 @@ func (s *System) runPolicies(ctx context.Context, stage *lifecycle.Stage) error 
 func (s *System) dnsAddr() netip.AddrPort { return netip.AddrPortFrom(s.nodeIP, fixed.DNSPort) }
 
 func (s *System) runDNS(ctx context.Context, stage *lifecycle.Stage) error {
-	if err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
+	if _, err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
 		return err
 	}
 	stage.Waiting("for the API server")

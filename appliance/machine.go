@@ -11,6 +11,7 @@ import (
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/machine/firewall"
+	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/watchdog"
 	"rivulet/appliance/ui/led"
 )
@@ -20,9 +21,16 @@ import (
 func (s *System) runWall(ctx context.Context, stage *lifecycle.Stage) error {
 	firewall.Run(ctx, firewall.Config{
 		Own: []string{"lo", fixed.Bridge, fixed.Tunnel}, Networks: fixed.Networks, Ports: []uint16{engine.PortAPI, engine.PortKubelet},
-		Report: func(err error) { s.health.Report(health.Wall, err) }, Log: stage.Log(),
+		Keeper: s.rules, Report: func(err error) { s.health.Report(health.Wall, err) },
 	}, stage.Ready)
 	return nil
+}
+
+// runRules puts back what other programs change of the network.
+func (s *System) runRules(ctx context.Context, stage *lifecycle.Stage) error {
+	return host.Network{
+		Node: s.nodeIP, Services: fixed.ServiceCIDR, Bridge: fixed.Bridge, Rules: s.rules, Log: stage.Log(), Report: func(err error) { s.health.Report(health.HostNetwork, err) },
+	}.Keep(ctx, stage.Ready)
 }
 
 // problems is everything that is wrong, whoever knows it, in one list: the same for

@@ -46,7 +46,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Images:       s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
 		Policies:  s.netpol,
 		Hosted:    s.vclusters,
-		Isolation: &nodeagent.Node{Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: fixed.CNIResults, DNS: fixed.ClusterDNS, Interface: fixed.Tunnel, Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }},
+		Isolation: &nodeagent.Node{Rules: s.rules, Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: fixed.CNIResults, DNS: fixed.ClusterDNS, Interface: fixed.Tunnel, Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }},
 	})
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (s *System) runBurst(ctx context.Context, stage *lifecycle.Stage) error {
 }
 
 func (s *System) runVClusters(ctx context.Context, stage *lifecycle.Stage) error {
-	if err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
+	if _, err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
 		return err
 	}
 	return s.vclusters.Run(ctx, stage.Ready)

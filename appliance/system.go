@@ -33,6 +33,7 @@ import (
 	"rivulet/fabric"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
+	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
@@ -73,6 +74,7 @@ type System struct {
 	settings  *config.Follower
 	upgrade   *upgrade.Handover
 	footprint *usage.Watch
+	rules     *nft.Keeper
 	netpol    *netpol.Watcher
 	burst     *burst.Manager
 	vclusters *vcluster.Keeper
@@ -109,7 +111,7 @@ func (s *System) run(ctx context.Context) error {
 		PIDs: func() map[string]int { return usage.PIDs(s.cfg.Dirs.Run) }, Peers: func() []peer.View { return s.peering(context.Background()).Peers },
 		StateDir: s.cfg.Dirs.State, RAM: s.facts.MemoryBytes, Health: &s.health, Log: s.log("footprint"),
 	})
-	s.netpol = netpol.NewWatcher(s.log("policies"))
+	s.rules, s.netpol = nft.NewKeeper(0, s.log("rules")), netpol.NewWatcher(s.log("policies"))
 	s.lans = netmon.New(s.log("lans"))
 	s.lans.Allow(s.config().LAN.Interfaces)
 	s.sources = network.NewSources(s.lans, s.log("fabric"))
@@ -146,6 +148,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "lans", Run: s.runLANs},
 		{Name: "status-page", Run: s.page.Run},
 		{Name: "bundle", Run: s.runBundle},
+		{Name: "rules", Run: s.runRules},
 		{Name: "wall", Run: s.runWall},
 		{Name: "pod-gate", Run: s.runPodGate},
 		{Name: "images", Run: s.runImages},

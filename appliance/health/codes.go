@@ -34,6 +34,7 @@ var (
 	Firstboot     = declare("firstboot", Error, "the file on the boot partition has a mistake")
 	StatusPage    = declare("status-page", Info, "the status page is not where a browser looks for it")
 	Wall          = declare("wall", Warning, "the LAN may reach ports that are the cluster's own")
+	HostNetwork   = declare("host-network", Error, "the device lacks an address, a route or a setting that pods need")
 	NetworkPolicy = declare("network-policy", Error, "network policies are not enforced")
 	Tunnel        = declare("tunnel", Error, "there is no tunnel to any peer")
 	ControlPort   = declare("control-port", Error, "peers cannot reach this device")

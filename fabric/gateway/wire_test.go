@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/nft"
 	"rivulet/fabric/reach"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
@@ -50,7 +51,7 @@ func newWired(t *testing.T) *wired {
 	serve := func(r netroom.Room, key wgkey.Private, peers ...tunnel.Peer) {
 		dir := t.TempDir()
 		all := reach.Rules{Interface: "riv0", Own: address, Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}
-		if err := reach.Set(int(r.NS), all); err != nil {
+		if _, err := nft.NewKeeper(int(r.NS), log).Tables(reach.Table, reach.Family).Apply([]nft.Program{reach.Program(all)}); err != nil {
 			t.Fatal(err)
 		}
 		c := tunnel.NewController(tunnel.ControllerConfig{

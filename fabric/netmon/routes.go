@@ -28,3 +28,13 @@ func through(r netlink.Route, name string) bool {
 	l, err := netlink.LinkByName(name)
 	return err == nil && l.Attrs().Index == r.LinkIndex
 }
+
+// FollowLink calls changed after the link of the index, its addresses or the routes through it
+// have changed, several changes as one, until ctx ends; once at first, and whenever changes
+// may have been missed.
+func FollowLink(ctx context.Context, log *slog.Logger, index func() int, changed func()) {
+	follow(ctx, log, settle, func() error { changed(); return nil },
+		links(func(u netlink.LinkUpdate) bool { return u.Link.Attrs().Index == index() }),
+		addresses(func(u netlink.AddrUpdate) bool { return u.LinkIndex == index() }),
+		routes(func(u netlink.RouteUpdate) bool { return u.LinkIndex == index() }))
+}

@@ -17,17 +17,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Isolation is the name of the tables that keep pods of other clusters apart. The interfaces of
+// such pods have an alias that begins with TenantAlias, by which processes other than their
+// owner know them.
+const (
+	Isolation   = "rivulet-twins"
+	TenantAlias = "rivulet guest of "
+)
+
 // buffer bounds a transaction and its acknowledgements; a socket's usual buffer is too
 // small for a table of some thousand rules.
 const buffer = 32 << 20
 
 // Open makes a connection; netns is a network namespace to work in, 0 the process's own.
 func Open(netns int) (*nftables.Conn, error) {
+	return open(netns, func(*netlink.Conn) error { return nil })
+}
+
+func open(netns int, opened func(*netlink.Conn) error) (*nftables.Conn, error) {
 	options := []nftables.ConnOption{nftables.WithSockOptions(func(c *netlink.Conn) error {
 		// Without the right to exceed the system's limit that limit has to do.
 		_ = c.SetWriteBuffer(buffer)
 		_ = c.SetReadBuffer(buffer)
-		return nil
+		return opened(c)
 	})}
 	if netns != 0 {
 		options = append(options, nftables.WithNetNSFd(netns))
@@ -60,12 +72,6 @@ func Stand(netns int, name string, families ...nftables.TableFamily) (int, error
 func Remove(c *nftables.Conn, t *nftables.Table) {
 	c.AddTable(t) // so that deleting it cannot fail
 	c.DelTable(t)
-}
-
-// Replace adds to c's transaction that the table is there and empty.
-func Replace(c *nftables.Conn, t *nftables.Table) {
-	Remove(c, t)
-	c.AddTable(t)
 }
 
 // Rule adds a rule of these parts to the end of the chain.
@@ -150,10 +156,10 @@ func EtherType(op expr.CmpOp, t uint16) []expr.Any {
 }
 
 // In is an address (Source or Destination) that is in a set.
-func In(offset uint32, s *nftables.Set) []expr.Any {
+func In(offset uint32, set string) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
-		&expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID},
+		&expr.Lookup{SourceRegister: 1, SetName: set},
 	}
 }
 

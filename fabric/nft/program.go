@@ -2,8 +2,11 @@ package nft
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -51,39 +54,102 @@ func (s Set) Map(key, value []byte) {
 	s.Elements[string(key)+string(value)] = nftables.SetElement{Key: key, Val: value}
 }
 
-// Tables are those of one name, a program for each family.
+// Tables are those of one name, a program for each family. Others than Keeper's are nobody
+// else's to change. Methods may be called concurrently.
 type Tables struct {
 	Name     string
 	Families []nftables.TableFamily
 	NetNS    int // the network namespace; 0 is the process's own
 
-	have  []Program // what stands, as far as it was written here; nil: not known
-	clean bool      // it is known that nothing stands
+	keeper  *Keeper
+	changed chan struct{}
+
+	mu     sync.Mutex
+	have   []Program   // what stands, as far as it was written here; nil: not known
+	clean  bool        // it is known that nothing stands
+	broken bool        // others have changed what stood
+	timer  *time.Timer // nil, or it gives changed a value, at next
+	next   time.Time
+	told   time.Time // when changed got one for the last time
+	logged time.Time
+	wait   time.Duration // until the next try of what has failed
+}
+
+// Changed gets a value when the tables have to be written anew by Apply: another program has
+// changed them, or it may have, or the last Apply has failed.
+func (k *Tables) Changed() <-chan struct{} { return k.changed }
+
+// Broken reports whether others have changed the tables since Apply.
+func (k *Tables) Broken() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.broken
+}
+
+// touched notes what others do, for certain or perhaps.
+func (k *Tables) touched(certain bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.have == nil {
+		return // nothing stands, or it is written anew in any case
+	}
+	k.broken = k.broken || certain
+	now := time.Now()
+	if certain && now.Sub(k.logged) > quiet {
+		k.logged = now
+		k.keeper.log.Warn("another program has changed nftables rules of Rivulet; putting them back", "table", k.Name)
+	}
+	k.tell(max(settle, k.told.Add(pace).Sub(now)))
+}
+
+// tell is called with mu held.
+func (k *Tables) tell(in time.Duration) {
+	if k.changed == nil {
+		return
+	}
+	at := time.Now().Add(in)
+	if k.timer != nil && k.timer.Stop() && k.next.Before(at) {
+		at = k.next
+	}
+	k.next = at
+	k.timer = time.AfterFunc(time.Until(at), func() {
+		k.mu.Lock()
+		k.told, k.have, k.clean = time.Now(), nil, false
+		k.mu.Unlock()
+		select {
+		case k.changed <- struct{}{}:
+		default:
+		}
+	})
 }
 
 // Known reports whether it is known what stands.
-func (k *Tables) Known() bool { return k.have != nil }
+func (k *Tables) Known() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.have != nil
+}
 
-// Forget makes the next Apply write everything: somebody else has changed the tables.
-func (k *Tables) Forget() { k.have, k.clean = nil, false }
-
-// Stand reports whether the tables are there that were written, and no others.
-func (k *Tables) Stand() bool {
-	n, err := Stand(k.NetNS, k.Name, k.Families...)
-	return err != nil || n == len(k.have) // what cannot be asked is asked again later
+// Forget makes the next Apply write everything.
+func (k *Tables) Forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.have, k.clean = nil, false
 }
 
 // Clear removes the tables, once.
 func (k *Tables) Clear() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.clean {
 		return nil
 	}
 	if n, err := Stand(k.NetNS, k.Name, k.Families...); err == nil && n > 0 {
-		if _, err := k.Apply(nil); err != nil {
+		if _, err := k.apply(nil); err != nil {
 			return err
 		}
 	}
-	k.have, k.clean = nil, true
+	k.have, k.clean, k.broken = nil, true, false
 	return nil
 }
 
@@ -91,42 +157,85 @@ func (k *Tables) Clear() error {
 // in one transaction: what differs from what stands, or everything where that is not
 // known or does not work. It returns the number of messages that it took.
 func (k *Tables) Apply(want []Program) (messages int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.apply(want)
+}
+
+func (k *Tables) apply(want []Program) (messages int, err error) {
 	if k.have != nil && want != nil {
-		if messages, err = k.Update(want); err == nil {
+		if messages, err = k.update(want); err == nil {
 			return messages, nil
 		}
 	}
-	k.Forget()
+	k.have, k.clean = nil, false
+	if messages, err = k.write(want); err != nil {
+		k.wait = min(max(2*k.wait, pace), 16*pace)
+		k.tell(k.wait)
+		return messages, err
+	}
+	k.have, k.broken, k.wait = want, false, 0
+	return messages, nil
+}
+
+// write puts want in the place of whatever stands.
+func (k *Tables) write(want []Program) (messages int, err error) {
 	for i, f := range k.Families {
-		c, err := Open(k.NetNS)
+		c, err := k.open()
 		if err != nil {
 			return messages, err
 		}
 		t := &nftables.Table{Name: k.Name, Family: f}
 		Remove(c, t)
-		w := writer{c: c, t: t}
 		if want != nil {
 			c.AddTable(t)
-			w.sets(Program{}, want[i])
-			want[i].Base(c, t)
-			w.chains(Program{}, want[i])
-			w.elements(Program{}, want[i])
-		}
-		if w.err != nil {
-			return messages, w.err
+			n, err := fill(c, t, want[i])
+			if err != nil {
+				return messages, err
+			}
+			messages += n
 		}
 		if err := c.Flush(); err != nil {
 			return messages, err
 		}
-		messages += w.n
 	}
-	k.have = want
 	return messages, nil
 }
 
-// Update writes what differs from what stands, which must be known. A family whose
-// transaction fails stays as it was.
+// Fill adds to c's transaction what an empty table is to hold.
+func Fill(c *nftables.Conn, t *nftables.Table, p Program) error {
+	_, err := fill(c, t, p)
+	return err
+}
+
+func fill(c *nftables.Conn, t *nftables.Table, p Program) (messages int, err error) {
+	w := writer{c: c, t: t}
+	w.sets(Program{}, p)
+	p.Base(c, t)
+	w.chains(Program{}, p)
+	w.elements(Program{}, p)
+	return w.n, w.err
+}
+
+func (k *Tables) open() (*nftables.Conn, error) {
+	if k.keeper != nil {
+		return k.keeper.open()
+	}
+	return Open(k.NetNS)
+}
+
+// Update writes what differs from what stands. A family whose transaction fails stays as
+// it was.
 func (k *Tables) Update(want []Program) (messages int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.update(want)
+}
+
+func (k *Tables) update(want []Program) (messages int, err error) {
+	if k.have == nil {
+		return 0, errUnknown
+	}
 	have := slices.Clone(k.have)
 	for i := range want {
 		n, err := k.differ(have[i], want[i])
@@ -140,9 +249,11 @@ func (k *Tables) Update(want []Program) (messages int, err error) {
 	return messages, nil
 }
 
+var errUnknown = errors.New("nft: another program has just changed the table; it is put back")
+
 // differ writes what has changed of one table.
 func (k *Tables) differ(have, want Program) (messages int, err error) {
-	c, err := Open(k.NetNS)
+	c, err := k.open()
 	if err != nil {
 		return 0, err
 	}

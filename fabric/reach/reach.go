@@ -11,8 +11,8 @@
 // connection that a peer has begun is judged anew, by sets, and nothing has to be removed
 // from the connection table when a right ends.
 //
-// The tunnel's process makes the table, empty, before its interface is up, if there is
-// none (Ensure); the supervisor alone fills it (Set), and it stays when either ends.
+// The tunnel's process makes the table, empty, before its interface is up and whenever there is
+// none (Ensure); the supervisor alone fills it (Program), and it stays when either ends.
 // Nothing is kept beside the kernel's table. Without nf_tables in the kernel there is no
 // tunnel.
 package reach
@@ -39,7 +39,6 @@ const Table = "rivulet-reach"
 const (
 	inPriority   = -149 // the tunnel's guard is -150
 	backPriority = -5
-	chunk        = 1000 // elements of one message
 )
 
 // Rules are what comes in.
@@ -76,111 +75,85 @@ func (p Port) Compare(q Port) int {
 	return cmp.Or(p.Addr.Compare(q.Addr), cmp.Compare(p.Protocol, q.Protocol), cmp.Compare(p.Port, q.Port))
 }
 
-// Ensure makes the table, empty, if there is none. netns is a network namespace, 0 the
-// process's own.
-func Ensure(netns int, iface string, own netip.Addr) error {
-	return write(netns, Rules{Interface: iface, Own: own}, true)
-}
+// Family is that of the table.
+const Family = nftables.TableFamilyIPv4
 
-// Stands reports whether the table is there.
-func Stands(netns int) (bool, error) {
-	n, err := nft.Stand(netns, Table, nftables.TableFamilyIPv4)
-	return n == 1, err
-}
-
-// Set puts the table in the place of what it was, in one transaction.
-func Set(netns int, r Rules) error { return write(netns, r, false) }
-
-func write(netns int, r Rules, missing bool) error {
-	err := transaction(netns, r, missing)
-	if err == nil || missing && errors.Is(err, syscall.EEXIST) {
+// Ensure makes the table, empty, if there is none, in the process's own network namespace.
+func Ensure(iface string, own netip.Addr) error {
+	c, err := nft.Open(0)
+	if err == nil {
+		t := &nftables.Table{Name: Table, Family: Family}
+		c.CreateTable(t)
+		err = nft.Fill(c, t, Program(Rules{Interface: iface, Own: own}))
+	}
+	if err == nil {
+		err = c.Flush()
+	}
+	if err == nil || errors.Is(err, syscall.EEXIST) {
 		return nil
 	}
+	return Fault(err)
+}
+
+// Fault is an error with which the table cannot be written.
+func Fault(err error) error {
 	return fmt.Errorf("reach: nftables: %w; see that the kernel has NF_TABLES_IPV4 and NFT_CT", err)
 }
 
-func transaction(netns int, r Rules, missing bool) error {
-	c, err := nft.Open(netns)
-	if err != nil {
-		return err
-	}
-	t := &nftables.Table{Name: Table, Family: nftables.TableFamilyIPv4}
-	if missing {
-		c.CreateTable(t)
-	} else {
-		nft.Replace(c, t)
-	}
-	if err := fill(c, t, r); err != nil {
-		return err
-	}
-	return c.Flush()
-}
-
-func fill(c *nftables.Conn, t *nftables.Table, r Rules) error {
-	ours, err := addresses(c, t, oursSet, r.Ours)
-	if err != nil {
-		return err
-	}
-	tenants, err := addresses(c, t, tenantsSet, r.Tenants)
-	if err != nil {
-		return err
-	}
-	in := nft.Base(c, t, "in", nftables.ChainHookPrerouting, inPriority)
-	back := nft.Base(c, t, "back", nftables.ChainHookForward, backPriority)
-	replies := c.AddChain(&nftables.Chain{Name: "replies", Table: t})
-
-	nft.Rule(c, in, nft.Not(nft.FromInterface(r.Interface)), nft.Accept)
-	nft.Rule(c, in, reply, nft.Accept)
-	nft.Rule(c, in, related, nft.Accept)
-	if r.Own.IsValid() {
-		nft.Rule(c, in, nft.Within(nft.Destination, netip.PrefixFrom(r.Own, 32)), nft.Accept)
-	}
-	nft.Rule(c, back, nft.ToInterface(r.Interface), reply, nft.Jump(replies.Name))
-	nft.Rule(c, back, nft.ToInterface(r.Interface), fresh, nft.Protocol(unix.IPPROTO_TCP), noSYN, nft.Drop)
-	nft.Rule(c, replies, related, nft.Accept)
-
-	for _, side := range []struct {
-		chain         *nftables.Chain
-		remote, local uint32 // offsets of addresses
-		portAt        uint32
-	}{{in, nft.Source, nft.Destination, 2}, {replies, nft.Destination, nft.Source, 0}} {
-		nft.Rule(c, side.chain, nft.In(side.remote, ours), nft.Accept)
-		for _, p := range r.Whole {
-			nft.Rule(c, side.chain, nft.Within(side.remote, p), nft.Accept)
-		}
-		nft.Rule(c, side.chain, nft.In(side.local, tenants), nft.Accept)
-	}
+// Program is what the table holds. It is written whole, each time.
+func Program(r Rules) nft.Program {
+	p := nft.Program{Family: Family, Sets: map[string]nft.Set{oursSet: addresses(r.Ours), tenantsSet: addresses(r.Tenants)}}
+	pods, ports := func(i int) string { return fmt.Sprint("pods-", i) }, func(i int) string { return fmt.Sprint("ports-", i) }
 	for i, g := range r.Open {
-		pods, err := addresses(c, t, fmt.Sprintf("pods-%d", i), g.Pods)
-		if err != nil {
-			return err
-		}
-		ports, err := sockets(c, t, fmt.Sprintf("ports-%d", i), g.Ports)
-		if err != nil {
-			return err
-		}
-		nft.Rule(c, in, nft.Within(nft.Source, g.From), nft.In(nft.Destination, pods), nft.Accept)
-		nft.Rule(c, in, nft.Within(nft.Source, g.From), at(ports, nft.Destination, 2), nft.Accept)
-		nft.Rule(c, replies, nft.Within(nft.Destination, g.From), nft.In(nft.Source, pods), nft.Accept)
-		nft.Rule(c, replies, nft.Within(nft.Destination, g.From), at(ports, nft.Source, 0), nft.Accept)
+		p.Sets[pods(i)], p.Sets[ports(i)] = addresses(g.Pods), sockets(g.Ports)
 	}
-	nft.Rule(c, in, nft.Drop)
-	nft.Rule(c, replies, nft.Drop)
-	return nil
+	p.Base = func(c *nftables.Conn, t *nftables.Table) {
+		in := nft.Base(c, t, "in", nftables.ChainHookPrerouting, inPriority)
+		back := nft.Base(c, t, "back", nftables.ChainHookForward, backPriority)
+		replies := c.AddChain(&nftables.Chain{Name: "replies", Table: t})
+
+		nft.Rule(c, in, nft.Not(nft.FromInterface(r.Interface)), nft.Accept)
+		nft.Rule(c, in, reply, nft.Accept)
+		nft.Rule(c, in, related, nft.Accept)
+		if r.Own.IsValid() {
+			nft.Rule(c, in, nft.Within(nft.Destination, netip.PrefixFrom(r.Own, 32)), nft.Accept)
+		}
+		nft.Rule(c, back, nft.ToInterface(r.Interface), reply, nft.Jump(replies.Name))
+		nft.Rule(c, back, nft.ToInterface(r.Interface), fresh, nft.Protocol(unix.IPPROTO_TCP), noSYN, nft.Drop)
+		nft.Rule(c, replies, related, nft.Accept)
+
+		for _, side := range []struct {
+			chain         *nftables.Chain
+			remote, local uint32 // offsets of addresses
+			portAt        uint32
+		}{{in, nft.Source, nft.Destination, 2}, {replies, nft.Destination, nft.Source, 0}} {
+			nft.Rule(c, side.chain, nft.In(side.remote, oursSet), nft.Accept)
+			for _, p := range r.Whole {
+				nft.Rule(c, side.chain, nft.Within(side.remote, p), nft.Accept)
+			}
+			nft.Rule(c, side.chain, nft.In(side.local, tenantsSet), nft.Accept)
+			for i, g := range r.Open {
+				nft.Rule(c, side.chain, nft.Within(side.remote, g.From), nft.In(side.local, pods(i)), nft.Accept)
+				nft.Rule(c, side.chain, nft.Within(side.remote, g.From), at(ports(i), side.local, side.portAt), nft.Accept)
+			}
+			nft.Rule(c, side.chain, nft.Drop)
+		}
+	}
+	return p
 }
 
 const oursSet, tenantsSet = "ours", "tenants"
 
 // Standing returns the addresses of Ours that are in force: what an earlier process has set.
 func Standing(netns int) ([]netip.Addr, error) {
-	if there, err := Stands(netns); err != nil || !there {
+	if n, err := nft.Stand(netns, Table, Family); err != nil || n == 0 {
 		return nil, err
 	}
 	c, err := nft.Open(netns)
 	if err != nil {
 		return nil, fmt.Errorf("reach: %w", err)
 	}
-	s, err := c.GetSetByName(&nftables.Table{Name: Table, Family: nftables.TableFamilyIPv4}, oursSet)
+	s, err := c.GetSetByName(&nftables.Table{Name: Table, Family: Family}, oursSet)
 	if err != nil {
 		return nil, fmt.Errorf("reach: %w", err)
 	}
@@ -198,48 +171,34 @@ func Standing(netns int) ([]netip.Addr, error) {
 	return out, nil
 }
 
-func addresses(c *nftables.Conn, t *nftables.Table, name string, all []netip.Addr) (*nftables.Set, error) {
-	elements := make([]nftables.SetElement, 0, len(all))
+func addresses(all []netip.Addr) nft.Set {
+	s := nft.MakeSet(nftables.TypeIPAddr)
 	for _, a := range all {
-		elements = append(elements, nftables.SetElement{Key: a.AsSlice()})
+		s.Add(a.AsSlice())
 	}
-	return set(c, nft.NewSet(t, name, nftables.TypeIPAddr), elements)
+	return s
 }
 
 var socketType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)
 
-func sockets(c *nftables.Conn, t *nftables.Table, name string, all []Port) (*nftables.Set, error) {
-	elements := make([]nftables.SetElement, 0, len(all))
+func sockets(all []Port) nft.Set {
+	s := nft.MakeSet(socketType)
 	for _, p := range all {
 		key := append(p.Addr.AsSlice(), p.Protocol, 0, 0, 0)
-		elements = append(elements, nftables.SetElement{Key: append(append(key, binaryutil.BigEndian.PutUint16(p.Port)...), 0, 0)})
+		s.Add(append(append(key, binaryutil.BigEndian.PutUint16(p.Port)...), 0, 0))
 	}
-	s := nft.NewSet(t, name, socketType)
-	s.Concatenation = true
-	return set(c, s, elements)
-}
-
-func set(c *nftables.Conn, s *nftables.Set, elements []nftables.SetElement) (*nftables.Set, error) {
-	if err := c.AddSet(s, nil); err != nil {
-		return nil, err
-	}
-	for part := range slices.Chunk(elements, chunk) {
-		if err := c.SetAddElements(s, part); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
+	return s
 }
 
 // at is an address, protocol and port that are in a set of sockets. Registers after the
 // first are those of 4 bytes.
-func at(s *nftables.Set, address, port uint32) []expr.Any {
+func at(set string, address, port uint32) []expr.Any {
 	const second, third = 9, 10
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: address, Len: 4},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: second},
 		&expr.Payload{DestRegister: third, Base: expr.PayloadBaseTransportHeader, Offset: port, Len: 2},
-		&expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID},
+		&expr.Lookup{SourceRegister: 1, SetName: set},
 	}
 }
 

@@ -2,12 +2,12 @@ package reach
 
 import (
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/nft"
@@ -63,24 +63,15 @@ func TestWhoReachesWhat(t *testing.T) {
 			}
 		}
 	}
-	set := func(r Rules) {
-		t.Helper()
-		r.Interface = "riv0"
-		if err := Set(ns, r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := Ensure(ns, "riv0", netip.Addr{}); err != nil {
-		t.Fatal(err)
-	}
+	rules := tables(host)
+	set := func(r Rules) { t.Helper(); set(t, rules, r) }
+	host.Do(func() error { return Ensure("riv0", netip.Addr{}) })
 	try("nothing said", map[[2]string]bool{{"10.70.0.5", "10.42.0.5:80"}: false, {"10.70.0.6", "10.42.0.6:80"}: false})
 	if !own.Reaches("", "10.70.0.6:80") {
 		t.Error("answers to what a pod began do not come")
 	}
 	set(Rules{Ours: []netip.Addr{ours}})
-	if err := Ensure(ns, "riv0", netip.Addr{}); err != nil { // the tunnel starts again
-		t.Fatal(err)
-	}
+	host.Do(func() error { return Ensure("riv0", netip.Addr{}) }) // the tunnel starts again
 	try("a pod of ours", map[[2]string]bool{{"10.70.0.5", "10.42.0.5:80"}: true, {"10.70.0.5", "10.42.0.6:81"}: true, {"10.70.0.6", "10.42.0.5:80"}: false})
 	if standing, err := Standing(ns); err != nil || len(standing) != 1 || standing[0] != ours {
 		t.Errorf("standing: %v %v", standing, err)
@@ -110,19 +101,15 @@ func TestWhoReachesWhat(t *testing.T) {
 // forgotten it, and what we began goes on.
 func TestWhatEndsEndsConnections(t *testing.T) {
 	host, peer, own, _ := device(t)
-	ns := int(host.NS)
-	opened := Rules{Interface: "riv0", Open: []Grant{{From: site, Ports: []Port{{pod, 6, 90}}}}}
-	if err := Set(ns, opened); err != nil {
-		t.Fatal(err)
-	}
+	opened := Rules{Open: []Grant{{From: site, Ports: []Port{{pod, 6, 90}}}}}
+	rules := tables(host)
+	set(t, rules, opened)
 	theirs, served := join(t, peer, own, "10.42.0.5:90")
 	begun, there := join(t, own, peer, "10.70.0.6:91")
 	if !passes(theirs, served) || !passes(served, theirs) || !passes(begun, there) {
 		t.Fatal("opened, and nothing passes")
 	}
-	if err := Set(ns, Rules{Interface: "riv0"}); err != nil {
-		t.Fatal(err)
-	}
+	set(t, rules, Rules{})
 	if passes(theirs, served) || passes(served, theirs) {
 		t.Error("closed, and the connection goes on")
 	}
@@ -163,7 +150,7 @@ func passes(from, to net.Conn) bool {
 // What a packet pays: round trips of a pod that runs away, in rounds that take turns.
 func BenchmarkRoundTrip(b *testing.B) {
 	host, peer, own, _ := device(b)
-	ns := int(host.NS)
+	rules := tables(host)
 	full := Rules{Interface: "riv0", Ours: []netip.Addr{netip.MustParseAddr("10.70.0.6")}}
 	for a := range 5000 {
 		full.Ours = append(full.Ours, netip.AddrFrom4([4]byte{10, 71, byte(a >> 8), byte(a)}))
@@ -176,13 +163,9 @@ func BenchmarkRoundTrip(b *testing.B) {
 	rounds := 0
 	for b.Loop() {
 		for _, with := range []string{"without", "with"} {
-			var err error
 			if with == "with" {
-				err = Set(ns, full)
-			} else {
-				err = remove(ns)
-			}
-			if err != nil {
+				set(b, rules, full)
+			} else if _, err := rules.Apply(nil); err != nil {
 				b.Fatal(err)
 			}
 			begun := time.Now()
@@ -203,11 +186,15 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-func remove(ns int) error {
-	c, err := nft.Open(ns)
-	if err != nil {
-		return err
+func tables(host netroom.Room) *nft.Tables {
+	return nft.NewKeeper(int(host.NS), slog.New(slog.DiscardHandler)).Tables(Table, Family)
+}
+
+func set(t testing.TB, all *nft.Tables, r Rules) {
+	t.Helper()
+	r.Interface = "riv0"
+	all.Forget()
+	if _, err := all.Apply([]nft.Program{Program(r)}); err != nil {
+		t.Fatal(err)
 	}
-	nft.Remove(c, &nftables.Table{Name: Table, Family: nftables.TableFamilyIPv4})
-	return c.Flush()
 }

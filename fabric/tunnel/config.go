@@ -105,4 +105,4 @@ type Problem struct {
 // HelperVersion is that of the protocol and the behaviour of the data plane's
 // process. A process that runs with another is replaced, which costs a second of
 // traffic: raise it when the process itself has changed.
-const HelperVersion = "11"
+const HelperVersion = "12"

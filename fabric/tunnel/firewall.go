@@ -1,10 +1,8 @@
 package tunnel
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"syscall"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -15,7 +13,7 @@ import (
 	"rivulet/fabric/reach"
 )
 
-// The one nftables table of Rivulet, IPv4:
+// Table is the name of the tunnel's table, IPv4:
 //
 //	keep  (nat, postrouting, before everybody's masquerade): pod addresses stay as
 //	      they are between pods and peers. flannel and kube-proxy would masquerade
@@ -27,7 +25,7 @@ import (
 //
 // Which of our pods a peer reaches is decided by a table of its own (package reach), which
 // is closed until the supervisor has filled it and is there before the interface is up.
-const tableName = "rivulet"
+const Table = "rivulet"
 
 const (
 	keepPriority  = 90   // srcnat is 100
@@ -35,17 +33,19 @@ const (
 )
 
 // setFirewall replaces the table in one transaction.
-func setFirewall(cfg Config) error {
-	if err := reach.Ensure(0, cfg.Interface, cfg.Address); err != nil {
+func (s *Server) setFirewall(cfg Config) error {
+	if err := reach.Ensure(cfg.Interface, cfg.Address); err != nil {
 		return fmt.Errorf("tunnel: %w", err)
 	}
-	c, err := nft.Open(0)
-	if err != nil {
-		return fmt.Errorf("tunnel: nftables: %w", err)
+	s.guard = cfg
+	s.rules.Forget()
+	if _, err := s.rules.Apply([]nft.Program{{Family: nftables.TableFamilyIPv4, Base: cfg.firewall}}); err != nil {
+		return fmt.Errorf("tunnel: nftables: %w: does this kernel have nf_tables, nft_nat and nft_fib?", err)
 	}
-	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyIPv4}
-	nft.Replace(c, table)
+	return nil
+}
 
+func (cfg Config) firewall(c *nftables.Conn, table *nftables.Table) {
 	keep := c.AddChain(&nftables.Chain{Name: "keep", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityRef(keepPriority)})
 	pods := cfg.PodCIDR.Masked()
@@ -64,22 +64,6 @@ func setFirewall(cfg Config) error {
 	nft.Rule(c, guard, nft.Protocol(unix.IPPROTO_ICMP), echoRequest, nft.Accept)
 	nft.Rule(c, guard, notForOne, nft.Drop)
 	nft.Rule(c, guard, nft.Not(destination(pods)), nft.Drop)
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("tunnel: nftables: %w: does this kernel have nf_tables, nft_nat and nft_fib?", err)
-	}
-	return nil
-}
-
-func clearFirewall() error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("tunnel: nftables: %w", err)
-	}
-	c.DelTable(&nftables.Table{Name: tableName, Family: nftables.TableFamilyIPv4})
-	if err := c.Flush(); err != nil && !errors.Is(err, syscall.ENOENT) {
-		return fmt.Errorf("tunnel: nftables: %w", err)
-	}
-	return nil
 }
 
 var (

@@ -227,7 +227,7 @@ func TestStopLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, table := range tables {
-		if table.Name == tableName {
+		if table.Name == Table {
 			t.Error("the nftables table is still there")
 		}
 	}

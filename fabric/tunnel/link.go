@@ -5,16 +5,19 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
+	"slices"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/sysctl"
 )
 
 // setLink gives the TUN its MTU, its one address and a route for each peer's
 // prefix, and takes routes of peers that are gone. It returns the peers whose prefix
-// has no route.
+// has no route. What is there already it does not write, so that it may be called after
+// each change.
 func setLink(cfg Config, mtus map[string]int) (map[string]Problem, error) {
 	link, err := netlink.LinkByName(cfg.Interface)
 	if err != nil {
@@ -25,27 +28,34 @@ func setLink(cfg Config, mtus map[string]int) (map[string]Problem, error) {
 			return nil, fmt.Errorf("tunnel: MTU %d of %s: %w", cfg.MTU, cfg.Interface, err)
 		}
 	}
-	setSysctls(cfg.Interface)
-	if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(cfg.Address, 32))}); err != nil {
-		return nil, fmt.Errorf("tunnel: address %s: %w", cfg.Address, err)
+	// What cannot be written is not there to hurt: a read-only /proc/sys is that of a container
+	// whose host has the default.
+	_, _ = sysctl.Keep(settings(cfg.Interface)...)
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("tunnel: addresses of %s: %w", cfg.Interface, err)
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		return nil, fmt.Errorf("tunnel: bring %s up: %w", cfg.Interface, err)
+	own := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(cfg.Address, 32))}
+	if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IPNet.String() == own.IPNet.String() }) {
+		if err := netlink.AddrReplace(link, own); err != nil {
+			return nil, fmt.Errorf("tunnel: address %s: %w", cfg.Address, err)
+		}
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, fmt.Errorf("tunnel: bring %s up: %w", cfg.Interface, err)
+		}
 	}
 	return setRoutes(link.Attrs().Index, cfg, mtus)
 }
 
-// setSysctls makes the interface one that peers are behind and nobody else. What
-// cannot be written is not there to hurt (no IPv6, a read-only /proc/sys of a
-// container whose host has the default).
-func setSysctls(name string) {
-	for file, value := range map[string]string{
-		"ipv4/conf/" + name + "/rp_filter":        "2", // loose, where the host is strict
-		"ipv4/conf/" + name + "/accept_redirects": "0",
-		"ipv4/conf/" + name + "/send_redirects":   "0",
-		"ipv6/conf/" + name + "/disable_ipv6":     "1", // or each start is a burst of dropped packets
-	} {
-		_ = os.WriteFile("/proc/sys/net/"+file, []byte(value), 0o644)
+// settings make the interface one that peers are behind and nobody else.
+func settings(name string) []sysctl.Setting {
+	return []sysctl.Setting{
+		{Name: "net/ipv4/conf/" + name + "/rp_filter", Value: "2"}, // loose, where the host is strict
+		{Name: "net/ipv4/conf/" + name + "/accept_redirects", Value: "0"},
+		{Name: "net/ipv4/conf/" + name + "/send_redirects", Value: "0"},
+		{Name: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "1"}, // or each start is a burst of dropped packets
 	}
 }
 

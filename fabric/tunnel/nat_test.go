@@ -111,7 +111,8 @@ func (w *natWorld) noUDP(pairs ...[2]string) {
 		w.t.Fatal(err)
 	}
 	table := &nftables.Table{Name: "cut", Family: nftables.TableFamilyIPv4}
-	nft.Replace(c, table)
+	nft.Remove(c, table)
+	c.AddTable(table)
 	chain := c.AddChain(&nftables.Chain{Name: "forward", Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
 	for _, p := range pairs {

@@ -9,7 +9,8 @@
 //	   │ starts, adopts, restarts        └ riv0, routes, nftables table "rivulet"
 //
 // The server reads the Config it is given and the host's address changes, and
-// alone writes the TUN device, its routes and the nftables table. It holds the
+// alone writes the TUN device, its settings, its routes and the nftables table, which it puts
+// back when another program changes them. It holds the
 // last Config in memory only: a server that dies is started again by the
 // controller and told again. What the user sees of a failure is an error of
 // Apply, with a cure, in `rivulet status`; a peer that cannot be served is a Problem
@@ -29,15 +30,20 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/tun"
 
-	"rivulet/fabric/tunnel/wgdev"
-
 	"rivulet/fabric/netmon"
+	"rivulet/fabric/nft"
+	"rivulet/fabric/reach"
+	"rivulet/fabric/sysctl"
 	"rivulet/fabric/translate"
+	"rivulet/fabric/tunnel/wgdev"
 	"rivulet/fabric/wgkey"
 )
 
@@ -48,21 +54,27 @@ type Server struct {
 	translator translate.Translator
 	counts     wgdev.Counts
 	news       news // of paths
+	keeper     *nft.Keeper
+	rules      *nft.Tables
+	link       atomic.Int64 // the index of the interface
 
 	mu        sync.Mutex
 	dev       *wgdev.Device           // nil before the first Config
+	guard     Config                  // what the table was made from
 	listeners map[uint16]net.Listener // for streams
 	cfg       Config                  // what is in force
 	refused   map[string]Problem      // by peer: why it is not in cfg as it was wanted
 	unrouted  map[string]Problem      // by peer: why it has no route
 	moves     uint32                  // how often the host's addresses changed
+	isolated  int                     // how often to look for isolation that is gone, see closeTenants
 	sizes     *pathMTUs               // nil if paths cannot be measured
 	mtus      map[string]int          // measured, by peer
 }
 
 // NewServer returns a data plane that has no device yet.
 func NewServer(version string, log *slog.Logger) *Server {
-	return &Server{version: version, log: log}
+	keeper := nft.NewKeeper(0, log)
+	return &Server{version: version, log: log, isolated: 2, keeper: keeper, rules: keeper.Tables(Table, nftables.TableFamilyIPv4)}
 }
 
 // Apply makes cfg the whole state. Peers that did not change are not touched.
@@ -92,7 +104,7 @@ func (s *Server) Apply(cfg Config) error {
 	}
 	// The guard comes before the first packet, the rules before the peers that
 	// they are for.
-	if err := setFirewall(cfg); err != nil {
+	if err := s.setFirewall(cfg); err != nil {
 		return err
 	}
 	s.translator.Set(table)
@@ -187,6 +199,9 @@ func (s *Server) open(cfg Config) error {
 	}
 	own := cfg.Address.As4()
 	source := binary.BigEndian.Uint32(own[:])
+	if l, err := netlink.LinkByName(cfg.Interface); err == nil {
+		s.link.Store(int64(l.Attrs().Index))
+	}
 	s.dev = wgdev.New(raw, wgdev.Options{Log: s.log, Changed: s.news.tell, Translator: &s.translator, Counts: &s.counts,
 		Whole: func(packet []byte) bool { return isAsk(packet, source) }})
 	return nil
@@ -210,7 +225,10 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.close()
-	return clearFirewall()
+	if err := s.rules.Clear(); err != nil {
+		return fmt.Errorf("tunnel: nftables: %w", err)
+	}
+	return nil
 }
 
 // explain names who holds the port if that is what failed.
@@ -258,8 +276,91 @@ func (s *Server) Status() (Status, error) {
 
 // Follow sends a packet to every peer after the host's addresses or its default
 // route changed, from whatever address is right now, so that they learn it at
-// once instead of after the next handshake. It returns when ctx ends.
-func (s *Server) Follow(ctx context.Context) { netmon.FollowHost(ctx, s.log, s.moved) }
+// once instead of after the next handshake. What other programs change of the table, the
+// interface, its settings or its routes it puts back. It returns when ctx ends.
+func (s *Server) Follow(ctx context.Context) {
+	go s.watchRules(ctx)
+	go netmon.FollowLink(ctx, s.log, s.index, s.putBackLink)
+	netmon.FollowHost(ctx, s.log, s.moved)
+}
+
+// watchRules keeps the tables and the settings of the interface.
+func (s *Server) watchRules(ctx context.Context) {
+	go func() {
+		for ctx.Err() == nil {
+			if err := s.keeper.Run(ctx, func() {}); ctx.Err() == nil {
+				s.log.Warn("the rules are not watched; trying again", "error", err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(sysctl.Look):
+			}
+		}
+	}()
+	tick := time.NewTicker(sysctl.Look)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.rules.Changed():
+			s.putBackRules()
+		case <-tick.C:
+			s.look()
+		}
+	}
+}
+
+// putBackRules writes the table again. Where that fails nothing comes out of the tunnel, until
+// the supervisor, to whom this process then looks like a new one, configures it anew.
+func (s *Server) putBackRules() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dev == nil {
+		return
+	}
+	if err := s.setFirewall(s.guard); err != nil {
+		s.log.Error("the rules cannot be put back; the tunnel ends", "error", err)
+		s.close()
+	}
+}
+
+// look puts back what the kernel tells nobody of, and closes what the supervisor has to, while it
+// does not come to it: what comes out of the tunnel, and tenants.
+func (s *Server) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.closeTenants(); err != nil {
+		s.log.Error("pods of other clusters may not be isolated", "error", err)
+	}
+	if s.dev == nil || s.cfg.Interface == "" {
+		return
+	}
+	if changed, _ := sysctl.Keep(settings(s.cfg.Interface)...); len(changed) > 0 {
+		s.log.Warn("another program has changed settings of the interface; put back", "settings", changed)
+	}
+	if n, err := nft.Stand(0, reach.Table, reach.Family); err == nil && n == 0 {
+		if err := reach.Ensure(s.cfg.Interface, s.cfg.Address); err != nil {
+			s.log.Error("the rules cannot be put back; the tunnel ends", "error", err)
+			s.close()
+		}
+	}
+}
+
+func (s *Server) putBackLink() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dev == nil || s.cfg.Port == 0 {
+		return
+	}
+	var err error
+	if s.unrouted, err = setLink(s.cfg, s.mtus); err != nil {
+		s.log.Warn("what another program has changed cannot be put back", "error", err)
+	}
+}
+
+// index is that of the interface, or 0.
+func (s *Server) index() int { return int(s.link.Load()) }
 
 func (s *Server) moved() {
 	s.mu.Lock()

@@ -153,7 +153,9 @@ func newDevice(t testing.TB, podAddr string) *board {
 	masqueradeLikeFlannel(t, d.node)
 
 	// What a peer reaches is package reach's to decide; here it is everything.
-	if err := reach.Set(int(d.node.ns), reach.Rules{Interface: "riv0", Own: ownAddress, Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}); err != nil {
+	open := nft.NewKeeper(int(d.node.ns), slog.New(slog.DiscardHandler)).Tables(reach.Table, reach.Family)
+	all := reach.Rules{Interface: "riv0", Own: ownAddress, Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}
+	if _, err := open.Apply([]nft.Program{reach.Program(all)}); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

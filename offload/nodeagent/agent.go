@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/offload/elsewhere"
 	"rivulet/offload/nodeagent/homeaddr"
@@ -54,6 +55,8 @@ type Node struct {
 	Held *isolation.Held
 	// HomeAddrs are the guests that reach Services by the cluster IPs of their homes; nil are none.
 	HomeAddrs *homeaddr.Pods
+	// Rules sees what other programs do to nftables.
+	Rules *nft.Keeper
 	// Interface is the tunnel's.
 	Interface string
 	// Networks are those of the device.

@@ -74,7 +74,7 @@ func (a *Agent) isolate(ctx context.Context) error {
 				}
 			}
 		},
-		Log: a.cfg.Log.With("part", "isolation"),
+		Keeper: a.cfg.Rules, Log: a.cfg.Log.With("part", "isolation"),
 	})
 }
 

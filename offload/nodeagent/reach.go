@@ -36,7 +36,7 @@ func (a *Agent) keepReach(ctx context.Context) error {
 			a.cfg.Elsewhere.Look()
 		},
 		Report: func(err error) { a.Report("reach", err) },
-		Log:    a.cfg.Log.With("part", "reach"),
+		Keeper: a.cfg.Rules, Log: a.cfg.Log.With("part", "reach"),
 	})
 }
 

@@ -110,7 +110,7 @@ func plainEngine() error {
 		NodeIP: netip.MustParseAddr("100.127.7.7"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"),
 		ServiceCIDR: services, ClusterDNS: netip.MustParseAddr("10.43.0.10"), Facts: facts,
 	})
-	if err := host.EnsureNodeAddress(netip.MustParseAddr("100.127.7.7"), services); err != nil {
+	if _, err := host.EnsureNodeAddress(netip.MustParseAddr("100.127.7.7"), services); err != nil {
 		return err
 	}
 	if err := os.CopyFS(stateDir, os.DirFS(filepath.Join(kitDir, "seed"))); err != nil {

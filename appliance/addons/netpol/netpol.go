@@ -12,7 +12,7 @@
 //
 // Restart: the tables stand while nobody is there, with the addresses of that moment,
 // and are replaced in one transaction when everything was seen again. When somebody has
-// removed them they are back within 15 s. Without policies there are none, and nothing
+// changed them they are put back (nft.Keeper). Without policies there are none, and nothing
 // is watched but policies. Failure: the problem "network-policy".
 package netpol
 
@@ -36,7 +36,7 @@ import (
 // Table is the name of both tables.
 const Table = "rivulet-policies"
 
-// look is how often somebody's `nft flush ruleset` is made up for.
+// look is how often it is looked whether the kernel shows packets to the rules.
 const look = 15 * time.Second
 
 // World is where policies come from; netpol.Watcher is one.
@@ -50,13 +50,14 @@ type Config struct {
 	World World
 	// Results is the folder of CNI results.
 	Results string
+	// Keeper sees what others do to the tables.
+	Keeper *nft.Keeper
 	// Report is told after each pass; nil is well.
 	Report func(error)
 	Log    *slog.Logger
 
 	exists  func(veth string) bool // for tests
 	bridged func() bool            // for tests
-	netns   int                    // for tests: the namespace to work in
 }
 
 // Run enforces until ctx ends, and leaves the tables standing.
@@ -67,7 +68,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.bridged == nil {
 		cfg.bridged = podnet.Bridged
 	}
-	e := &enforcer{Config: cfg, kernel: tables(cfg.netns), known: map[string]netpol.Pod{}}
+	e := &enforcer{Config: cfg, kernel: cfg.Keeper.Tables(Table, families...), known: map[string]netpol.Pod{}}
 	defer e.unwatch()
 	changed, stop := cfg.World.Changed()
 	defer stop()
@@ -88,6 +89,7 @@ func Run(ctx context.Context, cfg Config) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
+		case <-e.kernel.Changed():
 		case _, ok := <-events:
 			if !ok {
 				return errors.New("enforce: the watch of CNI results has ended")
@@ -110,7 +112,7 @@ func rest(ctx context.Context, took time.Duration) bool {
 
 type enforcer struct {
 	Config
-	kernel nft.Tables
+	kernel *nft.Tables
 	files  *podnet.Watch         // only while there are policies
 	known  map[string]netpol.Pod // by UID: pods that have a network here
 	seen   input                 // what the tables were made from
@@ -147,13 +149,8 @@ func (e *enforcer) pass() error {
 		return fmt.Errorf("enforce: %w", err)
 	}
 	now := input{w, local}
-	stands := e.kernel.Stand()
-	if stands && reflect.DeepEqual(e.seen, now) {
+	if e.kernel.Known() && reflect.DeepEqual(e.seen, now) {
 		return e.blind()
-	}
-	if !stands && e.kernel.Known() {
-		e.Log.Warn("the tables of network policies were removed by somebody, making them again")
-		e.kernel.Forget()
 	}
 	w = e.overlay(w, local)
 	plan := netpol.Compile(w)
@@ -231,7 +228,7 @@ func Try() error {
 		Chains: map[string][]netpol.Rule{"chain": {{Peers: "pods", Protocol: "TCP", Low: 80, High: 90}, {Peers: "blocks"}, {Sockets: "ports"}}},
 		Sets: netpol.Sets{Addrs: map[string][]netip.Addr{"pods": {b}}, Ranges: map[string][]netpol.Range{"blocks": {{First: a, Last: b}}},
 			Sockets: map[string][]netpol.Socket{"ports": {{Addr: a, Protocol: "TCP", Port: 80}}}}}
-	k := tables(0)
+	k := nft.Tables{Name: Table, Families: families}
 	_, err := k.Apply(write(plan, []podnet.Pod{{Addr: a, Veth: "veth0"}}))
 	return err
 }

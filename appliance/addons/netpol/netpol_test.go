@@ -122,8 +122,10 @@ func (s *stage) result(name, ns, addr, mac string) {
 func (s *stage) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
+	keeper := nft.NewKeeper(int(s.host.NS), slog.New(slog.DiscardHandler))
+	go keeper.Run(ctx, func() {})
 	go func() {
-		done <- Run(ctx, Config{World: s, Results: s.results, Log: slog.New(slog.DiscardHandler), netns: int(s.host.NS),
+		done <- Run(ctx, Config{World: s, Results: s.results, Log: slog.New(slog.DiscardHandler), Keeper: keeper,
 			exists: func(string) bool { return true }, bridged: func() bool { return true },
 			Report: func(err error) {
 				s.mu.Lock()
@@ -455,7 +457,7 @@ func TestItFollows(t *testing.T) {
 		}
 	}
 	flush()
-	s.settle()
+	s.until("the tables are back", func() bool { return s.held() == len(families) })
 	s.check("web", "db", 80, false)
 
 	s.stop()

@@ -101,6 +101,10 @@ func TestStepsAreWhatTheWholeIs(t *testing.T) {
 	}
 }
 
+func tables(netns int) *nft.Tables {
+	return &nft.Tables{Name: Table, Families: families, NetNS: netns}
+}
+
 // dump is what the kernel says stands, by chain and set.
 func dump(t *testing.T, netns int) map[string]int {
 	t.Helper()

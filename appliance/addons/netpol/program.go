@@ -45,10 +45,6 @@ var protocols = map[corev1.Protocol]byte{corev1.ProtocolTCP: unix.IPPROTO_TCP, c
 
 var families = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge}
 
-func tables(netns int) nft.Tables {
-	return nft.Tables{Name: Table, Families: families, NetNS: netns}
-}
-
 // write puts a plan into the two tables' words.
 func write(plan netpol.Plan, local []podnet.Pod) []nft.Program {
 	if plan.Empty() {

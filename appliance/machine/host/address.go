@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -13,18 +14,29 @@ import (
 
 // EnsureNodeAddress puts the node's own address on lo, and a route for the
 // service network beside it: without a default route the kernel would refuse a
-// connection to a service before kube-proxy could redirect it.
-func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) error {
+// connection to a service before kube-proxy could redirect it. What is there already it does
+// not write, and returns what was missing.
+func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) (missing []string, err error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
-		return fmt.Errorf("host: %w", err)
+		return nil, fmt.Errorf("host: %w", err)
 	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return fmt.Errorf("host: lo: %w; run as root", err)
+	if lo.Attrs().Flags&net.FlagUp == 0 {
+		missing = append(missing, "lo up")
+		if err := netlink.LinkSetUp(lo); err != nil {
+			return nil, fmt.Errorf("host: lo: %w; run as root", err)
+		}
+	}
+	addrs, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("host: addresses of lo: %w", err)
 	}
 	ip := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}}
-	if err := netlink.AddrReplace(lo, ip); err != nil {
-		return fmt.Errorf("host: %s on lo: %w", addr, err)
+	if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IPNet.String() == ip.IPNet.String() }) {
+		missing = append(missing, "address "+ip.IPNet.String())
+		if err := netlink.AddrReplace(lo, ip); err != nil {
+			return nil, fmt.Errorf("host: %s on lo: %w", addr, err)
+		}
 	}
 	route := &netlink.Route{
 		LinkIndex: lo.Attrs().Index,
@@ -32,10 +44,40 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) error {
 		Src:       addr.AsSlice(),
 		Scope:     netlink.SCOPE_LINK,
 	}
-	if err := netlink.RouteReplace(route); err != nil && !errors.Is(err, syscall.EEXIST) {
-		return fmt.Errorf("host: route to %s: %w", services, err)
+	added, err := ensureRoute(lo, route)
+	return append(missing, added...), err
+}
+
+// ensureBridgeRoutes gives the bridge the routes that the kernel has made for its addresses.
+func ensureBridgeRoutes(name string) (missing []string, err error) {
+	bridge, err := netlink.LinkByName(name)
+	if err != nil || bridge.Attrs().Flags&net.FlagUp == 0 {
+		return nil, nil // it comes with the first pod
 	}
-	return nil
+	addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("host: addresses of %s: %w", name, err)
+	}
+	for _, a := range addrs {
+		if bits, _ := a.Mask.Size(); bits == 32 {
+			continue
+		}
+		added, e := ensureRoute(bridge, &netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: &net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask},
+			Src: a.IP, Scope: netlink.SCOPE_LINK, Protocol: unix.RTPROT_KERNEL})
+		missing, err = append(missing, added...), errors.Join(err, e)
+	}
+	return missing, err
+}
+
+func ensureRoute(link netlink.Link, route *netlink.Route) (missing []string, err error) {
+	there, err := netlink.RouteListFiltered(netlink.FAMILY_V4, route, netlink.RT_FILTER_OIF|netlink.RT_FILTER_DST|netlink.RT_FILTER_SRC)
+	if err != nil || len(there) > 0 {
+		return nil, err
+	}
+	if err := netlink.RouteReplace(route); err != nil && !errors.Is(err, syscall.EEXIST) {
+		return nil, fmt.Errorf("host: route to %s by %s: %w", route.Dst, link.Attrs().Name, err)
+	}
+	return []string{"route to " + route.Dst.String()}, nil
 }
 
 // Routes returns the networks that the machine has a route for, in any of its

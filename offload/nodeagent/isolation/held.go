@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/podnet"
 )
@@ -36,9 +37,6 @@ type Held struct {
 	// recalled is set once the aliases were read.
 	recalled bool
 }
-
-// aliasPrefix begins the alias of a guest's interface.
-const aliasPrefix = "rivulet guest of "
 
 type heldGuest struct {
 	guest
@@ -153,7 +151,7 @@ func (h *Held) recall(veth string) (peer.ID, bool) {
 	if err != nil {
 		return "", false
 	}
-	id, was := strings.CutPrefix(l.Attrs().Alias, aliasPrefix)
+	id, was := strings.CutPrefix(l.Attrs().Alias, nft.TenantAlias)
 	return peer.ID(id), was
 }
 
@@ -164,7 +162,7 @@ func (h *Held) mark(guests []guest) {
 	defer h.mu.Unlock()
 	for _, g := range guests {
 		known, ok := h.byVeth[g.Veth]
-		if text := aliasPrefix + string(g.Consumer); ok && known.marked != text {
+		if text := nft.TenantAlias + string(g.Consumer); ok && known.marked != text {
 			if l, err := h.link(g.Veth); err == nil && h.alias(l, text) == nil {
 				known.marked = text
 				h.byVeth[g.Veth] = known

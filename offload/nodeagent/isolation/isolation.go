@@ -18,8 +18,8 @@
 // nobody but itself, and IPv4 only. What a consumer names, its pods elsewhere, is bounded and
 // in a transaction of its own: where that fails, only that consumer's pods reach less.
 //
-// Restart: the tables stay while the supervisor is down. They are made again at once
-// when somebody removes them, and what guests have connected to meanwhile is cut;
+// Restart: the tables stay while the supervisor is down. They are put back at once when
+// another program changes them (nft.Keeper), and what guests have connected to meanwhile is cut;
 // without guests there are none. What cannot be done shows as a problem of the part
 // "isolation of guests", and guests that start then have no network.
 //
@@ -48,8 +48,8 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// look is how often the tables are looked at, and networks of the host that have come
-// are seen.
+// look is how often networks of the host that have come are seen, and what has failed is
+// tried again.
 const look = 15 * time.Second
 
 // Config is what isolation goes by. All fields but Doors and Services are required.
@@ -83,8 +83,9 @@ type Config struct {
 	// consumers' pods reach less than they should.
 	Report func(err error, less map[peer.ID]error)
 	Log    *slog.Logger
+	// Keeper sees what others do to the tables.
+	Keeper *nft.Keeper
 
-	netns   int         // for tests: the namespace to work in
 	bridged func() bool // for tests
 }
 
@@ -100,13 +101,12 @@ func Run(ctx context.Context, cfg Config) error {
 	defer files.Close()
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	k := keeper{Config: cfg, tables: newTables(cfg.netns), removed: make(chan struct{}, 1)}
-	defer k.watch(ctx, false)
+	k := keeper{Config: cfg, tables: newTables(cfg.Keeper)}
 	for {
 		files.Look()
 		begun := time.Now()
 		waiting := cfg.Held.waiting()
-		less, err := k.pass(ctx)
+		less, err := k.pass()
 		cfg.Held.answer(waiting, err)
 		cfg.Report(err, less)
 		// Changes gather after a pass that took long, but for pods that wait.
@@ -116,7 +116,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return ctx.Err()
 		case <-cfg.Held.asked:
 			continue
-		case <-k.removed:
+		case <-k.tables.Changed():
 			continue
 		case <-rest:
 		}
@@ -124,7 +124,7 @@ func Run(ctx context.Context, cfg Config) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-cfg.Held.asked:
-		case <-k.removed:
+		case <-k.tables.Changed():
 		case <-cfg.Changed:
 		case _, ok := <-files.Events():
 			if !ok {
@@ -139,31 +139,22 @@ func Run(ctx context.Context, cfg Config) error {
 // keeper is one run.
 type keeper struct {
 	Config
-	tables  *tables
-	last    world
-	lost    map[peer.ID]error
-	removed chan struct{} // gets a value when somebody has removed a table
-	unwatch context.CancelFunc
+	tables *tables
+	last   world
+	lost   map[peer.ID]error
 }
 
 // pass makes the tables what they should be.
-func (k *keeper) pass(ctx context.Context) (less map[peer.ID]error, err error) {
+func (k *keeper) pass() (less map[peer.ID]error, err error) {
 	now, less, err := k.gather()
 	if err != nil {
 		return nil, err
 	}
 	some := len(now.Guests) > 0
-	k.watch(ctx, some)
-	there := k.tables.there()
-	if k.tables.Known() && !there {
-		k.Log.Warn("the tables of isolation were removed by somebody, making them again")
-	}
-	if k.tables.Known() != there {
-		k.tables.Forget()
-	}
-	if !k.tables.Known() || len(k.lost) > 0 || !reflect.DeepEqual(k.last, now) {
+	if known := k.tables.Known(); !known || len(k.lost) > 0 || !reflect.DeepEqual(k.last, now) {
+		open := k.tables.Broken() || !known && !k.tables.there()
 		k.lost, err = k.tables.build(now)
-		if err == nil && some && !there {
+		if err == nil && some && open {
 			err = k.cut(now)
 		}
 		if err != nil {
@@ -181,44 +172,12 @@ func (k *keeper) pass(ctx context.Context) (less map[peer.ID]error, err error) {
 	return less, nil
 }
 
-// watch follows what others do to the tables, or ends that.
-func (k *keeper) watch(ctx context.Context, on bool) {
-	if on == (k.unwatch != nil) {
-		return
-	}
-	if !on {
-		k.unwatch()
-		k.unwatch = nil
-		return
-	}
-	ctx, k.unwatch = context.WithCancel(ctx)
-	go func() {
-		for {
-			err := nft.WatchRemoved(ctx, k.netns, Table, func() {
-				select {
-				case k.removed <- struct{}{}:
-				default:
-				}
-			})
-			if ctx.Err() != nil {
-				return
-			}
-			k.Log.Warn("changes of nftables are not seen at once; the tables are looked at every 15 s", "err", err)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(look):
-			}
-		}
-	}()
-}
-
 // cut ends what guests have under way: where the tables were missing it was let through
 // by nobody. What is allowed goes on with its next packet.
 func (k *keeper) cut(w world) error {
 	at := netns.None()
-	if k.netns != 0 {
-		at = netns.NsHandle(k.netns)
+	if k.tables.NetNS != 0 {
+		at = netns.NsHandle(k.tables.NetNS)
 	}
 	h, err := netlink.NewHandleAt(at, unix.NETLINK_NETFILTER)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/test/await"
 	"rivulet/test/netroom"
@@ -136,8 +137,10 @@ func (s *stage) result(name, text string) {
 func (s *stage) run() (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
+	keeper := nft.NewKeeper(int(s.host.NS), slog.New(slog.DiscardHandler))
+	go keeper.Run(ctx, func() {})
 	cfg := Config{
-		Results: s.results, Pods: netip.MustParsePrefix("10.42.0.0/16"), DNS: netip.MustParseAddr("10.43.0.10"),
+		Keeper: keeper, Results: s.results, Pods: netip.MustParsePrefix("10.42.0.0/16"), DNS: netip.MustParseAddr("10.43.0.10"),
 		Twins: func() map[string]peer.ID {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -171,7 +174,7 @@ func (s *stage) run() (end func()) {
 			s.err, s.less, s.passes = err, less, s.passes+1
 			s.mu.Unlock()
 		},
-		Log: slog.New(slog.DiscardHandler), netns: int(s.host.NS),
+		Log:     slog.New(slog.DiscardHandler),
 		bridged: func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.bridged },
 	}
 	go func() { done <- Run(ctx, cfg) }()
@@ -443,7 +446,6 @@ func TestItFollows(t *testing.T) {
 	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	s.poke <- struct{}{} // as the next look does
 	s.until("the tables are back", func() bool { return len(flush()) == 2 })
 	s.check("a1", "", "b1", false)
 

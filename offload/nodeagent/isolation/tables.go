@@ -18,27 +18,24 @@ import (
 )
 
 // Table is the name of both tables.
-const Table = "rivulet-twins"
+const Table = nft.Isolation
 
 const priority = -4 // before the filters of others
 
 // tables are what stands in the kernel.
 type tables struct {
-	nft.Tables
+	*nft.Tables
 	told map[string]nft.Set // the sets of consumers that stand, by name
 }
 
-func newTables(netns int) *tables {
-	return &tables{Tables: nft.Tables{Name: Table, Families: []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge}, NetNS: netns}}
+func newTables(keeper *nft.Keeper) *tables {
+	return &tables{Tables: keeper.Tables(Table, nftables.TableFamilyIPv4, nftables.TableFamilyBridge)}
 }
 
 // there reports whether both tables stand, whoever made them.
 func (k *tables) there() bool {
 	n, err := nft.Stand(k.NetNS, k.Name, k.Families...)
-	if err != nil {
-		return k.Known() // asked again later
-	}
-	return n == len(k.Families)
+	return err == nil && n == len(k.Families)
 }
 
 // build makes the tables hold w. All but endpoints is one transaction for each table,
@@ -154,8 +151,8 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 		guests, endpoints, services := "guests-"+string(c.ID), endpointsOf(c.ID), servicesOf(c.ID)
 		decide.Sets[guests], decide.Sets[endpoints], decide.Sets[services] = addresses(c.Guests), told[endpoints], told[services]
 		own := func(side uint32, rule func(...[]expr.Any)) {
-			rule(within(side, guests), nft.Accept)
-			rule(within(side, endpoints), nft.Accept)
+			rule(nft.In(side, guests), nft.Accept)
+			rule(nft.In(side, endpoints), nft.Accept)
 			if c.Home.IsValid() {
 				rule(nft.Within(side, c.Home), nft.Accept)
 			}
@@ -165,12 +162,12 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 			own(nft.Destination, rule)
 			rule(nft.AddressedTo(w.DNS), nft.Accept)
 			// What is still addressed to a Service has no endpoint, or is not of its ports.
-			rule(within(nft.Destination, services), nft.Refuse)
+			rule(nft.In(nft.Destination, services), nft.Refuse)
 			rule(nft.Jump(closedName))
 		}
 		decide.Chains[toName] = func(rule func(...[]expr.Any)) {
 			own(nft.Source, rule)
-			rule(within(nft.Source, doorPods), nft.Accept)
+			rule(nft.In(nft.Source, doorPods), nft.Accept)
 			rule(nft.Drop)
 		}
 		seenName := named("seen-"+string(c.ID), c.Seen, w.Pods)
@@ -209,8 +206,8 @@ func decides(dns netip.Addr) func(*nftables.Conn, *nftables.Table) {
 		nft.Rule(c, forward, verdict(nft.Destination, toGuests))
 		input := nft.Base(c, t, "input", nftables.ChainHookInput, priority)
 		nft.Rule(c, input, nft.Established, nft.Accept)
-		nft.Rule(c, input, within(nft.Source, allGuests), nft.AddressedTo(dns), nft.Accept)
-		nft.Rule(c, input, within(nft.Source, allGuests), nft.Drop)
+		nft.Rule(c, input, nft.In(nft.Source, allGuests), nft.AddressedTo(dns), nft.Accept)
+		nft.Rule(c, input, nft.In(nft.Source, allGuests), nft.Drop)
 		// Before kube-proxy's, which knows nothing of these addresses.
 		nat := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
 			return c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityRef(priority)})
@@ -242,10 +239,6 @@ func keepsHonest(c *nftables.Conn, t *nftables.Table) {
 
 func address(offset uint32) expr.Any {
 	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4}
-}
-
-func within(offset uint32, set string) []expr.Any {
-	return []expr.Any{address(offset), &expr.Lookup{SourceRegister: 1, SetName: set}}
 }
 
 func verdict(offset uint32, set string) []expr.Any {

@@ -26,13 +26,14 @@ import (
 	"slices"
 	"time"
 
+	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	table "rivulet/fabric/reach"
 	"rivulet/offload/nodeagent/podnet"
 )
 
 const (
-	// look is how often a table that somebody removed is noticed.
+	// look is how often the results of the container network are read in any case.
 	look = 15 * time.Second
 	// pause is the least time between two passes: pods come in crowds.
 	pause = 20 * time.Millisecond
@@ -65,9 +66,10 @@ type Config struct {
 	// Report is told after each pass; nil is well.
 	Report func(error)
 	Log    *slog.Logger
+	// Keeper sees what others do to the table.
+	Keeper *nft.Keeper
 
 	exists func(veth string) bool // for tests
-	netns  int                    // for tests: the namespace to work in
 }
 
 // Peer is one peer and the pods of this cluster there.
@@ -118,8 +120,8 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("reach: %w", err)
 	}
 	defer files.Close()
-	k := keeper{Config: cfg, stale: true}
-	if k.before, err = table.Standing(cfg.netns); err != nil {
+	k := keeper{Config: cfg, table: cfg.Keeper.Tables(table.Table, table.Family), stale: true}
+	if k.before, err = table.Standing(k.table.NetNS); err != nil {
 		cfg.Log.Warn("what an earlier run let in is not known; pods that run away are heard again when their peers answer", "error", err)
 	}
 	tick := time.NewTicker(look)
@@ -136,6 +138,7 @@ func Run(ctx context.Context, cfg Config) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-cfg.Changed:
+		case <-k.table.Changed():
 		case _, ok := <-files.Events():
 			if !ok {
 				return errors.New("reach: the watch of CNI results has ended")
@@ -163,11 +166,12 @@ func Run(ctx context.Context, cfg Config) error {
 // keeper is what is kept between passes.
 type keeper struct {
 	Config
+	table   *nft.Tables
 	stale   bool // pods has to be read anew
 	pods    []podnet.Pod
 	tenants map[peer.ID][]netip.Addr // as told last
 	before  []netip.Addr             // Ours of the last table
-	last    *table.Rules             // nil if it is not known what is in force
+	last    table.Rules
 }
 
 func (k *keeper) pass() error {
@@ -179,20 +183,17 @@ func (k *keeper) pass() error {
 		} else {
 			k.pods, k.stale = pods, false
 		}
-		if there, err := table.Stands(k.netns); err != nil || !there {
-			k.last = nil
-		}
 	}
 	now := k.rules()
-	if k.last != nil && reflect.DeepEqual(*k.last, now) {
+	if k.table.Known() && reflect.DeepEqual(k.last, now) {
 		return failed
 	}
-	if err := table.Set(k.netns, now); err != nil {
-		k.last = nil
-		return errors.Join(failed, err)
+	k.table.Forget()
+	if _, err := k.table.Apply([]nft.Program{table.Program(now)}); err != nil {
+		return errors.Join(failed, table.Fault(err))
 	}
 	k.Log.Debug("reach is in force", "ours", len(now.Ours), "tenants", len(now.Tenants), "opened", len(now.Open))
-	k.last, k.before = &now, now.Ours
+	k.last, k.before = now, now.Ours
 	return failed
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	table "rivulet/fabric/reach"
 	"rivulet/test/await"
@@ -116,7 +117,7 @@ func (s *stage) run() (stop func()) {
 		Ours:    func(map[peer.ID][]netip.Addr) {},
 		Tenants: func(all map[peer.ID][]netip.Addr) { s.mu.Lock(); defer s.mu.Unlock(); s.tenants = all },
 		Report:  func(err error) { s.mu.Lock(); defer s.mu.Unlock(); s.err, s.passes = err, s.passes+1 },
-		Log:     slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, netns: int(s.host.NS),
+		Log:     slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, Keeper: nft.NewKeeper(int(s.host.NS), slog.New(slog.DiscardHandler)),
 	}
 	go func() { done <- Run(ctx, cfg) }()
 	return sync.OnceFunc(func() {
@@ -180,9 +181,7 @@ func TestTheFirstPodIsSeen(t *testing.T) {
 
 func TestRunKeepsTheTable(t *testing.T) {
 	s := newStage(t)
-	if err := table.Ensure(int(s.host.NS), "riv0", netip.Addr{}); err != nil {
-		t.Fatal(err)
-	}
+	s.host.Do(func() error { return table.Ensure("riv0", netip.Addr{}) })
 	prefix, ours := netip.MustParsePrefix("10.70.0.0/16"), netip.MustParseAddr("10.70.0.5")
 	try := func(what string, want map[[2]string]bool) {
 		t.Helper()

@@ -1,0 +1,89 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
+
+	"rivulet/fabric/netmon"
+	"rivulet/fabric/nft"
+	"rivulet/fabric/sysctl"
+)
+
+// Network is what packets of pods need of the host.
+type Network struct {
+	// Rules has the owners of nftables put them back.
+	Rules *nft.Keeper
+	// Node is the node's own address, Services the network of Services, Bridge the one that
+	// pods are on.
+	Node     netip.Addr
+	Services netip.Prefix
+	Bridge   string
+	// Report is told what cannot be put back, nil is well.
+	Report func(error)
+	Log    *slog.Logger
+}
+
+// settings let packets pass from and to pods, those between pods of one bridge through the rules.
+var settings = []sysctl.Setting{{Name: "net/ipv4/ip_forward", Value: "1"}, {Name: "net/bridge/bridge-nf-call-iptables", Value: "1"}}
+
+// Keep puts back what other programs change: rules, the node's address, the routes to Services
+// and pods, and settings of the kernel, until ctx ends. ready is called when it has begun.
+func (n Network) Keep(ctx context.Context, ready func()) error {
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return n.Rules.Run(ctx, ready) })
+	both.Go(func() error { return n.keep(ctx) })
+	return both.Wait()
+}
+
+func (n Network) keep(ctx context.Context) error {
+	changed := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	for _, name := range []string{"lo", n.Bridge} {
+		go netmon.FollowLink(ctx, n.Log, func() int {
+			if l, err := netlink.LinkByName(name); err == nil {
+				return l.Attrs().Index
+			}
+			return 0
+		}, poke)
+	}
+	tick := time.NewTicker(sysctl.Look)
+	defer tick.Stop()
+	var failed error     // of addresses and routes
+	logged := time.Now() // what is missing at first nobody has taken
+	note := func(what []string) {
+		if len(what) > 0 && time.Since(logged) > time.Minute {
+			logged = time.Now()
+			n.Log.Warn("another program has changed what the cluster's network needs; put back", "what", what)
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+			own, err := EnsureNodeAddress(n.Node, n.Services)
+			bridge, e := ensureBridgeRoutes(n.Bridge)
+			failed = errors.Join(err, e)
+			note(append(own, bridge...))
+		case <-tick.C:
+		}
+		what, err := sysctl.Keep(settings...)
+		note(what)
+		if err = errors.Join(failed, err); err != nil {
+			err = fmt.Errorf("host: packets of pods may go nowhere: %w", err)
+		}
+		n.Report(err)
+	}
+}

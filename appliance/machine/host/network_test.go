@@ -1,0 +1,154 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"rivulet/fabric/nft"
+	sysctls "rivulet/fabric/sysctl"
+	"rivulet/test/await"
+	"rivulet/test/netroom"
+)
+
+func TestMain(m *testing.M) {
+	netroom.Enter()
+	os.Exit(m.Run())
+}
+
+// What another program takes of the node's address, of routes and settings is back in two
+// seconds, and what cannot be put back is reported.
+func TestOthersChangeTheNetwork(t *testing.T) {
+	const inside = "HOST_INSIDE"
+	if os.Getenv(inside) == "" {
+		out, err := exec.CommandContext(t.Context(), netroom.Program(t, netroom.New(t).NS, inside+"=1"), "-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
+		if t.Logf("%s", out); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := netroom.Give("cni0", "10.42.0.1/24"); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var failed error
+	problem := func() error { mu.Lock(); defer mu.Unlock(); return failed }
+	n := Network{Node: netip.MustParseAddr("100.127.7.7"), Services: netip.MustParsePrefix("10.43.0.0/16"), Bridge: "cni0", Rules: nft.NewKeeper(0, slog.New(slog.DiscardHandler)),
+		Report: func(err error) { mu.Lock(); defer mu.Unlock(); failed = err }, Log: slog.New(slog.NewTextHandler(os.Stdout, nil))}
+	keep := func() (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- n.Keep(ctx, func() {}) }()
+		return func() {
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+	}
+	stop := keep()
+	defer func() { stop() }()
+	index := func(name string) int {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Attrs().Index
+	}
+	routes := func(cidr, by string) []netlink.Route {
+		_, dst, err := net.ParseCIDR(cidr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: dst, LinkIndex: index(by)}, netlink.RT_FILTER_DST|netlink.RT_FILTER_OIF)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	hasRoute := func(cidr, by string) func() bool { return func() bool { return len(routes(cidr, by)) == 1 } }
+	noRoute := func(cidr, by string) func() error {
+		return func() error { return netlink.RouteDel(&routes(cidr, by)[0]) }
+	}
+	sysctl := func(name string) string {
+		value, err := os.ReadFile("/proc/sys/net/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(value))
+	}
+	node := &netlink.Addr{IPNet: &net.IPNet{IP: n.Node.AsSlice(), Mask: net.CIDRMask(32, 32)}}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		what func() error
+		back func() bool
+	}{
+		{"ip addr del, of the node", func() error { return netlink.AddrDel(lo, node) }, func() bool {
+			all, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range all {
+				if a.IPNet.String() == node.IPNet.String() {
+					return hasRoute("10.43.0.0/16", "lo")()
+				}
+			}
+			return false
+		}},
+		{"ip route del, to Services", noRoute("10.43.0.0/16", "lo"), hasRoute("10.43.0.0/16", "lo")},
+		{"ip route del, to pods", noRoute("10.42.0.0/24", "cni0"), hasRoute("10.42.0.0/24", "cni0")},
+		{"sysctl ip_forward", func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }, func() bool { return sysctl("ipv4/ip_forward") == "1" }},
+		{"sysctl bridge-nf-call-iptables", func() error { return os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("0"), 0) },
+			func() bool { return sysctl("bridge/bridge-nf-call-iptables") == "1" }},
+	} {
+		await.True(t, 2*time.Second, c.name+", before", c.back)
+		if err := c.what(); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, 2*time.Second, c.name+", and it is back", c.back)
+	}
+	if err := problem(); err != nil {
+		t.Error(err)
+	}
+
+	// Nothing is written where nothing is missing: own writes are changes, too.
+	updates, done := make(chan netlink.RouteUpdate, 64), make(chan struct{})
+	defer close(done)
+	if err := netlink.RouteSubscribe(updates, done); err != nil {
+		t.Fatal(err)
+	}
+	for quiet := time.After(1500 * time.Millisecond); quiet != nil; {
+		select {
+		case u := <-updates:
+			if u.Dst != nil && u.Dst.IP.To4() != nil {
+				t.Fatalf("a route is written though nothing is missing: %v", u.Route)
+			}
+		case <-quiet:
+			quiet = nil
+		}
+	}
+
+	stop()
+	settings = append(settings, sysctls.Setting{Name: "kernel/ostype", Value: "other"}) // which nobody can change
+	stop = keep()
+	await.True(t, 3*time.Second, "what cannot be put back is reported", func() bool {
+		return problem() != nil && strings.Contains(problem().Error(), "kernel.ostype")
+	})
+}
