@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,14 +105,15 @@ func TestNoNetworkWhileNobodyIsolates(t *testing.T) {
 			}
 		}
 	}
-	// The kernel shows packets between pods to no rule.
+	// The kernel shows packets between pods to no rule, and does not let that be put back.
 	const bridged = "/proc/sys/net/bridge/bridge-nf-call-iptables"
-	labtest.Must(t, ctx, victim, "sh", "-c", "echo 0 >"+bridged)
-	t.Cleanup(func() {
+	labtest.Must(t, ctx, victim, "sh", "-c", "mount --bind "+bridged+" "+bridged+" && echo 0 >"+bridged+" && mount -o remount,bind,ro "+bridged)
+	free := sync.OnceFunc(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		labtest.Must(t, ctx, victim, "sh", "-c", "echo 1 >"+bridged)
+		labtest.Must(t, ctx, victim, "umount", bridged)
 	})
+	t.Cleanup(free)
 	await.NoError(t, ctx, time.Minute, "pod late is made", func() error {
 		_, err := bad.CoreV1().Pods(twin).Create(ctx, pod("late"), metav1.CreateOptions{})
 		return err
@@ -127,7 +129,7 @@ func TestNoNetworkWhileNobodyIsolates(t *testing.T) {
 	if p, err := bad.CoreV1().Pods(twin).Get(ctx, "late", metav1.GetOptions{}); err != nil || p.Status.PodIP != "" {
 		t.Errorf("a pod that nothing isolates has %v %v", p.Status.PodIPs, err)
 	}
-	labtest.Must(t, ctx, victim, "sh", "-c", "echo 1 >"+bridged)
+	free()
 	await.NoError(t, ctx, 2*time.Minute, "the pod starts when it can be isolated", func() error {
 		p, err := bad.CoreV1().Pods(twin).Get(ctx, "late", metav1.GetOptions{})
 		if err == nil && p.Status.PodIP == "" {

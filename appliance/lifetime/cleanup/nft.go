@@ -11,6 +11,9 @@ import (
 	"rivulet/offload/nodeagent/isolation"
 )
 
+// ourTables are all that the product makes on the host.
+var ourTables = []string{tunnelTable, firewall.Table, isolation.Table, reach.Table, netpol.Table}
+
 // tables removes the tunnel's table, the wall, the guests', those of policies and those that iptables made for its rules
 // and that hold nothing any more.
 func (c *cleaner) tables() {
@@ -24,7 +27,7 @@ func (c *cleaner) tables() {
 	}
 	var names []string
 	for _, t := range all {
-		if t.Name == tunnelTable && t.Family == nftables.TableFamilyIPv4 || t.Name == firewall.Table || t.Name == isolation.Table || t.Name == reach.Table || t.Name == netpol.Table || iptablesTable(t) && isEmpty(conn, t) {
+		if slices.Contains(ourTables, t.Name) || iptablesTable(t) && isEmpty(conn, t) {
 			conn.DelTable(t)
 			names = append(names, t.Name)
 		}

@@ -10,10 +10,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rivulet/test/netroom"
 )
 
 // TestMain lets the test program stand in for ours: it waits for its input to end.
 func TestMain(m *testing.M) {
+	netroom.Enter()
 	if os.Getenv("CLEANUP_STANDIN") != "" {
 		io.Copy(io.Discard, os.Stdin)
 		return
