@@ -21,7 +21,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -29,6 +28,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // provider is a Tenancy over a real API server. The peer is told by a header of
@@ -86,21 +86,13 @@ func start(t *testing.T) *provider {
 		}
 	})
 	p := &provider{Tenancy: tenancy, server: server, admin: server.Client, url: front.URL, test: t, share: share, keeps: keeps}
-	p.until(t, "the role and the policies", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the role and the policies", func() bool {
 		_, role := p.admin.RbacV1().ClusterRoles().Get(ctx, Role, metav1.GetOptions{})
 		_, last := p.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(ctx, "rivulet-twin-secrets", metav1.GetOptions{})
 		_, fair := p.admin.FlowcontrolV1().FlowSchemas().Get(ctx, "rivulet-peers", metav1.GetOptions{})
 		return role == nil && last == nil && fair == nil
 	})
 	return p
-}
-
-func (p *provider) until(t *testing.T, what string, ok func(context.Context) bool) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
-	if err != nil {
-		t.Fatalf("waited in vain: %s", what)
-	}
 }
 
 // node makes a node with the given status; the node controller writes there too,
@@ -247,7 +239,7 @@ func testTwins(t *testing.T, p *provider) {
 		t.Errorf("twin %s, want the old one", twin)
 	}
 	p.ask(t, alice, http.MethodDelete, "/v1/namespaces/old")
-	p.until(t, "the old twin is gone", func(context.Context) bool {
+	await.True(t, time.Minute, "the old twin is gone", func() bool {
 		code, _ := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/old")
 		return code == http.StatusNotFound
 	})
@@ -273,7 +265,7 @@ func testTwins(t *testing.T, p *provider) {
 	if _, body := p.ask(t, bob, http.MethodGet, "/v1/namespaces"); fmt.Sprint(body["twins"]) != "map[]" {
 		t.Errorf("bob's twins: %v", body)
 	}
-	p.until(t, "status", func(context.Context) bool {
+	await.True(t, time.Minute, "status", func() bool {
 		return fmt.Sprint(p.Status()[alice].Twins) == "map[lab:lab-alice-aliceaaa web:"+web+"]" && len(p.Status()) == 1
 	})
 
@@ -281,7 +273,7 @@ func testTwins(t *testing.T, p *provider) {
 	if code, body := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/lab"); code != http.StatusAccepted {
 		t.Fatalf("DELETE: %d %v", code, body)
 	}
-	p.until(t, "the twin is gone", func(context.Context) bool {
+	await.True(t, time.Minute, "the twin is gone", func() bool {
 		code, _ := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/lab")
 		return code == http.StatusNotFound
 	})
@@ -303,7 +295,7 @@ func testTwins(t *testing.T, p *provider) {
 func testTwinsAtOnce(t *testing.T, p *provider) {
 	ctx := t.Context()
 	before := 0
-	p.until(t, "no twin of bob's is about to go", func(context.Context) bool {
+	await.True(t, time.Minute, "no twin of bob's is about to go", func() bool {
 		all := p.namespacesOf(t, bob)
 		before = len(all)
 		return !slices.ContainsFunc(all, func(n corev1.Namespace) bool { return n.DeletionTimestamp != nil })
@@ -395,7 +387,7 @@ func testAdmissionInTwins(t *testing.T, p *provider) {
 		_, err := c.CoreV1().Services(twin).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "s-"}, Spec: spec}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	p.until(t, "the policies take effect", func(context.Context) bool {
+	await.True(t, time.Minute, "the policies take effect", func() bool {
 		return service(corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}) != nil
 	})
 	if err := service(corev1.ServiceSpec{}); err != nil {
@@ -420,7 +412,7 @@ func testAdmissionInTwins(t *testing.T, p *provider) {
 		}
 		return made
 	}
-	p.until(t, "the pod policy takes effect", func(context.Context) bool { return pod(corev1.PodSpec{}).Labels[policy.OriginLabel] == string(alice) })
+	await.True(t, time.Minute, "the pod policy takes effect", func() bool { return pod(corev1.PodSpec{}).Labels[policy.OriginLabel] == string(alice) })
 	term := func(requirements ...corev1.NodeSelectorRequirement) *corev1.Affinity {
 		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: requirements}}}}}
