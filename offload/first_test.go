@@ -24,7 +24,6 @@ func TestFirstPods(t *testing.T) {
 	apiserver.StartKubelet(t, b.Server, "b-node")
 	a.ready(t, true)
 	a.offloadNamespace(t, "lab") // the admission policies are in force
-	b.usable(t)
 	ctx := t.Context()
 	from := [2]int{a.warnings.count(), b.warnings.count()}
 	for i := range number("RIVULET_TEST_FIRST", 20) {
@@ -85,13 +84,4 @@ func (d *device) starts(t *testing.T, namespace, name string) time.Duration {
 			t.Fatalf("%s/%s is not ready after a minute: %s", namespace, name, last)
 		}
 	}
-}
-
-// usable waits until the policies of twins are in force.
-func (d *device) usable(t *testing.T) {
-	t.Helper()
-	eventually(t, time.Minute, "the policies of twins are there", func(ctx context.Context) string {
-		_, err := d.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(ctx, "rivulet-twin-secrets", metav1.GetOptions{})
-		return message(err)
-	})
 }

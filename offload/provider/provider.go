@@ -103,6 +103,15 @@ func (p *Provider) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// Problems say what does not run, and why. It is tried again.
+func (p *Provider) Problems() map[string]string {
+	out := p.Parts.Problems()
+	if err := p.tenancy.Problem(); err != nil {
+		out["bounds of consumers"] = err.Error()
+	}
+	return out
+}
+
 // Twins knows the namespaces of consumers.
 func (p *Provider) Twins() *tenancy.Tenancy { return p.tenancy }
 

@@ -87,12 +87,9 @@ func TestARegistrysAnswerStaysHere(t *testing.T) {
 		return err
 	}
 	for i, image := range []string{victimAddr + ":6443/x", "10.77.0.12:80/x", "localhost:6443/x", "[::1]:6443/x", "nas.local/x", "printer:631/x", "0xa4d000c:80/x"} {
-		await.NoError(t, ctx, time.Minute, image+" is refused", func() error {
-			if err := asks(fmt.Sprint("x", i), image); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-				return fmt.Errorf("%v", err)
-			}
-			return nil
-		})
+		if err := asks(fmt.Sprint("x", i), image); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v, want it refused", image, err)
+		}
 	}
 	await.NoError(t, ctx, time.Minute, "a pod is made", func() error { return asks("blind", "registry.example.org/x:1") })
 	await.NoError(t, ctx, time.Minute, "the image is missed, in the status and in an event", func() error {

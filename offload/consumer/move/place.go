@@ -176,7 +176,7 @@ type final struct{ error }
 func (f final) Unwrap() error { return f.error }
 
 // passing are the refusals of a peer that are a matter of time.
-var passing = map[string]bool{"too-many-requests": true, "provider-unavailable": true, "quota-pending": true, "terminating": true}
+var passing = map[string]bool{"too-many-requests": true, "provider-unavailable": true, "quota-pending": true, "rights-pending": true, "bounds-pending": true, "terminating": true}
 
 // isFinal reports whether trying again is of no use.
 func isFinal(err error) bool {

@@ -71,7 +71,7 @@ func fail(w http.ResponseWriter, err error) {
 		if errors.As(err, &said) {
 			status = http.StatusInternalServerError
 		}
-		known = refuse(status, "provider-unavailable", "try again; `rivulet status` on the provider says what is wrong", "%v", err)
+		known = refuse(status, "provider-unavailable", statusCure, "%v", err)
 	}
 	rpc.Fail(w, known.status, &known.body)
 }

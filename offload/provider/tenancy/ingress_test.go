@@ -1,12 +1,12 @@
 package tenancy
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,7 +16,6 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
-	"rivulet/test/await"
 )
 
 // Ingresses of a consumer are of the class that this cluster lends, of none if it lends
@@ -38,14 +37,16 @@ func testIngresses(t *testing.T, p *provider) {
 	refused := func(err error, words string) bool {
 		return err != nil && strings.Contains(err.Error(), words)
 	}
-	await.True(t, time.Minute, "no class is lent", func() bool { return refused(ingress("own", nil), "rivulet-twin-ingresses") })
+	if err := ingress("own", nil); !refused(err, "rivulet-twin-ingresses") {
+		t.Errorf("no class is lent: %v, want refused", err)
+	}
 	for name, labels := range map[string]map[string]string{"own": nil, "lent": {policy.LentLabel: "ingress"}} {
 		if _, err := p.admin.NetworkingV1().IngressClasses().Create(ctx, &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 			Spec: networkingv1.IngressClassSpec{Controller: "example.com/c"}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	await.True(t, time.Minute, "the class that is lent", func() bool { return ingress("lent", nil) == nil })
+	p.until(t, "the class that is lent", func(context.Context) bool { return ingress("lent", nil) == nil })
 	for words, try := range map[string]func() error{
 		"only the ingress class lent": func() error { return ingress("own", nil) },
 		"each rule a host":            func() error { return ingress("lent", func(i *networkingv1.Ingress) { i.Spec.Rules[0].Host = "" }) },
@@ -150,7 +151,7 @@ func testHosts(t *testing.T, p *provider) {
 	}
 	// The owner comes later.
 	own("later", "a.example")
-	await.True(t, time.Minute, "the owner's later Ingress takes the host", func() bool {
+	p.until(t, "the owner's later Ingress takes the host", func(ctx context.Context) bool {
 		_, err := p.admin.NetworkingV1().Ingresses(a.twin).Get(ctx, "mine", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})

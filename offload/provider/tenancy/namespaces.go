@@ -44,7 +44,10 @@ func (t *Tenancy) ensure(w http.ResponseWriter, r *http.Request, consumer peer.I
 		fail(w, err)
 		return
 	}
-	ns, err := t.twin(r.Context(), home, consumer)
+	var ns *corev1.Namespace
+	if err = t.inForce(r.Context()); err == nil {
+		ns, err = t.twin(r.Context(), home, consumer)
+	}
 	if err == nil {
 		err = t.furnish(r.Context(), ns.Name, consumer)
 	}

@@ -182,7 +182,7 @@ func (t *Tenancy) bounded(ctx context.Context, twin string) error {
 		case <-patience.C:
 			impatient = true
 		case <-deadline.C:
-			return refuse(503, "quota-pending", "try again; `rivulet status` on the provider says what is wrong", "the quota of twin %s is not in force yet", twin)
+			return refuse(503, "quota-pending", statusCure, "the quota of twin %s is not in force yet", twin)
 		}
 	}
 }

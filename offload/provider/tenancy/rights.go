@@ -95,6 +95,19 @@ func applyRole(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
+// inForce returns when what bounds consumers is in force: nothing is granted before.
+func (t *Tenancy) inForce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, rightsDeadline)
+	defer cancel()
+	if t.policies.Wait(ctx) {
+		return nil
+	}
+	return refuse(503, "bounds-pending", statusCure, "what bounds other clusters here is not in force")
+}
+
+// statusCure is the cure of what the provider's owner has to look at.
+const statusCure = "try again; `rivulet status` on the provider says what is wrong"
+
 // furnish gives the consumer its rights in the twin, once its quota is in force,
 // and the twin's pods no token of this cluster.
 func (t *Tenancy) furnish(ctx context.Context, twin string, consumer peer.ID) error {
@@ -131,7 +144,7 @@ func (t *Tenancy) entitled(ctx context.Context, twin string, consumer peer.ID) e
 		case answer.Status.Allowed:
 			return nil
 		case time.Now().After(deadline):
-			return refuse(503, "rights-pending", "try again; `rivulet status` on the provider says what is wrong", "the rights in twin %s are not in force yet", twin)
+			return refuse(503, "rights-pending", statusCure, "the rights in twin %s are not in force yet", twin)
 		}
 		select {
 		case <-ctx.Done():
@@ -141,7 +154,7 @@ func (t *Tenancy) entitled(ctx context.Context, twin string, consumer peer.ID) e
 	}
 }
 
-// rightsDeadline is how long the API server may take to act on a new binding, rightsLook the
+// rightsDeadline is how long the API server may take to act on a new binding, or on policies, rightsLook the
 // pause between two looks.
 const rightsDeadline, rightsLook = 5 * time.Second, 10 * time.Millisecond
 

@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -28,7 +29,6 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
-	"rivulet/test/await"
 )
 
 // provider is a Tenancy over a real API server. The peer is told by a header of
@@ -41,6 +41,7 @@ type provider struct {
 	test   *testing.T // the whole story; subtests end too early
 	share  *atomic.Pointer[offer.Share]
 	keeps  *atomic.Pointer[[]string] // Config.Withheld
+	fault  *fault                    // between the Tenancy and its API server
 }
 
 const (
@@ -55,8 +56,12 @@ func start(t *testing.T) *provider {
 	share.Store(&offer.Share{})
 	keeps := &atomic.Pointer[[]string]{}
 	keeps.Store(&[]string{})
+	between := &fault{}
+	local := rest.CopyConfig(server.Config)
+	local.Wrap(between.wrap)
+	between.set(noBindings)
 	tenancy, err := New(Config{
-		Local: server.Config, ClusterName: func() string { return "p" },
+		Local: local, ClusterName: func() string { return "p" },
 		Share: func() offer.Share { return *share.Load() }, Grace: grace, Volumes: folders{}, Withheld: func() []string { return *keeps.Load() },
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
 		PeerName: func(id peer.ID) string {
@@ -85,14 +90,17 @@ func start(t *testing.T) *provider {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	p := &provider{Tenancy: tenancy, server: server, admin: server.Client, url: front.URL, test: t, share: share, keeps: keeps}
-	await.True(t, time.Minute, "the role and the policies", func() bool {
-		_, role := p.admin.RbacV1().ClusterRoles().Get(ctx, Role, metav1.GetOptions{})
-		_, last := p.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(ctx, "rivulet-twin-secrets", metav1.GetOptions{})
-		_, fair := p.admin.FlowcontrolV1().FlowSchemas().Get(ctx, "rivulet-peers", metav1.GetOptions{})
-		return role == nil && last == nil && fair == nil
-	})
+	p := &provider{Tenancy: tenancy, server: server, admin: server.Client, url: front.URL, test: t, share: share, keeps: keeps, fault: between}
+	nothingBeforeItIsBounded(t, p)
 	return p
+}
+
+func (p *provider) until(t *testing.T, what string, ok func(context.Context) bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
+	if err != nil {
+		t.Fatalf("waited in vain: %s", what)
+	}
 }
 
 // node makes a node with the given status; the node controller writes there too,
@@ -181,6 +189,7 @@ func TestProvider(t *testing.T) {
 		{"revocation", testRevocation},
 		{"claims of guests", testClaimsOfGuests},
 		{"twins at once", testTwinsAtOnce},
+		{"policies that somebody deletes or changes", testPoliciesAreKept},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, p) })
 	}
@@ -239,7 +248,7 @@ func testTwins(t *testing.T, p *provider) {
 		t.Errorf("twin %s, want the old one", twin)
 	}
 	p.ask(t, alice, http.MethodDelete, "/v1/namespaces/old")
-	await.True(t, time.Minute, "the old twin is gone", func() bool {
+	p.until(t, "the old twin is gone", func(context.Context) bool {
 		code, _ := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/old")
 		return code == http.StatusNotFound
 	})
@@ -265,7 +274,7 @@ func testTwins(t *testing.T, p *provider) {
 	if _, body := p.ask(t, bob, http.MethodGet, "/v1/namespaces"); fmt.Sprint(body["twins"]) != "map[]" {
 		t.Errorf("bob's twins: %v", body)
 	}
-	await.True(t, time.Minute, "status", func() bool {
+	p.until(t, "status", func(context.Context) bool {
 		return fmt.Sprint(p.Status()[alice].Twins) == "map[lab:lab-alice-aliceaaa web:"+web+"]" && len(p.Status()) == 1
 	})
 
@@ -273,7 +282,7 @@ func testTwins(t *testing.T, p *provider) {
 	if code, body := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/lab"); code != http.StatusAccepted {
 		t.Fatalf("DELETE: %d %v", code, body)
 	}
-	await.True(t, time.Minute, "the twin is gone", func() bool {
+	p.until(t, "the twin is gone", func(context.Context) bool {
 		code, _ := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/lab")
 		return code == http.StatusNotFound
 	})
@@ -295,7 +304,7 @@ func testTwins(t *testing.T, p *provider) {
 func testTwinsAtOnce(t *testing.T, p *provider) {
 	ctx := t.Context()
 	before := 0
-	await.True(t, time.Minute, "no twin of bob's is about to go", func() bool {
+	p.until(t, "no twin of bob's is about to go", func(context.Context) bool {
 		all := p.namespacesOf(t, bob)
 		before = len(all)
 		return !slices.ContainsFunc(all, func(n corev1.Namespace) bool { return n.DeletionTimestamp != nil })
@@ -387,9 +396,6 @@ func testAdmissionInTwins(t *testing.T, p *provider) {
 		_, err := c.CoreV1().Services(twin).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "s-"}, Spec: spec}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	await.True(t, time.Minute, "the policies take effect", func() bool {
-		return service(corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}) != nil
-	})
 	if err := service(corev1.ServiceSpec{}); err != nil {
 		t.Errorf("an inner service: %v", err)
 	}
@@ -412,7 +418,9 @@ func testAdmissionInTwins(t *testing.T, p *provider) {
 		}
 		return made
 	}
-	await.True(t, time.Minute, "the pod policy takes effect", func() bool { return pod(corev1.PodSpec{}).Labels[policy.OriginLabel] == string(alice) })
+	if made := pod(corev1.PodSpec{}); made.Labels[policy.OriginLabel] != string(alice) {
+		t.Errorf("the pod carries %v, want alice's mark", made.Labels)
+	}
 	term := func(requirements ...corev1.NodeSelectorRequirement) *corev1.Affinity {
 		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: requirements}}}}}

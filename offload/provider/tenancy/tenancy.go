@@ -4,14 +4,14 @@
 //
 // It reads namespaces, nodes, pods, and the ReplicaSets and Jobs that consumers
 // keep here. It alone writes twin namespaces with their service account, role
-// binding, quota and limit range, the ClusterRole rivulet-consumer, the admission
+// binding, quota and limit range, the ClusterRole rivulet-consumer and, by package bounds, the admission
 // policies rivulet-twin* and the priority level rivulet-peers, and deletes pods
 // that a consumer has not handed back in time, or that hold memory which is not lent. It runs the keeper (package keeper) of
 // those that are their own record. Who asks is told by the pinned
 // certificate of the connection, never by what the request says; no credential
 // is minted, so unpinning a peer ends its rights at once. Nothing but the objects
-// themselves survives a restart. While the local API server is away consumers
-// get 503 and their pods go on running.
+// themselves survives a restart. While the local API server is away, or what bounds
+// consumers is not in force, they get 503 and their pods go on running.
 package tenancy
 
 import (
@@ -42,6 +42,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/offload/provider/bounds"
 	"rivulet/offload/replacement"
 )
 
@@ -99,12 +100,12 @@ type Tenancy struct {
 	jobs       batchinformers.JobInformer
 	limits     atomic.Pointer[map[peer.ID]corev1.ResourceList] // see Limit
 	visitors   *visitors
+	policies   *bounds.Bounds
 	kick       chan struct{}
 	granted    changes.Signal // a quota, or settled, may be another
 
 	settledMu sync.Mutex
 	settled   map[string]account // see settle
-	withheld  chan struct{}      // poked by WithheldChanged
 	hosts     chan struct{}      // held by the one request that may take hosts of Ingresses
 }
 
@@ -154,9 +155,14 @@ func New(c Config) (*Tenancy, error) {
 		factory: factory, twins: factory.Core().V1().Namespaces().Lister(),
 		namespaces: factory.Core().V1().Namespaces(), quotas: factory.Core().V1().ResourceQuotas(),
 		sets: factory.Apps().V1().ReplicaSets(), jobs: factory.Batch().V1().Jobs(),
-		visitors: newVisitors(storeBound(c.Memory)), kick: make(chan struct{}, 1), hosts: make(chan struct{}, 1), withheld: make(chan struct{}, 1),
+		visitors: newVisitors(storeBound(c.Memory)), kick: make(chan struct{}, 1), hosts: make(chan struct{}, 1),
 	}
 	t.stored = newStore(c.Memory, t.sizes)
+	t.policies, err = bounds.New(bounds.Config{Local: c.Local, Manifests: t.manifests, Log: c.Log,
+		Grant: func(ctx context.Context) error { return applyRole(ctx, client) }})
+	if err != nil {
+		return nil, err
+	}
 	return t, nil
 }
 
@@ -176,13 +182,13 @@ func (t *Tenancy) Routes() map[string]http.Handler {
 	}
 }
 
-// Run keeps the role and the admission policies that twins rely on in place and
+// Run keeps the admission policies that twins rely on in force, and the role, and
 // follows the cluster's room until ctx ends.
 func (t *Tenancy) Run(ctx context.Context) error {
 	defer t.factory.Shutdown()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { t.install(ctx) })
+	wg.Go(func() { _ = t.policies.Run(ctx) }) // ends with ctx
 	wg.Go(func() { t.keepRations(ctx) })
 	wg.Go(func() { t.keepHosts(ctx) })
 	wg.Go(func() { t.stored.run(ctx, func(id peer.ID) bool { return len(t.twinsOf(id)) > 0 }, t.poke) })
@@ -196,53 +202,20 @@ func (t *Tenancy) Run(ctx context.Context) error {
 	return t.room.Run(ctx)
 }
 
-// install puts the rights in place, and again when registries are withheld or not any more.
-func (t *Tenancy) install(ctx context.Context) {
-	for {
-		if !t.installOnce(ctx) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.withheld:
-		}
+// manifests are what has to be in force before a consumer has any right.
+func (t *Tenancy) manifests() [][]byte {
+	var withheld []string
+	if t.Withheld != nil {
+		withheld = t.Withheld()
 	}
-}
-
-// installOnce retries until it succeeds: the API server may come up after us. It returns
-// false if ctx ended before.
-func (t *Tenancy) installOnce(ctx context.Context) bool {
-	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
-		var withheld []string
-		if t.Withheld != nil {
-			withheld = t.Withheld()
-		}
-		err := applyRole(ctx, t.client)
-		for _, manifest := range [][]byte{podAdmission, imagesWithout(withheld), admission, fairness} {
-			if err == nil {
-				err = policy.Apply(ctx, t.Local, manifest)
-			}
-		}
-		if err == nil || ctx.Err() != nil {
-			return ctx.Err() == nil
-		}
-		t.Log.Warn("the rights of consumers are not in place yet", "error", err, "retry", wait)
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(wait):
-		}
-	}
+	return [][]byte{podAdmission, imagesWithout(withheld), admission, fairness}
 }
 
 // WithheldChanged has other registries withheld at once.
-func (t *Tenancy) WithheldChanged() {
-	select {
-	case t.withheld <- struct{}{}:
-	default:
-	}
-}
+func (t *Tenancy) WithheldChanged() { t.policies.Poke() }
+
+// Problem is why consumers have no rights; nil while they have.
+func (t *Tenancy) Problem() error { return t.policies.Problem() }
 
 // ShareChanged tells consumers of another Share at once.
 func (t *Tenancy) ShareChanged() { t.room.Poke() }

@@ -1,0 +1,347 @@
+// Package bounds keeps what bounds the consumers of this cluster in its API server: admission
+// policies, their bindings and a priority level. It says whether they are in force, which is
+// more than being stored: nothing is granted to a consumer while they are not.
+//
+// It reads the metadata of these kinds. It alone writes the objects that it is given, a spare of each validating policy
+// and of its binding, and rivulet-observed. Restart: not in force until all was written and observed anew. Failure: not in
+// force, with the object and the reason, and tried again.
+//
+//	unknown ── written, rivulet-observed refuses, the watch shows what was written ──▶ in force
+//	   ▲                                                                                  │
+//	   └────────────── an object is missing, changed or about to go, a watch is lost ─────┘
+package bounds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"rivulet/fabric/changes"
+)
+
+// cure ends what is reported.
+const cure = "it is tried again by itself; leave objects named rivulet-* out of what prunes, changes or refuses them"
+
+// Config is what Bounds needs. All of it must be set.
+type Config struct {
+	// Local reaches this cluster's API server with all rights.
+	Local *rest.Config
+	// Manifests gives the objects, streams of YAML documents; after a change Poke has to be called.
+	Manifests func() [][]byte
+	// Grant is called each time that all of them have come into force, before InForce says so.
+	Grant func(context.Context) error
+	Log   *slog.Logger
+}
+
+// Bounds is the state of all objects together. All methods may be called concurrently.
+type Bounds struct {
+	cfg     Config
+	objects dynamic.Interface
+	metas   metadata.Interface
+	client  kubernetes.Interface
+	kick    chan struct{}
+	seen    changes.Signal // stored may be another
+	opened  changes.Signal // open may be another
+
+	mu     sync.Mutex
+	stored map[schema.GroupVersionResource]map[string]version // of the kinds whose watch is up to date
+	wanted map[key]version                                    // as written last; nil while that goes on
+	open   bool
+	why    error // not open, once that is known
+
+	written map[key]written // Run's own
+}
+
+// written is what was written, and what the API server had of it then.
+type written struct {
+	text string
+	version
+}
+
+// key names an object.
+type key struct {
+	schema.GroupVersionResource
+	name string
+}
+
+func (k key) String() string { return k.Resource + "/" + k.name }
+
+// New returns Bounds that are not in force; Run puts them there.
+func New(c Config) (*Bounds, error) {
+	local := rest.CopyConfig(c.Local)
+	local.QPS, local.WarningHandler = -1, rest.NoWarnings{}
+	b := &Bounds{cfg: c, kick: make(chan struct{}, 1), stored: map[schema.GroupVersionResource]map[string]version{}, written: map[key]written{}}
+	var errs [3]error
+	b.objects, errs[0] = dynamic.NewForConfig(local)
+	b.metas, errs[1] = metadata.NewForConfig(local)
+	b.client, errs[2] = kubernetes.NewForConfig(local)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("bounds: %w", err)
+	}
+	return b, nil
+}
+
+// Poke has other Manifests written at once.
+func (b *Bounds) Poke() {
+	select {
+	case b.kick <- struct{}{}:
+	default:
+	}
+}
+
+// InForce reports whether every object is in force.
+func (b *Bounds) InForce() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open
+}
+
+// Problem is why not every object is in force; nil while they are, and until it is known.
+func (b *Bounds) Problem() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.why == nil {
+		return nil
+	}
+	return fmt.Errorf("consumers have no rights until what bounds them is in force: %w; %s", b.why, cure)
+}
+
+// Wait waits until InForce, or until ctx ends, and returns InForce.
+func (b *Bounds) Wait(ctx context.Context) bool {
+	changed, stop := b.opened.Changed()
+	defer stop()
+	for !b.InForce() {
+		select {
+		case <-ctx.Done():
+			return b.InForce()
+		case <-changed:
+		}
+	}
+	return true
+}
+
+// firstWait and longestWait bound the pauses between tries.
+const firstWait, longestWait = time.Second, 5 * time.Second
+
+// Run keeps the objects in force until ctx ends; it may be called once.
+func (b *Bounds) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	for _, kind := range kinds {
+		wg.Go(func() { b.follow(ctx, kind) })
+	}
+	for wait := firstWait; ; {
+		err := b.settle(ctx)
+		if ctx.Err() != nil {
+			b.close(nil)
+			return ctx.Err()
+		}
+		var again <-chan time.Time
+		if err == nil {
+			wait = firstWait
+		} else {
+			b.close(err)
+			again, wait = time.After(wait), min(2*wait, longestWait)
+		}
+		select {
+		case <-ctx.Done():
+		case <-b.kick:
+		case <-again:
+		}
+	}
+}
+
+// settle writes all objects, and returns when they are in force.
+func (b *Bounds) settle(ctx context.Context) error {
+	b.close(nil)
+	select { // what was to be looked at is, below
+	case <-b.kick:
+	default:
+	}
+	objects, err := parse(b.cfg.Manifests()...)
+	if err != nil {
+		return err
+	}
+	wanted, err := b.write(ctx, objects)
+	if err != nil {
+		return err
+	}
+	if err := b.observe(ctx, wanted); err != nil {
+		return err
+	}
+	// What somebody has deleted is in force, held by its finalizer, and never comes back: another takes
+	// its place, while its spare stands in for it. The spares are next.
+	for _, spares := range []bool{false, true} {
+		var going []*unstructured.Unstructured
+		for _, o := range objects {
+			if isSpare(o) == spares && wanted[keyOf(o)].going {
+				going = append(going, o)
+			}
+		}
+		if len(going) == 0 {
+			continue
+		}
+		made, err := b.replace(ctx, going)
+		if err != nil {
+			return err
+		}
+		maps.Copy(wanted, made)
+		if err := b.observe(ctx, wanted); err != nil {
+			return err
+		}
+	}
+	if err := b.cfg.Grant(ctx); err != nil {
+		return err
+	}
+	return b.opens(ctx, wanted)
+}
+
+// opens lets consumers in when the watches show what was written and nothing else.
+func (b *Bounds) opens(ctx context.Context, wanted map[key]version) error {
+	changed, stop := b.seen.Changed()
+	defer stop()
+	for deadline := time.After(seenDeadline); ; {
+		b.mu.Lock()
+		b.wanted = wanted
+		err := b.deviation()
+		if err == nil {
+			b.open, b.why = true, nil
+		}
+		b.mu.Unlock()
+		if err == nil {
+			b.cfg.Log.Info("what bounds consumers is in force")
+			b.opened.Notify()
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-deadline:
+			return err
+		}
+	}
+}
+
+// close takes the consumers' rights.
+func (b *Bounds) close(why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shut(why)
+}
+
+// shut is close with mu held.
+func (b *Bounds) shut(why error) {
+	if b.open, b.wanted = false, nil; why == nil {
+		return
+	}
+	if b.why == nil || b.why.Error() != why.Error() {
+		b.cfg.Log.Warn("consumers have no rights until what bounds them is in force", "error", why)
+	}
+	b.why = why
+}
+
+// judge takes the rights at once when something is not as it was written, and has it written again.
+func (b *Bounds) judge() {
+	b.mu.Lock()
+	if b.open {
+		if err := b.deviation(); err != nil {
+			b.shut(err)
+			b.Poke()
+		}
+	}
+	b.mu.Unlock()
+	b.seen.Notify()
+}
+
+// deviation is what is not as it was written. It is called with mu held.
+func (b *Bounds) deviation() error {
+	for _, k := range slices.SortedFunc(maps.Keys(b.wanted), func(x, y key) int { return slices.Compare([]string{x.Resource, x.name}, []string{y.Resource, y.name}) }) {
+		all, known := b.stored[k.GroupVersionResource]
+		is, there := all[k.name]
+		switch want := b.wanted[k]; {
+		case !known:
+			return fmt.Errorf("%s: whether somebody changes it is not known", k)
+		case !there, is.going && !want.going, is.uid != want.uid:
+			return fmt.Errorf("%s was deleted", k)
+		case !is.is(want):
+			return fmt.Errorf("%s was changed by %s", k, is.by)
+		}
+	}
+	return nil
+}
+
+// write brings to the API server what of the objects is not there as it was written, and returns what it has of all.
+func (b *Bounds) write(ctx context.Context, objects []*unstructured.Unstructured) (map[key]version, error) {
+	out, texts := map[key]version{}, map[key]string{}
+	var other []*unstructured.Unstructured
+	b.mu.Lock()
+	for _, o := range objects {
+		k := keyOf(o)
+		texts[k] = fmt.Sprint(o.Object)
+		if last := b.written[k]; last.text == texts[k] && last.is(b.stored[k.GroupVersionResource][k.name]) {
+			out[k] = last.version
+		} else {
+			other = append(other, o)
+		}
+	}
+	b.mu.Unlock()
+	made, err := b.each(ctx, other, b.put)
+	for k, v := range made {
+		out[k] = v
+		b.written[k] = written{texts[k], v}
+	}
+	return out, err
+}
+
+// replace makes objects anew that are about to go.
+func (b *Bounds) replace(ctx context.Context, objects []*unstructured.Unstructured) (map[key]version, error) {
+	return b.each(ctx, objects, func(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+		if err := b.release(ctx, o); err != nil {
+			return nil, err
+		}
+		return b.put(ctx, o)
+	})
+}
+
+// writesAtOnce keeps a restart short, and the API server for others.
+const writesAtOnce = 8
+
+func (b *Bounds) each(ctx context.Context, objects []*unstructured.Unstructured, do func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)) (map[key]version, error) {
+	versions := make([]version, len(objects))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writesAtOnce)
+	for i, o := range objects {
+		group.Go(func() error {
+			got, err := do(ctx, o)
+			if err != nil {
+				return fmt.Errorf("%s: %w", keyOf(o), err)
+			}
+			versions[i] = versionOf(got)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	out := map[key]version{}
+	for i, o := range objects {
+		out[keyOf(o)] = versions[i]
+	}
+	return out, nil
+}

@@ -1,0 +1,81 @@
+package bounds
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// rewatch is the pause before a kind is listed again whose watch ended at once, or failed.
+const rewatch = time.Second
+
+// follow keeps what is stored of a kind up to date until ctx ends. (An informer waits up to half a minute
+// before it tries again, and does not tell that it lags behind.)
+func (b *Bounds) follow(ctx context.Context, kind schema.GroupVersionResource) {
+	for ctx.Err() == nil {
+		begun := time.Now()
+		if err := b.watch(ctx, kind); err != nil && ctx.Err() == nil {
+			b.mu.Lock()
+			delete(b.stored, kind)
+			b.mu.Unlock()
+			b.judge()
+		}
+		if time.Since(begun) > rewatch {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(rewatch):
+		}
+	}
+}
+
+// watch lists a kind and watches it; it returns nil when the watch has ended, which is to be
+// begun again.
+func (b *Bounds) watch(ctx context.Context, kind schema.GroupVersionResource) error {
+	client := b.metas.Resource(kind)
+	list, err := client.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	stored := map[string]version{}
+	for i := range list.Items {
+		stored[list.Items[i].Name] = versionOf(&list.Items[i])
+	}
+	b.mu.Lock()
+	_, known := b.stored[kind]
+	b.stored[kind] = stored
+	b.mu.Unlock()
+	b.judge()
+	if !known && b.Problem() != nil { // the API server answers again
+		b.Poke()
+	}
+	w, err := client.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		o, ok := e.Object.(*metav1.PartialObjectMetadata)
+		switch {
+		case e.Type == watch.Error:
+			return fmt.Errorf("bounds: %w", apierrors.FromObject(e.Object))
+		case !ok:
+			continue
+		}
+		b.mu.Lock()
+		if e.Type == watch.Deleted {
+			delete(stored, o.Name)
+		} else {
+			stored[o.Name] = versionOf(o)
+		}
+		b.mu.Unlock()
+		b.judge()
+	}
+	return nil
+}
