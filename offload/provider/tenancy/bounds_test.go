@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
+
+	"rivulet/test/await"
 )
 
 // fault answers requests of the Tenancy in the API server's place, and notes the others.
@@ -88,7 +90,7 @@ func nothingBeforeItIsBounded(t *testing.T, p *provider) {
 	t.Helper()
 	nothing := func(told ...string) {
 		t.Helper()
-		p.until(t, "the owner is told "+told[0], func(context.Context) bool {
+		await.True(t, time.Minute, "the owner is told "+told[0], func() bool {
 			err := p.Problem()
 			return err != nil && strings.Contains(err.Error(), told[0])
 		})
@@ -109,7 +111,7 @@ func nothingBeforeItIsBounded(t *testing.T, p *provider) {
 	p.fault.set(asleep)
 	nothing("does not act on its admission policies", "rivulet-observed")
 	p.fault.set(nil)
-	p.until(t, "consumers have rights", func(context.Context) bool { return p.policies.InForce() && p.Problem() == nil })
+	await.True(t, time.Minute, "consumers have rights", func() bool { return p.policies.InForce() && p.Problem() == nil })
 
 	p.fault.mu.Lock()
 	defer p.fault.mu.Unlock()
@@ -222,7 +224,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 	kept := func(what string) {
 		t.Helper()
 		last := ""
-		p.until(t, what+": all is as before", func(context.Context) bool {
+		await.True(t, time.Minute, what+": all is as before", func() bool {
 			if !p.policies.InForce() || p.Problem() != nil {
 				return false
 			}
@@ -247,7 +249,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 				t.Log(err)
 			}
 		}()
-		p.until(t, what+" is told", func(context.Context) bool {
+		await.True(t, time.Minute, what+" is told", func() bool {
 			err = p.Problem()
 			return err != nil && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(err.Error(), w) })
 		})

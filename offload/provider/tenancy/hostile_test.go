@@ -21,6 +21,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
+	"rivulet/test/await"
 )
 
 // set is a ReplicaSet as a hand-written client makes it.
@@ -80,7 +81,7 @@ func testWhatGuestsMustNotHave(t *testing.T, p *provider) {
 			continue
 		}
 		said := ""
-		p.until(t, name+" is refused", func(ctx context.Context) bool {
+		await.True(t, time.Minute, name+" is refused", func() bool {
 			s, err := c.AppsV1().ReplicaSets(twin).Get(ctx, name, metav1.GetOptions{})
 			if err != nil || len(s.Status.Conditions) == 0 {
 				return false
@@ -98,7 +99,7 @@ func testWhatGuestsMustNotHave(t *testing.T, p *provider) {
 	if _, err := c.AppsV1().ReplicaSets(twin).Create(ctx, held, metav1.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
-	p.until(t, "a template with a finalizer makes no pod", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "a template with a finalizer makes no pod", func() bool {
 		s, err := c.AppsV1().ReplicaSets(twin).Get(ctx, "held", metav1.GetOptions{})
 		return err == nil && len(s.Status.Conditions) > 0 && strings.Contains(s.Status.Conditions[0].Message, "finalizers")
 	})
@@ -167,7 +168,7 @@ func testObjectsAreBounded(t *testing.T, p *provider) {
 	most["count/secrets"] = 20
 	defer func() { most["count/secrets"] = before; p.poke() }()
 	p.poke()
-	p.until(t, "the bound is in force", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the bound is in force", func() bool {
 		for _, twin := range twins {
 			q, err := p.admin.CoreV1().ResourceQuotas(twin).Get(ctx, quotaName, metav1.GetOptions{})
 			n := corev1.ResourceList{}
@@ -193,7 +194,7 @@ func testObjectsAreBounded(t *testing.T, p *provider) {
 	if !apierrors.IsForbidden(refused) || !strings.Contains(refused.Error(), "exceeded quota") || made > 40 {
 		t.Errorf("%d of 60 objects made, %v; want some refused by quota", made, refused)
 	}
-	p.until(t, "no more fit", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "no more fit", func() bool {
 		for i, twin := range twins {
 			if _, err := c.CoreV1().Secrets(twin).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("more", i)}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err == nil {
 				return false
@@ -213,7 +214,7 @@ func testObjectsAreBounded(t *testing.T, p *provider) {
 	// Watches: what is beyond the bound is told to wait, and goes on when others end.
 	watches := longBase + longPerTwin*len(p.twinsOf(bob))
 	twin := p.twinOf(t, bob, "watcher")
-	p.until(t, "the twin is counted", func(context.Context) bool { return longBase+longPerTwin*len(p.twinsOf(bob)) > watches })
+	await.True(t, time.Minute, "the twin is counted", func() bool { return longBase+longPerTwin*len(p.twinsOf(bob)) > watches })
 	watches += longPerTwin
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -226,7 +227,7 @@ func testObjectsAreBounded(t *testing.T, p *provider) {
 		}
 		return response.StatusCode
 	}
-	p.until(t, "the rights in the new twin are in force", func(context.Context) bool { return open() == http.StatusOK })
+	await.True(t, time.Minute, "the rights in the new twin are in force", func() bool { return open() == http.StatusOK })
 	for i := 1; i < watches; i++ {
 		if code := open(); code != http.StatusOK {
 			t.Fatalf("watch %d of %d: %d", i, watches, code)
@@ -241,7 +242,7 @@ func testObjectsAreBounded(t *testing.T, p *provider) {
 		}
 	}
 	stop()
-	p.until(t, "the watches are over", func(context.Context) bool { return p.visitors.open(bob) == 0 })
+	await.True(t, time.Minute, "the watches are over", func() bool { return p.visitors.open(bob) == 0 })
 }
 
 // running counts the consumer's pods over all twins.
@@ -280,12 +281,12 @@ func testOneQuotaOverAllTwins(t *testing.T, p *provider) {
 			p.ask(t, as, http.MethodDelete, "/v1/namespaces/"+home)
 		}
 	}
-	p.until(t, "former twins are gone", func(context.Context) bool { return len(p.consumers()) <= 1 })
+	await.True(t, time.Minute, "former twins are gone", func() bool { return len(p.consumers()) <= 1 })
 	one, two := p.twinOf(t, alice, "one"), p.twinOf(t, alice, "two")
 	// The node has 4 CPUs and alice is alone now: 40 pods of a tenth fit, in whichever twin.
 	for _, twin := range []string{one, two} {
 		for i := range 3 {
-			p.until(t, "alice's rights", func(ctx context.Context) bool {
+			await.True(t, time.Minute, "alice's rights", func() bool {
 				_, err := c.AppsV1().ReplicaSets(twin).Create(ctx, set(fmt.Sprint("s", i), 20, "100m", nil), metav1.CreateOptions{})
 				return err == nil
 			})
@@ -301,7 +302,7 @@ func testOneQuotaOverAllTwins(t *testing.T, p *provider) {
 			}
 		}
 	}()
-	p.until(t, "all that is lent is used", func(context.Context) bool {
+	await.True(t, time.Minute, "all that is lent is used", func() bool {
 		last = p.pods(t, alice)
 		over.see(t, last)
 		return last == 40
@@ -309,14 +310,14 @@ func testOneQuotaOverAllTwins(t *testing.T, p *provider) {
 	for range 20 {
 		over.see(t, p.pods(t, alice))
 	}
-	p.until(t, "what is too much is taken back", func(context.Context) bool { return p.pods(t, alice) == 40 })
+	await.True(t, time.Minute, "what is too much is taken back", func() bool { return p.pods(t, alice) == 40 })
 	// One twin's room goes to the other.
 	for i := range 3 {
 		if err := c.AppsV1().ReplicaSets(one).Delete(ctx, fmt.Sprint("s", i), metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p.until(t, "the other twin has it all", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the other twin has it all", func() bool {
 		list, err := c.CoreV1().Pods(two).List(ctx, metav1.ListOptions{})
 		return err == nil && len(list.Items) == 40 && p.pods(t, alice) == 40
 	})
@@ -338,7 +339,7 @@ func testSmallerShare(t *testing.T, p *provider) {
 	}
 	p.share.Store(&offer.Share{CPU: 50})
 	p.ShareChanged()
-	p.until(t, "the surplus is taken back, and none comes back", func(ctx context.Context) bool { return p.pods(t, alice) == 20 && p.inForce(ctx, t) })
+	await.True(t, time.Minute, "the surplus is taken back, and none comes back", func() bool { return p.pods(t, alice) == 20 && p.inForce(ctx, t) })
 	list, err = p.admin.CoreV1().Pods("two-alice-aliceaaa").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -363,12 +364,12 @@ func testSmallerShare(t *testing.T, p *provider) {
 	// Bob comes: half of 2 CPUs is his for the asking.
 	b, _ := p.consumer(t, bob, nil)
 	twin := p.twinOf(t, bob, "new")
-	p.until(t, "bob's rights", func(ctx context.Context) bool { // the API server's own caches lag a moment
+	await.True(t, time.Minute, "bob's rights", func() bool { // the API server's own caches lag a moment
 		_, err := b.AppsV1().ReplicaSets(twin).Create(ctx, bobs(set("s", 30, "100m", nil)), metav1.CreateOptions{})
 		return err == nil
 	})
 	over := surplus{allowed: 20}
-	p.until(t, "both have the same", func(context.Context) bool {
+	await.True(t, time.Minute, "both have the same", func() bool {
 		a, b := p.pods(t, alice), p.pods(t, bob)
 		over.see(t, a+b)
 		return a >= 9 && a <= 11 && b >= 9 && b <= 11
@@ -444,7 +445,7 @@ func testRevocation(t *testing.T, p *provider) {
 			}
 		}()
 	}
-	p.until(t, "both are open", func(context.Context) bool { return p.visitors.open(alice) == 2 })
+	await.True(t, time.Minute, "both are open", func() bool { return p.visitors.open(alice) == 2 })
 	p.Only(map[peer.ID]bool{bob: true, alice: true})
 	if n := p.visitors.open(alice); n != 2 {
 		t.Errorf("%d open, want both: alice is a peer", n)

@@ -1,12 +1,12 @@
 package tenancy
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +16,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 )
 
 // Ingresses of a consumer are of the class that this cluster lends, of none if it lends
@@ -46,7 +47,7 @@ func testIngresses(t *testing.T, p *provider) {
 			t.Fatal(err)
 		}
 	}
-	p.until(t, "the class that is lent", func(context.Context) bool { return ingress("lent", nil) == nil })
+	await.True(t, time.Minute, "the class that is lent", func() bool { return ingress("lent", nil) == nil })
 	for words, try := range map[string]func() error{
 		"only the ingress class lent": func() error { return ingress("own", nil) },
 		"each rule a host":            func() error { return ingress("lent", func(i *networkingv1.Ingress) { i.Spec.Rules[0].Host = "" }) },
@@ -151,7 +152,7 @@ func testHosts(t *testing.T, p *provider) {
 	}
 	// The owner comes later.
 	own("later", "a.example")
-	p.until(t, "the owner's later Ingress takes the host", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the owner's later Ingress takes the host", func() bool {
 		_, err := p.admin.NetworkingV1().Ingresses(a.twin).Get(ctx, "mine", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})

@@ -21,6 +21,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
+	"rivulet/test/await"
 )
 
 const carol peer.ID = "carolccccccccccccccccccccccccccc"
@@ -53,7 +54,7 @@ func testPodsAreBounded(t *testing.T, p *provider) {
 	pods := c.CoreV1().Pods(twin)
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	refused := func(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
-	p.until(t, "the quota lets such a pod in", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the quota lets such a pod in", func() bool {
 		_, err := pods.Create(ctx, bare("x", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("1Gi")}
 		}), dry)
@@ -226,7 +227,7 @@ func testImagesOfTenants(t *testing.T, p *provider) {
 		}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	p.until(t, "the rights are in force", func(ctx context.Context) bool { return create(ctx, "web", false) == nil })
+	await.True(t, time.Minute, "the rights are in force", func() bool { return create(ctx, "web", false) == nil })
 	for _, image := range []string{"web", "web:1", "library/web", "example.org/web", "registry.example.org:5000/a/b:1", "example.org/web@sha256:" + strings.Repeat("a", 64),
 		"ghcr.io/a/b", "xn--bcher-kva.example/a", "1password.com/a", "a.b-c.d2/x", "local/x", "a_b/c"} {
 		if err := create(ctx, image, false); err != nil {
@@ -254,7 +255,7 @@ func testImagesOfTenants(t *testing.T, p *provider) {
 		p.WithheldChanged()
 	}
 	withhold("ghcr.io", "docker.io")
-	p.until(t, "registries are withheld", func(ctx context.Context) bool { return denied(create(ctx, "ghcr.io/a/b", false)) })
+	await.True(t, time.Minute, "registries are withheld", func() bool { return denied(create(ctx, "ghcr.io/a/b", false)) })
 	for _, image := range []string{"ghcr.io/a/b:1", "ghcr.io:443/a/b", "web", "library/web", "a_b/c", "docker.io/web", "index.docker.io/a/b", "registry-1.docker.io:443/a/b"} {
 		for _, volume := range []bool{false, true} {
 			if err := create(ctx, image, volume); !denied(err) {
@@ -266,9 +267,9 @@ func testImagesOfTenants(t *testing.T, p *provider) {
 		t.Errorf("another registry: %v", err)
 	}
 	withhold("*")
-	p.until(t, "all registries are withheld", func(ctx context.Context) bool { return denied(create(ctx, "quay.io/a/b", false)) })
+	await.True(t, time.Minute, "all registries are withheld", func() bool { return denied(create(ctx, "quay.io/a/b", false)) })
 	withhold()
-	p.until(t, "none is withheld", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "none is withheld", func() bool {
 		return create(ctx, "quay.io/a/b", false) == nil && create(ctx, "web", false) == nil
 	})
 
@@ -318,7 +319,7 @@ func testImagesOfTenants(t *testing.T, p *provider) {
 // release gives a twin back and waits until it is gone.
 func (p *provider) release(t *testing.T, as peer.ID, home string) {
 	t.Helper()
-	p.until(t, "twin "+home+" is gone", func(context.Context) bool {
+	await.True(t, time.Minute, "twin "+home+" is gone", func() bool {
 		code, _ := p.ask(t, as, http.MethodDelete, "/v1/namespaces/"+home)
 		return code == http.StatusNotFound
 	})
@@ -332,14 +333,14 @@ func testTwinsThatGoAreEmptied(t *testing.T, p *provider) {
 	twin := p.twinOf(t, carol, "stubborn")
 	c, _ := p.consumer(t, carol, nil)
 	pods := c.CoreV1().Pods(twin)
-	p.until(t, "the rights are in force", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the rights are in force", func() bool {
 		_, err := pods.List(ctx, metav1.ListOptions{})
 		return err == nil
 	})
 	// On a node whose kubelet never reports an end: as a process that does not end.
 	stuck := func(name string, change func(*corev1.Pod)) {
 		t.Helper()
-		p.until(t, name+" is let in", func(ctx context.Context) bool {
+		await.True(t, time.Minute, name+" is let in", func() bool {
 			_, err := pods.Create(ctx, bare(name, change), metav1.CreateOptions{})
 			return err == nil
 		})
@@ -354,7 +355,7 @@ func testTwinsThatGoAreEmptied(t *testing.T, p *provider) {
 	if err := p.admin.CoreV1().Pods(twin).Delete(ctx, "deleted", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](years)}); err != nil {
 		t.Fatal(err)
 	}
-	p.until(t, "a deletion with a grace period of years ends in minutes", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "a deletion with a grace period of years ends in minutes", func() bool {
 		got, err := pods.Get(ctx, "deleted", metav1.GetOptions{})
 		return err == nil && got.DeletionGracePeriodSeconds != nil && *got.DeletionGracePeriodSeconds == graceMost
 	})
@@ -412,13 +413,13 @@ func testTwinsThatGoAreEmptied(t *testing.T, p *provider) {
 			t.Log(left(context.WithoutCancel(ctx)))
 		}
 	}()
-	p.until(t, "the twin is empty", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the twin is empty", func() bool {
 		return len(slices.DeleteFunc(left(ctx), func(s string) bool { return s == "configmaps/kube-root-ca.crt" })) == 0
 	})
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %s, want less than a minute", took)
 	}
-	p.until(t, "the twin is gone", func(ctx context.Context) bool {
+	await.True(t, time.Minute, "the twin is gone", func() bool {
 		_, err := p.admin.CoreV1().Namespaces().Get(ctx, twin, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})

@@ -21,7 +21,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -29,6 +28,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // provider is a Tenancy over a real API server. The peer is told by a header of
@@ -93,14 +93,6 @@ func start(t *testing.T) *provider {
 	p := &provider{Tenancy: tenancy, server: server, admin: server.Client, url: front.URL, test: t, share: share, keeps: keeps, fault: between}
 	nothingBeforeItIsBounded(t, p)
 	return p
-}
-
-func (p *provider) until(t *testing.T, what string, ok func(context.Context) bool) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { return ok(ctx), nil })
-	if err != nil {
-		t.Fatalf("waited in vain: %s", what)
-	}
 }
 
 // node makes a node with the given status; the node controller writes there too,
@@ -248,7 +240,7 @@ func testTwins(t *testing.T, p *provider) {
 		t.Errorf("twin %s, want the old one", twin)
 	}
 	p.ask(t, alice, http.MethodDelete, "/v1/namespaces/old")
-	p.until(t, "the old twin is gone", func(context.Context) bool {
+	await.True(t, time.Minute, "the old twin is gone", func() bool {
 		code, _ := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/old")
 		return code == http.StatusNotFound
 	})
@@ -274,7 +266,7 @@ func testTwins(t *testing.T, p *provider) {
 	if _, body := p.ask(t, bob, http.MethodGet, "/v1/namespaces"); fmt.Sprint(body["twins"]) != "map[]" {
 		t.Errorf("bob's twins: %v", body)
 	}
-	p.until(t, "status", func(context.Context) bool {
+	await.True(t, time.Minute, "status", func() bool {
 		return fmt.Sprint(p.Status()[alice].Twins) == "map[lab:lab-alice-aliceaaa web:"+web+"]" && len(p.Status()) == 1
 	})
 
@@ -282,7 +274,7 @@ func testTwins(t *testing.T, p *provider) {
 	if code, body := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/lab"); code != http.StatusAccepted {
 		t.Fatalf("DELETE: %d %v", code, body)
 	}
-	p.until(t, "the twin is gone", func(context.Context) bool {
+	await.True(t, time.Minute, "the twin is gone", func() bool {
 		code, _ := p.ask(t, alice, http.MethodDelete, "/v1/namespaces/lab")
 		return code == http.StatusNotFound
 	})
@@ -304,7 +296,7 @@ func testTwins(t *testing.T, p *provider) {
 func testTwinsAtOnce(t *testing.T, p *provider) {
 	ctx := t.Context()
 	before := 0
-	p.until(t, "no twin of bob's is about to go", func(context.Context) bool {
+	await.True(t, time.Minute, "no twin of bob's is about to go", func() bool {
 		all := p.namespacesOf(t, bob)
 		before = len(all)
 		return !slices.ContainsFunc(all, func(n corev1.Namespace) bool { return n.DeletionTimestamp != nil })

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/fabric/peer"
+	"rivulet/test/await"
 )
 
 // However many write at once, what is stored and what was let in stay within the bound;
@@ -80,7 +81,7 @@ func testBytesAreBounded(t *testing.T, p *provider) {
 		_, err := c.CoreV1().ConfigMaps(twin).Create(ctx, config(i), metav1.CreateOptions{})
 		return err
 	}
-	p.until(t, "alice's rights", func(context.Context) bool { return make(0) == nil })
+	await.True(t, time.Minute, "alice's rights", func() bool { return make(0) == nil })
 	made := 1
 	var refused error
 	for i := 1; i < 30; i++ {
@@ -99,14 +100,14 @@ func testBytesAreBounded(t *testing.T, p *provider) {
 	// Another consumer has its own room.
 	other := p.twinOf(t, bob, "bytes")
 	b, _ := p.consumer(t, bob, nil)
-	p.until(t, "bob's rights", func(context.Context) bool {
+	await.True(t, time.Minute, "bob's rights", func() bool {
 		_, err := b.CoreV1().ConfigMaps(other).Create(ctx, config(0), metav1.CreateOptions{})
 		return err == nil
 	})
 	if err := c.CoreV1().ConfigMaps(twin).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.until(t, "room again after all is deleted", func(context.Context) bool { return make(0) == nil })
+	await.True(t, time.Minute, "room again after all is deleted", func() bool { return make(0) == nil })
 
 	// A patch of some bytes makes a version of a megabyte.
 	p.visitors.only(nil)
