@@ -106,7 +106,7 @@ func (s *System) log(component string) *slog.Logger { return s.cfg.Log.With("com
 func (s *System) run(ctx context.Context) error {
 	s.begun = time.Now()
 	s.newEngine()
-	s.doctor = doctor.NewWatcher(&s.health, s.cfg.Dirs.State, s.cfg.Dirs.Run, s.Status)
+	s.doctor = doctor.NewWatcher(&s.health, s.cfg.Dirs.State, s.cfg.Dirs.Run, s.nodeIP, s.Status)
 	s.footprint = usage.New(usage.Config{
 		PIDs: func() map[string]int { return usage.PIDs(s.cfg.Dirs.Run) }, Peers: func() []peer.View { return s.peering(context.Background()).Peers },
 		StateDir: s.cfg.Dirs.State, RAM: s.facts.MemoryBytes, Health: &s.health, Log: s.log("footprint"),

@@ -34,7 +34,7 @@ func (e *Engine) Args() []string {
 		// The API server must reach a virtual node's kubelet port by itself.
 		"--egress-selector-mode=disabled",
 	}
-	return slices.Concat(args, e.apiServerArgs(), e.controllerArgs(), e.schedulerArgs(), e.kubeletArgs())
+	return slices.Concat(args, e.apiServerArgs(), e.controllerArgs(), e.schedulerArgs(), e.kubeletArgs(), kubeProxyArgs())
 }
 
 func (e *Engine) apiServerArgs() []string {
@@ -85,6 +85,10 @@ func (e *Engine) controllerArgs() []string {
 		"kube-api-qps=200", "kube-api-burst=400",
 	)
 }
+
+// kubeProxyArgs has kube-proxy look every 10 s, not 30, whether its rules were removed, and try
+// again after that time what has failed. It is not how often it writes.
+func kubeProxyArgs() []string { return prefixed("--kube-proxy-arg=", "iptables-sync-period=10s") }
 
 func (e *Engine) kubeletArgs() []string {
 	args := []string{"config=" + e.kubeletConfigFile()}

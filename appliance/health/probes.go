@@ -19,6 +19,8 @@ var (
 	Hostname          = declare("hostname", Warning, "another machine on the LAN has the same name")
 	UDP               = declare("udp", Error, "the tunnel does not get through to a peer")
 	Firewall          = declare("firewall", Warning, "a firewall may keep peers out")
+	PodNetwork        = declare("pod-network", Error, "pods do not reach cluster DNS or the API server")
+	ServiceRules      = declare("service-rules", Error, "rules of Services are missing")
 	Ports             = declare("ports", Error, "another program has a port that Rivulet needs")
 	CIDR              = declare("cidr", Error, "a network here has the addresses of the cluster")
 	Iptables          = declare("iptables", Error, "packet filter rules cannot be relied on")

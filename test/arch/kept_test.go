@@ -33,9 +33,10 @@ var writers = map[string]map[string]string{
 		"appliance/diagnose/doctor/try.go":       "in a namespace of its own",
 	},
 	`\.(RouteAdd|RouteReplace|RouteAppend|RouteChange|AddrAdd|AddrReplace|RuleAdd)\(`: {
-		"fabric/tunnel/link.go":              "fabric/tunnel TestOthersChangeTheInterface",
-		"appliance/machine/host/address.go":  "appliance/machine/host TestOthersChangeTheNetwork",
-		"offload/nodeagent/homeaddr/live.go": "in the namespaces of pods",
+		"fabric/tunnel/link.go":               "fabric/tunnel TestOthersChangeTheInterface",
+		"appliance/addons/podview/podview.go": "appliance/diagnose/doctor TestWhatPodsReach",
+		"appliance/machine/host/address.go":   "appliance/machine/host TestOthersChangeTheNetwork",
+		"offload/nodeagent/homeaddr/live.go":  "in the namespaces of pods",
 	},
 	`[iI]pset[A-Z(]|"ipset"`: {},
 }

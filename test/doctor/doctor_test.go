@@ -219,3 +219,62 @@ func statusShows(t *testing.T, ctx context.Context, d *lab.Device, words string,
 		return nil
 	})
 }
+
+// Rules of Services that another program flushes are found within 15 s and come back; a firewall
+// that drops what pods send is found by packets, and the doctor's cure lets them in.
+func TestWhatPodsReach(t *testing.T) {
+	ctx := suite.Bounded(t, 5*time.Minute)
+	labtest.Output(t, ctx, a, "rivulet", "kubectl", "run", "bridged", "--image=rivulet.dev/pause:none", "--image-pull-policy=Never") // a sandbox makes the bridge
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		labtest.Output(t, ctx, a, "rivulet", "kubectl", "delete", "--now", "pod/bridged")
+	})
+	passes := func() error {
+		found, _ := examine(t, ctx, a, "--only", "pod-network,service-rules")
+		for _, f := range found {
+			if f.Status != doctor.Pass {
+				return fmt.Errorf("%s: %s: %s", f.Name, f.Status, f.Text)
+			}
+		}
+		return nil
+	}
+	shown := func(code string, want bool) func() error {
+		return func() error {
+			if out := labtest.Output(t, ctx, a, "rivulet", "status"); strings.Contains(out, "["+code+"]") != want {
+				return fmt.Errorf("%s shown: %v\n%s", code, !want, out)
+			}
+			return nil
+		}
+	}
+	await.NoError(t, ctx, time.Minute, "pods reach DNS and the API server", passes)
+
+	labtest.Output(t, ctx, a, "sh", "-c", "iptables -F; iptables -t nat -F")
+	await.NoError(t, ctx, 15*time.Second, "flushed Services are shown", shown("pod-network", true))
+	await.NoError(t, ctx, 30*time.Second, "Services are back", passes)
+	await.NoError(t, ctx, 15*time.Second, "nothing is shown", shown("pod-network", false))
+	labtest.Output(t, ctx, a, "sh", "-c", "iptables -F")
+	await.NoError(t, ctx, 25*time.Second, "flushed filters are shown", shown("service-rules", true))
+	await.NoError(t, ctx, 30*time.Second, "filters are back", passes)
+
+	rules := func(what string) string {
+		return "iptables " + what + " INPUT -i lo -j ACCEPT; iptables " + what + " INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT; " +
+			"iptables " + what + " INPUT -i eth0 -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables " + what + " INPUT -i eth0 -p tcp --dport 7442 -j ACCEPT"
+	}
+	labtest.Output(t, ctx, a, "sh", "-c", rules("-A")+"; iptables -P INPUT DROP")
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		labtest.Output(t, ctx, a, "sh", "-c", "iptables -P INPUT ACCEPT; "+rules("-D")+"; iptables -D INPUT -i cni0 -j ACCEPT; iptables -D INPUT -i riv0 -j ACCEPT; true")
+		healed(t)
+	})
+	await.NoError(t, ctx, 15*time.Second, "a firewall that shuts pods out is shown", shown("pod-network", true))
+	found, code := examine(t, ctx, a, "--only", "pod-network")
+	wants(t, found["pod-network"], doctor.Fail, "drops what pods send")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	cure, _, _ := strings.Cut(found["pod-network"].Cure, "; and the same")
+	labtest.Output(t, ctx, a, "sh", "-c", cure)
+	await.NoError(t, ctx, 15*time.Second, "with the cure pods get in", passes)
+}

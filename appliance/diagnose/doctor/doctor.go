@@ -57,8 +57,10 @@ type Probe struct {
 	// Title is what is looked at, in a few words.
 	Title string
 	// Every is how often the supervisor asks as well, from its start; 0 is never. Such
-	// a probe is cheap, writes nothing and sends nothing.
+	// a probe is cheap, writes nothing and sends nothing to the LAN.
 	Every time.Duration
+	// Heals: the supervisor does the Fix by itself.
+	Heals bool
 	Run   func(context.Context, *Env) Result
 }
 

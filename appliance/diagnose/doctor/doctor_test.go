@@ -164,6 +164,38 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// What a probe wants done without being asked the supervisor does, once in a while, and says where
+// that fails.
+func TestHeals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var did atomic.Int32
+		saved := probes
+		defer func() { probes = saved }()
+		fix := &Fix{Says: "x", Do: func(context.Context) error { did.Add(1); return errors.New("it does not work") }}
+		fails := func(context.Context, *Env) Result { r := failf("y", "x"); r.Fix = fix; return r }
+		probes = []Probe{{Kind: health.Tun, Every: always, Heals: true, Run: fails}, {Kind: health.DNS, Every: always, Run: fails}}
+		var tr health.Tracker
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			newWatcher(&tr, func() *Env { return &Env{Now: time.Now} }).watch(ctx, func() {})
+		}()
+		time.Sleep(time.Minute) // fake time
+		synctest.Wait()
+		if n := did.Load(); n < 2 || n > 4 {
+			t.Errorf("done %d times in a minute", n)
+		}
+		for _, p := range tr.Problems() {
+			if strings.Contains(p.Text, "it does not work") != (p.Code == "tun") {
+				t.Errorf("%+v", p)
+			}
+		}
+		cancel()
+		<-done
+	})
+}
+
 // docs/design/doctor.md has a row for every probe, and for nothing else.
 func TestDocs(t *testing.T) {
 	raw, err := os.ReadFile("../../../docs/design/doctor.md")

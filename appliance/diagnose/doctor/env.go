@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/addons/podview"
 	"rivulet/appliance/api"
 )
 
@@ -21,6 +22,8 @@ type Env struct {
 	// State and Run are Rivulet's folders, below Root.
 	State, Run string
 	Now        func() time.Time
+	// Node is the node's own address; not valid asks the supervisor.
+	Node netip.Addr
 	// Hostname is the machine's name.
 	Hostname string
 	// Supervisor asks what only it knows; an error when none answers.
@@ -44,6 +47,10 @@ type Env struct {
 	// Try makes, in a network namespace that is thrown away, what the data path is
 	// made of, and returns what the kernel said to each.
 	Try func(ctx context.Context) (map[string]error, error)
+	// AsPod looks at the node as a pod does; InputDrops are the chains of rules, as nft calls them,
+	// that drop what comes to the machine and nobody allows.
+	AsPod      func(ctx context.Context, node podview.Node) (podview.Finding, error)
+	InputDrops func() ([]string, error)
 	// Fsync writes and syncs small blocks in the state folder and returns how long each took.
 	Fsync func(ctx context.Context, dir string, blocks int) ([]time.Duration, error)
 }

@@ -17,7 +17,7 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 		if err == nil && strings.Contains(out, "7442/udp") && strings.Contains(out, "7442/tcp") {
 			return pass("firewalld lets peers in")
 		}
-		return warnf("firewall-cmd --permanent --add-port=7442/udp --add-port=7442/tcp --add-service=mdns && firewall-cmd --permanent --zone=trusted --add-source=10.42.0.0/16 --add-source=10.43.0.0/16 && firewall-cmd --reload",
+		return warnf("firewall-cmd --permanent --add-port=7442/udp --add-port=7442/tcp --add-service=mdns && firewall-cmd --permanent --zone=trusted --add-source=10.42.0.0/16 --add-source=10.43.0.0/16 && "+allowPods(ctx, e),
 			"firewalld is on and does not name %s: peers may not get in, nor pods out", open)
 	}
 	if strings.Contains(e.read("/etc/ufw/ufw.conf"), "ENABLED=yes") {
@@ -25,7 +25,7 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 		if strings.Contains(rules, "7442") {
 			return pass("ufw lets peers in")
 		}
-		return warnf("ufw allow 7442 && ufw allow 5353/udp && ufw allow from 10.42.0.0/16 && ufw allow from 10.43.0.0/16",
+		return warnf("ufw allow 7442 && ufw allow 5353/udp && ufw allow from 10.42.0.0/16 && ufw allow from 10.43.0.0/16 && "+allowPods(ctx, e),
 			"ufw is on and does not name %s: peers may not get in, nor pods out", open)
 	}
 	out, err := e.Exec(ctx, "iptables-save", "-t", "filter")
@@ -38,7 +38,7 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 	if drops("INPUT") && !slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool {
 		return strings.HasPrefix(l, "-A INPUT") && strings.Contains(l, "7442") && strings.HasSuffix(l, "ACCEPT")
 	}) {
-		return warnf("iptables -I INPUT -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables -I INPUT -p tcp --dport 7442 -j ACCEPT",
+		return warnf("iptables -I INPUT -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables -I INPUT -p tcp --dport 7442 -j ACCEPT; "+allowPods(ctx, e),
 			"what is not allowed is dropped (policy of INPUT), and nothing allows %s", open)
 	}
 	if drops("FORWARD") && !strings.Contains(out, "FLANNEL-FWD") && !strings.Contains(out, "10.42.0.0/16") {

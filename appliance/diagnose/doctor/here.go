@@ -15,11 +15,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/addons/podview"
 	"rivulet/appliance/api"
+	"rivulet/appliance/config/fixed"
 	"rivulet/fabric/netmon"
 )
 
@@ -45,6 +48,12 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 		AskDNS:     askDNS,
 		Hear:       sync.OnceValues(func() (Heard, error) { return hear(name) }),
 		Try:        bundled(state).try,
+		AsPod: func(ctx context.Context, node podview.Node) (podview.Finding, error) {
+			view := podview.New(fixed.Bridge, "vethdoctor", doctorsView)
+			defer view.Close()
+			return view.Look(ctx, node)
+		},
+		InputDrops: inputDrops,
 		Fsync:      fsync,
 	}
 }
@@ -87,6 +96,21 @@ func (state bundled) command(ctx context.Context, name string, args ...string) (
 		err = fmt.Errorf("%w: %.300s", err, strings.Join(strings.Fields(stderr.String()), " "))
 	}
 	return string(out), err
+}
+
+func inputDrops() (out []string, err error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	chains, err := c.ListChains()
+	for _, ch := range chains {
+		family := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyINet: "inet"}[ch.Table.Family]
+		if family != "" && ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookInput && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop {
+			out = append(out, strings.Join([]string{family, ch.Table.Name, ch.Name}, " "))
+		}
+	}
+	return out, err
 }
 
 func links() ([]Link, error) {

@@ -4,7 +4,7 @@ package doctor
 // needs, the disk, and the box.
 var probes = []Probe{
 	memory, memoryCgroup, cgroupVersion, cgroupControllers, kernel, limits, tun, lsm, clock,
-	lan, defaultRoute, dnsUpstream, multicast, hostname, udp, firewall,
+	lan, defaultRoute, dnsUpstream, multicast, hostname, udp, firewall, podNetwork, serviceRules,
 	ports, cidr, iptables, leftovers,
 	diskSpace, diskSpeed, filesystem, cardLife, swap, osDisks,
 	power, temperature, kernelCrash,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"runtime"
 	"strings"
 
 	"github.com/google/nftables"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/addons/netpol"
+	"rivulet/appliance/addons/podview"
 )
 
 // The names of what try makes; kernel.go says what each is for.
@@ -50,12 +50,13 @@ func (state bundled) try(ctx context.Context) (map[string]error, error) {
 		err   error
 	}
 	done := make(chan result, 1)
-	onThreadOfItsOwn(func() {
+	go podview.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- result{map[string]error{tryNetns: err}, err}
-			return
+			return nil
 		}
 		done <- result{found: state.tryHere(ctx)}
+		return nil
 	})
 	select {
 	case r := <-done:
@@ -63,27 +64,6 @@ func (state bundled) try(ctx context.Context) (map[string]error, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// onThreadOfItsOwn starts f on a thread that ends with it, and with which ends what it
-// changed of itself. It is never the process's first thread: /proc/net shows that one's
-// network, and the runtime does not end it.
-func onThreadOfItsOwn(f func()) {
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() != unix.Getpid() {
-			f() // never unlocked: the runtime ends the thread
-			return
-		}
-		defer runtime.UnlockOSThread()
-		held := make(chan struct{})
-		go func() {
-			defer close(held)
-			runtime.LockOSThread()
-			f()
-		}()
-		<-held // until then nobody else gets the first thread
-	}()
 }
 
 func (state bundled) tryHere(ctx context.Context) map[string]error {

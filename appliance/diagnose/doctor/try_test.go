@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/addons/podview"
 )
 
 // However often it is done, the process stays in its own network namespace.
@@ -33,14 +35,12 @@ func TestTryLeavesTheNetworkAlone(t *testing.T) {
 	// The first thread is taken by whoever is there; hold none of it back.
 	for range 20 {
 		wg.Go(func() {
-			done := make(chan struct{})
-			onThreadOfItsOwn(func() {
-				defer close(done)
+			_ = podview.OnThread(func() error {
 				if unix.Gettid() == unix.Getpid() {
 					t.Error("on the first thread")
 				}
+				return nil
 			})
-			<-done
 		})
 	}
 	wg.Wait()

@@ -3,18 +3,23 @@ package doctor
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
+	"rivulet/appliance/addons/podview"
 	"rivulet/appliance/api"
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 )
 
-// How often a running device is looked at: what changes with the weather, what
+// How often a running device is looked at: what every pod depends on, what changes with the weather, what
 // changes when somebody works on the machine, what changes with a cable, and what
 // somebody waits for.
 const (
+	always = 5 * time.Second
+	seldom = 15 * time.Second
 	atOnce = 10 * time.Second
 	soon   = 30 * time.Second
 	often  = 5 * time.Minute
@@ -26,18 +31,28 @@ type Watcher struct {
 	health *health.Tracker
 	env    func() *Env
 	again  chan struct{}
+	healed map[string]healing // by probe
+}
+
+// healing is the last time that a probe's Fix was done.
+type healing struct {
+	at  time.Time
+	err error
 }
 
 // NewWatcher returns one that looks at the device with these folders, and tells t.
-func NewWatcher(t *health.Tracker, state, run string, status func() api.Status) *Watcher {
+func NewWatcher(t *health.Tracker, state, run string, node netip.Addr, status func() api.Status) *Watcher {
+	view := podview.New(fixed.Bridge, "vethrivulet", supervisorsView)
 	return newWatcher(t, func() *Env {
-		return Here(state, run, func(context.Context) (api.Status, error) { return status(), nil })
+		e := Here(state, run, func(context.Context) (api.Status, error) { return status(), nil })
+		e.Node, e.AsPod = node, view.Look
+		return e
 	})
 }
 
 // newWatcher takes what makes a new Env for each look, as an Env remembers what it saw.
 func newWatcher(t *health.Tracker, env func() *Env) *Watcher {
-	return &Watcher{health: t, env: env, again: make(chan struct{}, 1)}
+	return &Watcher{health: t, env: env, again: make(chan struct{}, 1), healed: map[string]healing{}}
 }
 
 // Again has all probes that name an interval asked now; it does not wait for them.
@@ -61,6 +76,25 @@ func (w *Watcher) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	return nil
 }
 
+// heal does what probes want done without being asked, each once in a while.
+func (w *Watcher) heal(ctx context.Context, asked []Probe, rep Report) {
+	for i, p := range asked {
+		fix, last := rep.Findings[i].Result.Fix, w.healed[p.Name()]
+		if !p.Heals || fix == nil {
+			continue
+		}
+		if time.Since(last.at) > 2*atOnce {
+			ctx, cancel := context.WithTimeout(ctx, timeLimit)
+			last = healing{time.Now(), fix.Do(ctx)}
+			cancel()
+			w.healed[p.Name()] = last
+		}
+		if last.err != nil {
+			w.health.SetAt(p.Kind, health.Error, "", rep.Findings[i].Text+"; "+last.err.Error(), rep.Findings[i].Cure)
+		}
+	}
+}
+
 func (w *Watcher) watch(ctx context.Context, ready func()) {
 	watched := slices.DeleteFunc(Probes(), func(p Probe) bool { return p.Every == 0 })
 	due := make(map[string]time.Time, len(watched))
@@ -72,6 +106,7 @@ func (w *Watcher) watch(ctx context.Context, ready func()) {
 			return // what a probe says that was called off is worth nothing
 		}
 		rep.Tell(w.health)
+		w.heal(ctx, asked, rep)
 		for i, p := range asked {
 			wait := p.Every
 			if s := rep.Findings[i].Status; s == Warn || s == Fail {
