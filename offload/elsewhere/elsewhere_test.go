@@ -152,6 +152,11 @@ func TestBothHaveToSayIt(t *testing.T) {
 	// peer's, nor its own end of the tunnel, nor one that is not named any more.
 	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6), at(c, 9), netip.AddrFrom4([4]byte{10, c[0], 255, 254})}})
 	s.await(b, at(c, 6))
+	await.True(t, 10*time.Second, "c has answered about these", func() bool {
+		s.all[b].mu.Lock()
+		defer s.all[b].mu.Unlock()
+		return len(s.all[b].confirmed[pair{alice, c}].addrs) == 1
+	})
 	// Nor, from then on, what home does not name any more, though the peer cannot be asked.
 	s.silent(c, true)
 	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 7)}})
