@@ -23,6 +23,7 @@ import (
 	"rivulet/offload/provider/tenancy"
 	peertarget "rivulet/offload/target/peer"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // twoConsumers is the part of the story in which a hosts the consumer of b beside its own:
@@ -32,7 +33,7 @@ func twoConsumers(t *testing.T, a, b *device) {
 	ctx := t.Context()
 	onlyPod := func(d *device, node, prefix string) (pod corev1.Pod) {
 		t.Helper()
-		eventually(t, time.Minute, "a pod of "+d.name+" runs at "+node, func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "a pod of "+d.name+" runs at "+node, func(ctx context.Context) string {
 			pods := d.pods(ctx, t, "app=web")
 			if len(pods) != 1 || pods[0].Spec.NodeName != node || pods[0].Status.Phase != corev1.PodRunning || !strings.HasPrefix(pods[0].Status.PodIP, prefix) {
 				return fmt.Sprintf("%d pods, %s", len(pods), states(pods))
@@ -72,7 +73,7 @@ func twoConsumers(t *testing.T, a, b *device) {
 		t.Errorf("%d pods at a for that of b", n)
 	}
 	for d, pod := range map[*device]corev1.Pod{a: ofA, b: ofB} {
-		eventually(t, time.Minute, "each home has the logs of its pod", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "each home has the logs of its pod", func(ctx context.Context) string {
 			text, err := d.Client.CoreV1().Pods("lab").GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
 			if err != nil || !strings.HasPrefix(string(text), "log of "+pod.Name+"/web") {
 				return fmt.Sprintf("%q %v", text, err)
@@ -101,7 +102,7 @@ func twoConsumers(t *testing.T, a, b *device) {
 	}
 	gets := func(from, want string) {
 		t.Helper()
-		eventually(t, time.Minute, from+" gets to the API server of "+want, func(context.Context) string {
+		await.Empty(t, time.Minute, from+" gets to the API server of "+want, func(context.Context) string {
 			if got := home(from); got != want {
 				return fmt.Sprintf("it gets to that of %q", got)
 			}
@@ -115,7 +116,7 @@ func twoConsumers(t *testing.T, a, b *device) {
 			t.Errorf("%s gets to the API server of %q", stranger, got)
 		}
 	}
-	eventually(t, time.Minute, "nobody has a problem", func(context.Context) string {
+	await.Empty(t, time.Minute, "nobody has a problem", func(context.Context) string {
 		if all := fmt.Sprint(a.offload.Problems(), guest.Problems(), lent.Problems()); all != "map[] map[] map[]" {
 			return all
 		}
@@ -135,7 +136,7 @@ func twoConsumers(t *testing.T, a, b *device) {
 		t.Error("b's pod was replaced when its consumer moved back")
 	}
 	must(t, b.Client.CoreV1().Namespaces().Delete(ctx, "lab", metav1.DeleteOptions{}))
-	eventually(t, time.Minute, "nothing of b is left at a", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "nothing of b is left at a", func(ctx context.Context) string {
 		if n := len(a.away(ctx, t, string(ofB.UID))); n != 0 {
 			return fmt.Sprintf("%d pods", n)
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/policy"
+	"rivulet/test/await"
 )
 
 // goesAway is what the scheduler of the story needs to send a pod away.
@@ -32,7 +33,7 @@ func podChanges(t *testing.T, a, b *device) {
 	}
 	away := func(what string, pod *corev1.Pod, is func(*corev1.Pod) bool) {
 		t.Helper()
-		eventually(t, time.Minute, what, func(ctx context.Context) string {
+		await.Empty(t, time.Minute, what, func(ctx context.Context) string {
 			all := b.away(ctx, t, string(pod.UID))
 			if len(all) != 1 || !is(&all[0]) {
 				return fmt.Sprintf("%d pods: %+v", len(all), all)
@@ -42,7 +43,7 @@ func podChanges(t *testing.T, a, b *device) {
 	}
 	failed := func(pod *corev1.Pod) {
 		t.Helper()
-		eventually(t, time.Minute, "it has failed at home, as a kubelet has it fail", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "it has failed at home, as a kubelet has it fail", func(ctx context.Context) string {
 			p, err := a.Client.CoreV1().Pods("lab").Get(ctx, pod.Name, metav1.GetOptions{})
 			must(t, err)
 			if p.UID != pod.UID || p.Status.Phase != corev1.PodFailed || p.Status.Reason != "DeadlineExceeded" || !strings.Contains(p.Status.Message, "longer than the specified deadline") {
@@ -158,7 +159,7 @@ func namesAHost(t *testing.T, a, b *device) {
 	p.Spec.NodeName = "b" // the scheduler would keep it at home
 	a.create(t, p)
 	var made *corev1.Pod
-	eventually(t, time.Minute, "refused, by name", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "refused, by name", func(ctx context.Context) string {
 		var err error
 		made, err = a.Client.CoreV1().Pods("lab").Get(ctx, "probed", metav1.GetOptions{})
 		must(t, err)

@@ -26,6 +26,7 @@ import (
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestClaimsAway is the story of claims: they get their volume where the pod lands, draw
@@ -88,7 +89,7 @@ func TestClaimsAway(t *testing.T) {
 		_, err := a.Client.CoreV1().PersistentVolumeClaims("lab").Patch(ctx, "data-db-0", types.MergePatchType,
 			[]byte(`{"spec":{"resources":{"requests":{"storage":"2Mi"}}}}`), metav1.PatchOptions{})
 		must(t, err)
-		eventually(t, time.Minute, "grown on both sides", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "grown on both sides", func(ctx context.Context) string {
 			home, away := a.claim(t, "data-db-0"), b.twinClaims(t)[0]
 			if got := home.Status.Capacity[corev1.ResourceStorage]; got.String() != "2Mi" {
 				return "home " + got.String()
@@ -123,7 +124,7 @@ func TestClaimsAway(t *testing.T) {
 		if raw, err := os.ReadFile(filepath.Join(folder, "x")); err != nil || string(raw) != "one" {
 			t.Errorf("%q %v", raw, err)
 		}
-		eventually(t, time.Minute, "home's copy is gone", func(context.Context) string {
+		await.Empty(t, time.Minute, "home's copy is gone", func(context.Context) string {
 			if left, _ := os.ReadDir(a.volumes); len(left) > 0 {
 				return left[0].Name()
 			}
@@ -133,7 +134,7 @@ func TestClaimsAway(t *testing.T) {
 
 	t.Run("a twin with data is not given back", func(t *testing.T) {
 		label(t, a, "")
-		eventually(t, time.Minute, "the namespace says which claims", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "the namespace says which claims", func(ctx context.Context) string {
 			events, err := a.Client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "reason=TwinHeld"})
 			must(t, err)
 			for _, e := range events.Items {
@@ -147,7 +148,7 @@ func TestClaimsAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.move(t, "data-db-0", move.Home, true)
-		eventually(t, time.Minute, "then it is", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "then it is", func(ctx context.Context) string {
 			list, err := b.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
 			must(t, err)
 			if len(list.Items) > 0 {
@@ -179,7 +180,7 @@ func TestClaimsAway(t *testing.T) {
 		q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "full"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.storage": resource.MustParse("1Ki")}}}
 		_, err := b.Client.CoreV1().ResourceQuotas(twin).Create(ctx, q, metav1.CreateOptions{})
 		must(t, err)
-		eventually(t, time.Minute, "the quota is in force", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "the quota is in force", func(ctx context.Context) string {
 			q, err := b.Client.CoreV1().ResourceQuotas(twin).Get(ctx, "full", metav1.GetOptions{})
 			must(t, err)
 			if len(q.Status.Hard) == 0 {
@@ -231,7 +232,7 @@ func TestClaimsAway(t *testing.T) {
 		a.gone(t, "kept")
 		must(t, a.Client.CoreV1().PersistentVolumeClaims("lab").Delete(ctx, "kept", metav1.DeleteOptions{}))
 		must(t, a.Client.CoreV1().PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{}))
-		eventually(t, time.Minute, "the volume is gone from home", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "the volume is gone from home", func(ctx context.Context) string {
 			if _, err := a.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return fmt.Sprint(err)
 			}
@@ -257,7 +258,7 @@ func TestClaimsAway(t *testing.T) {
 		a.reachable(t, "lost", corev1.ConditionFalse, "no peer any more")
 		must(t, a.Client.CoreV1().Pods("lab").Delete(ctx, "lost", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 		must(t, a.Client.CoreV1().PersistentVolumeClaims("lab").Delete(ctx, "lost", metav1.DeleteOptions{}))
-		eventually(t, time.Minute, "nothing hangs", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "nothing hangs", func(ctx context.Context) string {
 			if _, err := a.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return fmt.Sprint(err)
 			}
@@ -369,7 +370,7 @@ func (d *device) volumeOf(t *testing.T, claim string) *corev1.PersistentVolume {
 func (d *device) twinClaimsNamespace(t *testing.T) string {
 	t.Helper()
 	name := ""
-	eventually(t, time.Minute, "a twin", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "a twin", func(ctx context.Context) string {
 		list, err := d.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
 		must(t, err)
 		for _, ns := range list.Items {
@@ -407,7 +408,7 @@ func (d *device) folderOf(t *testing.T, claim string) string {
 
 func (d *device) nothingLeft(t *testing.T, folder string) {
 	t.Helper()
-	eventually(t, time.Minute, "nothing is left on "+d.name, func(context.Context) string {
+	await.Empty(t, time.Minute, "nothing is left on "+d.name, func(context.Context) string {
 		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
 			return folder + " is there"
 		}
@@ -420,7 +421,7 @@ func (d *device) nothingLeft(t *testing.T, folder string) {
 
 func (d *device) reachable(t *testing.T, claim string, status corev1.ConditionStatus, part string) {
 	t.Helper()
-	eventually(t, time.Minute, fmt.Sprintf("%s reachable: %s", claim, status), func(context.Context) string {
+	await.Empty(t, time.Minute, fmt.Sprintf("%s reachable: %s", claim, status), func(context.Context) string {
 		conditions := d.claim(t, claim).Status.Conditions
 		for _, c := range conditions {
 			if c.Type == volume.ReachableCondition && c.Status == status && strings.Contains(c.Message, part) {
@@ -433,7 +434,7 @@ func (d *device) reachable(t *testing.T, claim string, status corev1.ConditionSt
 
 func (d *device) nodeIs(t *testing.T, name string) {
 	t.Helper()
-	eventually(t, time.Minute, name+" is Ready", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, name+" is Ready", func(ctx context.Context) string {
 		n, err := d.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -444,7 +445,7 @@ func (d *device) nodeIs(t *testing.T, name string) {
 
 func (d *device) event(t *testing.T, about, reason, part string) {
 	t.Helper()
-	eventually(t, time.Minute, about+": "+reason, func(ctx context.Context) string {
+	await.Empty(t, time.Minute, about+": "+reason, func(ctx context.Context) string {
 		events, err := d.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + about})
 		must(t, err)
 		var seen []string
@@ -462,14 +463,14 @@ func (d *device) event(t *testing.T, about, reason, part string) {
 func (d *device) move(t *testing.T, claim, to string, evict bool) {
 	t.Helper()
 	var job *move.Job
-	eventually(t, time.Minute, "the move begins", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the move begins", func(ctx context.Context) string {
 		var err error
 		if job, err = d.offload.Move(ctx, move.Request{Namespace: "lab", Claim: claim, To: to, Evict: evict}); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
-	eventually(t, 2*time.Minute, claim+" is moved to "+to, func(ctx context.Context) string {
+	await.Empty(t, 2*time.Minute, claim+" is moved to "+to, func(ctx context.Context) string {
 		select {
 		case <-job.Ended():
 			must(t, job.Err())

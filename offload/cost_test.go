@@ -22,6 +22,7 @@ import (
 
 	"rivulet/appliance/machine/memory"
 	"rivulet/test/apicount"
+	"rivulet/test/await"
 	"rivulet/test/hollow"
 )
 
@@ -64,8 +65,8 @@ func TestWhatPodsCost(t *testing.T) {
 				d.Spec.Template.Spec.NodeSelector = map[string]string{"test.rivulet.dev/hollow": "yes"}
 			}
 			p.at.create(t, d)
-			eventually(t, 8*time.Minute, fmt.Sprintf("%d pods run, made %s", pods, p.name), func(ctx context.Context) string {
-				defer pauseFor(time.Second)
+			await.Empty(t, 8*time.Minute, fmt.Sprintf("%d pods run, made %s", pods, p.name), func(ctx context.Context) string {
+				defer time.Sleep(time.Second) // the looks cost, too
 				d, err := p.at.Client.AppsV1().Deployments("lab").Get(ctx, "web", metav1.GetOptions{})
 				must(t, err)
 				if int(d.Status.ReadyReplicas) != pods {
@@ -74,7 +75,7 @@ func TestWhatPodsCost(t *testing.T) {
 				return ""
 			})
 			took := time.Since(begun)
-			pauseFor(3 * time.Second) // what it leaves to be done is its, too
+			time.Sleep(3 * time.Second) // what it leaves to be done is its, too
 			after := spent(t, a, b)
 			stop()
 			t.Logf("%d pods %s, CPU s for each 1000: home's engine %.1f, the provider's %.1f, both supervisors %.1f; in %.0f s\n   writes at home %s\n   writes at the provider %s",
@@ -82,8 +83,8 @@ func TestWhatPodsCost(t *testing.T) {
 				after.writes[0].Since(before.writes[0]).Each(pods), after.writes[1].Since(before.writes[1]).Each(pods))
 			foreground := metav1.DeletePropagationForeground
 			must(t, p.at.Client.AppsV1().Deployments("lab").Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: &foreground}))
-			eventually(t, 8*time.Minute, "they are gone", func(ctx context.Context) string {
-				defer pauseFor(time.Second)
+			await.Empty(t, 8*time.Minute, "they are gone", func(ctx context.Context) string {
+				defer time.Sleep(time.Second) // the looks cost, too
 				left, err := b.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 				must(t, err)
 				if here := a.pods(ctx, t, "app=web"); len(here)+len(left.Items) > 0 {
@@ -91,7 +92,7 @@ func TestWhatPodsCost(t *testing.T) {
 				}
 				return ""
 			})
-			pauseFor(3 * time.Second)
+			time.Sleep(3 * time.Second)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestFirstPods labels a namespace and makes a pod in it at once, again and again: with
@@ -56,7 +57,7 @@ func TestFirstPods(t *testing.T) {
 func (d *device) starts(t *testing.T, namespace, name string) time.Duration {
 	t.Helper()
 	begun := time.Now()
-	eventually(t, time.Minute, namespace+"/"+name+" is made", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, namespace+"/"+name+" is made", func(ctx context.Context) string {
 		begun = time.Now()
 		_, err := d.Client.CoreV1().Pods(namespace).Create(ctx, bare(name, corev1.PodSpec{}), metav1.CreateOptions{})
 		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "service account") {

@@ -28,6 +28,7 @@ import (
 	"rivulet/offload/consumer/drain"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 	"rivulet/test/race"
 )
 
@@ -62,7 +63,7 @@ func TestGiveAndTakeBack(t *testing.T) {
 
 func (d *device) ready(t *testing.T, want bool) {
 	t.Helper()
-	eventually(t, time.Minute, fmt.Sprintf("b is ready: %v", want), func(ctx context.Context) string {
+	await.Empty(t, time.Minute, fmt.Sprintf("b is ready: %v", want), func(ctx context.Context) string {
 		n, err := d.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -95,7 +96,7 @@ func measures(d *device) {
 }
 
 func (d *device) tops(t *testing.T, pod *corev1.Pod) {
-	eventually(t, time.Minute, "the virtual node's kubelet API tells", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the virtual node's kubelet API tells", func(ctx context.Context) string {
 		raw, err := d.Client.CoreV1().RESTClient().Get().Resource("nodes").Name("b").SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
 		if err != nil {
 			return err.Error()
@@ -274,12 +275,12 @@ func (d *device) drains(t *testing.T, b *device) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	d.create(t, web(3))
-	eventually(t, time.Minute, "three run", func(ctx context.Context) string { return d.allRun(ctx, t, b, 3) })
+	await.Empty(t, time.Minute, "three run", func(ctx context.Context) string { return d.allRun(ctx, t, b, 3) })
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: ptr.To(intstr.FromInt32(2)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
 	_, err := d.Client.PolicyV1().PodDisruptionBudgets("lab").Create(ctx, budget, metav1.CreateOptions{})
 	must(t, err)
-	eventually(t, time.Minute, "the budget has counted", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the budget has counted", func(ctx context.Context) string {
 		now, err := d.Client.PolicyV1().PodDisruptionBudgets("lab").Get(ctx, "web", metav1.GetOptions{})
 		must(t, err)
 		if now.Status.DisruptionsAllowed != 1 {
@@ -306,7 +307,7 @@ func (d *device) drains(t *testing.T, b *device) {
 	}
 	finished := make(chan error, 1)
 	go func() { finished <- dr.Run(ctx) }()
-	eventually(t, time.Minute, "one went, two may not: their replacement has no other node", func(context.Context) string {
+	await.Empty(t, time.Minute, "one went, two may not: their replacement has no other node", func(context.Context) string {
 		mu.Lock()
 		defer mu.Unlock()
 		if count[drain.Gone] != 1 || count[drain.Blocked] < 2 {
@@ -327,7 +328,7 @@ func (d *device) drains(t *testing.T, b *device) {
 		t.Errorf("%d pods are left at b", len(left.Items))
 	}
 	must(t, drain.Cordon(ctx, d.Client, "b", false))
-	eventually(t, time.Minute, "uncordoned, they go there again", func(ctx context.Context) string { return d.allRun(ctx, t, b, 3) })
+	await.Empty(t, time.Minute, "uncordoned, they go there again", func(ctx context.Context) string { return d.allRun(ctx, t, b, 3) })
 
 	// Called home, a namespace's pods leave as their budget allows, too.
 	budget.ResourceVersion = ""
@@ -335,7 +336,7 @@ func (d *device) drains(t *testing.T, b *device) {
 	must(t, err)
 	_, err = d.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"off"}}}`), metav1.PatchOptions{})
 	must(t, err)
-	eventually(t, time.Minute, "called home: one went, two are held", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "called home: one went, two are held", func(ctx context.Context) string {
 		events, err := d.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=OffloadHeld"})
 		must(t, err)
 		if n := len(d.onB(ctx, t)); n != 2 || len(events.Items) < 2 {
@@ -344,7 +345,7 @@ func (d *device) drains(t *testing.T, b *device) {
 		return ""
 	})
 	must(t, d.Client.PolicyV1().PodDisruptionBudgets("lab").Delete(ctx, "web", metav1.DeleteOptions{}))
-	eventually(t, time.Minute, "without the budget all go", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "without the budget all go", func(ctx context.Context) string {
 		if n := len(d.onB(ctx, t)); n != 0 {
 			return fmt.Sprintf("%d on b", n)
 		}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/homeapi"
+	"rivulet/test/await"
 )
 
 // homeAPI is the part of the story about an away pod and the API server of home.
@@ -130,7 +131,7 @@ func homeAPI(t *testing.T, a, b *device, pod *corev1.Pod) {
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "default", Namespace: "lab"}}}, metav1.CreateOptions{})
 		must(t, err)
-		eventually(t, time.Minute, "with rights", func(context.Context) string {
+		await.Empty(t, time.Minute, "with rights", func(context.Context) string {
 			if code, body, err := ask(pod.Status.PodIP); err != nil || code != http.StatusOK || !strings.Contains(body, string(pod.UID)) {
 				return fmt.Sprintf("%d %s %v", code, body, err)
 			}
@@ -150,14 +151,14 @@ func homeAPI(t *testing.T, a, b *device, pod *corev1.Pod) {
 		before := secret()
 		_, err := b.Client.CoreV1().Secrets(twin).Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"rivulet.dev/renew-at":"2020-01-01T00:00:00Z"}}}`), metav1.PatchOptions{})
 		must(t, err)
-		eventually(t, time.Minute, "renewed", func(context.Context) string {
+		await.Empty(t, time.Minute, "renewed", func(context.Context) string {
 			if s := secret(); string(s.Data["token-0"]) == token || s.UID != before.UID || !s.CreationTimestamp.Equal(&before.CreationTimestamp) {
 				return "the old one"
 			}
 			return ""
 		})
 		must(t, b.Client.CoreV1().Secrets(twin).Delete(ctx, name, metav1.DeleteOptions{}))
-		eventually(t, time.Minute, "made anew", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "made anew", func(ctx context.Context) string {
 			s, err := b.Client.CoreV1().Secrets(twin).Get(ctx, name, metav1.GetOptions{})
 			if err != nil || s.UID == before.UID {
 				return fmt.Sprint(err)
@@ -170,7 +171,7 @@ func homeAPI(t *testing.T, a, b *device, pod *corev1.Pod) {
 
 // tokenGone is the end of the story: with the pod of home its token is void, and gone at the provider.
 func tokenGone(t *testing.T, a, b *device, pod *corev1.Pod, token string) {
-	eventually(t, time.Minute, "the token is void and gone", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the token is void and gone", func(ctx context.Context) string {
 		review, err := a.Client.AuthenticationV1().TokenReviews().Create(ctx, &authv1.TokenReview{Spec: authv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 		if err != nil || review.Status.Authenticated {
 			return fmt.Sprintf("still good (%v)", err)

@@ -16,6 +16,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
+	"rivulet/test/await"
 )
 
 // itsOwnRecord: at a provider that keeps pods there is no ReplicaSet around them. What is
@@ -50,7 +51,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	}
 	b.stop()
 	must(t, b.Client.CoreV1().Pods(first.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: first.Namespace, Name: first.Name}}))
-	eventually(t, time.Minute, "it has ended", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "it has ended", func(ctx context.Context) string {
 		p, err := b.Client.CoreV1().Pods(first.Namespace).Get(ctx, first.Name, metav1.GetOptions{})
 		must(t, err) // it stays
 		if !replacement.Ended(p) {
@@ -61,7 +62,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	b.start()
 	restarted := func(times int32) {
 		t.Helper()
-		eventually(t, time.Minute, fmt.Sprintf("restarted %d times", times), func(ctx context.Context) string {
+		await.Empty(t, time.Minute, fmt.Sprintf("restarted %d times", times), func(ctx context.Context) string {
 			p, err := a.Client.CoreV1().Pods("lab").Get(ctx, "alone", metav1.GetOptions{})
 			must(t, err)
 			if st := p.Status.ContainerStatuses; p.UID != at.UID || len(st) != 1 || st[0].RestartCount != times || st[0].State.Running == nil {
@@ -73,7 +74,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	restarted(1)
 	// Changed labels go on to those that come after; the provider's own do not.
 	must(t, second(a.Client.CoreV1().Pods("lab").Patch(ctx, "alone", types.MergePatchType, []byte(`{"metadata":{"labels":{"app":null,"new":"1"}}}`), metav1.PatchOptions{})))
-	eventually(t, time.Minute, "its labels are those of home", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "its labels are those of home", func(ctx context.Context) string {
 		if away := b.away(ctx, t, string(at.UID)); len(away) != 1 || away[0].Labels["new"] != "1" || away[0].Labels["app"] != "" {
 			return fmt.Sprint(len(away))
 		}
@@ -83,7 +84,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	must(t, second(b.Client.CoreV1().Pods(is.Namespace).Patch(ctx, is.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"provider":"1"}}}`), metav1.PatchOptions{})))
 	must(t, b.Client.CoreV1().Pods(is.Namespace).Delete(ctx, is.Name, metav1.DeleteOptions{}))
 	restarted(2)
-	eventually(t, time.Minute, "the second is let go", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the second is let go", func(ctx context.Context) string {
 		if away := b.away(ctx, t, string(at.UID)); len(away) != 1 || away[0].UID == is.UID {
 			return fmt.Sprint(len(away))
 		}
@@ -98,7 +99,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 	large := bare("large", corev1.PodSpec{Tolerations: alone.Spec.Tolerations, NodeName: "b"})
 	large.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
 	a.create(t, large)
-	eventually(t, time.Minute, "a pod that is too large says what it waits for", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "a pod that is too large says what it waits for", func(ctx context.Context) string {
 		p, err := a.Client.CoreV1().Pods("lab").Get(ctx, "large", metav1.GetOptions{})
 		must(t, err)
 		if p.Status.Reason != "OffloadPending" || !strings.Contains(p.Status.Message, "exceeded quota") {
@@ -110,7 +111,7 @@ func itsOwnRecord(t *testing.T, a, b *device, web *corev1.Pod) {
 		must(t, a.Client.CoreV1().Pods("lab").Delete(ctx, name, metav1.DeleteOptions{}))
 		a.gone(t, name)
 	}
-	eventually(t, time.Minute, "nothing is left of them", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "nothing is left of them", func(ctx context.Context) string {
 		sets, err := b.Client.AppsV1().ReplicaSets("").List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
 		must(t, err)
 		_, err = b.Client.CoreV1().Pods(is.Namespace).Get(ctx, is.Name, metav1.GetOptions{})

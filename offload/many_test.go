@@ -14,6 +14,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestManyPodsOverABadLink is a search for what is rare: rounds of pods sent away
@@ -39,14 +40,12 @@ func (d *device) burst(t *testing.T, b *device, pods int, mode string) {
 	stop := d.fabric.flap(mode)
 	defer stop()
 	d.create(t, web(int32(pods)))
-	eventually(t, 2*time.Minute, fmt.Sprintf("%d pods run over %s", pods, mode), func(ctx context.Context) string {
-		defer pauseFor(200 * time.Millisecond)
+	await.Empty(t, 2*time.Minute, fmt.Sprintf("%d pods run over %s", pods, mode), func(ctx context.Context) string {
 		return d.allRun(ctx, t, b, pods)
 	})
 	foreground := metav1.DeletePropagationForeground
 	must(t, d.Client.AppsV1().Deployments("lab").Delete(ctx, "web", metav1.DeleteOptions{PropagationPolicy: &foreground}))
-	eventually(t, 2*time.Minute, "all gone", func(ctx context.Context) string {
-		defer pauseFor(200 * time.Millisecond)
+	await.Empty(t, 2*time.Minute, "all gone", func(ctx context.Context) string {
 		left, err := b.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + ",app=web"})
 		must(t, err)
 		here := d.pods(ctx, t, "app=web")
@@ -63,7 +62,7 @@ func (d *device) burst(t *testing.T, b *device, pods int, mode string) {
 func (d *device) goMute(t *testing.T, b *device) {
 	away := corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}}
 	runs := func(name string) {
-		eventually(t, 2*time.Minute, name+" runs", func(ctx context.Context) string {
+		await.Empty(t, 2*time.Minute, name+" runs", func(ctx context.Context) string {
 			p, err := d.Client.CoreV1().Pods("lab").Get(ctx, name, metav1.GetOptions{})
 			if err != nil || p.Status.Phase != corev1.PodRunning {
 				return fmt.Sprintf("%v %s %s", err, p.Status.Phase, p.Status.Message)
@@ -79,7 +78,7 @@ func (d *device) goMute(t *testing.T, b *device) {
 	quiet, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "quiet"}}, metav1.CreateOptions{})
 	must(t, err)
 	quietAway := func(want string) {
-		eventually(t, 2*time.Minute, "ConfigMap quiet is away: "+want, func(ctx context.Context) string {
+		await.Empty(t, 2*time.Minute, "ConfigMap quiet is away: "+want, func(ctx context.Context) string {
 			m, err := b.Client.CoreV1().ConfigMaps(d.twin("lab")).Get(ctx, "quiet", metav1.GetOptions{})
 			if err != nil || m.Data["say"] != want {
 				return fmt.Sprintf("%v %v", err, m.Data)
@@ -100,8 +99,6 @@ func (d *device) goMute(t *testing.T, b *device) {
 	must(t, d.Client.CoreV1().Pods("lab").Delete(t.Context(), "after", metav1.DeleteOptions{}))
 	d.gone(t, "after")
 }
-
-func pauseFor(d time.Duration) { time.Sleep(d) }
 
 func number(env string, fallback int) int {
 	if n, err := strconv.Atoi(os.Getenv(env)); err == nil {

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"rivulet/test/await"
 )
 
 // providerEvents is the part of the story about what a provider says of a pod.
@@ -25,7 +27,7 @@ func providerEvents(t *testing.T, a, b *device, pod *corev1.Pod) {
 	name := ""
 	count := func(want int32) {
 		t.Helper()
-		eventually(t, time.Minute, fmt.Sprintf("home has it, counted %d times", want), func(ctx context.Context) string {
+		await.Empty(t, time.Minute, fmt.Sprintf("home has it, counted %d times", want), func(ctx context.Context) string {
 			list, err := a.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=BackOff"})
 			if err != nil || len(list.Items) != 1 {
 				return fmt.Sprintf("%d events, %v", len(list.Items), err)
@@ -59,7 +61,7 @@ func debugging(t *testing.T, a, b *device, pod *corev1.Pod) {
 		corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "root", Image: "busybox", SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)}}})
 	_, err = a.Client.CoreV1().Pods("lab").UpdateEphemeralContainers(ctx, pod.Name, live, metav1.UpdateOptions{})
 	must(t, err)
-	eventually(t, time.Minute, "the one is away, the other refused", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the one is away, the other refused", func(ctx context.Context) string {
 		away := b.away(ctx, t, string(pod.UID))[0]
 		if len(away.Spec.EphemeralContainers) != 1 || away.Spec.EphemeralContainers[0].Name != "dbg" || !away.Spec.EphemeralContainers[0].Stdin {
 			return fmt.Sprintf("%+v", away.Spec.EphemeralContainers)

@@ -25,6 +25,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestPodsRunAway is the whole story of a consumer and a provider, on two real
@@ -34,7 +35,7 @@ func TestPodsRunAway(t *testing.T) {
 	apiserver.StartKubelet(t, b.Server, "b-node")
 	ctx := t.Context()
 
-	eventually(t, time.Minute, "b is a Ready virtual node of a, with b's architecture", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "b is a Ready virtual node of a, with b's architecture", func(ctx context.Context) string {
 		n, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
 		switch {
 		case err != nil:
@@ -50,7 +51,7 @@ func TestPodsRunAway(t *testing.T) {
 	a.offloadNamespace(t, "lab")
 	a.create(t, web(2))
 	var pod corev1.Pod
-	eventually(t, time.Minute, "both pods run away, with addresses as home sees them", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "both pods run away, with addresses as home sees them", func(ctx context.Context) string {
 		pods := a.pods(ctx, t, "app=web")
 		if len(pods) != 2 {
 			return fmt.Sprintf("%d pods", len(pods))
@@ -63,7 +64,7 @@ func TestPodsRunAway(t *testing.T) {
 		pod = pods[0]
 		return ""
 	})
-	eventually(t, time.Minute, "the Deployment is available", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the Deployment is available", func(ctx context.Context) string {
 		d, err := a.Client.AppsV1().Deployments("lab").Get(ctx, "web", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -84,7 +85,7 @@ func TestPodsRunAway(t *testing.T) {
 	t.Run("a changed label reaches the away pod", func(t *testing.T) {
 		_, err := a.Client.CoreV1().Pods("lab").Patch(ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"track":"canary"}}}`), metav1.PatchOptions{})
 		must(t, err)
-		eventually(t, time.Minute, "label is there", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "label is there", func(ctx context.Context) string {
 			away := b.away(ctx, t, string(pod.UID))
 			if len(away) != 1 || away[0].Labels["track"] != "canary" {
 				return fmt.Sprintf("%d pods", len(away))
@@ -99,7 +100,7 @@ func TestPodsRunAway(t *testing.T) {
 
 	t.Run("a Job runs once and stays finished", func(t *testing.T) {
 		a.create(t, job("sum", map[string]string{apiserver.EndsLabel: "0"}))
-		eventually(t, time.Minute, "job complete", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "job complete", func(ctx context.Context) string {
 			j, err := a.Client.BatchV1().Jobs("lab").Get(ctx, "sum", metav1.GetOptions{})
 			if err != nil {
 				return err.Error()
@@ -115,7 +116,7 @@ func TestPodsRunAway(t *testing.T) {
 		// In a namespace that bursts the scheduler would keep it at home.
 		p := bare("host", corev1.PodSpec{HostNetwork: true, Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}})
 		a.create(t, p)
-		eventually(t, time.Minute, "refused", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "refused", func(ctx context.Context) string {
 			got, err := a.Client.CoreV1().Pods("lab").Get(ctx, "host", metav1.GetOptions{})
 			must(t, err)
 			if got.Status.Phase != corev1.PodPending || got.Status.Reason != "OffloadRefused" || !strings.Contains(got.Status.Message, "spec.hostNetwork") {
@@ -135,7 +136,7 @@ func TestPodsRunAway(t *testing.T) {
 		before, token := b.away(ctx, t, string(pod.UID))[0], tokenOf(t, b, &pod)
 		a.stop()
 		a.start()
-		eventually(t, time.Minute, "streams work again, through a new port", func(context.Context) string {
+		await.Empty(t, time.Minute, "streams work again, through a new port", func(context.Context) string {
 			if _, err := a.Client.CoreV1().Pods("lab").GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx); err != nil {
 				return err.Error()
 			}
@@ -155,7 +156,7 @@ func TestPodsRunAway(t *testing.T) {
 	t.Run("an away pod deleted by the provider comes back as a restart", func(t *testing.T) {
 		before := b.away(ctx, t, string(pod.UID))[0]
 		must(t, b.Client.CoreV1().Pods(before.Namespace).Delete(ctx, before.Name, metav1.DeleteOptions{}))
-		eventually(t, time.Minute, "restart counted", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "restart counted", func(ctx context.Context) string {
 			p, err := a.Client.CoreV1().Pods("lab").Get(ctx, pod.Name, metav1.GetOptions{})
 			must(t, err)
 			if p.UID != pod.UID || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].RestartCount != 1 || p.Status.PodIP == "" {
@@ -169,7 +170,7 @@ func TestPodsRunAway(t *testing.T) {
 
 	t.Run("during a cut nothing is decided, and after it everything is", func(t *testing.T) {
 		a.fabric.setCut(true)
-		eventually(t, time.Minute, "the virtual node is NotReady and says why", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "the virtual node is NotReady and says why", func(ctx context.Context) string {
 			n, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
 			must(t, err)
 			for _, c := range n.Status.Conditions {
@@ -215,7 +216,7 @@ func TestPodsRunAway(t *testing.T) {
 	t.Run("a namespace that is no longer offloaded takes its pods back", func(t *testing.T) {
 		_, err := a.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"off"}}}`), metav1.PatchOptions{})
 		must(t, err)
-		eventually(t, 2*time.Minute, "replacements wait for room at home, the twin is gone", func(ctx context.Context) string {
+		await.Empty(t, 2*time.Minute, "replacements wait for room at home, the twin is gone", func(ctx context.Context) string {
 			why := ""
 			for _, p := range a.pods(ctx, t, "app=web") {
 				if p.Spec.NodeName != "" {
@@ -241,7 +242,7 @@ func TestPodsRunAway(t *testing.T) {
 
 	t.Run("deleting the namespace leaves nothing behind", func(t *testing.T) {
 		must(t, a.Client.CoreV1().Namespaces().Delete(ctx, "lab", metav1.DeleteOptions{}))
-		eventually(t, time.Minute, "namespace and twin are gone", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "namespace and twin are gone", func(ctx context.Context) string {
 			if _, err := a.Client.CoreV1().Namespaces().Get(ctx, "lab", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return fmt.Sprintf("at home: %v", err)
 			}
@@ -280,24 +281,24 @@ func TestPodsRunAway(t *testing.T) {
 	t.Run("a direction that is switched off takes node and twins, and comes back", func(t *testing.T) {
 		a.offloadNamespace(t, "lab")
 		a.create(t, web(1))
-		eventually(t, time.Minute, "a twin", twins(1))
+		await.Empty(t, time.Minute, "a twin", twins(1))
 		b.fabric.setRoles(false, true) // b lends nothing to a, and tells it
 		a.fabric.setRoles(true, false)
-		eventually(t, time.Minute, "node gone", nodeGone)
-		eventually(t, time.Minute, "twins gone", twins(0))
+		await.Empty(t, time.Minute, "node gone", nodeGone)
+		await.Empty(t, time.Minute, "twins gone", twins(0))
 		b.fabric.setRoles(false, false)
 		a.fabric.setRoles(false, false)
-		eventually(t, time.Minute, "node back", nodeThere)
-		eventually(t, time.Minute, "a twin again", twins(1))
+		await.Empty(t, time.Minute, "node back", nodeThere)
+		await.Empty(t, time.Minute, "a twin again", twins(1))
 	})
 
 	t.Run("two consumers in one process", func(t *testing.T) { twoConsumers(t, a, b) })
 
 	t.Run("unpeering removes the virtual node and what is there for it", func(t *testing.T) {
 		a.fabric.unpeer()
-		eventually(t, time.Minute, "node gone", nodeGone)
+		await.Empty(t, time.Minute, "node gone", nodeGone)
 		b.fabric.unpeer()
-		eventually(t, time.Minute, "twins gone", twins(0))
+		await.Empty(t, time.Minute, "twins gone", twins(0))
 	})
 }
 
@@ -310,7 +311,7 @@ func streams(t *testing.T, a *device, name string) {
 		return r.URL().String()
 	}
 	t.Run("logs", func(t *testing.T) {
-		eventually(t, time.Minute, "the API server reaches the virtual node", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "the API server reaches the virtual node", func(ctx context.Context) string {
 			text, err := a.Client.CoreV1().Pods("lab").GetLogs(name, &corev1.PodLogOptions{TailLines: ptr.To[int64](3)}).DoRaw(ctx)
 			if err != nil || string(text) != "log of "+name+"/web tail=3\n" {
 				return fmt.Sprintf("%q %v", text, err)
@@ -374,7 +375,7 @@ func nodeReady(n *corev1.Node) string {
 func (d *device) offloadNamespace(t *testing.T, name string, when ...string) {
 	t.Helper()
 	d.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.NamespaceLabel: append(when, string(policy.Burst))[0]}}})
-	eventually(t, time.Minute, "namespace "+name+" is usable", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "namespace "+name+" is usable", func(ctx context.Context) string {
 		if _, err := d.Client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{}); err != nil {
 			return err.Error()
 		}
@@ -431,7 +432,7 @@ func (d *device) away(ctx context.Context, t *testing.T, uid string) []corev1.Po
 
 func (d *device) gone(t *testing.T, pod string) {
 	t.Helper()
-	eventually(t, time.Minute, pod+" is gone from home", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, pod+" is gone from home", func(ctx context.Context) string {
 		p, err := d.Client.CoreV1().Pods("lab").Get(ctx, pod, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Sprintf("%v %s", err, p.Status.Phase)
@@ -443,7 +444,7 @@ func (d *device) gone(t *testing.T, pod string) {
 // running waits until a pod of that name, other than the given one, runs.
 func (d *device) running(t *testing.T, name string, not types.UID) (pod *corev1.Pod) {
 	t.Helper()
-	eventually(t, time.Minute, name+" runs", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, name+" runs", func(ctx context.Context) string {
 		p, err := d.Client.CoreV1().Pods("lab").Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -461,7 +462,7 @@ func (d *device) running(t *testing.T, name string, not types.UID) (pod *corev1.
 // before may have to go first.
 func (d *device) runsOn(t *testing.T, name, node string) {
 	t.Helper()
-	eventually(t, time.Minute, name+" runs on "+node, func(ctx context.Context) string {
+	await.Empty(t, time.Minute, name+" runs on "+node, func(ctx context.Context) string {
 		p, err := d.Client.CoreV1().Pods("lab").Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()

@@ -18,6 +18,7 @@ import (
 	"rivulet/offload/consumer/fit"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestTwoPlatforms is the story of a provider with nodes of two architectures, on real
@@ -51,7 +52,7 @@ func TestTwoPlatforms(t *testing.T) {
 		}
 		return nodeReady(n)
 	}
-	eventually(t, time.Minute, "the second platform is a node of its own, with its labels and GPUs", second)
+	await.Empty(t, time.Minute, "the second platform is a node of its own, with its labels and GPUs", second)
 	first, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
 	must(t, err)
 	if gpus := first.Status.Allocatable["nvidia.com/gpu"]; first.Labels[corev1.LabelArchStable] != "arm64" || first.Labels["disk"] != "" || !gpus.IsZero() {
@@ -61,7 +62,7 @@ func TestTwoPlatforms(t *testing.T) {
 	a.offloadNamespace(t, "lab")
 	_, err = a.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"remote","rivulet.dev/offload-to":"b"}}}`), metav1.PatchOptions{})
 	must(t, err)
-	eventually(t, time.Minute, "the namespace is offloaded to b alone", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the namespace is offloaded to b alone", func(ctx context.Context) string {
 		made, err := a.Client.CoreV1().Pods("lab").Create(ctx, bare("probe", corev1.PodSpec{}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil || made.Spec.Affinity == nil || !strings.Contains(fmt.Sprint(made.Spec.Affinity.NodeAffinity), policy.TargetLabel) {
 			return fmt.Sprint(err)
@@ -89,7 +90,7 @@ func TestTwoPlatforms(t *testing.T) {
 
 	t.Run("each node tells of its own pods, and reaches them", func(t *testing.T) {
 		for node, want := range map[string][]string{"b": {"arm"}, "b-amd64": {"amd", "fast"}} {
-			eventually(t, time.Minute, node+" tells", func(ctx context.Context) string {
+			await.Empty(t, time.Minute, node+" tells", func(ctx context.Context) string {
 				raw, err := a.Client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
 				if err != nil {
 					return err.Error()
@@ -123,7 +124,7 @@ func TestTwoPlatforms(t *testing.T) {
 		}
 		a.stop()
 		a.start()
-		eventually(t, time.Minute, "streams work again", func(context.Context) string {
+		await.Empty(t, time.Minute, "streams work again", func(context.Context) string {
 			for name := range pods {
 				if _, err := a.Client.CoreV1().Pods("lab").GetLogs(name, &corev1.PodLogOptions{}).DoRaw(ctx); err != nil {
 					return err.Error()
@@ -158,7 +159,7 @@ func TestTwoPlatforms(t *testing.T) {
 	t.Run("a platform that is gone takes its node along", func(t *testing.T) {
 		amd.Stop()
 		must(t, b.Client.CoreV1().Nodes().Delete(ctx, "b-amd", metav1.DeleteOptions{}))
-		eventually(t, time.Minute, "b-amd64 is gone, b is not", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "b-amd64 is gone, b is not", func(ctx context.Context) string {
 			list, err := a.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
 			must(t, err)
 			if len(list.Items) != 1 || list.Items[0].Name != "b" {
@@ -180,7 +181,7 @@ func foreseen(t *testing.T, a *device) {
 		return got
 	}
 	for _, image := range []string{"known", "known:latest", "docker.io/library/known:latest"} {
-		eventually(t, time.Minute, image+" is kept off amd64", func(context.Context) string {
+		await.Empty(t, time.Minute, image+" is kept off amd64", func(context.Context) string {
 			if !fit.Avoids(try(image), "amd64") {
 				return "not yet"
 			}
@@ -201,7 +202,7 @@ func misfit(t *testing.T, a, b *device) {
 	must(t, drain.Cordon(ctx, a.Client, "b", true))
 	a.create(t, web(1))
 	var first corev1.Pod
-	eventually(t, time.Minute, "it runs on b-amd64", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "it runs on b-amd64", func(ctx context.Context) string {
 		pods := a.pods(ctx, t, "app=web")
 		if len(pods) != 1 || pods[0].Spec.NodeName != "b-amd64" || pods[0].Status.Phase != corev1.PodRunning {
 			return fmt.Sprint(len(pods))
@@ -210,7 +211,7 @@ func misfit(t *testing.T, a, b *device) {
 		return ""
 	})
 	// The stand-in has it running; what a kubelet says between two tries follows.
-	eventually(t, time.Minute, "the kubelet says so", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the kubelet says so", func(ctx context.Context) string {
 		away := b.away(ctx, t, string(first.UID))
 		if len(away) != 1 || len(away[0].Status.ContainerStatuses) != 1 {
 			return fmt.Sprint(len(away), " pods")
@@ -224,7 +225,7 @@ func misfit(t *testing.T, a, b *device) {
 		}
 		return ""
 	})
-	eventually(t, time.Minute, "it is handed back, and the next one goes nowhere else than where it may run", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "it is handed back, and the next one goes nowhere else than where it may run", func(ctx context.Context) string {
 		pods := a.pods(ctx, t, "app=web")
 		if len(pods) != 1 || pods[0].UID == first.UID || !fit.Avoids(&pods[0], "amd64") || pods[0].Spec.NodeName != "" {
 			return fmt.Sprint(len(pods), " pods")
@@ -237,7 +238,7 @@ func misfit(t *testing.T, a, b *device) {
 		t.Errorf("%+v", events.Items)
 	}
 	must(t, drain.Cordon(ctx, a.Client, "b", false))
-	eventually(t, time.Minute, "there is room on arm64: it runs there", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "there is room on arm64: it runs there", func(ctx context.Context) string {
 		pods := a.pods(ctx, t, "app=web")
 		if len(pods) != 1 || pods[0].Spec.NodeName != "b" || pods[0].Status.Phase != corev1.PodRunning {
 			return fmt.Sprint(len(pods))

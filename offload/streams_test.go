@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
+
+	"rivulet/test/await"
 )
 
 // attach is an open attachment to pod talk.
@@ -80,7 +82,7 @@ func (d *device) attachments(t *testing.T) {
 				defer close(a.sizes)
 				says := func(want string) {
 					t.Helper()
-					eventually(t, time.Minute, fmt.Sprintf("it says %q", want), func(context.Context) string {
+					await.Empty(t, time.Minute, fmt.Sprintf("it says %q", want), func(context.Context) string {
 						if got := a.out.String(); got != want {
 							return fmt.Sprintf("%q", got)
 						}

@@ -21,6 +21,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestSurvival is what goes on while somebody is away: pods of every kind on a
@@ -58,7 +59,7 @@ func TestSurvival(t *testing.T) {
 	var was map[string]life
 	allRun := func(pods int) {
 		t.Helper()
-		eventually(t, 2*time.Minute, fmt.Sprintf("%d run on b", pods), func(ctx context.Context) string {
+		await.Empty(t, 2*time.Minute, fmt.Sprintf("%d run on b", pods), func(ctx context.Context) string {
 			was = a.lives(ctx, t)
 			ran, ended := 0, 0
 			for name, l := range was {
@@ -85,7 +86,7 @@ func TestSurvival(t *testing.T) {
 	allRun(replicas + 7)
 	same := func(what string) {
 		t.Helper()
-		eventually(t, time.Minute, what+": the same pods in the same containers", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, what+": the same pods in the same containers", func(ctx context.Context) string {
 			return a.compare(ctx, t, was, nil)
 		})
 	}
@@ -112,7 +113,7 @@ func TestSurvival(t *testing.T) {
 		works := func(round string) { // what is asked of home after the restart arrives at b
 			_, err := a.Client.CoreV1().Pods("lab").Patch(ctx, "alone", types.MergePatchType, []byte(`{"metadata":{"labels":{"round":"`+round+`"}}}`), metav1.PatchOptions{})
 			must(t, err)
-			eventually(t, time.Minute, "the link works: "+round, func(ctx context.Context) string {
+			await.Empty(t, time.Minute, "the link works: "+round, func(ctx context.Context) string {
 				if away := b.away(ctx, t, string(was["alone"].uid)); len(away) != 1 || away[0].Labels["round"] != round {
 					return fmt.Sprintf("%d pods", len(away))
 				}
@@ -132,7 +133,7 @@ func TestSurvival(t *testing.T) {
 			n, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
 			must(t, err)
 			must(t, a.Client.CoreV1().Nodes().Delete(ctx, "b", metav1.DeleteOptions{}))
-			eventually(t, time.Minute, "there is another", func(ctx context.Context) string {
+			await.Empty(t, time.Minute, "there is another", func(ctx context.Context) string {
 				now, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
 				if err != nil || now.UID == n.UID {
 					return fmt.Sprint("the old one, ", err)
@@ -144,7 +145,7 @@ func TestSurvival(t *testing.T) {
 	t.Run("pods that were made before the label are taken up", func(t *testing.T) {
 		ns := "early"
 		must(t, second(a.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})))
-		eventually(t, time.Minute, "pods wait for a node", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "pods wait for a node", func(ctx context.Context) string {
 			for _, p := range []*corev1.Pod{bare("any", corev1.PodSpec{}), bare("host", corev1.PodSpec{HostPID: true})} {
 				if _, err := a.Client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 					return err.Error()
@@ -159,7 +160,7 @@ func TestSurvival(t *testing.T) {
 		}
 		_, uid := on("any")
 		must(t, second(a.Client.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"burst"}}}`), metav1.PatchOptions{})))
-		eventually(t, time.Minute, "the same pod goes to b", func(context.Context) string {
+		await.Empty(t, time.Minute, "the same pod goes to b", func(context.Context) string {
 			node, is := on("any")
 			if node != "b" || is != uid {
 				return fmt.Sprintf("on %q", node)
@@ -174,7 +175,7 @@ func TestSurvival(t *testing.T) {
 		must(t, second(a.Client.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"off"}}}`), metav1.PatchOptions{})))
 		d := web(1)
 		d.Name = "late"
-		eventually(t, time.Minute, "a pod of a Deployment waits, unlabelled", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "a pod of a Deployment waits, unlabelled", func(ctx context.Context) string {
 			if _, err := a.Client.AppsV1().Deployments(ns).Create(ctx, d, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 				return err.Error()
 			}
@@ -186,7 +187,7 @@ func TestSurvival(t *testing.T) {
 			return ""
 		})
 		must(t, second(a.Client.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"remote","rivulet.dev/offload-to":"b"}}}`), metav1.PatchOptions{})))
-		eventually(t, time.Minute, "another runs on b", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "another runs on b", func(ctx context.Context) string {
 			list, err := a.Client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 			must(t, err)
 			if len(list.Items) != 1 || list.Items[0].Spec.NodeName != "b" || list.Items[0].Spec.Affinity == nil {
@@ -195,7 +196,7 @@ func TestSurvival(t *testing.T) {
 			return ""
 		})
 		must(t, a.Client.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}))
-		eventually(t, time.Minute, "its twin is gone", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "its twin is gone", func(ctx context.Context) string {
 			_, err := b.Client.CoreV1().Namespaces().Get(ctx, a.twin(ns), metav1.GetOptions{})
 			if !apierrors.IsNotFound(err) {
 				return fmt.Sprint(err)
@@ -222,7 +223,7 @@ func TestSurvival(t *testing.T) {
 			}
 		}
 		must(t, b.Client.CoreV1().Pods(evicted.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: evicted.Namespace, Name: evicted.Name}}))
-		eventually(t, time.Minute, "the Job ends while nobody looks", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, "the Job ends while nobody looks", func(ctx context.Context) string {
 			for _, p := range b.awayAll(ctx, t) {
 				if p.Labels["app"] == "ends" && p.Status.Phase != corev1.PodSucceeded {
 					return string(p.Status.Phase)
@@ -231,7 +232,7 @@ func TestSurvival(t *testing.T) {
 			return ""
 		})
 		first.Stop()
-		eventually(t, 2*time.Minute, "b's controllers give the node up", func(ctx context.Context) string {
+		await.Empty(t, 2*time.Minute, "b's controllers give the node up", func(ctx context.Context) string {
 			for _, p := range b.awayAll(ctx, t) {
 				if p.Spec.NodeName == "b-1" && p.DeletionTimestamp == nil && p.Labels["app"] != "done" && p.Labels["app"] != "ends" {
 					return p.Name
@@ -245,7 +246,7 @@ func TestSurvival(t *testing.T) {
 			[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","value":"off","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
 		must(t, err)
 		a.start()
-		eventually(t, 75*time.Second, "home knows what happened", func(context.Context) string {
+		await.Empty(t, 75*time.Second, "home knows what happened", func(context.Context) string {
 			wrong := a.compare(ctx, t, was, func(name string, then life) (life, bool) {
 				app, _, _ := strings.Cut(name, "-")
 				switch {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/consumer/pod"
+	"rivulet/test/await"
 	"rivulet/test/hollow"
 )
 
@@ -37,7 +38,7 @@ func untold(t *testing.T, a, b *device) {
 		p.Spec.NodeName = "b"
 		p.Labels = map[string]string{hollow.WaitsLabel: "yes"}
 		a.create(t, p)
-		eventually(t, time.Minute, name+" was sent", func(ctx context.Context) string {
+		await.Empty(t, time.Minute, name+" was sent", func(ctx context.Context) string {
 			home, _ = get(name)
 			away := b.away(ctx, t, string(home.UID))
 			if len(away) != 1 {
@@ -58,7 +59,7 @@ func untold(t *testing.T, a, b *device) {
 		}
 	}
 	a.start()
-	eventually(t, time.Minute, "that it was sent is told by the next", func(context.Context) string {
+	await.Empty(t, time.Minute, "that it was sent is told by the next", func(context.Context) string {
 		if _, told := get(home.Name); told == nil || told.Status != corev1.ConditionTrue {
 			return fmt.Sprintf("%+v", told)
 		}

@@ -19,6 +19,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
+	"rivulet/test/await"
 )
 
 // TestWithdrawn has a provider lend nothing any more: it tells, Services at home leave its
@@ -56,7 +57,7 @@ func TestWithdrawn(t *testing.T) {
 	}
 	have := func(limit time.Duration, what string, home, away int) {
 		t.Helper()
-		eventually(t, limit, what, func(context.Context) string {
+		await.Empty(t, limit, what, func(context.Context) string {
 			if h, aw := endpoints(); h != home || aw != away {
 				return fmt.Sprintf("%d endpoints at home, %d away", h, aw)
 			}
@@ -65,7 +66,7 @@ func TestWithdrawn(t *testing.T) {
 	}
 	have(time.Minute, "both are endpoints, away", 0, 2)
 	apiserver.StartKubelet(t, a.Server, "a-1")
-	eventually(t, time.Minute, "home has a node of its own", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "home has a node of its own", func(ctx context.Context) string {
 		n, err := a.Client.CoreV1().Nodes().Get(ctx, "a-1", metav1.GetOptions{})
 		if err != nil || len(n.Spec.Taints) > 0 {
 			return fmt.Sprint(err, n)
@@ -107,19 +108,19 @@ func TestWithdrawn(t *testing.T) {
 	}
 
 	b.fabric.setRoles(false, true) // nobody but the stream of offers tells a
-	eventually(t, 2*time.Second, "Services leave out what is withdrawn", func(context.Context) string {
+	await.Empty(t, 2*time.Second, "Services leave out what is withdrawn", func(context.Context) string {
 		if _, away := endpoints(); away > 0 {
 			return fmt.Sprintf("%d endpoints away", away)
 		}
 		return ""
 	})
-	eventually(t, time.Minute, "four run at home", func(context.Context) string {
+	await.Empty(t, time.Minute, "four run at home", func(context.Context) string {
 		if h, aw := endpoints(); h != 4 || aw != 0 {
 			return fmt.Sprintf("%d endpoints at home, %d away", h, aw)
 		}
 		return ""
 	})
-	eventually(t, time.Minute, "all but what hangs is gone at b", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "all but what hangs is gone at b", func(ctx context.Context) string {
 		left, err := b.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
 		must(t, err)
 		if len(left.Items) != 1 {
@@ -147,7 +148,7 @@ func TestWithdrawn(t *testing.T) {
 	if again := a.running(t, "db-0", db.UID); again.Spec.NodeName != "a-1" {
 		t.Errorf("db-0 runs on %s", again.Spec.NodeName)
 	}
-	eventually(t, time.Minute, "the Job's pod has failed, and another runs at home", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the Job's pod has failed, and another runs at home", func(ctx context.Context) string {
 		failed, running := 0, 0
 		for _, p := range a.pods(ctx, t, "app=long") {
 			switch {
@@ -162,7 +163,7 @@ func TestWithdrawn(t *testing.T) {
 		}
 		return ""
 	})
-	eventually(t, time.Minute, "node gone", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "node gone", func(ctx context.Context) string {
 		if _, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Sprint(err)
 		}
@@ -183,7 +184,7 @@ func TestShareLoweredToNothing(t *testing.T) {
 	a.create(t, set())
 	b.lend(offer.Share{CPU: 50}) // less, and enough
 	db := a.running(t, "db-0", "")
-	eventually(t, time.Minute, "three run at b", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "three run at b", func(ctx context.Context) string {
 		running := 0
 		for _, p := range a.pods(ctx, t, "") {
 			if p.Status.Phase == corev1.PodRunning && p.Spec.NodeName == "b" && p.DeletionTimestamp == nil {
@@ -198,7 +199,7 @@ func TestShareLoweredToNothing(t *testing.T) {
 	apiserver.StartKubelet(t, a.Server, "a-1")
 
 	b.lend(offer.Share{CPU: 50, MaxPods: offer.Nothing})
-	eventually(t, time.Minute, "nothing of a's is left at b, its twins included", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "nothing of a's is left at b, its twins included", func(ctx context.Context) string {
 		pods, err := b.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
 		must(t, err)
 		twins, err := b.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
@@ -211,7 +212,7 @@ func TestShareLoweredToNothing(t *testing.T) {
 	if again := a.running(t, "db-0", db.UID); again.Spec.NodeName != "a-1" {
 		t.Errorf("db-0 runs on %s", again.Spec.NodeName)
 	}
-	eventually(t, time.Minute, "the virtual node is gone", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the virtual node is gone", func(ctx context.Context) string {
 		if _, err := a.Client.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Sprint(err)
 		}

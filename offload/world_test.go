@@ -297,22 +297,3 @@ func (w *warnings) since(from int) []string {
 	defer w.mu.Unlock()
 	return slices.Clone(w.lines[from:])
 }
-
-// eventually polls a condition; it returns "" when it holds, else what is missing.
-func eventually(t *testing.T, limit time.Duration, what string, condition func(ctx context.Context) string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	missing := ""
-	for start := time.Now(); ; {
-		if missing = condition(ctx); missing == "" {
-			t.Logf("after %5.1f s: %s", time.Since(start).Seconds(), what)
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %s", what, limit, missing)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/test/apicount"
+	"rivulet/test/await"
 	"rivulet/test/hollow"
 )
 
@@ -32,16 +33,14 @@ func (d *device) writes(t *testing.T, b *device, pods int) {
 	limits := []int{writesAtHome, writesAtProvider}
 	before := d.calm(t, sides)
 	d.create(t, web(int32(pods)))
-	eventually(t, 3*time.Minute, fmt.Sprintf("%d pods run", pods), func(ctx context.Context) string {
-		defer pauseFor(200 * time.Millisecond)
+	await.Empty(t, 3*time.Minute, fmt.Sprintf("%d pods run", pods), func(ctx context.Context) string {
 		return d.allRun(ctx, t, b, pods)
 	})
 	running := d.calm(t, sides)
 	rests(t, sides, running)
 	foreground := metav1.DeletePropagationForeground
 	must(t, d.Client.AppsV1().Deployments("lab").Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: &foreground}))
-	eventually(t, 3*time.Minute, "all gone", func(ctx context.Context) string {
-		defer pauseFor(200 * time.Millisecond)
+	await.Empty(t, 3*time.Minute, "all gone", func(ctx context.Context) string {
 		if n := len(d.pods(ctx, t, "app=web")); n > 0 {
 			return fmt.Sprintf("%d at home", n)
 		}
@@ -62,20 +61,23 @@ func (d *device) writes(t *testing.T, b *device, pods int) {
 func (d *device) calm(t *testing.T, sides []*device) (now []apicount.Counts) {
 	t.Helper()
 	var last []apicount.Counts
-	eventually(t, 2*time.Minute, "nothing is written any more", func(ctx context.Context) string {
+	var since time.Time
+	await.Empty(t, 2*time.Minute, "nothing is written for 2 s", func(ctx context.Context) string {
 		last, now = now, nil
 		for _, side := range sides {
 			now = append(now, side.stored(ctx, t))
 		}
 		for i := range last {
 			if more := now[i].Since(last[i]); more.Sum() > 0 {
-				pauseFor(2 * time.Second)
+				since = time.Now()
 				return fmt.Sprintf("%s writes %v", sides[i].name, more)
 			}
 		}
 		if last == nil {
-			pauseFor(2 * time.Second)
-			return "counted once"
+			since = time.Now()
+		}
+		if quiet := time.Since(since); quiet < 2*time.Second {
+			return fmt.Sprintf("quiet for %s", quiet)
 		}
 		return ""
 	})
@@ -84,7 +86,7 @@ func (d *device) calm(t *testing.T, sides []*device) (now []apicount.Counts) {
 
 // rests looks for writes where there is nothing to be written.
 func rests(t *testing.T, sides []*device, before []apicount.Counts) {
-	pauseFor(8 * time.Second) // that nothing happens is the point
+	time.Sleep(8 * time.Second) // that nothing is written in this time is the point
 	for i, side := range sides {
 		if more := side.stored(t.Context(), t).Since(before[i]); more.Sum() > 0 {
 			t.Errorf("with all pods running and nobody doing anything %s writes %v", side.name, more)
