@@ -34,6 +34,7 @@ func TestAgainstAPIServer(t *testing.T) {
 	t.Run("images", func(t *testing.T) { testImages(t, server) })
 	t.Run("order", func(t *testing.T) { testOrder(t, server) })
 	t.Run("spread", func(t *testing.T) { testSpread(t, server) })
+	t.Run("spread is kept", func(t *testing.T) { testSpreadIsKept(t, server) })
 }
 
 // What the API server makes of pods, by shape and by namespace. Written as the
