@@ -294,6 +294,45 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 	kept("each deleted")
 	stop()
 	trying.Wait()
+
+	// Where what was changed cannot be put back, the bounds hold all the same, and consumers have no rights.
+	for name, edit := range map[string]struct{ change, pod, words string }{ // a change, and how one sees that the API server acts on it
+		"validatingadmissionpolicies/rivulet-twin-pods": {`{"spec":{"validations":[{"expression":"object.metadata.name != 'edited'","message":"it is edited"}]}}`, "edited", "it is edited"},
+		"mutatingadmissionpolicybindings/rivulet-twin":  {loose[bindings["mutating"].Resource], "plain", "completes pods"},
+	} {
+		p.fault.set(func(r *http.Request) (int, string) {
+			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/"+name) {
+				return http.StatusForbidden, "no policies today"
+			}
+			return 0, ""
+		})
+		if _, err := client(name, before[name]).Patch(ctx, before[name].GetName(), types.MergePatchType, []byte(edit.change), metav1.PatchOptions{FieldManager: "mallory"}); err != nil {
+			t.Fatal(err)
+		}
+		try := func(name, node string) (*corev1.Pod, error) {
+			return p.admin.CoreV1().Pods(twin).Create(ctx, bare(name, func(p *corev1.Pod) { p.Spec.NodeName = node }), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		}
+		await.Empty(t, time.Minute, name+" acts as changed", func(context.Context) string {
+			made, err := try(edit.pod, "")
+			if err == nil && made.Spec.SecurityContext.SeccompProfile == nil {
+				t.Errorf("with %s changed a pod is let in: %v", name, made.Spec)
+			}
+			if err == nil || !strings.Contains(err.Error(), edit.words) {
+				return fmt.Sprint(err)
+			}
+			return ""
+		})
+		if _, err := try("x", "n"); err == nil {
+			t.Errorf("with %s changed a pod with a node's name is let in", name)
+		}
+		told("what cannot be put back", name, "no policies today", "; ")
+		if code, _ := p.ask(t, carol, http.MethodGet, prefix+"/api/v1/namespaces/"+twin+"/pods"); code != http.StatusServiceUnavailable {
+			t.Errorf("with %s changed the consumer is answered %d, want 503", name, code)
+		}
+		p.fault.set(nil)
+		kept(name + " put back")
+	}
+
 	for what := range tried {
 		t.Logf("%s: tried %d times, refused by a policy %d times", what, tried[what].Load(), refused[what].Load())
 		if refused[what].Load() == 0 {
