@@ -154,20 +154,34 @@ func TestOnePeersShareOfTheControlPort(t *testing.T) {
 	defer func() { fromPeers = before }()
 	w := newWorld(t)
 	a, b, c := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")
+	prefixes := map[*cluster]netip.Prefix{}
 	for i, p := range []*cluster{b, c} {
 		a.awaitState(p, peer.Connected)
 		p.awaitState(a, peer.Connected)
-		// On loopback, so that a peer's addresses are there.
-		a.mu.Lock()
-		a.members[string(p.cfg.Identity.ID)].rec.PeerMappedCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{127, byte(78 + i), 0, 0}), 16)
-		a.mu.Unlock()
+		a.await("both to have the same prefixes", func() bool {
+			here, there := a.view(p), p.view(a)
+			return here.PeerMappedCIDR == there.LocalMappedCIDR && here.LocalMappedCIDR == there.PeerMappedCIDR
+		})
+		prefixes[p] = netip.PrefixFrom(netip.AddrFrom4([4]byte{127, byte(78 + i), 0, 0}), 16)
 	}
-	a.Fabric.plane.kick()
+	// On loopback, so that a peer's addresses are there. An exchange that has begun already writes
+	// what was agreed.
+	onLoopback := func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for p, prefix := range prefixes {
+			if rec := &a.members[string(p.cfg.Identity.ID)].rec; rec.PeerMappedCIDR != prefix {
+				rec.PeerMappedCIDR = prefix
+				a.Fabric.plane.kick()
+			}
+		}
+	}
 	passed := make(chan net.Conn, 1000)
 	a.Pass(func(c net.Conn) { passed <- c }, "kubernetes.default.svc")
 	addr := netip.AddrPortFrom(inTunnel, a.cfg.Port).String()
 	dial := func(as *cluster, n int, name string) (*tls.Conn, error) {
-		from := a.view(as).PeerMappedCIDR.Addr().As4()
+		onLoopback()
+		from := prefixes[as].Addr().As4()
 		from[3] = byte(n%10 + 1)
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from[:]}, Timeout: 10 * time.Second}
 		raw, err := d.Dial("tcp", addr)
@@ -231,7 +245,7 @@ func TestOnePeersShareOfTheControlPort(t *testing.T) {
 	go fromC.Handshake() //nolint:errcheck // nobody answers
 	a.await("a pod at c to be passed", func() bool {
 		for len(passed) > 0 {
-			if p := <-passed; a.view(c).PeerMappedCIDR.Contains(p.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()) {
+			if p := <-passed; prefixes[c].Contains(p.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()) {
 				return true
 			}
 		}
