@@ -110,6 +110,8 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 		t.Helper()
 		await.NoError(t, t.Context(), 30*time.Second, what, func() error {
 			if !holds() {
+				mu.Lock()
+				defer mu.Unlock()
 				return fmt.Errorf("%v", order)
 			}
 			return nil
