@@ -185,7 +185,7 @@ func (v *visitors) owe(id peer.ID, bytes int64) {
 
 // limited holds a consumer's requests to the Kubernetes API to the limits.
 func (t *Tenancy) limited(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
-	if !t.policies.InForce() {
+	if !t.mayPass() {
 		w.Header().Set("Retry-After", "1") // a Kubernetes client waits and asks again
 		status(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "what bounds other clusters here is not in force; "+statusCure)
 		return

@@ -101,6 +101,7 @@ type Tenancy struct {
 	limits     atomic.Pointer[map[peer.ID]corev1.ResourceList] // see Limit
 	visitors   *visitors
 	policies   *bounds.Bounds
+	mayPass    func() bool // policies', but in tests without an API server
 	kick       chan struct{}
 	granted    changes.Signal // a quota, or settled, may be another
 
@@ -163,6 +164,7 @@ func New(c Config) (*Tenancy, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.mayPass = t.policies.InForce
 	return t, nil
 }
 
