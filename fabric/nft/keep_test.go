@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -26,7 +27,7 @@ func kept(t testing.TB, room netroom.Room, log slog.Handler) (*Tables, []Program
 	go func() { ended <- k.Run(ctx, func() { close(begun) }) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != context.Canceled {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})

@@ -50,14 +50,18 @@ func (state bundled) try(ctx context.Context) (map[string]error, error) {
 		err   error
 	}
 	done := make(chan result, 1)
-	go podview.OnThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+	go func() {
+		err := podview.OnThread(func() error {
+			err := unix.Unshare(unix.CLONE_NEWNET)
+			if err == nil {
+				done <- result{found: state.tryHere(ctx)}
+			}
+			return err
+		})
+		if err != nil {
 			done <- result{map[string]error{tryNetns: err}, err}
-			return nil
 		}
-		done <- result{found: state.tryHere(ctx)}
-		return nil
-	})
+	}()
 	select {
 	case r := <-done:
 		return r.found, r.err

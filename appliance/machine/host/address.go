@@ -51,8 +51,14 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) (missing []string
 // ensureBridgeRoutes gives the bridge the routes that the kernel has made for its addresses.
 func ensureBridgeRoutes(name string) (missing []string, err error) {
 	bridge, err := netlink.LinkByName(name)
-	if err != nil || bridge.Attrs().Flags&net.FlagUp == 0 {
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil // it comes with the first pod
+	}
+	if err != nil {
+		return nil, fmt.Errorf("host: interface %s: %w", name, err)
+	}
+	if bridge.Attrs().Flags&net.FlagUp == 0 {
+		return nil, nil
 	}
 	addrs, err := netlink.AddrList(bridge, netlink.FAMILY_V4)
 	if err != nil {
