@@ -26,6 +26,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"rivulet/offload/nodeagent/podnet"
 )
 
 // Finding is how it looks.
@@ -58,10 +60,10 @@ type View struct {
 	gateway netip.Addr
 }
 
-// New makes one without an interface yet. name is that of the interface on the host, addr the
-// address, of the pods' network, that no pod gets.
+// New makes one without an interface yet. name ends the name of the interface on the host, addr is
+// the address, of the pods' network, that no pod gets.
 func New(bridge, name string, addr netip.Addr) *View {
-	return &View{bridge: bridge, name: name, addr: addr}
+	return &View{bridge: bridge, name: podnet.NoPod + name, addr: addr}
 }
 
 // patience is for one answer. A first packet may be lost for want of a neighbour's address.

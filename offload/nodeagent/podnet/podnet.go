@@ -32,6 +32,9 @@ type Pod struct {
 	made                 time.Time
 }
 
+// NoPod begins the names of interfaces on the bridge that are no pods'.
+const NoPod = "vethriv"
+
 // Exists reports whether this device has the interface.
 func Exists(veth string) bool { _, err := net.InterfaceByName(veth); return err == nil }
 

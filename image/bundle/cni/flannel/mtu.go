@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/netmon"
+	"rivulet/offload/nodeagent/podnet"
 )
 
 // What a pod's MTU may be, bytes: less than smallestPodMTU is no IPv6 link, more
@@ -39,7 +41,7 @@ func linkMTU(bridge string) (int, error) {
 		return 0, fmt.Errorf("flannel: list links: %w", err)
 	}
 	for _, l := range links {
-		if l.Attrs().MasterIndex == br.Attrs().Index {
+		if l.Attrs().MasterIndex == br.Attrs().Index && !strings.HasPrefix(l.Attrs().Name, podnet.NoPod) {
 			return br.Attrs().MTU, nil
 		}
 	}

@@ -347,6 +347,9 @@ func TestLinkMTU(t *testing.T) {
 		if err := netlink.LinkAdd(bridge); err != nil {
 			t.Fatal(err)
 		}
+		if err := netlink.LinkSetMaster(link(podnet.NoPod+"0", 1400, ""), bridge); err != nil {
+			t.Fatal(err)
+		}
 		if err := netlink.LinkDel(wlan); err != nil {
 			t.Fatal(err)
 		}
