@@ -44,24 +44,39 @@ func Apply(ctx context.Context, config *rest.Config, manifests []byte) error {
 	if err != nil {
 		return fmt.Errorf("policy: %w", err)
 	}
-	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
-	for {
-		var object unstructured.Unstructured
-		switch err := documents.Decode(&object); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("policy: manifest: %w", err)
-		}
+	objects, err := Decode(manifests)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
 		gvr, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
-		_, err := client.Resource(gvr).Apply(ctx, object.GetName(), &object, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
-		if apierrors.IsNotFound(err) {
-			return fmt.Errorf("policy: the API server does not serve %s of %s; start it with "+
-				"--kube-apiserver-arg=feature-gates=MutatingAdmissionPolicy=true --kube-apiserver-arg=runtime-config=%s=true",
-				gvr.Resource, gvr.GroupVersion(), gvr.GroupVersion())
-		}
-		if err != nil {
+		_, err := client.Resource(gvr).Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
+		if err = Unserved(object, err); err != nil {
 			return fmt.Errorf("policy: apply %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
+	return nil
+}
+
+// Decode reads a stream of YAML documents, an object each.
+func Decode(manifests []byte) (objects []*unstructured.Unstructured, err error) {
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		switch err := documents.Decode(object); {
+		case errors.Is(err, io.EOF):
+			return objects, nil
+		case err != nil:
+			return nil, fmt.Errorf("policy: manifest: %w", err)
+		}
+		objects = append(objects, object)
+	}
+}
+
+// Unserved is an error of a write, or what the API server needs where it does not know the kind.
+func Unserved(object *unstructured.Unstructured, err error) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the API server does not serve it; start it with --kube-apiserver-arg=feature-gates=MutatingAdmissionPolicy=true --kube-apiserver-arg=runtime-config=%s=true", object.GetAPIVersion())
+	}
+	return err
 }

@@ -17,8 +17,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"runtime"
 	"sync"
 	"time"
 
@@ -27,6 +25,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/machine/host"
 	"rivulet/offload/nodeagent/podnet"
 )
 
@@ -153,7 +152,7 @@ func answers(ctx context.Context, dial dialer, server netip.AddrPort) bool {
 // dial is called with mu held.
 func (v *View) dial(ctx context.Context, network, address string) (c net.Conn, err error) {
 	at := v.ns
-	if e := OnThread(func() error {
+	if e := host.OnThread(func() error {
 		if err := netns.Set(at); err != nil {
 			return err
 		}
@@ -191,7 +190,7 @@ func (v *View) attach() (there bool, err error) {
 		}
 		v.gateway = gateway
 	}
-	way := &netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: host(v.addr), Scope: netlink.SCOPE_LINK}
+	way := &netlink.Route{LinkIndex: bridge.Attrs().Index, Dst: single(v.addr), Scope: netlink.SCOPE_LINK}
 	if all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, way, netlink.RT_FILTER_DST|netlink.RT_FILTER_OIF); err == nil && len(all) > 0 {
 		return true, nil
 	}
@@ -203,7 +202,7 @@ func (v *View) attach() (there bool, err error) {
 
 func (v *View) make(bridge netlink.Link, gateway netip.Addr) error {
 	v.close()
-	err := OnThread(func() error {
+	err := host.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
@@ -235,7 +234,7 @@ func (v *View) make(bridge netlink.Link, gateway netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(inside.AddrAdd(eth, &netlink.Addr{IPNet: host(v.addr)}), inside.LinkSetUp(eth),
+	return errors.Join(inside.AddrAdd(eth, &netlink.Addr{IPNet: single(v.addr)}), inside.LinkSetUp(eth),
 		inside.RouteAdd(&netlink.Route{LinkIndex: eth.Attrs().Index, Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
 }
 
@@ -256,21 +255,4 @@ func (v *View) close() {
 	}
 }
 
-func host(a netip.Addr) *net.IPNet { return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)} }
-
-// OnThread runs f on a thread that ends with it, and with which ends what it changed of itself.
-// It is never the process's first thread: /proc/net shows that one's network, and the runtime
-// does not end it.
-func OnThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() != os.Getpid() {
-			done <- f() // never unlocked: the runtime ends the thread
-			return
-		}
-		defer runtime.UnlockOSThread()
-		done <- OnThread(f) // until then nobody else gets the first thread
-	}()
-	return <-done
-}
+func single(a netip.Addr) *net.IPNet { return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)} }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/addons/netpol"
-	"rivulet/appliance/addons/podview"
+	"rivulet/appliance/machine/host"
 )
 
 // The names of what try makes; kernel.go says what each is for.
@@ -51,7 +51,7 @@ func (state bundled) try(ctx context.Context) (map[string]error, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		err := podview.OnThread(func() error {
+		err := host.OnThread(func() error {
 			err := unix.Unshare(unix.CLONE_NEWNET)
 			if err == nil {
 				done <- result{found: state.tryHere(ctx)}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rivulet/appliance/addons/podview"
+	"rivulet/appliance/machine/host"
 )
 
 // However often it is done, the process stays in its own network namespace.
@@ -35,7 +35,7 @@ func TestTryLeavesTheNetworkAlone(t *testing.T) {
 	// The first thread is taken by whoever is there; hold none of it back.
 	for range 20 {
 		wg.Go(func() {
-			_ = podview.OnThread(func() error {
+			_ = host.OnThread(func() error {
 				if unix.Gettid() == unix.Getpid() {
 					t.Error("on the first thread")
 				}

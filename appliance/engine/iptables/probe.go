@@ -8,11 +8,12 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/machine/host"
 )
 
 // sample is a rule of each kind that kube-proxy and flannel load and cannot do without.
@@ -53,12 +54,9 @@ var found = [][]string{
 // works tries the sample in a network namespace that ends with the call: no rule
 // of the host is touched.
 func works(ctx context.Context, iptables, restore string) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with us, and the namespace with it
+	return host.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("no network namespace to try it in: %w", err)
-			return
+			return fmt.Errorf("no network namespace to try it in: %w", err)
 		}
 		_, err := call(ctx, sample, restore)
 		for _, rule := range found {
@@ -69,9 +67,8 @@ func works(ctx context.Context, iptables, restore string) error {
 				err = fmt.Errorf("it does not find a rule that is there (%w)", err)
 			}
 		}
-		done <- err
-	}()
-	return <-done
+		return err
+	})
 }
 
 // save is the host's rules as one backend sees them, empty if it does not work.

@@ -6,9 +6,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -21,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"rivulet/offload/policy"
 )
@@ -67,25 +64,10 @@ func keyOf(o *unstructured.Unstructured) key {
 
 func isSpare(o *unstructured.Unstructured) bool { return strings.HasSuffix(o.GetName(), spareSuffix) }
 
-// decode reads a stream of YAML documents.
-func decode(manifest []byte) (out []*unstructured.Unstructured, err error) {
-	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096)
-	for {
-		o := &unstructured.Unstructured{}
-		switch err := documents.Decode(o); {
-		case errors.Is(err, io.EOF):
-			return out, nil
-		case err != nil:
-			return nil, fmt.Errorf("bounds: manifest: %w", err)
-		}
-		out = append(out, o)
-	}
-}
-
 // parse returns the objects of manifests, with spares and finalizers.
 func parse(manifests ...[]byte) (out []*unstructured.Unstructured, err error) {
 	for _, manifest := range manifests {
-		objects, err := decode(manifest)
+		objects, err := policy.Decode(manifest)
 		if err != nil {
 			return nil, err
 		}
@@ -118,7 +100,7 @@ func (b *Bounds) put(ctx context.Context, o *unstructured.Unstructured) (*unstru
 		if apierrors.IsNotFound(err) {
 			made, err := client.Create(ctx, o, metav1.CreateOptions{FieldManager: policy.FieldManager})
 			if !apierrors.IsAlreadyExists(err) {
-				return made, unserved(o, err)
+				return made, policy.Unserved(o, err)
 			}
 			continue
 		}
@@ -142,14 +124,6 @@ func (b *Bounds) put(ctx context.Context, o *unstructured.Unstructured) (*unstru
 			return put, err
 		}
 	}
-}
-
-// unserved says what a kind that is not there needs.
-func unserved(o *unstructured.Unstructured, err error) error {
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the API server does not serve it; start it with --kube-apiserver-arg=feature-gates=MutatingAdmissionPolicy=true --kube-apiserver-arg=runtime-config=%s=true", o.GetAPIVersion())
-	}
-	return err
 }
 
 // release takes our finalizer off an object that is about to go, and returns when it is gone.
@@ -185,7 +159,7 @@ const (
 // observe returns when the API server acts on all that is wanted, to which it adds its own.
 func (b *Bounds) observe(ctx context.Context, wanted map[key]version) error {
 	nonce := nonceOf(wanted)
-	objects, err := decode(bytes.ReplaceAll(observed, []byte("NONCE"), []byte(nonce)))
+	objects, err := policy.Decode(bytes.ReplaceAll(observed, []byte("NONCE"), []byte(nonce)))
 	if err != nil {
 		return err
 	}
