@@ -64,8 +64,8 @@ type Server struct {
 
 	mu   sync.Mutex
 	on   bool
-	lent bool // WebPort is another part's of this device
-	has  map[int]*http.Server
+	lent bool           // WebPort is another part's of this device
+	has  map[int]func() // closes what listens on a port
 
 	making sync.Mutex // held while the page is made, which asks for URL
 	made   time.Time
@@ -77,7 +77,7 @@ func New(cfg Config) *Server {
 	if cfg.Ports == nil {
 		cfg.Ports = []int{WebPort, Port}
 	}
-	return &Server{cfg: cfg, poke: make(chan struct{}, 1), has: map[int]*http.Server{}}
+	return &Server{cfg: cfg, poke: make(chan struct{}, 1), has: map[int]func(){}}
 }
 
 // Switch turns the page on or off.
@@ -186,10 +186,12 @@ func taken(port int, err error) error {
 
 func (s *Server) drop(port int) {
 	s.mu.Lock()
-	srv := s.has[port]
-	delete(s.has, port)
+	end := s.has[port]
 	s.mu.Unlock()
-	srv.Close()
+	end()
+	s.mu.Lock()
+	delete(s.has, port) // it is free now, and not before
+	s.mu.Unlock()
 }
 
 func (s *Server) listen(ctx context.Context, port int) error {
@@ -202,7 +204,10 @@ func (s *Server) listen(ctx context.Context, port int) error {
 		IdleTimeout: 15 * time.Second, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	s.mu.Lock()
-	s.has[port] = srv
+	s.has[port] = func() {
+		l.Close() // Close of a server that has not begun to serve does not
+		srv.Close()
+	}
 	s.mu.Unlock()
 	s.cfg.Log.Info("status page", "port", port)
 	// Who is not admitted does not count as a visitor.
