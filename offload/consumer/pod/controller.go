@@ -320,16 +320,24 @@ func (c *Controller) resyncNamespace(ns string) {
 	}
 }
 
+// ErrNotKnown is Away's answer until the target has told what it runs.
+var ErrNotKnown error = apierrors.NewServiceUnavailable("offload: the target has not told yet which pods it runs; try again in a moment")
+
 // Away tells under which name a pod of home runs on the target now.
 func (c *Controller) Away(namespace, name string) (twin, pod string, err error) {
 	home := c.home(types.NamespacedName{Namespace: namespace, Name: name})
 	if home == nil {
 		return "", "", apierrors.NewNotFound(corev1.Resource("pods"), name)
 	}
-	if t := c.twins.get(namespace); t != nil {
-		if p := Current(t.podsOf(home.UID)); p != nil {
-			return t.name, p.Name, nil
-		}
+	t := c.twins.get(namespace)
+	if t == nil {
+		return "", "", ErrNotKnown
+	}
+	if p := Current(t.podsOf(home.UID)); p != nil {
+		return t.name, p.Name, nil
+	}
+	if !t.synced() {
+		return "", "", ErrNotKnown
 	}
 	return "", "", apierrors.NewServiceUnavailable("offload: pod " + name + " has not started on " + c.cfg.Target.Name() + " yet")
 }

@@ -41,15 +41,12 @@ const mostStreams = 100
 const largest = 1 << 20
 
 // guard puts a cutoff around what the target answers to an exec or attach.
-func guard(target string) func(*http.Response) error {
-	return func(r *http.Response) error {
-		inner, duplex := r.Body.(io.ReadWriteCloser)
-		version := r.Header.Get("X-Stream-Protocol-Version") // before v4 the error stream has plain text
-		if r.StatusCode == http.StatusSwitchingProtocols && duplex && strings.HasPrefix(strings.ToUpper(r.Header.Get("Upgrade")), "SPDY/") &&
-			(version == "v4.channel.k8s.io" || version == "v5.channel.k8s.io") {
-			r.Body = newCutoff(inner, target)
-		}
-		return nil
+func guard(r *http.Response, target string) {
+	inner, duplex := r.Body.(io.ReadWriteCloser)
+	version := r.Header.Get("X-Stream-Protocol-Version") // before v4 the error stream has plain text
+	if r.StatusCode == http.StatusSwitchingProtocols && duplex && strings.HasPrefix(strings.ToUpper(r.Header.Get("Upgrade")), "SPDY/") &&
+		(version == "v4.channel.k8s.io" || version == "v5.channel.k8s.io") {
+		r.Body = newCutoff(inner, target)
 	}
 }
 

@@ -23,10 +23,12 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/rest"
 
@@ -59,11 +61,10 @@ type Server struct {
 	plain    http.RoundTripper
 	upgrade  http.RoundTripper // HTTP/1.1: HTTP/2 has no upgrades
 	counters counters
-	began    time.Time
 }
 
-// settling is how long after a start a pod that is not known away yet is waited for: the
-// target may not have told of it.
+// settling is how long a request waits for the target to tell of its pods (pod.ErrNotKnown),
+// after a start or a link that was down.
 const settling = 5 * time.Second
 
 // Listen opens the port; Run serves it.
@@ -93,7 +94,7 @@ func Listen(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("offload: kubelet port of a virtual node on %s: %w", cfg.IP, err)
 	}
-	return &Server{cfg: cfg, listener: listener, server: server, plain: plain, upgrade: upgrade, began: time.Now()}, nil
+	return &Server{cfg: cfg, listener: listener, server: server, plain: plain, upgrade: upgrade}, nil
 }
 
 // Port is the port to publish in the Node.
@@ -147,25 +148,24 @@ func (s *Server) routes() http.Handler {
 func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
 	twin, away, err := s.cfg.Away(namespace, name)
-	for err != nil && time.Since(s.began) < settling && r.Context().Err() == nil {
+	for began := time.Now(); errors.Is(err, pod.ErrNotKnown) && time.Since(began) < settling && r.Context().Err() == nil; {
 		select {
 		case <-r.Context().Done():
 		case <-time.After(50 * time.Millisecond):
 			twin, away, err = s.cfg.Away(namespace, name)
 		}
 	}
+	upgrade := httpstream.IsUpgradeRequest(r)
 	if err != nil {
-		code := http.StatusServiceUnavailable
-		if status := apierrors.APIStatus(nil); errors.As(err, &status) {
-			code = int(status.Status().Code)
-		}
-		http.Error(w, err.Error(), code)
+		status := apierrors.APIStatus(apierrors.NewServiceUnavailable(err.Error()))
+		errors.As(err, &status)
+		refuse(w, upgrade, status.Status())
 		return
 	}
 	path := to.path(s.server.Path, twin, away)
 	query := to.query(r.URL.Query(), r.PathValue("container")).Encode()
 	transport := s.plain
-	if httpstream.IsUpgradeRequest(r) {
+	if upgrade {
 		transport = s.upgrade
 	}
 	proxy := httputil.ReverseProxy{
@@ -177,14 +177,21 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 			p.Out.Host = s.server.Host
 			p.Out.Header.Del("Authorization")
 		},
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.StatusCode >= http.StatusBadRequest {
+				return translate(resp, upgrade, strings.NewReplacer(away, name, twin, namespace))
+			}
+			if to.command {
+				guard(resp, s.cfg.Node)
+			}
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				http.Error(w, fmt.Sprintf("offload: the target's API does not answer for %s/%s: %v; see rivulet peers, or rivulet burst list", namespace, name, err), http.StatusBadGateway)
+				refuse(w, upgrade, metav1.Status{Code: http.StatusBadGateway, Reason: metav1.StatusReasonServiceUnavailable,
+					Message: fmt.Sprintf("offload: the target's API does not answer for %s/%s: %v; see rivulet peers, or rivulet burst list", namespace, name, err)})
 			}
 		},
-	}
-	if to.command {
-		proxy.ModifyResponse = guard(s.cfg.Node)
 	}
 	proxy.ServeHTTP(w, r)
 }

