@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -353,6 +354,10 @@ func TestLinkLocalIPv6(t *testing.T) {
 				return err
 			}
 			ip.Flags = unix.IFA_F_NODAD
+			// No second link-local address, which the kernel makes of the hardware's.
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/eth0/addr_gen_mode", []byte("1"), 0); err != nil {
+				return err
+			}
 			if err := netlink.AddrAdd(link, ip); err != nil {
 				return err
 			}
