@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +41,8 @@ type gate struct {
 	mu      sync.Mutex
 	open    chan struct{} // closed while it is open
 	stopped chan struct{} // filled by a look that stands at it
+	broken  atomic.Bool
+	refused atomic.Int32 // looks since it broke
 }
 
 func newGate(d server.Dialect) *gate {
@@ -69,6 +72,10 @@ func (g *gate) After(ctx context.Context, pattern string, rev, limit int64) (*sq
 	open := g.open
 	g.mu.Unlock()
 	if pattern == "%" {
+		if g.broken.Load() {
+			g.refused.Add(1)
+			return nil, errors.New("disk I/O error")
+		}
 		select {
 		case <-open:
 		default:

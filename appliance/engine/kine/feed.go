@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/k3s-io/kine/pkg/server"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -64,6 +65,16 @@ func (f *feed) deliver(ctx context.Context, events server.Events) {
 	f.mu.Unlock()
 	for _, t := range taps {
 		t.give(ctx, events)
+	}
+}
+
+// starve ends the watches that live on new events, as long as there are none to be had.
+func (f *feed) starve() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for w := range f.live {
+		w.stream.end(w, &etcdserverpb.WatchResponse{Header: header(f.at), CancelReason: server.ErrGRPCUnhealthy.Error()})
+		w.stream.nudge()
 	}
 }
 

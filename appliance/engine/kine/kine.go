@@ -45,6 +45,9 @@ func init() {
 }
 
 func open(ctx context.Context, wg *sync.WaitGroup, cfg *drivers.Config) (leaderElect bool, _ server.Backend, _ error) {
+	if err := hooked(ctx); err != nil {
+		return false, nil, fmt.Errorf("kine: %w", err)
+	}
 	path, err := filepath.Abs(file)
 	if err != nil {
 		return false, nil, fmt.Errorf("kine: %w", err)

@@ -23,6 +23,9 @@ const (
 	pollBatch = 500
 	// pollEvery is how soon events are found whose writer could not say that it wrote.
 	pollEvery = time.Second
+	// pollPatience is how long watches wait for events that cannot be read. Their clients, which
+	// cannot tell that from quiet, are told then.
+	pollPatience = 10 * time.Second
 )
 
 // log is kine's log of revisions on SQLite with promises that kine's own does not keep
@@ -100,7 +103,8 @@ func (l *log) look() {
 func (l *log) poll(ctx context.Context) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
-	at, failed := l.feed.position(), false
+	at := l.feed.position()
+	var failing, told time.Time // since when, and when watches were ended; zero: not
 	for {
 		select {
 		case <-ctx.Done():
@@ -111,9 +115,17 @@ func (l *log) poll(ctx context.Context) {
 		for more := true; more && ctx.Err() == nil; {
 			rows, err := l.dialect.After(ctx, "%", at, pollBatch)
 			_, _, events, err := read(rows, err, true, true)
-			if (err != nil) != failed && ctx.Err() == nil {
-				failed = err != nil
-				logrus.Warnf("kine: reading new revisions: %v", err)
+			switch now := time.Now(); {
+			case err == nil && !failing.IsZero():
+				logrus.Warnf("kine: new revisions are read again, after %s", now.Sub(failing).Round(time.Second))
+				failing = time.Time{}
+			case err == nil || ctx.Err() != nil:
+			case failing.IsZero():
+				failing, told = now, now
+				logrus.Warnf("kine: reading new revisions: %v; look at the disk", err)
+			case now.Sub(told) >= pollPatience:
+				told = now
+				l.feed.starve()
 			}
 			if len(events) > 0 {
 				at = events[len(events)-1].KV.ModRevision

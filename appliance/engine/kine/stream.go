@@ -3,8 +3,10 @@ package kine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"time"
 	_ "unsafe" // for go:linkname
 
@@ -14,6 +16,10 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 )
 
 const (
@@ -24,8 +30,8 @@ const (
 )
 
 // kine makes its grpc server itself and lets nobody add to it; grpc has a place for
-// options of all servers, which it keeps to itself. So it is reached by its name. The
-// tests would tell if it was called something else.
+// options of all servers, which it keeps to itself. So it is reached by its name; where
+// that is another one, hooked says so before the datastore opens.
 //
 //go:linkname allServers google.golang.org/grpc.globalServerOptions
 var allServers []grpc.ServerOption
@@ -34,12 +40,43 @@ func init() { allServers = append(allServers, grpc.ChainStreamInterceptor(interc
 
 // intercept serves watches of our datastore; all other streams go where they went.
 func intercept(srv any, ws grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	if info.FullMethod == "/etcdserverpb.Watch/Watch" {
+	switch info.FullMethod {
+	case probe:
+		return nil
+	case "/etcdserverpb.Watch/Watch":
 		if l := behind(ws.Context(), srv); l != nil {
 			return l.serveWatches(ws)
 		}
 	}
 	return handle(srv, ws)
+}
+
+// probe is a method that intercept alone answers.
+const probe = "/rivulet.kine/probe"
+
+// hooked fails if grpc's servers do not take the interceptor: kine would serve the watches,
+// and lose events without a word.
+func hooked(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	l := bufconn.Listen(4 << 10)
+	s := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.Unimplemented, "nobody answers it") }))
+	go func() { _ = s.Serve(l) }() // Stop ends it
+	defer s.Stop()
+	conn, err := grpc.NewClient("passthrough:///kine", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, probe)
+	if err != nil {
+		return err
+	}
+	if err := stream.RecvMsg(&etcdserverpb.WatchResponse{}); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("grpc does not take our watch server (docs/design/datastore.md), and kine's own loses events: %w", err)
+	}
+	return nil
 }
 
 // store is the datastore as kine's server has it.

@@ -10,10 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/server"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"rivulet/test/await"
 )
 
 // A watch gets everything once and in order, though its stream is full most of the time and the client
@@ -98,5 +102,44 @@ func TestAWatchNeverStandsStill(t *testing.T) {
 		} else {
 			told = r.Header.Revision
 		}
+	}
+}
+
+// A watch for which nothing can be read ends; a short failure is not noticed.
+func TestWatchesEndWhenNothingCanBeRead(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	o := openStore(t, t.TempDir(), true, config())
+	watch := o.Watch(ctx, "/registry/pods/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	if r := <-watch; !r.Created {
+		t.Fatal(r)
+	}
+	o.gate.broken.Store(true)
+	if _, err := o.create(ctx, "/registry/pods/lab/web", "x"); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, patience, "two looks have failed", func() bool { return o.gate.refused.Load() >= 2 })
+	o.gate.broken.Store(false)
+	if r := <-watch; r.Err() != nil || len(r.Events) != 1 {
+		t.Fatalf("after a short failure: %v %v", r.Events, r.Err())
+	}
+	o.gate.broken.Store(true)
+	if r, open := <-watch; open || ctx.Err() != nil { // etcd's client closes what the server has cancelled
+		t.Fatalf("nothing can be read for %s: %v %v", pollPatience, r, ctx.Err())
+	}
+}
+
+// The datastore does not open where grpc has no place for our watch server.
+func TestADatastoreWithoutOurWatchesDoesNotOpen(t *testing.T) {
+	t.Chdir(t.TempDir())
+	ours := allServers
+	allServers = nil
+	defer func() { allServers = ours }()
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	defer wg.Wait()
+	defer cancel()
+	if _, _, err := drivers.New(ctx, &wg, config()); err == nil || !strings.Contains(err.Error(), "loses events") {
+		t.Errorf("it opens: %v", err)
 	}
 }
