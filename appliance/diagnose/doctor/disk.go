@@ -25,7 +25,7 @@ const (
 	syncBlocks               = 64
 	syncTime                 = 2500 * time.Millisecond
 	syncSlow, syncUnbearable = 100 * time.Millisecond, time.Second
-	fullCure                 = "delete what is not needed; images: rivulet crictl rmi --prune; or use a bigger card"
+	fullCure                 = "delete what is not needed; images: rivulet crictl rmi --prune, and rivulet image rm those that were pushed; or use a bigger card"
 )
 
 func probeDiskSpace(_ context.Context, e *Env) Result {

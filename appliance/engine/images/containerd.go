@@ -102,8 +102,14 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 		c.Log.Error("images were not recovered", "error", err)
 	}
 	c.Log.Error("containers and images are made anew", "cause", cause, "set_aside", aside, "images_recovered", kept)
-	c.Health.Set(health.ContainerdRecovered, fmt.Sprintf("%v; %d of %d images were recovered", cause, len(kept), len(list)),
-		"images that are missing are pulled again, or imported with rivulet ctr")
+	lost := ""
+	for _, i := range list {
+		if i.Kept && !slices.Contains(kept, i.Name) {
+			lost += ", without " + i.Name
+		}
+	}
+	c.Health.Set(health.ContainerdRecovered, fmt.Sprintf("%v; %d of %d images were recovered%s", cause, len(kept), len(list), lost),
+		"images of a registry are pulled again; bring the others: rivulet image push FILE")
 	if torn { // nothing in it is damaged, and the archive has what is worth having
 		if err := os.RemoveAll(aside); err != nil {
 			return fmt.Errorf("containerd: %w; look at the disk", err)
@@ -173,11 +179,18 @@ func (c *Containerd) Serves(ctx context.Context) {
 	}
 	list, _ := Load(c.listFile())
 	for _, i := range list {
-		if !i.Shared {
+		labels := []string{"images", "label", i.Name}
+		if i.Shared {
+			labels = append(labels, policy.ShareLabel+"=true")
+		}
+		if i.Kept {
+			labels = append(labels, keptLabel, k3sLabel+"=") // empty: it goes
+		}
+		if len(labels) == 3 {
 			continue
 		}
-		if _, err := c.ctr(ctx, "images", "label", i.Name, policy.ShareLabel+"=true"); err != nil {
-			c.Log.Warn("a recovered image is not shared with peers", "image", i.Name, "error", err)
+		if _, err := c.ctr(ctx, labels...); err != nil {
+			c.Log.Warn("a recovered image is not shared with peers, or not kept, as it was", "image", i.Name, "error", err)
 		}
 	}
 	if err := os.Remove(c.recovered()); err != nil {

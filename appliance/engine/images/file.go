@@ -148,7 +148,7 @@ func Full(name string) (string, error) {
 const imported = "import.rivulet.invalid/oci"
 
 // Import brings a file's images into containerd, under name if that is not empty, and returns what
-// they are called. With share, pods of other clusters may use them, too.
+// they are called. They stay until somebody removes them: no registry gives them again. With share, pods of other clusters may use them, too.
 func (c *Containerd) Import(ctx context.Context, f File, name string, share bool) ([]string, error) {
 	args := []string{"images", "import", "--base-name", imported}
 	names := f.Names
@@ -160,6 +160,7 @@ func (c *Containerd) Import(ctx context.Context, f File, name string, share bool
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%s has no name for its image; give one with --name NAME:TAG", f.path)
 	}
+	args = append(args, "--label", keptLabel)
 	if share {
 		args = append(args, "--label", policy.ShareLabel+"=true")
 	}

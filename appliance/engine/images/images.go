@@ -34,7 +34,16 @@ type Image struct {
 	Digest digest.Digest `json:"digest"`
 	// Shared are those that pods of other clusters may use.
 	Shared bool `json:"shared,omitempty"`
+	// Kept are those that a person brought: the kubelet does not remove them for room.
+	Kept bool `json:"kept,omitempty"`
 }
+
+// The label by which containerd tells the kubelet and crictl that an image is kept, and k3s's
+// mark of those that it labelled itself and takes the label from at its next start.
+const (
+	keptLabel = "io.cri-containerd.pinned=pinned"
+	k3sLabel  = "io.cattle.k3s.pinned"
+)
 
 // Parse reads what `ctr images ls` prints. Names that are mere digests are left
 // out: they are made anew with their images.
@@ -46,11 +55,17 @@ func Parse(list []byte) []Image {
 			continue
 		}
 		if d, err := digest.Parse(f[2]); err == nil {
-			out = append(out, Image{f[0], f[1], d, slices.Contains(strings.Split(f[len(f)-1], ","), policy.ShareLabel+"=true")})
+			labels := strings.Split(f[len(f)-1], ",")
+			out = append(out, Image{f[0], f[1], d, slices.Contains(labels, policy.ShareLabel+"=true"), kept(func(l string) bool { return slices.Contains(labels, l) })})
 		}
 	}
 	slices.SortFunc(out, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// kept reports whether an image with such labels, each as key=value, is kept by a person.
+func kept(has func(label string) bool) bool {
+	return has(keptLabel) && !has(k3sLabel+"=pinned")
 }
 
 // Save writes the list to a file unless it says the same already.

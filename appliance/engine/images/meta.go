@@ -48,8 +48,11 @@ func FromContainerd(meta, namespace string) ([]Image, error) {
 				return nil //nolint:nilerr // it could not be used by containerd either
 			}
 			labels := b.Bucket(name).Bucket([]byte("labels"))
-			shared := labels != nil && string(labels.Get([]byte(policy.ShareLabel))) == "true"
-			out = append(out, Image{string(name), string(target.Get([]byte("mediatype"))), d, shared})
+			has := func(label string) bool {
+				key, value, _ := strings.Cut(label, "=")
+				return labels != nil && string(labels.Get([]byte(key))) == value
+			}
+			out = append(out, Image{string(name), string(target.Get([]byte("mediatype"))), d, has(policy.ShareLabel + "=true"), kept(has)})
 			return nil
 		})
 	})

@@ -41,8 +41,12 @@ func metaDB(t *testing.T, path string, list []Image) {
 			if err = target.Put([]byte("digest"), []byte(i.Digest)); err == nil {
 				err = target.Put([]byte("mediatype"), []byte(i.Type))
 			}
-			if labels, e := image.CreateBucketIfNotExists([]byte("labels")); i.Shared && err == nil {
-				err = errors.Join(e, labels.Put([]byte(policy.ShareLabel), []byte("true")))
+			labels, e := image.CreateBucketIfNotExists([]byte("labels"))
+			if err = errors.Join(err, e); i.Shared && err == nil {
+				err = labels.Put([]byte(policy.ShareLabel), []byte("true"))
+			}
+			if i.Kept && err == nil {
+				err = labels.Put([]byte("io.cri-containerd.pinned"), []byte("pinned"))
 			}
 		}
 		return err
@@ -62,8 +66,8 @@ func TestFromContainerd(t *testing.T) {
 		t.Errorf("no image: %v, %v", got, err)
 	}
 	want := []Image{
-		{"a/b:1", "application/vnd.oci.image.manifest.v1+json", digest.FromString("1"), true},
-		{"a/c:2", "application/vnd.oci.image.index.v1+json", digest.FromString("2"), false},
+		{"a/b:1", "application/vnd.oci.image.manifest.v1+json", digest.FromString("1"), true, false},
+		{"a/c:2", "application/vnd.oci.image.index.v1+json", digest.FromString("2"), false, true},
 	}
 	bad := Image{Name: "a/d:3", Type: "x", Digest: "nonsense"}
 	metaDB(t, path, append(slices.Clone(want), bad, Image{Name: "sha256:" + want[0].Digest.Encoded(), Type: want[0].Type, Digest: want[0].Digest}))

@@ -235,13 +235,13 @@ func printImages(out io.Writer, list []heldImage, wide bool) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	head := "IMAGE\tSIZE\tARCH\tPODS"
+	head := "IMAGE\tSIZE\tARCH\tKEPT\tPODS"
 	if wide {
 		head += "\tSHARED\tCONTAINERS\tDIGEST\tUSED BY"
 	}
 	fmt.Fprintln(w, head)
 	for _, i := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d", i.Name, size(uint64(i.Bytes)), dash(join(architectures(i.Held))), len(i.Pods))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%d", i.Name, size(uint64(i.Bytes)), dash(join(architectures(i.Held))), i.Kept, len(i.Pods))
 		if wide {
 			fmt.Fprintf(w, "\t%v\t%d\t%s\t%s", i.Shared, i.Containers, i.Digest, dash(join(i.Pods)))
 		}

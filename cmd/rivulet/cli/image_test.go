@@ -38,7 +38,7 @@ func TestImagesInUse(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := printImages(&out, list, true); err != nil || !strings.Contains(out.String(), "6.5 MB  amd64,arm  1") {
+	if err := printImages(&out, list, true); err != nil || !strings.Contains(out.String(), "6.5 MB  amd64,arm  false  1") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
