@@ -62,13 +62,11 @@ func (c *Controller) Addresses() (addrs []netip.Addr, pods int, known bool) {
 			namespaces[p.Namespace] = true
 		}
 	}
-	c.twins.mu.Lock()
-	defer c.twins.mu.Unlock()
 	for ns := range namespaces {
-		t := c.twins.all[ns]
+		t := c.twins.get(ns)
 		known = known && t != nil && t.pods.HasSynced()
 	}
-	for _, t := range c.twins.all {
+	for _, t := range c.twins.list() {
 		for _, text := range t.pods.GetIndexer().ListIndexFuncValues(byAddr) {
 			if there, err := netip.ParseAddr(text); err == nil {
 				if here, ok := c.cfg.Target.Home(there); ok {
