@@ -98,7 +98,7 @@ require (
 	github.com/containerd/fuse-overlayfs-snapshotter/v2 v2.1.6 // indirect
 	github.com/containerd/stargz-snapshotter v0.17.0 // indirect
 	github.com/containerd/zfs/v2 v2.0.0-rc.0 // indirect
-	github.com/coreos/go-iptables v0.8.0 // indirect
+	github.com/coreos/go-iptables v0.8.0
 	github.com/distribution/reference v0.6.0
 	github.com/docker/docker v28.3.3+incompatible // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
@@ -126,7 +126,7 @@ require (
 	github.com/moby/sys/userns v0.1.0 // indirect
 	github.com/mwitkow/go-http-dialer v0.0.0-20161116154839-378f744fb2b8 // indirect
 	github.com/natefinch/lumberjack v2.0.0+incompatible
-	github.com/onsi/ginkgo/v2 v2.27.2 // indirect
+	github.com/onsi/ginkgo/v2 v2.27.2
 	github.com/onsi/gomega v1.38.2 // indirect
 	github.com/opencontainers/cgroups v0.0.6 // indirect
 	github.com/opencontainers/go-digest v1.0.0
@@ -544,6 +544,7 @@ require (
 	github.com/coreos/go-systemd/v22 v22.6.0
 	github.com/google/nftables v0.3.0
 	github.com/grandcat/zeroconf v1.0.0
+	github.com/mattn/go-shellwords v1.0.12
 	github.com/mattn/go-sqlite3 v1.14.33
 	github.com/miekg/dns v1.1.70
 	github.com/spf13/cobra v1.10.2
@@ -554,13 +555,10 @@ require (
 	golang.zx2c4.com/wireguard v0.0.0-20260522210424-ecfc5a8d5446
 	gvisor.dev/gvisor v0.0.0-20250503011706-39ed1f5ac29c
 	pgregory.net/rapid v1.2.0
+	sigs.k8s.io/knftables v0.0.18
 )
 
-require (
-	github.com/go-logr/zapr v1.3.0 // indirect
-	github.com/mattn/go-shellwords v1.0.12 // indirect
-	sigs.k8s.io/knftables v0.0.18 // indirect
-)
+require github.com/go-logr/zapr v1.3.0 // indirect
 
 require (
 	github.com/diskfs/go-diskfs v1.7.0

@@ -2,26 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/onsi/ginkgo/v2/types"
-
 	"rivulet/offload/policy"
+	"rivulet/test/conformancepage"
 	"rivulet/test/lab"
-)
-
-// The two runs.
-const (
-	home = "home"
-	away = "away"
 )
 
 // work is the folder on device a that the tests write to.
@@ -129,8 +120,8 @@ func (d *devices) offload(ctx context.Context, on bool) error {
 }
 
 // run runs the tests and returns how each ended, by its name.
-func (d *devices) run(ctx context.Context, o options, which string) (map[string]result, error) {
-	if err := d.offload(ctx, which == away); err != nil {
+func (d *devices) run(ctx context.Context, o options, which string) (map[string]conformancepage.Result, error) {
+	if err := d.offload(ctx, which == conformancepage.Away); err != nil {
 		return nil, err
 	}
 	bin, err := filepath.Abs(o.bin)
@@ -167,76 +158,5 @@ func (d *devices) run(ctx context.Context, o options, which string) (map[string]
 	if err := os.WriteFile(filepath.Join(o.bin, which+".json"), raw, 0o644); err != nil {
 		return nil, err
 	}
-	return resultsOf(raw)
-}
-
-// result is how a test ended.
-type result struct {
-	state string // one of the page's
-	why   string // of one that is not green
-}
-
-// refusal is the event of a pod that its namespace's offloading refuses, in the output of
-// a red test.
-var refusal = regexp.MustCompile(`OffloadRefused[: ]+([^\n]*)`)
-
-// waited is the failure of a test that waited for a pod. A test that failed in another way has
-// not failed by the refusal, though a pod of it was refused, too.
-var waited = regexp.MustCompile(`(?i)time(d |-)?out|deadline exceeded|waiting for|to be running|not running`)
-
-// placement is the event of a pod that asks for a node by a label that only a has, in such an
-// output: that of a namespace whose pods run on b, while both nodes are there.
-var placement = regexp.MustCompile(`FailedScheduling: (0/2 nodes are available: 2 node\(s\) didn't match Pod's node affinity/selector)`)
-
-// resultsOf reads ginkgo's report. With an error, the results are of a run that was cut short.
-func resultsOf(raw []byte) (map[string]result, error) {
-	var reports []types.Report
-	if err := json.Unmarshal(raw, &reports); err != nil {
-		return nil, err
-	}
-	out, errs := map[string]result{}, []error{}
-	for _, r := range reports {
-		for _, why := range r.SpecialSuiteFailureReasons { // a timeout, an interruption
-			errs = append(errs, errors.New(why))
-		}
-		for _, s := range r.SpecReports {
-			name, failure := nameOf(s), s.Failure
-			if !s.LeafNodeType.Is(types.NodeTypeIt) {
-				if s.Failed() {
-					return nil, fmt.Errorf("%s: %s", s.LeafNodeType, failure.Message)
-				}
-				continue
-			}
-			switch {
-			case s.State == types.SpecStatePassed:
-				out[name] = result{state: passes}
-			case s.State == types.SpecStateSkipped && failure.Message != "": // by itself, not by -skip
-				out[name] = result{skips, firstLine(failure.Message)}
-			case s.State.Is(types.SpecStateInterrupted | types.SpecStateAborted), strings.HasPrefix(failure.Message, "A suite timeout occurred"):
-				// It ended with the run, not by itself.
-			case s.Failed():
-				out[name] = result{fails, firstLine(failure.Message)}
-				if m := refusal.FindStringSubmatch(s.CapturedGinkgoWriterOutput); m != nil && waited.MatchString(failure.Message) {
-					out[name] = result{refused, firstLine(m[1])}
-				} else if m := placement.FindStringSubmatch(s.CapturedGinkgoWriterOutput); m != nil {
-					out[name] = result{pinned, m[1]}
-				}
-			}
-		}
-	}
-	if len(out) == 0 {
-		errs = append(errs, errors.New("no test ran: does -focus match one?"))
-	}
-	return out, errors.Join(errs...)
-}
-
-// nameOf is the test's name as upstream's list of conformance tests has it.
-func nameOf(s types.SpecReport) string { return strings.Join(strings.Fields(s.FullText()), " ") }
-
-func firstLine(s string) string {
-	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	if len(s) > 200 {
-		s = s[:200] + " …"
-	}
-	return s
+	return conformancepage.Results(raw)
 }

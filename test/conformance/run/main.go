@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"rivulet/test/conformancepage"
 )
 
 // options say what is run.
@@ -57,11 +59,11 @@ func main() {
 
 func run(ctx context.Context, o options) (err error) {
 	for _, r := range o.runs {
-		if r != home && r != away {
-			return fmt.Errorf("-runs %s: there are %s and %s", r, home, away)
+		if r != conformancepage.Home && r != conformancepage.Away {
+			return fmt.Errorf("-runs %s: there are %s and %s", r, conformancepage.Home, conformancepage.Away)
 		}
 	}
-	page, err := readPage(o.page)
+	page, err := conformancepage.Read(o.page)
 	if err != nil {
 		return err
 	}
@@ -79,8 +81,8 @@ func run(ctx context.Context, o options) (err error) {
 	var red []string
 	for _, r := range o.runs {
 		results, err := l.run(ctx, o, r)
-		red = append(red, page.take(r, results, o.accept)...)
-		if err := errors.Join(err, page.write(o.page)); err != nil {
+		red = append(red, page.Take(r, results, o.accept)...)
+		if err := errors.Join(err, page.Write(o.page)); err != nil {
 			return fmt.Errorf("%s: %w", r, err)
 		}
 	}

@@ -1,4 +1,6 @@
-package main
+// Package conformancepage is the page with the results of upstream's conformance tests. It is
+// outside the module of test/conformance, so that its test runs with all others.
+package conformancepage
 
 import (
 	"bytes"
@@ -13,13 +15,25 @@ import (
 	"strings"
 )
 
+// The two runs.
+const (
+	Home = "home"
+	Away = "away"
+)
+
+// Result is how a test ended.
+type Result struct {
+	State string // one of those below
+	Why   string // of one that is not green
+}
+
 // What the page has of a test in a run.
 const (
-	passes  = "passes"
-	fails   = "fails"
-	refused = "refused" // it needs the node itself: the pod has event OffloadRefused
-	pinned  = "pinned"  // it places its pods on a node of home, where an offloaded pod may not run
-	skips   = "skips"   // the test found that it does not apply
+	Passes  = "passes"
+	Fails   = "fails"
+	Refused = "refused" // it needs the node itself: the pod has event OffloadRefused
+	Pinned  = "pinned"  // it places its pods on a node of home, where an offloaded pod may not run
+	Skips   = "skips"   // the test found that it does not apply
 	unknown = "—"
 )
 
@@ -29,8 +43,8 @@ type row struct {
 	why   string            // why it is not green, written by hand or as the test had it
 }
 
-// page is what is known of all tests that have been run, by name.
-type page map[string]*row
+// Page is what is known of all tests that have been run, by name.
+type Page map[string]*row
 
 const head = `# Kubernetes conformance
 
@@ -44,28 +58,30 @@ Upstream's end-to-end tests of the pinned Kubernetes on two devices of a lab. Th
 
 `
 
-// A line of the tables: name, home, away, why.
+// A line of the tables: name, Home, Away, why.
 var line = regexp.MustCompile(`^\| (\[sig-.*?) \| (\S+) \| (\S+) \| (.*?) ?\|$`)
 
-func readPage(file string) (page, error) {
+// Read reads the page; one that is not there is empty.
+func Read(file string) (Page, error) {
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return page{}, nil
+		return Page{}, nil
 	}
-	return parsePage(string(raw)), err
+	return parse(string(raw)), err
 }
 
-func parsePage(text string) page {
-	p := page{}
+func parse(text string) Page {
+	p := Page{}
 	for l := range strings.Lines(text) {
 		if m := line.FindStringSubmatch(strings.TrimSpace(l)); m != nil {
-			p[m[1]] = &row{map[string]string{home: m[2], away: m[3]}, m[4]}
+			p[m[1]] = &row{map[string]string{Home: m[2], Away: m[3]}, m[4]}
 		}
 	}
 	return p
 }
 
-func (p page) write(file string) error {
+// Write writes the page.
+func (p Page) Write(file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
@@ -73,42 +89,42 @@ func (p page) write(file string) error {
 }
 
 // green is what a test may be without anybody having to look at it.
-func green(state string) bool { return state == passes || state == skips }
+func green(state string) bool { return state == Passes || state == Skips }
 
-// take notes how tests ended and returns the red ones: those that were green or have not
+// Take notes how tests ended and returns the red ones: those that were green or have not
 // been run before. What becomes red is noted only if that is accepted.
-func (p page) take(run string, results map[string]result, accept bool) (red []string) {
+func (p Page) Take(run string, results map[string]Result, accept bool) (red []string) {
 	for _, name := range slices.Sorted(maps.Keys(results)) {
 		now := results[name]
 		r := p[name]
 		if r == nil {
-			r = &row{state: map[string]string{home: unknown, away: unknown}}
+			r = &row{state: map[string]string{Home: unknown, Away: unknown}}
 			p[name] = r
 		}
 		before := r.state[run]
-		if !green(now.state) && (green(before) || before == unknown) || now.state == skips && before == passes {
-			red = append(red, fmt.Sprintf("%s: %s: %s", run, name, now.why))
+		if !green(now.State) && (green(before) || before == unknown) || now.State == Skips && before == Passes {
+			red = append(red, fmt.Sprintf("%s: %s: %s", run, name, now.Why))
 			if !accept {
 				continue
 			}
 		}
-		if (before == refused || before == pinned) && now.state == fails {
-			red = append(red, fmt.Sprintf("%s: %s: has failed in another way than it does: %s", run, name, now.why))
+		if (before == Refused || before == Pinned) && now.State == Fails {
+			red = append(red, fmt.Sprintf("%s: %s: has failed in another way than it does: %s", run, name, now.Why))
 			continue
 		}
-		r.state[run] = now.state
-		other := r.state[map[string]string{home: away, away: home}[run]]
+		r.state[run] = now.State
+		other := r.state[map[string]string{Home: Away, Away: Home}[run]]
 		switch {
-		case now.state == passes && (other == passes || other == unknown):
+		case now.State == Passes && (other == Passes || other == unknown):
 			r.why = ""
-		case now.state != passes && r.why == "":
-			r.why = strings.NewReplacer("|", "\\|", "\t", " ").Replace(now.why)
+		case now.State != Passes && r.why == "":
+			r.why = strings.NewReplacer("|", "\\|", "\t", " ").Replace(now.Why)
 		}
 	}
 	return red
 }
 
-func (p page) text() []byte {
+func (p Page) text() []byte {
 	var b bytes.Buffer
 	b.WriteString(head)
 	groups := map[string][]string{}
@@ -116,28 +132,28 @@ func (p page) text() []byte {
 		sig, _, _ := strings.Cut(strings.TrimPrefix(name, "["), "]")
 		groups[sig] = append(groups[sig], name)
 	}
-	b.WriteString("| group | tests | pass at home | pass away | refused away | pinned away | fail away |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| group | tests | pass at Home | pass Away | Refused Away | Pinned Away | fail Away |\n|---|---|---|---|---|---|---|\n")
 	all := slices.Collect(maps.Keys(p))
 	for _, g := range slices.Sorted(maps.Keys(groups)) {
 		fmt.Fprintf(&b, "| %s | %s |\n", g, p.counts(groups[g]))
 	}
 	fmt.Fprintf(&b, "| all | %s |\n", p.counts(all))
 	for _, g := range slices.Sorted(maps.Keys(groups)) {
-		fmt.Fprintf(&b, "\n## %s\n\n| test | home | away | why not |\n|---|---|---|---|\n", g)
+		fmt.Fprintf(&b, "\n## %s\n\n| test | Home | Away | why not |\n|---|---|---|---|\n", g)
 		for _, name := range groups[g] {
 			r := p[name]
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, r.state[home], r.state[away], r.why)
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, r.state[Home], r.state[Away], r.why)
 		}
 	}
 	return b.Bytes()
 }
 
-func (p page) counts(names []string) string {
+func (p Page) counts(names []string) string {
 	n := map[string]int{}
 	for _, name := range names {
 		for run, state := range p[name].state {
 			n[run+state]++
 		}
 	}
-	return fmt.Sprintf("%d | %d | %d | %d | %d | %d", len(names), n[home+passes], n[away+passes], n[away+refused], n[away+pinned], n[away+fails])
+	return fmt.Sprintf("%d | %d | %d | %d | %d | %d", len(names), n[Home+Passes], n[Away+Passes], n[Away+Refused], n[Away+Pinned], n[Away+Fails])
 }

@@ -1,4 +1,4 @@
-package main
+package conformancepage
 
 import (
 	"maps"
@@ -10,21 +10,21 @@ import (
 // What is on the page decides what is red, and a page that is written is read again as it was.
 func TestPage(t *testing.T) {
 	const net, host, node, gone = "[sig-network] Services [Conformance]", "[sig-node] hostNetwork [Conformance]", "[sig-node] by label", "[sig-node] other"
-	p := page{}
-	take := func(run string, accept bool, results map[string]result) []string {
+	p := Page{}
+	take := func(run string, accept bool, results map[string]Result) []string {
 		t.Helper()
-		red := p.take(run, results, accept)
+		red := p.Take(run, results, accept)
 		text := string(p.text())
-		p = parsePage(text)
+		p = parse(text)
 		if again := string(p.text()); again != text {
 			t.Fatalf("the page changes when it is read:\n%s\n%s", text, again)
 		}
 		return red
 	}
-	if red := take(home, false, map[string]result{net: {state: passes}, host: {state: passes}}); len(red) > 0 {
+	if red := take(Home, false, map[string]Result{net: {State: Passes}, host: {State: Passes}}); len(red) > 0 {
 		t.Fatalf("green tests are red: %v", red)
 	}
-	if red := take(away, true, map[string]result{net: {state: fails, why: "no | answer"}, host: {refused, "hostNetwork"}, node: {state: pinned}}); len(red) != 3 {
+	if red := take(Away, true, map[string]Result{net: {State: Fails, Why: "no | answer"}, host: {Refused, "hostNetwork"}, node: {State: Pinned}}); len(red) != 3 {
 		t.Fatalf("red tests that are seen for the first time: %v", red)
 	}
 	if got := slices.Sorted(maps.Keys(p)); !slices.Equal(got, []string{net, node, host}) {
@@ -32,26 +32,26 @@ func TestPage(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name string
-		now  result
+		now  Result
 		red  bool
 	}{
-		{net, result{state: fails, why: "no answer"}, false}, // known
-		{net, result{state: passes}, false},
-		{net, result{state: fails, why: "no answer"}, true}, // it has passed
-		{net, result{state: skips, why: "one node"}, true},  // it has passed
-		{host, result{state: refused, why: "hostNetwork"}, false},
-		{host, result{state: fails, why: "timeout"}, true}, // not refused by name
-		{node, result{state: pinned}, false},
-		{node, result{state: fails, why: "timeout"}, true}, // in another way
-		{gone, result{state: fails, why: "timeout"}, true}, // never run
-		{gone, result{state: skips, why: "one node"}, false},
+		{net, Result{State: Fails, Why: "no answer"}, false}, // known
+		{net, Result{Passes, ""}, false},
+		{net, Result{State: Fails, Why: "no answer"}, true}, // it has passed
+		{net, Result{State: Skips, Why: "one node"}, true},  // it has passed
+		{host, Result{State: Refused, Why: "hostNetwork"}, false},
+		{host, Result{State: Fails, Why: "timeout"}, true}, // not refused by name
+		{node, Result{State: Pinned}, false},
+		{node, Result{State: Fails, Why: "timeout"}, true}, // in another way
+		{gone, Result{State: Fails, Why: "timeout"}, true}, // never run
+		{gone, Result{State: Skips, Why: "one node"}, false},
 	} {
-		red := take(away, false, map[string]result{test.name: test.now})
+		red := take(Away, false, map[string]Result{test.name: test.now})
 		if test.red != (len(red) == 1) {
 			t.Errorf("%s %v: red: %v", test.name, test.now, red)
 		}
 	}
-	if p[net].state[away] != passes {
+	if p[net].state[Away] != Passes {
 		t.Errorf("what is red now was written to the page: %v", p[net])
 	}
 	if !strings.Contains(string(p.text()), "| sig-network | 1 | 1 | 1 | 0 | 0 | 0 |") {
@@ -74,14 +74,14 @@ func TestResultsOf(t *testing.T) {
 		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] x"], "LeafNodeText": "ended", "State": "interrupted", "Failure": {"Message": "Interrupted by User"}},
 		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] x"], "LeafNodeText": "not for us", "State": "skipped", "Failure": {"Message": "two nodes"}},
 		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] x"], "LeafNodeText": "not asked for", "State": "skipped"}]}]`
-	got, err := resultsOf([]byte(report))
+	got, err := Results([]byte(report))
 	if err == nil {
 		t.Error("a run that was cut short is not an error")
 	}
-	want := map[string]result{"[sig-a] x green": {state: passes}, "[sig-a] x red": {fails, "one"},
-		"[sig-a] x wrong": {fails, "expected 3 endpoints, got 2"},
-		"[sig-a] x host":  {refused, "hostNetwork: away there is none"}, "[sig-a] x by label": {pinned, "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector"},
-		"[sig-a] x not for us": {skips, "two nodes"}}
+	want := map[string]Result{"[sig-a] x green": {State: Passes}, "[sig-a] x red": {Fails, "one"},
+		"[sig-a] x wrong": {Fails, "expected 3 endpoints, got 2"},
+		"[sig-a] x host":  {Refused, "hostNetwork: away there is none"}, "[sig-a] x by label": {Pinned, "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector"},
+		"[sig-a] x not for us": {Skips, "two nodes"}}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, not %v", got, want)
 	}
