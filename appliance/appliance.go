@@ -28,6 +28,7 @@ import (
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/memory"
 	"rivulet/appliance/machine/usage"
+	"rivulet/appliance/network"
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/identity"
 	"rivulet/fabric/rpc"
@@ -75,7 +76,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer st.Close()
-	if err := usage.WritePID(cfg.Dirs.Run); err != nil {
+	if err := errors.Join(usage.WritePID(cfg.Dirs.Run), network.UseRanges(ctx, cfg.Dirs.State, cfg.Log)); err != nil {
 		return err
 	}
 	defer os.Remove(usage.PIDFile(cfg.Dirs.Run))
@@ -84,8 +85,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Source.Keep = filepath.Join(cfg.Dirs.State, "config.good.yaml")
-	cfg.Source.Host = config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}
+	cfg.Source.Keep, cfg.Source.Host = filepath.Join(cfg.Dirs.State, "config.good.yaml"), config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}
 	settings := config.Open(cfg.Source)
 	nodeName, err := host.NodeName(st, settings.Now().Config.Name, os.Hostname, "rivulet-"+id.ID().Short())
 	if err != nil {
@@ -101,7 +101,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	sys := &System{
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
-		nodeName: nodeName, nodeIP: identity.NodeAddress(id.ID()),
+		nodeName: nodeName, nodeIP: network.NodeAddress(id.ID()),
 		volumes:  volumes.NewLocal(filepath.Join(cfg.Dirs.State, "storage"), nodeName),
 		settings: &config.Follower{Keeper: settings, Log: cfg.Log},
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/machine/host"
 	"rivulet/test/await"
@@ -86,6 +87,19 @@ func TestContainerdTemplateFollowsTheCapability(t *testing.T) {
 		if got := strings.Contains(string(tmpl), "imports"); got == has {
 			t.Errorf("capability %v, imports %v", has, got)
 		}
+	}
+}
+
+// The networks of a cluster are on the disk before there is one.
+func TestNetworksAreWrittenDown(t *testing.T) {
+	c := testConfig(t)
+	want := fixed.Ranges{Pods: netip.MustParsePrefix("10.52.0.0/16"), Services: netip.MustParsePrefix("10.53.0.0/16"), Nodes: netip.MustParsePrefix("100.126.0.0/16")}
+	c.PodCIDR, c.ServiceCIDR, c.NodeIP = want.Pods, want.Services, netip.MustParseAddr("100.126.1.1")
+	if err := New(c).prepareFiles(); err != nil {
+		t.Fatal(err)
+	}
+	if got, there, err := fixed.Of(c.StateDir); got != want || !there || err != nil {
+		t.Errorf("%+v %v %v", got, there, err)
 	}
 }
 

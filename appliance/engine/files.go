@@ -2,13 +2,16 @@ package engine
 
 import (
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/state/durable"
 	"rivulet/offload/policy"
 )
@@ -47,6 +50,13 @@ func (e *Engine) prepareFiles() error {
 	}
 	if err := writeFile(filepath.Join(manifests, "rivulet-engine.yaml"), manifest); err != nil {
 		return err
+	}
+	ranges, err := json.Marshal(fixed.Ranges{Pods: e.cfg.PodCIDR, Services: e.cfg.ServiceCIDR, Nodes: netip.PrefixFrom(e.cfg.NodeIP, 16).Masked()})
+	if err == nil {
+		err = durable.Write(fixed.File(e.cfg.StateDir), ranges, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("engine: %w; look at the disk", err)
 	}
 	if err := e.writeRegistries(); err != nil {
 		return err

@@ -1,21 +1,8 @@
 // Package fixed has what nobody configures: the networks, addresses, ports and names that
-// every cluster uses alike, so that overlap is the normal case and well tested. It reads
-// and writes nothing.
+// clusters use alike, so that overlap is the normal case and well tested. Where a device's
+// first start finds a network that somebody else has, the cluster has another for life (Of,
+// Free, Use). It reads a file of the cluster's, and writes nothing.
 package fixed
-
-import "net/netip"
-
-// The networks and addresses of a cluster.
-var (
-	PodCIDR       = netip.MustParsePrefix("10.42.0.0/16")
-	ServiceCIDR   = netip.MustParsePrefix("10.43.0.0/16")
-	ClusterDNS    = netip.MustParseAddr("10.43.0.10")
-	TunnelAddress = netip.MustParseAddr("10.42.255.254")    // in the last /24, which no node gets before 255 others
-	NodeRange     = netip.MustParsePrefix("100.127.0.0/16") // of the addresses that nodes keep for life
-)
-
-// ControlAPI is where peers find the control port, inside the tunnel.
-var ControlAPI = netip.AddrPortFrom(TunnelAddress, ControlPort)
 
 // Ports, interfaces, names and folders.
 const (
@@ -27,6 +14,3 @@ const (
 	CNIResults    = "/var/lib/cni/results" // where libcni, in containerd, keeps what it has made for each pod
 	Kubelet       = "/var/lib/kubelet"
 )
-
-// Networks are those of the cluster itself: nothing of the LAN is in them.
-var Networks = []netip.Prefix{PodCIDR, ServiceCIDR, NodeRange}

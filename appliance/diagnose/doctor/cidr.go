@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,16 +10,7 @@ import (
 	"rivulet/appliance/health"
 )
 
-var cidr = Probe{Kind: health.CIDR, Title: "addresses of the cluster", Every: rarely, Run: probeCIDR}
-
-var ourPrefixes = []struct {
-	prefix netip.Prefix
-	what   string
-}{
-	{fixed.PodCIDR, "pods"},
-	{fixed.ServiceCIDR, "Services"},
-	{fixed.NodeRange, "node addresses"},
-}
+var cidr = Probe{Kind: health.CIDR, Title: "addresses of the cluster", Every: always, Run: probeCIDR}
 
 // ourLinks begin the names of interfaces whose routes are the cluster's own.
 var ourLinks = []string{"lo", "riv", "cni", "veth", "kube-"}
@@ -35,12 +25,12 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 		if r.To.Bits() == 0 || slices.ContainsFunc(ourLinks, func(p string) bool { return strings.HasPrefix(r.Link, p) }) {
 			continue
 		}
-		for _, o := range ourPrefixes {
-			if !r.To.Overlaps(o.prefix) {
+		for i, own := range fixed.Networks {
+			if !r.To.Overlaps(own) {
 				continue
 			}
-			line := fmt.Sprintf("%s on %s and the cluster's %s (%s)", r.To, r.Link, o.what, o.prefix)
-			if r.To.Bits() >= o.prefix.Bits() {
+			line := fmt.Sprintf("%s on %s and the cluster's %s (%s)", r.To, r.Link, []string{"pods", "Services", "node addresses"}[i], own)
+			if r.To.Bits() >= own.Bits() {
 				clash = append(clash, line)
 			} else {
 				wide = append(wide, line)
@@ -52,12 +42,13 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 	}
 	switch {
 	case len(clash) > 0:
-		return failf("give that network another range (or leave it: ip route del); with Tailscale: tailscale up --netfilter-mode=off",
+		return failf("give that network another range (or leave it: ip route del), with Tailscale: tailscale up --netfilter-mode=off; or have this device choose others at its next start, "+
+			"with its name and key, without its objects and volumes: rivulet reset",
 			"the same addresses twice: %s", strings.Join(clash, "; "))
 	case len(wide) > 0:
 		return warnf("nothing, unless something there has one of these addresses", "a wider network covers the cluster's, its part of it is out of reach from here: %s", strings.Join(wide, "; "))
 	}
-	return pass("10.42.0.0/16, 10.43.0.0/16 and 100.127.0.0/16 are used by nobody else here")
+	return pass("%s, %s and %s are used by nobody else here", fixed.PodCIDR, fixed.ServiceCIDR, fixed.NodeRange)
 }
 
 // tailscaleDrops looks for its rule against strangers in its range, which holds

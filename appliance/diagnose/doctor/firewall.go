@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/health"
 )
 
@@ -12,12 +13,13 @@ var firewall = Probe{Kind: health.Firewall, Title: "firewall of this device", Ru
 
 func probeFirewall(ctx context.Context, e *Env) Result {
 	const open = "UDP 7442, TCP 7442 and UDP 5353"
+	pods, services := fixed.PodCIDR.String(), fixed.ServiceCIDR.String()
 	if e.process("firewalld") {
 		out, err := e.Exec(ctx, "firewall-cmd", "--list-ports")
 		if err == nil && strings.Contains(out, "7442/udp") && strings.Contains(out, "7442/tcp") {
 			return pass("firewalld lets peers in")
 		}
-		return warnf("firewall-cmd --permanent --add-port=7442/udp --add-port=7442/tcp --add-service=mdns && firewall-cmd --permanent --zone=trusted --add-source=10.42.0.0/16 --add-source=10.43.0.0/16 && "+allowPods(ctx, e),
+		return warnf("firewall-cmd --permanent --add-port=7442/udp --add-port=7442/tcp --add-service=mdns && firewall-cmd --permanent --zone=trusted --add-source="+pods+" --add-source="+services+" && "+allowPods(ctx, e),
 			"firewalld is on and does not name %s: peers may not get in, nor pods out", open)
 	}
 	if strings.Contains(e.read("/etc/ufw/ufw.conf"), "ENABLED=yes") {
@@ -25,7 +27,7 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 		if strings.Contains(rules, "7442") {
 			return pass("ufw lets peers in")
 		}
-		return warnf("ufw allow 7442 && ufw allow 5353/udp && ufw allow from 10.42.0.0/16 && ufw allow from 10.43.0.0/16 && "+allowPods(ctx, e),
+		return warnf("ufw allow 7442 && ufw allow 5353/udp && ufw allow from "+pods+" && ufw allow from "+services+" && "+allowPods(ctx, e),
 			"ufw is on and does not name %s: peers may not get in, nor pods out", open)
 	}
 	out, err := e.Exec(ctx, "iptables-save", "-t", "filter")
@@ -41,8 +43,8 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 		return warnf("iptables -I INPUT -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables -I INPUT -p tcp --dport 7442 -j ACCEPT; "+allowPods(ctx, e),
 			"what is not allowed is dropped (policy of INPUT), and nothing allows %s", open)
 	}
-	if drops("FORWARD") && !strings.Contains(out, "FLANNEL-FWD") && !strings.Contains(out, "10.42.0.0/16") {
-		return warnf("start rivulet, which allows pods; if they stay cut off: iptables -I FORWARD -s 10.42.0.0/16 -j ACCEPT; iptables -I FORWARD -d 10.42.0.0/16 -j ACCEPT",
+	if drops("FORWARD") && !strings.Contains(out, "FLANNEL-FWD") && !strings.Contains(out, pods) {
+		return warnf("start rivulet, which allows pods; if they stay cut off: iptables -I FORWARD -s "+pods+" -j ACCEPT; iptables -I FORWARD -d "+pods+" -j ACCEPT",
 			"what is forwarded is dropped (policy of FORWARD, as Docker sets it), and nothing allows pods")
 	}
 	return pass("none that is known")

@@ -49,7 +49,7 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 		Hear:       sync.OnceValues(func() (Heard, error) { return hear(name) }),
 		Try:        bundled(state).try,
 		AsPod: func(ctx context.Context, node podview.Node) (podview.Finding, error) {
-			view := podview.New(fixed.Bridge, "doctor", doctorsView)
+			view := podview.New(fixed.Bridge, "doctor", doctorsView())
 			defer view.Close()
 			return view.Look(ctx, node)
 		},

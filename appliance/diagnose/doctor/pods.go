@@ -18,10 +18,8 @@ import (
 var podNetwork = Probe{Kind: health.PodNetwork, Title: "what pods reach of this node", Every: always, Heals: true, Run: probePodNetwork}
 
 // Addresses of the pods' network that no pod gets: the tunnel's is beside them.
-var (
-	supervisorsView = fixed.TunnelAddress.Prev()
-	doctorsView     = supervisorsView.Prev()
-)
+func supervisorsView() netip.Addr { return fixed.TunnelAddress.Prev() }
+func doctorsView() netip.Addr     { return supervisorsView().Prev() }
 
 func probePodNetwork(ctx context.Context, e *Env) Result {
 	node := e.Node

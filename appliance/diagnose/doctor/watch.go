@@ -42,7 +42,7 @@ type healing struct {
 
 // NewWatcher returns one that looks at the device with these folders, and tells t.
 func NewWatcher(t *health.Tracker, state, run string, node netip.Addr, status func() api.Status) *Watcher {
-	view := podview.New(fixed.Bridge, "ulet", supervisorsView)
+	view := podview.New(fixed.Bridge, "ulet", supervisorsView())
 	return newWatcher(t, func() *Env {
 		e := Here(state, run, func(context.Context) (api.Status, error) { return status(), nil })
 		e.Node, e.AsPod = node, view.Look

@@ -36,6 +36,7 @@ func TestRestoredElsewhereItIsTheSameCluster(t *testing.T) {
 		}
 		for name, want := range map[string]string{
 			"k3s/server/token":                     "kitchen's token",
+			"k3s/server/networks.json":             "kitchen's networks",
 			"k3s/server/tls/server-ca.key":         "kitchen's key",
 			"k3s/server/manifests/mine.yaml":       "user's",
 			"k3s/server/tls/client-ca.crt":         "authority",

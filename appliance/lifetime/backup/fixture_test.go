@@ -28,6 +28,7 @@ func device(t testing.TB, node string, revisions int) Paths {
 	p := Paths{State: filepath.Join(dir, "state"), Config: filepath.Join(dir, "etc"), Node: filepath.Join(dir, "node")}
 	for name, content := range map[string]string{
 		"state/k3s/server/token":                         node + "'s token",
+		"state/k3s/server/networks.json":                 node + "'s networks",
 		"state/k3s/server/tls/server-ca.key":             node + "'s key",
 		"state/k3s/server/tls/temporary-certs/x":         "of no use",
 		"state/k3s/server/cred/admin.kubeconfig":         "made with the client certificate",

@@ -19,6 +19,8 @@ package cleanup
 import (
 	"context"
 	"fmt"
+
+	"rivulet/appliance/config/fixed"
 )
 
 // Config says what to look for.
@@ -53,6 +55,9 @@ func (r *Report) check(err error) {
 // Run removes everything but the state folder.
 func Run(ctx context.Context, cfg Config) Report {
 	c := &cleaner{Config: cfg}
+	if own, _, err := fixed.Of(cfg.State); err == nil {
+		fixed.Use(own)
+	}
 	c.foreign = otherKubelet()
 	c.containers = ourContainers()
 	c.processes(ctx)

@@ -5,7 +5,8 @@
 // the LAN sees the control port, the tunnel's port and mDNS, and what the user opens:
 // Services of type LoadBalancer or NodePort, ports of the host.
 //
-//	LAN ─▶ eth0 ─▶ before (prerouting): new connections to pods, Services, node addresses ─▶ dropped
+//	LAN ─▶ eth0 ─▶ before (prerouting): to an address of eth0 ─▶ pass; new connections to pods,
+//	               Services, node addresses ─▶ dropped
 //	            ─▶ input: new connections to ports of the cluster that nobody's DNAT leads to ─▶ dropped
 //	lo, cni0, riv0 ─▶ pass; what a peer may do in the tunnel is the tunnel's to say
 //
@@ -21,6 +22,9 @@ import (
 	"net/netip"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/nft"
 )
@@ -55,7 +59,7 @@ func Run(ctx context.Context, cfg Config, ready func()) {
 	for {
 		_, err := tables.Apply(programs)
 		if err != nil {
-			err = fmt.Errorf("wall: nftables: %w; see that the kernel has nf_tables and nft_ct", err)
+			err = fmt.Errorf("wall: nftables: %w; see that the kernel has nf_tables, nft_ct and nft_fib", err)
 		}
 		cfg.Report(err)
 		if ready != nil {
@@ -75,6 +79,7 @@ func (cfg Config) program(family nftables.TableFamily) nft.Program {
 		if family == nftables.TableFamilyIPv4 {
 			before := nft.Base(c, t, "before", nftables.ChainHookPrerouting, beforePriority)
 			cfg.passOwn(c, before)
+			nft.Rule(c, before, ofTheLink, nft.Accept)
 			for _, n := range cfg.Networks {
 				nft.Rule(c, before, nft.Within(nft.Destination, n), nft.Drop)
 			}
@@ -87,6 +92,13 @@ func (cfg Config) program(family nftables.TableFamily) nft.Program {
 			nft.Rule(c, input, nft.TCPPort(p), nft.Drop)
 		}
 	}}
+}
+
+// ofTheLink is what is for an address on the interface that it came in by, or for all on that
+// link: a LAN may have addresses of the cluster's networks, and the device then has one of them.
+var ofTheLink = []expr.Any{
+	&expr.Fib{Register: 1, FlagDADDR: true, FlagIIF: true, ResultADDRTYPE: true},
+	&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)},
 }
 
 func (cfg Config) passOwn(c *nftables.Conn, chain *nftables.Chain) {

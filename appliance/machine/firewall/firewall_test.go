@@ -63,3 +63,37 @@ func TestWall(t *testing.T) {
 		}
 	}
 }
+
+// A LAN may have addresses of the cluster's networks: the device is reached by its own one there,
+// and what is the cluster's stays closed.
+func TestALANOfTheClustersNetworks(t *testing.T) {
+	for _, lan := range []struct{ device, machine string }{{"10.42.0.7", "10.42.0.1"}, {"10.43.0.7", "10.43.0.1"}, {"100.127.3.7", "100.127.3.1"}} {
+		device, machine := netroom.New(t), netroom.New(t)
+		device.Cable("eth0", machine, "eth0")
+		device.Do(func() error {
+			return errors.Join(netroom.Give("eth0", lan.device+"/24"), netroom.Give("lo", "100.127.7.7/32"), netroom.Give("lo", "10.42.5.1/32"))
+		})
+		machine.Do(func() error {
+			return errors.Join(netroom.Give("eth0", lan.machine+"/24"), netroom.Route("100.127.7.7/32", lan.device), netroom.Route("10.42.5.1/32", lan.device))
+		})
+		for _, a := range []string{":6443", ":22"} {
+			device.Listen(a)
+		}
+		cfg := Config{Own: []string{"lo"}, Networks: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("100.127.0.0/16")},
+			Ports: []uint16{6443}, Keeper: nft.NewKeeper(int(device.NS), slog.New(slog.DiscardHandler))}
+		cfg.Report = func(err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		Run(ctx, cfg, nil)
+		await.True(t, 10*time.Second, "the device is reached at "+lan.device, func() bool { return machine.Reaches("", lan.device+":22") })
+		for _, a := range []string{lan.device + ":6443", "100.127.7.7:22", "10.42.5.1:22"} {
+			if machine.Reaches("", a) {
+				t.Errorf("a LAN with %s reaches %s", lan.machine, a)
+			}
+		}
+	}
+}

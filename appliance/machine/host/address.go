@@ -88,11 +88,13 @@ func ensureRoute(link netlink.Link, route *netlink.Route) (missing []string, err
 
 // Routes returns the networks that the machine has a route for, in any of its
 // tables: VPNs like to have their own. The default route is left out, also in two
-// halves, and so are those through the named interface.
-func Routes(except string) []netip.Prefix {
-	var skip int
-	if l, err := netlink.LinkByName(except); err == nil {
-		skip = l.Attrs().Index
+// halves, and so are those through the named interfaces.
+func Routes(except ...string) []netip.Prefix {
+	skip := map[int]bool{}
+	for _, name := range except {
+		if l, err := netlink.LinkByName(name); err == nil {
+			skip[l.Attrs().Index] = true
+		}
 	}
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TYPE|netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -100,7 +102,7 @@ func Routes(except string) []netip.Prefix {
 	}
 	var out []netip.Prefix
 	for _, r := range routes {
-		if r.Dst == nil || r.LinkIndex == skip || r.Table == unix.RT_TABLE_LOCAL {
+		if r.Dst == nil || skip[r.LinkIndex] || r.Table == unix.RT_TABLE_LOCAL {
 			continue
 		}
 		addr, ok := netip.AddrFromSlice(r.Dst.IP)

@@ -106,9 +106,9 @@ func decode(blob []byte) (Identity, error) {
 func (i Identity) ID() peer.ID { return peer.IDFromKey(i.Key.Public().(ed25519.PublicKey)) }
 
 // NodeAddress returns the address that the cluster's first node keeps for life:
-// 100.127.x.y, x.y from the ID. It never leaves the machine, so two devices
+// x.y of the range, from the ID. It never leaves the machine, so two devices
 // with the same one do not meet.
-func NodeAddress(id peer.ID) netip.Addr {
+func NodeAddress(id peer.ID, nodes netip.Prefix) netip.Addr {
 	// Two base32 characters carry ten bits; four give the 16 that are wanted.
 	h := uint32(0)
 	for _, c := range []byte(id)[:4] {
@@ -122,5 +122,6 @@ func NodeAddress(id peer.ID) netip.Addr {
 	if y == 0 || y == 255 { // looks like a network or broadcast address to some tools
 		y = 1
 	}
-	return netip.AddrFrom4([4]byte{100, 127, x, y})
+	a := nodes.Addr().As4()
+	return netip.AddrFrom4([4]byte{a[0], a[1], x, y})
 }

@@ -45,18 +45,18 @@ func TestUnreadableKeyIsAnErrorWithACure(t *testing.T) {
 }
 
 func TestNodeAddressStaysInItsRange(t *testing.T) {
-	want := netip.MustParsePrefix("100.127.0.0/16")
+	nodes := netip.MustParsePrefix("100.126.0.0/16")
 	for range 200 {
 		id, err := Load(&memory{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := NodeAddress(id.ID())
-		if last := a.As4()[3]; !want.Contains(a) || last == 0 || last == 255 {
+		a := NodeAddress(id.ID(), nodes)
+		if last := a.As4()[3]; !nodes.Contains(a) || last == 0 || last == 255 {
 			t.Fatalf("NodeAddress(%s) = %s", id.ID(), a)
 		}
 	}
-	if NodeAddress(peer.ID("aaaabbbb")) == NodeAddress(peer.ID("zzzzbbbb")) {
+	if NodeAddress(peer.ID("aaaabbbb"), nodes) == NodeAddress(peer.ID("zzzzbbbb"), nodes) {
 		t.Error("different clusters, same address")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/diagnose/doctor"
 	"rivulet/appliance/machine/host"
 )
@@ -133,6 +134,9 @@ func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe
 
 func here(c *common) *doctor.Env {
 	host.CompletePath()
+	if own, _, err := fixed.Of(c.dirs.State); err == nil {
+		fixed.Use(own)
+	}
 	return doctor.Here(c.dirs.State, c.dirs.Run, func(ctx context.Context) (api.Status, error) { return api.Get(ctx, c.dirs.Run) })
 }
 

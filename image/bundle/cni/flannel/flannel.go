@@ -52,6 +52,9 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if err := lease.apart(conf.bridge()); err != nil {
+		return err
+	}
 	links, err := linkMTU(conf.bridge())
 	if err != nil {
 		return err

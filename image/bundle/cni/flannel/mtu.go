@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/netmon"
 	"rivulet/offload/nodeagent/podnet"
@@ -51,4 +53,32 @@ func linkMTU(bridge string) (int, error) {
 		}
 	}
 	return mtu, nil
+}
+
+// apart is an error where a network that the node itself is on overlaps with that of its pods: the
+// bridge would take the way to that network, and maybe an address of it, and cut the node off.
+func (l lease) apart(bridge string) error {
+	own := -1
+	if br, err := netlink.LinkByName(bridge); err == nil {
+		own = br.Attrs().Index
+	}
+	routes, err := netmon.Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return fmt.Errorf("flannel: list routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.Dst == nil || r.LinkIndex == own || r.Scope != netlink.SCOPE_LINK {
+			continue
+		}
+		a, _ := netip.AddrFromSlice(r.Dst.IP.To4())
+		bits, _ := r.Dst.Mask.Size()
+		for _, subnet := range l.subnets {
+			if to := netip.PrefixFrom(a, bits); to.Overlaps(subnet) {
+				return fmt.Errorf("flannel: this device is on a network %s, and its pods have %s: give that network another range, or have this device choose another for its pods: rivulet doctor --only cidr", to, subnet.Masked())
+			}
+		}
+	}
+	return nil
 }

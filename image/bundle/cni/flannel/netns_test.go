@@ -274,6 +274,49 @@ func TestLifeOfAPod(t *testing.T) {
 	}
 }
 
+// A node that is on a network of its pods' addresses gives pods none of its own: their bridge would
+// cut it off. When it has left that network they have one.
+func TestANetworkOfThePods(t *testing.T) {
+	n := newNode(t)
+	n.network()
+	n.writeLease()
+	on := func(what func(lan netlink.Link, at *netlink.Addr) error) {
+		t.Helper()
+		if err := n.host.Do(func(ns.NetNS) error {
+			lan, err := netlink.LinkByName("lan0")
+			if err != nil {
+				return err
+			}
+			at, err := netlink.ParseAddr("10.42.0.7/24")
+			return errors.Join(err, what(lan, at))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.host.Do(func(ns.NetNS) error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lan0"}, PeerName: "lan1"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	on(func(lan netlink.Link, at *netlink.Addr) error {
+		return errors.Join(netlink.LinkSetUp(lan), netlink.AddrAdd(lan, at))
+	})
+	out, err := n.call("ADD", n.conf)
+	if err == nil || !bytes.Contains(out, []byte("10.42.0.0/24")) || !bytes.Contains(out, []byte("rivulet doctor")) {
+		t.Fatalf("%v %s", err, out)
+	}
+	if err := n.host.Do(func(ns.NetNS) error { _, err := netlink.LinkByName(defaultBridge); return err }); err == nil {
+		t.Error("there is a bridge for pods")
+	}
+	on(func(lan netlink.Link, at *netlink.Addr) error { return netlink.AddrDel(lan, at) })
+	if out, err := n.call("ADD", n.conf); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	if out, err := n.call("DEL", n.conf); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+}
+
 // A power cut may tear the state; the lease of today still frees the address.
 func TestDeleteWithTornState(t *testing.T) {
 	dir := t.TempDir()

@@ -1,0 +1,102 @@
+package fixed
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Ranges are the networks of a cluster, of 16 bits each. They never change in its life.
+type Ranges struct {
+	Pods     netip.Prefix `json:"pods"`
+	Services netip.Prefix `json:"services"`
+	Nodes    netip.Prefix `json:"nodes"` // of the addresses that nodes keep for life
+}
+
+// The networks and addresses of this cluster; Use sets them.
+var (
+	PodCIDR, ServiceCIDR, NodeRange netip.Prefix
+	ClusterDNS                      netip.Addr
+	TunnelAddress                   netip.Addr     // in the last /24 of pods, which no node gets before 255 others
+	ControlAPI                      netip.AddrPort // where peers find the control port, inside the tunnel
+	Networks                        []netip.Prefix // of the cluster itself
+)
+
+func init() { Use(Free(nil)) }
+
+// Use makes a cluster's networks those of this process. It is called before anything reads them.
+func Use(r Ranges) {
+	PodCIDR, ServiceCIDR, NodeRange = r.Pods, r.Services, r.Nodes
+	Networks = []netip.Prefix{r.Pods, r.Services, r.Nodes}
+	ClusterDNS, TunnelAddress = within(r.Services, 10), within(r.Pods, 0xfffe)
+	ControlAPI = netip.AddrPortFrom(TunnelAddress, ControlPort)
+}
+
+func within(p netip.Prefix, host uint16) netip.Addr {
+	a := p.Addr().As4()
+	binary.BigEndian.PutUint16(a[2:], host)
+	return netip.AddrFrom4(a)
+}
+
+// File is where a cluster has its networks, beside its datastore: with it they are backed up,
+// restored and removed. The engine writes it whenever it starts.
+func File(state string) string { return filepath.Join(state, "k3s", "server", "networks.json") }
+
+// Of reads the networks of the cluster in a state folder; there is false when none was made yet.
+func Of(state string) (r Ranges, there bool, err error) {
+	raw, err := os.ReadFile(File(state))
+	if errors.Is(err, fs.ErrNotExist) {
+		// A cluster of before, or of a backup of before, has the usual ones.
+		_, err = os.Stat(filepath.Join(state, "k3s", "server", "db"))
+		return Free(nil), err == nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &r)
+	}
+	for _, p := range []netip.Prefix{r.Pods, r.Services, r.Nodes} {
+		if err == nil && (!p.IsValid() || !p.Addr().Is4() || p.Bits() != 16 || p != p.Masked()) {
+			err = errors.New("a network of 16 bits is missing in it")
+		}
+	}
+	if err != nil {
+		return Ranges{}, false, fmt.Errorf("the networks of this cluster: %s: %w; restore a backup, or begin anew: rivulet reset", File(state), err)
+	}
+	return r, true, nil
+}
+
+// Free are the networks for a new cluster: the usual ones, or others that overlap with nothing
+// that is taken. Where there is none, the usual ones.
+func Free(taken []netip.Prefix) Ranges {
+	var pods, services, nodes []netip.Prefix
+	for step := range 20 {
+		pods, services = append(pods, wide(10, 42+10*step)), append(services, wide(10, 43+10*step))
+	}
+	for step := range 6 { // where 10.0.0.0/8 is somebody's as a whole
+		pods, services = append(pods, wide(172, 20+2*step)), append(services, wide(172, 21+2*step))
+	}
+	for second := 127; second >= 112; second-- {
+		nodes = append(nodes, wide(100, second))
+	}
+	for second := 19; second >= 18; second-- { // and 100.64.0.0/10
+		nodes = append(nodes, wide(198, second))
+	}
+	free := func(all []netip.Prefix) netip.Prefix {
+		for _, p := range all {
+			if !slices.ContainsFunc(taken, p.Overlaps) {
+				return p
+			}
+		}
+		return all[0]
+	}
+	return Ranges{free(pods), free(services), free(nodes)}
+}
+
+func wide(first, second int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(first), byte(second)}), 16)
+}
