@@ -222,8 +222,13 @@ func homeEvent(e *corev1.Event, twin, home string, away metav1.Object, target st
 		Type: e.Type, Reason: e.Reason, Count: max(e.Count, 1), FirstTimestamp: e.FirstTimestamp, LastTimestamp: e.LastTimestamp,
 		Source:              corev1.EventSource{Component: e.Source.Component, Host: target},
 		ReportingController: eventReporter, ReportingInstance: target,
-		Message: strings.NewReplacer(twin+"/"+away.GetName(), home+"/"+pod, away.GetName(), pod, twin+"/", home+"/").Replace(e.Message),
+		Message: e.Message,
 	}
+	names := []string{away.GetName(), pod, twin, home} // the twin's name has home's ID in it: no other word is that
+	if uid := string(away.GetUID()); uid != "" {
+		names = append(names, uid, string(out.InvolvedObject.UID))
+	}
+	out.Message = strings.NewReplacer(names...).Replace(e.Message)
 	if e.InvolvedObject.Kind != "Pod" {
 		out.InvolvedObject.FieldPath = ""
 	}

@@ -14,13 +14,13 @@ import (
 )
 
 func TestEventsAreOfThePodOfHome(t *testing.T) {
-	away := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p", Namespace: "lab-a",
+	away := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p", Namespace: "lab-a", UID: "u-away",
 		Labels: map[string]string{policy.HomeUIDLabel: "u-1"}, Annotations: map[string]string{policy.HomePodAnnotation: "web"}}}
 	event := func(change func(*corev1.Event)) *corev1.Event {
 		e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p.17", UID: "e-1", CreationTimestamp: then},
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "web-x7k2p", Namespace: "lab-a", FieldPath: "spec.containers{web}"},
 			Type:           corev1.EventTypeWarning, Reason: "BackOff", Count: 3, FirstTimestamp: then, LastTimestamp: then,
-			Source: corev1.EventSource{Component: "kubelet", Host: "b-node"}, Message: "restarting web in pod web-x7k2p_lab-a, lab-a/web-x7k2p"}
+			Source: corev1.EventSource{Component: "kubelet", Host: "b-node"}, Message: "restarting web in pod web-x7k2p_lab-a(u-away), lab-a/web-x7k2p"}
 		change(e)
 		return homeEvent(e, "lab-a", "lab", away, "b")
 	}
@@ -32,7 +32,7 @@ func TestEventsAreOfThePodOfHome(t *testing.T) {
 	if got.Namespace != "lab" || got.Count != 3 || got.Source.Component != "kubelet" || got.Source.Host != "b" || got.ReportingController != eventReporter {
 		t.Errorf("%+v", got)
 	}
-	if want := "restarting web in pod web_lab-a, lab/web"; got.Message != want {
+	if want := "restarting web in pod web_lab(u-1), lab/web"; got.Message != want {
 		t.Errorf("message %q, want %q", got.Message, want)
 	}
 	if again := event(func(e *corev1.Event) { e.Count = 9 }); again.Name != got.Name || again.Count != 9 {
