@@ -149,7 +149,7 @@ func New(cfg Config) (*Offload, error) {
 	}
 	o.agent, err = nodeagent.New(nodeagent.Config{
 		Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Control: cfg.Control.Addr(), Peers: cfg.Peers, Twins: o.Twins(), Elsewhere: o.elsewhere,
-		Namespaces: o.Namespaces(), Targets: func() map[string]string { return o.Names(target.Peer) }, At: o.At, Moved: moved,
+		At: o.At, Moved: moved,
 		TenantsChanged: o.TenantsChanged, Log: cfg.Log,
 	})
 	return o, err

@@ -27,7 +27,6 @@ import (
 	"rivulet/offload/nodeagent/isolation"
 	"rivulet/offload/nodeagent/reach"
 	"rivulet/offload/parts"
-	"rivulet/offload/policy"
 )
 
 // Peers is what an Agent needs of the fabric.
@@ -75,10 +74,6 @@ type Config struct {
 	Twins   Twins
 	// Elsewhere is told where pods of this cluster are, and tells where those of others are.
 	Elsewhere *elsewhere.Elsewhere
-	// Namespaces are those of this cluster that are offloaded, Targets the names of peers at
-	// home, by ID.
-	Namespaces *policy.Watcher
-	Targets    func() map[string]string
 	// At is what is known of this cluster's pods at a peer, Moved when that is another.
 	At    func(peer.ID) (reach.Peer, bool)
 	Moved *changes.Signal

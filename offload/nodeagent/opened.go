@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -24,16 +23,13 @@ import (
 )
 
 // opened follows what the owner opens to other clusters: namespaces and Services with
-// policy.OpenLabel, and the backends of Ingresses that follow the pods to a peer, whose
-// controller passes requests on to them. It reads pods and EndpointSlices only of
-// namespaces where something is opened. Twins open nothing: their labels are their
-// consumers'.
+// policy.OpenLabel. It reads pods and EndpointSlices only of namespaces where something is
+// opened. Twins open nothing: their labels are their consumers'.
 type opened struct {
 	a          *Agent
 	namespaces cache.SharedIndexInformer // with the label
 	services   cache.SharedIndexInformer // with the label
-	ingresses  cache.SharedIndexInformer
-	inside     map[string]*inside // by namespace
+	inside     map[string]*inside        // by namespace
 	ctx        context.Context
 }
 
@@ -46,10 +42,8 @@ type inside struct {
 func newOpened(a *Agent) *opened {
 	labelled := informers.NewSharedInformerFactoryWithOptions(a.home, 0, informers.WithTransform(openable),
 		informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = policy.OpenLabel }))
-	all := informers.NewSharedInformerFactoryWithOptions(a.home, 0, informers.WithTransform(openable))
 	return &opened{a: a, inside: map[string]*inside{},
-		namespaces: labelled.Core().V1().Namespaces().Informer(), services: labelled.Core().V1().Services().Informer(),
-		ingresses: all.Networking().V1().Ingresses().Informer()}
+		namespaces: labelled.Core().V1().Namespaces().Informer(), services: labelled.Core().V1().Services().Informer()}
 }
 
 // openable keeps what grants reads.
@@ -68,7 +62,7 @@ func openable(obj any) (any, error) {
 func (n *opened) run(ctx context.Context) bool {
 	n.ctx = ctx
 	var synced []cache.InformerSynced
-	for _, inf := range []cache.SharedIndexInformer{n.namespaces, n.services, n.ingresses} {
+	for _, inf := range []cache.SharedIndexInformer{n.namespaces, n.services} {
 		n.follow(ctx, inf)
 		synced = append(synced, inf.HasSynced)
 	}
@@ -114,46 +108,8 @@ func (n *opened) wishes() (map[wish]bool, []string) {
 		s := obj.(*corev1.Service)
 		add(s, s.Namespace, s.Name)
 	}
-	names := n.a.cfg.Targets()
-	for _, obj := range n.ingresses.GetStore().List() {
-		i := obj.(*networkingv1.Ingress)
-		ns, ok := n.a.cfg.Namespaces.Get(i.Namespace)
-		if said := i.Annotations[policy.ReflectAnnotation]; !ok || !follows(said, ns.Mode(policy.IngressKind)) {
-			continue
-		}
-		for id, name := range names {
-			if ns.Allows(name) {
-				for _, service := range backends(i) {
-					out[wish{i.Namespace, service, id}] = true
-				}
-			}
-		}
-	}
 	slices.Sort(faults)
 	return out, faults
-}
-
-// follows reports whether an object that says so follows the pods, in the mode of its kind.
-func follows(said, mode string) bool {
-	return mode == policy.ReflectOptIn && said == policy.ReflectOn || mode == policy.ReflectOn && said != policy.ReflectOff
-}
-
-// backends are the Services that an Ingress leads to.
-func backends(i *networkingv1.Ingress) (out []string) {
-	add := func(b *networkingv1.IngressBackend) {
-		if b != nil && b.Service != nil {
-			out = append(out, b.Service.Name)
-		}
-	}
-	add(i.Spec.DefaultBackend)
-	for _, r := range i.Spec.Rules {
-		if r.HTTP != nil {
-			for _, p := range r.HTTP.Paths {
-				add(&p.Backend)
-			}
-		}
-	}
-	return out
 }
 
 // grants are what is opened now, in order. Only addresses of this cluster's pods count.

@@ -15,14 +15,14 @@ func (a *Agent) keepReach(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The table of an earlier run, or the closed one, stays until it is known what it should be.
-	if !a.cfg.Twins.WaitTwins(ctx) || !a.cfg.Namespaces.WaitSynced(ctx) {
+	if !a.cfg.Twins.WaitTwins(ctx) {
 		return ctx.Err()
 	}
 	opened := newOpened(a)
 	if !opened.run(ctx) {
 		return ctx.Err()
 	}
-	a.cfg.Moved.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Twins.TwinsChanged, a.cfg.Namespaces.Changed)
+	a.cfg.Moved.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Twins.TwinsChanged)
 	changed, stop := a.cfg.Moved.Changed()
 	defer stop()
 	return reach.Run(ctx, reach.Config{

@@ -73,6 +73,9 @@ const (
 	// IngressClassAnnotation, on an Ingress that is reflected, names its class on the
 	// target; without it that is the target's default.
 	IngressClassAnnotation = "rivulet.dev/ingress-class"
+	// IngressServicePrefix begins the names of Services in twins that Ingresses lead to: their
+	// endpoints are pods there, and Kubernetes writes them.
+	IngressServicePrefix = "rivulet-ingress-"
 	// LentLabel on an IngressClass lends it to other clusters' Ingresses; its value is the
 	// namespace whose pods, the controller, may therefore reach guests.
 	LentLabel = "rivulet.dev/lent"

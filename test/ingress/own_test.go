@@ -285,13 +285,14 @@ spec:
   rules: [{host: thief.example, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: thief, port: {number: 80}}}}]}}]
 `
 
-// thiefSlice is what a consumer may write into its twin: an address of b's own pods.
+// thiefSlice is an address of b's own pods, where Kubernetes alone writes endpoints: a policy refuses it to consumers, and
+// the controller serves none but the consumer's pods all the same.
 const thiefSlice = `
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: stolen, namespace: TWIN, labels: {kubernetes.io/service-name: thief}}
+metadata: {name: stolen, namespace: TWIN, labels: {kubernetes.io/service-name: rivulet-ingress-web}}
 addressType: IPv4
-ports: [{name: "", port: 8080}]
+ports: [{name: http, port: 8080}]
 endpoints: [{addresses: ["ADDR"]}]
 `
 
@@ -341,6 +342,7 @@ func TestTheOneThatIsBuiltInIsLent(t *testing.T) {
 		}
 		return err
 	})
+	neighbour.answers(t, ctx, "http://lent.example/", pods)
 	neighbour.status(t, ctx, "http://thief.example/", http.StatusServiceUnavailable)
 
 	labtest.Kubectl(t, ctx, b, "label", "ingressclass", "rivulet", "rivulet.dev/lent-")

@@ -32,6 +32,9 @@ func endpointSlices(away func(netip.Addr) (netip.Addr, bool)) kind[*discoveryv1.
 			return translateSlice(home, away)
 		},
 		merge: mergeSlice,
+		others: func(have *discoveryv1.EndpointSlice) bool {
+			return have.Labels[discoveryv1.LabelManagedBy] != sliceManager
+		},
 	}
 }
 

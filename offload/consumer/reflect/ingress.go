@@ -3,9 +3,11 @@ package reflect
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,12 +47,56 @@ func newIngresses(s *space, c Config) *ingresses {
 		})}
 }
 
-// translateIngress keeps rules, backends and names of TLS Secrets, which are the same in
-// the twin. The class is the target's default unless the annotation names one: home's
+// withIngresses has Services that a reflected Ingress leads to reflected a second time, for the target's
+// controller: with home's selector, so that the endpoints are pods there, and written by the target itself. What home
+// says of endpoints would lead a program of the target's own anywhere.
+func withIngresses(n *ingresses, services *keeper[*corev1.Service]) {
+	services.seconds = append(services.seconds, second[*corev1.Service]{prefix: policy.IngressServicePrefix, bare: true, make: func(at, twin *corev1.Service) bool {
+		twin.Spec.Selector, twin.Spec.ClusterIP, twin.Annotations = maps.Clone(at.Spec.Selector), "", nil
+		return len(at.Spec.Selector) > 0 && at.Spec.Type != corev1.ServiceTypeExternalName && n.leadsTo(at.Name)
+	}})
+	n.touches = func(string) (also []key) {
+		for _, o := range services.home.GetStore().List() {
+			also = append(also, key{services.name, secondName(policy.IngressServicePrefix, o.(*corev1.Service).Name)})
+		}
+		return also
+	}
+}
+
+// leadsTo reports whether an Ingress that is reflected has the Service as a backend.
+func (n *ingresses) leadsTo(service string) bool {
+	for _, o := range n.home.GetStore().List() {
+		if i := o.(*networkingv1.Ingress); n.follows(i) && slices.ContainsFunc(backends(&i.Spec), func(b *networkingv1.IngressServiceBackend) bool { return b.Name == service }) {
+			return true
+		}
+	}
+	return false
+}
+
+// backends are the Services of all rules.
+func backends(spec *networkingv1.IngressSpec) (out []*networkingv1.IngressServiceBackend) {
+	for _, r := range spec.Rules {
+		if r.HTTP == nil {
+			continue
+		}
+		for i := range r.HTTP.Paths {
+			if b := r.HTTP.Paths[i].Backend.Service; b != nil {
+				out = append(out, b)
+			}
+		}
+	}
+	return out
+}
+
+// translateIngress keeps rules and names of TLS Secrets, which are the same in
+// the twin; its backends are the second ones. The class is the target's default unless the annotation names one: home's
 // means nothing there. Annotations are for home's controller and stay.
 func translateIngress(home *networkingv1.Ingress) (*networkingv1.Ingress, bool) {
 	spec := *home.Spec.DeepCopy()
 	spec.IngressClassName = nil
+	for _, b := range backends(&spec) {
+		b.Name = secondName(policy.IngressServicePrefix, b.Name)
+	}
 	if class := home.Annotations[policy.IngressClassAnnotation]; class != "" {
 		spec.IngressClassName = &class
 	}

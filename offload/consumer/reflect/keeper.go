@@ -47,6 +47,9 @@ type kind[T object[T]] struct {
 	// the twin has added. It reports false if the server would not take that
 	// change: the object has to be made anew.
 	merge func(have, want T) bool
+	// others reports objects of the twin that have our label and are not ours: a controller
+	// there has copied it. It may be nil.
+	others func(have T) bool
 	// hint is what the owner of a target that refuses objects of the kind may have to do.
 	hint string
 	// bare objects take no annotations along.
@@ -62,10 +65,9 @@ type keeper[T object[T]] struct {
 	kind[T]
 	space      *space
 	home, twin cache.SharedIndexInformer
-	// second makes of an object for the twin the one that is there beside it, named by
-	// secondName; false if there is none. touches are objects of other kinds to look at when
-	// the named one has changed. Both may be nil.
-	second  func(home, twin T) bool
+	// seconds are what there is beside an object. touches are objects of other kinds to look at
+	// when the named one has changed. Both may be nil.
+	seconds []second[T]
 	touches func(name string) []key
 }
 
@@ -98,8 +100,9 @@ func (k *keeper[T]) names() []string {
 	var names []string
 	for _, o := range k.home.GetStore().List() {
 		name := o.(T).GetName()
-		if names = append(names, name); k.second != nil {
-			names = append(names, secondName(name))
+		names = append(names, name)
+		for _, is := range k.seconds {
+			names = append(names, secondName(is.prefix, name))
 		}
 	}
 	return append(names, slices.Collect(maps.Keys(k.made))...)
@@ -115,8 +118,8 @@ func (k *keeper[T]) extra(name string) (also []key) {
 	if other, ok := k.stands[name]; ok {
 		also = append(also, key{k.name, other})
 	}
-	if k.second != nil {
-		also = append(also, key{k.name, secondName(name)})
+	for _, is := range k.seconds {
+		also = append(also, key{k.name, secondName(is.prefix, name)})
 	}
 	if k.touches != nil {
 		also = append(also, k.touches(name)...)
@@ -129,18 +132,18 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 	if make, ok := k.made[name]; ok {
 		source, atHome = make(k.home)
 	}
-	second := false
-	if !atHome && k.second != nil {
-		source, atHome = firstOf[T](k.home, name)
-		second = atHome
+	var is *second[T]
+	if !atHome {
+		source, is = k.firstOf(name)
+		atHome = is != nil
 	}
 	have, there := get[T](k.twin, k.space.twin, name)
 	var want T
 	wanted := false
 	if atHome {
-		want, wanted = k.wanted(source, second)
+		want, wanted = k.wanted(source, is)
 	}
-	ours := there && have.GetLabels()[policy.ReflectedLabel] == k.space.owner
+	ours := there && have.GetLabels()[policy.ReflectedLabel] == k.space.owner && (k.others == nil || !k.others(have))
 	twin := k.api(k.space.clients.twin, k.space.twin)
 	id := key{k.kind.name, name}
 	var err error
@@ -176,18 +179,18 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 	return err
 }
 
-// wanted returns the object that the twin should have, or the second one; false if none.
-func (k *keeper[T]) wanted(source T, second bool) (T, bool) {
+// wanted returns the object that the twin should have, or a second one; false if none.
+func (k *keeper[T]) wanted(source T, is *second[T]) (T, bool) {
 	if source.GetDeletionTimestamp() != nil || !k.follows(source) {
 		return k.zero, false
 	}
 	want, ok := k.translate(source)
-	if !ok || second && !k.second(source, want) {
+	if !ok || is != nil && !is.make(source, want) {
 		return k.zero, false
 	}
 	want.SetName(source.GetName())
-	if second {
-		want.SetName(secondName(source.GetName()))
+	if is != nil {
+		want.SetName(secondName(is.prefix, source.GetName()))
 	}
 	want.SetNamespace(k.space.twin)
 	labels := maps.Clone(source.GetLabels())
@@ -199,7 +202,7 @@ func (k *keeper[T]) wanted(source T, second bool) (T, bool) {
 	want.SetLabels(labels)
 	annotations := maps.Clone(source.GetAnnotations())
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return homely(key) })
-	if k.bare {
+	if k.bare || is != nil && is.bare {
 		annotations = nil
 	}
 	if said := want.GetAnnotations(); len(said) > 0 {

@@ -1,15 +1,10 @@
 package reflect
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/netip"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/tools/cache"
 
 	"rivulet/offload/policy"
 )
@@ -20,20 +15,11 @@ import (
 // a cluster IP of its own, what comes back is known to come from the node.
 const nodePortPrefix = "rv-np-"
 
-// secondName is the name of the second object of the one at home.
-func secondName(home string) string {
-	if name := nodePortPrefix + home; len(name) <= validation.DNS1035LabelMaxLength {
-		return name
-	}
-	sum := sha256.Sum256([]byte(home))
-	return nodePortPrefix + hex.EncodeToString(sum[:16])
-}
-
 // withNodePorts has Services with node ports, and their slices, reflected a second time.
 // node is the address of home's node.
 func withNodePorts(node netip.Addr, services *keeper[*corev1.Service], slices *keeper[*discoveryv1.EndpointSlice]) {
 	home := services.space.home
-	services.second = func(at, twin *corev1.Service) bool {
+	services.seconds = append(services.seconds, second[*corev1.Service]{prefix: nodePortPrefix, make: func(at, twin *corev1.Service) bool {
 		twin.Spec.Ports = nil
 		for _, p := range at.Spec.Ports {
 			if p.NodePort != 0 {
@@ -43,17 +29,17 @@ func withNodePorts(node netip.Addr, services *keeper[*corev1.Service], slices *k
 		}
 		twin.Annotations = map[string]string{policy.HomeNodeAnnotation: node.String()}
 		return hasNodePorts(at)
-	}
-	slices.second = func(at, twin *discoveryv1.EndpointSlice) bool {
+	}})
+	slices.seconds = append(slices.seconds, second[*discoveryv1.EndpointSlice]{prefix: nodePortPrefix, make: func(at, twin *discoveryv1.EndpointSlice) bool {
 		of := at.Labels[discoveryv1.LabelServiceName]
-		twin.Labels[discoveryv1.LabelServiceName] = secondName(of)
+		twin.Labels[discoveryv1.LabelServiceName] = secondName(nodePortPrefix, of)
 		service, ok := get[*corev1.Service](services.home, home, of)
 		return ok && hasNodePorts(service)
-	}
+	}})
 	services.touches = func(service string) (also []key) {
 		for _, o := range slices.home.GetStore().List() {
 			if s := o.(*discoveryv1.EndpointSlice); s.Labels[discoveryv1.LabelServiceName] == service {
-				also = append(also, key{slices.name, secondName(s.Name)})
+				also = append(also, key{slices.name, secondName(nodePortPrefix, s.Name)})
 			}
 		}
 		return also
@@ -70,17 +56,4 @@ func hasNodePorts(s *corev1.Service) bool {
 		}
 	}
 	return false
-}
-
-// firstOf finds the object at home of which the named one is the second.
-func firstOf[T object[T]](atHome cache.SharedIndexInformer, second string) (source T, ok bool) {
-	if !strings.HasPrefix(second, nodePortPrefix) {
-		return source, false
-	}
-	for _, o := range atHome.GetStore().List() {
-		if o := o.(T); secondName(o.GetName()) == second {
-			return o, true
-		}
-	}
-	return source, false
 }

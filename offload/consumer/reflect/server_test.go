@@ -377,6 +377,7 @@ func TestReflection(t *testing.T) {
 			}
 			return i
 		}
+		create(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{"haproxy.org/snippet": "x"}}, Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}}})
 		class, prefix := "of-home", networkingv1.PathTypePrefix
 		for name, on := range map[string]string{"shop": "on", "inner": ""} {
 			_, err := home.NetworkingV1().Ingresses("lab").Create(ctx, &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"rivulet.dev/reflect": on, "nginx.example/snippet": "x"}},
@@ -385,9 +386,29 @@ func TestReflection(t *testing.T) {
 			must(err)
 		}
 		until("the one that is opted in", func() bool { return of(away, "lab-a", "shop") != nil })
-		if i := of(away, "lab-a", "shop"); i.Spec.IngressClassName != nil || len(i.Annotations) != 0 || i.Spec.TLS[0].SecretName != "key" || i.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name != "web" {
+		if i := of(away, "lab-a", "shop"); i.Spec.IngressClassName != nil || len(i.Annotations) != 0 || i.Spec.TLS[0].SecretName != "key" || i.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name != "rivulet-ingress-web" {
 			t.Errorf("%+v", i)
 		}
+		second := func() *corev1.Service {
+			s, err := away.CoreV1().Services("lab-a").Get(ctx, "rivulet-ingress-web", metav1.GetOptions{})
+			if err != nil {
+				return nil
+			}
+			return s
+		}
+		until("the Service that it leads to chooses pods of the target", func() bool {
+			s := second()
+			return s != nil && s.Spec.Selector["app"] == "web" && s.Spec.Type == corev1.ServiceTypeClusterIP && s.Spec.Ports[0].Port == 80 && len(s.Annotations) == 0
+		})
+		written := func() (id types.UID) {
+			l, err := away.DiscoveryV1().EndpointSlices("lab-a").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=rivulet-ingress-web"})
+			if err == nil && len(l.Items) == 1 && l.Items[0].Labels[discoveryv1.LabelManagedBy] == "endpointslice-controller.k8s.io" {
+				id = l.Items[0].UID
+			}
+			return id
+		}
+		until("the target writes its endpoints", func() bool { return written() != "" })
+		endpoints := written()
 		point := func(c kubernetes.Interface, ns, name, ip string) {
 			t.Helper()
 			_, err := c.NetworkingV1().Ingresses(ns).Patch(ctx, name, types.MergePatchType, []byte(`{"status":{"loadBalancer":{"ingress":[{"ip":"`+ip+`"}]}}}`), metav1.PatchOptions{FieldManager: "controller"}, "status")
@@ -419,12 +440,16 @@ func TestReflection(t *testing.T) {
 		if !at("shop", "192.0.2.1")() || !at("inner", "192.0.2.1")() {
 			t.Error("addresses of home's own controller were overwritten")
 		}
+		if now := written(); now != endpoints || endpoints == "" {
+			t.Errorf("the slice %s, which the target has written, is %s now", endpoints, now)
+		}
 		if of(away, "lab-a", "inner") != nil {
 			t.Error("one that is not opted in has left home")
 		}
 		_, err = home.NetworkingV1().Ingresses("lab").Patch(ctx, "shop", types.MergePatchType, []byte(`{"metadata":{"annotations":{"rivulet.dev/reflect":null}}}`), metav1.PatchOptions{})
 		must(err)
 		until("called home", func() bool { return of(away, "lab-a", "shop") == nil })
+		until("and the Service with it", func() bool { return second() == nil })
 	})
 
 	t.Run("an alias points to the twin", func(t *testing.T) {

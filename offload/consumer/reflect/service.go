@@ -94,7 +94,7 @@ func mergeService(have, want *corev1.Service) bool {
 	}
 	// Set on the target by defaults or allocation: addresses, families, policies.
 	spec := have.Spec
-	spec.Ports, spec.ExternalName, spec.Selector = want.Spec.Ports, want.Spec.ExternalName, nil
+	spec.Ports, spec.ExternalName, spec.Selector = want.Spec.Ports, want.Spec.ExternalName, want.Spec.Selector
 	spec.PublishNotReadyAddresses = want.Spec.PublishNotReadyAddresses
 	if want.Spec.SessionAffinity != "" {
 		spec.SessionAffinity, spec.SessionAffinityConfig = want.Spec.SessionAffinity, want.Spec.SessionAffinityConfig

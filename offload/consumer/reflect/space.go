@@ -107,7 +107,9 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		s.kinds[policy.NetworkPolicyKind], s.beside = n, append(s.beside, n.follow)
 	}
 	if mayChange, refuses := without[policy.IngressKind]; !refuses {
-		s.kinds[policy.IngressKind] = newIngresses(s, c)
+		n := newIngresses(s, c)
+		withIngresses(n, serviceKeeper)
+		s.kinds[policy.IngressKind] = n
 	} else if !mayChange {
 		s.kinds[policy.IngressKind] = newUnheldIngresses(s)
 	}

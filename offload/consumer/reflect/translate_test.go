@@ -199,7 +199,7 @@ func TestMergeSaysWhatCannotBeChangedInPlace(t *testing.T) {
 func TestReflectingTwiceChangesNothing(t *testing.T) {
 	k := &keeper[*corev1.Service]{kind: services(func(string) (string, bool) { return "", false }), space: &space{twin: "lab-a", owner: "me"}}
 	rapid.Check(t, func(t *rapid.T) {
-		want, _ := k.wanted(drawService(t), false)
+		want, _ := k.wanted(drawService(t), nil)
 		have := drawService(t) // any state that an earlier write or a hand has left
 		if !k.merge(have, want) {
 			have = want.DeepCopy()

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
@@ -171,6 +172,14 @@ func (t *Tenancy) keepHosts(ctx context.Context) {
 	for {
 		wait := time.Hour
 		all, _ := ingresses.Lister().List(labels.Everything()) // a cache cannot fail
+		for _, i := range all {
+			if _, tenant := t.consumerOf(i.Namespace); tenant && !leadsToPods(i) {
+				if err := t.endAstray(ctx, i); err != nil && ctx.Err() == nil {
+					t.Log.Warn("an Ingress of another cluster leads to more than its pods", "ingress", i.Namespace+"/"+i.Name, "error", err)
+					wait = 2 * time.Second
+				}
+			}
+		}
 		for i, owner := range t.misplaced(all) {
 			if ended, err := t.endIngress(ctx, i, owner); err != nil && ctx.Err() == nil {
 				t.Log.Warn("an Ingress of another cluster has a host that is not its", "ingress", i.Namespace+"/"+i.Name, "error", err)
@@ -189,6 +198,30 @@ func (t *Tenancy) keepHosts(ctx context.Context) {
 		}
 		timer.Stop()
 	}
+}
+
+// leadsToPods reports whether an Ingress leads to Services of which policy rivulet-twin-endpoints holds.
+func leadsToPods(i *networkingv1.Ingress) bool {
+	for _, r := range i.Spec.Rules {
+		for _, p := range ptr.Deref(r.HTTP, networkingv1.HTTPIngressRuleValue{}).Paths {
+			if p.Backend.Service == nil || !strings.HasPrefix(p.Backend.Service.Name, policy.IngressServicePrefix) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// endAstray deletes an Ingress from before the policy.
+func (t *Tenancy) endAstray(ctx context.Context, i *networkingv1.Ingress) error {
+	err := t.client.NetworkingV1().Ingresses(i.Namespace).Delete(ctx, i.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &i.UID, ResourceVersion: &i.ResourceVersion}})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err == nil {
+		t.Log.Info("an Ingress of another cluster ends: it leads to more than its pods here", "ingress", i.Namespace+"/"+i.Name)
+	}
+	return err
 }
 
 // endIngress deletes an Ingress of a consumer, if the one that has its host is still
@@ -246,8 +279,8 @@ func onlyHosts(o any) (any, error) {
 		return o, nil
 	}
 	out := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: i.Name, Namespace: i.Namespace, UID: i.UID, ResourceVersion: i.ResourceVersion, CreationTimestamp: i.CreationTimestamp}}
-	for _, host := range hostsOf(i) {
-		out.Spec.Rules = append(out.Spec.Rules, networkingv1.IngressRule{Host: host})
+	for _, r := range i.Spec.Rules {
+		out.Spec.Rules = append(out.Spec.Rules, networkingv1.IngressRule{Host: r.Host, IngressRuleValue: r.IngressRuleValue})
 	}
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -8,11 +9,14 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
@@ -55,6 +59,9 @@ func testIngresses(t *testing.T, p *provider) {
 			b := backend()
 			return ingress("lent", func(i *networkingv1.Ingress) { i.Spec.DefaultBackend = &b })
 		},
+		"its pods here": func() error {
+			return ingress("lent", func(i *networkingv1.Ingress) { i.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = "web" })
+		},
 		"wildcards": func() error {
 			return ingress("lent", func(i *networkingv1.Ingress) { i.Spec.Rules[0].Host = "*.example" })
 		},
@@ -72,6 +79,102 @@ func testIngresses(t *testing.T, p *provider) {
 		if err := try(); !refused(err, words) {
 			t.Errorf("%v, want %q", err, words)
 		}
+	}
+}
+
+// What an Ingress leads to is written by Kubernetes alone, out of the consumer's pods here: not by the consumer, neither when
+// it is made nor later, nor by another name; and one that was there before leads nowhere else either.
+func testWhereIngressesLead(t *testing.T, p *provider) {
+	ctx := t.Context()
+	twin := p.twinOf(t, alice, "lab")
+	c, _ := p.consumer(t, alice, nil)
+	const name = policy.IngressServicePrefix + "shop"
+	pods := corev1.ServiceSpec{Selector: map[string]string{"app": "shop"}, Ports: []corev1.ServicePort{{Port: 80}}}
+	service := func(change func(*corev1.Service)) *corev1.Service {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: *pods.DeepCopy()}
+		change(s)
+		return s
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), policy.IngressServicePrefix+"*") {
+			t.Errorf("%s: %v, want it refused", what, err)
+		}
+	}
+	for what, change := range map[string]func(*corev1.Service){
+		"a name": func(s *corev1.Service) {
+			s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "nas.lan"}
+		},
+		"endpoints by hand": func(s *corev1.Service) { s.Spec.Selector = nil },
+		"an annotation":     func(s *corev1.Service) { s.Annotations = map[string]string{"haproxy.org/backend-config-snippet": "x"} },
+	} {
+		_, err := c.CoreV1().Services(twin).Create(ctx, service(change), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		refused(what, err)
+	}
+	made, err := c.CoreV1().Services(twin).Create(ctx, service(func(*corev1.Service) {}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(*corev1.Service){
+		"a name later": func(s *corev1.Service) {
+			s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "nas.lan"}
+		},
+		"endpoints by hand later": func(s *corev1.Service) { s.Spec.Selector = nil },
+	} {
+		other := made.DeepCopy()
+		change(other)
+		_, err := c.CoreV1().Services(twin).Update(ctx, other, metav1.UpdateOptions{})
+		refused(what, err)
+	}
+
+	slice := func(name, of string) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: of}}, AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.77.0.11"}}}, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](6443)}}}
+	}
+	_, err = c.DiscoveryV1().EndpointSlices(twin).Create(ctx, slice("mine", name), metav1.CreateOptions{})
+	refused("a slice", err)
+	mine, err := c.DiscoveryV1().EndpointSlices(twin).Create(ctx, slice("mine", "shop"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.DiscoveryV1().EndpointSlices(twin).Patch(ctx, mine.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"kubernetes.io/service-name":"`+name+`"}}}`), metav1.PatchOptions{})
+	refused("a slice under another name", err)
+	of := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name}
+	await.Empty(t, time.Minute, "Kubernetes has written the endpoints", func(ctx context.Context) string {
+		written, err := c.DiscoveryV1().EndpointSlices(twin).List(ctx, of)
+		if err != nil || len(written.Items) != 1 {
+			return fmt.Sprint(written, err)
+		}
+		_, err = c.DiscoveryV1().EndpointSlices(twin).Patch(ctx, written.Items[0].Name, types.MergePatchType, []byte(`{"endpoints":[{"addresses":["10.77.0.11"]}]}`), metav1.PatchOptions{})
+		refused("what Kubernetes has written", err)
+		_, err = c.DiscoveryV1().EndpointSlices(twin).Patch(ctx, written.Items[0].Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"kubernetes.io/service-name":"shop"}}}`), metav1.PatchOptions{})
+		refused("what Kubernetes has written, under another name", err)
+		return ""
+	})
+
+	// From before there was the policy: made while the namespace is none of a consumer's.
+	class, before := "lent", networkingv1.PathTypePrefix
+	old := twinNamespace("led-astray", "led-astray", alice)
+	mark := old.Labels
+	old.Labels = nil
+	if old, err = p.admin.CoreV1().Namespaces().Create(ctx, old, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.admin.NetworkingV1().Ingresses(old.Name).Create(ctx, &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: networkingv1.IngressSpec{IngressClassName: &class,
+		Rules: []networkingv1.IngressRule{{Host: "old.example", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &before,
+			Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "anywhere", Port: networkingv1.ServiceBackendPort{Number: 80}}}}}}}}}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	old.Labels = mark
+	if _, err := p.admin.CoreV1().Namespaces().Update(ctx, old, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, time.Minute, "an Ingress from before ends", func() bool {
+		_, err := p.admin.NetworkingV1().Ingresses(old.Name).Get(ctx, "old", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	if err := p.admin.CoreV1().Namespaces().Delete(ctx, old.Name, metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -170,5 +273,5 @@ func testHosts(t *testing.T, p *provider) {
 }
 
 func backend() networkingv1.IngressBackend {
-	return networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}
+	return networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: policy.IngressServicePrefix + "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}
 }

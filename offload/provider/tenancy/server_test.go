@@ -168,6 +168,7 @@ func TestProvider(t *testing.T) {
 		{"admission in twins", testAdmissionInTwins},
 		{"network policies", testPolicies},
 		{"ingresses", testIngresses},
+		{"where ingresses lead", testWhereIngressesLead},
 		{"hosts", testHosts},
 		{"watches and upgrades pass", testWatchAndUpgradePass},
 		{"what guests must not have", testWhatGuestsMustNotHave},
