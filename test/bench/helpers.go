@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"syscall"
 
 	"net/netip"
@@ -35,6 +36,8 @@ var seeds = []string{
 	"k3s/agent/images/rivulet-pause.tar",
 	"k3s/server/manifests/rivulet-engine.yaml",
 }
+
+var imageService = regexp.MustCompile(`(?m)^imageServiceEndpoint:.*\n`)
 
 const (
 	stateDir = "/var/lib/rivulet"
@@ -70,6 +73,8 @@ func (b *bench) helpers(ctx context.Context) (kit, error) {
 			if errors.Is(err, fs.ErrNotExist) && name == seeds[0] {
 				continue
 			}
+			// The supervisor serves it, and there is none: the kubelet would not start.
+			raw = imageService.ReplaceAll(raw, nil)
 			to := filepath.Join(dir, "seed", name)
 			if err = errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, raw, 0o644)); err != nil {
 				return fmt.Errorf("bench: %w", err)
