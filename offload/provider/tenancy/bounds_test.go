@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/policy"
 	"rivulet/test/await"
 )
 
@@ -357,6 +358,54 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 			t.Errorf("%d %s in the twin, %v", n, what, err)
 		}
 	}
+}
+
+// A twin without the labels that policies and Pod Security go by lets nothing in, and they come back by themselves.
+func testLabelsOfTwins(t *testing.T, p *provider) {
+	ctx := t.Context()
+	twin := p.twinOf(t, carol, "labels")
+	label := func(name, value string) {
+		t.Helper()
+		if _, err := p.admin.CoreV1().Namespaces().Patch(ctx, twin, types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, name, value)), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers := func(want int) {
+		t.Helper()
+		await.Empty(t, time.Minute, fmt.Sprint("the consumer is answered ", want), func(context.Context) string {
+			if code, body := p.ask(t, carol, http.MethodGet, prefix+"/api/v1/namespaces/"+twin+"/pods"); code != want {
+				return fmt.Sprint(code, body)
+			}
+			return ""
+		})
+	}
+	answers(http.StatusOK)
+	p.fault.set(func(r *http.Request) (int, string) {
+		if r.Method == http.MethodPut && r.URL.Path == "/api/v1/namespaces/"+twin {
+			return http.StatusForbidden, "no labels today"
+		}
+		return 0, ""
+	})
+	defer p.fault.set(nil)
+	label("pod-security.kubernetes.io/enforce", "null")
+	answers(http.StatusServiceUnavailable)
+	for what, change := range map[string]corev1.SecurityContext{
+		"privileged": {Privileged: ptr.To(true)}, "SYS_ADMIN": {Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_ADMIN"}}},
+	} { // as a controller would make it of what there was before
+		_, err := p.admin.CoreV1().Pods(twin).Create(ctx, bare("x", func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = &change }), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil || !strings.Contains(err.Error(), "rivulet-twin-pods") {
+			t.Errorf("%s without the label: %v, want it refused", what, err)
+		}
+	}
+	p.fault.set(nil)
+	answers(http.StatusOK)
+	if ns, err := p.admin.CoreV1().Namespaces().Get(ctx, twin, metav1.GetOptions{}); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "baseline" {
+		t.Errorf("the label is not back: %v %v", ns.Labels, err)
+	}
+	label(policy.OriginLabel, "null") // it is the owner's now, and its binding is there still
+	answers(http.StatusForbidden)
+	label(policy.OriginLabel, `"`+string(carol)+`"`)
+	answers(http.StatusOK)
 }
 
 // ofBounds are the policies and bindings of bounds that there are, by resource and name.

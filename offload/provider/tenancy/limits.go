@@ -185,12 +185,15 @@ func (v *visitors) owe(id peer.ID, bytes int64) {
 
 // limited holds a consumer's requests to the Kubernetes API to the limits.
 func (t *Tenancy) limited(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
-	if !t.mayPass() {
+	what := requested(r)
+	if code, why := t.mayPass(what.Namespace, consumer); code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1") // a Kubernetes client waits and asks again
-		status(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "what bounds other clusters here is not in force; "+statusCure)
+		status(w, code, metav1.StatusReasonServiceUnavailable, why)
+		return
+	} else if code != 0 {
+		status(w, code, metav1.StatusReasonForbidden, why)
 		return
 	}
-	what := requested(r)
 	k := short
 	if lasts(what) {
 		k = long

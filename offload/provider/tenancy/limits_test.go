@@ -27,7 +27,7 @@ func limitedBy(t *testing.T, api http.Handler) (*Tenancy, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tenancy.mayPass = func() bool { return true }
+	tenancy.mayPass = func(string, peer.ID) (int, string) { return 0, "" }
 	front := httptest.NewServer(tenancy.Routes()["/k8s/"])
 	t.Cleanup(front.Close)
 	return tenancy, front.URL

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -131,8 +132,27 @@ func (t *Tenancy) furnish(ctx context.Context, twin string, consumer peer.ID) er
 	return t.entitled(ctx, twin, consumer)
 }
 
+// refused tells how to refuse a request to a namespace, empty for those to none: the consumer has rights where it is
+// bounded only. 0 is not at all.
+func (t *Tenancy) refused(namespace string, consumer peer.ID) (code int, why string) {
+	ns, known := t.twinOf(namespace, consumer)
+	switch {
+	case !t.policies.InForce(), !t.namespaces.Informer().HasSynced(), known && !isBounded(ns):
+		return http.StatusServiceUnavailable, "what bounds other clusters here is not in force; " + statusCure
+	case namespace != "" && !known: // worded as by the API server, which goes by bindings: a namespace that lost its label may have one
+		return http.StatusForbidden, fmt.Sprintf("User %q cannot reach namespace %q: it is no twin of this cluster's", User(consumer), namespace)
+	}
+	return 0, ""
+}
+
+// isMine reports whether the cache has the consumer's twin, as it should be.
+func (t *Tenancy) isMine(twin string, consumer peer.ID) bool {
+	ns, known := t.twinOf(twin, consumer)
+	return known && isBounded(ns)
+}
+
 // entitled returns when the API server acts on the consumer's rights in the twin: it learns
-// of a new binding by a watch of its own, and refuses what comes before.
+// of a new binding by a watch of its own, and refuses what comes before; so do we.
 func (t *Tenancy) entitled(ctx context.Context, twin string, consumer peer.ID) error {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: User(consumer), Groups: []string{Group},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: twin, Verb: "create", Resource: "pods"}}}
@@ -141,7 +161,7 @@ func (t *Tenancy) entitled(ctx context.Context, twin string, consumer peer.ID) e
 		switch {
 		case err != nil:
 			return fmt.Errorf("tenancy: rights in twin %s: %w", twin, err)
-		case answer.Status.Allowed:
+		case answer.Status.Allowed && t.isMine(twin, consumer):
 			return nil
 		case time.Now().After(deadline):
 			return refuse(503, "rights-pending", statusCure, "the rights in twin %s are not in force yet", twin)

@@ -182,6 +182,7 @@ func TestProvider(t *testing.T) {
 		{"revocation", testRevocation},
 		{"claims of guests", testClaimsOfGuests},
 		{"twins at once", testTwinsAtOnce},
+		{"labels of twins", testLabelsOfTwins},
 		{"policies that somebody deletes or changes", testPoliciesAreKept},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, p) })

@@ -101,7 +101,7 @@ type Tenancy struct {
 	limits     atomic.Pointer[map[peer.ID]corev1.ResourceList] // see Limit
 	visitors   *visitors
 	policies   *bounds.Bounds
-	mayPass    func() bool // policies', but in tests without an API server
+	mayPass    func(namespace string, consumer peer.ID) (code int, why string) // refused, but in tests without an API server
 	kick       chan struct{}
 	granted    changes.Signal // a quota, or settled, may be another
 
@@ -164,7 +164,7 @@ func New(c Config) (*Tenancy, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.mayPass = t.policies.InForce
+	t.mayPass = t.refused
 	return t, nil
 }
 
@@ -193,6 +193,7 @@ func (t *Tenancy) Run(ctx context.Context) error {
 	wg.Go(func() { _ = t.policies.Run(ctx) }) // ends with ctx
 	wg.Go(func() { t.keepRations(ctx) })
 	wg.Go(func() { t.keepHosts(ctx) })
+	wg.Go(func() { t.keepLabels(ctx) })
 	wg.Go(func() { t.stored.run(ctx, func(id peer.ID) bool { return len(t.twinsOf(id)) > 0 }, t.poke) })
 	wg.Go(func() { t.endTwins(ctx) })
 	if t.PodMemory != nil {

@@ -1,12 +1,16 @@
 package tenancy
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
@@ -66,4 +70,59 @@ func twinNamespace(name, home string, consumer peer.ID) *corev1.Namespace {
 // isTwin reports whether the namespace is this consumer's twin of home.
 func isTwin(ns *corev1.Namespace, home string, consumer peer.ID) bool {
 	return ns.Labels[policy.OriginLabel] == string(consumer) && ns.Annotations[policy.HomeNamespaceAnnotation] == home
+}
+
+// isBounded reports whether a twin has the labels that policies and Pod Security go by.
+func isBounded(twin *corev1.Namespace) bool {
+	for label, value := range twinNamespace(twin.Name, "", peer.ID(twin.Labels[policy.OriginLabel])).Labels {
+		if twin.Labels[label] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// twinOf is the consumer's twin of that name, as the cache has it.
+func (t *Tenancy) twinOf(name string, consumer peer.ID) (*corev1.Namespace, bool) {
+	ns, err := t.twins.Get(name)
+	return ns, err == nil && ns.Labels[policy.OriginLabel] == string(consumer)
+}
+
+// keepLabels puts labels back that somebody takes off twins, until ctx ends. Until they are there
+// the twin's consumer is refused, see limited.
+func (t *Tenancy) keepLabels(ctx context.Context) {
+	kick := make(chan struct{}, 1)
+	look := func(obj any) {
+		if ns, ok := obj.(*corev1.Namespace); ok && !isBounded(ns) {
+			select {
+			case kick <- struct{}{}:
+			default:
+			}
+		}
+	}
+	// It fails only on an informer that has ended.
+	_, _ = t.namespaces.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }})
+	for {
+		var again <-chan time.Time
+		twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
+		for _, ns := range twins {
+			if isBounded(ns) || ns.DeletionTimestamp != nil {
+				continue
+			}
+			live, err := t.client.CoreV1().Namespaces().Get(ctx, ns.Name, metav1.GetOptions{})
+			if err == nil && live.Labels[policy.OriginLabel] == ns.Labels[policy.OriginLabel] { // else it is another's by now
+				_, err = t.repair(ctx, live, live.Annotations[policy.HomeNamespaceAnnotation], peer.ID(live.Labels[policy.OriginLabel]))
+			}
+			if err != nil && ctx.Err() == nil {
+				t.Log.Warn("a consumer has no rights in a twin until its labels are back", "twin", ns.Name, "error", err)
+				again = time.After(time.Second)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-kick:
+		case <-again:
+		}
+	}
 }
