@@ -98,6 +98,8 @@ func TestPodsRunAway(t *testing.T) {
 	t.Run("what the kubelet of its node says", func(t *testing.T) { kubeletAPI(t, a, &pod) })
 	t.Run("a pod whose probe names a host says so", func(t *testing.T) { namesAHost(t, a, b) })
 
+	t.Run("a pod that only the provider refuses comes home, or says why", func(t *testing.T) { refusedThere(t, a, b) })
+
 	t.Run("a Job runs once and stays finished", func(t *testing.T) {
 		a.create(t, job("sum", map[string]string{apiserver.EndsLabel: "0"}))
 		await.Empty(t, time.Minute, "job complete", func(ctx context.Context) string {

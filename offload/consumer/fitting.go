@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"rivulet/offload/consumer/fit"
 )
 
@@ -18,6 +20,18 @@ func (c *Consumer) unfit(ctx context.Context, namespace, image, arch string) (bo
 		return true, nil
 	}
 	return false, errors.Join(err, m.Learn(ctx, image, arch, time.Now()))
+}
+
+// unwelcome has pods of an owner kept off the target, and reports whether they are.
+func (c *Consumer) unwelcome(target string) func(context.Context, string, metav1.OwnerReference) (bool, error) {
+	m := fit.New(c.home, c.cfg.Log)
+	return func(ctx context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
+		kept, err := m.KeepsOwner(ctx, namespace, owner, target)
+		if kept {
+			return true, nil
+		}
+		return false, errors.Join(err, m.LearnOwner(ctx, owner.UID, target, time.Now()))
+	}
 }
 
 // fitImages keeps what is known of images young, and learns what home knows of them.

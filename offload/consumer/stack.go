@@ -79,9 +79,9 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	if l, ok := target.(interface{ Lost() bool }); ok {
 		lost = l.Lost
 	}
-	unfit := c.unfit
-	if c.cfg.Everywhere { // no other platform would be chosen
-		unfit = nil
+	unfit, unwelcome := c.unfit, c.unwelcome(name)
+	if c.cfg.Everywhere { // no other platform or target would be chosen
+		unfit, unwelcome = nil, nil
 	}
 	twins := newRetirement(c.home, target, c.policy, c.recorder, log)
 	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
@@ -93,7 +93,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 				twins.poke()
 			}
 		},
-		Unfit: unfit,
+		Unfit: unfit, Unwelcome: unwelcome,
 		Moved: c.cfg.Moved,
 		Keeps: keeps, HomeAddresses: addresses,
 		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,

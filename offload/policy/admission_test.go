@@ -212,6 +212,28 @@ func testImages(t *testing.T, server *apiserver.Server) {
 		}
 	}
 
+	// An owner of whose pods b takes none has them elsewhere; others' are not touched.
+	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "o", UID: "9b5a3a6c-1"}
+	for _, target := range []string{"c", "b"} {
+		if err := m.LearnOwner(ctx, owner.UID, target, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, target := range []string{"b", "c"} {
+		await.True(t, time.Minute, "the API server keeps the owner off "+target, func() bool {
+			kept, err := m.KeepsOwner(ctx, "adm-burst-b", owner, target)
+			return err == nil && kept
+		})
+	}
+	other := owner
+	other.UID = "9b5a3a6c-2"
+	if kept, err := m.KeepsOwner(ctx, "adm-burst-b", other, "b"); err != nil || kept {
+		t.Errorf("another owner: %v, %v", kept, err)
+	}
+	if kept, err := m.KeepsOwner(ctx, "adm-burst-b", owner, "d"); err != nil || kept {
+		t.Errorf("another target: %v, %v", kept, err)
+	}
+
 	// What the pod asks for, where its namespace may run and what its image lacks hold together,
 	// and a manifest that knows of the first alone can be applied again.
 	const own = `{nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: In, values: [%s]}]},

@@ -1,5 +1,6 @@
 // Package fit remembers which images do not run on which architectures, as targets
 // have said and as home knows of the images that it has, and has the API server keep pods with such an image off nodes of it.
+// It does the same with owners (ReplicaSets and the like) of whose pods a target has said that it never takes them.
 //
 // It alone writes ConfigMap rivulet-images in kube-system, the parameter of admission
 // policy rivulet-images. What was learnt is forgotten after Life: a tag may be pushed
@@ -20,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 
@@ -64,6 +66,14 @@ func (m *Memory) Learn(ctx context.Context, image, arch string, now time.Time) e
 	}
 	return m.learn(ctx, map[string][]string{image: {arch}}, now)
 }
+
+// LearnOwner remembers that the target takes no pods of the owner.
+func (m *Memory) LearnOwner(ctx context.Context, owner types.UID, target string, now time.Time) error {
+	return m.learn(ctx, map[string][]string{ofOwner + string(owner): {target}}, now)
+}
+
+// ofOwner begins what stands for an owner among the names of images, none of which does.
+const ofOwner = "@owner/"
 
 // learn is Learn for many images, by their names.
 func (m *Memory) learn(ctx context.Context, lacks map[string][]string, now time.Time) error {
@@ -169,24 +179,39 @@ func forget(data map[string]string, since map[string]time.Time, now time.Time) {
 // off the architecture by now: a policy's parameter takes effect a moment after it was
 // written.
 func (m *Memory) Keeps(ctx context.Context, namespace, image, arch string) (bool, error) {
-	probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "rivulet-probe-", Namespace: namespace},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
-	got, err := m.client.CoreV1().Pods(namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	got, err := m.probe(ctx, namespace, image)
 	if err != nil {
 		return false, fmt.Errorf("fit: is image %s kept off %s: %w", image, arch, err)
 	}
 	return Avoids(got, arch), nil
 }
 
+// KeepsOwner is Keeps for an owner and a target.
+func (m *Memory) KeepsOwner(ctx context.Context, namespace string, owner metav1.OwnerReference, target string) (bool, error) {
+	got, err := m.probe(ctx, namespace, "rivulet.dev/probe", owner)
+	if err != nil {
+		return false, fmt.Errorf("fit: are pods of %s %s kept off %s: %w", owner.Kind, owner.Name, target, err)
+	}
+	return avoids(got, policy.TargetLabel, target), nil
+}
+
+// probe is what the API server makes of a new pod.
+func (m *Memory) probe(ctx context.Context, namespace, image string, owners ...metav1.OwnerReference) (*corev1.Pod, error) {
+	return m.client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "rivulet-probe-", Namespace: namespace, OwnerReferences: owners},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
 // Avoids reports whether the pod may go to no node of the architecture.
-func Avoids(p *corev1.Pod, arch string) bool {
+func Avoids(p *corev1.Pod, arch string) bool { return avoids(p, corev1.LabelArchStable, arch) }
+
+func avoids(p *corev1.Pod, key, value string) bool {
 	if p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil || p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return false
 	}
 	terms := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
 		return !slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
-			return r.Key == corev1.LabelArchStable && r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, arch)
+			return r.Key == key && r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, value)
 		})
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -25,7 +26,7 @@ import (
 // create at the same time the provider's quota counts in one write.
 const workers = 24
 
-// Config is what a Controller needs. All fields but Parse, Look, Unfit, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
+// Config is what a Controller needs. All fields but Parse, Look, Unfit, Unwelcome, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Target  target.Target
@@ -57,6 +58,9 @@ type Config struct {
 	// Unfit is told that an image does not run on an architecture, and reports whether new
 	// pods of the namespace with it are kept off that by now; nil leaves such pods waiting.
 	Unfit func(ctx context.Context, namespace, image, arch string) (kept bool, err error)
+	// Unwelcome is told that the target takes no pods of the owner, and reports whether new ones are kept off it by
+	// now; nil leaves such pods waiting.
+	Unwelcome func(ctx context.Context, namespace string, owner metav1.OwnerReference) (kept bool, err error)
 	// Keeps reports whether the target replaces pods that are their own record (package
 	// keeper); nil if it never does.
 	Keeps func() bool
@@ -93,6 +97,7 @@ type Controller struct {
 	refused map[types.UID]string    // why, of living pods
 	sent    map[types.UID]time.Time // when, by this process, of living pods
 	unsure  map[types.UID]bool      // living pods of which a create's answer was lost
+	asked   map[types.UID]time.Time // when, of living pods: see takeBack
 }
 
 // New makes a Controller; Run starts it.
@@ -103,7 +108,7 @@ func New(cfg Config) *Controller {
 	c := &Controller{
 		cfg:     cfg,
 		twins:   twins{all: map[string]*twin{}},
-		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, reconnect: make(chan struct{}, 1),
+		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, asked: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
 		ahead: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 10*time.Second)),
@@ -296,6 +301,7 @@ func (c *Controller) forget(home *corev1.Pod) {
 	c.mu.Lock()
 	delete(c.sent, home.UID)
 	delete(c.unsure, home.UID)
+	delete(c.asked, home.UID)
 	c.mu.Unlock()
 	c.unstarted.done(home.UID)
 }

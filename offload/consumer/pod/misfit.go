@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -87,12 +85,5 @@ func (c *Controller) misfit(ctx context.Context, home, away *corev1.Pod) error {
 	if !kept {
 		return errNotYet
 	}
-	err = c.cfg.Home.CoreV1().Pods(home.Namespace).EvictV1(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: home.Namespace, Name: home.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &home.UID}},
-	})
-	if apierrors.IsTooManyRequests(err) {
-		return errNotYet
-	}
-	return ignoreGone(err)
+	return c.evict(ctx, home)
 }

@@ -46,7 +46,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 
 	if r := refuse(home); r != nil {
-		return c.refuse(ctx, home, r.Error())
+		return c.refuseForGood(ctx, home, r.Error())
 	}
 	name, err := c.cfg.Target.Namespace(ctx, k.Namespace)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	want, err := Wrap(home, c.cfg.Cluster, api)
 	if err != nil {
-		return c.refuse(ctx, home, err.Error())
+		return c.refuseForGood(ctx, home, err.Error())
 	}
 	now := time.Now()
 	if left, ok := timeLeft(home, now); ok && left <= 0 {
@@ -100,6 +100,9 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	if c.abandoned(have[0]) {
 		return c.twinError(ctx, t, t.remove(ctx, have[0], nil)) // and is sent again when it is gone
+	}
+	if back, err := c.takeBack(ctx, home, t, have[0]); err != nil || back {
+		return err
 	}
 	if err := c.alter(ctx, t, home, have[0], want); err != nil {
 		return err
@@ -154,6 +157,9 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	if c.justSent(home) {
 		return nil // its watch is about to show it
 	}
+	if c.isTurnedDown(home) {
+		return c.comeHome(ctx, home)
+	}
 	if cond := condition(&home.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse {
 		// It says that nothing runs away, which a deletion goes by: first it is taken back.
 		st := *home.Status.DeepCopy()
@@ -181,6 +187,14 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 			return c.writeStatus(ctx, home, Ended(home, corev1.PodFailed))
 		}
 	}
+	there := func(err error) error {
+		return c.refuseForGood(ctx, home, fmt.Sprintf("offload: %s does not take this pod: %s", c.cfg.Target.Name(), err))
+	}
+	if c.isRefused(home) && (want.Job != nil || !c.keeps()) { // by a controller, which tells it by an event only
+		if err := c.rehearse(ctx, t, want); err != nil {
+			return there(err)
+		}
+	}
 	if err := c.sendTokens(ctx, t, home); errors.Is(err, errNotYet) {
 		return err
 	} else if err != nil {
@@ -194,6 +208,9 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		want = asRecord(want, home)
 	}
 	_, err := t.create(ctx, want)
+	if ForGood(err) {
+		return there(err)
+	}
 	if want.Pod != nil && replacement.Refused(err) {
 		want = waits // for room, and it says what it waits for
 		_, err = t.create(ctx, want)
@@ -263,11 +280,11 @@ func (c *Controller) trouble(ctx context.Context, home *corev1.Pod, err error) e
 }
 
 // refuse says so on the pod, once, unless it runs away.
-func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) error {
+func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (refused bool, err error) {
 	if stands, err := c.stands(ctx, home); err != nil {
-		return err
+		return false, err
 	} else if stands {
-		return c.showSent(ctx, home)
+		return false, c.showSent(ctx, home)
 	}
 	c.mu.Lock()
 	before := c.refused[home.UID]
@@ -276,7 +293,7 @@ func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) e
 	if before != why && (home.Status.Reason != ReasonRefused || home.Status.Message != why) {
 		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused, why)
 	}
-	return c.write(ctx, home, Refused(home, why))
+	return true, c.write(ctx, home, Refused(home, why))
 }
 
 func (c *Controller) accepted(uid types.UID) {
@@ -305,8 +322,9 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 				return errNotYet
 			}
 		}
-		return c.refuse(ctx, home, fmt.Sprintf("offload: namespace %s is not offloaded; run rivulet offload %s, or keep the pod off virtual nodes",
+		_, err := c.refuse(ctx, home, fmt.Sprintf("offload: namespace %s is not offloaded; run rivulet offload %s, or keep the pod off virtual nodes",
 			home.Namespace, home.Namespace))
+		return err
 	}
 	ns, err := c.cfg.Home.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {

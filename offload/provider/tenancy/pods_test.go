@@ -212,6 +212,19 @@ func testPodsAreBounded(t *testing.T, p *provider) {
 	p.release(t, carol, "bounds")
 }
 
+// publicImages may have registries with a public name, privateImages have not.
+var (
+	publicImages = []string{"web", "web:1", "library/web", "example.org/web", "registry.example.org:5000/a/b:1", "example.org/web@sha256:" + strings.Repeat("a", 64),
+		"ghcr.io/a/b", "xn--bcher-kva.example/a", "1password.com/a", "a.b-c.d2/x", "local/x", "a_b/c"}
+	privateImages = []string{
+		"localhost/x", "localhost:5000/x", "LOCALHOST/x", "Localhost:80/x", "localhost./x", "registry:5000/x", "127.0.0.1/x", "127.0.0.1:6443/x", "127.1/x", "0.0.0.0/x", "0:80/x",
+		"10.0.0.1/x", "172.16.0.1:1/x", "192.168.1.1:5000/x", "169.254.169.254/latest", "8.8.8.8/x", "2130706433:80/x", "0x7f000001:80/x", "0x7f.0.0.1/x", "127.0.0.0x1/x", "017700000001:1/x",
+		"[::1]:5000/x", "[::1]/x", "[fe80::1%25eth0]/x", "[::ffff:10.0.0.1]:80/x", "::1/x", "fd00::1/x", "nas.local/x", "nas.local:5000/x", "router.lan/x", "x.home.arpa/x", "fritz.box.internal/x",
+		"kubernetes.default.svc/x", "a.localdomain/x", "user@example.org/x", "https://example.org/x", "example.org:x/x", "a..org/x", "-a.org/x", "EXAMPLE.org/x",
+		"sha256:" + strings.Repeat("a", 64),
+	}
+)
+
 // Images come from registries with a public name, however the name is written.
 func testImagesOfTenants(t *testing.T, p *provider) {
 	ctx := t.Context()
@@ -228,19 +241,12 @@ func testImagesOfTenants(t *testing.T, p *provider) {
 		return err
 	}
 	await.True(t, time.Minute, "the rights are in force", func() bool { return create(ctx, "web", false) == nil })
-	for _, image := range []string{"web", "web:1", "library/web", "example.org/web", "registry.example.org:5000/a/b:1", "example.org/web@sha256:" + strings.Repeat("a", 64),
-		"ghcr.io/a/b", "xn--bcher-kva.example/a", "1password.com/a", "a.b-c.d2/x", "local/x", "a_b/c"} {
+	for _, image := range publicImages {
 		if err := create(ctx, image, false); err != nil {
 			t.Errorf("%s: %v", image, err)
 		}
 	}
-	for _, image := range []string{
-		"localhost/x", "localhost:5000/x", "LOCALHOST/x", "Localhost:80/x", "localhost./x", "registry:5000/x", "127.0.0.1/x", "127.0.0.1:6443/x", "127.1/x", "0.0.0.0/x", "0:80/x",
-		"10.0.0.1/x", "172.16.0.1:1/x", "192.168.1.1:5000/x", "169.254.169.254/latest", "8.8.8.8/x", "2130706433:80/x", "0x7f000001:80/x", "0x7f.0.0.1/x", "127.0.0.0x1/x", "017700000001:1/x",
-		"[::1]:5000/x", "[::1]/x", "[fe80::1%25eth0]/x", "[::ffff:10.0.0.1]:80/x", "::1/x", "fd00::1/x", "nas.local/x", "nas.local:5000/x", "router.lan/x", "x.home.arpa/x", "fritz.box.internal/x",
-		"kubernetes.default.svc/x", "a.localdomain/x", "user@example.org/x", "https://example.org/x", "example.org:x/x", "a..org/x", "-a.org/x", "EXAMPLE.org/x",
-		"sha256:" + strings.Repeat("a", 64),
-	} {
+	for _, image := range privateImages {
 		for _, volume := range []bool{false, true} {
 			if err := create(ctx, image, volume); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 				t.Errorf("%s (volume: %v): %v, want refused", image, volume, err)

@@ -181,6 +181,7 @@ func TestProvider(t *testing.T) {
 		{"a smaller share", testSmallerShare},
 		{"revocation", testRevocation},
 		{"claims of guests", testClaimsOfGuests},
+		{"what home keeps", testWhatHomeKeeps},
 		{"twins at once", testTwinsAtOnce},
 		{"labels of twins", testLabelsOfTwins},
 		{"policies that somebody deletes or changes", testPoliciesAreKept},

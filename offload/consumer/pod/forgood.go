@@ -1,0 +1,165 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/policy"
+)
+
+// What home's admission does not keep from a target, the target itself may refuse: for now, and the pod waits, or for
+// good. Then it is OffloadRefused, with the target's words, which name the field. Where its namespace may run at home it
+// is evicted as soon as its successor is kept off this target.
+//
+//	a pod that is its own record   is refused when it is made
+//	one of a ReplicaSet or a Job   is refused to a controller there: without one after unmadeFirst the target is asked for
+//	                               it by a dry run, and what would make it is taken back
+
+const (
+	unmadeFirst = 10 * time.Second
+	// anew is how long a pod that was refused for good waits until it is tried again: owners change their rules.
+	anew = 5 * time.Minute
+)
+
+// forNow are words of refusals of objects that may be let in as they are.
+var forNow = []string{"quota", "try again", "service account", "serviceaccount", "not yet ready"}
+
+// ForGood reports whether an API server will not take an object as it is: by a policy, by Pod Security, or because it is
+// invalid. Refusals of the client (rights, limits of a peer) name no object.
+func ForGood(err error) bool {
+	var said apierrors.APIStatus
+	if !errors.As(err, &said) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return false
+	}
+	st := said.Status()
+	return (st.Code == http.StatusForbidden || st.Code == http.StatusUnprocessableEntity) && st.Details != nil && st.Details.Name != "" &&
+		!slices.ContainsFunc(forNow, func(words string) bool { return strings.Contains(st.Message, words) })
+}
+
+// refuseForGood refuses a pod that this target does not take as it is.
+func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why string) error {
+	refused, err := c.refuse(ctx, home, why)
+	if err != nil || !refused {
+		return err
+	}
+	c.mu.Lock()
+	delete(c.sent, home.UID) // nothing stands: refuse has a proof
+	c.asked[home.UID] = time.Now()
+	c.mu.Unlock()
+	c.queue.AddAfter(keyOf(home), anew)
+	return c.comeHome(ctx, home)
+}
+
+// isTurnedDown reports whether a pod was refused for good so little ago that it is not tried again.
+func (c *Controller) isTurnedDown(home *corev1.Pod) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since := time.Since(c.asked[home.UID])
+	return home.Status.Reason == ReasonRefused && since >= 0 && since < anew
+}
+
+// comeHome evicts a pod that was refused for good, if its namespace may run at home and its successor is kept off this target.
+func (c *Controller) comeHome(ctx context.Context, home *corev1.Pod) error {
+	owner := metav1.GetControllerOf(home)
+	if owner == nil || owner.Kind == "DaemonSet" || c.cfg.Unwelcome == nil {
+		return nil // nobody would make another, or on the same node
+	}
+	ns, err := c.cfg.Home.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return ignoreGone(err)
+	}
+	if now, _ := c.cfg.Parse(ns); now.When != policy.Burst && now.When != policy.Any { // what is not understood is off
+		return nil
+	}
+	kept, err := c.cfg.Unwelcome(ctx, home.Namespace, *owner)
+	if err != nil || !kept {
+		return errors.Join(err, errNotYet)
+	}
+	return c.evict(ctx, home)
+}
+
+// evict has a pod's owner make another, as its PodDisruptionBudget allows.
+func (c *Controller) evict(ctx context.Context, home *corev1.Pod) error {
+	err := c.cfg.Home.CoreV1().Pods(home.Namespace).EvictV1(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: home.Namespace, Name: home.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &home.UID}},
+	})
+	if apierrors.IsTooManyRequests(err) {
+		return errNotYet
+	}
+	return ignoreGone(err)
+}
+
+// rehearse asks the target for the pod that the wrapper would have, without making it. The error is a refusal for good.
+func (c *Controller) rehearse(ctx context.Context, t *twin, w Wrapper) error {
+	template := w.template()
+	_, err := t.client.CoreV1().Pods(t.name).Create(ctx, &corev1.Pod{Spec: template.Spec,
+		ObjectMeta: metav1.ObjectMeta{Name: w.Object().GetName(), Labels: template.Labels, Annotations: template.Annotations}},
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if !ForGood(err) {
+		return nil
+	}
+	return err
+}
+
+// isRefused reports whether the pod was refused when it was tried last.
+func (c *Controller) isRefused(home *corev1.Pod) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused[home.UID] != "" || home.Status.Reason == ReasonRefused
+}
+
+// takeBack takes a wrapper back of which the target refuses the pod for good, and reports whether it does. The pod is refused
+// when the wrapper is gone.
+func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, have Wrapper) (bool, error) {
+	if home.Status.StartTime != nil || have.ending() || hasRun(have) || len(t.podsOf(home.UID)) > 0 ||
+		strings.Contains(awayOf(t, home.UID, have).Trouble, "quota") {
+		return false, nil
+	}
+	c.mu.Lock()
+	at, known := c.asked[home.UID]
+	due := at.Add(anew)
+	if !known {
+		due = c.sent[home.UID].Add(unmadeFirst) // long ago if it was an earlier process
+	}
+	c.mu.Unlock()
+	if wait := time.Until(due); wait > 0 && wait <= anew { // a clock that was set back holds nothing up
+		c.queue.AddAfter(keyOf(home), wait)
+		return false, nil
+	}
+	c.mu.Lock()
+	c.asked[home.UID] = time.Now()
+	c.mu.Unlock()
+	refusal := c.rehearse(ctx, t, have)
+	if refusal == nil {
+		c.queue.AddAfter(keyOf(home), anew)
+		return false, nil
+	}
+	c.mu.Lock()
+	c.refused[home.UID] = fmt.Sprintf("taken back from %s: %s", c.cfg.Target.Name(), refusal)
+	c.mu.Unlock()
+	return true, c.twinError(ctx, t, t.remove(ctx, have, nil))
+}
+
+// hasRun reports whether a pod of the wrapper may have begun; a pod is its own.
+func hasRun(w Wrapper) bool {
+	switch {
+	case w.Job != nil:
+		st := &w.Job.Status
+		return st.Active+st.Succeeded+st.Failed > 0 || len(st.Conditions) > 0 ||
+			st.UncountedTerminatedPods != nil && len(st.UncountedTerminatedPods.Succeeded)+len(st.UncountedTerminatedPods.Failed) > 0
+	case w.ReplicaSet != nil:
+		return w.ReplicaSet.Status.Replicas > 0
+	}
+	return true
+}

@@ -1,0 +1,161 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+
+	"rivulet/offload/homeapi"
+	"rivulet/offload/policy"
+	"rivulet/test/await"
+)
+
+// byPolicy is the answer of an API server whose admission policy refuses a pod.
+func byPolicy(name, message string) error {
+	err := apierrors.NewForbidden(corev1.Resource("pods"), name, errors.New("ValidatingAdmissionPolicy 'rivulet-twin-pods' denied request: "+message))
+	err.ErrStatus.Code, err.ErrStatus.Reason = http.StatusUnprocessableEntity, metav1.StatusReasonInvalid
+	return err
+}
+
+func TestForGood(t *testing.T) {
+	pods := corev1.Resource("pods")
+	for what, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"a policy":              {byPolicy("p", "spec.hostUsers: not lent"), true},
+		"a policy that comes":   {byPolicy("p", "a policy of this cluster that completes pods is not in force; try again"), false},
+		"Pod Security":          {apierrors.NewForbidden(pods, "p", errors.New(`violates PodSecurity "baseline:latest": seLinuxOptions`)), true},
+		"a LimitRange":          {apierrors.NewForbidden(pods, "p", errors.New("maximum cpu usage per Container is 1, but limit is 2")), true},
+		"invalid":               {apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "p", nil), true},
+		"a quota":               {apierrors.NewForbidden(pods, "p", errors.New("exceeded quota: rivulet")), false},
+		"rights":                {apierrors.NewForbidden(pods, "", errors.New(`User "x" cannot create resource "pods"`)), false},
+		"an account that comes": {apierrors.NewForbidden(pods, "p", errors.New("error looking up service account a/default")), false},
+		"a peer's own bound":    {&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "delete some"}}, false},
+		"too many":              {apierrors.NewTooManyRequests("p", 1), false},
+		"the link":              {errors.New("broken"), false},
+		"nothing":               {nil, false},
+	} {
+		if got := ForGood(c.err); got != c.want {
+			t.Errorf("%s: %v, want %v", what, got, c.want)
+		}
+	}
+}
+
+// What the target refuses for good is refused at home by its words. Where it may run at home it is evicted once its successor
+// is kept off; what was made for it is taken back. A quota refuses nothing for good.
+func TestRefusedForGood(t *testing.T) {
+	const hostUsers = "containers.hostUsers: not lent to other clusters"
+	for name, c := range map[string]struct {
+		when     policy.When
+		restart  corev1.RestartPolicy
+		refusal  error
+		from     bool // an earlier process has sent it
+		refused  bool
+		comeHome bool
+	}{
+		"a record stays where it may not come home": {policy.Remote, corev1.RestartPolicyAlways, byPolicy("web", hostUsers), false, true, false},
+		"a record comes home":                       {policy.Burst, corev1.RestartPolicyAlways, byPolicy("web", hostUsers), false, true, true},
+		"a Job's pod comes home":                    {policy.Any, corev1.RestartPolicyNever, byPolicy("web", hostUsers), true, true, true},
+		"a quota":                                   {policy.Burst, corev1.RestartPolicyAlways, apierrors.NewForbidden(corev1.Resource("pods"), "web", errors.New("exceeded quota")), false, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab", UID: "u1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "o1", Controller: ptr.To(true)}}},
+				Spec: corev1.PodSpec{NodeName: "b", RestartPolicy: c.restart, Containers: []corev1.Container{{Name: "web", Image: "web"}}}}
+			home := fake.NewClientset(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: string(c.when)}}})
+			var asked, evicted, kept atomic.Int32
+			home.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				if a.GetSubresource() == "eviction" {
+					if kept.Load() == 0 {
+						t.Error("evicted while its successor would go there again")
+					}
+					evicted.Add(1)
+				}
+				return true, nil, nil
+			})
+			away := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Authority, Namespace: "lab-a"}})
+			away.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.refusal })
+			if c.from {
+				w, err := Wrap(pod, "aid", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.Job.Namespace, w.Job.UID = "lab-a", "j1"
+				if err := away.Tracker().Add(w.Job); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctl := New(Config{Home: home, Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
+				Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Departed: func(string) {}, Keeps: func() bool { return true }, NoHomeAPI: true,
+				Unwelcome: func(_ context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
+					if namespace != "lab" || owner.UID != "o1" {
+						t.Errorf("told of %v in %s", owner, namespace)
+					}
+					if asked.Add(1) > 1 {
+						kept.Store(1)
+					}
+					return kept.Load() == 1, nil
+				},
+				Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { defer close(done); _ = ctl.Run(ctx) }()
+			defer func() { stop(); <-done }()
+			await.Empty(t, 30*time.Second, "it is told what becomes of it", func(ctx context.Context) string {
+				p, err := home.CoreV1().Pods("lab").Get(ctx, "web", metav1.GetOptions{})
+				if err != nil {
+					return err.Error()
+				}
+				sets, _ := away.AppsV1().ReplicaSets("lab-a").List(ctx, metav1.ListOptions{})
+				jobs, err := away.BatchV1().Jobs("lab-a").List(ctx, metav1.ListOptions{})
+				switch said := p.Status.Message; {
+				case err != nil:
+					return err.Error()
+				case c.refused && (p.Status.Reason != ReasonRefused || !strings.Contains(said, "b does not take this pod") || !strings.Contains(said, hostUsers)):
+					return p.Status.Reason + ": " + said
+				case c.refused && len(sets.Items)+len(jobs.Items) > 0:
+					return "what would make it is there"
+				case !c.refused && len(sets.Items) != 1:
+					return "nothing waits for room"
+				case c.comeHome != (evicted.Load() > 0):
+					return fmt.Sprint("evicted ", evicted.Load(), " times")
+				}
+				return ""
+			})
+			if !c.comeHome && asked.Load() > 0 {
+				t.Error("a successor is kept off the target")
+			}
+		})
+	}
+}
+
+// A Job that has begun is not taken back, whatever the target says now.
+func TestWhatHasBegunIsNotTakenBack(t *testing.T) {
+	for name, st := range map[string]batchv1.JobStatus{"a pod": {Active: 1}, "one that has ended": {Failed: 1}, "its end": {Conditions: []batchv1.JobCondition{{Type: batchv1.JobComplete}}},
+		"one that is being counted": {UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Succeeded: []types.UID{"x"}}}} {
+		if !hasRun(Wrapper{Job: &batchv1.Job{Status: st}}) {
+			t.Errorf("%s: it has not", name)
+		}
+	}
+	if hasRun(Wrapper{Job: &batchv1.Job{}}) {
+		t.Error("a new one: it has")
+	}
+}
