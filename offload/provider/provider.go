@@ -109,6 +109,9 @@ func (p *Provider) Problems() map[string]string {
 	if err := p.tenancy.Problem(); err != nil {
 		out["bounds of consumers"] = err.Error()
 	}
+	if why := p.tenancy.Refuses(); why != "" {
+		out["pods of consumers"] = why
+	}
 	return out
 }
 

@@ -32,7 +32,7 @@ const (
 )
 
 // forNow are words of refusals of objects that may be let in as they are.
-var forNow = []string{"quota", "try again", "service account", "serviceaccount", "not yet ready"}
+var forNow = []string{"quota", "try again", "service account", "serviceaccount", "not yet ready", "PriorityClass with name rivulet-"}
 
 // ForGood reports whether an API server will not take an object as it is: by a policy, by Pod Security, or because it is
 // invalid. Refusals of the client (rights, limits of a peer) name no object.

@@ -1,5 +1,5 @@
 // Package bounds keeps what bounds the consumers of this cluster in its API server: admission
-// policies, their bindings and a priority level. It says whether they are in force, which is
+// policies, their bindings, a priority level and a priority class. It says whether they are in force, which is
 // more than being stored: nothing is granted to a consumer while they are not.
 //
 // It reads the metadata of these kinds. It alone writes the objects that it is given, a spare of each validating policy

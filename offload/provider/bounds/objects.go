@@ -107,7 +107,9 @@ func (b *Bounds) put(ctx context.Context, o *unstructured.Unstructured) (*unstru
 		if err != nil {
 			return nil, err
 		}
-		now.Object["spec"] = o.DeepCopy().Object["spec"]
+		if spec, has := o.DeepCopy().Object["spec"]; has { // a PriorityClass has none, and does not change
+			now.Object["spec"] = spec
+		}
 		labels := now.GetLabels()
 		if labels == nil {
 			labels = map[string]string{}
@@ -208,4 +210,5 @@ var kinds = []schema.GroupVersionResource{
 	{Group: policyGroup, Version: "v1beta1", Resource: "mutatingadmissionpolicybindings"},
 	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1", Resource: "flowschemas"},
 	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1", Resource: "prioritylevelconfigurations"},
+	{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
 }

@@ -182,6 +182,7 @@ func TestProvider(t *testing.T) {
 		{"revocation", testRevocation},
 		{"claims of guests", testClaimsOfGuests},
 		{"what home keeps", testWhatHomeKeeps},
+		{"what the owner's admission adds", testOwnersAdmission},
 		{"twins at once", testTwinsAtOnce},
 		{"labels of twins", testLabelsOfTwins},
 		{"policies that somebody deletes or changes", testPoliciesAreKept},

@@ -103,7 +103,8 @@ type Tenancy struct {
 	policies   *bounds.Bounds
 	mayPass    func(namespace string, consumer peer.ID) (code int, why string) // refused, but in tests without an API server
 	kick       chan struct{}
-	granted    changes.Signal // a quota, or settled, may be another
+	granted    changes.Signal         // a quota, or settled, may be another
+	refusing   atomic.Pointer[string] // see Refuses
 
 	settledMu sync.Mutex
 	settled   map[string]account // see settle
@@ -194,6 +195,7 @@ func (t *Tenancy) Run(ctx context.Context) error {
 	wg.Go(func() { t.keepRations(ctx) })
 	wg.Go(func() { t.keepHosts(ctx) })
 	wg.Go(func() { t.keepLabels(ctx) })
+	wg.Go(func() { t.watchAdmission(ctx) })
 	wg.Go(func() { t.stored.run(ctx, func(id peer.ID) bool { return len(t.twinsOf(id)) > 0 }, t.poke) })
 	wg.Go(func() { t.endTwins(ctx) })
 	if t.PodMemory != nil {
