@@ -6,8 +6,8 @@
 //	                                                                 ▼
 //	                                                            API server of home
 //
-// The Service, its EndpointSlice and the ConfigMap with home's certificate
-// authority are written by offload/consumer/reflect, tokens and the pod's settings by
+// The Service, its EndpointSlice and the ConfigMaps with home's certificate
+// authority and with Env are written by offload/consumer/reflect, tokens and the pod's settings by
 // offload/consumer/pod; here are the names they share, and the Router, which has a Gate for
 // each home. TLS is the API server's from end to end; it knows who asks by the token
 // alone. The Router reads which addresses are those of away pods and writes nothing. Connections end with
@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -29,6 +30,8 @@ const (
 	Service = "rivulet-home-api"
 	// Authority is the ConfigMap in each twin that stands for home's RootCA.
 	Authority = "rivulet-home-ca.crt"
+	// Variables is the ConfigMap in each twin that holds Env.
+	Variables = "rivulet-home-variables"
 	// RootCA is the ConfigMap in every namespace that holds the cluster's authority.
 	RootCA = "kube-root-ca.crt"
 	// Host is the name by which away pods find home's API server; its certificate has it.
@@ -39,6 +42,16 @@ const (
 
 // Names are all by which the API server is asked for inside a cluster.
 var Names = []string{Host, Host + ".cluster.local", "kubernetes.default", "kubernetes"}
+
+// Env are the variables by which a pod away finds home's API server.
+func Env() map[string]string {
+	port := strconv.Itoa(Port)
+	url := "tcp://" + Host + ":" + port
+	return map[string]string{
+		"KUBERNETES_SERVICE_HOST": Host, "KUBERNETES_SERVICE_PORT": port, "KUBERNETES_SERVICE_PORT_HTTPS": port, "KUBERNETES_PORT": url,
+		"KUBERNETES_PORT_443_TCP": url, "KUBERNETES_PORT_443_TCP_ADDR": Host, "KUBERNETES_PORT_443_TCP_PORT": port, "KUBERNETES_PORT_443_TCP_PROTO": "tcp",
+	}
+}
 
 // patience is how long a connection waits to be known for a pod of ours: a new pod
 // may ask before its provider has told its address.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -24,7 +25,8 @@ func TestClusterIPsOfHome(t *testing.T) {
 	const ns = "addresses"
 	pod := func(name, where string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%[1]q,"namespace":%[2]q,"labels":{"app":%[1]q,"part":"all"}},"spec":{"terminationGracePeriodSeconds":1,"nodeSelector":{%[3]s},
-"containers":[{"name":"web","image":%[4]q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, name, ns, where, mainjob.Image)
+"containers":[{"name":"web","image":%[4]q,"envFrom":[{"configMapRef":{"name":"settings","optional":true}}],"env":[{"name":"OWN","value":"$(AT_B_PORT) $(AT_C_SERVICE_HOST)"}],
+"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, name, ns, where, mainjob.Image)
 	}
 	before := func(name, label, value, more string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{%q:%q},%s
@@ -58,7 +60,7 @@ func TestClusterIPsOfHome(t *testing.T) {
 		}
 	}()
 	// Services first: variables are of those that there are when a pod starts.
-	apply("a", namespace("any"), service("nobody", ""), service("at-home", ""), service("at-b", ""), service("at-c", `"type":"NodePort",`),
+	apply("a", namespace("any"), fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","namespace":%q},"data":{"AT_B_PORT":"6379"}}`, ns), service("nobody", ""), service("at-home", ""), service("at-b", ""), service("at-c", `"type":"NodePort",`),
 		before("spread", "part", "all", ""), before("sticky", "part", "all", `"sessionAffinity":"ClientIP",`))
 	cluster := map[string]string{}
 	for _, name := range []string{"nobody", "at-home", "at-b", "at-c", "spread", "sticky"} {
@@ -204,19 +206,28 @@ func TestClusterIPsOfHome(t *testing.T) {
 	var away struct {
 		Spec struct {
 			HostAliases []struct{ IP string }
-			Containers  []struct {
-				Env []struct{ Name, Value string }
-			}
 		}
 	}
 	if err := json.Unmarshal([]byte(labtest.Output(t, ctx, b, "rivulet", "kubectl", "-n", twin, "get", "pod", "at-b", "-o", "json")), &away); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{}
-	for _, e := range away.Spec.Containers[0].Env {
-		env[e.Name] = e.Value
+	// The environment is that of a pod at home: Services by their addresses there, which give way to what the pod says.
+	environment := func(pod string) map[string]string {
+		t.Helper()
+		env := map[string]string{}
+		for line := range strings.Lines(labtest.Output(t, ctx, a, "rivulet", "kubectl", "-n", ns, "exec", pod, "--", "/bin/busybox", "env")) {
+			if name, value, _ := strings.Cut(strings.TrimSpace(line), "="); name != "HOSTNAME" && !strings.HasPrefix(name, "KUBERNETES_") {
+				env[name] = value
+			}
+		}
+		return env
 	}
-	for name, want := range map[string]string{"AT_C_SERVICE_HOST": cluster["at-c"], "AT_C_SERVICE_PORT_HTTP": "80", "AT_C_PORT": "tcp://" + cluster["at-c"] + ":80", "AT_C_PORT_81_UDP_ADDR": cluster["at-c"]} {
+	env := environment("at-b")
+	if want := environment("at-home"); !maps.Equal(env, want) {
+		t.Errorf("environment away\n%v, at home\n%v", env, want)
+	}
+	for name, want := range map[string]string{"AT_C_SERVICE_HOST": cluster["at-c"], "AT_C_SERVICE_PORT_HTTP": "80", "AT_C_PORT": "tcp://" + cluster["at-c"] + ":80", "AT_C_PORT_81_UDP_ADDR": cluster["at-c"],
+		"AT_B_PORT": "6379", "OWN": "6379 " + cluster["at-c"]} {
 		if env[name] != want {
 			t.Errorf("%s is %q, want %q", name, env[name], want)
 		}

@@ -73,8 +73,11 @@ func awayDebuggers(home, away *corev1.Pod) (missing []corev1.EphemeralContainer,
 			addressAtHome(plain.Env)
 		}
 		redirectAuthority(&plain)
+		if derives(&away.Spec, servicesMap) {
+			derivedFrom(servicesMap, &plain)
+		}
 		if reachesHome(away) {
-			plain.Env = withHomeAPI(plain.Env)
+			derivedFrom(homeapi.Variables, &plain)
 		}
 		e.EphemeralContainerCommon = corev1.EphemeralContainerCommon(plain)
 		missing = append(missing, *e)

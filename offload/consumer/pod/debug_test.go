@@ -26,9 +26,8 @@ func TestDebuggersAreStartedOnce(t *testing.T) {
 	if len(missing) != 1 || missing[0].Name != "new" || missing[0].TargetContainerName != "web" {
 		t.Fatalf("to start: %+v", missing)
 	}
-	env := missing[0].Env
-	if env[len(env)-1].Value != "b" || env[0].Name != "KUBERNETES_SERVICE_HOST" {
-		t.Errorf("environment %+v", env)
+	if env, from := missing[0].Env, missing[0].EnvFrom; len(env) != 1 || env[0].Value != "b" || len(from) != 1 || from[0].ConfigMapRef.Name != "rivulet-home-variables" {
+		t.Errorf("environment %+v, from %+v", env, from)
 	}
 	if len(refused) != 1 || refused[0][0].Path != "spec.ephemeralContainers[3].securityContext.privileged" {
 		t.Errorf("refused: %+v", refused)

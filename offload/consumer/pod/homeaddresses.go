@@ -3,12 +3,16 @@ package pod
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -16,16 +20,17 @@ import (
 	"rivulet/offload/policy"
 )
 
-// maxLinks bounds what the variables of Services may add to a container, bytes: a provider
-// takes no pod of any size.
-const maxLinks = 32 << 10
+// servicesMap is the ConfigMap in a twin with the variables of home's Services. It is written
+// before a pod that takes them is sent, where it differs.
+const servicesMap = "rivulet-home-services"
+
+// maxLinks bounds the variables of Services, bytes: a provider takes no ConfigMap of any size.
+const maxLinks = 512 << 10
 
 // withHomeAddresses makes the template one for a provider that translates home's addresses:
 // what the pod is told of Services, and of itself (policy.HomeAddressesOfPods), are these. It
 // is done once, when the pod is sent; the annotation has made, for good.
-func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, t *corev1.PodTemplateSpec, made string) error {
-	// From the API server's cache: a kubelet goes by one, too.
-	cached := metav1.ListOptions{ResourceVersion: "0"}
+func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in *twin, t *corev1.PodTemplateSpec, made string) error {
 	api, err := c.cfg.Home.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
 		return fmt.Errorf("offload: the address of home's API server: %w", err)
@@ -44,22 +49,79 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, t 
 		return nil
 	}
 	t.Spec.EnableServiceLinks = ptr.To(false) // the provider's are of its own addresses
-	services, err := c.cfg.Home.CoreV1().Services(home.Namespace).List(ctx, cached)
+	services, err := c.tellServices(ctx, in, false)
 	if err != nil {
-		return fmt.Errorf("offload: the Services of the pod: %w", err)
+		return err
 	}
-	links, size := serviceLinks(services.Items), 0
-	for _, v := range links {
-		size += len(v.Name) + len(v.Value)
-	}
-	if size > maxLinks {
+	if services > 0 {
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadNoServiceLinks",
-			"the variables of %d Services are too many for a pod that runs away, and are left out; use names, or enableServiceLinks: false", len(services.Items))
+			"the variables of %d Services are too many for a pod that runs away, and are left out; use names, or enableServiceLinks: false", services)
 		return nil
 	}
 	for _, list := range [][]corev1.Container{t.Spec.InitContainers, t.Spec.Containers} {
 		for i := range list {
-			list[i].Env = behind(links, list[i].Env)
+			derivedFrom(servicesMap, &list[i])
+		}
+	}
+	return nil
+}
+
+// links are the variables that were written into a twin last.
+type links struct {
+	mu   sync.Mutex
+	data map[string]string
+	at   time.Time
+}
+
+// tellServices writes the variables of home's Services into the twin, unless they are there;
+// afresh has that looked up. tooMany is not zero if they are not written for their size.
+func (c *Controller) tellServices(ctx context.Context, t *twin, afresh bool) (tooMany int, err error) {
+	t.links.mu.Lock()
+	defer t.links.mu.Unlock()
+	// From the API server's cache: a kubelet goes by one, too.
+	services, err := c.cfg.Home.CoreV1().Services(t.home).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return 0, fmt.Errorf("offload: the Services of the pod: %w", err)
+	}
+	data, size := serviceLinks(services.Items), 0
+	for name, value := range data {
+		size += len(name) + len(value)
+	}
+	if size > maxLinks {
+		return len(services.Items), nil
+	}
+	if !afresh && time.Since(t.links.at) < addressAge && maps.Equal(t.links.data, data) {
+		return 0, nil
+	}
+	all := t.client.CoreV1().ConfigMaps(t.name)
+	have, err := all.Get(ctx, servicesMap, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = all.Create(ctx, &corev1.ConfigMap{Data: data, ObjectMeta: metav1.ObjectMeta{Name: servicesMap,
+			Labels: map[string]string{policy.OriginLabel: c.cfg.Cluster}}}, metav1.CreateOptions{FieldManager: policy.FieldManager})
+	case err != nil:
+	case have.Labels[policy.ReflectedLabel] != "":
+		return 0, fmt.Errorf("offload: ConfigMap %s in %s has a name that is Rivulet's own; rename it", servicesMap, t.home)
+	case !maps.Equal(have.Data, data):
+		have.Data = data
+		_, err = all.Update(ctx, have, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	}
+	if err != nil {
+		return 0, c.twinError(ctx, t, fmt.Errorf("offload: the variables of Services in the twin: %w", err))
+	}
+	t.links.data, t.links.at = data, time.Now()
+	return 0, nil
+}
+
+// keepServices writes the variables again where a container of the pod cannot be made without them.
+func (c *Controller) keepServices(ctx context.Context, t *twin, away *corev1.Pod) error {
+	if away == nil || !derives(&away.Spec, servicesMap) {
+		return nil
+	}
+	for _, st := range slices.Concat(away.Status.InitContainerStatuses, away.Status.ContainerStatuses) {
+		if w := st.State.Waiting; w != nil && w.Reason == "CreateContainerConfigError" {
+			_, err := c.tellServices(ctx, t, true)
+			return err
 		}
 	}
 	return nil
@@ -92,17 +154,6 @@ func addressAtHome(env []corev1.EnvVar) {
 	}
 }
 
-// behind puts the pod's own variables behind others, which they may refer to and override.
-func behind(others, own []corev1.EnvVar) []corev1.EnvVar {
-	var out []corev1.EnvVar
-	for _, v := range others {
-		if !slices.ContainsFunc(own, func(o corev1.EnvVar) bool { return o.Name == v.Name }) {
-			out = append(out, v)
-		}
-	}
-	return append(out, own...)
-}
-
 // withSameAddresses keeps of an away pod what it was told when it was sent.
 func withSameAddresses(want, have *corev1.PodTemplateSpec) {
 	if v, told := have.Annotations[policy.HomeAddressesAnnotation]; told {
@@ -113,9 +164,9 @@ func withSameAddresses(want, have *corev1.PodTemplateSpec) {
 
 // serviceLinks are the variables that a kubelet at home would set for the Services of a
 // namespace (k8s.io/kubernetes/pkg/kubelet/envvars).
-func serviceLinks(services []corev1.Service) (out []corev1.EnvVar) {
-	slices.SortFunc(services, func(a, b corev1.Service) int { return strings.Compare(a.Name, b.Name) })
-	add := func(name, value string) { out = append(out, corev1.EnvVar{Name: name, Value: value}) }
+func serviceLinks(services []corev1.Service) map[string]string {
+	out := map[string]string{}
+	add := func(name, value string) { out[name] = value }
 	for _, s := range services {
 		ip := s.Spec.ClusterIP
 		if ip == "" || ip == corev1.ClusterIPNone || len(s.Spec.Ports) == 0 ||

@@ -3,6 +3,7 @@ package pod
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
 )
 
@@ -27,71 +29,102 @@ func TestAddressesOfHome(t *testing.T) {
 		service("lab", "my-db", "10.43.5.5", corev1.ServicePort{Name: "sql-port", Port: 5432}, corev1.ServicePort{Name: "gossip", Port: 7000, Protocol: corev1.ProtocolUDP}),
 		service("lab", "headless", "None", corev1.ServicePort{Port: 1}), service("lab", "alias", ""), service("other", "far", "10.43.6.6", corev1.ServicePort{Port: 1}))
 	events := record.NewFakeRecorder(10)
-	c := New(Config{Home: home, Recorder: events})
-	send := func(change func(*corev1.Pod)) *corev1.PodTemplateSpec {
+	c, in := New(Config{Home: home, Cluster: "home-id", Recorder: events}), &twin{home: "lab", name: "lab-a", client: fake.NewClientset()}
+	theirs := func(name string) corev1.EnvFromSource {
+		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+	}
+	wrap := func(change func(*corev1.Pod)) (*corev1.Pod, *corev1.PodTemplateSpec) {
 		t.Helper()
 		p := web()
 		p.Namespace = "lab"
 		p.Annotations = map[string]string{policy.HomeAddressesAnnotation: "a user's", "note": "kept"}
-		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "MY_DB_SERVICE_PORT", Value: "1"}, {Name: "URL", Value: "http://$(MY_DB_SERVICE_HOST)"}}
+		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{theirs("settings")}
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "URL", Value: "http://$(MY_DB_SERVICE_HOST)"}}
 		change(p)
 		w, err := Wrap(p, "home-id", "10.43.7.7")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if notes := w.template().Annotations; notes[policy.HomeAddressesAnnotation] != "" || notes["note"] != "kept" {
+		return p, w.template()
+	}
+	send := func(change func(*corev1.Pod)) *corev1.PodTemplateSpec {
+		t.Helper()
+		p, is := wrap(change)
+		if notes := is.Annotations; notes[policy.HomeAddressesAnnotation] != "" || notes["note"] != "kept" {
 			t.Fatalf("whoever makes the pod says what its provider does: %v", notes)
 		}
-		if err := c.withHomeAddresses(t.Context(), p, w.template(), policy.HomeAddressesOfServices); err != nil {
+		if err := c.withHomeAddresses(t.Context(), p, in, is, policy.HomeAddressesOfServices); err != nil {
 			t.Fatal(err)
 		}
-		return w.template()
+		return is
+	}
+	told := func() map[string]string {
+		t.Helper()
+		m, err := in.client.CoreV1().ConfigMaps("lab-a").Get(t.Context(), servicesMap, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Data
 	}
 	got := send(func(*corev1.Pod) {})
-	env := map[string]string{}
-	for _, v := range got.Spec.Containers[0].Env {
-		if _, twice := env[v.Name]; twice {
-			t.Errorf("%s is there twice", v.Name)
-		}
-		env[v.Name] = v.Value
-	}
-	maps.DeleteFunc(env, func(name, _ string) bool { return strings.HasPrefix(name, "KUBERNETES_") })
 	want := map[string]string{
-		"MY_DB_SERVICE_HOST": "10.43.5.5", "MY_DB_SERVICE_PORT": "1", "MY_DB_SERVICE_PORT_SQL_PORT": "5432", "MY_DB_SERVICE_PORT_GOSSIP": "7000",
+		"MY_DB_SERVICE_HOST": "10.43.5.5", "MY_DB_SERVICE_PORT": "5432", "MY_DB_SERVICE_PORT_SQL_PORT": "5432", "MY_DB_SERVICE_PORT_GOSSIP": "7000",
 		"MY_DB_PORT":          "tcp://10.43.5.5:5432",
 		"MY_DB_PORT_5432_TCP": "tcp://10.43.5.5:5432", "MY_DB_PORT_5432_TCP_PROTO": "tcp", "MY_DB_PORT_5432_TCP_PORT": "5432", "MY_DB_PORT_5432_TCP_ADDR": "10.43.5.5",
 		"MY_DB_PORT_7000_UDP": "udp://10.43.5.5:7000", "MY_DB_PORT_7000_UDP_PROTO": "udp", "MY_DB_PORT_7000_UDP_PORT": "7000", "MY_DB_PORT_7000_UDP_ADDR": "10.43.5.5",
-		"URL": "http://$(MY_DB_SERVICE_HOST)",
 	}
-	if !maps.Equal(env, want) {
+	if env := told(); !maps.Equal(env, want) {
 		t.Errorf("variables\n%v, want\n%v", env, want)
+	}
+	// The lowest precedence: any other source comes later, and no variable is the container's own.
+	own := got.Spec.Containers[0]
+	if !reflect.DeepEqual(own.EnvFrom, []corev1.EnvFromSource{theirs(servicesMap), theirs(homeapi.Variables), theirs("settings")}) || len(own.Env) != 1 {
+		t.Errorf("sources %+v, variables %+v", own.EnvFrom, own.Env)
 	}
 	aliases := got.Spec.HostAliases
 	if got.Annotations[policy.HomeAddressesAnnotation] == "" || ptr.Deref(got.Spec.EnableServiceLinks, true) || len(aliases) != 1 || aliases[0].IP != "10.43.0.1" {
 		t.Errorf("annotations %v, links %v, aliases %v", got.Annotations, got.Spec.EnableServiceLinks, aliases)
 	}
 	// What it was told stays, whatever home would tell another one now.
-	w, err := Wrap(web(), "home-id", "10.43.7.8")
-	if err != nil {
+	_, is := wrap(func(*corev1.Pod) {})
+	withSameAddresses(is, got)
+	if is.Annotations[policy.HomeAddressesAnnotation] == "" || is.Spec.HostAliases[0].IP != "10.43.0.1" {
+		t.Errorf("a running pod would be changed: %v %v", is.Annotations, is.Spec.HostAliases)
+	}
+
+	// A Service that is made later is told to the next pod.
+	if err := home.Tracker().Add(service("lab", "late", "10.43.5.6", corev1.ServicePort{Port: 1})); err != nil {
 		t.Fatal(err)
 	}
-	withSameAddresses(w.template(), got)
-	if w.template().Annotations[policy.HomeAddressesAnnotation] == "" || w.template().Spec.HostAliases[0].IP != "10.43.0.1" {
-		t.Errorf("a running pod would be changed: %v %v", w.template().Annotations, w.template().Spec.HostAliases)
+	send(func(*corev1.Pod) {})
+	if told()["LATE_SERVICE_HOST"] != "10.43.5.6" {
+		t.Errorf("a Service of before the pod is not told: %v", told())
 	}
+	// What somebody deleted comes back when a container waits for it.
+	if err := in.client.CoreV1().ConfigMaps("lab-a").Delete(t.Context(), servicesMap, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waits := &corev1.Pod{Spec: got.Spec, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError"}}}}}}
+	if err := c.keepServices(t.Context(), in, waits); err != nil || told()["LATE_SERVICE_HOST"] == "" {
+		t.Errorf("%v (%v)", told(), err)
+	}
+
 	// No variables where the pod wants none, or where there are too many.
 	none := send(func(p *corev1.Pod) { p.Spec.EnableServiceLinks = ptr.To(false) })
-	for i := range 200 {
-		if err := home.Tracker().Add(service("lab", fmt.Sprintf("s%d", i), "10.43.8.8", corev1.ServicePort{Port: 80})); err != nil {
+	var ports []corev1.ServicePort
+	for i := range 100 {
+		ports = append(ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(i + 1)})
+	}
+	for i := range 60 {
+		if err := home.Tracker().Add(service("lab", fmt.Sprint("a-name-of-some-length-", i), "10.43.8.8", ports...)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	many := send(func(*corev1.Pod) {})
 	for _, got := range []*corev1.PodTemplateSpec{none, many} {
-		for _, v := range got.Spec.Containers[0].Env {
-			if v.Name == "MY_DB_SERVICE_HOST" {
-				t.Errorf("it has %s", v.Name)
-			}
+		if from := got.Spec.Containers[0].EnvFrom; !reflect.DeepEqual(from, []corev1.EnvFromSource{theirs(homeapi.Variables), theirs("settings")}) {
+			t.Errorf("it takes %+v", from)
 		}
 	}
 	select {
@@ -118,7 +151,7 @@ func TestAddressOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.withHomeAddresses(t.Context(), p, w.template(), policy.HomeAddressesOfPods); err != nil {
+	if err := c.withHomeAddresses(t.Context(), p, &twin{client: fake.NewClientset()}, w.template(), policy.HomeAddressesOfPods); err != nil {
 		t.Fatal(err)
 	}
 	s := w.template().Spec

@@ -1,7 +1,7 @@
 package pod
 
 import (
-	"strconv"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,36 +23,25 @@ func toHomeAPI(s *corev1.PodSpec, namespace, api string) {
 	s.HostAliases = append(s.HostAliases, corev1.HostAlias{IP: api, Hostnames: names})
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
-			list[i].Env = withHomeAPI(list[i].Env)
+			derivedFrom(homeapi.Variables, &list[i])
 		}
 	}
 }
 
-// withHomeAPI puts the variables in front, so that others may refer to them; those
-// that the pod sets itself stay.
-func withHomeAPI(env []corev1.EnvVar) []corev1.EnvVar {
-	port := strconv.Itoa(homeapi.Port)
-	url := "tcp://" + homeapi.Host + ":" + port
-	set := map[string]bool{}
-	for i := range env {
-		set[env[i].Name] = true
-	}
-	var out []corev1.EnvVar
-	for _, v := range []corev1.EnvVar{
-		{Name: "KUBERNETES_SERVICE_HOST", Value: homeapi.Host},
-		{Name: "KUBERNETES_SERVICE_PORT", Value: port},
-		{Name: "KUBERNETES_SERVICE_PORT_HTTPS", Value: port},
-		{Name: "KUBERNETES_PORT", Value: url},
-		{Name: "KUBERNETES_PORT_443_TCP", Value: url},
-		{Name: "KUBERNETES_PORT_443_TCP_ADDR", Value: homeapi.Host},
-		{Name: "KUBERNETES_PORT_443_TCP_PORT", Value: port},
-		{Name: "KUBERNETES_PORT_443_TCP_PROTO", Value: "tcp"},
-	} {
-		if !set[v.Name] {
-			out = append(out, v)
-		}
-	}
-	return append(out, env...)
+// derivedFrom has the container take variables from a ConfigMap of the twin, before any that it
+// says itself: what a kubelet derives has the lowest precedence, and others may refer to it.
+func derivedFrom(configMap string, c *corev1.Container) {
+	c.EnvFrom = slices.Insert(c.EnvFrom, 0, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: configMap}}})
+}
+
+// derives reports whether the containers of the pod take variables from that ConfigMap.
+func derives(s *corev1.PodSpec, configMap string) bool {
+	return slices.ContainsFunc(s.Containers, func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.EnvFrom, func(from corev1.EnvFromSource) bool {
+			return from.ConfigMapRef != nil && from.ConfigMapRef.Name == configMap
+		})
+	})
 }
 
 // homeAuthority redirects what means the certificate authority of the pod's own

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
+
+	"rivulet/offload/homeapi"
 )
 
 func TestTheAPIServerOfAnAwayPodIsHomes(t *testing.T) {
@@ -26,21 +28,16 @@ func TestTheAPIServerOfAnAwayPodIsHomes(t *testing.T) {
 	if slices.Contains(s.HostAliases[1].Hostnames, "kubernetes") {
 		t.Error("kubernetes alone has a meaning in namespace default only")
 	}
-	value := func(c corev1.Container, name string) (out []string) {
-		for _, e := range c.Env {
-			if e.Name == name {
-				out = append(out, e.Value)
-			}
-		}
-		return out
-	}
-	for name, want := range map[string]string{"KUBERNETES_SERVICE_HOST": "kubernetes.default.svc", "KUBERNETES_SERVICE_PORT": "443", "KUBERNETES_PORT": "tcp://kubernetes.default.svc:443"} {
-		if got := value(s.Containers[0], name); len(got) != 1 || got[0] != want {
-			t.Errorf("%s is %v, want %s", name, got, want)
+	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+		if len(c.EnvFrom) == 0 || c.EnvFrom[0].ConfigMapRef == nil || c.EnvFrom[0].ConfigMapRef.Name != homeapi.Variables || c.EnvFrom[0].ConfigMapRef.Optional != nil {
+			t.Errorf("%s takes its variables from %+v: the provider's would count", c.Name, c.EnvFrom)
 		}
 	}
-	if got := value(s.InitContainers[0], "KUBERNETES_SERVICE_HOST"); len(got) != 1 || got[0] != "mine" {
+	if got := s.InitContainers[0].Env; len(got) != 2 || got[0].Value != "mine" {
 		t.Errorf("what the pod says itself: %v", got)
+	}
+	if got := homeapi.Env(); got["KUBERNETES_SERVICE_HOST"] != "kubernetes.default.svc" || got["KUBERNETES_SERVICE_PORT"] != "443" || got["KUBERNETES_PORT"] != "tcp://kubernetes.default.svc:443" {
+		t.Errorf("variables %v", got)
 	}
 	p.Namespace = metav1.NamespaceDefault
 	if w, err = Wrap(p, "home-id", "10.43.7.7"); err != nil || !slices.Contains(w.template().Spec.HostAliases[1].Hostnames, "kubernetes") {

@@ -74,7 +74,8 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 	})
 	stale := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: tokenSecret("u0"), Namespace: "lab-a", UID: "s0",
 		Labels: map[string]string{policy.OriginLabel: "aid", policy.HomeUIDLabel: "u0"}, Annotations: map[string]string{policy.HomePodAnnotation: "old"}}}
-	away := fake.NewClientset(stale, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Service, Namespace: "lab-a"}, Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.9"}})
+	away := fake.NewClientset(stale, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Service, Namespace: "lab-a"}, Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.9"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Variables, Namespace: "lab-a"}})
 	var mu sync.Mutex
 	var order []string
 	fails := 3

@@ -112,6 +112,9 @@ func (t *twin) furnished(ctx context.Context, noHomeAPI, noAuthority bool) error
 		if _, err := t.homeAPI(ctx); err != nil {
 			return err
 		}
+		if _, err := t.client.CoreV1().ConfigMaps(t.name).Get(ctx, homeapi.Variables, metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("offload: the variables of home's API server: %w", err)
+		}
 	}
 	_, err := t.client.CoreV1().ConfigMaps(t.name).Get(ctx, homeapi.Authority, metav1.GetOptions{})
 	if err != nil && !(noAuthority && apierrors.IsNotFound(err)) {

@@ -87,7 +87,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		}
 		if c.cfg.HomeAddresses != nil {
 			if made := c.cfg.HomeAddresses(); made != "" {
-				if err := c.withHomeAddresses(ctx, home, want.template(), made); err != nil {
+				if err := c.withHomeAddresses(ctx, home, t, want.template(), made); err != nil {
 					return c.trouble(ctx, home, err)
 				}
 			}
@@ -108,7 +108,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return err
 	}
 	if have[0].Object().GetDeletionTimestamp() == nil {
-		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home), c.misfit(ctx, home, Current(t.podsOf(home.UID))))
+		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home), c.keepServices(ctx, t, Current(t.podsOf(home.UID))), c.misfit(ctx, home, Current(t.podsOf(home.UID))))
 	}
 	away := awayOf(t, home.UID, have[0])
 	st := Status(home, away, c.view(home))

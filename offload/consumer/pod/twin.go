@@ -34,6 +34,7 @@ type twin struct {
 	sets, jobs cache.SharedIndexInformer
 	secrets    cache.SharedIndexInformer // with tokens; without their data
 	api        apiAddress
+	links      links
 	bare       atomic.Pointer[lack] // nil once pods may be sent: see furnish
 	stop       context.CancelFunc
 	done       sync.WaitGroup

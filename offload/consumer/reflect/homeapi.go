@@ -38,8 +38,8 @@ func withHomeAPI(home string, control netip.AddrPort, at string, s kind[*corev1.
 	return s, e, m
 }
 
-// withAuthority adds home's authority: volumes of tokens name it, whether there is a
-// way to home or not.
+// withAuthority adds home's authority and the variables of its API server: volumes of tokens
+// name the one, whether there is a way to home or not, and a target may have a way of its own.
 func withAuthority(home string, m kind[*corev1.ConfigMap]) kind[*corev1.ConfigMap] {
 	m.made = made[*corev1.ConfigMap]{homeapi.Authority: func(atHome cache.SharedIndexInformer) (*corev1.ConfigMap, bool) {
 		root, ok := get[*corev1.ConfigMap](atHome, home, homeapi.RootCA)
@@ -49,6 +49,8 @@ func withAuthority(home string, m kind[*corev1.ConfigMap]) kind[*corev1.ConfigMa
 		root = root.DeepCopy()
 		root.Name, root.Annotations = homeapi.Authority, nil
 		return root, true
+	}, homeapi.Variables: func(cache.SharedIndexInformer) (*corev1.ConfigMap, bool) {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: homeapi.Variables}, Data: homeapi.Env()}, true
 	}}
 	m.stands = map[string]string{homeapi.RootCA: homeapi.Authority}
 	return m
