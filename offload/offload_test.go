@@ -204,6 +204,9 @@ func TestPodsRunAway(t *testing.T) {
 	t.Run("a StatefulSet's pod runs once, under whatever UID", func(t *testing.T) {
 		a.create(t, set())
 		first := a.running(t, "db-0", "")
+		if s := b.away(ctx, t, string(first.UID))[0].Spec; ptr.Deref(s.HostnameOverride, "") != "db-0.db.lab.svc.cluster.local" {
+			t.Errorf("its host name is %v, of %s.%s: not the full one of home", s.HostnameOverride, s.Hostname, s.Subdomain)
+		}
 		must(t, a.Client.CoreV1().Pods("lab").Delete(ctx, "db-0", metav1.DeleteOptions{}))
 		second := a.running(t, "db-0", first.UID)
 		if n := len(b.away(ctx, t, string(first.UID))); n != 0 {
@@ -488,10 +491,11 @@ func web(replicas int32) *appsv1.Deployment {
 }
 
 func set() *appsv1.StatefulSet {
-	labels := map[string]string{"app": "db"}
-	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](1),
+	labels, s := map[string]string{"app": "db"}, spec()
+	s.SetHostnameAsFQDN = ptr.To(true)
+	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](1), ServiceName: "db",
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec()}}}
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: s}}}
 }
 
 func job(name string, labels map[string]string) *batchv1.Job {

@@ -34,7 +34,7 @@ var fates = map[reflect.Type]map[string]fate{
 		"ImagePullSecrets": same, "Hostname": same, "Subdomain": same, "Affinity": dropped, "SchedulerName": dropped, "Tolerations": changed,
 		"HostAliases": same, "PriorityClassName": dropped, "Priority": dropped, "DNSConfig": same, "ReadinessGates": changed,
 		"RuntimeClassName": same, "EnableServiceLinks": same, "PreemptionPolicy": dropped, "Overhead": dropped, "TopologySpreadConstraints": dropped,
-		"SetHostnameAsFQDN": same, "OS": same, "HostUsers": same, "SchedulingGates": dropped, "ResourceClaims": refused, "Resources": same,
+		"SetHostnameAsFQDN": changed, "OS": same, "HostUsers": same, "SchedulingGates": dropped, "ResourceClaims": refused, "Resources": same,
 		"HostnameOverride": same, "WorkloadRef": dropped,
 	},
 	reflect.TypeFor[corev1.Container](): {

@@ -207,13 +207,13 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	if want.ReplicaSet != nil && c.keeps() {
 		want = asRecord(want, home)
 	}
-	_, err := t.create(ctx, want)
+	made, err := t.create(ctx, want)
 	if ForGood(err) {
 		return there(err)
 	}
 	if want.Pod != nil && replacement.Refused(err) {
 		want = waits // for room, and it says what it waits for
-		_, err = t.create(ctx, want)
+		made, err = t.create(ctx, want)
 	}
 	if unknownOutcome(err) {
 		c.setUnsure(home, true)
@@ -230,6 +230,10 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	}
 	if err != nil {
 		return c.trouble(ctx, home, c.twinError(ctx, t, err))
+	}
+	if name := want.template().Spec.HostnameOverride; name != nil && made.template().Spec.HostnameOverride == nil {
+		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadOtherHostname",
+			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home", c.cfg.Target.Name(), *name)
 	}
 	c.accepted(home.UID)
 	// That it was sent is told with what comes of it (holdBack). It is no event either:

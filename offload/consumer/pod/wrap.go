@@ -1,8 +1,10 @@
 package pod
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"math"
 	"strconv"
@@ -57,6 +59,9 @@ func (w Wrapper) template() *corev1.PodTemplateSpec {
 func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 	if r := refuse(home); r != nil {
 		return Wrapper{}, r
+	}
+	if full := fullName(home); len(full) > longestName {
+		return Wrapper{}, &Refusal{Fields: []RefusedField{{"spec.setHostnameAsFQDN", fmt.Sprintf("%s has %d characters, and a host name away %d at most", full, len(full), longestName)}}}
 	}
 	uid := string(home.UID)
 	ties := map[string]string{policy.OriginLabel: cluster, policy.HomeUIDLabel: uid}
@@ -126,6 +131,9 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	if s.Hostname == "" && s.HostnameOverride == nil {
 		s.Hostname = hostname(home.Name)
 	}
+	if full := fullName(home); full != "" { // the API server takes one of both
+		s.HostnameOverride, s.SetHostnameAsFQDN = &full, nil
+	}
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
 			redirectEnv(list[i].Env, home)
@@ -175,14 +183,28 @@ func wrapperName(name string) string {
 	return strings.TrimRight(name[:52], "-.") + "-" + hex.EncodeToString(sum[:5])
 }
 
+// longestName is that of a host name that a kubelet does not cut.
+const longestName = 63
+
 // hostname is what a kubelet at home would have made of the pod's name, as a
 // single DNS label.
-func hostname(name string) string {
-	name = strings.ReplaceAll(name, ".", "-")
-	if len(name) > 63 {
-		name = name[:63]
+func hostname(name string) string { return cut(strings.ReplaceAll(name, ".", "-")) }
+
+func cut(name string) string {
+	if len(name) > longestName {
+		name = strings.TrimRight(name[:longestName], "-.")
 	}
-	return strings.TrimRight(name, "-")
+	return name
+}
+
+// fullName is the host name at home of a pod that is to have its full one, "" of any other. A
+// kubelet away would make it of the twin's name.
+func fullName(home *corev1.Pod) string {
+	s := &home.Spec
+	if !ptr.Deref(s.SetHostnameAsFQDN, false) || s.Subdomain == "" {
+		return ""
+	}
+	return strings.Join([]string{cut(cmp.Or(s.Hostname, home.Name)), s.Subdomain, home.Namespace, "svc.cluster.local"}, ".")
 }
 
 func restart(p *corev1.Pod) corev1.RestartPolicy {

@@ -193,3 +193,34 @@ func TestWrapLeavesThePodAlone(t *testing.T) {
 		t.Fatal("the pod of home, which lives in a cache, was changed")
 	}
 }
+
+// The host name of a pod that is to have its full one: that of home, however the twin is called.
+func TestHostNameIsHomes(t *testing.T) {
+	p := web()
+	p.Namespace, p.Name, p.Spec.Hostname = "lab", "db-0", ""
+	p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "db", ptr.To(true)
+	wrap := func() corev1.PodSpec {
+		t.Helper()
+		w, err := Wrap(p, "home-id", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.template().Spec
+	}
+	if s := wrap(); ptr.Deref(s.HostnameOverride, "") != "db-0.db.lab.svc.cluster.local" || s.SetHostnameAsFQDN != nil || s.Hostname != "db-0" || s.Subdomain != "db" {
+		t.Errorf("override %q, full %v, host name %s, subdomain %s", ptr.Deref(s.HostnameOverride, ""), s.SetHostnameAsFQDN, s.Hostname, s.Subdomain)
+	}
+	p.Spec.Hostname = "own"
+	if s := wrap(); ptr.Deref(s.HostnameOverride, "") != "own.db.lab.svc.cluster.local" {
+		t.Errorf("override %v", s.HostnameOverride)
+	}
+	// A kubelet cuts what is longer, and home's would not start it at 65.
+	p.Spec.Hostname = strings.Repeat("h", 64-len(".db.lab.svc.cluster.local"))
+	if _, err := Wrap(p, "home-id", ""); err == nil || !strings.Contains(err.Error(), "spec.setHostnameAsFQDN (h") || !strings.Contains(err.Error(), "64 characters") {
+		t.Errorf("a name that is cut: %v", err)
+	}
+	p.Spec.Subdomain = ""
+	if s := wrap(); s.HostnameOverride != nil {
+		t.Errorf("it has no full name: %v", *s.HostnameOverride)
+	}
+}

@@ -257,6 +257,13 @@ func TestTell(t *testing.T) {
 			t.Errorf("%s: %q (%v), want %q", name, got, err, want)
 		}
 	}
+	// What a kubelet at home writes where the host name is the full one (managedHostsFileContent), or another.
+	for over, want := range map[string]string{"db-0.db.lab.svc.cluster.local": "240.3.0.7\tdb-0.db.lab.svc.cluster.local\tdb-0\n", "other": "240.3.0.7\tother\n"} {
+		pod.Spec.HostnameOverride = &over
+		if got := hosts(pod, addr("240.3.0.7")); !strings.Contains(got, want) {
+			t.Errorf("with host name %s: %q", over, got)
+		}
+	}
 	if got, _ := os.ReadFile(secret); string(got) != "the owner's" {
 		t.Errorf("what the pod's link led to has %q", got)
 	}

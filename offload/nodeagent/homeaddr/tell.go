@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
 )
@@ -72,15 +71,14 @@ func put(root *os.Root, name, text string) error {
 // (k8s.io/kubernetes/pkg/kubelet, managedHostsFileContent).
 func hosts(pod *corev1.Pod, own netip.Addr) string {
 	name := pod.Spec.Hostname
-	names := name
-	if pod.Spec.HostnameOverride != nil {
-		name = *pod.Spec.HostnameOverride
-		names = name
-	} else if home := pod.Annotations[policy.HomeNamespaceAnnotation]; pod.Spec.Subdomain != "" && home != "" {
-		full := strings.Join([]string{name, pod.Spec.Subdomain, home, "svc", ClusterDomain}, ".")
-		if names = full + "\t" + name; ptr.Deref(pod.Spec.SetHostnameAsFQDN, false) {
-			names = full
-		}
+	names, full := name, ""
+	if home := pod.Annotations[policy.HomeNamespaceAnnotation]; pod.Spec.Subdomain != "" && home != "" {
+		full = strings.Join([]string{name, pod.Spec.Subdomain, home, "svc", ClusterDomain}, ".")
+		names = full + "\t" + name
+	}
+	// Home writes the full name there where the pod is to have it as its host name.
+	if over := pod.Spec.HostnameOverride; over != nil && *over != full {
+		names = *over
 	}
 	var b strings.Builder
 	b.WriteString("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
