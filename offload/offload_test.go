@@ -218,6 +218,28 @@ func TestPodsRunAway(t *testing.T) {
 		must(t, a.Client.AppsV1().StatefulSets("lab").Delete(ctx, "db", metav1.DeleteOptions{}))
 	})
 
+	t.Run("a pod ends within the provider's bound, whatever was asked for", func(t *testing.T) {
+		p := bare("slow", corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](90), Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}})
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
+		a.create(t, p)
+		slow := a.running(t, "slow", "")
+		if g := *b.away(ctx, t, string(slow.UID))[0].Spec.TerminationGracePeriodSeconds; g != 45 {
+			t.Errorf("the provider grants %d s", g)
+		}
+		await.Empty(t, time.Minute, "that the period is shorter there is told", func(ctx context.Context) string {
+			got, err := a.Client.CoreV1().Pods("lab").Get(ctx, "slow", metav1.GetOptions{})
+			must(t, err)
+			for _, c := range got.Status.Conditions {
+				if strings.Contains(c.Message, "ends it 45 s after its deletion, not 90 s") {
+					return ""
+				}
+			}
+			return fmt.Sprint(got.Status.Conditions)
+		})
+		must(t, a.Client.CoreV1().Pods("lab").Delete(ctx, "slow", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](60)}))
+		a.gone(t, "slow")
+	})
+
 	t.Run("a namespace that is no longer offloaded takes its pods back", func(t *testing.T) {
 		_, err := a.Client.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, []byte(`{"metadata":{"labels":{"rivulet.dev/offload":"off"}}}`), metav1.PatchOptions{})
 		must(t, err)

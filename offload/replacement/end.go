@@ -34,8 +34,13 @@ func End(ctx context.Context, client kubernetes.Interface, p *corev1.Pod, grace 
 	if p.DeletionTimestamp != nil {
 		return nil
 	}
-	return gone(client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &p.UID}}))
+	opts := metav1.DeleteOptions{GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &p.UID}}
+	err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, opts)
+	if grace != nil && Refused(err) { // the provider grants less; what is not asked for it cannot refuse
+		opts.GracePeriodSeconds = nil
+		err = client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, opts)
+	}
+	return gone(err)
 }
 
 // EndAll ends all records of a namespace.

@@ -199,6 +199,9 @@ func (f Facts) deleting() []Reason {
 	if len(p.Finalizers) > 0 {
 		return []Reason{{Code: Deleting, What: "it was deleted and waits for " + strings.Join(p.Finalizers, ", "), Cure: "look at what set that finalizer"}}
 	}
+	if why := f.event(pod.ReasonNotEnded); why != "" {
+		return []Reason{{Code: Deleting, What: "it was deleted; " + why}}
+	}
 	if over := f.Now.Sub(p.DeletionTimestamp.Time); over > 0 {
 		return []Reason{{Code: Deleting, What: fmt.Sprintf("it was deleted; its time to end was over %s ago", over.Round(time.Second)), Cure: "if its device is gone for good: rivulet kubectl delete pod -n " + p.Namespace + " " + p.Name + " --force"}}
 	}

@@ -114,6 +114,10 @@ func TestWhy(t *testing.T) {
 			running(p)
 			p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
 		}))}, Deleting, "1m0s ago", "--force"},
+		"not ended": {Facts{Now: now, Nodes: two, Events: event(pod.ReasonNotEnded, "lab-2 refuses to end this pod"), Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			running(p)
+			p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
+		}))}, Deleting, "lab-2 refuses", ""},
 		"failed": {Facts{Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}}}

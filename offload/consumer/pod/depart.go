@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
+	"rivulet/offload/replacement"
 )
 
 // depart takes a pod that is being deleted at home off the target, and lets it
@@ -38,10 +39,13 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 				return err
 			}
 			for _, w := range standing {
-				if err := t.remove(ctx, w, graceOf(home)); err != nil {
-					return c.twinError(ctx, t, err)
+				if err := t.remove(ctx, w, home.DeletionGracePeriodSeconds); err != nil {
+					return c.heldUp(home, c.twinError(ctx, t, err))
 				}
 			}
+		}
+		if err := t.hasten(ctx, home); err != nil {
+			return c.heldUp(home, c.twinError(ctx, t, err))
 		}
 		return c.follow(ctx, home, awayOf(t, home.UID, have[0]))
 	}
@@ -81,13 +85,48 @@ func (c *Controller) tellEnd(ctx context.Context, t *twin, home *corev1.Pod, w W
 	return false, c.follow(ctx, home, awayOf(t, home.UID, live)) // what it writes calls again
 }
 
-// graceOf is the grace period to hand on, where the user gave a shorter one than the pod's:
-// a provider grants no longer ones (docs/design/tenancy.md), and refuses a deletion that asks for it.
-func graceOf(home *corev1.Pod) *int64 {
-	if g := home.DeletionGracePeriodSeconds; g != nil && *g < ptr.Deref(home.Spec.TerminationGracePeriodSeconds, 30) {
-		return g
+// sooner is the grace period to hand on to an away pod: home's, where it is shorter than what
+// the away pod has. The provider may have lowered that (docs/design/tenancy.md), and refuses a
+// deletion that asks for more. 0 would have the pod gone before its containers are.
+func sooner(grace *int64, away int64) *int64 {
+	if grace == nil || max(*grace, 1) >= away {
+		return nil
+	}
+	return ptr.To(max(*grace, 1))
+}
+
+// hasten hands on a grace period that was shortened after the deletion.
+func (t *twin) hasten(ctx context.Context, home *corev1.Pod) error {
+	for _, p := range t.podsOf(home.UID) {
+		if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
+			continue
+		}
+		if err := t.deletePod(ctx, p, sooner(home.DeletionGracePeriodSeconds, *p.DeletionGracePeriodSeconds)); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// deletePod deletes an away pod that ends by itself later; nothing is to be done without a
+// grace period, or where the provider has a bound of its own for it.
+func (t *twin) deletePod(ctx context.Context, p *corev1.Pod, grace *int64) error {
+	if grace == nil {
+		return nil
+	}
+	err := t.client.CoreV1().Pods(t.name).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
+	if apierrors.IsConflict(err) || replacement.Refused(err) {
+		return nil
+	}
+	return ignoreGone(err)
+}
+
+// heldUp tells of a provider that refuses to end the pod.
+func (c *Controller) heldUp(home *corev1.Pod, err error) error {
+	if replacement.Refused(err) {
+		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, ReasonNotEnded, "%s refuses to end this pod, which runs on there, and is asked again: %v", c.cfg.Target.Name(), err)
+	}
+	return err
 }
 
 // release writes how the pod ended and lets it go.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -116,7 +117,19 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		c.queue.AddAfter(k, wait)
 		return err
 	}
+	c.tellGrace(home, away.Pod)
 	return errors.Join(err, c.writeStatus(ctx, home, st))
+}
+
+// tellGrace tells once of a grace period that the provider has lowered; what home's status says of it
+// is all that is remembered.
+func (c *Controller) tellGrace(home, away *corev1.Pod) {
+	shorter := shorterGrace(home, away)
+	if cond := condition(&home.Status, OffloadedCondition); shorter == "" || cond != nil && strings.Contains(cond.Message, shorter) {
+		return
+	}
+	c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, ReasonShorter,
+		"%s %s: a peer bounds it to 10 minutes, and to 45 s with a preStop hook; leave the hook out, have it done in that time, or keep the pod at home (rivulet.dev/offload=off)", home.Spec.NodeName, shorter)
 }
 
 func (c *Controller) view(home *corev1.Pod) View {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/peer"
 )
@@ -16,6 +17,8 @@ const (
 	ReasonPending       = "OffloadPending"       // the provider has not made it yet
 	ReasonUnschedulable = "OffloadUnschedulable" // the provider has no node for it
 	ReasonGone          = "OffloadGone"          // it ran away and is no more
+	ReasonNotEnded      = "OffloadNotEnded"      // it was deleted, and the provider refuses to end it (event)
+	ReasonShorter       = "OffloadShorterGrace"  // the provider ends it sooner than its grace period (event)
 )
 
 // OffloadedCondition is True on a pod that was sent away, and False, with
@@ -61,10 +64,14 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	st.HostIP = view.HostIP.String()
 	st.HostIPs = []corev1.HostIP{{IP: st.HostIP}}
 	st.NominatedNodeName = ""
-	setCondition(home, &st, corev1.PodCondition{Type: OffloadedCondition, Status: corev1.ConditionTrue, Reason: "Sent",
-		Message: "runs on " + view.Node, LastTransitionTime: metav1.Now()})
-
 	p := away.Pod
+	sent := corev1.PodCondition{Type: OffloadedCondition, Status: corev1.ConditionTrue, Reason: "Sent",
+		Message: "runs on " + view.Node, LastTransitionTime: metav1.Now()}
+	if shorter := shorterGrace(home, p); shorter != "" {
+		sent.Message += ", which " + shorter
+	}
+	setCondition(home, &st, sent)
+
 	if p != nil && replaced(p, restart(home), away.Finished) {
 		away.Trouble, p = fmt.Sprintf("the last pod ended: %s %s", p.Status.Reason, p.Status.Message), nil
 	}
@@ -98,6 +105,18 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	}
 	setCondition(home, &st, ready(home, condition(from, corev1.PodReady)))
 	return st
+}
+
+// shorterGrace says so if the provider ends the pod sooner than home would.
+func shorterGrace(home, away *corev1.Pod) string {
+	if away == nil {
+		return ""
+	}
+	own, theirs := ptr.Deref(home.Spec.TerminationGracePeriodSeconds, 30), ptr.Deref(away.Spec.TerminationGracePeriodSeconds, 30)
+	if theirs >= own {
+		return ""
+	}
+	return fmt.Sprintf("ends it %d s after its deletion, not %d s", theirs, own)
 }
 
 // replaced reports whether the wrapper makes another in the place of a pod that ended.

@@ -194,11 +194,11 @@ func (t *twin) create(ctx context.Context, w Wrapper) (Wrapper, error) {
 }
 
 // remove deletes the wrapper in the foreground: as long as it is there, so may
-// its pods be, and once it is gone so are they. grace, where given, goes to the pods.
+// its pods be, and once it is gone so are they. grace, where given, goes to pods whose own is longer.
 // A pod that is its own record is not replaced from then on.
 func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
 	if w.Pod != nil {
-		err := replacement.End(ctx, t.client, w.Pod, grace)
+		err := replacement.End(ctx, t.client, w.Pod, sooner(grace, ptr.Deref(w.Pod.Spec.TerminationGracePeriodSeconds, 30)))
 		if errors.Is(err, replacement.ErrMarked) {
 			return errNotYet
 		}
@@ -219,16 +219,9 @@ func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if grace == nil {
-		return nil
-	}
 	var errs []error
 	for _, p := range t.podsOf(types.UID(obj.GetLabels()[policy.HomeUIDLabel])) {
-		err := t.client.CoreV1().Pods(t.name).Delete(ctx, p.Name, metav1.DeleteOptions{
-			GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, t.deletePod(ctx, p, sooner(grace, ptr.Deref(p.Spec.TerminationGracePeriodSeconds, 30))))
 	}
 	return errors.Join(errs...)
 }
