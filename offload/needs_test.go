@@ -3,6 +3,7 @@ package offload
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,11 +58,13 @@ func debugging(t *testing.T, a, b *device, pod *corev1.Pod) {
 	live, err := a.Client.CoreV1().Pods("lab").Get(ctx, pod.Name, metav1.GetOptions{})
 	must(t, err)
 	live.Spec.EphemeralContainers = append(live.Spec.EphemeralContainers,
+		corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "traces", Image: "busybox", // as kubectl debug --profile=general
+			SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}}}},
 		corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "dbg", Image: "busybox", Stdin: true}, TargetContainerName: "web"},
 		corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "root", Image: "busybox", SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)}}})
 	_, err = a.Client.CoreV1().Pods("lab").UpdateEphemeralContainers(ctx, pod.Name, live, metav1.UpdateOptions{})
 	must(t, err)
-	await.Empty(t, time.Minute, "the one is away, the other refused", func(ctx context.Context) string {
+	await.Empty(t, time.Minute, "the one is away, the others refused", func(ctx context.Context) string {
 		away := b.away(ctx, t, string(pod.UID))[0]
 		if len(away.Spec.EphemeralContainers) != 1 || away.Spec.EphemeralContainers[0].Name != "dbg" || !away.Spec.EphemeralContainers[0].Stdin {
 			return fmt.Sprintf("%+v", away.Spec.EphemeralContainers)
@@ -69,6 +72,17 @@ func debugging(t *testing.T, a, b *device, pod *corev1.Pod) {
 		events, err := a.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=OffloadRefused,involvedObject.name=" + pod.Name})
 		if err != nil || len(events.Items) == 0 {
 			return fmt.Sprintf("no event (%v)", err)
+		}
+		home, err := a.Client.CoreV1().Pods("lab").Get(ctx, pod.Name, metav1.GetOptions{})
+		must(t, err)
+		ended := map[string]string{}
+		for _, c := range home.Status.EphemeralContainerStatuses {
+			if c.State.Terminated != nil && c.State.Terminated.Reason == "OffloadRefused" {
+				ended[c.Name] = c.State.Terminated.Message
+			}
+		}
+		if !strings.Contains(ended["traces"], "capabilities") || !strings.Contains(ended["root"], "securityContext.privileged") {
+			return fmt.Sprintf("%+v", home.Status.EphemeralContainerStatuses)
 		}
 		return ""
 	})

@@ -3,59 +3,130 @@ package pod
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/fabric/peer"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
 )
 
+// warned is how long a container that is refused waits before it ends: kubectl debug shows why
+// one waits, and looks at its logs where it has ended. Times in a status are whole seconds.
+const warned = 2 * time.Second
+
 // debug puts ephemeral containers (kubectl debug) that the pod has at home into the
-// away pod. Like a kubelet it starts each once: not again in a pod that was made
-// in the place of the one it ran in.
-func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) error {
+// away pod, each by itself. Like a kubelet it starts each once: not again in a pod that was made
+// in the place of the one it ran in. It returns the statuses of those that are refused: they
+// wait with the reason, and then have ended with it.
+func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) (refused []corev1.ContainerStatus, err error) {
 	if len(home.Spec.EphemeralContainers) == 0 {
-		return nil
+		return nil, nil
+	}
+	refused, left := endRefused(home.Status.EphemeralContainerStatuses, time.Now())
+	if left > 0 {
+		c.queue.AddAfter(keyOf(home), left)
 	}
 	p := Current(t.podsOf(home.UID))
 	if p == nil || p.DeletionTimestamp != nil || terminal(p.Status.Phase) {
-		return nil
+		return refused, nil
 	}
-	missing, refused := awayDebuggers(home, p)
-	for _, r := range refused {
-		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused, (&Refusal{Fields: r}).Error())
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"ephemeralContainers": missing}})
-	if err != nil {
-		return err
-	}
-	_, err = t.client.CoreV1().Pods(t.name).Patch(ctx, p.Name, types.StrategicMergePatchType, patch,
-		metav1.PatchOptions{FieldManager: policy.FieldManager}, "ephemeralcontainers")
-	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-		if c.checkTwin(ctx, t.home) {
-			return errNotYet
+	missing, why := awayDebuggers(home, p)
+	var errs []error
+	for i := range missing {
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"ephemeralContainers": missing[i : i+1]}})
+		if err != nil {
+			return refused, err
 		}
-		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused, fmt.Sprintf("%s does not take the ephemeral container: %v", c.cfg.Target.Name(), err))
-		c.queue.AddAfter(types.NamespacedName{Namespace: home.Namespace, Name: home.Name}, mintRetry)
-		return nil
+		_, err = t.client.CoreV1().Pods(t.name).Patch(ctx, p.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{FieldManager: policy.FieldManager}, "ephemeralcontainers")
+		switch {
+		case ForGood(err):
+			if c.checkTwin(ctx, t.home) {
+				return refused, errNotYet
+			}
+			why[missing[i].Name] = peer.Prose(fmt.Sprintf("%s does not take the ephemeral container: %v", c.cfg.Target.Name(), err))
+		default:
+			errs = append(errs, ignoreGone(err))
+		}
 	}
-	return ignoreGone(err)
+	for i := range home.Spec.EphemeralContainers {
+		e := &home.Spec.EphemeralContainers[i]
+		if text, ok := why[e.Name]; ok {
+			c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused, e.Name+": "+text)
+			refused = append(refused, refusedContainer(e.Name, e.Image, text))
+			c.queue.AddAfter(keyOf(home), warned)
+		}
+	}
+	return refused, errors.Join(errs...)
+}
+
+// refusedContainer is the status of a container that is not started. It waits; how it ends, and
+// since when that is known, is its last state.
+func refusedContainer(name, image, why string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, Image: image, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: ReasonRefused, Message: why}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: ReasonRefused, Message: why, ExitCode: 128, FinishedAt: metav1.Now()}}}
+}
+
+// endRefused gives those of refused containers whose refusal was shown, as ended; left is how
+// long others are to be shown.
+func endRefused(all []corev1.ContainerStatus, now time.Time) (ended []corev1.ContainerStatus, left time.Duration) {
+	for _, st := range all {
+		if !isRefused(&st) {
+			continue
+		}
+		if rest := warned - now.Sub(st.LastTerminationState.Terminated.FinishedAt.Time); rest > 0 && rest <= warned {
+			left = max(left, rest)
+			continue
+		}
+		st.State, st.LastTerminationState = st.LastTerminationState, corev1.ContainerState{}
+		ended = append(ended, st)
+	}
+	return ended, left
+}
+
+// nobodys reports whether the pod was made for its node by name, is run once, and nobody makes it again.
+// kubectl debug node/NAME makes such a pod and waits for its container.
+func nobodys(p *corev1.Pod) bool {
+	return restart(p) == corev1.RestartPolicyNever && metav1.GetControllerOf(p) == nil && condition(&p.Status, corev1.PodScheduled) == nil
+}
+
+// turnDown makes of the status of a pod that is refused, and nobody's, one that ends, as a kubelet
+// does with pods that it cannot run.
+func (c *Controller) turnDown(home *corev1.Pod, st *corev1.PodStatus) {
+	ended, left := endRefused(home.Status.ContainerStatuses, time.Now())
+	switch {
+	case len(ended) > 0 && left == 0:
+		st.ContainerStatuses, st.Phase = ended, corev1.PodFailed
+	case len(home.Status.ContainerStatuses) == 0:
+		left = warned
+		for i := range home.Spec.Containers {
+			st.ContainerStatuses = append(st.ContainerStatuses, refusedContainer(home.Spec.Containers[i].Name, home.Spec.Containers[i].Image, st.Message))
+		}
+	}
+	if left > 0 {
+		c.queue.AddAfter(keyOf(home), left)
+	}
+}
+
+// isRefused reports whether the status is that of refusedContainer.
+func isRefused(st *corev1.ContainerStatus) bool {
+	return st.State.Waiting != nil && st.State.Waiting.Reason == ReasonRefused && st.LastTerminationState.Terminated != nil
 }
 
 // awayDebuggers are the ephemeral containers that the away pod lacks and is to
-// have, and why others may not be there.
-func awayDebuggers(home, away *corev1.Pod) (missing []corev1.EphemeralContainer, refused [][]RefusedField) {
+// have, and why others, by name, may not be there.
+func awayDebuggers(home, away *corev1.Pod) (missing []corev1.EphemeralContainer, refused map[string]string) {
 	there := map[string]bool{}
 	for i := range away.Spec.EphemeralContainers {
 		there[away.Spec.EphemeralContainers[i].Name] = true
 	}
+	refused = map[string]string{}
 	for i := range home.Spec.EphemeralContainers {
 		e := home.Spec.EphemeralContainers[i].DeepCopy()
 		if there[e.Name] || statusOf(home.Status.EphemeralContainerStatuses, e.Name) != nil {
@@ -65,7 +136,7 @@ func awayDebuggers(home, away *corev1.Pod) (missing []corev1.EphemeralContainer,
 		var why []RefusedField
 		refuseContainer(fmt.Sprintf("spec.ephemeralContainers[%d]", i), &plain, func(path, reason string) { why = append(why, RefusedField{path, reason}) })
 		if why != nil {
-			refused = append(refused, why)
+			refused[e.Name] = (&Refusal{Fields: why}).Error()
 			continue
 		}
 		redirectEnv(plain.Env, home)
@@ -83,6 +154,18 @@ func awayDebuggers(home, away *corev1.Pod) (missing []corev1.EphemeralContainer,
 		missing = append(missing, *e)
 	}
 	return missing, refused
+}
+
+// withRefused are the statuses of ephemeral containers, with those of refused ones.
+func withRefused(all, refused []corev1.ContainerStatus) []corev1.ContainerStatus {
+	for _, r := range refused {
+		if old := statusOf(all, r.Name); old != nil {
+			*old = r
+		} else {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 // reachesHome reports whether the names of home's API server are in the pod's /etc/hosts.
@@ -105,7 +188,7 @@ func debuggers(home *corev1.Pod, away []corev1.ContainerStatus) []corev1.Contain
 		name := home.Spec.EphemeralContainers[i].Name
 		old, now := statusOf(home.Status.EphemeralContainerStatuses, name), statusOf(away, name)
 		switch {
-		case old != nil && old.State.Terminated != nil:
+		case old != nil && (old.State.Terminated != nil || isRefused(old)):
 			out = append(out, *old.DeepCopy())
 		case now != nil:
 			out = append(out, *now.DeepCopy())

@@ -1,9 +1,21 @@
 package pod
 
 import (
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 )
 
@@ -29,7 +41,7 @@ func TestDebuggersAreStartedOnce(t *testing.T) {
 	if env, from := missing[0].Env, missing[0].EnvFrom; len(env) != 1 || env[0].Value != "b" || len(from) != 1 || from[0].ConfigMapRef.Name != "rivulet-home-variables" {
 		t.Errorf("environment %+v, from %+v", env, from)
 	}
-	if len(refused) != 1 || refused[0][0].Path != "spec.ephemeralContainers[3].securityContext.privileged" {
+	if len(refused) != 1 || !strings.Contains(refused["root"], "spec.ephemeralContainers[3].securityContext.privileged") {
 		t.Errorf("refused: %+v", refused)
 	}
 	if home.Spec.EphemeralContainers[1].Env[0].ValueFrom == nil {
@@ -51,5 +63,88 @@ func TestStatusOfDebuggers(t *testing.T) {
 	got := Status(home, Away{Pod: away}, view).EphemeralContainerStatuses
 	if len(got) != 3 || got[0].State.Terminated.ExitCode != 3 || got[1].State.Running == nil || got[2].State.Terminated == nil || got[2].State.Terminated.Reason != "ContainerStatusUnknown" {
 		t.Fatalf("%+v", got)
+	}
+}
+
+// A container that the provider refuses holds up no other, and ends with the reason.
+func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
+	home, away := web(), running()
+	home.Name, away.Name = "web", "web"
+	for _, name := range []string{"forbidden", "plain"} {
+		home.Spec.EphemeralContainers = append(home.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: "busybox"}})
+	}
+	client := fake.NewClientset(away)
+	var patches []string
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		text := string(a.(clienttesting.PatchAction).GetPatch())
+		if strings.Contains(text, "forbidden") {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "web", errors.New("SYS_PTRACE is not lent"))
+		}
+		patches = append(patches, text)
+		return true, away, nil
+	})
+	in := &twin{home: "lab", name: "lab-a", client: client, pods: informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()}
+	if err := errors.Join(in.pods.AddIndexers(cache.Indexers{byUID: func(any) ([]string, error) { return []string{string(home.UID)}, nil }}), in.pods.GetIndexer().Add(away)); err != nil {
+		t.Fatal(err)
+	}
+	events := record.NewFakeRecorder(10)
+	c := New(Config{Target: place{client}, Recorder: events})
+	c.twins.ensure("lab", in.name, func() *twin { return in })
+	refused, err := c.debug(t.Context(), in, home)
+	if err != nil || len(patches) != 1 || !strings.Contains(patches[0], "plain") {
+		t.Fatalf("started: %v (%v)", patches, err)
+	}
+	home.Status = Status(home, Away{Pod: away}, view)
+	home.Status.EphemeralContainerStatuses = withRefused(home.Status.EphemeralContainerStatuses, refused)
+	st := statusOf(home.Status.EphemeralContainerStatuses, "forbidden")
+	if st == nil || st.State.Waiting == nil || st.State.Waiting.Reason != ReasonRefused || !strings.Contains(st.State.Waiting.Message, "SYS_PTRACE is not lent") {
+		t.Fatalf("kubectl debug shows nothing: %+v", home.Status.EphemeralContainerStatuses)
+	}
+	// It is not asked for again, and has ended a moment later.
+	st.LastTerminationState.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-warned))
+	patches = nil
+	refused, err = c.debug(t.Context(), in, home)
+	if err != nil || len(events.Events) != 1 {
+		t.Errorf("asked again: %d events (%v)", len(events.Events), err)
+	}
+	all := withRefused(home.Status.EphemeralContainerStatuses, refused)
+	if end := statusOf(all, "forbidden").State.Terminated; end == nil || end.Reason != ReasonRefused || !strings.Contains(end.Message, "SYS_PTRACE") || len(all) != 1 {
+		t.Errorf("ended: %+v", all)
+	}
+}
+
+// What kubectl debug node/NAME makes of a virtual node ends, with the reason; pods that somebody
+// makes again, or that the scheduler has placed, wait.
+func TestAPodMadeForANodeByNameIsTurnedDown(t *testing.T) {
+	c, p := New(Config{}), web()
+	p.Spec.RestartPolicy, p.OwnerReferences = corev1.RestartPolicyNever, nil
+	if !nobodys(p) {
+		t.Fatal("nobody makes it again")
+	}
+	for what, change := range map[string]func(*corev1.Pod){
+		"a Job's": func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Controller: ptr.To(true)}}
+		},
+		"scheduled": func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled}} },
+		"restarted": func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways },
+	} {
+		other := p.DeepCopy()
+		if change(other); nobodys(other) {
+			t.Errorf("%s: it would fail", what)
+		}
+	}
+	st := Refused(p, "spec.hostPID")
+	c.turnDown(p, &st)
+	if st.Phase != corev1.PodPending || len(st.ContainerStatuses) != len(p.Spec.Containers) || st.ContainerStatuses[0].State.Waiting.Message != "spec.hostPID" {
+		t.Fatalf("kubectl debug shows nothing: %+v", st)
+	}
+	for i := range st.ContainerStatuses {
+		st.ContainerStatuses[i].LastTerminationState.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-warned))
+	}
+	p.Status = st
+	st = Refused(p, "spec.hostPID")
+	c.turnDown(p, &st)
+	if st.Phase != corev1.PodFailed || st.Reason != ReasonRefused || st.ContainerStatuses[0].State.Terminated.Message != "spec.hostPID" {
+		t.Errorf("%+v", st)
 	}
 }

@@ -108,11 +108,14 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if err := c.alter(ctx, t, home, have[0], want); err != nil {
 		return err
 	}
+	var refused []corev1.ContainerStatus
 	if have[0].Object().GetDeletionTimestamp() == nil {
-		err = errors.Join(c.keepTokens(ctx, t, home), c.debug(ctx, t, home), c.keepServices(ctx, t, Current(t.podsOf(home.UID))), c.misfit(ctx, home, Current(t.podsOf(home.UID))))
+		refused, err = c.debug(ctx, t, home)
+		err = errors.Join(err, c.keepTokens(ctx, t, home), c.keepServices(ctx, t, Current(t.podsOf(home.UID))), c.misfit(ctx, home, Current(t.podsOf(home.UID))))
 	}
 	away := awayOf(t, home.UID, have[0])
 	st := Status(home, away, c.view(home))
+	st.EphemeralContainerStatuses = withRefused(st.EphemeralContainerStatuses, refused)
 	if wait := c.holdBack(home, away, st, time.Now(), c.busy()); wait > 0 {
 		c.queue.AddAfter(k, wait)
 		return err
@@ -310,7 +313,11 @@ func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (
 	if before != why && (home.Status.Reason != ReasonRefused || home.Status.Message != why) {
 		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused, why)
 	}
-	return true, c.write(ctx, home, Refused(home, why))
+	st := Refused(home, why)
+	if nobodys(home) && !terminal(st.Phase) {
+		c.turnDown(home, &st)
+	}
+	return true, c.write(ctx, home, st)
 }
 
 func (c *Controller) accepted(uid types.UID) {
