@@ -35,8 +35,8 @@ func TestEveryTrapHasItsTest(t *testing.T) {
 			}
 		}
 	}
-	if rows != 25 {
-		t.Errorf("%d traps, not 25", rows)
+	if rows != 29 {
+		t.Errorf("%d traps, not 29", rows)
 	}
 }
 
