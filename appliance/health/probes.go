@@ -21,6 +21,7 @@ var (
 	Firewall          = declare("firewall", Warning, "a firewall may keep peers out")
 	PodNetwork        = declare("pod-network", Error, "pods do not reach cluster DNS or the API server")
 	ServiceRules      = declare("service-rules", Error, "rules of Services are missing")
+	Admission         = declare("admission", Error, "a webhook or an API of another program is not served")
 	Ports             = declare("ports", Error, "another program has a port that Rivulet needs")
 	CIDR              = declare("cidr", Error, "a network here has the addresses of the cluster")
 	Iptables          = declare("iptables", Error, "packet filter rules cannot be relied on")

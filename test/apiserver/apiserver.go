@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,6 +43,18 @@ type Server struct {
 	Client kubernetes.Interface
 	// TLSDir is its server/tls folder.
 	TLSDir string
+	// launch starts a process, which is ended with the test or by end.
+	launch     func(t testing.TB) (end func())
+	end        func()
+	kubeconfig string
+}
+
+// Again ends the server without warning, as a power cut does, and starts it on what it has stored.
+func (s *Server) Again(t testing.TB) {
+	t.Helper()
+	s.end()
+	s.end = s.launch(t)
+	s.wait(t)
 }
 
 // Start starts one and waits until it answers. It skips the test if there is no
@@ -101,13 +114,8 @@ func launch(t testing.TB, binary string, args []string) *Server {
 	if err := os.WriteFile(scheduler, []byte(policy.SchedulerConfig(filepath.Join(dir, "server", "cred", "scheduler.kubeconfig"))), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(logPath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
 	// argv[0] is what a rivulet looks at to become the engine; a k3s does not mind.
-	cmd := &exec.Cmd{Path: binary, Args: append([]string{"rivulet-engine", "server", "--disable-agent",
+	argv := append([]string{"rivulet-engine", "server", "--disable-agent",
 		"--data-dir", dir, "--write-kubeconfig", kubeconfig,
 		"--bind-address", "127.0.0.1", "--https-listen-port", strconv.Itoa(port), "--node-ip", "127.0.0.1",
 		"--disable", "traefik,servicelb,coredns,local-storage,metrics-server",
@@ -119,34 +127,47 @@ func launch(t testing.TB, binary string, args []string) *Server {
 		"--kube-apiserver-arg", "feature-gates=MutatingAdmissionPolicy=true",
 		"--kube-apiserver-arg", "runtime-config=admissionregistration.k8s.io/v1beta1=true",
 		"--kube-apiserver-arg", "service-account-jwks-uri=" + engine.JWKS, // as the product has it
-	}, args...), Dir: dir, Stdout: log, Stderr: log,
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
-		Env:         []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "GOMEMLIMIT=400MiB"}}
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", binary, err)
+	}, args...)
+	s := &Server{TLSDir: filepath.Join(dir, "server", "tls"), kubeconfig: kubeconfig}
+	s.launch = func(t testing.TB) func() {
+		t.Helper()
+		log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		cmd := &exec.Cmd{Path: binary, Args: argv, Dir: dir, Stdout: log, Stderr: log,
+			SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+			Env:         []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "GOMEMLIMIT=400MiB"}}
+		if err := cmd.Start(); err != nil {
+			t.Fatalf("start %s: %v", binary, err)
+		}
+		return sync.OnceFunc(func() {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // a group of its own
+			_ = cmd.Wait()
+		})
 	}
+	s.end = s.launch(t)
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // a group of its own
-		_ = cmd.Wait()
+		s.end()
 		if t.Failed() {
 			text, _ := os.ReadFile(logPath)
 			t.Logf("the end of the API server's log:\n%s", text[max(0, len(text)-4000):])
 		}
 	})
-	return &Server{TLSDir: filepath.Join(dir, "server", "tls"), Config: &rest.Config{Host: kubeconfig}}
+	return s
 }
 
-// wait replaces the path of the kubeconfig by what is in it, once the server answers.
+// wait reads the kubeconfig, once the server answers.
 func (s *Server) wait(t testing.TB) {
 	t.Helper()
-	kubeconfig := s.Config.Host
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	await.NoError(t, ctx, 0, "the API server is up", func() error { return s.try(ctx, kubeconfig) })
+	await.NoError(t, ctx, 0, "the API server is up", func() error { return s.try(ctx) })
 }
 
-func (s *Server) try(ctx context.Context, kubeconfig string) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+func (s *Server) try(ctx context.Context) error {
+	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
 	if err != nil {
 		return err
 	}

@@ -67,3 +67,54 @@ func TestNoTUN(t *testing.T) {
 	})
 	peered(t, a)
 }
+
+// After a power cut a device comes back though a webhook that nobody serves refuses every write; it
+// says so, with the command that ends it.
+func TestAPowerCutAndAWebhook(t *testing.T) {
+	a, _ := pair(t)
+	const guard = `{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "guard"}, "webhooks": [{"name": "guard.gone.example",
+		"rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]}], "clientConfig": {"service": {"namespace": "gone", "name": "guard"}},
+		"sideEffects": "None", "admissionReviewVersions": ["v1"]}]}`
+	must(t, a, "sh", "-c", "rivulet kubectl apply -f - <<'END'\n"+guard+"\nEND")
+	end := func() {
+		must(t, a, "rivulet", "kubectl", "delete", "--ignore-not-found", "validatingwebhookconfiguration", "guard")
+	}
+	t.Cleanup(end)
+	refused := func() error {
+		if r := on(t, a, "rivulet", "kubectl", "create", "configmap", "mine", "--dry-run=server"); !strings.Contains(r.errOut, "guard.gone.example") {
+			return fmt.Errorf("a write is not refused: %+v", r)
+		}
+		return nil
+	}
+	eventually(t, 30*time.Second, refused)
+	if err := a.Kill(limit(t, 30*time.Second), "power"); err != nil {
+		t.Fatal(err)
+	}
+	start(t, a)
+	ready(t, a)
+	shows(t, a, time.Minute, "[admission]", "validatingwebhookconfiguration guard", "gone/guard is not there", "rivulet kubectl delete validatingwebhookconfiguration guard")
+	if err := refused(); err != nil {
+		t.Error(err)
+	}
+	st, _ := status(t, a)
+	renewed := func() string {
+		return must(t, a, "rivulet", "kubectl", "get", "lease", "-n", "kube-node-lease", st.NodeName, "-o", "jsonpath={.spec.renewTime}")
+	}
+	before := renewed()
+	eventually(t, time.Minute, func() error { // every 30 s
+		if renewed() == before {
+			return fmt.Errorf("the node's lease is of %s", before)
+		}
+		return nil
+	})
+	end()
+	eventually(t, 30*time.Second, func() error {
+		if st, text := status(t, a); !st.Ready || strings.Contains(text, "[admission]") {
+			return fmt.Errorf("the webhook is gone, yet the status says:\n%s", text)
+		}
+		return nil
+	})
+	pod(t, a, "after-a-webhook")
+	must(t, a, "rivulet", "kubectl", "delete", "pod", "after-a-webhook", "--wait=false")
+	peered(t, a)
+}

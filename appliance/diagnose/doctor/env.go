@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/addons/podview"
 	"rivulet/appliance/api"
@@ -38,6 +39,8 @@ type Env struct {
 	Links      func() ([]Link, error)
 	Routes     func() ([]Route, error)
 	Neighbours func() ([]netip.Addr, error)
+	// API is a client of the API server.
+	API func() (kubernetes.Interface, error)
 	// Dial says whether a TCP port takes connections.
 	Dial func(ctx context.Context, addr netip.AddrPort) error
 	// AskDNS asks a server for the root's name servers, which every resolver knows.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/addons/podview"
 	"rivulet/appliance/api"
@@ -53,6 +54,7 @@ func machine(t *testing.T, tree files) *Env {
 		Links:      func() ([]Link, error) { return []Link{{Name: "lo", Up: true, Carrier: true}, eth0}, nil },
 		Routes:     func() ([]Route, error) { return []Route{viaRouter, onLink}, nil },
 		Neighbours: func() ([]netip.Addr, error) { return nil, nil },
+		API:        func() (kubernetes.Interface, error) { return nil, errors.New("there is none") },
 		Dial:       func(context.Context, netip.AddrPort) error { return errors.New("no route to host") },
 		AskDNS:     func(context.Context, netip.AddrPort) error { return nil },
 		AsPod:      func(context.Context, podview.Node) (podview.Finding, error) { return podview.Fine, nil },

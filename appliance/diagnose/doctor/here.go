@@ -19,10 +19,12 @@ import (
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/addons/podview"
 	"rivulet/appliance/api"
 	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/engine"
 	"rivulet/fabric/netmon"
 )
 
@@ -44,10 +46,17 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 		Links:      links,
 		Routes:     routes,
 		Neighbours: neighbours,
-		Dial:       dial,
-		AskDNS:     askDNS,
-		Hear:       sync.OnceValues(func() (Heard, error) { return hear(name) }),
-		Try:        bundled(state).try,
+		API: func() (kubernetes.Interface, error) {
+			cfg, err := engine.RESTConfig(engine.Kubeconfig(absolute(state)))
+			if err != nil {
+				return nil, err
+			}
+			return kubernetes.NewForConfig(cfg)
+		},
+		Dial:   dial,
+		AskDNS: askDNS,
+		Hear:   sync.OnceValues(func() (Heard, error) { return hear(name) }),
+		Try:    bundled(state).try,
 		AsPod: func(ctx context.Context, node podview.Node) (podview.Finding, error) {
 			view := podview.New(fixed.Bridge, "doctor", doctorsView())
 			defer view.Close()

@@ -21,6 +21,8 @@ import (
 	"github.com/k3s-io/k3s/pkg/cli/server"
 	"github.com/k3s-io/k3s/pkg/containerd"
 	"github.com/k3s-io/k3s/pkg/ctr"
+	"github.com/k3s-io/k3s/pkg/daemons/executor"
+	"github.com/k3s-io/k3s/pkg/executor/embed"
 	"github.com/k3s-io/k3s/pkg/kubectl"
 	"github.com/k3s-io/k3s/pkg/version"
 	"github.com/sirupsen/logrus"
@@ -36,8 +38,6 @@ import (
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	// The engine's agent runs containerd and the kubelet in this process tree.
-	_ "github.com/k3s-io/k3s/pkg/executor/embed"
 )
 
 // EngineName is the argv[0] under which this executable is the k3s server.
@@ -77,6 +77,7 @@ func Dispatch() bool {
 }
 
 func serve() {
+	executor.Set(parts{&embed.Embedded{}}) // all in this process tree
 	go memory.KeepTrimmed(context.Background())
 	app := cmds.NewApp()
 	app.DisableSliceFlagSeparator = true

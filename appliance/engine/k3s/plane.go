@@ -86,31 +86,9 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 }
 
 func planeServer(ctx context.Context, p tenant.Plane, etcd []string) (*aggregator, error) {
-	s := options.NewServerRunOptions()
-	sets := s.Flags()
-	fs := pflag.NewFlagSet(tenant.Name, pflag.ContinueOnError)
-	for _, set := range sets.FlagSets {
-		fs.AddFlagSet(set)
-	}
-	if err := fs.Parse(serverFlags(p, etcd)); err != nil {
-		return nil, err
-	}
-	s.SecureServing.Listener = p.Listener
-	registry := s.GenericServerRunOptions.ComponentGlobalsRegistry
-	if err := registry.Set(); err != nil {
-		return nil, err
-	}
-	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged // the controller manager applies the same
-	if err := logsapi.ValidateAndApply(s.Logs, nil); err != nil {
-		return nil, err
-	}
-	completed, err := s.Complete(ctx)
+	completed, err := parsed(ctx, tenant.Name, serverFlags(p, etcd), func(s *options.ServerRunOptions) { s.SecureServing.Listener = p.Listener })
 	if err != nil {
 		return nil, err
-	}
-	if errs := completed.Validate(); len(errs) != 0 {
-		return nil, errors.Join(errs...)
 	}
 	cfg, err := apiapp.NewConfig(completed)
 	if err != nil {
@@ -137,6 +115,34 @@ func planeServer(ctx context.Context, p tenant.Plane, etcd []string) (*aggregato
 	}
 	docs.of(ctx, server.GenericAPIServer)
 	return server, nil
+}
+
+// parsed are an API server's options, as its main program reads them, with what has no flag set by edit.
+func parsed(ctx context.Context, name string, flags []string, edit func(*options.ServerRunOptions)) (none options.CompletedOptions, err error) {
+	s := options.NewServerRunOptions()
+	sets := s.Flags()
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	for _, set := range sets.FlagSets {
+		fs.AddFlagSet(set)
+	}
+	if err := fs.Parse(flags); err != nil {
+		return none, err
+	}
+	edit(s)
+	registry := s.GenericServerRunOptions.ComponentGlobalsRegistry
+	if err := registry.Set(); err != nil {
+		return none, err
+	}
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged // others in the process apply the same
+	if err := logsapi.ValidateAndApply(s.Logs, nil); err != nil {
+		return none, err
+	}
+	completed, err := s.Complete(ctx)
+	if err != nil {
+		return none, err
+	}
+	return completed, errors.Join(completed.Validate()...)
 }
 
 // counted tells of requests that are not the process's own. It stands behind authentication.

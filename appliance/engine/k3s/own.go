@@ -1,0 +1,95 @@
+package k3s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/k3s-io/k3s/pkg/executor/embed"
+	"github.com/k3s-io/k3s/pkg/signals"
+	"github.com/k3s-io/k3s/pkg/version"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
+	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+)
+
+// parts are the engine's as k3s has them, but for the API server: the cluster's objects may
+// refuse any write, and k3s ends when one of its own is refused at a start. So those are not
+// refused (own): a webhook that nobody serves would keep the device down until somebody
+// edits the datastore.
+type parts struct{ *embed.Embedded }
+
+// APIServer runs it until ctx ends.
+func (p parts) APIServer(ctx context.Context, args []string) error {
+	go func() {
+		<-p.ETCDReadyChan()
+		completed, err := parsed(ctx, "kube-apiserver", args, func(s *options.ServerRunOptions) {
+			chain := s.Admission.GenericAdmission
+			chain.Decorators = append(chain.Decorators, admission.DecoratorFunc(pastOwn))
+		})
+		if err == nil {
+			err = apiapp.Run(ctx, completed, ctx.Done())
+		}
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		if err != nil {
+			err = fmt.Errorf("apiserver exited: %w", err)
+		}
+		signals.RequestShutdown(err)
+	}()
+	return nil
+}
+
+// pastOwn keeps what is the engine's own from a plugin that does as objects of the cluster say.
+func pastOwn(plugin admission.Interface, name string) admission.Interface {
+	switch name {
+	case mutatingwebhook.PluginName, validatingwebhook.PluginName, mutatingpolicy.PluginName, validatingpolicy.PluginName, resourcequota.PluginName:
+		return others{plugin}
+	}
+	return plugin
+}
+
+// others is a plugin for all requests but the engine's own.
+type others struct{ admission.Interface }
+
+func (o others) Admit(ctx context.Context, a admission.Attributes, i admission.ObjectInterfaces) error {
+	if plugin, ok := o.Interface.(admission.MutationInterface); ok && !own(a) {
+		return plugin.Admit(ctx, a, i)
+	}
+	return nil
+}
+
+func (o others) Validate(ctx context.Context, a admission.Attributes, i admission.ObjectInterfaces) error {
+	if plugin, ok := o.Interface.(admission.ValidationInterface); ok && !own(a) {
+		return plugin.Validate(ctx, a, i)
+	}
+	return nil
+}
+
+// own reports whether a request keeps the engine itself going: what the API server and k3s
+// want to find at each start, the accounts of controllers, and that a node is alive. What
+// somebody wrote is not among it, also where k3s carries it (the folder for manifests).
+func own(a admission.Attributes) bool {
+	who, what, in := a.GetUserInfo().GetName(), a.GetResource().GroupResource(), a.GetNamespace()
+	switch who {
+	case user.APIServerUser:
+		return true
+	case "system:" + version.Program + "-supervisor":
+		const group = "k3s.cattle.io"
+		return what.Group == group || what.Resource == "customresourcedefinitions" && strings.HasSuffix(a.GetName(), "."+group) ||
+			what.Resource == "secrets" && in == metav1.NamespaceSystem && strings.HasSuffix(a.GetName(), ".node-password."+version.Program)
+	case user.KubeControllerManager:
+		return what.Resource == "serviceaccounts" && in == metav1.NamespaceSystem
+	}
+	return strings.HasPrefix(who, "system:node:") && what.Resource == "leases" && in == corev1.NamespaceNodeLease
+}
