@@ -25,6 +25,7 @@ func TestFirstPods(t *testing.T) {
 	apiserver.StartKubelet(t, b.Server, "b-node")
 	a.ready(t, true)
 	a.offloadNamespace(t, "lab") // the admission policies are in force
+	a.starts(t, "lab", "before") // and what bounds consumers is at b
 	ctx := t.Context()
 	from := [2]int{a.warnings.count(), b.warnings.count()}
 	for i := range number("RIVULET_TEST_FIRST", 20) {

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/util/retry"
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -169,18 +170,27 @@ func (t *Tenancy) kept(ctx context.Context, ns *corev1.Namespace, home string, c
 	return t.repair(ctx, ns, home, consumer)
 }
 
-// repair puts back labels that somebody took off a twin.
+// repair puts back labels that somebody took off a twin. Who watches twins does so, too.
 func (t *Tenancy) repair(ctx context.Context, ns *corev1.Namespace, home string, consumer peer.ID) (*corev1.Namespace, error) {
-	fixed := ns.DeepCopy()
-	maps.Copy(fixed.Labels, twinNamespace(ns.Name, home, consumer).Labels)
-	if maps.Equal(fixed.Labels, ns.Labels) {
-		return ns, nil
-	}
-	fixed, err := t.client.CoreV1().Namespaces().Update(ctx, fixed, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	all := t.client.CoreV1().Namespaces()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		fixed := ns.DeepCopy()
+		maps.Copy(fixed.Labels, twinNamespace(ns.Name, home, consumer).Labels)
+		if maps.Equal(fixed.Labels, ns.Labels) {
+			return nil
+		}
+		fixed, err := all.Update(ctx, fixed, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+		if err == nil {
+			ns = fixed
+		} else if now, gerr := all.Get(ctx, ns.Name, metav1.GetOptions{}); apierrors.IsConflict(err) && gerr == nil && isTwin(now, home, consumer) {
+			ns = now
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("tenancy: repair twin %s: %w", ns.Name, err)
 	}
-	return fixed, nil
+	return ns, nil
 }
 
 // find returns the consumer's twin of home, nil if there is none; one that is

@@ -98,7 +98,7 @@ func applyRole(ctx context.Context, client kubernetes.Interface) error {
 
 // inForce returns when what bounds consumers is in force: nothing is granted before.
 func (t *Tenancy) inForce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, rightsDeadline)
+	ctx, cancel := context.WithTimeout(ctx, boundsDeadline)
 	defer cancel()
 	if t.policies.Wait(ctx) {
 		return nil
@@ -177,6 +177,10 @@ func (t *Tenancy) entitled(ctx context.Context, twin string, consumer peer.ID) e
 // rightsDeadline is how long the API server may take to act on a new binding, or on policies, rightsLook the
 // pause between two looks.
 const rightsDeadline, rightsLook = 5 * time.Second, 10 * time.Millisecond
+
+// boundsDeadline is how long a consumer that asks for a twin waits for what bounds it, which takes a slow board
+// seconds after its start. The consumer itself waits for 10 s.
+const boundsDeadline = 8 * time.Second
 
 func options() metav1.ApplyOptions {
 	return metav1.ApplyOptions{FieldManager: policy.FieldManager, Force: true}
