@@ -148,6 +148,32 @@ func attempts(t *testing.T) map[string][2]string {
 	}
 }
 
+// told is what was told since forget.
+type told struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (l *told) note(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil && (len(l.texts) == 0 || l.texts[len(l.texts)-1] != err.Error()) {
+		l.texts = append(l.texts, err.Error())
+	}
+}
+
+func (l *told) forget() { l.mu.Lock(); defer l.mu.Unlock(); l.texts = nil }
+
+// have is an error with all of it if nothing told is so.
+func (l *told) have(so func(string) bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.ContainsFunc(l.texts, so) {
+		return nil
+	}
+	return fmt.Errorf("told was %q", l.texts)
+}
+
 // Whoever deletes or changes what bounds consumers, one by one or by its label: no request of a consumer that tries
 // without pause finds a gap, nor do controllers in what it wrote before; all is made again, and consumers have their rights again.
 func testPoliciesAreKept(t *testing.T, p *provider) {
@@ -198,6 +224,18 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 			}
 		})
 	}
+	// What is told is put right soon: somebody looks all the time.
+	var problems told
+	watching, watched := context.WithCancel(ctx)
+	defer watched()
+	trying.Go(func() {
+		for range time.Tick(time.Millisecond) {
+			if watching.Err() != nil {
+				return
+			}
+			problems.note(p.Problem())
+		}
+	})
 	// Controllers try again what a consumer wrote before, and at once when it is touched.
 	for name, change := range map[string]func(*corev1.PodSpec){
 		"set-token": func(s *corev1.PodSpec) { s.AutomountServiceAccountToken = ptr.To(true) }, "set-node": func(s *corev1.PodSpec) { s.NodeName = "n" },
@@ -241,18 +279,14 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 		if err := good(); err != nil {
 			t.Errorf("%s, and all is as before, %s came last: %v", what, last, err)
 		}
+		problems.forget()
 	}
-	told := func(what string, words ...string) {
+	isTold := func(what string, words ...string) {
 		t.Helper()
-		var err error
-		defer func() {
-			if t.Failed() {
-				t.Log(err)
-			}
-		}()
-		await.True(t, time.Minute, what+" is told", func() bool {
-			err = p.Problem()
-			return err != nil && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(err.Error(), w) })
+		await.NoError(t, ctx, time.Minute, what+" is told", func() error {
+			return problems.have(func(text string) bool {
+				return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+			})
 		})
 	}
 
@@ -262,7 +296,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 			t.Fatal(err)
 		}
 	}
-	told("that all are deleted", "was deleted")
+	isTold("that all are deleted", "was deleted")
 	kept("all deleted by label")
 
 	// One by one, each changed so that it bounds nothing.
@@ -284,7 +318,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 		if _, err := client(name, o).Patch(ctx, o.GetName(), types.MergePatchType, []byte(loose[kind]), metav1.PatchOptions{FieldManager: "mallory"}); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		told("that "+name+" is changed", name+" was changed by mallory", "; ")
+		isTold("that "+name+" is changed", name+" was changed by mallory", "; ")
 		kept(name + " changed")
 	}
 	for name, o := range before {
@@ -294,7 +328,6 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 	}
 	kept("each deleted")
 	stop()
-	trying.Wait()
 
 	// Where what was changed cannot be put back, the bounds hold all the same, and consumers have no rights.
 	for name, edit := range map[string]struct{ change, pod, words string }{ // a change, and how one sees that the API server acts on it
@@ -326,7 +359,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 		if _, err := try("x", "n"); err == nil {
 			t.Errorf("with %s changed a pod with a node's name is let in", name)
 		}
-		told("what cannot be put back", name, "no policies today", "; ")
+		isTold("what cannot be put back", name, "no policies today", "; ")
 		if code, _ := p.ask(t, carol, http.MethodGet, prefix+"/api/v1/namespaces/"+twin+"/pods"); code != http.StatusServiceUnavailable {
 			t.Errorf("with %s changed the consumer is answered %d, want 503", name, code)
 		}

@@ -224,7 +224,7 @@ func TestWordsOfAPeerAreFit(t *testing.T) {
 		t.Errorf("the API: %v", err)
 	}
 	raw, err := client.CoreV1().RESTClient().Get().AbsPath("/api/v1/secrets").DoRaw(t.Context())
-	if fits("a text that is YAML, too", string(raw)); err == nil || !strings.HasPrefix(string(raw), "proxy: x") {
+	if fits("a text that is YAML, too", strings.TrimSpace(string(raw))); err == nil || !strings.HasPrefix(string(raw), "proxy: x") {
 		t.Errorf("a text that is YAML, too: %q %v", raw, err)
 	}
 	select {
