@@ -96,6 +96,7 @@ func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
 	}
 	home.Status = Status(home, Away{Pod: away}, view)
 	home.Status.EphemeralContainerStatuses = withRefused(home.Status.EphemeralContainerStatuses, refused)
+	home.Status = Status(home, Away{Pod: away}, view) // which keeps it
 	st := statusOf(home.Status.EphemeralContainerStatuses, "forbidden")
 	if st == nil || st.State.Waiting == nil || st.State.Waiting.Reason != ReasonRefused || !strings.Contains(st.State.Waiting.Message, "SYS_PTRACE is not lent") {
 		t.Fatalf("kubectl debug shows nothing: %+v", home.Status.EphemeralContainerStatuses)
