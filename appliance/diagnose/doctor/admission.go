@@ -106,8 +106,10 @@ func (e *Env) unserved(ctx context.Context, client kubernetes.Interface, at *cal
 		return ""
 	}
 	addr := netip.AddrPortFrom(ip, uint16(cmp.Or(at.Port, 443)))
-	if e.Dial(ctx, addr) == nil || e.Dial(ctx, addr) == nil || ctx.Err() != nil { // one of several pods may be gone
-		return ""
+	for range 2 { // one of several pods may be gone
+		if e.Dial(ctx, addr) == nil || ctx.Err() != nil {
+			return ""
+		}
 	}
 	return fmt.Sprintf("nobody answers for its Service %s (%s)", name, addr)
 }
