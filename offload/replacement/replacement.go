@@ -189,9 +189,6 @@ func (k *Keeper) replace(ctx context.Context, next *corev1.Pod) error {
 	return nil
 }
 
-// Refused reports whether the API server does not take an object, rather than being unable to.
-func Refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
-
 // wayHome gives the successor the address that leads to its home's API server now: the
 // Service may have been made anew since.
 func (k *Keeper) wayHome(ctx context.Context, next *corev1.Pod) error {

@@ -14,6 +14,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
+	"rivulet/offload/replacement"
 )
 
 // warned is how long a container that is refused waits before it ends: kubectl debug shows why
@@ -46,7 +47,7 @@ func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) (refu
 		_, err = t.client.CoreV1().Pods(t.name).Patch(ctx, p.Name, types.StrategicMergePatchType, patch,
 			metav1.PatchOptions{FieldManager: policy.FieldManager}, "ephemeralcontainers")
 		switch {
-		case ForGood(err):
+		case replacement.ForGood(err):
 			if c.checkTwin(ctx, t.home) {
 				return refused, errNotYet
 			}

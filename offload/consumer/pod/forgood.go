@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/policy"
+	"rivulet/offload/replacement"
 )
 
 // What home's admission does not keep from a target, the target itself may refuse: for now, and the pod waits, or for
@@ -30,21 +29,6 @@ const (
 	// anew is how long a pod that was refused for good waits until it is tried again: owners change their rules.
 	anew = 5 * time.Minute
 )
-
-// forNow are words of refusals of objects that may be let in as they are.
-var forNow = []string{"quota", "try again", "service account", "serviceaccount", "not yet ready", "PriorityClass with name rivulet-"}
-
-// ForGood reports whether an API server will not take an object as it is: by a policy, by Pod Security, or because it is
-// invalid. Refusals of the client (rights, limits of a peer) name no object.
-func ForGood(err error) bool {
-	var said apierrors.APIStatus
-	if !errors.As(err, &said) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return false
-	}
-	st := said.Status()
-	return (st.Code == http.StatusForbidden || st.Code == http.StatusUnprocessableEntity) && st.Details != nil && st.Details.Name != "" &&
-		!slices.ContainsFunc(forNow, func(words string) bool { return strings.Contains(st.Message, words) })
-}
 
 // refuseForGood refuses a pod that this target does not take as it is.
 func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why string) error {
@@ -106,7 +90,7 @@ func (c *Controller) rehearse(ctx context.Context, t *twin, w Wrapper) error {
 	_, err := t.client.CoreV1().Pods(t.name).Create(ctx, &corev1.Pod{Spec: template.Spec,
 		ObjectMeta: metav1.ObjectMeta{Name: w.Object().GetName(), Labels: template.Labels, Annotations: template.Annotations}},
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if !ForGood(err) {
+	if !replacement.ForGood(err) {
 		return nil
 	}
 	return err

@@ -224,7 +224,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		want = asRecord(want, home)
 	}
 	made, err := t.create(ctx, want)
-	if ForGood(err) {
+	if replacement.ForGood(err) {
 		return there(err)
 	}
 	if want.Pod != nil && replacement.Refused(err) {

@@ -12,6 +12,7 @@ import (
 
 	away "rivulet/offload/consumer/pod"
 	"rivulet/offload/policy"
+	"rivulet/offload/replacement"
 	"rivulet/test/await"
 )
 
@@ -149,7 +150,7 @@ func testWhatHomeKeeps(t *testing.T, p *provider) {
 		if refused == nil {
 			made := w.ReplicaSet.Spec.Template
 			_, refused = c.CoreV1().Pods(twin).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x", Labels: made.Labels, Annotations: made.Annotations}, Spec: made.Spec}, dry)
-			if refused != nil && !away.ForGood(refused) {
+			if refused != nil && !replacement.ForGood(refused) {
 				err = refused
 			}
 		}

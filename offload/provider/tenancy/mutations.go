@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 )
 
@@ -52,14 +53,14 @@ func (t *Tenancy) judge(ctx context.Context) string {
 	}
 	_, err := t.client.CoreV1().Pods(twins[i].Name).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "rivulet-probe"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "rivulet.dev/pause:1"}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if !replacement.Refused(err) || strings.Contains(err.Error(), "quota") || strings.Contains(err.Error(), "try again") {
+	if !replacement.ForGood(err) {
 		return ""
 	}
 	why := fmt.Sprintf("this cluster's own admission lets no pod of another cluster in: %v", err)
 	if by := t.mutators(ctx); len(by) > 0 {
-		why += "; new pods are changed by " + strings.Join(by, ", ") + ": have it leave out namespaces with the label rivulet.dev/origin"
+		why += "; new pods are changed by " + strings.Join(by, ", ") + ": have it leave out namespaces with the label " + policy.OriginLabel
 	} else {
-		why += "; have it leave out namespaces with the label rivulet.dev/origin"
+		why += "; have it leave out namespaces with the label " + policy.OriginLabel
 	}
 	return why
 }
