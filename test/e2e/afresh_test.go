@@ -102,10 +102,19 @@ func allDone(ctx context.Context, d *lab.Device, namespace string) error {
 	return nil
 }
 
-// busy reports whether the event is a kubelet's that has not read a Secret or ConfigMap within
-// a second, which it then reads again: on a machine that is busy every kubelet warns of that.
+// busy reports whether the event comes of nothing but a machine that is busy: a kubelet has not
+// read a Secret or ConfigMap within a second, and reads it again; or kube-apiserver's check of
+// cluster addresses, which reads Services and IPAddresses by two watches
+// (pkg/registry/core/service/ipallocator/controller/repairip.go of Kubernetes), has seen a new
+// Service before its address.
 func busy(e *corev1.Event) bool {
-	return e.Reason == "FailedMount" && strings.Contains(e.Message, "failed to sync") && strings.Contains(e.Message, "cache: timed out")
+	switch e.Reason {
+	case "FailedMount":
+		return strings.Contains(e.Message, "failed to sync") && strings.Contains(e.Message, "cache: timed out")
+	case "ClusterIPNotAllocated":
+		return strings.HasPrefix(e.Message, "Cluster IP [") && strings.HasSuffix(e.Message, " is not allocated; repairing")
+	}
+	return false
 }
 
 func warningEvents(t *testing.T, ctx context.Context, d *lab.Device) []corev1.Event {
