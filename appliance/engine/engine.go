@@ -170,6 +170,7 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 
 	pctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	e.keepResolv(pctx)
 	hung, after, begun := make(chan error, 1), e.patience.now(), time.Now()
 	go func() {
 		if WaitAPI(pctx, e.Kubeconfig()) != nil {

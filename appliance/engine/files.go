@@ -67,6 +67,9 @@ func (e *Engine) prepareFiles() error {
 	if err := writeFile(e.schedulerConfigFile(), policy.SchedulerConfig(filepath.Join(e.DataDir(), "server", "cred", "scheduler.kubeconfig"))); err != nil {
 		return err
 	}
+	if err := e.writeResolv(); err != nil {
+		return err
+	}
 	template := `{{ template "base" . }}` + "\n"
 	if !e.cfg.Facts.SysResource {
 		extra := filepath.Join(e.cfg.StateDir, "k3s-containerd.toml")

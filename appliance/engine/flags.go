@@ -26,6 +26,7 @@ func (e *Engine) Args() []string {
 		"--service-cidr=" + c.ServiceCIDR.String(),
 		"--cluster-dns=" + c.ClusterDNS.String(),
 		"--pause-image=" + PauseRef,
+		"--resolv-conf=" + e.resolvFile(),
 		// Add-ons run inside the supervisor or not at all.
 		"--disable=traefik,servicelb,coredns,local-storage,metrics-server",
 		"--disable-helm-controller",

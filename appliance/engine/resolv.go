@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"rivulet/appliance/config"
+)
+
+// resolvFiles are the host's settings of its resolver, best first: the second has the servers
+// behind the stub that systemd-resolved puts into the first.
+var resolvFiles = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
+
+// resolvFile is what pods with the host's resolver get (dnsPolicy Default, and hostNetwork). The
+// kubelet reads it for each pod, so it may change under the engine. Left to itself k3s looks once,
+// before DHCP has answered, and then names public servers for as long as it lives
+// (locateOrGenerateResolvConf in its pkg/agent/config).
+func (e *Engine) resolvFile() string { return filepath.Join(e.cfg.RunDir, "k3s-resolv.conf") }
+
+func (e *Engine) writeResolv() error {
+	content := resolvConf(resolvFiles, func(a netip.Addr) bool { return a == e.cfg.NodeIP || a == e.cfg.ClusterDNS }, e.cfg.ClusterDNS)
+	if now, err := os.ReadFile(e.resolvFile()); err == nil && bytes.Equal(now, []byte(content)) {
+		return nil
+	}
+	return writeFile(e.resolvFile(), content)
+}
+
+// keepResolv follows the host's files until ctx ends.
+func (e *Engine) keepResolv(ctx context.Context) {
+	write := func() {
+		if err := e.writeResolv(); err != nil {
+			e.cfg.Log.Warn("new pods with the host's resolver ask servers of before", "error", err)
+		}
+	}
+	for _, file := range resolvFiles {
+		go func() {
+			if err := config.Watch(ctx, file, write, write); err != nil {
+				e.cfg.Log.Warn("new pods with the host's resolver ask the servers of now until the engine is started again", "file", file, "error", err)
+			}
+		}()
+	}
+}
+
+// maxResolv bounds what is read of one file, bytes.
+const maxResolv = 64 << 10
+
+// resolvConf is the first of the files that names a server which a pod reaches, with those servers
+// alone; else the first that there is, with the cluster's own DNS as server: it asks the host's stub.
+func resolvConf(files []string, own func(netip.Addr) bool, fallback netip.Addr) string {
+	var first []string
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			continue
+		}
+		servers, others := resolvLines(io.LimitReader(f, maxResolv), own)
+		f.Close()
+		if len(servers) > 0 {
+			return strings.Join(append(servers, others...), "")
+		}
+		if first == nil {
+			first = slices.Clip(others)
+		}
+	}
+	return strings.Join(append(first, fmt.Sprintf("nameserver %s\n", fallback)), "")
+}
+
+// resolvLines reads what pods may use: servers that are not on this host, search domains, options.
+func resolvLines(r io.Reader, own func(netip.Addr) bool) (servers, others []string) {
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if len(words) < 2 {
+			continue
+		}
+		if words[0] == "domain" { // means the same (resolv.conf(5)), and the kubelet does not know it
+			words[0] = "search"
+		}
+		line := strings.Join(words, " ") + "\n"
+		switch words[0] {
+		case "nameserver": // a pod takes three, and the kubelet warns of more
+			if a, err := netip.ParseAddr(words[1]); err == nil && a.IsGlobalUnicast() && !own(a) && len(servers) < 3 {
+				servers = append(servers, line)
+			}
+		case "search", "options":
+			others = append(others, line)
+		}
+	}
+	return servers, others
+}
