@@ -17,8 +17,18 @@ var elsewhere = map[string]string{
 	"mirrors":      "put it below registries",
 	"configs":      "put it below registries",
 	"campus":       "write burst",
-	"node-ip":      "a device chooses its own address; see docs/design/architecture.md",
-	"cluster-cidr": "the pod CIDR is the same everywhere; where peers' pods are seen is set with: tunnel.peerCIDR",
+	// Of k3s's config.yaml.
+	"node-ip":               "a device chooses its own address; see docs/design/node-address.md",
+	"cluster-cidr":          "networks of pods and Services are chosen at the first start (docs/design/node-address.md); where peers' pods are seen is set with: tunnel.peerCIDR",
+	"service-cidr":          "networks of pods and Services are chosen at the first start (docs/design/node-address.md)",
+	"node-name":             "write name",
+	"data-dir":              "the folder is set by the flag --state",
+	"server":                "devices find each other; to peer by hand: rivulet invite",
+	"token":                 "devices find each other; to peer by hand: rivulet invite",
+	"cluster-init":          "each device is a cluster of its own; devices find each other",
+	"tls-san":               "for kubectl on other machines: rivulet kubeconfig",
+	"write-kubeconfig-mode": "for kubectl on other machines: rivulet kubeconfig",
+	"disable":               "what k3s adds to Kubernetes is not here: see docs/guide/coming-from-k3s.md",
 }
 
 // unknownCure says what a key that is not known may have been meant for.
