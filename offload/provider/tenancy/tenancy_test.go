@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 
@@ -48,6 +50,31 @@ func TestTwinNamesAreNamespaceNames(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A twin is known by what it says of itself and never by its name, so one that was made when names had no ID
+// keeps its own: its pods and volumes are in it. One that goes gives way to one that does not.
+func TestATwinWithoutAnIDKeepsItsName(t *testing.T) {
+	named := func(name, home string, consumer peer.ID, going bool) corev1.Namespace {
+		ns := *twinNamespace(name, home, consumer)
+		if going {
+			ns.DeletionTimestamp = &metav1.Time{}
+		}
+		return ns
+	}
+	all := []corev1.Namespace{
+		named("lab-a", "lab", bob, false), named("other-a", "other", alice, false),
+		named("lab-gone", "lab", alice, true), named("lab-a-old", "lab", alice, false),
+	}
+	if got := twinAmong(all, "lab", alice); got == nil || got.Name != "lab-a-old" {
+		t.Errorf("twin %v, want the one that there is, lab-a-old", got)
+	}
+	if got := twinAmong(all[:3], "lab", alice); got == nil || got.Name != "lab-gone" {
+		t.Errorf("twin %v, want the one that goes", got)
+	}
+	if got := twinAmong(all[:2], "lab", alice); got != nil {
+		t.Errorf("twin %s is another's", got.Name)
+	}
 }
 
 func TestAPIPath(t *testing.T) {
