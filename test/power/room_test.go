@@ -1,0 +1,65 @@
+package power
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"rivulet/image/oci"
+	"rivulet/test/await"
+	"rivulet/test/labtest"
+)
+
+// The disk is so full that the kubelet makes room: it deletes images that no container uses. What a person
+// pushed stays, as no registry has it.
+func TestImagesOutliveAFullDisk(t *testing.T) {
+	ctx, a, _ := need(t, 15*time.Minute)
+	busybox, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const folder = "/var/lib/rivulet-images/"
+	labtest.Must(t, ctx, a, "mkdir", "-p", folder)
+	image := func(name string) (file string) {
+		archive, err := oci.Archive(name, runtime.GOARCH, v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "3600"}, Env: []string{"NAME=" + name}},
+			[]oci.File{{Name: "bin/busybox", Content: busybox}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file = folder + strings.NewReplacer("/", "-", ":", "-").Replace(name) + ".tar"
+		if err := os.WriteFile(a.Path(file), archive, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	const kept, passing = "example.org/kept:1", "example.org/passing:1"
+	labtest.Must(t, ctx, a, "rivulet", "image", "push", image(kept))
+	labtest.Must(t, ctx, a, "rivulet", "ctr", "images", "import", image(passing))
+	const fill = folder + "fill"
+	t.Cleanup(func() {
+		labtest.Must(t, suite.Bounded(t, time.Minute), a, "rm", "-rf", folder)
+		labtest.Must(t, suite.Bounded(t, time.Minute), a, "rivulet", "image", "rm", "--force", kept)
+	})
+	// The kubelet begins at 85 % and throws pods out at 95 %; it looks every five minutes, and an image has to be
+	// two minutes old (its ImageGCPolicy and DefaultImageGCPeriod).
+	labtest.Must(t, ctx, a, "sh", "-ec", `set -- $(df -B1 --output=size,used /var/lib/rivulet | tail -n 1); fallocate -l $(($1 * 90 / 100 - $2)) `+fill)
+	await.NoError(t, ctx, 12*time.Minute, "the kubelet has made room", func() error {
+		out, err := a.Run(ctx, "rivulet", "image", "list")
+		if err == nil && strings.Contains(out, passing) {
+			err = errors.New(out)
+		}
+		return err
+	})
+	labtest.Must(t, ctx, a, "rm", fill)
+	if out := labtest.Output(t, ctx, a, "rivulet", "image", "list"); !strings.Contains(out, kept) {
+		t.Errorf("what was pushed is gone:\n%s", out)
+	}
+	labtest.Must(t, ctx, a, "rivulet", "kubectl", "run", "kept", "--image="+kept, "--image-pull-policy=Never", "--overrides", `{"spec":{"nodeName":"a","terminationGracePeriodSeconds":1}}`)
+	labtest.Must(t, ctx, a, "rivulet", "kubectl", "wait", "--for=condition=Ready", "pod/kept", "--timeout=60s")
+	labtest.Must(t, ctx, a, "rivulet", "kubectl", "delete", "pod", "kept")
+}
