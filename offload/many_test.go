@@ -75,7 +75,7 @@ func (d *device) goMute(t *testing.T, b *device) {
 	d.fabric.mute.all()
 	// One that is made and changed: the second change meets a twin whose watch does not show the first.
 	maps := d.Client.CoreV1().ConfigMaps("lab")
-	quiet, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "quiet"}}, metav1.CreateOptions{})
+	quiet, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "quiet", Annotations: map[string]string{policy.ReflectAnnotation: policy.ReflectOn}}}, metav1.CreateOptions{})
 	must(t, err)
 	quietAway := func(want string) {
 		await.Empty(t, 2*time.Minute, "ConfigMap quiet is away: "+want, func(ctx context.Context) string {

@@ -85,6 +85,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	}
 	twins := newRetirement(c.home, target, c.policy, c.recorder, log)
 	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
+	supply := &reflect.Supply{}
 	pods := pod.New(pod.Config{
 		Home: c.home, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
@@ -93,6 +94,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 				twins.poke()
 			}
 		},
+		Bring: supply.Bring, Unreferred: supply.Look,
 		Unfit: unfit, Unwelcome: unwelcome,
 		Moved: c.cfg.Moved,
 		Keeps: keeps, HomeAddresses: addresses,
@@ -141,7 +143,8 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		func(ctx context.Context) error { return c.vacate(ctx, s, pods) },
 		func(ctx context.Context) error { return followLoss(ctx, target, lost, pods.Resync) },
 		func(ctx context.Context) error {
-			return reflect.Run(ctx, reflect.Config{Home: c.home, Target: target, Namespaces: c.policy, ClusterID: c.cfg.ID, Control: s.spec.Control, APIAddress: api, NodeAddress: c.cfg.NodeIP, Policies: c.cfg.Policies, Recorder: c.recorder, Log: log})
+			return reflect.Run(ctx, reflect.Config{Home: c.home, Target: target, Namespaces: c.policy, ClusterID: c.cfg.ID, Control: s.spec.Control, APIAddress: api,
+				NodeAddress: c.cfg.NodeIP, Policies: c.cfg.Policies, Used: pods.Refers, Supply: supply, Recorder: c.recorder, Log: log})
 		},
 		func(ctx context.Context) error {
 			for {

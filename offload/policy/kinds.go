@@ -8,7 +8,13 @@ import (
 
 // Kinds are those that are reflected, and so may be named in the annotation
 // ReflectAnnotation of a namespace.
-var Kinds = []string{"Service", "ConfigMap", "Secret", NetworkPolicyKind, IngressKind, KindClaim}
+var Kinds = []string{"Service", KindConfigMap, KindSecret, NetworkPolicyKind, IngressKind, KindClaim}
+
+// Kinds of what pods refer to by name.
+const (
+	KindConfigMap = "ConfigMap"
+	KindSecret    = "Secret"
+)
 
 // Kinds of which not every target takes objects. Ingresses follow only where they are
 // opted in: they open an application on another LAN.
@@ -26,7 +32,19 @@ const (
 	ReflectOff   = "off"    // nothing of it; for an object: not this one
 	ReflectOptIn = "opt-in" // only objects that are themselves annotated on
 	ReflectOn    = "on"     // everything that is not annotated off
+	// ReflectUsed is that of Secrets and ConfigMaps where nothing is said: those that pods on the
+	// target refer to, and those annotated on.
+	ReflectUsed = "used"
 )
+
+// Object names an object of home.
+type Object struct{ Kind, Namespace, Name string }
+
+// Reference is an object that a pod refers to. A pod does not wait for an optional one.
+type Reference struct {
+	Object
+	Optional bool
+}
 
 // Mode returns how a kind is reflected.
 func (n Namespace) Mode(kind string) string {
@@ -35,8 +53,11 @@ func (n Namespace) Mode(kind string) string {
 			return mode
 		}
 	}
-	if kind == IngressKind {
+	switch kind {
+	case IngressKind:
 		return ReflectOptIn
+	case KindSecret, KindConfigMap:
+		return ReflectUsed
 	}
 	return ReflectOn
 }

@@ -13,13 +13,13 @@ func TestKindsOfANamespace(t *testing.T) {
 		text, secret, configMap string
 		bad                     bool
 	}{
-		{"", ReflectOn, ReflectOn, false},
-		{"Secret=opt-in", ReflectOptIn, ReflectOn, false},
+		{"", ReflectUsed, ReflectUsed, false},
+		{"Secret=opt-in", ReflectOptIn, ReflectUsed, false},
 		{" Secret=off , ConfigMap=opt-in,", ReflectOff, ReflectOptIn, false},
-		{"Secret=on", ReflectOn, ReflectOn, false},
-		{"Secret", ReflectOn, ReflectOn, true},
-		{"secrets=off", ReflectOn, ReflectOn, true},
-		{"Secret=maybe,ConfigMap=off", ReflectOn, ReflectOn, true},
+		{"Secret=on", ReflectOn, ReflectUsed, false},
+		{"Secret", ReflectUsed, ReflectUsed, true},
+		{"secrets=off", ReflectUsed, ReflectUsed, true},
+		{"Secret=maybe,ConfigMap=off", ReflectUsed, ReflectUsed, true},
 	} {
 		ns, err := Parse(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{NamespaceLabel: "burst"}, Annotations: map[string]string{ReflectAnnotation: c.text}}})
 		if (err != nil) != c.bad || err != nil && !strings.Contains(err.Error(), "; ") {

@@ -22,6 +22,9 @@ import (
 // ErrRefused is wrapped by errors of targets that have answered that they will not.
 var ErrRefused = errors.New("the target refuses")
 
+// ErrNotYet asks for another try a little later.
+var ErrNotYet = errors.New("offload: waiting for the target")
+
 // Kind says what a target is. It is a label of its virtual nodes
 // (policy.KindLabel).
 type Kind string

@@ -44,7 +44,8 @@ func newOffload(c *common) *cobra.Command {
 			if err := label(cmd, c, args[0], change, create); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "namespace %s: pods made from now on may run on peers (%s)\n", args[0], when)
+			fmt.Fprintf(cmd.OutOrStdout(), "namespace %s: pods made from now on may run on peers (%s)\n"+
+				"a peer gets the Secrets and ConfigMaps that pods there refer to, until the last of these pods is gone\n", args[0], when)
 			return nil
 		},
 	}

@@ -118,11 +118,20 @@ func (c *Controller) Serve(node string) {
 				c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 			}
 		}
-		_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
-			AddFunc:    enqueue,
-			UpdateFunc: func(_, obj any) { enqueue(obj) },
+		// These fail only on a stopped informer.
+		_ = inf.AddIndexers(cache.Indexers{byReference: indexReferences})
+		_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: enqueue,
+			UpdateFunc: func(was, obj any) {
+				enqueue(obj)
+				c.unrefer(was, obj)
+			},
 			DeleteFunc: func(obj any) {
 				enqueue(obj)
+				if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+					obj = d.Obj
+				}
+				c.unrefer(obj, nil)
 				if p, ok := obj.(*corev1.Pod); ok {
 					c.forget(p)
 				}

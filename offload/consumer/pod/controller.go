@@ -26,7 +26,7 @@ import (
 // create at the same time the provider's quota counts in one write.
 const workers = 24
 
-// Config is what a Controller needs. All fields but Parse, Look, Unfit, Unwelcome, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
+// Config is what a Controller needs. All fields but Parse, Look, Bring, Unreferred, Unfit, Unwelcome, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Target  target.Target
@@ -55,6 +55,10 @@ type Config struct {
 	// Claim gives the name in the twin of a claim of home, or why it has none there; nil
 	// if the target has no volumes.
 	Claim func(ctx context.Context, namespace, name string) (claim, why string, err error)
+	// Bring returns when the target has what a pod refers to (reflect.Supply); nil brings nothing.
+	Bring func(ctx context.Context, all []policy.Reference) error
+	// Unreferred is called after a pod has come to refer to an object no more; nil is not.
+	Unreferred func(policy.Object)
 	// Unfit is told that an image does not run on an architecture, and reports whether new
 	// pods of the namespace with it are kept off that by now; nil leaves such pods waiting.
 	Unfit func(ctx context.Context, namespace, image, arch string) (kept bool, err error)

@@ -38,6 +38,11 @@ func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) (refu
 		return refused, nil
 	}
 	missing, why := awayDebuggers(home, p)
+	if len(missing) > 0 {
+		if err := c.bring(ctx, home); err != nil {
+			return refused, err
+		}
+	}
 	var errs []error
 	for i := range missing {
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"ephemeralContainers": missing[i : i+1]}})

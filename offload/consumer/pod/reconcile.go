@@ -18,10 +18,11 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
+	"rivulet/offload/target"
 )
 
 // errNotYet asks for another look a little later.
-var errNotYet = errors.New("offload: waiting for the target")
+var errNotYet = target.ErrNotYet
 
 // reconcile brings one pod of home and the target into step. Every decision is
 // taken from what is there now, never from what was done before.
@@ -211,8 +212,11 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 			return there(err)
 		}
 	}
-	if err := c.sendTokens(ctx, t, home); errors.Is(err, errNotYet) {
-		return err
+	brought := make(chan error, 1)
+	go func() { brought <- c.bring(ctx, home) }()
+	err := c.sendTokens(ctx, t, home)
+	if err = errors.Join(err, <-brought); errors.Is(err, errNotYet) {
+		return errNotYet
 	} else if err != nil {
 		return c.trouble(ctx, home, err)
 	}

@@ -9,11 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/policy"
 )
 
 func configMaps() kind[*corev1.ConfigMap] {
 	return kind[*corev1.ConfigMap]{
-		name: "ConfigMap", zero: &corev1.ConfigMap{},
+		name: policy.KindConfigMap, zero: &corev1.ConfigMap{},
 		api: func(c kubernetes.Interface, ns string) api[*corev1.ConfigMap] { return c.CoreV1().ConfigMaps(ns) },
 		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
 			return c.CoreV1().ConfigMaps(ns).List(ctx, o)

@@ -50,7 +50,17 @@ func newIngresses(s *space, c Config) *ingresses {
 // withIngresses has Services that a reflected Ingress leads to reflected a second time, for the target's
 // controller: with home's selector, so that the endpoints are pods there, and written by the target itself. What home
 // says of endpoints would lead a program of the target's own anywhere.
-func withIngresses(n *ingresses, services *keeper[*corev1.Service]) {
+// A Secret with a certificate follows such an Ingress.
+func withIngresses(n *ingresses, services *keeper[*corev1.Service], secrets *keeper[*corev1.Secret]) {
+	pods := secrets.used
+	secrets.used = func(name string) (used, known bool) {
+		if n.anyThat(func(i *networkingv1.Ingress) bool {
+			return slices.ContainsFunc(i.Spec.TLS, func(t networkingv1.IngressTLS) bool { return t.SecretName == name })
+		}) {
+			return true, true
+		}
+		return pods(name)
+	}
 	services.seconds = append(services.seconds, second[*corev1.Service]{prefix: policy.IngressServicePrefix, bare: true, make: func(at, twin *corev1.Service) bool {
 		twin.Spec.Selector, twin.Spec.ClusterIP, twin.Annotations = maps.Clone(at.Spec.Selector), "", nil
 		return len(at.Spec.Selector) > 0 && at.Spec.Type != corev1.ServiceTypeExternalName && n.leadsTo(at.Name)
@@ -59,18 +69,26 @@ func withIngresses(n *ingresses, services *keeper[*corev1.Service]) {
 		for _, o := range services.home.GetStore().List() {
 			also = append(also, key{services.name, secondName(policy.IngressServicePrefix, o.(*corev1.Service).Name)})
 		}
+		for _, name := range secrets.names() {
+			also = append(also, key{secrets.name, name})
+		}
 		return also
 	}
 }
 
 // leadsTo reports whether an Ingress that is reflected has the Service as a backend.
 func (n *ingresses) leadsTo(service string) bool {
-	for _, o := range n.home.GetStore().List() {
-		if i := o.(*networkingv1.Ingress); n.follows(i) && slices.ContainsFunc(backends(&i.Spec), func(b *networkingv1.IngressServiceBackend) bool { return b.Name == service }) {
-			return true
-		}
-	}
-	return false
+	return n.anyThat(func(i *networkingv1.Ingress) bool {
+		return slices.ContainsFunc(backends(&i.Spec), func(b *networkingv1.IngressServiceBackend) bool { return b.Name == service })
+	})
+}
+
+// anyThat reports whether it is so of an Ingress that is reflected.
+func (n *ingresses) anyThat(is func(*networkingv1.Ingress) bool) bool {
+	return slices.ContainsFunc(n.home.GetStore().List(), func(o any) bool {
+		i := o.(*networkingv1.Ingress)
+		return n.follows(i) && is(i)
+	})
 }
 
 // backends are the Services of all rules.

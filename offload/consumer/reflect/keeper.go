@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/offload/policy"
+	"rivulet/offload/target"
 )
 
 // object is what all kinds are: *corev1.Service and so on.
@@ -28,6 +30,7 @@ type object[T any] interface {
 
 // api is what the typed clients of all kinds have in common.
 type api[T any] interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 	Create(ctx context.Context, o T, opts metav1.CreateOptions) (T, error)
 	Update(ctx context.Context, o T, opts metav1.UpdateOptions) (T, error)
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
@@ -50,6 +53,9 @@ type kind[T object[T]] struct {
 	// others reports objects of the twin that have our label and are not ours: a controller
 	// there has copied it. It may be nil.
 	others func(have T) bool
+	// used reports whether something on the target refers to the named object; known is false
+	// while that cannot be told. It may be nil: all are.
+	used func(name string) (used, known bool)
 	// hint is what the owner of a target that refuses objects of the kind may have to do.
 	hint string
 	// bare objects take no annotations along.
@@ -69,6 +75,8 @@ type keeper[T object[T]] struct {
 	// when the named one has changed. Both may be nil.
 	seconds []second[T]
 	touches func(name string) []key
+	// removed are the UIDs, by name, of what was deleted and may still be in the cache.
+	removed sync.Map
 }
 
 func newKeeper[T object[T]](s *space, k kind[T]) *keeper[T] {
@@ -138,10 +146,22 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 		atHome = is != nil
 	}
 	have, there := get[T](k.twin, k.space.twin, name)
+	if uid, ok := k.removed.Load(name); ok && there && uid == have.GetUID() {
+		there = false
+	} else if ok {
+		k.removed.Delete(name)
+	}
 	var want T
 	wanted := false
 	if atHome {
 		want, wanted = k.wanted(source, is)
+	}
+	if wanted {
+		used, known := k.isUsed(source)
+		if !used && !known {
+			return target.ErrNotYet
+		}
+		wanted = used
 	}
 	ours := there && have.GetLabels()[policy.ReflectedLabel] == k.space.owner && (k.others == nil || !k.others(have))
 	twin := k.api(k.space.clients.twin, k.space.twin)
@@ -163,8 +183,10 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 		possible := k.merge(next, want)
 		dress(next, want)
 		switch {
-		case !possible: // gone first, made anew when the watch says so
-			err = k.remove(ctx, twin, have)
+		case !possible: // gone first, then made anew
+			if err = k.remove(ctx, twin, have); err == nil {
+				return target.ErrNotYet
+			}
 		case !equality.Semantic.DeepEqual(next, have):
 			_, err = twin.Update(ctx, next, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 		}
@@ -223,6 +245,30 @@ func (k *keeper[T]) follows(source T) bool {
 	return wantedAway(source, k.space.mode.Mode(k.name))
 }
 
+// isUsed reports whether the object follows as far as those go that are to be used.
+func (k *keeper[T]) isUsed(source T) (used, known bool) {
+	_, needed := k.made[source.GetName()]
+	if needed || k.used == nil || k.space.mode.Mode(k.name) != policy.ReflectUsed || source.GetAnnotations()[policy.ReflectAnnotation] == policy.ReflectOn {
+		return true, true
+	}
+	return k.used(source.GetName())
+}
+
+// late returns an error while an object that is at home is not in the cache.
+func (k *keeper[T]) late(ctx context.Context, name string) error {
+	if _, seen := get[T](k.home, k.space.home, name); seen {
+		return nil
+	}
+	_, err := k.api(k.space.clients.home, k.space.home).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return target.ErrNotYet
+	case apierrors.IsNotFound(err):
+		return nil
+	}
+	return err
+}
+
 // wantedAway reports whether the users want the object to follow, where its kind is
 // reflected in the mode.
 func wantedAway(o metav1.Object, mode string) bool {
@@ -258,7 +304,10 @@ func (k *keeper[T]) remove(ctx context.Context, twin api[T], have T) error {
 	uid, version := have.GetUID(), have.GetResourceVersion()
 	err := twin.Delete(ctx, have.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 	if apierrors.IsNotFound(err) && !lost(err) {
-		return nil
+		err = nil
+	}
+	if err == nil {
+		k.removed.Store(have.GetName(), uid)
 	}
 	return err
 }

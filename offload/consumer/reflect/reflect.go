@@ -1,6 +1,6 @@
-// Package reflect keeps what pods need beside them equal on a target: Services,
-// EndpointSlices, ConfigMaps and Secrets of offloaded namespaces appear in the
-// twin under the same name. One small engine (space) serves one file per kind.
+// Package reflect keeps what pods need beside them equal on a target: Services and
+// EndpointSlices of offloaded namespaces, and the ConfigMaps and Secrets that pods there refer
+// to, appear in the twin under the same name. One small engine (space) serves one file per kind.
 //
 // It reads those kinds in offloaded namespaces at home and in their twins. It
 // alone writes, in a twin, objects labelled policy.ReflectedLabel=<home's ID>,
@@ -32,7 +32,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what Run needs; all fields but Control, APIAddress, NodeAddress, Policies, Recorder and Log must be set.
+// Config is what Run needs; all fields but Control, APIAddress, NodeAddress, Policies, Supply, Recorder and Log must be set.
 type Config struct {
 	Home       kubernetes.Interface
 	Target     target.Target
@@ -49,6 +49,11 @@ type Config struct {
 	NodeAddress netip.Addr
 	// Policies knows what NetworkPolicies speak of; nil keeps them at home.
 	Policies World
+	// Used reports whether a pod that is bound to the target refers to the object, a ConfigMap or
+	// Secret; known is false while that cannot be told. When one no longer does, Supply is told.
+	Used func(policy.Object) (used, known bool)
+	// Supply is how pods have brought what they refer to.
+	Supply *Supply
 	// Recorder takes the events, of all targets together: one of its own would cost
 	// each 70 kB. Nil makes one.
 	Recorder record.EventRecorder
@@ -75,8 +80,8 @@ const reachInterval = 10 * time.Second
 // Run reflects to one target until ctx ends. A namespace in which something
 // fails is tried again, with growing pauses, and holds up no other.
 func Run(ctx context.Context, c Config) error {
-	if c.Home == nil || c.Target == nil || c.Namespaces == nil || c.ClusterID == "" {
-		return fmt.Errorf("reflect: Home, Target, Namespaces and ClusterID must be set")
+	if c.Home == nil || c.Target == nil || c.Namespaces == nil || c.ClusterID == "" || c.Used == nil {
+		return fmt.Errorf("reflect: Home, Target, Namespaces, ClusterID and Used must be set")
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -144,7 +149,9 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 			started := time.Now()
 			s := newSpace(c, recorder, log, home, twin, mode, without)
 			if err == nil {
+				leave := c.Supply.enter(s)
 				err = s.run(ctx)
+				leave()
 			}
 			if time.Since(started) > most {
 				wait = first

@@ -10,11 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"rivulet/offload/policy"
 )
 
 func secrets() kind[*corev1.Secret] {
 	return kind[*corev1.Secret]{
-		name: "Secret", zero: &corev1.Secret{},
+		name: policy.KindSecret, zero: &corev1.Secret{},
 		api: func(c kubernetes.Interface, ns string) api[*corev1.Secret] { return c.CoreV1().Secrets(ns) },
 		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
 			return c.CoreV1().Secrets(ns).List(ctx, o)

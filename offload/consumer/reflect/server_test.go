@@ -79,6 +79,31 @@ func (f *fakeTarget) Namespace(ctx context.Context, home string) (string, error)
 	return twin.Name, err
 }
 
+// users are what pods on the target refer to: what is named, and others as it says.
+type users struct {
+	mu            sync.Mutex
+	named         map[policy.Object]bool
+	others, known bool
+}
+
+func (u *users) use(o policy.Object) (used, known bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if used, named := u.named[o]; named {
+		return used, true
+	}
+	return u.others, u.known
+}
+
+func (u *users) set(o policy.Object, used bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.named == nil {
+		u.named = map[policy.Object]bool{}
+	}
+	u.named[o] = used
+}
+
 // A namespace is offloaded and lives: what is there appears, what changes
 // follows, what goes goes, what is not ours is left alone.
 func TestReflection(t *testing.T) {
@@ -145,6 +170,7 @@ func TestReflection(t *testing.T) {
 			{Addresses: []string{"192.0.2.9"}},
 		}})
 
+	pods, supply := &users{others: true, known: true}, &Supply{}
 	namespaces, policies := policy.New(home, slog.New(slog.DiscardHandler)), netpol.NewWatcher(slog.New(slog.DiscardHandler))
 	running.Go(func() {
 		if err := policies.Run(ctx, home); err != nil {
@@ -153,7 +179,7 @@ func TestReflection(t *testing.T) {
 	})
 	running.Go(func() { _ = namespaces.Run(ctx) })
 	running.Go(func() {
-		if err := Run(ctx, Config{Home: home, Target: target, Namespaces: namespaces, Policies: policies, ClusterID: "aid", NodeAddress: netip.MustParseAddr("100.127.1.2")}); err != nil {
+		if err := Run(ctx, Config{Home: home, Target: target, Namespaces: namespaces, Policies: policies, ClusterID: "aid", NodeAddress: netip.MustParseAddr("100.127.1.2"), Used: pods.use, Supply: supply}); err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
@@ -309,6 +335,8 @@ func TestReflection(t *testing.T) {
 		})
 		annotate(`null`)
 	})
+
+	t.Run("only what pods refer to", func(t *testing.T) { onlyWhatIsUsed(t, home, away, pods, supply) })
 
 	t.Run("policies follow as the target sees their peers", func(t *testing.T) {
 		spec := func() (p networkingv1.NetworkPolicySpec, there bool) {
@@ -565,7 +593,7 @@ func TestATargetWithoutPolicies(t *testing.T) {
 	namespaces := policy.New(home, slog.New(slog.DiscardHandler))
 	running.Go(func() { _ = namespaces.Run(ctx) })
 	running.Go(func() {
-		if err := Run(ctx, Config{Home: home, Target: humble{f, client}, Namespaces: namespaces, Policies: netpol.NewWatcher(slog.New(slog.DiscardHandler)), ClusterID: "aid"}); err != nil {
+		if err := Run(ctx, Config{Home: home, Target: humble{f, client}, Namespaces: namespaces, Policies: netpol.NewWatcher(slog.New(slog.DiscardHandler)), ClusterID: "aid", Used: (&users{others: true, known: true}).use}); err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"rivulet/offload/policy"
+	"rivulet/offload/target"
 )
 
 // workers per namespace: enough to hide the round trip of a tunnel.
@@ -52,8 +53,12 @@ type space struct {
 	beside     []func(context.Context) // what kinds do beside the queue
 	asksAgain  bool                    // the target may come to take what it does not
 
-	mu   sync.Mutex
-	told map[key]string // what was last said of an object, so that it is said once
+	over  chan struct{} // closed when run ends
+	known func() bool   // whether it is known what pods refer to
+
+	mu    sync.Mutex
+	told  map[key]string       // what was last said of an object, so that it is said once
+	asked map[key][]chan error // who waits for the next look at an object: see Supply
 }
 
 type key struct{ kind, name string }
@@ -81,21 +86,29 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		clients: clients{home: c.Home, twin: c.Target.Client()},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](200*time.Millisecond, time.Minute)),
-		told: map[key]string{},
+		told: map[key]string{}, asked: map[key][]chan error{}, over: make(chan struct{}),
+		known: func() bool { _, known := c.Used(policy.Object{}); return known },
 	}
 	if r, ok := c.Target.(Reach); ok {
 		s.reach = r.Changed
 	}
 	service, slice, configMap := withHomeAPI(home, c.Control, c.APIAddress, services(s.twinOf(c)), endpointSlices(c.Target.Away), configMaps())
 	serviceKeeper, sliceKeeper := newKeeper(s, service), newKeeper(s, slice)
+	mapKeeper, secretKeeper := newKeeper(s, configMap), newKeeper(s, secrets())
+	mapKeeper.used = func(name string) (used, known bool) {
+		return c.Used(policy.Object{Kind: policy.KindConfigMap, Namespace: home, Name: name})
+	}
+	secretKeeper.used = func(name string) (used, known bool) {
+		return c.Used(policy.Object{Kind: policy.KindSecret, Namespace: home, Name: name})
+	}
 	if c.NodeAddress.IsGlobalUnicast() { // a home without a node has none
 		withNodePorts(c.NodeAddress, serviceKeeper, sliceKeeper)
 	}
 	s.kinds = map[string]mirror{
-		"Service":       serviceKeeper,
-		"EndpointSlice": sliceKeeper,
-		"ConfigMap":     newKeeper(s, configMap),
-		"Secret":        newKeeper(s, secrets()),
+		"Service":         serviceKeeper,
+		"EndpointSlice":   sliceKeeper,
+		mapKeeper.name:    mapKeeper,
+		secretKeeper.name: secretKeeper,
 	}
 	if h, ok := c.Target.(Holder); ok {
 		maps.DeleteFunc(s.kinds, func(kind string, _ mirror) bool { return !h.Holds(kind) })
@@ -108,7 +121,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 	}
 	if mayChange, refuses := without[policy.IngressKind]; !refuses {
 		n := newIngresses(s, c)
-		withIngresses(n, serviceKeeper)
+		withIngresses(n, serviceKeeper, secretKeeper)
 		s.kinds[policy.IngressKind] = n
 	} else if !mayChange {
 		s.kinds[policy.IngressKind] = newUnheldIngresses(s)
@@ -144,6 +157,7 @@ func (s *space) run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer close(s.over)
 	defer s.queue.ShutDown()
 	defer end(nil)
 
@@ -178,8 +192,11 @@ func (s *space) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// synced reports whether both sides of every kind were listed.
+// synced reports whether both sides of every kind were listed, and the pods on the target.
 func (s *space) synced() bool {
+	if !s.known() {
+		return false
+	}
 	for _, m := range s.kinds {
 		for _, informer := range m.informers() {
 			if !informer.HasSynced() {
@@ -227,7 +244,11 @@ func (s *space) work(ctx context.Context, end context.CancelCauseFunc) {
 		if shutdown {
 			return
 		}
+		waiting := s.waiting(k)
 		err := s.kinds[k.kind].reconcile(ctx, k.name)
+		for _, w := range waiting {
+			w <- err
+		}
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
@@ -235,7 +256,7 @@ func (s *space) work(ctx context.Context, end context.CancelCauseFunc) {
 		case lost(err):
 			end(fmt.Errorf("%w: %w", errTwinLost, err))
 		default:
-			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // the cache is a moment behind
+			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !errors.Is(err, target.ErrNotYet) { // the cache is a moment behind
 				s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "error", err)
 			}
 			s.queue.AddRateLimited(k)

@@ -252,7 +252,7 @@ func jobOnce(t *testing.T, h *home, c *campus, restart func()) {
 		return fmt.Sprint(h.offload.Status().VirtualNodes)
 	})
 	// Something that is done after the restart shows that all that was there has been looked at.
-	_, err = h.Client.CoreV1().ConfigMaps("lab").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "after"}}, metav1.CreateOptions{})
+	_, err = h.Client.CoreV1().ConfigMaps("lab").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "after", Annotations: map[string]string{"rivulet.dev/reflect": "on"}}}, metav1.CreateOptions{})
 	must(t, err)
 	await.Empty(t, 60*time.Second, "reflection goes on", func(ctx context.Context) string {
 		_, err := c.Client.CoreV1().ConfigMaps(shared).Get(ctx, (rewrite.Names{Cluster: cluster}).Away("lab", "after"), metav1.GetOptions{})
@@ -326,7 +326,7 @@ func forbidden(t *testing.T, h *home) {
 
 // conflict: somebody there has an object of a name that we need.
 func conflict(t *testing.T, h *home, c *campus) {
-	_, err := h.Client.CoreV1().ConfigMaps("lab").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "taken"}}, metav1.CreateOptions{})
+	_, err := h.Client.CoreV1().ConfigMaps("lab").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "taken", Annotations: map[string]string{"rivulet.dev/reflect": "on"}}}, metav1.CreateOptions{})
 	must(t, err)
 	await.Empty(t, 60*time.Second, "an event at home says so", func(ctx context.Context) string {
 		list, err := h.Client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=taken"})

@@ -1,0 +1,117 @@
+package reflect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"rivulet/offload/policy"
+	"rivulet/offload/target"
+)
+
+// Supply brings to one target what pods there refer to, and takes it back when none does any
+// more. Its methods may be called at any time; the zero value is ready for use.
+type Supply struct {
+	mu     sync.Mutex
+	spaces map[string]*space // by the namespace of home
+}
+
+// enter has the space serve its namespace until leave is called.
+func (s *Supply) enter(one *space) (leave func()) {
+	if s == nil {
+		return func() {}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.spaces == nil {
+		s.spaces = map[string]*space{}
+	}
+	s.spaces[one.home] = one
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.spaces[one.home] == one {
+			delete(s.spaces, one.home)
+		}
+	}
+}
+
+func (s *Supply) space(namespace string) *space {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spaces[namespace]
+}
+
+// Look has the object looked at again: a pod that has referred to it does not any more.
+func (s *Supply) Look(o policy.Object) {
+	if one := s.space(o.Namespace); one != nil && one.kinds[o.Kind] != nil {
+		one.queue.Add(key{o.Kind, o.Name})
+	}
+}
+
+// Bring returns when the target has what a pod that is bound to it refers to; all are of one
+// namespace. What is not at home is not waited for. The error is target.ErrNotYet where another
+// try is all that helps.
+func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
+	if len(all) == 0 {
+		return nil
+	}
+	one := s.space(all[0].Namespace)
+	if one == nil {
+		return target.ErrNotYet
+	}
+	answers := make([]<-chan error, len(all))
+	for i, r := range all {
+		if one.kinds[r.Kind] != nil {
+			answers[i] = one.ask(key{r.Kind, r.Name})
+		}
+	}
+	for i, r := range all {
+		if answers[i] == nil {
+			continue // nothing of the kind goes there
+		}
+		var err error
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-one.over:
+			return target.ErrNotYet
+		case err = <-answers[i]:
+		}
+		if kind, ok := one.kinds[r.Kind].(interface {
+			late(ctx context.Context, name string) error
+		}); ok && err == nil {
+			err = kind.late(ctx, r.Name)
+		}
+		switch {
+		case err == nil, apierrors.IsAlreadyExists(err): // made a moment ago
+		case lost(err), apierrors.IsConflict(err), errors.Is(err, target.ErrNotYet):
+			return target.ErrNotYet
+		case !r.Optional:
+			return fmt.Errorf("offload: %s %s does not follow the pod: %w", r.Kind, r.Name, err)
+		}
+	}
+	return nil
+}
+
+// ask has the object looked at, and returns where the answer will be.
+func (s *space) ask(k key) <-chan error {
+	answer := make(chan error, 1)
+	s.mu.Lock()
+	s.asked[k] = append(s.asked[k], answer)
+	s.mu.Unlock()
+	s.queue.Add(k)
+	return answer
+}
+
+// waiting are those who have asked for the object so far.
+func (s *space) waiting(k key) []chan error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.asked[k]
+	delete(s.asked, k)
+	return all
+}
