@@ -70,6 +70,9 @@ func TestSecretsOfPodsAway(t *testing.T) {
 	has("b", "pw")
 	has("c", "")
 	kill(t, ctx, a, "supervisor")
+	if err := a.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
 	peered(t, ctx)
 	apply(secret("pw", "second"))
 	await.NoError(t, ctx, 0, "an edited Secret is edited in the volume away", func() error {
