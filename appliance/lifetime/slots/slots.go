@@ -17,6 +17,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"strconv"
 	"strings"
@@ -143,8 +144,14 @@ func choose(b Boot, c layout.Choice) error {
 // such file.
 func once(b Boot, s layout.Slot) error {
 	raw, err := b.Read(layout.SyslinuxFile)
-	if err != nil || !layout.HasOnce(raw) || bytes.HasSuffix(raw, layout.Once(s)) {
-		return nil //nolint:nilerr // nothing to do, or another loader
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // another loader
+	}
+	if err != nil {
+		return err
+	}
+	if !layout.HasOnce(raw) || bytes.HasSuffix(raw, layout.Once(s)) {
+		return nil
 	}
 	return b.OverwriteEnd(layout.SyslinuxFile, layout.Once(s))
 }

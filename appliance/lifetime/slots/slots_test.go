@@ -228,3 +228,17 @@ func (s *spoilt) WriteAt(p []byte, _ int64) (int, error) {
 }
 func (*spoilt) ReadAt(p []byte, _ int64) (int, error) { clear(p); return len(p), nil }
 func (*spoilt) Sync() error                           { return nil }
+
+// A file of the loader that cannot be read is no other loader: what it starts next is not known.
+func TestALoaderThatCannotBeRead(t *testing.T) {
+	d := Folder{t.TempDir()}
+	if err := once(d, 0); err != nil {
+		t.Errorf("without that loader: %v", err)
+	}
+	if err := os.MkdirAll(d.at(layout.SyslinuxFile), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := once(d, 0); err == nil {
+		t.Error("nobody says that it cannot be read")
+	}
+}

@@ -3,7 +3,9 @@ package upgrade
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,8 +22,11 @@ const endGrace = 20 * time.Second
 // until it is gone.
 func endProcess(ctx context.Context, pidFile, program string) error {
 	raw, err := os.ReadFile(pidFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // none was started
+	}
 	if err != nil {
-		return nil //nolint:nilerr // none was started
+		return fmt.Errorf("update: whether %s runs cannot be told: %w; restart the device", program, err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
 	if err != nil || pid <= 1 {

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -31,12 +33,11 @@ func tellHeld(cmd *cobra.Command, c *common, namespace string) error {
 	return nil
 }
 
-// keepsData returns an error that names the claims whose data are on the peer. Where the
-// API server does not answer, nothing is known of any.
+// keepsData returns an error that names the claims whose data are on the peer, or one where that cannot be told.
 func keepsData(ctx context.Context, c *common, peer string) error {
 	volumes, err := volumesAway(ctx, c)
 	if err != nil {
-		return nil //nolint:nilerr // nothing is known of any
+		return notTold(peer, err)
 	}
 	var names []string
 	for i := range volumes {
@@ -50,31 +51,38 @@ func keepsData(ctx context.Context, c *common, peer string) error {
 	return fmt.Errorf("the data of %s are on %s and would be lost; bring them home (rivulet move volume %s home), or add --force", strings.Join(names, ", "), peer, names[0])
 }
 
+// notTold says that nobody knows what an end would take with it. Before the first start of the engine there is nothing.
+func notTold(peer string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("whether data would be lost with %s cannot be told: %w; try again when the API server answers (rivulet status), or add --force", peer, err)
+}
+
 // tenantsData returns an error that names the claims which the peer, by its name or ID, has
-// data in here: they end with the peering. Where the API server does not answer, nothing is
-// known of any.
+// data in here, which end with the peering, or one where that cannot be told.
 func tenantsData(ctx context.Context, c *common, name string) error {
 	st, err := api.Get(ctx, c.dirs.Run)
 	if err != nil {
-		return nil //nolint:nilerr // nothing is known of any
+		return err
 	}
 	tenant, err := findTenant(st.Consumers, name)
 	if err != nil {
-		return nil //nolint:nilerr // nothing is known of any
+		return nil //nolint:nilerr // it is no tenant
 	}
 	client, err := c.client()
 	if err != nil {
-		return nil //nolint:nilerr // nothing is known of any
+		return notTold(name, err)
 	}
 	twins, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(tenant.ID)})
 	if err != nil {
-		return nil //nolint:nilerr // nothing is known of any
+		return notTold(name, err)
 	}
 	var names []string
 	for _, twin := range twins.Items {
 		claims, err := client.CoreV1().PersistentVolumeClaims(twin.Name).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			continue
+			return notTold(name, err)
 		}
 		for _, claim := range claims.Items {
 			names = append(names, twin.Name+"/"+claim.Name)

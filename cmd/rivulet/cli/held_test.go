@@ -14,13 +14,15 @@ import (
 	"rivulet/appliance/engine"
 )
 
-// A peer that has data here is not sent away without a word; with --force it is, and so is one
-// that has none.
+// A peer that has data here, or of which nobody can tell, is not sent away without a word; with --force it is,
+// and so is one that has none.
 func TestUnpeerNamesTheDataOfTenants(t *testing.T) {
-	claims := `{"metadata": {"name": "data-0a1b2c"}}`
+	claims, silent := `{"metadata": {"name": "data-0a1b2c"}}`, ""
 	apiServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {
+		case silent:
+			http.Error(w, "the datastore is busy", http.StatusInternalServerError)
 		case "/api/v1/persistentvolumes":
 			fmt.Fprint(w, `{"kind": "PersistentVolumeList", "apiVersion": "v1", "items": []}`)
 		case "/api/v1/namespaces":
@@ -56,6 +58,12 @@ func TestUnpeerNamesTheDataOfTenants(t *testing.T) {
 	claims = ""
 	if _, out, err := execute(t, dir, []string{"unpeer", "b"}); err != nil || !strings.Contains(out, "no peer any more") {
 		t.Errorf("without data: %v, %s", err, out)
+	}
+	for _, path := range []string{"/api/v1/persistentvolumes", "/api/v1/namespaces", "/api/v1/namespaces/lab-b-bbbbbbbb/persistentvolumeclaims"} {
+		silent = path
+		if _, out, err := execute(t, dir, []string{"unpeer", "b"}); err == nil || !strings.Contains(err.Error(), "cannot be told") || !strings.Contains(err.Error(), "--force") {
+			t.Errorf("while %s is not answered: %v, %s", path, err, out)
+		}
 	}
 }
 

@@ -106,10 +106,10 @@ func newUnpeer(c *common) *cobra.Command {
 			}
 			word.Peer = args[0]
 			if !word.Force {
-				if err := keepsData(cmd.Context(), c, args[0]); err != nil {
+				if err := tenantsData(cmd.Context(), c, args[0]); err != nil {
 					return err
 				}
-				if err := tenantsData(cmd.Context(), c, args[0]); err != nil {
+				if err := keepsData(cmd.Context(), c, args[0]); err != nil {
 					return err
 				}
 			}
