@@ -105,6 +105,15 @@ $(BIN)/gossip.tar: $(call gofiles,test/gossip/member test/mkimage image/oci) tes
 	@cd test/gossip/member && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/member .
 	@$(GO) run ./test/mkimage -tag rivulet.dev/gossip:1 -web $(BIN)/member -o $@
 
+# etcd and PostgreSQL of Debian, for test/gossip: the programs and what they are linked to.
+postgres := /usr/lib/postgresql/15
+$(BIN)/databases.tar: $(call gofiles,test/mkimage image/oci) go.mod test/deps
+	@mkdir -p $(BIN)
+	@test/deps databases
+	@$(GO) run ./test/mkimage -tag rivulet.dev/databases:1 -user nobody -o $@ /usr/bin/etcd /usr/bin/etcdctl \
+		$(addprefix $(postgres)/bin/,initdb pg_basebackup pg_isready postgres psql) $(postgres)/lib/dict_snowball.so $(postgres)/lib/libpqwalreceiver.so $(postgres)/lib/plpgsql.so \
+		/usr/share/postgresql/15 /usr/share/zoneinfo/Etc /etc/passwd
+
 # docker load -i bin/gateway/gateway-amd64.tar, or skopeo copy oci:bin/gateway/oci docker://…
 .PHONY: oci
 oci: $(addprefix _build/gateway/,amd64 arm64 arm) ## the gateway pod's image for a registry, into bin/gateway (docs/design/burst-network.md)

@@ -173,9 +173,9 @@ func (c *checker) suite(x suite) (result, error) {
 	return r, c.note(r)
 }
 
-// made reports whether make has made a target.
-func made(target string) bool {
-	cmd := exec.Command("make", "--no-print-directory", target)
+// made reports whether make has made the targets.
+func made(targets string) bool {
+	cmd := exec.Command("make", append([]string{"--no-print-directory"}, strings.Fields(targets)...)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run() == nil
 }

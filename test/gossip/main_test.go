@@ -1,6 +1,6 @@
-// Package gossip tests that addresses of pods mean the same everywhere: a group whose members
-// announce their own addresses (./member) is spread over home and two providers, three devices
-// of a lab with the real binary.
+// Package gossip tests that addresses, names and data of pods mean the same everywhere: groups that are spread
+// over home and two providers, three devices of a lab with the real binary. One announces the addresses of its
+// members (./member); etcd and PostgreSQL keep data.
 package gossip
 
 import (
@@ -12,18 +12,20 @@ import (
 	"rivulet/test/tree"
 )
 
-// archive is the member's image.
-var archive = tree.Path("bin", "gossip.tar")
+// archive is the member's image, databases that of etcd and PostgreSQL.
+var archive, databases = tree.Path("bin", "gossip.tar"), tree.Path("bin", "databases.tar")
 
 var suite = labtest.Suite{
-	Needs: map[string]string{archive: "make bin/gossip.tar"},
+	Needs: map[string]string{archive: "make bin/gossip.tar", databases: "make bin/databases.tar"},
 	Prepare: func(ctx context.Context, s *labtest.Suite) error {
 		if err := labtest.Peered(ctx, s); err != nil {
 			return err
 		}
 		for _, d := range s.All() {
-			if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", "--label", "rivulet.dev/share=true", "/host"+archive); err != nil {
-				return err
+			for _, file := range []string{archive, databases} {
+				if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", "--label", "rivulet.dev/share=true", "/host"+file); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
