@@ -3,6 +3,7 @@ package replacement
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -36,6 +37,8 @@ const (
 	baseAnnotation = "rivulet.dev/kept-as"
 	// markAnnotation names the successor that is made, or about to be.
 	markAnnotation = "rivulet.dev/successor"
+	// predecessorAnnotation is how the pod ended in whose place one was made, and how many have failed in a row.
+	predecessorAnnotation = "rivulet.dev/predecessor"
 )
 
 // Keep makes a record of a pod that is about to be created. Its labels and annotations
@@ -54,7 +57,7 @@ func carry(m map[string]string) string {
 // own are keys of this package.
 func own(key string) bool {
 	switch key {
-	case policy.KeptLabel, carriedAnnotation, baseAnnotation, markAnnotation:
+	case policy.KeptLabel, carriedAnnotation, baseAnnotation, markAnnotation, predecessorAnnotation:
 		return true
 	}
 	return false
@@ -117,6 +120,9 @@ func Successor(p *corev1.Pod) *corev1.Pod {
 		Spec: *p.Spec.DeepCopy(),
 	}
 	next.Annotations[baseAnnotation] = base
+	if end, err := json.Marshal(EndOf(p)); err == nil {
+		next.Annotations[predecessorAnnotation] = string(end)
+	}
 	s := &next.Spec
 	// What was decided for the one, and what admission adds to each.
 	s.NodeName, s.Affinity, s.EphemeralContainers = "", nil, nil

@@ -27,9 +27,6 @@ const (
 	perSecond, inARow = 50, 100
 	// attempt bounds one replacement.
 	attempt = 30 * time.Second
-	// soonest is how long after a pod was made the next may be made, if it failed: one that
-	// each node turns down would be a storm.
-	soonest = 10 * time.Second
 )
 
 // Config is what a Keeper needs; all of it.
@@ -130,8 +127,8 @@ func (k *Keeper) look(ctx context.Context, key types.NamespacedName) (wait time.
 	if !Due(p) {
 		return 0, nil
 	}
-	if age := k.now().Sub(p.CreationTimestamp.Time); p.DeletionTimestamp == nil && age >= 0 && age < soonest {
-		return soonest - age, nil
+	if wait := BackOff(p, k.now()); wait > 0 {
+		return wait, nil
 	}
 	next := Successor(p)
 	if p.Annotations[markAnnotation] != "" {
