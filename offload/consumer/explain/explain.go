@@ -172,21 +172,6 @@ func short(s string) string {
 	return s
 }
 
-func (f Facts) ended() []Reason {
-	p := f.Pod
-	if p.Status.Phase == corev1.PodSucceeded {
-		return []Reason{{Code: Ended, What: "it ran to its end, without an error"}}
-	}
-	r := Reason{Code: Ended, What: "it failed: " + cmp.Or(short(strings.TrimSpace(p.Status.Reason+" "+p.Status.Message)), "see its containers"), Cure: f.logs("")}
-	for _, c := range p.Status.ContainerStatuses {
-		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-			r.What = fmt.Sprintf("it failed: container %s ended with %d (%s)", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error"))
-			r.Cure = f.logs(c.Name)
-		}
-	}
-	return []Reason{r}
-}
-
 func (f Facts) logs(container string) string {
 	if container != "" {
 		container = " -c " + container
@@ -315,13 +300,9 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 			out = append(out, Reason{Configured, fmt.Sprintf("container %s cannot be made: %s", c.Name, short(w.Message)), "make what it names, or correct the name"})
 		case "CrashLoopBackOff":
-			why := ""
-			if t := c.LastTerminationState.Terminated; t != nil {
-				why = fmt.Sprintf(", last with %d (%s)", t.ExitCode, cmp.Or(short(t.Reason), "Error"))
-			}
-			cure := f.logs(c.Name) + " --previous"
-			if strings.Contains(why, "OOMKilled") {
-				cure = "raise its memory limit; " + cure
+			why, cure, _ := f.last(&c)
+			if why != "" {
+				why = ", last with " + why
 			}
 			out = append(out, Reason{Crash, fmt.Sprintf("container %s ended %d times%s, and waits to be started again", c.Name, c.RestartCount, why), cure})
 		}
@@ -362,8 +343,11 @@ func (f Facts) slow(node *corev1.Node) (out []Reason) {
 		out = append(out, Reason{Slow, fmt.Sprintf("it uses %dm of the %dm of CPU that its limit allows", f.UsedCPU, limit), "raise limits.cpu, or make more replicas"})
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		if c.RestartCount >= restarts {
-			out = append(out, Reason{Slow, fmt.Sprintf("container %s was started again %d times", c.Name, c.RestartCount), f.logs(c.Name) + " --previous"})
+		if why, cure, byOthers := f.last(&c); c.RestartCount >= restarts || byOthers {
+			if why != "" {
+				why = ", last after " + why
+			}
+			out = append(out, Reason{Slow, fmt.Sprintf("container %s was started again %d times%s", c.Name, c.RestartCount, why), cure})
 		}
 	}
 	if node == nil {

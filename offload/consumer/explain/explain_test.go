@@ -101,7 +101,32 @@ func TestWhy(t *testing.T) {
 		"the peer's quota is full": {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event("FailedCreate", "exceeded quota: rivulet")}, Quota, "exceeded quota", "rivulet cordon lab-2"},
 		"a secret that is missing": {Facts{Pod: asks("1", on("home", waits("CreateContainerConfigError", `secret "x" not found`))), Nodes: two}, Configured, `secret "x" not found`, "make what it names"},
 		"it crashes":               {Facts{Pod: asks("1", on("home", waits("CrashLoopBackOff", "back-off"))), Nodes: two}, Crash, "container c ended", "logs -n lab web -c c --previous"},
-		"the peer is cut off":      {Facts{Pod: asks("1", on("lab-2", running)), Nodes: two, Links: map[string]LinkState{"id-of-lab-2": {}}}, Link, "lab-2 is not reached", "rivulet doctor peer lab-2"},
+		"its pods are evicted": {Facts{Nodes: two, Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			waits("CrashLoopBackOff", "back-off")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Evicted", Message: `Usage of EmptyDir volume "x" exceeds the limit "64Mi".`}
+		}))}, Crash, `last with Evicted: Usage of EmptyDir volume "x"`, "raise that volume's sizeLimit"},
+		"it runs again, and was evicted": {Facts{Nodes: two, UsedCPU: -1, Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			running(p)
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", RestartCount: 1, LastTerminationState: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Evicted", Message: "The node was low on resource: memory."}}}}
+		}))}, Slow, "low on resource: memory", "request the memory"},
+		"evicted at home": {Facts{Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 64Mi."
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}}}
+		}))}, Ended, "Pod ephemeral local storage usage exceeds", "raise limits.ephemeral-storage"},
+		"past its deadline": {Facts{Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason = corev1.PodFailed, "DeadlineExceeded"
+		}))}, Ended, "DeadlineExceeded", "spec.activeDeadlineSeconds"},
+		"preempted": {Facts{Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodFailed
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler", Message: "preempting to accommodate a higher priority pod"})
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 143, Reason: "Error"}}}}
+		}))}, Ended, "PreemptionByScheduler", "PriorityClass of a higher value"},
+		"out of memory": {Facts{Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodFailed
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}
+		}))}, Ended, "container c ended with 137 (OOMKilled)", "raise its memory limit"},
+		"the peer is cut off": {Facts{Pod: asks("1", on("lab-2", running)), Nodes: two, Links: map[string]LinkState{"id-of-lab-2": {}}}, Link, "lab-2 is not reached", "rivulet doctor peer lab-2"},
 		"not ready": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })), Nodes: two, Events: event("Unhealthy", "Readiness probe failed")},
 			Probe, "Readiness probe failed", "logs"},
 		"fine":     {Facts{Pod: asks("1", on("home", running)), Nodes: two, UsedCPU: -1}, Fine, "is ready", ""},

@@ -1,0 +1,78 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/offload/consumer/pod"
+)
+
+// cures of pods that a kubelet or a scheduler ended, by words of the reason or the message.
+// A pod that was ended so has no logs any more.
+var cures = []struct{ word, cure string }{
+	{"EmptyDir volume", "raise that volume's sizeLimit, or have the program write less to it"},
+	{"local ephemeral storage", "raise limits.ephemeral-storage, or have the program write less to its own files, logs and emptyDir volumes"},
+	{"ephemeral local storage", "raise limits.ephemeral-storage, or have the program write less to its own files, logs and emptyDir volumes"},
+	{"low on resource: memory", "request the memory that it uses (pods above their request go first), or free some on its device"},
+	{"low on resource", "free some on its device, or request what it uses: pods above their request go first"},
+	{"DeadlineExceeded", "raise spec.activeDeadlineSeconds, or have the program do less"},
+	{"Preempt", "give it a PriorityClass of a higher value, or add a device"},
+	{"Evict", again}, {"DeletionBy", again}, {"TerminationByKubelet", again}, {pod.ReasonGone, again}, {"ContainerStatusUnknown", again},
+}
+
+const again = "its controller makes another; a bare pod has to be made again"
+
+// ending is how a pod or a container ended, and what to do about it. It is nothing of the program's
+// where byOthers.
+func (f Facts) ending(container, reason, message string) (what, cure string, byOthers bool) {
+	what = short(strings.TrimSpace(reason + ": " + message))
+	what = strings.TrimSuffix(strings.TrimPrefix(what, ": "), ":")
+	for _, c := range cures {
+		if strings.Contains(what, c.word) {
+			return what, c.cure, true
+		}
+	}
+	cure = f.logs(container)
+	if reason == "OOMKilled" {
+		cure = "raise its memory limit; " + cure
+	}
+	return what, cure, false
+}
+
+// ended is for a pod that does not run any more.
+func (f Facts) ended() []Reason {
+	p := f.Pod
+	if p.Status.Phase == corev1.PodSucceeded {
+		return []Reason{{Code: Ended, What: "it ran to its end, without an error"}}
+	}
+	reason, message := p.Status.Reason, p.Status.Message
+	if c := condition(p, corev1.DisruptionTarget); reason == "" && c != nil && c.Status == corev1.ConditionTrue {
+		reason, message = c.Reason, c.Message
+	}
+	what, cure, byOthers := f.ending("", reason, message)
+	if !byOthers {
+		for _, c := range p.Status.ContainerStatuses {
+			if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+				_, cure, _ = f.ending(c.Name, t.Reason, "")
+				what = fmt.Sprintf("container %s ended with %d (%s)", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error"))
+			}
+		}
+	}
+	return []Reason{{Code: Ended, What: "it failed: " + cmp.Or(what, "see its containers"), Cure: cure}}
+}
+
+// last is how a container ended before, with what to do about it; "" of one that did not.
+func (f Facts) last(c *corev1.ContainerStatus) (why, cure string, byOthers bool) {
+	t := c.LastTerminationState.Terminated
+	if t == nil {
+		return "", f.logs(c.Name) + " --previous", false
+	}
+	what, cure, byOthers := f.ending(c.Name, cmp.Or(t.Reason, "Error"), t.Message)
+	if byOthers {
+		return what, cure, true
+	}
+	return fmt.Sprintf("%d (%s)", t.ExitCode, cmp.Or(short(t.Reason), "Error")), cure + " --previous", false
+}
