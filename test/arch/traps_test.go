@@ -35,8 +35,8 @@ func TestEveryTrapHasItsTest(t *testing.T) {
 			}
 		}
 	}
-	if rows != 29 {
-		t.Errorf("%d traps, not 29", rows)
+	if rows != 31 {
+		t.Errorf("%d traps, not 31", rows)
 	}
 }
 

@@ -4,8 +4,9 @@ import corev1 "k8s.io/api/core/v1"
 
 // containers gives one status for each container of the pod at home, by name.
 // Containers that the provider added are its own affair. prev is home's last
-// status, from which restarts are counted on when the away pod was made anew.
-func containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, policy corev1.RestartPolicy) []corev1.ContainerStatus {
+// status, from which restarts are counted on when the away pod was made anew; before is how
+// those of the pod before ended, as far as the target tells.
+func containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, policy corev1.RestartPolicy, before map[string]corev1.ContainerStateTerminated) []corev1.ContainerStatus {
 	if len(prev) == 0 && len(away) == 0 {
 		return nil // nobody has taken the pod yet
 	}
@@ -22,6 +23,14 @@ func containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, po
 		}
 		c := *now.DeepCopy()
 		c.RestartCount = restarts(old, &c)
+		if end, told := before[c.Name]; c.LastTerminationState.Terminated == nil && told {
+			c.LastTerminationState.Terminated = &end
+		} else if c.LastTerminationState.Terminated == nil && old != nil {
+			c.LastTerminationState = old.LastTerminationState
+			if old.State.Terminated != nil && c.State.Terminated == nil {
+				c.LastTerminationState = old.State
+			}
+		}
 		if c.ContainerID == "" && old != nil {
 			c.ContainerID = old.ContainerID // so that the next one is known to be another
 		}

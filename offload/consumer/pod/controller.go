@@ -93,6 +93,7 @@ type Controller struct {
 	life context.Context // of Run; the twins', too
 
 	complaints complaints
+	ends       ends
 
 	unstarted unstarted                                          // see busy
 	open      func(ctx context.Context, home, name string) *twin // newTwin, but in tests
@@ -112,6 +113,7 @@ func New(cfg Config) *Controller {
 	c := &Controller{
 		cfg:     cfg,
 		twins:   twins{all: map[string]*twin{}},
+		ends:    ends{of: map[types.UID]*corev1.Pod{}},
 		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, asked: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
@@ -239,7 +241,7 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 			c.cfg.Log.Warn("no pod is sent yet: the twin lacks what pods there need", "namespace", home, "err", err)
 		})
 	}
-	t := newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, changed, lost, c.followEvents, furnish)
+	t := newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, &c.ends, changed, lost, c.followEvents, furnish)
 	if c.cfg.Moved != nil {
 		_, _ = t.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on an informer that has ended
 			AddFunc: func(any) { c.cfg.Moved() }, DeleteFunc: func(any) { c.cfg.Moved() },

@@ -52,8 +52,8 @@ func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin) erro
 	st := *home.Status.DeepCopy()
 	st.Reason, st.Message = reasonDeadline, messageDeadline
 	if p := Current(t.podsOf(home.UID)); p != nil { // how its containers end is seen once
-		st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, p.Status.InitContainerStatuses, home.Spec.InitContainers, restart(home))
-		st.ContainerStatuses = containers(home.Status.ContainerStatuses, p.Status.ContainerStatuses, home.Spec.Containers, restart(home))
+		st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, p.Status.InitContainerStatuses, home.Spec.InitContainers, restart(home), nil)
+		st.ContainerStatuses = containers(home.Status.ContainerStatuses, p.Status.ContainerStatuses, home.Spec.Containers, restart(home), nil)
 		return c.writeStatus(ctx, home, st)
 	}
 	if len(have) > 0 {
@@ -67,5 +67,5 @@ func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin) erro
 	}
 	ended := home.DeepCopy()
 	ended.Status = st
-	return c.writeStatus(ctx, home, Ended(ended, corev1.PodFailed))
+	return c.writeStatus(ctx, home, Ended(withEnd(ended, c.ends.get(home.UID)), corev1.PodFailed))
 }

@@ -200,7 +200,7 @@ func debuggers(home *corev1.Pod, away []corev1.ContainerStatus) []corev1.Contain
 			out = append(out, *now.DeepCopy())
 		case old != nil:
 			gone := *old.DeepCopy()
-			gone.State, gone.Ready = corev1.ContainerState{Terminated: lastTermination(old, "")}, false
+			gone.State, gone.Ready = ended(old, 137, reasonUnknown, messageUnseen), false // kubectl debug waits for an end
 			out = append(out, gone)
 		}
 	}

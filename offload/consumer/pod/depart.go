@@ -133,7 +133,7 @@ func (c *Controller) heldUp(home *corev1.Pod, err error) error {
 func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	c.accepted(home.UID)
 	c.forget(home)
-	if err := c.write(ctx, home, Ended(home, "")); err != nil {
+	if err := c.write(ctx, home, Ended(withEnd(home, c.ends.get(home.UID)), "")); err != nil {
 		return err
 	}
 	err := c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name, metav1.DeleteOptions{

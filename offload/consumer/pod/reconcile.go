@@ -9,7 +9,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +27,7 @@ var errNotYet = target.ErrNotYet
 // taken from what is there now, never from what was done before.
 func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) error {
 	home := c.home(k)
+	c.ends.keep(k, home)
 	t := c.twins.get(k.Namespace)
 	if t != nil && t.synced() {
 		if err := c.sweep(ctx, t, k, home); err != nil {
@@ -142,19 +142,11 @@ func (c *Controller) view(home *corev1.Pod) View {
 
 // awayOf gathers what the provider says of one pod.
 func awayOf(t *twin, uid types.UID, w Wrapper) Away {
-	a := Away{Pod: Current(t.podsOf(uid))}
+	var a Away
 	if w.Job != nil {
-		for _, cond := range w.Job.Status.Conditions {
-			switch {
-			case cond.Status != corev1.ConditionTrue:
-			case cond.Type == batchv1.JobComplete:
-				a.Finished = corev1.PodSucceeded
-			case cond.Type == batchv1.JobFailed:
-				a.Finished, a.Trouble = corev1.PodFailed, cond.Reason+": "+cond.Message
-				a.Expired = cond.Reason == batchv1.JobReasonDeadlineExceeded
-			}
-		}
+		a = ofJob(w.Job)
 	}
+	a.Pod, a.last = Current(t.podsOf(uid)), t.ends.get(uid)
 	if w.ReplicaSet != nil {
 		for _, cond := range w.ReplicaSet.Status.Conditions {
 			if cond.Type == appsv1.ReplicaSetReplicaFailure && cond.Status == corev1.ConditionTrue {
@@ -201,7 +193,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		case apierrors.IsNotFound(err) && want.Job != nil:
 			c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, ReasonGone,
 				"the Job that ran this pod on %s was deleted there; it is not run a second time", c.cfg.Target.Name())
-			return c.writeStatus(ctx, home, Ended(home, corev1.PodFailed))
+			return c.writeStatus(ctx, home, Ended(withEnd(home, c.ends.get(home.UID)), corev1.PodFailed))
 		}
 	}
 	there := func(err error) error {

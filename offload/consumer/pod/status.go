@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/replacement"
 )
 
 // Reasons that a pod of home shows while nothing runs for it.
@@ -31,10 +32,17 @@ type Away struct {
 	Pod *corev1.Pod
 	// Finished is Succeeded or Failed once the wrapper is a Job that ended.
 	Finished corev1.PodPhase
+	// Failure names the container whose exit, Code, failed the Job; "" if none did, or it is not known.
+	Failure string
+	Code    int32
 	// Expired says that the Job failed because its deadline had passed.
 	Expired bool
 	// Trouble is why the wrapper can make no pod, or has failed, in the provider's words.
 	Trouble string
+	// before is how the pod ended that Pod is made in the place of, or is to be replaced.
+	before replacement.Ending
+	// last is the state in which the last pod went, nil if that is not known.
+	last *corev1.Pod
 }
 
 // View is how home sees the target.
@@ -72,8 +80,11 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	}
 	setCondition(home, &st, sent)
 
-	if p != nil && replaced(p, restart(home), away.Finished) {
-		away.Trouble, p = fmt.Sprintf("the last pod ended: %s %s", p.Status.Reason, p.Status.Message), nil
+	going := home.DeletionTimestamp != nil && away.Finished == ""
+	if p != nil && !going && replaced(p, restart(home), away.Finished) {
+		away.Trouble, away.before, p = fmt.Sprintf("the last pod ended: %s %s", p.Status.Reason, p.Status.Message), replacement.EndOf(p), nil
+	} else if p != nil {
+		away.before = replacement.Before(p)
 	}
 	if p == nil {
 		withoutPod(home, &st, away, view)
@@ -84,11 +95,13 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	if st.StartTime == nil {
 		st.StartTime = from.StartTime
 	}
-	st.Phase = forward(st.Phase, from.Phase)
+	if !going || !terminal(from.Phase) || restart(home) == corev1.RestartPolicyNever {
+		st.Phase = forward(st.Phase, from.Phase) // of what may have been made anew release says when it has ended
+	}
 	st.Reason, st.Message = from.Reason, from.Message
 	st.PodIP, st.PodIPs = homeIPs(from, view)
-	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, from.InitContainerStatuses, home.Spec.InitContainers, restart(home))
-	st.ContainerStatuses = containers(home.Status.ContainerStatuses, from.ContainerStatuses, home.Spec.Containers, restart(home))
+	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, from.InitContainerStatuses, home.Spec.InitContainers, restart(home), away.before.Containers)
+	st.ContainerStatuses = containers(home.Status.ContainerStatuses, from.ContainerStatuses, home.Spec.Containers, restart(home), away.before.Containers)
 	st.EphemeralContainerStatuses = debuggers(home, from.EphemeralContainerStatuses)
 	st.AllocatedResources, st.Resources = from.AllocatedResources, from.Resources
 
@@ -134,10 +147,17 @@ func replaced(p *corev1.Pod, policy corev1.RestartPolicy, finished corev1.PodPha
 // withoutPod is the status while the wrapper has no pod.
 func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 	if terminal(away.Finished) {
-		*st = Ended(home, away.Finished)
+		known := withEnd(home, away.last)
 		if away.Expired {
-			st.Reason, st.Message = reasonDeadline, messageDeadline
-		} else if st.Reason == ReasonGone && away.Trouble != "" {
+			known.Status.Reason, known.Status.Message = reasonDeadline, messageDeadline
+		}
+		for _, list := range [][]corev1.ContainerStatus{known.Status.InitContainerStatuses, known.Status.ContainerStatuses} {
+			if c := statusOf(list, away.Failure); c != nil && c.State.Terminated == nil {
+				c.State = ended(c, away.Code, "Error", "")
+			}
+		}
+		*st = Ended(known, away.Finished)
+		if st.Reason == ReasonGone && away.Trouble != "" {
 			st.Message = fmt.Sprintf("on %s: %s", view.Node, away.Trouble)
 		}
 		return
@@ -152,8 +172,13 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 		return
 	}
 	// It ran and is being replaced: its containers wait, their counts stay.
-	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, nil, home.Spec.InitContainers, restart(home))
-	st.ContainerStatuses = containers(home.Status.ContainerStatuses, nil, home.Spec.Containers, restart(home))
+	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, nil, home.Spec.InitContainers, restart(home), away.before.Containers)
+	st.ContainerStatuses = containers(home.Status.ContainerStatuses, nil, home.Spec.Containers, restart(home), away.before.Containers)
+	for i := range st.ContainerStatuses {
+		if w := st.ContainerStatuses[i].State.Waiting; w != nil && away.before.Failures > 1 { // the next one is made later
+			w.Reason, w.Message = "CrashLoopBackOff", st.Message
+		}
+	}
 	st.EphemeralContainerStatuses = debuggers(home, nil)
 	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
 		setCondition(home, st, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: ReasonPending,
@@ -163,6 +188,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 
 // Ended is the last status of a pod whose away pod is known to be gone. Given no
 // phase it decides as a kubelet does: Succeeded if every container exited with 0.
+// No exit is made up: where none is known the pod was disrupted.
 func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
 	st := *home.Status.DeepCopy()
 	if terminal(st.Phase) {
@@ -170,15 +196,22 @@ func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
 	}
 	st.ObservedGeneration = home.Generation
 	st.EphemeralContainerStatuses = debuggers(home, nil) // how they ended does not count
-	clean := len(st.ContainerStatuses) > 0
+	clean, failed, lost := len(st.ContainerStatuses) > 0, false, false
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
 		for i := range list {
 			c := &list[i]
-			if c.State.Terminated == nil {
-				c.State = corev1.ContainerState{Terminated: lastTermination(c, phase)}
+			switch {
+			case c.State.Terminated != nil:
+			case phase == corev1.PodSucceeded:
+				c.State = ended(c, 0, "Completed", "")
+			default:
+				c.State = unseen(c)
 			}
 			c.Ready, c.Started = false, nil
-			clean = clean && c.State.Terminated.ExitCode == 0
+			exit := c.State.Terminated
+			clean = clean && exit != nil && exit.ExitCode == 0
+			failed = failed || exit != nil && exit.ExitCode != 0
+			lost = lost || c.State.Waiting != nil && c.State.Waiting.Reason == reasonUnknown
 		}
 	}
 	if phase == "" {
@@ -188,26 +221,18 @@ func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
 		}
 	}
 	st.Phase = phase
-	if phase == corev1.PodFailed && st.Reason == "" {
+	if phase == corev1.PodFailed && st.Reason == "" && !failed {
 		st.Reason, st.Message = ReasonGone, "the pod is gone from the provider"
+	}
+	if cond := condition(&st, corev1.DisruptionTarget); phase == corev1.PodFailed && lost && !failed && st.Reason != reasonDeadline &&
+		(cond == nil || cond.Status != corev1.ConditionTrue) {
+		setCondition(home, &st, disrupted("the pod is gone from the provider, and how it ended there is not known"))
 	}
 	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
 		setCondition(home, &st, corev1.PodCondition{Type: t, Status: corev1.ConditionFalse, Reason: "Pod" + string(phase),
 			LastTransitionTime: metav1.Now()})
 	}
 	return st
-}
-
-func lastTermination(c *corev1.ContainerStatus, phase corev1.PodPhase) *corev1.ContainerStateTerminated {
-	t := &corev1.ContainerStateTerminated{ContainerID: c.ContainerID, ExitCode: 137, Reason: "ContainerStatusUnknown",
-		Message: "the container was gone before its exit was seen"}
-	if phase == corev1.PodSucceeded {
-		t.ExitCode, t.Reason, t.Message = 0, "Completed", ""
-	}
-	if c.State.Running != nil {
-		t.StartedAt = c.State.Running.StartedAt
-	}
-	return t
 }
 
 // Refused is the status of a pod that is not sent away.

@@ -213,7 +213,7 @@ func TestEndedDecidesAsAKubeletDoes(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, st.Phase, c.phase)
 		}
 		for _, cs := range st.ContainerStatuses {
-			if cs.State.Terminated == nil || cs.Ready {
+			if cs.State.Running != nil || cs.Ready {
 				t.Errorf("%s: container %+v", name, cs)
 			}
 		}

@@ -31,6 +31,7 @@ type twin struct {
 	home, name string
 	client     kubernetes.Interface
 	pods       cache.SharedIndexInformer
+	ends       *ends
 	sets, jobs cache.SharedIndexInformer
 	secrets    cache.SharedIndexInformer // with tokens; without their data
 	api        apiAddress
@@ -48,13 +49,19 @@ const (
 
 // newTwin starts the watches. changed is called with the name of the home pod
 // whenever something that belongs to it changes, lost when the API refuses the watch;
-// beside runs as long as the watches do, furnish when they have shown what is there.
-func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, name string, changed func(pod string), lost func(error), beside, furnish func(context.Context, *twin)) *twin {
+// beside runs as long as the watches do, furnish when they have shown what is there. How pods end is noted in last.
+func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, name string, last *ends, changed func(pod string), lost func(error), beside, furnish func(context.Context, *twin)) *twin {
 	ctx, stop := context.WithCancel(ctx)
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(name),
-		informers.WithTransform(trim),
+		informers.WithTransform(func(obj any) (any, error) { // of what is deleted, too, before it is gone from the cache
+			obj, err := trim(obj)
+			if p, ok := obj.(*corev1.Pod); ok {
+				last.note(p)
+			}
+			return obj, err
+		}),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel + "=" + cluster }))
-	t := &twin{home: home, name: name, client: client, stop: stop,
+	t := &twin{home: home, name: name, client: client, stop: stop, ends: last,
 		pods: factory.Core().V1().Pods().Informer(),
 		sets: factory.Apps().V1().ReplicaSets().Informer(),
 		jobs: factory.Batch().V1().Jobs().Informer(), secrets: factory.Core().V1().Secrets().Informer()}

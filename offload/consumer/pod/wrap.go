@@ -85,8 +85,9 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 	// The pod's own exit decides with Never; with OnFailure the kubelet restarts
 	// it, and the Job replaces it if it is lost, never beside a living one. Then a
 	// deadline is the Job's: each of its pods would begin a new one.
-	backoff, deadline := int32(0), (*int64)(nil)
+	backoff, deadline, failure := int32(0), (*int64)(nil), endPolicy()
 	if restart(home) == corev1.RestartPolicyOnFailure {
+		failure = nil // not taken with it, and the Job makes another pod
 		backoff, deadline = math.MaxInt32, template.Spec.ActiveDeadlineSeconds
 		template.Spec.ActiveDeadlineSeconds = nil
 	}
@@ -94,7 +95,7 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 		ObjectMeta: meta,
 		Spec: batchv1.JobSpec{
 			Parallelism: ptr.To[int32](1), Completions: ptr.To[int32](1), BackoffLimit: &backoff, ActiveDeadlineSeconds: deadline,
-			PodReplacementPolicy: ptr.To(batchv1.Failed),
+			PodReplacementPolicy: ptr.To(batchv1.Failed), PodFailurePolicy: failure,
 			// Home's Job controller has put its own labels on the pod already: the
 			// provider's must not demand others of the same names.
 			ManualSelector: ptr.To(true), Selector: selector, Template: template,
