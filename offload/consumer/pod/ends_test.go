@@ -189,6 +189,16 @@ func TestTheEndOfThePodBeforeIsKept(t *testing.T) {
 			t.Errorf("pod %d: %+v", i, c)
 		}
 	}
+	// One that is replaced while it ends: its successor was made before anybody knew how.
+	next, last := running(), away.DeepCopy()
+	next.UID, next.Status.ContainerStatuses[1].ContainerID = "u9", "e-1"
+	last.DeletionTimestamp, last.Status.ContainerStatuses[1].State = &then, exit(143)
+	last.Status.Conditions = append(last.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler", Message: "for others"})
+	other := home.DeepCopy()
+	other.Status = Status(home, Away{Pod: next, last: last}, view)
+	if end := other.Status.ContainerStatuses[0].LastTerminationState.Terminated; end == nil || end.Reason != "PreemptionByScheduler" || end.Message != "for others" || end.ExitCode != 143 {
+		t.Errorf("preempted: %+v", end)
+	}
 	if again := Status(home, Away{Pod: away}, view); !equality.Semantic.DeepEqual(again, home.Status) {
 		t.Error("applied twice")
 	}

@@ -85,6 +85,9 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 		away.Trouble, away.before, p = fmt.Sprintf("the last pod ended: %s %s", p.Status.Reason, p.Status.Message), replacement.EndOf(p), nil
 	} else if p != nil {
 		away.before = replacement.Before(p)
+		if last := away.last; len(away.before.Containers) == 0 && last != nil && last.UID != p.UID {
+			away.before = replacement.EndOf(last) // of pods that are replaced before they have ended
+		}
 	}
 	if p == nil {
 		withoutPod(home, &st, away, view)

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -182,7 +183,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 	return tenants
 }
 
-// evictForMemory deletes the pod at once, and says why in an event, which its home hears.
+// evictForMemory deletes the pod at once, and says why in an event and in its status, which its home hears.
 func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy, short bool) error {
 	why := "the pods of other clusters together hold more memory than is lent"
 	if short {
@@ -198,6 +199,14 @@ func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy,
 	}, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	if err != nil {
 		t.Log.Debug("an eviction is not told", "pod", p.Namespace+"/"+p.Name, "error", err)
+	}
+	told, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": map[string]any{"conditions": []corev1.PodCondition{
+		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "Evicted", Message: message, LastTransitionTime: at}}}})
+	if err == nil {
+		_, err = t.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, told, metav1.PatchOptions{FieldManager: policy.FieldManager}, "status")
+	}
+	if err != nil {
+		t.Log.Debug("the reason of an eviction is not told", "pod", p.Namespace+"/"+p.Name, "error", err)
 	}
 	err = t.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](1), Preconditions: &metav1.Preconditions{UID: &p.UID}})

@@ -2,10 +2,17 @@ package tenancy
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/peer"
@@ -110,5 +117,27 @@ func TestWhoLeavesFirst(t *testing.T) {
 		if !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
+	}
+}
+
+// A pod that leaves for its memory has the reason in its status before it goes: a Job there, a successor and home take it from that.
+func TestAPodThatLeavesForItsMemoryTellsWhy(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab-a", Name: "web", UID: "u1"}}
+	client := fake.NewClientset(p)
+	var order []string
+	client.PrependReactor("*", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		order = append(order, a.GetVerb()+" "+a.GetSubresource())
+		if patch, ok := a.(clienttesting.PatchAction); ok {
+			order = append(order, string(patch.GetPatch()))
+			return true, p, nil
+		}
+		return false, nil, nil
+	})
+	ten := &Tenancy{Config: Config{Log: slog.New(slog.DiscardHandler)}, client: client}
+	if err := ten.evictForMemory(t.Context(), p, heldBy{consumer: alice, uid: "u1", held: 64 << 20, asked: 16 << 20}, false); err != nil {
+		t.Fatal(err)
+	}
+	if len(order) != 3 || order[0] != "patch status" || order[2] != "delete " || !strings.Contains(order[1], "DisruptionTarget") || !strings.Contains(order[1], "held 64 MiB of memory and asked for 16") {
+		t.Errorf("%q", order)
 	}
 }
