@@ -93,6 +93,9 @@ func (p *provider) answer(a clienttesting.Action) (runtime.Object, error) {
 	switch a := a.(type) {
 	case clienttesting.CreateAction:
 		o := a.GetObject().(metav1.Object)
+		if c, ok := a.(clienttesting.CreateActionImpl); ok && len(c.CreateOptions.DryRun) > 0 {
+			return a.GetObject(), nil
+		}
 		if p.made != nil {
 			return nil, apierrors.NewAlreadyExists(resource, o.GetName())
 		}
