@@ -76,3 +76,23 @@ func TestPodsThatFailAreMadeAnewLaterAndLater(t *testing.T) {
 		t.Error("a drain waits for it")
 	}
 }
+
+// A keeper that was killed between making a successor and letting the one before go comes back after home has ended the last
+// in the row, which has not ended yet: it makes no second one beside it.
+func TestWhatHomeHasEndedIsNotMadeAgain(t *testing.T) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab-a", Labels: map[string]string{policy.OriginLabel: "aid"}}}
+	old := first(AfterEnd)
+	old.Namespace, old.UID, old.DeletionTimestamp, old.Status.Phase = "lab-a", "u1", &metav1.Time{Time: time.Now()}, corev1.PodFailed
+	last := Successor(Successor(old))
+	last.Namespace, last.UID, last.DeletionTimestamp, last.Finalizers = "lab-a", "u3", old.DeletionTimestamp, nil
+	old.Annotations[markAnnotation] = Successor(old).Name
+	client := fake.NewClientset(ns, old, last)
+	if _, err := New(Config{Client: client, Log: slog.New(slog.DiscardHandler)}).look(t.Context(), types.NamespacedName{Namespace: "lab-a", Name: old.Name}); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range client.Actions() {
+		if a.GetVerb() == "create" {
+			t.Errorf("made: %v", a)
+		}
+	}
+}

@@ -156,7 +156,9 @@ func (k *Keeper) taken(ctx context.Context, p, next *corev1.Pod) (bool, error) {
 		return false, err
 	}
 	for i := range pods.Items {
-		if o := &pods.Items[i]; o.UID != p.UID && Kept(o) {
+		o := &pods.Items[i]
+		endedByHome := IsRecord(o) && o.Annotations[markAnnotation] == "" // let go unmarked: no other is wanted
+		if o.UID != p.UID && (Kept(o) || endedByHome) {
 			return true, nil
 		}
 	}
