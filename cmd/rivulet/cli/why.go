@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +21,9 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/explain"
+	"rivulet/offload/consumer/reflect"
+	"rivulet/offload/policy"
+	"rivulet/offload/target"
 )
 
 func newWhy(c *common) *cobra.Command {
@@ -121,6 +126,14 @@ func (c *common) factsOf(ctx context.Context, client kubernetes.Interface, p *co
 	} else {
 		f.UsedCPU = usedCPU(ctx, client, p)
 	}
+	for i := range f.Nodes {
+		if n := &f.Nodes[i]; n.Name == p.Spec.NodeName && n.Labels[policy.KindLabel] == string(target.Peer) {
+			var err error
+			if f.LeftOut, err = leftOut(ctx, client, p.Namespace, n.Name, f.Pods); err != nil {
+				return f, err
+			}
+		}
+	}
 	if st, err := api.Get(ctx, c.dirs.Run); err == nil {
 		for _, v := range st.PeerList() {
 			link := explain.LinkState{Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT}
@@ -131,6 +144,34 @@ func (c *common) factsOf(ctx context.Context, client kubernetes.Interface, p *co
 		}
 	}
 	return f, nil
+}
+
+// leftOut is what Services of the namespace lead to at home only.
+func leftOut(ctx context.Context, client kubernetes.Interface, namespace, node string, pods []corev1.Pod) (out []reflect.LeftOut, err error) {
+	services, err1 := client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
+	endpoints, err2 := client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{})
+	namespaces, err3 := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.NamespaceLabel})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, fmt.Errorf("%w; see: rivulet status", err)
+	}
+	reached, offloaded := map[netip.Addr]bool{}, map[string]bool{}
+	for i := range pods {
+		if a, err := netip.ParseAddr(pods[i].Status.PodIP); err == nil && !pods[i].Spec.HostNetwork {
+			reached[a] = true
+		}
+	}
+	for i := range namespaces.Items {
+		n := &namespaces.Items[i]
+		ns, _ := policy.Parse(n)
+		offloaded[n.Name] = ns.Allows(node)
+	}
+	for i := range services.Items {
+		out = append(out, reflect.LeftOutOfAlias(ctx, &services.Items[i], func(n string) bool { return offloaded[n] }, reflect.HomeLookup))
+	}
+	for i := range endpoints.Items {
+		out = append(out, reflect.LeftOutOfSlice(&endpoints.Items[i], func(a netip.Addr) bool { return reached[a] }))
+	}
+	return slices.DeleteFunc(out, func(l reflect.LeftOut) bool { return l.What == "" }), nil
 }
 
 // missingClaims are those of the pod that wait for something else than their first pod.

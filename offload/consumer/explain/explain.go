@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/policy"
 )
 
@@ -38,6 +39,7 @@ const (
 	Deleting     = "deleting"      // it was deleted and is not gone
 	Ended        = "ended"         // it ran to its end
 	Starting     = "starting"      // it is on its way
+	LeftOut      = "left-out"      // what a Service leads to is not reached from the pod's node
 	NotScheduled = "not-scheduled" // the scheduler has not said why
 	Fine         = "fine"
 )
@@ -76,6 +78,7 @@ type Facts struct {
 	Pods      []corev1.Pod         // of all namespaces, that are not finished
 	Links     map[string]LinkState // by the target's ID
 	Missing   []string             // claims of the pod that are not bound
+	LeftOut   []reflect.LeftOut    // of Services of its namespace, not reached from its node
 	UsedCPU   int64                // by the pod, in thousandths of a core; below 0: not known
 	Now       time.Time
 }
@@ -100,6 +103,9 @@ func Explain(f Facts) Answer {
 	a.Reasons = found
 	if len(found) == 0 {
 		a.Reasons = []Reason{{Code: Fine, What: "it runs on " + p.Spec.NodeName + " and is ready"}}
+	}
+	for _, l := range f.LeftOut {
+		a.Reasons = append(a.Reasons, Reason{LeftOut, l.What, l.Cure})
 	}
 	return a
 }

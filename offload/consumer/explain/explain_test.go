@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/policy"
 )
 
@@ -157,6 +158,15 @@ func TestWhy(t *testing.T) {
 				t.Errorf("%+v\nwant %s, %q, %q", a.Reasons, c.code, c.what, c.cure)
 			}
 		})
+	}
+}
+
+// A pod that runs well away is told what its Services do not reach from there, after how it is itself.
+func TestWhyNamesWhatIsLeftOut(t *testing.T) {
+	a := Explain(Facts{Pod: asks("1", on("lab-2", running)), Nodes: []corev1.Node{node("lab-2", "4", virtual)}, UsedCPU: -1,
+		LeftOut: []reflect.LeftOut{{Service: "nas", What: "Service nas leads to 192.168.1.20", Cure: "forward to it"}}})
+	if len(a.Reasons) != 2 || a.Reasons[0].Code != Fine || a.Reasons[1] != (Reason{LeftOut, "Service nas leads to 192.168.1.20", "forward to it"}) {
+		t.Errorf("%+v", a.Reasons)
 	}
 }
 

@@ -77,6 +77,8 @@ type keeper[T object[T]] struct {
 	touches func(name string) []key
 	// removed are the UIDs, by name, of what was deleted and may still be in the cache.
 	removed sync.Map
+	// left is what of an object is not reflected, and the object to tell it of; it may be nil.
+	left func(ctx context.Context, source T) (about runtime.Object, left LeftOut)
 }
 
 func newKeeper[T object[T]](s *space, k kind[T]) *keeper[T] {
@@ -192,6 +194,11 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 		}
 	}
 	if err == nil {
+		if atHome && is == nil && k.left != nil && source.GetDeletionTimestamp() == nil && k.follows(source) {
+			if about, left := k.left(ctx, source); k.space.tellLeft(id, about, left) {
+				return nil
+			}
+		}
 		k.space.settled(id)
 		return nil
 	}

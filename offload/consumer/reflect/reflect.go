@@ -32,7 +32,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what Run needs; all fields but Control, APIAddress, NodeAddress, Policies, Supply, Recorder and Log must be set.
+// Config is what Run needs; all fields but Control, APIAddress, NodeAddress, Policies, Lookup, Supply, Recorder and Log must be set.
 type Config struct {
 	Home       kubernetes.Interface
 	Target     target.Target
@@ -49,6 +49,8 @@ type Config struct {
 	NodeAddress netip.Addr
 	// Policies knows what NetworkPolicies speak of; nil keeps them at home.
 	Policies World
+	// Lookup is HomeLookup if nil.
+	Lookup Lookup
 	// Used reports whether a pod that is bound to the target refers to the object, a ConfigMap or
 	// Secret; known is false while that cannot be told. When one no longer does, Supply is told.
 	Used func(policy.Object) (used, known bool)

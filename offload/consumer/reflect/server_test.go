@@ -169,6 +169,9 @@ func TestReflection(t *testing.T) {
 			{Addresses: []string{"10.42.0.5"}, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no}},
 			{Addresses: []string{"192.0.2.9"}},
 		}})
+	create(&corev1.Service{ObjectMeta: named("nas"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
+	create(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "nas-6", Labels: map[string]string{discoveryv1.LabelServiceName: "nas"}}, AddressType: discoveryv1.AddressTypeIPv6,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"2001:db8::9"}}}})
 
 	pods, supply := &users{others: true, known: true}, &Supply{}
 	namespaces, policies := policy.New(home, slog.New(slog.DiscardHandler)), netpol.NewWatcher(slog.New(slog.DiscardHandler))
@@ -230,6 +233,15 @@ func TestReflection(t *testing.T) {
 			return err == nil && s.Labels[discoveryv1.LabelServiceName] == "rv-np-web" && len(s.Endpoints) == 1 && s.Endpoints[0].Addresses[0] == "10.70.0.5"
 		})
 		until("leftovers go", func() bool { return configMap("leftover") == nil })
+	})
+
+	t.Run("what is left out is told on the Service, once", func(t *testing.T) {
+		for service, address := range map[string]string{"web": "192.0.2.9", "nas": "2001:db8::9"} {
+			until("an event on "+service, func() bool {
+				events, err := home.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "reason=ReflectionLeftOut,involvedObject.kind=Service,involvedObject.name=" + service})
+				return err == nil && len(events.Items) == 1 && events.Items[0].Count == 1 && strings.Contains(events.Items[0].Message, address)
+			})
+		}
 	})
 
 	t.Run("what is not ours is left alone", func(t *testing.T) {

@@ -59,6 +59,8 @@ type space struct {
 	mu    sync.Mutex
 	told  map[key]string       // what was last said of an object, so that it is said once
 	asked map[key][]chan error // who waits for the next look at an object: see Supply
+	// leftSince is since when something of an object is left out.
+	leftSince map[key]time.Time
 }
 
 type key struct{ kind, name string }
@@ -86,7 +88,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		clients: clients{home: c.Home, twin: c.Target.Client()},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](200*time.Millisecond, time.Minute)),
-		told: map[key]string{}, asked: map[key][]chan error{}, over: make(chan struct{}),
+		told: map[key]string{}, leftSince: map[key]time.Time{}, asked: map[key][]chan error{}, over: make(chan struct{}),
 		known: func() bool { _, known := c.Used(policy.Object{}); return known },
 	}
 	if r, ok := c.Target.(Reach); ok {
@@ -104,6 +106,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 	if c.NodeAddress.IsGlobalUnicast() { // a home without a node has none
 		withNodePorts(c.NodeAddress, serviceKeeper, sliceKeeper)
 	}
+	withLeftOut(c, serviceKeeper, sliceKeeper)
 	s.kinds = map[string]mirror{
 		"Service":         serviceKeeper,
 		"EndpointSlice":   sliceKeeper,
@@ -314,5 +317,6 @@ func (s *space) tell(k key, about runtime.Object, reason, message string) {
 func (s *space) settled(k key) {
 	s.mu.Lock()
 	delete(s.told, k)
+	delete(s.leftSince, k)
 	s.mu.Unlock()
 }
