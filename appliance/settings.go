@@ -36,6 +36,7 @@ func (s *System) apply(set config.Config) {
 		fab.SetTrust(network.Policy(s.settings.Now()))
 		fab.SetName(s.name())
 		fab.SetPeerCIDR(set.Tunnel.Block())
+		s.peerRangesChanged(fab)
 		fab.SetPaths(set.Tunnel.Relays(), uint16(set.Tunnel.StreamPort))
 	}
 	if off := s.offload.Load(); off != nil {

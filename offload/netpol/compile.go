@@ -235,7 +235,7 @@ func (c *compiler) resolve(own string, peers []networkingv1.NetworkPolicyPeer) (
 	}
 	slices.Sort(keys)
 	slices.Sort(pods)
-	return strings.Join(slices.Compact(keys), " | "), slices.Compact(pods), blocks(ips)
+	return strings.Join(slices.Compact(keys), " | "), slices.Compact(pods), blocks(ips, c.world.Peers)
 }
 
 // peer works the selectors of one peer out, once for all policies that have the same.

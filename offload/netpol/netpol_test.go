@@ -43,7 +43,7 @@ func TestCompileMeansWhatPoliciesSay(t *testing.T) {
 func TestCompileIsOrderly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
-		other := World{Namespaces: w.Namespaces, Pods: rapid.Permutation(w.Pods).Draw(t, "pods"), Policies: rapid.Permutation(w.Policies).Draw(t, "policies")}
+		other := World{Namespaces: w.Namespaces, Peers: w.Peers, Pods: rapid.Permutation(w.Pods).Draw(t, "pods"), Policies: rapid.Permutation(w.Policies).Draw(t, "policies")}
 		if a, b := Compile(w), Compile(other); !reflect.DeepEqual(a, b) {
 			t.Fatalf("%+v\n%+v", a, b)
 		}
@@ -131,8 +131,8 @@ func TestResolveSaysTheSame(t *testing.T) {
 			return netip.AddrFrom4([4]byte{10, 70, 0, b[3]}), true
 		}
 		spec := Resolve(p, w, View{Away: there, Pods: []netip.Prefix{theirs, already}})
-		provider := World{Namespaces: map[string]labels.Set{"twin": nil}, Policies: []*networkingv1.NetworkPolicy{{ObjectMeta: metav1.ObjectMeta{Namespace: "twin"}, Spec: spec}}}
-		home := World{Namespaces: w.Namespaces, Pods: w.Pods, Policies: w.Policies[:1]}
+		provider := World{Namespaces: map[string]labels.Set{"twin": nil}, Peers: []netip.Prefix{theirs}, Policies: []*networkingv1.NetworkPolicy{{ObjectMeta: metav1.ObjectMeta{Namespace: "twin"}, Spec: spec}}}
+		home := World{Namespaces: w.Namespaces, Pods: w.Pods, Peers: w.Peers, Policies: w.Policies[:1]}
 		for _, pod := range w.Pods {
 			if a, ok := there(pod.Addr); ok && away[pod.Addr] {
 				twin := pod
@@ -178,6 +178,70 @@ func TestResolveSaysTheSame(t *testing.T) {
 	})
 	if checked == 0 {
 		t.Error("no packet was looked at")
+	}
+}
+
+// Lists of private networks, as manifests that are passed around have them, name no peers: "the Internet
+// only" and "not from pods" mean at home and away what they mean without peers.
+func TestABlockMeansNoPodsOnPeers(t *testing.T) {
+	home, own := netip.MustParseAddr("10.42.0.1"), netip.MustParseAddr("10.42.0.9") // the second at the provider
+	peers := []netip.Prefix{netip.MustParsePrefix("240.0.0.0/5")}
+	there := func(a netip.Addr) (netip.Addr, bool) {
+		b := a.As4()
+		if b[0] == 240 {
+			return netip.AddrFrom4([4]byte{10, 42, b[2], b[3]}), true
+		}
+		return netip.AddrFrom4([4]byte{241, 7, b[2], b[3]}), true
+	}
+	pod := func(ns, addr string) Pod {
+		return Pod{Namespace: ns, Name: addr, UID: addr, Labels: labels.Set{"app": ns}, Addr: netip.MustParseAddr(addr)}
+	}
+	internet := netip.MustParseAddr("203.0.113.1")
+	for name, c := range map[string]struct {
+		cidr   string
+		except []string
+		peers  bool // pods on peers are meant
+	}{
+		"private networks":          {"0.0.0.0/0", []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"}, false},
+		"and link-local and shared": {"0.0.0.0/0", []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "127.0.0.0/8"}, false},
+		"the cluster's networks":    {"0.0.0.0/0", []string{"10.42.0.0/16", "10.43.0.0/16"}, false},
+		"metadata only":             {"0.0.0.0/0", []string{"169.254.169.254/32", "10.42.0.0/16"}, false},
+		"all of class E":            {"240.0.0.0/4", nil, false},
+		"the peers' range":          {"240.0.0.0/5", nil, true},
+		"one peer's prefix":         {"240.3.0.0/16", nil, true},
+	} {
+		for _, d := range []direction{ingress, egress} {
+			peer := []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: c.cidr, Except: c.except}}}
+			p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "n"}}
+			if d == ingress {
+				p.Spec.PolicyTypes, p.Spec.Ingress = []networkingv1.PolicyType{"Ingress"}, []networkingv1.NetworkPolicyIngressRule{{From: peer}}
+			} else {
+				p.Spec.PolicyTypes, p.Spec.Egress = []networkingv1.PolicyType{"Egress"}, []networkingv1.NetworkPolicyEgressRule{{To: peer}}
+			}
+			w := World{Namespaces: map[string]labels.Set{"lab": nil, "other": nil}, Peers: peers, Policies: []*networkingv1.NetworkPolicy{p},
+				Pods: []Pod{pod("lab", "10.42.0.1"), pod("lab", "240.3.0.9"), pod("other", "240.3.0.5")}}
+			between := func(held, other netip.Addr) packet {
+				if d == ingress {
+					return packet{other, held, corev1.ProtocolTCP, 80}
+				}
+				return packet{held, other, corev1.ProtocolTCP, 80}
+			}
+			if got := Compile(w).passes(between(home, netip.MustParseAddr("240.3.0.5"))); got != c.peers {
+				t.Errorf("%s, %d: at home a pod of another namespace on a peer passes: %v", name, d, got)
+			}
+			if got := Compile(w).passes(between(home, internet)); got != (c.cidr == "0.0.0.0/0") {
+				t.Errorf("%s, %d: at home the Internet passes: %v", name, d, got)
+			}
+			// At the provider: a pod of the other namespace, one of the provider's, pods of its peers.
+			spec := Resolve(p, w, View{Away: there, Pods: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("241.7.0.0/16")}})
+			twin := World{Namespaces: map[string]labels.Set{"lab-a": nil, "other-a": nil, "x": nil}, Peers: peers, Pods: []Pod{pod("lab-a", own.String()), pod("other-a", "10.42.0.5"), pod("x", "10.42.0.6")},
+				Policies: []*networkingv1.NetworkPolicy{{ObjectMeta: metav1.ObjectMeta{Namespace: "lab-a", Name: "n"}, Spec: spec}}}
+			for addr, want := range map[string]bool{"10.42.0.5": c.peers, "10.42.0.6": false, "240.3.0.5": false, "245.1.0.1": false, internet.String(): c.cidr == "0.0.0.0/0"} {
+				if got := Compile(twin).passes(between(own, netip.MustParseAddr(addr))); got != want {
+					t.Errorf("%s, %d: away %s passes: %v\n%+v", name, d, addr, got, spec)
+				}
+			}
+		}
 	}
 }
 

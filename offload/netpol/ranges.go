@@ -17,8 +17,9 @@ type ranges []span
 
 type span struct{ first, last uint32 }
 
-// blocks are the addresses of all ipBlocks together, in as few ranges as can be.
-func blocks(all []networkingv1.IPBlock) ranges {
+// blocks are the addresses of all ipBlocks together, in as few ranges as can be: without those
+// of peers, unless a block lies among these.
+func blocks(all []networkingv1.IPBlock, peers []netip.Prefix) ranges {
 	var out ranges
 	for _, b := range all {
 		cidr, ok := prefix4(b.CIDR)
@@ -26,6 +27,9 @@ func blocks(all []networkingv1.IPBlock) ranges {
 			continue // IPv6, of which pods have none, or nothing at all
 		}
 		one := ranges{cidr}
+		if !slices.ContainsFunc(peers, func(p netip.Prefix) bool { return cidr.within(p) }) {
+			one = one.outside(peers)
+		}
 		for _, text := range b.Except {
 			if not, ok := prefix4(text); ok {
 				one = one.without(not)
@@ -47,6 +51,14 @@ func prefix4(text string) (span, bool) {
 func spanOf(p netip.Prefix) span {
 	first := number(p.Masked().Addr())
 	return span{first, first | uint32(uint64(1)<<(32-p.Bits())-1)}
+}
+
+func (s span) within(p netip.Prefix) bool {
+	if !p.Addr().Is4() {
+		return false
+	}
+	all := spanOf(p)
+	return all.first <= s.first && s.last <= all.last
 }
 
 func number(a netip.Addr) uint32 { b := a.As4(); return binary.BigEndian.Uint32(b[:]) }
@@ -71,6 +83,16 @@ func (r ranges) without(not span) ranges {
 		}
 	}
 	return out
+}
+
+// outside leaves out what is in any of the prefixes.
+func (r ranges) outside(not []netip.Prefix) ranges {
+	for _, p := range not {
+		if p.Addr().Is4() {
+			r = r.without(spanOf(p))
+		}
+	}
+	return r
 }
 
 // merged puts ranges in order and joins those that overlap or touch.

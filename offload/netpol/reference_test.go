@@ -78,7 +78,11 @@ func peersMatch(w World, own string, peers []networkingv1.NetworkPolicyPeer, a n
 	}
 	for _, peer := range peers {
 		if b := peer.IPBlock; b != nil {
-			in := netip.MustParsePrefix(b.CIDR).Contains(a)
+			cidr := netip.MustParsePrefix(b.CIDR)
+			in := cidr.Contains(a)
+			for _, p := range w.Peers {
+				in = in && (!p.Contains(a) || p.Contains(cidr.Addr()) && p.Bits() <= cidr.Bits())
+			}
 			for _, e := range b.Except {
 				in = in && !netip.MustParsePrefix(e).Contains(a)
 			}
@@ -207,8 +211,8 @@ func drawPeer(t *rapid.T) networkingv1.NetworkPolicyPeer {
 	case 2:
 		return networkingv1.NetworkPolicyPeer{PodSelector: drawSelector(t, "pods"), NamespaceSelector: drawSelector(t, "namespaces")}
 	}
-	b := &networkingv1.IPBlock{CIDR: rapid.SampledFrom([]string{"10.42.0.0/24", "10.42.0.0/30", "0.0.0.0/0", "192.0.2.0/24", "10.42.0.4/30", "255.255.255.0/24", "10.42.0.3/32"}).Draw(t, "block")}
-	for _, e := range rapid.SliceOfN(rapid.SampledFrom([]string{"10.42.0.0/31", "10.42.0.4/32", "192.0.2.128/25", "10.0.0.0/8", "255.255.255.255/32"}), 0, 2).Draw(t, "except") {
+	b := &networkingv1.IPBlock{CIDR: rapid.SampledFrom([]string{"10.42.0.0/24", "10.42.0.0/30", "0.0.0.0/0", "192.0.2.0/24", "10.42.0.4/30", "255.255.255.0/24", "10.42.0.3/32", "240.3.0.0/30", "240.0.0.0/4", "240.3.0.2/32"}).Draw(t, "block")}
+	for _, e := range rapid.SliceOfN(rapid.SampledFrom([]string{"10.42.0.0/31", "10.42.0.4/32", "192.0.2.128/25", "10.0.0.0/8", "255.255.255.255/32", "240.3.0.2/31"}), 0, 2).Draw(t, "except") {
 		if outer, inner := netip.MustParsePrefix(b.CIDR), netip.MustParsePrefix(e); outer.Overlaps(inner) && outer.Bits() < inner.Bits() {
 			b.Except = append(b.Except, e)
 		}
@@ -238,13 +242,16 @@ func drawPort(t *rapid.T) networkingv1.NetworkPolicyPort {
 }
 
 func drawWorld(t *rapid.T) World {
-	w := World{Namespaces: map[string]labels.Set{}}
+	w := World{Namespaces: map[string]labels.Set{}, Peers: []netip.Prefix{netip.MustParsePrefix("240.0.0.0/5")}}
 	for _, n := range someNamespaces {
 		w.Namespaces[n] = drawLabels(t, n)
 	}
 	for i := range rapid.IntRange(1, 7).Draw(t, "pods") {
 		p := Pod{Namespace: rapid.SampledFrom(someNamespaces).Draw(t, "namespace"), Name: fmt.Sprint("p", i), UID: fmt.Sprint(i), Labels: drawLabels(t, "pod"),
 			Addr: netip.AddrFrom4([4]byte{10, 42, 0, byte(i)})}
+		if rapid.Bool().Draw(t, "on a peer") {
+			p.Addr = netip.AddrFrom4([4]byte{240, 3, 0, byte(i)})
+		}
 		for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(someNames), 0, 2, rapid.ID).Draw(t, "named ports") {
 			p.Ports = append(p.Ports, Port{name, rapid.SampledFrom(someProtocols).Draw(t, "protocol"), rapid.SampledFrom(somePorts).Draw(t, "number")})
 		}
@@ -280,7 +287,7 @@ func drawWorld(t *rapid.T) World {
 // ends are all addresses that packets come from and go to.
 func ends(w World) []netip.Addr {
 	out := []netip.Addr{}
-	for _, text := range []string{"10.42.0.200", "192.0.2.1", "192.0.2.200", "203.0.113.1", "255.255.255.255"} {
+	for _, text := range []string{"10.42.0.200", "192.0.2.1", "192.0.2.200", "203.0.113.1", "255.255.255.255", "240.3.0.200"} {
 		out = append(out, netip.MustParseAddr(text))
 	}
 	for _, p := range w.Pods {

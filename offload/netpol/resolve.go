@@ -72,11 +72,7 @@ func (c *compiler) away(own string, r rule, v View) (peers []networkingv1.Networ
 	}
 	_, pods, spans := c.resolve(own, r.peers)
 	pods = c.within(r.peers, pods, spans)
-	for _, p := range v.Pods {
-		if p.Addr().Is4() {
-			spans = spans.without(spanOf(p))
-		}
-	}
+	spans = spans.outside(v.Pods).outside(c.world.Peers)
 	return ipBlocks(append(spans, c.spansAway(pods, v)...).merged().prefixes()), false
 }
 

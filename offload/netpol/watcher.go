@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/ipam"
 )
 
 // Watcher follows an API server's policies, and as long as there is one, pods and
@@ -32,13 +33,14 @@ type Watcher struct {
 	mu     sync.Mutex
 	read   func() World // nil until everything was seen once
 	last   World
+	peers  []netip.Prefix // World.Peers
 	stale  bool
 	signal changes.Signal
 }
 
 // NewWatcher returns one that knows nothing until Run.
 func NewWatcher(log *slog.Logger) *Watcher {
-	return &Watcher{log: log, stale: true}
+	return &Watcher{log: log, stale: true, peers: []netip.Prefix{ipam.Default}}
 }
 
 // World returns what was seen last; false before everything was seen once. Without
@@ -51,8 +53,20 @@ func (w *Watcher) World() (World, bool) {
 	}
 	if w.stale {
 		w.last, w.stale = w.read(), false
+		w.last.Peers = w.peers
 	}
 	return w.last, true
+}
+
+// SetPeers says where pods on peers have their addresses; before, it is ipam.Default.
+func (w *Watcher) SetPeers(peers []netip.Prefix) {
+	w.mu.Lock()
+	same := slices.Equal(w.peers, peers)
+	w.peers = peers
+	w.mu.Unlock()
+	if !same {
+		w.changed()
+	}
 }
 
 // Changed returns a channel that gets a value after World may answer differently, and

@@ -27,6 +27,9 @@ type World struct {
 	// yet counts for nothing, and of two with the same the first is right.
 	Pods     []Pod
 	Policies []*networkingv1.NetworkPolicy
+	// Peers are the ranges that pods on peers have their addresses from. No list of private networks
+	// names them, so an ipBlock that does not lie in one of them means nobody there.
+	Peers []netip.Prefix
 }
 
 // Pod is what policies see of a pod.
