@@ -68,38 +68,10 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	f.Handle(peercheck.Pattern, http.HandlerFunc(s.peerCheck().Answer))
 	s.fabric.Store(f)
 	s.settings.Settle() // what has changed meanwhile
-	go s.followPeerRanges(ctx, f)
-	go netmon.FollowRoutes(ctx, fixed.Tunnel, log, f.CheckPrefixes)
+	go network.FollowPrefixes(ctx, f, func() netip.Prefix { return s.config().Tunnel.Block() }, s.netpol, log)
 	go memory.TrimAfterPeers(ctx, f.Changed, func() int { return len(f.Links()) }, log)
 	stage.Ready()
 	return f.Run(ctx)
-}
-
-// peerRangesChanged tells network policies where pods on peers have their addresses: in the block, and as
-// long as a change of it is under way where they are still.
-func (s *System) peerRangesChanged(f *fabric.Fabric) {
-	block := s.config().Tunnel.Block()
-	ranges := append([]netip.Prefix{block}, f.Gateways()...)
-	for _, l := range f.Links() {
-		ranges = append(ranges, l.PeerMappedCIDR)
-	}
-	slices.SortFunc(ranges[1:], netip.Prefix.Compare)
-	s.netpol.SetPeers(slices.DeleteFunc(ranges, func(p netip.Prefix) bool {
-		return p != block && (!p.IsValid() || p.Bits() >= block.Bits() && block.Contains(p.Addr()))
-	}))
-}
-
-func (s *System) followPeerRanges(ctx context.Context, f *fabric.Fabric) {
-	changed, stop := f.Changed()
-	defer stop()
-	for {
-		s.peerRangesChanged(f)
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-	}
 }
 
 // runLANs follows the device's LANs, for all who ask.

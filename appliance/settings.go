@@ -35,8 +35,7 @@ func (s *System) apply(set config.Config) {
 	if fab := s.fabric.Load(); fab != nil {
 		fab.SetTrust(network.Policy(s.settings.Now()))
 		fab.SetName(s.name())
-		fab.SetPeerCIDR(set.Tunnel.Block())
-		s.peerRangesChanged(fab)
+		network.SetBlock(fab, set.Tunnel.Block(), s.netpol)
 		fab.SetPaths(set.Tunnel.Relays(), uint16(set.Tunnel.StreamPort))
 	}
 	if off := s.offload.Load(); off != nil {

@@ -30,14 +30,12 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
@@ -109,7 +107,7 @@ type pod struct {
 // New makes one without pods. dns is the cluster IP of cluster DNS, services the Service
 // range of this cluster.
 func New(dns netip.Addr, services netip.Prefix) *Pods {
-	return &Pods{dns: dns, services: services.Masked(), open: namespace, known: make(chan struct{}), byVeth: map[string]*pod{}}
+	return &Pods{dns: dns, services: services.Masked(), open: podnet.Namespace, known: make(chan struct{}), byVeth: map[string]*pod{}}
 }
 
 // Hold returns when the pod has the table, or with an error: then it must have no network.
@@ -185,7 +183,7 @@ func (p *Pods) pass() error {
 	}
 	for _, veth := range slices.Sorted(maps.Keys(p.byVeth)) {
 		one := p.byVeth[veth]
-		if err := p.write(veth, one); errors.Is(err, errGone) {
+		if err := p.write(veth, one); errors.Is(err, podnet.ErrGone) {
 			delete(p.byVeth, veth)
 		} else if err != nil {
 			failed = errors.Join(failed, err)
@@ -207,7 +205,7 @@ func (p *Pods) find() error {
 			continue
 		}
 		ns, err := p.open(made.Veth)
-		if errors.Is(err, errGone) {
+		if errors.Is(err, podnet.ErrGone) {
 			continue
 		}
 		if err != nil {
@@ -248,7 +246,7 @@ func (p *Pods) write(veth string, one *pod) error {
 		return nil
 	}
 	if one.lives {
-		if err := live(ns, now.own.Home.Addr()); err != nil {
+		if err := live(ns, now.own.Home.Addr(), p.cfg.Log); err != nil {
 			return err
 		}
 	}
@@ -266,36 +264,4 @@ func (p *Pods) write(veth string, one *pod) error {
 
 func fault(err error) error {
 	return fmt.Errorf("homeaddr: nftables: %w; see that the kernel has NF_TABLES_IPV4 and NF_TABLES_ARP: rivulet doctor kernel", err)
-}
-
-// errGone says that there is no such interface any more, or nothing at its other end.
-var errGone = errors.New("homeaddr: the pod's network has gone")
-
-// namespaces is where containerd keeps the network namespaces of pods.
-const namespaces = "/var/run/netns"
-
-// namespace opens the network namespace in which the other end of veth is.
-func namespace(veth string) (*os.File, error) {
-	l, err := netlink.LinkByName(veth)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil, errGone
-	}
-	if err != nil {
-		return nil, fmt.Errorf("homeaddr: %s: %w", veth, err)
-	}
-	entries, err := os.ReadDir(namespaces)
-	if err != nil {
-		return nil, fmt.Errorf("homeaddr: %w", err)
-	}
-	for _, e := range entries {
-		f, err := os.Open(filepath.Join(namespaces, e.Name()))
-		if err != nil {
-			continue // it has just gone
-		}
-		if id, err := netlink.GetNetNsIdByFd(int(f.Fd())); err == nil && id >= 0 && id == l.Attrs().NetNsID {
-			return f, nil
-		}
-		f.Close()
-	}
-	return nil, errGone
 }

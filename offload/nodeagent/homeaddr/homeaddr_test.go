@@ -178,7 +178,7 @@ func (s *stage) supervisor() *Pods {
 			return nil
 		})
 		if gone {
-			return nil, errGone
+			return nil, podnet.ErrGone
 		}
 		fd, err := unix.Dup(int(s.rooms[veth[len("veth"):]].NS))
 		if err != nil {
@@ -407,7 +407,7 @@ func TestItFailsClosed(t *testing.T) {
 	if _, err := p.Hold(ctx, podnet.Pod{Veth: "vetha1"}, alice, false); err == nil {
 		t.Error("a pod gets a network before the Services of its home are known")
 	}
-	p.open = func(string) (*os.File, error) { return nil, errGone }
+	p.open = func(string) (*os.File, error) { return nil, podnet.ErrGone }
 	p.cfg = &Config{Services: func(peer.ID) Services { return nil }}
 	close(p.known)
 	if _, err := p.Hold(t.Context(), podnet.Pod{Veth: "vetha1"}, alice, false); err == nil || len(p.byVeth) > 0 {

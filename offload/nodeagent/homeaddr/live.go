@@ -3,6 +3,7 @@ package homeaddr
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"rivulet/offload/nodeagent/resets"
 )
 
 // inside is the pod's interface in its namespace.
@@ -17,14 +20,14 @@ const inside = "eth0"
 
 // live makes own the only address of the pod's interface, and the node its way to all
 // others: no address here has a meaning in the pod but as the next hop.
-func live(ns *os.File, own netip.Addr) error {
-	if err := tryLive(ns, own); err != nil {
+func live(ns *os.File, own netip.Addr, log *slog.Logger) error {
+	if err := tryLive(ns, own, log); err != nil {
 		return fmt.Errorf("homeaddr: the address %s of the pod at home: %w; see rivulet doctor kernel", own, err)
 	}
 	return nil
 }
 
-func tryLive(ns *os.File, own netip.Addr) error {
+func tryLive(ns *os.File, own netip.Addr, log *slog.Logger) error {
 	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
@@ -76,6 +79,11 @@ func tryLive(ns *os.File, own netip.Addr) error {
 		}
 		if err := h.AddrDel(eth, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return err
+		}
+		// Connections that were opened from it lead nowhere: who waits for an answer gets an error.
+		was, _ := netip.AddrFromSlice(a.IP.To4())
+		if _, err := resets.Sockets(netns.NsHandle(ns.Fd()), func(local, _ netip.AddrPort) bool { return local.Addr() == was }); err != nil {
+			log.Warn("connections of a pod's former address go on to wait", "address", was, "error", err)
 		}
 	}
 	return nil

@@ -115,6 +115,20 @@ func (s *stage) refused(from, at string) (ok bool) {
 	return ok
 }
 
+// quiet is a connection from one room to another on which nothing is said.
+func (s *stage) quiet(from, to, at string) (c net.Conn) {
+	s.rooms[to].Do(func() error {
+		l, err := net.Listen("tcp", netip.AddrPortFrom(netip.IPv4Unspecified(), netip.MustParseAddrPort(at).Port()).String())
+		if err == nil {
+			s.t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	s.rooms[from].Do(func() (err error) { c, err = net.DialTimeout("tcp", at, 20*time.Second); return err })
+	s.t.Cleanup(func() { c.Close() })
+	return c
+}
+
 // Pods live in the addresses of their homes, which are the same for alice and bob: on their
 // interfaces, with each other, and with a pod at home that has the number of one of them here.
 func TestPodsLiveInHomesAddresses(t *testing.T) {
@@ -167,6 +181,7 @@ func TestPodsLiveInHomesAddresses(t *testing.T) {
 		}
 		return err
 	})
+	waits := s.quiet("a1", "home", "10.42.0.11:99")
 	// It stays while nobody is there, and follows when home sees this cluster otherwise.
 	end()
 	s.want("a1", "240.3.0.12:80", "a2")
@@ -176,6 +191,10 @@ func TestPodsLiveInHomesAddresses(t *testing.T) {
 	s.mu.Unlock()
 	s.run(p)
 	s.until("the pods have followed", func() bool { return s.addresses("a1") == "240.4.0.11/32" && s.addresses("a2") == "240.4.0.12/32" })
+	_ = waits.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := waits.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNABORTED) {
+		t.Errorf("who waits at the former address: %v, want an error at once", err)
+	}
 	s.want("a1", "240.4.0.12:80", "a2")
 	s.want("a1", "10.42.0.11:80", "home")
 	if got := s.addresses("b1"); got != "240.3.0.13/32" {

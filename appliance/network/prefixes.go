@@ -1,0 +1,88 @@
+package network
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"rivulet/appliance/config/fixed"
+	"rivulet/fabric/netmon"
+	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/podnet"
+	"rivulet/offload/nodeagent/resets"
+)
+
+// Prefixes knows under which prefixes pods of peers are seen; fabric.Fabric is one.
+type Prefixes interface {
+	Links() []peer.Link
+	Gateways() []netip.Prefix
+	Changed() (<-chan struct{}, func())
+	// SetPeerCIDR chooses prefixes of another block, CheckPrefixes others where the host has networks there.
+	SetPeerCIDR(block netip.Prefix)
+	CheckPrefixes()
+}
+
+// Ranges takes the ranges that pods on peers have their addresses from; netpol.Watcher is one.
+type Ranges interface{ SetPeers(ranges []netip.Prefix) }
+
+// SetBlock gives peers prefixes of the block; policies hear of it first.
+func SetBlock(f Prefixes, block netip.Prefix, to Ranges) {
+	tellRanges(f, block, to)
+	f.SetPeerCIDR(block)
+}
+
+// tellRanges says where pods on peers have their addresses: in the block, and as long as a change of it is
+// under way where they are still.
+func tellRanges(f Prefixes, block netip.Prefix, to Ranges) {
+	ranges := append([]netip.Prefix{block}, f.Gateways()...)
+	for _, l := range f.Links() {
+		ranges = append(ranges, l.PeerMappedCIDR)
+	}
+	slices.SortFunc(ranges[1:], netip.Prefix.Compare)
+	to.SetPeers(slices.DeleteFunc(ranges, func(p netip.Prefix) bool {
+		return p != block && (!p.IsValid() || p.Bits() >= block.Bits() && block.Contains(p.Addr()))
+	}))
+}
+
+// FollowPrefixes keeps them apart from the host's networks and tells of them until ctx ends, and ends connections under
+// prefixes that are given up: who waits for an answer would wait for ever.
+func FollowPrefixes(ctx context.Context, f Prefixes, block func() netip.Prefix, to Ranges, log *slog.Logger) {
+	go netmon.FollowRoutes(ctx, fixed.Tunnel, log, f.CheckPrefixes)
+	followPrefixes(ctx, f, block, to, func(gone []netip.Prefix) {
+		pods, err := podnet.Read(fixed.CNIResults, podnet.Exists)
+		ended := 0
+		if err == nil {
+			ended, err = resets.Prefixes(pods, gone)
+		}
+		log.Info("prefixes of peers are given up", "prefixes", gone, "connections", ended, "error", err)
+	})
+}
+
+func followPrefixes(ctx context.Context, f Prefixes, block func() netip.Prefix, to Ranges, end func(gone []netip.Prefix)) {
+	changed, stop := f.Changed()
+	defer stop()
+	type pair struct{ mapped, local netip.Prefix } // a connection needs both as they are
+	var before map[peer.ID]pair
+	for {
+		tellRanges(f, block(), to)
+		now := map[peer.ID]pair{}
+		for _, l := range f.Links() {
+			now[l.ID] = pair{l.PeerMappedCIDR, l.LocalMappedCIDR}
+		}
+		var gone []netip.Prefix
+		for id, p := range before {
+			if p != now[id] {
+				gone = append(gone, p.mapped)
+			}
+		}
+		if before = now; len(gone) > 0 {
+			end(gone)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
