@@ -91,7 +91,7 @@ func (s *System) peersInUse(ctx context.Context) (map[peer.ID]bool, bool) {
 // viewOf is how a peer sees pods; nil before the links are known, and of others.
 func (s *System) viewOf(id string) homeaddr.View {
 	if f := s.fabric.Load(); f != nil {
-		return homeaddr.ViewOf(f.Links(), peer.ID(id), fixed.PodCIDR)
+		return homeaddr.ViewOf(f.Links(), peer.ID(id), fixed.PodCIDR, s.offload.Load().Under(peer.ID(id)))
 	}
 	return nil
 }

@@ -183,6 +183,11 @@ type (
 	Consumer    = provider.Consumer
 )
 
+// Under are the prefixes by which a consumer knows the pods of other peers.
+func (o *Offload) Under(consumer peer.ID) map[peer.ID]netip.Prefix {
+	return o.elsewhere.Under(consumer)
+}
+
 // Status is what `rivulet status` shows of offloading.
 type Status struct {
 	// VirtualNodes are what this cluster may borrow, by name.

@@ -2,11 +2,12 @@
 // other. An address in another peer's prefix counts as the consumer's only when two have
 // said so: the consumer itself, and the peer that has the address.
 //
-//	home A ── PUT /v1/elsewhere {"C": addresses at C} ──▶ B
+//	home A ── PUT /v1/elsewhere?under=C=240.7.0.0/16 {"C": addresses at C} ──▶ B
 //	     B ── POST /v1/elsewhere/A {addresses at C}   ──▶ C   which of these are pods of A?
 //	     C answers of its tenants, if A has told C, too, that it has pods at B
 //
-// Addresses are as the provider that has them sees them. Nothing is kept across restarts:
+// Addresses are as the provider that has them sees them; under is the prefix by which home knows them, and
+// with it the pods at B (homeaddr.View). Nothing is kept across restarts:
 // home tells again every 30 s, and a provider asks as often. What is not repeated within
 // 75 s counts no more, what belongs to a link or a twin that is gone
 // ends at once. A peer that does not know the routes tells and confirms nothing: such pods
@@ -19,8 +20,10 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,14 +75,24 @@ type Elsewhere struct {
 	mu        sync.Mutex
 	at        map[peer.ID][]netip.Addr // this cluster's pods at peers, as this cluster sees them
 	told      map[peer.ID]telling      // by consumer
+	under     map[peer.ID]Under        // by consumer, what it has told last, as long as there is a link
 	confirmed map[pair]confirmation
 	limits    map[peer.ID]*rate.Limiter
 	spoke     map[peer.ID]bool // providers that were told anything
 }
 
+// Under are the prefixes by which a cluster knows the pods of its peers.
+type Under map[peer.ID]netip.Prefix
+
 type telling struct {
 	named Named
 	when  time.Time
+}
+
+// words are what a provider is told.
+type words struct {
+	named Named
+	under Under
 }
 
 // pair is a consumer, and the peer that has pods of it.
@@ -92,7 +105,7 @@ type confirmation struct {
 
 // New makes one; Run starts it.
 func New(c Config) *Elsewhere {
-	return &Elsewhere{Config: c, at: map[peer.ID][]netip.Addr{}, told: map[peer.ID]telling{}, confirmed: map[pair]confirmation{}, limits: map[peer.ID]*rate.Limiter{}, spoke: map[peer.ID]bool{}}
+	return &Elsewhere{Config: c, at: map[peer.ID][]netip.Addr{}, told: map[peer.ID]telling{}, under: map[peer.ID]Under{}, confirmed: map[pair]confirmation{}, limits: map[peer.ID]*rate.Limiter{}, spoke: map[peer.ID]bool{}}
 }
 
 // Routes returns what is served to peers, by pattern of http.ServeMux.
@@ -143,6 +156,13 @@ func (e *Elsewhere) Confirmed(consumer peer.ID) []netip.Addr {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return out[:min(len(out), most)]
+}
+
+// Under are the prefixes by which a consumer knows the pods of other peers.
+func (e *Elsewhere) Under(consumer peer.ID) Under {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.under[consumer]
 }
 
 // tellingOf is what the consumer has told lately; mu is held.
@@ -196,9 +216,16 @@ func (e *Elsewhere) hear(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	under := Under{}
+	for _, text := range r.URL.Query()["under"] {
+		at, prefix, _ := strings.Cut(text, "=")
+		if p, err := netip.ParsePrefix(prefix); err == nil && named[peer.ID(at)] != nil {
+			under[peer.ID(at)] = p
+		}
+	}
 	e.mu.Lock()
-	same := reflect.DeepEqual(e.tellingOf(id), named)
-	e.told[id] = telling{named, time.Now()}
+	same := reflect.DeepEqual(e.tellingOf(id), named) && maps.Equal(e.under[id], under)
+	e.told[id], e.under[id] = telling{named, time.Now()}, under
 	e.mu.Unlock()
 	if !same {
 		e.named.Notify()
@@ -324,26 +351,30 @@ func (e *Elsewhere) toTell() map[job]any {
 		if to.NoBorrow || len(e.at[to.ID]) == 0 {
 			continue
 		}
-		named, n := Named{}, 0
+		named, under, n := Named{}, Under{}, 0
 		for _, l := range links {
 			for _, a := range e.at[l.ID] {
 				if there, ok := peer.Translate(a, l.PeerMappedCIDR, l.PeerCIDR); ok && l.ID != to.ID && n < most {
-					named[l.ID] = append(named[l.ID], there)
+					named[l.ID], under[l.ID] = append(named[l.ID], there), l.PeerMappedCIDR
 					n++
 				}
 			}
 		}
 		if len(named) > 0 || e.spoke[to.ID] {
-			out[job{at: to.ID}] = named
+			out[job{at: to.ID}] = words{named, under}
 		}
 	}
 	return out
 }
 
 func (e *Elsewhere) tell(ctx context.Context, j job, what any) bool {
-	client, url, err := e.Client(j.at)
+	say, query := what.(words), url.Values{}
+	for at, prefix := range say.under {
+		query.Add("under", string(at)+"="+prefix.String())
+	}
+	client, base, err := e.Client(j.at)
 	if err == nil {
-		err = rpc.Call(ctx, client, http.MethodPut, url+"/v1/elsewhere", what, nil)
+		err = rpc.Call(ctx, client, http.MethodPut, base+"/v1/elsewhere?"+query.Encode(), say.named, nil)
 	}
 	if err != nil {
 		e.Log.Debug("a provider is not told where else pods are", "peer", j.at.Short(), "error", err)
@@ -377,6 +408,9 @@ func (e *Elsewhere) toAsk() map[job]any {
 			delete(e.told, consumer)
 		}
 	}
+	maps.DeleteFunc(e.under, func(id peer.ID, _ Under) bool {
+		return !slices.ContainsFunc(links, func(l peer.Link) bool { return l.ID == id })
+	})
 	maps.DeleteFunc(e.confirmed, func(p pair, c confirmation) bool {
 		_, wanted := out[job{p.at, p.consumer}]
 		return !wanted || time.Since(c.when) > valid

@@ -147,6 +147,13 @@ func TestBothHaveToSayIt(t *testing.T) {
 	s.await(b, at(c, 6), at(c, 7))
 	s.await(c, at(b, 5))
 	t.Logf("known on both sides after %s", time.Since(begun))
+	// With it each knows how home calls the pods of the other, and of nobody else.
+	if got := s.all[b].Under(alice); len(got) != 1 || got[c] != seen(c) {
+		t.Errorf("b is told that alice knows peers' pods under %v", got)
+	}
+	if got := s.all[mallory].Under(alice); len(got) != 0 {
+		t.Errorf("mallory is told that alice knows peers' pods under %v", got)
+	}
 
 	// What home names and the peer does not have does not count: neither another pod of the
 	// peer's, nor its own end of the tunnel, nor one that is not named any more.

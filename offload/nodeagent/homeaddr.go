@@ -64,8 +64,10 @@ func (a *Agent) keepHomeAddresses(ctx context.Context) error {
 			}
 		}
 	}()
-	views := func(id peer.ID) homeaddr.View { return homeaddr.ViewOf(a.cfg.Peers.Links(), id, a.cfg.PodCIDR) }
-	signal.Follow(ctx, a.cfg.Peers.Changed)
+	views := func(id peer.ID) homeaddr.View {
+		return homeaddr.ViewOf(a.cfg.Peers.Links(), id, a.cfg.PodCIDR, a.cfg.Elsewhere.Under(id))
+	}
+	signal.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Elsewhere.Changed)
 	of := func(id peer.ID) homeaddr.Services {
 		mu.Lock()
 		defer mu.Unlock()

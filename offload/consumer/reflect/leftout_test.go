@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 )
@@ -105,4 +106,18 @@ func TestLeftOutIsToldOnce(t *testing.T) {
 			t.Error(e)
 		}
 	})
+}
+
+// A target that has Services in a way of its own passes TCP and UDP; what is SCTP is told.
+func TestSCTPIsToldWhereItDoesNotPass(t *testing.T) {
+	s := &space{target: "campus", clients: clients{home: fake.NewClientset()}}
+	say := unheldServices(s).(*unheld[*corev1.Service]).message
+	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 81, Protocol: corev1.ProtocolUDP}}}}
+	if got := say(service); got != "" {
+		t.Error(got)
+	}
+	service.Spec.Ports[1].Protocol = corev1.ProtocolSCTP
+	if got := say(service); !strings.Contains(got, "no SCTP passes to and from campus") {
+		t.Error(got)
+	}
 }

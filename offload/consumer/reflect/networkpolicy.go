@@ -2,7 +2,6 @@ package reflect
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,9 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"rivulet/offload/netpol"
 	"rivulet/offload/policy"
@@ -98,36 +95,4 @@ func (n *networkPolicies) follow(ctx context.Context) {
 			n.space.queue.AddAfter(key{policy.NetworkPolicyKind, name}, settling)
 		}
 	}
-}
-
-// unheld stands for policies where the target takes none: an older one, or one whose
-// owner does not allow it. Each says so once, unless its annotation says that this is
-// known. Home still holds what passes here.
-type unheld struct {
-	space    *space
-	informer cache.SharedIndexInformer
-}
-
-func newUnheld(s *space) *unheld {
-	f := informers.NewSharedInformerFactoryWithOptions(s.clients.home, 0, informers.WithNamespace(s.home))
-	return &unheld{s, f.Networking().V1().NetworkPolicies().Informer()}
-}
-
-func (n *unheld) informers() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{n.informer}
-}
-func (n *unheld) names() []string    { return nil }
-func (n *unheld) extra(string) []key { return nil }
-
-func (n *unheld) reconcile(_ context.Context, name string) error {
-	p, ok := get[*networkingv1.NetworkPolicy](n.informer, n.space.home, name)
-	id := key{policy.NetworkPolicyKind, name}
-	if !ok || p.Annotations[policy.ReflectAnnotation] == policy.ReflectOff {
-		n.space.settled(id)
-		return nil
-	}
-	n.space.tell(id, p, "ReflectionRefused", fmt.Sprintf(
-		"%[1]s takes no NetworkPolicies: pods that run there are held by this one only where traffic passes home, and not from each other or from public addresses; "+
-			"keep pods that need it at home (label %[2]s=off), or annotate it %[3]s=off if that is known; of a peer, a newer version whose owner allows it takes them", n.space.target, policy.NamespaceLabel, policy.ReflectAnnotation))
-	return nil
 }

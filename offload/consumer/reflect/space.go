@@ -115,9 +115,12 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 	}
 	if h, ok := c.Target.(Holder); ok {
 		maps.DeleteFunc(s.kinds, func(kind string, _ mirror) bool { return !h.Holds(kind) })
+		if s.kinds["Service"] == nil {
+			s.kinds["Service"] = unheldServices(s)
+		}
 	}
 	if _, refuses := without[policy.NetworkPolicyKind]; refuses || c.Policies == nil {
-		s.kinds[policy.NetworkPolicyKind] = newUnheld(s)
+		s.kinds[policy.NetworkPolicyKind] = unheldPolicies(s)
 	} else {
 		n := newNetworkPolicies(s, c)
 		s.kinds[policy.NetworkPolicyKind], s.beside = n, append(s.beside, n.follow)
@@ -127,7 +130,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		withIngresses(n, serviceKeeper, secretKeeper)
 		s.kinds[policy.IngressKind] = n
 	} else if !mayChange {
-		s.kinds[policy.IngressKind] = newUnheldIngresses(s)
+		s.kinds[policy.IngressKind] = unheldIngresses(s)
 	}
 	for _, mayChange := range without {
 		s.asksAgain = s.asksAgain || mayChange

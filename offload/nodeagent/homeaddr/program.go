@@ -21,9 +21,10 @@ import (
 )
 
 const (
-	toHere, toHome = "here", "home" // the maps, by what they lead to
-	portToHere     = "ports"        // that of node ports
-	sent, got      = "sent", "got"  // the chains of ICMP errors
+	toHere, toHome = "here", "home"  // the maps, by what they lead to
+	portToHere     = "ports"         // that of node ports
+	sent, got      = "sent", "got"   // the chains of ICMP errors
+	asked, mine    = "asked", "mine" // those of the Service range, and of what leaves
 	outPriority    = -150
 	inPriority     = -300
 )
@@ -40,7 +41,7 @@ type state struct {
 // address has one other, both ways.
 //
 //	out (output)      own address ─▶ the one here; cluster DNS: as it is; a Service at home, or a
-//	                  node port ─▶ its twin, else of the Service range: drop; a pod of home's view ─▶
+//	                  node port ─▶ its twin, else of the Service range: refuse; a pod of home's view ─▶
 //	                  where it is here
 //	in  (prerouting)  the same the other way, and in packets that ICMP errors quote
 //	arp in, out       who has the address here? the pod; the pod is the address here
@@ -85,22 +86,32 @@ func (p *Pods) translates(s state) nft.Program {
 			for _, pair := range s.view {
 				nft.Rule(c, tells, quotedSource.move(pair.Home, pair.Here), leave)
 			}
+			// Who is refused is told at the address that it has, so its packet is still as it was.
+			services := c.AddChain(&nftables.Chain{Name: asked, Table: t})
+			leaves := c.AddChain(&nftables.Chain{Name: mine, Table: t})
+			if own {
+				nft.Rule(c, leaves, source.move(s.own.Home, s.own.Here))
+			}
+			nft.Rule(c, leaves, nft.Accept)
+			nft.Rule(c, services, destination.within(dns), nft.Jump(mine))
+			nft.Rule(c, services, destination.find(toHere), nft.Jump(mine))
+			nft.Rule(c, services, nft.Refuse)
 			out := nft.Base(c, t, "out", nftables.ChainHookOutput, outPriority)
 			in := nft.Base(c, t, "in", nftables.ChainHookPrerouting, inPriority)
+			nft.Rule(c, out, nft.ToInterface("lo"), nft.Accept)
+			nft.Rule(c, in, nft.FromInterface("lo"), nft.Accept) // refusals among them
 			if own {
-				nft.Rule(c, out, nft.ToInterface("lo"), nft.Accept)
-				nft.Rule(c, in, nft.FromInterface("lo"), nft.Accept)
 				// The shorter way that the node names is one by an address that has another meaning here.
 				nft.Rule(c, in, icmp(redirect), nft.Drop)
 				for _, failure := range failures {
 					nft.Rule(c, out, icmp(failure), nft.Jump(sent))
 				}
+			}
+			nft.Rule(c, out, destination.within(p.services), nft.Jump(asked))
+			if own {
 				nft.Rule(c, out, source.move(s.own.Home, s.own.Here))
 			}
-			nft.Rule(c, out, destination.within(dns), nft.Accept)
-			nft.Rule(c, out, destination.find(toHere), nft.Accept)
 			nft.Rule(c, out, destination.findPort(portToHere), nft.Accept)
-			nft.Rule(c, out, destination.within(p.services), nft.Drop)
 			for _, pair := range s.view {
 				nft.Rule(c, out, destination.move(pair.Home, pair.Here), nft.Accept)
 			}

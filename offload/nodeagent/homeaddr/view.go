@@ -11,12 +11,13 @@ import (
 type Pair struct{ Home, Here netip.Prefix }
 
 // View is how a home sees the addresses of pods: the first pair are those of this cluster,
-// the second those at home. Addresses in no pair are the same at home and here.
+// the second those at home, others those at further peers that home and this cluster see under two
+// prefixes. Addresses in no pair are the same at home and here.
 type View []Pair
 
 // ViewOf is the view of a home; nil without a link to it, and where the two do not see each
-// other under prefixes of one size. pods is this cluster's pod CIDR.
-func ViewOf(links []peer.Link, home peer.ID, pods netip.Prefix) View {
+// other under prefixes of one size. pods is this cluster's pod CIDR, under what home knows other peers' pods by.
+func ViewOf(links []peer.Link, home peer.ID, pods netip.Prefix, under map[peer.ID]netip.Prefix) View {
 	at := slices.IndexFunc(links, func(l peer.Link) bool { return l.ID == home })
 	if at < 0 {
 		return nil
@@ -24,16 +25,32 @@ func ViewOf(links []peer.Link, home peer.ID, pods netip.Prefix) View {
 	l := links[at]
 	v := View{{l.LocalMappedCIDR, pods}, {l.PeerCIDR, l.PeerMappedCIDR}}
 	for i, p := range v {
-		if !p.Home.IsValid() || !p.Here.IsValid() || !usable(p.Home.Addr()) || !usable(p.Here.Addr()) || p.Home.Bits() != p.Here.Bits() {
+		if !p.usable() {
 			return nil
 		}
 		v[i] = Pair{p.Home.Masked(), p.Here.Masked()}
 	}
-	if v[0].Home.Overlaps(v[1].Home) || v[0].Here.Overlaps(v[1].Here) {
+	if v[0].overlaps(v[1]) {
 		return nil
+	}
+	for _, l := range links { // in order
+		p := Pair{under[l.ID].Masked(), l.PeerMappedCIDR.Masked()}
+		if l.ID == home || p.Home == p.Here || len(v) >= mostPairs || !p.usable() || slices.ContainsFunc(v, p.overlaps) {
+			continue
+		}
+		v = append(v, p)
 	}
 	return v
 }
+
+// mostPairs bounds the rules of one pod.
+const mostPairs = 64
+
+func (p Pair) usable() bool {
+	return p.Home.IsValid() && p.Here.IsValid() && usable(p.Home.Addr()) && usable(p.Here.Addr()) && p.Home.Bits() == p.Here.Bits()
+}
+
+func (p Pair) overlaps(q Pair) bool { return p.Home.Overlaps(q.Home) || p.Here.Overlaps(q.Here) }
 
 // ToHome is how home calls an address here; false: home does not know it.
 func (v View) ToHome(here netip.Addr) (netip.Addr, bool) {

@@ -1,0 +1,92 @@
+package reflect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/offload/policy"
+)
+
+// unheld stands for objects of a kind that the target does not take, or takes in another way: what
+// does not hold there is told on each, once. Nothing is written.
+type unheld[T object[T]] struct {
+	space    *space
+	kind     string
+	informer cache.SharedIndexInformer
+	// reason and message are of the event; no message is none.
+	reason  string
+	message func(o T) string
+}
+
+func newUnheld[T object[T]](s *space, kind, reason string, informer func(informers.SharedInformerFactory) cache.SharedIndexInformer, message func(T) string) *unheld[T] {
+	f := informers.NewSharedInformerFactoryWithOptions(s.clients.home, 0, informers.WithNamespace(s.home))
+	return &unheld[T]{s, kind, informer(f), reason, message}
+}
+
+func (n *unheld[T]) informers() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{n.informer}
+}
+func (n *unheld[T]) names() []string    { return nil }
+func (n *unheld[T]) extra(string) []key { return nil }
+
+func (n *unheld[T]) reconcile(_ context.Context, name string) error {
+	id := key{n.kind, name}
+	if o, ok := get[T](n.informer, n.space.home, name); ok {
+		if say := n.message(o); say != "" {
+			n.space.tell(id, o, n.reason, say)
+			return nil
+		}
+	}
+	n.space.settled(id)
+	return nil
+}
+
+const refusedThere = "ReflectionRefused"
+
+// unheldPolicies are for a target that takes none: an older one, or one whose owner does not allow it. Home still
+// holds what passes here. Who knows says so by the annotation.
+func unheldPolicies(s *space) mirror {
+	return newUnheld(s, policy.NetworkPolicyKind, refusedThere, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Networking().V1().NetworkPolicies().Informer()
+	}, func(p *networkingv1.NetworkPolicy) string {
+		if p.Annotations[policy.ReflectAnnotation] == policy.ReflectOff {
+			return ""
+		}
+		return fmt.Sprintf(
+			"%[1]s takes no NetworkPolicies: pods that run there are held by this one only where traffic passes home, and not from each other or from public addresses; "+
+				"keep pods that need it at home (label %[2]s=off), or annotate it %[3]s=off if that is known; of a peer, a newer version whose owner allows it takes them", s.target, policy.NamespaceLabel, policy.ReflectAnnotation)
+	})
+}
+
+// unheldIngresses are for a target that takes none, as a foreign cluster does. Who has opted one in is told that it
+// opens nothing there.
+func unheldIngresses(s *space) mirror {
+	return newUnheld(s, policy.IngressKind, refusedThere, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Networking().V1().Ingresses().Informer()
+	}, func(i *networkingv1.Ingress) string {
+		if !wantedAway(i, s.mode.Mode(policy.IngressKind)) {
+			return ""
+		}
+		return fmt.Sprintf(
+			"%s takes no Ingresses: this one opens the application at home only, and reaches pods there where that target has a network; "+
+				"leave its annotation %s out, or keep the pods where Ingresses follow", s.target, policy.ReflectAnnotation)
+	})
+}
+
+// unheldServices are for a target that has Services in a way of its own (offload/gatewaypod): TCP and UDP only.
+func unheldServices(s *space) mirror {
+	return newUnheld(s, "Service", ReasonLeftOut, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Core().V1().Services().Informer()
+	}, func(o *corev1.Service) string {
+		if !slices.ContainsFunc(o.Spec.Ports, func(p corev1.ServicePort) bool { return p.Protocol == corev1.ProtocolSCTP }) {
+			return ""
+		}
+		return fmt.Sprintf("no SCTP passes to and from %s: ports of this Service that are SCTP are not reached from there; run the pods that need them at home, or at a peer (label %s)", s.target, policy.NamespaceToLabel)
+	})
+}
