@@ -19,6 +19,8 @@ type Options struct {
 	Host Host
 	// Files also looks into the files that the text names.
 	Files bool
+	// Env is what environment variables say over the text, by key (Environment).
+	Env map[string]string
 }
 
 // Host is the device as far as a value can be too large for it.
@@ -57,7 +59,10 @@ func Parse(data []byte, o Options) Parsed {
 	d := &decoder{Options: o, out: Parsed{Origins: map[string]Origin{}}}
 	root, problems := document(o.File, data)
 	d.out.Problems = problems
-	if root != nil && len(problems) == 0 {
+	if len(problems) == 0 {
+		root = d.overlay(root)
+	}
+	if root != nil && len(d.out.Problems) == 0 {
 		d.config(root)
 	}
 	d.out.Problems.sort()
@@ -70,6 +75,8 @@ type decoder struct {
 	out Parsed
 	// card is set for the file on the boot partition, which may say more.
 	card *Card
+	// variable names the environment variable that a value is of.
+	variable map[*yaml.Node]string
 }
 
 func (d *decoder) problem(n *yaml.Node, key, cure, text string, args ...any) {
@@ -81,6 +88,9 @@ func (d *decoder) warn(n *yaml.Node, key, cure, text string, args ...any) {
 }
 
 func (d *decoder) at(n *yaml.Node, key, cure, text string, args ...any) Problem {
+	if name := d.variable[n]; name != "" {
+		return Problem{File: "$" + name, Key: key, Text: fmt.Sprintf(text, args...), Cure: cure}
+	}
 	return Problem{File: d.File, Line: max(n.Line, 1), Column: max(n.Column, 1), Key: key, Text: fmt.Sprintf(text, args...), Cure: cure}
 }
 
@@ -160,7 +170,7 @@ func (d *decoder) text(n *yaml.Node, path string, set func(string)) {
 	switch {
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		d.problem(n, path, "write a text, or remove the line", "%s is %s, not a text", path, kind(n))
-	case n.ShortTag() != "!!str":
+	case n.ShortTag() != "!!str" && d.variable[n] == "":
 		d.problem(n, path, "put it in quotes", "%s is %s, not a text", path, kind(n))
 	case n.Value == "":
 		d.problem(n, path, "write a text, or remove the line", "%s is empty", path)
@@ -207,6 +217,10 @@ func (d *decoder) truth(n *yaml.Node, path string, set func(bool)) {
 }
 
 func (d *decoder) found(n *yaml.Node, path string) {
+	if name := d.variable[n]; name != "" {
+		d.out.Origins[path] = Origin{Kind: "environment", Name: name}
+		return
+	}
 	d.out.Origins[path] = Origin{Kind: "file", Name: d.at(n, "", "", "").Place()}
 }
 

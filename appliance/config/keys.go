@@ -52,6 +52,9 @@ var Table = []Key{
 	{"statusPage", "a read-only page for the LAN, `http://NAME.local`: how far the device is and what is wrong", "`true` on a device of the image, else `false`", atOnce, "status-page"},
 }
 
+// lists are the keys whose values are lists of words, which a variable may give without brackets.
+var lists = map[string]bool{"lan.interfaces": true, "peers": true}
+
 // Keys are the names of all keys.
 var Keys = names(Table)
 

@@ -19,7 +19,9 @@ type Source struct {
 	Named bool
 	// Keep is where the last file without a mistake is kept; empty keeps none.
 	Keep string
-	// Over is what comes over the file, the strongest last. Who makes it has checked the values.
+	// Env is what environment variables say over the file (Environment), Over what comes over both, the
+	// strongest last. Who makes Over has checked its values.
+	Env  map[string]string
 	Over []Override
 	Host Host
 }
@@ -65,8 +67,13 @@ func (s Source) Load(now time.Time) Loaded {
 	var problem *Problem
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !s.Named:
-		l.Unsaved = s.keep(nil)
-		return s.over(l, Parsed{})
+		p := Parse(nil, Options{File: s.Path, Host: s.Host, Files: true, Env: s.Env})
+		if len(p.Problems) > 0 {
+			l.Problems, l.Closed = p.Problems, true
+			return s.over(l, Parsed{})
+		}
+		l.Warnings, l.Unsaved = p.Warnings, s.keep(nil)
+		return s.over(l, p)
 	case errors.Is(err, fs.ErrNotExist):
 		l.Problems = Problems{{File: s.Path, Text: "there is no such file", Cure: "create it (rivulet config example shows one), or leave out --config and RIVULET_CONFIG"}}
 	case errors.As(err, &problem):
@@ -76,7 +83,7 @@ func (s Source) Load(now time.Time) Loaded {
 	}
 	l.sum = sha256.Sum256(data)
 	if len(l.Problems) == 0 {
-		p := Parse(data, Options{File: s.Path, Mode: mode, Host: s.Host, Files: true})
+		p := Parse(data, Options{File: s.Path, Mode: mode, Host: s.Host, Files: true, Env: s.Env})
 		if len(p.Problems) == 0 {
 			l.From, l.Warnings = FromFile, p.Warnings
 			l.Unsaved = s.keep(data)
@@ -87,7 +94,7 @@ func (s Source) Load(now time.Time) Loaded {
 	if good, err := os.ReadFile(s.Keep); s.Keep != "" && err == nil {
 		// The files that it names may be gone since: what they were for then does not
 		// work, which is no reason to drop the rest.
-		if p := Parse(good, Options{File: s.Keep, Host: s.Host}); len(p.Problems) == 0 {
+		if p := Parse(good, Options{File: s.Keep, Host: s.Host, Env: s.Env}); len(p.Problems) == 0 {
 			l.From = FromLastGood
 			return s.over(l, p)
 		}

@@ -293,7 +293,7 @@ func (e *Engine) environ() []string {
 	env := []string{"PATH=" + path, podgate.Env + "=" + podgate.Socket(e.cfg.RunDir)}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if name != "PATH" && name != podgate.Env && !managers[name] && !strings.HasPrefix(name, "K3S_") {
+		if name != "PATH" && !strings.HasPrefix(name, "RIVULET_") && !managers[name] && !strings.HasPrefix(name, "K3S_") { // settings may be secrets
 			env = append(env, kv)
 		}
 	}

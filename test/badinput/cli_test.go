@@ -108,6 +108,29 @@ func TestNothingRuns(t *testing.T) {
 	}
 }
 
+// A variable that nothing reads, or with a value that cannot be, starts nothing.
+func TestEnvironment(t *testing.T) {
+	suite.Need(t)
+	dir := t.TempDir()
+	for variable, want := range map[string]string{
+		"RIVULET_TRUSTMODE=ask":      "the environment has RIVULET_TRUSTMODE, which nothing reads; did you mean RIVULET_TRUST_MODE?",
+		"RIVULET_TRUST_MODE=nobody":  `$RIVULET_TRUST_MODE: trust.mode: "nobody" is not known; write lan, group or ask`,
+		"RIVULET_RESERVE_CPU=plenty": "RIVULET_RESERVE_CPU",
+	} {
+		cmd := exec.CommandContext(t.Context(), labtest.Binary(), "run", "--state="+dir, "--runtime="+dir)
+		cmd.Env = environ(variable)
+		told(t, end(t, cmd), 2, want)
+	}
+	cmd := exec.CommandContext(t.Context(), labtest.Binary(), "config", "show", "--origin", "--state="+dir, "--runtime="+dir)
+	cmd.Env = environ("RIVULET_TRUST_MODE=ask")
+	if r := end(t, cmd); r.code != 0 || !strings.Contains(r.out, "mode: ask") || !strings.Contains(r.out, "environment RIVULET_TRUST_MODE") {
+		t.Errorf("%+v", r)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("something was begun: %v, %v", left, err)
+	}
+}
+
 // A configuration file: all mistakes on standard output, a summary on standard error.
 func TestConfigCheck(t *testing.T) {
 	suite.Need(t)
@@ -129,7 +152,7 @@ func TestConfigCheck(t *testing.T) {
 	}
 	told(t, end(t, exec.CommandContext(t.Context(), labtest.Binary(), "config", "check", file+".none")), 1, "has a mistake")
 	cmd := exec.CommandContext(t.Context(), labtest.Binary(), "config", "check", "-o", "json")
-	cmd.Env = append(os.Environ(), "RIVULET_CONFIG="+filepath.Dir(file))
+	cmd.Env = environ("RIVULET_CONFIG=" + filepath.Dir(file))
 	if r := end(t, cmd); r.code != 1 || !strings.Contains(r.out, `"valid":false`) || !strings.Contains(r.out, "it is a folder") {
 		t.Errorf("%+v", r)
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,12 +61,21 @@ func end(t *testing.T, cmd *exec.Cmd) result {
 	t.Helper()
 	var out, errOut strings.Builder
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &errOut, time.Second
+	if cmd.Env == nil {
+		cmd.Env = environ()
+	}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatalf("%v: %v", cmd.Args, err)
 	}
 	return result{cmd.ProcessState.ExitCode(), out.String(), errOut.String()}
+}
+
+// environ is this program's environment without what is meant for it and for no rivulet.
+func environ(more ...string) []string {
+	mine := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "RIVULET_") })
+	return append(mine, more...)
 }
 
 // on runs a program on a device; it may fail.

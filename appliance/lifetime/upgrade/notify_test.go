@@ -26,7 +26,7 @@ func TestNotificationsArePassedOn(t *testing.T) {
 	n := startNotify(dir, discard)
 	defer n.close()
 	env := strings.Join(childEnv(os.Environ(), "v2", n), "\n") + "\n"
-	if strings.Contains(env, "WATCHDOG") || !strings.Contains(env, trialEnv+"=v2\n") || !strings.Contains(env, "NOTIFY_SOCKET="+n.path+"\n") || strings.Contains(env, path+"\n") {
+	if strings.Contains(env, "WATCHDOG") || !strings.Contains(env, TrialEnv+"=v2\n") || !strings.Contains(env, "NOTIFY_SOCKET="+n.path+"\n") || strings.Contains(env, path+"\n") {
 		t.Errorf("the child's environment: %s", env)
 	}
 	child, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.path, Net: "unixgram"})

@@ -20,11 +20,11 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// trialEnv tells the version that is tried that it has a judge.
-const trialEnv = "RIVULET_ON_TRIAL"
+// TrialEnv tells the version that is tried that it has a judge.
+const TrialEnv = "RIVULET_ON_TRIAL"
 
 // OnTrial reports whether this process is a version that is tried.
-func OnTrial() bool { return os.Getenv(trialEnv) != "" }
+func OnTrial() bool { return os.Getenv(TrialEnv) != "" }
 
 // steady is how many looks in a row must be good at the end of the window.
 const steady = 3
@@ -142,10 +142,10 @@ func (d *Device) spawn(a Attempt, n *notifier) (*child, error) {
 // childEnv is ours, with a socket for notifications that leads through us, and no
 // watchdog: the judge feeds that, and judges a version that hangs by its window.
 func childEnv(env []string, id string, n *notifier) []string {
-	out := []string{trialEnv + "=" + id}
+	out := []string{TrialEnv + "=" + id}
 	for _, kv := range env {
 		switch name, _, _ := strings.Cut(kv, "="); name {
-		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", trialEnv:
+		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", TrialEnv:
 		default:
 			out = append(out, kv)
 		}

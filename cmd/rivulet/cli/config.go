@@ -42,7 +42,10 @@ func newConfigCheck(c *common) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			src := s.source(cmd.Flags())
+			src, err := s.source(cmd.Flags())
+			if err != nil {
+				return err
+			}
 			if len(args) == 1 {
 				src.Path, src.Named = args[0], true
 			}
@@ -104,13 +107,17 @@ func newConfigShow(c *common) *cobra.Command {
 		Long:  "While rivulet runs it is asked; else the file is read and what a start from this shell would use is shown.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.check(); err != nil {
+			source, err := s.source(cmd.Flags())
+			if err == nil {
+				err = s.check(source)
+			}
+			if err != nil {
 				return err
 			}
 			var v config.View
-			err := api.Call(cmd.Context(), c.dirs.Run, "GET", "/v1/config", nil, &v)
+			err = api.Call(cmd.Context(), c.dirs.Run, "GET", "/v1/config", nil, &v)
 			if errors.Is(err, api.ErrNotRunning) {
-				v, err = dryView(cmd, &s), nil
+				v, err = dryView(cmd, source), nil
 			}
 			if err != nil {
 				return err
@@ -128,8 +135,7 @@ func newConfigShow(c *common) *cobra.Command {
 }
 
 // dryView is what a start would use.
-func dryView(cmd *cobra.Command, s *settings) config.View {
-	src := s.source(cmd.Flags())
+func dryView(cmd *cobra.Command, src config.Source) config.View {
 	src.Host = thisHost()
 	name, err := os.Hostname()
 	if err != nil {

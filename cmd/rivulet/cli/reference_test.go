@@ -11,13 +11,18 @@ import (
 	"rivulet/test/docpage"
 )
 
-// docs/reference/cli.md is what the commands say of themselves.
-func TestReferenceOfCommands(t *testing.T) {
+// What the environment says would be a flag's default, or a mistake.
+func TestMain(m *testing.M) {
 	for _, kv := range os.Environ() {
 		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "RIVULET_") {
-			t.Setenv(name, "") // it would be a flag's default
+			os.Unsetenv(name)
 		}
 	}
+	os.Exit(m.Run())
+}
+
+// docs/reference/cli.md is what the commands say of themselves.
+func TestReferenceOfCommands(t *testing.T) {
 	root := newRoot("engine")
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Commands\n\n%s\n\nEvery verb has these flags, too:\n\n```\n%s```\n\n", sentence(root.Short), root.PersistentFlags().FlagUsages())

@@ -25,13 +25,17 @@ func newRun(c *common, engineName string) *cobra.Command {
 		Short: "the appliance; the systemd unit runs this",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := over.check(); err != nil {
+			source, err := over.source(cmd.Flags())
+			if err == nil {
+				err = over.check(source)
+			}
+			if err != nil {
 				return err
 			}
 			if os.Geteuid() != 0 {
 				return &exitError{exitFailed, errors.New("run needs root (containers, network); use: sudo rivulet run")}
 			}
-			cfg.Dirs, cfg.Source = c.dirs, over.source(cmd.Flags())
+			cfg.Dirs, cfg.Source = c.dirs, source
 			cfg.Log = logger(debug)
 			return runError(launch(cmd.Context(), cfg.Dirs, cfg.Log, func(ctx context.Context) error { return appliance.Run(ctx, cfg) }))
 		},

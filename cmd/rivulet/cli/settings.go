@@ -3,11 +3,16 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"rivulet/appliance/config"
+	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/lifetime/upgrade"
+	"rivulet/offload/nodeagent/podgate"
 )
 
 // settings are what flags and environment say of the configuration; a flag's
@@ -49,7 +54,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 
 // check judges what the user wrote, before anything is touched. A value may come
 // from the environment as well; both are named.
-func (s *settings) check() error {
+func (s *settings) check(source config.Source) error {
 	for _, q := range s.all() {
 		if *q.value == "" || q.key == "name" {
 			continue
@@ -62,12 +67,30 @@ func (s *settings) check() error {
 	if err := config.CheckName(s.name); err != nil {
 		return usagef("--name (or RIVULET_NAME): %w; see: rivulet run --help", err)
 	}
+	for _, p := range source.Load(time.Now()).Problems {
+		if strings.HasPrefix(p.File, "$") {
+			return usagef("%w", p)
+		}
+	}
 	return nil
 }
 
+// others are the variables that set no key, or that a flag has as its default.
+func (s *settings) others() []string {
+	out := []string{"RIVULET_CONFIG", "RIVULET_STATE", "RIVULET_RUNTIME", podgate.Env, upgrade.TrialEnv, tenant.Env}
+	for _, q := range s.all() {
+		out = append(out, q.env)
+	}
+	return out
+}
+
 // source says where the configuration comes from.
-func (s *settings) source(f *pflag.FlagSet) config.Source {
-	src := config.Source{Path: s.path, Named: f.Changed("config") || os.Getenv("RIVULET_CONFIG") != ""}
+func (s *settings) source(f *pflag.FlagSet) (config.Source, error) {
+	variables, err := config.Environment(os.Environ(), s.others())
+	if err != nil {
+		return config.Source{}, usagef("%w", err)
+	}
+	src := config.Source{Env: variables, Path: s.path, Named: f.Changed("config") || os.Getenv("RIVULET_CONFIG") != ""}
 	if abs, err := filepath.Abs(s.path); err == nil {
 		src.Path = abs // it is read again when the working folder may be another
 	}
@@ -81,5 +104,5 @@ func (s *settings) source(f *pflag.FlagSet) config.Source {
 		}
 		src.Over = append(src.Over, config.Override{Key: q.key, Value: *q.value, Origin: origin})
 	}
-	return src
+	return src, nil
 }

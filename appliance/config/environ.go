@@ -1,0 +1,114 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// variables begins the names of environment variables that are Rivulet's.
+const variables = "RIVULET_"
+
+// Variable is the environment variable that sets a key: of trust.secretFile RIVULET_TRUST_SECRET_FILE.
+func Variable(key string) string {
+	var b strings.Builder
+	for i, r := range key {
+		if r == '.' || unicode.IsUpper(r) && key[i-1] != '.' && !unicode.IsUpper(rune(key[i-1])) {
+			b.WriteByte('_')
+		}
+		if r != '.' {
+			b.WriteRune(unicode.ToUpper(r))
+		}
+	}
+	return variables + b.String()
+}
+
+// Environment returns what variables say of keys, by key; one that is empty says nothing. A variable
+// that is called as Rivulet's are and is neither a key's nor one of others is an error: what it was
+// to set would not be set.
+func Environment(environ, others []string) (map[string]string, error) {
+	known := map[string]string{}
+	for _, k := range Keys {
+		known[Variable(k)] = k
+	}
+	out := map[string]string{}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, variables) || value == "" || slices.Contains(others, name) {
+			continue
+		}
+		key, ok := known[name]
+		if !ok {
+			cure := "remove it; the reference of the configuration has all names"
+			if near := nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
+				cure = "did you mean " + near + "?"
+			}
+			return nil, fmt.Errorf("the environment has %s, which nothing reads; %s", name, cure)
+		}
+		out[key] = value
+	}
+	return out, nil
+}
+
+// overlay puts what variables say into the document, over what is there; root may be nil.
+func (d *decoder) overlay(root *yaml.Node) *yaml.Node {
+	for _, key := range slices.Sorted(maps.Keys(d.Env)) {
+		name, text := Variable(key), d.Env[key]
+		if lists[key] && !strings.HasPrefix(strings.TrimSpace(text), "[") {
+			text = "[" + text + "]"
+		}
+		value, problems := document("$"+name, []byte(text))
+		for _, p := range problems {
+			p.Line, p.Column = 0, 0
+			d.out.Problems = append(d.out.Problems, p)
+		}
+		if value == nil || len(problems) > 0 {
+			continue
+		}
+		d.from(value, name)
+		if root == nil {
+			root = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+		}
+		at, words := root, strings.Split(key, ".")
+		for _, group := range words[:len(words)-1] {
+			at = child(at, group, &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}, false)
+		}
+		child(at, words[len(words)-1], value, true)
+	}
+	return root
+}
+
+// child returns the value of a key in a mapping; made is put there where it is missing or empty, or
+// over what is there. In anything but a mapping, which is a mistake by itself, made is of no effect.
+func child(n *yaml.Node, key string, made *yaml.Node, over bool) *yaml.Node {
+	if n.Kind != yaml.MappingNode {
+		return made
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value != key {
+			continue
+		}
+		if over || isNull(n.Content[i+1]) {
+			n.Content[i+1] = made
+		}
+		return n.Content[i+1]
+	}
+	n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, made)
+	return made
+}
+
+// from notes which variable a value is of. A word that YAML takes for a number is a text there as
+// well: nobody writes quotes twice.
+func (d *decoder) from(n *yaml.Node, name string) {
+	if d.variable == nil {
+		d.variable = map[*yaml.Node]string{}
+	}
+	d.variable[n] = name
+	for _, c := range n.Content {
+		d.from(c, name)
+	}
+}
