@@ -86,7 +86,7 @@ func (c *Controller) wasSent(home *corev1.Pod) bool {
 	_, sent := c.sent[home.UID]
 	c.mu.Unlock()
 	if t := c.twins.get(home.Namespace); !sent && t != nil {
-		sent = len(t.wrappers(byUID, string(home.UID))) > 0
+		sent = len(t.wrappers(byUID, string(home.UID)))+len(t.podsOf(home.UID)) > 0 // a pod may outlive its wrapper
 	}
 	return sent
 }

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
+
+	"rivulet/offload/policy"
 )
 
 // twinless is a place that has nothing of home yet.
@@ -55,5 +57,20 @@ func TestNotRefusedByHearsay(t *testing.T) {
 	offloaded, says = false, false
 	if err := c.unwanted(t.Context(), p); err != nil || !refused() {
 		t.Errorf("a namespace that is not offloaded: %v, refused %v", err, refused())
+	}
+}
+
+// After a restart only the target tells what was sent. A pod that runs there is known though what made it is gone, as in
+// a twin that its owner deletes.
+func TestAPodThatOutlivesItsWrapperWasSent(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "b"}}
+	c := New(Config{Home: fake.NewClientset(p), Target: place{fake.NewClientset()}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
+		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+	pods, none := newSeen(), newSeen()
+	pods.show(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab-a", Name: "web-x", Labels: map[string]string{policy.HomeUIDLabel: "u1"}}})
+	none.show()
+	c.twins.all["lab"] = &twin{home: "lab", name: "lab-a", pods: pods, sets: none, jobs: none, secrets: none}
+	if !c.wasSent(p) {
+		t.Error("it would be refused, and let go while it runs")
 	}
 }
