@@ -101,7 +101,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	sys := &System{
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
-		nodeName: nodeName, nodeIP: network.NodeAddress(id.ID()),
+		nodeName: nodeName, nodeIP: network.NodeAddress(id.ID()), virtual: network.VirtualAddresses(id.ID()),
 		volumes:  volumes.NewLocal(filepath.Join(cfg.Dirs.State, "storage"), nodeName),
 		settings: &config.Follower{Keeper: settings, Log: cfg.Log},
 	}

@@ -29,7 +29,7 @@ func (s *System) runWall(ctx context.Context, stage *lifecycle.Stage) error {
 // runRules puts back what other programs change of the network.
 func (s *System) runRules(ctx context.Context, stage *lifecycle.Stage) error {
 	return host.Network{
-		Node: s.nodeIP, Services: fixed.ServiceCIDR, Bridge: fixed.Bridge, Rules: s.rules, Log: stage.Log(), Report: func(err error) { s.health.Report(health.HostNetwork, err) },
+		Node: s.nodeIP, Services: fixed.ServiceCIDR, Bridge: fixed.Bridge, Further: s.virtual, Rules: s.rules, Log: stage.Log(), Report: func(err error) { s.health.Report(health.HostNetwork, err) },
 	}.Keep(ctx, stage.Ready)
 }
 

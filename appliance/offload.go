@@ -35,7 +35,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 	o, err := offload.New(offload.Config{
 		Home: home, ClusterID: string(s.id.ID()), ClusterName: s.name,
-		NodeName: s.nodeName, NodeIP: s.nodeIP, PodCIDR: fixed.PodCIDR,
+		NodeName: s.nodeName, NodeIP: s.nodeIP, NodeAddress: s.virtual.Take, PodCIDR: fixed.PodCIDR,
 		Control:      fixed.ControlAPI,
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.fabric.Load(), Share: func() offer.Share { return s.config().Share.Lent() }, Withheld: s.withheld, Log: stage.Log(),

@@ -47,16 +47,16 @@ import (
 // System holds the subsystems of a running appliance. Its fields are set before the
 // manager runs and stay, but for what components make.
 type System struct {
-	cfg   Config
-	exe   string
-	facts host.Facts
-	store *bolt.Store
-	id    identity.Identity
-	self  rpc.Identity
-	// nodeName is kept for life; the cluster's name for its peers, name(), may change.
-	nodeName  string
+	cfg       Config
+	exe       string
+	facts     host.Facts
+	store     *bolt.Store
+	id        identity.Identity
+	self      rpc.Identity
+	nodeName  string // kept for life; the cluster's name for its peers, name(), may change
 	volumes   *volumes.Local
 	nodeIP    netip.Addr
+	virtual   *host.Further // addresses of virtual nodes
 	begun     time.Time
 	manager   *lifecycle.Manager
 	lans      *netmon.Monitor // those that lan.interfaces allows

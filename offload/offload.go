@@ -66,6 +66,8 @@ type Config struct {
 	ClusterName func() string // for messages; it may change
 	NodeName    string        // of the home node on which this runs
 	NodeIP      netip.Addr    // its address, on which virtual nodes serve their kubelet API
+	// NodeAddress is consumer.Config.Address.
+	NodeAddress func(node string) (addr netip.Addr, release func(), err error)
 	PodCIDR     netip.Prefix
 	// Control is the control address inside the tunnel, as this cluster sees it.
 	Control netip.AddrPort
@@ -116,7 +118,7 @@ func New(cfg Config) (*Offload, error) {
 	moved := new(changes.Signal)
 	o := &Offload{router: &homeapi.Router{Pass: cfg.Peers.Pass, Log: cfg.Log.With("part", "homeapi")}}
 	mine := consumer.Config{
-		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, NodeIP: cfg.NodeIP, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
+		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, NodeIP: cfg.NodeIP, Address: cfg.NodeAddress, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
 		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, NodesChanged: cfg.NodesChanged, Log: cfg.Log,
 	}
 	lent := provider.Config{Peers: cfg.Peers, Hosted: cfg.Hosted, Config: tenancy.Config{

@@ -147,10 +147,8 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	if err := e.waitIptables(ctx, waiting); err != nil {
 		return false, nil // stopped
 	}
-	for _, port := range []int{PortAPI, PortKubelet} {
-		if err := checkPort(port); err != nil {
-			return false, err
-		}
+	if err := errors.Join(checkPort("", PortAPI), checkPort(e.cfg.NodeIP.String(), PortKubelet)); err != nil {
+		return false, err
 	}
 	waiting("for a look at what the last run left")
 	if err := e.mendTorn(); err != nil {

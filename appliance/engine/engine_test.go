@@ -137,9 +137,12 @@ func TestTakenPortNamesTheHolderAndTheCure(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	err = checkPort(port)
+	err = checkPort("", port)
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "pid ") || !strings.Contains(err.Error(), "stop that program") {
 		t.Fatalf("checkPort: %v, want the holder and a cure", err)
+	}
+	if err := checkPort("127.0.0.2", port); err != nil { // as a virtual node has the kubelet's
+		t.Errorf("a port that is taken at another address: %v", err)
 	}
 }
 

@@ -92,7 +92,8 @@ func (e *Engine) controllerArgs() []string {
 func kubeProxyArgs() []string { return prefixed("--kube-proxy-arg=", "iptables-sync-period=10s") }
 
 func (e *Engine) kubeletArgs() []string {
-	args := []string{"config=" + e.kubeletConfigFile()}
+	// On the node's address alone: virtual nodes have the same port at theirs.
+	args := []string{"config=" + e.kubeletConfigFile(), "address=" + e.cfg.NodeIP.String()}
 	if e.cfg.Facts.CgroupV1 {
 		// The kubelet of 1.35 refuses cgroup v1 unless told otherwise.
 		args = append(args, "fail-cgroupv1=false")

@@ -22,6 +22,7 @@ func TestFlagsThatSpareTheCard(t *testing.T) {
 		"--kube-apiserver-arg=max-mutating-requests-inflight=50",
 		"--kube-controller-manager-arg=node-monitor-grace-period=2m0s",
 		"--kubelet-arg=config=" + c.StateDir + "/k3s-kubelet.yaml",
+		"--kubelet-arg=address=" + c.NodeIP.String(),
 		"--kube-scheduler-arg=config=" + c.StateDir + "/k3s-scheduler.yaml",
 	} {
 		if !slices.Contains(args, want) {

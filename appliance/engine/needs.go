@@ -57,9 +57,10 @@ func (e *Engine) waitIptables(ctx context.Context, waiting func(string, ...any))
 	}
 }
 
-// checkPort tells who else has the port before k3s fails on it in its own words.
-func checkPort(port int) error {
-	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+// checkPort tells who else has the port, at an address or at all of them (""), before k3s fails on
+// it in its own words. Virtual nodes have the kubelet's at addresses of their own.
+func checkPort(address string, port int) error {
+	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err != nil {
 		var why syscall.Errno // without the address, which is in the sentence already
 		if !errors.As(err, &why) {

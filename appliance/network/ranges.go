@@ -46,6 +46,11 @@ func UseRanges(ctx context.Context, state string, log *slog.Logger) error {
 // NodeAddress is the address that the cluster's first node keeps for life.
 func NodeAddress(id peer.ID) netip.Addr { return identity.NodeAddress(id, fixed.NodeRange) }
 
+// VirtualAddresses are those of virtual nodes, of the same range.
+func VirtualAddresses(id peer.ID) *host.Further {
+	return &host.Further{Nodes: fixed.NodeRange, Own: NodeAddress(id)}
+}
+
 // lan is a link that leads to a LAN.
 type lan struct{ cable, address, wireless bool }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,9 @@ import (
 // answers, before the virtual node of that platform goes: longer than Kubernetes waits
 // until it evicts, so that by then its pods are elsewhere.
 const DefaultMissing = 10 * time.Minute
+
+// kubeletPort is that of kubelets everywhere.
+const kubeletPort = 10250
 
 // branches keep what there is for each platform of one target: a virtual node, and
 // the port of its kubelet API.
@@ -158,19 +162,21 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 			return err
 		}
 	}
+	ip, port, release := b.address(name)
 	server, err := stream.Listen(stream.Config{
-		IP: b.c.cfg.NodeIP, Port: b.c.cfg.NodePort, Authority: b.c.cfg.Authority, Target: b.target.Config(), Node: name, Log: b.log,
+		IP: ip, Port: port, Authority: b.c.cfg.Authority, Home: b.c.home, Target: b.target.Config(), Node: name, Log: b.log,
 		Pods:  func() []*corev1.Pod { return b.pods.On(name) },
 		Usage: func(ctx context.Context) ([]pod.Usage, error) { return b.pods.Usage(ctx, name) },
 		Away:  func(namespace, name string) (string, string, error) { return b.pods.Away(namespace, name) },
 	})
 	if err != nil {
+		release()
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	one := &branch{name: name, offers: make(chan offer.Offer, 1), stop: stop, done: make(chan struct{})}
 	one.node = node.New(b.c.home, node.Identity{Name: name, Target: b.name, ID: b.target.ID(), Kind: b.s.spec.Kind, After: b.s.spec.After,
-		IP: b.c.cfg.NodeIP, Port: server.Port()}, func() {
+		IP: ip, Port: server.Port()}, func() {
 		b.c.volumes.Look(name)
 		b.changed()
 		b.c.cfg.NodesChanged()
@@ -187,6 +193,7 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 		err := together(ctx, server.Run,
 			func(ctx context.Context) error { return one.node.Run(ctx, back.through(ctx, one.offers)) })
 		server.Close()
+		release()
 		if ctx.Err() == nil {
 			select {
 			case b.failed <- err:
@@ -195,6 +202,19 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 		}
 	}()
 	return nil
+}
+
+// address is where a virtual node's kubelet API is served: at an address of its own, so that who goes
+// by the addresses of nodes and the port of kubelets finds it, and not home's kubelet once more.
+func (b *branches) address(node string) (ip netip.Addr, port uint16, release func()) {
+	if b.c.cfg.Address != nil {
+		ip, release, err := b.c.cfg.Address(node)
+		if err == nil {
+			return ip, kubeletPort, release
+		}
+		b.log.Warn("a virtual node has no address of its own: programs that ask nodes by their addresses get home's kubelet for it", "node", node, "error", err)
+	}
+	return b.c.cfg.NodeIP, b.c.cfg.NodePort, func() {}
 }
 
 // close ends the branch and leaves its Node.

@@ -52,6 +52,9 @@ type Config struct {
 	// signs for that.
 	NodeIP    netip.Addr
 	Authority stream.Authority
+	// Address gives a virtual node an address of its own on this machine, until release is called;
+	// nil leaves all at NodeIP.
+	Address func(node string) (addr netip.Addr, release func(), err error)
 	// NodePort is the port of the first one's, if nobody else has it; 0 is any.
 	NodePort uint16
 	// Everywhere says that home has no nodes of its own: all of its namespaces are offloaded, but

@@ -1,5 +1,5 @@
 // Package firewall keeps what is the cluster's own out of the LAN's reach. The API server
-// and the kubelet listen on all addresses, and Linux takes a packet for any of its
+// listens on all addresses, and Linux takes a packet for any of its
 // addresses on any interface: without a wall a machine on the LAN reaches both, and,
 // with a route through the device, the node's own address, pods and Services. With it
 // the LAN sees the control port, the tunnel's port and mDNS, and what the user opens:

@@ -31,7 +31,7 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) (missing []string
 	if err != nil {
 		return nil, fmt.Errorf("host: addresses of lo: %w", err)
 	}
-	ip := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}}
+	ip := single(addr)
 	if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IPNet.String() == ip.IPNet.String() }) {
 		missing = append(missing, "address "+ip.IPNet.String())
 		if err := netlink.AddrReplace(lo, ip); err != nil {

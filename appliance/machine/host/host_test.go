@@ -1,6 +1,8 @@
 package host
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -43,5 +45,31 @@ func TestProbeSeesThisMachine(t *testing.T) {
 	}
 	if f.MemoryBytes < 64<<20 {
 		t.Errorf("RAM = %d bytes, want at least 64 MiB", f.MemoryBytes)
+	}
+}
+
+// Every virtual node has an address of the range for itself, the same at each start, and none has
+// the node's own.
+func TestFurtherAddresses(t *testing.T) {
+	f := &Further{Nodes: netip.MustParsePrefix("100.127.0.0/16"), all: map[string]netip.Addr{}}
+	first, err := f.free("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Own = first
+	seen := map[netip.Addr]bool{first: true}
+	for i := range 3000 {
+		name := fmt.Sprint("node-", i)
+		if i == 0 {
+			name = "b"
+		}
+		addr, err := f.free(name)
+		if err != nil || seen[addr] || !f.Nodes.Contains(addr) || addr.As4()[3] == 0 || addr.As4()[3] == 255 {
+			t.Fatalf("%s: %s %v", name, addr, err)
+		}
+		f.all[name], seen[addr] = addr, true
+		if again, err := f.free(name); err != nil || again != addr {
+			t.Fatalf("%s: %s, then %s %v", name, addr, again, err)
+		}
 	}
 }

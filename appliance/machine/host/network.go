@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -22,7 +23,9 @@ type Network struct {
 	Rules *nft.Keeper
 	// Node is the node's own address, Services the network of Services, Bridge the one that
 	// pods are on.
-	Node     netip.Addr
+	Node netip.Addr
+	// Further are those of virtual nodes; nil has none.
+	Further  *Further
 	Services netip.Prefix
 	Bridge   string
 	// Report is told what cannot be put back, nil is well.
@@ -75,8 +78,9 @@ func (n Network) keep(ctx context.Context) error {
 		case <-changed:
 			own, err := EnsureNodeAddress(n.Node, n.Services)
 			bridge, e := ensureBridgeRoutes(n.Bridge)
-			failed = errors.Join(err, e)
-			note(append(own, bridge...))
+			virtual, e2 := n.Further.putBack()
+			failed = errors.Join(err, e, e2)
+			note(slices.Concat(own, bridge, virtual))
 		case <-tick.C:
 		}
 		what, err := sysctl.Keep(settings...)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,11 @@ func TestOthersChangeTheNetwork(t *testing.T) {
 			}
 		}
 	}
+	n.Further = &Further{Nodes: netip.MustParsePrefix("100.127.0.0/16"), Own: n.Node}
+	virtual, release, err := n.Further.Take("b")
+	if err != nil {
+		t.Fatal(err)
+	}
 	stop := keep()
 	defer func() { stop() }()
 	index := func(name string) int {
@@ -95,11 +101,19 @@ func TestOthersChangeTheNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	there := func() bool {
+		all, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(all, func(a netlink.Addr) bool { return a.IPNet.String() == single(virtual).IPNet.String() })
+	}
 	for _, c := range []struct {
 		name string
 		what func() error
 		back func() bool
 	}{
+		{"ip addr del, of a virtual node", func() error { return netlink.AddrDel(lo, single(virtual)) }, there},
 		{"ip addr del, of the node", func() error { return netlink.AddrDel(lo, node) }, func() bool {
 			all, err := netlink.AddrList(lo, netlink.FAMILY_V4)
 			if err != nil {
@@ -123,6 +137,9 @@ func TestOthersChangeTheNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		await.True(t, 2*time.Second, c.name+", and it is back", c.back)
+	}
+	if release(); there() {
+		t.Error("the address of a virtual node that is gone is left")
 	}
 	if err := problem(); err != nil {
 		t.Error(err)

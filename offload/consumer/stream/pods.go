@@ -54,6 +54,6 @@ func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 
 // unknown answers what a kubelet tells of its machine: a virtual node has none.
 func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
-	http.Error(w, fmt.Sprintf("offload: %s is a virtual node and has no %s; it has /pods, /runningpods/, /stats/summary, /metrics/resource and /healthz",
+	http.Error(w, fmt.Sprintf("offload: %s is a virtual node and has no %s; it has /pods, /runningpods/, /stats/summary, /metrics, /metrics/cadvisor, /metrics/resource and /healthz",
 		s.cfg.Node, r.URL.Path), http.StatusNotFound)
 }

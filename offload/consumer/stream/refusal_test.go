@@ -36,7 +36,7 @@ func TestRefusals(t *testing.T) {
 	}))
 	defer target.Close()
 	var asked atomic.Int32
-	s, err := Listen(Config{IP: netip.MustParseAddr("127.0.0.1"), Target: &rest.Config{Host: target.URL}, Node: "b", Log: slog.New(slog.DiscardHandler),
+	s, err := Listen(Config{Home: reviewer(t), IP: netip.MustParseAddr("127.0.0.1"), Target: &rest.Config{Host: target.URL}, Node: "b", Log: slog.New(slog.DiscardHandler),
 		Away: func(_, name string) (string, string, error) {
 			switch {
 			case name == "gone":

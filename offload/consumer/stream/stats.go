@@ -29,10 +29,14 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(Summary(s.cfg.Node, used, s.counters.count(used, now), now)) // the asker has gone
 }
 
-func (s *Server) used(w http.ResponseWriter, r *http.Request) ([]pod.Usage, bool) {
+func (s *Server) usage(r *http.Request) ([]pod.Usage, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), statsPatience)
 	defer cancel()
-	used, err := s.cfg.Usage(ctx)
+	return s.cfg.Usage(ctx)
+}
+
+func (s *Server) used(w http.ResponseWriter, r *http.Request) ([]pod.Usage, bool) {
+	used, err := s.usage(r)
 	if err != nil && len(used) == 0 {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return nil, false

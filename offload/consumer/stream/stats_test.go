@@ -131,7 +131,7 @@ func TestPodsAreThoseOfHome(t *testing.T) {
 	if got := list("/pods").Items; got == nil || len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
-	for _, path := range []string{"/logs/syslog", "/configz", "/metrics/cadvisor", "/pods/x"} {
+	for _, path := range []string{"/logs/syslog", "/configz", "/metrics/x", "/pods/x"} {
 		if code, body := asks(t, s, path); code != http.StatusNotFound || !strings.Contains(body, "virtual node") {
 			t.Errorf("%s: %d %s", path, code, body)
 		}

@@ -8,8 +8,8 @@
 // included: what travels inside (SPDY or WebSocket, terminals, resizes, ports) is
 // between kubectl and the provider's kubelet and not understood here.
 //
-// It reads home's certificate authorities and writes nothing. Only home's
-// API server is let in. After a restart the port is another one and the Node says
+// It reads home's certificate authorities and writes nothing. Home's API server is let in, and
+// whom home's RBAC gives nodes/metrics and the like, as with any kubelet (access). After a restart the port is another one and the Node says
 // so. A pod that has not started, or a link that is down, is the answer's text.
 package stream
 
@@ -30,6 +30,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"rivulet/offload/consumer/pod"
@@ -41,6 +42,8 @@ type Config struct {
 	// Port is listened on if nobody else has it; 0 is any.
 	Port      uint16
 	Authority Authority
+	// Home reaches home's API server, which is asked who others are and what they may.
+	Home kubernetes.Interface
 	// Target reaches the target's API.
 	Target *rest.Config
 	// Away tells where a pod of home runs now; an error with a status is answered with it.
@@ -61,6 +64,7 @@ type Server struct {
 	plain    http.RoundTripper
 	upgrade  http.RoundTripper // HTTP/1.1: HTTP/2 has no upgrades
 	counters counters
+	access   *access
 }
 
 // settling is how long a request waits for the target to tell of its pods (pod.ErrNotKnown),
@@ -94,7 +98,12 @@ func Listen(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("offload: kubelet port of a virtual node on %s: %w", cfg.IP, err)
 	}
-	return &Server{cfg: cfg, listener: listener, server: server, plain: plain, upgrade: upgrade}, nil
+	access, err := newAccess(cfg.Home, cfg.Node)
+	if err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
+	return &Server{cfg: cfg, listener: listener, server: server, plain: plain, upgrade: upgrade, access: access}, nil
 }
 
 // Port is the port to publish in the Node.
@@ -104,7 +113,7 @@ func (s *Server) Port() uint16 { return uint16(s.listener.Addr().(*net.TCPAddr).
 func (s *Server) Run(ctx context.Context) error {
 	certs := &certificates{Authority: s.cfg.Authority, ip: s.cfg.IP}
 	srv := &http.Server{
-		Handler:           s.routes(),
+		Handler:           s.access.guard(s.routes()),
 		TLSConfig:         certs.config(),
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
@@ -138,6 +147,9 @@ func (s *Server) routes() http.Handler {
 	}
 	mux.HandleFunc("GET /stats/summary", s.summary)
 	mux.HandleFunc("GET /metrics/resource", s.resource)
+	mux.HandleFunc("GET /metrics/cadvisor", s.cadvisor)
+	mux.HandleFunc("GET /metrics", s.metrics)
+	mux.HandleFunc("GET /metrics/probes", s.probes)
 	mux.HandleFunc("GET /pods", s.pods)
 	mux.HandleFunc("GET /runningpods/", s.runningPods)
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) })

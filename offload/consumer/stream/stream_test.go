@@ -1,12 +1,14 @@
 package stream
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"math/big"
@@ -21,11 +23,16 @@ import (
 	"testing"
 	"time"
 
+	authnv1 "k8s.io/api/authentication/v1"
+	authzv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+
+	"rivulet/offload/consumer/pod"
 )
 
 func TestParametersKeepTheirMeaning(t *testing.T) {
@@ -52,8 +59,9 @@ func TestParametersKeepTheirMeaning(t *testing.T) {
 	}
 }
 
-// TestOnlyTheAPIServerIsLetIn runs a Server with authorities like the engine's.
-func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
+// TestWhoIsLetIn runs a Server with authorities like the engine's: the API server may all, others
+// what RBAC gives them.
+func TestWhoIsLetIn(t *testing.T) {
 	dir := t.TempDir()
 	serverCA, clientCA := authority(t, dir, "server-ca"), authority(t, dir, "client-ca")
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +69,8 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 	}))
 	defer target.Close()
 	ip := netip.MustParseAddr("127.0.0.1")
-	s, err := Listen(Config{IP: ip, Authority: EngineAuthority(dir), Target: &rest.Config{Host: target.URL + "/k8s"}, Log: slog.New(slog.DiscardHandler),
+	s, err := Listen(Config{IP: ip, Node: "b", Authority: EngineAuthority(dir), Home: reviewer(t), Pods: func() []*corev1.Pod { return nil }, Target: &rest.Config{Host: target.URL + "/k8s"}, Log: slog.New(slog.DiscardHandler),
+		Usage: func(context.Context) ([]pod.Usage, error) { return nil, nil },
 		Away: func(_, name string) (string, string, error) {
 			if name == "gone" {
 				return "", "", apierrors.NewNotFound(corev1.Resource("pods"), name)
@@ -72,6 +81,7 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	go s.Run(t.Context())
+	token := ""
 	get := func(certificate *tls.Certificate, path string) (int, string, error) {
 		pool := x509.NewCertPool()
 		pool.AddCert(serverCA.Leaf)
@@ -80,7 +90,14 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 			config.Certificates = []tls.Certificate{*certificate}
 		}
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: 10 * time.Second}
-		resp, err := client.Get("https://127.0.0.1:" + strconv.Itoa(int(s.Port())) + path)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1:"+strconv.Itoa(int(s.Port()))+path, nil)
+		if err != nil {
+			return 0, "", err
+		}
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(r)
 		if err != nil {
 			return 0, "", err
 		}
@@ -92,11 +109,25 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 	for name, c := range map[string]*tls.Certificate{
 		"nobody": nil, "admin": signed(t, clientCA, "system:admin"), "a stranger's authority": signed(t, serverCA, apiServer)} {
 		for _, path := range []string{path, "/pods", "/runningpods/", "/stats/summary", "/metrics/resource", "/healthz"} {
-			if code, body, err := get(c, path); err == nil {
+			if code, body, err := get(c, path); err == nil && code != http.StatusUnauthorized && code != http.StatusForbidden {
 				t.Errorf("%s was let in to %s: %d %s", name, path, code, body)
 			}
 		}
 	}
+	for _, c := range []struct {
+		token, path string
+		want        int
+	}{
+		{"prometheus", "/metrics", http.StatusOK}, {"prometheus", "/metrics/cadvisor", http.StatusOK}, {"prometheus", "/metrics/probes", http.StatusOK},
+		{"prometheus", "/pods", http.StatusForbidden}, {"prometheus", "/exec/lab/web/main", http.StatusForbidden}, {"prometheus", "/metricsx", http.StatusForbidden},
+		{"another", "/metrics", http.StatusForbidden}, {"unknown", "/metrics", http.StatusUnauthorized}, {apiServer, "/pods", http.StatusUnauthorized},
+	} {
+		token = c.token
+		if code, body, err := get(nil, c.path); err != nil || code != c.want {
+			t.Errorf("%s with the token %s: %d %s %v, want %d", c.path, c.token, code, body, err, c.want)
+		}
+	}
+	token = ""
 	ours := signed(t, clientCA, apiServer)
 	code, body, err := get(ours, path)
 	if err != nil || code != http.StatusOK || body != "/k8s/api/v1/namespaces/lab-a/pods/web-x1/log?container=main&tailLines=1" {
@@ -109,6 +140,37 @@ func TestOnlyTheAPIServerIsLetIn(t *testing.T) {
 	if code, body, _ := get(ours, path); code != http.StatusBadGateway || !strings.Contains(body, "rivulet peers") {
 		t.Errorf("a target that is not there: %d %s", code, body)
 	}
+}
+
+// reviewer is an API server that knows tokens by their users' names, and lets prometheus read
+// nodes/metrics of b.
+func reviewer(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/tokenreviews", func(w http.ResponseWriter, r *http.Request) {
+		var review authnv1.TokenReview
+		_ = json.NewDecoder(r.Body).Decode(&review)
+		if review.Spec.Token != "unknown" {
+			review.Status = authnv1.TokenReviewStatus{Authenticated: true, User: authnv1.UserInfo{Username: review.Spec.Token}}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(&review)
+	})
+	mux.HandleFunc("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", func(w http.ResponseWriter, r *http.Request) {
+		var review authzv1.SubjectAccessReview
+		_ = json.NewDecoder(r.Body).Decode(&review)
+		of := review.Spec.ResourceAttributes
+		review.Status.Allowed = review.Spec.User == "prometheus" && of != nil && of.Verb == "get" && of.Resource == "nodes" && of.Subresource == "metrics" && of.Name == "b"
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(&review)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
 }
 
 func authority(t *testing.T, dir, name string) *tls.Certificate {

@@ -64,16 +64,10 @@ func (c *certificates) config() *tls.Config {
 			}
 			return &tls.Config{
 				MinVersion:     tls.VersionTLS12,
-				NextProtos:     []string{"http/1.1"}, // every stream is an upgrade or a long answer
-				ClientAuth:     tls.RequireAndVerifyClientCert,
+				NextProtos:     []string{"http/1.1"},        // every stream is an upgrade or a long answer
+				ClientAuth:     tls.VerifyClientCertIfGiven, // see access
 				ClientCAs:      clients,
 				GetCertificate: c.get,
-				VerifyConnection: func(s tls.ConnectionState) error {
-					if name := s.PeerCertificates[0].Subject.CommonName; name != apiServer {
-						return fmt.Errorf("offload: %q may not use a virtual node's kubelet API", name)
-					}
-					return nil
-				},
 			}, nil
 		},
 		GetCertificate: c.get,
