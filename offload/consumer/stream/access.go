@@ -88,7 +88,8 @@ func (a *access) who(r *http.Request) (user.Info, error) {
 	return known.User, nil
 }
 
-// attributes are those by which a kubelet asks.
+// attributes are those by which a kubelet asks, but for one: what runs a program or opens a connection
+// is a write, though a WebSocket begins with a GET, so that who may read nodes/proxy reads.
 func attributes(who user.Info, node string, r *http.Request) authorizer.AttributesRecord {
 	verb := map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
 	if verb == "" {
@@ -99,6 +100,9 @@ func attributes(who user.Info, node string, r *http.Request) authorizer.Attribut
 		if r.URL.Path == path || strings.HasPrefix(r.URL.Path, path+"/") {
 			of = subresource
 		}
+	}
+	if of == "proxy" && !strings.HasPrefix(r.URL.Path, "/containerLogs/") {
+		verb = "create"
 	}
 	return authorizer.AttributesRecord{User: who, Verb: verb, APIGroup: "", APIVersion: "v1", Resource: "nodes", Subresource: of, Name: node, ResourceRequest: true, Path: r.URL.Path}
 }

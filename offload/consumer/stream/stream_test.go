@@ -120,6 +120,7 @@ func TestWhoIsLetIn(t *testing.T) {
 	}{
 		{"prometheus", "/metrics", http.StatusOK}, {"prometheus", "/metrics/cadvisor", http.StatusOK}, {"prometheus", "/metrics/probes", http.StatusOK},
 		{"prometheus", "/pods", http.StatusForbidden}, {"prometheus", "/exec/lab/web/main", http.StatusForbidden}, {"prometheus", "/metricsx", http.StatusForbidden},
+		{"reader", path, http.StatusOK}, {"reader", "/exec/lab/web/main?command=id", http.StatusForbidden}, {"reader", "/portForward/lab/web", http.StatusForbidden},
 		{"another", "/metrics", http.StatusForbidden}, {"unknown", "/metrics", http.StatusUnauthorized}, {apiServer, "/pods", http.StatusUnauthorized},
 	} {
 		token = c.token
@@ -160,7 +161,8 @@ func reviewer(t *testing.T) kubernetes.Interface {
 		var review authzv1.SubjectAccessReview
 		_ = json.NewDecoder(r.Body).Decode(&review)
 		of := review.Spec.ResourceAttributes
-		review.Status.Allowed = review.Spec.User == "prometheus" && of != nil && of.Verb == "get" && of.Resource == "nodes" && of.Subresource == "metrics" && of.Name == "b"
+		may := map[string]string{"prometheus": "metrics", "reader": "proxy"}[review.Spec.User]
+		review.Status.Allowed = of != nil && of.Verb == "get" && of.Resource == "nodes" && of.Subresource == may && of.Name == "b"
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(&review)
 	})
