@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,13 @@ func TestCuts(t *testing.T) {
 		}
 	})
 
+	await.NoError(t, ctx, time.Minute, "b takes pods again", func() error {
+		n, err := s.a.CoreV1().Nodes().Get(ctx, "b", metav1.GetOptions{})
+		if err == nil && slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") }) {
+			err = fmt.Errorf("taints: %v", n.Spec.Taints)
+		}
+		return err
+	})
 	text = nil
 	for _, r := range late {
 		text = append(text, r.manifest())
