@@ -185,8 +185,12 @@ type (
 	Consumer    = provider.Consumer
 )
 
-// Under are the prefixes by which a consumer knows the pods of other peers.
+// Under are the prefixes by which a consumer knows the pods of other peers; none of a nil Offload: tenants' pods
+// ask cluster DNS before it runs.
 func (o *Offload) Under(consumer peer.ID) map[peer.ID]netip.Prefix {
+	if o == nil {
+		return nil
+	}
 	return o.elsewhere.Under(consumer)
 }
 

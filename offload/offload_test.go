@@ -552,3 +552,11 @@ func mustURL(t *testing.T, s string) *url.URL {
 	must(t, err)
 	return u
 }
+
+// Cluster DNS answers tenants' pods after a restart, and asks how their home sees pods, before offload runs.
+func TestUnderBeforeOffloadRuns(t *testing.T) {
+	var o *Offload
+	if under := o.Under("somebody"); len(under) > 0 {
+		t.Errorf("%v", under)
+	}
+}

@@ -13,11 +13,8 @@ import (
 	"strings"
 
 	"rivulet/appliance/config"
+	"rivulet/appliance/machine/host"
 )
-
-// resolvFiles are the host's settings of its resolver, best first: the second has the servers
-// behind the stub that systemd-resolved puts into the first.
-var resolvFiles = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
 // resolvFile is what pods with the host's resolver get (dnsPolicy Default, and hostNetwork). The
 // kubelet reads it for each pod, so it may change under the engine. Left to itself k3s looks once,
@@ -26,7 +23,7 @@ var resolvFiles = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf
 func (e *Engine) resolvFile() string { return filepath.Join(e.cfg.RunDir, "k3s-resolv.conf") }
 
 func (e *Engine) writeResolv() error {
-	content := resolvConf(resolvFiles, func(a netip.Addr) bool { return a == e.cfg.NodeIP || a == e.cfg.ClusterDNS }, e.cfg.ClusterDNS)
+	content := resolvConf(host.ResolvFiles, func(a netip.Addr) bool { return a == e.cfg.NodeIP || a == e.cfg.ClusterDNS }, e.cfg.ClusterDNS)
 	if now, err := os.ReadFile(e.resolvFile()); err == nil && bytes.Equal(now, []byte(content)) {
 		return nil
 	}
@@ -40,7 +37,7 @@ func (e *Engine) keepResolv(ctx context.Context) {
 			e.cfg.Log.Warn("new pods with the host's resolver ask servers of before", "error", err)
 		}
 	}
-	for _, file := range resolvFiles {
+	for _, file := range host.ResolvFiles {
 		go func() {
 			if err := config.Watch(ctx, file, write, write); err != nil {
 				e.cfg.Log.Warn("new pods with the host's resolver ask the servers of now until the engine is started again", "file", file, "error", err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"rivulet/appliance/machine/host"
 	"rivulet/test/await"
 )
 
@@ -49,10 +50,9 @@ func TestResolvConf(t *testing.T) {
 
 // The kubelet reads the file for each pod: it follows the host's while the engine runs.
 func TestTheHostsResolverIsFollowed(t *testing.T) {
-	host := filepath.Join(t.TempDir(), "resolv.conf")
-	was := resolvFiles
-	resolvFiles = []string{host}
-	t.Cleanup(func() { resolvFiles = was })
+	file, was := filepath.Join(t.TempDir(), "resolv.conf"), host.ResolvFiles
+	host.ResolvFiles = []string{file}
+	t.Cleanup(func() { host.ResolvFiles = was })
 	e := New(testConfig(t))
 	if !slices.Contains(e.Args(), "--resolv-conf="+e.resolvFile()) {
 		t.Errorf("the engine is not told of %s", e.resolvFile())
@@ -68,7 +68,7 @@ func TestTheHostsResolverIsFollowed(t *testing.T) {
 		t.Error("without a server of the host's a pod does not ask the cluster's DNS")
 	}
 	e.keepResolv(t.Context())
-	if err := os.WriteFile(host, []byte("nameserver 192.168.1.1\n"), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte("nameserver 192.168.1.1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	await.True(t, 0, "the host's server is in the file", func() bool { return has("nameserver 192.168.1.1") })

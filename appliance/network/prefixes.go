@@ -55,7 +55,10 @@ func FollowPrefixes(ctx context.Context, f Prefixes, block func() netip.Prefix, 
 		if err == nil {
 			ended, err = resets.Prefixes(pods, gone)
 		}
-		log.Info("prefixes of peers are given up", "prefixes", gone, "connections", ended, "error", err)
+		log.Info("prefixes of peers are given up", "prefixes", gone, "connections", ended)
+		if err != nil {
+			log.Warn("connections to pods under these prefixes may go on to wait", "prefixes", gone, "error", err)
+		}
 	})
 }
 

@@ -33,6 +33,7 @@ import (
 	miekg "github.com/miekg/dns"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"rivulet/appliance/machine/host"
 	"rivulet/offload/nodeagent/homeaddr"
 )
 
@@ -60,7 +61,7 @@ type Config struct {
 	Results string
 	// Networks are this device's own: what has an address there is no public name.
 	Networks func() []netip.Prefix
-	// ResolvConf are files with upstream servers, best first; nil is the system's.
+	// ResolvConf are files with upstream servers, best first; nil is host.ResolvFiles.
 	ResolvConf []string
 	Log        *slog.Logger
 }
@@ -89,7 +90,7 @@ func New(cfg Config) *Server {
 		cfg.Networks = func() []netip.Prefix { return nil }
 	}
 	if cfg.ResolvConf == nil {
-		cfg.ResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
+		cfg.ResolvConf = host.ResolvFiles
 	}
 	s := &Server{cfg: cfg, log: cfg.Log, index: newIndex()}
 	domain := miekg.CanonicalName(cfg.ClusterDomain)

@@ -9,6 +9,10 @@ import (
 	"strings"
 )
 
+// ResolvFiles are the machine's settings of its resolver, best first: the second has the servers behind the stub
+// that systemd-resolved puts into the first.
+var ResolvFiles = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
+
 // serverFiles name resolvers and time servers: those that somebody has written down, and
 // those that DHCP has brought.
 var serverFiles = []string{
