@@ -32,13 +32,6 @@ func TestClusterIPsOfHome(t *testing.T) {
 "ports":[{"name":"http","port":80,"targetPort":8080},{"name":"udp","protocol":"UDP","port":81,"targetPort":8080}]}}`, name, ns, label, value, more)
 	}
 	service := func(name, more string) string { return before(name, "app", name, more) }
-	apply := func(d string, items ...string) {
-		t.Helper()
-		await.NoError(t, ctx, 0, "the objects are made on "+d, func() error {
-			_, err := devices[d].Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
-			return err
-		})
-	}
 	namespace := func(when string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"rivulet.dev/offload":%q}}}`, ns, when)
 	}
@@ -59,15 +52,15 @@ func TestClusterIPsOfHome(t *testing.T) {
 		}
 	}()
 	// Services first: variables are of those that there are when a pod starts.
-	apply("a", namespace("any"), fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","namespace":%q},"data":{"AT_B_PORT":"6379"}}`, ns), service("nobody", ""), service("at-home", ""), service("at-b", ""), service("at-c", `"type":"NodePort",`),
+	apply(t, ctx, devices["a"], namespace("any"), fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","namespace":%q},"data":{"AT_B_PORT":"6379"}}`, ns), service("nobody", ""), service("at-home", ""), service("at-b", ""), service("at-c", `"type":"NodePort",`),
 		before("spread", "part", "all", ""), before("sticky", "part", "all", `"sessionAffinity":"ClientIP",`))
 	cluster := map[string]string{}
 	for _, name := range []string{"nobody", "at-home", "at-b", "at-c", "spread", "sticky"} {
 		cluster[name] = labtest.Output(t, ctx, a, "rivulet", "kubectl", "-n", ns, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
 	}
 	// The provider has a Service of its own at the address of one of them, and a pod behind it.
-	apply("b", namespace("off"), pod("own", ""), service("own", `"clusterIP":"`+cluster["at-c"]+`",`))
-	apply("a", pod("at-home", `"kubernetes.io/hostname":"a"`), pod("at-b", `"rivulet.dev/target":"b"`), pod("also-at-b", `"rivulet.dev/target":"b"`), pod("at-c", `"rivulet.dev/target":"c"`))
+	apply(t, ctx, devices["b"], namespace("off"), pod("own", ""), service("own", `"clusterIP":"`+cluster["at-c"]+`",`))
+	apply(t, ctx, devices["a"], pod("at-home", `"kubernetes.io/hostname":"a"`), pod("at-b", `"rivulet.dev/target":"b"`), pod("also-at-b", `"rivulet.dev/target":"b"`), pod("at-c", `"rivulet.dev/target":"c"`))
 	for _, x := range [][2]string{{"a", "at-home"}, {"a", "at-b"}, {"a", "also-at-b"}, {"a", "at-c"}, {"b", "own"}} {
 		await.NoError(t, ctx, 0, x[1]+" is ready", func() error {
 			_, err := devices[x[0]].Kubectl(ctx, "-n", ns, "wait", "--for=condition=Ready", "pod/"+x[1], "--timeout=20s")

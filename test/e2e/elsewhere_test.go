@@ -26,13 +26,6 @@ func TestPodsAtTwoProviders(t *testing.T) {
 "containers":[{"name":"web","image":%[3]q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}},
 {"apiVersion":"v1","kind":"Service","metadata":{"name":%[1]q,"namespace":"two"},"spec":{"selector":{"app":%[1]q},"ports":[{"port":80,"targetPort":8080}]}}`, name, selector, mainjob.Image)
 	}
-	apply := func(d *lab.Device, items ...string) {
-		t.Helper()
-		await.NoError(t, ctx, 0, "the objects are made on "+d.Name, func() error {
-			_, err := d.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
-			return err
-		})
-	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
@@ -49,8 +42,8 @@ func TestPodsAtTwoProviders(t *testing.T) {
 			})
 		}
 	}()
-	apply(b, namespace("off"), item("own", "{}"))
-	apply(a, namespace("remote"), item("at-b", `{"rivulet.dev/target":"b"}`), item("at-c", `{"rivulet.dev/target":"c"}`))
+	apply(t, ctx, b, namespace("off"), item("own", "{}"))
+	apply(t, ctx, a, namespace("remote"), item("at-b", `{"rivulet.dev/target":"b"}`), item("at-c", `{"rivulet.dev/target":"c"}`))
 	address := func(d *lab.Device, pod string) (addr string) {
 		t.Helper()
 		await.NoError(t, ctx, 0, pod+" runs", func() error {

@@ -27,21 +27,8 @@ func TestWhoWaitsForAGivenUpPrefixGetsAnError(t *testing.T) {
 		if _, err := a.Run(ctx, "sh", "-c", "rm "+config+" && rivulet config reload"); err != nil {
 			t.Error(err)
 		}
-		await.NoError(t, ctx, 0, "no twin is left on b", func() error {
-			out, err := devices["b"].Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
-			if err == nil && out != "" {
-				err = fmt.Errorf("%s", out)
-			}
-			return err
-		})
+		noTwins(t, ctx)
 	}()
-	apply := func(items ...string) {
-		t.Helper()
-		await.NoError(t, ctx, 0, "objects are made", func() error {
-			_, err := a.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
-			return err
-		})
-	}
 	namespace := func(name, when, to string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"rivulet.dev/offload":%q,"rivulet.dev/offload-to":%q}}}`, name, when, to)
 	}
@@ -53,7 +40,7 @@ func TestWhoWaitsForAGivenUpPrefixGetsAnError(t *testing.T) {
 	waits := func(ns, name, to, port string) string {
 		return pod(ns, name, fmt.Sprintf(`"command":["/bin/busybox","sh","-c","(/bin/busybox sleep 9999 &) | /bin/busybox nc %s %s"],`, to, port))
 	}
-	apply(namespace(here, "off", "b"), namespace(there, "remote", "b"), namespace(third, "remote", "c"), pod(third, "server", ""), pod(here, "server", ""), pod(there, "server", ""),
+	apply(t, ctx, a, namespace(here, "off", "b"), namespace(there, "remote", "b"), namespace(third, "remote", "c"), pod(third, "server", ""), pod(here, "server", ""), pod(there, "server", ""),
 		fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"server","namespace":%q},"spec":{"selector":{"app":"server"},"ports":[{"port":80,"targetPort":8080}]}}`, there))
 	address := func(ns string) (ip string) {
 		await.NoError(t, ctx, 0, "the server of "+ns+" is ready", func() (err error) {
@@ -67,7 +54,7 @@ func TestWhoWaitsForAGivenUpPrefixGetsAnError(t *testing.T) {
 	service := labtest.Output(t, ctx, a, "rivulet", "kubectl", "-n", there, "get", "service", "server", "-o", "jsonpath={.spec.clusterIP}")
 	before := address(there)
 	address(third)
-	apply(waits(here, "by-address", before, "8080"), waits(here, "by-service", service, "80"), waits(there, "from-away", address(here), "8080"))
+	apply(t, ctx, a, waits(here, "by-address", before, "8080"), waits(here, "by-service", service, "80"), waits(there, "from-away", address(here), "8080"))
 	clients := map[string]string{"by-address": here, "by-service": here, "from-away": there}
 	phase := func(name string) string {
 		out, _ := a.Kubectl(ctx, "-n", clients[name], "get", "pod", name, "-o", "jsonpath={.status.phase}")

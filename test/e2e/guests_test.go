@@ -26,13 +26,7 @@ func TestGuestsAreApart(t *testing.T) {
 			d.Kubectl(ctx, "delete", "namespace", ns, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
 		}
 		// As long as a consumer has a twin the other's part is smaller.
-		await.NoError(t, ctx, 0, "no twin is left on b", func() error {
-			out, err := b.Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
-			if err == nil && out != "" {
-				err = fmt.Errorf("%s", out)
-			}
-			return err
-		})
+		noTwins(t, ctx)
 	}()
 	pod := func(d *lab.Device, name string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":%q,"labels":{"app":%q}},"spec":{"terminationGracePeriodSeconds":1,
@@ -44,10 +38,7 @@ func TestGuestsAreApart(t *testing.T) {
 		for _, name := range pods {
 			items = append(items, pod(d, name), fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q,"namespace":%q},"spec":{"selector":{"app":%q},"ports":[{"port":80,"targetPort":8080}]}}`, name, ns, name))
 		}
-		await.NoError(t, ctx, 0, "the objects are made on "+d.Name, func() error {
-			_, err := d.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
-			return err
-		})
+		apply(t, ctx, d, items...)
 	}
 	make(a, "remote", "one", "two")
 	make(c, "remote", "other")

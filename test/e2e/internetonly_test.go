@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,21 +20,8 @@ func TestInternetOnlyReachesNoPodsOnPeers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		a.Kubectl(ctx, "delete", "namespace", here, one, two, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
-		await.NoError(t, ctx, 0, "no twin is left on b", func() error {
-			out, err := devices["b"].Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
-			if err == nil && out != "" {
-				err = fmt.Errorf("%s", out)
-			}
-			return err
-		})
+		noTwins(t, ctx)
 	}()
-	apply := func(items ...string) {
-		t.Helper()
-		await.NoError(t, ctx, 0, "objects are made", func() error {
-			_, err := a.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
-			return err
-		})
-	}
 	namespace := func(name, when string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"rivulet.dev/offload":%q,"rivulet.dev/offload-to":"b"}}}`, name, when)
 	}
@@ -43,7 +29,7 @@ func TestInternetOnlyReachesNoPodsOnPeers(t *testing.T) {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":%q},"spec":{"terminationGracePeriodSeconds":1,
 "containers":[{"name":"web","image":%q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, ns, mainjob.Image)
 	}
-	apply(namespace(here, "off"), namespace(one, "remote"), namespace(two, "remote"), pod(here), pod(one), pod(two))
+	apply(t, ctx, a, namespace(here, "off"), namespace(one, "remote"), namespace(two, "remote"), pod(here), pod(one), pod(two))
 	at := map[string]string{}
 	for _, ns := range []string{here, one, two} {
 		await.NoError(t, ctx, 0, "the pod of "+ns+" is ready", func() (err error) {
@@ -63,7 +49,7 @@ func TestInternetOnlyReachesNoPodsOnPeers(t *testing.T) {
 			await.NoError(t, ctx, 0, p[0]+" reaches "+p[1]+" as long as there is no policy", func() error { return fetch(p[0], p[1]) })
 		}
 		for _, ns := range []string{here, one} {
-			apply(fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"n","namespace":%q},"spec":{"podSelector":{},"policyTypes":[%q],%s":[{"ipBlock":{"cidr":"0.0.0.0/0","except":[%s]}}]}]}}`,
+			apply(t, ctx, a, fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"n","namespace":%q},"spec":{"podSelector":{},"policyTypes":[%q],%s":[{"ipBlock":{"cidr":"0.0.0.0/0","except":[%s]}}]}]}}`,
 				ns, direction, rule, except))
 		}
 		for _, p := range pairs {

@@ -21,23 +21,12 @@ func TestWhatIsReachedAtHomeOnlyIsTold(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		a.Kubectl(ctx, "delete", "namespace", ns, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
-		await.NoError(t, ctx, 0, "no twin is left on b", func() error {
-			out, err := devices["b"].Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
-			if err == nil && out != "" {
-				err = fmt.Errorf("%s", out)
-			}
-			return err
-		})
+		noTwins(t, ctx)
 	}()
-	manifest := fmt.Sprintf(`{"apiVersion":"v1","kind":"List","items":[
-{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%[1]q,"labels":{"rivulet.dev/offload":"remote","rivulet.dev/offload-to":"b"}}},
+	apply(t, ctx, a, fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%[1]q,"labels":{"rivulet.dev/offload":"remote","rivulet.dev/offload-to":"b"}}},
 {"apiVersion":"v1","kind":"Service","metadata":{"name":"nas","namespace":%[1]q},"spec":{"ports":[{"name":"nfs","port":2049}]}},
 {"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"nas-1","namespace":%[1]q,"labels":{"kubernetes.io/service-name":"nas"}},"addressType":"IPv4","ports":[{"name":"nfs","port":2049}],"endpoints":[{"addresses":["192.168.77.20"]}]},
-{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":%[1]q},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"web","image":%[2]q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}]}`, ns, mainjob.Image)
-	await.NoError(t, ctx, 0, "objects are made", func() error {
-		_, err := a.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", manifest)
-		return err
-	})
+{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":%[1]q},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"web","image":%[2]q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, ns, mainjob.Image))
 	await.NoError(t, ctx, 0, "the pod is ready", func() error {
 		_, err := a.Kubectl(ctx, "-n", ns, "wait", "--for=condition=Ready", "pod/p", "--timeout=20s")
 		return err

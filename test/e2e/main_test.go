@@ -4,9 +4,12 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/lab"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
@@ -28,4 +31,25 @@ func TestMain(m *testing.M) {
 func need(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()
 	return suite.Bounded(t, limit)
+}
+
+// apply makes objects on the device, as a user does.
+func apply(t *testing.T, ctx context.Context, d *lab.Device, items ...string) {
+	t.Helper()
+	await.NoError(t, ctx, 0, "the objects are made on "+d.Name, func() error {
+		_, err := d.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
+		return err
+	})
+}
+
+// noTwins waits until b lends nothing: as long as a consumer has a twin the part of the others is smaller.
+func noTwins(t *testing.T, ctx context.Context) {
+	t.Helper()
+	await.NoError(t, ctx, 0, "no twin is left on b", func() error {
+		out, err := devices["b"].Kubectl(ctx, "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "name")
+		if err == nil && out != "" {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
 }

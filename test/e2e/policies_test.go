@@ -45,14 +45,7 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":%q,"labels":{"app":%q}},"spec":{"terminationGracePeriodSeconds":1,
 "containers":[{"name":"web","image":%q,"ports":[{"name":"http","containerPort":8080}],"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, name, ns, name, mainjob.Image)
 	}
-	apply := func(items ...string) {
-		t.Helper()
-		await.NoError(t, ctx, 0, "objects are made", func() error {
-			_, err := a.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(items, ",")+`]}`)
-			return err
-		})
-	}
-	apply(namespace(front, "off"), namespace(shop, "remote"), pod(front, "web"), pod(front, "job"), pod(shop, "db"), pod(shop, "beside"),
+	apply(t, ctx, a, namespace(front, "off"), namespace(shop, "remote"), pod(front, "web"), pod(front, "job"), pod(shop, "db"), pod(shop, "beside"),
 		fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"db","namespace":%q},"spec":{"selector":{"app":"db"},"ports":[{"port":80,"targetPort":"http"}]}}`, shop))
 	fetch := func(ns, from string) error {
 		_, err := a.Kubectl(ctx, "-n", ns, "exec", from, "--", "web", "get", "-n", "1", "http://db."+shop+".svc.cluster.local/")
@@ -69,7 +62,7 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 			await.NoError(t, ctx, 0, name+" reaches db as long as there is no policy", func() error { return fetch(ns, name) })
 		}
 	}
-	apply(fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny","namespace":%q},"spec":{"podSelector":{},"policyTypes":["Ingress"]}}`, shop),
+	apply(t, ctx, a, fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny","namespace":%q},"spec":{"podSelector":{},"policyTypes":["Ingress"]}}`, shop),
 		fmt.Sprintf(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"db","namespace":%q},"spec":{"podSelector":{"matchLabels":{"app":"db"}},
 "ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":%q}},"podSelector":{"matchLabels":{"app":"web"}}}],"ports":[{"port":"http"}]}]}}`, shop, front))
 	await.NoError(t, ctx, 0, "b holds db to both policies", func() error {
@@ -96,7 +89,7 @@ func TestPoliciesHoldPodsAway(t *testing.T) {
 	if _, err := a.Kubectl(ctx, "-n", front, "delete", "pod", "web", "--now"); err != nil {
 		t.Fatal(err)
 	}
-	apply(pod(front, "web"))
+	apply(t, ctx, a, pod(front, "web"))
 	await.NoError(t, ctx, 0, "another web reaches db", func() error {
 		if now := address(); now == "" || now == before {
 			return fmt.Errorf("web has %q, had %q", now, before)
