@@ -45,7 +45,18 @@ func TestHowPodsEnd(t *testing.T) {
 	}
 	text = append(text, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"full","namespace":"ends","labels":{"app":"full"}},"spec":{%s,"volumeMounts":[{"name":"x","mountPath":"/x"}]}],
 		"volumes":[{"name":"x","emptyDir":{"sizeLimit":"2Mi"}}]}}`, script("dd if=/dev/zero of=/x/f bs=1M count=8; sleep 100000")))
-	defer kubectl(t, ctx, a, "delete namespace ends --wait=false")
+	defer func() { // a home that is made anew finds nothing of it
+		kubectl(t, ctx, a, "delete namespace ends --wait=false")
+		await.NoError(t, ctx, 2*time.Minute, "its twin is gone", func() error {
+			left, err := there.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel})
+			for i := range left.Items {
+				if left.Items[i].Annotations[policy.HomeNamespaceAnnotation] == "ends" {
+					err = errors.New(left.Items[i].Name)
+				}
+			}
+			return err
+		})
+	}()
 	last := lastStates(t, ctx, home)
 	apply(t, ctx, a, `{"apiVersion":"v1","kind":"List","items":[`+strings.Join(text, ",")+`]}`)
 	one := func(app string) corev1.Pod {
