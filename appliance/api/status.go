@@ -4,6 +4,7 @@
 package api
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -90,6 +91,10 @@ type Pods struct {
 	Home   int `json:"home"`   // ours, here
 	Away   int `json:"away"`   // ours, elsewhere
 	Guests int `json:"guests"` // of other clusters, here
+}
+
+func (n Pods) String() string {
+	return fmt.Sprintf("%d at home, %d away, %d of tenants here", n.Home, n.Away, n.Guests)
 }
 
 // Room is what there is on a node, and what the pods there ask for.

@@ -107,7 +107,11 @@ func (c *cluster) brief() View {
 	if c.proc != nil {
 		v.PID = c.proc.pid
 	}
-	if c.want && v.State != Awake && v.State != Deleting && !c.rec.Paused {
+	switch {
+	case v.State == Deleting:
+	case c.rec.Paused:
+		v.State, v.Reason = Paused, "" // or is about to be: its process ends
+	case c.want && v.State != Awake:
 		v.State = Starting // it is about to
 	}
 	return v

@@ -131,7 +131,7 @@ func (d *device) is(name string, want State) View {
 	limit := time.After(patience)
 	for {
 		v, changed := c.watch()
-		if v.State == want {
+		if v.State == want && (want != Paused || v.PID == 0) { // it is Paused while its process ends
 			return c.view()
 		}
 		select {
@@ -482,5 +482,16 @@ func TestUse(t *testing.T) {
 	now = now.Add(time.Minute)
 	if u.Unused() != time.Minute {
 		t.Errorf("unused for %s", u.Unused())
+	}
+}
+
+// Nobody is shown one as Awake that is paused, whatever its process still does.
+func TestPausedIsShownAtOnce(t *testing.T) {
+	for _, was := range []State{Starting, Awake, Asleep, Failed, Paused} {
+		c := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}, Paused: true})
+		c.state, c.want = was, true
+		if v := c.brief(); v.State != Paused {
+			t.Errorf("from %s: %s", was, v.State)
+		}
 	}
 }

@@ -115,7 +115,7 @@ func (b *branches) take(ctx context.Context, o offer.Offer) error {
 	}
 	for platform, one := range all {
 		if !o.Ready {
-			b.tell(one, offer.Offer{Reason: o.Reason})
+			b.tell(one, offer.Offer{Reason: o.Reason, Heard: o.Heard})
 			continue
 		}
 		if one.missing.IsZero() {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,10 +35,12 @@ type VirtualNode struct {
 	Architecture string              `json:"architecture,omitempty"`
 	KubeVersion  string              `json:"kubeVersion,omitempty"`
 	Allocatable  corev1.ResourceList `json:"allocatable,omitempty"`
-	// Pods are the pods of home bound to it, Refused those of them that may not run
-	// away, with the reason, by namespace/name.
+	// Pods are the pods of home bound to it that count (pod.Counts), Refused those that may
+	// not run away, with the reason, by namespace/name.
 	Pods    int               `json:"pods"`
 	Refused map[string]string `json:"refused,omitempty"`
+	// Heard is when the target was last heard of, while it is silent.
+	Heard time.Time `json:"heard,omitzero"`
 }
 
 // VirtualNodes are what home may borrow, sorted by name.
@@ -47,7 +50,7 @@ func (c *Consumer) VirtualNodes() (out []VirtualNode) {
 	for id, s := range c.stacks {
 		for _, one := range s.branches { // none while its name is not known yet
 			offer := one.node.Offer()
-			v := VirtualNode{Name: one.name, Target: s.name, ID: id, Kind: s.spec.Kind, Ready: one.node.Ready(), Cordoned: one.node.Cordoned(), Reason: offer.Reason,
+			v := VirtualNode{Name: one.name, Target: s.name, ID: id, Kind: s.spec.Kind, Ready: one.node.Ready(), Cordoned: one.node.Cordoned(), Reason: offer.Reason, Heard: offer.Heard,
 				OS: offer.OS, Architecture: offer.Architecture, KubeVersion: offer.KubeVersion, Allocatable: offer.Allocatable}
 			if !v.Ready && v.Reason == "" {
 				v.Reason = "waiting for the first offer"

@@ -68,6 +68,8 @@ type Offer struct {
 	// Ready is false, with Reason, while the provider can run nothing.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
+	// Heard is when the provider was last heard of, while it is silent; the consumer's own.
+	Heard time.Time `json:"-"`
 	// Tenants are the consumer's pods here, by address: told before a pod's first process runs,
 	// sooner than its status.
 	Tenants []netip.Addr `json:"tenants,omitempty"`

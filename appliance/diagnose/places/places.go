@@ -35,7 +35,7 @@ func Count(ctx context.Context, client kubernetes.Interface, home string) (n api
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		switch {
-		case p.Status.Reason == pod.ReasonRefused: // it is nowhere
+		case !pod.Counts(p):
 			continue
 		case p.Labels[policy.OriginLabel] != "":
 			n.Guests++

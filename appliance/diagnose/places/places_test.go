@@ -33,6 +33,8 @@ func TestCount(t *testing.T) {
 			Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, NodeInfo: corev1.NodeSystemInfo{Architecture: "arm64"}}},
 		aPod("one", "home", "500m", nil), aPod("two", "home", "1", nil), aPod("waits", "", "8", nil), aPod("away", "b", "2", nil),
 		aPod("tenant", "home", "250m", func(p *corev1.Pod) { p.Labels = map[string]string{policy.OriginLabel: "x"} }),
+		aPod("ended", "b", "16", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
+		aPod("evicted", "b", "16", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }),
 		aPod("refused", "b", "16", func(p *corev1.Pod) { p.Status.Reason = pod.ReasonRefused }),
 	)
 	n, room := Count(t.Context(), client, "home")

@@ -98,6 +98,22 @@ func TestPagesOnTheWay(t *testing.T) {
 	}
 }
 
+// The device's name comes first, and no colour says more than the words beside it.
+func TestTheHeadOfThePage(t *testing.T) {
+	for severity, want := range map[health.Severity]string{
+		"": `"done">ready<`, health.Info: `"done">ready<`, health.Warning: `"warning">ready, with one problem<`, health.Error: `"warning">ready, with one problem<`,
+	} {
+		st := api.Status{Name: "lab-1", Ready: true}
+		if severity != "" {
+			st.Health = []health.Problem{{Kind: health.Kind{Severity: severity}, Text: "the disk is full"}}
+		}
+		body, err := Render(summary.Of(st, noon))
+		if err != nil || !strings.Contains(string(body), `<p class=`+want) || !strings.Contains(string(body), "<title>lab-1: ready") {
+			t.Errorf("%q: %v, want %s in\n%s", severity, err, want, body)
+		}
+	}
+}
+
 // What programs say stands under details, after what is written for the owner.
 func TestErrorsOfProgramsAreDetails(t *testing.T) {
 	details := regexp.MustCompile(`(?s)<details>.*?</details>`)

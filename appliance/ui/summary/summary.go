@@ -85,7 +85,7 @@ func Of(st api.Status, now time.Time) View {
 	v := View{
 		Name: cut(st.Name), ID: st.ID.Short(), Version: st.Version, Ready: st.Ready, Now: now,
 		Up: now.Sub(st.Started).Round(time.Second), Addresses: addresses(st.Addresses), URL: st.StatusPage,
-		Pods: fmt.Sprintf("%d here, %d away, %d of peers", st.Pods.Home, st.Pods.Away, st.Pods.Guests),
+		Pods: st.Pods.String(),
 	}
 	stages := map[string]lifecycle.Status{}
 	for _, s := range st.Stages {

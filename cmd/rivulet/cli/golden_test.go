@@ -63,6 +63,7 @@ var passing = []struct {
 	stead   string
 }{
 	{regexp.MustCompile(`up [0-9.hms]+\n`), "up 5m0s\n"},
+	{regexp.MustCompile(`silent for [0-9]+d`), "silent for 9d"},
 	{regexp.MustCompile(`go1\.[0-9.]+`), "go1.0"},
 	{regexp.MustCompile(`(client-(key|certificate)-data): .*`), "$1: DATA"},
 }

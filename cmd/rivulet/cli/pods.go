@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/consumer/explain"
+	"rivulet/offload/consumer/pod"
 	"rivulet/offload/policy"
 )
 
@@ -30,6 +31,8 @@ type podRow struct {
 	Created    time.Time `json:"created"`
 	IP         string    `json:"ip,omitempty"`
 	Images     []string  `json:"images"`
+
+	ended bool // finished, or failed for good
 }
 
 func newPods(c *common) *cobra.Command {
@@ -37,8 +40,9 @@ func newPods(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pods",
 		Short: "what runs where: at home, away by peer, and pods of other clusters here",
-		Long:  "System pods and those that are finished are left out, with -o wide, json and yaml they are not. Why one does not run: rivulet why POD",
-		Args:  noArgs,
+		Long: "System pods, and those that are finished or have failed for good, are left out and counted below; with -o wide, json and yaml they are not.\n" +
+			"A pod on a peer that does not answer is Unknown: its last state may not be true any more. Why one does not run: rivulet why POD",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rows, err := c.podRows(cmd.Context(), namespace)
 			if err != nil {
@@ -77,10 +81,10 @@ func (c *common) podRows(ctx context.Context, namespace string) ([]podRow, error
 var places = []string{"waiting", "home", "away", "tenant"}
 
 func rowsOf(pods []corev1.Pod, nodes []corev1.Node) []podRow {
-	virtual := map[string]string{}
-	for _, n := range nodes {
-		if n.Labels[policy.VirtualNodeLabel] != "" {
-			virtual[n.Name] = cmp.Or(n.Labels[policy.TargetLabel], n.Name)
+	virtual, silent := map[string]string{}, map[string]bool{}
+	for i := range nodes {
+		if n := &nodes[i]; n.Labels[policy.VirtualNodeLabel] != "" {
+			virtual[n.Name], silent[n.Name] = cmp.Or(n.Labels[policy.TargetLabel], n.Name), !ready(n)
 		}
 	}
 	rows := make([]podRow, 0, len(pods))
@@ -88,13 +92,21 @@ func rowsOf(pods []corev1.Pod, nodes []corev1.Node) []podRow {
 		p := &pods[i]
 		r := podRow{Place: "home", Node: p.Spec.NodeName, Namespace: p.Namespace, Pod: p.Name, State: explain.State(p), Containers: len(p.Spec.Containers),
 			Created: p.CreationTimestamp.Time, IP: p.Status.PodIP}
-		switch target, away := virtual[p.Spec.NodeName]; {
+		target, away := virtual[p.Spec.NodeName]
+		if away {
+			r.Node = target
+		}
+		switch {
 		case p.Labels[policy.OriginLabel] != "":
 			r.Place = "tenant"
-		case p.Spec.NodeName == "":
+		case p.Spec.NodeName == "", p.Status.Reason == pod.ReasonRefused: // it is nowhere
 			r.Place = "waiting"
 		case away:
-			r.Place, r.Node = "away", target
+			r.Place = "away"
+		}
+		r.ended = p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if r.Place == "away" && silent[p.Spec.NodeName] && !r.ended && p.DeletionTimestamp == nil {
+			r.State = string(corev1.PodUnknown)
 		}
 		for _, s := range p.Status.ContainerStatuses {
 			r.Restarts += s.RestartCount
@@ -114,10 +126,17 @@ func rowsOf(pods []corev1.Pod, nodes []corev1.Node) []podRow {
 }
 
 func printPods(out io.Writer, rows []podRow, wide bool, now time.Time) error {
+	ended := 0
 	if !wide {
 		rows = slices.DeleteFunc(slices.Clone(rows), func(r podRow) bool {
-			return r.Namespace == metav1.NamespaceSystem || r.State == string(corev1.PodSucceeded)
+			if r.ended && r.Namespace != metav1.NamespaceSystem {
+				ended++
+			}
+			return r.Namespace == metav1.NamespaceSystem || r.ended
 		})
+	}
+	if ended > 0 {
+		defer fmt.Fprintf(out, "%d more have ended, see: rivulet pods -o wide\n", ended)
 	}
 	if len(rows) == 0 {
 		_, err := fmt.Fprintln(out, "no pods yet; make one: rivulet kubectl create deployment NAME --image=IMAGE")

@@ -15,6 +15,7 @@ import (
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
+	"rivulet/offload/consumer"
 )
 
 func newStatus(c *common) *cobra.Command {
@@ -83,7 +84,7 @@ func printStatus(out io.Writer, st api.Status, wide bool) error {
 	if err := printPlaces(out, st); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nPODS    %d at home, %d away, %d of tenants here\n", st.Pods.Home, st.Pods.Away, st.Pods.Guests)
+	fmt.Fprintf(out, "\nPODS    %s\n", st.Pods)
 	fmt.Fprintln(out, configLine(st.Config))
 	if wide {
 		fmt.Fprintf(out, "READY   after %s, %s after boot\n", seconds(st.ReadyAfter), seconds(st.ReadyAfterBoot))
@@ -188,12 +189,27 @@ func printPlaces(out io.Writer, st api.Status) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PLACE\tREADY\tARCH\tCPU LEFT\tMEMORY LEFT\tPODS\tDETAIL")
 	if known {
-		fmt.Fprintf(w, "home\t%v\t%s\t%s\t%d\t\n", st.Ready, dash(home.Architecture), left(home.Allocatable, home.Requested), home.Pods)
+		fmt.Fprintf(w, "home\t%v\t%s\t%s\t%d\t%s\n", st.Ready, dash(home.Architecture), left(home.Allocatable, home.Requested), st.Pods.Home, tenantsHere(st.Pods))
 	}
 	for _, n := range st.VirtualNodes {
-		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%s\n", n.Name, n.Ready, dash(n.Architecture), left(n.Allocatable, st.Room[n.Name].Requested), n.Pods, n.Reason)
+		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%s\n", n.Name, n.Ready, dash(n.Architecture), left(n.Allocatable, st.Room[n.Name].Requested), n.Pods, notReady(n, time.Now()))
 	}
 	return w.Flush()
+}
+
+func tenantsHere(n api.Pods) string {
+	if n.Guests == 0 {
+		return ""
+	}
+	return fmt.Sprintf("and %d of tenants", n.Guests)
+}
+
+// notReady is why a virtual node is not ready, and for how long its target is silent.
+func notReady(n consumer.VirtualNode, now time.Time) string {
+	if n.Heard.IsZero() {
+		return n.Reason
+	}
+	return fmt.Sprintf("silent for %s: %s", since(now, n.Heard), n.Reason)
 }
 
 // left is the CPU and the memory that no pod asks for, and what there is in all.

@@ -134,7 +134,7 @@ func known(o, before offer.Offer) offer.Offer {
 	if o.Architecture != "" {
 		return o
 	}
-	before.Ready, before.Reason = o.Ready, o.Reason
+	before.Ready, before.Reason, before.Heard = o.Ready, o.Reason, o.Heard
 	return before
 }
 

@@ -359,8 +359,14 @@ func (c *Controller) On(node string) []*corev1.Pod {
 	return slices.DeleteFunc(c.pods.list(), func(p *corev1.Pod) bool { return p.Spec.NodeName != node })
 }
 
-// Counts tells how many pods are bound to the virtual node, and why some of
-// them were refused, by namespace/name.
+// Counts reports whether a pod counts wherever pods are counted: it runs or is to run. One that
+// has finished does not, nor one that was refused: it is nowhere.
+func Counts(p *corev1.Pod) bool {
+	return !terminal(p.Status.Phase) && p.Status.Reason != ReasonRefused
+}
+
+// Counts tells how many pods that count are bound to the virtual node, and why others were
+// refused, by namespace/name.
 func (c *Controller) Counts(node string) (pods int, refused map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -374,8 +380,11 @@ func (c *Controller) Counts(node string) (pods int, refused map[string]string) {
 		if p.Spec.NodeName != node {
 			continue
 		}
-		if pods++; ok {
+		if ok {
 			refused[p.Namespace+"/"+p.Name] = why
+		}
+		if Counts(p) {
+			pods++
 		}
 	}
 	c.refused = living

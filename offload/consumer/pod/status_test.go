@@ -281,3 +281,17 @@ func TestCurrentIsThePodThatLives(t *testing.T) {
 		t.Error("a pod out of none")
 	}
 }
+
+// What has ended counts nowhere, nor what was refused; what waits does.
+func TestCounts(t *testing.T) {
+	for want, list := range map[bool][]corev1.PodStatus{
+		true:  {{Phase: corev1.PodPending}, {Phase: corev1.PodRunning}, {Phase: corev1.PodUnknown}},
+		false: {{Phase: corev1.PodSucceeded}, {Phase: corev1.PodFailed, Reason: "Evicted"}, {Phase: corev1.PodPending, Reason: ReasonRefused}},
+	} {
+		for _, st := range list {
+			if got := Counts(&corev1.Pod{Status: st}); got != want {
+				t.Errorf("%s %s: %v", st.Phase, st.Reason, got)
+			}
+		}
+	}
+}

@@ -44,7 +44,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 		defer timer.Stop()
 		defer hopeless.Stop()
 		why := errors.New("no answer through the tunnel")
-		silent := false
+		silent, heard := false, time.Now()
 		for {
 			select {
 			case <-ctx.Done():
@@ -52,6 +52,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 			case <-links:
 				t.reach.Notify()
 			case o := <-lines:
+				heard = time.Now()
 				timer.Reset(silence)
 				hopeless.Reset(hope(silence))
 				if silent {
@@ -81,7 +82,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				t.silent = true
 				t.mu.Unlock()
 				t.reach.Notify()
-				o.Ready, o.Reason = false, fmt.Sprintf("peer %s has been silent for %s: %v; see rivulet peers", t.cfg.Name, silence, why)
+				o.Ready, o.Heard, o.Reason = false, heard, fmt.Sprintf("peer %s does not answer: %v; rivulet doctor peer %[1]s", t.cfg.Name, why)
 				o.Tenants = nil // Target.Tenants has them
 				latest(out, o)
 			case <-hopeless.C:
