@@ -37,7 +37,7 @@ func TestAHealthyDevice(t *testing.T) {
 		}
 		wants(t, found[name], doctor.Pass, words)
 	}
-	wants(t, found["default-route"], doctor.Warn, "ctr images import") // the lab has no router
+	wants(t, found["default-route"], doctor.Warn, "rivulet image push FILE.tar") // the lab has no router
 	text := labtest.Output(t, ctx, a, "rivulet", "doctor")
 	for _, f := range found {
 		if !strings.Contains(text, f.Name) {

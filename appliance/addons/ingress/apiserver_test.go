@@ -4,11 +4,15 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"rivulet/appliance/config"
 	"rivulet/fabric/netmon"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
@@ -237,6 +242,26 @@ func isDefaultClass(want bool) func(*networkingv1.IngressClass) error {
 	}
 }
 
+// The cure makes each configuration one that switches the controller on.
+func TestSwitchOn(t *testing.T) {
+	for _, before := range []string{"-", "", "name: a\n", "name: a", "ingress: false\nname: a\n", "name: a\ningress: off # for now"} {
+		file := filepath.Join(t.TempDir(), "etc", "config.yaml")
+		if before != "-" {
+			if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(before), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out, err := exec.CommandContext(t.Context(), "sh", "-c", switchOn(file)).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v %s", before, err, out)
+		}
+		text, err := os.ReadFile(file)
+		got := config.Parse(text, config.Options{File: file})
+		if err != nil || len(got.Problems) > 0 || !got.Config.Ingress || strings.Contains(before, "name: a") != (got.Config.Name == "a") {
+			t.Errorf("%q became %q: %v, %v", before, text, got.Problems, err)
+		}
+	}
+}
+
 // With a real API server: what an Ingress is told without the controller; a class, a
 // status, certificates and endpoints that change; tenants; and off again.
 func TestStoryWithAnAPIServer(t *testing.T) {
@@ -246,10 +271,20 @@ func TestStoryWithAnAPIServer(t *testing.T) {
 	s.told("web", reasonNobody, "names no class", "ingress: true", "/etc/rivulet/config.yaml")
 	s.ingress("default", "typo", "rivulet", "typo.example", "web", "")
 	s.told("typo", reasonNobody, "no IngressClass rivulet", "ingress: true")
+	s.ingress("default", "foreign", "nginx", "foreign.example", "web", "")
+	s.told("foreign", reasonNobody, "no IngressClass nginx", "ingress: true")
 
 	s.controller.Switch(true)
 	s.class(isDefaultClass(true))
 	s.told("web", reasonService, "default/web")
+	await.NoError(t, ctx, 20*time.Second, "the cure that names the class", func() error {
+		for _, e := range s.events("foreign", reasonNobody) {
+			if strings.Contains(e, `no IngressClass nginx; rivulet kubectl -n default patch ingress foreign --type merge -p '{"spec":{"ingressClassName":"rivulet"}}'; or: `) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%q", s.events("foreign", reasonNobody))
+	})
 	s.told("web", reasonSecret, "default/key")
 	s.address("default", "web", "192.0.2.7")
 	s.answers("http://a.example/", http.StatusServiceUnavailable, "no pod")

@@ -134,6 +134,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 
 // round works until ctx ends or the switch is turned.
 func (c *Controller) round(ctx context.Context, on bool, ready func()) error {
+	clear(c.missed) // its own class comes with the switch
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()

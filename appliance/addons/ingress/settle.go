@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -160,10 +162,11 @@ func (c *Controller) withoutController(ctx context.Context, w *world, all []*sou
 // missing says why no controller serves an Ingress; empty if one may.
 func (c *Controller) missing(i *networkingv1.Ingress, on bool, classes []*networkingv1.IngressClass) (text, cure string) {
 	s := standingOf(i, classes)
-	cure = fmt.Sprintf("for the one that is built in write `ingress: true` into %s, or install another", c.cfg.File)
+	cure = switchOn(c.cfg.File)
 	if on {
-		cure = fmt.Sprintf("for the one that is built in set spec.ingressClassName to %s", Class)
+		cure = fmt.Sprintf(`rivulet kubectl -n %s patch ingress %s --type merge -p '{"spec":{"ingressClassName":"%s"}}'`, i.Namespace, i.Name, Class)
 	}
+	cure += "; or: install another controller"
 	switch {
 	case s.class == nil && s.name == "":
 		return "no controller serves this Ingress: it names no class, and there is no default one", cure
@@ -173,6 +176,19 @@ func (c *Controller) missing(i *networkingv1.Ingress, on bool, classes []*networ
 		return fmt.Sprintf("no controller serves this Ingress: its IngressClass %s is Rivulet's, whose controller is switched off", s.name), cure
 	}
 	return "", ""
+}
+
+var ownKey = regexp.MustCompile(`(?m)^ingress:.*$`)
+
+// switchOn is the command that switches the controller on, which is taken at once.
+func switchOn(file string) string {
+	switch text, err := os.ReadFile(file); {
+	case err != nil:
+		return "echo 'ingress: true' | install -D -m 600 /dev/stdin " + file
+	case ownKey.Match(text):
+		return "sed -i 's/^ingress:.*/ingress: true/' " + file
+	}
+	return `printf '\ningress: true\n' >> ` + file // its last line may lack an end
 }
 
 // written reports whether this controller has given an Ingress its addresses, in this or

@@ -25,7 +25,8 @@ const (
 	syncBlocks               = 64
 	syncTime                 = 2500 * time.Millisecond
 	syncSlow, syncUnbearable = 100 * time.Millisecond, time.Second
-	fullCure                 = "delete what is not needed; images: rivulet crictl rmi --prune, and rivulet image rm those that were pushed; or use a bigger card"
+	freeImages               = "rivulet image rm --unused"
+	fullCure                 = freeImages + "; or: delete pushed images and files that are not needed; or: use a bigger card"
 )
 
 func probeDiskSpace(_ context.Context, e *Env) Result {
@@ -47,9 +48,9 @@ func judgeSpace(dir string, fs unix.Statfs_t) Result {
 	if fs.Files > 0 { // some file systems have no such limit
 		switch inodes := fs.Ffree * 100 / fs.Files; {
 		case inodes < inodesMin:
-			return failf("delete small files; images have many: rivulet crictl rmi --prune", "%s: %d of %d inodes are left, no file can be made soon", dir, fs.Ffree, fs.Files)
+			return failf(freeImages+"; or: delete small files", "%s: %d of %d inodes are left, no file can be made soon", dir, fs.Ffree, fs.Files)
 		case inodes < inodesWarn:
-			return warnf("delete small files; images have many: rivulet crictl rmi --prune", "%s: %d %% of the inodes are left", dir, inodes)
+			return warnf(freeImages+"; or: delete small files", "%s: %d %% of the inodes are left", dir, inodes)
 		}
 	}
 	switch {

@@ -70,7 +70,7 @@ func probeDefaultRoute(_ context.Context, e *Env) Result {
 		}
 	}
 	if len(ways) == 0 {
-		return warnf("connect a router if images are to come from the Internet; without one import them: rivulet ctr images import FILE",
+		return warnf("connect a router where images are to come from the Internet; or: rivulet image push FILE.tar",
 			"none; cluster and peers work without, registries on the Internet are out of reach")
 	}
 	return pass("%s", strings.Join(ways, ", "))

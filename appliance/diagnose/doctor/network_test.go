@@ -35,7 +35,7 @@ func TestLANAndDefaultRoute(t *testing.T) {
 	e := machine(t, nil)
 	found(t, e, defaultRoute, Pass, "192.168.1.1 through eth0")
 	e.Routes = routes2(onLink)
-	found(t, e, defaultRoute, Warn, "ctr images import")
+	found(t, e, defaultRoute, Warn, "rivulet image push FILE.tar")
 }
 
 func TestDNS(t *testing.T) {

@@ -194,15 +194,20 @@ func pack(to io.Writer, folder fs.FS) error {
 	return w.Close()
 }
 
-// ctrFrom runs containerd's own client with an input, and returns the last that it said as an error.
+// ctrFrom runs containerd's own client with an input.
 func (c *Containerd) ctrFrom(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
+	return c.tool(ctx, in, "ctr", append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
+}
+
+// tool runs a client of containerd that this program is, too. The last line of what it wrote is the error.
+func (c *Containerd) tool(ctx context.Context, in io.Reader, name string, args ...string) ([]byte, error) {
 	if _, err := os.Stat(Socket); errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.New("containerd does not run here; see: rivulet status")
 	} else if err != nil {
 		return nil, fmt.Errorf("%w; use sudo", err)
 	}
-	cmd := exec.CommandContext(ctx, c.Executable, append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
-	cmd.Args[0], cmd.Stdin = "ctr", in
+	cmd := exec.CommandContext(ctx, c.Executable, args...)
+	cmd.Args[0], cmd.Stdin = name, in
 	out, err := cmd.Output()
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
@@ -263,4 +268,17 @@ func (c *Containerd) Held(ctx context.Context) ([]Held, error) {
 func (c *Containerd) Remove(ctx context.Context, name string) error {
 	_, err := c.ctrFrom(ctx, nil, "images", "rm", name)
 	return err
+}
+
+// RemoveUnused removes all images but those that a container of this device uses and those that are kept,
+// and returns their names.
+func (c *Containerd) RemoveUnused(ctx context.Context) (names []string, err error) {
+	// A slow card takes longer for one image than the two seconds that crictl waits by default.
+	out, err := c.tool(ctx, nil, "crictl", "--runtime-endpoint", "unix://"+Socket, "--timeout", "10m", "rmi", "--prune")
+	for line := range strings.Lines(string(out)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "Deleted: "); ok {
+			names = append(names, name)
+		}
+	}
+	return names, err
 }

@@ -269,7 +269,7 @@ func room(state string, want int64) error {
 		return fmt.Errorf("update: %w", err)
 	}
 	if free := int64(disk.Bavail) * int64(disk.Bsize); free < want {
-		return refused("%s has %d MB free, an update wants %d MB; free some space (rivulet crictl rmi --prune)", state, free>>20, want>>20)
+		return refused("%s has %d MB free, an update wants %d MB; free some space: rivulet image rm --unused", state, free>>20, want>>20)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/config"
 	"rivulet/appliance/engine/images"
 	"rivulet/offload/consumer"
 )
@@ -49,7 +50,8 @@ func newImagePush(c *common) *cobra.Command {
 		Short: "bring an image from a file into this device; peers get it from here",
 		Long: "FILE is an archive of docker save, an archive of an OCI layout, or the folder of one.\n" +
 			"A peer that runs a pod of this cluster fetches the image from here, through the tunnel; nothing is stored on peers before.\n" +
-			"--to and --all make sure of that: they fail where a peer is not connected, or has another architecture than the image.",
+			"--to and --all make sure of that: they fail where a peer is not connected, or has another architecture than the image,\n" +
+			"or where peerImages is false here.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("image push takes one file or folder; see: %s --help", cmd.CommandPath())
@@ -83,6 +85,13 @@ func newImagePush(c *common) *cobra.Command {
 				}
 				if nodes, err = nodesOf(st, to); err != nil {
 					return err
+				}
+				var in config.View
+				if err := api.Call(cmd.Context(), c.dirs.Run, "GET", "/v1/config", nil, &in); err != nil {
+					return err
+				}
+				if !in.Values.ImagesPass() {
+					return fmt.Errorf("peerImages is false, so peers cannot fetch images from here; take that line out of %s, or leave --to and --all out", in.File)
 				}
 			}
 			done := pushed{}
@@ -251,17 +260,21 @@ func printImages(out io.Writer, list []heldImage, wide bool) error {
 }
 
 func newImageRemove(c *common) *cobra.Command {
-	var force bool
+	var force, unused bool
 	cmd := &cobra.Command{
-		Use: "rm NAME ...", Aliases: []string{"remove"}, Short: "remove images that no pod uses",
-		Long: "An image that a pod of this cluster uses, here or away, or a container of this device, stays without --force.",
+		Use: "rm NAME ... | --unused", Aliases: []string{"remove"}, Short: "remove images that no pod uses",
+		Long: "An image that a pod of this cluster uses, here or away, or a container of this device, stays without --force.\n" +
+			"--unused frees the room of all images that no container of this device uses; what was pushed stays.",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("image rm takes names; see: rivulet image list, and: %s --help", cmd.CommandPath())
+			if (len(args) == 0) != unused {
+				return usagef("image rm takes names, or --unused; see: rivulet image list, and: %s --help", cmd.CommandPath())
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if unused {
+				return c.removeUnused(cmd.Context(), cmd.OutOrStdout())
+			}
 			list, err := c.images(cmd.Context())
 			if err != nil {
 				return err
@@ -286,7 +299,25 @@ func newImageRemove(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "though pods use it: they run on, and cannot start again without it")
+	cmd.Flags().BoolVar(&unused, "unused", false, "all that no container of this device uses, but those that were pushed")
 	return cmd
+}
+
+func (c *common) removeUnused(ctx context.Context, out io.Writer) error {
+	device, err := c.containerd()
+	if err != nil {
+		return err
+	}
+	end := busy("removing images")
+	names, err := device.RemoveUnused(ctx)
+	end()
+	for _, name := range names {
+		fmt.Fprintf(out, "%s is removed\n", name)
+	}
+	if err == nil && len(names) == 0 {
+		fmt.Fprintln(out, "no image is unused; those that were pushed stay: rivulet image list")
+	}
+	return err
 }
 
 // removable is the name in containerd of an image that may be removed.
