@@ -72,16 +72,19 @@ func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort
 		return peer.View{}, fmt.Errorf("that is this cluster itself; name another one")
 	}
 	if _, pinned := f.record(id); pinned {
-		// It makes room for nobody from here on.
+		notice := ""
 		err := f.party.Change(id, func(r *peer.Record) {
 			if r.Trust.How == peer.TrustLAN {
 				r.Trust = peer.Trust{How: how, At: time.Now()}
+				notice = fmt.Sprintf("its trust was %s and is %s now: it does not give way to new peers of this LAN, and unpeer --lan leaves it", peer.TrustLAN, how)
 			}
 		})
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if m := f.members[string(id)]; m != nil {
-			return m.view(), err
+			v := m.view()
+			v.Notice = notice
+			return v, err
 		}
 		return peer.View{}, noPeer(id.Short())
 	}
@@ -135,10 +138,8 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 	case id != "":
 		return id, nil, nil
 	case m == nil:
-		for _, p := range f.decisions.Revocations() {
-			if strings.EqualFold(p.Name, target) || string(p.ID) == target || len(target) >= 4 && strings.HasPrefix(string(p.ID), target) {
-				return p.ID, nil, nil
-			}
+		if p, ok := f.revoked(target); ok {
+			return p.ID, nil, nil
 		}
 		if peer.ID(target).Valid() { // a peer of ours may reach it
 			return peer.ID(target), nil, nil

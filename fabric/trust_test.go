@@ -275,8 +275,17 @@ func TestUnpeerWithoutTheOther(t *testing.T) {
 	if v := a.view(b); v.State != peer.Denied {
 		t.Errorf("a shows %+v", v)
 	}
-	if _, err := a.Unpeer(t.Context(), "b", Unpeer{}); err == nil {
-		t.Error("unpeered twice")
+	if v, err := a.Unpeer(t.Context(), "b", Unpeer{}); err != nil || v.State != peer.Denied || v.Notice == "" {
+		t.Errorf("unpeered twice: %+v %v", v, err)
+	}
+	if v, err := a.Unpeer(t.Context(), "b", Unpeer{Forget: true}); err != nil || v.Notice == "" {
+		t.Errorf("to be forgotten after all: %+v %v", v, err)
+	}
+	if v := a.view(b); v.State == peer.Denied {
+		t.Errorf("it is not forgotten: %+v", v)
+	}
+	if _, err := a.Unpeer(t.Context(), "never", Unpeer{}); err == nil {
+		t.Error("one that was never a peer was unpeered")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,13 +30,37 @@ type Unpeer struct {
 //
 //	store the parting, requests end ─▶ tell ─▶ delete the record, tunnel and routes end
 //
-// A power cut in between is made up for when the records are loaded.
+// A power cut in between is made up for when the records are loaded. Of a cluster whose peering
+// has ended already, only whether that is remembered changes.
 func (f *Fabric) Unpeer(ctx context.Context, target string, how Unpeer) (peer.View, error) {
 	id, err := f.pinned(target)
+	if p, ok := f.revoked(target); err != nil && ok && p.WasPeer {
+		if p.Denied == how.Forget {
+			p.Denied = !how.Forget
+			_, err := f.party.Farewell(p.ID, func(heard, skip uint64) error {
+				p.Heard, p.Skip = heard, skip
+				return f.decisions.Revoke(p)
+			})
+			if err = errors.Join(err, f.drop(p.ID, p)); err != nil {
+				return peer.View{}, err
+			}
+		}
+		return peer.View{Record: peer.Record{ID: p.ID, Name: p.Name}, State: peer.Denied, Notice: "it was none before"}, nil
+	}
 	if err != nil {
 		return peer.View{}, err
 	}
 	return f.unpeer(ctx, id, how)
+}
+
+// revoked finds the cluster that is meant among those that are no peers any more, or never were.
+func (f *Fabric) revoked(target string) (trust.Revocation, bool) {
+	for _, p := range f.decisions.Revocations() {
+		if strings.EqualFold(p.Name, target) || string(p.ID) == target || len(target) >= 4 && strings.HasPrefix(string(p.ID), target) {
+			return p, true
+		}
+	}
+	return trust.Revocation{}, false
 }
 
 func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View, error) {

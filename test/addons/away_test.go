@@ -98,13 +98,13 @@ spec:
 	// A budget that allows nothing: the drain says so, and ends with its time.
 	labtest.Kubectl(t, ctx, a, "-n", "away", "create", "poddisruptionbudget", "burn", "--selector=app=burn", "--min-available=100%")
 	says(t, ctx, a, "2 of 2", "-n", "away", "get", "pdb", "burn", "-o", "jsonpath={.status.currentHealthy} of {.status.expectedPods}")
-	out, err := a.Run(ctx, "rivulet", "drain", "b", "-o", "json", "--timeout", "3s")
+	out, err := a.Run(ctx, "rivulet", "drain", "b", "--yes", "-o", "json", "--timeout", "3s")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(out, `"event":"blocked"`) || strings.Contains(out, `"event":"evicted"`) {
 		t.Errorf("a drain against a budget: %v\n%s", err, out)
 	}
 	labtest.Kubectl(t, ctx, a, "-n", "away", "delete", "pdb,hpa", "burn")
-	out, err = a.Run(ctx, "rivulet", "drain", "b", "--timeout", "2m")
+	out, err = a.Run(ctx, "rivulet", "drain", "b", "--yes", "--timeout", "2m")
 	if err != nil || !strings.Contains(out, "no pod of ours runs there any more") {
 		t.Fatalf("%v\n%s", err, out)
 	}

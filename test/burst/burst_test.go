@@ -128,7 +128,7 @@ func TestBatchAtACampus(t *testing.T) {
 	})
 	survive(t, ctx, home, there)
 	t.Run("removed", func(t *testing.T) {
-		if out := labtest.Must(t, ctx, home, "rivulet", "burst", "remove", "campus"); !strings.Contains(out, "is removed") {
+		if out := labtest.Must(t, ctx, home, "rivulet", "burst", "remove", "campus", "--yes"); !strings.Contains(out, "is removed") {
 			t.Errorf("%s", out)
 		}
 		await.NoError(t, ctx, time.Minute, "nothing is left there and here", func() error {

@@ -164,7 +164,7 @@ func TestNetworkOfABurst(t *testing.T) {
 		awaitBoth(t, ctx, home)
 	})
 	t.Run("removed", func(t *testing.T) {
-		labtest.Must(t, ctx, home, "rivulet", "burst", "remove", "campus")
+		labtest.Must(t, ctx, home, "rivulet", "burst", "remove", "campus", "--yes")
 		await.NoError(t, ctx, time.Minute, "nothing is left", func() error {
 			out, err := there.Kubectl(ctx, "get", "deployments,replicasets,pods,services,secrets,networkpolicies", "-n", campus.Namespace, "-l", "rivulet.dev/burst-home", "-o", "name")
 			if err != nil || strings.TrimSpace(out) != "" {

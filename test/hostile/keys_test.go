@@ -34,7 +34,7 @@ func TestAPreclaimedKeyGoesToItsOwner(t *testing.T) {
 		if err := honest.Kill(ctx, "supervisor"); err != nil {
 			t.Fatal(err)
 		}
-		labtest.Must(t, ctx, victim, "rivulet", "unpeer", "b", "--force", "--forget")
+		labtest.Must(t, ctx, victim, "rivulet", "unpeer", "b", "--force", "--forget", "--yes")
 		mallory := attacker.New(t, suite.Lab, "mallory", fmt.Sprintf("10.77.0.%d", 82+i))
 		rid(t, ctx, mallory)
 		await.NoError(t, ctx, time.Minute, "the claim as "+field+" is taken", func() error {

@@ -63,7 +63,7 @@ func rid(t *testing.T, ctx context.Context, a *attacker.Attacker) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		if out, err := victim.Run(ctx, "rivulet", "unpeer", a.ID, "--force", "--forget"); err != nil {
+		if out, err := victim.Run(ctx, "rivulet", "unpeer", a.ID, "--force", "--forget", "--yes"); err != nil {
 			t.Errorf("unpeer %s: %v: %s", a.Name, err, out)
 		}
 		await.NoError(t, ctx, time.Minute, "the twins of "+a.Name+" are gone", func() error {

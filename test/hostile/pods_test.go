@@ -147,7 +147,7 @@ func TestNothingOutlivesThePeering(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	labtest.Must(t, ctx, victim, "rivulet", "peer", p.ID, "--provide=off") // as unpeer does; that is how the test ends
+	labtest.Must(t, ctx, victim, "rivulet", "peer", p.ID, "--provide=off", "--yes") // as unpeer does; that is how the test ends
 	await.NoError(t, ctx, 2*time.Minute, "nothing of the pods runs", func() error {
 		for _, one := range pods {
 			out, err := victim.Run(ctx, "sh", "-c", `for f in $(find /sys/fs/cgroup -path "*pod`+string(one.UID)+`*" -name cgroup.procs 2>/dev/null); do cat $f; done`)

@@ -73,7 +73,7 @@ func TestAnnouncedPrefixesAreNotRouted(t *testing.T) {
 	if err := connected(); err != nil {
 		t.Errorf("the honest neighbour: %v", err)
 	}
-	if out, err := victim.Run(ctx, "rivulet", "unpeer", "--lan"); err != nil || !strings.Contains(out, "peers are none any more") {
+	if out, err := victim.Run(ctx, "rivulet", "unpeer", "--lan", "--yes"); err != nil || !strings.Contains(out, "peers are none any more") {
 		t.Errorf("unpeer --lan: %v: %s", err, out)
 	}
 	await.NoError(t, ctx, time.Minute, "the honest neighbour, and nobody else, is a peer", func() error {

@@ -103,7 +103,7 @@ func TestHomeMadeAnew(t *testing.T) {
 		return nil
 	})
 	// It is a peer still, and for ten minutes nobody can know that it will not be back: b's owner says so.
-	labtest.Must(t, ctx, b, "rivulet", "unpeer", old, "--force")
+	labtest.Must(t, ctx, b, "rivulet", "unpeer", old, "--force", "--yes")
 	await.NoError(t, ctx, time.Minute, "what the old one left is gone, and only that", func() error {
 		list := guests()
 		_, there := list[old]

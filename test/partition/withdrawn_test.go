@@ -111,8 +111,8 @@ func TestWithdrawn(t *testing.T) {
 		// acknowledged it.
 		until time.Duration
 	}{
-		{"provide off", [][]string{{"rivulet", "peer", "a", "--provide=off"}}, [][]string{{"rivulet", "peer", "a", "--provide=on"}}, 0},
-		{"unpeer", [][]string{{"rivulet", "unpeer", "a"}}, [][]string{{"rivulet", "peer", "a"}}, 3 * time.Second},
+		{"provide off", [][]string{{"rivulet", "peer", "a", "--provide=off", "--yes"}}, [][]string{{"rivulet", "peer", "a", "--provide=on"}}, 0},
+		{"unpeer", [][]string{{"rivulet", "unpeer", "a", "--yes"}}, [][]string{{"rivulet", "peer", "a"}}, 3 * time.Second},
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			await.NoError(t, ctx, 2*time.Minute, "b is ready at home", func() error {

@@ -126,7 +126,7 @@ func TestLifeOfAPeering(t *testing.T) {
 
 	t.Run("it ends on both sides", func(t *testing.T) {
 		begun := time.Now()
-		labtest.Must(t, ctx, a, "rivulet", "unpeer", "b")
+		labtest.Must(t, ctx, a, "rivulet", "unpeer", "b", "--yes")
 		if took := time.Since(begun); took > 10*time.Second {
 			t.Errorf("unpeer took %s", took)
 		}
@@ -174,7 +174,7 @@ func TestLifeOfAPeering(t *testing.T) {
 	})
 
 	t.Run("one direction off", func(t *testing.T) {
-		labtest.Must(t, ctx, b, "rivulet", "peer", "a", "--provide=off")
+		labtest.Must(t, ctx, b, "rivulet", "peer", "a", "--provide=off", "--yes")
 		await.NoError(t, ctx, time.Minute, "a does not borrow, and has nothing there", func() error {
 			nodes := kubectl(a, "get", "nodes", "-l", policy.VirtualNodeLabel, "-o", "name")
 			twins := kubectl(b, "get", "namespaces", "-l", policy.OriginLabel, "-o", "name")
@@ -191,7 +191,7 @@ func TestLifeOfAPeering(t *testing.T) {
 	})
 
 	t.Run("an object of the API begins it again", func(t *testing.T) {
-		labtest.Must(t, ctx, b, "rivulet", "unpeer", "a")
+		labtest.Must(t, ctx, b, "rivulet", "unpeer", "a", "--yes")
 		await.NoError(t, ctx, time.Minute, "nothing left on b", func() error { return traces(b, idA) })
 		wish := `{"apiVersion": "rivulet.dev/v1alpha1", "kind": "Peer", "metadata": {"name": "neighbour"}, "spec": {"address": "10.77.0.11", "id": "` + idA + `"}}`
 		labtest.Must(t, ctx, b, "sh", "-c", "echo '"+wish+"' | rivulet kubectl apply -f -")
@@ -229,10 +229,10 @@ func TestLifeOfAPeering(t *testing.T) {
 		if err := b.Kill(ctx, "power"); err != nil {
 			t.Fatal(err)
 		}
-		if r := labtest.On(t, ctx, a, "rivulet", "unpeer", "b"); r.Code != 1 || !strings.Contains(r.ErrOut, "unpeer --force b") {
+		if r := labtest.On(t, ctx, a, "rivulet", "unpeer", "b", "--yes"); r.Code != 1 || !strings.Contains(r.ErrOut, "unpeer --force b") {
 			t.Errorf("without --force: %+v", r)
 		}
-		labtest.Must(t, ctx, a, "rivulet", "unpeer", "--force", "b")
+		labtest.Must(t, ctx, a, "rivulet", "unpeer", "--force", "b", "--yes")
 		await.NoError(t, ctx, time.Minute, "nothing left on a", func() error { return traces(a, idB) })
 		if text := labtest.Must(t, ctx, a, "rivulet", "peers"); !strings.Contains(text, "Denied") || !strings.Contains(text, "rivulet peer b") {
 			t.Errorf("peers prints:\n%s", text)

@@ -129,7 +129,7 @@ func TestKubectlFromALaptop(t *testing.T) {
 	if list := labtest.Must(t, ctx, a, "rivulet", "kubeconfig", "list"); !strings.Contains(list, "anna") || !strings.Contains(list, "active") {
 		t.Errorf("listed: %s", list)
 	}
-	labtest.Must(t, ctx, a, "rivulet", "kubeconfig", "revoke", "anna")
+	labtest.Must(t, ctx, a, "rivulet", "kubeconfig", "revoke", "anna", "--yes")
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -170,5 +170,5 @@ func TestKubectlFromALaptop(t *testing.T) {
 	})
 	l.may(t, ctx, false, "revoked", anna, "get", "pods")
 	l.may(t, ctx, false, "expired", brief, "get", "pods", "-n", "lab")
-	labtest.Must(t, ctx, a, "rivulet", "kubeconfig", "revoke", "owner")
+	labtest.Must(t, ctx, a, "rivulet", "kubeconfig", "revoke", "owner", "--yes")
 }

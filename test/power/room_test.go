@@ -43,7 +43,7 @@ func TestImagesOutliveAFullDisk(t *testing.T) {
 	const fill = folder + "fill"
 	t.Cleanup(func() {
 		labtest.Must(t, suite.Bounded(t, time.Minute), a, "rm", "-rf", folder)
-		labtest.Must(t, suite.Bounded(t, time.Minute), a, "rivulet", "image", "rm", "--force", kept)
+		labtest.Must(t, suite.Bounded(t, time.Minute), a, "rivulet", "image", "rm", "--force", "--yes", kept)
 	})
 	// Below 5 % the kubelet deletes what it can, if it has known the image for two minutes (MinAge of its
 	// ImageGCPolicy); from 85 % on it does the same once in five minutes.

@@ -126,7 +126,7 @@ func TestDataOnANeighbour(t *testing.T) {
 	same("after it went back")
 
 	// What is there holds the twin; the user is told which claim.
-	if out := labtest.Must(t, ctx, a, "rivulet", "unoffload", "lab"); !strings.Contains(out, "data-db-0") || !strings.Contains(out, "rivulet move volume") {
+	if out := labtest.Must(t, ctx, a, "rivulet", "unoffload", "lab", "--yes"); !strings.Contains(out, "data-db-0") || !strings.Contains(out, "rivulet move volume") {
 		t.Error(out)
 	}
 	kubectl("delete", "statefulset", "db", "--wait")

@@ -17,6 +17,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/burst"
+	"rivulet/offload/consumer/drain"
 	target "rivulet/offload/target/external"
 )
 
@@ -292,7 +293,7 @@ func printBurst(out io.Writer, c *common, v burst.View) error {
 
 func newBurstRemove(c *common) *cobra.Command {
 	var f burstFlags
-	var force, purge, yes bool
+	var force, purge bool
 	var cluster string
 	cmd := &cobra.Command{
 		Use:   "remove NAME [--force] | remove --kubeconfig FILE --purge [--cluster ID]",
@@ -302,11 +303,14 @@ func newBurstRemove(c *common) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case purge && len(args) == 0:
-				return purgeBurst(cmd, &f, cluster, yes)
+				return purgeBurst(cmd, &f, cluster)
 			case purge || f.kubeconfig != "" || cluster != "":
 				return usagef("--purge goes with --kubeconfig FILE and without a name; see: %s --help", cmd.CommandPath())
 			case len(args) != 1:
 				return oneBurst(cmd, args)
+			}
+			if err := confirm(cmd, "burst target "+args[0]+" is taken out, and all that this cluster has there is deleted"+c.podsAt(cmd.Context(), "burst-"+args[0])); err != nil {
+				return err
 			}
 			var gone burst.Removed
 			path := "/v1/burst/" + url.PathEscape(args[0])
@@ -325,9 +329,23 @@ func newBurstRemove(c *common) *cobra.Command {
 	cmd.Flags().StringVar(&f.settings.Namespace, "namespace", "", "with --purge: where; default: the context's")
 	cmd.Flags().BoolVar(&purge, "purge", false, "delete what a home has left in the namespace, without that home")
 	cmd.Flags().StringVar(&cluster, "cluster", "", "with --purge: of which home, if there are several")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	yesFlag(cmd)
 	outputFlag(cmd, c)
 	return cmd
+}
+
+// podsAt tells in sentences which pods end on a target; empty while that is not known.
+func (c *common) podsAt(ctx context.Context, name string) string {
+	client, nodes, err := virtualNodes(ctx, c, name)
+	if err != nil {
+		return ""
+	}
+	var names []string
+	for i := range nodes {
+		names = append(names, nodes[i].Name)
+	}
+	pods, _ := drain.Pods(ctx, client, names)
+	return drain.Ends(pods)
 }
 
 func printRemoved(out io.Writer, c *common, name string, gone burst.Removed) error {
@@ -345,7 +363,7 @@ func printRemoved(out io.Writer, c *common, name string, gone burst.Removed) err
 	return nil
 }
 
-func purgeBurst(cmd *cobra.Command, f *burstFlags, cluster string, yes bool) error {
+func purgeBurst(cmd *cobra.Command, f *burstFlags, cluster string) error {
 	q, err := f.read(cmd, "purge")
 	if err != nil {
 		return err
@@ -363,7 +381,7 @@ func purgeBurst(cmd *cobra.Command, f *burstFlags, cluster string, yes bool) err
 		}
 		cluster = homes[0]
 	}
-	if err := confirm(cmd, yes, fmt.Sprintf("all that home %s has in namespace %s of %s is deleted, what runs there with it", cluster, q.Settings.Namespace, q.Credential.Server)); err != nil {
+	if err := confirm(cmd, fmt.Sprintf("all that home %s has in namespace %s of %s is deleted, what runs there with it", cluster, q.Settings.Namespace, q.Credential.Server)); err != nil {
 		return err
 	}
 	n, err := target.Purge(cmd.Context(), q.Credential, q.Settings.Namespace, cluster)

@@ -8,22 +8,40 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
-// confirm asks once. Without a terminal nobody can answer: then --yes is needed.
-func confirm(cmd *cobra.Command, yes bool, what string) error {
-	if yes {
-		return nil
+// yesFlag is of every verb that ends something: without it the verb asks.
+func yesFlag(cmd *cobra.Command) { cmd.Flags().BoolP("yes", "y", false, "do not ask") }
+
+// confirm names what ends, in sentences the first of which begins small and the last of which has no full stop, and asks once. Without a terminal nobody can answer: then --yes is needed.
+func confirm(cmd *cobra.Command, what string) error {
+	if yes, err := cmd.Flags().GetBool("yes"); err != nil || yes {
+		return err
 	}
-	if !isTerminal(os.Stdin) {
-		return usagef("%s cannot be undone, and there is no terminal to ask at; add --yes", cmd.Name())
+	if !isTerminal(cmd.InOrStdin()) {
+		return usagef("%s; there is no terminal to ask at, add --yes: %s", what, again(cmd))
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s.\nGo on? Type yes: ", what)
-	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nGo on? Type yes: ", sentence(what))
+	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 	if err != nil || strings.TrimSpace(answer) != "yes" {
 		return &exitError{exitFailed, errors.New("nothing was done")}
 	}
 	return nil
+}
+
+// again is the command line of a verb, with --yes.
+func again(cmd *cobra.Command) string {
+	line := append([]string{cmd.CommandPath()}, cmd.Flags().Args()...)
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		switch {
+		case f.Changed && f.Value.String() == "true":
+			line = append(line, "--"+f.Name)
+		case f.Changed:
+			line = append(line, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	return strings.Join(append(line, "--yes"), " ")
 }
 
 func needRoot(verb string) error {

@@ -58,7 +58,7 @@ func newDrain(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
 		Short: "give back what runs on a peer: cordon it, and evict its pods as their PodDisruptionBudgets allow",
-		Long: "Owners make the pods again where there is room: at home, or on another peer. The peer stays cordoned; rivulet uncordon NAME undoes that.\n" +
+		Long: "It names the pods, and asks. Owners make the pods again where there is room: at home, or on another peer. The peer stays cordoned; rivulet uncordon NAME undoes that.\n" +
 			"Exit code 0: no pod of ours runs there any more; 3: some still do when --timeout is over (what was asked to leave goes on leaving); 1: nothing was done.",
 		Args: oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,6 +69,18 @@ func newDrain(c *common) *cobra.Command {
 			var names []string
 			for _, n := range nodes {
 				names = append(names, n.Name)
+			}
+			pods, err := drain.Pods(cmd.Context(), client, names)
+			if err != nil {
+				return err
+			}
+			if alone := drain.Alone(pods); len(alone) > 0 && !force {
+				return fmt.Errorf("%w; or: rivulet drain %s --force", &drain.Unmanaged{Pods: alone}, args[0])
+			}
+			if what := drain.Ends(pods); what != "" {
+				if err := confirm(cmd, args[0]+" takes no new pods"+what); err != nil {
+					return err
+				}
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
@@ -81,6 +93,7 @@ func newDrain(c *common) *cobra.Command {
 		},
 	}
 	outputFlag(cmd, c)
+	yesFlag(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "give up waiting after this time")
 	cmd.Flags().BoolVar(&force, "force", false, "evict pods, too, that nobody will make again (bare pods)")
 	return cmd

@@ -18,8 +18,8 @@ import (
 
 func newFlash(c *common) *cobra.Command {
 	var o struct {
-		list, yes, unsigned bool
-		config              string
+		list, unsigned bool
+		config         string
 	}
 	cmd := &cobra.Command{
 		Use:   "flash IMAGE DEVICE",
@@ -48,13 +48,13 @@ func newFlash(c *common) *cobra.Command {
 			if trust.Roots, err = signed.Roots(); err != nil && !errors.Is(err, signed.ErrNoRoots) {
 				return err
 			}
-			return flashDisk(cmd, c, args[0], args[1], trust, content, o.yes)
+			return flashDisk(cmd, c, args[0], args[1], trust, content)
 		},
 	}
 	outputFlag(cmd, c)
 	f := cmd.Flags()
 	f.BoolVar(&o.list, "list", false, "the disks of this machine, and why some are not written")
-	f.BoolVar(&o.yes, "yes", false, "do not ask")
+	yesFlag(cmd)
 	f.BoolVar(&o.unsigned, "unsigned", false, "take an image without a signature")
 	f.StringVar(&o.config, "config", "", "a rivulet.yaml for the device, put on its boot partition")
 	return cmd
@@ -112,7 +112,7 @@ func kind(d flash.Disk) string {
 	return "fixed"
 }
 
-func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, content []byte, yes bool) error {
+func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, content []byte) error {
 	// The disk first: it is known at once, the image takes a while.
 	d, err := flash.Here().Disk(device)
 	if err != nil {
@@ -130,11 +130,11 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 	if err := m.Fits(d); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("Everything on %s (%s, %s, %s) is lost; %s is written to it", d.Path, d.Model, flash.Bytes(d.Size), kind(d), path)
+	what := fmt.Sprintf("everything on %s (%s, %s, %s) is lost; %s is written to it", d.Path, d.Model, flash.Bytes(d.Size), kind(d), path)
 	if !m.Signed {
 		what += ", which NOBODY SIGNED"
 	}
-	if err := confirm(cmd, yes, what); err != nil {
+	if err := confirm(cmd, what); err != nil {
 		return err
 	}
 	r, err := flash.Write(cmd.Context(), m, d, content, show.progress)

@@ -11,8 +11,12 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/api"
+	"rivulet/fabric/peer"
+	"rivulet/offload"
+	"rivulet/offload/consumer/drain"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/policy"
 )
@@ -20,7 +24,11 @@ import (
 // tellHeld names the claims of a namespace whose data are on peers: its pods cannot run
 // at home without them, and what is there is not given back.
 func tellHeld(cmd *cobra.Command, c *common, namespace string) error {
-	volumes, err := volumesAway(cmd.Context(), c)
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	volumes, err := volumesAway(cmd.Context(), client)
 	if err != nil {
 		return err
 	}
@@ -33,74 +41,120 @@ func tellHeld(cmd *cobra.Command, c *common, namespace string) error {
 	return nil
 }
 
-// keepsData returns an error that names the claims whose data are on the peer, or one where that cannot be told.
-func keepsData(ctx context.Context, c *common, peer string) error {
-	volumes, err := volumesAway(ctx, c)
+// ending is what ends with a peering, or with one direction of it.
+type ending struct {
+	peer   string       // as it is called
+	pods   []corev1.Pod // of this cluster, there
+	claims []string     // of this cluster, whose data are there
+	theirs int          // the peer's pods here
+	data   []string     // the peer's claims that have data here
+	hidden bool         // there may be more
+}
+
+// endingWith finds what ends with a peering: what is borrowed, what is lent, or both. Of a cluster
+// that is no peer nothing does, and peer is empty. Before the first start of the engine there is nothing.
+func (c *common) endingWith(ctx context.Context, name string, borrowed, lent bool) (e ending, err error) {
+	st, err := api.Get(ctx, c.dirs.Run)
 	if err != nil {
-		return notTold(peer, err)
+		return e, err
 	}
-	var names []string
-	for i := range volumes {
-		if v := &volumes[i]; volume.Node(v) == peer || strings.HasPrefix(v.Labels[volume.AwayLabel], peer) {
-			names = append(names, v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name)
+	i := slices.IndexFunc(st.Peers, func(p peer.View) bool { return !p.State.Apart() && means(p, name) })
+	if i < 0 {
+		return e, nil
+	}
+	p := st.Peers[i]
+	e.peer = called(p)
+	client, err := c.client()
+	if err == nil && borrowed {
+		err = e.findBorrowed(ctx, client, st, p.ID)
+	}
+	if err == nil && lent {
+		err = e.findLent(ctx, client, st, p.ID)
+	}
+	if e.hidden = err != nil && !errors.Is(err, fs.ErrNotExist); e.hidden {
+		return e, fmt.Errorf("what would be lost with %s cannot be told: %w; try again when the API server answers (rivulet status), or add --force", e.peer, err)
+	}
+	return e, nil
+}
+
+// means reports whether a person who writes name means the cluster.
+func means(p peer.View, name string) bool {
+	return strings.EqualFold(p.Name, name) || len(name) >= 4 && strings.HasPrefix(string(p.ID), name) || p.Control.IsValid() && (p.Control.String() == name || p.Control.Addr().String() == name)
+}
+
+func (e *ending) findBorrowed(ctx context.Context, client kubernetes.Interface, st api.Status, id peer.ID) error {
+	var nodes []string
+	for _, n := range st.VirtualNodes {
+		if n.ID == string(id) {
+			nodes = append(nodes, n.Name)
 		}
 	}
-	if len(names) == 0 {
-		return nil
+	var err error
+	if e.pods, err = drain.Pods(ctx, client, nodes); err != nil {
+		return err
 	}
-	return fmt.Errorf("the data of %s are on %s and would be lost; bring them home (rivulet move volume %s home), or add --force", strings.Join(names, ", "), peer, names[0])
+	volumes, err := volumesAway(ctx, client)
+	for i := range volumes {
+		if v := &volumes[i]; v.Labels[volume.AwayLabel] == string(id) || slices.Contains(nodes, volume.Node(v)) {
+			e.claims = append(e.claims, v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name)
+		}
+	}
+	return err
 }
 
-// notTold says that nobody knows what an end would take with it. Before the first start of the engine there is nothing.
-func notTold(peer string, err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
+func (e *ending) findLent(ctx context.Context, client kubernetes.Interface, st api.Status, id peer.ID) error {
+	i := slices.IndexFunc(st.Consumers, func(t offload.Consumer) bool { return t.ID == id })
+	if i < 0 {
 		return nil
 	}
-	return fmt.Errorf("whether data would be lost with %s cannot be told: %w; try again when the API server answers (rivulet status), or add --force", peer, err)
-}
-
-// tenantsData returns an error that names the claims which the peer, by its name or ID, has
-// data in here, which end with the peering, or one where that cannot be told.
-func tenantsData(ctx context.Context, c *common, name string) error {
-	st, err := api.Get(ctx, c.dirs.Run)
+	e.theirs = st.Consumers[i].Pods
+	twins, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(id)})
 	if err != nil {
 		return err
 	}
-	tenant, err := findTenant(st.Consumers, name)
-	if err != nil {
-		return nil //nolint:nilerr // it is no tenant
-	}
-	client, err := c.client()
-	if err != nil {
-		return notTold(name, err)
-	}
-	twins, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(tenant.ID)})
-	if err != nil {
-		return notTold(name, err)
-	}
-	var names []string
 	for _, twin := range twins.Items {
 		claims, err := client.CoreV1().PersistentVolumeClaims(twin.Name).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return notTold(name, err)
+			return err
 		}
 		for _, claim := range claims.Items {
-			names = append(names, twin.Name+"/"+claim.Name)
+			e.data = append(e.data, twin.Name+"/"+claim.Name)
 		}
 	}
-	if len(names) == 0 {
-		return nil
+	return nil
+}
+
+// lost returns an error that names what nobody has again afterwards.
+func (e *ending) lost() error {
+	const force = "; or: rivulet unpeer %s --force"
+	switch alone := drain.Alone(e.pods); {
+	case len(e.claims) > 0:
+		return fmt.Errorf("the data of %s are on %s and would be lost; bring them home: rivulet move volume %s home"+force, strings.Join(e.claims, ", "), e.peer, e.claims[0], e.peer)
+	case len(e.data) > 0:
+		return fmt.Errorf("%s has data here, in %s, and would lose them; have them brought home from there: rivulet move volume NAMESPACE/CLAIM home"+force, e.peer, strings.Join(e.data, ", "), e.peer)
+	case len(alone) > 0:
+		return fmt.Errorf("%w"+force, &drain.Unmanaged{Pods: alone}, e.peer)
 	}
-	return fmt.Errorf("%s has data here, in %s, and would lose them; have them brought home first (there: rivulet move volume NAMESPACE/CLAIM home), or add --force",
-		tenantName(tenant), strings.Join(names, ", "))
+	return nil
+}
+
+// String is all that ends, in sentences that follow another.
+func (e *ending) String() string {
+	text := drain.Ends(e.pods)
+	if e.theirs > 0 {
+		text += fmt.Sprintf(". Pods of %s that end here: %d", e.peer, e.theirs)
+	}
+	if data := append(slices.Clone(e.claims), e.data...); len(data) > 0 {
+		text += ". Claims whose data are lost: " + strings.Join(data, ", ")
+	}
+	if e.hidden {
+		text += ". What else ends by that cannot be told now"
+	}
+	return text
 }
 
 // volumesAway are those of claims whose data are on peers, in the order of the claims.
-func volumesAway(ctx context.Context, c *common) ([]corev1.PersistentVolume, error) {
-	client, err := c.client()
-	if err != nil {
-		return nil, err
-	}
+func volumesAway(ctx context.Context, client kubernetes.Interface) ([]corev1.PersistentVolume, error) {
 	list, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: volume.AwayLabel})
 	if err != nil {
 		return nil, err

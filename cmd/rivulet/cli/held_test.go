@@ -2,70 +2,10 @@ package cli
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"rivulet/appliance/engine"
 )
-
-// A peer that has data here, or of which nobody can tell, is not sent away without a word; with --force it is,
-// and so is one that has none.
-func TestUnpeerNamesTheDataOfTenants(t *testing.T) {
-	claims, silent := `{"metadata": {"name": "data-0a1b2c"}}`, ""
-	apiServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		switch r.URL.Path {
-		case silent:
-			http.Error(w, "the datastore is busy", http.StatusInternalServerError)
-		case "/api/v1/persistentvolumes":
-			fmt.Fprint(w, `{"kind": "PersistentVolumeList", "apiVersion": "v1", "items": []}`)
-		case "/api/v1/namespaces":
-			if got, want := r.URL.Query().Get("labelSelector"), "rivulet.dev/origin="+strings.Repeat("b", 32); got != want {
-				t.Errorf("namespaces by %s, want %s", got, want)
-			}
-			fmt.Fprint(w, `{"kind": "NamespaceList", "apiVersion": "v1", "items": [{"metadata": {"name": "lab-b-bbbbbbbb"}}]}`)
-		case "/api/v1/namespaces/lab-b-bbbbbbbb/persistentvolumeclaims":
-			fmt.Fprintf(w, `{"kind": "PersistentVolumeClaimList", "apiVersion": "v1", "items": [%s]}`, claims)
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	defer apiServer.Close()
-	dir := t.TempDir()
-	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: default\nclusters: [{name: default, cluster: {server: %q}}]\ncontexts: [{name: default, context: {cluster: default, user: default}}]\nusers: [{name: default, user: {token: x}}]\n", apiServer.URL)
-	if err := os.WriteFile(engine.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	supervise(t, filepath.Join(dir, "rivulet.sock"), map[string]json.RawMessage{
-		"GET /v1/status":        json.RawMessage(`{"consumers": [{"id": "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "name": "b", "peer": true}]}`),
-		"POST /v1/peers/unpeer": json.RawMessage(`{"id": "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "name": "b"}`),
-	})
-	for _, name := range []string{"b", "bbbbbbbb"} {
-		_, out, err := execute(t, dir, []string{"unpeer", name})
-		if err == nil || !strings.Contains(err.Error(), "b has data here, in lab-b-bbbbbbbb/data-0a1b2c, and would lose them") || !strings.Contains(err.Error(), "--force") {
-			t.Errorf("unpeer %s: %v, %s", name, err, out)
-		}
-	}
-	if _, out, err := execute(t, dir, []string{"unpeer", "b", "--force"}); err != nil || !strings.Contains(out, "no peer any more") {
-		t.Errorf("with --force: %v, %s", err, out)
-	}
-	claims = ""
-	if _, out, err := execute(t, dir, []string{"unpeer", "b"}); err != nil || !strings.Contains(out, "no peer any more") {
-		t.Errorf("without data: %v, %s", err, out)
-	}
-	for _, path := range []string{"/api/v1/persistentvolumes", "/api/v1/namespaces", "/api/v1/namespaces/lab-b-bbbbbbbb/persistentvolumeclaims"} {
-		silent = path
-		if _, out, err := execute(t, dir, []string{"unpeer", "b"}); err == nil || !strings.Contains(err.Error(), "cannot be told") || !strings.Contains(err.Error(), "--force") {
-			t.Errorf("while %s is not answered: %v, %s", path, err, out)
-		}
-	}
-}
 
 // Flags of rivulet before the name of a tool, or right after it, are rivulet's; the others are the tool's.
 func TestFlagsBeforeATool(t *testing.T) {

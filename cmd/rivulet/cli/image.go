@@ -284,12 +284,22 @@ func newImageRemove(c *common) *cobra.Command {
 				return err
 			}
 			var errs []error
+			var all []string
 			for _, name := range args {
 				found, err := removable(list, name, force)
-				if err == nil {
-					err = device.Remove(cmd.Context(), found)
-				}
 				if err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				all = append(all, found)
+			}
+			if len(all) > 0 {
+				if err := confirm(cmd, "removed from this device: "+strings.Join(all, ", ")); err != nil {
+					return err
+				}
+			}
+			for _, found := range all {
+				if err := device.Remove(cmd.Context(), found); err != nil {
 					errs = append(errs, err)
 					continue
 				}
@@ -298,6 +308,7 @@ func newImageRemove(c *common) *cobra.Command {
 			return errors.Join(errs...)
 		},
 	}
+	yesFlag(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "though pods use it: they run on, and cannot start again without it")
 	cmd.Flags().BoolVar(&unused, "unused", false, "all that no container of this device uses, but those that were pushed")
 	return cmd

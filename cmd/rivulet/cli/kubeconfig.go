@@ -96,7 +96,7 @@ func newKubeconfigList(c *common) *cobra.Command {
 }
 
 func newKubeconfigRevoke(c *common) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "revoke USER",
 		Short: "end a user's access at once, open connections included",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -117,6 +117,9 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := confirm(cmd, "the access of "+args[0]+" ends at once, open connections included"); err != nil {
+				return err
+			}
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodDelete, "/v1/kubeconfigs/"+url.PathEscape(args[0]), nil, nil); err != nil {
 				return err
 			}
@@ -124,6 +127,8 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 			return err
 		},
 	}
+	yesFlag(cmd)
+	return cmd
 }
 
 // lifetime reads a duration that may be in days.

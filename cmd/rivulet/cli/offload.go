@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/api"
+	"rivulet/offload/consumer/drain"
 	"rivulet/offload/policy"
 )
 
@@ -79,12 +81,22 @@ func isTarget(cmd *cobra.Command, c *common, name string) error {
 }
 
 func newUnoffload(c *common) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "unoffload NAMESPACE",
 		Short: "keep pods of a namespace at home again; those away are replaced",
+		Long:  "If pods of the namespace are away it names them, and asks.",
 		Args:  oneNamespace,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := label(cmd, c, args[0], map[string]any{policy.NamespaceLabel: nil, policy.NamespaceToLabel: nil}, false)
+			away, err := c.podsAway(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if what := drain.Ends(away); what != "" {
+				if err := confirm(cmd, "pods of namespace "+args[0]+" run at home only"+what); err != nil {
+					return err
+				}
+			}
+			err = label(cmd, c, args[0], map[string]any{policy.NamespaceLabel: nil, policy.NamespaceToLabel: nil}, false)
 			if err == nil {
 				fmt.Fprintf(cmd.OutOrStdout(), "namespace %s: pods run at home only\n", args[0])
 				err = tellHeld(cmd, c, args[0])
@@ -92,6 +104,26 @@ func newUnoffload(c *common) *cobra.Command {
 			return err
 		},
 	}
+	yesFlag(cmd)
+	return cmd
+}
+
+// podsAway are the pods of a namespace that run on virtual nodes.
+func (c *common) podsAway(ctx context.Context, namespace string) ([]corev1.Pod, error) {
+	client, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
+	if err != nil {
+		return nil, fmt.Errorf("nodes: %w; see: rivulet status", err)
+	}
+	var names []string
+	for i := range nodes.Items {
+		names = append(names, nodes.Items[i].Name)
+	}
+	pods, err := drain.Pods(ctx, client, names)
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Namespace != namespace }), err
 }
 
 func oneNamespace(cmd *cobra.Command, args []string) error {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -40,12 +41,23 @@ func newPeer(c *common) *cobra.Command {
 				return usagef("peer takes one name or address; see: rivulet peers, and: %s --help", cmd.CommandPath())
 			case roles:
 				word.Peer = args[0]
+				off := func(on *bool) bool { return on != nil && !*on }
+				e, err := c.endingWith(cmd.Context(), args[0], off(word.Consume), off(word.Provide))
+				if errors.Is(err, api.ErrNotRunning) {
+					return err
+				}
+				if what := e.String(); what != "" {
+					if err := confirm(cmd, "what is switched off with "+e.peer+" ends"+what); err != nil {
+						return err
+					}
+				}
 				return say(cmd, c, "/v1/peers/roles", word, switched)
 			}
 			word.Peer = args[0]
 			return say(cmd, c, "/v1/peers/approve", word, met)
 		},
 	}
+	yesFlag(cmd)
 	cmd.Flags().StringVar(&invite, "invite", "", "bring the invite that the other cluster has made: its code or URL")
 	cmd.Flags().StringVar(&consume, "consume", "", "on or off: whether pods of this cluster may run on the peer")
 	cmd.Flags().StringVar(&provide, "provide", "", "on or off: whether pods of the peer may run here")
@@ -74,12 +86,22 @@ func newDeny(c *common) *cobra.Command {
 		Long:  "It is remembered over restarts and shown by rivulet peers; rivulet peer NAME takes it back.",
 		Args:  onePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			e, err := c.endingWith(cmd.Context(), args[0], true, true)
+			if errors.Is(err, api.ErrNotRunning) {
+				return err
+			}
+			if e.peer != "" { // what it has is not waited for: it is to go at once
+				if err := confirm(cmd, fmt.Sprintf("%s is a peer, and is cut off at once%s", e.peer, &e)); err != nil {
+					return err
+				}
+			}
 			return say(cmd, c, "/v1/peers/deny", api.Word{Peer: args[0]}, func(out io.Writer, v peer.View) error {
 				_, err := fmt.Fprintf(out, "%s is denied; rivulet peer %s takes that back\n", called(v), called(v))
 				return err
 			})
 		},
 	}
+	yesFlag(cmd)
 	outputFlag(cmd, c)
 	return cmd
 }
@@ -90,8 +112,8 @@ func newUnpeer(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unpeer NAME | unpeer --lan",
 		Short: "end the peering with a cluster: tunnel, virtual node, what runs on either side for the other",
-		Long: "Pods of this cluster that run there are replaced at home by their owners; pods of the other that run here end.\n" +
-			"What claims of this cluster have there, and what claims of the other have here, would be lost: while there is any, nothing is done without --force.\n" +
+		Long: "Pods of this cluster that run there are replaced at home by their owners; pods of the other that run here end. It names them, and asks.\n" +
+			"Pods there that nobody makes again, what claims of this cluster have there, and what claims of the other have here, would be lost: while there is any, nothing is done without --force.\n" +
 			"It does not come back by itself: rivulet peer NAME has it back.\n" +
 			"--lan forgets all peers that are trusted by lan alone and that nothing runs on or for; with --force those, too. While trust.mode is lan they may come back.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -105,24 +127,26 @@ func newUnpeer(c *common) *cobra.Command {
 				return err
 			}
 			word.Peer = args[0]
-			if !word.Force {
-				if err := tenantsData(cmd.Context(), c, args[0]); err != nil {
-					return err
-				}
-				if err := keepsData(cmd.Context(), c, args[0]); err != nil {
+			e, err := c.endingWith(cmd.Context(), args[0], true, true)
+			if err == nil {
+				err = e.lost()
+			}
+			if err != nil && (!word.Force || errors.Is(err, api.ErrNotRunning)) {
+				return err
+			}
+			if e.peer != "" {
+				if err := confirm(cmd, fmt.Sprintf("the peering with %s ends%s", e.peer, &e)); err != nil {
 					return err
 				}
 			}
 			return say(cmd, c, "/v1/peers/unpeer", word, func(out io.Writer, v peer.View) error {
-				_, err := fmt.Fprintf(out, "%s is no peer any more\n", called(v))
-				if v.Notice != "" {
-					_, err = fmt.Fprintln(out, v.Notice)
-				}
-				return err
+				fmt.Fprintf(out, "%s is no peer any more\n", called(v))
+				return notice(out, v)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&word.Force, "force", false, "though it cannot be told, or data of claims are lost: it is gone, or this cannot wait")
+	yesFlag(cmd)
+	cmd.Flags().BoolVar(&word.Force, "force", false, "though it cannot be told, or pods or data are lost: it is gone, or this cannot wait")
 	cmd.Flags().BoolVar(&lan, "lan", false, "all peers that are trusted by lan alone")
 	cmd.Flags().BoolVar(&word.Forget, "forget", false, "do not remember it: it may come back by itself")
 	outputFlag(cmd, c)
@@ -131,6 +155,13 @@ func newUnpeer(c *common) *cobra.Command {
 
 // forgetLAN ends the peerings that nobody but the LAN stands for.
 func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
+	what := "the peerings end with all clusters that are trusted by lan alone"
+	if !w.Force {
+		what += " and that nothing runs on or for"
+	}
+	if err := confirm(cmd, what); err != nil {
+		return err
+	}
 	var done api.Forgotten
 	if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/peers/forget-lan", w, &done); err != nil {
 		return err
@@ -186,13 +217,21 @@ func say(cmd *cobra.Command, c *common, path string, w api.Word, print func(io.W
 func met(out io.Writer, v peer.View) error {
 	switch {
 	case !v.State.Apart():
-		_, err := fmt.Fprintf(out, "%s (%s) is a peer\n", called(v), v.ID.Short())
-		return err
+		fmt.Fprintf(out, "%s (%s) is a peer\n", called(v), v.ID.Short())
+		return notice(out, v)
 	case v.State == peer.Refused:
 		return fmt.Errorf("your word is kept, but %s is no peer yet: %s", called(v), v.Reason)
 	}
 	fmt.Fprintf(out, "your word is kept; %s (%s) is %s: %s\n", called(v), v.ID.Short(), strings.ToLower(string(v.State)), dash(v.Reason))
 	return &exitError{code: exitNotReady}
+}
+
+func notice(out io.Writer, v peer.View) error {
+	if v.Notice == "" {
+		return nil
+	}
+	_, err := fmt.Fprintln(out, v.Notice)
+	return err
 }
 
 func switched(out io.Writer, v peer.View) error {

@@ -8,7 +8,7 @@ import (
 )
 
 func newReset(c *common, engineName string) *cobra.Command {
-	var factory, yes, noStart bool
+	var factory, noStart bool
 	cmd := &cobra.Command{
 		Use:   "reset",
 		Short: "back to the first day: no cluster, no peers; the system and the service stay",
@@ -19,11 +19,11 @@ func newReset(c *common, engineName string) *cobra.Command {
 			if err := needRoot("reset"); err != nil {
 				return err
 			}
-			question := "All pods, volumes and objects of this cluster are lost, and its peers forgotten"
+			question := "all pods, volumes and objects of this cluster are lost, and its peers forgotten"
 			if factory {
 				question += ", and so are its identity and its configuration"
 			}
-			if err := confirm(cmd, yes, question); err != nil {
+			if err := confirm(cmd, question); err != nil {
 				return err
 			}
 			ctx := cmd.Context()
@@ -50,7 +50,7 @@ func newReset(c *common, engineName string) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&factory, "factory", false, "forget who this device is and how it is configured, too")
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "do not start the service again")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	yesFlag(cmd)
 	outputFlag(cmd, c)
 	return cmd
 }

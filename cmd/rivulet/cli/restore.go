@@ -21,7 +21,7 @@ func newRestore(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE|-",
 		Short: "become the cluster of a backup, on this or other hardware",
-		Long: "Checks all of the backup first, then sets aside what is here (with --yes) and takes its place. The node keeps the name\n" +
+		Long: "Checks all of the backup first, then sets aside what is here (it asks, or --yes) and takes its place. The node keeps the name\n" +
 			"it has in the backup, so that pods and volumes fit; --name changes only what peers see. Rivulet must be stopped.\n" +
 			"The device that the backup was made on must never run again beside the restored one: both would be the same cluster.",
 		Args: oneFile,
@@ -46,7 +46,7 @@ func newRestore(c *common) *cobra.Command {
 	}
 	outputFlag(cmd, c)
 	f := cmd.Flags()
-	f.BoolVar(&o.Over, "yes", false, "also if a cluster is here already: it is set aside")
+	yesFlag(cmd)
 	f.StringVar(&o.Name, "name", "", "another name of the cluster for its peers; the node keeps the name in the backup")
 	f.StringVar(&passphrase, "passphrase-file", "", "file with the passphrase of an encrypted backup")
 	return cmd
@@ -60,6 +60,14 @@ func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, pass
 	end := busy("restoring")
 	r, err := backup.Restore(cmd.Context(), in, backup.DefaultPaths(c.dirs.State), o)
 	end()
+	if errors.Is(err, backup.ErrExists) { // nothing was read yet
+		if err := confirm(cmd, "a cluster is here already, in "+c.dirs.State+". It is set aside, and kept"); err != nil {
+			return err
+		}
+		o.Over, end = true, busy("restoring")
+		r, err = backup.Restore(cmd.Context(), in, backup.DefaultPaths(c.dirs.State), o)
+		end()
+	}
 	if err != nil {
 		return err
 	}

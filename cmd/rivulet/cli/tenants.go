@@ -41,7 +41,6 @@ func newTenants(c *common) *cobra.Command {
 }
 
 func newTenantsRemove(c *common) *cobra.Command {
-	var yes bool
 	cmd := &cobra.Command{
 		Use:   "remove NAME|ID",
 		Short: "delete now what a cluster left here that is silent or no peer any more",
@@ -59,7 +58,7 @@ func newTenantsRemove(c *common) *cobra.Command {
 			if tenant.Peer && tenant.Silent == 0 {
 				return fmt.Errorf("%s is a peer and is heard, it would have them again at once; to lend it nothing more: rivulet peer %s --provide=off", tenantName(tenant), tenantName(tenant))
 			}
-			if err := confirm(cmd, yes, fmt.Sprintf("%d namespaces of %s and the %d pods in them are deleted", len(tenant.Twins), tenantName(tenant), tenant.Pods)); err != nil {
+			if err := confirm(cmd, fmt.Sprintf("%d namespaces of %s and the %d pods in them are deleted", len(tenant.Twins), tenantName(tenant), tenant.Pods)); err != nil {
 				return err
 			}
 			n, err := removeTenant(cmd.Context(), c, string(tenant.ID))
@@ -69,7 +68,7 @@ func newTenantsRemove(c *common) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	yesFlag(cmd)
 	return cmd
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 func newUninstall(c *common, engineName string) *cobra.Command {
-	var purge, yes bool
+	var purge bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "end everything and remove the service: pods, rules, routes, mounts, files",
@@ -25,11 +25,11 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			if err := needRoot("uninstall"); err != nil {
 				return err
 			}
-			question := "All pods of this device end, and Rivulet is removed. " + c.dirs.State + " stays"
+			question := "all pods of this device end, and Rivulet is removed. " + c.dirs.State + " stays"
 			if purge {
-				question = "All pods of this device end, Rivulet is removed, and with it all its data and its identity (" + c.dirs.State + ")"
+				question = "all pods of this device end, Rivulet is removed, and with it all its data and its identity (" + c.dirs.State + ")"
 			}
-			if err := confirm(cmd, yes, question); err != nil {
+			if err := confirm(cmd, question); err != nil {
 				return err
 			}
 			var told []string
@@ -50,7 +50,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove the state as well: cluster, volumes, identity, peers, configuration")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	yesFlag(cmd)
 	outputFlag(cmd, c)
 	return cmd
 }

@@ -402,11 +402,11 @@ func newVClusterRestore(c *common) *cobra.Command {
 }
 
 func newVClusterDelete(c *common) *cobra.Command {
-	var yes, force bool
+	var force bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "delete a virtual cluster with all that is in it", Args: oneVCluster,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := confirm(cmd, yes, "virtual cluster "+args[0]+" is deleted, with all that is in it"); err != nil {
+			if err := confirm(cmd, "virtual cluster "+args[0]+" is deleted, with all that is in it"); err != nil {
 				return err
 			}
 			query := ""
@@ -420,7 +420,7 @@ func newVClusterDelete(c *common) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	yesFlag(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "also one that is made of an object VirtualCluster, whose object is gone")
 	return cmd
 }

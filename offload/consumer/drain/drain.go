@@ -74,11 +74,19 @@ type state struct {
 	gone    bool
 }
 
-// Unmanaged is the error for pods that nobody makes again; nothing was evicted.
+// Unmanaged is the error for pods that nobody makes again; nothing was done.
 type Unmanaged struct{ Pods []string }
 
 func (u *Unmanaged) Error() string {
-	return fmt.Sprintf("nobody will make these pods again elsewhere, so nothing was evicted: %s; delete them, or add --force", strings.Join(u.Pods, ", "))
+	var cures []string
+	for i, name := range u.Pods { // they are in the order of their namespaces
+		ns, pod, _ := strings.Cut(name, "/")
+		if i == 0 || !strings.HasPrefix(u.Pods[i-1], ns+"/") {
+			cures = append(cures, "rivulet kubectl delete pod -n "+ns)
+		}
+		cures[len(cures)-1] += " " + pod
+	}
+	return fmt.Sprintf("nobody makes these pods again elsewhere, so nothing was done: %s; delete them: %s", strings.Join(u.Pods, ", "), strings.Join(cures, "; and: "))
 }
 
 // ErrLeft says that the time was over before all pods were gone.
@@ -91,11 +99,11 @@ func (d *Drain) Run(ctx context.Context) error {
 		d.Retry = time.Second
 	}
 	d.all = map[types.UID]*state{}
-	pods, err := d.pods(ctx)
+	pods, err := Pods(ctx, d.Client, d.Nodes)
 	if err != nil {
 		return err
 	}
-	if alone := unmanaged(pods); len(alone) > 0 && !d.Force {
+	if alone := Alone(pods); len(alone) > 0 && !d.Force {
 		return &Unmanaged{alone}
 	}
 	for _, node := range d.Nodes {
@@ -105,7 +113,7 @@ func (d *Drain) Run(ctx context.Context) error {
 	}
 	d.tell(Event{What: Cordoned})
 	for {
-		pods, err := d.pods(ctx)
+		pods, err := Pods(ctx, d.Client, d.Nodes)
 		if err == nil {
 			d.note(pods)
 			if d.left == 0 {
@@ -122,11 +130,11 @@ func (d *Drain) Run(ctx context.Context) error {
 	}
 }
 
-// pods are those that run on the nodes, DaemonSets' apart: these come back at once.
-func (d *Drain) pods(ctx context.Context) ([]corev1.Pod, error) {
+// Pods are those that run on the nodes, DaemonSets' apart: these come back at once.
+func Pods(ctx context.Context, client kubernetes.Interface, nodes []string) ([]corev1.Pod, error) {
 	var all []corev1.Pod
-	for _, node := range d.Nodes {
-		list, err := d.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
+	for _, node := range nodes {
+		list, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 		if err != nil {
 			return nil, fmt.Errorf("drain: pods of %s: %w; is rivulet running?", node, err)
 		}
@@ -139,13 +147,34 @@ func (d *Drain) pods(ctx context.Context) ([]corev1.Pod, error) {
 	}), nil
 }
 
-func unmanaged(pods []corev1.Pod) (names []string) {
+// Alone are the names of those pods, sorted, that nobody makes again when they end.
+func Alone(pods []corev1.Pod) (names []string) {
 	for i := range pods {
 		if p := &pods[i]; metav1.GetControllerOf(p) == nil && p.DeletionTimestamp == nil {
 			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}
+	slices.Sort(names)
 	return names
+}
+
+// Ends tells in sentences what becomes of pods that are to leave; empty if there are none.
+func Ends(pods []corev1.Pod) (text string) {
+	alone := Alone(pods)
+	var again []string
+	for i := range pods {
+		if name := pods[i].Namespace + "/" + pods[i].Name; pods[i].DeletionTimestamp == nil && !slices.Contains(alone, name) {
+			again = append(again, name)
+		}
+	}
+	slices.Sort(again)
+	if len(again) > 0 {
+		text += fmt.Sprintf(". Pods that end there and that their owners make again elsewhere: %d (%s)", len(again), some(again))
+	}
+	if len(alone) > 0 {
+		text += fmt.Sprintf(". Pods that end there and that nobody makes again: %d (%s)", len(alone), some(alone))
+	}
+	return text
 }
 
 // note takes over what is there now and tells of those that are gone.
