@@ -102,6 +102,8 @@ type Room struct {
 	// Allocatable is set of home's own node; a virtual node has its own.
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 	Requested   corev1.ResourceList `json:"requested"`
+	// Pressure names the conditions for which home's kubelet takes no new pods: DiskPressure and the like.
+	Pressure []string `json:"pressure,omitempty"`
 	// Pods are those that are not finished.
 	Pods         int    `json:"pods"`
 	Architecture string `json:"architecture,omitempty"`

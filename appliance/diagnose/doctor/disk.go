@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	diskSpace = Probe{Kind: health.DiskSpace, Title: "free space and inodes", Every: often, Run: probeDiskSpace}
+	diskSpace = Probe{Kind: health.DiskSpace, Title: "free space and inodes", Every: soon, Run: probeDiskSpace}
 	diskSpeed = Probe{Kind: health.DiskSpeed, Title: "speed of the disk (fsync)", Run: probeDiskSpeed}
 )
 

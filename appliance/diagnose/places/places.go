@@ -6,6 +6,7 @@ package places
 
 import (
 	"context"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,7 +31,13 @@ func Count(ctx context.Context, client kubernetes.Interface, home string) (n api
 	}
 	room = map[string]api.Room{}
 	if node, err := client.CoreV1().Nodes().Get(ctx, home, metav1.GetOptions{ResourceVersion: "0"}); err == nil {
-		room[home] = api.Room{Allocatable: node.Status.Allocatable, Architecture: node.Status.NodeInfo.Architecture}
+		r := api.Room{Allocatable: node.Status.Allocatable, Architecture: node.Status.NodeInfo.Architecture}
+		for _, c := range node.Status.Conditions {
+			if strings.HasSuffix(string(c.Type), "Pressure") && c.Status == corev1.ConditionTrue {
+				r.Pressure = append(r.Pressure, string(c.Type))
+			}
+		}
+		room[home] = r
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]

@@ -30,7 +30,8 @@ func aPod(name, node, cpu string, change func(*corev1.Pod)) *corev1.Pod {
 func TestCount(t *testing.T) {
 	client := fake.NewClientset(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "home"}, Status: corev1.NodeStatus{
-			Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, NodeInfo: corev1.NodeSystemInfo{Architecture: "arm64"}}},
+			Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, NodeInfo: corev1.NodeSystemInfo{Architecture: "arm64"},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse}}}},
 		aPod("one", "home", "500m", nil), aPod("two", "home", "1", nil), aPod("waits", "", "8", nil), aPod("away", "b", "2", nil),
 		aPod("tenant", "home", "250m", func(p *corev1.Pod) { p.Labels = map[string]string{policy.OriginLabel: "x"} }),
 		aPod("ended", "b", "16", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
@@ -45,6 +46,9 @@ func TestCount(t *testing.T) {
 	there := room["home"].Allocatable
 	if cpu("home") != "1750m" || room["home"].Pods != 3 || room["home"].Architecture != "arm64" || there.Cpu().String() != "4" {
 		t.Errorf("home is %+v", room["home"])
+	}
+	if p := room["home"].Pressure; len(p) != 1 || p[0] != "DiskPressure" {
+		t.Errorf("home is pressed by %v", p)
 	}
 	if cpu("b") != "2" || room["b"].Pods != 1 || len(room) != 2 {
 		t.Errorf("room is %+v", room)

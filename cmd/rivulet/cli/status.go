@@ -107,6 +107,9 @@ func verdict(st api.Status) string {
 		count[p.Severity]++
 	}
 	text := "Ready"
+	if pressure := st.Room[st.NodeName].Pressure; len(pressure) > 0 {
+		text = "takes no new pods: " + strings.Join(pressure, ", ")
+	}
 	for _, s := range []health.Severity{health.Error, health.Warning} {
 		if n := count[s]; n == 1 {
 			text += fmt.Sprintf(", 1 %s", s)
@@ -189,7 +192,8 @@ func printPlaces(out io.Writer, st api.Status) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PLACE\tREADY\tARCH\tCPU LEFT\tMEMORY LEFT\tPODS\tDETAIL")
 	if known {
-		fmt.Fprintf(w, "home\t%v\t%s\t%s\t%d\t%s\n", st.Ready, dash(home.Architecture), left(home.Allocatable, home.Requested), st.Pods.Home, tenantsHere(st.Pods))
+		fmt.Fprintf(w, "home\t%v\t%s\t%s\t%d\t%s\n", st.Ready && len(home.Pressure) == 0, dash(home.Architecture), left(home.Allocatable, home.Requested), st.Pods.Home,
+			strings.Join(append(slices.Clone(home.Pressure), tenantsHere(st.Pods)), " "))
 	}
 	for _, n := range st.VirtualNodes {
 		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%s\n", n.Name, n.Ready, dash(n.Architecture), left(n.Allocatable, st.Room[n.Name].Requested), n.Pods, notReady(n, time.Now()))

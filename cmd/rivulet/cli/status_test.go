@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/peer"
 	"rivulet/offload"
@@ -120,5 +121,16 @@ func TestStatusFitsAScreen(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "classroom-1  Ready\n") || strings.Contains(out.String(), "STAGE") {
 		t.Errorf("not what is to be seen of a device that is well:\n%s", out.String())
+	}
+}
+
+// A full disk is in the first line, and at home's place.
+func TestStatusOfAFullDisk(t *testing.T) {
+	st := api.Status{Name: "lab-1", NodeName: "lab-1", Ready: true, Room: map[string]api.Room{"lab-1": {Pressure: []string{"DiskPressure"}, Architecture: "amd64"}},
+		Health: []health.Problem{{Kind: *health.DiskSpace, Text: "1 % are free", Cure: "rivulet image rm --unused"}}}
+	var out strings.Builder
+	if err := printStatus(&out, st, false); err != nil || !strings.Contains(out.String(), "lab-1  takes no new pods: DiskPressure, 1 error\n") ||
+		!strings.Contains(out.String(), "home   false  amd64") || !strings.Contains(out.String(), "ERROR   the disk is nearly full [disk-space]: 1 % are free; rivulet image rm --unused\n") {
+		t.Errorf("%v\n%s", err, out.String())
 	}
 }

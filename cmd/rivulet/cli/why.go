@@ -118,9 +118,10 @@ func (c *common) factsOf(ctx context.Context, client kubernetes.Interface, p *co
 		return f, fmt.Errorf("%w; see: rivulet status", err)
 	}
 	f.Nodes, f.Pods, f.Events = nodes.Items, pods.Items, events.Items
+	f.Namespace, _ = client.CoreV1().Namespaces().Get(ctx, p.Namespace, metav1.GetOptions{})
 	if p.Spec.NodeName == "" {
 		var err error
-		if f.Missing, err = missingClaims(ctx, client, p); err != nil {
+		if f.Missing, f.Volumes, err = claimsOf(ctx, client, p); err != nil {
 			return f, err
 		}
 	} else {
@@ -135,6 +136,10 @@ func (c *common) factsOf(ctx context.Context, client kubernetes.Interface, p *co
 		}
 	}
 	if st, err := api.Get(ctx, c.dirs.Run); err == nil {
+		f.Running = true
+		for _, h := range st.Health {
+			f.Problems = append(f.Problems, explain.Problem{Code: h.Code, Subject: h.Subject, Text: h.Text, Cure: h.Cure})
+		}
 		for _, v := range st.PeerList() {
 			link := explain.LinkState{Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT}
 			if v.Way != nil {
@@ -174,8 +179,8 @@ func leftOut(ctx context.Context, client kubernetes.Interface, namespace, node s
 	return slices.DeleteFunc(out, func(l reflect.LeftOut) bool { return l.What == "" }), nil
 }
 
-// missingClaims are those of the pod that wait for something else than their first pod.
-func missingClaims(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) (missing []string, err error) {
+// claimsOf are the claims of the pod that wait for something else than their first pod, and the volumes of those that are bound.
+func claimsOf(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) (missing []string, bound []corev1.PersistentVolume, err error) {
 	for _, v := range p.Spec.Volumes {
 		if v.PersistentVolumeClaim == nil {
 			continue
@@ -186,8 +191,11 @@ func missingClaims(ctx context.Context, client kubernetes.Interface, p *corev1.P
 			missing = append(missing, v.PersistentVolumeClaim.ClaimName)
 			continue
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		case claim.Status.Phase == corev1.ClaimBound:
+			if v, err := client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{}); err == nil {
+				bound = append(bound, *v)
+			}
 			continue
 		}
 		if name := claim.Spec.StorageClassName; name != nil && *name != "" {
@@ -198,7 +206,7 @@ func missingClaims(ctx context.Context, client kubernetes.Interface, p *corev1.P
 		}
 		missing = append(missing, claim.Name)
 	}
-	return missing, nil
+	return missing, bound, nil
 }
 
 // usedCPU is what the metrics API says, in thousandths of a core; -1 if nothing.

@@ -30,6 +30,11 @@ const again = "its controller makes another; a bare pod has to be made again"
 func (f Facts) ending(container, reason, message string) (what, cure string, byOthers bool) {
 	what = short(strings.TrimSpace(reason + ": " + message))
 	what = strings.TrimSuffix(strings.TrimPrefix(what, ": "), ":")
+	if strings.Contains(what, "low on resource: ephemeral-storage") || strings.Contains(what, "low on resource: inodes") || strings.Contains(what, "DiskPressure") {
+		if node := f.node(f.Pod.Spec.NodeName); node != nil {
+			return what, f.pressed(node, corev1.NodeDiskPressure).Cure, true
+		}
+	}
 	for _, c := range cures {
 		if strings.Contains(what, c.word) {
 			return what, c.cure, true

@@ -24,6 +24,8 @@ import (
 const (
 	Refused      = "refused"       // fields that have no meaning on another cluster
 	NoRoom       = "no-room"       // no node has what it requests
+	Port         = "port"          // a port of the machine that is taken
+	Pressure     = "pressure"      // a node that is short of disk or memory
 	Taint        = "taint"         // a taint that it does not tolerate
 	Selector     = "node-selector" // its selector or affinity chooses no node
 	Claim        = "claim"         // a volume that is not there
@@ -75,11 +77,14 @@ type Facts struct {
 	Namespace *corev1.Namespace
 	Events    []corev1.Event // of the pod
 	Nodes     []corev1.Node
-	Pods      []corev1.Pod         // of all namespaces, that are not finished
-	Links     map[string]LinkState // by the target's ID
-	Missing   []string             // claims of the pod that are not bound
-	LeftOut   []reflect.LeftOut    // of Services of its namespace, not reached from its node
-	UsedCPU   int64                // by the pod, in thousandths of a core; below 0: not known
+	Pods      []corev1.Pod              // of all namespaces, that are not finished
+	Links     map[string]LinkState      // by the target's ID
+	Missing   []string                  // claims of the pod that are not bound
+	Volumes   []corev1.PersistentVolume // that its claims are bound to
+	Running   bool                      // the supervisor has answered, with Links and Problems
+	Problems  []Problem                 // of this device
+	LeftOut   []reflect.LeftOut         // of Services of its namespace, not reached from its node
+	UsedCPU   int64                     // by the pod, in thousandths of a core; below 0: not known
 	Now       time.Time
 }
 
@@ -94,7 +99,11 @@ func Explain(f Facts) Answer {
 	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed && p.Status.Reason != pod.ReasonRefused:
 		found = f.ended()
 	case p.DeletionTimestamp != nil:
-		found = append(f.link(node), f.deleting()...)
+		if found = f.link(node); len(found) == 0 {
+			found = f.deleting()
+		} else {
+			found[0].What += "; the pod was deleted, and is gone when its node has answered"
+		}
 	case p.Spec.NodeName == "":
 		found = f.unscheduled()
 	default:
@@ -114,6 +123,9 @@ func Explain(f Facts) Answer {
 func State(p *corev1.Pod) string {
 	if p.DeletionTimestamp != nil {
 		return "Terminating"
+	}
+	if c := condition(p, corev1.PodReady); c != nil && c.Reason == pod.ReasonLost {
+		return string(corev1.PodUnknown)
 	}
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range list {
@@ -209,18 +221,24 @@ func (f Facts) link(node *corev1.Node) []Reason {
 	}
 	id := node.Labels[policy.VirtualNodeLabel]
 	if l, known := f.Links[id]; id != "" && known && !l.Connected {
-		return []Reason{{Code: Link, What: "peer " + target(node) + " is not reached: " + cmp.Or(short(l.Why), "no answer"), Cure: "rivulet doctor peer " + target(node)}}
+		why, _, _ := strings.Cut(cmp.Or(short(l.Why), "no answer"), "; ")
+		return []Reason{{Link, "peer " + target(node) + " is not reached: " + why, comesBack(node)}}
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			cure := "rivulet doctor"
 			if id != "" {
-				cure = "rivulet doctor peer " + target(node)
+				cure = comesBack(node)
 			}
 			return []Reason{{Code: Link, What: "its node " + node.Name + " is not ready: " + cmp.Or(short(c.Message), c.Reason), Cure: cure}}
 		}
 	}
 	return nil
+}
+
+// comesBack is what to do about a peer that does not answer.
+func comesBack(node *corev1.Node) string {
+	return "see that it is on and on the network: rivulet doctor peer " + target(node) + "; or: if it is gone for good: rivulet unpeer " + target(node) + " --force"
 }
 
 func target(node *corev1.Node) string { return cmp.Or(node.Labels[policy.TargetLabel], node.Name) }
@@ -298,9 +316,15 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 		}
 		switch w.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError":
-			cure := "import it there: rivulet ctr images import FILE.tar"
+			if strings.Contains(w.Message, "no space left on device") && node != nil {
+				r := f.pressed(node, corev1.NodeDiskPressure)
+				r.What = fmt.Sprintf("image %s does not fit on the disk of %s", images[c.Name], p.Spec.NodeName)
+				out = append(out, r)
+				continue
+			}
+			cure := "bring it here, if its name is right: rivulet image push FILE.tar"
 			if node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
-				cure += " (on " + target(node) + "), or keep it off that peer: rivulet cordon " + target(node)
+				cure = "bring it here, and " + target(node) + " gets it: rivulet image push --to " + target(node) + " FILE.tar; or: keep pods off that peer: rivulet cordon " + target(node)
 			}
 			out = append(out, Reason{Image, fmt.Sprintf("image %s is not on %s and cannot be got%s", images[c.Name], p.Spec.NodeName, colon(short(w.Message))), cure})
 		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
@@ -366,7 +390,7 @@ func (f Facts) slow(node *corev1.Node) (out []Reason) {
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type != corev1.NodeReady && c.Type != corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
-			out = append(out, Reason{Slow, "node " + node.Name + " has " + string(c.Type), "free some there, or add a device"})
+			out = append(out, f.pressed(node, c.Type))
 		}
 	}
 	return out

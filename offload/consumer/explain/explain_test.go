@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/reflect"
@@ -71,19 +72,89 @@ func event(reason, message string) []corev1.Event {
 	return []corev1.Event{{Reason: reason, Message: message, LastTimestamp: metav1.NewTime(now)}}
 }
 
+// tainted has the system close a node.
+func tainted(key string, kind corev1.NodeConditionType) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue})
+	}
+}
+
+func volumeOn(node string) []corev1.PersistentVolume {
+	return []corev1.PersistentVolume{{Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "lab", Name: "data"}, NodeAffinity: &corev1.VolumeNodeAffinity{
+		Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}}}
+}
+
+func port(n int32) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: n, HostPort: n, Protocol: corev1.ProtocolTCP}}
+	}
+}
+
+func all[T any](of ...func(*T)) func(*T) {
+	return func(p *T) {
+		for _, f := range of {
+			f(p)
+		}
+	}
+}
+
+func named(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Name, p.UID = name, types.UID(name) }
+}
+
 func TestWhy(t *testing.T) {
 	two := []corev1.Node{node("home", "1", nil), node("lab-2", "4", virtual)}
+	full := []corev1.Node{node("home", "1", tainted(corev1.TaintNodeDiskPressure, corev1.NodeDiskPressure)), two[1]}
+	cordoned := []corev1.Node{two[0], node("lab-2", "4", all(virtual, func(n *corev1.Node) { n.Spec.Unschedulable = true }))}
+	lost := map[string]LinkState{"id-of-lab-2": {Why: "silent for 40s; see that it is on"}}
+	disk := []Problem{{Code: "disk-space", Text: "1 % are free", Cure: "remove images that nothing uses: rivulet image rm --unused; or: delete files"}}
+	away := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: "burst"}}}
+	evicted := func(message string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", message
+		}
+	}
+	for i := range two {
+		two[i].Labels[corev1.LabelHostname] = two[i].Name
+	}
+	cordoned[1].Labels[corev1.LabelHostname] = "lab-2"
 	for name, c := range map[string]struct {
 		facts            Facts
 		code, what, cure string
 	}{
-		"no room at home, and the namespace stays there": {Facts{Pod: asks("2", nil), Nodes: two}, NoRoom, "no room for 2 cpu, and its namespace may not go to lab-2", "rivulet offload lab"},
+		"no room at home, and the namespace stays there": {Facts{Pod: asks("2", nil), Nodes: two}, NoRoom, "lab-2 has room for 2 cpu, but its namespace may not go there", "rivulet offload lab"},
 		"no room anywhere":      {Facts{Pod: asks("9", offloaded), Nodes: two}, NoRoom, "home has 1 of cpu free, it requests 9", "request less"},
 		"room that others have": {Facts{Pod: asks("2", offloaded), Nodes: two, Pods: []corev1.Pod{*asks("3", on("lab-2", nil))}}, NoRoom, "home has 1", "add a device"},
 		"a taint": {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "maintenance", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
 		})}}, Taint, "home has taint maintenance=yes:NoSchedule", "rivulet kubectl taint node home maintenance-"},
-		"cordoned": {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) { n.Spec.Unschedulable = true })}}, Taint, "cordoned", "rivulet uncordon home"},
+		"cordoned":                            {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) { n.Spec.Unschedulable = true })}}, Taint, "cordoned", "rivulet kubectl uncordon home"},
+		"a full disk":                         {Facts{Pod: asks("100m", nil), Nodes: full[:1], Running: true, Problems: disk}, Pressure, "home has DiskPressure: its disk is nearly full, and it takes no new pods (1 % are free)", "rivulet image rm --unused"},
+		"a full disk, and room away":          {Facts{Pod: asks("100m", nil), Nodes: full, Running: true, Problems: disk}, Pressure, "DiskPressure", "rivulet image rm --unused"},
+		"a disk that was full":                {Facts{Pod: asks("100m", nil), Nodes: full[:1], Running: true}, Pressure, "within 5 minutes", ""},
+		"a full disk, without a supervisor":   {Facts{Pod: asks("100m", nil), Nodes: full[:1]}, Pressure, "DiskPressure", "rivulet doctor --only disk-space"},
+		"little memory":                       {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", tainted(corev1.TaintNodeMemoryPressure, corev1.NodeMemoryPressure))}}, Pressure, "MemoryPressure", "stop pods"},
+		"many processes":                      {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", tainted(corev1.TaintNodePIDPressure, corev1.NodePIDPressure))}}, Pressure, "PIDPressure", "many processes"},
+		"a taint of the system":               {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", tainted("node.kubernetes.io/network-unavailable", corev1.NodeNetworkUnavailable))}}, Taint, "which the system sets and takes off", "rivulet doctor"},
+		"runs where the disk is full":         {Facts{Pod: asks("100m", on("home", running)), Nodes: full[:1], UsedCPU: -1, Running: true, Problems: disk}, Pressure, "DiskPressure", "rivulet image rm --unused"},
+		"evicted for the disk":                {Facts{Pod: asks("1", on("home", evicted("The node was low on resource: ephemeral-storage. Threshold quantity: 1."))), Nodes: full, Running: true, Problems: disk}, Ended, "low on resource: ephemeral-storage", "rivulet image rm --unused"},
+		"not let in for the disk":             {Facts{Pod: asks("1", on("home", evicted("Pod was rejected: The node had condition: [DiskPressure]."))), Nodes: full, Running: true, Problems: disk}, Ended, "DiskPressure", "rivulet image rm --unused"},
+		"an image that does not fit":          {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "write: no space left on device"))), Nodes: two, Running: true, Problems: disk}, Pressure, "does not fit on the disk of home", "rivulet image rm --unused"},
+		"a peer is cordoned":                  {Facts{Pod: asks("2", offloaded), Nodes: cordoned}, Taint, "lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2"},
+		"its volume is on a cordoned peer":    {Facts{Pod: asks("100m", offloaded), Nodes: cordoned, Volumes: volumeOn("lab-2")}, Taint, "its volume (claim data) is on lab-2: lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2; or: rivulet move volume lab/data home"},
+		"its volume is on a lost peer":        {Facts{Pod: asks("100m", offloaded), Nodes: two, Volumes: volumeOn("lab-2"), Links: lost}, Link, "its volume (claim data) is on lab-2: peer lab-2 is not reached: silent for 40s", "rivulet doctor peer lab-2; or: "},
+		"its volume is on no node":            {Facts{Pod: asks("100m", offloaded), Nodes: two, Volumes: volumeOn("gone")}, Claim, "is no more", "rivulet kubectl describe pvc -n lab data"},
+		"no room at home, and a peer is lost": {Facts{Pod: asks("2", offloaded), Nodes: two, Links: lost}, Link, "peer lab-2 is not reached", "rivulet doctor peer lab-2; or: if it is gone for good: rivulet unpeer lab-2 --force"},
+		"deleted on a lost peer": {Facts{Now: now, Nodes: two, Links: lost, Pod: asks("1", on("lab-2", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} }))},
+			Link, "the pod was deleted, and is gone when its node has answered", "rivulet doctor peer lab-2"},
+		"a port that is taken":                    {Facts{Pod: asks("100m", port(80)), Nodes: two[:1], Pods: []corev1.Pod{*asks("100m", on("home", all(port(80), named("other"))))}}, Port, "port TCP 80 of home is taken by pod lab/other", "another hostPort"},
+		"the host's network, and no room at home": {Facts{Pod: asks("2", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Nodes: two, Namespace: away}, Refused, "because of spec.hostNetwork", "request less"},
+		"a namespace of the cluster":              {Facts{Pod: asks("2", func(p *corev1.Pod) { p.Namespace = "kube-system" }), Nodes: two}, NoRoom, "stays at home", "request less"},
+		"a namespace that goes elsewhere": {Facts{Pod: asks("2", func(p *corev1.Pod) {
+			offloaded(p)
+			p.Spec.NodeSelector = map[string]string{policy.TargetLabel: "lab-3"}
+		}), Nodes: two[1:], Namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: "remote", policy.NamespaceToLabel: "lab-3"}}}}, Selector, "goes to lab-3 only", "rivulet offload lab"},
 		"withdrawn": {Facts{Pod: asks("2", offloaded), Nodes: []corev1.Node{node("lab-2", "4", func(n *corev1.Node) {
 			virtual(n)
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
@@ -96,8 +167,8 @@ func TestWhy(t *testing.T) {
 		"refused": {Facts{Pod: asks("2", on("lab-2", func(p *corev1.Pod) {
 			p.Status.Reason, p.Status.Message = pod.ReasonRefused, "offload: this pod cannot run on another cluster because of spec.hostNetwork (the host's network is home's); remove the field"
 		})), Nodes: two}, Refused, "spec.hostNetwork", "remove the field"},
-		"no image away":            {Facts{Pod: asks("1", on("lab-2", waits("ImagePullBackOff", "not found"))), Nodes: two}, Image, "image web:1 is not on lab-2", "rivulet ctr images import FILE.tar (on lab-2)"},
-		"no image at home":         {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "not found"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet ctr images import"},
+		"no image away":            {Facts{Pod: asks("1", on("lab-2", waits("ImagePullBackOff", "not found"))), Nodes: two}, Image, "image web:1 is not on lab-2", "rivulet image push --to lab-2 FILE.tar; or: "},
+		"no image at home":         {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "not found"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet image push FILE.tar"},
 		"an image for others":      {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event(pod.ReasonMisfit, "image web:1 does not run on lab-2 (linux/amd64): exec format error")}, Platform, "does not run on lab-2", "kubernetes.io/arch"},
 		"the peer's quota is full": {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event("FailedCreate", "exceeded quota: rivulet")}, Quota, "exceeded quota", "rivulet cordon lab-2"},
 		"a secret that is missing": {Facts{Pod: asks("1", on("home", waits("CreateContainerConfigError", `secret "x" not found`))), Nodes: two}, Configured, `secret "x" not found`, "make what it names"},
@@ -156,6 +227,11 @@ func TestWhy(t *testing.T) {
 			}
 			if r := a.Reasons[0]; r.Code != c.code || !strings.Contains(r.What, c.what) || !strings.Contains(r.Cure, c.cure) {
 				t.Errorf("%+v\nwant %s, %q, %q", a.Reasons, c.code, c.what, c.cure)
+			}
+			for _, r := range a.Reasons {
+				if strings.Contains(r.Cure, "ctr images") || strings.Contains(r.Cure, "--prune") || strings.Contains(r.Cure, "kubernetes.io/") && strings.Contains(r.Cure, "kubectl taint") {
+					t.Errorf("a cure that does harm: %s", r.Cure)
+				}
 			}
 		})
 	}

@@ -1,7 +1,9 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,6 +12,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
+	"rivulet/offload/consumer/pod"
 	"rivulet/offload/policy"
 )
 
@@ -33,22 +36,43 @@ func (f Facts) unscheduled() (out []Reason) {
 	if said == nil || said.Status == corev1.ConditionTrue {
 		return []Reason{{NotScheduled, "the scheduler has not looked at it yet", "rivulet status"}}
 	}
+	held, claim := f.held()
+	if claim != "" && len(held) == 0 {
+		return []Reason{{Claim, "the node that has its volume (claim " + claim + ") is no more", "bring the data back from a backup into a new claim: rivulet kubectl describe pvc -n " + p.Namespace + " " + claim}}
+	}
 	asked := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 	free := f.free()
-	var roomAway []string // that only the namespace's label keeps it from
-	for i := range f.Nodes {
-		n := &f.Nodes[i]
-		if r, fits := f.against(n, asked, free[n.Name]); !fits {
-			out = append(out, r)
-		} else if r.Code == Taint {
+	type obstacle struct {
+		Reason
+		rank
+	}
+	var found []obstacle
+	var roomAway []string // that only the namespace keeps it from
+	for i := range held {
+		n := &held[i]
+		r, why, closed := f.against(n, asked, free[n.Name])
+		switch {
+		case claim != "" && r.What != "":
+			r.What = "its volume (claim " + claim + ") is on " + n.Name + ": " + r.What
+			if why == closedNow && n.Spec.Unschedulable && n.Labels[policy.VirtualNodeLabel] != "" {
+				r.Cure += "; or: rivulet move volume " + p.Namespace + "/" + claim + " home"
+			}
+			found = append(found, obstacle{r, why})
+		case closed && r.What == "":
 			roomAway = append(roomAway, target(n))
+		case closed:
+			found = append(found, obstacle{r, other}) // it would not go there in any case
+		case r.What != "":
+			found = append(found, obstacle{r, why})
 		}
 	}
-	slices.SortStableFunc(out, func(x, y Reason) int { return rank(x.Code) - rank(y.Code) })
 	if len(roomAway) > 0 {
 		slices.Sort(roomAway)
-		out = append([]Reason{{NoRoom, fmt.Sprintf("home has no room for %s, and its namespace may not go to %s, which has", words(asked), strings.Join(slices.Compact(roomAway), ", ")),
-			"rivulet offload " + p.Namespace}}, out...)
+		found = append(found, obstacle{f.staysHome(words(asked), strings.Join(slices.Compact(roomAway), ", ")), staysHome})
+	}
+	slices.SortStableFunc(found, func(x, y obstacle) int { return int(x.rank - y.rank) })
+	for _, o := range found {
+		out = append(out, o.Reason)
 	}
 	if len(out) == 0 {
 		out = []Reason{{NotScheduled, short(said.Message), "rivulet kubectl describe pod -n " + p.Namespace + " " + p.Name}}
@@ -56,48 +80,151 @@ func (f Facts) unscheduled() (out []Reason) {
 	return out
 }
 
-// rank has room, which is the usual reason, come first.
-func rank(code string) int { return slices.Index([]string{NoRoom, Selector, Link, Taint}, code) }
+// held are the nodes that the volumes of the pod allow, and a claim that does not allow all; all nodes and "" where none is bound to some.
+func (f Facts) held() (nodes []corev1.Node, claim string) {
+	nodes = f.Nodes
+	for i := range f.Volumes {
+		v := &f.Volumes[i]
+		if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil || v.Spec.ClaimRef == nil {
+			continue
+		}
+		want, err := nodeaffinity.NewNodeSelector(v.Spec.NodeAffinity.Required)
+		if err != nil {
+			continue
+		}
+		claim = v.Spec.ClaimRef.Name
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return !want.Match(&n) })
+	}
+	return nodes, claim
+}
 
-// against says why a node does not take the pod. fits is true if only the taint of virtual nodes keeps
-// it off, with Taint, or nothing that is known here.
-func (f Facts) against(n *corev1.Node, asked corev1.ResourceList, free map[corev1.ResourceName]resource.Quantity) (r Reason, fits bool) {
-	if n.Spec.Unschedulable {
-		return Reason{Taint, n.Name + " takes no new pods (cordoned)", "rivulet uncordon " + n.Name}, false
+// rank is the order in which obstacles are named: the nearest to what a person can end comes first.
+type rank int
+
+const (
+	closedNow rank = iota // the node would take it, but for the state that it is in
+	staysHome             // another would take it, but it stays at home
+	noRoom                // something that others have
+	never                 // a node that it does not choose, or that does not choose it
+	other
+)
+
+// staysHome is why a pod does not go where there is room.
+func (f Facts) staysHome(asked, there string) Reason {
+	p := f.Pod
+	what := fmt.Sprintf("%s has room for %s, but ", there, asked)
+	ns := policy.Namespace{When: policy.Off}
+	if f.Namespace != nil {
+		ns, _ = policy.Parse(f.Namespace)
 	}
-	if l := f.link(n); len(l) > 0 {
-		return l[0], false
+	switch refused := pod.Refuse(p); {
+	case policy.System(p.Namespace):
+		return Reason{NoRoom, what + "namespace " + p.Namespace + " stays at home", "request less, free some, or add a device"}
+	case refused != nil:
+		text, _, _ := strings.Cut(strings.TrimPrefix(refused.Error(), "offload: "), "; ")
+		return Reason{Refused, what + text, "remove that field; or: request less, or free some at home"}
+	case ns.When == policy.Off:
+		return Reason{NoRoom, what + "its namespace may not go there", "rivulet offload " + p.Namespace}
+	case strings.HasPrefix(Controller(p), "DaemonSet/"):
+		return Reason{NoRoom, what + "pods of a DaemonSet run on machines of this cluster only", "request less, free some, or add a device"}
+	case Controller(p) != "":
+		return Reason{TooLate, what + "it was made so that it stays at home", "delete it, and its controller makes another: rivulet kubectl delete pod -n " + p.Namespace + " " + p.Name}
 	}
+	return Reason{TooLate, what + "it was made so that it stays at home", "delete it, and make it again"}
+}
+
+// against is why a node does not take the pod, with its rank; nothing is known of one without words.
+// Virtual is true where the taint of virtual nodes keeps it off.
+func (f Facts) against(n *corev1.Node, asked corev1.ResourceList, free map[corev1.ResourceName]resource.Quantity) (r Reason, why rank, virtual bool) {
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(f.Pod).Match(n); err == nil && !ok {
-		return Reason{Selector, n.Name + " is not what its nodeSelector or affinity asks for" + f.asks(n), "change that, or label the node"}, false
+		if to := f.only(); to != "" && n.Labels[policy.VirtualNodeLabel] != "" && to != target(n) {
+			return Reason{Selector, "its namespace goes to " + to + " only, not to " + target(n), "rivulet offload " + f.Pod.Namespace}, never, false
+		}
+		return Reason{Selector, n.Name + " is not what its nodeSelector or affinity asks for" + f.asks(n), "change that, or label the node"}, never, false
 	}
-	closed := false
+	var closed []Reason
+	withdrawn := false
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
 		if t.Effect == corev1.TaintEffectPreferNoSchedule || tolerated(f.Pod, t) {
 			continue
 		}
-		switch t.Key {
-		case policy.VirtualTaint:
-			closed = true
-			continue
-		case policy.WithdrawnTaint:
-			return Reason{Taint, target(n) + " lends nothing any more", "ask its owner, or choose another: rivulet peers"}, false
+		withdrawn = withdrawn || t.Key == policy.WithdrawnTaint
+		if t.Key == policy.VirtualTaint {
+			virtual = true
+		} else if r, of := f.state(n, t); of {
+			closed = append(closed, r)
+		} else {
+			return Reason{Taint, fmt.Sprintf("%s has taint %s, which it does not tolerate", n.Name, t.ToString()), "add a toleration; or: rivulet kubectl taint node " + n.Name + " " + t.Key + "-"}, never, virtual
 		}
-		return Reason{Taint, fmt.Sprintf("%s has taint %s, which it does not tolerate", n.Name, t.ToString()), "add a toleration, or: rivulet kubectl taint node " + n.Name + " " + t.Key + "-"}, false
 	}
-	for name, want := range asked {
-		if have := free[name]; want.Cmp(have) > 0 {
-			return Reason{NoRoom, fmt.Sprintf("%s has %s of %s free, it requests %s", n.Name, have.String(), name, want.String()), "request less, free some, or add a device"}, false
+	if r, full := f.full(n, asked, free); full && !withdrawn {
+		return r, noRoom, virtual
+	}
+	if !withdrawn {
+		closed = append(f.link(n), closed...)
+	}
+	if n.Spec.Unschedulable {
+		closed = append(closed, cordoned(n))
+	}
+	if len(closed) > 0 {
+		return closed[0], closedNow, virtual
+	}
+	return Reason{}, other, virtual
+}
+
+// only is the one target that the pod's namespace is offloaded to, "" for any.
+func (f Facts) only() string {
+	if f.Namespace == nil {
+		return ""
+	}
+	ns, _ := policy.Parse(f.Namespace)
+	return ns.To
+}
+
+// full is what the node has too little of.
+func (f Facts) full(n *corev1.Node, asked corev1.ResourceList, free map[corev1.ResourceName]resource.Quantity) (Reason, bool) {
+	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		want, have := asked[name], free[name]
+		if want.Cmp(have) > 0 {
+			return Reason{NoRoom, fmt.Sprintf("%s has %s of %s free, it requests %s", n.Name, have.String(), name, want.String()), "request less, free some, or add a device"}, true
 		}
 	}
 	if left := free[corev1.ResourcePods]; left.Value() < 1 {
-		return Reason{NoRoom, n.Name + " has as many pods as it takes", "delete some, or add a device"}, false
+		return Reason{NoRoom, n.Name + " has as many pods as it takes", "delete some, or add a device"}, true
 	}
-	if closed {
-		return Reason{Code: Taint}, true
+	for i := range f.Pods {
+		if p := &f.Pods[i]; p.Spec.NodeName == n.Name && p.UID != f.Pod.UID {
+			if port := samePort(p, f.Pod); port != "" {
+				return Reason{Port, fmt.Sprintf("port %s of %s is taken by pod %s/%s", port, n.Name, p.Namespace, p.Name), "give it another hostPort, or have a Service lead to it instead"}, true
+			}
+		}
 	}
-	return Reason{}, true
+	return Reason{}, false
+}
+
+// samePort is a port of the machine that both want.
+func samePort(x, y *corev1.Pod) string {
+	for _, a := range hostPorts(x) {
+		for _, b := range hostPorts(y) {
+			everywhere := a.HostIP == "" || b.HostIP == "" || a.HostIP == "0.0.0.0" || b.HostIP == "0.0.0.0"
+			if a.HostPort == b.HostPort && a.Protocol == b.Protocol && (everywhere || a.HostIP == b.HostIP) {
+				return fmt.Sprintf("%s %d", cmp.Or(a.Protocol, corev1.ProtocolTCP), a.HostPort)
+			}
+		}
+	}
+	return ""
+}
+
+func hostPorts(p *corev1.Pod) (out []corev1.ContainerPort) {
+	for i := range p.Spec.Containers {
+		for _, port := range p.Spec.Containers[i].Ports {
+			if port.HostPort != 0 {
+				out = append(out, port)
+			}
+		}
+	}
+	return out
 }
 
 // asks names the platform that it wants, if it is another: the usual reason.

@@ -47,7 +47,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return c.write(ctx, home, Unready(home, c.cfg.Target.Name()+" does not answer"))
 	}
 
-	if r := refuse(home); r != nil {
+	if r := Refuse(home); r != nil {
 		return c.refuseForGood(ctx, home, r.Error())
 	}
 	name, err := c.cfg.Target.Namespace(ctx, k.Namespace)

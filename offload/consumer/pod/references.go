@@ -14,7 +14,7 @@ import (
 // references are the Secrets and ConfigMaps of home that a pod has its target read: none of one
 // that has ended or may not run away. Admission has put what a service account adds into its spec.
 func references(home *corev1.Pod) []policy.Reference {
-	if terminal(home.Status.Phase) || refuse(home) != nil {
+	if terminal(home.Status.Phase) || Refuse(home) != nil {
 		return nil
 	}
 	all := map[policy.Object]policy.Reference{}

@@ -19,7 +19,7 @@ func TestNoReferenceIsForgotten(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab"}}
 	check := func(path, kind string) {
 		places++
-		if refuse(pod) != nil {
+		if Refuse(pod) != nil {
 			return
 		}
 		for _, r := range references(pod) {

@@ -28,8 +28,8 @@ func (r *Refusal) Error() string {
 		"; remove the field, or keep the namespace at home with the label rivulet.dev/offload=off"
 }
 
-// refuse returns nil if the pod can run away.
-func refuse(p *corev1.Pod) *Refusal {
+// Refuse returns nil if the pod can run away.
+func Refuse(p *corev1.Pod) *Refusal {
 	r := &Refusal{}
 	add := func(path, why string) { r.Fields = append(r.Fields, RefusedField{path, why}) }
 

@@ -18,6 +18,7 @@ const (
 	ReasonPending       = "OffloadPending"       // the provider has not made it yet
 	ReasonUnschedulable = "OffloadUnschedulable" // the provider has no node for it
 	ReasonGone          = "OffloadGone"          // it ran away and is no more
+	ReasonLost          = "ProviderLost"         // its provider does not answer (condition Ready)
 	ReasonNotEnded      = "OffloadNotEnded"      // it was deleted, and the provider refuses to end it (event)
 	ReasonShorter       = "OffloadShorterGrace"  // the provider ends it sooner than its grace period (event)
 )

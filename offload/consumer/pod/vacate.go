@@ -18,7 +18,7 @@ func Ready(p *corev1.Pod) bool {
 func Unready(home *corev1.Pod, why string) corev1.PodStatus {
 	st := *home.Status.DeepCopy()
 	if Ready(home) {
-		setCondition(home, &st, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "ProviderLost", Message: why,
+		setCondition(home, &st, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: ReasonLost, Message: why,
 			LastTransitionTime: metav1.Now()})
 	}
 	return st

@@ -57,7 +57,7 @@ func (w Wrapper) template() *corev1.PodTemplateSpec {
 // the address in the twin of the Service that leads to home's API server; empty if
 // there is none. The error is a *Refusal.
 func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
-	if r := refuse(home); r != nil {
+	if r := Refuse(home); r != nil {
 		return Wrapper{}, r
 	}
 	if full := fullName(home); len(full) > longestName {

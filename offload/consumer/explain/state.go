@@ -1,0 +1,90 @@
+package explain
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/offload/policy"
+)
+
+// A node's state closes it for new pods: the system sets the taint, and takes it off when its cause has
+// ended. None is taken off by hand.
+
+// pressures are the conditions in which a kubelet takes no new pods and ends some, with the code of the device's
+// own problem that says why, and what ends it where that is not known.
+var pressures = []struct {
+	condition         corev1.NodeConditionType
+	taint, code, what string
+	cure              string
+}{
+	{corev1.NodeDiskPressure, corev1.TaintNodeDiskPressure, "disk-space", "its disk is nearly full", "find what takes the room: rivulet doctor --only disk-space"},
+	{corev1.NodeMemoryPressure, corev1.TaintNodeMemoryPressure, "memory", "it has little memory", "stop pods that are not needed, or add a device"},
+	{corev1.NodePIDPressure, corev1.TaintNodePIDPressure, "", "it has nearly as many processes as it can", "stop pods that start many processes"},
+}
+
+// Problem is one of the device's own, of the list of `rivulet status`.
+type Problem struct{ Code, Subject, Text, Cure string }
+
+// problem finds one of the device's.
+func (f Facts) problem(code, subject string) *Problem {
+	for i := range f.Problems {
+		if p := &f.Problems[i]; p.Code == code && p.Subject == subject {
+			return p
+		}
+	}
+	return nil
+}
+
+// pressed is what a node says of a condition, and how it ends.
+func (f Facts) pressed(n *corev1.Node, kind corev1.NodeConditionType) Reason {
+	for _, x := range pressures {
+		if x.condition != kind {
+			continue
+		}
+		r := Reason{Pressure, n.Name + " has " + string(kind) + ": " + x.what + ", and it takes no new pods", x.cure}
+		switch p := f.problem(x.code, ""); {
+		case n.Labels[policy.VirtualNodeLabel] != "":
+			r.Cure = "rivulet doctor peer " + target(n)
+		case p != nil:
+			r.What, r.Cure = r.What+" ("+p.Text+")", p.Cure
+		case f.Running && kind == corev1.NodeDiskPressure:
+			r.What, r.Cure = n.Name+" has "+string(kind)+": its disk was nearly full; enough is free again, and the kubelet takes pods within 5 minutes", ""
+		}
+		return r
+	}
+	return Reason{Pressure, n.Name + " has " + string(kind), "rivulet doctor"}
+}
+
+// state is what a taint of the system means; of is false for one that somebody has set.
+func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
+	for _, x := range pressures {
+		if t.Key == x.taint {
+			return f.pressed(n, x.condition), true
+		}
+	}
+	switch {
+	case t.Key == policy.WithdrawnTaint:
+		return Reason{Taint, target(n) + " lends nothing any more", "ask its owner, or choose another: rivulet peers"}, true
+	case t.Key == corev1.TaintNodeUnschedulable:
+		return cordoned(n), true
+	case strings.Contains(t.Key, "node.kubernetes.io/"), strings.Contains(t.Key, "node.cloudprovider.kubernetes.io/"), strings.HasPrefix(t.Key, "rivulet.dev/"):
+		if l := f.link(n); len(l) > 0 {
+			return l[0], true
+		}
+		cure := "it goes by itself; if it stays: rivulet doctor"
+		if n.Labels[policy.VirtualNodeLabel] != "" {
+			cure += " peer " + target(n)
+		}
+		return Reason{Taint, n.Name + " has taint " + t.ToString() + ", which the system sets and takes off", cure}, true
+	}
+	return r, false
+}
+
+func cordoned(n *corev1.Node) Reason {
+	verb := "rivulet uncordon "
+	if n.Labels[policy.VirtualNodeLabel] == "" {
+		verb = "rivulet kubectl uncordon "
+	}
+	return Reason{Taint, n.Name + " takes no new pods (cordoned)", verb + n.Name}
+}
