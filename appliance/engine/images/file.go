@@ -264,9 +264,14 @@ func (c *Containerd) Held(ctx context.Context) ([]Held, error) {
 	return out, nil
 }
 
-// Remove takes an image's name away; its content goes when nothing else needs it.
+// Remove takes an image's name away, and with its last name those by which the kubelet knows it. Content that nothing
+// else needs is gone from the disk when it returns.
 func (c *Containerd) Remove(ctx context.Context, name string) error {
-	_, err := c.ctrFrom(ctx, nil, "images", "rm", name)
+	listed, err := c.ctrFrom(ctx, nil, "images", "list")
+	if err != nil {
+		return err
+	}
+	_, err = c.ctrFrom(ctx, nil, append([]string{"images", "rm", "--sync"}, goWith(listed, name)...)...)
 	return err
 }
 
@@ -281,4 +286,29 @@ func (c *Containerd) RemoveUnused(ctx context.Context) (names []string, err erro
 		}
 	}
 	return names, err
+}
+
+// goWith are a name and, if the image has no other, the digests that are names of it, too, in what `ctr images ls` prints.
+func goWith(listed []byte, name string) []string {
+	of := map[string][]string{} // names by what they stand for
+	target := ""
+	for line := range strings.Lines(string(listed)) {
+		if f := strings.Fields(line); len(f) > 2 {
+			of[f[2]] = append(of[f[2]], f[0])
+			if f[0] == name {
+				target = f[2]
+			}
+		}
+	}
+	out := []string{name}
+	for _, other := range of[target] {
+		switch {
+		case other == name:
+		case !strings.Contains(other, "sha256:"):
+			return []string{name}
+		default:
+			out = append(out, other)
+		}
+	}
+	return out
 }

@@ -114,3 +114,15 @@ func TestLookAtAFolder(t *testing.T) {
 		t.Errorf("packed: %+v, %v", f, err)
 	}
 }
+
+// With its last name an image loses those of the kubelet, which would keep its content.
+func TestNamesGoTogether(t *testing.T) {
+	list := []byte("REF TYPE DIGEST SIZE PLATFORMS LABELS\n" +
+		"a:1 t sha256:11 1.0 KiB linux/amd64 -\na@sha256:11 t sha256:11 1.0 KiB linux/amd64 -\nsha256:99 t sha256:11 1.0 KiB linux/amd64 -\n" +
+		"b:1 t sha256:22 1.0 KiB linux/amd64 -\nb:2 t sha256:22 1.0 KiB linux/amd64 -\nsha256:88 t sha256:22 1.0 KiB linux/amd64 -\n")
+	for name, want := range map[string]string{"a:1": "a:1 a@sha256:11 sha256:99", "b:1": "b:1", "none:1": "none:1"} {
+		if got := strings.Join(goWith(list, name), " "); got != want {
+			t.Errorf("with %s go %s, want %s", name, got, want)
+		}
+	}
+}

@@ -60,7 +60,7 @@ var examples = map[string]string{
 	"offload":           "sudo rivulet offload lab\nsudo rivulet offload lab --create --when remote --to lab-2",
 	"unoffload":         "sudo rivulet unoffload lab",
 	"pods":              "sudo rivulet pods\nsudo rivulet pods -n lab -o wide",
-	"why":               "sudo rivulet why web-7c9\nsudo rivulet why lab/web-7c9",
+	"why":               "sudo rivulet why lab/web-7c9\nsudo rivulet why deploy/web -n lab\nsudo rivulet why peer/lab-2",
 	"cordon":            "sudo rivulet cordon lab-2",
 	"uncordon":          "sudo rivulet uncordon lab-2",
 	"drain":             "sudo rivulet drain lab-2\nsudo rivulet drain lab-2 --timeout 10m",

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
@@ -329,6 +330,55 @@ func (c *common) removeUnused(ctx context.Context, out io.Writer) error {
 		fmt.Fprintln(out, "no image is unused; those that were pushed stay: rivulet image list")
 	}
 	return err
+}
+
+// unused are images that were pushed, no pod and no container uses, and nothing will make a pod of.
+func (c *common) unused(ctx context.Context, client kubernetes.Interface) ([]string, error) {
+	list, err := c.images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	deployments, err1 := client.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
+	stateful, err2 := client.AppsV1().StatefulSets("").List(ctx, metav1.ListOptions{})
+	daemons, err3 := client.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
+	jobs, err4 := client.BatchV1().Jobs("").List(ctx, metav1.ListOptions{})
+	crons, err5 := client.BatchV1().CronJobs("").List(ctx, metav1.ListOptions{})
+	pods, err6 := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{}) // finished ones, too
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+		return nil, err
+	}
+	makers := pods.Items
+	for i := range deployments.Items {
+		makers = append(makers, corev1.Pod{Spec: deployments.Items[i].Spec.Template.Spec})
+	}
+	for i := range stateful.Items {
+		makers = append(makers, corev1.Pod{Spec: stateful.Items[i].Spec.Template.Spec})
+	}
+	for i := range daemons.Items {
+		makers = append(makers, corev1.Pod{Spec: daemons.Items[i].Spec.Template.Spec})
+	}
+	for i := range jobs.Items {
+		makers = append(makers, corev1.Pod{Spec: jobs.Items[i].Spec.Template.Spec})
+	}
+	for i := range crons.Items {
+		makers = append(makers, corev1.Pod{Spec: crons.Items[i].Spec.JobTemplate.Spec.Template.Spec})
+	}
+	return unusedOf(list, makers), nil
+}
+
+// unusedOf are the images that were pushed and that none of the pods has, by name.
+func unusedOf(list []heldImage, pods []corev1.Pod) (names []string) {
+	var held []images.Held
+	for _, i := range list {
+		held = append(held, i.Held)
+	}
+	used := withPods(held, pods)
+	for _, i := range used {
+		if i.Kept && !slices.ContainsFunc(used, func(o heldImage) bool { return o.Digest == i.Digest && (len(o.Pods) > 0 || o.Containers > 0) }) {
+			names = append(names, i.Name)
+		}
+	}
+	return names
 }
 
 // removable is the name in containerd of an image that may be removed.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -56,5 +57,20 @@ func TestNodesOf(t *testing.T) {
 		if (err != nil) != (want < 0) || want >= 0 && len(got) != want {
 			t.Errorf("%q: %d nodes, %v, want %d", named, len(got), err, want)
 		}
+	}
+}
+
+// What was pushed, no pod has and nothing will make a pod of may go.
+func TestUnusedImages(t *testing.T) {
+	image := func(name, content string, kept bool, containers int) heldImage {
+		return heldImage{Held: images.Held{Image: images.Image{Name: name, Digest: digest.FromString(content), Kept: kept}, Containers: containers}}
+	}
+	list := []heldImage{
+		image("docker.io/library/web:1", "web", true, 0), image("docker.io/library/same:1", "web", true, 0), image("docker.io/library/old:1", "old", true, 0),
+		image("docker.io/library/got:1", "got", false, 0), image("tenant/x:1", "x", true, 1),
+	}
+	pods := []corev1.Pod{{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "web:1"}}}}}
+	if got := strings.Join(unusedOf(list, pods), " "); got != "docker.io/library/old:1" {
+		t.Errorf("%s may go", got)
 	}
 }

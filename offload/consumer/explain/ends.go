@@ -32,7 +32,7 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 	what = strings.TrimSuffix(strings.TrimPrefix(what, ": "), ":")
 	if strings.Contains(what, "low on resource: ephemeral-storage") || strings.Contains(what, "low on resource: inodes") || strings.Contains(what, "DiskPressure") {
 		if node := f.node(f.Pod.Spec.NodeName); node != nil {
-			return what, f.pressed(node, corev1.NodeDiskPressure).Cure, true
+			return what, cmp.Or(f.pressed(node, corev1.NodeDiskPressure).Cure, again), true
 		}
 	}
 	for _, c := range cures {

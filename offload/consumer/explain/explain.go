@@ -1,4 +1,20 @@
-// Package explain finds out why a pod does not run, or runs badly, and what to do about it.
+// Package explain finds out why a pod, or what makes pods or leads to them, does not do what it is for, and what
+// to do about it.
+//
+// Causes are looked at in a fixed order, and all that hold are named in it:
+//
+//	pod on no node   gate, made too early, claim; then node by node, the nearest first: its state
+//	                 (pressure, cordoned, lost, withdrawn), the namespace that stays at home, room and
+//	                 ports, what the pod chooses, taints of others
+//	pod on a node    the link to it, refused, platform, containers (image, config, crash), quota, what the
+//	                 provider says, volumes, sandbox, readiness, what holds it up
+//	workload         deleted; suspended, paused, no replicas; pods that cannot be made (quota, admission); a
+//	                 Job that failed; missed schedules; the worst of its pods; no progress
+//	Service          alias; no selector, no pod, no ready pod, wrong port; no address; endpoints left out
+//	claim            deleted; lost; class; first pod; provisioning; where its volume is, and whether it is reached
+//	Ingress          what its controller has found; class; backends
+//	namespace        being deleted; label; where its pods may go; quota; the worst of its pods
+//	peer, node       link, approval, roles; ready, pressure, cordoned
 //
 // It is pure: it reads what its caller got from home's API server and the states of links, and
 // writes nothing. It knows no more than these say: what a provider found comes as a condition or
@@ -12,8 +28,14 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/reflect"
@@ -43,13 +65,26 @@ const (
 	Starting     = "starting"      // it is on its way
 	LeftOut      = "left-out"      // what a Service leads to is not reached from the pod's node
 	NotScheduled = "not-scheduled" // the scheduler has not said why
+	Stopped      = "stopped"       // paused, suspended, or wanted in no number
+	Unmade       = "unmade"        // its pods cannot be made
+	Failed       = "failed"        // a Job that was given up
+	Schedule     = "schedule"      // a CronJob that was not started
+	Stuck        = "stuck"         // no progress
+	Endpoints    = "endpoints"     // a Service that leads to nothing
+	Address      = "address"       // a Service or an Ingress that is not reached from outside
+	Class        = "class"         // a class that is not there
+	Label        = "label"         // a label that is not understood
+	Approval     = "approval"      // a peer that waits for a person
+	Role         = "role"          // a peer with which one direction is off
 	Fine         = "fine"
 )
 
-// Answer is why a pod is as it is. The first of Reasons is the one to begin with.
+// Answer is why something is as it is. The first of Reasons is the one to begin with.
 type Answer struct {
-	Namespace string   `json:"namespace"`
-	Pod       string   `json:"pod"`
+	Kind      string   `json:"kind"`
+	Namespace string   `json:"namespace,omitempty"`
+	Name      string   `json:"name"`
+	Pod       string   `json:"pod,omitempty"` // the name, of a pod
 	Node      string   `json:"node,omitempty"`
 	Away      bool     `json:"away"`
 	State     string   `json:"state"`
@@ -73,25 +108,43 @@ type LinkState struct {
 
 // Facts are what an answer is made of. All objects are home's.
 type Facts struct {
-	Pod       *corev1.Pod
-	Namespace *corev1.Namespace
-	Events    []corev1.Event // of the pod
-	Nodes     []corev1.Node
-	Pods      []corev1.Pod              // of all namespaces, that are not finished
-	Links     map[string]LinkState      // by the target's ID
-	Missing   []string                  // claims of the pod that are not bound
-	Volumes   []corev1.PersistentVolume // that its claims are bound to
-	Running   bool                      // the supervisor has answered, with Links and Problems
-	Problems  []Problem                 // of this device
-	LeftOut   []reflect.LeftOut         // of Services of its namespace, not reached from its node
-	UsedCPU   int64                     // by the pod, in thousandths of a core; below 0: not known
-	Now       time.Time
+	// Pod is explained, or Object where there is one: a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob,
+	// Service, PersistentVolumeClaim, Ingress, Namespace, Node or peer.View.
+	Pod    *corev1.Pod
+	Object any
+
+	// Of the namespace of Pod or Object.
+	Namespace   *corev1.Namespace
+	Events      []corev1.Event
+	ReplicaSets []appsv1.ReplicaSet
+	Jobs        []batchv1.Job
+	Services    []corev1.Service
+	Slices      []discoveryv1.EndpointSlice
+	Claims      []corev1.PersistentVolumeClaim
+	Quotas      []corev1.ResourceQuota
+
+	// Of the cluster.
+	Nodes          []corev1.Node
+	Pods           []corev1.Pod
+	Volumes        []corev1.PersistentVolume
+	Classes        []storagev1.StorageClass
+	IngressClasses []networkingv1.IngressClass
+
+	Links    map[string]LinkState // by the target's ID
+	Running  bool                 // the supervisor has answered, with Links, Problems and Peers
+	Problems []Problem            // of this device
+	LeftOut  []reflect.LeftOut    // of Services, not reached from the pod's node; or of the Service
+	UsedCPU  int64                // by the pod, in thousandths of a core; below 0: not known
+	Now      time.Time
 }
 
-// Explain answers for a pod.
+// Explain answers for a pod, or for what else there is.
 func Explain(f Facts) Answer {
+	if f.Object != nil {
+		return f.object()
+	}
 	p := f.Pod
-	a := Answer{Namespace: p.Namespace, Pod: p.Name, Node: p.Spec.NodeName, State: State(p)}
+	a := Answer{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, Pod: p.Name, Node: p.Spec.NodeName, State: State(p)}
 	node := f.node(p.Spec.NodeName)
 	a.Away = node != nil && node.Labels[policy.VirtualNodeLabel] != ""
 	var found []Reason
@@ -107,16 +160,28 @@ func Explain(f Facts) Answer {
 	case p.Spec.NodeName == "":
 		found = f.unscheduled()
 	default:
-		found = append(f.link(node), f.placed(node)...)
+		if found = f.link(node); len(found) == 0 {
+			found = f.placed(node) // else what is known of it is old
+		}
 	}
 	a.Reasons = found
 	if len(found) == 0 {
 		a.Reasons = []Reason{{Code: Fine, What: "it runs on " + p.Spec.NodeName + " and is ready"}}
 	}
+	return f.withLeftOut(a)
+}
+
+func (f Facts) withLeftOut(a Answer) Answer {
 	for _, l := range f.LeftOut {
 		a.Reasons = append(a.Reasons, Reason{LeftOut, l.What, l.Cure})
 	}
 	return a
+}
+
+// of is the facts of another pod.
+func (f Facts) of(p *corev1.Pod) Facts {
+	f.Pod, f.Object, f.LeftOut, f.UsedCPU = p, nil, nil, -1
+	return f
 }
 
 // State is a pod's state in one word, as kubectl get pods has it.
@@ -155,11 +220,17 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition
 	return nil
 }
 
-// event is the message of the last event of a reason; empty: there is none.
+// event is the message of the last event of the pod for a reason; empty: there is none.
 func (f Facts) event(reasons ...string) string {
+	return f.eventOf([]types.UID{f.Pod.UID}, reasons...)
+}
+
+// eventOf is event of other objects.
+func (f Facts) eventOf(of []types.UID, reasons ...string) string {
 	last := -1
 	for i := range f.Events {
-		if slices.Contains(reasons, f.Events[i].Reason) && (last < 0 || !when(&f.Events[i]).Before(when(&f.Events[last]))) {
+		e := &f.Events[i]
+		if slices.Contains(of, e.InvolvedObject.UID) && slices.Contains(reasons, e.Reason) && (last < 0 || !when(e).Before(when(&f.Events[last]))) {
 			last = i
 		}
 	}
@@ -222,13 +293,13 @@ func (f Facts) link(node *corev1.Node) []Reason {
 	id := node.Labels[policy.VirtualNodeLabel]
 	if l, known := f.Links[id]; id != "" && known && !l.Connected {
 		why, _, _ := strings.Cut(cmp.Or(short(l.Why), "no answer"), "; ")
-		return []Reason{{Link, "peer " + target(node) + " is not reached: " + why, comesBack(node)}}
+		return []Reason{{Link, "peer " + target(node) + " is not reached: " + why, comesBack(target(node))}}
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			cure := "rivulet doctor"
 			if id != "" {
-				cure = comesBack(node)
+				cure = comesBack(target(node))
 			}
 			return []Reason{{Code: Link, What: "its node " + node.Name + " is not ready: " + cmp.Or(short(c.Message), c.Reason), Cure: cure}}
 		}
@@ -237,8 +308,8 @@ func (f Facts) link(node *corev1.Node) []Reason {
 }
 
 // comesBack is what to do about a peer that does not answer.
-func comesBack(node *corev1.Node) string {
-	return "see that it is on and on the network: rivulet doctor peer " + target(node) + "; or: if it is gone for good: rivulet unpeer " + target(node) + " --force"
+func comesBack(name string) string {
+	return "see that it is on and on the network: rivulet doctor peer " + name + "; or: if it is gone for good: rivulet unpeer " + name + " --force"
 }
 
 func target(node *corev1.Node) string { return cmp.Or(node.Labels[policy.TargetLabel], node.Name) }

@@ -69,7 +69,7 @@ func waits(reason, message string) func(*corev1.Pod) {
 }
 
 func event(reason, message string) []corev1.Event {
-	return []corev1.Event{{Reason: reason, Message: message, LastTimestamp: metav1.NewTime(now)}}
+	return []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "u"}, Reason: reason, Message: message, LastTimestamp: metav1.NewTime(now)}}
 }
 
 // tainted has the system close a node.
@@ -80,8 +80,20 @@ func tainted(key string, kind corev1.NodeConditionType) func(*corev1.Node) {
 	}
 }
 
+func withClaim(p *corev1.Pod) {
+	p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+}
+
+func claim(phase corev1.PersistentVolumeClaimPhase, class, volume string) *corev1.PersistentVolumeClaim {
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "data", UID: "u"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume}}
+	if c.Status.Phase = phase; class != "" {
+		c.Spec.StorageClassName = &class
+	}
+	return c
+}
+
 func volumeOn(node string) []corev1.PersistentVolume {
-	return []corev1.PersistentVolume{{Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "lab", Name: "data"}, NodeAffinity: &corev1.VolumeNodeAffinity{
+	return []corev1.PersistentVolume{{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{NodeAffinity: &corev1.VolumeNodeAffinity{
 		Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}}}
 }
 
@@ -99,7 +111,7 @@ func all[T any](of ...func(*T)) func(*T) {
 	}
 }
 
-func named(name string) func(*corev1.Pod) {
+func called(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Name, p.UID = name, types.UID(name) }
 }
 
@@ -107,6 +119,7 @@ func TestWhy(t *testing.T) {
 	two := []corev1.Node{node("home", "1", nil), node("lab-2", "4", virtual)}
 	full := []corev1.Node{node("home", "1", tainted(corev1.TaintNodeDiskPressure, corev1.NodeDiskPressure)), two[1]}
 	cordoned := []corev1.Node{two[0], node("lab-2", "4", all(virtual, func(n *corev1.Node) { n.Spec.Unschedulable = true }))}
+	bound := []corev1.PersistentVolumeClaim{*claim(corev1.ClaimBound, "", "pv")}
 	lost := map[string]LinkState{"id-of-lab-2": {Why: "silent for 40s; see that it is on"}}
 	disk := []Problem{{Code: "disk-space", Text: "1 % are free", Cure: "remove images that nothing uses: rivulet image rm --unused; or: delete files"}}
 	away := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: "burst"}}}
@@ -142,13 +155,13 @@ func TestWhy(t *testing.T) {
 		"not let in for the disk":             {Facts{Pod: asks("1", on("home", evicted("Pod was rejected: The node had condition: [DiskPressure]."))), Nodes: full, Running: true, Problems: disk}, Ended, "DiskPressure", "rivulet image rm --unused"},
 		"an image that does not fit":          {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "write: no space left on device"))), Nodes: two, Running: true, Problems: disk}, Pressure, "does not fit on the disk of home", "rivulet image rm --unused"},
 		"a peer is cordoned":                  {Facts{Pod: asks("2", offloaded), Nodes: cordoned}, Taint, "lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2"},
-		"its volume is on a cordoned peer":    {Facts{Pod: asks("100m", offloaded), Nodes: cordoned, Volumes: volumeOn("lab-2")}, Taint, "its volume (claim data) is on lab-2: lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2; or: rivulet move volume lab/data home"},
-		"its volume is on a lost peer":        {Facts{Pod: asks("100m", offloaded), Nodes: two, Volumes: volumeOn("lab-2"), Links: lost}, Link, "its volume (claim data) is on lab-2: peer lab-2 is not reached: silent for 40s", "rivulet doctor peer lab-2; or: "},
-		"its volume is on no node":            {Facts{Pod: asks("100m", offloaded), Nodes: two, Volumes: volumeOn("gone")}, Claim, "is no more", "rivulet kubectl describe pvc -n lab data"},
+		"its volume is on a cordoned peer":    {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: cordoned, Claims: bound, Volumes: volumeOn("lab-2")}, Taint, "its volume (claim data) is on lab-2: lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2; or: rivulet move volume lab/data home"},
+		"its volume is on a lost peer":        {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: volumeOn("lab-2"), Links: lost}, Link, "its volume (claim data) is on lab-2: peer lab-2 is not reached: silent for 40s", "rivulet doctor peer lab-2; or: "},
+		"its volume is on no node":            {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: volumeOn("gone")}, Claim, "is no more", "rivulet kubectl describe pvc -n lab data"},
 		"no room at home, and a peer is lost": {Facts{Pod: asks("2", offloaded), Nodes: two, Links: lost}, Link, "peer lab-2 is not reached", "rivulet doctor peer lab-2; or: if it is gone for good: rivulet unpeer lab-2 --force"},
 		"deleted on a lost peer": {Facts{Now: now, Nodes: two, Links: lost, Pod: asks("1", on("lab-2", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} }))},
 			Link, "the pod was deleted, and is gone when its node has answered", "rivulet doctor peer lab-2"},
-		"a port that is taken":                    {Facts{Pod: asks("100m", port(80)), Nodes: two[:1], Pods: []corev1.Pod{*asks("100m", on("home", all(port(80), named("other"))))}}, Port, "port TCP 80 of home is taken by pod lab/other", "another hostPort"},
+		"a port that is taken":                    {Facts{Pod: asks("100m", port(80)), Nodes: two[:1], Pods: []corev1.Pod{*asks("100m", on("home", all(port(80), called("other"))))}}, Port, "port TCP 80 of home is taken by pod lab/other", "another hostPort"},
 		"the host's network, and no room at home": {Facts{Pod: asks("2", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Nodes: two, Namespace: away}, Refused, "because of spec.hostNetwork", "request less"},
 		"a namespace of the cluster":              {Facts{Pod: asks("2", func(p *corev1.Pod) { p.Namespace = "kube-system" }), Nodes: two}, NoRoom, "stays at home", "request less"},
 		"a namespace that goes elsewhere": {Facts{Pod: asks("2", func(p *corev1.Pod) {
@@ -160,7 +173,7 @@ func TestWhy(t *testing.T) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
 		})}}, Taint, "lab-2 lends nothing any more", "rivulet peers"},
 		"another platform": {Facts{Pod: asks("100m", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"} }), Nodes: two[:1]}, Selector, "arm64, this is amd64", "label the node"},
-		"a claim":          {Facts{Pod: asks("100m", nil), Nodes: two, Missing: []string{"data"}}, Claim, "claim data has no volume", "describe pvc -n lab data"},
+		"a claim":          {Facts{Pod: asks("100m", withClaim), Nodes: two, Claims: []corev1.PersistentVolumeClaim{*claim(corev1.ClaimPending, "fast", "")}}, Class, "its claim data has no volume: there is no StorageClass fast", "rivulet kubectl get storageclass"},
 		"the peer is cut off while it waits": {Facts{Pod: asks("2", offloaded), Nodes: two[1:], Links: map[string]LinkState{"id-of-lab-2": {Why: "no answer"}}},
 			Link, "peer lab-2 is not reached: no answer", "rivulet doctor peer lab-2"},
 		"made too early": {Facts{Pod: asks("2", nil), Nodes: two, Events: event("OffloadTooLate", "made before; delete it")}, TooLate, "made before", "delete it"},

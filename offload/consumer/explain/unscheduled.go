@@ -26,10 +26,7 @@ func (f Facts) unscheduled() (out []Reason) {
 		what, cure, _ := strings.Cut(say, "; ")
 		return []Reason{{TooLate, what, cure}}
 	}
-	for _, claim := range f.Missing {
-		out = append(out, Reason{Claim, "its claim " + claim + " has no volume", "rivulet kubectl describe pvc -n " + p.Namespace + " " + claim})
-	}
-	if len(out) > 0 {
+	if out = f.unbound(); len(out) > 0 {
 		return out
 	}
 	said := condition(p, corev1.PodScheduled)
@@ -60,8 +57,7 @@ func (f Facts) unscheduled() (out []Reason) {
 			found = append(found, obstacle{r, why})
 		case closed && r.What == "":
 			roomAway = append(roomAway, target(n))
-		case closed:
-			found = append(found, obstacle{r, other}) // it would not go there in any case
+		case closed: // it would not go there in any case
 		case r.What != "":
 			found = append(found, obstacle{r, why})
 		}
@@ -83,16 +79,20 @@ func (f Facts) unscheduled() (out []Reason) {
 // held are the nodes that the volumes of the pod allow, and a claim that does not allow all; all nodes and "" where none is bound to some.
 func (f Facts) held() (nodes []corev1.Node, claim string) {
 	nodes = f.Nodes
-	for i := range f.Volumes {
-		v := &f.Volumes[i]
-		if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil || v.Spec.ClaimRef == nil {
+	for _, name := range claimsOf(f.Pod) {
+		c := f.claim(name)
+		if c == nil {
+			continue
+		}
+		v := f.volume(c.Spec.VolumeName)
+		if v == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 			continue
 		}
 		want, err := nodeaffinity.NewNodeSelector(v.Spec.NodeAffinity.Required)
 		if err != nil {
 			continue
 		}
-		claim = v.Spec.ClaimRef.Name
+		claim = name
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool { return !want.Match(&n) })
 	}
 	return nodes, claim
@@ -194,7 +194,7 @@ func (f Facts) full(n *corev1.Node, asked corev1.ResourceList, free map[corev1.R
 		return Reason{NoRoom, n.Name + " has as many pods as it takes", "delete some, or add a device"}, true
 	}
 	for i := range f.Pods {
-		if p := &f.Pods[i]; p.Spec.NodeName == n.Name && p.UID != f.Pod.UID {
+		if p := &f.Pods[i]; p.Spec.NodeName == n.Name && p.UID != f.Pod.UID && !over(p) {
 			if port := samePort(p, f.Pod); port != "" {
 				return Reason{Port, fmt.Sprintf("port %s of %s is taken by pod %s/%s", port, n.Name, p.Namespace, p.Name), "give it another hostPort, or have a Service lead to it instead"}, true
 			}
@@ -255,7 +255,7 @@ func (f Facts) free() map[string]map[corev1.ResourceName]resource.Quantity {
 	for i := range f.Pods {
 		p := &f.Pods[i]
 		left, ok := out[p.Spec.NodeName]
-		if !ok || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if !ok || over(p) {
 			continue
 		}
 		used := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
@@ -267,6 +267,11 @@ func (f Facts) free() map[string]map[corev1.ResourceName]resource.Quantity {
 		}
 	}
 	return out
+}
+
+// over reports whether a pod has ended for good.
+func over(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 func words(list corev1.ResourceList) string {

@@ -1,0 +1,293 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/health"
+	"rivulet/fabric/peer"
+	"rivulet/offload/consumer/explain"
+	"rivulet/offload/consumer/reflect"
+	"rivulet/offload/policy"
+	"rivulet/offload/target"
+)
+
+// gatherer finds what `rivulet why` is about, and the facts of its answer: from home's API server, and from the
+// supervisor, which need not run.
+type gatherer struct {
+	*common
+	ctx     context.Context
+	client  kubernetes.Interface
+	status  api.Status
+	running bool
+}
+
+func (c *common) gatherer(ctx context.Context) (*gatherer, error) {
+	client, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	g := &gatherer{common: c, ctx: ctx, client: client}
+	g.status, err = api.Get(ctx, c.dirs.Run)
+	g.running = err == nil
+	return g, nil
+}
+
+// whyKind is a kind that has an answer, with the words for it.
+type whyKind struct {
+	name, resource string
+	words          []string
+	of             func(kubernetes.Interface) rest.Interface
+	list           func() runtime.Object
+}
+
+func core(c kubernetes.Interface) rest.Interface  { return c.CoreV1().RESTClient() }
+func apps(c kubernetes.Interface) rest.Interface  { return c.AppsV1().RESTClient() }
+func batch(c kubernetes.Interface) rest.Interface { return c.BatchV1().RESTClient() }
+func web(c kubernetes.Interface) rest.Interface   { return c.NetworkingV1().RESTClient() }
+
+func listOf[T any, P interface {
+	*T
+	runtime.Object
+}]() runtime.Object {
+	return P(new(T))
+}
+
+// whyKinds are in the order in which a name is looked for.
+var whyKinds = []whyKind{
+	{"pod", "pods", []string{"po"}, core, listOf[corev1.PodList]},
+	{"deployment", "deployments", []string{"deploy"}, apps, listOf[appsv1.DeploymentList]},
+	{"statefulset", "statefulsets", []string{"sts"}, apps, listOf[appsv1.StatefulSetList]},
+	{"daemonset", "daemonsets", []string{"ds"}, apps, listOf[appsv1.DaemonSetList]},
+	{"job", "jobs", nil, batch, listOf[batchv1.JobList]},
+	{"cronjob", "cronjobs", []string{"cj"}, batch, listOf[batchv1.CronJobList]},
+	{"replicaset", "replicasets", []string{"rs"}, apps, listOf[appsv1.ReplicaSetList]},
+	{"ingress", "ingresses", []string{"ing"}, web, listOf[networkingv1.IngressList]},
+	{"service", "services", []string{"svc"}, core, listOf[corev1.ServiceList]},
+	{"pvc", "persistentvolumeclaims", []string{"persistentvolumeclaim"}, core, listOf[corev1.PersistentVolumeClaimList]},
+	{"namespace", "namespaces", []string{"ns"}, core, listOf[corev1.NamespaceList]},
+	{"peer", "peers", nil, nil, nil},
+	{"node", "nodes", []string{"no"}, core, listOf[corev1.NodeList]},
+}
+
+func (k *whyKind) is(word string) bool {
+	word = strings.ToLower(word)
+	return word == k.name || word == k.resource || slices.Contains(k.words, word)
+}
+
+// named are those of a kind that have a name, in one namespace or in all.
+func (g *gatherer) named(k *whyKind, namespace, name string) (found []any, err error) {
+	if k.list == nil {
+		if !g.running {
+			return nil, api.ErrNotRunning
+		}
+		for i := range g.status.Peers {
+			if v := &g.status.Peers[i]; v.Name == name || string(v.ID) == name || v.ID.Short() == name {
+				found = append(found, v)
+			}
+		}
+		return found, nil
+	}
+	list := k.list()
+	get := k.of(g.client).Get().Resource(k.resource).VersionedParams(&metav1.ListOptions{FieldSelector: "metadata.name=" + name}, scheme.ParameterCodec)
+	if k.name != "namespace" && k.name != "node" {
+		get = get.NamespaceIfScoped(namespace, namespace != "")
+	}
+	if err := get.Do(g.ctx).Into(list); err != nil {
+		return nil, fmt.Errorf("%s %s: %w; see: rivulet status", k.name, name, err)
+	}
+	objects, err := meta.ExtractList(list)
+	for _, o := range objects {
+		found = append(found, o)
+	}
+	return found, err
+}
+
+// find is the one object that is meant: KIND/NAME, or a pod by NAMESPACE/NAME or NAME; a name that no pod has may be that of something else.
+func (g *gatherer) find(namespace, arg string) (any, error) {
+	kind, name, ok := strings.Cut(arg, "/")
+	for i := range whyKinds {
+		if k := &whyKinds[i]; ok && k.is(kind) {
+			found, err := g.named(k, namespace, name)
+			if err == nil && len(found) == 0 {
+				err = fmt.Errorf("there is no %s %s%s; see: rivulet kubectl get %s -A", k.name, name, in(namespace), k.name)
+				if k.name == "peer" {
+					err = fmt.Errorf("there is no peer %s; see: rivulet peers", name)
+				}
+			}
+			return one(k.name, name, found, err)
+		}
+	}
+	if ok {
+		namespace = kind
+	} else {
+		name = arg
+	}
+	for i := range whyKinds {
+		k := &whyKinds[i]
+		if ok && k.name != "pod" || k.name == "peer" && !g.running {
+			continue
+		}
+		if found, err := g.named(k, namespace, name); err != nil || len(found) > 0 {
+			return one(k.name, name, found, err)
+		}
+	}
+	return nil, fmt.Errorf("there is no pod %s%s, and nothing else of that name; see: rivulet pods", name, in(namespace))
+}
+
+func in(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return " in namespace " + namespace
+}
+
+// one is the only one of those that were found.
+func one(kind, name string, found []any, err error) (any, error) {
+	switch {
+	case err != nil:
+		return nil, err
+	case len(found) > 1 && kind == "peer":
+		return nil, fmt.Errorf("%d peers are called %s; write the beginning of its ID: rivulet peers -o wide", len(found), name)
+	case len(found) > 1 && kind == "pod":
+		return nil, fmt.Errorf("%d namespaces have a pod %s; name one: rivulet why %s/%s", len(found), name, namespaceOf(found[0]), name)
+	case len(found) > 1:
+		return nil, fmt.Errorf("%d namespaces have a %s %s; name one: rivulet why %s/%s -n %s", len(found), kind, name, kind, name, namespaceOf(found[0]))
+	}
+	return found[0], nil
+}
+
+// namespaceOf is that of an object; a namespace is its own.
+func namespaceOf(object any) string {
+	if ns, ok := object.(*corev1.Namespace); ok {
+		return ns.Name
+	}
+	if m, ok := object.(metav1.Object); ok {
+		return m.GetNamespace()
+	}
+	return ""
+}
+
+// facts are all that an answer is made of.
+func (g *gatherer) facts(object any) (explain.Facts, error) {
+	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Running: g.running}
+	if p, ok := object.(*corev1.Pod); ok {
+		f.Pod, f.Object = p, nil
+	}
+	var errs []error
+	read := func(err error) { errs = append(errs, err) }
+	all := metav1.ListOptions{}
+	nodes, err := g.client.CoreV1().Nodes().List(g.ctx, all)
+	read(err)
+	pods, err := g.client.CoreV1().Pods("").List(g.ctx, all)
+	read(err)
+	volumes, err := g.client.CoreV1().PersistentVolumes().List(g.ctx, all)
+	read(err)
+	classes, err := g.client.StorageV1().StorageClasses().List(g.ctx, all)
+	read(err)
+	ingressClasses, err := g.client.NetworkingV1().IngressClasses().List(g.ctx, all)
+	read(err)
+	if err := errors.Join(errs...); err != nil {
+		return f, fmt.Errorf("%w; see: rivulet status", err)
+	}
+	f.Nodes, f.Pods, f.Volumes, f.Classes, f.IngressClasses = nodes.Items, pods.Items, volumes.Items, classes.Items, ingressClasses.Items
+	if ns := namespaceOf(object); ns != "" {
+		if err := g.inNamespace(&f, ns); err != nil {
+			return f, fmt.Errorf("%w; see: rivulet status", err)
+		}
+	}
+	g.fromSupervisor(&f)
+	return f, g.fromHere(&f)
+}
+
+// inNamespace adds what is in the namespace of the object.
+func (g *gatherer) inNamespace(f *explain.Facts, ns string) error {
+	var errs []error
+	read := func(err error) { errs = append(errs, err) }
+	all, err := metav1.ListOptions{}, error(nil)
+	f.Namespace, err = g.client.CoreV1().Namespaces().Get(g.ctx, ns, metav1.GetOptions{})
+	read(err)
+	events, err := g.client.CoreV1().Events(ns).List(g.ctx, all)
+	read(err)
+	sets, err := g.client.AppsV1().ReplicaSets(ns).List(g.ctx, all)
+	read(err)
+	jobs, err := g.client.BatchV1().Jobs(ns).List(g.ctx, all)
+	read(err)
+	services, err := g.client.CoreV1().Services(ns).List(g.ctx, all)
+	read(err)
+	endpoints, err := g.client.DiscoveryV1().EndpointSlices(ns).List(g.ctx, all)
+	read(err)
+	claims, err := g.client.CoreV1().PersistentVolumeClaims(ns).List(g.ctx, all)
+	read(err)
+	quotas, err := g.client.CoreV1().ResourceQuotas(ns).List(g.ctx, all)
+	read(err)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	f.Events, f.ReplicaSets, f.Jobs, f.Services, f.Slices, f.Claims, f.Quotas = events.Items, sets.Items, jobs.Items, services.Items, endpoints.Items, claims.Items, quotas.Items
+	return nil
+}
+
+func (g *gatherer) fromSupervisor(f *explain.Facts) {
+	for _, v := range g.status.PeerList() {
+		link := explain.LinkState{Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT}
+		if v.Way != nil {
+			link.Path = v.Way.Path
+		}
+		f.Links[string(v.ID)] = link
+	}
+	list := slices.DeleteFunc(slices.Clone(g.status.Health), func(p health.Problem) bool { return p.Code == health.DiskSpace.Code })
+	now := &health.Tracker{} // the supervisor looks at the disk now and then
+	doctor.Run(g.ctx, here(g.common), slices.DeleteFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Kind != health.DiskSpace })).Tell(now)
+	for _, p := range now.Problems() { // of the disk
+		if names, err := g.unused(g.ctx, g.client); err == nil && len(names) > 0 {
+			p.Cure = "remove images that were pushed and nothing uses: rivulet image rm --yes " + strings.Join(names, " ") + "; or: " + p.Cure
+		}
+		list = append(list, p)
+	}
+	for _, p := range list {
+		f.Problems = append(f.Problems, explain.Problem{Code: p.Code, Subject: p.Subject, Text: p.Text, Cure: p.Cure})
+	}
+}
+
+// fromHere adds what only some answers need.
+func (g *gatherer) fromHere(f *explain.Facts) (err error) {
+	switch o := f.Object.(type) {
+	case nil:
+		if f.Pod.Spec.NodeName == "" {
+			return nil
+		}
+		f.UsedCPU = usedCPU(g.ctx, g.client, f.Pod)
+		for i := range f.Nodes {
+			if n := &f.Nodes[i]; n.Name == f.Pod.Spec.NodeName && n.Labels[policy.KindLabel] == string(target.Peer) {
+				f.LeftOut, err = leftOut(g.ctx, g.client, f.Pod.Namespace, n.Name, f.Pods)
+			}
+		}
+	case *corev1.Service:
+		for i := range f.Nodes {
+			ns, _ := policy.Parse(f.Namespace)
+			if n := &f.Nodes[i]; err == nil && len(f.LeftOut) == 0 && n.Labels[policy.KindLabel] == string(target.Peer) && ns.Allows(n.Name) {
+				f.LeftOut, err = leftOut(g.ctx, g.client, o.Namespace, n.Name, f.Pods)
+			}
+		}
+		f.LeftOut = slices.DeleteFunc(f.LeftOut, func(l reflect.LeftOut) bool { return l.Service != o.Name })
+	}
+	return err
+}

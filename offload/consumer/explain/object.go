@@ -1,0 +1,196 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/fabric/peer"
+)
+
+// subject is what is explained, if it is no pod: its causes in their order, and what is said where none holds.
+type subject struct {
+	kind   string
+	meta   metav1.ObjectMeta
+	state  string
+	causes []func() []Reason
+	fine   string
+}
+
+// object answers for f.Object.
+func (f Facts) object() Answer {
+	s := f.subject()
+	a := Answer{Kind: s.kind, Namespace: s.meta.Namespace, Name: s.meta.Name, State: s.state}
+	if left := f.remains(&s.meta); left != nil {
+		a.State, a.Reasons = "Terminating", left
+	}
+	for _, cause := range s.causes {
+		a.Reasons = append(a.Reasons, cause()...)
+	}
+	if len(a.Reasons) == 0 {
+		a.Reasons = []Reason{{Code: Fine, What: s.fine}}
+	}
+	return f.withLeftOut(a)
+}
+
+func (f Facts) subject() subject {
+	switch o := f.Object.(type) {
+	case *appsv1.Deployment:
+		return f.workload(workload{kind: "Deployment", meta: o.ObjectMeta, want: wanted(o.Spec.Replicas), ready: o.Status.ReadyReplicas, paused: o.Spec.Paused && o.Status.UpdatedReplicas < wanted(o.Spec.Replicas),
+			conditions: conditionsOf(o.Status.Conditions, func(c appsv1.DeploymentCondition) known {
+				return known{string(c.Type), c.Reason, c.Message, c.Status == corev1.ConditionTrue}
+			})})
+	case *appsv1.StatefulSet:
+		return f.workload(workload{kind: "StatefulSet", meta: o.ObjectMeta, want: wanted(o.Spec.Replicas), ready: o.Status.ReadyReplicas})
+	case *appsv1.ReplicaSet:
+		return f.workload(workload{kind: "ReplicaSet", meta: o.ObjectMeta, want: wanted(o.Spec.Replicas), ready: o.Status.ReadyReplicas,
+			conditions: conditionsOf(o.Status.Conditions, func(c appsv1.ReplicaSetCondition) known {
+				return known{string(c.Type), c.Reason, c.Message, c.Status == corev1.ConditionTrue}
+			})})
+	case *appsv1.DaemonSet:
+		return f.workload(workload{kind: "DaemonSet", meta: o.ObjectMeta, want: o.Status.DesiredNumberScheduled, ready: o.Status.NumberReady})
+	case *batchv1.Job:
+		return f.workload(job(o))
+	case *batchv1.CronJob:
+		return f.cronJob(o)
+	case *corev1.Service:
+		return f.service(o)
+	case *corev1.PersistentVolumeClaim:
+		return subject{"PersistentVolumeClaim", o.ObjectMeta, string(o.Status.Phase), []func() []Reason{
+			func() []Reason { return f.lostClaim(o) }, func() []Reason { return f.pending(o) }, func() []Reason { return f.bound(o) },
+		}, f.wherever(o)}
+	case *networkingv1.Ingress:
+		return f.ingress(o)
+	case *corev1.Namespace:
+		return f.namespace(o)
+	case *corev1.Node:
+		return f.nodeItself(o)
+	case *peer.View:
+		return f.peer(o)
+	}
+	return subject{}
+}
+
+// remains is for an object that was deleted, and is not gone.
+func (f Facts) remains(m *metav1.ObjectMeta) []Reason {
+	ns, isNamespace := f.Object.(*corev1.Namespace)
+	switch {
+	case m.DeletionTimestamp == nil:
+		return nil
+	case isNamespace:
+		var what []string
+		for _, c := range ns.Status.Conditions {
+			if c.Status == corev1.ConditionTrue {
+				what = append(what, short(c.Message))
+			}
+		}
+		if len(what) > 0 {
+			return []Reason{{Deleting, "it was deleted, and something in it remains: " + strings.Join(what, "; "), "see what has a finalizer, and why: rivulet kubectl get all,pvc -n " + m.Name}}
+		}
+		return []Reason{{Deleting, "it was deleted, and what is in it is being deleted", ""}}
+	}
+	claim, _ := f.Object.(*corev1.PersistentVolumeClaim)
+	if claim != nil && slices.Contains(m.Finalizers, "kubernetes.io/pvc-protection") {
+		if users := f.users(claim); len(users) > 0 {
+			return []Reason{{Deleting, "it was deleted, and goes when pod " + users[0].Name + " does not use it any more", "rivulet kubectl delete pod -n " + m.Namespace + " " + users[0].Name}}
+		}
+	}
+	if len(m.Finalizers) > 0 {
+		return []Reason{{Deleting, "it was deleted and waits for " + strings.Join(m.Finalizers, ", "), "look at what set that finalizer"}}
+	}
+	return []Reason{{Deleting, "it was deleted, and is going", ""}}
+}
+
+// namespace is a namespace: whether its pods may go away, and whether somebody takes them.
+func (f Facts) namespace(n *corev1.Namespace) subject {
+	pods := f.podsOf(n.Name, func(*corev1.Pod) bool { return true })
+	return subject{"Namespace", n.ObjectMeta, string(n.Status.Phase), []func() []Reason{
+		func() []Reason { return f.whereTo(n) },
+		func() []Reason { return f.quotas() },
+		func() []Reason { return f.worst(pods) },
+	}, f.wherePods(n, len(pods))}
+}
+
+// ingress is an Ingress: what its controller has found comes first.
+func (f Facts) ingress(i *networkingv1.Ingress) subject {
+	fine := "it is served"
+	if all := i.Status.LoadBalancer.Ingress; len(all) > 0 {
+		fine += fmt.Sprintf(" at %s%s", all[0].IP, all[0].Hostname)
+	}
+	return subject{"Ingress", i.ObjectMeta, "", []func() []Reason{
+		func() []Reason { return f.unserved(i) },
+		func() []Reason { return f.backends(i) },
+	}, fine}
+}
+
+// ownClass is the IngressClass that is built in.
+const ownClass = "rivulet"
+
+func (f Facts) unserved(i *networkingv1.Ingress) []Reason {
+	name := ""
+	if i.Spec.IngressClassName != nil {
+		name = *i.Spec.IngressClassName
+	}
+	class := named(f.IngressClasses, name)
+	missing := name != "" && class == nil
+	if name == "" && i.Annotations["kubernetes.io/ingress.class"] == "" {
+		missing = !slices.ContainsFunc(f.IngressClasses, func(c networkingv1.IngressClass) bool {
+			return c.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true"
+		})
+	}
+	if p := f.problem("ingress-unserved", i.Namespace+"/"+i.Name); p != nil && !missing {
+		return []Reason{{Address, p.Text, p.Cure}}
+	}
+	if missing {
+		what := "there is no IngressClass " + name
+		if name == "" {
+			what = "it names no class, and none is the default"
+		}
+		if named(f.IngressClasses, ownClass) == nil {
+			return []Reason{{Class, what + "; the controller that is built in is switched off", "write `ingress: true` into the configuration, and then: rivulet config reload"}}
+		}
+		return []Reason{{Class, what, "rivulet kubectl patch ingress -n " + i.Namespace + " " + i.Name + ` -p '{"spec":{"ingressClassName":"` + ownClass + `"}}'`}}
+	}
+	for k := range f.Problems {
+		if p := &f.Problems[k]; p.Code == "ingress-port" && (name == ownClass || class == nil) {
+			return []Reason{{Address, p.Text, p.Cure}}
+		}
+	}
+	return nil
+}
+
+// backends is what is wrong with the Services that an Ingress leads to.
+func (f Facts) backends(i *networkingv1.Ingress) (out []Reason) {
+	var names []string
+	add := func(b *networkingv1.IngressBackend) {
+		if b != nil && b.Service != nil && !slices.Contains(names, b.Service.Name) {
+			names = append(names, b.Service.Name)
+		}
+	}
+	add(i.Spec.DefaultBackend)
+	for _, r := range i.Spec.Rules {
+		if r.HTTP != nil {
+			for k := range r.HTTP.Paths {
+				add(&r.HTTP.Paths[k].Backend)
+			}
+		}
+	}
+	for _, name := range names {
+		s := named(f.Services, name)
+		if s == nil {
+			out = append(out, Reason{Endpoints, "there is no Service " + name + " for it to lead to", "make it, or name another in the Ingress: rivulet kubectl get services -n " + i.Namespace})
+			continue
+		}
+		for _, r := range f.endpoints(s) {
+			r.What = "Service " + name + ": " + r.What
+			out = append(out, r)
+		}
+	}
+	return out
+}

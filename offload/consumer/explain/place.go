@@ -1,0 +1,166 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+// whereTo is whether a target takes pods of a namespace that is offloaded.
+func (f Facts) whereTo(n *corev1.Namespace) (out []Reason) {
+	ns, err := policy.Parse(n)
+	if err != nil {
+		what, cure, _ := strings.Cut(err.Error(), "; ")
+		return []Reason{{Label, what, cmp.Or(cure, "rivulet offload "+n.Name)}}
+	}
+	if ns.When == policy.Off {
+		return nil
+	}
+	known := false
+	for i := range f.Nodes {
+		node := &f.Nodes[i]
+		if node.Labels[policy.VirtualNodeLabel] == "" || !ns.Allows(target(node)) {
+			continue
+		}
+		known = true
+		r := f.closed(node)
+		if len(r) == 0 {
+			return nil // one takes them
+		}
+		out = append(out, r[0])
+	}
+	if !known {
+		return []Reason{{Link, "it is offloaded to " + cmp.Or(ns.To, "peers") + ", and there is none", "see which there are: rivulet peers; or: rivulet offload " + n.Name + " --when " + string(ns.When)}}
+	}
+	out[0].What = "it is offloaded, and none takes its pods: " + out[0].What
+	return out
+}
+
+// wherePods is said of a namespace with which nothing is wrong.
+func (f Facts) wherePods(n *corev1.Namespace, pods int) string {
+	ns, _ := policy.Parse(n)
+	if ns.When == policy.Off {
+		return fmt.Sprintf("its %d pods run at home only; to let them go to peers: rivulet offload %s", pods, n.Name)
+	}
+	var to []string
+	for i := range f.Nodes {
+		if t := target(&f.Nodes[i]); f.Nodes[i].Labels[policy.VirtualNodeLabel] != "" && ns.Allows(t) && !slices.Contains(to, t) {
+			to = append(to, t)
+		}
+	}
+	return fmt.Sprintf("its %d pods may go to %s (%s)", pods, strings.Join(to, ", "), ns.When)
+}
+
+// quotas are those of the namespace that are used up.
+func (f Facts) quotas() (out []Reason) {
+	for i := range f.Quotas {
+		q := &f.Quotas[i]
+		var full []string
+		for name, hard := range q.Status.Hard {
+			if used := q.Status.Used[name]; used.Cmp(hard) >= 0 && !hard.IsZero() {
+				full = append(full, fmt.Sprintf("%s of %s %s", used.String(), hard.String(), name))
+			}
+		}
+		if slices.Sort(full); len(full) > 0 {
+			out = append(out, Reason{Quota, "quota " + q.Name + " is used up: " + strings.Join(full, ", "), "raise it: rivulet kubectl edit quota -n " + q.Namespace + " " + q.Name + "; or: delete pods that are not needed"})
+		}
+	}
+	return out
+}
+
+// closed is why a node takes no new pods, whatever they ask for.
+func (f Facts) closed(n *corev1.Node) (out []Reason) {
+	withdrawn := false
+	for i := range n.Spec.Taints {
+		t := &n.Spec.Taints[i]
+		if t.Effect == corev1.TaintEffectPreferNoSchedule || t.Key == policy.VirtualTaint || t.Key == corev1.TaintNodeUnschedulable {
+			continue
+		}
+		withdrawn = withdrawn || t.Key == policy.WithdrawnTaint
+		if r, of := f.state(n, t); of {
+			out = append(out, r)
+		} else {
+			out = append(out, Reason{Taint, n.Name + " has taint " + t.ToString() + ": only pods that tolerate it go there", "rivulet kubectl taint node " + n.Name + " " + t.Key + "-"})
+		}
+	}
+	if !withdrawn {
+		out = append(f.link(n), out...)
+	}
+	if n.Spec.Unschedulable {
+		out = append(out, cordoned(n))
+	}
+	return slices.CompactFunc(out, func(x, y Reason) bool { return x == y })
+}
+
+func (f Facts) nodeItself(n *corev1.Node) subject {
+	state := "Ready"
+	if len(f.link(n)) > 0 {
+		state = "NotReady"
+	}
+	return subject{"Node", n.ObjectMeta, state, []func() []Reason{func() []Reason { return f.closed(n) }}, "it is ready and takes pods"}
+}
+
+// peer is another cluster: whether it is a peer, and takes pods.
+func (f Facts) peer(v *peer.View) subject {
+	name := cmp.Or(v.Name, v.ID.Short())
+	s := subject{kind: "Peer", meta: metav1.ObjectMeta{Name: name}, state: string(v.State), fine: "it is connected and takes pods"}
+	why, cure, _ := strings.Cut(short(v.Reason), "; ")
+	s.causes = []func() []Reason{func() []Reason {
+		switch v.State {
+		case peer.Waiting:
+			for i := range f.Problems {
+				if p := &f.Problems[i]; p.Code == "peer-waiting" && strings.Contains(p.Subject, v.ID.Short()) {
+					return []Reason{{Approval, "it wants to be a peer, and waits for approval here", "rivulet approve " + name + "; or: rivulet deny " + name}}
+				}
+			}
+			return []Reason{{Approval, cmp.Or(why, "it has not approved this cluster yet"), cmp.Or(cure, "on "+name+": rivulet approve NAME")}}
+		case peer.Denied:
+			return []Reason{{Approval, cmp.Or(why, "the peering was ended here"), "rivulet peer " + name}}
+		case peer.Lost, peer.Connecting:
+			return []Reason{{Link, "it is not reached: " + cmp.Or(why, "no answer yet"), comesBack(name)}}
+		case peer.Discovered, peer.Refused:
+			return []Reason{{Link, "it is no peer: " + cmp.Or(why, "nothing has been exchanged with it yet"), cmp.Or(cure, "rivulet doctor peer "+name)}}
+		}
+		return nil
+	}, func() (out []Reason) {
+		if v.State.Apart() {
+			return nil
+		}
+		if v.Roles.NoConsume {
+			out = append(out, Reason{Role, "this cluster sends it no pods", "rivulet peer " + name + " --consume=on"})
+		}
+		if v.TheirRoles.NoProvide {
+			out = append(out, Reason{Role, "it lends nothing to this cluster", "on " + name + ": rivulet peer NAME --provide=on"})
+		}
+		return out
+	}, func() (out []Reason) {
+		if v.State != peer.Connected || v.Roles.NoConsume || v.TheirRoles.NoProvide {
+			return nil
+		}
+		nodes := 0
+		for i := range f.Nodes {
+			if n := &f.Nodes[i]; n.Labels[policy.VirtualNodeLabel] == string(v.ID) {
+				nodes++
+				out = append(out, f.closed(n)...)
+			}
+		}
+		if nodes == 0 {
+			out = append(out, Reason{Starting, "it has told nothing of its room yet", "rivulet doctor peer " + name})
+		}
+		return out
+	}, func() []Reason {
+		if v.State == peer.Connected && (v.RTT > farAway || strings.HasPrefix(v.Path, "relay")) {
+			return []Reason{{Slow, fmt.Sprintf("it is %s away (path: %s)", v.RTT.Round(time.Millisecond), cmp.Or(v.Path, "not known")), "rivulet doctor peer " + name}}
+		}
+		return nil
+	}}
+	return s
+}

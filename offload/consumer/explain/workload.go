@@ -1,0 +1,305 @@
+package explain
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// workload is what makes pods, whatever its kind.
+type workload struct {
+	kind        string
+	meta        metav1.ObjectMeta
+	want, ready int32
+	paused      bool // changes are not rolled out
+	suspended   bool
+	over, job   bool // a Job makes no more pods, and its pods end
+	conditions  []known
+}
+
+// known is a condition.
+type known struct {
+	kind, reason, message string
+	holds                 bool
+}
+
+func conditionsOf[C any](list []C, as func(C) known) (out []known) {
+	for _, c := range list {
+		out = append(out, as(c))
+	}
+	return out
+}
+
+func (w *workload) condition(kind string) *known {
+	i := slices.IndexFunc(w.conditions, func(c known) bool { return c.kind == kind })
+	if i < 0 {
+		return nil
+	}
+	return &w.conditions[i]
+}
+
+// wanted is a number of replicas, 1 where nobody has written one.
+func wanted(n *int32) int32 {
+	if n == nil {
+		return 1
+	}
+	return *n
+}
+
+func job(o *batchv1.Job) workload {
+	w := workload{kind: "Job", meta: o.ObjectMeta, want: wanted(o.Spec.Parallelism), ready: o.Status.Active, suspended: o.Spec.Suspend != nil && *o.Spec.Suspend, job: true,
+		conditions: conditionsOf(o.Status.Conditions, func(c batchv1.JobCondition) known {
+			return known{string(c.Type), c.Reason, c.Message, c.Status == corev1.ConditionTrue}
+		})}
+	for _, kind := range []string{"Complete", "Failed"} {
+		c := w.condition(kind)
+		w.over = w.over || c != nil && c.holds
+	}
+	return w
+}
+
+func (f Facts) workload(w workload) subject {
+	uids := f.makers(&w.meta)
+	pods := f.podsOf(w.meta.Namespace, func(p *corev1.Pod) bool {
+		c := metav1.GetControllerOf(p)
+		return c != nil && slices.Contains(uids, c.UID)
+	})
+	s := subject{kind: w.kind, meta: w.meta, state: fmt.Sprintf("%d of %d pods ready", w.ready, w.want), fine: fmt.Sprintf("%d of %d pods are ready", w.ready, w.want)}
+	if w.job {
+		s.state, s.fine = fmt.Sprintf("%d pods active", w.ready), "its pods run"
+		if c := w.condition("Complete"); c != nil && c.holds {
+			s.state, s.fine = "Complete", "it ran to its end, without an error"
+			return s
+		}
+	}
+	s.causes = []func() []Reason{
+		func() []Reason { return w.stopped() },
+		func() []Reason { return f.unmade(&w, uids, pods) },
+		func() []Reason { return w.failed() },
+		func() []Reason { return f.worst(pods) },
+		func() []Reason { return w.stuck(len(f.worst(pods)) > 0, len(pods)) },
+	}
+	return s
+}
+
+// makers are the UIDs of what makes pods for an object: its own, and of what it controls.
+func (f Facts) makers(m *metav1.ObjectMeta) []types.UID {
+	out := []types.UID{m.UID}
+	for i := range f.ReplicaSets {
+		if metav1.IsControlledBy(&f.ReplicaSets[i], m) {
+			out = append(out, f.ReplicaSets[i].UID)
+		}
+	}
+	return out
+}
+
+func (f Facts) podsOf(namespace string, is func(*corev1.Pod) bool) (out []corev1.Pod) {
+	for i := range f.Pods {
+		if p := &f.Pods[i]; p.Namespace == namespace && is(p) {
+			out = append(out, *p)
+		}
+	}
+	return out
+}
+
+// stopped is for one that is to make no pods, or no new ones.
+func (w *workload) stopped() []Reason {
+	of := " -n " + w.meta.Namespace + " " + strings.ToLower(w.kind) + "/" + w.meta.Name
+	switch {
+	case w.suspended:
+		return []Reason{{Stopped, "it is suspended and makes no pods", "rivulet kubectl patch" + of + ` -p '{"spec":{"suspend":false}}'`}}
+	case w.paused:
+		return []Reason{{Stopped, "it is paused: its last change is not rolled out", "rivulet kubectl rollout resume" + of}}
+	case w.kind == "DaemonSet" && w.want == 0:
+		return []Reason{{Selector, "no node is one that its nodeSelector or affinity asks for", "change that, or label the node"}}
+	case w.want == 0 && !w.over:
+		return []Reason{{Stopped, "it is to have no pods", "rivulet kubectl scale" + of + " --replicas=1"}}
+	}
+	return nil
+}
+
+// unmade is for one whose pods the API server does not take.
+func (f Facts) unmade(w *workload, uids []types.UID, pods []corev1.Pod) []Reason {
+	there := int32(0)
+	for i := range pods {
+		if !over(&pods[i]) {
+			there++
+		}
+	}
+	if there >= w.want || w.over || w.suspended {
+		return nil
+	}
+	say := ""
+	if c := w.condition("ReplicaFailure"); c != nil && c.holds {
+		say = short(c.message)
+	}
+	if say = cmp.Or(say, f.eventOf(uids, "FailedCreate")); say == "" {
+		return nil
+	}
+	say = strings.TrimPrefix(say, "Error creating: ")
+	if cure := raise(say, w.meta.Namespace, int64(w.want-there)); cure != "" {
+		return []Reason{{Quota, "its pods cannot be made: " + say, cure}}
+	}
+	if m := noAccount.FindStringSubmatch(say); m != nil {
+		return []Reason{{Unmade, "its pods cannot be made: " + say, "rivulet kubectl create serviceaccount -n " + w.meta.Namespace + " " + m[1]}}
+	}
+	return []Reason{{Unmade, "its pods cannot be made: " + say, "change what it names: rivulet kubectl edit -n " + w.meta.Namespace + " " + strings.ToLower(w.kind) + "/" + w.meta.Name}}
+}
+
+var (
+	overQuota = regexp.MustCompile(`exceeded quota: ([^, ]+), requested: (\S+), used: (\S+), limited: (\S+)`)
+	noAccount = regexp.MustCompile(`error looking up service account [^/ ]+/([^: ]+)`)
+)
+
+// raise is the cure of a quota that so many more pods exceed; "" where none does.
+func raise(say, namespace string, more int64) string {
+	m := overQuota.FindStringSubmatch(say)
+	if m == nil {
+		return ""
+	}
+	requested, used, hard := quantities(m[2]), quantities(m[3]), map[string]string{}
+	for name := range quantities(m[4]) {
+		ask, sum := requested[name], used[name]
+		for range min(more, 1000) {
+			sum.Add(ask)
+		}
+		hard[name] = sum.String()
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"hard": hard}})
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("raise it: rivulet kubectl patch quota -n %s %s -p '%s'; or: request less, or delete pods that are not needed", namespace, m[1], patch)
+}
+
+// quantities reads cpu=1,pods=2.
+func quantities(text string) map[string]resource.Quantity {
+	out := map[string]resource.Quantity{}
+	for _, part := range strings.Split(text, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		if q, err := resource.ParseQuantity(value); err == nil {
+			out[name] = q
+		}
+	}
+	return out
+}
+
+// failed is for a Job that was given up.
+func (w *workload) failed() []Reason {
+	for _, kind := range []string{"Failed", "FailureTarget"} {
+		c := w.condition(kind)
+		if !w.job || c == nil || !c.holds {
+			continue
+		}
+		cure := "see why, mend it, and make the Job again: rivulet kubectl logs -n " + w.meta.Namespace + " job/" + w.meta.Name
+		if c.reason == "DeadlineExceeded" {
+			cure = "raise spec.activeDeadlineSeconds, or have the program do less, and make the Job again"
+		}
+		return []Reason{{Failed, "it was given up: " + strings.TrimSpace(c.reason+": "+short(c.message)), cure}}
+	}
+	return nil
+}
+
+// stuck is for one of which nothing else is known.
+func (w *workload) stuck(known bool, pods int) []Reason {
+	if known || w.over || w.suspended {
+		return nil
+	}
+	if c := w.condition("Progressing"); c != nil && c.reason == "ProgressDeadlineExceeded" {
+		return []Reason{{Stuck, "it makes no progress: " + short(c.message), "rivulet kubectl rollout status -n " + w.meta.Namespace + " " + strings.ToLower(w.kind) + "/" + w.meta.Name + " --timeout=10s"}}
+	}
+	if pods == 0 && w.want > 0 {
+		return []Reason{{Starting, "its pods have not been made yet", ""}}
+	}
+	return nil
+}
+
+// severity is the order of pods in worst: what stops all of them comes before what one waits for.
+var severity = []string{Refused, Image, Platform, Configured, Crash, Claim, Pressure, Port, NoRoom, Selector, Link, Quota, Taint, TooLate, Class, Probe, NotScheduled, Ended, Deleting, Slow, Starting}
+
+// worst is what is wrong with the worst of some pods; the first of those that are equally bad.
+func (f Facts) worst(pods []corev1.Pod) []Reason {
+	type bad struct {
+		name    string
+		reasons []Reason
+	}
+	var all []bad
+	for i := range pods {
+		p := &pods[i]
+		replaced := over(p) && slices.ContainsFunc(pods, func(o corev1.Pod) bool { return !over(&o) && Controller(&o) == Controller(p) && Controller(p) != "" })
+		if p.Status.Phase == corev1.PodSucceeded || replaced {
+			continue
+		}
+		if a := Explain(f.of(p)); a.Reasons[0].Code != Fine {
+			all = append(all, bad{p.Name, a.Reasons})
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	first := slices.MinFunc(all, func(x, y bad) int {
+		return cmp.Or(slices.Index(severity, x.reasons[0].Code)-slices.Index(severity, y.reasons[0].Code), cmp.Compare(x.name, y.name))
+	})
+	out := slices.Clone(first.reasons)
+	out[0].What = "pod " + first.name + ": " + out[0].What
+	if len(all) > 1 {
+		out[0].What = fmt.Sprintf("%d of %d pods: the worst is ", len(all), len(pods)) + out[0].What
+	}
+	return out
+}
+
+// cronJob is a CronJob: whether it starts Jobs, and how the last of them is.
+func (f Facts) cronJob(o *batchv1.CronJob) subject {
+	of := " -n " + o.Namespace + " cronjob/" + o.Name
+	s := subject{kind: "CronJob", meta: o.ObjectMeta, state: fmt.Sprintf("%d Jobs active", len(o.Status.Active)), fine: "it starts a Job by its schedule " + o.Spec.Schedule}
+	if o.Status.LastScheduleTime != nil {
+		s.fine += ", the last at " + o.Status.LastScheduleTime.Local().Format(time.DateTime)
+	}
+	var last *batchv1.Job
+	for i := range f.Jobs {
+		if j := &f.Jobs[i]; metav1.IsControlledBy(j, o) && (last == nil || last.CreationTimestamp.Before(&j.CreationTimestamp)) {
+			last = j
+		}
+	}
+	s.causes = []func() []Reason{
+		func() []Reason {
+			if o.Spec.Suspend != nil && *o.Spec.Suspend {
+				return []Reason{{Stopped, "it is suspended and starts no Jobs", "rivulet kubectl patch" + of + ` -p '{"spec":{"suspend":false}}'`}}
+			}
+			return nil
+		},
+		func() []Reason {
+			if say := f.eventOf([]types.UID{o.UID}, "UnparseableCronJobSchedule", "InvalidSchedule", "UnknownTimeZone", "TooManyMissedTimes", "FailedNeedsStart", "MissSchedule", "FailedCreate"); say != "" {
+				return []Reason{{Schedule, "a Job was not started: " + say, "start one by hand: rivulet kubectl create job -n " + o.Namespace + " " + o.Name + "-by-hand --from=cronjob/" + o.Name + "; or: correct its schedule or its startingDeadlineSeconds"}}
+			}
+			return nil
+		},
+		func() []Reason {
+			if last == nil {
+				return nil
+			}
+			g := f
+			g.Object = last
+			a := g.object()
+			if a.Reasons[0].Code == Fine {
+				return nil
+			}
+			a.Reasons[0].What = "its last Job " + last.Name + ": " + a.Reasons[0].What
+			if o.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(o.Status.Active) > 0 {
+				a.Reasons[0].What += "; while it is active no other is started (concurrencyPolicy: Forbid)"
+			}
+			return a.Reasons
+		},
+	}
+	return s
+}
