@@ -158,7 +158,7 @@ func (e *enforcer) pass() error {
 	changes, err := e.kernel.Apply(write(plan, local))
 	if err != nil {
 		e.seen = input{}
-		return fmt.Errorf("enforce: nftables: %w; see that the kernel has NF_TABLES_IPV4, NF_TABLES_BRIDGE and NFT_CT: rivulet doctor kernel", err)
+		return fmt.Errorf("enforce: nftables: %w; see that the kernel has NF_TABLES_IPV4, NF_TABLES_BRIDGE and NFT_CT: rivulet doctor --only kernel", err)
 	}
 	e.seen = now
 	e.Log.Debug("network policies are in force", "policies", len(w.Policies), "ingress", len(plan.Ingress), "egress", len(plan.Egress), "messages", changes, "took", time.Since(begun))

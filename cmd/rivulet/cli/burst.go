@@ -358,7 +358,7 @@ func printRemoved(out io.Writer, c *common, name string, gone burst.Removed) err
 	case gone.Forgotten:
 		fmt.Fprintf(out, "%s is forgotten. It was not cleaned up: %s\nLater, from any machine: rivulet burst remove --kubeconfig FILE --namespace %s --purge --cluster %s\n", name, gone.Waiting, gone.Namespace, gone.Cluster)
 	default:
-		fmt.Fprintf(out, "%s is taken out. It cannot be cleaned up now: %s\nThat is tried on, see: rivulet burst list. To give up: rivulet burst remove %s --force\n", name, gone.Waiting, name)
+		fmt.Fprintf(out, "%s is taken out. It cannot be cleaned up now: %s\nThat is tried on; see: rivulet burst list; or, to give up: rivulet burst remove %s --force\n", name, gone.Waiting, name)
 	}
 	return nil
 }

@@ -2,10 +2,15 @@ package cli
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,6 +45,62 @@ func TestDocumentsShowCommandsThatExist(t *testing.T) {
 	if seen < 100 {
 		t.Errorf("%d command lines found in %d pages: the documents are not read as they are written", seen, len(pages))
 	}
+}
+
+// Every command line of Rivulet that a message names is one that there is.
+func TestMessagesNameCommandsThatExist(t *testing.T) {
+	root, seen := "../../..", 0
+	for _, dir := range []string{"appliance", "cmd/rivulet", "fabric", "image", "offload", "systemd"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				text, ok := n.(*ast.BasicLit)
+				if !ok || text.Kind != token.STRING {
+					return true
+				}
+				value, err := strconv.Unquote(text.Value)
+				if err != nil {
+					t.Error(err)
+				}
+				for _, words := range inMessage(value) {
+					seen++
+					if err := exists(newRoot("engine"), words); err != nil {
+						t.Errorf("%s: rivulet %s: %v", set.Position(text.Pos()), strings.Join(words, " "), err)
+					}
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen < 100 {
+		t.Errorf("%d command lines found in messages: they are not read as they are written", seen)
+	}
+}
+
+var (
+	cure = regexp.MustCompile(`(?:: |; |\()(?:sudo )?(rivulet [^;,)]*)`)
+	hole = regexp.MustCompile(`%[a-z]`)
+)
+
+// inMessage returns the command lines of a message: each stands after a colon, a semicolon or a bracket.
+func inMessage(text string) (out [][]string) {
+	for _, m := range cure.FindAllStringSubmatch(text, -1) {
+		if !strings.HasPrefix(m[1], "rivulet is ") { // a sentence
+			out = append(out, commandsIn(hole.ReplaceAllString(m[1], "X"))...)
+		}
+	}
+	return out
 }
 
 // The test itself finds what is wrong.

@@ -336,12 +336,12 @@ func saveVCluster(ctx context.Context, c *common, name string, bare bool, passph
 			return err
 		}
 		if _, err := io.Copy(sealed, resp.Body); err != nil {
-			return fmt.Errorf("%w; see: rivulet logs", err)
+			return fmt.Errorf("%w; see: rivulet vcluster logs %s", err, name)
 		}
 		return sealed.Close()
 	}
 	if _, err := io.Copy(out, resp.Body); err != nil {
-		return fmt.Errorf("%w; see: rivulet logs", err)
+		return fmt.Errorf("%w; see: rivulet vcluster logs %s", err, name)
 	}
 	return nil
 }

@@ -263,5 +263,5 @@ func (p *Pods) write(veth string, one *pod) error {
 }
 
 func fault(err error) error {
-	return fmt.Errorf("homeaddr: nftables: %w; see that the kernel has NF_TABLES_IPV4 and NF_TABLES_ARP: rivulet doctor kernel", err)
+	return fmt.Errorf("homeaddr: nftables: %w; see that the kernel has NF_TABLES_IPV4 and NF_TABLES_ARP: rivulet doctor --only kernel", err)
 }

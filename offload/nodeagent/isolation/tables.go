@@ -108,7 +108,7 @@ func endpointsOf(id peer.ID) string { return "endpoints-" + string(id) }
 func servicesOf(id peer.ID) string  { return "services-" + string(id) }
 
 func fault(err error) error {
-	return fmt.Errorf("isolation: nftables: %w; see that the kernel has NF_TABLES_IPV4, NF_TABLES_BRIDGE and NFT_CT: rivulet doctor kernel", err)
+	return fmt.Errorf("isolation: nftables: %w; see that the kernel has NF_TABLES_IPV4, NF_TABLES_BRIDGE and NFT_CT: rivulet doctor --only kernel", err)
 }
 
 // The sets of the IPv4 table, and those of the bridge's.

@@ -1,0 +1,54 @@
+package arch
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	// inTree is a path of this repository, as pages name it.
+	inTree = regexp.MustCompile(`(?:^|[\s("'|` + "`" + `])((?:cmd|appliance|offload|fabric|image|systemd|test|bench)/[a-zA-Z0-9_./-]*[a-zA-Z0-9])`)
+	// goFile is a file by its name, or by the end of its path.
+	goFile = regexp.MustCompile(`[a-z0-9_/-]+\.go\b`)
+)
+
+// What a page names of the repository is there: folders, files, and Go files by the end of their path.
+func TestPathsThatPagesNameAreThere(t *testing.T) {
+	var files []string
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && isBuilt(path) {
+			return fs.SkipDir
+		}
+		files = append(files, "/"+path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, seen := "\n"+strings.Join(files, "\n")+"\n", 0
+	for page, text := range pagesOf(t) {
+		var names []string
+		for _, m := range inTree.FindAllStringSubmatch(text, -1) {
+			names = append(names, m[1])
+		}
+		for _, name := range append(names, goFile.FindAllString(text, -1)...) {
+			seen++
+			if !strings.Contains(all, "/"+strings.Trim(name, "/")+"\n") && !built(name) {
+				t.Errorf("%s names %s, which is not there", page, name)
+			}
+		}
+	}
+	if seen < 200 {
+		t.Errorf("only %d paths found", seen)
+	}
+}
+
+// built reports whether a path is one that a build makes.
+func built(path string) bool {
+	matched, err := filepath.Match("image/bundle/bundle_*", path)
+	return err == nil && matched || path == "bench/sizes.md"
+}
