@@ -20,8 +20,7 @@ import (
 
 func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
 	return volumes.New(volumes.Config{
-		Client: s.engine.Client(), Local: s.volumes,
-		Health: &s.health, Log: stage.Log(),
+		Client: s.engine.Client(), Local: s.volumes, Health: &s.health, Log: stage.Log(),
 	}).Run(ctx, stage.Ready)
 }
 
@@ -35,8 +34,7 @@ func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 	server, err := resourcemetrics.New(resourcemetrics.Config{
 		API: cfg, Addr: netip.AddrPortFrom(s.nodeIP, metricsPort),
-		ClientCA: filepath.Join(s.engine.DataDir(), "server", "tls", "request-header-ca.crt"),
-		Health:   &s.health, Log: stage.Log(),
+		ClientCA: filepath.Join(s.engine.DataDir(), "server", "tls", "request-header-ca.crt"), Health: &s.health, Log: stage.Log(),
 	})
 	if err != nil {
 		return err
@@ -59,7 +57,7 @@ func ownPorts() map[loadbalancer.Port]string {
 
 func (s *System) runBalancer(ctx context.Context, stage *lifecycle.Stage) error {
 	return loadbalancer.New(loadbalancer.Config{
-		Client: s.engine.Client(), LANs: s.lans, Own: ownPorts(), Yields: s.page.Yields, Health: &s.health, Log: stage.Log(),
+		Client: s.engine.Client(), LANs: s.lans, Own: ownPorts(), Yields: s.page.Yields, Opened: &s.opened, Health: &s.health, Log: stage.Log(),
 	}).Run(ctx, stage.Ready)
 }
 

@@ -112,7 +112,7 @@ func (s *System) Status() api.Status {
 	st.Stages = s.manager.Status()
 	st.Ready, st.Waiting = needed.Ready(st.Stages)
 	st.ReadyAfter, st.ReadyAfterBoot = needed.Took(st.Stages)
-	st.Addresses, st.StatusPage, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.inOrder.Load()
+	st.Addresses, st.StatusPage, st.Services, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.opened.Reached(s.page.URL()), s.inOrder.Load()
 	if client := s.engine.Client(); client != nil {
 		st.Pods, st.Room = places.Count(ctx, client, s.nodeName)
 	}

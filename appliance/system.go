@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rivulet/appliance/addons/ingress"
+	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/burst"
 	"rivulet/appliance/config"
@@ -85,7 +86,8 @@ type System struct {
 	// inOrder is true once the engine's databases were looked at and are in order.
 	inOrder atomic.Bool
 	// nodes tells that a virtual node is ready, cordoned or neither.
-	nodes changes.Signal
+	nodes  changes.Signal
+	opened loadbalancer.Opened
 
 	// What components make is nil before. A component that needs another one runs after
 	// that is Ready, and finds it.

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
@@ -56,6 +57,8 @@ type Status struct {
 	Config Config       `json:"config"`
 	// Addresses are the device's own on its LANs.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Services are those of type LoadBalancer that have their addresses.
+	Services []loadbalancer.Service `json:"services,omitempty"`
 	// StatusPage is where a browser on the LAN finds it; empty while it is off.
 	StatusPage string `json:"statusPage,omitempty"`
 	// DatastoreReady is true once the engine's datastore was looked at and is in order.

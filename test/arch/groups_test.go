@@ -17,7 +17,8 @@ var applianceGroups = []string{
 	"machine",
 	"config",
 	"engine burst",
-	"addons api",
+	"addons",
+	"api",
 	"diagnose network vcluster",
 	"lifetime ui",
 }

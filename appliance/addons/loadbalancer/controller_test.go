@@ -25,6 +25,7 @@ type device struct {
 	t      *testing.T
 	client *fake.Clientset
 	health health.Tracker
+	opened Opened
 
 	mu      sync.Mutex
 	addrs   []string
@@ -55,7 +56,7 @@ func newDevice(t *testing.T) *device {
 	d := &device{t: t, client: fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}), addrs: []string{"192.0.2.7/24"}, listen: map[Port]bool{}, changed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	c := New(Config{Client: d.client, LANs: d, Own: map[Port]string{tcp(6443): "the Kubernetes API"}, Health: &d.health, Log: slog.New(slog.DiscardHandler),
+	c := New(Config{Client: d.client, LANs: d, Own: map[Port]string{tcp(6443): "the Kubernetes API"}, Health: &d.health, Opened: &d.opened, Log: slog.New(slog.DiscardHandler),
 		Listeners: func([]netip.Addr) map[Port]bool {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -107,6 +108,15 @@ func TestStory(t *testing.T) {
 	d.renumber("192.0.2.99/24", "198.51.100.1/24")
 	d.expect("web", "192.0.2.99 198.51.100.1")
 	d.create(service("too", 1, tcp(80)))
+	await.NoError(d.t, d.t.Context(), 10*time.Second, "where the LAN reaches it", func() error {
+		if got := fmt.Sprint(d.opened.Reached("http://pi.local:7480")); got != "[{default/web [192.0.2.99:80 198.51.100.1:80 pi.local:80]}]" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	if got := fmt.Sprint(d.opened.Reached("http://192.0.2.99")); strings.Contains(got, "local") {
+		t.Errorf("%s: the page has no name", got)
+	}
 	await.NoError(d.t, d.t.Context(), 10*time.Second, "as it should be", func() error {
 		for _, p := range d.health.Problems() {
 			if p.Subject == "default/too" && strings.Contains(p.Text, "default/web") && p.Cure != "" {

@@ -66,6 +66,8 @@ type Config struct {
 	// Yields reports whether the device itself listens on a port that it leaves to a
 	// Service; nil is none.
 	Yields func(Port) bool
+	// Opened is told which Services have their addresses.
+	Opened *Opened
 	Health *health.Tracker
 	Log    *slog.Logger
 	// Listeners returns the ports that programs listen on at any of the addresses;
@@ -231,10 +233,14 @@ func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 		listener: func(p Port) (string, bool) { return listenerName(p), taken[p] },
 	})
 	told := map[string]string{}
+	opened := []open{}
 	for i, s := range services {
 		d, key := decisions[i], s.Namespace+"/"+s.Name
 		if err := c.write(ctx, s, d.addrs); err != nil {
 			return err
+		}
+		if len(d.addrs) > 0 {
+			opened = append(opened, open{key, d.addrs, portsOf(s)})
 		}
 		told[key] = d.String()
 		if c.told[key] != told[key] {
@@ -247,6 +253,7 @@ func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 		}
 	}
 	c.told = told
+	c.cfg.Opened.services.Store(&opened)
 	return nil
 }
 

@@ -85,6 +85,7 @@ func printStatus(out io.Writer, st api.Status, wide bool) error {
 		return err
 	}
 	fmt.Fprintf(out, "\nPODS    %s\n", st.Pods)
+	printServices(out, st.Services)
 	fmt.Fprintln(out, configLine(st.Config))
 	if wide {
 		fmt.Fprintf(out, "READY   after %s, %s after boot\n", seconds(st.ReadyAfter), seconds(st.ReadyAfterBoot))
