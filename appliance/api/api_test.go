@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -56,9 +58,28 @@ func TestCallCarriesAnswersAndErrors(t *testing.T) {
 	}
 }
 
+// Whoever cannot be asked is named in one sentence with a cure, without what the kernel says.
 func TestNobodyAnswers(t *testing.T) {
-	if _, err := Get(t.Context(), t.TempDir()); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("%v, want %v", err, ErrNotRunning)
+	none, dead, hangs := t.TempDir(), t.TempDir(), t.TempDir()
+	for dir, fate := range map[string]func(net.Listener){
+		dead:  func(l net.Listener) { l.(*net.UnixListener).SetUnlinkOnClose(false); l.Close() },
+		hangs: func(net.Listener) {},
+	} {
+		l, err := net.Listen("unix", Socket(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		fate(l)
+	}
+	for dir, want := range map[string]error{none: ErrNotRunning, dead: ErrNotRunning, hangs: context.DeadlineExceeded} {
+		err := CallWithin(t.Context(), 200*time.Millisecond, dir, http.MethodGet, "/v1/status", nil, nil)
+		if !errors.Is(err, want) || strings.Contains(err.Error(), "dial unix") || strings.Contains(err.Error(), "http://") || !strings.Contains(err.Error(), ": sudo ") {
+			t.Errorf("%v, want %v with a cure", err, want)
+		}
+	}
+	if err := error(forbidden("use sudo")); !errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		t.Error("what may not be opened is not told from what is not there")
 	}
 }
 

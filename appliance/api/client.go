@@ -10,12 +10,30 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"syscall"
 	"time"
+
+	"rivulet/systemd"
 )
 
-// ErrNotRunning is returned when no supervisor answers.
-var ErrNotRunning = errors.New("rivulet is not running here; start it with: sudo rivulet run")
+// ErrNotRunning is in the error when there is no supervisor.
+var ErrNotRunning = errors.New("rivulet is not running here")
+
+// Start is what a person does where there is no supervisor.
+func Start() string {
+	if _, err := os.Stat(systemd.UnitPath); err == nil {
+		return "start it with: sudo systemctl start rivulet; why it has ended: sudo journalctl -u rivulet -n 50"
+	}
+	return "start it with: sudo rivulet run"
+}
+
+// forbidden is an error of fs.ErrPermission in words of its own.
+type forbidden string
+
+func (f forbidden) Error() string   { return string(f) }
+func (forbidden) Is(err error) bool { return err == fs.ErrPermission }
 
 // callTimeout bounds a Call; a stream (Do) has no bound but its context.
 const callTimeout = 10 * time.Second
@@ -68,11 +86,16 @@ func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, ErrNotRunning
+		return nil, fmt.Errorf("%w; %s", ErrNotRunning, Start())
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%s may be opened by root only, and read by members of group %s; use sudo", Socket(runDir), ReaderGroup)
+		return nil, forbidden(fmt.Sprintf("%s may be opened by root only, and read by members of group %s; use sudo", Socket(runDir), ReaderGroup))
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("rivulet runs here and does not answer in time (%w); try again, or see: sudo journalctl -u rivulet -n 50", context.DeadlineExceeded)
 	case err != nil:
-		return nil, fmt.Errorf("asking the supervisor: %w", err)
+		if u := new(url.Error); errors.As(err, &u) { // the address says nothing to a person
+			err = u.Err
+		}
+		return nil, fmt.Errorf("rivulet ended while it was asked: %w; rivulet status", err)
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil

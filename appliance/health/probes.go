@@ -3,6 +3,7 @@ package health
 // What the probes of package doctor find. The severity is the worst that a probe
 // reports: its warning is a warning here too.
 var (
+	Supervisor        = declare("supervisor", Error, "rivulet does not run")
 	Memory            = declare("memory", Error, "there is little memory")
 	MemoryCgroup      = declare("memory-cgroup", Error, "the memory of containers cannot be limited")
 	CgroupVersion     = declare("cgroup-version", Error, "the machine uses cgroup v1")

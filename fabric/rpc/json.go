@@ -30,7 +30,7 @@ func (e *Error) Error() string {
 	if e.Cure == "" {
 		return e.Message
 	}
-	return e.Message + ": " + e.Cure
+	return e.Message + "; " + e.Cure
 }
 
 // Write answers with v as JSON.

@@ -210,3 +210,13 @@ func TestPortTaken(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 }
+
+// A cure follows as in every error.
+func TestErrorEndsInItsCure(t *testing.T) {
+	if got := (&Error{Message: "b is full", Cure: "rivulet unpeer --lan"}).Error(); got != "b is full; rivulet unpeer --lan" {
+		t.Error(got)
+	}
+	if got := (&Error{Message: "b is full"}).Error(); got != "b is full" {
+		t.Error(got)
+	}
+}

@@ -145,7 +145,11 @@ func TestBrokenThingsWithoutASupervisor(t *testing.T) {
 		}
 	})
 	supportWithoutSupervisor(t, ctx)
-	found, _ := examine(t, ctx, b, "--only", "ports,udp,tun")
+	found, code := examine(t, ctx, b, "--only", "supervisor,ports,udp,tun")
+	wants(t, found["supervisor"], doctor.Fail, "start it with: sudo ")
+	if code != 1 {
+		t.Errorf("exit code %d of a device whose supervisor has ended", code)
+	}
 	wants(t, found["ports"], doctor.Pass) // the tunnel goes on, and is ours
 	wants(t, found["udp"], doctor.Skip, "not running")
 	wants(t, found["tun"], doctor.Pass)
@@ -168,7 +172,7 @@ func TestBrokenThingsWithoutASupervisor(t *testing.T) {
 	cmd.Wait()
 
 	labtest.Output(t, ctx, b, "rm", "/dev/net/tun")
-	found, code := examine(t, ctx, b, "--only", "tun")
+	found, code = examine(t, ctx, b, "--only", "tun")
 	wants(t, found["tun"], doctor.Fail, "is not there", "doctor --fix")
 	if _, _, still := on(t, ctx, b, "test", "-e", "/dev/net/tun"); code != 1 || still == 0 {
 		t.Errorf("exit code %d; mended without being told: %v", code, still == 0)

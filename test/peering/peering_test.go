@@ -233,6 +233,9 @@ func TestLifeOfAPeering(t *testing.T) {
 			t.Errorf("without --force: %+v", r)
 		}
 		labtest.Must(t, ctx, a, "rivulet", "unpeer", "--force", "b", "--yes")
+		if text := labtest.Must(t, ctx, a, "rivulet", "unpeer", "b"); !strings.Contains(text, "it was none before") {
+			t.Errorf("a second time: %s", text)
+		}
 		await.NoError(t, ctx, time.Minute, "nothing left on a", func() error { return traces(a, idB) })
 		if text := labtest.Must(t, ctx, a, "rivulet", "peers"); !strings.Contains(text, "Denied") || !strings.Contains(text, "rivulet peer b") {
 			t.Errorf("peers prints:\n%s", text)

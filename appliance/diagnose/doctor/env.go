@@ -23,6 +23,8 @@ type Env struct {
 	// State and Run are Rivulet's folders, below Root.
 	State, Run string
 	Now        func() time.Time
+	// User is who looks; 0 is root.
+	User int
 	// Node is the node's own address; not valid asks the supervisor.
 	Node netip.Addr
 	// Hostname is the machine's name.

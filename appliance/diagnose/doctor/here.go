@@ -35,7 +35,7 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 	var status api.Status
 	var statusErr error
 	return &Env{
-		State: absolute(state), Run: absolute(run), Now: time.Now, Hostname: name,
+		State: absolute(state), Run: absolute(run), Now: time.Now, Hostname: name, User: os.Geteuid(),
 		Supervisor: func(ctx context.Context) (api.Status, error) {
 			once.Do(func() { status, statusErr = supervisor(ctx) })
 			return status, statusErr

@@ -1,9 +1,9 @@
 package doctor
 
-// The order of the report: the machine first, then the network, the cluster's
+// The order of the report: whether rivulet runs, the machine, then the network, the cluster's
 // needs, the disk, and the box.
 var probes = []Probe{
-	memory, memoryCgroup, cgroupVersion, cgroupControllers, kernel, limits, tun, lsm, clock,
+	supervisor, memory, memoryCgroup, cgroupVersion, cgroupControllers, kernel, limits, tun, lsm, clock,
 	lan, defaultRoute, dnsUpstream, multicast, hostname, udp, firewall, podNetwork, serviceRules,
 	admission, carriedOver, ports, cidr, iptables, leftovers,
 	diskSpace, diskSpeed, filesystem, cardLife, swap, osDisks,

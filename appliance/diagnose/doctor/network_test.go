@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"testing"
 
@@ -180,6 +181,12 @@ func TestPorts(t *testing.T) {
 	foreign := with(ours, files{"/proc/41/stat": "41 (rivulet) S 1 1 1\n", "/proc/41/comm": "rivulet"})
 	found(t, machine(t, foreign), ports, Fail, "TCP 6443 (API server) by rivulet (pid 41)")
 	found(t, machine(t, files{"/proc/net/udp": udp}), ports, Fail, "UDP 7442 (tunnel) by a process that cannot be seen")
+	unseen := machine(t, files{"/proc/net/udp": udp})
+	unseen.User = 1000
+	found(t, unseen, ports, Skip, "only root sees which process has UDP 7442: sudo rivulet doctor --only ports")
+	seen := machine(t, foreign)
+	seen.User = 1000
+	found(t, seen, ports, Fail, "TCP 6443 (API server) by rivulet (pid 41)")
 	found(t, machine(t, files{"/proc/net/tcp6": "sl\n 1: 0:2808 0:0 0A 0:0 0:0 0 0 0 55 1 x 0\n"}), ports, Warn, "10248")
 }
 
@@ -229,4 +236,18 @@ func TestLeftovers(t *testing.T) {
 	found(t, machine(t, files{"/etc/cni/net.d/10-calico.conflist": "{}"}), leftovers, Warn, "10-calico.conflist")
 	found(t, machine(t, files{"/proc/9/comm": "kubelet\n", "/proc/9/stat": "9 (kubelet) S 1"}), leftovers, Fail, "kubelet (pid 9)")
 	found(t, machine(t, files{"/proc/9/comm": "k3s-server\n", "/proc/9/stat": "9 (k3s-server) S 8", "/run/rivulet/engine.pid": "9"}), leftovers, Pass)
+}
+
+func TestSupervisor(t *testing.T) {
+	before := files{"/var/lib/rivulet/state.db": "x"}
+	answers := func(tree files, err error) *Env {
+		e := machine(t, tree)
+		e.Supervisor = func(context.Context) (api.Status, error) { return api.Status{}, err }
+		return e
+	}
+	found(t, answers(before, nil), supervisor, Pass, "it runs")
+	found(t, answers(nil, api.ErrNotRunning), supervisor, Skip, "not run here yet")
+	found(t, answers(before, api.ErrNotRunning), supervisor, Fail, "does not run", "start it with: sudo ")
+	found(t, answers(before, fs.ErrPermission), supervisor, Skip, "sudo rivulet doctor")
+	found(t, answers(before, errors.New("no answer")), supervisor, Fail, "no answer", "journalctl -u rivulet")
 }

@@ -38,7 +38,7 @@ var neededPorts = []struct {
 }
 
 func probePorts(_ context.Context, e *Env) Result {
-	var taken []string
+	var taken, hidden []string
 	worst := Pass
 	ours := 0
 	for _, n := range neededPorts {
@@ -47,6 +47,8 @@ func probePorts(_ context.Context, e *Env) Result {
 		case !used:
 		case pid != 0 && e.isOurs(pid):
 			ours++
+		case pid == 0 && e.User != 0:
+			hidden = append(hidden, fmt.Sprintf("%s %d", strings.ToUpper(n.network), n.port))
 		default:
 			who := "a process that cannot be seen from here"
 			if pid != 0 {
@@ -59,6 +61,9 @@ func probePorts(_ context.Context, e *Env) Result {
 		}
 	}
 	if worst == Pass {
+		if len(hidden) > 0 {
+			return skip("only root sees which process has %s: sudo rivulet doctor --only ports", strings.Join(hidden, ", "))
+		}
 		if ours == 0 {
 			return pass("all that are needed are free")
 		}

@@ -2,111 +2,262 @@ package cli
 
 import (
 	"context"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/burst"
+	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/vcluster"
+	"rivulet/offload/consumer/move"
+	"rivulet/offload/policy"
 )
 
 // What is completed is asked within a moment: a shell that hangs is worse than no completion.
 const completionTime = 2 * time.Second
 
-// objects names what list finds, for a completion. Whoever may not read gets none.
-func (c *common) objects(list func(context.Context, kubernetes.Interface) ([]string, error)) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
-	defer cancel()
-	client, err := c.client()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// names finds what a word may be. Who may not ask gets none.
+type names func(ctx context.Context, cmd *cobra.Command) ([]string, error)
+
+// complete gives every word and every flag its completion: what is there, what is fixed, the shell's
+// files for a file, and nothing for what only the person knows.
+func (c *common) complete(root *cobra.Command) {
+	first := map[string]names{"why": c.podNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.claimNames}
+	for _, verb := range []string{"offload", "unoffload", "open", "close"} {
+		first[verb] = c.namespaces
 	}
-	names, err := list(ctx, client)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+	for _, verb := range []string{"peer", "approve", "deny", "unpeer", "cordon", "uncordon", "drain", "doctor peer"} {
+		first[verb] = c.peerNames
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	for _, verb := range []string{"connect", "describe", "pause", "resume", "set", "snapshot", "delete", "logs"} {
+		first["vcluster "+verb] = c.vclusterNames
+	}
+	for _, verb := range []string{"status", "remove"} {
+		first["burst "+verb] = c.burstNames
+	}
+	values := map[string]names{
+		"consume": oneOf("on", "off"), "provide": oneOf("on", "off"), "when": oneOf(string(policy.Burst), string(policy.Remote), string(policy.Any)), "role": oneOf("view", "edit", "admin"),
+		"network": oneOf("none", "auto", "stream", "udp"), "pod-security": oneOf("auto", "restricted", "as-is"), "order": oneOf("last", "equal"), "arch": oneOf("amd64", "arm64"),
+		"only": probeNames, "namespace": c.namespaces, "to": c.targetNames,
+	}
+	each(root, func(cmd *cobra.Command) {
+		if cmd.DisableFlagParsing {
+			return
+		}
+		verb := path(cmd)
+		file := strings.Contains(cmd.Use, "FILE") || verb == "flash"
+		if cmd.ValidArgsFunction == nil && (first[verb] != nil || !file) {
+			cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+				switch {
+				case len(args) == 0 && first[verb] != nil, verb == "image rm":
+					return ask(cmd, first[verb])
+				case len(args) == 1 && verb == "move volume":
+					return ask(cmd, c.placeNames)
+				case len(args) == 1 && file: // vcluster snapshot NAME FILE
+					return nil, cobra.ShellCompDirectiveDefault
+				}
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+		}
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			find := values[f.Name]
+			switch f.Name {
+			case "config", "kubeconfig", "passphrase-file", "boot", "root", "output": // files, and what outputFlag has
+				return
+			case "namespace":
+				if strings.HasPrefix(verb, "burst ") { // of the other cluster
+					find = nil
+				}
+			}
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+				return ask(cmd, find)
+			})
+		})
+	})
 }
 
-// completePods completes NAMESPACE/NAME, or NAME with --namespace.
+// completePods completes the first word of why.
 func (c *common) completePods(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	namespace, _ := cmd.Flags().GetString("namespace")
-	return c.objects(func(ctx context.Context, client kubernetes.Interface) (names []string, err error) {
-		pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range pods.Items {
-			if namespace == "" {
-				p.Name = p.Namespace + "/" + p.Name
-			}
-			names = append(names, p.Name)
-		}
-		return names, nil
-	})
-}
-
-func (c *common) namespaces() ([]string, cobra.ShellCompDirective) {
-	return c.objects(func(ctx context.Context, client kubernetes.Interface) (names []string, err error) {
-		list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range list.Items {
-			names = append(names, n.Name)
-		}
-		return names, nil
-	})
+	return ask(cmd, c.podNames)
 }
 
 // completeNamespaces completes the values of a flag.
 func (c *common) completeNamespaces(cmd *cobra.Command, flag string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { return c.namespaces() })
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return ask(cmd, c.namespaces)
+	})
 }
 
-// completeFirst gives a verb a completion of its first word.
-func completeFirst(cmd *cobra.Command, names func() ([]string, cobra.ShellCompDirective)) {
-	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return names()
+func ask(cmd *cobra.Command, find names) ([]string, cobra.ShellCompDirective) {
+	if find == nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// peerNames are those that the supervisor has found.
-func (c *common) peerNames() ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
 	defer cancel()
-	st, err := api.Get(ctx, c.dirs.Run)
+	found, err := find(ctx, cmd)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var names []string
-	for _, p := range st.Peers {
-		if p.Name != "" {
-			names = append(names, p.Name)
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// complete gives the verbs whose first word is a peer or a namespace their completions.
-func (c *common) complete(root *cobra.Command) {
-	of := map[string]func() ([]string, cobra.ShellCompDirective){"offload": c.namespaces, "unoffload": c.namespaces, "open": c.namespaces, "close": c.namespaces}
-	for _, verb := range []string{"peer", "approve", "deny", "unpeer", "cordon", "uncordon", "drain", "doctor peer"} {
-		of[verb] = c.peerNames
+func oneOf(words ...string) names {
+	return func(context.Context, *cobra.Command) ([]string, error) { return words, nil }
+}
+
+func probeNames(context.Context, *cobra.Command) (out []string, err error) {
+	for _, p := range doctor.Probes() {
+		out = append(out, p.Name())
 	}
-	each(root, func(cmd *cobra.Command) {
-		if names, ok := of[path(cmd)]; ok && cmd.ValidArgsFunction == nil {
-			completeFirst(cmd, names)
+	return out, nil
+}
+
+// podNames are NAMESPACE/NAME, or NAME with --namespace.
+func (c *common) podNames(ctx context.Context, cmd *cobra.Command) (out []string, err error) {
+	namespace, _ := cmd.Flags().GetString("namespace")
+	client, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pods.Items {
+		if namespace == "" {
+			p.Name = p.Namespace + "/" + p.Name
 		}
-		if f := cmd.Flags().Lookup("to"); f != nil {
-			_ = cmd.RegisterFlagCompletionFunc("to", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { return c.peerNames() })
+		out = append(out, p.Name)
+	}
+	return out, nil
+}
+
+func (c *common) namespaces(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	client, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range list.Items {
+		out = append(out, n.Name)
+	}
+	return out, nil
+}
+
+func (c *common) claimNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	client, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range list.Items {
+		out = append(out, p.Namespace+"/"+p.Name)
+	}
+	return out, nil
+}
+
+// peerNames are those that the supervisor has found.
+func (c *common) peerNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	st, err := api.Get(ctx, c.dirs.Run)
+	for _, p := range st.Peers {
+		if p.Name != "" {
+			out = append(out, p.Name)
 		}
-	})
+	}
+	return out, err
+}
+
+// targetNames are what --to may be.
+func (c *common) targetNames(ctx context.Context, cmd *cobra.Command) (out []string, err error) {
+	out, err = c.peerNames(ctx, cmd)
+	switch path(cmd) {
+	case "open":
+		out = append(out, policy.OpenToGroup, policy.OpenToAll)
+	case "offload":
+		burst, _ := c.burstNames(ctx, cmd)
+		for _, b := range burst {
+			out = append(out, "burst-"+b)
+		}
+	}
+	return out, err
+}
+
+// placeNames are where data may be moved to.
+func (c *common) placeNames(ctx context.Context, _ *cobra.Command) ([]string, error) {
+	out := []string{move.Home}
+	st, err := api.Get(ctx, c.dirs.Run)
+	for _, n := range st.VirtualNodes {
+		out = append(out, n.Name)
+	}
+	return out, err
+}
+
+func (c *common) tenantNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	st, err := api.Get(ctx, c.dirs.Run)
+	for _, t := range st.Consumers {
+		out = append(out, tenantName(t))
+	}
+	return out, err
+}
+
+func (c *common) imageNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	list, err := c.images(ctx)
+	for _, i := range list {
+		out = append(out, i.Name)
+	}
+	return out, err
+}
+
+func (c *common) inviteNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	var l api.Invites
+	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/invites", nil, &l)
+	for _, i := range l.Invites {
+		if i.State(l.Now) == "open" {
+			out = append(out, i.ID)
+		}
+	}
+	return out, err
+}
+
+func (c *common) userNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	var l api.Kubeconfigs
+	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/kubeconfigs", nil, &l)
+	for _, k := range l.Kubeconfigs {
+		if k.State == "active" {
+			out = append(out, k.User)
+		}
+	}
+	return out, err
+}
+
+func (c *common) vclusterNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	var all []vcluster.View
+	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/vclusters", nil, &all)
+	for _, v := range all {
+		out = append(out, v.Name)
+	}
+	return out, err
+}
+
+func (c *common) burstNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	var all []burst.View
+	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/burst", nil, &all)
+	for _, v := range all {
+		out = append(out, v.Name)
+	}
+	return out, err
 }

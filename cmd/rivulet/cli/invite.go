@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -98,7 +99,7 @@ func printInvites(out io.Writer, l api.Invites, wide bool) error {
 }
 
 // drawQR draws the text for a terminal, two modules in a character, dark on light
-// whatever the terminal's colours are.
+// whatever the terminal's colours are; with NO_COLOR in the terminal's own.
 func drawQR(text string) (string, error) {
 	// In capitals: a QR code has a smaller alphabet for them.
 	code, err := qr.Encode(strings.ToUpper(text), qr.L)
@@ -107,13 +108,17 @@ func drawQR(text string) (string, error) {
 	}
 	const quiet = 2
 	dark := func(x, y int) bool { return code.Black(x, y) } // outside it is light
+	on, off := "\x1b[30;107m", "\x1b[0m"
+	if os.Getenv("NO_COLOR") != "" {
+		on, off = "", ""
+	}
 	var b strings.Builder
 	for y := -quiet; y < code.Size+quiet; y += 2 {
-		b.WriteString("\x1b[30;107m")
+		b.WriteString(on)
 		for x := -quiet; x < code.Size+quiet; x++ {
 			b.WriteRune([]rune{' ', '▄', '▀', '█'}[bit(dark(x, y))<<1|bit(dark(x, y+1))])
 		}
-		b.WriteString("\x1b[0m\n")
+		b.WriteString(off + "\n")
 	}
 	return b.String(), nil
 }

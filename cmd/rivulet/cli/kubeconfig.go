@@ -70,7 +70,6 @@ func newKubeconfig(c *common) *cobra.Command {
 	f.StringVar(&q.Role, "role", "admin", "view, edit or admin")
 	f.StringVar(&server, "server", "", "address or name of this device for the laptop; default: its first address on the LAN")
 	f.BoolVar(&q.Replace, "replace", false, "end what the user had")
-	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"view", "edit", "admin"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(newKubeconfigList(c), newKubeconfigRevoke(c))
 	return cmd
 }
@@ -104,17 +103,6 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 				return usagef("revoke takes the name of one user; see: rivulet kubeconfig list, and: rivulet kubeconfig revoke --help")
 			}
 			return nil
-		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
-			var l api.Kubeconfigs
-			if len(args) == 0 && api.Call(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/kubeconfigs", nil, &l) == nil {
-				for _, k := range l.Kubeconfigs {
-					if k.State == "active" {
-						names = append(names, k.User)
-					}
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := confirm(cmd, "the access of "+args[0]+" ends at once, open connections included"); err != nil {

@@ -47,7 +47,7 @@ func TestOffloadWhatThereIsNot(t *testing.T) {
 		"offload lab --to nosuch":   "no peer or burst target nosuch, only: b",
 		"offload lab --to stranger": "no peer or burst target stranger, only: b",
 		"offload kube-system":       "is the cluster's own and stays at home",
-		"offload lab --to b":        "rivulet is not running here, or you are not root", // the API server's turn
+		"offload lab --to b":        "there is no cluster here yet; see: rivulet status", // the API server's turn
 	} {
 		if _, err := call(t, st, args); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
@@ -59,7 +59,7 @@ func TestOffloadWhatThereIsNot(t *testing.T) {
 func TestKubectlWithoutACluster(t *testing.T) {
 	t.Setenv("KUBECONFIG", "")
 	os.Unsetenv("KUBECONFIG")
-	if _, err := call(t, api.Status{}, "kubectl get pods"); err == nil || !strings.Contains(err.Error(), "sudo rivulet run") {
+	if _, err := call(t, api.Status{}, "kubectl get pods"); err == nil || !strings.Contains(err.Error(), "there is no cluster here yet; see: rivulet status") {
 		t.Error(err)
 	}
 	for args, want := range map[string]bool{"": true, "--help": true, "version --client": true, "get pods --kubeconfig=x": true, "get pods": false} {

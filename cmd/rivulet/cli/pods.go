@@ -57,7 +57,6 @@ func newPods(c *common) *cobra.Command {
 	}
 	outputFlag(cmd, c, "wide")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only of this namespace")
-	c.completeNamespaces(cmd, "namespace")
 	return cmd
 }
 

@@ -59,17 +59,3 @@ func TestPodsByPlace(t *testing.T) {
 		t.Errorf("none: %v %s", err, out.String())
 	}
 }
-
-// Where nothing answers, completion gives nothing, and soon.
-func TestCompletionWithoutADevice(t *testing.T) {
-	dir := t.TempDir()
-	for _, words := range [][]string{{"why", ""}, {"offload", ""}, {"drain", ""}, {"offload", "lab", "--to", ""}, {"pods", "--namespace", ""}} {
-		root := newRoot("engine")
-		var out bytes.Buffer
-		root.SetOut(&out)
-		root.SetArgs(append([]string{"__complete", "--state", dir, "--runtime", dir}, words...))
-		if err := root.Execute(); err != nil || !strings.Contains(out.String(), ":4") {
-			t.Errorf("%v: %v %q, want no files and no names", words, err, out.String())
-		}
-	}
-}

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance"
-	"rivulet/appliance/engine"
 )
 
 // Exit codes, the same for every verb.
@@ -65,6 +64,9 @@ func Main(args []string, engineName string) int {
 		return exitOK
 	}
 	if msg := err.Error(); msg != "" {
+		if what, ok := strings.CutSuffix(msg, "; use sudo"); ok {
+			msg = what + "; sudo rivulet " + strings.Join(args, " ")
+		}
 		fmt.Fprintln(os.Stderr, "rivulet: "+oneLine(msg))
 	}
 	return exitCode(err)
@@ -118,9 +120,9 @@ type common struct {
 
 // client is of this device's API server, with its owner's rights.
 func (c *common) client() (kubernetes.Interface, error) {
-	cfg, err := engine.RESTConfig(engine.Kubeconfig(c.dirs.State))
+	cfg, err := c.usable(context.Background())
 	if err != nil {
-		return nil, fmt.Errorf("rivulet is not running here, or you are not root (%w); see: rivulet status", err)
+		return nil, err
 	}
 	return kubernetes.NewForConfig(cfg)
 }

@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +33,7 @@ func newTool(c *common, name string) *cobra.Command {
 				return err
 			}
 			if os.Getenv("KUBECONFIG") == "" {
-				if err := readable(engine.Kubeconfig(c.dirs.State)); err != nil && name == "kubectl" && !local(args) {
+				if _, err := c.usable(cmd.Context()); err != nil && name == "kubectl" && !local(args) {
 					return err
 				}
 				os.Setenv("KUBECONFIG", engine.Kubeconfig(c.dirs.State))
@@ -77,20 +75,6 @@ func ownFlags(cmd *cobra.Command, args []string) ([]string, error) {
 		}
 	}
 	return args, nil
-}
-
-// readable returns why nobody can use a kubeconfig, with the cure.
-func readable(kubeconfig string) error {
-	f, err := os.Open(kubeconfig)
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return errors.New("kubectl needs root to read this cluster's kubeconfig; use: sudo rivulet kubectl, or set KUBECONFIG to one of your own")
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("there is no cluster here yet (%w); start it with: sudo rivulet run", err)
-	case err != nil:
-		return err
-	}
-	return f.Close()
 }
 
 // local reports whether kubectl is asked for what needs no cluster, or is given one.

@@ -1,0 +1,29 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/health"
+)
+
+var supervisor = Probe{Kind: health.Supervisor, Title: "rivulet itself", Run: probeSupervisor}
+
+// probeSupervisor finds one that has ended on a device where it ran before. Elsewhere the doctor
+// says whether the machine will do.
+func probeSupervisor(ctx context.Context, e *Env) Result {
+	_, err := e.Supervisor(ctx)
+	switch {
+	case err == nil:
+		return pass("it runs and answers")
+	case errors.Is(err, fs.ErrPermission):
+		return skip("root can ask it, and members of a group: sudo rivulet doctor --only supervisor")
+	case !errors.Is(err, api.ErrNotRunning):
+		return failf("see: sudo journalctl -u rivulet -n 50", "it does not answer: %v", err)
+	case !e.exists(e.State + "/state.db"):
+		return skip("it has not run here yet")
+	}
+	return failf(api.Start(), "the supervisor does not run: pods go on, and nothing looks after them, their volumes or the peers")
+}

@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/engine"
+)
+
+// said is an error in words of its own, which is that of a program all the same.
+type said struct {
+	error
+	of error
+}
+
+func (e said) Unwrap() error { return e.of }
+
+// usable is the way to this device's API server, with its owner's rights, or in words with a cure why
+// there is none.
+func (c *common) usable(ctx context.Context) (*rest.Config, error) {
+	kubeconfig := engine.Kubeconfig(c.dirs.State)
+	f, err := os.Open(kubeconfig)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, said{errors.New("only root reads the kubeconfig of this cluster; use sudo"), err}
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, said{c.away(ctx, "there is no cluster here yet"), err}
+	case err != nil:
+		return nil, fmt.Errorf("%w; see: rivulet doctor", err)
+	}
+	f.Close()
+	cfg, err := engine.RESTConfig(kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("%w; see: rivulet doctor", err)
+	}
+	if at, err := url.Parse(cfg.Host); err == nil {
+		conn, err := net.DialTimeout("tcp", at.Host, time.Second)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, said{c.away(ctx, "the API server does not run now"), err}
+		}
+		if err == nil {
+			conn.Close()
+		}
+	}
+	return cfg, nil
+}
+
+// away is the error for a cluster that cannot be asked; while rivulet runs it has more to say.
+func (c *common) away(ctx context.Context, what string) error {
+	if _, err := api.Get(ctx, c.dirs.Run); errors.Is(err, api.ErrNotRunning) {
+		return err
+	}
+	return errors.New(what + "; see: rivulet status")
+}

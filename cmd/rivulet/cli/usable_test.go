@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"rivulet/appliance/engine"
+)
+
+// Where nobody listens at the API server's address every verb says what to do, and not what the kernel said.
+func TestAPIServerThatIsDown(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	dir := t.TempDir()
+	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: default\nclusters: [{name: default, cluster: {server: %q}}]\ncontexts: [{name: default, context: {cluster: default, user: default}}]\nusers: [{name: default, user: {token: x}}]\n", "https://"+l.Addr().String())
+	if err := os.WriteFile(engine.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", "")
+	os.Unsetenv("KUBECONFIG")
+	const want = "rivulet is not running here; start it with: sudo rivulet run"
+	for _, line := range []string{"pods", "why web", "drain b", "offload lab", "unoffload lab", "close lab", "kubectl get pods"} {
+		if _, out, err := execute(t, dir, strings.Fields(line)); err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v %s, want %s", line, err, out, want)
+		}
+	}
+}
+
+// With NO_COLOR a picture is drawn in the terminal's own colours.
+func TestNoColour(t *testing.T) {
+	for set, want := range map[string]bool{"": true, "1": false} {
+		t.Setenv("NO_COLOR", set)
+		if drawn, err := drawQR("rivulet://invite/A"); err != nil || strings.Contains(drawn, "\x1b") != want || !strings.Contains(drawn, "▀") {
+			t.Errorf("NO_COLOR=%q: %q %v", set, drawn, err)
+		}
+	}
+}
