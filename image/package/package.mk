@@ -13,9 +13,21 @@ $(package_nfpm): image/package/nfpm/go.mod image/package/nfpm/go.sum
 package: $(package_nfpm)
 	@mkdir -p $(INTO)
 	@CGO_ENABLED=1 env -u GOOS -u GOARCH $(GO) run -tags "$(TAGS)" ./cmd/rivulet-pages _build/pages $(BUILD_TIME)
+	@chmod -R u=rwX,go=rX _build/pages # whatever the umask: modes are part of the package
 	@for kind in deb rpm; do \
 		SOURCE_DATE_EPOCH=$(BUILD_TIME) PACKAGE_ARCH=$(call package_arch,$(PACKAGE_ARCH)) PACKAGE_VERSION=$(VERSION) PACKAGE_BINARY=$(BINARY) PACKAGE_PAGES=_build/pages \
 			$(package_nfpm) package -f image/package/nfpm.yaml -p $$kind -t $(INTO) || exit 1; done
+
+# What test/systemd installs, upgrades and removes: two versions, of this machine's binary and of the same with a byte more.
+.PHONY: package-test
+package-test:
+	@rm -rf $(BIN)/package-test
+	@mkdir -p $(BIN)/package-test/v0.0.1 $(BIN)/package-test/v0.0.2
+	@ln $(BIN)/rivulet $(BIN)/package-test/v0.0.1/rivulet
+	@cp $(BIN)/rivulet $(BIN)/package-test/v0.0.2/rivulet
+	@echo >>$(BIN)/package-test/v0.0.2/rivulet
+	@for v in v0.0.1 v0.0.2; do \
+		$(MAKE) --no-print-directory package VERSION=$$v BINARY=$(BIN)/package-test/$$v/rivulet PACKAGE_ARCH=$(patsubst arm,armv7,$(bundle_host)) INTO=$(BIN)/package-test/$$v || exit 1; done
 
 .PHONY: packages
 packages: ## .deb and .rpm of this machine's bin/rivulet, into bin/package

@@ -124,7 +124,7 @@ func packages(list string, arches []string) (out [][]string) {
 func finish(packaged, roots, out string, arches []string, sums *strings.Builder) error {
 	if packaged != "" {
 		for _, arch := range arches {
-			files, err := filepath.Glob(filepath.Join(packaged, arch, "rivulet[_-]*"))
+			files, err := filepath.Glob(filepath.Join(packaged, arch, "rivulet*.[dr][ep][bm]")) // .deb, .rpm
 			if err != nil || len(files) == 0 {
 				return errors.Join(err, fmt.Errorf("%s has no packages for %s; make release", packaged, arch))
 			}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"rivulet/image/filesum"
+)
+
+// One binary makes the same release twice, whatever the folder, the hour, the time zone, the umask and the
+// times of files: packages, compressed binary, bill of materials, installer, hashes. That a commit makes the same
+// binary is make test-arch.
+func TestAReleaseIsTheSameTwice(t *testing.T) {
+	const program = "_build/bundle/linux_amd64/rivulet-tunnel" // static as the product is, and small
+	t.Chdir("../..")
+	for _, file := range []string{program, "_build/nfpm"} {
+		if _, err := os.Stat(file); err != nil || runtime.GOARCH != "amd64" {
+			t.Skip("needs " + file + ": make packages, on amd64")
+		}
+	}
+	var all [2]map[string]string
+	for i := range all {
+		dir := t.TempDir()
+		in, packaged, out := filepath.Join(dir, "in"), filepath.Join(dir, "packages"), filepath.Join(dir, "out")
+		binary := filepath.Join(in, "amd64", "rivulet")
+		sh(t, ".", `mkdir -p "$(dirname "$2")" && cp "$1" "$2" && touch -d "$3 days ago" "$2" image/package/copyright`, program, binary, []string{"1", "400"}[i])
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "umask "+[]string{"022", "077"}[i]+` && rm -rf _build/pages && mkdir -p "$1" && exec make --no-print-directory package VERSION=v0.1.0 BUILD_TIME=1700000000 PACKAGE_ARCH=amd64 BINARY="$0" INTO="$1"`,
+			binary, filepath.Join(packaged, "amd64"))
+		cmd.Env = append(os.Environ(), "TZ="+[]string{"UTC", "Asia/Tokyo"}[i])
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, said)
+		}
+		if err := run("v0.1.0", in, out, "", packaged, "root", []string{"amd64"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		all[i] = map[string]string{}
+		files, err := os.ReadDir(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if all[i][f.Name()], _, err = filesum.SHA256(filepath.Join(out, f.Name())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(all[0]) < 7 || len(all[1]) != len(all[0]) {
+		t.Errorf("%d and %d files", len(all[0]), len(all[1]))
+	}
+	for name, sum := range all[0] {
+		if all[1][name] != sum {
+			t.Errorf("%s is another one the second time", name)
+		}
+	}
+}
