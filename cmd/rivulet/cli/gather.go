@@ -187,7 +187,7 @@ func namespaceOf(object any) string {
 
 // facts are all that an answer is made of.
 func (g *gatherer) facts(object any) (explain.Facts, error) {
-	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Running: g.running}
+	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Running: g.running, Here: g.status.Name}
 	if p, ok := object.(*corev1.Pod); ok {
 		f.Pod, f.Object = p, nil
 	}
@@ -257,6 +257,9 @@ func (g *gatherer) fromSupervisor(f *explain.Facts) {
 	now := &health.Tracker{} // the supervisor looks at the disk now and then
 	doctor.Run(g.ctx, here(g.common), slices.DeleteFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Kind != health.DiskSpace })).Tell(now)
 	for _, p := range now.Problems() { // of the disk
+		if p.Severity != health.Error {
+			continue // the kubelet makes room by itself
+		}
 		if names, err := g.unused(g.ctx, g.client); err == nil && len(names) > 0 {
 			p.Cure = "remove images that were pushed and nothing uses: rivulet image rm --yes " + strings.Join(names, " ") + "; or: " + p.Cure
 		}

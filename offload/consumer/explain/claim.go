@@ -97,7 +97,7 @@ func (f Facts) pending(c *corev1.PersistentVolumeClaim) []Reason {
 	if c.Status.Phase != corev1.ClaimPending {
 		return nil
 	}
-	see := "make the claim again with a class that there is: rivulet kubectl get storageclass"
+	see := "make it again with a class that there is" + parens(f.classNames()) + ": rivulet kubectl delete pvc -n " + c.Namespace + " " + c.Name
 	switch name := c.Spec.StorageClassName; {
 	case name != nil && *name == "":
 		if found := f.provisioning(c); found != nil {
@@ -105,9 +105,9 @@ func (f Facts) pending(c *corev1.PersistentVolumeClaim) []Reason {
 		}
 		return []Reason{{Claim, "it has no class and waits for a volume that somebody makes by hand", see}}
 	case f.class(c) == nil && name != nil:
-		return []Reason{{Class, "there is no StorageClass " + *name + colon(f.classNames()), see}}
+		return []Reason{{Class, "there is no StorageClass " + *name, see}}
 	case f.class(c) == nil:
-		return []Reason{{Class, "it names no StorageClass, and none is the default" + colon(f.classNames()), see}}
+		return []Reason{{Class, "it names no StorageClass, and none is the default", see}}
 	}
 	if found := f.provisioning(c); found != nil {
 		return found
@@ -125,11 +125,15 @@ func (f Facts) classNames() string {
 	for i := range f.Classes {
 		names = append(names, f.Classes[i].Name)
 	}
-	if len(names) == 0 {
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+func parens(s string) string {
+	if s == "" {
 		return ""
 	}
-	slices.Sort(names)
-	return "there is " + strings.Join(names, ", ")
+	return " (" + s + ")"
 }
 
 // users are the pods that use a claim.

@@ -131,7 +131,8 @@ type Facts struct {
 	IngressClasses []networkingv1.IngressClass
 
 	Links    map[string]LinkState // by the target's ID
-	Running  bool                 // the supervisor has answered, with Links, Problems and Peers
+	Running  bool                 // the supervisor has answered, with Links, Problems and Here
+	Here     string               // this cluster's name, as peers know it
 	Problems []Problem            // of this device
 	LeftOut  []reflect.LeftOut    // of Services, not reached from the pod's node; or of the Service
 	UsedCPU  int64                // by the pod, in thousandths of a core; below 0: not known
@@ -298,7 +299,9 @@ func (f Facts) link(node *corev1.Node) []Reason {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			cure := "rivulet doctor"
-			if id != "" {
+			if l, known := f.Links[id]; id != "" && known && l.Connected {
+				return []Reason{{Link, target(node) + " lends nothing now: " + cmp.Or(short(c.Message), c.Reason), "ask its owner, or choose another: rivulet peers"}}
+			} else if id != "" {
 				cure = comesBack(target(node))
 			}
 			return []Reason{{Code: Link, What: "its node " + node.Name + " is not ready: " + cmp.Or(short(c.Message), c.Reason), Cure: cure}}
@@ -309,7 +312,7 @@ func (f Facts) link(node *corev1.Node) []Reason {
 
 // comesBack is what to do about a peer that does not answer.
 func comesBack(name string) string {
-	return "see that it is on and on the network: rivulet doctor peer " + name + "; or: if it is gone for good: rivulet unpeer " + name + " --force"
+	return "is it on, is rivulet running there, is it on the network? To find out: rivulet doctor peer " + name + "; or: if it is gone for good: rivulet unpeer " + name + " --force"
 }
 
 func target(node *corev1.Node) string { return cmp.Or(node.Labels[policy.TargetLabel], node.Name) }

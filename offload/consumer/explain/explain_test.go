@@ -136,7 +136,7 @@ func TestWhy(t *testing.T) {
 		facts            Facts
 		code, what, cure string
 	}{
-		"no room at home, and the namespace stays there": {Facts{Pod: asks("2", nil), Nodes: two}, NoRoom, "lab-2 has room for 2 cpu, but its namespace may not go there", "rivulet offload lab"},
+		"no room at home, and the namespace stays there": {Facts{Pod: asks("2", nil), Nodes: two}, NoRoom, "home has no room for 2 cpu, and lab-2 has, but its namespace may not go there", "rivulet offload lab"},
 		"no room anywhere":      {Facts{Pod: asks("9", offloaded), Nodes: two}, NoRoom, "home has 1 of cpu free, it requests 9", "request less"},
 		"room that others have": {Facts{Pod: asks("2", offloaded), Nodes: two, Pods: []corev1.Pod{*asks("3", on("lab-2", nil))}}, NoRoom, "home has 1", "add a device"},
 		"a taint": {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) {
@@ -162,7 +162,7 @@ func TestWhy(t *testing.T) {
 		"deleted on a lost peer": {Facts{Now: now, Nodes: two, Links: lost, Pod: asks("1", on("lab-2", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} }))},
 			Link, "the pod was deleted, and is gone when its node has answered", "rivulet doctor peer lab-2"},
 		"a port that is taken":                    {Facts{Pod: asks("100m", port(80)), Nodes: two[:1], Pods: []corev1.Pod{*asks("100m", on("home", all(port(80), called("other"))))}}, Port, "port TCP 80 of home is taken by pod lab/other", "another hostPort"},
-		"the host's network, and no room at home": {Facts{Pod: asks("2", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Nodes: two, Namespace: away}, Refused, "because of spec.hostNetwork", "request less"},
+		"the host's network, and no room at home": {Facts{Pod: asks("2", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Nodes: two, Namespace: away}, NoRoom, "home has 1 of cpu free", "request less"},
 		"a namespace of the cluster":              {Facts{Pod: asks("2", func(p *corev1.Pod) { p.Namespace = "kube-system" }), Nodes: two}, NoRoom, "stays at home", "request less"},
 		"a namespace that goes elsewhere": {Facts{Pod: asks("2", func(p *corev1.Pod) {
 			offloaded(p)
@@ -173,7 +173,7 @@ func TestWhy(t *testing.T) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
 		})}}, Taint, "lab-2 lends nothing any more", "rivulet peers"},
 		"another platform": {Facts{Pod: asks("100m", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"} }), Nodes: two[:1]}, Selector, "arm64, this is amd64", "label the node"},
-		"a claim":          {Facts{Pod: asks("100m", withClaim), Nodes: two, Claims: []corev1.PersistentVolumeClaim{*claim(corev1.ClaimPending, "fast", "")}}, Class, "its claim data has no volume: there is no StorageClass fast", "rivulet kubectl get storageclass"},
+		"a claim":          {Facts{Pod: asks("100m", withClaim), Nodes: two, Claims: []corev1.PersistentVolumeClaim{*claim(corev1.ClaimPending, "fast", "")}}, Class, "its claim data has no volume: there is no StorageClass fast", "rivulet kubectl delete pvc -n lab data"},
 		"the peer is cut off while it waits": {Facts{Pod: asks("2", offloaded), Nodes: two[1:], Links: map[string]LinkState{"id-of-lab-2": {Why: "no answer"}}},
 			Link, "peer lab-2 is not reached: no answer", "rivulet doctor peer lab-2"},
 		"made too early": {Facts{Pod: asks("2", nil), Nodes: two, Events: event("OffloadTooLate", "made before; delete it")}, TooLate, "made before", "delete it"},
@@ -255,6 +255,14 @@ func TestWhyNamesWhatIsLeftOut(t *testing.T) {
 	a := Explain(Facts{Pod: asks("1", on("lab-2", running)), Nodes: []corev1.Node{node("lab-2", "4", virtual)}, UsedCPU: -1,
 		LeftOut: []reflect.LeftOut{{Service: "nas", What: "Service nas leads to 192.168.1.20", Cure: "forward to it"}}})
 	if len(a.Reasons) != 2 || a.Reasons[0].Code != Fine || a.Reasons[1] != (Reason{LeftOut, "Service nas leads to 192.168.1.20", "forward to it"}) {
+		t.Errorf("%+v", a.Reasons)
+	}
+}
+
+// A pod that cannot go away has that named after what it lacks at home.
+func TestWhyItCannotGoEither(t *testing.T) {
+	a := Explain(Facts{Pod: asks("2", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Nodes: []corev1.Node{node("home", "1", nil), node("lab-2", "4", virtual)}})
+	if len(a.Reasons) != 2 || a.Reasons[1].Code != Refused || !strings.Contains(a.Reasons[1].What, "spec.hostNetwork") {
 		t.Errorf("%+v", a.Reasons)
 	}
 }

@@ -114,7 +114,7 @@ func (f Facts) namespace(n *corev1.Namespace) subject {
 		func() []Reason { return f.whereTo(n) },
 		func() []Reason { return f.quotas() },
 		func() []Reason { return f.worst(pods) },
-	}, f.wherePods(n, len(pods))}
+	}, f.wherePods(n, pods)}
 }
 
 // ingress is an Ingress: what its controller has found comes first.
@@ -133,6 +133,9 @@ func (f Facts) ingress(i *networkingv1.Ingress) subject {
 const ownClass = "rivulet"
 
 func (f Facts) unserved(i *networkingv1.Ingress) []Reason {
+	if p := f.problem("ingress-unserved", i.Namespace+"/"+i.Name); p != nil {
+		return []Reason{{Address, p.Text, p.Cure}}
+	}
 	name := ""
 	if i.Spec.IngressClassName != nil {
 		name = *i.Spec.IngressClassName
@@ -143,9 +146,6 @@ func (f Facts) unserved(i *networkingv1.Ingress) []Reason {
 		missing = !slices.ContainsFunc(f.IngressClasses, func(c networkingv1.IngressClass) bool {
 			return c.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true"
 		})
-	}
-	if p := f.problem("ingress-unserved", i.Namespace+"/"+i.Name); p != nil && !missing {
-		return []Reason{{Address, p.Text, p.Cure}}
 	}
 	if missing {
 		what := "there is no IngressClass " + name

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/consumer/pod"
 	"rivulet/offload/policy"
 )
 
@@ -45,7 +46,8 @@ func (f Facts) whereTo(n *corev1.Namespace) (out []Reason) {
 }
 
 // wherePods is said of a namespace with which nothing is wrong.
-func (f Facts) wherePods(n *corev1.Namespace, pods int) string {
+func (f Facts) wherePods(n *corev1.Namespace, all []corev1.Pod) string {
+	pods := len(all)
 	ns, _ := policy.Parse(n)
 	if ns.When == policy.Off {
 		return fmt.Sprintf("its %d pods run at home only; to let them go to peers: rivulet offload %s", pods, n.Name)
@@ -56,7 +58,17 @@ func (f Facts) wherePods(n *corev1.Namespace, pods int) string {
 			to = append(to, t)
 		}
 	}
-	return fmt.Sprintf("its %d pods may go to %s (%s)", pods, strings.Join(to, ", "), ns.When)
+	old := 0
+	for i := range all {
+		if p := &all[i]; !tolerated(p, &corev1.Taint{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule}) && pod.Refuse(p) == nil && !strings.HasPrefix(Controller(p), "DaemonSet/") {
+			old++
+		}
+	}
+	text := fmt.Sprintf("its %d pods may go to %s (%s)", pods, strings.Join(to, ", "), ns.When)
+	if old > 0 {
+		text += fmt.Sprintf(", %d of them only when they are made again: rivulet kubectl rollout restart deployment -n %s", old, n.Name)
+	}
+	return text
 }
 
 // quotas are those of the namespace that are used up.
@@ -70,7 +82,7 @@ func (f Facts) quotas() (out []Reason) {
 			}
 		}
 		if slices.Sort(full); len(full) > 0 {
-			out = append(out, Reason{Quota, "quota " + q.Name + " is used up: " + strings.Join(full, ", "), "raise it: rivulet kubectl edit quota -n " + q.Namespace + " " + q.Name + "; or: delete pods that are not needed"})
+			out = append(out, Reason{Quota, "quota " + q.Name + " is used up: " + strings.Join(full, ", "), "raise it, or delete pods that are not needed: rivulet kubectl describe quota -n " + q.Namespace + " " + q.Name})
 		}
 	}
 	return out
@@ -113,6 +125,13 @@ func (f Facts) peer(v *peer.View) subject {
 	name := cmp.Or(v.Name, v.ID.Short())
 	s := subject{kind: "Peer", meta: metav1.ObjectMeta{Name: name}, state: string(v.State), fine: "it is connected and takes pods"}
 	why, cure, _ := strings.Cut(short(v.Reason), "; ")
+	// there is what its owner has to do: NAME is this cluster.
+	there := func(cure, or string) string {
+		if strings.Contains(cure, " NAME") {
+			cure = "on " + name + cure[strings.LastIndex(cure, ": "):]
+		}
+		return strings.ReplaceAll(cmp.Or(cure, or), "NAME", cmp.Or(f.Here, "NAME"))
+	}
 	s.causes = []func() []Reason{func() []Reason {
 		switch v.State {
 		case peer.Waiting:
@@ -121,13 +140,13 @@ func (f Facts) peer(v *peer.View) subject {
 					return []Reason{{Approval, "it wants to be a peer, and waits for approval here", "rivulet approve " + name + "; or: rivulet deny " + name}}
 				}
 			}
-			return []Reason{{Approval, cmp.Or(why, "it has not approved this cluster yet"), cmp.Or(cure, "on "+name+": rivulet approve NAME")}}
+			return []Reason{{Approval, cmp.Or(why, "it has not approved this cluster yet"), there(cure, "on "+name+": rivulet approve NAME")}}
 		case peer.Denied:
 			return []Reason{{Approval, cmp.Or(why, "the peering was ended here"), "rivulet peer " + name}}
 		case peer.Lost, peer.Connecting:
-			return []Reason{{Link, "it is not reached: " + cmp.Or(why, "no answer yet"), comesBack(name)}}
+			return []Reason{{Link, "peer " + name + " is not reached: " + cmp.Or(why, "no answer yet"), comesBack(name)}}
 		case peer.Discovered, peer.Refused:
-			return []Reason{{Link, "it is no peer: " + cmp.Or(why, "nothing has been exchanged with it yet"), cmp.Or(cure, "rivulet doctor peer "+name)}}
+			return []Reason{{Link, "it is no peer: " + cmp.Or(why, "nothing has been exchanged with it yet"), there(cure, "rivulet doctor peer "+name)}}
 		}
 		return nil
 	}, func() (out []Reason) {
@@ -138,7 +157,7 @@ func (f Facts) peer(v *peer.View) subject {
 			out = append(out, Reason{Role, "this cluster sends it no pods", "rivulet peer " + name + " --consume=on"})
 		}
 		if v.TheirRoles.NoProvide {
-			out = append(out, Reason{Role, "it lends nothing to this cluster", "on " + name + ": rivulet peer NAME --provide=on"})
+			out = append(out, Reason{Role, "it lends nothing to this cluster", there("", "on "+name+": rivulet peer NAME --provide=on")})
 		}
 		return out
 	}, func() (out []Reason) {

@@ -122,7 +122,7 @@ func (f Facts) wrongPort(s *corev1.Service, pods []corev1.Pod) (out []Reason) {
 		if has || len(ports) == 0 && target.Type == intstr.Int || s.Spec.ClusterIP == corev1.ClusterIPNone && target.Type == intstr.Int {
 			continue
 		}
-		what, cure := fmt.Sprintf("no pod of it declares port %s", target.String()), "correct targetPort: rivulet kubectl edit service -n "+s.Namespace+" "+s.Name
+		what, cure := fmt.Sprintf("no pod of it declares port %s", target.String()), "correct targetPort in the Service"
 		if len(there) > 0 {
 			what += "; there is " + strings.Join(there, ", ")
 		}

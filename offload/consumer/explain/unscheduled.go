@@ -64,7 +64,16 @@ func (f Facts) unscheduled() (out []Reason) {
 	}
 	if len(roomAway) > 0 {
 		slices.Sort(roomAway)
-		found = append(found, obstacle{f.staysHome(words(asked), strings.Join(slices.Compact(roomAway), ", ")), staysHome})
+		there := strings.Join(slices.Compact(roomAway), ", ")
+		what := there + " has room for " + words(asked)
+		if slices.ContainsFunc(found, func(o obstacle) bool { return o.Code == NoRoom }) {
+			what = "home has no room for " + words(asked) + ", and " + there + " has"
+		}
+		r, at := f.staysHome(what+", but "), staysHome
+		if r.Code == Refused {
+			at = noRoom // after what it lacks at home, which is nearer
+		}
+		found = append(found, obstacle{r, at})
 	}
 	slices.SortStableFunc(found, func(x, y obstacle) int { return int(x.rank - y.rank) })
 	for _, o := range found {
@@ -109,10 +118,9 @@ const (
 	other
 )
 
-// staysHome is why a pod does not go where there is room.
-func (f Facts) staysHome(asked, there string) Reason {
+// staysHome is why a pod does not go where there is room, after what was found of the room.
+func (f Facts) staysHome(what string) Reason {
 	p := f.Pod
-	what := fmt.Sprintf("%s has room for %s, but ", there, asked)
 	ns := policy.Namespace{When: policy.Off}
 	if f.Namespace != nil {
 		ns, _ = policy.Parse(f.Namespace)
@@ -128,9 +136,9 @@ func (f Facts) staysHome(asked, there string) Reason {
 	case strings.HasPrefix(Controller(p), "DaemonSet/"):
 		return Reason{NoRoom, what + "pods of a DaemonSet run on machines of this cluster only", "request less, free some, or add a device"}
 	case Controller(p) != "":
-		return Reason{TooLate, what + "it was made so that it stays at home", "delete it, and its controller makes another: rivulet kubectl delete pod -n " + p.Namespace + " " + p.Name}
+		return Reason{TooLate, what + "it was made before its namespace was offloaded", "delete it, and its controller makes another: rivulet kubectl delete pod -n " + p.Namespace + " " + p.Name}
 	}
-	return Reason{TooLate, what + "it was made so that it stays at home", "delete it, and make it again"}
+	return Reason{TooLate, what + "it was made before its namespace was offloaded", "delete it, and make it again"}
 }
 
 // against is why a node does not take the pod, with its rank; nothing is known of one without words.

@@ -123,7 +123,7 @@ func (w *workload) stopped() []Reason {
 	case w.kind == "DaemonSet" && w.want == 0:
 		return []Reason{{Selector, "no node is one that its nodeSelector or affinity asks for", "change that, or label the node"}}
 	case w.want == 0 && !w.over:
-		return []Reason{{Stopped, "it is to have no pods", "rivulet kubectl scale" + of + " --replicas=1"}}
+		return []Reason{{Stopped, "it has 0 replicas, and so no pods", "rivulet kubectl scale" + of + " --replicas=1"}}
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (f Facts) unmade(w *workload, uids []types.UID, pods []corev1.Pod) []Reason
 	if m := noAccount.FindStringSubmatch(say); m != nil {
 		return []Reason{{Unmade, "its pods cannot be made: " + say, "rivulet kubectl create serviceaccount -n " + w.meta.Namespace + " " + m[1]}}
 	}
-	return []Reason{{Unmade, "its pods cannot be made: " + say, "change what it names: rivulet kubectl edit -n " + w.meta.Namespace + " " + strings.ToLower(w.kind) + "/" + w.meta.Name}}
+	return []Reason{{Unmade, "its pods cannot be made: " + say, "change what it names in " + w.kind + " " + w.meta.Namespace + "/" + w.meta.Name}}
 }
 
 var (
