@@ -27,7 +27,7 @@ type names func(ctx context.Context, cmd *cobra.Command) ([]string, error)
 // complete gives every word and every flag its completion: what is there, what is fixed, the shell's
 // files for a file, and nothing for what only the person knows.
 func (c *common) complete(root *cobra.Command) {
-	first := map[string]names{"why": c.podNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.claimNames}
+	first := map[string]names{"why": c.whyNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.claimNames}
 	for _, verb := range []string{"offload", "unoffload", "open", "close"} {
 		first[verb] = c.namespaces
 	}
@@ -81,21 +81,6 @@ func (c *common) complete(root *cobra.Command) {
 	})
 }
 
-// completePods completes the first word of why.
-func (c *common) completePods(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return ask(cmd, c.podNames)
-}
-
-// completeNamespaces completes the values of a flag.
-func (c *common) completeNamespaces(cmd *cobra.Command, flag string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return ask(cmd, c.namespaces)
-	})
-}
-
 func ask(cmd *cobra.Command, find names) ([]string, cobra.ShellCompDirective) {
 	if find == nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -138,6 +123,16 @@ func (c *common) podNames(ctx context.Context, cmd *cobra.Command) (out []string
 		out = append(out, p.Name)
 	}
 	return out, nil
+}
+
+// whyNames are the pods, and the peers.
+func (c *common) whyNames(ctx context.Context, cmd *cobra.Command) ([]string, error) {
+	out, err := c.podNames(ctx, cmd)
+	peers, _ := c.peerNames(ctx, cmd)
+	for _, p := range peers {
+		out = append(out, "peer/"+p)
+	}
+	return out, err
 }
 
 func (c *common) namespaces(ctx context.Context, _ *cobra.Command) (out []string, err error) {

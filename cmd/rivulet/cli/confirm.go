@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"rivulet/appliance/api"
 )
 
 // yesFlag is of every verb that ends something: without it the verb asks.
@@ -42,6 +45,24 @@ func again(cmd *cobra.Command) string {
 		}
 	})
 	return strings.Join(append(line, "--yes"), " ")
+}
+
+// whatThereIs tells in sentences what a running device has; empty where nothing answers.
+func (c *common) whatThereIs(ctx context.Context) (text string) {
+	st, err := api.Get(ctx, c.dirs.Run)
+	if err != nil {
+		return ""
+	}
+	var peers []string
+	for _, p := range st.Peers {
+		if !p.State.Apart() {
+			peers = append(peers, called(p))
+		}
+	}
+	if len(peers) > 0 {
+		text = ". Peers: " + strings.Join(peers, ", ")
+	}
+	return text + ". Pods: " + st.Pods.String()
 }
 
 func needRoot(verb string) error {

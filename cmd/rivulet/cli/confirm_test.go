@@ -124,6 +124,19 @@ func TestVerbsThatEndAsk(t *testing.T) {
 	}
 }
 
+// reset and uninstall name what a device that runs has.
+func TestWhatThereIs(t *testing.T) {
+	none, pods := "", owned
+	c := &common{}
+	c.dirs.Run = fakeDevice(t, &pods, &none, &none)
+	if got, want := c.whatThereIs(t.Context()), ". Peers: b. Pods: 0 at home, 0 away, 0 of tenants here"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if c.dirs.Run = t.TempDir(); c.whatThereIs(t.Context()) != "" {
+		t.Error("there is something where nothing runs")
+	}
+}
+
 // What nobody makes again is not ended without --force, by drain and unpeer alike.
 func TestPodsThatNobodyMakesAgain(t *testing.T) {
 	pods, claims, silent := owned+","+bare, "", ""

@@ -159,7 +159,17 @@ func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
 	if !w.Force {
 		what += " and that nothing runs on or for"
 	}
-	if err := confirm(cmd, what); err != nil {
+	st, err := api.Get(cmd.Context(), c.dirs.Run)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, p := range st.Peers {
+		if p.Trust.How == peer.TrustLAN && !p.State.Apart() {
+			names = append(names, called(p))
+		}
+	}
+	if err := confirm(cmd, what+". Trusted by lan alone: "+dash(strings.Join(names, ", "))); err != nil {
 		return err
 	}
 	var done api.Forgotten
@@ -170,7 +180,7 @@ func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
 	if c.forProgram() {
 		return c.print(out, done)
 	}
-	_, err := fmt.Fprintf(out, "%d peers are none any more: %s\n", len(done.Gone), dash(strings.Join(done.Gone, ", ")))
+	_, err = fmt.Fprintf(out, "%d peers are none any more: %s\n", len(done.Gone), dash(strings.Join(done.Gone, ", ")))
 	if len(done.Stay) > 0 {
 		_, err = fmt.Fprintf(out, "%d stay, for something runs on them or for them: %s; add --force to end these, too\n", len(done.Stay), strings.Join(done.Stay, ", "))
 	}

@@ -19,9 +19,9 @@ func newReset(c *common, engineName string) *cobra.Command {
 			if err := needRoot("reset"); err != nil {
 				return err
 			}
-			question := "all pods, volumes and objects of this cluster are lost, and its peers forgotten"
+			question := "all pods, volumes and objects of this cluster are lost, and its peers forgotten" + c.whatThereIs(cmd.Context())
 			if factory {
-				question += ", and so are its identity and its configuration"
+				question += ". Its identity and its configuration are lost, too"
 			}
 			if err := confirm(cmd, question); err != nil {
 				return err

@@ -29,7 +29,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			if purge {
 				question = "all pods of this device end, Rivulet is removed, and with it all its data and its identity (" + c.dirs.State + ")"
 			}
-			if err := confirm(cmd, question); err != nil {
+			if err := confirm(cmd, question+c.whatThereIs(cmd.Context())); err != nil {
 				return err
 			}
 			var told []string

@@ -406,7 +406,12 @@ func newVClusterDelete(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "delete a virtual cluster with all that is in it", Args: oneVCluster,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := confirm(cmd, "virtual cluster "+args[0]+" is deleted, with all that is in it"); err != nil {
+			var v vcluster.View
+			what := "virtual cluster " + args[0] + " is deleted, with all that is in it"
+			if err := askVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0]), nil, &v); err == nil {
+				what += ". It uses: " + quotaText(v)
+			}
+			if err := confirm(cmd, what); err != nil {
 				return err
 			}
 			query := ""

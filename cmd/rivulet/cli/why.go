@@ -54,11 +54,9 @@ func newWhy(c *common) *cobra.Command {
 			}
 			return printAnswer(cmd.OutOrStdout(), answer)
 		},
-		ValidArgsFunction: c.completePods,
 	}
 	outputFlag(cmd, c)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "of what is explained")
-	c.completeNamespaces(cmd, "namespace")
 	return cmd
 }
 
