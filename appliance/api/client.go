@@ -24,7 +24,7 @@ var ErrNotRunning = errors.New("rivulet is not running here")
 // Start is what a person does where there is no supervisor.
 func Start() string {
 	if _, err := os.Stat(systemd.UnitPath); err == nil {
-		return "start it with: sudo systemctl start rivulet; why it has ended: sudo journalctl -u rivulet -n 50"
+		return "start it with: sudo systemctl start rivulet; why it has ended: sudo journalctl -n 50 -u rivulet"
 	}
 	return "start it with: sudo rivulet run"
 }
@@ -90,7 +90,7 @@ func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http
 	case errors.Is(err, fs.ErrPermission):
 		return nil, forbidden(fmt.Sprintf("%s may be opened by root only, and read by members of group %s; use sudo", Socket(runDir), ReaderGroup))
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, fmt.Errorf("rivulet runs here and does not answer in time (%w); try again, or see: sudo journalctl -u rivulet -n 50", context.DeadlineExceeded)
+		return nil, fmt.Errorf("rivulet runs here and does not answer in time (%w); try again, or see: sudo journalctl -n 50 -u rivulet", context.DeadlineExceeded)
 	case err != nil:
 		if u := new(url.Error); errors.As(err, &u) { // the address says nothing to a person
 			err = u.Err

@@ -249,5 +249,5 @@ func TestSupervisor(t *testing.T) {
 	found(t, answers(nil, api.ErrNotRunning), supervisor, Skip, "not run here yet")
 	found(t, answers(before, api.ErrNotRunning), supervisor, Fail, "does not run", "start it with: sudo ")
 	found(t, answers(before, fs.ErrPermission), supervisor, Skip, "sudo rivulet doctor")
-	found(t, answers(before, errors.New("no answer")), supervisor, Fail, "no answer", "journalctl -u rivulet")
+	found(t, answers(before, errors.New("no answer")), supervisor, Fail, "no answer", "journalctl -n 50 -u rivulet")
 }

@@ -21,7 +21,7 @@ func probeSupervisor(ctx context.Context, e *Env) Result {
 	case errors.Is(err, fs.ErrPermission):
 		return skip("root can ask it, and members of a group: sudo rivulet doctor --only supervisor")
 	case !errors.Is(err, api.ErrNotRunning):
-		return failf("see: sudo journalctl -u rivulet -n 50", "it does not answer: %v", err)
+		return failf("see: sudo journalctl -n 50 -u rivulet", "it does not answer: %v", err)
 	case !e.exists(e.State + "/state.db"):
 		return skip("it has not run here yet")
 	}
