@@ -52,3 +52,22 @@ func built(path string) bool {
 	matched, err := filepath.Match("image/bundle/bundle_*", path)
 	return err == nil && matched || path == "bench/sizes.md"
 }
+
+// Each component of the supervisor is a stage that status shows; the page of the architecture has it.
+func TestComponentsAreInTheArchitecture(t *testing.T) {
+	code, err := os.ReadFile(filepath.Join(root, "appliance", "system.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	drawing := pagesOf(t)["docs/design/architecture.md"]
+	drawing = strings.Split(drawing, "```")[1]
+	names := regexp.MustCompile(`\{Name: "([a-z-]+)"`).FindAllStringSubmatch(string(code), -1)
+	for _, m := range names {
+		if !regexp.MustCompile(`(?m)(^|[ ─])` + m[1] + `( |$)`).MatchString(drawing) {
+			t.Errorf("component %s is not in the drawing of docs/design/architecture.md", m[1])
+		}
+	}
+	if len(names) < 25 {
+		t.Errorf("only %d components found", len(names))
+	}
+}
