@@ -214,3 +214,16 @@ func TestDocs(t *testing.T) {
 		t.Errorf("docs/design/doctor.md has rows for\n%v, want\n%v", rows, want)
 	}
 }
+
+// What a supervisor has found and no probe looks at is in the report, once.
+func TestReportHasWhatTheSupervisorFound(t *testing.T) {
+	var tr health.Tracker
+	tr.Set(health.ConfigBroken, "line 2", "mend it")
+	tr.SetAt(health.DiskSpace, health.Error, "", "full", "delete")
+	tr.Set(health.ClockNotSynchronized, "system", "let it")
+	var rep Report
+	rep.Add(tr.Problems())
+	if len(rep.Findings) != 1 || rep.Findings[0].Name != "config-broken" || rep.Findings[0].Status != Fail || rep.Findings[0].Cure != "mend it" {
+		t.Errorf("%+v", rep.Findings)
+	}
+}

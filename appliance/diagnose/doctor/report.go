@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"slices"
 	"time"
 
 	"rivulet/appliance/health"
@@ -32,6 +33,16 @@ func (r Report) Count(s Status) (n int) {
 		}
 	}
 	return n
+}
+
+// Add appends the warnings and errors of a running supervisor that no probe looks at, so that both name the same.
+func (r *Report) Add(problems []health.Problem) {
+	for _, p := range problems {
+		status := map[health.Severity]Status{health.Error: Fail, health.Warning: Warn}[p.Severity]
+		if status != "" && !slices.ContainsFunc(probes, func(known Probe) bool { return known.Name() == p.Code }) {
+			r.Findings = append(r.Findings, Finding{Name: p.Code, Title: p.Title, Result: Result{Status: status, Text: p.Text, Cure: p.Cure}})
+		}
+	}
 }
 
 // Tell puts the findings into the device's health: a failure is an error there, a

@@ -98,7 +98,11 @@ type examined struct {
 func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe, fix bool) error {
 	look := func() doctor.Report {
 		defer busy("looking at the device")()
-		return doctor.Run(ctx, here(c), asked)
+		rep := doctor.Run(ctx, here(c), asked)
+		if st, err := api.Get(ctx, c.dirs.Run); err == nil && len(asked) == len(doctor.Probes()) {
+			rep.Add(st.Health)
+		}
+		return rep
 	}
 	result := examined{Report: look()}
 	if fix {
