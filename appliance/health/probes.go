@@ -21,6 +21,7 @@ var (
 	UDP               = declare("udp", Error, "the tunnel does not get through to a peer")
 	Firewall          = declare("firewall", Warning, "a firewall may keep peers out")
 	PodNetwork        = declare("pod-network", Error, "pods do not reach cluster DNS or the API server")
+	PodsWaiting       = declare("pods-waiting", Warning, "a pod does not run")
 	ServiceRules      = declare("service-rules", Error, "rules of Services are missing")
 	Admission         = declare("admission", Error, "a webhook or an API of another program is not served")
 	Carried           = declare("carried-over", Warning, "something made for k3s waits for what is not here")

@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -21,8 +19,8 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/diagnose/why"
 	"rivulet/appliance/health"
-	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/explain"
 	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/policy"
@@ -167,107 +165,34 @@ func one(kind, name string, found []any, err error) (any, error) {
 	case len(found) > 1 && kind == "peer":
 		return nil, fmt.Errorf("%d peers are called %s; write the beginning of its ID: rivulet peers -o wide", len(found), name)
 	case len(found) > 1 && kind == "pod":
-		return nil, fmt.Errorf("%d namespaces have a pod %s; name one: rivulet why %s/%s", len(found), name, namespaceOf(found[0]), name)
+		return nil, fmt.Errorf("%d namespaces have a pod %s; name one: rivulet why %s/%s", len(found), name, why.NamespaceOf(found[0]), name)
 	case len(found) > 1:
-		return nil, fmt.Errorf("%d namespaces have a %s %s; name one: rivulet why %s/%s -n %s", len(found), kind, name, kind, name, namespaceOf(found[0]))
+		return nil, fmt.Errorf("%d namespaces have a %s %s; name one: rivulet why %s/%s -n %s", len(found), kind, name, kind, name, why.NamespaceOf(found[0]))
 	}
 	return found[0], nil
 }
 
-// namespaceOf is that of an object; a namespace is its own.
-func namespaceOf(object any) string {
-	if ns, ok := object.(*corev1.Namespace); ok {
-		return ns.Name
-	}
-	if m, ok := object.(metav1.Object); ok {
-		return m.GetNamespace()
-	}
-	return ""
-}
-
-// facts are all that an answer is made of.
+// facts are all that an answer is made of. The disk is looked at now, as the supervisor does so now and then.
 func (g *gatherer) facts(object any) (explain.Facts, error) {
-	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Running: g.running, Here: g.status.Name}
-	if p, ok := object.(*corev1.Pod); ok {
-		f.Pod, f.Object = p, nil
-	}
-	var errs []error
-	read := func(err error) { errs = append(errs, err) }
-	all := metav1.ListOptions{}
-	nodes, err := g.client.CoreV1().Nodes().List(g.ctx, all)
-	read(err)
-	pods, err := g.client.CoreV1().Pods("").List(g.ctx, all)
-	read(err)
-	volumes, err := g.client.CoreV1().PersistentVolumes().List(g.ctx, all)
-	read(err)
-	classes, err := g.client.StorageV1().StorageClasses().List(g.ctx, all)
-	read(err)
-	ingressClasses, err := g.client.NetworkingV1().IngressClasses().List(g.ctx, all)
-	read(err)
-	if err := errors.Join(errs...); err != nil {
-		return f, fmt.Errorf("%w; see: rivulet status", err)
-	}
-	f.Nodes, f.Pods, f.Volumes, f.Classes, f.IngressClasses = nodes.Items, pods.Items, volumes.Items, classes.Items, ingressClasses.Items
-	if ns := namespaceOf(object); ns != "" {
-		if err := g.inNamespace(&f, ns); err != nil {
-			return f, fmt.Errorf("%w; see: rivulet status", err)
-		}
-	}
-	g.fromSupervisor(&f)
-	return f, g.fromHere(&f)
-}
-
-// inNamespace adds what is in the namespace of the object.
-func (g *gatherer) inNamespace(f *explain.Facts, ns string) error {
-	var errs []error
-	read := func(err error) { errs = append(errs, err) }
-	all, err := metav1.ListOptions{}, error(nil)
-	f.Namespace, err = g.client.CoreV1().Namespaces().Get(g.ctx, ns, metav1.GetOptions{})
-	read(err)
-	events, err := g.client.CoreV1().Events(ns).List(g.ctx, all)
-	read(err)
-	sets, err := g.client.AppsV1().ReplicaSets(ns).List(g.ctx, all)
-	read(err)
-	jobs, err := g.client.BatchV1().Jobs(ns).List(g.ctx, all)
-	read(err)
-	services, err := g.client.CoreV1().Services(ns).List(g.ctx, all)
-	read(err)
-	endpoints, err := g.client.DiscoveryV1().EndpointSlices(ns).List(g.ctx, all)
-	read(err)
-	claims, err := g.client.CoreV1().PersistentVolumeClaims(ns).List(g.ctx, all)
-	read(err)
-	quotas, err := g.client.CoreV1().ResourceQuotas(ns).List(g.ctx, all)
-	read(err)
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	f.Events, f.ReplicaSets, f.Jobs, f.Services, f.Slices, f.Claims, f.Quotas = events.Items, sets.Items, jobs.Items, services.Items, endpoints.Items, claims.Items, quotas.Items
-	return nil
-}
-
-func (g *gatherer) fromSupervisor(f *explain.Facts) {
-	for _, v := range g.status.PeerList() {
-		link := explain.LinkState{Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT}
-		if v.Way != nil {
-			link.Path = v.Way.Path
-		}
-		f.Links[string(v.ID)] = link
-	}
-	list := slices.DeleteFunc(slices.Clone(g.status.Health), func(p health.Problem) bool { return p.Code == health.DiskSpace.Code })
-	now := &health.Tracker{} // the supervisor looks at the disk now and then
+	st := g.status
+	st.Health = slices.DeleteFunc(slices.Clone(st.Health), func(p health.Problem) bool { return p.Code == health.DiskSpace.Code })
+	now := &health.Tracker{}
 	doctor.Run(g.ctx, here(g.common), slices.DeleteFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Kind != health.DiskSpace })).Tell(now)
-	for _, p := range now.Problems() { // of the disk
+	for _, p := range now.Problems() {
 		if p.Severity != health.Error {
 			continue // the kubelet makes room by itself
 		}
 		if names, err := g.unused(g.ctx, g.client); err == nil && len(names) > 0 {
 			p.Cure = "remove images that were pushed and nothing uses: rivulet image rm --yes " + strings.Join(names, " ") + "; or: " + p.Cure
 		}
-		list = append(list, p)
+		st.Health = append(st.Health, p)
 	}
-	for _, p := range list {
-		f.Problems = append(f.Problems, explain.Problem{Code: p.Code, Subject: p.Subject, Text: p.Text, Cure: p.Cure})
+	f, err := why.Facts(g.ctx, g.client, object, st)
+	if err != nil {
+		return f, fmt.Errorf("%w; see: rivulet status", err)
 	}
+	f.Running, f.Here = g.running, g.status.Name
+	return f, g.fromHere(&f)
 }
 
 // fromHere adds what only some answers need.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/diagnose/why"
 	"rivulet/fabric/peer"
 )
 
@@ -60,7 +61,7 @@ func TestWhatWhyIsAbout(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("why %s: %v, want %q", c.arg, err, want)
 			}
-		} else if got := fmt.Sprintf("%T", object) + " " + namespaceOf(object); err != nil || got != want {
+		} else if got := fmt.Sprintf("%T", object) + " " + why.NamespaceOf(object); err != nil || got != want {
 			t.Errorf("why %s: %s, %v, want %s", c.arg, got, err, want)
 		}
 	}

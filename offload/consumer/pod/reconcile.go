@@ -342,7 +342,7 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 				return errNotYet
 			}
 		}
-		_, err := c.refuse(ctx, home, fmt.Sprintf("offload: namespace %s is not offloaded; run rivulet offload %s, or keep the pod off virtual nodes",
+		_, err := c.refuse(ctx, home, fmt.Sprintf("offload: namespace %s is not offloaded; rivulet offload %s; or: keep the pod off virtual nodes",
 			home.Namespace, home.Namespace))
 		return err
 	}
