@@ -29,7 +29,7 @@ func NamespaceOf(object any) string {
 
 // Facts are those of an object. The status is the zero value where no supervisor runs.
 func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.Status) (explain.Facts, error) {
-	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}}
+	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Here: st.Name}
 	if p, ok := object.(*corev1.Pod); ok {
 		f.Pod, f.Object = p, nil
 	}

@@ -191,7 +191,7 @@ func (g *gatherer) facts(object any) (explain.Facts, error) {
 	if err != nil {
 		return f, fmt.Errorf("%w; see: rivulet status", err)
 	}
-	f.Running, f.Here = g.running, g.status.Name
+	f.Running = g.running
 	return f, g.fromHere(&f)
 }
 
