@@ -1,8 +1,12 @@
 package power
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -12,6 +16,7 @@ import (
 
 	"rivulet/image/oci"
 	"rivulet/test/await"
+	"rivulet/test/lab"
 	"rivulet/test/labtest"
 )
 
@@ -25,9 +30,9 @@ func TestImagesOutliveAFullDisk(t *testing.T) {
 	}
 	const folder = "/var/lib/rivulet-images/"
 	labtest.Must(t, ctx, a, "mkdir", "-p", folder)
-	image := func(name string) (file string) {
+	image := func(name string, more ...oci.File) (file string) {
 		archive, err := oci.Archive(name, runtime.GOARCH, v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "3600"}, Env: []string{"NAME=" + name}},
-			[]oci.File{{Name: "bin/busybox", Content: busybox}})
+			append(more, oci.File{Name: "bin/busybox", Content: busybox}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,9 +42,16 @@ func TestImagesOutliveAFullDisk(t *testing.T) {
 		}
 		return file
 	}
-	const kept, passing = "example.org/kept:1", "example.org/passing:1"
+	const kept, passing, big = "example.org/kept:1", "example.org/passing:1", "example.org/big:1"
+	noise := make([]byte, disk/12)
+	if _, err := rand.Read(noise); err != nil {
+		t.Fatal(err)
+	}
 	labtest.Must(t, ctx, a, "rivulet", "image", "push", image(kept))
 	labtest.Must(t, ctx, a, "rivulet", "ctr", "images", "import", image(passing))
+	labtest.Must(t, ctx, a, "rivulet", "image", "push", image(big, oci.File{Name: "noise", Content: noise}))
+	labtest.Must(t, ctx, a, "rm", "-r", folder)
+	labtest.Must(t, ctx, a, "mkdir", folder)
 	const fill = folder + "fill"
 	t.Cleanup(func() {
 		labtest.Must(t, suite.Bounded(t, time.Minute), a, "rm", "-rf", folder)
@@ -55,6 +67,7 @@ func TestImagesOutliveAFullDisk(t *testing.T) {
 		}
 		return err
 	})
+	fullDiskIsExplained(t, ctx, a, kept, big)
 	labtest.Must(t, ctx, a, "rm", fill)
 	if out := labtest.Output(t, ctx, a, "rivulet", "image", "list"); !strings.Contains(out, kept) {
 		t.Errorf("what was pushed is gone:\n%s", out)
@@ -63,4 +76,35 @@ func TestImagesOutliveAFullDisk(t *testing.T) {
 	if out := labtest.Output(t, ctx, a, "rivulet", "ctr", "images", "check", "name=="+kept); !strings.Contains(out, "complete") || !strings.Contains(out, "true") {
 		t.Errorf("it cannot be run: %s", out)
 	}
+}
+
+// status and why name the pressure, and the cure that why has, run word by word, makes room: it removes what was pushed and
+// nothing uses, and no more.
+func fullDiskIsExplained(t *testing.T, ctx context.Context, a *lab.Device, used, unused string) {
+	t.Helper()
+	labtest.Must(t, ctx, a, "rivulet", "kubectl", "run", "late", "--image="+used)
+	t.Cleanup(func() {
+		labtest.Must(t, suite.Bounded(t, time.Minute), a, "rivulet", "kubectl", "delete", "pod", "late", "--now", "--ignore-not-found")
+	})
+	why := ""
+	shows := func(words ...string) {
+		t.Helper()
+		await.NoError(t, ctx, time.Minute, "why and status show "+words[0], func() error {
+			why = labtest.Output(t, ctx, a, "rivulet", "why", "late")
+			out := why + labtest.Output(t, ctx, a, "rivulet", "status")
+			for _, w := range words {
+				if !strings.Contains(out, w) {
+					return fmt.Errorf("%q is not in\n%s", w, out)
+				}
+			}
+			return nil
+		})
+	}
+	shows("has DiskPressure: its disk is nearly full", "takes no new pods: DiskPressure", "ERROR   the disk is nearly full [disk-space]")
+	cure := regexp.MustCompile(`: (rivulet image rm [^;]+); or: `).FindStringSubmatch(why)
+	if cure == nil || !strings.Contains(cure[1], unused) || strings.Contains(cure[1], used) || strings.Contains(why, "kubectl taint") {
+		t.Fatalf("no cure that removes %s alone:\n%s", unused, why)
+	}
+	labtest.Must(t, ctx, a, "sh", "-c", cure[1])
+	shows("enough is free again, and the kubelet takes pods within 5 minutes", "takes no new pods: DiskPressure")
 }

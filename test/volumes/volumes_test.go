@@ -86,8 +86,34 @@ func TestDataOnANeighbour(t *testing.T) {
 	kubectl("delete", "pod", "db-0", "--wait")
 	runsOn("b")
 	same("after a new pod")
+	// A pod waits for its volume: why names where that is, and what ends it.
+	explained := func(what string, words ...string) (out string) {
+		t.Helper()
+		await.NoError(t, ctx, time.Minute, "why "+what+" has "+strings.Join(words, ", "), func() error {
+			out = labtest.Output(t, ctx, a, "rivulet", "why", what, "-n", "lab")
+			for _, w := range words {
+				if !strings.Contains(out, w) {
+					return fmt.Errorf("%q is not in\n%s", w, out)
+				}
+			}
+			return nil
+		})
+		return out
+	}
+	labtest.Must(t, ctx, a, "rivulet", "cordon", "b")
+	kubectl("delete", "pod", "db-0", "--wait")
+	for _, what := range []string{"db-0", "sts/db"} {
+		explained(what, "its volume (claim data-db-0) is on b: b takes no new pods (cordoned)", "cure: rivulet uncordon b; or: rivulet move volume lab/data-db-0 home\n")
+	}
+	explained("pvc/data-db-0", "the data are on b: b takes no new pods (cordoned)", "cure: rivulet uncordon b\n")
+	labtest.Must(t, ctx, a, "rivulet", "uncordon", "b")
+	runsOn("b")
+	same("after b was cordoned")
 	if err := b.Kill(ctx, "power"); err != nil {
 		t.Fatal(err)
+	}
+	for _, what := range []string{"db-0", "sts/db", "pvc/data-db-0", "ns/lab", "peer/b", "node/b"} {
+		explained(what, "b is not reached", "rivulet doctor peer b; or: if it is gone for good: rivulet unpeer b --force\n")
 	}
 	if err := b.Start(ctx); err != nil {
 		t.Fatal(err)
