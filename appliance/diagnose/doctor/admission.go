@@ -45,7 +45,7 @@ type called struct {
 func probeAdmission(ctx context.Context, e *Env) Result {
 	client, err := e.API()
 	if err != nil {
-		return skip("the API server cannot be asked: %v", err)
+		return e.unasked("the API server cannot be asked", err)
 	}
 	var refusing, silent, cures []string
 	found := func(list *[]string, kind, name, does, why string) {
@@ -59,7 +59,7 @@ func probeAdmission(ctx context.Context, e *Env) Result {
 			err = json.Unmarshal(raw, &all)
 		}
 		if err != nil {
-			return skip("the API server cannot be asked: %v", err)
+			return e.unasked("the API server cannot be asked", err)
 		}
 		for _, c := range all.Items {
 			for _, w := range c.Webhooks {

@@ -38,7 +38,7 @@ type finding struct{ text, cure string }
 func probeCarried(ctx context.Context, e *Env) Result {
 	client, err := e.API()
 	if err != nil {
-		return skip("the API server cannot be asked: %v", err)
+		return e.unasked("the API server cannot be asked", err)
 	}
 	folder := filepath.Join(engine.DataDir(e.State), "server", "manifests")
 	var found []finding
@@ -48,7 +48,7 @@ func probeCarried(ctx context.Context, e *Env) Result {
 	for _, look := range []func(context.Context, kubernetes.Interface) (finding, error){e.failedManifests, rancherClaims, masterPods} {
 		f, err := look(ctx, client)
 		if err != nil {
-			return skip("the API server cannot be asked: %v", err)
+			return e.unasked("the API server cannot be asked", err)
 		}
 		if f.text != "" {
 			found = append(found, f)

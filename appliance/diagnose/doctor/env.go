@@ -2,10 +2,12 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -154,6 +156,20 @@ func unescape(s string) string {
 func (e *Env) running(ctx context.Context) (api.Status, bool) {
 	st, err := e.Supervisor(ctx)
 	return st, err == nil
+}
+
+// unasked is the result of a probe that does not get what it looks at. To others than root what a
+// program says of that means no more than that they are not.
+func (e *Env) unasked(what string, err error) Result {
+	switch {
+	case e.User != 0:
+		return skip("only root can look at it: sudo rivulet doctor")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return skip("%s: it does not run", what)
+	case err != nil:
+		return skip("%s: %v", what, err)
+	}
+	return skip("%s", what)
 }
 
 // existing is the nearest folder above path, or path itself, that exists.

@@ -32,7 +32,7 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 	}
 	out, err := e.Exec(ctx, "iptables-save", "-t", "filter")
 	if err != nil {
-		return skip("the rules cannot be read: %v", err)
+		return e.unasked("the rules cannot be read", err)
 	}
 	drops := func(chain string) bool {
 		return strings.Contains(out, "\n:"+chain+" DROP") || strings.HasPrefix(out, ":"+chain+" DROP")

@@ -184,6 +184,9 @@ func TestPorts(t *testing.T) {
 	unseen := machine(t, files{"/proc/net/udp": udp})
 	unseen.User = 1000
 	found(t, unseen, ports, Skip, "only root sees which process has UDP 7442: sudo rivulet doctor --only ports")
+	for _, p := range []Probe{podNetwork, admission, carriedOver, serviceRules} {
+		found(t, unseen, p, Skip, "only root can look at it")
+	}
 	seen := machine(t, foreign)
 	seen.User = 1000
 	found(t, seen, ports, Fail, "TCP 6443 (API server) by rivulet (pid 41)")

@@ -26,7 +26,7 @@ func probePodNetwork(ctx context.Context, e *Env) Result {
 	if !node.IsValid() {
 		st, running := e.running(ctx)
 		if node, _ = netip.ParseAddr(st.NodeAddress); !running || !node.IsValid() {
-			return skip("Rivulet does not run")
+			return e.unasked("rivulet is not running", nil)
 		}
 	}
 	found, err := e.AsPod(ctx, podview.Node{
@@ -88,7 +88,7 @@ var neverEmpty = []string{"filter KUBE-FORWARD", "nat KUBE-SERVICES", "nat KUBE-
 func probeServiceRules(ctx context.Context, e *Env) Result {
 	out, err := e.Exec(ctx, "iptables-save")
 	if err != nil {
-		return skip("the rules cannot be read: %v", err)
+		return e.unasked("the rules cannot be read", err)
 	}
 	there, led, filled := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	table := ""

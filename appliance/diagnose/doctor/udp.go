@@ -16,7 +16,7 @@ var udp = Probe{Kind: health.UDP, Title: "UDP to peers", Run: probeUDP}
 func probeUDP(ctx context.Context, e *Env) Result {
 	st, ok := e.running(ctx)
 	if !ok {
-		return skip("rivulet is not running, so there is no tunnel to look at")
+		return e.unasked("rivulet is not running, so there is no tunnel to look at", nil)
 	}
 	if st.Tunnel == nil {
 		return failf("see why: rivulet status", "the tunnel's process does not answer")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path"
@@ -201,10 +202,13 @@ func (c *Containerd) ctrFrom(ctx context.Context, in io.Reader, args ...string) 
 
 // tool runs a client of containerd that this program is, too. The last line of what it wrote is the error.
 func (c *Containerd) tool(ctx context.Context, in io.Reader, name string, args ...string) ([]byte, error) {
-	if _, err := os.Stat(Socket); errors.Is(err, fs.ErrNotExist) {
+	switch conn, err := net.Dial("unix", Socket); {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, errors.New("containerd takes connections of root only; use sudo")
+	case err != nil:
 		return nil, errors.New("containerd does not run here; see: rivulet status")
-	} else if err != nil {
-		return nil, fmt.Errorf("%w; use sudo", err)
+	default:
+		conn.Close()
 	}
 	cmd := exec.CommandContext(ctx, c.Executable, args...)
 	cmd.Args[0], cmd.Stdin = name, in
