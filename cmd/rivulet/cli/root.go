@@ -64,12 +64,17 @@ func Main(args []string, engineName string) int {
 		return exitOK
 	}
 	if msg := err.Error(); msg != "" {
-		if what, ok := strings.CutSuffix(msg, "; use sudo"); ok {
-			msg = what + "; sudo rivulet " + strings.Join(args, " ")
-		}
-		fmt.Fprintln(os.Stderr, "rivulet: "+oneLine(msg))
+		fmt.Fprintln(os.Stderr, "rivulet: "+oneLine(withSudo(msg, args)))
 	}
 	return exitCode(err)
+}
+
+// withSudo makes the cure of who is not root a command line.
+func withSudo(msg string, args []string) string {
+	if what, ok := strings.CutSuffix(msg, "; use sudo"); ok {
+		return what + "; sudo rivulet " + strings.Join(args, " ")
+	}
+	return msg
 }
 
 // exitCode is what an error of a verb ends the process with.

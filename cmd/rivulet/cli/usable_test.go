@@ -34,6 +34,14 @@ func TestAPIServerThatIsDown(t *testing.T) {
 	}
 }
 
+func TestWithSudo(t *testing.T) {
+	for msg, want := range map[string]string{"only root reads it; use sudo": "only root reads it; sudo rivulet pods -n lab", "use sudo; or not": "use sudo; or not"} {
+		if got := withSudo(msg, []string{"pods", "-n", "lab"}); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // With NO_COLOR a picture is drawn in the terminal's own colours.
 func TestNoColour(t *testing.T) {
 	for set, want := range map[string]bool{"": true, "1": false} {
