@@ -199,7 +199,7 @@ race: test-binaries ## of make test what runs under Go's race detector
 SUITE ?= $(shell sed -n 's/^  - name: //p' test/suites.yaml)
 .PHONY: test-devices
 test-devices: deps ## suites on devices by hand, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter ops,$(SUITE)),ops-binaries)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter ops,$(SUITE)),ops-binaries) $(if $(filter systemd,$(SUITE)),package-test)
 	$(go_test) $(if $(LONG),-timeout 90m) -p 1 $(if $(filter file,$(origin SUITE)),,-count=1 -v) $(if $(RUN),-run '$(RUN)') $(patsubst %,./test/%,$(SUITE))
 
 .PHONY: test-changed

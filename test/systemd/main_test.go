@@ -1,7 +1,7 @@
 // Package systemd tests Rivulet as a service: installed by its own command on a
 // device whose PID 1 is systemd, watched, booted, reset and taken out again, with
 // nothing left. A second device, without systemd, is its neighbour and is reset by
-// hand meanwhile.
+// hand meanwhile; a third gets it as a package.
 package systemd
 
 import (
@@ -19,7 +19,7 @@ var devices map[string]*lab.Device
 
 var suite = labtest.Suite{
 	Needs: map[string]string{"/lib/systemd/systemd": "make deps"},
-	Prepare: func(_ context.Context, s *labtest.Suite) error { // a has no Rivulet yet
+	Prepare: func(_ context.Context, s *labtest.Suite) error { // a and c have no Rivulet yet
 		devices = s.Devices
 		return nil
 	},
@@ -31,7 +31,7 @@ var suite = labtest.Suite{
 }
 
 func TestMain(m *testing.M) {
-	suite.Main(m, "systemd", lab.Options{Devices: 2, Systemd: []string{"a"}})
+	suite.Main(m, "systemd", lab.Options{Devices: 3, Systemd: []string{"a", "c"}})
 }
 
 // need skips without a lab and bounds the test.
