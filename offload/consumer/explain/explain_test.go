@@ -261,8 +261,8 @@ func TestWhyNamesWhatIsLeftOut(t *testing.T) {
 
 // A pod that cannot go away has that named after what it lacks at home.
 func TestWhyItCannotGoEither(t *testing.T) {
-	a := Explain(Facts{Pod: asks("2", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Nodes: []corev1.Node{node("home", "1", nil), node("lab-2", "4", virtual)}})
-	if len(a.Reasons) != 2 || a.Reasons[1].Code != Refused || !strings.Contains(a.Reasons[1].What, "spec.hostNetwork") {
+	a := Explain(Facts{Pod: asks("2", func(p *corev1.Pod) { p.Spec.HostNetwork = true; port(80)(p) }), Nodes: []corev1.Node{node("home", "1", nil), node("lab-2", "4", virtual)}})
+	if len(a.Reasons) != 2 || a.Reasons[1].Code != Refused || !strings.Contains(a.Reasons[1].What, "spec.hostNetwork") || !strings.HasSuffix(a.Reasons[1].What, "hostPort (the port would open on another cluster's host: use a Service)") {
 		t.Errorf("%+v", a.Reasons)
 	}
 }

@@ -181,7 +181,7 @@ func TestWhyOfObjects(t *testing.T) {
 
 		"a peer that waits here":  {Facts{Object: aPeer(peer.Waiting, "", nil), Problems: []Problem{{Code: "peer-waiting", Subject: "lab-2 (" + peer.ID("id-of-lab-2").Short() + ")"}}}, Approval, "waits for approval here", "rivulet approve lab-2; or: rivulet deny lab-2"},
 		"a peer that waits there": {Facts{Object: aPeer(peer.Waiting, "lab-2 has not said yes; run on lab-2: rivulet approve home", nil)}, Approval, "has not said yes", "run on lab-2: rivulet approve home"},
-		"a peer that was denied":  {Facts{Object: aPeer(peer.Denied, "", nil)}, Approval, "was ended here", "rivulet peer lab-2"},
+		"a peer that was denied":  {Facts{Object: aPeer(peer.Denied, "the peering was ended here on Monday: rivulet peer lab-2 takes that back", nil)}, Approval, "was ended here on Monday", "rivulet peer lab-2"},
 		"a peer that is lost":     {Facts{Object: aPeer(peer.Lost, "silent for 40s; x", nil)}, Link, "silent for 40s", "rivulet doctor peer lab-2; or: if it is gone for good: rivulet unpeer lab-2 --force"},
 		"a peer that ended it":    {Facts{Here: "home", Object: aPeer(peer.Refused, "it has ended the peering; to have it back, the cluster that says so has to name it: rivulet peer NAME", nil)}, Link, "ended the peering", "on lab-2: rivulet peer home"},
 		"a peer that is no peer":  {Facts{Object: aPeer(peer.Refused, "another group; use one name", nil)}, Link, "another group", "use one name"},

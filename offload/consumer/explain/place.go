@@ -142,6 +142,7 @@ func (f Facts) peer(v *peer.View) subject {
 			}
 			return []Reason{{Approval, cmp.Or(why, "it has not approved this cluster yet"), there(cure, "on "+name+": rivulet approve NAME")}}
 		case peer.Denied:
+			why, _, _ = strings.Cut(why, ": rivulet ") // the cure is whole below
 			return []Reason{{Approval, cmp.Or(why, "the peering was ended here"), "rivulet peer " + name}}
 		case peer.Lost, peer.Connecting:
 			return []Reason{{Link, "peer " + name + " is not reached: " + cmp.Or(why, "no answer yet"), comesBack(name)}}

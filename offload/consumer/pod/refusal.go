@@ -69,7 +69,7 @@ func refuseContainer(path string, c *corev1.Container, add func(path, why string
 	}
 	for i, p := range c.Ports {
 		if p.HostPort != 0 {
-			add(fmt.Sprintf("%s.ports[%d].hostPort", path, i), "the port would open on another cluster's host; use a Service")
+			add(fmt.Sprintf("%s.ports[%d].hostPort", path, i), "the port would open on another cluster's host: use a Service")
 		}
 	}
 	for _, p := range []struct {
@@ -95,7 +95,7 @@ func refuseContainer(path string, c *corev1.Container, add func(path, why string
 // refuseHost refuses what has the provider's kubelet connect to a host of the pod's choice:
 // Pod Security's baseline forbids it there, whichever host it is.
 func refuseHost(path string, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction, add func(path, why string)) {
-	const why = "a provider's kubelet connects to the pod itself and to no other host; use exec for that"
+	const why = "a provider's kubelet connects to the pod itself and to no other host: use exec for that"
 	if get != nil && get.Host != "" {
 		add(path+".httpGet.host", why)
 	}
