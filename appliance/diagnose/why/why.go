@@ -51,7 +51,7 @@ func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.
 	}
 	f.Nodes, f.Pods, f.Volumes, f.Classes, f.IngressClasses = nodes.Items, pods.Items, volumes.Items, classes.Items, ingressClasses.Items
 	for _, v := range st.PeerList() {
-		link := explain.LinkState{Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT}
+		link := explain.LinkState{Name: v.Name, Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT}
 		if v.Way != nil {
 			link.Path = v.Way.Path
 		}

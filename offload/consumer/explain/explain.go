@@ -100,6 +100,7 @@ type Reason struct {
 
 // LinkState is how a peer's node is reached.
 type LinkState struct {
+	Name      string // the peer's
 	Connected bool
 	Why       string        // not connected
 	Path      string        // such as lan, relay
@@ -286,6 +287,9 @@ func (f Facts) deleting() []Reason {
 // link tells of a peer that holds the pod and is not reached.
 func (f Facts) link(node *corev1.Node) []Reason {
 	if node == nil {
+		if nothing := f.lendNothing(func(name string) bool { return name == f.Pod.Spec.NodeName }); len(nothing) > 0 {
+			return nothing
+		}
 		if f.Pod.Spec.NodeName != "" && len(f.Nodes) > 0 {
 			return []Reason{{Code: Link, What: "its node " + f.Pod.Spec.NodeName + " is no more", Cure: "delete the pod; its controller makes another: rivulet kubectl delete pod -n " + f.Pod.Namespace + " " + f.Pod.Name}}
 		}

@@ -168,6 +168,9 @@ func TestWhy(t *testing.T) {
 			offloaded(p)
 			p.Spec.NodeSelector = map[string]string{policy.TargetLabel: "lab-3"}
 		}), Nodes: two[1:], Namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: "remote", policy.NamespaceToLabel: "lab-3"}}}}, Selector, "goes to lab-3 only", "rivulet offload lab"},
+		"its peer lends nothing": {Facts{Pod: asks("1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "lab-3"} }), Nodes: two, Links: map[string]LinkState{"id-of-lab-3": {Name: "lab-3", Connected: true}}},
+			Link, "lab-3 lends nothing now", "ask its owner"},
+		"its peer lends nothing any more": {Facts{Pod: asks("1", on("lab-3", running)), Nodes: two, Links: map[string]LinkState{"id-of-lab-3": {Name: "lab-3", Connected: true}}}, Link, "lab-3 lends nothing now", "ask its owner"},
 		"withdrawn": {Facts{Pod: asks("2", offloaded), Nodes: []corev1.Node{node("lab-2", "4", func(n *corev1.Node) {
 			virtual(n)
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})

@@ -38,7 +38,9 @@ func (f Facts) whereTo(n *corev1.Namespace) (out []Reason) {
 		}
 		out = append(out, r[0])
 	}
-	if !known {
+	if nothing := f.lendNothing(ns.Allows); !known && len(nothing) > 0 {
+		out = nothing
+	} else if !known {
 		return []Reason{{Link, "it is offloaded to " + cmp.Or(ns.To, "peers") + ", and there is none", "see which there are: rivulet peers; or: rivulet offload " + n.Name + " --when " + string(ns.When)}}
 	}
 	out[0].What = "it is offloaded, and none takes its pods: " + out[0].What
@@ -173,7 +175,7 @@ func (f Facts) peer(v *peer.View) subject {
 			}
 		}
 		if nodes == 0 {
-			out = append(out, Reason{Starting, "it has told nothing of its room yet", "rivulet doctor peer " + name})
+			out = append(out, Reason{Link, name + " lends nothing now", "ask its owner what it shares; or: rivulet doctor peer " + name})
 		}
 		return out
 	}, func() []Reason {

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,6 +80,17 @@ func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 		return Reason{Taint, n.Name + " has taint " + t.ToString() + ", which the system sets and takes off", cure}, true
 	}
 	return r, false
+}
+
+// lendNothing is for peers that are connected and have no node here.
+func (f Facts) lendNothing(is func(name string) bool) (out []Reason) {
+	for id, l := range f.Links {
+		if l.Name != "" && l.Connected && is(l.Name) && !slices.ContainsFunc(f.Nodes, func(n corev1.Node) bool { return n.Labels[policy.VirtualNodeLabel] == id }) {
+			out = append(out, Reason{Link, l.Name + " lends nothing now", "ask its owner, or choose another: rivulet peers"})
+		}
+	}
+	slices.SortFunc(out, func(x, y Reason) int { return strings.Compare(x.What, y.What) })
+	return out
 }
 
 func cordoned(n *corev1.Node) Reason {

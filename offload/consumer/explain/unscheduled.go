@@ -75,6 +75,10 @@ func (f Facts) unscheduled() (out []Reason) {
 		}
 		found = append(found, obstacle{r, at})
 	}
+	chosen := []string{p.Spec.NodeSelector[corev1.LabelHostname], p.Spec.NodeSelector[policy.TargetLabel], f.only()}
+	for _, r := range f.lendNothing(func(name string) bool { return slices.Contains(chosen, name) }) {
+		found = append(found, obstacle{r, closedNow})
+	}
 	slices.SortStableFunc(found, func(x, y obstacle) int { return int(x.rank - y.rank) })
 	for _, o := range found {
 		out = append(out, o.Reason)
