@@ -93,7 +93,7 @@ func play(t *testing.T, m mishap) {
 		if words == "" {
 			continue
 		}
-		await.NoError(t, ctx, 30*time.Second, screen+" shows "+words, func() error {
+		await.NoError(t, ctx, 45*time.Second, screen+" shows "+words, func() error {
 			if out := look(t, ctx, screen, m.why); !matches(out, words) {
 				return fmt.Errorf("%q is not in\n%s", words, out)
 			}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"rivulet/test/await"
 	"rivulet/test/labtest"
 	"rivulet/test/mainjob"
 )
@@ -85,7 +87,8 @@ func becomes(want string, args ...string) func(t *testing.T, ctx context.Context
 var ofPods = []mishap{
 	{
 		name:    "no room at home",
-		objects: deployment("web", "", "", sleeps+", "+cpu("300m")) + deployment("more", "", "", sleeps+", "+cpu("300m")),
+		objects: deployment("web", "", "", sleeps+", "+cpu("300m")),
+		harm:    both(running, made(deployment("more", "", "", sleeps+", "+cpu("300m")))),
 		why:     "deploy/more",
 		shows:   map[string]string{"pods": "waiting…NAMESPACE", "why": "b has room for 300m cpu, but its namespace may not go there"},
 	}, {
@@ -101,6 +104,13 @@ var ofPods = []mishap{
 		objects: deployment("web", "", "", sleeps),
 		why:     "deploy/web",
 		shows:   map[string]string{"pods": "waiting…NAMESPACE", "why": "a takes no new pods (cordoned)"},
+		after:   on("a", "rivulet", "kubectl", "uncordon", "a"),
+	}, {
+		name:    "home is cordoned, as the device shows it",
+		before:  on("a", "rivulet", "kubectl", "cordon", "a"),
+		objects: deployment("web", "", "", sleeps),
+		shows:   map[string]string{"status": "pods-waiting…a takes no new pods (cordoned)", "doctor": "a takes no new pods (cordoned)"},
+		from:    "doctor",
 		after:   on("a", "rivulet", "kubectl", "uncordon", "a"),
 	}, {
 		name:    "a taint that somebody forgot",
@@ -128,7 +138,6 @@ var ofPods = []mishap{
 		objects: deployment("web", "", "", sleeps+", envFrom: [{configMapRef: {name: settings}}]"),
 		why:     "deploy/web",
 		shows:   map[string]string{"pods": "CreateContainerConfigError", "why": "settings"},
-		fills:   map[string]string{"KEY=VALUE": "colour=blue"},
 		hands:   map[string]step{"make what it names": on("a", "rivulet", "kubectl", "create", "configmap", "settings", "-n", "NAMESPACE", "--from-literal=colour=blue")},
 	}, {
 		name:    "a key that a Secret lacks",
@@ -160,7 +169,7 @@ var ofPods = []mishap{
 		after:   on("a", "rivulet", "kubectl", "label", "node", "a", "disk-"),
 	}, {
 		name:    "a program that ends by itself",
-		objects: deployment("web", "", "", `command: ["sh", "-c", "test -n \"$DATABASE\" || { echo DATABASE is not set; exit 3; }; sleep 1d"]`),
+		objects: deployment("web", "", "", `command: ["sh", "-c", "test -n \"$DATABASE\" || { echo DATABASE is not set; exit 3; }; sleep 1d"], readinessProbe: {exec: {command: ["sh", "-c", "test -n \"$DATABASE\""]}}`),
 		why:     "deploy/web",
 		shows:   map[string]string{"pods": "CrashLoopBackOff", "why": "container web ended…3 (Error)"},
 		hands: map[string]step{"rivulet kubectl logs": both(on("a", "sh", "-c", "rivulet kubectl logs -n NAMESPACE deploy/web | grep 'DATABASE is not set'"),
@@ -181,7 +190,7 @@ var ofPods = []mishap{
 		name:    "a Deployment of no replicas",
 		objects: deployment("web", "replicas: 0", "", sleeps),
 		why:     "deploy/web",
-		shows:   map[string]string{"why": "it is to have no pods"},
+		shows:   map[string]string{"why": "it has 0 replicas"},
 	}, {
 		name:    "a rollout that is paused",
 		objects: deployment("web", "paused: true", "", sleeps),
@@ -205,8 +214,6 @@ var ofPods = []mishap{
 		why:   "svc/web",
 		shows: map[string]string{"why": "app=wbe"},
 		over:  becomes("10.42.", "rivulet", "kubectl", "get", "endpointslices", "-n", "NAMESPACE", "-l", "kubernetes.io/service-name=web", "-o", "jsonpath={.items[*].endpoints[*].addresses}"),
-		fills: map[string]string{"KEY=VALUE": "app=web"},
-		hands: map[string]step{"selector": on("a", "rivulet", "kubectl", "set", "selector", "-n", "NAMESPACE", "svc/web", "app=web")},
 	}, {
 		name: "a port of a Service that another has",
 		objects: deployment("web", "", "", "ports: [{containerPort: 8080}]") +
@@ -282,6 +289,19 @@ var ofPods = []mishap{
 		over:    becomes("created", "sh", "-c", "rivulet kubectl create configmap x -n NAMESPACE --dry-run=server"),
 		after:   shell("a", "rivulet kubectl delete validatingwebhookconfiguration left-over --ignore-not-found"),
 	},
+}
+
+// running waits until the namespace's pods run.
+func running(t *testing.T, ctx context.Context, ns string) {
+	t.Helper()
+	await.NoError(t, ctx, 30*time.Second, "its pods run", func() error { return podsRun(t, ctx, ns) })
+}
+
+// comes waits for what a command prints on a.
+func comes(want string, args ...string) step {
+	return func(t *testing.T, ctx context.Context, ns string) {
+		await.NoError(t, ctx, 30*time.Second, want+" comes", func() error { return becomes(want, args...)(t, ctx, ns) })
+	}
 }
 
 func both(steps ...step) step {

@@ -96,7 +96,8 @@ func (e *Env) failedManifests(ctx context.Context, client kubernetes.Interface) 
 	var texts []string
 	kinds := false
 	for _, v := range last {
-		if v.Type == corev1.EventTypeWarning && e.Now().Sub(at(v)) < 2*time.Minute {
+		file := strings.Split(v.Message, `"`) // its path is the first that is quoted
+		if v.Type == corev1.EventTypeWarning && e.Now().Sub(at(v)) < 2*time.Minute && (len(file) < 2 || e.exists(file[1])) {
 			texts, kinds = append(texts, v.Message), kinds || unknownKind(v.Message)
 		}
 	}

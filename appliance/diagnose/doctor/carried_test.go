@@ -65,8 +65,11 @@ func TestManifestsMadeForK3s(t *testing.T) {
 	})
 	manifests := filepath.Join(server.TLSDir, "..", "manifests")
 	check(nil, os.MkdirAll(manifests, 0o700))
+	check(nil, os.MkdirAll(filepath.Dir(e.path(manifests)), 0o700))
+	check(nil, os.Symlink(manifests, e.path(manifests))) // the server's folder on this machine
 	chart := filepath.Join(manifests, "chart.yaml")
-	check(nil, os.WriteFile(chart, []byte("apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata:\n  name: web\n  namespace: kube-system\n"), 0o600))
+	helm := []byte("apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata:\n  name: web\n  namespace: kube-system\n")
+	check(nil, os.WriteFile(chart, helm, 0o600))
 	unread := e.path(k3sManifests)
 	check(nil, os.MkdirAll(unread, 0o755))
 	for _, f := range []string{"mine.yaml", "coredns.yaml"} {
@@ -79,4 +82,9 @@ func TestManifestsMadeForK3s(t *testing.T) {
 	check(nil, api.CoreV1().Pods("default").Delete(ctx, "old", metav1.DeleteOptions{}))
 	check(nil, api.CoreV1().PersistentVolumeClaims("default").Delete(ctx, "data", metav1.DeleteOptions{}))
 	look("the cures have worked", Pass)
+
+	check(nil, os.WriteFile(chart, helm, 0o600))
+	look("the file again", Warn, "chart.yaml", "move it out of its folder")
+	check(nil, os.Remove(chart))
+	look("it is out of its folder", Pass)
 }
