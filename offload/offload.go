@@ -198,6 +198,8 @@ func (o *Offload) Under(consumer peer.ID) map[peer.ID]netip.Prefix {
 type Status struct {
 	// VirtualNodes are what this cluster may borrow, by name.
 	VirtualNodes []VirtualNode `json:"virtualNodes"`
+	// LendNothing are the IDs of targets that are there and lend this cluster nothing.
+	LendNothing []string `json:"lendNothing,omitempty"`
 	// Namespaces are those that are offloaded.
 	Namespaces map[string]policy.Namespace `json:"namespaces,omitempty"`
 	// Open is what other clusters reach, a namespace or namespace/service: by the ID of a
@@ -209,7 +211,7 @@ type Status struct {
 
 // Status may be called at any time.
 func (o *Offload) Status() Status {
-	st := Status{VirtualNodes: append([]VirtualNode{}, o.VirtualNodes()...), Namespaces: o.Namespaces().Namespaces(), Consumers: o.Consumers()}
+	st := Status{VirtualNodes: append([]VirtualNode{}, o.VirtualNodes()...), LendNothing: o.LendNothing(), Namespaces: o.Namespaces().Namespaces(), Consumers: o.Consumers()}
 	if o.agent != nil {
 		st.Open = o.agent.Open()
 	}

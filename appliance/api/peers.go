@@ -21,6 +21,8 @@ type Peer struct {
 	Opened []string `json:"opened,omitempty"`
 	// Cordoned are the virtual nodes of the peer that take no new pods (rivulet cordon).
 	Cordoned []string `json:"cordoned,omitempty"`
+	// LendsNothing: its owner lends this cluster nothing, or nobody anything.
+	LendsNothing bool `json:"lendsNothing,omitempty"`
 }
 
 // Way is how the tunnel's packets go, and what went.
@@ -52,6 +54,7 @@ func (st Status) PeerList() []Peer {
 	for _, v := range st.Peers {
 		p := Peer{View: v, Way: ways[string(v.ID)]}
 		if !v.State.Apart() {
+			p.LendsNothing = v.TheirRoles.NoProvide || slices.Contains(st.LendNothing, string(v.ID))
 			p.Opened = append(append(p.Opened, st.Open[policy.OpenToAll]...), st.Open[string(v.ID)]...)
 			if v.Trust.How == peer.TrustGroup {
 				p.Opened = append(p.Opened, st.Open[policy.OpenToGroup]...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -186,6 +187,13 @@ func (c *Consumer) offered(id string, withdrawn bool) {
 	if news {
 		c.lookAtTargets()
 	}
+}
+
+// LendNothing are the IDs of the targets whose offers say that they lend this cluster nothing, sorted.
+func (c *Consumer) LendNothing() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.parting))
 }
 
 // lendsNothing says so of a target: by what it was told of, or by its own offers.

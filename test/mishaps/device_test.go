@@ -132,12 +132,12 @@ var ofDevices = []mishap{
 		after: heal,
 	}, {
 		name:    "a peer that lends nothing",
-		before:  both(offloaded(), configured("b", `share:\n  maxPods: 0\n`), comes("rivulet.dev/withdrawn", "rivulet", "kubectl", "get", "node", "b", "-o", "jsonpath={.spec.taints[*].key}")),
+		before:  both(offloaded(), configured("b", `share:\n  maxPods: 0\n`), comes("lends nothing", "rivulet", "peers")),
 		objects: deployment("web", "", onPeer, sleeps),
 		why:     "deploy/web",
-		shows:   map[string]string{"status": "b", "pods": "waiting…NAMESPACE", "why": "b lends nothing"},
-		hands:   map[string]step{"ask its owner": unconfigured("b")},
-		after:   unconfigured("b"),
+		shows:   map[string]string{"status": "b…lends nothing to this cluster", "pods": "waiting…NAMESPACE", "why": "b lends nothing now"},
+		hands:   map[string]step{"take share out of the configuration of b": unconfigured("b")},
+		after:   both(unconfigured("b"), heal),
 	}, {
 		name:   "a firewall that shuts pods out",
 		before: shell("a", "rivulet kubectl run bridged --image=rivulet.dev/pause:none --image-pull-policy=Never"), // its sandbox makes the bridge

@@ -90,7 +90,7 @@ var ofPods = []mishap{
 		objects: deployment("web", "", "", sleeps+", "+cpu("300m")),
 		harm:    both(running, made(deployment("more", "", "", sleeps+", "+cpu("300m")))),
 		why:     "deploy/more",
-		shows:   map[string]string{"pods": "waiting…NAMESPACE", "why": "b has room for 300m cpu, but its namespace may not go there"},
+		shows:   map[string]string{"pods": "waiting…NAMESPACE", "why": "home has no room for 300m cpu, and b has, but its namespace may not go there"},
 	}, {
 		name:    "the peer is cordoned",
 		before:  both(offloaded(), on("a", "rivulet", "cordon", "b")),

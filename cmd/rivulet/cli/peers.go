@@ -69,8 +69,8 @@ func detail(p api.Peer) string {
 	if p.Reason != "" {
 		out = append(out, p.Reason)
 	}
-	if p.TheirRoles.NoProvide && !p.State.Apart() {
-		out = append(out, "withdrawn: it lends nothing")
+	if p.LendsNothing {
+		out = append(out, "it lends nothing to this cluster")
 	}
 	if len(p.Cordoned) > 0 {
 		out = append(out, "cordoned, takes no new pods: rivulet uncordon "+strings.Join(p.Cordoned, ", rivulet uncordon "))

@@ -304,7 +304,7 @@ func (f Facts) link(node *corev1.Node) []Reason {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			cure := "rivulet doctor"
 			if l, known := f.Links[id]; id != "" && known && l.Connected {
-				return []Reason{{Link, target(node) + " lends nothing now: " + cmp.Or(short(c.Message), c.Reason), "ask its owner, or choose another: rivulet peers"}}
+				return []Reason{{Link, target(node) + " lends nothing now: " + cmp.Or(short(c.Message), c.Reason), lendAgain(target(node))}}
 			} else if id != "" {
 				cure = comesBack(target(node))
 			}

@@ -57,6 +57,11 @@ func (f Facts) pressed(n *corev1.Node, kind corev1.NodeConditionType) Reason {
 	return Reason{Pressure, n.Name + " has " + string(kind), "rivulet doctor"}
 }
 
+// lendAgain is what the owner of a peer that lends nothing has to do.
+func lendAgain(name string) string {
+	return "ask its owner to take share out of the configuration of " + name + ", and then, there: rivulet config reload; or: choose another: rivulet peers"
+}
+
 // state is what a taint of the system means; of is false for one that somebody has set.
 func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 	for _, x := range pressures {
@@ -66,7 +71,7 @@ func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 	}
 	switch {
 	case t.Key == policy.WithdrawnTaint:
-		return Reason{Taint, target(n) + " lends nothing any more", "ask its owner, or choose another: rivulet peers"}, true
+		return Reason{Taint, target(n) + " lends nothing any more", lendAgain(target(n))}, true
 	case t.Key == corev1.TaintNodeUnschedulable:
 		return cordoned(n), true
 	case strings.Contains(t.Key, "node.kubernetes.io/"), strings.Contains(t.Key, "node.cloudprovider.kubernetes.io/"), strings.HasPrefix(t.Key, "rivulet.dev/"):
@@ -86,7 +91,7 @@ func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 func (f Facts) lendNothing(is func(name string) bool) (out []Reason) {
 	for id, l := range f.Links {
 		if l.Name != "" && l.Connected && is(l.Name) && !slices.ContainsFunc(f.Nodes, func(n corev1.Node) bool { return n.Labels[policy.VirtualNodeLabel] == id }) {
-			out = append(out, Reason{Link, l.Name + " lends nothing now", "ask its owner, or choose another: rivulet peers"})
+			out = append(out, Reason{Link, l.Name + " lends nothing now", lendAgain(l.Name)})
 		}
 	}
 	slices.SortFunc(out, func(x, y Reason) int { return strings.Compare(x.What, y.What) })
