@@ -73,7 +73,7 @@ func (s suites) pick(changed []string) (out []suite) {
 }
 
 // always are the suites that run where there is nothing to compare with.
-var always = []string{"hostile", "guide", "peers"}
+var always = []string{"hostile", "guide", "mishaps", "peers"}
 
 // turn is always, and one of the others in turn, so that n commits run them all.
 func (s suites) turn(n int) (out []suite) {
