@@ -110,6 +110,13 @@ var ofDevices = []mishap{
 		over:  connected,
 		after: both(on("b", "rivulet", "peer", "a"), heal),
 	}, {
+		name:  "a peer that waits for a person",
+		harm:  both(configured("a", `trust:\n  mode: ask\n`), on("a", "rivulet", "unpeer", "b", "--forget", "--yes")),
+		why:   "peer/b",
+		shows: map[string]string{"status": "peer-waiting", "why": "it wants to be a peer, and waits for approval here"},
+		over:  connected,
+		after: both(unconfigured("a"), heal),
+	}, {
 		name:  "a peer that is off",
 		harm:  stop("b"),
 		why:   "peer/b",

@@ -187,6 +187,11 @@ var ofPods = []mishap{
 		shows:   map[string]string{"why": "exceeded quota: small"},
 		over:    becomes("2", "rivulet", "kubectl", "get", "deploy", "web", "-n", "NAMESPACE", "-o", "jsonpath={.status.readyReplicas}"),
 	}, {
+		name:    "a ServiceAccount that nobody made",
+		objects: deployment("web", "", "serviceAccountName: robot", sleeps),
+		why:     "deploy/web",
+		shows:   map[string]string{"why": "robot"},
+	}, {
 		name:    "a Deployment of no replicas",
 		objects: deployment("web", "replicas: 0", "", sleeps),
 		why:     "deploy/web",
@@ -214,6 +219,21 @@ var ofPods = []mishap{
 		why:   "svc/web",
 		shows: map[string]string{"why": "app=wbe"},
 		over:  becomes("10.42.", "rivulet", "kubectl", "get", "endpointslices", "-n", "NAMESPACE", "-l", "kubernetes.io/service-name=web", "-o", "jsonpath={.items[*].endpoints[*].addresses}"),
+	}, {
+		name: "a target port that no pod has",
+		objects: deployment("web", "", "", "ports: [{containerPort: 8080}]") +
+			"---\n{apiVersion: v1, kind: Service, metadata: {name: web, namespace: NAMESPACE}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8081}]}}\n",
+		harm:  running,
+		why:   "svc/web",
+		shows: map[string]string{"why": "no pod of it declares port 8081"},
+		over: func(t *testing.T, ctx context.Context, ns string) error {
+			ip := labtest.Kubectl(t, ctx, a, "get", "svc", "web", "-n", ns, "-o", "jsonpath={.spec.clusterIP}")
+			conn, err := a.Dial(ctx, "tcp", ip+":80")
+			if err == nil {
+				err = conn.Close()
+			}
+			return err
+		},
 	}, {
 		name: "a port of a Service that another has",
 		objects: deployment("web", "", "", "ports: [{containerPort: 8080}]") +
@@ -280,6 +300,15 @@ var ofPods = []mishap{
 		hands: map[string]step{"ingress: true": shell("a", "mkdir -p /etc/rivulet && echo 'ingress: true' > /etc/rivulet/config.yaml && rivulet config reload")},
 		over:  becomes("10.77.", "rivulet", "kubectl", "get", "ingress", "web", "-n", "NAMESPACE", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"),
 		after: shell("a", "rm -f /etc/rivulet/config.yaml; rivulet config reload || true"),
+	}, {
+		name:   "an Ingress of another's class",
+		before: configured("a", `ingress: true\n`),
+		objects: deployment("web", "", "", "ports: [{containerPort: 8080}]") + "---\n{apiVersion: v1, kind: Service, metadata: {name: web, namespace: NAMESPACE}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}\n" +
+			"---\n{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: web, namespace: NAMESPACE}, spec: {ingressClassName: nginx, rules: [{host: web.example, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}}\n",
+		why:   "ingress/web",
+		shows: map[string]string{"why": "there is no IngressClass nginx"},
+		over:  becomes("10.77.", "rivulet", "kubectl", "get", "ingress", "web", "-n", "NAMESPACE", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"),
+		after: unconfigured("a"),
 	}, {
 		name:    "a webhook whose program is gone",
 		objects: deployment("web", "", "", sleeps),
