@@ -1,10 +1,12 @@
 package vcluster
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -170,6 +172,7 @@ func (c *cluster) change(f func(*record)) error {
 func (c *cluster) run(ctx context.Context) {
 	proc, listener, err := adopt(c.pidFile())
 	if err == nil {
+		proc.said = max(0, c.logSize()-4096)
 		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "error", err)
@@ -181,6 +184,7 @@ func (c *cluster) run(ctx context.Context) {
 			listener.Close()
 		}
 	}()
+	var awake time.Time // since when it runs
 	for pause := time.Duration(0); ; {
 		if e, ok := c.errand(); ok {
 			if proc != nil {
@@ -242,9 +246,18 @@ func (c *cluster) run(ctx context.Context) {
 				}
 				continue
 			}
-			if proc, err = c.start(ctx, listener); ctx.Err() != nil {
+			if !c.turn(ctx) {
+				if ctx.Err() != nil {
+					return
+				}
+				continue
+			}
+			proc, err = c.start(ctx, listener)
+			<-c.k.turns
+			if ctx.Err() != nil {
 				return
 			}
+			awake = time.Now()
 			if err != nil {
 				c.failed(err)
 				refuse(listener) // they would wait for ever
@@ -254,7 +267,6 @@ func (c *cluster) run(ctx context.Context) {
 				}
 				continue
 			}
-			pause = 0
 		}
 		if err := c.openHost(); err != nil { // of one that was found
 			c.k.cfg.Log.Warn("pods of a virtual cluster do not run", "name", c.name, "error", err)
@@ -268,10 +280,38 @@ func (c *cluster) run(ctx context.Context) {
 			return // the process goes on
 		case <-c.poke:
 		case <-proc.ended:
-			c.ended(proc)
+			crashed := c.ended(proc)
 			proc = nil
+			switch {
+			case !crashed || time.Since(awake) >= steady:
+				pause = 0
+			default:
+				pause = min(max(2*pause, firstWait), longWait)
+				if !c.wait(ctx, pause) {
+					return
+				}
+			}
 		}
 	}
+}
+
+// turn waits until it may start, and returns false when ctx ends or something is asked of it. As many start at once as
+// there are cores, the first that asked first: a start takes a core for a second or two, and more of them at once only
+// make each take longer, until they run into the time limits of a control plane's parts, and the engine into its watchdog's.
+func (c *cluster) turn(ctx context.Context) bool {
+	select {
+	case c.k.turns <- struct{}{}:
+		return true
+	default:
+	}
+	c.set(Starting, "others start before it")
+	select {
+	case c.k.turns <- struct{}{}:
+		return true
+	case <-c.poke:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // errand is done while no process runs.
@@ -357,6 +397,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.said = from
 	c.mu.Lock()
 	c.proc = p
 	c.mu.Unlock()
@@ -369,10 +410,10 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 		case <-p.ended:
 			code := p.code
 			c.forget(p)
-			return nil, fmt.Errorf("its control plane ended with code %d: %s", code, lastLine(c.logFrom(from)))
+			return nil, fmt.Errorf("its control plane ended with code %d: %s", code, c.sinceByte(from))
 		case <-limit:
 			c.endProcess(ctx, p)
-			return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, lastLine(c.logFrom(from)))
+			return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, c.sinceByte(from))
 		case <-look.C:
 			if said.found() {
 				c.mu.Lock()
@@ -393,14 +434,18 @@ func (c *cluster) logSize() int64 {
 	return st.Size()
 }
 
-// logFrom reads what was said since the file had that size, the end of it if that is much.
-func (c *cluster) logFrom(size int64) []byte {
-	text, _ := tail(c.logFile(), min(max(c.logSize()-size, 0), logEnd))
-	return []byte(text)
+// sinceByte is why the process ended whose output begins at that byte of the log.
+func (c *cluster) sinceByte(at int64) string {
+	f, err := os.Open(c.logFile())
+	if err != nil {
+		return lastLine(nil)
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || st.Size() < at { // it was begun anew
+		at = 0
+	}
+	return lastLine(io.NewSectionReader(f, at, logBound))
 }
-
-// logEnd is how much of a log is looked at for why a process has ended, bytes.
-const logEnd = 512 << 10
 
 // search looks for something in a file that grows.
 type search struct {
@@ -431,17 +476,30 @@ func (s *search) found() bool {
 }
 
 // fatal begins what a process says before it prints its goroutines.
-var fatal = regexp.MustCompile(`(?m)^(panic: |fatal error: |F\d{4} ).*$`)
+var fatal = regexp.MustCompile(`^(panic: |fatal error: |F\d{4} )`)
 
-// lastLine is what the process said last, or what it ended for.
-func lastLine(log []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
-	line := lines[len(lines)-1]
-	if why := fatal.Find(log); why != nil {
-		line = string(why)
+// ofStack are lines of what a Go program prints of its goroutines.
+var ofStack = regexp.MustCompile(`^(\t|goroutine \d|created by |[\w./*()%-]+\(.*\)$|\s*$)`)
+
+// lastLine is what the process ended for, or said last. Goroutines that it prints then are many, and say nothing to a person.
+func lastLine(log io.Reader) string {
+	line := ""
+	for r := bufio.NewReader(log); ; {
+		raw, long, err := r.ReadLine()
+		text := string(raw)
+		for ; long && err == nil; _, long, err = r.ReadLine() { // the rest of a long one
+		}
+		if err != nil {
+			break
+		}
+		if !ofStack.MatchString(text) {
+			line = text
+		}
+		if fatal.MatchString(text) {
+			break
+		}
 	}
-	line = klogLine.ReplaceAllString(line, "")
-	if line == "" {
+	if line = klogLine.ReplaceAllString(line, ""); line == "" {
 		return "it said nothing"
 	}
 	return fmt.Sprintf("%.300s", strings.TrimPrefix(line, tenant.Name+": "))
@@ -469,19 +527,20 @@ func (c *cluster) certificates() error {
 	return p.write(net.IP(c.k.cfg.Address.AsSlice()), net.IP(c.k.cfg.Services.Addr().Next().AsSlice()))
 }
 
-// ended is after the process has, by itself.
-func (c *cluster) ended(p *process) {
+// ended is after the process has, by itself: asleep, or crashed.
+func (c *cluster) ended(p *process) (crashed bool) {
 	c.forget(p) // before the state says that there is none
-	last := lastLine(c.logFrom(c.logSize() - 4096))
+	last := c.sinceByte(p.said)
 	if p.code == 0 || p.code < 0 && last == tenant.Asleep { // of an adopted process the code is not known
 		c.set(Asleep, "")
-		return
+		return false
 	}
-	c.set(Starting, "")
+	c.set(Starting, "it has ended: "+last)
 	c.k.cfg.Log.Warn("the control plane of a virtual cluster has ended; it is started again", "name", c.name, "code", p.code, "last", last)
 	c.mu.Lock()
 	c.want = true
 	c.mu.Unlock()
+	return true
 }
 
 // failed is told to who waits for it; the next request, or somebody who wants it, has it tried again.

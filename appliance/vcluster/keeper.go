@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -66,6 +67,8 @@ const (
 	firstUID  = 2000742000
 	firstWait = time.Second
 	longWait  = 30 * time.Second
+	// steady is how long one that crashed has to have run to be started again at once.
+	steady = time.Minute
 	// wakeLimit is how long a start may take until it is usable.
 	wakeLimit = 3 * time.Minute
 )
@@ -206,6 +209,7 @@ type Keeper struct {
 	ctx  context.Context // of Run; nil before
 	work sync.WaitGroup
 
+	turns    chan struct{}  // holds one for each that starts
 	changed  changes.Signal // Consumers may be others
 	states   changes.Signal // Briefs may be another
 	routes   *http.ServeMux // of all virtual clusters
@@ -216,7 +220,7 @@ type Keeper struct {
 
 // New returns a Keeper with no virtual cluster; Run reads them.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, all: map[string]*cluster{}, routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
+	return &Keeper{cfg: cfg, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
 }
 
 func (k *Keeper) folder() string { return filepath.Join(k.cfg.State, "vclusters") }

@@ -425,11 +425,48 @@ func TestSpecs(t *testing.T) {
 func TestLastLine(t *testing.T) {
 	for log, want := range map[string]string{
 		"": "it said nothing", "one\ntwo\n": "two", "I1124 03:04:05.000000       1 x.go:1] three\n": "three",
-		"one\npanic: too much\n\ngoroutine 1 [running]:\nmain.go:1 +0x1\n":                             "panic: too much",
-		"F1124 03:04:05.000000       1 hooks.go:1] hook failed\ngoroutine 1 [running]:\nx.go:1 +0x1\n": "hook failed",
+		"one\npanic: too much\n\ngoroutine 1 [running]:\nmain.go:1 +0x1\n": "panic: too much",
+		"F1124 03:04:05.000000       1 hooks.go:1] timed out\n" + strings.Repeat("goroutine 7 [select]:\nk8s.io/x/y.(*Z).run(0x1, {0x2, 0x3})\n\t/src/y.go:7 +0x1\ncreated by k8s.io/x in goroutine 1\n\n", 20000): "timed out",
+		"it listens\ngoroutine 7 [select]:\nk8s.io/x/y.(*Z).run(0x1, {0x2, 0x3})\n\t/src/y.go:7 +0x1\n":                                                                                                            "it listens",
+		"F1124 03:04:05.000000       1 hooks.go:1] hook failed\ngoroutine 1 [running]:\nx.go:1 +0x1\n":                                                                                                             "hook failed",
 	} {
-		if got := lastLine([]byte(log)); got != want {
+		if got := lastLine(strings.NewReader(log)); got != want {
 			t.Errorf("%q: %q, want %q", log, got, want)
+		}
+	}
+}
+
+// As many start at once as there are turns, the others after them in their order; who is asked something else while it
+// waits gives way.
+func TestStartsTakeTurns(t *testing.T) {
+	k := New(Config{Log: slog.New(slog.DiscardHandler)})
+	k.turns = make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	named := func(name string) *cluster { return newCluster(k, record{Spec: Spec{Name: name}}) }
+	if !named("first").turn(ctx) {
+		t.Fatal("the first has no turn")
+	}
+	order := make(chan string)
+	for _, name := range []string{"second", "third"} {
+		c := named(name)
+		go func() {
+			if c.turn(ctx) {
+				order <- c.name
+			}
+		}()
+		await.True(t, 10*time.Second, name+" waits", func() bool { return c.brief().Reason == "others start before it" })
+	}
+	poked, gone := named("poked"), make(chan bool)
+	go func() { gone <- poked.turn(ctx) }()
+	poked.nudge()
+	if <-gone {
+		t.Error("it starts, though it was asked something else")
+	}
+	for _, want := range []string{"second", "third"} {
+		<-k.turns
+		if got := <-order; got != want {
+			t.Errorf("%s has its turn, want %s", got, want)
 		}
 	}
 }

@@ -27,6 +27,7 @@ type process struct {
 	began time.Time
 	ended chan struct{} // closed when it has
 	code  int           // exit code, after ended; -1 is unknown, or a signal
+	said  int64         // where its output begins in its log
 }
 
 // listen opens the port that a virtual cluster answers on.
@@ -110,7 +111,7 @@ func (l launch) start() (*process, error) {
 		return nil, fmt.Errorf("vcluster: start the control plane: %w; is the kernel without network namespaces? see: rivulet doctor", err)
 	}
 	p := &process{pid: cmd.Process.Pid, fd: pidfd, began: time.Now(), ended: make(chan struct{})}
-	err = errors.Join(limitMemory(l.settings.Name, p.pid, l.memory), writeFile(l.pidFile, []byte(fmt.Sprintf("%d %s\n", p.pid, startTime(p.pid))), 0o600, 0))
+	err = errors.Join(confine(l.settings.Name, p.pid, l.memory), writeFile(l.pidFile, []byte(fmt.Sprintf("%d %s\n", p.pid, startTime(p.pid))), 0o600, 0))
 	if err != nil {
 		_ = cmd.Process.Kill()
 	}
@@ -218,15 +219,21 @@ func (p *process) forget() { unix.Close(p.fd) }
 
 const cgroupName = "rivulet-vclusters"
 
-// cgroups are where the memory of a process may be limited: version 2, version 1.
+// cgroups are where a process's memory is limited and its CPU weighed: version 2, and both controllers of version 1.
 var cgroups = []struct{ root, probe, file string }{
 	{"/sys/fs/cgroup", "cgroup.controllers", "memory.max"},
 	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.limit_in_bytes"},
+	{"/sys/fs/cgroup/cpu", "cpu.shares", ""},
 }
 
-// limitMemory puts a process into a cgroup of its own. A machine without the memory
-// controller (a Raspberry Pi before its first boot parameter) has none.
-func limitMemory(name string, pid int, limit int64) error {
+// confine puts a process into a cgroup of its own, below one of all virtual clusters: that has the weight of one
+// service, and the engine that of several (CPUWeight of the unit). When memory ends it goes before the engine and
+// after pods that use more than they request. A machine without the memory controller (a Raspberry Pi before its
+// first boot parameter) limits no memory; one without the other weighs no CPU.
+func confine(name string, pid int, memory int64) error {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("0"), 0o644); err != nil {
+		return fmt.Errorf("vcluster: %w", err)
+	}
 	for _, c := range cgroups {
 		if _, err := os.Stat(filepath.Join(c.root, c.probe)); err != nil {
 			continue
@@ -236,13 +243,20 @@ func limitMemory(name string, pid int, limit int64) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("vcluster: %w; is /sys/fs/cgroup mounted read-only?", err)
 		}
-		_ = os.WriteFile(filepath.Join(c.root, "cgroup.subtree_control"), []byte("+memory"), 0o644)
-		_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+memory"), 0o644)
-		if _, err := os.Stat(filepath.Join(dir, c.file)); err != nil {
-			continue
+		for _, controller := range []string{"+memory", "+cpu"} {
+			_ = os.WriteFile(filepath.Join(c.root, "cgroup.subtree_control"), []byte(controller), 0o644)
+			_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte(controller), 0o644)
 		}
-		return errors.Join(os.WriteFile(filepath.Join(dir, c.file), []byte(strconv.FormatInt(limit, 10)), 0o644),
-			os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644))
+		if limit := filepath.Join(dir, c.file); c.file != "" {
+			if _, err := os.Stat(limit); err == nil {
+				if err := os.WriteFile(limit, []byte(strconv.FormatInt(memory, 10)), 0o644); err != nil {
+					return fmt.Errorf("vcluster: %w", err)
+				}
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err != nil && c.file != "" {
+			return fmt.Errorf("vcluster: %w", err)
+		}
 	}
 	return nil
 }
