@@ -279,6 +279,8 @@ func (c *cluster) run(ctx context.Context) {
 		case <-ctx.Done():
 			return // the process goes on
 		case <-c.poke:
+		case <-time.After(logLook):
+			boundLog(c.logFile())
 		case <-proc.ended:
 			crashed := c.ended(proc)
 			proc = nil

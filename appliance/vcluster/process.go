@@ -84,8 +84,11 @@ type launch struct {
 	memory     int64 // limit, bytes
 }
 
-// logBound is when the file of a process's output is begun anew.
-const logBound = 4 << 20
+// logBound is when the file of a process's output is begun anew, bytes; logLook is how often it is looked at while the process runs.
+const (
+	logBound = 4 << 20
+	logLook  = time.Minute
+)
 
 // start starts the process. It is not usable yet.
 func (l launch) start() (*process, error) {

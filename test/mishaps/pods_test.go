@@ -238,7 +238,8 @@ var ofPods = []mishap{
 		name: "a port of a Service that another has",
 		objects: deployment("web", "", "", "ports: [{containerPort: 8080}]") +
 			"---\n{apiVersion: v1, kind: Service, metadata: {name: first, namespace: NAMESPACE}, spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 9090, targetPort: 8080}]}}\n",
-		harm:  made("{apiVersion: v1, kind: Service, metadata: {name: second, namespace: NAMESPACE}, spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 9090, targetPort: 8080}]}}"),
+		harm: both(comes("10.77.", "rivulet", "kubectl", "get", "svc", "first", "-n", "NAMESPACE", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"),
+			made("{apiVersion: v1, kind: Service, metadata: {name: second, namespace: NAMESPACE}, spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 9090, targetPort: 8080}]}}")),
 		why:   "svc/second",
 		shows: map[string]string{"status": "service-pending", "why": "9090", "doctor": "service-pending"},
 		over:  becomes("10.77.", "rivulet", "kubectl", "get", "svc", "second", "-n", "NAMESPACE", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"),

@@ -418,7 +418,17 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 	return out
 }
 
+// lately is how long the end of a container may be why a pod is not ready.
+const lately = 5 * time.Minute
+
 func (f Facts) notReady() Reason {
+	for _, c := range slices.Concat(f.Pod.Status.InitContainerStatuses, f.Pod.Status.ContainerStatuses) {
+		t := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
+		if !c.Ready && t != nil && t.ExitCode != 0 && f.Now.Sub(t.FinishedAt.Time) < lately {
+			_, cure, _ := f.ending(c.Name, cmp.Or(t.Reason, "Error"), t.Message)
+			return Reason{Crash, fmt.Sprintf("container %s ended with %d (%s), and is started again", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error")), cure + " --previous"}
+		}
+	}
 	if say := f.event("Unhealthy"); say != "" {
 		return Reason{Probe, "it runs and is not ready: " + say, f.logs("")}
 	}

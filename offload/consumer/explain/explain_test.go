@@ -137,7 +137,11 @@ func TestWhy(t *testing.T) {
 		code, what, cure string
 	}{
 		"no room at home, and the namespace stays there": {Facts{Pod: asks("2", nil), Nodes: two}, NoRoom, "home has no room for 2 cpu, and lab-2 has, but its namespace may not go there", "rivulet offload lab"},
-		"no room anywhere":      {Facts{Pod: asks("9", offloaded), Nodes: two}, NoRoom, "home has 1 of cpu free, it requests 9", "request less"},
+		"no room anywhere": {Facts{Pod: asks("9", offloaded), Nodes: two}, NoRoom, "home has 1 of cpu free, it requests 9", "request less"},
+		"it runs again after it had too little memory": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodRunning
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", RestartCount: 1, LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(now.Add(-time.Minute))}}}}
+		})), Nodes: two, Now: now}, Crash, "container c ended with 137 (OOMKilled)", "raise its memory limit"},
 		"room that others have": {Facts{Pod: asks("2", offloaded), Nodes: two, Pods: []corev1.Pod{*asks("3", on("lab-2", nil))}}, NoRoom, "home has 1", "add a device"},
 		"a taint": {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "maintenance", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
