@@ -246,7 +246,9 @@ func (c *cluster) run(ctx context.Context) {
 				}
 				continue
 			}
+			stop := c.hold(listener)
 			if !c.turn(ctx) {
+				stop()
 				if ctx.Err() != nil {
 					return
 				}
@@ -254,6 +256,7 @@ func (c *cluster) run(ctx context.Context) {
 			}
 			proc, err = c.start(ctx, listener)
 			<-c.k.turns
+			stop()
 			if ctx.Err() != nil {
 				return
 			}

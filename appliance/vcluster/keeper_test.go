@@ -2,6 +2,8 @@ package vcluster
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -468,6 +470,31 @@ func TestStartsTakeTurns(t *testing.T) {
 		if got := <-order; got != want {
 			t.Errorf("%s has its turn, want %s", got, want)
 		}
+	}
+}
+
+// A client that waits for others to start is told when to come again before it gives the handshake up.
+func TestWhoWaitsIsToldWhen(t *testing.T) {
+	d := newDevice(t, "/bin/false")
+	d.k.turns = make(chan struct{}, 1)
+	d.k.turns <- struct{}{}
+	v, err := d.k.Create(Spec{Name: "ann"})
+	must(t, err)
+	c, err := d.k.get("ann")
+	must(t, err)
+	must(t, c.certificates())
+	roots := x509.NewCertPool()
+	ca, err := os.ReadFile(filepath.Join(c.tlsDir(), "server-ca.crt"))
+	must(t, err)
+	roots.AppendCertsFromPEM(ca)
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
+	resp, err := client.Post("https://"+v.Address.String()+"/api/v1/namespaces", "application/json", strings.NewReader(strings.Repeat("x", 1<<20)))
+	must(t, err)
+	defer resp.Body.Close()
+	var said metav1.Status
+	must(t, json.NewDecoder(resp.Body).Decode(&said))
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "5" || said.Reason != metav1.StatusReasonTooManyRequests || !strings.Contains(said.Message, "ann is being started") {
+		t.Errorf("%d %v %+v", resp.StatusCode, resp.Header, said)
 	}
 }
 

@@ -53,26 +53,6 @@ func awaitReadable(f *os.File) error {
 	})
 }
 
-// refuse closes the connections that wait: nobody will answer them.
-func refuse(l *os.File) {
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
-		if unix.SetNonblock(int(fd), true) != nil {
-			return
-		}
-		for {
-			c, _, err := unix.Accept4(int(fd), unix.SOCK_CLOEXEC)
-			if err != nil {
-				return
-			}
-			unix.Close(c)
-		}
-	})
-}
-
 // launch is how a process is started.
 type launch struct {
 	executable string

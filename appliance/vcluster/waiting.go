@@ -1,0 +1,112 @@
+package vcluster
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	// holdEvery is how often who waits for a start is told to come again: clients of Kubernetes give a handshake up after 10 s.
+	holdEvery = 4 * time.Second
+	// comeAgain is after how many seconds, soon while its process starts; such clients do so ten times.
+	comeAgain, soon = 5, 1
+	// maxHeld bounds the connections that are answered so at a time, of one virtual cluster.
+	maxHeld = 64
+	// maxObject is more than an API server takes in one request, bytes.
+	maxObject = 4 << 20
+)
+
+// held is a listener for connections that were accepted elsewhere.
+type held chan net.Conn
+
+func (h held) Accept() (net.Conn, error) {
+	if c, ok := <-h; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (held) Close() error   { return nil }
+func (held) Addr() net.Addr { return &net.TCPAddr{} }
+
+// hold answers the connections that wait in the socket, until stop: come again. Whose start takes less than holdEvery
+// is answered by the process alone. It needs no credential, and keeps nothing of a request.
+func (c *cluster) hold(l *os.File) (stop func()) {
+	h, done := make(held, maxHeld), make(chan struct{})
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxObject)) // who is cut off while it writes reads no answer
+			after := comeAgain
+			if c.brief().PID != 0 {
+				after = soon
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Retry-After", strconv.Itoa(after))
+			w.WriteHeader(http.StatusTooManyRequests)
+			_ = json.NewEncoder(w).Encode(apierrors.NewTooManyRequests("virtual cluster "+c.name+" is being started; try again in a moment", after).Status())
+		}),
+		ReadTimeout: holdEvery, WriteTimeout: holdEvery, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), MaxHeaderBytes: 16 << 10,
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // one request, and no HTTP/2
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(filepath.Join(c.tlsDir(), "apiserver.crt"), filepath.Join(c.tlsDir(), "apiserver.key"))
+			return &pair, err
+		}},
+	}
+	srv.SetKeepAlivesEnabled(false)
+	go func() { _ = srv.ServeTLS(h, "", "") }() // it ends with h
+	go func() {
+		defer close(h)
+		tick := time.NewTicker(holdEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				accept(l, func(fd int) bool {
+					f := os.NewFile(uintptr(fd), "waiting")
+					defer f.Close()
+					if conn, err := net.FileConn(f); err == nil {
+						h <- conn
+					}
+					return len(h) < maxHeld
+				})
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
+// accept takes the connections that wait in a listening socket, as long as f has more.
+func accept(l *os.File, f func(fd int) (more bool)) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if unix.SetNonblock(int(fd), true) != nil {
+			return
+		}
+		for {
+			c, _, err := unix.Accept4(int(fd), unix.SOCK_CLOEXEC)
+			if err != nil || !f(c) {
+				return
+			}
+		}
+	})
+}
+
+// refuse closes the connections that wait: nobody will answer them.
+func refuse(l *os.File) {
+	accept(l, func(fd int) bool { return unix.Close(fd) == nil })
+}
