@@ -245,13 +245,13 @@ var ofPods = []mishap{
 		over:  becomes("10.77.", "rivulet", "kubectl", "get", "svc", "second", "-n", "NAMESPACE", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"),
 		hands: map[string]step{"another port": on("a", "rivulet", "kubectl", "patch", "svc", "second", "-n", "NAMESPACE", "--type=json", "-p", `[{"op":"replace","path":"/spec/ports/0/port","value":9091}]`)},
 	}, {
-		name: "a host port that another pod has",
-		objects: deployment("web", "", "", sleeps+", ports: [{containerPort: 8080, hostPort: 9095}]") +
-			deployment("more", "", "", sleeps+", ports: [{containerPort: 8080, hostPort: 9095}]"),
-		why:   "deploy/more",
-		shows: map[string]string{"pods": "waiting…NAMESPACE", "why": "9095"},
-		hands: map[string]step{"hostPort": on("a", "rivulet", "kubectl", "delete", "deploy", "web", "-n", "NAMESPACE")},
-		over:  becomes("1", "rivulet", "kubectl", "get", "deploy", "more", "-n", "NAMESPACE", "-o", "jsonpath={.status.readyReplicas}"),
+		name:    "a host port that another pod has",
+		objects: deployment("web", "", "", sleeps+", ports: [{containerPort: 8080, hostPort: 9095}]"),
+		harm:    both(running, made(deployment("more", "", "", sleeps+", ports: [{containerPort: 8080, hostPort: 9095}]"))),
+		why:     "deploy/more",
+		shows:   map[string]string{"pods": "waiting…NAMESPACE", "why": "9095"},
+		hands:   map[string]step{"hostPort": on("a", "rivulet", "kubectl", "delete", "deploy", "web", "-n", "NAMESPACE")},
+		over:    becomes("1", "rivulet", "kubectl", "get", "deploy", "more", "-n", "NAMESPACE", "-o", "jsonpath={.status.readyReplicas}"),
 	}, {
 		name:    "a readiness probe at the wrong port",
 		objects: deployment("web", "", "", "readinessProbe: {httpGet: {path: /ready, port: 8081}, periodSeconds: 1}"),
