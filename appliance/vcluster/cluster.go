@@ -172,7 +172,7 @@ func (c *cluster) change(f func(*record)) error {
 func (c *cluster) run(ctx context.Context) {
 	proc, listener, err := adopt(c.pidFile())
 	if err == nil {
-		proc.said = max(0, c.logSize()-4096)
+		proc.logStart = max(0, c.logSize()-4096)
 		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "error", err)
@@ -292,7 +292,10 @@ func (c *cluster) run(ctx context.Context) {
 				pause = 0
 			default:
 				pause = min(max(2*pause, firstWait), longWait)
-				if !c.wait(ctx, pause) {
+				stop := c.hold(listener)
+				more := c.wait(ctx, pause)
+				stop()
+				if !more {
 					return
 				}
 			}
@@ -402,7 +405,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.said = from
+	p.logStart = from
 	c.mu.Lock()
 	c.proc = p
 	c.mu.Unlock()
@@ -415,10 +418,10 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 		case <-p.ended:
 			code := p.code
 			c.forget(p)
-			return nil, fmt.Errorf("its control plane ended with code %d: %s", code, c.sinceByte(from))
+			return nil, fmt.Errorf("its control plane ended with code %d: %s", code, c.whyEnded(from))
 		case <-limit:
 			c.endProcess(ctx, p)
-			return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, c.sinceByte(from))
+			return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, c.whyEnded(from))
 		case <-look.C:
 			if said.found() {
 				c.mu.Lock()
@@ -439,8 +442,8 @@ func (c *cluster) logSize() int64 {
 	return st.Size()
 }
 
-// sinceByte is why the process ended whose output begins at that byte of the log.
-func (c *cluster) sinceByte(at int64) string {
+// whyEnded is why the process ended whose output begins at that byte of the log.
+func (c *cluster) whyEnded(at int64) string {
 	f, err := os.Open(c.logFile())
 	if err != nil {
 		return lastLine(nil)
@@ -535,7 +538,7 @@ func (c *cluster) certificates() error {
 // ended is after the process has, by itself: asleep, or crashed.
 func (c *cluster) ended(p *process) (crashed bool) {
 	c.forget(p) // before the state says that there is none
-	last := c.sinceByte(p.said)
+	last := c.whyEnded(p.logStart)
 	if p.code == 0 || p.code < 0 && last == tenant.Asleep { // of an adopted process the code is not known
 		c.set(Asleep, "")
 		return false

@@ -474,7 +474,7 @@ func TestStartsTakeTurns(t *testing.T) {
 }
 
 // A client that waits for others to start is told when to come again before it gives the handshake up.
-func TestWhoWaitsIsToldWhen(t *testing.T) {
+func TestWaitingClientsGetRetryAfter(t *testing.T) {
 	d := newDevice(t, "/bin/false")
 	d.k.turns = make(chan struct{}, 1)
 	d.k.turns <- struct{}{}

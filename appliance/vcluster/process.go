@@ -22,12 +22,12 @@ import (
 
 // process is a control plane that runs, started by this supervisor or an earlier one.
 type process struct {
-	pid   int
-	fd    int // pidfd
-	began time.Time
-	ended chan struct{} // closed when it has
-	code  int           // exit code, after ended; -1 is unknown, or a signal
-	said  int64         // where its output begins in its log
+	pid      int
+	fd       int // pidfd
+	began    time.Time
+	ended    chan struct{} // closed when it has
+	code     int           // exit code, after ended; -1 is unknown, or a signal
+	logStart int64         // where its output begins in its log
 }
 
 // listen opens the port that a virtual cluster answers on.

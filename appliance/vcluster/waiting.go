@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// holdEvery is how often who waits for a start is told to come again: clients of Kubernetes give a handshake up after 10 s.
+	// holdEvery is how often connections that wait for a start are answered: clients of Kubernetes give a handshake up after 10 s.
 	holdEvery = 4 * time.Second
-	// comeAgain is after how many seconds, soon while its process starts; such clients do so ten times.
+	// comeAgain is the Retry-After of these answers in seconds, soon that while the process starts; such clients try again ten times.
 	comeAgain, soon = 5, 1
 	// maxHeld bounds the connections that are answered so at a time, of one virtual cluster.
 	maxHeld = 64
