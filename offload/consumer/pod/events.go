@@ -26,9 +26,9 @@ import (
 // count. Its name is made of the other's UID, so that after a restart it is found
 // again; whether it has to be written is told by what home has, read once.
 
-// eventReporter marks events at home that are a provider's. Who said it there is in
+// EventReporter marks events at home that are a provider's. Who said it there is in
 // their source.
-const eventReporter = "rivulet.dev/away"
+const EventReporter = "rivulet.dev/away"
 
 const (
 	eventTries = 6 // for the pod's own arrival, about three seconds
@@ -88,7 +88,7 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 		return
 	}
 	told := &toldEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
-	if list, err := c.cfg.Home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + eventReporter}); err == nil {
+	if list, err := c.cfg.Home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + EventReporter}); err == nil {
 		for i := range list.Items {
 			told.set(list.Items[i].Name, list.Items[i].Count)
 		}
@@ -221,7 +221,7 @@ func homeEvent(e *corev1.Event, twin, home string, away metav1.Object, target st
 			UID: types.UID(away.GetLabels()[policy.HomeUIDLabel]), FieldPath: e.InvolvedObject.FieldPath},
 		Type: e.Type, Reason: e.Reason, Count: max(e.Count, 1), FirstTimestamp: e.FirstTimestamp, LastTimestamp: e.LastTimestamp,
 		Source:              corev1.EventSource{Component: e.Source.Component, Host: target},
-		ReportingController: eventReporter, ReportingInstance: target,
+		ReportingController: EventReporter, ReportingInstance: target,
 		Message: e.Message,
 	}
 	names := []string{away.GetName(), pod, twin, home} // the twin's name has home's ID in it: no other word is that

@@ -29,7 +29,7 @@ func TestEventsAreOfThePodOfHome(t *testing.T) {
 	if ref.Kind != "Pod" || ref.Namespace != "lab" || ref.Name != "web" || ref.UID != "u-1" || ref.FieldPath != "spec.containers{web}" {
 		t.Errorf("about %+v", ref)
 	}
-	if got.Namespace != "lab" || got.Count != 3 || got.Source.Component != "kubelet" || got.Source.Host != "b" || got.ReportingController != eventReporter {
+	if got.Namespace != "lab" || got.Count != 3 || got.Source.Component != "kubelet" || got.Source.Host != "b" || got.ReportingController != EventReporter {
 		t.Errorf("%+v", got)
 	}
 	if want := "restarting web in pod web_lab(u-1), lab/web"; got.Message != want {

@@ -116,6 +116,7 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 				st.Reason, st.Message = ReasonUnschedulable, fmt.Sprintf("on %s: %s", view.Node, c.Message)
 			}
 		case corev1.PodReady: // below, with home's gates
+		case OffloadedCondition: // home's own
 		default:
 			setCondition(home, &st, c)
 		}

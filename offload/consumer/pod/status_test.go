@@ -295,3 +295,17 @@ func TestCounts(t *testing.T) {
 		}
 	}
 }
+
+// A provider does not say by home's own condition whether the pod may be there.
+func TestOffloadedIsHomesOwnCondition(t *testing.T) {
+	away := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+		{Type: OffloadedCondition, Status: corev1.ConditionFalse, Reason: ReasonRefused, Message: "refused; do this"}, {Type: "example.com/Warm", Status: corev1.ConditionTrue},
+	}}}
+	st := status(&corev1.Pod{}, Away{Pod: away}, View{Node: "b"})
+	if c := condition(&st, OffloadedCondition); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "Sent" {
+		t.Errorf("%+v", c)
+	}
+	if condition(&st, "example.com/Warm") == nil {
+		t.Error("a condition of the pod's own is lost")
+	}
+}
