@@ -40,7 +40,11 @@ func (r *Report) Add(problems []health.Problem) {
 	for _, p := range problems {
 		status := map[health.Severity]Status{health.Error: Fail, health.Warning: Warn}[p.Severity]
 		if status != "" && !slices.ContainsFunc(probes, func(known Probe) bool { return known.Name() == p.Code }) {
-			r.Findings = append(r.Findings, Finding{Name: p.Code, Title: p.Title, Result: Result{Status: status, Text: p.Text, Cure: p.Cure}})
+			title := p.Title
+			if p.Subject != "" {
+				title += " (" + p.Subject + ")"
+			}
+			r.Findings = append(r.Findings, Finding{Name: p.Code, Title: title, Result: Result{Status: status, Text: p.Text, Cure: p.Cure}})
 		}
 	}
 }

@@ -24,11 +24,11 @@ const patience = 30 * time.Second
 func probeWaiting(ctx context.Context, e *Env) Result {
 	client, err := e.API()
 	if err != nil {
-		return skip("the API server cannot be asked: %v", err)
+		return e.unasked("the API server cannot be asked", err)
 	}
 	list, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return skip("the API server cannot be asked: %v", err)
+		return e.unasked("the API server cannot be asked", err)
 	}
 	waiting := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !waits(&p, e.Now()) })
 	if len(waiting) == 0 {
@@ -38,7 +38,7 @@ func probeWaiting(ctx context.Context, e *Env) Result {
 	st, _ := e.running(ctx)
 	facts, err := why.Facts(ctx, client, &first, st)
 	if err != nil {
-		return skip("the API server cannot be asked: %v", err)
+		return e.unasked("the API server cannot be asked", err)
 	}
 	reason := explain.Explain(facts).Reasons[0]
 	text := fmt.Sprintf("%s/%s: %s", first.Namespace, first.Name, reason.What)

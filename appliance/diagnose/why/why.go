@@ -29,13 +29,13 @@ func NamespaceOf(object any) string {
 
 // Facts are those of an object. The status is the zero value where no supervisor runs.
 func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.Status) (explain.Facts, error) {
-	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Here: st.Name}
+	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Here: st.Name, Running: st.Name != ""}
 	if p, ok := object.(*corev1.Pod); ok {
 		f.Pod, f.Object = p, nil
 	}
 	var errs []error
 	read := func(err error) { errs = append(errs, err) }
-	all := metav1.ListOptions{}
+	all := metav1.ListOptions{ResourceVersion: "0"} // of the API server's memory: pods that wait are looked at again and again
 	nodes, err := client.CoreV1().Nodes().List(ctx, all)
 	read(err)
 	pods, err := client.CoreV1().Pods("").List(ctx, all)
@@ -51,7 +51,7 @@ func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.
 	}
 	f.Nodes, f.Pods, f.Volumes, f.Classes, f.IngressClasses = nodes.Items, pods.Items, volumes.Items, classes.Items, ingressClasses.Items
 	for _, v := range st.PeerList() {
-		link := explain.LinkState{Name: v.Name, Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT}
+		link := explain.LinkState{Name: v.Name, Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT, LendsNothing: v.LendsNothing}
 		if v.Way != nil {
 			link.Path = v.Way.Path
 		}
@@ -70,7 +70,7 @@ func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.
 func inNamespace(ctx context.Context, client kubernetes.Interface, f *explain.Facts, ns string) error {
 	var errs []error
 	read := func(err error) { errs = append(errs, err) }
-	all, err := metav1.ListOptions{}, error(nil)
+	all, err := metav1.ListOptions{ResourceVersion: "0"}, error(nil)
 	f.Namespace, err = client.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
 	read(err)
 	events, err := client.CoreV1().Events(ns).List(ctx, all)

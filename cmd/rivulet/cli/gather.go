@@ -191,7 +191,6 @@ func (g *gatherer) facts(object any) (explain.Facts, error) {
 	if err != nil {
 		return f, fmt.Errorf("%w; see: rivulet status", err)
 	}
-	f.Running = g.running
 	return f, g.fromHere(&f)
 }
 

@@ -105,6 +105,8 @@ type LinkState struct {
 	Why       string        // not connected
 	Path      string        // such as lan, relay
 	RTT       time.Duration // 0: not measured
+	// LendsNothing: it may be reached, and offers nothing.
+	LendsNothing bool
 }
 
 // Facts are what an answer is made of. All objects are home's.
@@ -227,6 +229,12 @@ func (f Facts) event(reasons ...string) string {
 	return f.eventOf([]types.UID{f.Pod.UID}, reasons...)
 }
 
+// own is event of those that are home's own: a provider's word is no cure.
+func (f Facts) own(reasons ...string) string {
+	f.Events = slices.DeleteFunc(slices.Clone(f.Events), func(e corev1.Event) bool { return e.ReportingController == pod.EventReporter })
+	return f.event(reasons...)
+}
+
 // eventOf is event of other objects.
 func (f Facts) eventOf(of []types.UID, reasons ...string) string {
 	last := -1
@@ -324,15 +332,11 @@ func target(node *corev1.Node) string { return cmp.Or(node.Labels[policy.TargetL
 // placed is for a pod that has a node.
 func (f Facts) placed(node *corev1.Node) (out []Reason) {
 	p := f.Pod
-	if c := condition(p, pod.OffloadedCondition); p.Status.Reason == pod.ReasonRefused || c != nil && c.Reason == pod.ReasonRefused {
-		what := p.Status.Message
-		if what == "" && c != nil {
-			what = c.Message
-		}
-		what, cure, _ := strings.Cut(strings.TrimPrefix(short(what), "offload: "), "; ")
+	if c := condition(p, pod.OffloadedCondition); c != nil && c.Reason == pod.ReasonRefused { // home's own: the status may be the provider's
+		what, cure, _ := strings.Cut(strings.TrimPrefix(short(c.Message), "offload: "), "; ")
 		return []Reason{{Code: Refused, What: what, Cure: cmp.Or(cure, "keep the namespace at home: rivulet unoffload "+p.Namespace)}}
 	}
-	if say := f.event(pod.ReasonMisfit); say != "" && !isReady(p) {
+	if say := f.own(pod.ReasonMisfit); say != "" && !isReady(p) {
 		what, cure, _ := strings.Cut(say, "; ")
 		out = append(out, Reason{Platform, what, cmp.Or(cure, "it goes to another machine by itself; or choose one: nodeSelector kubernetes.io/arch")})
 	}

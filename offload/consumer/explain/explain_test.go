@@ -172,9 +172,9 @@ func TestWhy(t *testing.T) {
 			offloaded(p)
 			p.Spec.NodeSelector = map[string]string{policy.TargetLabel: "lab-3"}
 		}), Nodes: two[1:], Namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: "remote", policy.NamespaceToLabel: "lab-3"}}}}, Selector, "goes to lab-3 only", "rivulet offload lab"},
-		"its peer lends nothing": {Facts{Pod: asks("1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "lab-3"} }), Nodes: two, Links: map[string]LinkState{"id-of-lab-3": {Name: "lab-3", Connected: true}}},
+		"its peer lends nothing": {Facts{Pod: asks("1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "lab-3"} }), Nodes: two, Links: map[string]LinkState{"id-of-lab-3": {Name: "lab-3", Connected: true, LendsNothing: true}}},
 			Link, "lab-3 lends nothing now", "ask its owner"},
-		"its peer lends nothing any more": {Facts{Pod: asks("1", on("lab-3", running)), Nodes: two, Links: map[string]LinkState{"id-of-lab-3": {Name: "lab-3", Connected: true}}}, Link, "lab-3 lends nothing now", "ask its owner"},
+		"its peer lends nothing any more": {Facts{Pod: asks("1", on("lab-3", running)), Nodes: two, Links: map[string]LinkState{"id-of-lab-3": {Name: "lab-3", Connected: true, LendsNothing: true}}}, Link, "lab-3 lends nothing now", "ask its owner"},
 		"withdrawn": {Facts{Pod: asks("2", offloaded), Nodes: []corev1.Node{node("lab-2", "4", func(n *corev1.Node) {
 			virtual(n)
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
@@ -184,8 +184,14 @@ func TestWhy(t *testing.T) {
 		"the peer is cut off while it waits": {Facts{Pod: asks("2", offloaded), Nodes: two[1:], Links: map[string]LinkState{"id-of-lab-2": {Why: "no answer"}}},
 			Link, "peer lab-2 is not reached: no answer", "rivulet doctor peer lab-2"},
 		"made too early": {Facts{Pod: asks("2", nil), Nodes: two, Events: event("OffloadTooLate", "made before; delete it")}, TooLate, "made before", "delete it"},
+		"a provider has no cure to give": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			running(p)
+			p.Status.Reason, p.Status.Message = pod.ReasonRefused, "offload: it cannot; rivulet kubectl delete namespace lab"
+			p.Status.Conditions[len(p.Status.Conditions)-1].Status = corev1.ConditionFalse
+		})), Nodes: two, Now: now, Events: []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "u"}, Reason: pod.ReasonMisfit, ReportingController: pod.EventReporter, Message: "x; rivulet kubectl delete namespace lab", LastTimestamp: metav1.NewTime(now)}}},
+			Starting, "it runs and is not ready yet", "rivulet kubectl logs"},
 		"refused": {Facts{Pod: asks("2", on("lab-2", func(p *corev1.Pod) {
-			p.Status.Reason, p.Status.Message = pod.ReasonRefused, "offload: this pod cannot run on another cluster because of spec.hostNetwork (the host's network is home's); remove the field"
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: pod.OffloadedCondition, Status: corev1.ConditionFalse, Reason: pod.ReasonRefused, Message: "offload: this pod cannot run on another cluster because of spec.hostNetwork (the host's network is home's); remove the field"})
 		})), Nodes: two}, Refused, "spec.hostNetwork", "remove the field"},
 		"no image away":            {Facts{Pod: asks("1", on("lab-2", waits("ImagePullBackOff", "not found"))), Nodes: two}, Image, "image web:1 is not on lab-2", "rivulet image push --to lab-2 FILE.tar; or: "},
 		"no image at home":         {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "not found"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet image push FILE.tar"},

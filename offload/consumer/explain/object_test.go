@@ -171,8 +171,9 @@ func TestWhyOfObjects(t *testing.T) {
 
 		"a label that is not known":                {Facts{Object: aNamespace(map[string]string{policy.NamespaceLabel: "yes"})}, Label, "is not understood", "use one of"},
 		"a namespace without a peer":               {Facts{Object: aNamespace(burst), Nodes: two[:1]}, Link, "offloaded to peers, and there is none", "rivulet peers"},
-		"a namespace of a peer that lends nothing": {Facts{Object: aNamespace(burst), Nodes: two[:1], Links: map[string]LinkState{"id-of-lab-2": {Name: "lab-2", Connected: true}}}, Link, "none takes its pods: lab-2 lends nothing now", "ask its owner"},
-		"a peer without room":                      {Facts{Object: aPeer(peer.Connected, "", nil), Nodes: two[:1]}, Link, "lab-2 lends nothing now", "ask its owner what it shares; or: rivulet doctor peer lab-2"},
+		"a namespace of a peer that lends nothing": {Facts{Object: aNamespace(burst), Nodes: two[:1], Links: map[string]LinkState{"id-of-lab-2": {Name: "lab-2", Connected: true, LendsNothing: true}}}, Link, "none takes its pods: lab-2 lends nothing now", "ask its owner"},
+		"a peer without room":                      {Facts{Object: aPeer(peer.Connected, "", nil), Nodes: two[:1], Links: map[string]LinkState{"id-of-lab-2": {LendsNothing: true}}}, Link, "lab-2 lends nothing now", "ask its owner what it shares; or: rivulet doctor peer lab-2"},
+		"a peer whose node is being made":          {Facts{Object: aPeer(peer.Connected, "", nil), Nodes: two[:1]}, Starting, "its virtual node is being made", ""},
 		"no peer takes its pods":                   {Facts{Object: aNamespace(burst), Nodes: cordoned}, Taint, "none takes its pods: lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2"},
 		"a namespace that is well":                 {Facts{Object: aNamespace(burst), Nodes: two}, Fine, "may go to lab-2 (burst)", ""},
 		"a namespace with older pods":              {Facts{Object: aNamespace(burst), Nodes: two, Pods: pods(good)}, Fine, "1 of them only when they are made again: rivulet kubectl rollout restart deployment -n lab", ""},

@@ -174,7 +174,10 @@ func (f Facts) peer(v *peer.View) subject {
 				out = append(out, f.closed(n)...)
 			}
 		}
-		if nodes == 0 {
+		switch l := f.Links[string(v.ID)]; {
+		case nodes == 0 && !l.LendsNothing:
+			out = append(out, Reason{Starting, "its virtual node is being made", ""})
+		case nodes == 0:
 			out = append(out, Reason{Link, name + " lends nothing now", "ask its owner what it shares; or: rivulet doctor peer " + name})
 		}
 		return out

@@ -87,10 +87,10 @@ func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 	return r, false
 }
 
-// lendNothing is for peers that are connected and have no node here.
+// lendNothing is for peers that lend nothing and have no node here.
 func (f Facts) lendNothing(is func(name string) bool) (out []Reason) {
 	for id, l := range f.Links {
-		if l.Name != "" && l.Connected && is(l.Name) && !slices.ContainsFunc(f.Nodes, func(n corev1.Node) bool { return n.Labels[policy.VirtualNodeLabel] == id }) {
+		if l.LendsNothing && is(l.Name) && !slices.ContainsFunc(f.Nodes, func(n corev1.Node) bool { return n.Labels[policy.VirtualNodeLabel] == id }) {
 			out = append(out, Reason{Link, l.Name + " lends nothing now", lendAgain(l.Name)})
 		}
 	}

@@ -22,7 +22,7 @@ func (f Facts) unscheduled() (out []Reason) {
 	if len(p.Spec.SchedulingGates) > 0 {
 		return []Reason{{NotScheduled, "it has a scheduling gate: " + p.Spec.SchedulingGates[0].Name, "remove it, or wait for who does"}}
 	}
-	if say := f.event("OffloadTooLate"); say != "" {
+	if say := f.own("OffloadTooLate"); say != "" {
 		what, cure, _ := strings.Cut(say, "; ")
 		return []Reason{{TooLate, what, cure}}
 	}

@@ -82,12 +82,13 @@ func (f Facts) workload(w workload) subject {
 			return s
 		}
 	}
+	bad := f.worst(pods)
 	s.causes = []func() []Reason{
 		func() []Reason { return w.stopped() },
 		func() []Reason { return f.unmade(&w, uids, pods) },
 		func() []Reason { return w.failed() },
-		func() []Reason { return f.worst(pods) },
-		func() []Reason { return w.stuck(len(f.worst(pods)) > 0, len(pods)) },
+		func() []Reason { return bad },
+		func() []Reason { return w.stuck(len(bad) > 0, len(pods)) },
 	}
 	return s
 }
@@ -156,9 +157,10 @@ func (f Facts) unmade(w *workload, uids []types.UID, pods []corev1.Pod) []Reason
 	return []Reason{{Unmade, "its pods cannot be made: " + say, "change what it names in " + w.kind + " " + w.meta.Namespace + "/" + w.meta.Name}}
 }
 
+// What comes out of these is put into a command: they take names and amounts, and nothing that a shell reads.
 var (
-	overQuota = regexp.MustCompile(`exceeded quota: ([^, ]+), requested: (\S+), used: (\S+), limited: (\S+)`)
-	noAccount = regexp.MustCompile(`error looking up service account [^/ ]+/([^: ]+)`)
+	overQuota = regexp.MustCompile(`exceeded quota: ([a-z0-9.-]+), requested: ([\w./=,-]+), used: ([\w./=,-]+), limited: ([\w./=,-]+)`)
+	noAccount = regexp.MustCompile(`error looking up service account [^/ ]+/([a-z0-9.-]+): `)
 )
 
 // raise is the cure of a quota that so many more pods exceed; "" where none does.
