@@ -38,7 +38,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		NodeName: s.nodeName, NodeIP: s.nodeIP, NodeAddress: s.virtual.Take, PodCIDR: fixed.PodCIDR,
 		Control:      fixed.ControlAPI,
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
-		Peers:        s.fabric.Load(), Share: func() offer.Share { return s.config().Share.Lent() }, Withheld: s.withheld, Log: stage.Log(),
+		Peers:        s.fabric.Load(), Shares: func() offer.Shares { return s.config().Lent() }, Withheld: s.withheld, Log: stage.Log(),
 		NodesChanged: s.nodes.Notify,
 		Memory:       host.RAM(),
 		PodMemory:    podmemory.Here,

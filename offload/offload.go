@@ -79,7 +79,7 @@ type Config struct {
 	Missing, Parting time.Duration
 	NodesChanged     func()
 
-	Share    func() offer.Share
+	Shares   func() offer.Shares
 	Withheld func() []string
 	Memory   uint64
 	// PodMemory is as in tenancy.Config.
@@ -122,7 +122,7 @@ func New(cfg Config) (*Offload, error) {
 		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, NodesChanged: cfg.NodesChanged, Log: cfg.Log,
 	}
 	lent := provider.Config{Peers: cfg.Peers, Hosted: cfg.Hosted, Config: tenancy.Config{
-		Local: cfg.Home, ClusterName: cfg.ClusterName, PeerID: rpc.PeerID, Share: cfg.Share, Withheld: cfg.Withheld,
+		Local: cfg.Home, ClusterName: cfg.ClusterName, PeerID: rpc.PeerID, Shares: cfg.Shares, Withheld: cfg.Withheld,
 		Memory: cfg.Memory, PodMemory: cfg.PodMemory, Tenants: o.tenants, HomeAddresses: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil, HomePods: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil && homeaddr.Lives(), Log: cfg.Log,
 	}}
 	if cfg.Volumes != nil {

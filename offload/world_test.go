@@ -104,7 +104,7 @@ func (d *device) start() {
 	o, err := New(Config{
 		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
 		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: podCIDR, Control: control,
-		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Parting: 10 * time.Second, Images: d.images, Volumes: d.local, Share: d.shares, Log: slog.New(slog.NewTextHandler(testWriter{t, d.warnings}, nil)).With("cluster", d.name),
+		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Parting: 10 * time.Second, Images: d.images, Volumes: d.local, Shares: d.shares, Log: slog.New(slog.NewTextHandler(testWriter{t, d.warnings}, nil)).With("cluster", d.name),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -121,11 +121,11 @@ func (d *device) start() {
 	t.Cleanup(d.stop)
 }
 
-func (d *device) shares() offer.Share {
+func (d *device) shares() offer.Shares {
 	if s := d.share.Load(); s != nil {
-		return *s
+		return offer.Shares{Peers: *s}
 	}
-	return offer.Share{}
+	return offer.Shares{}
 }
 
 // lend is the user's change of share in the configuration.

@@ -34,6 +34,7 @@ type Config struct {
 	Peers      []string   `yaml:"peers,omitempty,flow" json:"peers,omitempty"`
 	Tunnel     Tunnel     `yaml:"tunnel,omitempty" json:"tunnel,omitzero"`
 	Share      Share      `yaml:"share,omitempty" json:"share,omitzero"`
+	VClusters  Share      `yaml:"vclusters,omitempty" json:"vclusters,omitzero"`
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
 	// PeerImages lets pods away get their images from their home; nil is true.
@@ -93,15 +94,20 @@ func (t Tunnel) Block() netip.Prefix {
 // Relays reports whether peers may reach each other through this device.
 func (t Tunnel) Relays() bool { return t.Relay == nil || *t.Relay }
 
-// Share bounds what is lent to all peers together.
+// Share bounds what pods of others have together: those of all peers, or of all virtual clusters.
 type Share struct {
 	CPU     Percent `yaml:"cpu,omitempty" json:"cpu,omitempty"`
 	Memory  Percent `yaml:"memory,omitempty" json:"memory,omitempty"`
 	MaxPods *int64  `yaml:"maxPods,omitempty" json:"maxPods,omitempty"`
 }
 
-// Lent is the share as offers are computed from: 0 is "not set" there.
-func (s Share) Lent() offer.Share {
+// Lent are the shares as offers are computed from.
+func (c Config) Lent() offer.Shares {
+	return offer.Shares{Peers: c.Share.lent(), Hosted: c.VClusters.lent()}
+}
+
+// lent has 0 for "not set".
+func (s Share) lent() offer.Share {
 	out := offer.Share{CPU: cmp.Or(s.CPU.Value(), offer.Nothing), Memory: cmp.Or(s.Memory.Value(), offer.Nothing)}
 	if s.MaxPods != nil {
 		out.MaxPods = cmp.Or(*s.MaxPods, offer.Nothing)
@@ -166,11 +172,8 @@ func (c Config) WithDefaults(nodeName string) Config {
 	if c.Tunnel.PeerCIDR == "" {
 		c.Tunnel.PeerCIDR = ipam.Default.String()
 	}
-	if c.Share.CPU == "" {
-		c.Share.CPU = "100%"
-	}
-	if c.Share.Memory == "" {
-		c.Share.Memory = "100%"
+	for _, s := range []*Share{&c.Share, &c.VClusters} {
+		s.CPU, s.Memory = cmp.Or(s.CPU, "100%"), cmp.Or(s.Memory, "100%")
 	}
 	return c
 }

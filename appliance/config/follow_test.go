@@ -23,7 +23,7 @@ func TestShareOfTheConfiguration(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "config.yaml")
 		put(t, path, text)
-		if got := Open(Source{Path: path}).Now().Config.Share.Lent(); got != want {
+		if got := Open(Source{Path: path}).Now().Config.Lent().Peers; got != want {
 			t.Errorf("%q: %+v, want %+v", text, got, want)
 		}
 	}

@@ -40,7 +40,7 @@ func TestMistakes(t *testing.T) {
 		{"wifi: {ssid: x}", []string{`c.yaml:1:1: unknown key "wifi"; Wi-Fi is the operating system's to set up`}},
 		{"node-name: x\nserver: x", []string{`c.yaml:1:1: unknown key "node-name"; write name`, `c.yaml:2:1: unknown key "server"; devices find each other`}},
 		{"disable: [traefik]", []string{`c.yaml:1:1: unknown key "disable"; what k3s adds to Kubernetes is not here: see docs/guide/coming-from-k3s.md`}},
-		{"quux: 1", []string{`c.yaml:1:1: unknown key "quux"; known here: name, lan, trust, peers, tunnel, share, reserve, registries, peerImages, burst`}},
+		{"quux: 1", []string{`c.yaml:1:1: unknown key "quux"; known here: name, lan, trust, peers, tunnel, share, vclusters, reserve, registries, peerImages, burst`}},
 		{"name: [a]", []string{"c.yaml:1:7: name is a list, not a text; "}},
 		{"name: 5", []string{"c.yaml:1:7: name is a number, not a text; put it in quotes"}},
 		{"name: yes\nreserve: {cpu: true}", []string{"c.yaml:2:16: reserve.cpu is true or false, not an amount; write for example 500m"}},
@@ -192,10 +192,12 @@ func drawConfig(t *rapid.T) Config {
 		c.Tunnel.StreamPort = rapid.Int64Range(1, 65535).Draw(t, "stream port")
 	}
 	c.Tunnel.PeerCIDR = some(rapid.SampledFrom([]string{"240.0.0.0/5", "10.128.0.0/9", "192.168.0.0/16"}), "block")
-	c.Share.CPU, c.Share.Memory = Percent(some(percent, "cpu")), Percent(some(percent, "memory"))
-	if rapid.Bool().Draw(t, "has pods") {
-		v := rapid.Int64Range(0, 1000).Draw(t, "pods")
-		c.Share.MaxPods = &v
+	for _, s := range []*Share{&c.Share, &c.VClusters} {
+		s.CPU, s.Memory = Percent(some(percent, "cpu")), Percent(some(percent, "memory"))
+		if rapid.Bool().Draw(t, "has pods") {
+			v := rapid.Int64Range(0, 1000).Draw(t, "pods")
+			s.MaxPods = &v
+		}
 	}
 	c.Reserve.CPU = some(rapid.SampledFrom([]string{"500m", "1", "0.25", "3"}), "reserve cpu")
 	c.Reserve.Memory = some(rapid.SampledFrom([]string{"256Mi", "1Gi", "1073741824", "0"}), "reserve memory")
@@ -212,7 +214,7 @@ func revealed(c Config) []byte {
 		Mode   string `yaml:"mode,omitempty"`
 		Secret string `yaml:"secret,omitempty"`
 	}
-	doc := map[string]any{"lan": c.LAN, "tunnel": c.Tunnel, "trust": plainTrust{c.Trust.Mode, c.Trust.Secret.Reveal()}, "share": c.Share, "reserve": c.Reserve, "burst": c.Burst}
+	doc := map[string]any{"lan": c.LAN, "tunnel": c.Tunnel, "trust": plainTrust{c.Trust.Mode, c.Trust.Secret.Reveal()}, "share": c.Share, "vclusters": c.VClusters, "reserve": c.Reserve, "burst": c.Burst}
 	if c.Name != "" {
 		doc["name"] = c.Name
 	}

@@ -19,7 +19,8 @@ func (d *decoder) config(n *yaml.Node) {
 		{"trust", func(n *yaml.Node) { d.trust(n, &c.Trust) }},
 		{"peers", func(n *yaml.Node) { d.peers(n, &c.Peers) }},
 		{"tunnel", func(n *yaml.Node) { d.tunnel(n, &c.Tunnel) }},
-		{"share", func(n *yaml.Node) { d.share(n, &c.Share) }},
+		{"share", func(n *yaml.Node) { d.share(n, "share", &c.Share) }},
+		{"vclusters", func(n *yaml.Node) { d.share(n, "vclusters", &c.VClusters) }},
 		{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
 		{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
 		{"peerImages", func(n *yaml.Node) { d.truth(n, "peerImages", func(v bool) { c.PeerImages = &v }) }},
@@ -116,21 +117,21 @@ func (d *decoder) secretFile(n *yaml.Node, to *Trust) {
 	}
 }
 
-func (d *decoder) share(n *yaml.Node, to *Share) {
+func (d *decoder) share(n *yaml.Node, of string, to *Share) {
 	percent := func(key string, to *Percent) field {
 		return field{key, func(n *yaml.Node) {
-			d.amount(n, "share."+key, "50%", func(s string) {
+			d.amount(n, of+"."+key, "50%", func(s string) {
 				if err := checkPercent(s); err != nil {
-					d.reject(n, "share."+key, err)
+					d.reject(n, of+"."+key, err)
 					return
 				}
 				*to = Percent(s)
 			})
 		}}
 	}
-	d.group(n, "share", "share: {cpu: 50%, memory: 50%}", percent("cpu", &to.CPU), percent("memory", &to.Memory),
+	d.group(n, of, of+": {cpu: 50%, memory: 50%}", percent("cpu", &to.CPU), percent("memory", &to.Memory),
 		field{"maxPods", func(n *yaml.Node) {
-			d.number(n, "share.maxPods", 0, 100_000, func(v int64) { to.MaxPods = &v })
+			d.number(n, of+".maxPods", 0, 100_000, func(v int64) { to.MaxPods = &v })
 		}},
 	)
 }

@@ -122,7 +122,9 @@ func Changed(a, b Config) (keys []string) {
 	differ("lan", fmt.Sprintf("%q", a.LAN.Interfaces), fmt.Sprintf("%q", b.LAN.Interfaces))
 	differ("trust", a.Trust.Mode+" "+a.Trust.Secret.Reveal(), b.Trust.Mode+" "+b.Trust.Secret.Reveal())
 	differ("tunnel", [...]any{a.Tunnel.Relays(), a.Tunnel.StreamPort, a.Tunnel.Block()}, [...]any{b.Tunnel.Relays(), b.Tunnel.StreamPort, b.Tunnel.Block()})
-	differ("share", [...]string{string(a.Share.CPU), string(a.Share.Memory), pods(a.Share)}, [...]string{string(b.Share.CPU), string(b.Share.Memory), pods(b.Share)})
+	share := func(s Share) [3]string { return [3]string{string(s.CPU), string(s.Memory), pods(s)} }
+	differ("share", share(a.Share), share(b.Share))
+	differ("vclusters", share(a.VClusters), share(b.VClusters))
 	differ("reserve", a.Reserve, b.Reserve)
 	differ("registries", a.Registries.K3s(), b.Registries.K3s())
 	differ("peers", a.Peers, b.Peers)

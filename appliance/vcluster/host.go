@@ -21,6 +21,7 @@ import (
 
 	"rivulet/appliance/engine/tenant"
 	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 )
 
 // Virtual clusters are consumers of the cluster that they are on. Each reaches the routes of
@@ -60,20 +61,19 @@ func (k *Keeper) Consumers() map[peer.ID]string {
 	return out
 }
 
-// Limits are the quotas of virtual clusters.
-func (k *Keeper) Limits() map[peer.ID]corev1.ResourceList {
+// Members are quotas and guarantees of virtual clusters.
+func (k *Keeper) Members() map[peer.ID]offer.Member {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	out := map[peer.ID]corev1.ResourceList{}
+	out := map[peer.ID]offer.Member{}
 	for _, c := range k.all {
-		if r := c.record(); len(r.Quota) > 0 {
-			out[r.ID] = r.Quota
-		}
+		r := c.record()
+		out[r.ID] = offer.Member{Most: r.Quota, Least: r.Guarantee}
 	}
 	return out
 }
 
-// Changed follows Consumers and Limits.
+// Changed follows Consumers and Members.
 func (k *Keeper) Changed() (<-chan struct{}, func()) { return k.changed.Changed() }
 
 // Handle serves a route to virtual clusters, in place of what served it before.

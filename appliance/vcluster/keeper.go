@@ -81,14 +81,18 @@ type Spec struct {
 	// Memory limits its process, bytes.
 	Memory int64 `json:"memory"`
 	// Quota bounds what its pods ask for (cpu, memory, pods) and its claims (storage); what is
-	// not in it is bounded by its part of what the host lends.
+	// not in it is bounded by what all virtual clusters have together.
 	Quota corev1.ResourceList `json:"quota,omitempty"`
+	// Guarantee is kept free for its pods (cpu, memory, pods), whatever the other virtual clusters use.
+	Guarantee corev1.ResourceList `json:"guarantee,omitempty"`
 }
 
-// quotable is what a quota may have.
+// quotable is what a quota may have; a guarantee has no storage.
 var quotable = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage}
 
-// ParseQuota reads a quota such as cpu=2,memory=4Gi,pods=20,storage=10Gi; none is no quota.
+const quotaHas = "cpu, memory, pods and storage"
+
+// ParseQuota reads a quota or a guarantee, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; none is no quota.
 func ParseQuota(text string) (corev1.ResourceList, error) {
 	if text == "none" {
 		return nil, nil
@@ -98,20 +102,20 @@ func ParseQuota(text string) (corev1.ResourceList, error) {
 		name, amount, ok := strings.Cut(strings.TrimSpace(entry), "=")
 		q, err := resource.ParseQuantity(amount)
 		if !ok || err != nil {
-			return nil, fmt.Errorf("%.40q is no part of a quota; say it like cpu=2,memory=4Gi,pods=20,storage=10Gi, or none", entry)
+			return nil, fmt.Errorf("%.40q is no amount of a resource; say it like cpu=2,memory=4Gi,pods=20,storage=10Gi, or none", entry)
 		}
 		out[corev1.ResourceName(name)] = q
 	}
-	return out, checkQuota(out)
+	return out, checkQuota("quota", quotaHas, out, quotable)
 }
 
-func checkQuota(quota corev1.ResourceList) error {
+func checkQuota(what, has string, quota corev1.ResourceList, may []corev1.ResourceName) error {
 	for name, q := range quota {
-		if !slices.Contains(quotable, name) {
-			return fmt.Errorf("a quota has no %.40q; it has cpu, memory, pods and storage", name)
+		if !slices.Contains(may, name) {
+			return fmt.Errorf("a %s has no %.40q; it has %s", what, name, has)
 		}
 		if q.Sign() < 0 {
-			return fmt.Errorf("a quota of %s for %s is less than nothing; use 0 or more", q.String(), name)
+			return fmt.Errorf("a %s of %s for %s is less than nothing; use 0 or more", what, q.String(), name)
 		}
 	}
 	return nil
@@ -131,7 +135,12 @@ func (s *Spec) Check() error {
 	if s.Memory < minMemory {
 		return fmt.Errorf("a control plane does not start in %d MiB; give it %d MiB or more", s.Memory>>20, minMemory>>20)
 	}
-	return checkQuota(s.Quota)
+	for name, least := range s.Guarantee {
+		if most, bounded := s.Quota[name]; bounded && most.Cmp(least) < 0 {
+			return fmt.Errorf("a guarantee of %s %s is more than the quota of %s; raise the quota, or lower the guarantee", least.String(), name, most.String())
+		}
+	}
+	return errors.Join(checkQuota("quota", quotaHas, s.Quota, quotable), checkQuota("guarantee", "cpu, memory and pods", s.Guarantee, quotable[:3]))
 }
 
 // Change is what is to be another; nil stays.
@@ -139,6 +148,8 @@ type Change struct {
 	Sleep  *time.Duration       `json:"sleep,omitempty"`
 	Memory *int64               `json:"memory,omitempty"`
 	Quota  *corev1.ResourceList `json:"quota,omitempty"`
+	// Guarantee is as that of Spec.
+	Guarantee *corev1.ResourceList `json:"guarantee,omitempty"`
 }
 
 // Owner is the object of the home cluster that a virtual cluster is made of; empty for one that
@@ -462,6 +473,9 @@ func (k *Keeper) Change(ctx context.Context, name string, to Change) (View, erro
 		}
 		if to.Quota != nil {
 			r.Quota = *to.Quota
+		}
+		if to.Guarantee != nil {
+			r.Guarantee = *to.Guarantee
 		}
 	}
 	next := c.record()

@@ -524,7 +524,7 @@ func TestSearch(t *testing.T) {
 func TestParseQuota(t *testing.T) {
 	for text, want := range map[string]string{
 		"cpu=2,memory=4Gi, pods=20,storage=10Gi": "", "cpu=500m": "", "none": "", "pods=0": "",
-		"": "is no part", "cpu": "is no part", "cpu=much": "is no part", "gpu=1": "a quota has no", "cpu=-1": "less than nothing", "cpu=1,": "is no part",
+		"": "is no amount", "cpu": "is no amount", "cpu=much": "is no amount", "gpu=1": "a quota has no", "cpu=-1": "less than nothing", "cpu=1,": "is no amount",
 	} {
 		got, err := ParseQuota(text)
 		if want == "" && (err != nil || text != "none" && len(got) == 0) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -546,6 +546,22 @@ func TestUse(t *testing.T) {
 	now = now.Add(time.Minute)
 	if u.Unused() != time.Minute {
 		t.Errorf("unused for %s", u.Unused())
+	}
+}
+
+func TestAGuaranteeIsWithinTheQuota(t *testing.T) {
+	for text, want := range map[[2]string]string{
+		{"none", "cpu=1"}: "", {"cpu=2", "cpu=2,memory=1Gi"}: "", {"cpu=1", "cpu=2"}: "more than the quota", {"none", "storage=1Gi"}: "a guarantee has no",
+	} {
+		s := Spec{Name: "ann"}
+		for i, to := range []*corev1.ResourceList{&s.Quota, &s.Guarantee} {
+			list, err := ParseQuota(text[i])
+			must(t, err)
+			*to = list
+		}
+		if err := s.Check(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", text, err, want)
+		}
 	}
 }
 

@@ -61,6 +61,9 @@ type Config struct {
 	// for those that are labelled off and the cluster's own. Pods get no tolerations then: who
 	// binds them does not go by Rivulet's taints.
 	Everywhere bool
+	// Full is what is said of a pod that a target's quota does not let in, with %s for what it lacks; empty leaves that to the
+	// target's words.
+	Full string
 	// Router leads pods away to home's API server; nil leads none.
 	Router *homeapi.Router
 	// HandBack is how long pods may stay on a target that lends less than they use; 0 is

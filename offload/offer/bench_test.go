@@ -28,14 +28,14 @@ func BenchmarkALookAtAThousandPods(b *testing.B) {
 	b.Run("summed up", func(b *testing.B) {
 		for b.Loop() {
 			tally.change(pods[0], pods[0])
-			if !tally.Measure(nodes, Share{}).Fits(consumer, nil) {
+			if len(tally.Measure(nodes, Shares{}, nil).Surplus(consumer, nil, func() []*corev1.Pod { return pods })) > 0 {
 				b.Fatal("they fit")
 			}
 		}
 	})
 	b.Run("every pod", func(b *testing.B) {
 		for b.Loop() {
-			if m := Measure(nodes, pods, Share{}); len(m.Surplus(consumer, nil, pods)) > 0 {
+			if m := Measure(nodes, pods, Shares{}, nil); len(m.Surplus(consumer, nil, func() []*corev1.Pod { return pods })) > 0 {
 				b.Fatal("they fit")
 			}
 		}

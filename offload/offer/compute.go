@@ -12,7 +12,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Share bounds what all consumers together may use. The zero value lends
+// Share bounds what consumers of one kind may use together. The zero value lends
 // everything that is free.
 type Share struct {
 	// CPU and Memory are parts of the allocatable, 1 to 100 percent; 0 is 100, Nothing is 0.
@@ -23,6 +23,19 @@ type Share struct {
 
 // Nothing lends nothing, where the zero value lends all.
 const Nothing = -1
+
+// Shares are those of peers, and of the virtual clusters of this device.
+type Shares struct{ Peers, Hosted Share }
+
+// Pool stands for all virtual clusters of this device where consumers are divided by their IDs: they
+// draw from one part together. No cluster has this ID.
+const Pool peer.ID = "virtual-clusters"
+
+// Member is what bounds one virtual cluster.
+type Member struct {
+	// Most bounds what it may use, Least is kept free for it of what all of them have; what is not in the lists is not bounded.
+	Most, Least corev1.ResourceList
+}
 
 // None reports whether nothing is lent: no pod runs without CPU, memory and a place.
 func (s Share) None() bool {
@@ -50,15 +63,15 @@ type Room struct {
 	Platforms []Lending
 	// Offer has Ready and Reason.
 	Offer Offer
-	// Most bounds what single consumers get of all platforms together.
-	Most  map[peer.ID]corev1.ResourceList
-	nodes map[string]Platform
+	// Members are the consumers that are virtual clusters of this device.
+	Members map[peer.ID]Member
+	nodes   map[string]Platform
 }
 
 // Lending is what is lent of one platform.
 type Lending struct {
-	// Lent is all that consumers may use.
-	Lent corev1.ResourceList
+	// Lent is all that consumers may use, Peers and Hosted what of it those of one kind may use at most.
+	Lent, Peers, Hosted corev1.ResourceList
 	// Use is what each consumer's pods ask for, those that have no node yet included, as
 	// the API server's quota counts them.
 	Use map[peer.ID]corev1.ResourceList
@@ -74,13 +87,13 @@ type Lending struct {
 //
 // Nodes of different platforms are measured apart: room that an image cannot run in
 // is no room.
-func Measure(nodes []*corev1.Node, pods []*corev1.Pod, share Share) Room {
-	return NewTally(pods...).Measure(nodes, share)
+func Measure(nodes []*corev1.Node, pods []*corev1.Pod, shares Shares, members map[peer.ID]Member) Room {
+	return NewTally(pods...).Measure(nodes, shares, members)
 }
 
 // Measure is the one above, of the pods that were summed up.
-func (t *Tally) Measure(nodes []*corev1.Node, share Share) Room {
-	m := Room{nodes: map[string]Platform{}}
+func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID]Member) Room {
+	m := Room{nodes: map[string]Platform{}, Members: members}
 	rooms := map[string]*room{}
 	unready := 0
 	for _, n := range nodes {
@@ -117,7 +130,7 @@ func (t *Tally) Measure(nodes []*corev1.Node, share Share) Room {
 		return m
 	}
 	m.Offer.Ready = true
-	m.lend(rooms, share)
+	m.lend(rooms, shares)
 	for g, asked := range guests {
 		i := m.index(g)
 		if i < 0 {
@@ -129,12 +142,18 @@ func (t *Tally) Measure(nodes []*corev1.Node, share Share) Room {
 		}
 		add(use[g.origin], asked)
 	}
-	boundPods(m.Platforms, share)
+	for _, kind := range []struct {
+		share Share
+		most  func(*Lending) corev1.ResourceList
+		is    bool
+	}{{shares.Peers, func(l *Lending) corev1.ResourceList { return l.Peers }, false}, {shares.Hosted, func(l *Lending) corev1.ResourceList { return l.Hosted }, true}} {
+		m.boundPods(kind.share, kind.most, kind.is)
+	}
 	return m
 }
 
 // lend sums up the rooms of each platform.
-func (m *Room) lend(rooms map[string]*room, share Share) {
+func (m *Room) lend(rooms map[string]*room, shares Shares) {
 	byPlatform := map[Platform][]*room{}
 	for _, r := range rooms {
 		clamp(r.free)
@@ -148,7 +167,7 @@ func (m *Room) lend(rooms map[string]*room, share Share) {
 		if p.Architecture == "" && len(byPlatform) > 1 {
 			continue // they have just registered and will say
 		}
-		m.Platforms = append(m.Platforms, lending(p, members, share))
+		m.Platforms = append(m.Platforms, lending(p, members, shares))
 	}
 	slices.SortFunc(m.Platforms, func(a, b Lending) int {
 		switch {
@@ -164,7 +183,7 @@ func (m *Room) lend(rooms map[string]*room, share Share) {
 	})
 }
 
-func lending(p Platform, rooms []*room, share Share) Lending {
+func lending(p Platform, rooms []*room, shares Shares) Lending {
 	l := Lending{Lent: corev1.ResourceList{}, Use: map[peer.ID]corev1.ResourceList{}}
 	allocatable := corev1.ResourceList{}
 	var biggest *room // of those that take pods, if any do
@@ -185,7 +204,8 @@ func lending(p Platform, rooms []*room, share Share) Lending {
 			biggest = r
 		}
 	}
-	bound(l.Lent, allocatable, share)
+	clamp(l.Lent)
+	l.Peers, l.Hosted = bounded(l.Lent, allocatable, shares.Peers), bounded(l.Lent, allocatable, shares.Hosted)
 	info := biggest.node.Status.NodeInfo
 	l.Offer = PlatformOffer{Platform: p,
 		KubeVersion: info.KubeletVersion, KernelVersion: info.KernelVersion, OSImage: info.OSImage, Runtime: info.ContainerRuntimeVersion,
@@ -222,41 +242,81 @@ func (m Room) index(g group) int {
 
 // Lent is what consumers may use of all platforms together.
 func (m Room) Lent() corev1.ResourceList {
+	return m.total(func(l Lending) corev1.ResourceList { return l.Lent })
+}
+
+func (m Room) total(of func(Lending) corev1.ResourceList) corev1.ResourceList {
 	all := corev1.ResourceList{}
 	for _, l := range m.Platforms {
-		add(all, l.Lent)
+		add(all, of(l))
 	}
 	return all
 }
 
-// divided is the room of each platform, divided among the consumers that have a place here. Who
-// uses one platform has a place on all.
-func (m Room) divided(known ...peer.ID) (out []map[peer.ID]corev1.ResourceList) {
-	most := map[peer.ID]corev1.ResourceList{}
-	for id, limit := range m.Most {
-		most[id] = limit.DeepCopy()
+// Account is what stands for a consumer where what is lent is divided.
+func (m Room) Account(id peer.ID) peer.ID {
+	if _, hosted := m.Members[id]; hosted {
+		return Pool
 	}
+	return id
+}
+
+// divided is the room of each platform, divided among the consumers that have a place here: peers, and Pool for all virtual
+// clusters. Who uses one platform has a place on all.
+func (m Room) divided(known ...peer.ID) (out []map[peer.ID]corev1.ResourceList) {
 	for _, l := range m.Platforms {
 		known = slices.AppendSeq(known, maps.Keys(l.Use))
 	}
 	for _, l := range m.Platforms {
-		use := maps.Clone(l.Use)
+		peers, pool := map[peer.ID]corev1.ResourceList{}, corev1.ResourceList(nil)
 		for _, id := range known {
-			if use[id] == nil {
-				use[id] = corev1.ResourceList{}
+			if m.Account(id) != Pool {
+				peers[id] = l.Use[id]
+			} else if pool == nil {
+				pool = corev1.ResourceList{}
 			}
 		}
-		parts := Divide(l.Lent, use, most)
-		for id, left := range most {
-			sub(left, parts[id])
+		for id, use := range l.Use {
+			if m.Account(id) == Pool {
+				add(pool, use)
+			}
+		}
+		part := l.Peers
+		if pool != nil {
+			part = corev1.ResourceList{}
+			pool = l.parted(peers, pool, part)
+		}
+		parts := Divide(part, peers)
+		if pool != nil {
+			parts[Pool] = pool
 		}
 		out = append(out, parts)
 	}
 	return out
 }
 
+// parted divides what is lent between peers and virtual clusters: as between two consumers, but that the pods of virtual
+// clusters are the owner's own, and never handed back for a peer's. It writes the peers' part.
+func (l Lending) parted(peers map[peer.ID]corev1.ResourceList, pool, part corev1.ResourceList) corev1.ResourceList {
+	out, theirs := corev1.ResourceList{}, corev1.ResourceList{}
+	for _, use := range peers {
+		add(theirs, use)
+	}
+	for name, lent := range l.Lent {
+		total, most := Amount(name, lent), [2]int64{Amount(name, l.Peers[name]), Amount(name, l.Hosted[name])}
+		used := []int64{Amount(name, theirs[name]), Amount(name, pool[name])}
+		if len(peers) == 0 {
+			most[0] = 0
+		}
+		both := divideUpTo(total, used, map[int]int64{0: most[0], 1: most[1]})
+		own := max(both[1], min(used[1], most[1], total))
+		out[name], part[name] = Quantity(name, own), Quantity(name, min(both[0], total-own))
+	}
+	return out
+}
+
 // Parts divides the room among the consumers that have a place here, each platform
-// by itself: a part is what the consumer may use of all of them.
+// by itself: a part is what the consumer may use of all of them. The virtual clusters of this device have one together, Pool.
 func (m Room) Parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
 	parts := map[peer.ID]corev1.ResourceList{}
 	for _, platform := range m.divided(slices.Clone(known)...) {
@@ -270,61 +330,98 @@ func (m Room) Parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
 	return parts
 }
 
-// Fits reports that none of the consumer's pods are too many, so that nobody has to look
-// at each: Surplus would pick none.
-func (m Room) Fits(consumer peer.ID, known []peer.ID) bool {
-	offer := m.For(consumer, known)
-	for i, p := range offer.Platforms {
-		for name, used := range m.Platforms[i].Use[consumer] {
-			if most, bounded := p.Allocatable[name]; bounded && used.Cmp(most) > 0 {
-				return false
+// cap is what a virtual cluster may use at most of each platform.
+func (m Room) cap(id peer.ID) (out []corev1.ResourceList) {
+	left := m.Members[id].Most.DeepCopy()
+	for _, l := range m.Platforms {
+		most := l.Hosted.DeepCopy()
+		for name, q := range left {
+			if have, lent := most[name]; lent && q.Cmp(have) < 0 {
+				most[name] = q.DeepCopy()
 			}
 		}
+		clamp(most)
+		sub(left, most)
+		out = append(out, most)
 	}
-	return true
+	return out
 }
 
 // Surplus picks those of the consumer's pods that are too many for its part of the
-// platform they are on, see Surplus. The pods are those that have not finished.
-func (m Room) Surplus(consumer peer.ID, known []peer.ID, pods []*corev1.Pod) []*corev1.Pod {
+// platform they are on, see Surplus; pods lists those that have not finished, and is called where there may be any.
+// What Pool has too much is of the newest pods of all virtual clusters.
+func (m Room) Surplus(consumer peer.ID, known []peer.ID, pods func() []*corev1.Pod) []*corev1.Pod {
+	most := make([]corev1.ResourceList, len(m.Platforms))
+	if consumer == Pool {
+		for i, parts := range m.divided(known...) {
+			most[i] = parts[Pool]
+		}
+	} else {
+		for i, p := range m.For(consumer, known).Platforms {
+			most[i] = p.Allocatable
+		}
+	}
+	fits := true
+	for i, l := range m.Platforms {
+		use := l.Use[consumer]
+		if consumer == Pool {
+			use = corev1.ResourceList{}
+			for id := range m.Members {
+				add(use, l.Use[id])
+			}
+		}
+		for name, used := range use {
+			most, bounded := most[i][name]
+			fits = fits && (!bounded || used.Cmp(most) <= 0)
+		}
+	}
+	if fits {
+		return nil
+	}
 	byPlatform := make([][]*corev1.Pod, len(m.Platforms))
-	for _, p := range pods {
+	for _, p := range pods() {
 		if i := m.index(groupOf(p)); i >= 0 {
 			byPlatform[i] = append(byPlatform[i], p)
 		}
 	}
 	var out []*corev1.Pod
-	offer := m.For(consumer, known)
-	for i := range offer.Platforms {
-		out = append(out, Surplus(offer.Platforms[i].Allocatable, byPlatform[i])...)
+	for i := range m.Platforms {
+		out = append(out, Surplus(most[i], byPlatform[i])...)
 	}
 	return out
 }
 
 // For is the offer to one consumer. One that has no place here yet hears what it
-// would get if it came.
+// would get if it came. A virtual cluster hears what it may use at most; how much of that is free changes with the others.
 func (m Room) For(consumer peer.ID, known []peer.ID) Offer {
 	o := m.Offer
 	if !o.Ready {
 		return o
 	}
-	parts := m.divided(append([]peer.ID{consumer}, known...)...)
+	var most []corev1.ResourceList
+	if m.Account(consumer) == Pool {
+		most = m.cap(consumer)
+	} else {
+		for _, parts := range m.divided(append([]peer.ID{consumer}, known...)...) {
+			most = append(most, parts[consumer])
+		}
+	}
 	for i, l := range m.Platforms {
 		p := l.Offer
-		p.Allocatable = parts[i][consumer]
+		p.Allocatable = most[i]
 		o.Platforms = append(o.Platforms, p)
 	}
 	return o.withFirst()
 }
 
-// Compute returns what the consumer may use in all, beside the other known ones.
+// Compute returns what a peer may use in all, beside the other known ones.
 func Compute(nodes []*corev1.Node, pods []*corev1.Pod, consumer peer.ID, known []peer.ID, share Share) Offer {
-	return Measure(nodes, pods, share).For(consumer, known)
+	return Measure(nodes, pods, Shares{Peers: share}, nil).For(consumer, known)
 }
 
-// bound lowers what is lent of one platform to the share of the allocatable; pods
+// bounded is what is lent of one platform, within the share of the allocatable; pods
 // are bounded for all platforms together, by boundPods.
-func bound(lent, allocatable corev1.ResourceList, share Share) {
+func bounded(lent, allocatable corev1.ResourceList, share Share) corev1.ResourceList {
 	limit := corev1.ResourceList{}
 	if share.CPU != 0 && share.CPU < 100 {
 		cpu := allocatable[corev1.ResourceCPU]
@@ -334,15 +431,15 @@ func bound(lent, allocatable corev1.ResourceList, share Share) {
 		memory := allocatable[corev1.ResourceMemory]
 		limit[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()*int64(max(share.Memory, 0))/100, resource.BinarySI)
 	}
-	nothing := share.None()
+	nothing, out := share.None(), lent.DeepCopy()
 	for name, have := range lent {
 		if most, bounded := limit[name]; bounded && have.Cmp(most) > 0 {
-			lent[name] = most
+			out[name] = most
 		} else if nothing && extended(name) {
-			lent[name] = *resource.NewQuantity(0, resource.DecimalSI)
+			out[name] = *resource.NewQuantity(0, resource.DecimalSI)
 		}
 	}
-	clamp(lent)
+	return out
 }
 
 func ready(n *corev1.Node) bool {

@@ -25,31 +25,27 @@ import (
 //     that nobody is kept out by who came first;
 //   - who has come to use half of its part gets more, as long as the others do not
 //     need it: one that is alone gets all;
-//   - a part is never more than most says of its consumer; the others get what that leaves.
 //
 // Of what cannot be divided (one GPU, two consumers) a part may be nothing.
-func Divide(lent corev1.ResourceList, use, most map[peer.ID]corev1.ResourceList) map[peer.ID]corev1.ResourceList {
+func Divide(lent corev1.ResourceList, use map[peer.ID]corev1.ResourceList) map[peer.ID]corev1.ResourceList {
 	consumers := slices.Sorted(maps.Keys(use))
 	parts := map[peer.ID]corev1.ResourceList{}
 	for _, c := range consumers {
 		parts[c] = corev1.ResourceList{}
 	}
 	for name, q := range lent {
-		used, limits := make([]int64, len(consumers)), map[int]int64{}
+		used := make([]int64, len(consumers))
 		for i, c := range consumers {
 			used[i] = Amount(name, use[c][name])
-			if limit, limited := most[c][name]; limited {
-				limits[i] = max(Amount(name, limit), 0)
-			}
 		}
-		for i, amount := range divideUpTo(Amount(name, q), used, limits) {
+		for i, amount := range divide(Amount(name, q), used) {
 			parts[consumers[i]][name] = Quantity(name, amount)
 		}
 	}
 	return parts
 }
 
-// divideUpTo is Divide for one resource: who would get more than its limit gets that, and the
+// divideUpTo is divide with limits: who would get more than its limit gets that, and the
 // rest is divided among the others.
 func divideUpTo(lent int64, used []int64, limits map[int]int64) []int64 {
 	parts := make([]int64, len(used))
@@ -77,7 +73,7 @@ func divideUpTo(lent int64, used []int64, limits map[int]int64) []int64 {
 	}
 }
 
-// divide is divideUpTo without limits.
+// divide is Divide for one resource.
 func divide(lent int64, used []int64) []int64 {
 	n := int64(len(used))
 	if n == 0 {

@@ -1,8 +1,11 @@
 package offer
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -130,21 +133,96 @@ func TestDivideUpToLimits(t *testing.T) {
 	})
 }
 
-// A limit holds for all platforms together.
-func TestALimitIsOfAllPlatforms(t *testing.T) {
-	cpu := func(n string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
+// Virtual clusters draw from one part: each is offered all that it may use, and peers get what is left.
+func TestVirtualClustersDrawFromOnePool(t *testing.T) {
+	one := []*corev1.Node{node("n", "4", "4Gi")}
+	members := map[peer.ID]Member{}
+	for i := range 31 {
+		members[peer.ID(fmt.Sprint("student", i))] = Member{}
 	}
-	room := Room{Offer: Offer{Ready: true}, Most: map[peer.ID]corev1.ResourceList{"alice": cpu("3")},
-		Platforms: []Lending{{Lent: cpu("2"), Use: map[peer.ID]corev1.ResourceList{}}, {Lent: cpu("2"), Use: map[peer.ID]corev1.ResourceList{}}}}
-	alone := room.Parts([]peer.ID{"alice"})["alice"]
-	if alone.Cpu().String() != "3" {
-		t.Errorf("%s, want 3", alone.Cpu())
+	members["student1"] = Member{Most: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m"), corev1.ResourceStorage: resource.MustParse("1Gi")}}
+	known := slices.AppendSeq([]peer.ID{"neighbour"}, maps.Keys(members))
+	cpu := func(list corev1.ResourceList) string { return list.Cpu().String() }
+	for _, c := range []struct {
+		name          string
+		pods          []*corev1.Pod
+		shares        Shares
+		offered, pool string // to one without a quota; of all together
+		neighbour     string
+	}{
+		{"nobody uses anything", nil, Shares{}, "4", "2", "2"},
+		{"one uses most", []*corev1.Pod{pod("n", "3", "1Gi", "student0")}, Shares{}, "4", "3", "1"},
+		{"they use all", []*corev1.Pod{pod("n", "3", "1Gi", "student0"), pod("n", "1", "1Gi", "student2")}, Shares{}, "4", "4", "0"},
+		{"a peer uses all", []*corev1.Pod{pod("n", "4", "1Gi", "neighbour")}, Shares{}, "4", "1", "3"},
+		{"within their share", []*corev1.Pod{pod("n", "2", "1Gi", "student0")}, Shares{Hosted: Share{CPU: 50}}, "2", "2", "2"},
+		{"within the share of peers", nil, Shares{Peers: Share{CPU: 25}}, "4", "3", "1"},
+		{"nothing for peers", nil, Shares{Peers: Share{CPU: Nothing}}, "4", "4", "0"},
+		{"nothing for virtual clusters", nil, Shares{Hosted: Share{CPU: Nothing}}, "0", "0", "4"},
+	} {
+		room := Measure(one, c.pods, c.shares, members)
+		parts := room.Parts(known)
+		if got := [3]string{cpu(room.For("student0", known).Allocatable), cpu(parts[Pool]), cpu(parts["neighbour"])}; got != [3]string{c.offered, c.pool, c.neighbour} {
+			t.Errorf("%s: %v, want %s offered, %s for all, %s for the neighbour", c.name, got, c.offered, c.pool, c.neighbour)
+		}
+		if len(parts) != 2 {
+			t.Errorf("%s: %d parts", c.name, len(parts))
+		}
+		for _, id := range []peer.ID{Pool, "student0"} {
+			if over := room.Surplus(id, known, func() []*corev1.Pod { return c.pods }); len(over) > 0 {
+				t.Errorf("%s: %s has to hand back %d pods", c.name, id, len(over))
+			}
+		}
 	}
-	both := room.Parts([]peer.ID{"alice", "bob"})
-	if a, b := both["alice"][corev1.ResourceCPU], both["bob"][corev1.ResourceCPU]; a.Cmp(resource.MustParse("3")) > 0 || a.MilliValue()+b.MilliValue() != 4000 {
-		t.Errorf("%v", both)
+	if got := cpu(Measure(one, nil, Shares{}, members).For("student1", known).Allocatable); got != "1500m" {
+		t.Errorf("%s is offered to one with a quota", got)
 	}
+	late := pod("n", "1", "1Gi", "student2")
+	late.CreationTimestamp.Time = time.Unix(9, 0)
+	pods := []*corev1.Pod{pod("n", "3", "1Gi", "student0"), late}
+	lowered := Measure(one, pods, Shares{Hosted: Share{CPU: 75}}, members).Surplus(Pool, known, func() []*corev1.Pod { return pods })
+	if len(lowered) != 1 || lowered[0] != late {
+		t.Errorf("%v: the newest pod of all goes when their share is lowered", lowered)
+	}
+}
+
+// Whoever uses what: what peers and virtual clusters get is no more than is lent, neither gets more than its share, and
+// virtual clusters keep what they use within theirs.
+func TestPoolAndPeers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		members := map[peer.ID]Member{"s0": {}, "s1": {}}
+		var pods []*corev1.Pod
+		for range rapid.IntRange(0, 8).Draw(t, "pods") {
+			pods = append(pods, pod("n", fmt.Sprintf("%dm", rapid.IntRange(0, 2000).Draw(t, "m")), "10Mi", rapid.SampledFrom([]peer.ID{"", "s0", "s1", "p0", "p1"}).Draw(t, "whose")))
+		}
+		share := func(name string) Share {
+			return Share{CPU: rapid.IntRange(Nothing, 100).Draw(t, name), MaxPods: int64(rapid.IntRange(Nothing, 8).Draw(t, name+" pods"))}
+		}
+		room := Measure([]*corev1.Node{node("n", "4", "4Gi")}, pods, Shares{share("peers"), share("hosted")}, members)
+		parts, l := room.Parts([]peer.ID{"s0", "p0"}), room.Platforms[0]
+		peers, used := corev1.ResourceList{}, corev1.ResourceList{}
+		for id, part := range parts {
+			if id != Pool {
+				add(peers, part)
+			}
+		}
+		add(used, l.Use["s0"])
+		add(used, l.Use["s1"])
+		for name := range l.Lent {
+			lent, p, h, mine := Amount(name, l.Lent[name]), Amount(name, peers[name]), Amount(name, parts[Pool][name]), Amount(name, used[name])
+			if p < 0 || h < 0 || p+h > lent || p > Amount(name, l.Peers[name]) || h > Amount(name, l.Hosted[name]) {
+				t.Fatalf("%s: peers %d, virtual clusters %d of %d, %+v", name, p, h, lent, l)
+			}
+			if h < min(mine, Amount(name, l.Hosted[name])) {
+				t.Fatalf("%s: virtual clusters use %d and have %d: %+v", name, mine, h, l)
+			}
+		}
+	})
+}
+
+// A quota holds for all platforms together.
+func TestAQuotaIsOfAllPlatforms(t *testing.T) {
+	cpu := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}
+	room := Measure([]*corev1.Node{node("n", "2", "4Gi"), node("m", "2", "4Gi", arch("amd64"))}, nil, Shares{}, map[peer.ID]Member{"alice": {Most: cpu}})
 	offered := corev1.ResourceList{}
 	for _, p := range room.For("alice", nil).Platforms {
 		add(offered, p.Allocatable)

@@ -70,19 +70,22 @@ func (o Offer) Split() []Offer {
 	return out
 }
 
-// boundPods lowers the pods of all platforms together to the share: what is used
+// boundPods lowers the pods that consumers of one kind may have, on all platforms together, to their share: what is used
 // stays, and the rest is divided equally.
-func boundPods(platforms []Lending, share Share) {
+func (m Room) boundPods(share Share, of func(*Lending) corev1.ResourceList, hosted bool) {
 	if share.MaxPods == 0 {
 		return
 	}
 	most := max(share.MaxPods, 0)
-	used, free := make([]int64, len(platforms)), make([]int64, len(platforms))
-	for i, l := range platforms {
-		lent := l.Lent[corev1.ResourcePods]
-		for _, use := range l.Use {
-			pods := use[corev1.ResourcePods]
-			used[i] += pods.Value()
+	used, free := make([]int64, len(m.Platforms)), make([]int64, len(m.Platforms))
+	for i := range m.Platforms {
+		l := &m.Platforms[i]
+		lent := of(l)[corev1.ResourcePods]
+		for id, use := range l.Use {
+			if (m.Account(id) == Pool) == hosted {
+				pods := use[corev1.ResourcePods]
+				used[i] += pods.Value()
+			}
 		}
 		used[i] = min(used[i], lent.Value())
 		free[i] = lent.Value() - used[i]
@@ -92,7 +95,7 @@ func boundPods(platforms []Lending, share Share) {
 		most -= n
 	}
 	for i, n := range Fill(most, free) {
-		platforms[i].Lent[corev1.ResourcePods] = Quantity(corev1.ResourcePods, kept[i]+n)
+		of(&m.Platforms[i])[corev1.ResourcePods] = Quantity(corev1.ResourcePods, kept[i]+n)
 	}
 }
 

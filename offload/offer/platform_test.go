@@ -150,7 +150,7 @@ func TestPlatformProperties(t *testing.T) {
 			pods = append(pods, p)
 		}
 		share := Share{CPU: rapid.IntRange(Nothing, 100).Draw(t, "share"), MaxPods: int64(rapid.IntRange(Nothing, 20).Draw(t, "most"))}
-		room := Measure(nodes, pods, share)
+		room := Measure(nodes, pods, Shares{Peers: share}, nil)
 		if !room.Offer.Ready {
 			if len(room.For(consumer, consumers).Platforms) != 0 {
 				t.Fatal("nothing runs, and platforms are offered")
@@ -194,7 +194,7 @@ func TestPlatformProperties(t *testing.T) {
 				mine = append(mine, p)
 			}
 		}
-		for _, p := range room.Surplus(consumer, consumers, mine) {
+		for _, p := range room.Surplus(consumer, consumers, func() []*corev1.Pod { return mine }) {
 			i := room.index(groupOf(p))
 			short := false
 			for name, q := range room.Platforms[i].Use[consumer] {
@@ -211,7 +211,7 @@ func TestPlatformProperties(t *testing.T) {
 		// Another pod of the other consumer on one platform leaves the others as they were. Pods that may run
 		// on any platform, and are on no node that there is, count on the one that lends most.
 		more := append(slices.Clone(pods), pod("n0", "1", "1Gi", "bbbb"))
-		now := Measure(nodes, more, share).For(consumer, consumers)
+		now := Measure(nodes, more, Shares{Peers: share}, nil).For(consumer, consumers)
 		if now.Platforms[0].Platform != o.Platforms[0].Platform {
 			return
 		}

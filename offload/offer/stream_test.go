@@ -68,7 +68,7 @@ func TestStream(t *testing.T) {
 func TestWatcher(t *testing.T) {
 	client := fake.NewClientset(node("n", "4", "4Gi"))
 	w := NewWatcher(client)
-	if o := w.Offer(consumer, nil, Share{}); o.Ready || o.Reason == "" {
+	if o := w.Offer(consumer, nil, Shares{}); o.Ready || o.Reason == "" {
 		t.Errorf("before Run: %+v, want not ready with a reason", o)
 	}
 	changed, stop := w.Changed()
@@ -85,7 +85,7 @@ func TestWatcher(t *testing.T) {
 		}
 	}
 	cpu := func() int64 {
-		o := w.Offer(consumer, nil, Share{})
+		o := w.Offer(consumer, nil, Shares{})
 		return o.Allocatable.Cpu().Value()
 	}
 	await("the node", func() bool { return cpu() == 4 })

@@ -59,7 +59,8 @@ func TestTallyIsWhatCountingWouldSay(t *testing.T) {
 			}
 			share := Share{CPU: rapid.IntRange(Nothing, 100).Draw(t, "share"), MaxPods: int64(rapid.IntRange(Nothing, 4).Draw(t, "most"))}
 			all := slices.Collect(maps.Values(pods))
-			kept, counted := tally.Measure(nodes, share), Measure(nodes, all, share)
+			shares, members := Shares{Peers: share, Hosted: Share{CPU: 50}}, map[peer.ID]Member{origins[len(origins)-1]: {}}
+			kept, counted := tally.Measure(nodes, shares, members), Measure(nodes, all, shares, members)
 			for _, id := range origins[1:] {
 				if a, b := text(t, kept.For(id, nil)), text(t, counted.For(id, nil)); a != b {
 					t.Fatalf("the offer to %s is %s, counted anew %s", id, a, b)
@@ -70,8 +71,9 @@ func TestTallyIsWhatCountingWouldSay(t *testing.T) {
 						mine = append(mine, p)
 					}
 				}
-				if fits, surplus := kept.Fits(id, nil), counted.Surplus(id, nil, mine); fits != (len(surplus) == 0) {
-					t.Fatalf("fits: %v, surplus: %d", fits, len(surplus))
+				pods := func() []*corev1.Pod { return mine }
+				if a, b := kept.Surplus(id, nil, pods), counted.Surplus(id, nil, pods); len(a) != len(b) {
+					t.Fatalf("surplus: %d, counted anew %d", len(a), len(b))
 				}
 			}
 		}

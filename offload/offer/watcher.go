@@ -35,17 +35,17 @@ type Watcher struct {
 	synced  chan struct{}
 	signal  changes.Signal
 
-	turns    atomic.Uint64 // counts changes of nodes, pods and limits
-	most     atomic.Pointer[map[peer.ID]corev1.ResourceList]
+	turns    atomic.Uint64 // counts changes of nodes, pods and members
+	members  atomic.Pointer[map[peer.ID]Member]
 	measured sync.Mutex
 	last     measurement
 }
 
 // measurement is a Room that holds until there is another change.
 type measurement struct {
-	room  Room
-	share Share
-	turn  uint64
+	room   Room
+	shares Shares
+	turn   uint64
 }
 
 // NewWatcher returns a Watcher that knows nothing until Run.
@@ -112,7 +112,7 @@ func (w *Watcher) Synced() <-chan struct{} { return w.synced }
 // Room returns what there is to lend now, and false before that is known. It is not to be
 // changed: all who ask between two changes, the stream of each consumer and the quotas,
 // get the same.
-func (w *Watcher) Room(share Share) (Room, bool) {
+func (w *Watcher) Room(shares Shares) (Room, bool) {
 	select {
 	case <-w.synced:
 	default:
@@ -121,20 +121,21 @@ func (w *Watcher) Room(share Share) (Room, bool) {
 	w.measured.Lock()
 	defer w.measured.Unlock()
 	turn := w.turns.Load() // before the look: a change during it is looked at again
-	if turn == 0 || w.last.turn != turn || w.last.share != share {
+	if turn == 0 || w.last.turn != turn || w.last.shares != shares {
 		nodes, _ := w.nodes.List(labels.Everything()) // a cache cannot fail
-		w.last = measurement{w.tally.Measure(nodes, share), share, turn}
-		if most := w.most.Load(); most != nil {
-			w.last.room.Most = *most
+		var members map[peer.ID]Member
+		if m := w.members.Load(); m != nil {
+			members = *m
 		}
+		w.last = measurement{w.tally.Measure(nodes, shares, members), shares, turn}
 	}
 	return w.last.room, true
 }
 
 // Offer returns what is lent to the consumer now, beside the others that have a
 // place here.
-func (w *Watcher) Offer(consumer peer.ID, known []peer.ID, share Share) Offer {
-	room, _ := w.Room(share)
+func (w *Watcher) Offer(consumer peer.ID, known []peer.ID, shares Shares) Offer {
+	room, _ := w.Room(shares)
 	return room.For(consumer, known)
 }
 
@@ -162,15 +163,15 @@ func (w *Watcher) Guests() map[peer.ID]int {
 // changes of one Settle as one, and the function that ends the subscription.
 func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
 
-// Limit bounds what single consumers get; it replaces what was said before. most is not to be
+// Host says which consumers are virtual clusters of this device; it replaces what was said before. members is not to be
 // changed.
-func (w *Watcher) Limit(most map[peer.ID]corev1.ResourceList) {
-	w.most.Store(&most)
+func (w *Watcher) Host(members map[peer.ID]Member) {
+	w.members.Store(&members)
 	w.turns.Add(1)
 	w.signal.Notify()
 }
 
-// Poke gives a signal now, for who knows that the Share is another.
+// Poke gives a signal now, for who knows that the Shares are others.
 func (w *Watcher) Poke() { w.signal.Notify() }
 
 // trim keeps what Compute reads: on a small board the caches of every pod and

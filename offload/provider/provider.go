@@ -18,11 +18,11 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 	"rivulet/offload/parts"
 	"rivulet/offload/provider/tenancy"
 	"rivulet/offload/provider/tenants"
@@ -39,9 +39,9 @@ type Peers interface {
 type Hosted interface {
 	// Consumers are the names of all there are, connected or not.
 	Consumers() map[peer.ID]string
-	// Limits bound what single ones get: CPU, memory, pods, and the storage of claims.
-	Limits() map[peer.ID]corev1.ResourceList
-	// Changed follows Consumers and Limits, as that of peer.Following.
+	// Members bound what single ones get: CPU, memory, pods, and the storage of claims.
+	Members() map[peer.ID]offer.Member
+	// Changed follows Consumers and Members, as that of peer.Following.
 	Changed() (<-chan struct{}, func())
 	// Handle serves a route to them.
 	Handle(pattern string, h http.Handler)
@@ -118,7 +118,7 @@ func (p *Provider) Problems() map[string]string {
 // Twins knows the namespaces of consumers.
 func (p *Provider) Twins() *tenancy.Tenancy { return p.tenancy }
 
-// ShareChanged tells consumers of another Config.Share at once.
+// ShareChanged tells consumers of other Config.Shares at once.
 func (p *Provider) ShareChanged() {
 	p.tenancy.ShareChanged()
 	p.reshared.Notify()
@@ -212,38 +212,38 @@ func (p *Provider) neighbours() map[peer.ID]netip.Prefix {
 // A peering has two directions, and each can be switched off: then it is as if the
 // other were no peer, in that direction. And a peering can end, which ends both.
 
-// Lends reports whether the cluster may borrow from us.
+// Lends reports whether the cluster may borrow from us. A virtual cluster may until it is deleted, however little its
+// owner leaves to it: no setting ends what it has.
 func (p *Provider) Lends(id peer.ID) bool {
 	l, _ := p.link(id)
-	return p.lendsTo(l)
+	return p.isHosted(id) || p.lendsTo(l)
 }
 
-func (p *Provider) lendsTo(l peer.Link) bool { return !l.NoLend && !p.sharesNone() }
+// lendsTo is false, too, while the share of peers is nothing: then it is as if the direction were switched off for each of them.
+func (p *Provider) lendsTo(l peer.Link) bool {
+	return !l.NoLend && (p.cfg.Shares == nil || !p.cfg.Shares().Peers.None())
+}
 
-// sharesNone reports whether the share is lowered to nothing: then it is as if the direction
-// were switched off for each peer.
-func (p *Provider) sharesNone() bool { return p.cfg.Share != nil && p.cfg.Share().None() }
-
-// borrowers are the peers that may borrow from us.
+// borrowers are those that may borrow from us.
 func (p *Provider) borrowers() map[peer.ID]bool {
 	out := map[peer.ID]bool{}
 	for _, l := range p.cfg.Peers.Links() {
 		out[l.ID] = p.lendsTo(l)
 	}
 	for id := range p.hosted() {
-		out[id] = !p.sharesNone()
+		out[id] = true
 	}
 	return out
 }
 
 // followBorrowers ends what is under way for those that may not borrow from us any more, and
-// keeps the limits of the others.
+// keeps the bounds of the others.
 func (p *Provider) followBorrowers(ctx context.Context) {
 	changed, stop := p.followed(ctx)
 	defer stop()
 	for {
 		if p.cfg.Hosted != nil {
-			p.tenancy.Limit(p.cfg.Hosted.Limits())
+			p.tenancy.Host(p.cfg.Hosted.Members())
 		}
 		p.tenancy.Only(p.borrowers())
 		select {
@@ -268,11 +268,6 @@ func (p *Provider) evicted() map[peer.ID]time.Duration {
 	for _, l := range p.cfg.Peers.Links() {
 		if out[l.ID] = notice; p.lendsTo(l) {
 			delete(out, l.ID)
-		}
-	}
-	if p.sharesNone() {
-		for id := range p.hosted() {
-			out[id] = notice
 		}
 	}
 	return out

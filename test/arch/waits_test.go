@@ -34,7 +34,7 @@ var sleeps = map[string]struct {
 	"offload/many_test.go flap":                                                       {1, "a link's ups and downs"},
 	"offload/target/watchlife_test.go TestEndWatches":                                 {1, "a server is slow"},
 	"test/partition/withdrawn_test.go asking":                                         {1, "a client's pace"},
-	"test/vcluster/class_test.go TestALessonBegins":                                   {1, "the pace of looks at an API server"},
+	"test/class/lesson_test.go TestALessonBegins":                                     {1, "the pace of looks at an API server"},
 	// The length or the moment is what is tested or measured.
 	"fabric/discovery/mdns/traffic_test.go TestSteadyTraffic":       {2, "packets are counted for a time"},
 	"fabric/tunnel/rotate_test.go TestAnotherKeyKeepsConnections":   {1, "one end has the key later than the other"},

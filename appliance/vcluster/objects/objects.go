@@ -190,6 +190,17 @@ func (c *controller) one(ctx context.Context, o *VirtualCluster, v *vcluster.Vie
 	return c.status(ctx, o, fresh(o, string(state), reason, message, v.Address.String(), ready))
 }
 
+// other is what is wanted, nil if it is there.
+func other(have, want corev1.ResourceList) *corev1.ResourceList {
+	if equality.Semantic.DeepEqual(have, want) {
+		return nil
+	}
+	if want == nil {
+		want = corev1.ResourceList{}
+	}
+	return &want
+}
+
 // adjust has what differs from the spec changed, beside the loop.
 func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.View, want vcluster.Spec) {
 	var to vcluster.Change
@@ -199,13 +210,7 @@ func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.V
 	if v.Memory != want.Memory {
 		to.Memory = &want.Memory
 	}
-	if !equality.Semantic.DeepEqual(v.Quota, want.Quota) {
-		quota := want.Quota
-		if quota == nil {
-			quota = corev1.ResourceList{}
-		}
-		to.Quota = &quota
-	}
+	to.Quota, to.Guarantee = other(v.Quota, want.Quota), other(v.Guarantee, want.Guarantee)
 	pause := v.Paused != o.Spec.Paused
 	if to == (vcluster.Change{}) && !pause {
 		return

@@ -63,7 +63,7 @@ func inPath(name string) string { return "/" + url.PathEscape(name) }
 
 func newVClusterCreate(c *common) *cobra.Command {
 	var spec vcluster.Spec
-	var memory, quota string
+	var memory, quota, guarantee string
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "make a virtual cluster, and wait until it can be used",
 		Args: oneVCluster,
@@ -75,6 +75,9 @@ func newVClusterCreate(c *common) *cobra.Command {
 			spec.Name, spec.Memory = args[0], q.Value()
 			if spec.Quota, err = vcluster.ParseQuota(quota); err != nil {
 				return usagef("--quota: %w", err)
+			}
+			if spec.Guarantee, err = vcluster.ParseQuota(guarantee); err != nil {
+				return usagef("--guarantee: %w", err)
 			}
 			if err := spec.Check(); err != nil {
 				return &usageError{err}
@@ -93,17 +96,20 @@ func newVClusterCreate(c *common) *cobra.Command {
 	cmd.Flags().DurationVar(&spec.Sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
 	cmd.Flags().StringVar(&memory, "memory", "512Mi", "limit of its control plane's memory")
 	cmd.Flags().StringVar(&quota, "quota", "none", quotaHelp)
+	cmd.Flags().StringVar(&guarantee, "guarantee", "none", guaranteeHelp)
 	outputFlag(cmd, c)
 	return cmd
 }
 
-const quotaHelp = "what its pods and claims may ask for, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; what is not named is bounded by its part of what is lent"
+const quotaHelp = "what its pods and claims may ask for, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; what is not named is bounded by what all virtual clusters have together"
+
+const guaranteeHelp = "what is kept free for its pods whatever other virtual clusters use, such as cpu=500m,memory=512Mi,pods=5"
 
 func newVClusterSet(c *common) *cobra.Command {
 	var sleep time.Duration
-	var memory, quota string
+	var memory, quota, guarantee string
 	cmd := &cobra.Command{
-		Use: "set NAME", Short: "give a virtual cluster another quota, sleep or memory",
+		Use: "set NAME", Short: "give a virtual cluster another quota, guarantee, sleep or memory",
 		Long: "A quota holds at once for what is made from now on. Pods beyond it are handed back: where they have not gone after ten minutes, the newest are deleted.\n" +
 			"For another sleep or memory a control plane that runs starts again; who asks meanwhile waits.",
 		Args: oneVCluster,
@@ -120,18 +126,23 @@ func newVClusterSet(c *common) *cobra.Command {
 				bytes := q.Value()
 				to.Memory = &bytes
 			}
-			if cmd.Flags().Changed("quota") {
-				list, err := vcluster.ParseQuota(quota)
-				if err != nil {
-					return usagef("--quota: %w", err)
+			for _, one := range []struct {
+				flag, text string
+				to         **corev1.ResourceList
+			}{{"quota", quota, &to.Quota}, {"guarantee", guarantee, &to.Guarantee}} {
+				if cmd.Flags().Changed(one.flag) {
+					list, err := vcluster.ParseQuota(one.text)
+					if err != nil {
+						return usagef("--%s: %w", one.flag, err)
+					}
+					if list == nil {
+						list = corev1.ResourceList{}
+					}
+					*one.to = &list
 				}
-				if list == nil {
-					list = corev1.ResourceList{}
-				}
-				to.Quota = &list
 			}
 			if to == (vcluster.Change{}) {
-				return usagef("set needs --quota, --sleep or --memory; see: %s --help", cmd.CommandPath())
+				return usagef("set needs --quota, --guarantee, --sleep or --memory; see: %s --help", cmd.CommandPath())
 			}
 			var v vcluster.View
 			if err := askVCluster(cmd.Context(), c, http.MethodPatch, inPath(args[0]), to, &v); err != nil {
@@ -143,6 +154,7 @@ func newVClusterSet(c *common) *cobra.Command {
 	cmd.Flags().DurationVar(&sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
 	cmd.Flags().StringVar(&memory, "memory", "512Mi", "limit of its control plane's memory")
 	cmd.Flags().StringVar(&quota, "quota", "none", quotaHelp)
+	cmd.Flags().StringVar(&guarantee, "guarantee", "none", guaranteeHelp)
 	outputFlag(cmd, c)
 	return cmd
 }

@@ -137,7 +137,7 @@ func (c *Controller) tellGrace(home, away *corev1.Pod) {
 }
 
 func (c *Controller) view(home *corev1.Pod) View {
-	return View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home}
+	return View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home, Full: c.cfg.Full}
 }
 
 // awayOf gathers what the provider says of one pod.

@@ -3,6 +3,8 @@ package pod
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,6 +54,24 @@ type View struct {
 	HostIP netip.Addr // the virtual node's address
 	// Home translates an address of the target's pods.
 	Home func(netip.Addr) (netip.Addr, bool)
+	Full string // see consumer.Config
+}
+
+// overQuota is in what an API server says of a pod beyond a quota that a provider keeps.
+var overQuota = regexp.MustCompile(`exceeded quota: rivulet, requested: ([\w./=,-]+), used: `)
+
+// words are what home says of a pod that the target did not make, given the target's.
+func words(full, message string) string {
+	m := overQuota.FindStringSubmatch(message)
+	if full == "" || m == nil {
+		return message
+	}
+	var lacks []string
+	for one := range strings.SplitSeq(m[1], ",") {
+		name, amount, _ := strings.Cut(strings.TrimPrefix(one, "requests."), "=")
+		lacks = append(lacks, amount+" "+name)
+	}
+	return fmt.Sprintf(full, strings.Join(lacks, ", "))
 }
 
 // Status translates what the provider says into the status of the pod at home.
@@ -163,7 +183,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 		}
 		*st = Ended(known, away.Finished)
 		if st.Reason == ReasonGone && away.Trouble != "" {
-			st.Message = fmt.Sprintf("on %s: %s", view.Node, away.Trouble)
+			st.Message = fmt.Sprintf("on %s: %s", view.Node, words(view.Full, away.Trouble))
 		}
 		return
 	}
@@ -171,7 +191,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 	st.PodIP, st.PodIPs = "", nil
 	st.Reason, st.Message = ReasonPending, fmt.Sprintf("waiting for %s to make the pod", view.Node)
 	if away.Trouble != "" {
-		st.Message = fmt.Sprintf("on %s: %s", view.Node, away.Trouble)
+		st.Message = fmt.Sprintf("on %s: %s", view.Node, words(view.Full, away.Trouble))
 	}
 	if st.StartTime == nil {
 		return

@@ -337,7 +337,7 @@ func testSmallerShare(t *testing.T, p *provider) {
 	for _, pod := range list.Items {
 		times = append(times, pod.CreationTimestamp.Time)
 	}
-	p.share.Store(&offer.Share{CPU: 50})
+	p.share.Store(&offer.Shares{Peers: offer.Share{CPU: 50}})
 	p.ShareChanged()
 	await.True(t, time.Minute, "the surplus is taken back, and none comes back", func() bool { return p.pods(t, alice) == 20 && p.inForce(ctx, t) })
 	list, err = p.admin.CoreV1().Pods("two-alice-aliceaaa").List(ctx, metav1.ListOptions{})
@@ -374,7 +374,7 @@ func testSmallerShare(t *testing.T, p *provider) {
 		over.see(t, a+b)
 		return a >= 9 && a <= 11 && b >= 9 && b <= 11
 	})
-	p.share.Store(&offer.Share{})
+	p.share.Store(&offer.Shares{})
 	p.ShareChanged()
 }
 

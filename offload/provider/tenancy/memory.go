@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -36,19 +35,27 @@ func memoryBound(have string, part int64) string {
 
 // partOf is the memory that a consumer gets, or would get with its first twin.
 func (t *Tenancy) partOf(consumer peer.ID) int64 {
-	room, known := t.room.Room(t.Share())
+	room, known := t.room.Room(t.Shares())
 	if !known {
 		return 0 // nor is any pod let in
 	}
-	consumers := t.consumers()
-	if !slices.Contains(consumers, consumer) {
-		consumers = append(consumers, consumer)
+	part := room.Parts(append(t.consumers(), consumer))[consumer]
+	return memoryPart(room, consumer, amountsOf(part))
+}
+
+// memoryPart is the memory that a consumer may use at most; part is its own.
+func memoryPart(room offer.Room, consumer peer.ID, part amounts) (sum int64) {
+	if _, member := room.Members[consumer]; !member {
+		return part[corev1.ResourceMemory]
 	}
-	return amountsOf(room.Parts(consumers)[consumer])[corev1.ResourceMemory]
+	for _, p := range room.For(consumer, nil).Platforms {
+		sum += amountsOf(p.Allocatable)[corev1.ResourceMemory]
+	}
+	return sum
 }
 
 // bindMemory writes the bound into a twin.
-func (t *Tenancy) bindMemory(ctx context.Context, twin string, parts map[peer.ID]amounts) error {
+func (t *Tenancy) bindMemory(ctx context.Context, twin string, room offer.Room, parts map[peer.ID]amounts) error {
 	ns, err := t.twins.Get(twin)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -59,7 +66,8 @@ func (t *Tenancy) bindMemory(ctx context.Context, twin string, parts map[peer.ID
 		return nil
 	}
 	have := ns.Annotations[memoryAnnotation]
-	want := memoryBound(have, parts[peer.ID(ns.Labels[policy.OriginLabel])][corev1.ResourceMemory])
+	consumer := peer.ID(ns.Labels[policy.OriginLabel])
+	want := memoryBound(have, memoryPart(room, consumer, parts[consumer]))
 	if have == want {
 		return nil
 	}
@@ -138,7 +146,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 			delete(leaving, uid)
 		}
 	}
-	room, ready := t.room.Room(t.Share())
+	room, ready := t.room.Room(t.Shares())
 	ready = ready && room.Offer.Ready
 	short := int64(0)
 	if available, ok := t.PodMemory.Available(); ok {
@@ -159,7 +167,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 			continue
 		}
 		asked := offer.Requests(p)[corev1.ResourceMemory]
-		one := heldBy{consumer: peer.ID(p.Labels[policy.OriginLabel]), uid: uid, held: held, asked: asked.Value()}
+		one := heldBy{consumer: room.Account(peer.ID(p.Labels[policy.OriginLabel])), uid: uid, held: held, asked: asked.Value()}
 		pods = append(pods, one)
 		if !ready { // a provider that stumbles does not know what it lends
 			parts[one.consumer] += held
@@ -213,6 +221,6 @@ func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy,
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
 	}
-	t.Log.Warn("pod of another cluster evicted for its memory", "peer", one.consumer.Short(), "pod", p.Namespace+"/"+p.Name, "held", one.held, "asked", one.asked, "reason", why)
+	t.Log.Warn("pod of another cluster evicted for its memory", "peer", peer.ID(p.Labels[policy.OriginLabel]).Short(), "pod", p.Namespace+"/"+p.Name, "held", one.held, "asked", one.asked, "reason", why)
 	return nil
 }

@@ -87,8 +87,8 @@ func (t *Tenancy) bounds(consumer peer.ID) map[corev1.ResourceName]int64 {
 			out[storage] = size / 2
 		}
 	}
-	if limits := t.limits.Load(); limits != nil {
-		if limit, limited := (*limits)[consumer][corev1.ResourceStorage]; limited {
+	if hosted := t.hosted.Load(); hosted != nil {
+		if limit, limited := (*hosted)[consumer].Most[corev1.ResourceStorage]; limited {
 			if disk, known := out[storage]; !known || limit.Value() < disk {
 				out[storage] = limit.Value()
 			}
@@ -97,11 +97,11 @@ func (t *Tenancy) bounds(consumer peer.ID) map[corev1.ResourceName]int64 {
 	return out
 }
 
-// Limit bounds what single consumers may use, beside what their part is: CPU, memory, pods, and
+// Host says which consumers are virtual clusters of this device, and what bounds single ones: CPU, memory, pods, and
 // the storage of their claims. It replaces what was said before, and is not to be changed.
-func (t *Tenancy) Limit(limits map[peer.ID]corev1.ResourceList) {
-	t.limits.Store(&limits)
-	t.room.Limit(limits)
+func (t *Tenancy) Host(members map[peer.ID]offer.Member) {
+	t.hosted.Store(&members)
+	t.room.Host(members)
 	t.poke()
 }
 
@@ -162,7 +162,7 @@ func (t *Tenancy) bounded(ctx context.Context, twin string) error {
 	defer patience.Stop()
 	defer deadline.Stop()
 	for impatient := false; ; {
-		room, known := t.room.Room(t.Share())
+		room, known := t.room.Room(t.Shares())
 		// The consumer's first pod should not find the quota still at nothing.
 		if q, err := t.quotas.Lister().ResourceQuotas(twin).Get(quotaName); err == nil && len(q.Status.Hard) > 0 &&
 			(hasRoom(q, room.Lent()) || impatient || !known || !room.Offer.Ready || t.isSettled(twin)) {

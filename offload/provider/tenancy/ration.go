@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,8 @@ import (
 // could use more of. Amounts are those of offer.Amount, by resource of an offer.
 type account struct {
 	consumer peer.ID
+	// pool is whose part its room is of: the consumer's own, or offer.Pool for all virtual clusters of this device.
+	pool peer.ID
 	// spec is what was asked of the API server, hard what it enforces by now, used
 	// what it has counted: no pod is let in past hard.
 	spec, hard, used amounts
@@ -23,6 +26,9 @@ type account struct {
 }
 
 type amounts map[corev1.ResourceName]int64
+
+// member bounds one consumer of a pool: it gets no more than most, and the others leave it least.
+type member struct{ most, least amounts }
 
 // committed is what may come to be used before another quota is in force.
 func (a account) committed(name corev1.ResourceName) int64 {
@@ -38,26 +44,34 @@ func (a account) committed(name corev1.ResourceName) int64 {
 //
 // Within a part, pods that are waiting come first; see share for the rest. Quotas are left
 // as they are while they may be: each change is a write.
-func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account) map[string]amounts {
+func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account, members map[peer.ID]member) map[string]amounts {
 	next := map[string]amounts{}
 	for name := range twins {
 		next[name] = amounts{}
 	}
 	names := slices.Sorted(maps.Keys(twins))
 	for resource := range lent {
-		left := lent[resource] // of what is lent to all, not committed
+		left, peers := lent[resource], int64(0) // of what is lent to all, and to all peers, not committed
+		for pool, part := range parts {
+			if pool != offer.Pool {
+				peers += part[resource]
+			}
+		}
 		for _, t := range twins {
 			left -= t.committed(resource)
+			if t.pool != offer.Pool {
+				peers -= t.committed(resource)
+			}
 		}
-		for _, consumer := range slices.Sorted(maps.Keys(parts)) {
+		for _, pool := range slices.Sorted(maps.Keys(parts)) {
 			var mine []string
 			for _, name := range names {
-				if twins[name].consumer == consumer {
+				if twins[name].pool == pool {
 					mine = append(mine, name)
 				}
 			}
-			part := parts[consumer][resource]
-			want := share(part, resource, mine, twins)
+			part := parts[pool][resource]
+			want := share(part, resource, mine, twins, members)
 			own := part
 			for _, name := range mine {
 				own -= twins[name].committed(resource)
@@ -68,6 +82,10 @@ func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account) m
 					// What is committed already may be asked for without any risk.
 					free := t.committed(resource) - t.spec[resource]
 					more := min(max(raise-free, 0), max(own, 0), max(left, 0))
+					if pool != offer.Pool {
+						more = min(more, max(peers, 0))
+						peers -= more
+					}
 					own, left = own-more, left-more
 					next[name][resource] = t.spec[resource] + min(raise, free) + more
 				} else {
@@ -79,11 +97,11 @@ func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account) m
 	return next
 }
 
-// share divides a consumer's part of one resource among its twins: what each uses, what
+// share divides a part of one resource among the twins that draw from it: what each uses, what
 // its waiting pods need, and room for more. Room stays where it is as long as nobody has
 // less than a quarter of an equal share; who has gets one, of what is free, else from those
 // with the most. So a twin that is new takes room from one or two others, not from all.
-func share(part int64, resource corev1.ResourceName, twins []string, all map[string]account) []int64 {
+func share(part int64, resource corev1.ResourceName, twins []string, all map[string]account, members map[peer.ID]member) []int64 {
 	out, waits, steps := make([]int64, len(twins)), make([]int64, len(twins)), make([]int64, len(twins))
 	left := part
 	for i, name := range twins {
@@ -92,18 +110,23 @@ func share(part int64, resource corev1.ResourceName, twins []string, all map[str
 		waits[i], steps[i] = t.waits[resource], max(t.step[resource], 1)
 		left -= out[i]
 	}
-	for i, granted := range grant(left, waits, steps) {
-		out[i] += granted
-		left -= granted
-	}
 	if left <= 0 || len(twins) == 0 {
 		return out
+	}
+	limits, kept := bound(resource, left, twins, all, members, out, waits, steps)
+	for i, granted := range grant(left, waits, steps, kept) {
+		out[i] += granted
+		left -= granted
+		kept[i] = max(kept[i]-granted, 0)
+	}
+	for _, n := range kept {
+		left -= n
 	}
 	fair, free := left/int64(len(twins)), left
 	room := make([]int64, len(twins))
 	for i, name := range twins {
 		if t := all[name]; t.excess[resource] == 0 {
-			room[i] = max(t.spec[resource]-out[i], 0)
+			room[i] = max(t.spec[resource]-out[i]-kept[i], 0)
 		}
 		free -= room[i]
 	}
@@ -114,35 +137,107 @@ func share(part int64, resource corev1.ResourceName, twins []string, all map[str
 			room[i] = fair
 		}
 	}
-	for over > 0 {
-		most := 0
-		for i := range room {
-			if room[i] > room[most] {
-				most = i
-			}
+	cut(room, nil, over)
+	for _, b := range limits {
+		left := b.most
+		for _, i := range b.twins {
+			room[i] += kept[i]
+			kept[i] = 0
+			left -= out[i] + room[i]
 		}
-		cut := min(over, (room[most]+1)/2)
-		room[most] -= cut
-		over -= cut
+		cut(room, b.twins, -left)
 	}
 	for i := range out {
-		out[i] += room[i]
+		out[i] += kept[i] + room[i]
 	}
 	return out
 }
 
+// cut lowers rooms by so much, the largest first: those at the indices, or all.
+func cut(room []int64, at []int, over int64) {
+	for over > 0 {
+		most := -1
+		for i := range room {
+			if (at == nil || slices.Contains(at, i)) && (most < 0 || room[i] > room[most]) {
+				most = i
+			}
+		}
+		if most < 0 || room[most] <= 0 {
+			return
+		}
+		less := min(over, (room[most]+1)/2)
+		room[most] -= less
+		over -= less
+	}
+}
+
+// bounded are what a member of a pool may use in all, and its twins, by their indices.
+type bounded struct {
+	most  int64
+	twins []int
+}
+
+// bound lowers what waits to what members may use, and says what is kept for each twin of what is left: for pods that wait,
+// else where there is most room already.
+func bound(resource corev1.ResourceName, left int64, twins []string, all map[string]account, members map[peer.ID]member, out, waits, steps []int64) (limits []bounded, kept []int64) {
+	kept = make([]int64, len(twins))
+	of := map[peer.ID][]int{}
+	for i, name := range twins {
+		of[all[name].consumer] = append(of[all[name].consumer], i)
+	}
+	for _, id := range slices.Sorted(maps.Keys(of)) {
+		m, mine := members[id], of[id]
+		most, limited := m.most[resource]
+		if !limited {
+			most = math.MaxInt64
+		}
+		open, keep := most, m.least[resource]
+		for _, i := range mine {
+			open -= out[i]
+			keep -= out[i]
+		}
+		keep = max(min(keep, open, left), 0)
+		left -= keep
+		biggest := mine[0]
+		for _, i := range mine {
+			if waits[i] > open {
+				waits[i] = max(open-open%steps[i], 0)
+			}
+			open -= waits[i]
+			kept[i] = min(keep, waits[i])
+			keep -= kept[i]
+			if all[twins[i]].spec[resource]-out[i] > all[twins[biggest]].spec[resource]-out[biggest] {
+				biggest = i
+			}
+		}
+		kept[biggest] += keep
+		if limited {
+			limits = append(limits, bounded{most, mine})
+		}
+	}
+	return limits, kept
+}
+
 // grant shares what is spare among those who wait, in steps: half of a pod's room
-// for each of two is no use to either.
-func grant(spare int64, waits, steps []int64) []int64 {
-	got := offer.Fill(spare, waits)
-	for i := range got {
+// for each of two is no use to either. Of what is spare so much is kept for each, whether it waits or not.
+func grant(spare int64, waits, steps, kept []int64) []int64 {
+	got, more := make([]int64, len(waits)), make([]int64, len(waits))
+	pot := spare
+	for i := range waits {
+		got[i] = min(waits[i], kept[i])
+		more[i] = waits[i] - got[i]
+		pot -= kept[i]
+	}
+	left := spare
+	for i, n := range offer.Fill(pot, more) {
+		got[i] += n
 		got[i] -= got[i] % steps[i]
-		spare -= got[i]
+		left -= max(got[i], kept[i])
 	}
 	for i := range got {
-		if steps[i] <= spare && got[i]+steps[i] <= waits[i] {
+		if next := max(got[i]+steps[i], kept[i]) - max(got[i], kept[i]); next <= left && got[i]+steps[i] <= waits[i] {
 			got[i] += steps[i]
-			spare -= steps[i]
+			left -= next
 		}
 	}
 	return got

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -24,12 +25,12 @@ func TestRationsNeverSumUpToMore(t *testing.T) {
 		consumers := []peer.ID{alice, bob}
 		twins := map[string]account{}
 		for i := range rapid.IntRange(1, 5).Draw(t, "twins") {
-			twins[fmt.Sprint("t", i)] = account{consumer: consumers[i%2], spec: amounts{cpu: 0}, hard: amounts{cpu: 0}, used: amounts{cpu: 0}, waits: amounts{}, excess: amounts{}}
+			twins[fmt.Sprint("t", i)] = account{consumer: consumers[i%2], pool: consumers[i%2], spec: amounts{cpu: 0}, hard: amounts{cpu: 0}, used: amounts{cpu: 0}, waits: amounts{}, excess: amounts{}}
 		}
 		lent := rapid.Int64Range(0, 1000).Draw(t, "lent")
 		parts := map[peer.ID]amounts{alice: {cpu: lent / 2}, bob: {cpu: lent - lent/2}}
 		write := func() {
-			for name, want := range ration(amounts{cpu: lent}, parts, twins) {
+			for name, want := range ration(amounts{cpu: lent}, parts, twins, nil) {
 				a := twins[name]
 				a.spec = want
 				if want[cpu] < 0 {
@@ -103,19 +104,182 @@ func TestRationsNeverSumUpToMore(t *testing.T) {
 	})
 }
 
+// The same of virtual clusters, which draw from one part: none gets past its quota, what is kept for one the others leave,
+// and whoever waits gets what is free, first come, first served.
+func TestAPoolIsDrawnFromFirstComeFirstServed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const pool = peer.ID("pool")
+		n := rapid.IntRange(1, 6).Draw(t, "students")
+		part := rapid.Int64Range(0, 1000).Draw(t, "part")
+		members, twins := map[peer.ID]member{}, map[string]account{}
+		ids := make([]peer.ID, n)
+		for i := range ids {
+			ids[i] = peer.ID(fmt.Sprint("s", i))
+			m := member{most: amounts{}, least: amounts{cpu: rapid.Int64Range(0, part/int64(n)).Draw(t, "least")}}
+			if rapid.Bool().Draw(t, "quota") {
+				m.most[cpu] = rapid.Int64Range(m.least[cpu], 1000).Draw(t, "most")
+			}
+			members[ids[i]] = m
+			for k := range rapid.IntRange(1, 3).Draw(t, "twins") {
+				twins[fmt.Sprint(ids[i], "-", k)] = account{consumer: ids[i], pool: pool, spec: amounts{cpu: 0}, hard: amounts{cpu: 0}, used: amounts{cpu: 0}, waits: amounts{}, step: amounts{}, excess: amounts{}}
+			}
+		}
+		names := slices.Sorted(maps.Keys(twins))
+		write := func() {
+			for name, want := range ration(amounts{cpu: part}, map[peer.ID]amounts{pool: {cpu: part}}, twins, members) {
+				a := twins[name]
+				a.spec = want
+				twins[name] = a
+			}
+		}
+		force := func(name string) {
+			a := twins[name]
+			a.hard = amounts{cpu: a.spec[cpu]}
+			twins[name] = a
+		}
+		sum := func(of func(account) int64, whose peer.ID) (total int64) {
+			for _, a := range twins {
+				if whose == "" || a.consumer == whose {
+					total += of(a)
+				}
+			}
+			return total
+		}
+		used := func(a account) int64 { return a.used[cpu] }
+		inForce := func(a account) int64 { return max(a.hard[cpu], a.used[cpu]) }
+		asked := func(a account) int64 { return a.spec[cpu] }
+		settle := func() {
+			for range 20 {
+				write()
+				for _, name := range names {
+					force(name)
+				}
+			}
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			name := rapid.SampledFrom(names).Draw(t, "which")
+			a := twins[name]
+			switch rapid.SampledFrom([]string{"write", "force", "use", "end", "wait"}).Draw(t, "what") {
+			case "write":
+				write()
+			case "force":
+				force(name)
+			case "use":
+				if room := a.hard[cpu] - a.used[cpu]; room > 0 {
+					a.used = amounts{cpu: a.used[cpu] + rapid.Int64Range(0, room).Draw(t, "more")}
+				}
+				twins[name] = a
+			case "end":
+				a.used = amounts{cpu: rapid.Int64Range(0, a.used[cpu]).Draw(t, "left")}
+				twins[name] = a
+			case "wait":
+				one := rapid.Int64Range(1, 300).Draw(t, "one")
+				a.waits, a.step = amounts{cpu: one * rapid.Int64Range(0, 3).Draw(t, "pods")}, amounts{cpu: one}
+				twins[name] = a
+			}
+			if s := sum(inForce, ""); s > part {
+				t.Fatalf("quotas of %d are in force, the part is %d: %+v", s, part, twins)
+			}
+		}
+		settle()
+		free := part - sum(used, "")
+		for _, id := range ids {
+			m := members[id]
+			if most, limited := m.most[cpu]; limited && sum(asked, id) > max(most, sum(used, id)) {
+				t.Fatalf("%s may use %d, its quota is %d: %+v", id, sum(asked, id), most, twins)
+			}
+			if kept := min(m.least[cpu], sum(used, id)+free); sum(asked, id) < kept && sum(used, "") <= part {
+				others := int64(0)
+				for _, other := range ids {
+					others += max(m.least[cpu], sum(used, other))
+				}
+				if others <= part { // what is kept for all of them is there
+					t.Fatalf("%s is left with %d of the %d that are kept for it: %+v", id, sum(asked, id), kept, twins)
+				}
+			}
+		}
+		// One pod that is alone to wait, and fits beside what is kept for the others and within the quota, gets its room.
+		for _, name := range names {
+			a := twins[name]
+			a.waits, a.step = amounts{}, amounts{}
+			twins[name] = a
+		}
+		name := rapid.SampledFrom(names).Draw(t, "the last")
+		a := twins[name]
+		open := free
+		for _, id := range ids {
+			if id != a.consumer {
+				open -= max(members[id].least[cpu]-sum(used, id), 0)
+			}
+		}
+		if most, limited := members[a.consumer].most[cpu]; limited {
+			open = min(open, most-sum(used, a.consumer))
+		}
+		if open <= 0 {
+			return
+		}
+		a.waits, a.step = amounts{cpu: open}, amounts{cpu: open}
+		twins[name] = a
+		settle()
+		if twins[name].hard[cpu] < a.used[cpu]+open {
+			t.Fatalf("%s waits for %d beside %d, and is held at %d: part %d, %+v, %+v", name, open, a.used[cpu], twins[name].hard[cpu], part, twins, members)
+		}
+	})
+}
+
+// A pod more of one virtual cluster writes the quotas of few others.
+func TestAPoolIsCalm(t *testing.T) {
+	const pool = peer.ID("pool")
+	twins, members := map[string]account{}, map[peer.ID]member{}
+	for i := range 30 {
+		id := peer.ID(fmt.Sprint("s", i))
+		members[id] = member{least: amounts{cpu: 30}}
+		twins[string(id)] = account{consumer: id, pool: pool, spec: amounts{cpu: 0}, hard: amounts{cpu: 0}, used: amounts{cpu: 0}, waits: amounts{}, step: amounts{}, excess: amounts{}}
+	}
+	pass := func() (wrote int) {
+		for name, next := range ration(amounts{cpu: 4000}, map[peer.ID]amounts{pool: {cpu: 4000}}, twins, members) {
+			a := twins[name]
+			if a.spec[cpu] != next[cpu] {
+				wrote++
+			}
+			a.spec, a.hard = next, next
+			twins[name] = a
+		}
+		return wrote
+	}
+	for pass() > 0 {
+	}
+	a := twins["s0"]
+	a.used = amounts{cpu: 100}
+	twins["s0"] = a
+	if wrote := pass(); wrote > 2 {
+		t.Errorf("a pod that fits writes %d quotas", wrote)
+	}
+	a = twins["s1"]
+	a.waits, a.step = amounts{cpu: 500}, amounts{cpu: 500}
+	twins["s1"] = a
+	wrote := 0
+	for n := pass(); n > 0; n = pass() {
+		wrote += n
+	}
+	if wrote > 16 || twins["s1"].hard[cpu] < 500 {
+		t.Errorf("a pod that waits writes %d quotas, and has %d", wrote, twins["s1"].hard[cpu])
+	}
+}
+
 func TestRationIsCalm(t *testing.T) {
 	twins := map[string]account{
-		"a": {consumer: alice, spec: amounts{cpu: 500}, hard: amounts{cpu: 500}, used: amounts{cpu: 400}},
-		"b": {consumer: alice, spec: amounts{cpu: 480}, hard: amounts{cpu: 480}, used: amounts{cpu: 0}},
+		"a": {consumer: alice, pool: alice, spec: amounts{cpu: 500}, hard: amounts{cpu: 500}, used: amounts{cpu: 400}},
+		"b": {consumer: alice, pool: alice, spec: amounts{cpu: 480}, hard: amounts{cpu: 480}, used: amounts{cpu: 0}},
 	}
-	got := ration(amounts{cpu: 1000}, map[peer.ID]amounts{alice: {cpu: 1000}}, twins)
+	got := ration(amounts{cpu: 1000}, map[peer.ID]amounts{alice: {cpu: 1000}}, twins, nil)
 	if got["a"][cpu] != 500 || got["b"][cpu] != 480 {
 		t.Errorf("%v: written for nothing", got)
 	}
 	a := twins["a"]
 	a.waits = amounts{cpu: 300}
 	twins["a"] = a
-	got = ration(amounts{cpu: 1000}, map[peer.ID]amounts{alice: {cpu: 1000}}, twins)
+	got = ration(amounts{cpu: 1000}, map[peer.ID]amounts{alice: {cpu: 1000}}, twins, nil)
 	if got["b"][cpu] != 150 || got["a"][cpu] != 520 {
 		t.Errorf("%v: b goes down to 150 first, a up by what is not committed", got)
 	}
@@ -123,14 +287,14 @@ func TestRationIsCalm(t *testing.T) {
 	b.spec, b.hard = got["b"], got["b"]
 	a.spec, a.hard = got["a"], got["a"]
 	twins["a"], twins["b"] = a, b
-	if got = ration(amounts{cpu: 1000}, map[peer.ID]amounts{alice: {cpu: 1000}}, twins); got["a"][cpu] != 850 {
+	if got = ration(amounts{cpu: 1000}, map[peer.ID]amounts{alice: {cpu: 1000}}, twins, nil); got["a"][cpu] != 850 {
 		t.Errorf("%v: a gets what it waits for and half of the rest", got)
 	}
 }
 
 // Two twins wait for a pod each and there is room for one: one of them gets it.
 func TestGrantsAreWholePods(t *testing.T) {
-	if got := grant(100, []int64{100, 100}, []int64{100, 100}); got[0] != 100 || got[1] != 0 {
+	if got := grant(100, []int64{100, 100}, []int64{100, 100}, []int64{0, 0}); got[0] != 100 || got[1] != 0 {
 		t.Errorf("%v", got)
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -143,7 +307,7 @@ func TestGrantsAreWholePods(t *testing.T) {
 			}
 		}
 		spare := rapid.Int64Range(-10, 1000).Draw(t, "spare")
-		got, sum, all := grant(spare, waits, steps), int64(0), true
+		got, sum, all := grant(spare, waits, steps, make([]int64, n)), int64(0), true
 		for i, g := range got {
 			if g < 0 || g > waits[i] || g%steps[i] != 0 {
 				t.Fatalf("%d of %d in steps of %d", g, waits[i], steps[i])
@@ -167,11 +331,11 @@ func grow(t interface {
 }, twins map[string]account, part int64) (name string, written int) {
 	t.Helper()
 	name = fmt.Sprint("t", len(twins))
-	twins[name] = account{consumer: alice, spec: amounts{cpu: 0}, hard: amounts{cpu: 0}, used: amounts{cpu: 0}}
+	twins[name] = account{consumer: alice, pool: alice, spec: amounts{cpu: 0}, hard: amounts{cpu: 0}, used: amounts{cpu: 0}}
 	wrote := map[string]bool{}
 	for range 20 {
 		calm := true
-		for name, next := range ration(amounts{cpu: part}, map[peer.ID]amounts{alice: {cpu: part}}, twins) {
+		for name, next := range ration(amounts{cpu: part}, map[peer.ID]amounts{alice: {cpu: part}}, twins, nil) {
 			a := twins[name]
 			if next[cpu] != a.spec[cpu] {
 				wrote[name], calm = true, false

@@ -108,7 +108,7 @@ const cacheLag = 5 * time.Second
 func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudged map[types.UID]time.Time, wrote map[string]lastQuota) (due, looked time.Duration) {
 	begun := time.Now()
 	const idle, retry = time.Hour, 2 * time.Second
-	room, known := t.room.Room(t.Share())
+	room, known := t.room.Room(t.Shares())
 	if !known || !room.Offer.Ready {
 		// What was granted stands: a provider that stumbles asks for nothing back. Twins that
 		// come meanwhile are granted nothing.
@@ -122,21 +122,17 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 	parts := map[peer.ID]amounts{}
 	due = idle
 	excess := map[string]amounts{} // by twin
-	for id, part := range room.Parts(consumers) {
-		parts[id] = amountsOf(part)
-		var pods []*corev1.Pod
-		if !room.Fits(id, consumers) {
-			pods = room.Surplus(id, consumers, t.room.PodsOf(id))
-		}
-		if len(pods) == 0 {
+	tooMuch := func(id peer.ID, pods func() []*corev1.Pod) {
+		surplus := room.Surplus(id, consumers, pods)
+		if len(surplus) == 0 {
 			delete(over, id)
-			continue
+			return
 		}
 		if _, since := over[id]; !since {
 			over[id] = now()
-			t.Log.Info("a consumer uses more than its part; it is given time to hand back", "peer", id.Short(), "pods", len(pods), "grace", t.Grace)
+			t.Log.Info("a consumer uses more than its part; it is given time to hand back", "peer", id.Short(), "pods", len(surplus), "grace", t.Grace)
 		}
-		for _, p := range pods {
+		for _, p := range surplus {
 			if excess[p.Namespace] == nil {
 				excess[p.Namespace] = amounts{}
 			}
@@ -146,19 +142,39 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 		}
 		if left := t.Grace - now().Sub(over[id]); left > 0 {
 			due = min(due, left)
-			continue
+			return
 		}
 		due = retry
-		t.takeBack(ctx, id, pods)
+		t.takeBack(ctx, id, surplus)
+	}
+	members := map[peer.ID]member{}
+	for id, part := range room.Parts(consumers) {
+		parts[id] = amountsOf(part)
+		if id != offer.Pool {
+			tooMuch(id, func() []*corev1.Pod { return t.room.PodsOf(id) })
+			continue
+		}
+		members = t.members(room, parts[id])
+		tooMuch(id, func() (all []*corev1.Pod) {
+			for id := range members {
+				all = append(all, t.room.PodsOf(id)...)
+			}
+			return all
+		})
+		for id := range members {
+			if over[offer.Pool].IsZero() { // else its pods are among those already
+				tooMuch(id, func() []*corev1.Pod { return t.room.PodsOf(id) })
+			}
+		}
 	}
 	for id := range over {
-		if _, still := parts[id]; !still {
+		if _, member := members[id]; !member && parts[id] == nil {
 			delete(over, id)
 		}
 	}
 
 	lent := room.Lent()
-	twins, quotas := t.accounts(lent, excess, wrote)
+	twins, quotas := t.accounts(room, excess, wrote)
 	if t.nudge(ctx, twins, nudged) {
 		due = min(due, nudgeEvery)
 	}
@@ -167,10 +183,10 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 		byConsumer[twins[name].consumer] = append(byConsumer[twins[name].consumer], q)
 	}
 	var errs []error
-	calm, shares := true, ration(amountsOf(lent), parts, twins)
+	calm, shares := true, ration(amountsOf(lent), parts, twins, members)
 	looked = time.Since(begun)
 	for name, next := range shares {
-		if err := t.bindMemory(ctx, name, parts); err != nil {
+		if err := t.bindMemory(ctx, name, room, parts); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -199,6 +215,28 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 		return retry, looked
 	}
 	return due, looked
+}
+
+// members bounds the virtual clusters that have a twin here. What is kept for one that its owner gave no guarantee
+// is small: a quarter of the pool for all of them together, and a pod each as far as there are some.
+func (t *Tenancy) members(room offer.Room, pool amounts) map[peer.ID]member {
+	out := map[peer.ID]member{}
+	for _, id := range t.consumers() {
+		if m, hosted := room.Members[id]; hosted {
+			out[id] = member{most: amountsOf(m.Most), least: amountsOf(m.Least)}
+		}
+	}
+	n := int64(len(out))
+	for _, m := range out {
+		for name, part := range pool {
+			floor := part / (4 * n)
+			if name == corev1.ResourcePods && part >= n {
+				floor = max(floor, 1)
+			}
+			m.least[name] = max(m.least[name], floor)
+		}
+	}
+	return out
 }
 
 // writeQuota makes the quota, or updates it by the version that was seen: whoever was
@@ -260,17 +298,18 @@ func (t *Tenancy) quotasOf(wrote map[string]lastQuota) map[string]*corev1.Resour
 
 // accounts reads what rationing goes by. Twins that are going away are left out. A quota
 // that is not in force yet counts as what it asks for: nobody has rights in its twin.
-func (t *Tenancy) accounts(lent corev1.ResourceList, excess map[string]amounts, wrote map[string]lastQuota) (map[string]account, map[string]*corev1.ResourceQuota) {
-	twins, quotas := map[string]account{}, t.quotasOf(wrote)
+func (t *Tenancy) accounts(room offer.Room, excess map[string]amounts, wrote map[string]lastQuota) (map[string]account, map[string]*corev1.ResourceQuota) {
+	twins, quotas, lent := map[string]account{}, t.quotasOf(wrote), room.Lent()
 	for name, q := range quotas {
 		ns, err := t.twins.Get(name)
 		if err != nil {
 			delete(quotas, name) // it has just gone
 			continue
 		}
+		consumer := peer.ID(ns.Labels[policy.OriginLabel])
 		twins[name] = account{
-			consumer: peer.ID(ns.Labels[policy.OriginLabel]),
-			spec:     fromQuota(q.Spec.Hard, lent), hard: fromQuota(q.Status.Hard, lent), used: fromQuota(q.Status.Used, lent),
+			consumer: consumer, pool: room.Account(consumer),
+			spec: fromQuota(q.Spec.Hard, lent), hard: fromQuota(q.Status.Hard, lent), used: fromQuota(q.Status.Used, lent),
 			waits: amounts{}, step: amounts{}, excess: excess[name],
 		}
 	}

@@ -39,7 +39,7 @@ type provider struct {
 	admin  kubernetes.Interface
 	url    string
 	test   *testing.T // the whole story; subtests end too early
-	share  *atomic.Pointer[offer.Share]
+	share  *atomic.Pointer[offer.Shares]
 	keeps  *atomic.Pointer[[]string] // Config.Withheld
 	fault  *fault                    // between the Tenancy and its API server
 }
@@ -52,8 +52,8 @@ const (
 func start(t *testing.T) *provider {
 	t.Helper()
 	server := apiserver.Start(t)
-	share := &atomic.Pointer[offer.Share]{}
-	share.Store(&offer.Share{})
+	share := &atomic.Pointer[offer.Shares]{}
+	share.Store(&offer.Shares{})
 	keeps := &atomic.Pointer[[]string]{}
 	keeps.Store(&[]string{})
 	between := &fault{}
@@ -62,7 +62,7 @@ func start(t *testing.T) *provider {
 	between.set(noBindings)
 	tenancy, err := New(Config{
 		Local: local, ClusterName: func() string { return "p" },
-		Share: func() offer.Share { return *share.Load() }, Grace: grace, Volumes: folders{}, Withheld: func() []string { return *keeps.Load() },
+		Shares: func() offer.Shares { return *share.Load() }, Grace: grace, Volumes: folders{}, Withheld: func() []string { return *keeps.Load() },
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
 		PeerName: func(id peer.ID) string {
 			return map[peer.ID]string{alice: "alice", bob: "bob"}[id]

@@ -67,8 +67,8 @@ type Config struct {
 	Tenants func(peer.ID) []netip.Addr
 	// HomeAddresses is what offers say of it.
 	HomeAddresses, HomePods bool
-	// Share gives the bounds of what is lent to all consumers together.
-	Share func() offer.Share
+	// Shares gives the bounds of what is lent to all consumers of a kind together.
+	Shares func() offer.Shares
 	// Grace is how long a consumer may use more than its part before its newest pods
 	// are deleted; 0 is DefaultGrace.
 	Grace time.Duration
@@ -98,7 +98,7 @@ type Tenancy struct {
 	quotas     coreinformers.ResourceQuotaInformer
 	sets       appsinformers.ReplicaSetInformer
 	jobs       batchinformers.JobInformer
-	limits     atomic.Pointer[map[peer.ID]corev1.ResourceList] // see Limit
+	hosted     atomic.Pointer[map[peer.ID]offer.Member] // see Host
 	visitors   *visitors
 	policies   *bounds.Bounds
 	mayPass    func(namespace string, consumer peer.ID) (code int, why string) // refused, but in tests without an API server
@@ -128,8 +128,8 @@ func New(c Config) (*Tenancy, error) {
 	if c.Neighbours == nil {
 		c.Neighbours = func() map[peer.ID]netip.Prefix { return nil }
 	}
-	if c.Share == nil {
-		c.Share = func() offer.Share { return offer.Share{} }
+	if c.Shares == nil {
+		c.Shares = func() offer.Shares { return offer.Shares{} }
 	}
 	local := rest.CopyConfig(c.Local)
 	local.QPS = -1 // in process with its API server: the server's own fairness is enough
@@ -222,7 +222,7 @@ func (t *Tenancy) WithheldChanged() { t.policies.Poke() }
 // Problem is why consumers have no rights; nil while they have.
 func (t *Tenancy) Problem() error { return t.policies.Problem() }
 
-// ShareChanged tells consumers of another Share at once.
+// ShareChanged tells consumers of other Shares at once.
 func (t *Tenancy) ShareChanged() { t.room.Poke() }
 
 // Only ends at once all that is under way for clusters that are no peers any more, or
@@ -272,7 +272,7 @@ func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
 		sum.Add(q)
 		out[name] = sum
 	}
-	room, _ := t.room.Room(t.Share())
+	room, _ := t.room.Room(t.Shares())
 	for _, l := range room.Platforms {
 		for name, q := range l.Use[id] {
 			add(name, q)
@@ -301,7 +301,7 @@ func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID
 	offer.Stream(w, r.WithContext(ctx), func() offer.Offer {
 		o := offer.Offer{Withdrawn: true, Reason: t.ClusterName() + " lends nothing to this cluster any more"}
 		if t.lends(consumer) {
-			o = t.room.Offer(consumer, t.consumers(), t.Share())
+			o = t.room.Offer(consumer, t.consumers(), t.Shares())
 		}
 		o.Keeps, o.HomeAddresses, o.HomePods, o.Neighbours = true, t.HomeAddresses, t.HomePods, t.Neighbours()
 		maps.DeleteFunc(o.Neighbours, func(id peer.ID, _ netip.Prefix) bool { return !slices.Contains(asked, string(id)) })

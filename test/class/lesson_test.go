@@ -1,4 +1,4 @@
-package vcluster
+package class
 
 import (
 	"context"
