@@ -54,6 +54,7 @@ var measurements = []measurement{
 	{"away", 12 * time.Minute, (*bench).away, "away.md"},
 	{"peers", 9 * time.Minute, (*bench).peers, "peers.md"},
 	{"burst", 14 * time.Minute, (*bench).burst, "burst.md"},
+	{"vcluster", 20 * time.Minute, (*bench).vcluster, "vcluster.md"},
 	{"board", 18 * time.Minute, (*bench).board, "board.md"},
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine"
@@ -161,20 +162,34 @@ func (d *Device) FastClient() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
+// ClientOf is one as a kubeconfig of the device says, whose requests never wait for their turn.
+func (d *Device) ClientOf(file string) (kubernetes.Interface, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", file)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	cfg.QPS = -1
+	cfg.Dial = d.dial
+	return kubernetes.NewForConfig(cfg)
+}
+
 func (d *Device) config() (*rest.Config, error) {
 	cfg, err := engine.RESTConfig(engine.Kubeconfig(d.Path("/var/lib/rivulet")))
 	if err != nil {
 		return nil, err
 	}
 	cfg.UserAgent = "rivulet-bench"
-	cfg.Dial = func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-		err = d.ns.Do(func() error {
-			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
-			return err
-		})
-		return conn, err
-	}
+	cfg.Dial = d.dial
 	return cfg, nil
+}
+
+// dial connects from where the device is.
+func (d *Device) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	err = d.ns.Do(func() error {
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
 }
 
 // WaitAPI waits for the API server to say that it is ready, and returns when it did.
@@ -282,7 +297,7 @@ func Home(n *corev1.Node) bool    { return n.Labels[policy.VirtualNodeLabel] == 
 func Virtual(n *corev1.Node) bool { return !Home(n) }
 
 // Processes returns the device's processes by what they are: supervisor, engine,
-// tunnel, containerd, shim.
+// tunnel, containerd, shim, tenant.
 func (d *Device) Processes() (map[string][]procs.Process, error) {
 	tree, err := procs.Tree(d.init)
 	if err != nil {
@@ -312,6 +327,8 @@ func kindOf(args []string) string {
 		return "tunnel"
 	case strings.HasPrefix(name, "containerd-shim"):
 		return "shim"
+	case name == "rivulet-tenant":
+		return "tenant"
 	case name == "containerd":
 		return "containerd"
 	case name == "rivulet":
