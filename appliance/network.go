@@ -100,12 +100,12 @@ func (s *System) viewOf(id string) homeaddr.View {
 func (s *System) newUsers() *users.Access {
 	return users.New(users.Config{
 		Store: s.store, Key: s.id.Key, Name: s.name, REST: s.engine.REST, Addresses: s.page.Addresses, Port: fixed.ControlPort, Log: s.log("kubeconfig"),
-		Now: func() (time.Time, bool) { return time.Now(), s.clock.Status().Plausible },
+		VClusters: s.vclusters, Now: func() (time.Time, bool) { return time.Now(), s.clock.Status().Plausible },
 	})
 }
 
 func (s *System) runUsers(ctx context.Context, stage *lifecycle.Stage) error {
-	return s.users.Run(ctx, s.fabric.Load().PassLAN, stage.Ready)
+	return s.users.Run(ctx, s.fabric.Load().PassLAN, fabric.Browsers, stage.Ready)
 }
 
 // runPeers shows the peers as objects of the cluster's API.

@@ -34,7 +34,7 @@ func (f *Fabric) Handle(pattern string, h http.Handler) {
 // has its share of them whatever others have.
 var (
 	fromLAN = connlimit.Limits{Strangers: 256, PerSource: 32, PerOwner: 32, Deadline: 20 * time.Second,
-		Peers: 256, PerPeer: 16, Lifetime: 20 * time.Second, Users: 128, PerUser: 32}
+		Peers: 256, PerPeer: 16, Lifetime: 20 * time.Second, Users: 512, PerUser: 32}
 	fromPeers = connlimit.Limits{Strangers: 512, PerSource: 64, PerOwner: 128, Deadline: 10 * time.Second,
 		Peers: 4096, PerPeer: 512}
 )

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +23,9 @@ import (
 //	pod of ours at a peer ── kubernetes.default.svc ──▶ 7442 ──▶ handler ──▶ API server
 //	peer's supervisor     ── <our ID>               ──▶ 7442 ──▶ routes
 //	laptop, kubectl       ── kubernetes.rivulet     ──▶ 7442 on the LAN ──▶ handler ──▶ API server
+//	browser, curl         ── any name, or none      ──▶ 7442 on the LAN ──▶ handler of Browsers
+//
+// Peers speak TLS 1.3 alone and name an ID or nothing, browsers and the like offer 1.2, too.
 //
 // On the LAN a connection is a stranger's, with the time and room of one, until its
 // handler says whose it is (connlimit.Lasting).
@@ -29,6 +33,9 @@ type passed struct {
 	mu           sync.RWMutex
 	names, onLAN map[string]func(net.Conn)
 }
+
+// Browsers is the name for PassLAN of clients that are neither a peer nor ask for another passed name.
+const Browsers = "-"
 
 // helloTimeout bounds the wait for the first message of TLS, as the server's own does.
 const helloTimeout = 5 * time.Second
@@ -61,14 +68,18 @@ func (p *passed) set(of *map[string]func(net.Conn), h func(net.Conn), names []st
 	}
 }
 
-func (p *passed) handler(name string, inside bool) func(net.Conn) {
+func (p *passed) handler(name string, inside, browser bool) func(net.Conn) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	of := p.onLAN
 	if inside {
 		of = p.names
 	}
-	return of[strings.ToLower(strings.TrimSuffix(name, "."))]
+	h := of[strings.ToLower(strings.TrimSuffix(name, "."))]
+	if h == nil && browser {
+		h = of[Browsers]
+	}
+	return h
 }
 
 // parted is the control port's listener without the connections that are passed.
@@ -100,10 +111,10 @@ func (p *parted) accept() {
 		local, ok := c.LocalAddr().(*net.TCPAddr)
 		inside := ok && p.inside(local.AddrPort().Addr().Unmap())
 		go func() {
-			name, whole, err := serverName(c)
+			name, browser, whole, err := serverName(c)
 			if err != nil {
 				c.Close()
-			} else if h := p.passed.handler(name, inside); h != nil {
+			} else if h := p.passed.handler(name, inside, browser); h != nil {
 				// Pods at a peer take nothing of what is the peer's own.
 				if !inside || connlimit.Known(c, podsOf(p.owner, c)) {
 					h(whole)
@@ -149,26 +160,25 @@ func (p *parted) Close() error {
 
 var errSeen = errors.New("fabric: seen")
 
-// serverName reads the first message of TLS and returns the name asked for, and the
-// connection as if nothing had been read. What is no TLS has no name.
-func serverName(c net.Conn) (string, net.Conn, error) {
+// serverName reads the first message of TLS and returns the name asked for, whether its client is no
+// peer, and the connection as if nothing had been read. What is no TLS has no name.
+func serverName(c net.Conn) (name string, browser bool, unread net.Conn, err error) {
 	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
-		return "", nil, err
+		return "", false, nil, err
 	}
 	var read bytes.Buffer
-	name := ""
-	err := tls.Server(tasted{io.TeeReader(c, &read)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-		name = h.ServerName
+	err = tls.Server(tasted{io.TeeReader(c, &read)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		name, browser = h.ServerName, slices.Contains(h.SupportedVersions, tls.VersionTLS12)
 		return nil, errSeen
 	}}).Handshake()
 	var record tls.RecordHeaderError
 	if !errors.Is(err, errSeen) && !errors.As(err, &record) && read.Len() == 0 {
-		return "", nil, err
+		return "", false, nil, err
 	}
 	if err := c.SetReadDeadline(time.Time{}); err != nil {
-		return "", nil, err
+		return "", false, nil, err
 	}
-	return name, &whole{Conn: c, first: io.MultiReader(&read, c)}, nil
+	return name, browser, &whole{Conn: c, first: io.MultiReader(&read, c)}, nil
 }
 
 // tasted is a connection that is only read.

@@ -85,6 +85,27 @@ func TestPassedNames(t *testing.T) {
 		}
 	}
 
+	// Neither a peer, which offers TLS 1.3 alone, nor for a passed name: a browser.
+	b.PassLAN(func(c net.Conn) {
+		defer c.Close()
+		s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{id.Certificate}})
+		_, _ = io.Copy(s, io.LimitReader(s, 5))
+		s.Close()
+	}, Browsers)
+	for _, c := range []struct{ host, name, want string }{
+		{onLAN.String(), "", "hello"}, {onLAN.String(), "lab-1.local", "hello"}, {inTunnel.String(), "", "refused"}, {inTunnel.String(), "lab-1.local", "refused"},
+	} {
+		if got := ask(c.host, c.name); got != c.want {
+			t.Errorf("a browser for %q at %s: %q, want %q", c.name, c.host, got, c.want)
+		}
+	}
+	peers, err := tls.Dial("tcp", net.JoinHostPort(onLAN.String(), fmt.Sprint(b.cfg.Port)), rpc.ClientTLS(a.cfg.Identity, b.cfg.Identity.ID))
+	if err != nil {
+		t.Fatalf("a peer without a name, beside browsers: %v", err)
+	}
+	peers.Close()
+	b.PassLAN(nil, Browsers)
+
 	// One that says nothing, and one that speaks no TLS, hold up nobody.
 	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n"} {
 		c, err := net.Dial("tcp", net.JoinHostPort(inTunnel.String(), fmt.Sprint(b.cfg.Port)))

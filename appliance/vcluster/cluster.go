@@ -531,8 +531,11 @@ func (c *cluster) certificates() error {
 	if err := os.MkdirAll(c.rootDir(), 0o755); err != nil {
 		return diskErr(err)
 	}
-	p := pki{secret: c.secretDir(), tls: c.tlsDir(), gid: c.record().UID, now: time.Now()}
-	return p.write(net.IP(c.k.cfg.Address.AsSlice()), net.IP(c.k.cfg.Services.Addr().Next().AsSlice()))
+	return c.pki().write(net.IP(c.k.cfg.Address.AsSlice()), net.IP(c.k.cfg.Services.Addr().Next().AsSlice()))
+}
+
+func (c *cluster) pki() pki {
+	return pki{secret: c.secretDir(), tls: c.tlsDir(), gid: c.record().UID, now: time.Now()}
 }
 
 // ended is after the process has, by itself: asleep, or crashed.

@@ -227,6 +227,7 @@ type Keeper struct {
 	routesMu sync.Mutex
 	slots    map[string]*atomic.Pointer[http.Handler] // by pattern
 	host     atomic.Pointer[Host]
+	unread   atomic.Bool // there are some that could not be read
 }
 
 // New returns a Keeper with no virtual cluster; Run reads them.
@@ -312,6 +313,7 @@ func (k *Keeper) load() (out []record, err error) {
 		}
 		if err != nil {
 			k.cfg.Log.Error("a virtual cluster cannot be read", "file", path, "error", err)
+			k.unread.Store(true)
 			continue
 		}
 		if r.Name != "" {
@@ -333,6 +335,8 @@ func (k *Keeper) save(r record) error {
 	}
 	return writeFile(filepath.Join(dir, recordName), raw, 0o600, 0)
 }
+
+var errNone = errors.New("it is not there any more; see: rivulet vcluster list")
 
 var errNotYet = errors.New("virtual clusters are not kept yet; try again in a moment, see: rivulet status")
 
@@ -547,22 +551,6 @@ func (k *Keeper) Await(ctx context.Context, name string) (View, error) {
 			return v, fmt.Errorf("%s: %w while it starts; see: rivulet vcluster logs %s", name, ctx.Err(), name)
 		}
 	}
-}
-
-// Kubeconfig is that of an administrator inside. The key in it is all that it takes.
-func (k *Keeper) Kubeconfig(name string) ([]byte, error) {
-	c, err := k.get(name)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.certificates(); err != nil {
-		return nil, err
-	}
-	ca, err := os.ReadFile(filepath.Join(c.tlsDir(), "server-ca.crt"))
-	if err != nil {
-		return nil, diskErr(err)
-	}
-	return kubeconfig(name, "https://"+c.address().String(), ca, c.secretDir(), "admin")
 }
 
 // klogLine is the head of a line of Kubernetes's log, which says nothing to users.

@@ -23,13 +23,16 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/tenant/roles"
 	"rivulet/appliance/state/durable"
 )
 
 const (
 	// leafLife is how long a certificate holds; each is made anew at a start when half of it is over.
 	leafLife = 365 * 24 * time.Hour
-	// adminGroup has all rights inside.
+	// adminLife is that of the one that is in a Secret, rootLife of one for this device's root.
+	adminLife, rootLife = 30 * 24 * time.Hour, 24 * time.Hour
+	// adminGroup has all rights inside, whatever an administrator there does.
 	adminGroup = "system:masters"
 )
 
@@ -82,13 +85,13 @@ func (p pki) write(host, service net.IP) error {
 	inner, _, _ := net.SplitHostPort(tenant.InnerAddress)
 	return errors.Join(
 		p.file("server-ca.crt", server.pem), p.file("client-ca.crt", clients.pem), p.file("kubelet-ca.crt", kubelets.pem),
-		p.leaf(p.tls, "apiserver", server, &x509.Certificate{
+		p.leaf(p.tls, "apiserver", leafLife, server, &x509.Certificate{
 			Subject: pkix.Name{CommonName: "kube-apiserver"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 			DNSNames: names, IPAddresses: []net.IP{host, service, net.ParseIP(inner)},
 		}),
-		p.leaf(p.tls, "kubelet-client", kubelets, client("system:apiserver", adminGroup)),
-		p.leaf(p.secret, "admin", clients, client("admin", adminGroup)),
-		p.leaf(p.tls, "control-plane", clients, client("rivulet:control-plane", adminGroup)),
+		p.leaf(p.tls, "kubelet-client", leafLife, kubelets, client("system:apiserver", adminGroup)),
+		p.leaf(p.secret, "admin", adminLife, clients, client("rivulet:object", roles.Group("admin"))),
+		p.leaf(p.tls, "control-plane", leafLife, clients, client("rivulet:control-plane", adminGroup)),
 		p.accountKey(),
 		p.controlPlane(server.pem),
 	)
@@ -146,21 +149,46 @@ func readPair(crt, key string) (a authority, err error) {
 }
 
 // leaf signs one unless it is there and good for long enough.
-func (p pki) leaf(dir, name string, by authority, template *x509.Certificate) error {
+func (p pki) leaf(dir, name string, life time.Duration, by authority, template *x509.Certificate) error {
 	if old, err := readPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")); err == nil &&
-		old.cert.CheckSignatureFrom(by.cert) == nil && p.now.Before(old.cert.NotAfter.Add(-leafLife/2)) && p.now.After(old.cert.NotAfter.Add(-leafLife-time.Hour)) && slices.EqualFunc(old.cert.IPAddresses, template.IPAddresses, net.IP.Equal) {
+		old.cert.CheckSignatureFrom(by.cert) == nil && p.now.Before(old.cert.NotAfter.Add(-life/2)) && p.now.After(old.cert.NotAfter.Add(-life-time.Hour)) &&
+		old.cert.Subject.String() == template.Subject.String() && slices.EqualFunc(old.cert.IPAddresses, template.IPAddresses, net.IP.Equal) {
 		return nil
 	}
 	key, err := p.newKey(dir, name)
 	if err != nil {
 		return err
 	}
-	template.NotBefore, template.NotAfter, template.KeyUsage = always, p.now.Add(leafLife), x509.KeyUsageDigitalSignature
+	template.NotBefore, template.NotAfter, template.KeyUsage = always, p.now.Add(life), x509.KeyUsageDigitalSignature
 	raw, err := sign(template, by.cert, key.Public(), by.key)
 	if err != nil {
 		return err
 	}
 	return p.put(dir, name+".crt", raw)
+}
+
+// issue makes a client's certificate that is kept nowhere, and its key, PEM.
+func (p pki) issue(user, group string, until time.Time) (crt, key []byte, err error) {
+	clients, err := p.authority("client-ca", p.secret)
+	if err != nil {
+		return nil, nil, err
+	}
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	template := client(user, group)
+	template.NotBefore, template.NotAfter, template.KeyUsage = always, until, x509.KeyUsageDigitalSignature
+	if crt, err = sign(template, clients.cert, signer.Public(), clients.key); err != nil {
+		return nil, nil, err
+	}
+	key, err = keyPEM(signer)
+	return crt, key, err
+}
+
+func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), err
 }
 
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, by crypto.Signer) ([]byte, error) {
@@ -181,11 +209,11 @@ func (p pki) newKey(dir, name string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	der, err := x509.MarshalECPrivateKey(key)
+	raw, err := keyPEM(key)
 	if err != nil {
 		return nil, err
 	}
-	return key, p.put(dir, name+".key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+	return key, p.put(dir, name+".key", raw)
 }
 
 // accountKey signs tokens of service accounts. It stays: tokens in use are checked with it.
@@ -206,15 +234,15 @@ func (p pki) accountKey() error {
 
 // controlPlane is the kubeconfig of the process's own parts.
 func (p pki) controlPlane(ca []byte) error {
-	raw, err := kubeconfig("inner", "https://"+tenant.InnerAddress, ca, p.tls, "control-plane")
+	raw, err := kubeconfigOf(p.tls, "control-plane", "inner", "https://"+tenant.InnerAddress, ca)
 	if err != nil {
 		return err
 	}
 	return p.file("control-plane.kubeconfig", raw)
 }
 
-// kubeconfig is a file for one user, whose pair is in dir.
-func kubeconfig(name, server string, ca []byte, dir, user string) ([]byte, error) {
+// kubeconfigOf is a file for the user whose pair is in dir.
+func kubeconfigOf(dir, user, name, server string, ca []byte) ([]byte, error) {
 	crt, err := os.ReadFile(filepath.Join(dir, user+".crt"))
 	if err != nil {
 		return nil, diskErr(err)
@@ -223,6 +251,10 @@ func kubeconfig(name, server string, ca []byte, dir, user string) ([]byte, error
 	if err != nil {
 		return nil, diskErr(err)
 	}
+	return kubeconfig(name, server, ca, crt, key)
+}
+
+func kubeconfig(name, server string, ca, crt, key []byte) ([]byte, error) {
 	c := clientcmdapi.NewConfig()
 	c.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
 	c.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: crt, ClientKeyData: key}

@@ -103,7 +103,7 @@ func (k *Keeper) Routes(mux *http.ServeMux) {
 		return k.Await(r.Context(), v.Name)
 	}))
 	mux.Handle("GET /v1/vclusters/{name}/kubeconfig", api.JSON(func(r *http.Request) (any, error) {
-		raw, err := k.Kubeconfig(r.PathValue("name"))
+		raw, err := k.rootKubeconfig(r.PathValue("name"))
 		return api.Text{Text: string(raw)}, err
 	}))
 	mux.Handle("GET /v1/vclusters/{name}/log", api.JSON(func(r *http.Request) (any, error) {

@@ -18,6 +18,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"rivulet/fabric/rpc"
@@ -54,6 +55,9 @@ func New(local *rest.Config, log *slog.Logger) (*Proxy, error) {
 // which may discover the API.
 type As struct {
 	User, Group string
+	// Itself says that the credentials of the proxy are the user's own: nobody is impersonated but whom
+	// the user names, and the API server judges that.
+	Itself bool
 	// Silent is what the user reads when the API server does not answer.
 	Silent string
 }
@@ -72,7 +76,11 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped
 			out.Out.URL.Scheme, out.Out.URL.Host = p.server.Scheme, p.server.Host
 			out.Out.URL.Path, out.Out.URL.RawPath = at, escaped
 			out.Out.Host = p.server.Host
-			Impersonate(out.Out.Header, as)
+			if as.Itself {
+				strip(out.Out.Header, true)
+			} else {
+				Impersonate(out.Out.Header, as)
+			}
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
@@ -87,18 +95,36 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped
 // bearer is the WebSocket subprotocol in which the API server takes tokens.
 const bearer = "base64url.bearer.authorization.k8s.io."
 
+// Close ends the connections that nobody uses.
+func (p *Proxy) Close() {
+	utilnet.CloseIdleConnectionsFor(p.plain)
+	utilnet.CloseIdleConnectionsFor(p.upgrade)
+}
+
 // Says reports whether the header is one by which a sender says who it is.
 func Says(header string) bool {
 	k := strings.ToLower(header)
-	return strings.HasPrefix(k, "impersonate-") || strings.HasPrefix(k, "x-remote-") || k == "authorization" || k == "cookie"
+	return Impersonates(header) || strings.HasPrefix(k, "x-remote-") || k == "authorization" || k == "cookie"
+}
+
+// Impersonates reports whether the header is one by which a sender names another user.
+func Impersonates(header string) bool {
+	return strings.HasPrefix(strings.ToLower(header), "impersonate-")
 }
 
 // Impersonate makes the request the user's, and takes out all by which its sender could
 // say otherwise. Hop-by-hop headers, Connection's list included, are gone already: they
 // cannot remove what is set here.
 func Impersonate(h http.Header, as As) {
+	strip(h, false)
+	h.Set("Impersonate-User", as.User)
+	h["Impersonate-Group"] = []string{as.Group, "system:authenticated"}
+}
+
+// strip takes credentials out, and whom the sender impersonates unless that may stay.
+func strip(h http.Header, impersonated bool) {
 	for key := range h {
-		if Says(key) {
+		if Says(key) && !(impersonated && Impersonates(key)) {
 			delete(h, key)
 		}
 	}
@@ -111,8 +137,6 @@ func Impersonate(h http.Header, as As) {
 		}
 		h.Set("Sec-Websocket-Protocol", strings.Join(kept, ", "))
 	}
-	h.Set("Impersonate-User", as.User)
-	h["Impersonate-Group"] = []string{as.Group, "system:authenticated"}
 }
 
 // Refuse answers as the API server would, so that every Kubernetes client understands it.

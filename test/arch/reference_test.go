@@ -181,6 +181,14 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"appliance/vcluster", "DefaultMemory", true, "", "memory of a control plane, where `--memory` does not say another"},
 		{"appliance/vcluster", "logBound", true, "", "the log of a control plane, looked at when it starts"},
 	})
+	section("People with a kubeconfig", []fact{
+		{"appliance/network/users", "MaxUsers", false, "", "users of this cluster"},
+		{"appliance/network/users", "MaxVirtual", false, "", "users of its virtual clusters"},
+		{"appliance/network/users", "maxOfOne", false, "", "of them of one virtual cluster"},
+		{"appliance/network/users", "maxConns", false, "", "connections of all users of one virtual cluster"},
+		{"appliance/network/users", "MaxLife", false, "", "the life of one access"},
+		{"appliance/network/users", "linkLife", false, "", "the life of a link to a kubeconfig, which works once"},
+	})
 	section("Ingresses", []fact{
 		{"appliance/addons/ingress", "maxIngresses", false, "", "Ingresses that are served, the oldest first, this cluster's own before others"},
 		{"appliance/addons/ingress", "maxPerConsumer", false, "", "of another cluster"},

@@ -27,6 +27,7 @@ import (
 
 	"rivulet/appliance/engine/tenant"
 	"rivulet/appliance/engine/tenant/pods"
+	"rivulet/appliance/engine/tenant/roles"
 )
 
 // Identities of the process's own parts: what they do is no use of the cluster.
@@ -64,7 +65,14 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 	}
 	loopback := server.GenericAPIServer.LoopbackClientConfig
 	go func() {
-		if err := usable(ctx, loopback, p.First); err != nil {
+		client, err := kubernetes.NewForConfig(loopback)
+		if err == nil {
+			err = usable(ctx, client, p.First)
+		}
+		if err == nil {
+			err = roles.Apply(ctx, client)
+		}
+		if err != nil {
 			cancel(err)
 			return
 		}
@@ -198,11 +206,7 @@ func controllers(ctx context.Context) error {
 
 // usable waits until pods can be made. Two of its hooks sleep for a second first, and find
 // everything in place unless the datastore is new.
-func usable(ctx context.Context, cfg *rest.Config, first bool) error {
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return err
-	}
+func usable(ctx context.Context, client kubernetes.Interface, first bool) error {
 	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
 		req := client.Discovery().RESTClient().Get().AbsPath("/readyz")
 		if !first {

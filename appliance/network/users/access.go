@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +32,8 @@ type Config struct {
 	Now func() (time.Time, bool)
 	// REST is the API server's, with the owner's rights; an error before there is one.
 	REST func() (*rest.Config, error)
+	// VClusters are those of this device.
+	VClusters VClusters
 	// Addresses are the device's on its LANs, Port is the control port.
 	Addresses func() []netip.Addr
 	Port      uint16
@@ -54,9 +58,9 @@ func New(cfg Config) *Access {
 // every is how long an access that has expired may go on at most.
 const every = 5 * time.Second
 
-// Run serves users until ctx ends. Pass gives it the connections that ask for ServerName,
-// and none for nil. Ready is called when it does.
-func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...string), ready func()) error {
+// Run serves users until ctx ends. Pass gives it the connections that ask for ServerName, or are
+// browsers', and none for nil. Ready is called when it does.
+func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...string), browsers string, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cfg, err := a.cfg.REST()
@@ -70,20 +74,33 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 	if f.proxy, err = apiproxy.New(cfg, a.cfg.Log); err != nil {
 		return err
 	}
+	f.virtual = a.cfg.VClusters
+	pages, err := newLinks(ctx, a)
+	if err != nil {
+		return err
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(f.serve)
+	wg.Go(pages.serve)
 	pass(f.take, ServerName)
 	defer pass(nil, ServerName)
+	pass(pages.give, browsers)
+	defer pass(nil, browsers)
 	ready()
+	gone, stop := a.cfg.VClusters.Changed()
+	defer stop()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	a.mu.Lock()
 	a.settled = ""
 	a.mu.Unlock()
 	for warned := false; ; {
-		a.list.sweep(a.cfg.Now())
-		err := a.settle(ctx)
+		now, sure := a.cfg.Now()
+		err := a.endGone(now)
+		a.list.sweep(now, sure)
+		f.closeWays(now)
+		err = errors.Join(err, a.settle(ctx))
 		if err != nil && !warned {
 			a.cfg.Log.Warn("the rights of users are not right yet", "error", err)
 		}
@@ -93,6 +110,7 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 			return nil
 		case <-tick.C:
 		case <-a.wake:
+		case <-gone:
 		}
 	}
 }
@@ -116,10 +134,7 @@ func (a *Access) settleBy(ctx context.Context, client kubernetes.Interface) erro
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, sure := a.cfg.Now()
-	active := a.list.active(now)
-	if !sure {
-		active = nil
-	}
+	active := slices.DeleteFunc(a.list.active(now), func(r record) bool { return !sure || r.ID != "" })
 	of := fmt.Sprintf("%+v", active)
 	if of == a.settled {
 		return nil
@@ -154,7 +169,7 @@ func (a *Access) Routes(mux *http.ServeMux) {
 	}))
 	mux.Handle("DELETE /v1/kubeconfigs/{user}", api.JSON(func(r *http.Request) (any, error) {
 		now, sure := a.cfg.Now()
-		err := a.list.revoke(r.PathValue("user"), now)
+		err := a.list.revoke(r.PathValue("user"), r.URL.Query().Get("vcluster"), now)
 		a.list.sweep(now, sure)
 		a.woken()
 		return struct{}{}, err
@@ -171,6 +186,11 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 	if err != nil {
 		return nil, err
 	}
+	if r.VCluster != "" {
+		if r.ID, err = a.cfg.VClusters.Identity(r.VCluster); err != nil {
+			return nil, err
+		}
+	}
 	warning, err := a.namespace(ctx, r)
 	if err != nil {
 		return nil, err
@@ -179,6 +199,9 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 		return nil, err
 	}
 	a.list.sweep(now, true)
+	if r.ID != "" { // its rights are there already, by its group
+		return a.describe(r, now)
+	}
 	if err := a.settle(ctx); err != nil {
 		a.woken()
 		if undone := a.list.drop(r); undone != nil {
@@ -190,8 +213,14 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 		}
 		return nil, fmt.Errorf("%w; nothing was made%s. Try again when `rivulet status` says ready", err, ended)
 	}
-	out := api.NewKubeconfig{Kubeconfig: api.Kubeconfig{User: r.User, Role: r.Role, Namespace: r.Namespace, Made: r.Made, Expires: r.Expires, State: r.state(now)},
-		Cluster: a.cfg.Name(), ServerName: ServerName, Warning: warning}
+	out, err := a.describe(r, now)
+	out.Warning = warning
+	return out, err
+}
+
+// describe is what the file of a record is made of.
+func (a *Access) describe(r record, now time.Time) (out api.NewKubeconfig, err error) {
+	out = api.NewKubeconfig{Kubeconfig: r.view(now), Cluster: a.cfg.Name(), ServerName: ServerName}
 	for _, addr := range a.cfg.Addresses() {
 		if !addr.IsLinkLocalUnicast() {
 			out.Servers = append(out.Servers, "https://"+netip.AddrPortFrom(addr, a.cfg.Port).String())
@@ -199,10 +228,18 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 	}
 	cert, err := serving(a.cfg.Key)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	out.Authority = pemOf(cert)
-	return out, nil
+	if r.Link.IsZero() {
+		return out, nil
+	}
+	browsers, err := a.linkCertificate()
+	if err != nil {
+		return out, err
+	}
+	out.Pin, err = pin(browsers)
+	return out, err
 }
 
 // podSecurity is the label by which a namespace refuses pods that own their node.

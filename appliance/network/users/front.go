@@ -2,6 +2,7 @@ package users
 
 import (
 	"context"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
@@ -13,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,12 +27,16 @@ import (
 // ServerName is what TLS asks for, so that the control port leads here.
 const ServerName = "kubernetes.rivulet"
 
-// handshakeLimit bounds what a stranger may take.
-const handshakeLimit = 10 * time.Second
+const (
+	// handshakeLimit bounds what a stranger may take.
+	handshakeLimit = 10 * time.Second
+	// maxConns bounds the connections of all users of one virtual cluster.
+	maxConns = 256
+)
 
 // serving is the certificate that users find: self-signed by the cluster's key, the same
 // every time, and pinned in each kubeconfig. Like that for peers it has no end.
-func serving(key ed25519.PrivateKey) (tls.Certificate, error) {
+func serving(key crypto.Signer) (tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: ServerName}, DNSNames: []string{ServerName},
 		NotBefore: time.Unix(0, 0).UTC(), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
@@ -47,9 +53,11 @@ type front struct {
 	tls  *tls.Config
 	log  *slog.Logger
 
-	proxy  *apiproxy.Proxy
-	queue  chan net.Conn
-	closed context.Context
+	incoming
+	proxy    *apiproxy.Proxy
+	virtual  VClusters
+	ways     map[[32]byte]*apiproxy.Proxy // into virtual clusters, by key
+	waysLock sync.Mutex
 }
 
 func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, now func() (time.Time, bool), log *slog.Logger) (*front, error) {
@@ -57,7 +65,7 @@ func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, now func() (
 	if err != nil {
 		return nil, fmt.Errorf("users: %w", err)
 	}
-	f := &front{list: l, now: now, log: log, queue: make(chan net.Conn), closed: ctx}
+	f := &front{list: l, now: now, log: log, incoming: incoming{make(chan net.Conn), ctx}, ways: map[[32]byte]*apiproxy.Proxy{}}
 	f.tls = &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"},
 		ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
@@ -87,16 +95,15 @@ func (f *front) take(c net.Conn) {
 	now, sure := f.now()
 	r, ok := f.list.find(key)
 	if ok && sure && r.active(now) { // all others stay strangers, and read why within the time of one
-		if !connlimit.Lasting(c, r.User) {
+		if !connlimit.Lasting(c, r.party()) {
 			return // too many: it has ended
 		}
-		f.list.opens(kept, key, now)
+		if !f.list.opens(kept, r, now) {
+			kept.Close()
+			return
+		}
 	}
-	select {
-	case f.queue <- t:
-	case <-f.closed.Done():
-		kept.Close()
-	}
+	f.give(t)
 }
 
 // conn is what is below TLS of a user's connection. It is known until it is closed.
@@ -112,10 +119,21 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-func (l *list) opens(c *conn, key [32]byte, now time.Time) {
+// opens takes a connection down, and returns false where a virtual cluster's users have too many.
+func (l *list) opens(c *conn, r record, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conns[c], l.used[key] = key, now
+	n := 0
+	for _, o := range l.conns {
+		if r.ID != "" && o.ID == r.ID {
+			n++
+		}
+	}
+	if n >= maxConns {
+		return false
+	}
+	l.conns[c], l.used[[32]byte(r.Key)] = r, now
+	return true
 }
 
 // sweep closes the connections of those who have no access any more.
@@ -126,8 +144,8 @@ func (l *list) sweep(now time.Time, sure bool) {
 		open[[32]byte(r.Key)] = sure && r.active(now)
 	}
 	var end []net.Conn
-	for c, key := range l.conns {
-		if !open[key] {
+	for c, r := range l.conns {
+		if !open[[32]byte(r.Key)] {
 			end = append(end, c)
 		}
 	}
@@ -137,17 +155,31 @@ func (l *list) sweep(now time.Time, sure bool) {
 	}
 }
 
-// The front is the listener of its server.
-func (f *front) Accept() (net.Conn, error) {
+// incoming is a listener for connections that were accepted elsewhere, until the context ends.
+type incoming struct {
+	queue  chan net.Conn
+	closed context.Context
+}
+
+func (i incoming) give(c net.Conn) {
 	select {
-	case c := <-f.queue:
+	case i.queue <- c:
+	case <-i.closed.Done():
+		c.Close()
+	}
+}
+
+// Accept is net.Listener's.
+func (i incoming) Accept() (net.Conn, error) {
+	select {
+	case c := <-i.queue:
 		return c, nil
-	case <-f.closed.Done():
+	case <-i.closed.Done():
 		return nil, net.ErrClosed
 	}
 }
-func (f *front) Close() error   { return nil }
-func (f *front) Addr() net.Addr { return &net.TCPAddr{} }
+func (incoming) Close() error   { return nil }
+func (incoming) Addr() net.Addr { return &net.TCPAddr{} }
 
 type keyOfConn struct{}
 
@@ -187,12 +219,25 @@ func (f *front) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	for header := range q.Header {
-		if apiproxy.Says(header) {
+		if apiproxy.Says(header) && (r.ID == "" || !apiproxy.Impersonates(header)) {
 			refuse(http.StatusForbidden, metav1.StatusReasonForbidden, "header %s is not taken here: a kubeconfig of rivulet is one user's; leave --as and --token out", header)
 			return
 		}
 	}
-	f.proxy.Serve(w, q, apiproxy.As{User: userName(r.User), Group: group, Silent: silent}, q.URL.Path, q.URL.RawPath)
+	if r.ID == "" {
+		f.proxy.Serve(w, q, apiproxy.As{User: userName(r.User), Group: group, Silent: silent}, q.URL.Path, q.URL.RawPath)
+		return
+	}
+	way, err := f.way(q.Context(), r)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		w.Header().Set("Retry-After", "5")
+		fallthrough
+	case err != nil:
+		refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "virtual cluster %s: %v", r.VCluster, err)
+	default:
+		way.Serve(w, q, apiproxy.As{User: userName(r.User), Itself: true, Silent: "virtual cluster " + r.VCluster + " does not answer; see on the device: rivulet vcluster describe " + r.VCluster}, q.URL.Path, q.URL.RawPath)
+	}
 }
 
 const silent = "the device's API server does not answer; see on the device: rivulet status"

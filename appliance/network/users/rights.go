@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"rivulet/appliance/engine/tenant/roles"
 )
 
 const (
@@ -23,12 +26,7 @@ const (
 func userName(user string) string { return "rivulet:user:" + user }
 
 // rules of ClusterRole extra: what view leaves out that belongs to no namespace.
-var rules = []rbacv1.PolicyRule{
-	{APIGroups: []string{""}, Resources: []string{"nodes", "namespaces", "persistentvolumes"}, Verbs: []string{"get", "list", "watch"}},
-	{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"storageclasses"}, Verbs: []string{"get", "list", "watch"}},
-	{APIGroups: []string{"metrics.k8s.io"}, Resources: []string{"nodes", "pods"}, Verbs: []string{"get", "list"}},
-	{APIGroups: []string{"rivulet.dev"}, Resources: []string{"peers"}, Verbs: []string{"get", "list", "watch"}},
-}
+var rules = append(slices.Clone(roles.Extra), rbacv1.PolicyRule{APIGroups: []string{"rivulet.dev"}, Resources: []string{"peers"}, Verbs: []string{"get", "list", "watch"}})
 
 // clusterRole is what a record's role is called in Kubernetes. Admin of everything may
 // what the owner may.

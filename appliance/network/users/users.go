@@ -1,10 +1,12 @@
-// Package users gives people access to this cluster's Kubernetes API from the LAN:
-// `rivulet kubeconfig`.
+// Package users gives people access from the LAN to this cluster's Kubernetes API and to those of its
+// virtual clusters: `rivulet kubeconfig`, `rivulet vcluster kubeconfig`.
 //
 //	kubectl ── TLS for kubernetes.rivulet ──▶ control port ──▶ Front ──▶ API server
 //	   certificate of its own                 (by SNI)          │ who: the certificate's key,
 //	                                                            │ looked up for each request
-//	                                                            └ Impersonate-User: rivulet:user:NAME
+//	                                                            ├ Impersonate-User: rivulet:user:NAME
+//	                                                            └ or a virtual cluster's: a certificate that is made
+//	                                                              here, of user rivulet:user:NAME and its role's group
 //
 // Kubernetes cannot revoke a client certificate. So none is issued that its API server
 // trusts: the user's key is pinned here, as a peer's is, and the Front ends TLS. A user
@@ -33,11 +35,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rivulet/appliance/api"
+	"rivulet/fabric/peer"
 )
 
 const (
-	// MaxUsers bounds how many have access at a time.
-	MaxUsers = 64
+	// MaxUsers bounds how many have access to this cluster at a time, MaxVirtual how many to its virtual
+	// clusters, maxOfOne how many to one of these.
+	MaxUsers, MaxVirtual, maxOfOne = 64, 512, 64
+	// maxEnded bounds how many are known whose access has ended.
+	maxEnded = 256
 	// MaxLife is the longest time that access is given for.
 	MaxLife = 366 * 24 * time.Hour
 	// memory is how long one that has ended is known, so that its user reads why.
@@ -56,6 +62,9 @@ type record struct {
 	Key       []byte    `json:"key"` // SHA-256 of the public key
 	Role      string    `json:"role"`
 	Namespace string    `json:"namespace,omitempty"`
+	VCluster  string    `json:"vcluster,omitempty"` // empty: this cluster
+	ID        peer.ID   `json:"id,omitempty"`       // of the virtual cluster: another of its name has another
+	Link      time.Time `json:"link,omitzero"`      // until then a link gives the file; zero: none does, or any more
 	Made      time.Time `json:"made"`
 	Expires   time.Time `json:"expires"`
 	Revoked   time.Time `json:"revoked,omitzero"`
@@ -73,6 +82,14 @@ func (r record) state(now time.Time) string {
 }
 
 func (r record) active(now time.Time) bool { return r.state(now) == "active" }
+
+// party is for whom its connections count.
+func (r record) party() string { return r.User + string(r.ID) }
+
+// view is a record as it is shown.
+func (r record) view(now time.Time) api.Kubeconfig {
+	return api.Kubeconfig{User: r.User, Role: r.Role, Namespace: r.Namespace, VCluster: r.VCluster, Link: r.Link, Made: r.Made, Expires: r.Expires, Revoked: r.Revoked, State: r.state(now)}
+}
 
 // ended is when it did, or will.
 func (r record) ended() time.Time {
@@ -97,11 +114,11 @@ type list struct {
 	all   []record
 	bad   error // why nobody has
 	used  map[[32]byte]time.Time
-	conns map[net.Conn][32]byte
+	conns map[net.Conn]record
 }
 
 func load(s Store) *list {
-	l := &list{store: s, used: map[[32]byte]time.Time{}, conns: map[net.Conn][32]byte{}}
+	l := &list{store: s, used: map[[32]byte]time.Time{}, conns: map[net.Conn]record{}}
 	blob, err := s.Note(note)
 	if err == nil && blob != nil {
 		err = json.Unmarshal(blob, &l.all)
@@ -176,6 +193,12 @@ func accept(q api.KubeconfigRequest, now time.Time) (record, error) {
 	if q.For < time.Minute || q.For > MaxLife {
 		return record{}, fmt.Errorf("access is given for 1 minute to %d days; use --for 30d", MaxLife/(24*time.Hour))
 	}
+	if q.Namespace != "" && q.VCluster != "" {
+		return record{}, errors.New("a user of a virtual cluster has all of its namespaces; leave the namespace out")
+	}
+	if q.Link && q.VCluster == "" {
+		return record{}, errors.New("a link gives access to virtual clusters only; name one")
+	}
 	if q.Namespace != "" && len(validation.IsDNS1123Label(q.Namespace)) > 0 {
 		return record{}, fmt.Errorf("%.80q cannot be a namespace; see: rivulet kubectl get namespaces", q.Namespace)
 	}
@@ -187,32 +210,39 @@ func accept(q api.KubeconfigRequest, now time.Time) (record, error) {
 		return record{}, fmt.Errorf("the certificate is unreadable: %w; are the command and the running rivulet of the same version?", err)
 	}
 	key := keyOf(cert)
-	return record{User: q.User, Key: key[:], Role: q.Role, Namespace: q.Namespace, Made: now, Expires: now.Add(q.For)}, nil
+	r := record{User: q.User, Key: key[:], Role: q.Role, Namespace: q.Namespace, VCluster: q.VCluster, Made: now, Expires: now.Add(q.For)}
+	if q.Link {
+		r.Link = now.Add(min(q.For, linkLife))
+	}
+	return r, nil
 }
 
 // add gives access.
 func (l *list) add(r record, replace bool) error {
 	return l.change(func(all []record) ([]record, error) {
 		all = slices.DeleteFunc(all, func(o record) bool { return !o.active(r.Made) && r.Made.Sub(o.ended()) > memory })
-		count, others := 0, 0
+		count, of, others := 0, 0, 0
 		for i, o := range all {
 			switch {
 			case slices.Equal(o.Key, r.Key):
 				return nil, errors.New("this key was used before; run the command again")
 			case !o.active(r.Made):
 				others++
-			case o.User == r.User && !replace:
+			case o.party() == r.party() && !replace:
 				return nil, fmt.Errorf("%s has access already, until %s; --replace ends it and makes another, --user OTHER makes one beside it", r.User, o.Expires.UTC().Format(time.RFC3339))
-			case o.User == r.User:
+			case o.party() == r.party():
 				all[i].Revoked = r.Made
-			default:
+			case (o.ID == "") == (r.ID == ""):
 				count++
+				if o.ID == r.ID {
+					of++
+				}
 			}
 		}
-		if count >= MaxUsers {
-			return nil, fmt.Errorf("%d users have access, more may not; see: rivulet kubeconfig list, and: rivulet kubeconfig revoke USER", count)
+		if r.ID == "" && count >= MaxUsers || r.ID != "" && (count >= MaxVirtual || of >= maxOfOne) {
+			return nil, fmt.Errorf("%d users have access, %d of them to the same cluster, more may not; see: rivulet kubeconfig list, and: rivulet kubeconfig revoke USER", count, of)
 		}
-		for i := 0; others > MaxUsers && i < len(all); { // of those that have ended the oldest go
+		for i := 0; others > maxEnded && i < len(all); { // of those that have ended the oldest go
 			if all[i].active(r.Made) {
 				i++
 				continue
@@ -223,18 +253,24 @@ func (l *list) add(r record, replace bool) error {
 	})
 }
 
-// revoke ends a user's access. While the store's copy still has it this is an error: a
-// store that is damaged later must not bring it back.
-func (l *list) revoke(user string, now time.Time) error {
+// revoke ends a user's access, to this cluster or a virtual one.
+func (l *list) revoke(user, vcluster string, now time.Time) error {
+	return l.end(now, func(r record) bool { return r.User == user && r.VCluster == vcluster },
+		fmt.Errorf("%.80q has no access; see: rivulet kubeconfig list", user))
+}
+
+// end ends the access of those that of names; none is an error. While the store's copy still has them
+// this is one, too: a store that is damaged later must not bring them back.
+func (l *list) end(now time.Time, of func(record) bool, none error) error {
 	found := false
 	err := l.change(func(all []record) ([]record, error) {
 		for i := range all {
-			if all[i].User == user && all[i].active(now) {
+			if all[i].active(now) && of(all[i]) {
 				all[i].Revoked, found = now, true
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("%.80q has no access; see: rivulet kubeconfig list", user)
+			return nil, none
 		}
 		return all, nil
 	})
@@ -256,14 +292,15 @@ func (l *list) views(now time.Time) []api.Kubeconfig {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	open := map[[32]byte]int{}
-	for _, key := range l.conns {
-		open[key]++
+	for _, r := range l.conns {
+		open[[32]byte(r.Key)]++
 	}
 	out := []api.Kubeconfig{}
 	for _, r := range slices.Backward(l.all) {
 		key := [32]byte(r.Key)
-		out = append(out, api.Kubeconfig{User: r.User, Role: r.Role, Namespace: r.Namespace, Made: r.Made, Expires: r.Expires, Revoked: r.Revoked,
-			State: r.state(now), Connections: open[key], Used: l.used[key]})
+		v := r.view(now)
+		v.Connections, v.Used = open[key], l.used[key]
+		out = append(out, v)
 	}
 	return out
 }

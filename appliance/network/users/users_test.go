@@ -32,6 +32,8 @@ import (
 	"rivulet/offload/apiproxy"
 )
 
+var bigOne = big.NewInt(1)
+
 // notes is a Store.
 type notes struct {
 	blob []byte
@@ -198,7 +200,7 @@ func TestWhoIsLetIn(t *testing.T) {
 		}
 	}
 	g.clock.set(begun, false)
-	check(t, g.list.revoke("anna", begun))
+	check(t, g.list.revoke("anna", "", begun))
 	if code, text, _ := g.ask(g.client(anna.Transport.(*http.Transport).TLSClientConfig.Certificates[0]), "/api"); code != http.StatusUnauthorized || !strings.Contains(text, "revoked") {
 		t.Errorf("revoked: %d %q", code, text)
 	}
@@ -222,7 +224,7 @@ func TestOpenConnectionsEnd(t *testing.T) {
 	}
 	ben := watch(g.client(g.give(t, "ben", 100*time.Hour)))
 	for i, end := range []func(user string){
-		func(user string) { check(t, g.list.revoke(user, begun)); g.list.sweep(begun, true) },
+		func(user string) { check(t, g.list.revoke(user, "", begun)); g.list.sweep(begun, true) },
 		func(string) { g.list.sweep(begun.Add(2*time.Hour), true) },
 	} {
 		user := fmt.Sprint("anna", i)
@@ -278,18 +280,18 @@ func TestRequestsAreChecked(t *testing.T) {
 	if a := l.active(now); len(a) != 1 {
 		t.Errorf("%d have access after a replacement", len(a))
 	}
-	refused(t, l.revoke("nobody", now), "list")
+	refused(t, l.revoke("nobody", "", now), "list")
 	s.copy = errors.New("the disk is full")
-	refused(t, l.revoke("anna", now), "full")
+	refused(t, l.revoke("anna", "", now), "full")
 	s.copy = nil
 	for i := range MaxUsers {
 		check(t, add(fmt.Sprint("u", i), now, false))
 	}
 	refused(t, add("one-more", now, false), "revoke")
-	for i := range 3 * MaxUsers {
+	for i := range 2 * maxEnded {
 		check(t, add("u0", now.Add(time.Duration(i)*time.Second), true))
 	}
-	if n := len(s.had(t)); n > 2*MaxUsers+2 {
+	if n := len(s.had(t)); n > MaxUsers+maxEnded+2 {
 		t.Errorf("%d records are kept", n)
 	}
 	check(t, add("late", now.Add(2*memory), false))
@@ -342,7 +344,7 @@ func TestRights(t *testing.T) {
 // and revoked between two looks leaves no binding, and nothing is asked where nothing changes.
 func TestRightsFollowEveryChange(t *testing.T) {
 	client, now := fake.NewClientset(), time.Now()
-	a := New(Config{Store: &notes{}, Now: func() (time.Time, bool) { return now, true }})
+	a := New(Config{Store: &notes{}, VClusters: &class{}, Now: func() (time.Time, bool) { return now, true }})
 	bindings := func() int {
 		t.Helper()
 		check(t, a.settleBy(t.Context(), client))
@@ -358,7 +360,7 @@ func TestRightsFollowEveryChange(t *testing.T) {
 		if n := bindings(); n != 2 {
 			t.Errorf("%d bindings of one user, want 2", n)
 		}
-		check(t, a.list.revoke("anna", now))
+		check(t, a.list.revoke("anna", "", now))
 		if n := bindings(); n != 0 {
 			t.Errorf("%d bindings are left of one who was revoked", n)
 		}

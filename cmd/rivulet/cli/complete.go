@@ -34,7 +34,7 @@ func (c *common) complete(root *cobra.Command) {
 	for _, verb := range []string{"peer", "approve", "deny", "unpeer", "cordon", "uncordon", "drain", "doctor peer"} {
 		first[verb] = c.peerNames
 	}
-	for _, verb := range []string{"connect", "describe", "pause", "resume", "set", "snapshot", "delete", "logs"} {
+	for _, verb := range []string{"connect", "kubeconfig", "describe", "pause", "resume", "set", "snapshot", "delete", "logs"} {
 		first["vcluster "+verb] = c.vclusterNames
 	}
 	for _, verb := range []string{"status", "remove"} {
@@ -43,7 +43,7 @@ func (c *common) complete(root *cobra.Command) {
 	values := map[string]names{
 		"consume": oneOf("on", "off"), "provide": oneOf("on", "off"), "when": oneOf(string(policy.Burst), string(policy.Remote), string(policy.Any)), "role": oneOf("view", "edit", "admin"),
 		"network": oneOf("none", "auto", "stream", "udp"), "pod-security": oneOf("auto", "restricted", "as-is"), "order": oneOf("last", "equal"), "arch": oneOf("amd64", "arm64"),
-		"only": probeNames, "namespace": c.namespaces, "to": c.targetNames,
+		"vcluster": c.vclusterNames, "only": probeNames, "namespace": c.namespaces, "to": c.targetNames,
 	}
 	each(root, func(cmd *cobra.Command) {
 		if cmd.DisableFlagParsing {
@@ -54,7 +54,7 @@ func (c *common) complete(root *cobra.Command) {
 		if cmd.ValidArgsFunction == nil && (first[verb] != nil || !file) {
 			cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 				switch {
-				case len(args) == 0 && first[verb] != nil, verb == "image rm":
+				case len(args) == 0 && first[verb] != nil, verb == "image rm", verb == "vcluster kubeconfig":
 					return ask(cmd, first[verb])
 				case len(args) == 1 && verb == "move volume":
 					return ask(cmd, c.placeNames)
@@ -67,7 +67,7 @@ func (c *common) complete(root *cobra.Command) {
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 			find := values[f.Name]
 			switch f.Name {
-			case "config", "kubeconfig", "passphrase-file", "boot", "root", "output": // files, and what outputFlag has
+			case "config", "kubeconfig", "passphrase-file", "boot", "root", "output", "dir": // files, and what outputFlag has
 				return
 			case "namespace":
 				if strings.HasPrefix(verb, "burst ") { // of the other cluster

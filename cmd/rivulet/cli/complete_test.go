@@ -43,7 +43,7 @@ func TestEveryWordIsCompleted(t *testing.T) {
 	supervise(t, filepath.Join(dir, "rivulet.sock"), answers)
 	for line, want := range map[string]string{
 		"approve ": "b d", "unpeer ": "b d", "drain ": "b d", "doctor peer ": "b d", "peer b --consume ": "on off", "offload lab --when ": "burst remote any", "offload lab --to ": "b d burst-campus",
-		"open lab --to ": "b d group all", "tenants remove ": "b c", "vcluster delete ": "ann ben", "vcluster connect ": "ann ben", "burst status ": "campus", "invite revoke ": "1", "kubeconfig revoke ": "anna",
+		"open lab --to ": "b d group all", "tenants remove ": "b c", "vcluster delete ": "ann ben", "vcluster connect ": "ann ben", "burst status ": "campus", "invite revoke ": "1", "kubeconfig revoke ": "anna", "vcluster kubeconfig ann ": "ann ben", "kubeconfig revoke anna --vcluster ": "ann ben",
 		"kubeconfig --role ": "view edit admin", "burst add x --network ": "none auto stream udp", "move volume lab/data ": "home b e", "status -o ": "json yaml wide", "doctor --only card": "card-life", "status ": "",
 		"deny b ": "", "rotate-key ": "", "burst add x --namespace ": "",
 	} {
@@ -67,7 +67,7 @@ func TestEveryWordIsCompleted(t *testing.T) {
 			t.Errorf("what follows rivulet %s is not completed", path(cmd))
 		}
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if _, ok := cmd.GetFlagCompletionFunc(f.Name); !ok && f.Value.Type() != "bool" && !strings.Contains("config kubeconfig passphrase-file boot root output", f.Name) {
+			if _, ok := cmd.GetFlagCompletionFunc(f.Name); !ok && f.Value.Type() != "bool" && !strings.Contains("config kubeconfig passphrase-file boot root output dir", f.Name) {
 				t.Errorf("rivulet %s --%s is not completed", path(cmd), f.Name)
 			}
 		})

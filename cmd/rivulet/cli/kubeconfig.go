@@ -4,12 +4,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net/http"
 	"net/url"
 	"os"
@@ -19,10 +15,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/network/users"
 )
 
 // defaultUser has what the owner has.
@@ -42,7 +37,7 @@ func newKubeconfig(c *common) *cobra.Command {
 			if q.For, err = lifetime(life); err != nil {
 				return err
 			}
-			file, made, err := kubeconfigFor(cmd, c, q, server)
+			file, _, made, err := kubeconfigFor(cmd, c, q, server)
 			if err != nil {
 				return err
 			}
@@ -65,7 +60,7 @@ func newKubeconfig(c *common) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&q.User, "user", defaultUser, "whose it is: a name of your choice, by which it is listed and revoked")
-	f.StringVar(&life, "for", "30d", "how long it works: 30d, 12h, 45m")
+	f.StringVar(&life, "for", "30d", "how long it works: 30d, 4w, 12h, 45m")
 	f.StringVarP(&q.Namespace, "namespace", "n", "", "the one namespace that it is for; default: the whole cluster")
 	f.StringVar(&q.Role, "role", "admin", "view, edit or admin")
 	f.StringVar(&server, "server", "", "address or name of this device for the laptop; default: its first address on the LAN")
@@ -95,6 +90,7 @@ func newKubeconfigList(c *common) *cobra.Command {
 }
 
 func newKubeconfigRevoke(c *common) *cobra.Command {
+	var vcluster string
 	cmd := &cobra.Command{
 		Use:   "revoke USER",
 		Short: "end a user's access at once, open connections included",
@@ -108,7 +104,7 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 			if err := confirm(cmd, "the access of "+args[0]+" ends at once, open connections included"); err != nil {
 				return err
 			}
-			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodDelete, "/v1/kubeconfigs/"+url.PathEscape(args[0]), nil, nil); err != nil {
+			if err := revokeKubeconfig(cmd, c, args[0], vcluster); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s has no access any more\n", args[0])
@@ -116,46 +112,54 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 		},
 	}
 	yesFlag(cmd)
+	cmd.Flags().StringVar(&vcluster, "vcluster", "", "the virtual cluster whose user it is; default: this cluster's")
 	return cmd
 }
 
-// lifetime reads a duration that may be in days.
+func revokeKubeconfig(cmd *cobra.Command, c *common, user, vcluster string) error {
+	path := "/v1/kubeconfigs/" + url.PathEscape(user)
+	if vcluster != "" {
+		path += "?vcluster=" + url.QueryEscape(vcluster)
+	}
+	return api.Call(cmd.Context(), c.dirs.Run, http.MethodDelete, path, nil, nil)
+}
+
+// lifetime reads a duration that may be in days or weeks.
 func lifetime(text string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return time.Duration(n) * 24 * time.Hour, nil
+	for unit, days := range map[string]time.Duration{"d": 1, "w": 7} {
+		if number, ok := strings.CutSuffix(text, unit); ok {
+			if n, err := strconv.ParseUint(number, 10, 16); err == nil && n <= 9999 {
+				return time.Duration(n) * days * 24 * time.Hour, nil
+			}
 		}
-	} else if d, err := time.ParseDuration(text); err == nil {
+	}
+	if d, err := time.ParseDuration(text); err == nil {
 		return d, nil
 	}
 	return 0, usagef("--for %s is no time; for example: --for 30d, or --for 12h; see: rivulet kubeconfig --help", text)
 }
 
-// kubeconfigFor makes a key, has it accepted, and returns the file.
-func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, server string) ([]byte, api.NewKubeconfig, error) {
-	var made api.NewKubeconfig
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// kubeconfigFor makes a key, has it accepted, and returns the file, or with a token the link.
+func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, server string) (file []byte, link string, made api.NewKubeconfig, err error) {
+	var key *ecdsa.PrivateKey
+	token := ""
+	if q.Link {
+		token = users.NewToken()
+		key, err = users.TokenKey(token)
+	} else {
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	}
 	if err != nil {
-		return nil, made, err
+		return nil, "", made, err
 	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: q.User, Organization: []string{"rivulet"}},
-		NotBefore: now.Add(-24 * time.Hour), NotAfter: now.Add(q.For),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	if q.Certificate, err = x509.CreateCertificate(rand.Reader, template, template, key.Public(), key); err != nil {
-		return nil, made, err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, made, err
+	if q.Certificate, err = users.Certificate(key, q.User, time.Now().Add(q.For)); err != nil {
+		return nil, "", made, err
 	}
 	end := busy("waiting for the API server")
 	err = api.CallWithin(cmd.Context(), time.Minute, c.dirs.Run, http.MethodPost, "/v1/kubeconfigs", q, &made)
 	end()
 	if err != nil {
-		return nil, made, err
+		return nil, "", made, err
 	}
 	if server != "" {
 		if !strings.Contains(server, "://") {
@@ -169,20 +173,11 @@ func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, serve
 	if len(made.Servers) == 0 {
 		made.Servers = []string{"https://" + made.Cluster + ".local:7442"}
 	}
-	name := made.Cluster
-	out := clientcmdapi.NewConfig()
-	out.Clusters[name] = &clientcmdapi.Cluster{Server: made.Servers[0], TLSServerName: made.ServerName, CertificateAuthorityData: made.Authority}
-	out.AuthInfos[made.User] = &clientcmdapi.AuthInfo{
-		ClientCertificateData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: q.Certificate}),
-		ClientKeyData:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
+	if q.Link {
+		return nil, made.Servers[0] + users.LinkPath + token, made, nil
 	}
-	out.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: made.User, Namespace: made.Namespace}
-	out.CurrentContext = name
-	text, err := clientcmd.Write(*out)
-	if err != nil {
-		return nil, made, err
-	}
-	return text, made, nil
+	file, err = users.File(made, key)
+	return file, "", made, err
 }
 
 // keepPrivate closes the file that the shell has made for the output to others.
@@ -198,6 +193,9 @@ func keepPrivate(out io.Writer) error {
 }
 
 func of(k api.Kubeconfig) string {
+	if k.VCluster != "" {
+		return k.Role + " of virtual cluster " + k.VCluster
+	}
 	if k.Namespace == "" {
 		return k.Role + " of the cluster"
 	}
@@ -210,16 +208,16 @@ func printKubeconfigs(out io.Writer, l api.Kubeconfigs, wide bool) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	head, more := "USER\tROLE\tNAMESPACE\tSTATE\tEXPIRES\tLAST USED\tCONNECTIONS", ""
+	head, more := "USER\tROLE\tVCLUSTER\tNAMESPACE\tSTATE\tEXPIRES\tLAST USED\tCONNECTIONS", ""
 	if wide {
-		head += "\tMADE\tREVOKED"
+		head += "\tMADE\tREVOKED\tLINK UNTIL"
 	}
 	fmt.Fprintln(w, head)
 	for _, k := range l.Kubeconfigs {
 		if wide {
-			more = "\t" + moment(k.Made) + "\t" + moment(k.Revoked)
+			more = "\t" + moment(k.Made) + "\t" + moment(k.Revoked) + "\t" + moment(k.Link)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d%s\n", k.User, k.Role, dash(k.Namespace), k.State, moment(k.Expires), moment(k.Used), k.Connections, more)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d%s\n", k.User, k.Role, dash(k.VCluster), dash(k.Namespace), k.State, moment(k.Expires), moment(k.Used), k.Connections, more)
 	}
 	return w.Flush()
 }

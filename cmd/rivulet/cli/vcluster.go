@@ -37,7 +37,7 @@ func newVCluster(c *common) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c), newVClusterSet(c),
+	cmd.AddCommand(newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c), newVClusterKubeconfig(c), newVClusterSet(c),
 		newVClusterAct(c, "pause", "end its control plane until it is resumed; requests do not wake it"),
 		newVClusterAct(c, "resume", "start a paused control plane again"),
 		newVClusterSnapshot(c), newVClusterRestore(c), newVClusterDelete(c), newVClusterLogs(c))
@@ -463,7 +463,7 @@ func newVClusterConnect(c *common) *cobra.Command {
 		Short: "run a command with the virtual cluster's kubeconfig, or write that into a file",
 		Long: "With a command, KUBECONFIG is set for it alone; kubectl is the embedded one.\n" +
 			"Without, the context vcluster-NAME is put into the file of --kubeconfig, $KUBECONFIG or ~/.kube/config, and made the current one.\n" +
-			"The file has an administrator's key: who has it has all rights inside, and none outside.",
+			"The file is for this device's root: it holds for a day, at an address that the LAN does not reach, and has all rights inside. For others: rivulet vcluster kubeconfig NAME",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || cmd.ArgsLenAtDash() > 1 || cmd.ArgsLenAtDash() < 0 && len(args) > 1 {
 				return usagef("connect takes one name, and a command after --; see: %s --help", cmd.CommandPath())

@@ -1,0 +1,76 @@
+// Package roles has the rights that a virtual cluster gives to groups of users, to whom the supervisor
+// gives access. It runs in the process of a virtual cluster, and alone writes there the ClusterRole Name
+// and the bindings of the groups. They are set right at each start: an administrator inside may change
+// them until then. Failure as the user sees it: the virtual cluster does not start.
+package roles
+
+import (
+	"context"
+	"fmt"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Name is the ClusterRole of what a user may read beside the role.
+const Name = "rivulet:user"
+
+// Group is that of users with a role: view, edit or admin.
+func Group(role string) string { return "rivulet:" + role }
+
+// Extra is what Kubernetes' view leaves out that belongs to no namespace.
+var Extra = []rbacv1.PolicyRule{
+	{APIGroups: []string{""}, Resources: []string{"nodes", "namespaces", "persistentvolumes"}, Verbs: []string{"get", "list", "watch"}},
+	{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"storageclasses"}, Verbs: []string{"get", "list", "watch"}},
+	{APIGroups: []string{"metrics.k8s.io"}, Resources: []string{"nodes", "pods"}, Verbs: []string{"get", "list"}},
+}
+
+// bindings are of a name, a ClusterRole, and the roles whose groups have it.
+var bindings = []struct {
+	name, role string
+	groups     []string
+}{
+	{"rivulet:admin", "cluster-admin", []string{"admin"}},
+	{"rivulet:edit", "edit", []string{"edit"}},
+	{"rivulet:view", "view", []string{"view"}},
+	{Name, Name, []string{"edit", "view"}},
+}
+
+// Apply makes them what they shall be.
+func Apply(ctx context.Context, client kubernetes.Interface) error {
+	rbac := client.RbacV1()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: Name}, Rules: Extra}
+	have, err := rbac.ClusterRoles().Get(ctx, Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = rbac.ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
+	case err == nil && !equality.Semantic.DeepEqual(have.Rules, role.Rules):
+		_, err = rbac.ClusterRoles().Update(ctx, role, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("roles: %w", err)
+	}
+	for _, b := range bindings {
+		want := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: b.name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: b.role}}
+		for _, g := range b.groups {
+			want.Subjects = append(want.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: Group(g)})
+		}
+		have, err := rbac.ClusterRoleBindings().Get(ctx, b.name, metav1.GetOptions{})
+		if err == nil {
+			if equality.Semantic.DeepEqual(have.RoleRef, want.RoleRef) && equality.Semantic.DeepEqual(have.Subjects, want.Subjects) {
+				continue
+			}
+			err = rbac.ClusterRoleBindings().Delete(ctx, b.name, metav1.DeleteOptions{}) // its role cannot be changed
+		}
+		if err == nil || apierrors.IsNotFound(err) {
+			_, err = rbac.ClusterRoleBindings().Create(ctx, want, metav1.CreateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("roles: %w", err)
+		}
+	}
+	return nil
+}

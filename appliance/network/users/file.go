@@ -1,0 +1,92 @@
+package users
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base32"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"rivulet/appliance/api"
+)
+
+// Certificate is one of a user's key, signed by itself, DER: it is trusted for its key alone.
+func Certificate(key *ecdsa.PrivateKey, user string, end time.Time) ([]byte, error) {
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: user, Organization: []string{"rivulet"}},
+		NotBefore: time.Unix(0, 0).UTC(), NotAfter: end,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	return x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+}
+
+// File is the kubeconfig of a user with that key; its server is the first.
+func File(made api.NewKubeconfig, key *ecdsa.PrivateKey) ([]byte, error) {
+	certificate, err := Certificate(key, made.User, made.Expires)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	name, user := made.Cluster, made.User
+	if made.VCluster != "" { // files of several are often put together
+		name, user = made.VCluster+"@"+made.Cluster, made.User+"@"+made.VCluster+"@"+made.Cluster
+	}
+	out := clientcmdapi.NewConfig()
+	out.Clusters[name] = &clientcmdapi.Cluster{Server: made.Servers[0], TLSServerName: made.ServerName, CertificateAuthorityData: made.Authority}
+	out.AuthInfos[user] = &clientcmdapi.AuthInfo{
+		ClientCertificateData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}),
+		ClientKeyData:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
+	}
+	out.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: user, Namespace: made.Namespace}
+	out.CurrentContext = name
+	return clientcmd.Write(*out)
+}
+
+// A token is what a link has: 128 bits, in letters and digits of any case. The user's key is derived from
+// it, so that the device keeps no more of a link than of any other user: the hash of the public key.
+const tokenBytes = 16
+
+var tokens = base32.StdEncoding.WithPadding(base32.NoPadding)
+
+// NewToken makes one.
+func NewToken() string {
+	raw := make([]byte, tokenBytes)
+	_, _ = rand.Read(raw) // it cannot fail
+	return strings.ToLower(tokens.EncodeToString(raw))
+}
+
+// TokenKey is the key of a token.
+func TokenKey(token string) (*ecdsa.PrivateKey, error) {
+	raw, err := tokens.DecodeString(strings.ToUpper(token))
+	if err != nil || len(raw) != tokenBytes {
+		return nil, fmt.Errorf("this is no token of a link; copy the whole link")
+	}
+	return derived(raw, "rivulet link")
+}
+
+// derived is the key on P-256 that a secret has for a purpose.
+func derived(secret []byte, purpose string) (*ecdsa.PrivateKey, error) {
+	for n := 0; ; n++ { // one of 2^32 numbers is none of the curve
+		d, err := hkdf.Key(sha256.New, secret, nil, fmt.Sprintf("%s %d", purpose, n), 32)
+		if err != nil {
+			return nil, err
+		}
+		if key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), d); err == nil {
+			return key, nil
+		}
+	}
+}

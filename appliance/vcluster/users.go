@@ -1,0 +1,125 @@
+package vcluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"rivulet/fabric/peer"
+)
+
+// Users reach a virtual cluster through package network/users, which holds what is made here for each
+// of them: nothing that the virtual cluster's API server trusts leaves the device but by Kubeconfig.
+
+// Kubeconfig is that of an administrator inside, for an object's Secret: anew after half of its time.
+func (k *Keeper) Kubeconfig(name string) ([]byte, error) {
+	c, ca, err := k.trusted(name)
+	if err != nil {
+		return nil, err
+	}
+	return kubeconfigOf(c.secretDir(), "admin", name, "https://"+c.address().String(), ca)
+}
+
+// rootKubeconfig is for this device's root, whatever bindings are inside.
+func (k *Keeper) rootKubeconfig(name string) ([]byte, error) {
+	c, ca, err := k.trusted(name)
+	if err != nil {
+		return nil, err
+	}
+	crt, key, err := c.pki().issue("rivulet:root", adminGroup, time.Now().Add(rootLife))
+	if err != nil {
+		return nil, err
+	}
+	return kubeconfig(name, "https://"+c.address().String(), ca, crt, key)
+}
+
+// trusted is one, and the authority of its server.
+func (k *Keeper) trusted(name string) (*cluster, []byte, error) {
+	c, err := k.get(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.certificates(); err != nil {
+		return nil, nil, err
+	}
+	ca, err := os.ReadFile(filepath.Join(c.tlsDir(), "server-ca.crt"))
+	return c, ca, diskErr(err)
+}
+
+// Identity is that of the one with a name.
+func (k *Keeper) Identity(name string) (peer.ID, error) {
+	c, err := k.get(name)
+	if err != nil {
+		return "", err
+	}
+	r := c.record()
+	if r.Deleting {
+		return "", fmt.Errorf("%s is being deleted; see: rivulet vcluster list", name)
+	}
+	return r.ID, nil
+}
+
+// Identities are those of all; false while it is not known which there are.
+func (k *Keeper) Identities() (map[peer.ID]bool, bool) {
+	k.mu.Lock()
+	known := k.ctx != nil && !k.unread.Load()
+	k.mu.Unlock()
+	out := map[peer.ID]bool{}
+	for id := range k.Consumers() {
+		out[id] = true
+	}
+	return out, known
+}
+
+// of is the name of the one with an identity.
+func (k *Keeper) of(id peer.ID) (string, error) {
+	name, ok := k.Consumers()[id]
+	if !ok {
+		return "", errNone
+	}
+	return name, nil
+}
+
+// Ready returns once it is awake, or with why it is not.
+func (k *Keeper) Ready(ctx context.Context, id peer.ID) error {
+	name, err := k.of(id)
+	if err != nil {
+		return err
+	}
+	c, err := k.get(name)
+	if err != nil {
+		return err
+	}
+	if c.brief().State == Awake {
+		return nil
+	}
+	_, err = k.Await(ctx, name)
+	return err
+}
+
+// REST is the way to its API server as a user in a group, good until that time.
+func (k *Keeper) REST(id peer.ID, user, group string, until time.Time) (*rest.Config, error) {
+	name, err := k.of(id)
+	if err != nil {
+		return nil, err
+	}
+	c, ca, err := k.trusted(name)
+	if err != nil {
+		return nil, err
+	}
+	crt, key, err := c.pki().issue(user, group, until)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host: "https://" + c.address().String(), TLSClientConfig: rest.TLSClientConfig{CAData: ca, CertData: crt, KeyData: key},
+		// Not by a proxy of the environment. With this the transport is its user's, and goes with it.
+		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
+	}, nil
+}

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/vcluster"
+)
+
+func newVClusterKubeconfig(c *common) *cobra.Command {
+	q := api.KubeconfigRequest{}
+	var life, server, dir string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "kubeconfig NAME... | --all",
+		Short: "kubeconfigs for laptops on the LAN, of users of virtual clusters",
+		Long: "They work through the control port (TCP 7442) until they expire, are revoked, or the virtual cluster is deleted. A request wakes it.\n" +
+			"One is printed; for several, which a pattern such as 's*' may name, give --dir, or --link for links that give the file in a browser or to curl, once.\n" +
+			"Roles are of the whole virtual cluster: admin may do all there. See: rivulet kubeconfig list; end one: rivulet kubeconfig revoke USER --vcluster NAME",
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case (len(args) > 0) == all:
+				return usagef("%s takes names, or --all; see: %s --help", cmd.Name(), cmd.CommandPath())
+			case dir != "" && q.Link:
+				return usagef("--dir is for files, --link makes none; leave one of them out")
+			case dir == "" && !q.Link && (all || len(args) > 1 || strings.ContainsAny(args[0], "*?[")):
+				return usagef("several kubeconfigs need a folder: --dir DIR, or --link; see: %s --help", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if q.For, err = lifetime(life); err != nil {
+				return err
+			}
+			names := args
+			if dir != "" || q.Link {
+				if names, err = matching(cmd, c, args); err != nil {
+					return err
+				}
+			}
+			var links []vclusterLink
+			for i, name := range names {
+				one := q
+				one.VCluster = name
+				if one.User == "" {
+					one.User = name
+				}
+				link, err := giveVCluster(cmd, c, one, dir, server)
+				if err != nil && len(names) > 1 {
+					err = fmt.Errorf("%s: %w; %d of %d are made, name the others for the rest", name, err, i, len(names))
+				}
+				if err != nil {
+					return err
+				}
+				links = append(links, link)
+			}
+			if q.Link && c.forProgram() {
+				return c.print(cmd.OutOrStdout(), links)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&all, "all", false, "one for each virtual cluster")
+	f.StringVar(&q.User, "user", "", "whose it is, by which it is listed and revoked; default: the name of the virtual cluster")
+	f.StringVar(&life, "for", "30d", "how long it works: 30d, 4w, 12h, 45m")
+	f.StringVar(&q.Role, "role", "admin", "view, edit or admin")
+	f.StringVar(&server, "server", "", "address or name of this device for the laptop; default: its first address on the LAN")
+	f.BoolVar(&q.Replace, "replace", false, "end what the user had, and replace the file")
+	f.StringVar(&dir, "dir", "", "write NAME.kubeconfig into this folder")
+	f.BoolVar(&q.Link, "link", false, "print links, and QR codes on a terminal, that work once within seven days")
+	outputFlag(cmd, c)
+	return cmd
+}
+
+// vclusterLink is a link as programs get it.
+type vclusterLink struct {
+	VCluster string    `json:"vcluster"`
+	User     string    `json:"user"`
+	Link     string    `json:"link"`
+	Until    time.Time `json:"until"`
+	// Pin is the SHA-256 of the key that answers, for curl --pinnedpubkey.
+	Pin string `json:"pin"`
+}
+
+// matching are the virtual clusters that the arguments name; all for none.
+func matching(cmd *cobra.Command, c *common, args []string) (out []string, err error) {
+	var have []vcluster.View
+	if err := askVCluster(cmd.Context(), c, http.MethodGet, "", nil, &have); err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	for _, v := range have {
+		if len(args) == 0 {
+			out = append(out, v.Name)
+		}
+		for _, pattern := range args {
+			ok, err := filepath.Match(pattern, v.Name)
+			if err != nil {
+				return nil, usagef("%.40q is no pattern; write it like 's*'", pattern)
+			}
+			if ok {
+				used[pattern] = true
+				out = append(out, v.Name)
+			}
+		}
+	}
+	for _, pattern := range args {
+		if !used[pattern] {
+			return nil, fmt.Errorf("there is no virtual cluster %.60s; see: rivulet vcluster list", pattern)
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("there is no virtual cluster; make one with: rivulet vcluster create NAME")
+	}
+	return slices.Compact(out), nil // the list is sorted by name
+}
+
+// giveVCluster makes one, and prints or writes it.
+func giveVCluster(cmd *cobra.Command, c *common, q api.KubeconfigRequest, dir, server string) (none vclusterLink, err error) {
+	out, file := cmd.OutOrStdout(), filepath.Join(dir, q.VCluster+".kubeconfig")
+	if dir != "" && !q.Replace {
+		if _, err := os.Lstat(file); err == nil {
+			return none, fmt.Errorf("%s is there already; replace it, and end the access in it, with --replace", file)
+		}
+	}
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return none, fmt.Errorf("%w; choose another folder", err)
+		}
+	}
+	content, link, made, err := kubeconfigFor(cmd, c, q, server)
+	if err != nil {
+		return none, err
+	}
+	switch {
+	case q.Link && c.forProgram():
+	case q.Link:
+		if drawn, err := drawQR(link); err == nil && isTerminal(out) {
+			fmt.Fprintln(out, drawn)
+		}
+		_, err = fmt.Fprintf(out, "%s, %s, once, until %s:\n  %s\n  curl -fsk --pinnedpubkey sha256//%s -d '' -o %s.kubeconfig %[4]s\n",
+			made.User, of(made.Kubeconfig), made.Link.Local().Format(time.DateTime), link, made.Pin, q.VCluster)
+	case dir != "":
+		if err = toFile(file, "choose another folder", func(w io.Writer) error { _, err := w.Write(content); return err }); err != nil {
+			err = errors.Join(err, revokeKubeconfig(cmd, c, q.User, q.VCluster))
+			break
+		}
+		_, err = fmt.Fprintf(out, "%s: %s, %s, until %s\n", file, made.User, of(made.Kubeconfig), made.Expires.Local().Format(time.DateTime))
+	default:
+		if err = keepPrivate(out); err == nil {
+			_, err = out.Write(content)
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "user %s, %s, until %s; to end it: sudo rivulet kubeconfig revoke %[1]s --vcluster %s\n", made.User, of(made.Kubeconfig), made.Expires.Local().Format(time.DateTime), q.VCluster)
+	}
+	return vclusterLink{q.VCluster, made.User, link, made.Link, made.Pin}, err
+}
