@@ -36,8 +36,9 @@ const (
 	ownUser      = "rivulet:control-plane"
 )
 
-// planeGates are as the engine's (package engine, flags.go), and for the same reasons.
-const planeGates = "MutatingAdmissionPolicy=true,APIServerIdentity=false,SizeBasedListCostEstimate=false"
+// planeGates are as the engine's (package engine, flags.go), and for the same reasons, but for policies that mutate: they are
+// off unless somebody asks for them, as in Kubernetes, and an API server that has them reads its own OpenAPI documents every 5 s.
+const planeGates = "APIServerIdentity=false,SizeBasedListCostEstimate=false"
 
 // runPlane is the control plane of a virtual cluster: kine, kube-apiserver and controller
 // manager in this process. It returns when ctx ends, or with what went wrong.
@@ -181,8 +182,7 @@ func serverFlags(p tenant.Plane, etcd []string) []string {
 		"--authorization-mode=RBAC", "--anonymous-auth=false",
 		"--disable-admission-plugins=CertificateApproval,CertificateSigning,CertificateSubjectRestriction,ClusterTrustBundleAttest,TaintNodesByCondition",
 		"--feature-gates=" + planeGates,
-		"--runtime-config=admissionregistration.k8s.io/v1beta1=true",
-		"--endpoint-reconciler-type=none", "--event-ttl=15m", "--allow-privileged=true", "--profiling=false",
+		"--endpoint-reconciler-type=none", "--event-ttl=15m", "--allow-privileged=true", "--profiling=false", "--watch-cache=false",
 	}
 }
 

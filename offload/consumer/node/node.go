@@ -27,6 +27,8 @@ const (
 	// that of the home node: each renewal is a write to the card. It says only that
 	// this process lives; that the cluster is there, the Ready condition says at once.
 	lease = 120
+	// quietly is heartbeat, and a quarter of a lease's life, of a node that is Unwatched.
+	quietly = time.Hour
 )
 
 // Node is the virtual node of one target.
@@ -82,10 +84,14 @@ func (n *Node) Run(ctx context.Context, offers <-chan offer.Offer) error {
 	}
 	n.take(first, was)
 
+	beat, life := heartbeat, int32(lease)
+	if n.id.Unwatched {
+		beat, life = quietly, int32(4*quietly/time.Second)
+	}
 	updates := make(chan *corev1.Node)
 	controller, err := vk.NewNodeController(&provider{updates: updates}, n.object(), n.client.CoreV1().Nodes(),
-		vk.WithNodeEnableLeaseV1(n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), lease),
-		vk.WithNodeStatusUpdateInterval(heartbeat),
+		vk.WithNodeEnableLeaseV1(n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), life),
+		vk.WithNodeStatusUpdateInterval(beat),
 		vk.WithNodeStatusUpdateErrorHandler(n.recreate))
 	if err != nil {
 		return fmt.Errorf("offload: virtual node %s: %w", n.id.Name, err)

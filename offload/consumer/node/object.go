@@ -23,6 +23,8 @@ type Identity struct {
 	Kind   target.Kind
 	// After has the scheduler prefer nodes without it.
 	After bool
+	// Unwatched says that no controller of home goes by the node's lease: it is written once in quietly.
+	Unwatched bool
 }
 
 // Reasons of the Ready condition.
