@@ -170,7 +170,7 @@ func (c *cluster) change(f func(*record)) error {
 
 // run keeps it until ctx ends or it is deleted.
 func (c *cluster) run(ctx context.Context) {
-	proc, listener, err := adopt(c.pidFile())
+	proc, listener, err := adopt(c.pidFile(), c.rootDir())
 	if err == nil {
 		proc.logStart = max(0, c.logSize()-4096)
 		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid)

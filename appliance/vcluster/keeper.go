@@ -243,6 +243,7 @@ func (k *Keeper) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
+	k.endStrays(ctx, records)
 	k.mu.Lock()
 	k.ctx, k.all = ctx, map[string]*cluster{}
 	for _, r := range records {

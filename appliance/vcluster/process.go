@@ -130,8 +130,20 @@ func startTime(pid int) string {
 	return fields[19]
 }
 
-// adopt finds the process of an earlier supervisor, and its listening socket.
-func adopt(pidFile string) (*process, *os.File, error) {
+// elsewhere reports whether a process has another root. One that has just begun has the device's.
+func elsewhere(pid int, root string) bool {
+	at := fmt.Sprintf("/proc/%d/root", pid)
+	its, err := os.Stat(at)
+	if link, e := os.Readlink(at); err != nil || e != nil || link == "/" {
+		return false
+	}
+	ours, err := os.Stat(root)
+	return err != nil || !os.SameFile(its, ours)
+}
+
+// adopt finds the process of an earlier supervisor, and its listening socket. One with another root, if
+// that is given, is ended: a restored backup is in the place of what it belongs to.
+func adopt(pidFile, root string) (*process, *os.File, error) {
 	raw, err := os.ReadFile(pidFile)
 	if err != nil {
 		return nil, nil, err
@@ -149,7 +161,13 @@ func adopt(pidFile string) (*process, *os.File, error) {
 		unix.Close(fd)
 		return nil, nil, os.ErrProcessDone
 	}
-	socket, err := unix.PidfdGetfd(fd, tenant.ListenFD, 0)
+	socket, err := -1, error(nil)
+	if root != "" && elsewhere(pid, root) {
+		err = errors.New("it is of a virtual cluster that has been set aside")
+	}
+	if err == nil {
+		socket, err = unix.PidfdGetfd(fd, tenant.ListenFD, 0)
+	}
 	if err == nil {
 		if on, e := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); e != nil || on != 1 {
 			unix.Close(socket)
@@ -158,6 +176,7 @@ func adopt(pidFile string) (*process, *os.File, error) {
 	}
 	if err != nil { // nobody could keep it, nor begin another beside it
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(endLimit.Milliseconds())) // its port is free then
 		unix.Close(fd)
 		return nil, nil, fmt.Errorf("the listening socket of process %d: %w", pid, err)
 	}

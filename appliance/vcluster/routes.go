@@ -95,6 +95,12 @@ func (k *Keeper) Routes(mux *http.ServeMux) {
 			panic(http.ErrAbortHandler) // the reader sees that it is none
 		}
 	})
+	mux.HandleFunc("POST /v1/vclusters/backup", func(w http.ResponseWriter, r *http.Request) {
+		if err := k.Backup(r.Context(), w); err != nil {
+			k.cfg.Log.Warn("a backup of the virtual clusters was cut short", "error", err)
+			panic(http.ErrAbortHandler) // the reader sees that it is none
+		}
+	})
 	mux.Handle("POST /v1/vclusters/restore", api.JSON(func(r *http.Request) (any, error) {
 		v, err := k.Restore(r.Context(), r.Body, r.URL.Query().Get("as"))
 		if err != nil {

@@ -11,6 +11,7 @@
 //	server/           k3s's token, certificates and keys, and the user's manifests
 //	node/password     with which the node proves to its cluster that it is itself
 //	etc/              /etc/rivulet
+//	vclusters/        virtual clusters, each as of one moment
 //	storage/          local volumes, only when asked for
 //
 // It reads all of these while the cluster runs. Beside the stream it alone writes
@@ -30,7 +31,7 @@ import (
 )
 
 // Format is the version of the stream's layout.
-const Format = 1
+const Format = 2
 
 // The members that every stream has, and the folders of the others.
 const (
@@ -41,6 +42,7 @@ const (
 	serverDir     = "server"
 	configDir     = "etc"
 	storageDir    = "storage"
+	vclustersDir  = "vclusters"
 )
 
 // Manifest says what a stream holds. It comes first.
@@ -54,6 +56,8 @@ type Manifest struct {
 	Arch       string    `json:"arch"`
 	Created    time.Time `json:"created"`
 	Volumes    bool      `json:"volumes"` // local volumes are in it
+	// VClusters says that virtual clusters are in it, if there were any; since format 2.
+	VClusters bool `json:"vclusters,omitempty"`
 }
 
 // Paths are the places that are saved and restored.

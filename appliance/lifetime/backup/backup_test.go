@@ -1,15 +1,18 @@
 package backup
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/state/bolt"
@@ -267,5 +270,56 @@ func TestThereIsNothingToSave(t *testing.T) {
 	err := Write(context.Background(), &bytes.Buffer{}, source(p, "kitchen"))
 	if err == nil || !strings.Contains(err.Error(), "wait until") {
 		t.Errorf("%v, want a cure", err)
+	}
+}
+
+// Virtual clusters come back in the place of those that are there, also when an upgrade is undone; one that
+// cannot be saved is named, and a stream without any leaves them as they are.
+func TestVirtualClusters(t *testing.T) {
+	src := source(device(t, "kitchen", 5), "kitchen")
+	left := map[string]string{}
+	src.LeftOut = func(name, why string) { left[name] = why }
+	without := save(t, src)
+	src.VClusters = func(out io.Writer) error {
+		w := tar.NewWriter(out)
+		for name, content := range map[string]string{"ann/vcluster.json": "ann's", "ann/root/data/db/state.db": "objects", ".left-out/ben": "it is a pipe"} {
+			must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(content))}))
+			_, err := w.Write([]byte(content))
+			must(t, err)
+		}
+		return w.Close()
+	}
+	stream := save(t, src)
+	if len(left) != 1 || left["ben"] != "it is a pipe" {
+		t.Errorf("left out: %v", left)
+	}
+	for _, undo := range []bool{false, true} {
+		to := device(t, "attic", 5)
+		write(t, filepath.Join(to.State, "vclusters/carl/vcluster.json"), "carl's")
+		o := options()
+		o.Over, o.DataOnly = true, undo
+		_, err := Restore(t.Context(), bytes.NewReader(without), to, o)
+		must(t, err)
+		if got := read(t, filepath.Join(to.State, "vclusters/carl/vcluster.json")); got != "carl's" {
+			t.Errorf("a stream without virtual clusters leaves %q", got)
+		}
+		o.Now = o.Now.Add(time.Hour)
+		r, err := Restore(t.Context(), bytes.NewReader(stream), to, o)
+		must(t, err)
+		for name, want := range map[string]string{"vclusters/ann/vcluster.json": "ann's", "vclusters/ann/root/data/db/state.db": "objects"} {
+			if got := read(t, filepath.Join(to.State, name)); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+		if _, err := os.Lstat(filepath.Join(to.State, "vclusters/carl")); err == nil {
+			t.Error("a virtual cluster of before is among those of the backup")
+		}
+		if got := read(t, filepath.Join(r.Aside, "vclusters/carl/vcluster.json")); got != "carl's" {
+			t.Errorf("set aside: %q", got)
+		}
+	}
+	src.VClusters = func(io.Writer) error { return errors.New("the supervisor has gone") }
+	if err := Write(t.Context(), io.Discard, src); err == nil || !strings.Contains(err.Error(), "has gone") {
+		t.Errorf("cut short: %v", err)
 	}
 }

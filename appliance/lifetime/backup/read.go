@@ -95,7 +95,7 @@ func known(name string) bool {
 		return true
 	}
 	first, _, below := strings.Cut(name, "/")
-	return below && slices.Contains([]string{serverDir, configDir, storageDir}, first)
+	return below && slices.Contains([]string{serverDir, configDir, storageDir, vclustersDir}, first)
 }
 
 // unpack writes one member below the root, which nothing in the stream can lead

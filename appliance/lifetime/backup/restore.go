@@ -203,6 +203,12 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 		}
 		put(storageDir, "storage")
 	}
+	if m.VClusters {
+		if err := os.MkdirAll(filepath.Join(staged, vclustersDir), 0o700); err != nil { // none may be in it
+			return p, err
+		}
+		put(vclustersDir, vclustersDir)
+	}
 	if !o.DataOnly {
 		// The agent's certificates are of the old cluster; its images and pods are kept,
 		// and pods that the restored cluster does not know are ended by its kubelet.

@@ -24,7 +24,12 @@ type Source struct {
 	// CopyStore writes a consistent copy of state.db: the supervisor's, which has
 	// it open, or one that the caller has opened itself.
 	CopyStore func(w io.Writer) error
-	Manifest  Manifest // all but what Write knows itself
+	// VClusters writes a tar of all virtual clusters, a folder each; nil leaves them out. What is in
+	// the folder leftOut is of those that are not in it.
+	VClusters func(w io.Writer) error
+	// LeftOut is called with each virtual cluster that is not in the backup, and why.
+	LeftOut  func(name, why string)
+	Manifest Manifest // all but what Write knows itself
 	// Volumes adds local volumes. They are copied file by file while pods write.
 	Volumes bool
 	// Passphrase encrypts the stream when it is not empty.
@@ -74,7 +79,7 @@ type members struct{ *archive.Writer }
 
 func (a members) all(ctx context.Context, src Source, datastore string, store []byte) error {
 	m := src.Manifest
-	m.Format, m.Volumes = Format, src.Volumes
+	m.Format, m.Volumes, m.VClusters = Format, src.Volumes, src.VClusters != nil
 	head, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
@@ -99,12 +104,58 @@ func (a members) all(ctx context.Context, src Source, datastore string, store []
 			return err
 		}
 	}
+	if src.VClusters != nil {
+		if err := a.vclusters(src); err != nil {
+			return err
+		}
+	}
 	if src.Volumes {
 		if err := a.volumes(ctx, filepath.Join(src.State, "storage")); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// leftOut is the folder of the reasons.
+const leftOut = ".left-out"
+
+// maxReason bounds one, bytes.
+const maxReason = 4 << 10
+
+// vclusters adds the virtual clusters.
+func (a members) vclusters(src Source) error {
+	r, w := io.Pipe()
+	defer r.Close()
+	go func() { w.CloseWithError(src.VClusters(w)) }()
+	for in := tar.NewReader(r); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("backup: virtual clusters: %w; see: rivulet vcluster list", err)
+		}
+		if dir, name := path.Split(h.Name); dir == leftOut+"/" {
+			why, err := io.ReadAll(io.LimitReader(in, maxReason))
+			if err != nil {
+				return fmt.Errorf("backup: %w", err)
+			}
+			if src.LeftOut != nil {
+				src.LeftOut(name, string(why))
+			}
+			continue
+		}
+		h.Name = path.Join(vclustersDir, h.Name)
+		if h.ModTime = src.Manifest.Created; h.Typeflag == tar.TypeDir {
+			err = a.header(h)
+		} else {
+			err = a.file(h, in)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // skipServer leaves out what is not to be copied file by file (the datastore), and

@@ -15,6 +15,7 @@ import (
 
 	"rivulet/appliance/lifetime/backup"
 	"rivulet/appliance/state/durable"
+	"rivulet/appliance/vcluster"
 )
 
 // Device is the World of a real device.
@@ -50,6 +51,10 @@ func (d *Device) Snapshot(ctx context.Context, s State) (string, error) {
 	}
 	defer done()
 	src.Config = "" // the user's, not the version's
+	src.VClusters = func(w io.Writer) error { return vcluster.BackupStopped(ctx, d.State, d.Run, w, d.Log) }
+	src.LeftOut = func(name, why string) {
+		d.Log.Error("what is undone with the upgrade has no copy of a virtual cluster", "name", name, "why", why)
+	}
 	src.Manifest.Rivulet, src.Manifest.Kubernetes, src.Manifest.Created = s.Attempt.From.Name, s.Attempt.From.Kubernetes, d.Now()
 	err = durable.Replace(d.snapshot(name), 0o600, func(f *os.File) error { return backup.Write(ctx, f, src) })
 	return name, updateErr(err)

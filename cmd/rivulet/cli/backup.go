@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"rivulet/appliance"
 	"rivulet/appliance/api"
 	"rivulet/appliance/lifetime/backup"
+	"rivulet/appliance/vcluster"
 	"rivulet/appliance/version"
 )
 
@@ -24,9 +26,9 @@ func newBackup(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE|-",
 		Short: "save the whole cluster into one file (- is standard output); it holds private keys",
-		Long: "Saves the cluster's objects, its keys, its peers and /etc/rivulet, while it runs or when it is stopped. Images and\n" +
-			"virtual clusters (rivulet vcluster snapshot) are not in it, local volumes only with --volumes (copied file by file while\n" +
-			"pods write). Whoever has the file has the cluster: keep it as you keep a key, or encrypt it with --passphrase-file.",
+		Long: "Saves the cluster's objects, its keys, its peers and /etc/rivulet, while it runs or when it is stopped. Images are\n" +
+			"not in it, local volumes only with --volumes (copied file by file while pods write). Of a virtual cluster that is awake the\n" +
+			"control plane ends for a second while it is copied; who asks meanwhile waits. Whoever has the file has the cluster: keep it as you keep a key, or encrypt it with --passphrase-file.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, done, err := source(cmd.Context(), c.dirs)
@@ -35,6 +37,9 @@ func newBackup(c *common) *cobra.Command {
 			}
 			defer done()
 			src.Volumes = volumes
+			src.LeftOut = func(name, why string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: virtual cluster %s is not in it: %s\n", name, why)
+			}
 			if src.Passphrase, err = readPassphrase(passphrase); err != nil {
 				return err
 			}
@@ -67,15 +72,18 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 	switch err := api.Call(ctx, dirs.Run, "GET", "/v1/facts", nil, &facts); {
 	case err == nil:
 		m.Name, m.Node, m.ID, m.Rivulet, m.Kubernetes = facts.Name, facts.NodeName, string(facts.ID), facts.Version, facts.Kubernetes
-		src.CopyStore = func(w io.Writer) error {
-			resp, err := api.Do(ctx, dirs.Run, "GET", "/v1/store", nil)
-			if err != nil {
+		from := func(method, path string) func(io.Writer) error {
+			return func(w io.Writer) error {
+				resp, err := api.Do(ctx, dirs.Run, method, path, nil)
+				if err != nil {
+					return err
+				}
+				defer resp.Body.Close()
+				_, err = io.Copy(w, resp.Body)
 				return err
 			}
-			defer resp.Body.Close()
-			_, err = io.Copy(w, resp.Body)
-			return err
 		}
+		src.CopyStore, src.VClusters = from("GET", "/v1/store"), from("POST", "/v1/vclusters/backup")
 		return src, func() {}, nil
 	case !errors.Is(err, api.ErrNotRunning):
 		return src, nil, err
@@ -85,6 +93,9 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 		return src, nil, err
 	}
 	src.Manifest.Rivulet, src.Manifest.Kubernetes = version.Version, version.Kubernetes()
+	src.VClusters = func(w io.Writer) error {
+		return vcluster.BackupStopped(ctx, dirs.State, dirs.Run, w, slog.New(slog.DiscardHandler))
+	}
 	return src, done, nil
 }
 

@@ -1,0 +1,189 @@
+package vcluster
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"rivulet/appliance/engine/tenant"
+)
+
+// A device's backup has all virtual clusters as they are: with their identities, so that what the host has
+// of them is theirs again. Each is copied at rest, as for a snapshot: the supervisor opens no datastore.
+
+// LeftOut is the folder of a backup's stream with a file for each virtual cluster that is not in it: why.
+const LeftOut = ".left-out"
+
+// Backup writes a tar of all, one after the other. A control plane that runs ends for the time in which its
+// datastore is copied, a second or so, and who asks meanwhile waits.
+func (k *Keeper) Backup(ctx context.Context, out io.Writer) error {
+	w := tar.NewWriter(out)
+	for _, v := range k.Briefs() {
+		c, err := k.get(v.Name)
+		if err != nil {
+			continue // deleted meanwhile
+		}
+		if err := c.backup(ctx, w); err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+func (c *cluster) backup(ctx context.Context, w *tar.Writer) error {
+	if !c.copying.TryLock() {
+		return leaveOut(w, c.name, errors.New("a snapshot of it is being made"))
+	}
+	defer c.copying.Unlock()
+	defer os.RemoveAll(c.copyDir())
+	var r record
+	err := c.still(ctx, "a backup", func() error {
+		r = c.record()
+		return c.copyAside(r)
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return c.write(w, r, err)
+}
+
+// BackupStopped is Backup of a device without a supervisor. Control planes that still run end, and start
+// again when it does.
+func BackupStopped(ctx context.Context, state, run string, out io.Writer, log *slog.Logger) error {
+	k := New(Config{State: state, Run: run, Log: log})
+	records, err := k.load()
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(out)
+	for _, r := range records {
+		c := newCluster(k, r)
+		c.endStray(ctx)
+		err := c.write(w, r, c.copyAside(r))
+		if e := os.RemoveAll(c.copyDir()); err == nil {
+			err = diskErr(e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return w.Close()
+}
+
+// copyAside copies the datastore, if there is one.
+func (c *cluster) copyAside(r record) error {
+	_, err := os.Lstat(filepath.Join(c.dataDir(), dataMembers[0]))
+	if r.Deleting || r.Restoring || errors.Is(err, fs.ErrNotExist) { // nothing that was ever used
+		return nil
+	}
+	return c.copyData()
+}
+
+// write adds one whose datastore was copied, or why it was not.
+func (c *cluster) write(w *tar.Writer, r record, failed error) error {
+	if failed != nil {
+		return leaveOut(w, c.name, failed)
+	}
+	if r.Deleting || r.Restoring {
+		return nil
+	}
+	add := func(name string, gid int, mode int64, content io.Reader, size int64) error {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(c.name, name), Mode: mode, Gid: gid, Size: size}); err != nil {
+			return err
+		}
+		_, err := io.CopyN(w, content, size)
+		return err
+	}
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := add(recordName, 0, 0o600, bytes.NewReader(raw), int64(len(raw))); err != nil {
+		return err
+	}
+	for _, name := range keyMembers {
+		raw, err := os.ReadFile(c.keyFile(name))
+		if errors.Is(err, fs.ErrNotExist) { // it has never started
+			continue
+		}
+		if err != nil {
+			return diskErr(err)
+		}
+		place, gid, mode := name, 0, int64(0o600)
+		if strings.HasPrefix(name, "tls/") {
+			place, gid, mode = path.Join("root", name), r.UID, 0o640
+		}
+		if err := add(place, gid, mode, bytes.NewReader(raw), int64(len(raw))); err != nil {
+			return err
+		}
+	}
+	db := path.Join(c.name, "root", tenant.Data, "db")
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: db + "/", Mode: 0o700, Uid: r.UID, Gid: r.UID}); err != nil {
+		return err
+	}
+	for _, name := range dataMembers {
+		f, err := os.Open(filepath.Join(c.copyDir(), name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return diskErr(err)
+		}
+		st, err := f.Stat()
+		if err == nil {
+			err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(db, path.Base(name)), Mode: 0o600, Uid: r.UID, Gid: r.UID, Size: st.Size()})
+		}
+		if err == nil {
+			_, err = io.CopyN(w, f, st.Size())
+		}
+		f.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaveOut names one that is not in the backup: what a tenant does to its datastore keeps no device without.
+func leaveOut(w *tar.Writer, name string, why error) error {
+	text := []byte(why.Error())
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(LeftOut, name), Mode: 0o600, Size: int64(len(text))}); err != nil {
+		return err
+	}
+	_, err := w.Write(text)
+	return err
+}
+
+// endStray ends the process that an earlier supervisor has left, if there is one.
+func (c *cluster) endStray(ctx context.Context) {
+	if p, l, err := adopt(c.pidFile(), ""); err == nil {
+		l.Close()
+		c.endProcess(ctx, p)
+	}
+}
+
+// endStrays ends processes of virtual clusters that are not there any more, as after a backup was restored.
+func (k *Keeper) endStrays(ctx context.Context, records []record) {
+	have := map[string]bool{}
+	for _, r := range records {
+		have[r.Name] = true
+	}
+	files, _ := filepath.Glob(filepath.Join(k.cfg.Run, "vcluster-*.pid"))
+	for _, f := range files {
+		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(f), "vcluster-"), ".pid")
+		if !have[name] {
+			k.cfg.Log.Info("ending the control plane of a virtual cluster that is not here any more", "name", name)
+			newCluster(k, record{Spec: Spec{Name: name}}).endStray(ctx)
+			_ = os.Remove(f)
+		}
+	}
+}
