@@ -2,7 +2,6 @@ package vcluster
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/engine/tenant"
 )
@@ -107,7 +108,7 @@ func (c *cluster) brief() View {
 	defer c.mu.Unlock()
 	v := View{Spec: c.rec.Spec, Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took}
 	if c.proc != nil {
-		v.PID = c.proc.pid
+		v.PID, v.Old = c.proc.pid, c.proc.old
 	}
 	switch {
 	case v.State == Deleting:
@@ -173,7 +174,11 @@ func (c *cluster) run(ctx context.Context) {
 	proc, listener, err := adopt(c.pidFile(), c.rootDir())
 	if err == nil {
 		proc.logStart = max(0, c.logSize()-4096)
-		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid)
+		proc.old = !sameFile(fmt.Sprintf("/proc/%d/exe", proc.pid), c.k.cfg.Executable)
+		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid, "old", proc.old)
+		if proc.old && proc.reports != nil { // it takes the signal
+			_ = unix.PidfdSendSignal(proc.fd, unix.SIGHUP, nil, 0)
+		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "error", err)
 	}
@@ -183,8 +188,12 @@ func (c *cluster) run(ctx context.Context) {
 		if listener != nil {
 			listener.Close()
 		}
+		if proc != nil && proc.reports != nil {
+			proc.reports.Close()
+		}
 	}()
 	var awake time.Time // since when it runs
+	var turn bool       // it has a turn already
 	for pause := time.Duration(0); ; {
 		if e, ok := c.errand(); ok {
 			if proc != nil {
@@ -199,6 +208,10 @@ func (c *cluster) run(ctx context.Context) {
 		r := c.record()
 		switch {
 		case r.Deleting, r.Paused:
+			if turn {
+				<-c.k.turns
+				turn = false
+			}
 			if proc != nil {
 				c.endProcess(ctx, proc)
 				proc = nil
@@ -239,23 +252,28 @@ func (c *cluster) run(ctx context.Context) {
 				continue
 			}
 		}
-		if proc == nil {
-			if !c.awaitUse(ctx, listener) {
+		if proc == nil || !proc.usable() {
+			if proc == nil && !c.awaitUse(ctx, listener) {
 				if ctx.Err() != nil {
 					return
 				}
 				continue
 			}
 			stop := c.hold(listener)
-			if !c.turn(ctx) {
+			if !turn && !c.turn(ctx) {
 				stop()
 				if ctx.Err() != nil {
 					return
 				}
 				continue
 			}
-			proc, err = c.start(ctx, listener)
+			if proc == nil {
+				proc, err = c.start(ctx, listener)
+			} else { // it was found while it started
+				proc, err = c.started(ctx, proc, time.Now())
+			}
 			<-c.k.turns
+			turn = false
 			stop()
 			if ctx.Err() != nil {
 				return
@@ -277,10 +295,28 @@ func (c *cluster) run(ctx context.Context) {
 		c.mu.Lock()
 		c.proc, c.want = proc, false
 		c.mu.Unlock()
-		c.set(Awake, "")
+		var due <-chan time.Time
+		var turns chan<- struct{} // to replace it
+		if by := replaceBy(c.k.cfg.Executable, c.k.pace.replace); !proc.old {
+			c.set(Awake, "")
+		} else {
+			c.set(Awake, "of another version; it is replaced once nobody uses it, at the latest at "+by.UTC().Format(time.DateTime))
+			if left := time.Until(by); left > 0 {
+				due = time.After(left)
+			} else {
+				turns = c.k.turns
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return // the process goes on
+		case <-due:
+		case turns <- struct{}{}:
+			turn = true
+			c.set(Starting, "it is replaced by one of this version")
+			c.endProcess(ctx, proc)
+			proc = nil
+			c.wake()
 		case <-c.poke:
 		case <-time.After(logLook):
 			boundLog(c.logFile())
@@ -397,7 +433,6 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 		return nil, err
 	}
 	from := c.logSize()
-	said := search{path: c.logFile(), at: from, want: []byte(tenant.Name + ": usable\n")}
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
 		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Advertise: c.k.cfg.Address.String(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
@@ -406,31 +441,34 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 		return nil, err
 	}
 	p.logStart = from
+	return c.started(ctx, p, began)
+}
+
+// started returns when a process is usable that began then.
+func (c *cluster) started(ctx context.Context, p *process, began time.Time) (*process, error) {
 	c.mu.Lock()
 	c.proc = p
 	c.mu.Unlock()
-	look, limit := time.NewTicker(20*time.Millisecond), time.After(wakeLimit)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return p, ctx.Err() // it goes on, and is found again
-		case <-p.ended:
-			code := p.code
-			c.forget(p)
-			return nil, fmt.Errorf("its control plane ended with code %d: %s", code, c.whyEnded(from))
-		case <-limit:
-			c.endProcess(ctx, p)
-			return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, c.whyEnded(from))
-		case <-look.C:
-			if said.found() {
-				c.mu.Lock()
-				c.took = time.Since(began)
-				c.mu.Unlock()
-				return p, nil
-			}
-		}
+	c.set(Starting, "")
+	limit := time.NewTimer(wakeLimit)
+	defer limit.Stop()
+	select {
+	case <-ctx.Done():
+		return p, ctx.Err() // it goes on, and is found again
+	case <-p.ended:
+	case <-p.awaitUsable():
+	case <-limit.C:
+		c.endProcess(ctx, p)
+		return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, c.whyEnded(p.logStart))
 	}
+	if !p.usable() { // its end was first
+		c.endProcess(ctx, p)
+		return nil, fmt.Errorf("its control plane ended with code %d: %s", p.code, c.whyEnded(p.logStart))
+	}
+	c.mu.Lock()
+	c.took = time.Since(began)
+	c.mu.Unlock()
+	return p, nil
 }
 
 func (c *cluster) logSize() int64 {
@@ -453,34 +491,6 @@ func (c *cluster) whyEnded(at int64) string {
 		at = 0
 	}
 	return lastLine(io.NewSectionReader(f, at, logBound))
-}
-
-// search looks for something in a file that grows.
-type search struct {
-	path string
-	at   int64 // read so far
-	want []byte
-	last []byte // of what was read: the beginning may be in it
-}
-
-func (s *search) found() bool {
-	f, err := os.Open(s.path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	for text := make([]byte, 16<<10); ; {
-		n, err := f.ReadAt(text, s.at)
-		s.at += int64(n)
-		all := append(s.last, text[:n]...)
-		if bytes.Contains(all, s.want) {
-			return true
-		}
-		s.last = bytes.Clone(all[max(len(all)-len(s.want)+1, 0):])
-		if err != nil {
-			return false
-		}
-	}
 }
 
 // fatal begins what a process says before it prints its goroutines.
@@ -540,10 +550,14 @@ func (c *cluster) pki() pki {
 
 // ended is after the process has, by itself: asleep, or crashed.
 func (c *cluster) ended(p *process) (crashed bool) {
+	asleep := p.asleep()
 	c.forget(p) // before the state says that there is none
 	last := c.whyEnded(p.logStart)
-	if p.code == 0 || p.code < 0 && last == tenant.Asleep { // of an adopted process the code is not known
+	if asleep {
 		c.set(Asleep, "")
+		c.mu.Lock()
+		c.want = c.want || c.rec.Sleep == 0 // it was replaced
+		c.mu.Unlock()
 		return false
 	}
 	c.set(Starting, "it has ended: "+last)

@@ -73,6 +73,14 @@ const (
 	wakeLimit = 3 * time.Minute
 )
 
+// pace has the times that tests shorten.
+type pace struct {
+	// replace is how long after an upgrade a process of the version before may run on.
+	replace time.Duration
+}
+
+var usualPace = pace{replace: 24 * time.Hour}
+
 // Spec is what is asked for.
 type Spec struct {
 	Name string `json:"name"`
@@ -201,6 +209,8 @@ type View struct {
 	Address netip.AddrPort `json:"address"`
 	Created time.Time      `json:"created"`
 	PID     int            `json:"pid,omitempty"`
+	// Old says that its process is of another version than the supervisor.
+	Old bool `json:"old,omitempty"`
 	// Private is the memory of its process alone, Disk what its datastore takes, bytes.
 	Private int64 `json:"private"`
 	Disk    int64 `json:"disk"`
@@ -220,6 +230,7 @@ type Keeper struct {
 	ctx  context.Context // of Run; nil before
 	work sync.WaitGroup
 
+	pace     pace
 	turns    chan struct{}  // holds one for each that starts
 	changed  changes.Signal // Consumers may be others
 	states   changes.Signal // Briefs may be another
@@ -232,7 +243,7 @@ type Keeper struct {
 
 // New returns a Keeper with no virtual cluster; Run reads them.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
+	return &Keeper{cfg: cfg, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
 }
 
 func (k *Keeper) folder() string { return filepath.Join(k.cfg.State, "vclusters") }

@@ -40,6 +40,7 @@ type device struct {
 	t    *testing.T
 	cfg  Config
 	k    *Keeper
+	pace pace
 	stop func()
 }
 
@@ -55,7 +56,7 @@ func newDevice(t *testing.T, executable string) *device {
 		t.Skip("needs root: network namespaces, users")
 	}
 	dir := t.TempDir()
-	d := &device{t: t, cfg: Config{
+	d := &device{t: t, pace: usualPace, cfg: Config{
 		State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run"), Executable: executable,
 		Address: netip.MustParseAddr("127.0.0.1"), Services: netip.MustParsePrefix("10.43.0.0/16"), Pods: netip.MustParsePrefix("10.42.0.0/16"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
@@ -85,6 +86,7 @@ func (d *device) start() {
 	d.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	d.k = New(d.cfg)
+	d.k.pace = d.pace
 	d.k.Attach(empty{})
 	d.k.Handle("GET /v1/namespaces", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		rpc.Write(w, http.StatusOK, map[string]any{"twins": nil})
@@ -389,6 +391,72 @@ func TestSleep(t *testing.T) {
 	}
 }
 
+// script is a process that says what a test has it say, by files beside it.
+func script(t *testing.T) (path string, say func(what string)) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "process")
+	must(t, os.WriteFile(path, []byte(`#!/bin/sh
+trap 'touch '"$0"'.hup' HUP
+trap 'exit 1' TERM
+until [ -e "$0.usable" ]; do sleep 0.02; done
+echo usable >&4
+until [ -e "$0.asleep" ]; do sleep 0.02; done
+echo asleep >&4
+`), 0o700))
+	return path, func(what string) { must(t, os.WriteFile(path+"."+what, nil, 0o600)) }
+}
+
+// TestReports: what a process has said of itself is what a supervisor goes by, one that starts later, too.
+func TestReports(t *testing.T) {
+	path, say := script(t)
+	d := newDevice(t, path)
+	_, err := d.k.Create(Spec{Name: "eve", Sleep: DefaultSleep})
+	must(t, err)
+	started := func() (pid int) {
+		t.Helper()
+		await.True(t, patience, "its process", func() bool {
+			v, err := d.k.Get("eve")
+			pid = v.PID
+			return err == nil && pid != 0 && v.State == Starting
+		})
+		return pid
+	}
+	pid := started()
+	d.stop()
+	d.start()
+	if found := started(); found != pid {
+		t.Errorf("process %d became %d", pid, found)
+	}
+	say("usable")
+	if v := d.is("eve", Awake); v.PID != pid {
+		t.Errorf("process %d became %d", pid, v.PID)
+	}
+	d.stop()
+	d.start()
+	v := d.is("eve", Awake) // its executable is the shell, another than that of the supervisor
+	if v.PID != pid || !v.Old || !strings.Contains(v.Reason, "replaced once nobody uses it") {
+		t.Errorf("%+v", v)
+	}
+	await.True(t, patience, "it is to end when it is idle", func() bool { _, err := os.Stat(path + ".hup"); return err == nil })
+	say("asleep")
+	d.is("eve", Asleep)
+}
+
+// TestReplacement: a process of another version is replaced when its time is over.
+func TestReplacement(t *testing.T) {
+	path, say := script(t)
+	d := newDevice(t, path)
+	say("usable")
+	before := d.create(Spec{Name: "fay"})
+	d.stop()
+	d.pace.replace = 0
+	d.start()
+	d.another("fay", before.PID)
+	if v := d.is("fay", Awake); v.Old || v.Reason != "" {
+		t.Errorf("%+v", v)
+	}
+}
+
 // TestDoesNotStart: who waits is refused, and told why.
 func TestDoesNotStart(t *testing.T) {
 	d := newDevice(t, "/bin/false")
@@ -495,29 +563,6 @@ func TestWaitingClientsGetRetryAfter(t *testing.T) {
 	must(t, json.NewDecoder(resp.Body).Decode(&said))
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "5" || said.Reason != metav1.StatusReasonTooManyRequests || !strings.Contains(said.Message, "ann is being started") {
 		t.Errorf("%d %v %+v", resp.StatusCode, resp.Header, said)
-	}
-}
-
-func TestSearch(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	s := search{path: path, want: []byte("it is usable\n")}
-	if s.found() {
-		t.Error("found in no file")
-	}
-	f, err := os.Create(path)
-	must(t, err)
-	defer f.Close()
-	say := func(text string) {
-		t.Helper()
-		_, err := f.WriteString(text)
-		must(t, err)
-	}
-	say(strings.Repeat("much before it\n", 60000))
-	if say("it is us"); s.found() {
-		t.Error("half of it is found")
-	}
-	if say("able\n"); !s.found() {
-		t.Error("it is not found where it came in two parts")
 	}
 }
 

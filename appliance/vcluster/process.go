@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,11 +24,46 @@ import (
 // process is a control plane that runs, started by this supervisor or an earlier one.
 type process struct {
 	pid      int
-	fd       int // pidfd
-	began    time.Time
+	fd       int           // pidfd
+	reports  *os.File      // what it says of itself; nil of a version that said it in its log alone
+	old      bool          // it is of another version than this supervisor
 	ended    chan struct{} // closed when it has
 	code     int           // exit code, after ended; -1 is unknown, or a signal
 	logStart int64         // where its output begins in its log
+}
+
+// maxReports is more than a process says of itself, bytes.
+const maxReports = 4 << 10
+
+// reported returns the lines that it has said of itself. They stay in the socket, for a supervisor that starts later.
+func (p *process) reported() []string {
+	raw := make([]byte, maxReports)
+	n := 0
+	if conn, err := p.reports.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) {
+			n, _, _ = unix.Recvfrom(int(fd), raw, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		})
+	}
+	lines := strings.Split(string(raw[:max(n, 0)]), "\n")
+	return lines[:len(lines)-1] // the last has no end yet
+}
+
+func (p *process) usable() bool {
+	return p.reports == nil || slices.Contains(p.reported(), tenant.Usable)
+}
+
+func (p *process) asleep() bool {
+	return p.reports != nil && slices.Contains(p.reported(), tenant.Asleep)
+}
+
+// awaitUsable returns a channel that is closed once it has said something, which is first that it is usable.
+func (p *process) awaitUsable() <-chan struct{} {
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		_ = awaitReadable(p.reports) // it ends with forget
+	}()
+	return said
 }
 
 // listen opens the port that a virtual cluster answers on.
@@ -87,13 +123,20 @@ func (l launch) start() (*process, error) {
 	cmd.Dir = l.dir
 	// GOGC is the default until it is usable; the limit is a roof for floods, not a goal.
 	cmd.Env = []string{tenant.Env + "=" + string(raw), "TMPDIR=" + tenant.Data, "HOME=" + tenant.Data, "TZ=UTC", "GOGC=100", "GOMEMLIMIT=" + strconv.FormatInt(l.memory*3/4, 10)}
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = out, out, []*os.File{l.listener}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("vcluster: %w", err)
+	}
+	status, reports := os.NewFile(uintptr(pair[0]), "status"), os.NewFile(uintptr(pair[1]), "reports")
+	defer status.Close()
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = out, out, []*os.File{l.listener, status, reports} // ListenFD, StatusFD, ReportsFD
 	pidfd := -1
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC, Setsid: true, PidFD: &pidfd}
 	if err := cmd.Start(); err != nil {
+		reports.Close()
 		return nil, fmt.Errorf("vcluster: start the control plane: %w; is the kernel without network namespaces? see: rivulet doctor", err)
 	}
-	p := &process{pid: cmd.Process.Pid, fd: pidfd, began: time.Now(), ended: make(chan struct{})}
+	p := &process{pid: cmd.Process.Pid, fd: pidfd, reports: reports, ended: make(chan struct{})}
 	err = errors.Join(confine(l.settings.Name, p.pid, l.memory), writeFile(l.pidFile, []byte(fmt.Sprintf("%d %s\n", p.pid, startTime(p.pid))), 0o600, 0))
 	if err != nil {
 		_ = cmd.Process.Kill()
@@ -105,6 +148,7 @@ func (l launch) start() (*process, error) {
 	}()
 	if err != nil {
 		<-p.ended
+		p.forget()
 		return nil, err
 	}
 	return p, nil
@@ -181,10 +225,9 @@ func adopt(pidFile, root string) (*process, *os.File, error) {
 		return nil, nil, fmt.Errorf("the listening socket of process %d: %w", pid, err)
 	}
 	_ = unix.SetNonblock(socket, true)
-	p := &process{pid: pid, fd: fd, began: time.Now(), ended: make(chan struct{})}
+	p := &process{pid: pid, fd: fd, reports: reportsOf(fd), code: -1, ended: make(chan struct{})}
 	go func() {
 		defer close(p.ended)
-		p.code = -1
 		again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			return
@@ -194,6 +237,37 @@ func adopt(pidFile, root string) (*process, *os.File, error) {
 		_ = awaitReadable(f)
 	}()
 	return p, os.NewFile(uintptr(socket), "listener"), nil
+}
+
+// reportsOf takes the reports of a process over, nil if it is of a version that has none.
+func reportsOf(pidfd int) *os.File {
+	fd, err := unix.PidfdGetfd(pidfd, tenant.ReportsFD, 0)
+	if err != nil {
+		return nil
+	}
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	kind, e := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || e != nil || domain != unix.AF_UNIX || kind != unix.SOCK_STREAM || unix.SetNonblock(fd, true) != nil {
+		unix.Close(fd)
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "reports")
+}
+
+// sameFile reports whether two paths lead to one file.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, e := os.Stat(b)
+	return err == nil && e == nil && os.SameFile(x, y)
+}
+
+// replaceBy is until when processes of other versions have to be replaced: so long after this one came.
+func replaceBy(executable string, within time.Duration) time.Time {
+	var st unix.Stat_t
+	if unix.Stat(executable, &st) != nil {
+		return time.Now().Add(within)
+	}
+	return time.Unix(st.Ctim.Unix()).Add(within)
 }
 
 // endLimit is how long a process may take to end in order.
@@ -217,7 +291,12 @@ func (p *process) end(ctx context.Context) {
 }
 
 // forget is called once, when it has ended and nobody signals it any more.
-func (p *process) forget() { unix.Close(p.fd) }
+func (p *process) forget() {
+	unix.Close(p.fd)
+	if p.reports != nil {
+		p.reports.Close()
+	}
+}
 
 const cgroupName = "rivulet-vclusters"
 

@@ -3,7 +3,8 @@
 // Main by package engine/k3s, which alone links Kubernetes.
 //
 // It reads its Settings from the environment, the listening socket as descriptor ListenFD, and the
-// files that the supervisor laid into its folder. It alone writes below data, its datastore.
+// files that the supervisor laid into its folder. It alone writes below data, its datastore, and says
+// on descriptor StatusFD when it is usable and when it falls asleep.
 // A restart loses nothing: all is in the datastore. A failure ends the process with a line
 // on standard error, which the supervisor keeps and shows.
 package tenant
@@ -27,8 +28,19 @@ const Name = "rivulet-tenant"
 // Env is the variable that carries the Settings, as JSON.
 const Env = "RIVULET_TENANT"
 
-// ListenFD is where the process has its listening socket.
-const ListenFD = 3
+// Descriptors of the process. ReportsFD is the other end of StatusFD: what was written stays in it for a
+// supervisor that starts later.
+const (
+	ListenFD  = 3
+	StatusFD  = 4
+	ReportsFD = 5
+)
+
+// What a process reports, a line each.
+const (
+	Usable = "usable"
+	Asleep = "asleep"
+)
 
 // InnerAddress is where the parts of the process find its API server. The process has a
 // network namespace of its own, so that the port is always free.
@@ -48,7 +60,7 @@ type Settings struct {
 	ID string `json:"id"`
 	// UID is user and group of the process.
 	UID int `json:"uid"`
-	// Idle is how long nobody may use it before it ends; 0 is for ever.
+	// Idle is how long nobody may use it before it ends; 0 is for ever. After SIGHUP that is ReplaceIdle at most.
 	Idle time.Duration `json:"idle"`
 	// Advertise is the address that the API server names as its own.
 	Advertise string `json:"advertise"`
@@ -79,6 +91,8 @@ const (
 	// endLimit is how long the API server may take to end. It would wait a minute for its own
 	// parts' watches, and requests for the next process with it.
 	endLimit = 2 * time.Second
+	// ReplaceIdle is how long nobody may use one of an old version before it ends.
+	ReplaceIdle = time.Minute
 )
 
 // Main runs the control plane until nobody uses it, or a signal comes. It ends the process.
@@ -91,17 +105,20 @@ func Main(run func(context.Context, Plane) error) {
 	os.Exit(1)
 }
 
-// Asleep is what a process says last that nobody uses.
-const Asleep = "asleep"
-
 func sleep() {
-	fmt.Fprintf(os.Stderr, "%s: %s\n", Name, Asleep)
+	report(Asleep)
 	os.Exit(0)
 }
 
-// listening keeps descriptor 3 open for as long as the process lives: a supervisor that starts
-// again takes the socket from there.
-var listening *os.File
+// report tells the supervisor, and the log. Of the few lines of a process none waits.
+func report(what string) {
+	fmt.Fprintf(os.Stderr, "%s: %s\n", Name, what)
+	_, _ = fmt.Fprintln(status, what)
+}
+
+// Kept open for as long as the process lives, as ReportsFD is, which nothing here touches: a supervisor that starts again
+// takes the socket and the reports from there.
+var listening, status *os.File
 
 func serve(run func(context.Context, Plane) error) error {
 	var s Settings
@@ -109,7 +126,7 @@ func serve(run func(context.Context, Plane) error) error {
 		return fmt.Errorf("the settings in %s: %w; the supervisor starts this process, nobody else does", Env, err)
 	}
 	os.Unsetenv(Env)
-	listening = os.NewFile(ListenFD, "listener")
+	listening, status = os.NewFile(ListenFD, "listener"), os.NewFile(StatusFD, "status")
 	public, err := net.FileListener(listening)
 	if err != nil {
 		return fmt.Errorf("the listening socket: %w", err)
@@ -125,18 +142,20 @@ func serve(run func(context.Context, Plane) error) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()
 	context.AfterFunc(ctx, func() { time.AfterFunc(endLimit, sleep) })
+	replaced := make(chan os.Signal, 1)
+	signal.Notify(replaced, syscall.SIGHUP)
 	both := join(inner, public)
 	p := Plane{Settings: s, First: errors.Is(err, os.ErrNotExist), Listener: both, Use: NewUse(time.Now)}
 	p.Open = func() {
 		p.Use.touch()
 		both.open()
-		fmt.Fprintf(os.Stderr, "%s: usable\n", Name)
+		report(Usable)
 		time.AfterFunc(settled, func() {
 			debug.SetGCPercent(gcPercent)
 			debug.FreeOSMemory()
 		})
 		go func() {
-			p.Use.waitIdle(ctx, s.Idle)
+			p.Use.waitIdle(ctx, s.Idle, replaced)
 			both.shut() // what comes from here on waits in the socket, for the next process
 			cancel()
 		}()

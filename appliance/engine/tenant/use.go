@@ -2,6 +2,7 @@ package tenant
 
 import (
 	"context"
+	"os"
 	"sync"
 	"time"
 )
@@ -43,8 +44,8 @@ func (u *Use) Unused() time.Duration {
 	return max(u.now().Sub(u.last), 0)
 }
 
-// waitIdle returns when nobody has used it for so long; 0 never does.
-func (u *Use) waitIdle(ctx context.Context, idle time.Duration) {
+// waitIdle returns when nobody has used it for so long, 0 never does; after a signal for ReplaceIdle at most.
+func (u *Use) waitIdle(ctx context.Context, idle time.Duration, replaced <-chan os.Signal) {
 	for {
 		wait := time.Minute
 		if idle > 0 {
@@ -55,6 +56,10 @@ func (u *Use) waitIdle(ctx context.Context, idle time.Duration) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-replaced:
+			if idle == 0 || idle > ReplaceIdle {
+				idle = ReplaceIdle
+			}
 		case <-time.After(min(wait, time.Minute)):
 		}
 	}
