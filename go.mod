@@ -142,7 +142,7 @@ require (
 	github.com/rancher/remotedialer v0.6.0-rc.1.0.20250916111157-f160aa32568d // indirect
 	github.com/rancher/wharfie v0.7.0 // indirect
 	github.com/rancher/wrangler/v3 v3.2.3 // indirect
-	github.com/robfig/cron/v3 v3.0.1 // indirect
+	github.com/robfig/cron/v3 v3.0.1
 	github.com/rootless-containers/rootlesskit/v2 v2.3.6 // indirect
 	github.com/sirupsen/logrus v1.9.4
 	github.com/spegel-org/spegel v0.6.0 // indirect

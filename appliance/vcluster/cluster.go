@@ -41,7 +41,9 @@ type cluster struct {
 
 	mu      sync.Mutex
 	rec     record
-	want    bool // it shall run, requests or not
+	want    bool      // it shall run, requests or not
+	work    bool      // it shall run for work of its own, and nobody else
+	soon    time.Time // when it is due for what happened at the host; zero is not
 	state   State
 	reason  string
 	since   time.Time
@@ -157,6 +159,14 @@ func (c *cluster) wake() {
 
 // change writes another record, and has it looked at.
 func (c *cluster) change(f func(*record)) error {
+	if err := c.keepRecord(f); err != nil {
+		return err
+	}
+	c.nudge()
+	return nil
+}
+
+func (c *cluster) keepRecord(f func(*record)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next := c.rec
@@ -165,7 +175,6 @@ func (c *cluster) change(f func(*record)) error {
 		return err
 	}
 	c.rec = next
-	c.nudge()
 	return nil
 }
 
@@ -293,7 +302,7 @@ func (c *cluster) run(ctx context.Context) {
 			c.k.cfg.Log.Warn("pods of a virtual cluster do not run", "name", c.name, "error", err)
 		}
 		c.mu.Lock()
-		c.proc, c.want = proc, false
+		c.proc, c.want, c.soon = proc, false, time.Time{}
 		c.mu.Unlock()
 		var due <-chan time.Time
 		var turns chan<- struct{} // to replace it
@@ -397,6 +406,7 @@ func (c *cluster) still(ctx context.Context, what string, do func() error) error
 func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	c.mu.Lock()
 	want, state := c.want, c.state
+	c.work = false
 	c.mu.Unlock()
 	if want {
 		return true
@@ -407,15 +417,58 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	came := make(chan error, 1)
 	_ = l.SetReadDeadline(time.Time{})
 	go func() { came <- awaitReadable(l) }()
+	look := time.NewTimer(c.untilDue())
+	defer look.Stop()
+	due := false
 	select {
 	case err := <-came:
 		return err == nil
+	case <-look.C:
+		due = c.untilDue() <= 0
 	case <-c.poke:
 	case <-ctx.Done():
 	}
 	_ = l.SetReadDeadline(time.Now())
-	<-came
-	return false
+	if err := <-came; err == nil {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.work = due
+	return due
+}
+
+// untilDue is how long it may sleep; a minute at most, as clocks are set.
+func (c *cluster) untilDue() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wait := time.Minute
+	for _, at := range []time.Time{c.rec.Due, c.soon} {
+		if !at.IsZero() {
+			wait = min(wait, time.Until(at))
+		}
+	}
+	return max(wait, 0)
+}
+
+// touched has it run a while after something of it has changed at the host: it is asleep, and does not see it.
+func (c *cluster) touched() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.proc == nil && c.soon.IsZero() && !c.rec.Paused {
+		c.soon = time.Now().Add(c.k.pace.debt)
+		c.nudge()
+	}
+}
+
+// setDue writes when it has to run again.
+func (c *cluster) setDue(at time.Time) {
+	if c.record().Due.Equal(at) {
+		return
+	}
+	if err := c.keepRecord(func(r *record) { r.Due = at }); err != nil {
+		c.k.cfg.Log.Warn("when a virtual cluster is due again is not written", "name", c.name, "error", err)
+	}
 }
 
 // start starts the process and returns when it is usable.
@@ -432,10 +485,17 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	if err := c.openHost(); err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	work := c.work
+	c.work = false
+	c.mu.Unlock()
+	if r.Due.IsZero() { // for a supervisor that finds neither the process nor its word: there may be something to do
+		c.setDue(began)
+	}
 	from := c.logSize()
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
-		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Advertise: c.k.cfg.Address.String(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
+		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Work: work, Advertise: c.k.cfg.Address.String(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
 	}.start()
 	if err != nil {
 		return nil, err
@@ -550,10 +610,14 @@ func (c *cluster) pki() pki {
 
 // ended is after the process has, by itself: asleep, or crashed.
 func (c *cluster) ended(p *process) (crashed bool) {
-	asleep := p.asleep()
+	asleep, due := p.asleep()
 	c.forget(p) // before the state says that there is none
 	last := c.whyEnded(p.logStart)
 	if asleep {
+		if rest := time.Now().Add(leastRest); !due.IsZero() && due.Before(rest) {
+			due = rest
+		}
+		c.setDue(due)
 		c.set(Asleep, "")
 		c.mu.Lock()
 		c.want = c.want || c.rec.Sleep == 0 // it was replaced
@@ -571,8 +635,9 @@ func (c *cluster) ended(p *process) (crashed bool) {
 // failed is told to who waits for it; the next request, or somebody who wants it, has it tried again.
 func (c *cluster) failed(err error) {
 	c.mu.Lock()
-	c.want = false
+	c.want, c.soon = false, time.Time{}
 	c.mu.Unlock()
+	c.setDue(time.Now().Add(failedRest))
 	c.set(Failed, err.Error())
 }
 

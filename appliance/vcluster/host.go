@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -106,10 +108,27 @@ type Host interface {
 	// Use is what the consumer's pods that have not finished ask for, their number included, and
 	// its claims.
 	Use(id peer.ID) corev1.ResourceList
+	// Follow has f called, which must not block, after a consumer's pod came, went, or is in another phase.
+	Follow(f func(id peer.ID))
 }
 
 // Attach gives the host. Nothing is deleted for good before.
-func (k *Keeper) Attach(h Host) { k.host.Store(&h) }
+func (k *Keeper) Attach(h Host) {
+	k.host.Store(&h)
+	h.Follow(k.touched)
+}
+
+// touched is told to the virtual cluster of that identity.
+func (k *Keeper) touched(id peer.ID) {
+	k.mu.Lock()
+	all := slices.Collect(maps.Values(k.all))
+	k.mu.Unlock()
+	for _, c := range all {
+		if c.record().ID == id {
+			c.touched()
+		}
+	}
+}
 
 // openHost opens the socket of a virtual cluster.
 func (c *cluster) openHost() error {

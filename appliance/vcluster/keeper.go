@@ -69,6 +69,8 @@ const (
 	longWait  = 30 * time.Second
 	// steady is how long one that crashed has to have run to be started again at once.
 	steady = time.Minute
+	// leastRest is how long one sleeps at least that is due again, failedRest one that failed to start.
+	leastRest, failedRest = 15 * time.Second, 10 * time.Minute
 	// wakeLimit is how long a start may take until it is usable.
 	wakeLimit = 3 * time.Minute
 )
@@ -77,9 +79,11 @@ const (
 type pace struct {
 	// replace is how long after an upgrade a process of the version before may run on.
 	replace time.Duration
+	// debt is how long one that sleeps is left to after something of it has changed at the host; what changes meanwhile is seen with it.
+	debt time.Duration
 }
 
-var usualPace = pace{replace: 24 * time.Hour}
+var usualPace = pace{replace: 24 * time.Hour, debt: time.Minute}
 
 // Spec is what is asked for.
 type Spec struct {
@@ -179,6 +183,8 @@ type record struct {
 	Port    uint16    `json:"port"`
 	Created time.Time `json:"created"`
 	Paused  bool      `json:"paused,omitempty"`
+	// Due is when it has work of its own again; zero is never.
+	Due time.Time `json:"due,omitzero"`
 	// Restoring says that it is not whole yet, and goes if that is cut short.
 	Restoring bool `json:"restoring,omitempty"`
 	// Deleting says that only its removal is left to do.

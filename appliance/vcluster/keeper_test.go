@@ -49,6 +49,7 @@ type empty struct{}
 
 func (empty) Evict(context.Context, peer.ID) (int, error) { return 0, nil }
 func (empty) Use(peer.ID) corev1.ResourceList             { return nil }
+func (empty) Follow(func(peer.ID))                        {}
 
 func newDevice(t *testing.T, executable string) *device {
 	t.Helper()
@@ -401,7 +402,7 @@ trap 'exit 1' TERM
 until [ -e "$0.usable" ]; do sleep 0.02; done
 echo usable >&4
 until [ -e "$0.asleep" ]; do sleep 0.02; done
-echo asleep >&4
+echo asleep 4102444800 >&4
 `), 0o700))
 	return path, func(what string) { must(t, os.WriteFile(path+"."+what, nil, 0o600)) }
 }
@@ -440,6 +441,9 @@ func TestReports(t *testing.T) {
 	await.True(t, patience, "it is to end when it is idle", func() bool { _, err := os.Stat(path + ".hup"); return err == nil })
 	say("asleep")
 	d.is("eve", Asleep)
+	c, err := d.k.get("eve")
+	must(t, err)
+	await.True(t, patience, "when it is due again is written", func() bool { return c.record().Due.Unix() == 4102444800 })
 }
 
 // TestReplacement: a process of another version is replaced when its time is over.
@@ -566,6 +570,29 @@ func TestWaitingClientsGetRetryAfter(t *testing.T) {
 	}
 }
 
+// What changes at the host has a virtual cluster that sleeps run a while later, together with what changes until then.
+func TestWhatChangesAtTheHost(t *testing.T) {
+	c := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}})
+	c.touched()
+	first := c.soon
+	c.touched()
+	if wait := c.untilDue(); !c.soon.Equal(first) || wait <= 0 || wait > usualPace.debt {
+		t.Errorf("due in %s", wait)
+	}
+	paused := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}, Paused: true})
+	paused.touched()
+	awake := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}})
+	awake.proc = &process{}
+	awake.touched()
+	if !paused.soon.IsZero() || !awake.soon.IsZero() {
+		t.Error("one that is paused, or awake, is due")
+	}
+	past := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}, Due: time.Now().Add(-time.Hour)})
+	if wait := past.untilDue(); wait != 0 {
+		t.Errorf("what was due an hour ago is due in %s", wait)
+	}
+}
+
 func TestParseQuota(t *testing.T) {
 	for text, want := range map[string]string{
 		"cpu=2,memory=4Gi, pods=20,storage=10Gi": "", "cpu=500m": "", "none": "", "pods=0": "",
@@ -583,14 +610,14 @@ func TestUse(t *testing.T) {
 	u := tenant.NewUse(func() time.Time { return now })
 	end := u.Begin()
 	now = now.Add(time.Hour)
-	if u.Unused() != 0 {
+	if unused, used := u.Unused(); unused != 0 || !used {
 		t.Error("a request is open")
 	}
 	end()
 	end() // once
 	now = now.Add(time.Minute)
-	if u.Unused() != time.Minute {
-		t.Errorf("unused for %s", u.Unused())
+	if unused, used := u.Unused(); unused != time.Minute || !used {
+		t.Errorf("unused for %s, used %v", unused, used)
 	}
 }
 

@@ -52,8 +52,22 @@ func (p *process) usable() bool {
 	return p.reports == nil || slices.Contains(p.reported(), tenant.Usable)
 }
 
-func (p *process) asleep() bool {
-	return p.reports != nil && slices.Contains(p.reported(), tenant.Asleep)
+// asleep reports whether it fell asleep, and when it is due again; zero is never, or not said.
+func (p *process) asleep() (asleep bool, due time.Time) {
+	if p.reports == nil {
+		return false, due
+	}
+	for _, line := range p.reported() {
+		word, number, _ := strings.Cut(line, " ")
+		if word != tenant.Asleep {
+			continue
+		}
+		asleep = true
+		if at, err := strconv.ParseInt(number, 10, 64); err == nil && at > 0 {
+			due = time.Unix(at, 0)
+		}
+	}
+	return asleep, due
 }
 
 // awaitUsable returns a channel that is closed once it has said something, which is first that it is usable.

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -36,7 +37,8 @@ const (
 	ReportsFD = 5
 )
 
-// What a process reports, a line each.
+// What a process reports, a line each. After Asleep comes when it is due again, in seconds since 1970, 0 is never; nothing where
+// it was told to end.
 const (
 	Usable = "usable"
 	Asleep = "asleep"
@@ -62,6 +64,8 @@ type Settings struct {
 	UID int `json:"uid"`
 	// Idle is how long nobody may use it before it ends; 0 is for ever. After SIGHUP that is ReplaceIdle at most.
 	Idle time.Duration `json:"idle"`
+	// Work says that nobody asked for it: it ends soon after it has done what was due.
+	Work bool `json:"work,omitempty"`
 	// Advertise is the address that the API server names as its own.
 	Advertise string `json:"advertise"`
 	// ServiceCIDR has the addresses of its Services.
@@ -81,6 +85,8 @@ type Plane struct {
 	Use *Use
 	// Open is called once the API server can be used.
 	Open func()
+	// Due has when the control plane has work of its own again; the zero time is never.
+	Due *atomic.Pointer[func(context.Context) (time.Time, error)]
 }
 
 const (
@@ -93,6 +99,12 @@ const (
 	endLimit = 2 * time.Second
 	// ReplaceIdle is how long nobody may use one of an old version before it ends.
 	ReplaceIdle = time.Minute
+	// workIdle is Idle of a process that was started for work of its own.
+	workIdle = 30 * time.Second
+	// leastSleep is how long it has to be until the next work: less is no sleep.
+	leastSleep = 20 * time.Second
+	// unknown is when it is due again where that cannot be found out.
+	unknown = time.Minute
 )
 
 // Main runs the control plane until nobody uses it, or a signal comes. It ends the process.
@@ -106,9 +118,12 @@ func Main(run func(context.Context, Plane) error) {
 }
 
 func sleep() {
-	report(Asleep)
+	report(Asleep + again.Load().(string))
 	os.Exit(0)
 }
+
+// again is what is said of when it is due.
+var again atomic.Value
 
 // report tells the supervisor, and the log. Of the few lines of a process none waits.
 func report(what string) {
@@ -126,6 +141,7 @@ func serve(run func(context.Context, Plane) error) error {
 		return fmt.Errorf("the settings in %s: %w; the supervisor starts this process, nobody else does", Env, err)
 	}
 	os.Unsetenv(Env)
+	again.Store("")
 	listening, status = os.NewFile(ListenFD, "listener"), os.NewFile(StatusFD, "status")
 	public, err := net.FileListener(listening)
 	if err != nil {
@@ -145,9 +161,9 @@ func serve(run func(context.Context, Plane) error) error {
 	replaced := make(chan os.Signal, 1)
 	signal.Notify(replaced, syscall.SIGHUP)
 	both := join(inner, public)
-	p := Plane{Settings: s, First: errors.Is(err, os.ErrNotExist), Listener: both, Use: NewUse(time.Now)}
+	p := Plane{Settings: s, First: errors.Is(err, os.ErrNotExist), Listener: both, Use: NewUse(time.Now), Due: new(atomic.Pointer[func(context.Context) (time.Time, error)])}
 	p.Open = func() {
-		p.Use.touch()
+		p.Use.reset()
 		both.open()
 		report(Usable)
 		time.AfterFunc(settled, func() {
@@ -155,10 +171,48 @@ func serve(run func(context.Context, Plane) error) error {
 			debug.FreeOSMemory()
 		})
 		go func() {
-			p.Use.waitIdle(ctx, s.Idle, replaced)
+			next, ok := p.waitDone(ctx, replaced)
+			if !ok {
+				return // it is ended
+			}
 			both.shut() // what comes from here on waits in the socket, for the next process
+			again.Store(fmt.Sprintf(" %d", next))
 			cancel()
 		}()
 	}
 	return run(ctx, p)
+}
+
+// waitDone returns when nobody uses the control plane and it has nothing to do soon, and when it is due again, in seconds since
+// 1970; false when ctx ends.
+func (p Plane) waitDone(ctx context.Context, replaced <-chan os.Signal) (next int64, ok bool) {
+	for {
+		p.Use.waitIdle(ctx, func(used bool) time.Duration {
+			if p.Work && !used {
+				return min(p.Idle, workIdle)
+			}
+			return p.Idle
+		}, replaced)
+		if ctx.Err() != nil {
+			return 0, false
+		}
+		at, err := time.Now().Add(unknown), error(nil)
+		if due := p.Due.Load(); due != nil {
+			if at, err = (*due)(ctx); err != nil {
+				at = time.Now().Add(unknown)
+			}
+		}
+		if at.IsZero() {
+			return 0, true
+		}
+		wait := time.Until(at)
+		if wait >= leastSleep {
+			return at.Unix(), true
+		}
+		select {
+		case <-ctx.Done():
+			return 0, false
+		case <-time.After(max(wait, 0) + workIdle):
+		}
+	}
 }

@@ -37,6 +37,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
@@ -285,6 +286,34 @@ func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
 		}
 	}
 	return out
+}
+
+// Follow has f called, which must not block, after a consumer's pod came, went, or is in another phase. It is to be called
+// before Run, or soon after.
+func (t *Tenancy) Follow(f func(id peer.ID)) {
+	told := func(p *corev1.Pod) {
+		if origin, ok := p.Labels[policy.OriginLabel]; ok {
+			f(peer.ID(origin))
+		}
+	}
+	// It fails only on an informer that has ended.
+	_, _ = t.room.Pods().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, first bool) {
+			if p, ok := obj.(*corev1.Pod); ok && !first {
+				told(p)
+			}
+		},
+		UpdateFunc: func(before, now any) {
+			if was, p := before.(*corev1.Pod), now.(*corev1.Pod); was.Status.Phase != p.Status.Phase || (was.DeletionTimestamp == nil) != (p.DeletionTimestamp == nil) {
+				told(p)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if p, ok := obj.(*corev1.Pod); ok {
+				told(p)
+			}
+		},
+	})
 }
 
 func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID) {

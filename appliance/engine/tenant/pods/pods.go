@@ -75,6 +75,8 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 	if err != nil {
 		return fmt.Errorf("pods: %w", err)
 	}
+	again := func(ctx context.Context) (time.Time, error) { return due(ctx, client) }
+	p.Due.Store(&again)
 	authority := filepath.Join(tenant.TLS, "kubelet-ca.crt")
 	c, err := consumer.New(consumer.Config{
 		Home: api, ID: p.ID, Host: p.Name, NodeIP: loopback, NodePort: kubeletPort, Everywhere: true, Full: full, Log: log,
