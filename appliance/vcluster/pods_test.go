@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -164,6 +165,61 @@ func TestPods(t *testing.T) {
 			slices, err := host.Client.DiscoveryV1().EndpointSlices(twinOf("lab")).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
 			if err != nil || len(slices.Items) != 1 || len(slices.Items[0].Endpoints) != 1 || slices.Items[0].Endpoints[0].Addresses[0] != pod.Status.PodIP {
 				return fmt.Sprintf("%v %v", slices, err)
+			}
+			return ""
+		})
+	})
+	t.Run("what opens nothing on the LAN is told so, and an Ingress follows once a class is lent", func(t *testing.T) {
+		event := func(object, reason, words string) {
+			t.Helper()
+			await.Empty(d.t, patience, "the event of "+object, func(ctx context.Context) string {
+				list, err := client.CoreV1().Events("lab").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + object})
+				if err != nil {
+					return err.Error()
+				}
+				for _, e := range list.Items {
+					if e.Reason == reason && strings.Contains(e.Message, words) {
+						return ""
+					}
+				}
+				return fmt.Sprintf("%+v", list.Items)
+			})
+		}
+		for name, kind := range map[string]corev1.ServiceType{"lan": corev1.ServiceTypeLoadBalancer, "port": corev1.ServiceTypeNodePort} {
+			_, err := client.CoreV1().Services("lab").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: corev1.ServiceSpec{Type: kind, Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+			must(t, err)
+			event(name, "NotOpened", "kubectl port-forward service/"+name)
+		}
+		exact := networkingv1.PathTypePrefix
+		_, err := client.NetworkingV1().Ingresses("lab").Create(ctx, &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: "site"}, Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{
+			Host: "dan.lab.example", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+				Path: "/", PathType: &exact, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}},
+			}}}}}}}}, metav1.CreateOptions{})
+		must(t, err)
+		event("site", "ReflectionFailed", policy.LentLabel)
+		_, err = host.Client.NetworkingV1().IngressClasses().Create(ctx, &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "lan", Labels: map[string]string{policy.LentLabel: "kube-system"},
+			Annotations: map[string]string{networkingv1.AnnotationIsDefaultIngressClass: "true"}}, Spec: networkingv1.IngressClassSpec{Controller: "example.com/lan"}}, metav1.CreateOptions{})
+		must(t, err)
+		await.Empty(d.t, patience, "the Ingress and its backend are at the host", func(ctx context.Context) string {
+			i, err := host.Client.NetworkingV1().Ingresses(twinOf("lab")).Get(ctx, "site", metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			i.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: "192.0.2.7"}}
+			if _, err = host.Client.NetworkingV1().Ingresses(i.Namespace).UpdateStatus(ctx, i, metav1.UpdateOptions{}); err != nil {
+				return err.Error()
+			}
+			_, err = host.Client.CoreV1().Services(i.Namespace).Get(ctx, i.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name, metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		await.Empty(d.t, patience, "its address is known inside", func(ctx context.Context) string {
+			i, err := client.NetworkingV1().Ingresses("lab").Get(ctx, "site", metav1.GetOptions{})
+			if err != nil || len(i.Status.LoadBalancer.Ingress) != 1 || i.Status.LoadBalancer.Ingress[0].IP != "192.0.2.7" {
+				return fmt.Sprintf("%v %+v", err, i.Status)
 			}
 			return ""
 		})

@@ -36,12 +36,16 @@ func Parse(ns *corev1.Namespace) (Namespace, error) {
 }
 
 // ParseAll is Parse of a home without nodes of its own: one that is not labelled is Remote,
-// but for the cluster's own.
+// but for the cluster's own. Ingresses follow unless the namespace says otherwise, as nothing at home has any.
 func ParseAll(ns *corev1.Namespace) (Namespace, error) {
 	if System(ns.Name) {
 		return Parse(ns)
 	}
-	return parse(ns, Remote)
+	n, err := parse(ns, Remote)
+	if n.When != Off && !strings.Contains(n.Reflect, IngressKind+"=") {
+		n.Reflect = strings.TrimPrefix(n.Reflect+","+IngressKind+"="+ReflectOn, ",")
+	}
+	return n, err
 }
 
 func parse(ns *corev1.Namespace, unlabelled When) (Namespace, error) {

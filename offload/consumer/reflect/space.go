@@ -103,7 +103,8 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 	secretKeeper.used = func(name string) (used, known bool) {
 		return c.Used(policy.Object{Kind: policy.KindSecret, Namespace: home, Name: name})
 	}
-	if c.NodeAddress.IsGlobalUnicast() { // a home without a node has none
+	node := c.NodeAddress.IsGlobalUnicast()
+	if node { // a home without a node has none
 		withNodePorts(c.NodeAddress, serviceKeeper, sliceKeeper)
 	}
 	withLeftOut(c, serviceKeeper, sliceKeeper)
@@ -118,6 +119,9 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		if s.kinds["Service"] == nil {
 			s.kinds["Service"] = unheldServices(s)
 		}
+	}
+	if !node {
+		s.kinds["Service of the LAN"] = unopenedServices(s)
 	}
 	if _, refuses := without[policy.NetworkPolicyKind]; refuses || c.Policies == nil {
 		s.kinds[policy.NetworkPolicyKind] = unheldPolicies(s)
