@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -395,6 +396,9 @@ func TestSleep(t *testing.T) {
 // script is a process that says what a test has it say, by files beside it.
 func script(t *testing.T) (path string, say func(what string)) {
 	t.Helper()
+	hups := make(chan os.Signal, 1) // a shell cannot catch what is ignored where the test runs, as under nohup
+	signal.Notify(hups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hups) })
 	path = filepath.Join(t.TempDir(), "process")
 	must(t, os.WriteFile(path, []byte(`#!/bin/sh
 trap 'touch '"$0"'.hup' HUP

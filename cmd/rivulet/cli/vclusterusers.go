@@ -162,7 +162,7 @@ func giveVCluster(cmd *cobra.Command, c *common, q api.KubeconfigRequest, dir, s
 		if err = keepPrivate(out); err == nil {
 			_, err = out.Write(content)
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "user %s, %s, until %s; to end it: sudo rivulet kubeconfig revoke %[1]s --vcluster %s\n", made.User, of(made.Kubeconfig), made.Expires.Local().Format(time.DateTime), q.VCluster)
+		fmt.Fprintf(cmd.ErrOrStderr(), "user %s, %s, until %s; to end it: sudo rivulet kubeconfig revoke %[1]s --vcluster %[4]s\n", made.User, of(made.Kubeconfig), made.Expires.Local().Format(time.DateTime), q.VCluster)
 	}
 	return vclusterLink{q.VCluster, made.User, link, made.Link, made.Pin}, err
 }
