@@ -150,7 +150,7 @@ func New(cfg Config) (*Offload, error) {
 		return o, nil
 	}
 	o.agent, err = nodeagent.New(nodeagent.Config{
-		Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Control: cfg.Control.Addr(), Peers: cfg.Peers, Twins: o.Twins(), Elsewhere: o.elsewhere,
+		Hosted: cfg.Hosted, Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Control: cfg.Control.Addr(), Peers: cfg.Peers, Twins: o.Twins(), Elsewhere: o.elsewhere,
 		At: o.At, Moved: moved,
 		TenantsChanged: o.TenantsChanged, Log: cfg.Log,
 	})

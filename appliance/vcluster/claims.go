@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,7 +85,7 @@ func (c *cluster) asItself(do func(storage) error) error {
 	srv := c.hostServer()
 	go func() { _ = srv.Serve(l) }() // it ends with Close
 	defer srv.Close()
-	spec := pods.Spec(c.k.cfg.Pods, func(ctx context.Context, _, _ string) (net.Conn, error) {
+	spec := pods.Spec(c.k.cfg.Pods, netip.AddrPort{}, func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	})
 	t, err := spec.New(spec.Name, c.k.cfg.Log)

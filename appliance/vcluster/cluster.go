@@ -495,7 +495,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	from := c.logSize()
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
-		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Work: work, Advertise: c.k.cfg.Address.String(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
+		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Work: work, Advertise: c.address(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
 	}.start()
 	if err != nil {
 		return nil, err

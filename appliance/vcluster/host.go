@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,7 +76,19 @@ func (k *Keeper) Members() map[peer.ID]offer.Member {
 	return out
 }
 
-// Changed follows Consumers and Members.
+// API is where the pods of a virtual cluster find its API server; not valid for other consumers.
+func (k *Keeper) API(id peer.ID) (at netip.AddrPort) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range k.all {
+		if r := c.record(); r.ID == id && !r.Deleting {
+			return c.address()
+		}
+	}
+	return at
+}
+
+// Changed follows Consumers, Members and API.
 func (k *Keeper) Changed() (<-chan struct{}, func()) { return k.changed.Changed() }
 
 // Handle serves a route to virtual clusters, in place of what served it before.

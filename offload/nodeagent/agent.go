@@ -45,6 +45,13 @@ type Twins interface {
 	TwinsChanged() (<-chan struct{}, func())
 }
 
+// Hosted are consumers whose API servers are on this host.
+type Hosted interface {
+	// API is where a consumer's pods find its API server; not valid for others.
+	API(id peer.ID) netip.AddrPort
+	Changed() (<-chan struct{}, func())
+}
+
 // Node is what is this node's alone.
 type Node struct {
 	// Results is the folder of CNI results, DNS the cluster IP of cluster DNS.
@@ -62,7 +69,7 @@ type Node struct {
 	Networks func() []netip.Prefix
 }
 
-// Config is what an Agent needs. All fields are required.
+// Config is what an Agent needs. All fields but Hosted are required.
 type Config struct {
 	Node
 	// Home reaches this cluster's API server.
@@ -72,6 +79,7 @@ type Config struct {
 	Control netip.Addr
 	Peers   Peers
 	Twins   Twins
+	Hosted  Hosted
 	// Elsewhere is told where pods of this cluster are, and tells where those of others are.
 	Elsewhere *elsewhere.Elsewhere
 	// At is what is known of this cluster's pods at a peer, Moved when that is another.

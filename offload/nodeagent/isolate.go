@@ -42,6 +42,11 @@ func (a *Agent) isolate(ctx context.Context) error {
 		return ctx.Err()
 	}
 	signal.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Twins.TwinsChanged, a.cfg.Elsewhere.Changed, a.services.changed.Changed)
+	var api func(peer.ID) netip.AddrPort
+	if a.cfg.Hosted != nil {
+		signal.Follow(ctx, a.cfg.Hosted.Changed)
+		api = a.cfg.Hosted.API
+	}
 	const part = "isolation of guests"
 	fewer := map[string]bool{} // parts with a problem
 	return isolation.Run(ctx, isolation.Config{
@@ -51,7 +56,7 @@ func (a *Agent) isolate(ctx context.Context) error {
 		Endpoints: func(consumer peer.ID) iter.Seq[netip.Addr] {
 			return slices.Values(a.cfg.Elsewhere.Confirmed(consumer))
 		},
-		Services: a.services.here,
+		Services: a.services.here, API: api,
 		Doors: func() (namespaces []string) {
 			all, _ := classes.Lister().List(labels.Everything()) // a cache cannot fail
 			for _, c := range all {

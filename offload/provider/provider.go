@@ -41,7 +41,9 @@ type Hosted interface {
 	Consumers() map[peer.ID]string
 	// Members bound what single ones get: CPU, memory, pods, and the storage of claims.
 	Members() map[peer.ID]offer.Member
-	// Changed follows Consumers and Members, as that of peer.Following.
+	// API is where pods of one find its API server, on this device; not valid for others.
+	API(id peer.ID) netip.AddrPort
+	// Changed follows Consumers, Members and API, as that of peer.Following.
 	Changed() (<-chan struct{}, func())
 	// Handle serves a route to them.
 	Handle(pattern string, h http.Handler)

@@ -169,11 +169,12 @@ func serverFlags(p tenant.Plane, etcd []string) []string {
 	in := func(name string) string { return tenant.TLS + "/" + name }
 	return []string{
 		"--etcd-servers=" + strings.Join(etcd, ","),
-		"--advertise-address=" + p.Advertise,
+		"--advertise-address=" + p.Advertise.Addr().String(),
 		"--cert-dir=" + tenant.Data,
 		"--tls-cert-file=" + in("apiserver.crt"), "--tls-private-key-file=" + in("apiserver.key"),
 		"--client-ca-file=" + in("client-ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-jwks-uri=https://kubernetes.default.svc.cluster.local/openid/v1/jwks",
 		"--service-account-signing-key-file=" + in("sa.key"), "--service-account-key-file=" + in("sa.pub"),
 		"--kubelet-certificate-authority=" + in("kubelet-ca.crt"),
 		"--kubelet-client-certificate=" + in("kubelet-client.crt"), "--kubelet-client-key=" + in("kubelet-client.key"),

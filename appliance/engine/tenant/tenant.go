@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -66,8 +67,8 @@ type Settings struct {
 	Idle time.Duration `json:"idle"`
 	// Work says that nobody asked for it: it ends soon after it has done what was due.
 	Work bool `json:"work,omitempty"`
-	// Advertise is the address that the API server names as its own.
-	Advertise string `json:"advertise"`
+	// Advertise is where clients find its API server: its own pods, and others.
+	Advertise netip.AddrPort `json:"advertise"`
 	// ServiceCIDR has the addresses of its Services.
 	ServiceCIDR string `json:"serviceCIDR"`
 	// PodCIDR has the addresses of the host's pods, and so of its own.

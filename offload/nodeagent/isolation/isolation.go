@@ -3,7 +3,7 @@
 // belong to different clusters.
 //
 //	guest ─▶ its consumer's other guests, its home through the tunnel, cluster DNS,
-//	         its pods on other peers, public addresses
+//	         its home's API server on this host, its pods on other peers, public addresses
 //	guest ◀─ the same
 //	guest ─╳ everything else: new connections are dropped, both ways; to its own Services
 //	         without endpoints they are refused
@@ -52,7 +52,7 @@ import (
 // tried again.
 const look = 15 * time.Second
 
-// Config is what isolation goes by. All fields but Doors and Services are required.
+// Config is what isolation goes by. All fields but Doors, API and Services are required.
 type Config struct {
 	// Held are the guests that are known.
 	Held *Held
@@ -70,6 +70,9 @@ type Config struct {
 	// Services gives the cluster IPs here of a consumer's Services, of a bounded number: where
 	// such a one has no endpoint connections are refused, as they are at home. Nil is none.
 	Services func(peer.ID) iter.Seq[netip.Addr]
+	// API gives where a consumer on this host has its API server; nil is nowhere. An address
+	// that is not valid is none.
+	API func(peer.ID) netip.AddrPort
 	// Doors are namespaces of this cluster whose pods, controllers of ingress classes that
 	// are lent, may open connections to guests; nil is none.
 	Doors func() []string

@@ -115,6 +115,7 @@ func fault(err error) error {
 const (
 	allGuests, fromGuests, toGuests, doorPods = "guests", "from", "to", "doors"
 	seenGuests, selves                        = "seen", "selves"
+	apiGuests                                 = "api"
 	guestPorts, ownAddress                    = "ports", "own"
 )
 
@@ -129,18 +130,19 @@ var senderType = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEt
 // (br_netfilter).
 //
 //	forward  (base)  established: accept; saddr vmap @from ─▶ from-C; daddr vmap @to ─▶ to-C
-//	input    (base)  established: accept; saddr @guests: to cluster DNS accept, else drop
+//	input    (base)  established: accept; saddr @guests: to cluster DNS accept; saddr vmap @api ─▶ api-C; drop
 //	seen     (nat)   saddr vmap @seen ─▶ seen-C: what C's home calls a pod here becomes that pod
 //	self     (nat)   a guest that has reached itself so: masqueraded, else the answer would never leave it
+//	api-C            to the address and port of C's API server: accept
 //	from-C           to C's guests, endpoints, home, DNS: accept; C's Services: refuse; closed: drop
 //	to-C             from C's guests, endpoints, home, doors: accept; drop
 func write(w world, told map[string]nft.Set) []nft.Program {
 	decide := nft.Program{Family: nftables.TableFamilyIPv4, Base: decides(w.DNS), Chains: map[string]nft.Chain{}, Sets: map[string]nft.Set{}}
 	all, from, to := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
-	seen, self := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(pairType)
-	from.Verdicts, to.Verdicts, seen.Verdicts = true, true, true
+	seen, self, api := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(pairType), nft.MakeSet(nftables.TypeIPAddr)
+	from.Verdicts, to.Verdicts, seen.Verdicts, api.Verdicts = true, true, true, true
 	decide.Sets[allGuests], decide.Sets[fromGuests], decide.Sets[toGuests] = all, from, to
-	decide.Sets[seenGuests], decide.Sets[selves] = seen, self
+	decide.Sets[seenGuests], decide.Sets[selves], decide.Sets[apiGuests] = seen, self, api
 	decide.Sets[doorPods] = addresses(w.Doors)
 
 	// A chain never changes: its name is of what is in it.
@@ -174,7 +176,16 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 		if c.Seen.IsValid() {
 			decide.Chains[seenName] = func(rule func(...[]expr.Any)) { rule(nft.Within(nft.Destination, c.Seen), nft.ToPrefix(w.Pods)) }
 		}
+		apiName := named("api-"+string(c.ID), c.API)
+		if c.API.IsValid() {
+			decide.Chains[apiName] = func(rule func(...[]expr.Any)) {
+				rule(nft.Within(nft.Destination, netip.PrefixFrom(c.API.Addr(), 32)), nft.TCPPort(c.API.Port()), nft.Accept)
+			}
+		}
 		for _, a := range c.Guests {
+			if c.API.IsValid() {
+				api.Lead(a.AsSlice(), expr.VerdictJump, apiName)
+			}
 			if c.Seen.IsValid() {
 				seen.Lead(a.AsSlice(), expr.VerdictJump, seenName)
 				self.Add(append(a.AsSlice(), a.AsSlice()...))
@@ -207,6 +218,7 @@ func decides(dns netip.Addr) func(*nftables.Conn, *nftables.Table) {
 		input := nft.Base(c, t, "input", nftables.ChainHookInput, priority)
 		nft.Rule(c, input, nft.Established, nft.Accept)
 		nft.Rule(c, input, nft.In(nft.Source, allGuests), nft.AddressedTo(dns), nft.Accept)
+		nft.Rule(c, input, verdict(nft.Source, apiGuests))
 		nft.Rule(c, input, nft.In(nft.Source, allGuests), nft.Drop)
 		// Before kube-proxy's, which knows nothing of these addresses.
 		nat := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {

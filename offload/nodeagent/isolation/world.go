@@ -45,7 +45,8 @@ type consumer struct {
 	Seen      netip.Prefix
 	Guests    []netip.Addr
 	Endpoints []netip.Addr
-	Services  []netip.Addr // cluster IPs here
+	Services  []netip.Addr   // cluster IPs here
+	API       netip.AddrPort // on this host; invalid where its API server is elsewhere
 }
 
 // gather reads the world. Nothing in it depends on an order of maps. less has the
@@ -88,6 +89,9 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 			if c.Endpoints, whole = elsewhere(cfg.Endpoints(c.ID), c.ID, home); !whole {
 				less[c.ID] = fmt.Errorf("it has more than %d pods on other clusters (or %d in all), and its pods here do not reach the rest; "+
 					"let it have fewer there, or end the peering: rivulet unpeer", maxEndpoints, maxNamed)
+			}
+			if cfg.API != nil {
+				c.API = cfg.API(c.ID)
 			}
 			if cfg.Services != nil {
 				c.Services = slices.Compact(slices.SortedFunc(cfg.Services(c.ID), netip.Addr.Compare))

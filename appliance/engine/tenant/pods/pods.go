@@ -7,7 +7,7 @@
 //
 // It reads pods, nodes, claims and namespaces of its API server. It alone writes there what a
 // consumer writes, the binding of pods, their condition PodScheduled while no node takes them,
-// the chosen node of claims, and StorageClass Class when there is none. Restart: all of it is in the objects; pods go
+// the chosen node of claims, the EndpointSlice of Service kubernetes, and StorageClass Class when there is none. Restart: all of it is in the objects; pods go
 // on at the host, and what they did meanwhile is seen when the process runs again. Failure
 // as the user sees it: the node is not Ready, or the pod's condition and event say why it waits.
 package pods
@@ -36,6 +36,7 @@ import (
 	"rivulet/offload/consumer"
 	"rivulet/offload/consumer/stream"
 	"rivulet/offload/consumer/volume"
+	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	peertarget "rivulet/offload/target/peer"
 )
@@ -85,9 +86,12 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 	if err != nil {
 		return err
 	}
-	c.SetTargets(Kind, []target.Spec{Spec(pods, func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c.SetTargets(Kind, []target.Spec{Spec(pods, p.Advertise, func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", tenant.Host)
 	})}, true)
+	if err := tellAddress(ctx, client, p.Advertise); err != nil {
+		return err
+	}
 	if p.First {
 		if err := addClass(ctx, client); err != nil {
 			return err
@@ -103,12 +107,12 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 	return bind(ctx, client)
 }
 
-// Spec is the host as a target. Its pods have the same addresses at both ends; dial opens a
-// connection on which nobody else speaks.
-func Spec(pods netip.Prefix, dial func(ctx context.Context, network, addr string) (net.Conn, error)) target.Spec {
+// Spec is the host as a target. Its pods have the same addresses at both ends, and find the virtual cluster's API
+// server at api; dial opens a connection on which nobody else speaks.
+func Spec(pods netip.Prefix, api netip.AddrPort, dial func(ctx context.Context, network, addr string) (net.Conn, error)) target.Spec {
 	link := peer.Link{ID: NodeName, Name: NodeName, PeerCIDR: pods, PeerMappedCIDR: pods, LocalMappedCIDR: pods, State: peer.Connected}
 	return target.Spec{
-		ID: NodeName, Name: NodeName, Short: NodeName, Kind: Kind,
+		ID: NodeName, Name: NodeName, Short: NodeName, Kind: Kind, Control: api,
 		New: func(name string, log *slog.Logger) (target.Target, error) {
 			t, err := peertarget.New(peertarget.Config{
 				Name: name, Link: link, Links: func() []peer.Link { return []peer.Link{link} }, PodCIDR: pods, Dial: dial,
@@ -117,16 +121,32 @@ func Spec(pods netip.Prefix, dial func(ctx context.Context, network, addr string
 			if err != nil {
 				return nil, err
 			}
-			return host{t}, nil
+			return host{t, api.Addr()}, nil
 		},
 	}
 }
 
-// host is the target. What it does not have of a peer: pods need no translation of addresses.
-type host struct{ *peertarget.Target }
+// host is the target. Of what a peer translates it needs Services alone: pods have the same addresses at both ends.
+type host struct {
+	*peertarget.Target
+	api netip.Addr
+}
 
-// HomeAddresses is "": pods have the host's addresses, which are home's.
-func (host) HomeAddresses() string { return "" }
+// HomeAddresses is what the host translates for new pods.
+func (h host) HomeAddresses() string {
+	if h.Target.HomeAddresses() == "" {
+		return ""
+	}
+	return policy.HomeAddressesOfServices
+}
+
+// Away is as a peer's; the API server is at the host already.
+func (h host) Away(a netip.Addr) (netip.Addr, bool) {
+	if a == h.api {
+		return a, true
+	}
+	return h.Target.Away(a)
+}
 
 // addClass makes the StorageClass that claims get without a name.
 func addClass(ctx context.Context, client kubernetes.Interface) error {
