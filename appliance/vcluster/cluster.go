@@ -108,7 +108,7 @@ func (c *cluster) watch() (View, <-chan struct{}) {
 func (c *cluster) brief() View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := View{Spec: c.rec.Spec, Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took}
+	v := View{Spec: c.rec.withDefaults(), Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took}
 	if c.proc != nil {
 		v.PID, v.Old = c.proc.pid, c.proc.old
 	}
@@ -130,6 +130,10 @@ func (c *cluster) view() View {
 	}
 	if v.PID != 0 {
 		v.Private = memoryOf(v.PID)
+	}
+	v.Stored = c.stored()
+	if share := v.Stored * 100 / v.Datastore; share >= nearlyFull && v.Reason == "" {
+		v.Reason = fmt.Sprintf("its datastore is %d %% full: delete what is not needed inside, or give it more: rivulet vcluster set %s --datastore %dMi", share, c.name, 2*v.Datastore>>20)
 	}
 	_ = filepath.WalkDir(c.dataDir(), func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
@@ -495,7 +499,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	from := c.logSize()
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
-		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Work: work, Advertise: c.address(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
+		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Work: work, Datastore: r.datastore(), Advertise: c.address(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
 	}.start()
 	if err != nil {
 		return nil, err

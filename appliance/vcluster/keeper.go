@@ -10,6 +10,7 @@
 package vcluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,6 +63,10 @@ const (
 	minSleep = 10 * time.Second
 	// DefaultMemory limits the process, bytes; minMemory is the least that a control plane starts in.
 	DefaultMemory, minMemory = 512 << 20, 256 << 20
+	// DefaultDatastore bounds the datastore, bytes; minDatastore is the least that a control plane has use of.
+	DefaultDatastore, minDatastore = 256 << 20, 16 << 20
+	// nearlyFull is from when on a datastore is reported, percent.
+	nearlyFull = 80
 
 	firstPort = 17000
 	firstUID  = 2000742000
@@ -92,6 +97,8 @@ type Spec struct {
 	Sleep time.Duration `json:"sleep"`
 	// Memory limits its process, bytes.
 	Memory int64 `json:"memory"`
+	// Datastore bounds what its objects and their history take on the disk, bytes; 0 is the default.
+	Datastore int64 `json:"datastore,omitempty"`
 	// Quota bounds what its pods ask for (cpu, memory, pods) and its claims (storage); what is
 	// not in it is bounded by what all virtual clusters have together.
 	Quota corev1.ResourceList `json:"quota,omitempty"`
@@ -147,6 +154,12 @@ func (s *Spec) Check() error {
 	if s.Memory < minMemory {
 		return fmt.Errorf("a control plane does not start in %d MiB; give it %d MiB or more", s.Memory>>20, minMemory>>20)
 	}
+	if s.Datastore == 0 {
+		s.Datastore = DefaultDatastore
+	}
+	if s.Datastore < minDatastore {
+		return fmt.Errorf("a datastore of %d MiB is too small for a control plane; give it %d MiB or more", s.Datastore>>20, minDatastore>>20)
+	}
 	for name, least := range s.Guarantee {
 		if most, bounded := s.Quota[name]; bounded && most.Cmp(least) < 0 {
 			return fmt.Errorf("a guarantee of %s %s is more than the quota of %s; raise the quota, or lower the guarantee", least.String(), name, most.String())
@@ -155,11 +168,20 @@ func (s *Spec) Check() error {
 	return errors.Join(checkQuota("quota", quotaHas, s.Quota, quotable), checkQuota("guarantee", "cpu, memory and pods", s.Guarantee, quotable[:3]))
 }
 
+// datastore is the bound of one that was made before there was any, too.
+func (s Spec) datastore() int64 { return cmp.Or(s.Datastore, DefaultDatastore) }
+
+func (s Spec) withDefaults() Spec {
+	s.Datastore = s.datastore()
+	return s
+}
+
 // Change is what is to be another; nil stays.
 type Change struct {
-	Sleep  *time.Duration       `json:"sleep,omitempty"`
-	Memory *int64               `json:"memory,omitempty"`
-	Quota  *corev1.ResourceList `json:"quota,omitempty"`
+	Sleep     *time.Duration       `json:"sleep,omitempty"`
+	Memory    *int64               `json:"memory,omitempty"`
+	Datastore *int64               `json:"datastore,omitempty"`
+	Quota     *corev1.ResourceList `json:"quota,omitempty"`
 	// Guarantee is as that of Spec.
 	Guarantee *corev1.ResourceList `json:"guarantee,omitempty"`
 }
@@ -220,6 +242,8 @@ type View struct {
 	// Private is the memory of its process alone, Disk what its datastore takes, bytes.
 	Private int64 `json:"private"`
 	Disk    int64 `json:"disk"`
+	// Stored is what its objects and their history take of its datastore's bound, bytes.
+	Stored int64 `json:"stored"`
 	// Pods are those on the host that have not finished; Use is what they ask for, and its claims.
 	Pods int                 `json:"pods"`
 	Use  corev1.ResourceList `json:"use,omitempty"`
@@ -493,6 +517,9 @@ func (k *Keeper) Change(ctx context.Context, name string, to Change) (View, erro
 		if to.Memory != nil {
 			r.Memory = *to.Memory
 		}
+		if to.Datastore != nil {
+			r.Datastore = *to.Datastore
+		}
 		if to.Quota != nil {
 			r.Quota = *to.Quota
 		}
@@ -508,7 +535,7 @@ func (k *Keeper) Change(ctx context.Context, name string, to Change) (View, erro
 		return View{}, err
 	}
 	change := func() error { return c.change(set) }
-	if now := c.record(); now.Sleep != next.Sleep || now.Memory != next.Memory {
+	if now := c.record(); now.Sleep != next.Sleep || now.Memory != next.Memory || now.datastore() != next.datastore() {
 		err = c.still(ctx, "a change of its settings", change)
 	} else {
 		err = change()

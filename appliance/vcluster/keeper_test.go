@@ -651,3 +651,55 @@ func TestPausedIsShownAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestAFullDatastore: who makes another object is told whose is full and what to do, deletions go on, and the owner sees it before.
+func TestAFullDatastore(t *testing.T) {
+	d := newDevice(t, apiserver.Binary(t))
+	if _, err := d.k.Create(Spec{Name: "gus", Datastore: 1 << 20}); err == nil {
+		t.Error("a datastore of 1 MiB is taken")
+	}
+	d.create(Spec{Name: "gus", Datastore: minDatastore})
+	client := d.client("gus").CoreV1().ConfigMaps("default")
+	ctx := t.Context()
+	large := func(name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"x": strings.Repeat("x", 900<<10)}}
+	}
+	var told error
+	made := 0
+	for ; told == nil && made < 100; made++ {
+		_, told = client.Create(ctx, large(fmt.Sprint("large-", made)), metav1.CreateOptions{})
+	}
+	if told == nil || !strings.Contains(told.Error(), "the datastore of virtual cluster gus is full (16 MiB)") || !strings.Contains(told.Error(), "rivulet vcluster set gus --datastore 32Mi") {
+		t.Fatalf("after %d objects of 900 KiB: %v", made, told)
+	}
+	if status, ok := told.(apierrors.APIStatus); !ok || status.Status().Code != http.StatusInsufficientStorage {
+		t.Errorf("%#v", told)
+	}
+	small, err := client.Get(ctx, "large-0", metav1.GetOptions{})
+	must(t, err)
+	small.Data["y"] = strings.Repeat("y", 100<<10)
+	if _, err := client.Update(ctx, small, metav1.UpdateOptions{}); err == nil || !strings.Contains(err.Error(), "is full (16 MiB)") {
+		t.Errorf("an object grows: %v", err)
+	}
+	await.True(t, patience, "its owner sees it", func() bool {
+		v, err := d.k.Get("gus")
+		return err == nil && v.Stored > v.Datastore*nearlyFull/100 && v.Stored <= v.Datastore*5/4 && strings.Contains(v.Reason, "% full")
+	})
+	must(t, client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	await.Empty(t, patience, "there is room again", func(ctx context.Context) string {
+		if _, err := client.Create(ctx, large("again"), metav1.CreateOptions{}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	more := int64(2 * minDatastore)
+	v, err := d.k.Change(ctx, "gus", Change{Datastore: &more})
+	if err != nil || v.Datastore != more {
+		t.Errorf("%+v %v", v, err)
+	}
+	d.awake("gus")
+	for i := range 16 { // more than before
+		_, err := client.Create(ctx, large(fmt.Sprint("more-", i)), metav1.CreateOptions{})
+		must(t, err)
+	}
+}

@@ -2,6 +2,7 @@ package k3s
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/k3s-io/kine/pkg/endpoint"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -25,6 +28,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	cmapp "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 
+	"rivulet/appliance/engine/kine"
 	"rivulet/appliance/engine/tenant"
 	"rivulet/appliance/engine/tenant/pods"
 	"rivulet/appliance/engine/tenant/roles"
@@ -49,9 +53,13 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 	storing, stopStore := context.WithCancel(context.WithoutCancel(ctx))
 	var stored sync.WaitGroup
 	defer func() { stopStore(); stored.Wait() }()
+	if p.Datastore > 0 {
+		p.Full = kine.Limit(p.Datastore, status.Errorf(codes.ResourceExhausted,
+			"the datastore of virtual cluster %s is full (%d MiB): delete what is not needed; its owner gives it more with: rivulet vcluster set %s --datastore %dMi", p.Name, p.Datastore>>20, p.Name, 2*p.Datastore>>20)).Full
+	}
 	etcd, err := endpoint.Listen(storing, endpoint.Config{
 		WaitGroup: &stored, NotifyInterval: 5 * time.Second, EmulatedETCDVersion: "3.5.13",
-		CompactInterval: 5 * time.Minute, CompactTimeout: 5 * time.Second, CompactMinRetain: 1000, CompactBatchSize: 1000, PollBatchSize: 500,
+		CompactInterval: 5 * time.Minute, CompactTimeout: 30 * time.Second, CompactBatchSize: 100, PollBatchSize: 500,
 	})
 	if err != nil {
 		return err
@@ -112,7 +120,7 @@ func planeServer(ctx context.Context, p tenant.Plane, etcd []string) (*aggregato
 	front.OpenAPIConfig = nil
 	chain := front.BuildHandlerChainFunc
 	front.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
-		return chain(counted(p.Use, docs.before(h)), c)
+		return chain(counted(p.Use, roomy(p.Full, docs.before(h))), c)
 	}
 	done, err := cfg.Complete()
 	if err != nil {
@@ -159,6 +167,31 @@ func counted(use *tenant.Use, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, ok := request.UserFrom(r.Context()); ok && user.GetName() != loopbackUser && user.GetName() != ownUser {
 			defer use.Begin()()
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// creates are requests that make an object: all that are POSTed but what is only asked, or said of another.
+func creates(r *http.Request) bool {
+	info, ok := request.RequestInfoFrom(r.Context())
+	return ok && info.IsResourceRequest && info.Verb == "create" && info.Subresource == "" && info.APIGroup != "authentication.k8s.io" && info.APIGroup != "authorization.k8s.io"
+}
+
+// roomy refuses, in words that reach a person, what would make a full datastore larger. The datastore itself refuses the rest.
+func roomy(full func(context.Context, int64) error, h http.Handler) http.Handler {
+	if full == nil {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if creates(r) {
+			if err := full(r.Context(), max(r.ContentLength, 0)); err != nil {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusInsufficientStorage)
+				_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+					Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: status.Convert(err).Message()})
+				return
+			}
 		}
 		h.ServeHTTP(w, r)
 	})

@@ -57,6 +57,9 @@ func open(ctx context.Context, wg *sync.WaitGroup, cfg *drivers.Config) (leaderE
 	}
 	c := *cfg
 	c.DataSourceName = path + parameters
+	if bound.Load() != nil {
+		c.CompactMinRetain = 0 // a thousand revisions may be a gigabyte: what is kept is kept for its time
+	}
 	_, dialect, err := sqlite.NewVariant(ctx, wg, sqlDriver, &c)
 	if err != nil {
 		return false, nil, fmt.Errorf("kine: %s: %w", path, err)
@@ -71,7 +74,12 @@ func open(ctx context.Context, wg *sync.WaitGroup, cfg *drivers.Config) (leaderE
 		return false, nil, fmt.Errorf("kine: %s: %w", path, err)
 	}
 	logrus.Infof("kine: %s: %s", path, got)
-	return false, assemble(ctx, wg, dialect, &c, path+"-wal"), nil
+	s := assemble(ctx, wg, dialect, &c, path+"-wal")
+	if b := bound.Load(); b != nil {
+		b.on(dialect.DB, s.log)
+		s.log.bound = b
+	}
+	return false, s, nil
 }
 
 // assemble puts kine's transactions on our log.

@@ -47,6 +47,7 @@ type log struct {
 	wake           chan struct{} // holds one token while there may be new rows
 	wg             *sync.WaitGroup
 	compactEvery   time.Duration // 0: only when a client asks for it
+	bound          *Bound        // nil: none
 }
 
 var _ logstructured.Log = (*log)(nil)
@@ -167,6 +168,14 @@ func (l *log) CurrentRevision(context.Context) (int64, error) { return l.current
 
 // Append writes; the revision it gives is the current one or older by then.
 func (l *log) Append(ctx context.Context, event *server.Event) (int64, error) {
+	done, err := l.bound.admit(ctx, event)
+	if err != nil {
+		if to, ok := ctx.Value(refusal{}).(*error); ok {
+			*to = err
+		}
+		return 0, err
+	}
+	defer done()
 	rev, err := l.SQLLog.Append(ctx, event)
 	l.raise(rev)
 	l.look() // after an error, too: it may have been written

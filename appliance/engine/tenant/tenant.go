@@ -67,6 +67,8 @@ type Settings struct {
 	Idle time.Duration `json:"idle"`
 	// Work says that nobody asked for it: it ends soon after it has done what was due.
 	Work bool `json:"work,omitempty"`
+	// Datastore is how much its datastore may take, bytes; 0 is no limit.
+	Datastore int64 `json:"datastore,omitempty"`
 	// Advertise is where clients find its API server: its own pods, and others.
 	Advertise netip.AddrPort `json:"advertise"`
 	// ServiceCIDR has the addresses of its Services.
@@ -82,6 +84,8 @@ type Plane struct {
 	First bool
 	// Listener is what the API server serves. From outside it accepts only after Open.
 	Listener net.Listener
+	// Full is the error for who would store so many bytes more, nil if there is room; nil is no limit.
+	Full func(ctx context.Context, more int64) error
 	// Use counts requests from outside.
 	Use *Use
 	// Open is called once the API server can be used.

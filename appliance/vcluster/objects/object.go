@@ -42,10 +42,12 @@ type VirtualCluster struct {
 
 // Spec is what is wanted.
 type Spec struct {
-	Sleep  string              `json:"sleep,omitempty"`
-	Memory resource.Quantity   `json:"memory,omitempty"`
-	Paused bool                `json:"paused,omitempty"`
-	Quota  corev1.ResourceList `json:"quota,omitempty"`
+	Sleep  string            `json:"sleep,omitempty"`
+	Memory resource.Quantity `json:"memory,omitempty"`
+	// Datastore is as that of vcluster.Spec.
+	Datastore resource.Quantity   `json:"datastore,omitempty"`
+	Paused    bool                `json:"paused,omitempty"`
+	Quota     corev1.ResourceList `json:"quota,omitempty"`
 	// Guarantee is as that of vcluster.Spec.
 	Guarantee corev1.ResourceList `json:"guarantee,omitempty"`
 }
@@ -69,7 +71,7 @@ func (o *VirtualCluster) owner() vcluster.Owner {
 
 // want is the spec as the Keeper has it.
 func (o *VirtualCluster) want() (vcluster.Spec, error) {
-	s := vcluster.Spec{Name: o.Name, Memory: o.Spec.Memory.Value(), Quota: o.Spec.Quota, Guarantee: o.Spec.Guarantee}
+	s := vcluster.Spec{Name: o.Name, Memory: o.Spec.Memory.Value(), Datastore: o.Spec.Datastore.Value(), Quota: o.Spec.Quota, Guarantee: o.Spec.Guarantee}
 	var err error
 	if s.Sleep, err = time.ParseDuration(o.Spec.Sleep); err != nil {
 		return s, fmt.Errorf("spec.sleep %.40q is no time; say it like 30m, or 0 for never", o.Spec.Sleep)

@@ -210,6 +210,9 @@ func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.V
 	if v.Memory != want.Memory {
 		to.Memory = &want.Memory
 	}
+	if v.Datastore != want.Datastore {
+		to.Datastore = &want.Datastore
+	}
 	to.Quota, to.Guarantee = other(v.Quota, want.Quota), other(v.Guarantee, want.Guarantee)
 	pause := v.Paused != o.Spec.Paused
 	if to == (vcluster.Change{}) && !pause {

@@ -63,7 +63,7 @@ func inPath(name string) string { return "/" + url.PathEscape(name) }
 
 func newVClusterCreate(c *common) *cobra.Command {
 	var spec vcluster.Spec
-	var memory, quota, guarantee string
+	var memory, datastore, quota, guarantee string
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "make a virtual cluster, and wait until it can be used",
 		Args: oneVCluster,
@@ -73,6 +73,10 @@ func newVClusterCreate(c *common) *cobra.Command {
 				return usagef("--memory %.40q: %w; say it like 512Mi", memory, err)
 			}
 			spec.Name, spec.Memory = args[0], q.Value()
+			if q, err = resource.ParseQuantity(datastore); err != nil {
+				return usagef("--datastore %.40q: %w; say it like 256Mi", datastore, err)
+			}
+			spec.Datastore = q.Value()
 			if spec.Quota, err = vcluster.ParseQuota(quota); err != nil {
 				return usagef("--quota: %w", err)
 			}
@@ -95,6 +99,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&spec.Sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
 	cmd.Flags().StringVar(&memory, "memory", "512Mi", "limit of its control plane's memory")
+	cmd.Flags().StringVar(&datastore, "datastore", "256Mi", datastoreHelp)
 	cmd.Flags().StringVar(&quota, "quota", "none", quotaHelp)
 	cmd.Flags().StringVar(&guarantee, "guarantee", "none", guaranteeHelp)
 	outputFlag(cmd, c)
@@ -103,28 +108,35 @@ func newVClusterCreate(c *common) *cobra.Command {
 
 const quotaHelp = "what its pods and claims may ask for, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; what is not named is bounded by what all virtual clusters have together"
 
+const datastoreHelp = "limit of its datastore; what is full takes deletions alone"
+
 const guaranteeHelp = "what is kept free for its pods whatever other virtual clusters use, such as cpu=500m,memory=512Mi,pods=5"
 
 func newVClusterSet(c *common) *cobra.Command {
 	var sleep time.Duration
-	var memory, quota, guarantee string
+	var memory, datastore, quota, guarantee string
 	cmd := &cobra.Command{
-		Use: "set NAME", Short: "give a virtual cluster another quota, guarantee, sleep or memory",
+		Use: "set NAME", Short: "give a virtual cluster another quota, guarantee, sleep, memory or datastore",
 		Long: "A quota holds at once for what is made from now on. Pods beyond it are handed back: where they have not gone after ten minutes, the newest are deleted.\n" +
-			"For another sleep or memory a control plane that runs starts again; who asks meanwhile waits.",
+			"For another sleep, memory or datastore a control plane that runs starts again; who asks meanwhile waits.",
 		Args: oneVCluster,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var to vcluster.Change
 			if cmd.Flags().Changed("sleep") {
 				to.Sleep = &sleep
 			}
-			if cmd.Flags().Changed("memory") {
-				q, err := resource.ParseQuantity(memory)
-				if err != nil {
-					return usagef("--memory %.40q: %w; say it like 512Mi", memory, err)
+			for _, one := range []struct {
+				flag, text string
+				to         **int64
+			}{{"memory", memory, &to.Memory}, {"datastore", datastore, &to.Datastore}} {
+				if cmd.Flags().Changed(one.flag) {
+					q, err := resource.ParseQuantity(one.text)
+					if err != nil {
+						return usagef("--%s %.40q: %w; say it like 512Mi", one.flag, one.text, err)
+					}
+					bytes := q.Value()
+					*one.to = &bytes
 				}
-				bytes := q.Value()
-				to.Memory = &bytes
 			}
 			for _, one := range []struct {
 				flag, text string
@@ -142,7 +154,7 @@ func newVClusterSet(c *common) *cobra.Command {
 				}
 			}
 			if to == (vcluster.Change{}) {
-				return usagef("set needs --quota, --guarantee, --sleep or --memory; see: %s --help", cmd.CommandPath())
+				return usagef("set needs --quota, --guarantee, --sleep, --memory or --datastore; see: %s --help", cmd.CommandPath())
 			}
 			var v vcluster.View
 			if err := askVCluster(cmd.Context(), c, http.MethodPatch, inPath(args[0]), to, &v); err != nil {
@@ -153,6 +165,7 @@ func newVClusterSet(c *common) *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
 	cmd.Flags().StringVar(&memory, "memory", "512Mi", "limit of its control plane's memory")
+	cmd.Flags().StringVar(&datastore, "datastore", "256Mi", datastoreHelp)
 	cmd.Flags().StringVar(&quota, "quota", "none", quotaHelp)
 	cmd.Flags().StringVar(&guarantee, "guarantee", "none", guaranteeHelp)
 	outputFlag(cmd, c)
@@ -197,22 +210,27 @@ func newVClusterList(c *common) *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			head, more := "NAME\tSTATE\tSINCE\tPODS\tMEMORY\tDISK\tADDRESS\tREASON", ""
+			head, more := "NAME\tSTATE\tSINCE\tPODS\tMEMORY\tDATASTORE\tADDRESS\tREASON", ""
 			if c.output == "wide" {
-				head += "\tLIMIT\tSLEEPS AFTER\tLAST START\tCREATED\tUSES"
+				head += "\tDISK\tSLEEPS AFTER\tLAST START\tCREATED\tUSES"
 			}
 			fmt.Fprintln(w, head)
 			for _, v := range all {
 				if c.output == "wide" {
-					more = fmt.Sprintf("\t%s\t%s\t%s\t%s\t%s", mebibytes(v.Memory), v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), quotaText(v))
+					more = fmt.Sprintf("\t%s\t%s\t%s\t%s\t%s", mebibytes(v.Disk), v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), quotaText(v))
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s%s\n", v.Name, v.State, v.Since.UTC().Format(time.DateTime), v.Pods, mebibytes(v.Private), mebibytes(v.Disk), v.Address, dash(v.Reason), more)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s%s\n", v.Name, v.State, v.Since.UTC().Format(time.DateTime), v.Pods, ofLimit(v.Private, v.Memory), ofLimit(v.Stored, v.Datastore), v.Address, dash(v.Reason), more)
 			}
 			return w.Flush()
 		},
 	}
 	outputFlag(cmd, c, "wide")
 	return cmd
+}
+
+// ofLimit is what is used of a limit.
+func ofLimit(used, limit int64) string {
+	return fmt.Sprintf("%s of %s", mebibytes(used), mebibytes(limit))
 }
 
 func mebibytes(n int64) string {
@@ -259,7 +277,7 @@ func printVCluster(cmd *cobra.Command, c *common, v vcluster.View) error {
 	}
 	for _, row := range [][2]string{
 		{"name", v.Name}, {"state", string(v.State)}, {"reason", dash(v.Reason)}, {"since", v.Since.UTC().Format(time.DateTime)}, {"address", v.Address.String()},
-		{"created", v.Created.UTC().Format(time.DateTime)}, {"sleeps", sleep}, {"process", pid}, {"memory", fmt.Sprintf("%s, limit %s", mebibytes(v.Private), mebibytes(v.Memory))},
+		{"created", v.Created.UTC().Format(time.DateTime)}, {"sleeps", sleep}, {"process", pid}, {"memory", ofLimit(v.Private, v.Memory)}, {"datastore", ofLimit(v.Stored, v.Datastore)},
 		{"object", ownerText(v)}, {"uses", quotaText(v)}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
 	} {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
