@@ -92,7 +92,8 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	if err := volume.Refusal(claim, class); err != nil {
 		return refused{err}
 	}
-	if err := c.checkSpace(claim, request(claim)); err != nil {
+	size := request(claim)
+	if err := c.checkSpace(claim, size); err != nil {
 		return err
 	}
 	folder := folderName(claim.Namespace, claim.Name, name)
@@ -113,7 +114,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 		return fmt.Errorf("cannot create the volume: %w", err) // it may exist all the same
 	}
 	c.log.Info("volume made", "claim", claim.Namespace+"/"+claim.Name, "volume", name)
-	c.recorder.Eventf(claim, corev1.EventTypeNormal, reasonDone, "made volume %s", name)
+	c.recorder.Eventf(claim, corev1.EventTypeNormal, reasonDone, "made volume %s, a folder: what is written to it is not bounded by its size of %s", name, size.String())
 	return c.step("volume made")
 }
 

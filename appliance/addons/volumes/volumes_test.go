@@ -106,6 +106,7 @@ func TestRetain(t *testing.T) {
 	w.run("")
 	claim := w.claim("default", "db")
 	v := w.bind(claim)
+	w.event(reasonDone, "not bounded by its size")
 	data := w.write(v)
 	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	w.update(v)

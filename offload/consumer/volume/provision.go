@@ -67,7 +67,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 		return fmt.Errorf("volume: %w", err)
 	}
 	c.cfg.Log.Info("volume on another cluster", "claim", claim.Namespace+"/"+claim.Name, "volume", name, "target", p.Node)
-	c.cfg.Recorder.Eventf(claim, corev1.EventTypeNormal, reasonDone, "the data are on %s from now on, and pods that use them run there", p.Node)
+	c.cfg.Recorder.Eventf(claim, corev1.EventTypeNormal, reasonDone, "the data are on %s from now on, and pods that use them run there; the size is what is requested, and bounds what is written only where the storage there does (Rivulet's local-path does not)", p.Node)
 	return nil
 }
 
