@@ -71,7 +71,11 @@ func (k *Keeper) Members() map[peer.ID]offer.Member {
 	out := map[peer.ID]offer.Member{}
 	for _, c := range k.all {
 		r := c.record()
-		out[r.ID] = offer.Member{Most: r.Quota, Least: r.Guarantee}
+		one := offer.Member{Most: r.Quota, Least: r.Guarantee}
+		if !r.Paused && !r.Deleting {
+			one.Plane = planeMemory
+		}
+		out[r.ID] = one
 	}
 	return out
 }

@@ -63,6 +63,9 @@ const (
 	minSleep = 10 * time.Second
 	// DefaultMemory limits the process, bytes; minMemory is the least that a control plane starts in.
 	DefaultMemory, minMemory = 512 << 20, 256 << 20
+	// planeMemory is what a control plane has of its own when it is awake and little used, bytes. It does not depend on who
+	// is awake: what is lent would change with each wake.
+	planeMemory = 112 << 20
 	// DefaultDatastore bounds the datastore, bytes; minDatastore is the least that a control plane has use of.
 	DefaultDatastore, minDatastore = 256 << 20, 16 << 20
 	// nearlyFull is from when on a datastore is reported, percent.
@@ -496,6 +499,7 @@ func (k *Keeper) setPaused(name string, paused bool) error {
 		return err
 	}
 	k.states.Notify()
+	k.changed.Notify()
 	if !paused {
 		c.wake()
 	}

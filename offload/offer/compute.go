@@ -2,6 +2,7 @@ package offer
 
 import (
 	"maps"
+	"runtime"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +36,8 @@ const Pool peer.ID = "virtual-clusters"
 type Member struct {
 	// Most bounds what it may use, Least is kept free for it of what all of them have; what is not in the lists is not bounded.
 	Most, Least corev1.ResourceList
+	// Plane is the memory that its control plane takes, bytes: no pod requests it, and it is not lent to peers.
+	Plane int64
 }
 
 // None reports whether nothing is lent: no pod runs without CPU, memory and a place.
@@ -130,7 +133,11 @@ func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID
 		return m
 	}
 	m.Offer.Ready = true
-	m.lend(rooms, shares)
+	planes := int64(0)
+	for _, one := range members {
+		planes += one.Plane
+	}
+	m.lend(rooms, shares, planes)
 	for g, asked := range guests {
 		i := m.index(g)
 		if i < 0 {
@@ -153,7 +160,7 @@ func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID
 }
 
 // lend sums up the rooms of each platform.
-func (m *Room) lend(rooms map[string]*room, shares Shares) {
+func (m *Room) lend(rooms map[string]*room, shares Shares, planes int64) {
 	byPlatform := map[Platform][]*room{}
 	for _, r := range rooms {
 		clamp(r.free)
@@ -167,7 +174,14 @@ func (m *Room) lend(rooms map[string]*room, shares Shares) {
 		if p.Architecture == "" && len(byPlatform) > 1 {
 			continue // they have just registered and will say
 		}
-		m.Platforms = append(m.Platforms, lending(p, members, shares))
+		l := lending(p, members, shares)
+		if p.Architecture == runtime.GOARCH { // control planes run on this device
+			left := l.Lent.DeepCopy()
+			sub(left, corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(planes, resource.BinarySI)})
+			clamp(left)
+			least(l.Peers, left)
+		}
+		m.Platforms = append(m.Platforms, l)
 	}
 	slices.SortFunc(m.Platforms, func(a, b Lending) int {
 		switch {
@@ -520,6 +534,15 @@ func sub(list, less corev1.ResourceList) {
 		if rest, ok := list[name]; ok {
 			rest.Sub(q)
 			list[name] = rest
+		}
+	}
+}
+
+// least lowers a list to another one.
+func least(list, most corev1.ResourceList) {
+	for name, q := range list {
+		if bound, ok := most[name]; ok && bound.Cmp(q) < 0 {
+			list[name] = bound
 		}
 	}
 }

@@ -3,6 +3,7 @@ package offer
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -171,6 +172,16 @@ func TestVirtualClustersDrawFromOnePool(t *testing.T) {
 			if over := room.Surplus(id, known, func() []*corev1.Pod { return c.pods }); len(over) > 0 {
 				t.Errorf("%s: %s has to hand back %d pods", c.name, id, len(over))
 			}
+		}
+	}
+	// What control planes take is not lent to peers, and no less of it to pods of virtual clusters.
+	planes := map[peer.ID]Member{"student0": {Plane: 1 << 30}, "student1": {Plane: 1 << 30}}
+	here := one[0].DeepCopy()
+	here.Status.NodeInfo.Architecture = runtime.GOARCH
+	for shares, want := range map[Shares]int64{{}: here.Status.Allocatable.Memory().Value() - 2<<30, {Peers: Share{Memory: 25}}: here.Status.Allocatable.Memory().Value() / 4} {
+		room := Measure([]*corev1.Node{here}, nil, shares, planes)
+		if l := room.Platforms[0]; l.Peers.Memory().Value() != want || l.Hosted.Memory().Value() != here.Status.Allocatable.Memory().Value() {
+			t.Errorf("%+v: peers may have %s of memory, want %d, virtual clusters %s", shares, l.Peers.Memory(), want, l.Hosted.Memory())
 		}
 	}
 	if got := cpu(Measure(one, nil, Shares{}, members).For("student1", known).Allocatable); got != "1500m" {
