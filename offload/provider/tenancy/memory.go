@@ -129,7 +129,15 @@ func (t *Tenancy) keepMemory(ctx context.Context) {
 // relieve makes one pass, and reports whether there are pods of tenants.
 func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) (tenants bool) {
 	known := map[types.UID]*corev1.Pod{}
-	charged := int64(0)
+	room, ready := t.room.Room(t.Shares())
+	ready = ready && room.Offer.Ready
+	charged, lent, parts := map[bool]int64{}, map[bool]int64{}, map[peer.ID]int64{} // the first two of the virtual clusters, and of peers
+	if ready {
+		for id, part := range room.Parts(t.consumers()) {
+			parts[id] = amountsOf(part)[corev1.ResourceMemory]
+			lent[id == offer.Pool] += parts[id]
+		}
+	}
 	for _, obj := range t.room.Pods().GetStore().List() {
 		p, ok := obj.(*corev1.Pod)
 		if !ok || p.Labels[policy.OriginLabel] == "" || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
@@ -138,7 +146,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 		tenants = true
 		if n, err := t.PodMemory.Charged(p.UID); err == nil {
 			known[p.UID] = p
-			charged += n
+			charged[room.Account(peer.ID(p.Labels[policy.OriginLabel])) == offer.Pool] += n
 		}
 	}
 	for uid := range leaving {
@@ -146,17 +154,14 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 			delete(leaving, uid)
 		}
 	}
-	room, ready := t.room.Room(t.Shares())
-	ready = ready && room.Offer.Ready
 	short := int64(0)
 	if available, ok := t.PodMemory.Available(); ok {
 		short = reserve(t.Memory) - available
 	}
-	if lent := room.Lent()[corev1.ResourceMemory]; short <= 0 && (!ready || charged <= lent.Value()) {
+	if short <= 0 && (!ready || charged[true] <= lent[true] && charged[false] <= lent[false]) {
 		return tenants
 	}
 	var pods []heldBy
-	parts := map[peer.ID]int64{}
 	for uid, p := range known {
 		held, err := t.PodMemory.Held(uid)
 		if err != nil {
@@ -171,11 +176,6 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 		pods = append(pods, one)
 		if !ready { // a provider that stumbles does not know what it lends
 			parts[one.consumer] += held
-		}
-	}
-	if ready {
-		for id, part := range room.Parts(t.consumers()) {
-			parts[id] = amountsOf(part)[corev1.ResourceMemory]
 		}
 	}
 	for _, one := range overusers(pods, parts, short) {

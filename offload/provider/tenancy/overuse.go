@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 )
 
 // heldBy is what one pod of a consumer holds of a node's memory, and what it asked for, bytes.
@@ -21,18 +22,18 @@ func (p heldBy) over() int64 { return p.held - p.asked }
 // overusers picks the pods that have to leave, so that the owner has the memory that is not
 // lent: in parts is what each consumer may use, short what the node lacks of its reserve.
 //
-// A consumer may use its part, or what its pods ask for if that is more. Beyond that it may
-// use what others leave of theirs. When all together hold more than is lent, pods of those
-// beyond their bound leave; when the node is short, after them those of any consumer. It is
+// A consumer may use its part, or what its pods ask for if that is more. Beyond that a peer may
+// use what other peers leave of theirs: virtual clusters and peers are lent to by a share each. When all peers together, or
+// the virtual clusters, hold more than theirs, pods of those beyond their bound leave; when the node is short, after them those of any consumer. It is
 // always the pod furthest over what it asked for, no more pods than needed, and never one
 // within what it asked for: a quota has let that in.
 func overusers(pods []heldBy, parts map[peer.ID]int64, short int64) (out []heldBy) {
 	held, asked := map[peer.ID]int64{}, map[peer.ID]int64{}
-	excess := int64(0)
+	excess := map[bool]int64{} // of the virtual clusters, of peers
 	for _, p := range pods {
 		held[p.consumer] += p.held
 		asked[p.consumer] += p.asked
-		excess += p.held
+		excess[p.consumer == offer.Pool] += p.held
 	}
 	bound := map[peer.ID]int64{}
 	for id, part := range parts {
@@ -41,21 +42,25 @@ func overusers(pods []heldBy, parts map[peer.ID]int64, short int64) (out []heldB
 	for id, sum := range asked {
 		bound[id] = max(bound[id], sum)
 	}
-	for _, b := range bound {
-		excess -= b
+	for id, b := range bound {
+		excess[id == offer.Pool] -= b
 	}
 	left := slices.DeleteFunc(slices.Clone(pods), func(p heldBy) bool { return p.over() <= 0 })
 	slices.SortFunc(left, func(a, b heldBy) int { return cmp.Or(cmp.Compare(b.over(), a.over()), cmp.Compare(a.uid, b.uid)) })
-	for len(left) > 0 && (excess > 0 || short > 0) {
-		i := slices.IndexFunc(left, func(p heldBy) bool { return held[p.consumer] > bound[p.consumer] })
+	beyond := func(p heldBy) bool { return held[p.consumer] > bound[p.consumer] }
+	for len(left) > 0 {
+		i := slices.IndexFunc(left, func(p heldBy) bool { return beyond(p) && excess[p.consumer == offer.Pool] > 0 })
 		if i < 0 && short <= 0 {
 			break
 		}
-		p := left[max(i, 0)]
-		left = slices.Delete(left, max(i, 0), max(i, 0)+1)
+		if i < 0 {
+			i = max(slices.IndexFunc(left, beyond), 0)
+		}
+		p := left[i]
+		left = slices.Delete(left, i, i+1)
 		out = append(out, p)
 		held[p.consumer] -= p.held
-		excess -= p.held
+		excess[p.consumer == offer.Pool] -= p.held
 		short -= p.held
 	}
 	return out

@@ -16,15 +16,16 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 )
 
 // Whatever pods hold: afterwards the owner has what is not lent, nobody leaves for nothing,
 // and who keeps to what it asked for stays.
 func TestOverusers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		consumers := []peer.ID{alice, bob, carol}
+		consumers := []peer.ID{alice, bob, offer.Pool}
 		parts, bound := map[peer.ID]int64{}, map[peer.ID]int64{}
-		lent := int64(0)
+		lent := map[bool]int64{} // to the virtual clusters, to peers
 		for _, id := range consumers {
 			parts[id] = rapid.Int64Range(0, 100).Draw(t, "part")
 			bound[id] = parts[id]
@@ -39,7 +40,7 @@ func TestOverusers(t *testing.T) {
 		}
 		for _, id := range consumers {
 			bound[id] = max(bound[id], asked[id])
-			lent += bound[id]
+			lent[id == offer.Pool] += bound[id]
 		}
 		short := rapid.Int64Range(-100, 300).Draw(t, "short")
 		sum := func(pods []heldBy, whose ...peer.ID) (n int64) {
@@ -59,8 +60,13 @@ func TestOverusers(t *testing.T) {
 		if len(rest)+len(out) != len(pods) {
 			t.Fatalf("%v are picked of %v", out, pods)
 		}
-		if sum(rest) > lent {
-			t.Fatalf("%d are held afterwards, %d are lent: %v leave of %v", sum(rest), lent, out, pods)
+		of := func(pods []heldBy, pool bool) []heldBy {
+			return slices.DeleteFunc(slices.Clone(pods), func(p heldBy) bool { return (p.consumer == offer.Pool) != pool })
+		}
+		for _, pool := range []bool{true, false} {
+			if held := sum(of(rest, pool)); held > lent[pool] {
+				t.Fatalf("%d are held afterwards, %d are lent (virtual clusters: %v): %v leave of %v", held, lent[pool], pool, out, pods)
+			}
 		}
 		if sum(out) < short {
 			for _, p := range rest {
@@ -76,7 +82,7 @@ func TestOverusers(t *testing.T) {
 			// Before this one left there was a reason, and nobody went further.
 			stayed := slices.DeleteFunc(slices.Clone(pods), func(q heldBy) bool { return slices.Contains(out[:i], q) })
 			lacks := short - sum(out[:i])
-			if sum(stayed) <= lent && lacks <= 0 {
+			if pool := p.consumer == offer.Pool; sum(of(stayed, pool)) <= lent[pool] && lacks <= 0 {
 				t.Fatalf("%v leaves for nothing: %v of %v", p, out, pods)
 			}
 			beyond := func(id peer.ID) bool { return sum(stayed, id) > bound[id] }
@@ -102,13 +108,14 @@ func TestWhoLeavesFirst(t *testing.T) {
 		short int64
 		want  []types.UID
 	}{
-		"room for all":                           {map[peer.ID]int64{alice: 60, bob: 65}, 0, nil},
-		"one beyond its part, others leave room": {map[peer.ID]int64{alice: 30, bob: 100}, -1, nil},
-		"more than is lent":                      {map[peer.ID]int64{alice: 60, bob: 40}, 0, []types.UID{"a1"}},
-		"the node is short":                      {map[peer.ID]int64{alice: 100, bob: 100}, 1, []types.UID{"a1"}},
-		"those beyond their part first":          {map[peer.ID]int64{alice: 100, bob: 20}, 20, []types.UID{"b1"}},
-		"very short":                             {map[peer.ID]int64{alice: 100, bob: 100}, 1000, []types.UID{"a1", "b1", "a2"}},
-		"nothing is known of parts":              {nil, 0, []types.UID{"a1", "b1"}},
+		"room for all":                              {map[peer.ID]int64{alice: 60, bob: 65}, 0, nil},
+		"one beyond its part, others leave room":    {map[peer.ID]int64{alice: 30, bob: 100}, -1, nil},
+		"more than is lent":                         {map[peer.ID]int64{alice: 60, bob: 40}, 0, []types.UID{"a1"}},
+		"what virtual clusters leave is not peers'": {map[peer.ID]int64{alice: 60, bob: 40, offer.Pool: 100}, 0, []types.UID{"a1"}},
+		"the node is short":                         {map[peer.ID]int64{alice: 100, bob: 100}, 1, []types.UID{"a1"}},
+		"those beyond their part first":             {map[peer.ID]int64{alice: 100, bob: 20}, 20, []types.UID{"b1"}},
+		"very short":                                {map[peer.ID]int64{alice: 100, bob: 100}, 1000, []types.UID{"a1", "b1", "a2"}},
+		"nothing is known of parts":                 {nil, 0, []types.UID{"a1", "b1"}},
 	} {
 		var got []types.UID
 		for _, p := range overusers(pods, tc.parts, tc.short) {
