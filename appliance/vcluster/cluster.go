@@ -39,18 +39,20 @@ type cluster struct {
 	gone bool          // it is deleted; read after done
 	poke chan struct{} // the record is another, or it shall wake
 
-	mu      sync.Mutex
-	rec     record
-	want    bool      // it shall run, requests or not
-	work    bool      // it shall run for work of its own, and nobody else
-	soon    time.Time // when it is due for what happened at the host; zero is not
-	state   State
-	reason  string
-	since   time.Time
-	proc    *process
-	took    time.Duration
-	changed chan struct{} // closed at the next change
-	errands []errand
+	mu   sync.Mutex
+	rec  record
+	want bool      // it shall run, requests or not
+	work bool      // it shall run for work of its own, and nobody else
+	soon time.Time // when it is due for what happened at the host; zero is not
+	// touchedAt is when something of it has last changed there.
+	touchedAt time.Time
+	state     State
+	reason    string
+	since     time.Time
+	proc      *process
+	took      time.Duration
+	changed   chan struct{} // closed at the next change
+	errands   []errand
 
 	certs   sync.Mutex
 	copying sync.Mutex   // a snapshot is being made
@@ -459,6 +461,7 @@ func (c *cluster) untilDue() time.Duration {
 func (c *cluster) touched() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.touchedAt = time.Now()
 	if c.proc == nil && c.soon.IsZero() && !c.rec.Paused {
 		c.soon = time.Now().Add(c.k.pace.debt)
 		c.nudge()
@@ -624,6 +627,9 @@ func (c *cluster) ended(p *process) (crashed bool) {
 		c.setDue(due)
 		c.set(Asleep, "")
 		c.mu.Lock()
+		if time.Since(c.touchedAt) < fallingAsleep { // perhaps it did not see that
+			c.soon = time.Now().Add(c.k.pace.debt)
+		}
 		c.want = c.want || c.rec.Sleep == 0 // it was replaced
 		c.mu.Unlock()
 		return false
@@ -641,7 +647,9 @@ func (c *cluster) failed(err error) {
 	c.mu.Lock()
 	c.want, c.soon = false, time.Time{}
 	c.mu.Unlock()
-	c.setDue(time.Now().Add(failedRest))
+	if now := time.Now(); c.record().Due.Before(now) {
+		c.setDue(now.Add(failedRest))
+	}
 	c.set(Failed, err.Error())
 }
 

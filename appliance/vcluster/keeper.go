@@ -79,6 +79,8 @@ const (
 	steady = time.Minute
 	// leastRest is how long one sleeps at least that is due again, failedRest one that failed to start.
 	leastRest, failedRest = 15 * time.Second, 10 * time.Minute
+	// fallingAsleep is what a process takes at most from its last look at the host until its end.
+	fallingAsleep = 5 * time.Second
 	// wakeLimit is how long a start may take until it is usable.
 	wakeLimit = 3 * time.Minute
 )

@@ -591,6 +591,9 @@ func TestWhatChangesAtTheHost(t *testing.T) {
 	if !paused.soon.IsZero() || !awake.soon.IsZero() {
 		t.Error("one that is paused, or awake, is due")
 	}
+	if awake.touchedAt.IsZero() {
+		t.Error("what changes while one falls asleep is forgotten")
+	}
 	past := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}, Due: time.Now().Add(-time.Hour)})
 	if wait := past.untilDue(); wait != 0 {
 		t.Errorf("what was due an hour ago is due in %s", wait)

@@ -176,21 +176,33 @@ func serve(run func(context.Context, Plane) error) error {
 			debug.FreeOSMemory()
 		})
 		go func() {
-			next, ok := p.waitDone(ctx, replaced)
-			if !ok {
+			if !p.waitDone(ctx, replaced) {
 				return // it is ended
 			}
-			both.shut() // what comes from here on waits in the socket, for the next process
-			again.Store(fmt.Sprintf(" %d", next))
+			both.shut()      // what comes from here on waits in the socket, for the next process
+			at := p.due(ctx) // what was asked for a moment ago is in it
+			if at.IsZero() {
+				at = time.Unix(0, 0)
+			}
+			again.Store(fmt.Sprintf(" %d", at.Unix()))
 			cancel()
 		}()
 	}
 	return run(ctx, p)
 }
 
-// waitDone returns when nobody uses the control plane and it has nothing to do soon, and when it is due again, in seconds since
-// 1970; false when ctx ends.
-func (p Plane) waitDone(ctx context.Context, replaced <-chan os.Signal) (next int64, ok bool) {
+// due is when the control plane has work of its own again; the zero time is never.
+func (p Plane) due(ctx context.Context) time.Time {
+	if due := p.Due.Load(); due != nil {
+		if at, err := (*due)(ctx); err == nil {
+			return at
+		}
+	}
+	return time.Now().Add(unknown)
+}
+
+// waitDone returns when nobody uses the control plane and it has nothing to do soon; false when ctx ends.
+func (p Plane) waitDone(ctx context.Context, replaced <-chan os.Signal) bool {
 	for {
 		p.Use.waitIdle(ctx, func(used bool) time.Duration {
 			if p.Work && !used {
@@ -199,24 +211,16 @@ func (p Plane) waitDone(ctx context.Context, replaced <-chan os.Signal) (next in
 			return p.Idle
 		}, replaced)
 		if ctx.Err() != nil {
-			return 0, false
+			return false
 		}
-		at, err := time.Now().Add(unknown), error(nil)
-		if due := p.Due.Load(); due != nil {
-			if at, err = (*due)(ctx); err != nil {
-				at = time.Now().Add(unknown)
-			}
-		}
-		if at.IsZero() {
-			return 0, true
-		}
+		at := p.due(ctx)
 		wait := time.Until(at)
-		if wait >= leastSleep {
-			return at.Unix(), true
+		if at.IsZero() || wait >= leastSleep {
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			return 0, false
+			return false
 		case <-time.After(max(wait, 0) + workIdle):
 		}
 	}

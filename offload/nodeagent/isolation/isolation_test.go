@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -42,6 +43,7 @@ type stage struct {
 	mu     sync.Mutex
 	told   map[peer.ID][]netip.Addr
 	leads  map[peer.ID][]netip.Addr // Services
+	apis   map[peer.ID]netip.AddrPort
 	twins  map[string]peer.ID
 	err    error
 	less   map[peer.ID]error
@@ -165,6 +167,11 @@ func (s *stage) run() (end func()) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return slices.Values(s.leads[id])
+		},
+		API: func(id peer.ID) netip.AddrPort {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.apis[id]
 		},
 		Doors:    func() []string { return s.doors },
 		Networks: func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} },
@@ -381,8 +388,43 @@ func TestEndpointsOpenOnlyOtherPeers(t *testing.T) {
 	}
 }
 
-// Pods that come and go, tables that somebody removes: it is made good; and without
-// guests nothing is left behind.
+// Guests of a consumer whose API server is on this host reach that, and no other address and port of the host;
+// guests of others do not.
+func TestGuestsReachTheirAPIServer(t *testing.T) {
+	s := newStage(t)
+	api := netip.MustParseAddrPort("192.0.2.1:17000")
+	for _, port := range []string{":17000", ":17001"} {
+		s.host.Listen("0.0.0.0" + port)
+	}
+	s.world.Listen("0.0.0.0:17000")
+	to := func(addr string) map[string]bool {
+		return map[string]bool{"a1": s.pods["a1"].Reaches("", addr), "a2": s.pods["a2"].Reaches("", addr), "b1": s.pods["b1"].Reaches("", addr)}
+	}
+	set := func(all map[peer.ID]netip.AddrPort) {
+		s.mu.Lock()
+		s.apis = all
+		s.mu.Unlock()
+		s.poke <- struct{}{}
+	}
+	s.run()
+	closed := map[string]bool{"a1": false, "a2": false, "b1": false}
+	if got := to(api.String()); !maps.Equal(got, closed) {
+		t.Errorf("before anybody has it: %v", got)
+	}
+	set(map[peer.ID]netip.AddrPort{alice: api})
+	s.until("alice's guests reach it", func() bool { got := to(api.String()); return got["a1"] && got["a2"] })
+	if to(api.String())["b1"] {
+		t.Error("a guest of bob's reaches it")
+	}
+	for _, addr := range []string{"192.0.2.1:17001", "192.0.2.1:80", "10.42.0.1:17000", "192.0.2.2:17000"} {
+		if got := to(addr); !maps.Equal(got, closed) {
+			t.Errorf("%s: %v", addr, got)
+		}
+	}
+	set(nil)
+	s.until("it is over", func() bool { return maps.Equal(to(api.String()), closed) })
+}
+
 // A consumer's Service that kube-proxy leads nowhere refuses connections, as at home; of those
 // of others nobody is told even that.
 func TestAServiceWithoutEndpointsRefuses(t *testing.T) {
@@ -420,6 +462,8 @@ func TestAServiceWithoutEndpointsRefuses(t *testing.T) {
 	s.until("it is gone", func() bool { return !refused("a1") })
 }
 
+// Pods that come and go, tables that somebody removes: it is made good; and without
+// guests nothing is left behind.
 func TestItFollows(t *testing.T) {
 	s := newStage(t)
 	s.run()

@@ -291,16 +291,19 @@ func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
 // Follow has f called, which must not block, after a consumer's pod came, went, or is in another phase. It is to be called
 // before Run, or soon after.
 func (t *Tenancy) Follow(f func(id peer.ID)) {
-	told := func(p *corev1.Pod) {
-		if origin, ok := p.Labels[policy.OriginLabel]; ok {
-			f(peer.ID(origin))
+	told := func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		if p, ok := obj.(*corev1.Pod); ok && p.Labels[policy.OriginLabel] != "" {
+			f(peer.ID(p.Labels[policy.OriginLabel]))
 		}
 	}
 	// It fails only on an informer that has ended.
 	_, _ = t.room.Pods().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, first bool) {
-			if p, ok := obj.(*corev1.Pod); ok && !first {
-				told(p)
+			if !first {
+				told(obj)
 			}
 		},
 		UpdateFunc: func(before, now any) {
@@ -308,11 +311,7 @@ func (t *Tenancy) Follow(f func(id peer.ID)) {
 				told(p)
 			}
 		},
-		DeleteFunc: func(obj any) {
-			if p, ok := obj.(*corev1.Pod); ok {
-				told(p)
-			}
-		},
+		DeleteFunc: told,
 	})
 }
 

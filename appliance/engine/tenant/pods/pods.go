@@ -89,8 +89,10 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 	c.SetTargets(Kind, []target.Spec{Spec(pods, p.Advertise, func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", tenant.Host)
 	})}, true)
-	if err := tellAddress(ctx, client, p.Advertise); err != nil {
-		return err
+	if !p.Advertise.Addr().IsLoopback() { // a slice may not have such an address
+		if err := tellAddress(ctx, client, p.Advertise); err != nil { // pods find the API server by the host
+			log.Warn("Service kubernetes has no endpoint that programs could read", "error", err)
+		}
 	}
 	if p.First {
 		if err := addClass(ctx, client); err != nil {
