@@ -43,9 +43,10 @@ type Server struct {
 	Client kubernetes.Interface
 	// TLSDir is its server/tls folder.
 	TLSDir string
-	// launch starts a process, which is ended with the test or by end.
-	launch     func(t testing.TB) (end func())
+	// launch starts a process. It is ended with the test or by end; ended is closed once it has.
+	launch     func(t testing.TB) (end func(), ended <-chan struct{})
 	end        func()
+	ended      <-chan struct{}
 	kubeconfig string
 }
 
@@ -53,7 +54,7 @@ type Server struct {
 func (s *Server) Again(t testing.TB) {
 	t.Helper()
 	s.end()
-	s.end = s.launch(t)
+	s.end, s.ended = s.launch(t)
 	s.wait(t)
 }
 
@@ -129,7 +130,7 @@ func launch(t testing.TB, binary string, args []string) *Server {
 		"--kube-apiserver-arg", "service-account-jwks-uri=" + engine.JWKS, // as the product has it
 	}, args...)
 	s := &Server{TLSDir: filepath.Join(dir, "server", "tls"), kubeconfig: kubeconfig}
-	s.launch = func(t testing.TB) func() {
+	s.launch = func(t testing.TB) (func(), <-chan struct{}) {
 		t.Helper()
 		log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
@@ -142,12 +143,17 @@ func launch(t testing.TB, binary string, args []string) *Server {
 		if err := cmd.Start(); err != nil {
 			t.Fatalf("start %s: %v", binary, err)
 		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = cmd.Wait()
+		}()
 		return sync.OnceFunc(func() {
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // a group of its own
-			_ = cmd.Wait()
-		})
+			<-ended
+		}), ended
 	}
-	s.end = s.launch(t)
+	s.end, s.ended = s.launch(t)
 	t.Cleanup(func() {
 		s.end()
 		if t.Failed() {
@@ -158,12 +164,21 @@ func launch(t testing.TB, binary string, args []string) *Server {
 	return s
 }
 
-// wait reads the kubeconfig, once the server answers.
+// wait reads the kubeconfig, once the server answers. One that has ended is started again, as the product's
+// supervisor does: a hook of the engine panics where the machine is so busy that it takes a minute.
 func (s *Server) wait(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	await.NoError(t, ctx, 0, "the API server is up", func() error { return s.try(ctx) })
+	await.NoError(t, ctx, 0, "the API server is up", func() error {
+		select {
+		case <-s.ended:
+			s.end()
+			s.end, s.ended = s.launch(t)
+		default:
+		}
+		return s.try(ctx)
+	})
 }
 
 func (s *Server) try(ctx context.Context) error {
