@@ -2,17 +2,16 @@ package gateway
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
-	"io"
 	"net"
+	"net/netip"
+	"strings"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
+	"github.com/miekg/dns"
 )
 
 // The gateway answers the names of home's Services, as home's own DNS would: with
-// where pods here reach them (zone). Everything else it asks the campus's DNS. Pods have
+// where pods here reach them (zone). Everything else is looked up in the campus's DNS. Pods have
 // search domains of their home namespace, so that `name` and `name.namespace` come
 // here in full.
 
@@ -20,6 +19,11 @@ const (
 	dnsTTL   = 5 // seconds: a Service may be made anew
 	dnsLimit = 4 * time.Second
 	maxDNS   = 256 // questions passed on at a time
+	// datagram bounds an answer over UDP, bytes, plain that for clients without EDNS; a client repeats a question over TCP
+	// when the answer is cut.
+	datagram, plain = 1232, dns.MinMsgSize
+	// maxChain bounds how often a name stands for another.
+	maxChain = 8
 )
 
 // names is the DNS server.
@@ -29,10 +33,8 @@ type names struct {
 	busy chan struct{}
 }
 
-// ServeDNS answers on the address until ctx ends. next are the servers that are
-// asked what home does not know.
+// ServeDNS answers on the address until ctx ends. next are the servers for what home does not know.
 func (g *Gateway) ServeDNS(ctx context.Context, addr string, next []string) error {
-	s := &names{g: g, next: next, busy: make(chan struct{}, maxDNS)}
 	packets, err := net.ListenPacket("udp", addr)
 	if err != nil {
 		return err
@@ -45,149 +47,187 @@ func (g *Gateway) ServeDNS(ctx context.Context, addr string, next []string) erro
 	defer l.Close()
 	stop := context.AfterFunc(ctx, func() { packets.Close(); l.Close() })
 	defer stop()
-	go s.serveTCP(ctx, l)
-	buf := make([]byte, maxDatagram)
-	for {
-		n, from, err := packets.ReadFrom(buf)
-		if errors.Is(err, net.ErrClosed) {
-			return ctx.Err()
-		}
-		if err != nil {
-			continue
-		}
-		question := append([]byte(nil), buf[:n]...)
-		r, ours := s.ours(question)
-		if ours && r.ask == "" {
-			packets.WriteTo(r.pack(datagram), from) //nolint:errcheck // he asks again
-			continue
-		}
-		select {
-		case s.busy <- struct{}{}:
-			go func() {
-				defer func() { <-s.busy }()
-				if answer := s.elsewhere(ctx, "udp", question, r); answer != nil {
-					packets.WriteTo(answer, from) //nolint:errcheck // the client repeats the query
-				}
-			}()
-		default: // he asks again
-		}
+	handler := dns.HandlerFunc((&names{g: g, next: next, busy: make(chan struct{}, maxDNS)}).answer)
+	ended := make(chan error, 2)
+	for _, s := range []*dns.Server{{PacketConn: packets, UDPSize: datagram}, {Listener: l, ReadTimeout: 2 * dnsLimit, WriteTimeout: 2 * dnsLimit}} {
+		s.Handler = handler
+		go func() { ended <- s.ActivateAndServe() }()
 	}
+	if err = <-ended; ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }
 
-func (s *names) serveTCP(ctx context.Context, l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
+// answer answers one question. A client repeats one that is dropped.
+func (s *names) answer(w dns.ResponseWriter, question *dns.Msg) {
+	network := w.RemoteAddr().Network()
+	r, ours := answerOf(s.g.state.Load().zone, question)
+	if !ours || r.alias != "" {
+		select {
+		case s.busy <- struct{}{}:
+			defer func() { <-s.busy }()
+		default:
+			_ = w.Close() // the connection, where there is one
 			return
 		}
-		if err != nil {
-			time.Sleep(100 * time.Millisecond)
-			continue
+		if ours {
+			r.complete(s.lookUp, network)
+		} else {
+			r = &reply{Msg: s.lookUp(network, question)}
+			r.Id = question.Id
 		}
-		select {
-		case s.busy <- struct{}{}:
-		default:
-			c.Close()
-			continue
-		}
-		go func() {
-			defer func() { <-s.busy }()
-			defer c.Close()
-			for {
-				c.SetDeadline(time.Now().Add(2 * dnsLimit)) //nolint:errcheck // it fails on use
-				question, err := readFramed(c)
-				if err != nil {
-					return
-				}
-				r, ours := s.ours(question)
-				var answer []byte
-				if ours && r.ask == "" {
-					answer = r.pack(framed)
-				} else {
-					answer = s.elsewhere(ctx, "tcp", question, r)
-				}
-				if answer == nil || writeFramed(c, answer) != nil {
-					return
-				}
-			}
-		}()
 	}
+	r.cut(network, question)
+	_ = w.WriteMsg(r.Msg)
 }
 
-// ask passes a question on to the campus's servers, one after the other.
-func (s *names) ask(ctx context.Context, network string, question []byte) []byte {
-	ctx, cancel := context.WithTimeout(ctx, dnsLimit)
-	defer cancel()
+// lookUp passes a question on to the campus's servers, one after the other. Without an answer that is a failure at once, so that
+// the pod does not wait.
+func (s *names) lookUp(network string, question *dns.Msg) *dns.Msg {
+	q := question.Copy()
+	q.Id = dns.Id()
 	for i, server := range s.next {
-		limit := dnsLimit / time.Duration(len(s.next)-i+1)
-		if answer := askOne(ctx, network, server, question, limit); answer != nil {
+		c := dns.Client{Net: network, Timeout: dnsLimit / time.Duration(len(s.next)-i+1), UDPSize: dns.DefaultMsgSize}
+		if answer, _, err := c.Exchange(q, server); err == nil {
 			return answer
 		}
 	}
-	return failed(question)
+	return new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
 }
 
-func askOne(ctx context.Context, network, server string, question []byte, limit time.Duration) []byte {
-	d := net.Dialer{Timeout: limit}
-	c, err := d.DialContext(ctx, network, server)
-	if err != nil {
-		return nil
+// reply is an answer about a name of home's, as it is made.
+type reply struct {
+	*dns.Msg
+	zone *zone
+	// alias is the name that has to be looked up in the campus's DNS before it is complete.
+	alias string
+}
+
+// answerOf answers a question about one of home's names; false if it is none.
+func answerOf(z *zone, question *dns.Msg) (*reply, bool) {
+	if question.Response || question.Opcode != dns.OpcodeQuery || len(question.Question) != 1 || question.Question[0].Qclass != dns.ClassINET {
+		return nil, false
 	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(limit)) //nolint:errcheck // it fails on use
-	if network == "tcp" {
-		if writeFramed(c, question) != nil {
-			return nil
+	r := &reply{zone: z, Msg: new(dns.Msg).SetReply(question)}
+	r.Authoritative, r.RecursionAvailable = true, true
+	q := question.Question[0]
+	if q.Qtype == dns.TypePTR {
+		for _, of := range z.names(q.Name) {
+			r.Answer = append(r.Answer, &dns.PTR{Hdr: head(q.Name, dns.TypePTR), Ptr: of})
 		}
-		answer, _ := readFramed(c)
-		return answer
+		return r, len(r.Answer) > 0
 	}
-	if _, err := c.Write(question); err != nil {
-		return nil
-	}
-	buf := make([]byte, maxDatagram)
-	for {
-		n, err := c.Read(buf)
-		if err != nil {
-			return nil
+	return r, r.follow(q.Name, q.Qtype)
+}
+
+// follow answers with what there is of a name, and of what it stands for.
+func (r *reply) follow(name string, kind uint16) bool {
+	for range maxChain {
+		n, known := r.zone.find(name)
+		switch known {
+		case notOurs:
+			if len(r.Answer) == 0 {
+				return false
+			}
+			r.alias = name
+			return true
+		case nothing:
+			r.none(dns.RcodeNameError)
+			return true
 		}
-		if n >= 2 && len(question) >= 2 && buf[0] == question[0] && buf[1] == question[1] {
-			return buf[:n]
+		if n.cname == "" {
+			r.records(name, n, kind)
+			return true
+		}
+		address := kind == dns.TypeA || kind == dns.TypeAAAA
+		if !address && kind != dns.TypeCNAME { // as CoreDNS has it
+			r.none(dns.RcodeSuccess)
+			return true
+		}
+		r.Answer = append(r.Answer, &dns.CNAME{Hdr: head(name, dns.TypeCNAME), Target: n.cname})
+		if !address {
+			return true
+		}
+		name = n.cname
+	}
+	r.Rcode = dns.RcodeServerFailure // a circle
+	return true
+}
+
+// records adds those of the kind.
+func (r *reply) records(name string, n *node, kind uint16) {
+	switch kind {
+	case dns.TypeA, dns.TypeAAAA, dns.TypeANY:
+		for _, ip := range n.addrs {
+			if ip.Is4() && kind != dns.TypeAAAA || ip.Is6() && kind != dns.TypeA {
+				r.Answer = append(r.Answer, address(name, ip))
+			}
+		}
+	case dns.TypeSRV:
+		told := map[string]bool{}
+		for _, p := range n.ports {
+			of := r.zone.at[p.target]
+			if len(of.addrs) == 0 {
+				continue // it is nowhere yet
+			}
+			target := p.target + r.zone.suffix
+			r.Answer = append(r.Answer, &dns.SRV{Hdr: head(name, kind), Weight: uint16(100 / len(n.ports)), Port: p.port, Target: target})
+			for _, ip := range of.addrs {
+				if !told[target+ip.String()] {
+					told[target+ip.String()] = true
+					r.Extra = append(r.Extra, address(target, ip))
+				}
+			}
 		}
 	}
+	if len(r.Answer) == 0 {
+		r.none(dns.RcodeSuccess)
+	}
 }
 
-// failed says that the campus's DNS cannot be asked, so that the pod need not wait.
-func failed(question []byte) []byte {
-	var p dnsmessage.Parser
-	head, err := p.Start(question)
-	if err != nil || head.Response {
-		return nil
-	}
-	m := dnsmessage.Message{Header: dnsmessage.Header{
-		ID: head.ID, Response: true, OpCode: head.OpCode, RecursionDesired: head.RecursionDesired, RecursionAvailable: true, RCode: dnsmessage.RCodeServerFailure,
-	}}
-	if q, err := p.Question(); err == nil {
-		m.Questions = []dnsmessage.Question{q}
-	}
-	answer, err := m.Pack()
-	if err != nil {
-		return nil
-	}
-	return answer
+// none says that there is nothing, and for how long that may be believed.
+func (r *reply) none(code int) {
+	r.Rcode = code
+	domain := strings.TrimPrefix(r.zone.suffix, ".svc.")
+	r.Ns = []dns.RR{&dns.SOA{Hdr: head(domain, dns.TypeSOA), Ns: "ns.dns." + domain, Mbox: "hostmaster." + domain,
+		Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: dnsTTL}}
 }
 
-func readFramed(r io.Reader) ([]byte, error) {
-	var n [2]byte
-	if _, err := io.ReadFull(r, n[:]); err != nil {
-		return nil, err
+// complete adds what the campus's DNS has of the alias.
+func (r *reply) complete(lookUp func(network string, q *dns.Msg) *dns.Msg, network string) {
+	q := new(dns.Msg).SetQuestion(r.alias, r.Question[0].Qtype)
+	more := lookUp(network, q)
+	if more.Truncated {
+		more = lookUp("tcp", q)
 	}
-	b := make([]byte, binary.BigEndian.Uint16(n[:]))
-	_, err := io.ReadFull(r, b)
-	return b, err
+	r.Authoritative = false
+	if r.Rcode = more.Rcode; r.Rcode != dns.RcodeSuccess && r.Rcode != dns.RcodeNameError {
+		r.Answer, r.Rcode = nil, dns.RcodeServerFailure
+		return
+	}
+	r.Answer = append(r.Answer, more.Answer...)
 }
 
-func writeFramed(w io.Writer, b []byte) error {
-	_, err := w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
-	return err
+// cut makes it as short as the client takes it.
+func (r *reply) cut(network string, question *dns.Msg) {
+	most := dns.MaxMsgSize
+	if network == "udp" {
+		most = plain
+		if o := question.IsEdns0(); o != nil {
+			most = min(int(o.UDPSize()), datagram)
+		}
+	}
+	r.Truncate(most)
+}
+
+func head(name string, kind uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: dnsTTL}
+}
+
+func address(name string, ip netip.Addr) dns.RR {
+	if ip.Is4() {
+		return &dns.A{Hdr: head(name, dns.TypeA), A: ip.AsSlice()}
+	}
+	return &dns.AAAA{Hdr: head(name, dns.TypeAAAA), AAAA: ip.AsSlice()}
 }

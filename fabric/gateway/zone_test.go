@@ -1,13 +1,17 @@
 package gateway
 
 import (
+	"context"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"golang.org/x/net/dns/dnsmessage"
 
 	"rivulet/fabric/gateway/config"
@@ -123,6 +127,67 @@ func TestNamesOfPodsAndPorts(t *testing.T) {
 
 func first(raw []byte, _ bool) []byte { return raw }
 
+// Answer is what a gateway with the configuration says to a question about one of
+// home's names in a datagram; false if the campus's DNS has to be asked.
+func Answer(cfg config.Gateway, question []byte) ([]byte, bool) {
+	q := new(dns.Msg)
+	if q.Unpack(question) != nil {
+		return nil, false
+	}
+	r, ours := answerOf(zoneOf(cfg), q)
+	if !ours || r.alias != "" {
+		return nil, false
+	}
+	r.cut("udp", q)
+	raw, err := r.Pack()
+	return raw, err == nil
+}
+
+func askOne(ctx context.Context, network, server string, question []byte, limit time.Duration) []byte {
+	d := net.Dialer{Timeout: limit}
+	c, err := d.DialContext(ctx, network, server)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(limit))
+	if network == "tcp" {
+		if writeFramed(c, question) != nil {
+			return nil
+		}
+		answer, _ := readFramed(c)
+		return answer
+	}
+	if _, err := c.Write(question); err != nil {
+		return nil
+	}
+	buf := make([]byte, maxDatagram)
+	for {
+		n, err := c.Read(buf)
+		if err != nil {
+			return nil
+		}
+		if n >= 2 && len(question) >= 2 && buf[0] == question[0] && buf[1] == question[1] {
+			return buf[:n]
+		}
+	}
+}
+
+func readFramed(r io.Reader) ([]byte, error) {
+	var n [2]byte
+	if _, err := io.ReadFull(r, n[:]); err != nil {
+		return nil, err
+	}
+	b := make([]byte, binary.BigEndian.Uint16(n[:]))
+	_, err := io.ReadFull(r, b)
+	return b, err
+}
+
+func writeFramed(w io.Writer, b []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
+	return err
+}
+
 func TestALongAnswerIsCut(t *testing.T) {
 	cfg := config.Gateway{Services: []config.Service{{Namespace: "shop", Name: "db", Headless: true}}}
 	for i := range 100 {
@@ -130,7 +195,7 @@ func TestALongAnswerIsCut(t *testing.T) {
 	}
 	for _, takes := range []uint16{0, 600, 4096} {
 		raw := first(Answer(cfg, question(t, "db.shop.svc.cluster.local.", dnsmessage.TypeA, takes)))
-		if words, m := told(t, raw); !m.Truncated || len(raw) > max(int(takes), plain) || len(words) != 0 {
+		if words, m := told(t, raw); !m.Truncated || len(raw) > min(max(int(takes), plain), datagram) || len(words) >= 100 {
 			t.Errorf("%d taken: %d bytes, %+v", takes, len(raw), m.Header)
 		}
 	}
