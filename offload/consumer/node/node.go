@@ -27,7 +27,7 @@ const (
 	// that of the home node: each renewal is a write to the card. It says only that
 	// this process lives; that the cluster is there, the Ready condition says at once.
 	lease = 120
-	// quietly is heartbeat, and a quarter of a lease's life, of a node that is Unwatched.
+	// quietly is heartbeat, and a quarter of a lease's life, of a node that is Alone.
 	quietly = time.Hour
 )
 
@@ -85,7 +85,7 @@ func (n *Node) Run(ctx context.Context, offers <-chan offer.Offer) error {
 	n.take(first, was)
 
 	beat, life := heartbeat, int32(lease)
-	if n.id.Unwatched {
+	if n.id.Alone {
 		beat, life = quietly, int32(4*quietly/time.Second)
 	}
 	updates := make(chan *corev1.Node)

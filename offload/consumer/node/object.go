@@ -23,8 +23,9 @@ type Identity struct {
 	Kind   target.Kind
 	// After has the scheduler prefer nodes without it.
 	After bool
-	// Unwatched says that no controller of home goes by the node's lease: it is written once in quietly.
-	Unwatched bool
+	// Alone says that home has no nodes of its own: no taint keeps pods off it, and no controller goes by its lease, which is
+	// written once in quietly.
+	Alone bool
 }
 
 // Reasons of the Ready condition.
@@ -56,9 +57,13 @@ func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) 
 	if id.After {
 		labels[policy.After] = "true"
 	}
+	var taints []corev1.Taint
+	if !id.Alone {
+		taints = policy.NodeTaints(id.After)
+	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: id.Name, Labels: labels},
-		Spec:       corev1.NodeSpec{ProviderID: "rivulet://" + id.ID, Taints: policy.NodeTaints(id.After)},
+		Spec:       corev1.NodeSpec{ProviderID: "rivulet://" + id.ID, Taints: taints},
 		Status: corev1.NodeStatus{
 			Capacity:    o.Allocatable.DeepCopy(),
 			Allocatable: o.Allocatable.DeepCopy(),

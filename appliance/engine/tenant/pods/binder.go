@@ -52,6 +52,8 @@ type binder struct {
 	began  time.Time
 	// bound are pods that were bound here and whose watch lags, by UID: their node.
 	bound map[types.UID]string
+	// leaving are pods that were preempted and whose watch lags, by UID.
+	leaving map[types.UID]bool
 }
 
 // bind binds pods until ctx ends.
@@ -66,7 +68,7 @@ func bind(ctx context.Context, client kubernetes.Interface) error {
 		return o, nil
 	}))
 	core := factory.Core().V1()
-	b := &binder{client: client, pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), began: time.Now(), bound: map[types.UID]string{},
+	b := &binder{client: client, pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), began: time.Now(), bound: map[types.UID]string{}, leaving: map[types.UID]bool{},
 		events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"})}
 	kick := make(chan struct{}, 1)
 	poke := func() {
@@ -109,7 +111,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 	for _, n := range nodes {
 		free[n.Name] = n.Status.Allocatable.DeepCopy()
 	}
-	known := map[types.UID]bool{}
+	known, on := map[types.UID]bool{}, map[string][]*corev1.Pod{}
 	var waiting []*corev1.Pod
 	for _, p := range pods {
 		known[p.UID] = true
@@ -123,6 +125,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		case node != "":
 			take(free[node], p)
+			on[node] = append(on[node], p)
 		case p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 && p.Spec.SchedulerName == corev1.DefaultSchedulerName:
 			waiting = append(waiting, p)
 		}
@@ -132,6 +135,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 			delete(b.bound, uid)
 		}
 	}
+	maps.DeleteFunc(b.leaving, func(uid types.UID, _ bool) bool { return !known[uid] })
 	slices.SortFunc(waiting, func(x, y *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(ptr.Deref(y.Spec.Priority, 0), ptr.Deref(x.Spec.Priority, 0)), x.CreationTimestamp.Compare(y.CreationTimestamp.Time),
 			cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
@@ -144,16 +148,22 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 				done = false
 				continue
 			}
-			done = b.unplaced(ctx, p, why) && done
+			at, err := b.makeRoom(ctx, p, nodes, free, on)
+			if at != "" {
+				why += "; pods of lower priority leave " + at + " for it"
+				take(free[at], p) // what gets free is kept for it
+			}
+			done = b.unplaced(ctx, p, at, why) && err == nil && done
 			continue
 		}
 		switch err := b.give(ctx, p, node); {
 		case err == nil:
 			b.bound[p.UID] = node
 			take(free[node], p)
+			on[node] = append(on[node], p)
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is another by now, and comes by
 		default:
-			b.unplaced(ctx, p, err.Error())
+			b.unplaced(ctx, p, "", err.Error())
 			done = false
 		}
 	}
@@ -191,6 +201,11 @@ func place(p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceL
 
 // unfit says why a node does not take a pod, "" if it does.
 func unfit(p *corev1.Pod, n *corev1.Node, free corev1.ResourceList) string {
+	return cmp.Or(closed(p, n), short(p, free))
+}
+
+// closed is why the node does not take the pod, however much room it has; "" is no reason.
+func closed(p *corev1.Pod, n *corev1.Node) string {
 	if n.Spec.Unschedulable {
 		return "it is cordoned"
 	}
@@ -203,6 +218,11 @@ func unfit(p *corev1.Pod, n *corev1.Node, free corev1.ResourceList) string {
 	if untolerated {
 		return "the pod does not tolerate its taint " + taint.Key
 	}
+	return ""
+}
+
+// short is what there is too little of for the pod; "" is nothing.
+func short(p *corev1.Pod, free corev1.ResourceList) string {
 	asked := offer.Requests(p)
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		q := asked[name]
@@ -262,9 +282,10 @@ func (b *binder) choose(ctx context.Context, p *corev1.Pod, v *corev1.Volume, no
 }
 
 // unplaced tells a pod why it waits, once. It returns false if that has to be tried again.
-func (b *binder) unplaced(ctx context.Context, p *corev1.Pod, why string) bool {
+func (b *binder) unplaced(ctx context.Context, p *corev1.Pod, nominated, why string) bool {
 	scheduled := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why, LastTransitionTime: metav1.Now()}
 	p = p.DeepCopy()
+	p.Status.NominatedNodeName = nominated
 	at := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
 	switch {
 	case at < 0:

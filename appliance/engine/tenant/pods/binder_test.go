@@ -87,22 +87,8 @@ func TestPlace(t *testing.T) {
 
 // TestBind: pods that wait are bound while there is room, the most important first; the others
 // are told, and get the room of what ends.
-func TestBind(t *testing.T) {
-	when := metav1.NewTime(time.Unix(1, 0))
-	old := func(p *corev1.Pod) { asks("600m")(p); p.CreationTimestamp = when }
-	client := fake.NewClientset(node("host", "amd64", "1"),
-		pod("runs", func(p *corev1.Pod) { asks("300m")(p); p.Spec.NodeName = "host" }),
-		pod("over", func(p *corev1.Pod) { asks("900m")(p); p.Spec.NodeName = "host"; p.Status.Phase = corev1.PodSucceeded }),
-		pod("first", old),
-		pod("urgent", func(p *corev1.Pod) { asks("600m")(p); p.Spec.Priority = ptr.To[int32](9) }),
-		pod("gated", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "x"}} }),
-		pod("other", func(p *corev1.Pod) { p.Spec.SchedulerName = "mine" }),
-		pod("claims", func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-		}),
-		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(Class)}},
-		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: Class}, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)},
-	)
+// bindable has a client bind pods as an API server does.
+func bindable(client *fake.Clientset) {
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if a.GetSubresource() != "binding" {
 			return false, nil, nil
@@ -119,6 +105,25 @@ func TestBind(t *testing.T) {
 		p.Spec.NodeName = b.Target.Name
 		return true, b, client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), p, b.Namespace)
 	})
+}
+
+func TestBind(t *testing.T) {
+	when := metav1.NewTime(time.Unix(1, 0))
+	old := func(p *corev1.Pod) { asks("600m")(p); p.CreationTimestamp = when }
+	client := fake.NewClientset(node("host", "amd64", "1"),
+		pod("runs", func(p *corev1.Pod) { asks("300m")(p); p.Spec.NodeName = "host" }),
+		pod("over", func(p *corev1.Pod) { asks("900m")(p); p.Spec.NodeName = "host"; p.Status.Phase = corev1.PodSucceeded }),
+		pod("first", old),
+		pod("urgent", func(p *corev1.Pod) { asks("600m")(p); p.Spec.Priority = ptr.To[int32](9) }),
+		pod("gated", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "x"}} }),
+		pod("other", func(p *corev1.Pod) { p.Spec.SchedulerName = "mine" }),
+		pod("claims", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		}),
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(Class)}},
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: Class}, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)},
+	)
+	bindable(client)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = bind(ctx, client) }()
