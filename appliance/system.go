@@ -120,7 +120,7 @@ func (s *System) run(ctx context.Context) error {
 	s.sources.Set(s.config().Peers)
 	s.page, s.notify = s.newPage(), watchdog.NewNotifier(s.cfg.Log)
 	s.heldPods = isolation.NewHeld()
-	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Log: s.log("vclusters")})
+	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
 	s.homeAddrs, s.users = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers()
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
 	home := burst.Home{

@@ -55,12 +55,14 @@ type cluster struct {
 	errands   []errand
 
 	certs   sync.Mutex
-	copying sync.Mutex   // a snapshot is being made
-	host    *http.Server // run's own; nil: it has no way to its host
+	copying sync.Mutex    // a snapshot is being made
+	host    *http.Server  // run's own; nil: it has no way to its host
+	hostEnd func()        // ends what is joined by it
+	toPods  chan struct{} // holds one for each connection to a pod
 }
 
 func newCluster(k *Keeper, r record) *cluster {
-	return &cluster{k: k, name: r.Name, port: r.Port, rec: r, done: make(chan struct{}), poke: make(chan struct{}, 1), changed: make(chan struct{}), state: Starting, since: time.Now()}
+	return &cluster{k: k, name: r.Name, port: r.Port, rec: r, done: make(chan struct{}), poke: make(chan struct{}, 1), toPods: make(chan struct{}, maxToPods), changed: make(chan struct{}), state: Starting, since: time.Now()}
 }
 
 func (c *cluster) record() record { c.mu.Lock(); defer c.mu.Unlock(); return c.rec }

@@ -166,7 +166,9 @@ func (c *cluster) openHost() error {
 		return diskErr(err)
 	}
 	srv := c.hostServer()
-	c.host = srv
+	ctx, end := context.WithCancel(context.Background()) // of connections that Close does not end
+	srv.BaseContext = func(net.Listener) context.Context { return ctx }
+	c.host, c.hostEnd = srv, end
 	go func() { _ = srv.Serve(netutil.LimitListener(ofUser{l, uint32(r.UID)}, maxHostConns)) }() // it ends with Close
 	return nil
 }
@@ -175,7 +177,12 @@ func (c *cluster) openHost() error {
 func (c *cluster) hostServer() *http.Server {
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			c.k.routes.ServeHTTP(w, q.WithContext(context.WithValue(q.Context(), consumerKey{}, c)))
+			q = q.WithContext(context.WithValue(q.Context(), consumerKey{}, c))
+			if q.Method == http.MethodConnect {
+				c.toPod(w, q)
+				return
+			}
+			c.k.routes.ServeHTTP(w, q)
 		}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ErrorLog: slog.NewLogLogger(c.k.cfg.Log.Handler(), slog.LevelDebug),
@@ -185,6 +192,7 @@ func (c *cluster) hostServer() *http.Server {
 func (c *cluster) closeHost() {
 	if c.host != nil {
 		_ = c.host.Close()
+		c.hostEnd()
 		c.host = nil
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -38,7 +39,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Config is what a Keeper needs. All of it is required.
+// Config is what a Keeper needs. All of it but Addresses is required.
 type Config struct {
 	State, Run string // Rivulet's folders
 	Executable string
@@ -48,7 +49,9 @@ type Config struct {
 	Services netip.Prefix
 	// Pods are the addresses of the host's pods.
 	Pods netip.Prefix
-	Log  *slog.Logger
+	// Addresses are the pods' by which API servers reach their own; nil is none.
+	Addresses Addresses
+	Log       *slog.Logger
 }
 
 // Limits of what a device keeps.
@@ -265,6 +268,7 @@ type Keeper struct {
 	ctx  context.Context // of Run; nil before
 	work sync.WaitGroup
 
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error) // a pod
 	pace     pace
 	turns    chan struct{}  // holds one for each that starts
 	changed  changes.Signal // Consumers may be others
@@ -278,7 +282,7 @@ type Keeper struct {
 
 // New returns a Keeper with no virtual cluster; Run reads them.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
+	return &Keeper{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
 }
 
 func (k *Keeper) folder() string { return filepath.Join(k.cfg.State, "vclusters") }

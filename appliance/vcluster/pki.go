@@ -42,7 +42,7 @@ var (
 	never  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
-// authority signs for one purpose. The keys of server-ca and client-ca are the supervisor's
+// authority signs for one purpose. The keys of server-ca, client-ca and front-proxy-ca are the supervisor's
 // alone; that of kubelet-ca is the tenant's, which serves its own virtual nodes.
 type authority struct {
 	cert *x509.Certificate
@@ -81,10 +81,14 @@ func (p pki) write(host, service net.IP) error {
 	if err != nil {
 		return err
 	}
+	proxies, err := p.authority("front-proxy-ca", p.secret)
+	if err != nil {
+		return err
+	}
 	names := []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"}
 	inner, _, _ := net.SplitHostPort(tenant.InnerAddress)
 	return errors.Join(
-		p.file("server-ca.crt", server.pem), p.file("client-ca.crt", clients.pem), p.file("kubelet-ca.crt", kubelets.pem),
+		p.file("server-ca.crt", server.pem), p.file("client-ca.crt", clients.pem), p.file("kubelet-ca.crt", kubelets.pem), p.file("front-proxy-ca.crt", proxies.pem),
 		p.leaf(p.tls, "apiserver", leafLife, server, &x509.Certificate{
 			Subject: pkix.Name{CommonName: "kube-apiserver"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 			DNSNames: names, IPAddresses: []net.IP{host, service, net.ParseIP(inner)},
@@ -92,13 +96,14 @@ func (p pki) write(host, service net.IP) error {
 		p.leaf(p.tls, "kubelet-client", leafLife, kubelets, client("system:apiserver", adminGroup)),
 		p.leaf(p.secret, "admin", adminLife, clients, client("rivulet:object", roles.Group("admin"))),
 		p.leaf(p.tls, "control-plane", leafLife, clients, client("rivulet:control-plane", adminGroup)),
+		p.leaf(p.tls, "front-proxy", leafLife, proxies, client(tenant.FrontProxy)),
 		p.accountKey(),
 		p.controlPlane(server.pem),
 	)
 }
 
-func client(name, group string) *x509.Certificate {
-	return &x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: []string{group}}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+func client(name string, groups ...string) *x509.Certificate {
+	return &x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }
 
 // authority reads one, or makes it.

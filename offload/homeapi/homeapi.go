@@ -80,12 +80,18 @@ func (g *Gate) serve(c net.Conn) {
 		g.Log.Debug("an away pod did not reach the API server", "from", c.RemoteAddr(), "error", err)
 		return
 	}
-	defer api.Close()
-	stop := context.AfterFunc(g.ctx, func() { c.Close(); api.Close() })
+	Join(g.ctx, c, api)
+}
+
+// Join passes bytes on between two connections until either side or ctx ends it, and closes both.
+func Join(ctx context.Context, a, b net.Conn) {
+	defer a.Close()
+	defer b.Close()
+	stop := context.AfterFunc(ctx, func() { a.Close(); b.Close() })
 	defer stop()
 	var both sync.WaitGroup
-	both.Go(func() { pass(api, c) })
-	both.Go(func() { pass(c, api) })
+	both.Go(func() { pass(a, b) })
+	both.Go(func() { pass(b, a) })
 	both.Wait()
 }
 

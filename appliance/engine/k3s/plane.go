@@ -103,7 +103,10 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 }
 
 func planeServer(ctx context.Context, p tenant.Plane, etcd []string) (*aggregator, error) {
-	completed, err := parsed(ctx, tenant.Name, serverFlags(p, etcd), func(s *options.ServerRunOptions) { s.SecureServing.Listener = p.Listener })
+	completed, err := parsed(ctx, tenant.Name, serverFlags(p, etcd), func(s *options.ServerRunOptions) {
+		s.SecureServing.Listener = p.Listener
+		hooksByHost(s)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +114,7 @@ func planeServer(ctx context.Context, p tenant.Plane, etcd []string) (*aggregato
 	if err != nil {
 		return nil, err
 	}
+	restByHost(cfg)
 	docs := &openAPI{v2: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIConfig, v3: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIV3Config}
 	// Documents of some 30 MB, which take most of a second, are made when somebody asks for them.
 	for _, generic := range []*genericapiserver.Config{cfg.KubeAPIs.ControlPlane.Generic, &cfg.ApiExtensions.GenericConfig.Config, &cfg.Aggregator.GenericConfig.Config} {
@@ -212,6 +216,10 @@ func serverFlags(p tenant.Plane, etcd []string) []string {
 		"--kubelet-certificate-authority=" + in("kubelet-ca.crt"),
 		"--kubelet-client-certificate=" + in("kubelet-client.crt"), "--kubelet-client-key=" + in("kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
+		"--enable-aggregator-routing=true",
+		"--proxy-client-cert-file=" + in("front-proxy.crt"), "--proxy-client-key-file=" + in("front-proxy.key"),
+		"--requestheader-client-ca-file=" + in("front-proxy-ca.crt"), "--requestheader-allowed-names=" + tenant.FrontProxy,
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--service-cluster-ip-range=" + p.ServiceCIDR,
 		"--authorization-mode=RBAC", "--anonymous-auth=false",
 		"--disable-admission-plugins=CertificateApproval,CertificateSigning,CertificateSubjectRestriction,ClusterTrustBundleAttest,TaintNodesByCondition",

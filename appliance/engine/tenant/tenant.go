@@ -56,6 +56,9 @@ const (
 	Host = "/host.sock" // the way to its host, of the supervisor
 )
 
+// FrontProxy is by whose certificate API services take its API server's word for who sends a request.
+const FrontProxy = "front-proxy"
+
 // Settings are what the supervisor tells the process.
 type Settings struct {
 	Name string `json:"name"`

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/podnet"
@@ -29,6 +30,7 @@ type Held struct {
 	link   func(veth string) (netlink.Link, error)
 	alias  func(l netlink.Link, text string) error
 	asked  chan struct{} // gets a value when somebody waits
+	moved  changes.Signal
 
 	mu     sync.Mutex
 	byVeth map[string]heldGuest
@@ -106,6 +108,7 @@ func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
 	for veth := range h.byVeth {
 		if !h.exists(veth) {
 			delete(h.byVeth, veth)
+			h.moved.Notify()
 		}
 	}
 	for _, p := range pods {
@@ -130,12 +133,31 @@ func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
 	return out
 }
 
+// Has reports whether the address is that of a pod of the consumer on this device, now. The container network alone
+// has made it so: of two pods with one address the newer has it, and one whose interface is gone has none.
+func (h *Held) Has(consumer peer.ID, at netip.Addr) bool {
+	h.mu.Lock()
+	var veth string
+	var newest heldGuest
+	for v, g := range h.byVeth {
+		if g.Addr == at && g.order > newest.order {
+			veth, newest = v, g
+		}
+	}
+	h.mu.Unlock()
+	return newest.order > 0 && newest.Consumer == consumer && h.exists(veth)
+}
+
+// Changed follows Has.
+func (h *Held) Changed() (<-chan struct{}, func()) { return h.moved.Changed() }
+
 // know is called with mu held.
 func (h *Held) know(p podnet.Pod, consumer peer.ID) {
 	g, known := h.byVeth[p.Veth]
 	if !known {
 		h.last++
 		g.order = h.last
+		h.moved.Notify()
 	}
 	g.guest = guest{Addr: p.Addr, Veth: p.Veth, MAC: p.MAC, Consumer: consumer}
 	h.byVeth[p.Veth] = g

@@ -22,6 +22,7 @@ import (
 
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/podnet"
 	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
@@ -497,4 +498,54 @@ func TestItFollows(t *testing.T) {
 		s.unplug(name)
 	}
 	s.until("the tables are gone", func() bool { return len(flush()) == 0 })
+}
+
+// TestHas: an address is the newest pod's that has it, and of nobody once the interface is gone.
+func TestHas(t *testing.T) {
+	at := netip.MustParseAddr("10.42.0.5")
+	there := map[string]bool{"veth1": true, "veth2": true}
+	h := NewHeld()
+	h.exists = func(veth string) bool { return there[veth] }
+	h.link = func(string) (netlink.Link, error) { return nil, errors.New("none") }
+	moved, stop := h.Changed()
+	defer stop()
+	check := func(what string, ofAlice, ofBob bool) {
+		t.Helper()
+		if a, b := h.Has(alice, at), h.Has(bob, at); a != ofAlice || b != ofBob {
+			t.Errorf("%s: alice has it: %v, bob: %v", what, a, b)
+		}
+	}
+	told := func(what string) {
+		t.Helper()
+		select {
+		case <-moved:
+		default:
+			t.Errorf("%s: nobody is told", what)
+		}
+	}
+	pods := []podnet.Pod{{Namespace: "lab-alice", Addr: at, Veth: "veth1"}}
+	check("nothing is known", false, false)
+	h.guests(pods, map[string]peer.ID{"lab-alice": alice})
+	check("her pod runs", true, false)
+	told("her pod runs")
+	if h.Has(alice, netip.MustParseAddr("10.42.0.6")) || h.Has(alice, netip.AddrFrom16(at.As16())) || h.Has(alice, netip.Addr{}) {
+		t.Error("she has another address")
+	}
+	h.guests(pods, map[string]peer.ID{"lab-alice": alice})
+	select {
+	case <-moved:
+		t.Error("nothing has moved")
+	default:
+	}
+	h.mu.Lock()
+	h.know(podnet.Pod{Namespace: "lab-bob", Addr: at, Veth: "veth2"}, bob)
+	h.mu.Unlock()
+	told("his pod has the address now")
+	check("his pod has the address now", false, true)
+	delete(there, "veth2")
+	check("his pod is gone, and nobody has looked", false, false)
+	delete(there, "veth1")
+	h.guests(nil, nil)
+	told("all are gone")
+	check("all are gone", false, false)
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/vishvananda/netlink"
 )
 
 // Pod is what the container network has made for one pod.
@@ -36,7 +37,7 @@ type Pod struct {
 const NoPod = "vethriv"
 
 // Exists reports whether this device has the interface.
-func Exists(veth string) bool { _, err := net.InterfaceByName(veth); return err == nil }
+func Exists(veth string) bool { _, err := netlink.LinkByName(veth); return err == nil }
 
 // Bridged reports whether the IPv4 rules see packets between two pods of this device.
 func Bridged() bool {
