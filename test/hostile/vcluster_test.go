@@ -223,7 +223,7 @@ func TestATenantsAddressesLeadNowhere(t *testing.T) {
 			fmt.Sprintf("/api/v1/namespaces/default/services/%s%s:%d/proxy/version", scheme, name, to.port),
 		} {
 			r := v.kubectl("get", "--raw", path, "--request-timeout", "5s")
-			if r.Code == 0 {
+			if r.Code == 0 && !strings.Contains(r.Out, `"pod":"good"`) { // its own, once its status is mended
 				t.Errorf("%s answers at %s: %.200s", to.what, path, r.Out)
 			}
 			for _, text := range []string{"Unauthorized", "Forbidden", "certificate"} { // of who would be there

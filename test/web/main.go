@@ -5,6 +5,7 @@
 //	web get [-n N] URL   ask N times, print who answered how often, as JSON
 //	web count URL        how many bytes it answers
 //	web api PATH         what the cluster's API server answers to this pod's service account
+//	web hooks DIR        serve webhooks and an API, with the certificate in DIR
 //	web udp ADDR TEXT    ask by UDP until there is an answer, print it
 //	web echo             repeat each line of standard input until it ends
 package main
@@ -42,6 +43,8 @@ func main() {
 		err = count(os.Args[2:])
 	case "api":
 		err = api(os.Args[2:])
+	case "hooks":
+		err = hooks(append(os.Args[2:], ".")[0])
 	case "udp":
 		err = udp(os.Args[2:])
 	case "echo":
@@ -49,7 +52,7 @@ func main() {
 			fmt.Println("echo " + s.Text())
 		}
 	default:
-		err = fmt.Errorf("unknown command %q; use serve, get, count, api, udp or echo", arg)
+		err = fmt.Errorf("unknown command %q; use serve, get, count, api, hooks, udp or echo", arg)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "web: "+err.Error())

@@ -1,0 +1,85 @@
+package vcluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/test/await"
+	"rivulet/test/labtest"
+	"rivulet/test/webhooks"
+)
+
+// TestHooksAreCalledInItsPods: webhooks and an API service that a pod of a virtual cluster serves are called there, by those that use
+// it, after the pod was replaced, and by the request that wakes it.
+func TestHooksAreCalledInItsPods(t *testing.T) {
+	ctx := suite.Bounded(t, 6*time.Minute)
+	a := suite.Devices["a"]
+	t.Cleanup(func() { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
+	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "ann", "--sleep", "15s")
+	labtest.Must(t, ctx, a, "rivulet", "vcluster", "connect", "ann", "--kubeconfig", "/tmp/ann.yaml")
+	kubectl := func(args ...string) (string, error) {
+		return a.Run(ctx, append([]string{"rivulet", "kubectl", "--kubeconfig", "/tmp/ann.yaml"}, args...)...)
+	}
+	send := func(verb string, objects ...any) (string, error) {
+		raw, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl --kubeconfig /tmp/ann.yaml `+verb+` -f - -o json`, "send", string(raw))
+	}
+	tls, err := webhooks.NewTLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := send("apply", append(append(tls.Server(), webhooks.Service(true)), tls.Calls("")...)...); err != nil {
+		t.Fatal(err)
+	}
+	called := func() error {
+		good, err := send("create --dry-run=server", webhooks.ConfigMap("good"))
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(good, "was here") {
+			return fmt.Errorf("not changed: %s", good)
+		}
+		if out, err := send("create", webhooks.ConfigMap("bad")); err == nil || !strings.Contains(err.Error(), "no bad ones") {
+			return fmt.Errorf("a bad one: %s %w", out, err)
+		}
+		if who, err := kubectl("get", "--raw", "/apis/web.example/v1/who"); err != nil || who == "" {
+			return fmt.Errorf("the API answers %q %w", who, err)
+		}
+		if all, err := kubectl("api-resources", "--api-group", "web.example", "-o", "name"); err != nil || !strings.Contains(all, "visits.web.example") {
+			return fmt.Errorf("discovery has %q %w", all, err)
+		}
+		return nil
+	}
+	await.NoError(t, ctx, 2*time.Minute, "all are called", called)
+	if _, err := kubectl("delete", "pod", "-l", "app="+webhooks.Name, "--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, time.Minute, "another pod is there", func() error {
+		out, err := kubectl("get", "pods", "-l", "app="+webhooks.Name, "-o", "jsonpath={.items[*].status.conditions[?(@.type==\"Ready\")].status}")
+		if err == nil && out != "True" {
+			err = fmt.Errorf("%q", out)
+		}
+		return err
+	})
+	await.NoError(t, ctx, time.Minute, "all are called at another pod", called)
+	await.NoError(t, ctx, 2*time.Minute, "it falls asleep", func() error {
+		var v view
+		out, err := a.Run(ctx, "rivulet", "vcluster", "describe", "ann", "-o", "json")
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &v)
+		}
+		if err == nil && v.State != "Asleep" {
+			err = fmt.Errorf("%s", v.State)
+		}
+		return err
+	})
+	if good, err := send("create", webhooks.ConfigMap("good")); err != nil || !strings.Contains(good, "was here") {
+		t.Errorf("the request that wakes it: %s %v", good, err)
+	}
+}
