@@ -221,6 +221,9 @@ func TestHooks(t *testing.T) {
 			}
 			return ""
 		})
+		if m, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{}); err != nil || m.Data["requestheader-client-ca-file"] == "" || !strings.Contains(m.Data["requestheader-allowed-names"], tenant.FrontProxy) {
+			t.Errorf("API services do not find whose word to take: %v %v", m, err)
+		}
 		await.Empty(t, time.Minute, "discovery has it", func(context.Context) string {
 			list, err := client.Discovery().ServerResourcesForGroupVersion("made.example/v1")
 			if err != nil || len(list.APIResources) != 1 {

@@ -34,7 +34,9 @@ func TestHooksAreCalledInItsPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := send("apply", append(append(tls.Server(), webhooks.Service(true)), tls.Calls("")...)...); err != nil {
+	// Its node is let in, whatever its NetworkPolicies say of other pods.
+	alone := map[string]any{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": map[string]any{"name": "alone"}, "spec": map[string]any{"podSelector": map[string]any{}, "policyTypes": []string{"Ingress"}}}
+	if _, err := send("apply", append(append(tls.Server(), webhooks.Service(true), alone), tls.Calls("")...)...); err != nil {
 		t.Fatal(err)
 	}
 	called := func() error {
@@ -53,6 +55,9 @@ func TestHooksAreCalledInItsPods(t *testing.T) {
 		}
 		if all, err := kubectl("api-resources", "--api-group", "web.example", "-o", "name"); err != nil || !strings.Contains(all, "visits.web.example") {
 			return fmt.Errorf("discovery has %q %w", all, err)
+		}
+		if proxied, err := kubectl("get", "--raw", "/api/v1/namespaces/default/services/https:"+webhooks.Name+":https/proxy/apis/web.example/v1"); err != nil || !strings.Contains(proxied, "visits") {
+			return fmt.Errorf("through the proxy of its Service comes %q %w", proxied, err)
 		}
 		return nil
 	}

@@ -35,6 +35,7 @@ type Held struct {
 	mu     sync.Mutex
 	byVeth map[string]heldGuest
 	last   int
+	own    map[netip.Addr]bool // of pods that are no guests
 	waits  []wait
 	// recalled is set once the aliases were read.
 	recalled bool
@@ -111,11 +112,14 @@ func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
 			h.moved.Notify()
 		}
 	}
+	h.own = map[netip.Addr]bool{}
 	for _, p := range pods {
 		if id, guestly := twins[p.Namespace]; guestly {
 			h.know(p, id)
 		} else if id, was := h.recall(p.Veth); was {
 			h.know(p, id)
+		} else if _, was := h.byVeth[p.Veth]; !was {
+			h.own[p.Addr] = true
 		}
 	}
 	h.recalled = true
@@ -144,8 +148,9 @@ func (h *Held) Has(consumer peer.ID, at netip.Addr) bool {
 			veth, newest = v, g
 		}
 	}
+	own := h.own[at]
 	h.mu.Unlock()
-	return newest.order > 0 && newest.Consumer == consumer && h.exists(veth)
+	return newest.order > 0 && newest.Consumer == consumer && !own && h.exists(veth)
 }
 
 // Changed follows Has.

@@ -544,7 +544,13 @@ func TestHas(t *testing.T) {
 	check("his pod has the address now", false, true)
 	delete(there, "veth2")
 	check("his pod is gone, and nobody has looked", false, false)
+	there["veth2"] = true
+	h.guests([]podnet.Pod{{Namespace: "default", Addr: at, Veth: "veth3"}}, nil)
+	check("a pod of the device's owner has the address", false, false)
+	h.guests([]podnet.Pod{{Namespace: "lab-bob", Addr: at, Veth: "veth2"}}, nil)
+	check("his again, whose namespace is gone", false, true)
 	delete(there, "veth1")
+	delete(there, "veth2")
 	h.guests(nil, nil)
 	told("all are gone")
 	check("all are gone", false, false)
