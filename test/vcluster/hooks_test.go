@@ -13,7 +13,7 @@ import (
 )
 
 // TestHooksAreCalledInItsPods: webhooks and an API service that a pod of a virtual cluster serves are called there, by those that use
-// it, after the pod was replaced, and by the request that wakes it.
+// it, after the pod was replaced, after a restart of the supervisor, and by the request that wakes it.
 func TestHooksAreCalledInItsPods(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	a := suite.Devices["a"]
@@ -73,6 +73,13 @@ func TestHooksAreCalledInItsPods(t *testing.T) {
 		return err
 	})
 	await.NoError(t, ctx, time.Minute, "all are called at another pod", called)
+	if err := a.Kill(ctx, "supervisor"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, 2*time.Minute, "all are called by way of the next supervisor", called)
 	await.NoError(t, ctx, 2*time.Minute, "it falls asleep", func() error {
 		var v view
 		out, err := a.Run(ctx, "rivulet", "vcluster", "describe", "ann", "-o", "json")
