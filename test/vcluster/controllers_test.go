@@ -81,3 +81,63 @@ func TestDaemonSetsAndPriorities(t *testing.T) {
 	is("the one that left has an event", "preempted by pod default/urgent, whose priority is higher", "events", "--field-selector", "reason=Preempted", "-o", "jsonpath={.items[*].message}")
 	is("the DaemonSet is complete still", "1", "daemonset", "agent", "-o", "jsonpath={.status.numberReady}")
 }
+
+const scaled = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: busy}
+spec:
+  selector: {matchLabels: {app: busy}}
+  template:
+    metadata: {labels: {app: busy}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: busy, image: "` + mainjob.Image + `", command: [/bin/busybox, sh, -c, "while :; do :; done"], resources: {requests: {cpu: 20m}, limits: {cpu: 100m}}}]
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: busy}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: busy}
+  minReplicas: 1
+  maxReplicas: 3
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}]
+`
+
+// TestMetrics: kubectl top shows what pods and the node of a virtual cluster use, to its users too, and autoscalers go by it.
+func TestMetrics(t *testing.T) {
+	ctx := suite.Bounded(t, 6*time.Minute)
+	a := suite.Devices["a"]
+	t.Cleanup(func() { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
+	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "ann")
+	labtest.Must(t, ctx, a, "sh", "-c", `printf %s "$1" > /tmp/scaled.yaml && rivulet vcluster connect ann -- kubectl apply -f /tmp/scaled.yaml`, "sh", scaled)
+	kubectl := func(args ...string) (string, error) {
+		return a.Run(ctx, append([]string{"rivulet", "vcluster", "connect", "ann", "--", "kubectl"}, args...)...)
+	}
+	for _, kind := range [][]string{{"pods", "-l", "app=busy"}, {"nodes"}} {
+		took := await.NoError(t, ctx, 2*time.Minute, "kubectl top "+kind[0], func() error {
+			out, err := kubectl(append(append([]string{"top"}, kind...), "--no-headers")...)
+			if f := strings.Fields(out); err == nil && (len(f) < 3 || f[1] == "0m") {
+				err = fmt.Errorf("%q", out)
+			}
+			return err
+		})
+		t.Logf("top %s after %s", kind[0], took.Round(time.Second))
+	}
+	if out, err := kubectl("api-resources", "--api-group", "metrics.k8s.io", "-o", "name"); err != nil || strings.Join(strings.Fields(out), " ") != "nodes.metrics.k8s.io pods.metrics.k8s.io" {
+		t.Errorf("discovery: %q %v", out, err)
+	}
+	for who, want := range map[string]string{"rivulet:view": "yes", "system:authenticated": "no"} {
+		out, _ := kubectl("auth", "can-i", "list", "pods.metrics.k8s.io", "--as", "x", "--as-group", who)
+		if !strings.HasPrefix(strings.TrimSpace(out), want) {
+			t.Errorf("%s may list pods' metrics: %q, want %s", who, out, want)
+		}
+	}
+	await.NoError(t, ctx, 3*time.Minute, "the autoscaler adds pods", func() error {
+		out, err := kubectl("get", "deployment", "busy", "-o", "jsonpath={.status.readyReplicas}")
+		if err == nil && strings.TrimSpace(out) != "3" {
+			err = fmt.Errorf("%q", out)
+		}
+		return err
+	})
+}

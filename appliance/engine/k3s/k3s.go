@@ -52,8 +52,8 @@ var Tools = map[string]func(){
 }
 
 // Dispatch runs the part of the engine that argv[0] names and reports whether
-// there was one. Most parts end the process themselves.
-func Dispatch() bool {
+// there was one. Most parts end the process themselves. Control planes of virtual clusters serve own.
+func Dispatch(own OwnAPI) bool {
 	// k3s refuses to start unless it was told the Go version that built Kubernetes.
 	version.UpstreamGolang = runtime.Version()
 
@@ -67,7 +67,7 @@ func Dispatch() bool {
 		return true
 	}
 	if name == tenant.Name {
-		tenant.Main(runPlane)
+		tenant.Main(func(ctx context.Context, p tenant.Plane) error { return runPlane(ctx, p, own) })
 	}
 	if name != EngineName {
 		return false

@@ -46,7 +46,7 @@ const planeGates = "APIServerIdentity=false,SizeBasedListCostEstimate=false"
 
 // runPlane is the control plane of a virtual cluster: kine, kube-apiserver and controller
 // manager in this process. It returns when ctx ends, or with what went wrong.
-func runPlane(ctx context.Context, p tenant.Plane) error {
+func runPlane(ctx context.Context, p tenant.Plane, own OwnAPI) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The datastore outlives the API server, which writes until it has ended.
@@ -64,7 +64,7 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 	if err != nil {
 		return err
 	}
-	server, err := planeServer(ctx, p, etcd.Endpoints)
+	server, err := planeServer(ctx, p, own, etcd.Endpoints)
 	if err != nil {
 		return err
 	}
@@ -80,6 +80,9 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 		}
 		if err == nil {
 			err = roles.Apply(ctx, client)
+		}
+		if err == nil {
+			err = own.Register(ctx, client)
 		}
 		if err != nil {
 			cancel(err)
@@ -102,7 +105,7 @@ func runPlane(ctx context.Context, p tenant.Plane) error {
 	return err
 }
 
-func planeServer(ctx context.Context, p tenant.Plane, etcd []string) (*aggregator, error) {
+func planeServer(ctx context.Context, p tenant.Plane, own OwnAPI, etcd []string) (*aggregator, error) {
 	completed, err := parsed(ctx, tenant.Name, serverFlags(p, etcd), func(s *options.ServerRunOptions) {
 		s.SecureServing.Listener = p.Listener
 		hooksByHost(s)
@@ -135,7 +138,7 @@ func planeServer(ctx context.Context, p tenant.Plane, etcd []string) (*aggregato
 		return nil, err
 	}
 	docs.of(ctx, server.GenericAPIServer)
-	return server, nil
+	return server, own.serve(server)
 }
 
 // parsed are an API server's options, as its main program reads them, with what has no flag set by edit.
