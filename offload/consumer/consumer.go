@@ -24,6 +24,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -31,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/offload/consumer/move"
+	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/stream"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/homeapi"
@@ -61,9 +63,8 @@ type Config struct {
 	// for those that are labelled off and the cluster's own. Pods get no tolerations then: who
 	// binds them does not go by Rivulet's taints.
 	Everywhere bool
-	// Full is what is said of a pod that a target's quota does not let in, with %s for what it lacks; empty leaves that to the
-	// target's words.
-	Full string
+	// Words are those of pods, claims and Services.
+	Words pod.Words
 	// Router leads pods away to home's API server; nil leads none.
 	Router *homeapi.Router
 	// HandBack is how long pods may stay on a target that lends less than they use; 0 is
@@ -158,7 +159,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.home.CoreV1().Events("")})
-	c.recorder = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet", Host: c.cfg.Host})
+	c.recorder = worded{events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet", Host: c.cfg.Host}), c.cfg.Words}
 	c.volumes = c.newVolumes()
 
 	var wg sync.WaitGroup
@@ -200,4 +201,18 @@ func (c *Consumer) gate() *homeapi.Gate {
 		api = u.Host
 	}
 	return &homeapi.Gate{API: api, Names: homeapi.Names, Ours: c.runsAway, Log: c.cfg.Log.With("part", "homeapi")}
+}
+
+// worded records events in home's terms.
+type worded struct {
+	record.EventRecorder
+	words pod.Words
+}
+
+func (w worded) Event(o runtime.Object, kind, reason, message string) {
+	w.EventRecorder.Event(o, kind, reason, w.words.Of(message))
+}
+
+func (w worded) Eventf(o runtime.Object, kind, reason, format string, args ...any) {
+	w.Event(o, kind, reason, fmt.Sprintf(format, args...))
 }

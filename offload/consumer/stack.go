@@ -87,7 +87,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
 	supply := &reflect.Supply{}
 	pods := pod.New(pod.Config{
-		Home: c.home, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Full: c.cfg.Full,
+		Home: c.home, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
 		Offloaded: offloaded, Parse: c.policy.Parse, Look: c.policy.Look, Up: branches.up, Lost: lost, Departed: func(ns string) {
 			if !offloaded(ns) {

@@ -207,6 +207,16 @@ func TestTheCourseIsFull(t *testing.T) {
 	apply(t, ctx, "s1", with(6))
 	await.NoError(t, ctx, 30*time.Second, "the first is told that the course is full", full("s1"))
 	apply(t, ctx, "s3", with(1))
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, what := range []string{"deploy,rs,pods", "events"} {
+				out, err := inside(ctx, "s3", "get", what, "-A")
+				t.Log(out, err)
+			}
+			out, _ := suite.Devices["a"].Run(ctx, "sh", "-c", "grep -v shared_informer /var/lib/rivulet/vclusters/s3/control-plane.log | tail -n 60")
+			t.Log(out)
+		}
+	})
 	took = await.NoError(t, ctx, time.Minute, "the one with a guarantee has its pod", running("s3", 1))
 	t.Logf("the pod with a guarantee runs after %s", took.Round(10*time.Millisecond))
 }

@@ -156,6 +156,9 @@ func TestATenantsPodsThatWantTheMachine(t *testing.T) {
 				return fmt.Errorf("%s %v", p.Status.Phase, p.Status.Conditions)
 			}
 			t.Logf("%s: %s", name, p.Status.Message)
+			if strings.Contains(p.Status.Message, "rivulet ") || strings.Contains(p.Status.Message, "at home") {
+				t.Errorf("%s: the cure is not its administrator's", name)
+			}
 			return nil
 		})
 	}

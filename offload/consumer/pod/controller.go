@@ -32,7 +32,7 @@ type Config struct {
 	Target  target.Target
 	Cluster string     // this cluster's ID
 	HostIP  netip.Addr // the virtual node's address
-	Full    string     // see consumer.Config
+	Words   Words
 	// Offloaded reports whether pods of the namespace may go away. After a change
 	// Resync has to be called.
 	Offloaded func(namespace string) bool

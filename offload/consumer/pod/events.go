@@ -150,7 +150,7 @@ func (c *Controller) tellEvent(ctx context.Context, t *twin, e *corev1.Event, to
 		return false
 	}
 	want := homeEvent(e, t.name, t.home, pod, c.cfg.Target.Name())
-	want.Message = words(c.cfg.Full, want.Message)
+	want.Message = c.cfg.Words.Of(want.Message)
 	if told.is(want.Name, want.Count) {
 		return true
 	}

@@ -137,7 +137,7 @@ func (c *Controller) tellGrace(home, away *corev1.Pod) {
 }
 
 func (c *Controller) view(home *corev1.Pod) View {
-	return View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home, Full: c.cfg.Full}
+	return View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home, Words: c.cfg.Words}
 }
 
 // awayOf gathers what the provider says of one pod.
@@ -289,7 +289,7 @@ func (c *Controller) trouble(ctx context.Context, home *corev1.Pod, err error) e
 	if home.Status.StartTime == nil {
 		st := *home.Status.DeepCopy()
 		st.Phase, st.Reason, st.Message = forward(st.Phase, corev1.PodPending), ReasonPending,
-			fmt.Sprintf("on %s: %s", c.cfg.Target.Name(), err)
+			fmt.Sprintf("on %s: %s", c.cfg.Target.Name(), c.cfg.Words.Of(err.Error()))
 		err = errors.Join(err, c.write(ctx, home, st))
 	}
 	return err
@@ -302,6 +302,7 @@ func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (
 	} else if stands {
 		return false, c.showSent(ctx, home)
 	}
+	why = c.cfg.Words.Of(why)
 	c.mu.Lock()
 	before := c.refused[home.UID]
 	c.refused[home.UID] = why

@@ -3,8 +3,6 @@ package pod
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,25 +51,19 @@ type View struct {
 	Node   string     // the virtual node's name
 	HostIP netip.Addr // the virtual node's address
 	// Home translates an address of the target's pods.
-	Home func(netip.Addr) (netip.Addr, bool)
-	Full string // see consumer.Config
+	Home  func(netip.Addr) (netip.Addr, bool)
+	Words Words
 }
 
-// overQuota is in what an API server says of a pod beyond a quota that a provider keeps.
-var overQuota = regexp.MustCompile(`exceeded quota: rivulet, requested: ([\w./=,-]+), used: `)
+// Words puts what is said to home's users into home's terms, its own result included; nil leaves it as it is.
+type Words func(string) string
 
-// words are what home says of a pod that the target did not make, given the target's.
-func words(full, message string) string {
-	m := overQuota.FindStringSubmatch(message)
-	if full == "" || m == nil {
-		return message
+// Of is the text in these terms.
+func (w Words) Of(text string) string {
+	if w == nil {
+		return text
 	}
-	var lacks []string
-	for one := range strings.SplitSeq(m[1], ",") {
-		name, amount, _ := strings.Cut(strings.TrimPrefix(one, "requests."), "=")
-		lacks = append(lacks, amount+" "+name)
-	}
-	return fmt.Sprintf(full, strings.Join(lacks, ", "))
+	return w(text)
 }
 
 // Status translates what the provider says into the status of the pod at home.
@@ -133,7 +125,7 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 		switch c.Type {
 		case corev1.PodScheduled:
 			if c.Status == corev1.ConditionFalse {
-				st.Reason, st.Message = ReasonUnschedulable, fmt.Sprintf("on %s: %s", view.Node, c.Message)
+				st.Reason, st.Message = ReasonUnschedulable, fmt.Sprintf("on %s: %s", view.Node, view.Words.Of(c.Message))
 			}
 		case corev1.PodReady: // below, with home's gates
 		case OffloadedCondition: // home's own
@@ -183,7 +175,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 		}
 		*st = Ended(known, away.Finished)
 		if st.Reason == ReasonGone && away.Trouble != "" {
-			st.Message = fmt.Sprintf("on %s: %s", view.Node, words(view.Full, away.Trouble))
+			st.Message = fmt.Sprintf("on %s: %s", view.Node, view.Words.Of(away.Trouble))
 		}
 		return
 	}
@@ -191,7 +183,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 	st.PodIP, st.PodIPs = "", nil
 	st.Reason, st.Message = ReasonPending, fmt.Sprintf("waiting for %s to make the pod", view.Node)
 	if away.Trouble != "" {
-		st.Message = fmt.Sprintf("on %s: %s", view.Node, words(view.Full, away.Trouble))
+		st.Message = fmt.Sprintf("on %s: %s", view.Node, view.Words.Of(away.Trouble))
 	}
 	if st.StartTime == nil {
 		return

@@ -57,9 +57,6 @@ const (
 	openLimit = time.Second
 )
 
-// full is what is said of a pod that does not fit beside those of the other virtual clusters.
-const full = "the course is full: it requests %s, and the virtual clusters of this device have that much no more; delete what is not needed, or wait until others do"
-
 // loopback is where the virtual node serves its kubelet API, in the process's own network namespace.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
@@ -80,7 +77,7 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 	p.Due.Store(&again)
 	authority := filepath.Join(tenant.TLS, "kubelet-ca.crt")
 	c, err := consumer.New(consumer.Config{
-		Home: api, ID: p.ID, Host: p.Name, NodeIP: loopback, NodePort: kubeletPort, Everywhere: true, Full: full, Log: log,
+		Home: api, ID: p.ID, Host: p.Name, NodeIP: loopback, NodePort: kubeletPort, Everywhere: true, Words: words, Log: log,
 		Authority: stream.Authority{ClientCA: authority, ServerCA: authority, ServerKey: filepath.Join(tenant.TLS, "kubelet-ca.key")},
 	})
 	if err != nil {

@@ -1,0 +1,55 @@
+package pods
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// overQuota is in what an API server says of a pod beyond a quota that a provider keeps.
+var overQuota = regexp.MustCompile(`exceeded quota: rivulet, requested: ([\w./=,-]+), used: `)
+
+// full is what is said of a pod that does not fit beside those of the other virtual clusters.
+const full = "the course is full: it requests %s, and the virtual clusters of this device have that much no more; delete what is not needed, or wait until others do"
+
+// terms are what has another name inside, in this order.
+var terms = strings.NewReplacer(
+	"this pod cannot run on another cluster because of", "this pod cannot run in a virtual cluster because of",
+	"(the host's network is home's)", "(the host's network is the host's)",
+	"(the host's processes are home's)", "(the host's processes are the host's)",
+	"(the host's IPC is home's)", "(the host's IPC is the host's)",
+	"devices claimed at home are not elsewhere", "a virtual cluster has no devices",
+	"the path is on home's disk", "the path is the host's",
+	"the driver is home's", "the driver is the host's",
+	"would open on another cluster's host", "would open on the host",
+	"at home only", "in this virtual cluster only",
+)
+
+// elsewhere is in a cure that nobody inside can carry out: commands of the host, and what there is beside it.
+var elsewhere = regexp.MustCompile(`\brivulet [a-z]+\b|\bat home\b|rivulet\.dev/offload\b|\bpeers?\b|\bPEER\b|\bhome\b`)
+
+// words says what the consumer says in the terms of a virtual cluster. Cures that nobody inside can carry out are left out; without
+// any other the owner of the host is named.
+func words(text string) string {
+	if m := overQuota.FindStringSubmatch(text); m != nil {
+		var lacks []string
+		for one := range strings.SplitSeq(m[1], ",") {
+			name, amount, _ := strings.Cut(strings.TrimPrefix(one, "requests."), "=")
+			lacks = append(lacks, amount+" "+name)
+		}
+		return fmt.Sprintf(full, strings.Join(lacks, ", "))
+	}
+	parts := strings.Split(terms.Replace(text), "; ")
+	kept := parts[:1]
+	for _, cure := range parts[1:] {
+		ways := slices.DeleteFunc(strings.Split(cure, ", or "), elsewhere.MatchString)
+		if len(ways) > 0 {
+			kept = append(kept, strings.Join(ways, ", or "))
+		}
+	}
+	if len(kept) == 1 && len(parts) > 1 {
+		kept = append(kept, "the owner of this virtual cluster's device can help")
+	}
+	return strings.Join(kept, "; ")
+}
