@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/engine/images"
@@ -40,10 +41,9 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.fabric.Load(), Shares: func() offer.Shares { return s.config().Lent() }, Withheld: s.withheld, Log: stage.Log(),
 		NodesChanged: s.nodes.Notify,
-		Memory:       host.RAM(),
-		PodMemory:    podmemory.Here,
-		Volumes:      s.volumes,
-		Images:       s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
+		Memory:       host.RAM(), PodMemory: podmemory.Here,
+		Volumes: s.volumes, LAN: loadbalancer.Lent(s.lans, func() (first, last uint16) { return s.config().VClusters.PortRange() }),
+		Images: s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
 		Policies:  s.netpol,
 		Hosted:    s.vclusters,
 		Isolation: &nodeagent.Node{Rules: s.rules, Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: fixed.CNIResults, DNS: fixed.ClusterDNS, Interface: fixed.Tunnel, Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }},

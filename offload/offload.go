@@ -85,8 +85,10 @@ type Config struct {
 	// PodMemory is as in tenancy.Config.
 	PodMemory tenancy.PodMemory
 	Volumes   Volumes
-	Policies  *netpol.Watcher
-	Images    func() (map[string][]string, error)
+	// LAN is as in tenancy.Config.
+	LAN      *tenancy.LAN
+	Policies *netpol.Watcher
+	Images   func() (map[string][]string, error)
 	// PeerImages are home's images, which providers fetch for home's pods there while
 	// PeerImagesOn; nil gives none.
 	PeerImages   homeimages.Store
@@ -123,7 +125,7 @@ func New(cfg Config) (*Offload, error) {
 	}
 	lent := provider.Config{Peers: cfg.Peers, Hosted: cfg.Hosted, Config: tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, PeerID: rpc.PeerID, Shares: cfg.Shares, Withheld: cfg.Withheld,
-		Memory: cfg.Memory, PodMemory: cfg.PodMemory, Tenants: o.tenants, HomeAddresses: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil, HomePods: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil && homeaddr.Lives(), Log: cfg.Log,
+		Memory: cfg.Memory, PodMemory: cfg.PodMemory, LAN: cfg.LAN, Tenants: o.tenants, HomeAddresses: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil, HomePods: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil && homeaddr.Lives(), Log: cfg.Log,
 	}}
 	if cfg.Volumes != nil {
 		mine.Volumes, lent.Volumes = cfg.Volumes, cfg.Volumes

@@ -13,6 +13,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"strings"
 
@@ -34,7 +35,7 @@ type Config struct {
 	Peers      []string   `yaml:"peers,omitempty,flow" json:"peers,omitempty"`
 	Tunnel     Tunnel     `yaml:"tunnel,omitempty" json:"tunnel,omitzero"`
 	Share      Share      `yaml:"share,omitempty" json:"share,omitzero"`
-	VClusters  Share      `yaml:"vclusters,omitempty" json:"vclusters,omitzero"`
+	VClusters  VClusters  `yaml:"vclusters,omitempty" json:"vclusters,omitzero"`
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
 	// PeerImages lets pods away get their images from their home; nil is true.
@@ -99,6 +100,21 @@ type Share struct {
 	CPU     Percent `yaml:"cpu,omitempty" json:"cpu,omitempty"`
 	Memory  Percent `yaml:"memory,omitempty" json:"memory,omitempty"`
 	MaxPods *int64  `yaml:"maxPods,omitempty" json:"maxPods,omitempty"`
+}
+
+// VClusters is what virtual clusters have together.
+type VClusters struct {
+	Share `yaml:",inline"`
+	// Ports are what they may open on the LAN: "31000-31199"; empty is nothing.
+	Ports string `yaml:"ports,omitempty" json:"ports,omitempty"`
+}
+
+// PortRange is Ports, first and last; 0, 0 is none.
+func (v VClusters) PortRange() (first, last uint16) {
+	if v.Ports != "" {
+		_, _ = fmt.Sscanf(v.Ports, "%d-%d", &first, &last) // checked when it was read
+	}
+	return first, last
 }
 
 // Lent are the shares as offers are computed from.
@@ -172,7 +188,7 @@ func (c Config) WithDefaults(nodeName string) Config {
 	if c.Tunnel.PeerCIDR == "" {
 		c.Tunnel.PeerCIDR = ipam.Default.String()
 	}
-	for _, s := range []*Share{&c.Share, &c.VClusters} {
+	for _, s := range []*Share{&c.Share, &c.VClusters.Share} {
 		s.CPU, s.Memory = cmp.Or(s.CPU, "100%"), cmp.Or(s.Memory, "100%")
 	}
 	return c

@@ -43,6 +43,8 @@ var Table = []Key{
 		"all that is free", "at once, seen in their nodes; pods beyond it are given 10 minutes", "vclusters"},
 	{"vclusters.memory", "the same for memory", "all that is free", "as `vclusters.cpu`", "vclusters"},
 	{"vclusters.maxPods", "how many pods of virtual clusters run here at most", "no bound", "as `vclusters.cpu`", "vclusters"},
+	{"vclusters.ports", "the ports of the LAN that Services of virtual clusters get, `31000-31199`, within 30000 to 32767; each virtual cluster has 10 at most. They are open to the whole LAN",
+		"none", "at once; what is not in the range any more is closed", "vclusters"},
 	{"reserve.cpu", "CPU that is kept from all pods, our own too, for example `500m`", "nothing", engineStarts, ""},
 	{"reserve.memory", "memory that is kept from all pods, for example `512Mi`", "nothing", engineStarts, ""},
 	{"registries.mirrors", "mirrors of image registries, as in k3s's `registries.yaml`", "none", engineStarts, ""},

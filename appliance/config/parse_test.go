@@ -192,13 +192,14 @@ func drawConfig(t *rapid.T) Config {
 		c.Tunnel.StreamPort = rapid.Int64Range(1, 65535).Draw(t, "stream port")
 	}
 	c.Tunnel.PeerCIDR = some(rapid.SampledFrom([]string{"240.0.0.0/5", "10.128.0.0/9", "192.168.0.0/16"}), "block")
-	for _, s := range []*Share{&c.Share, &c.VClusters} {
+	for _, s := range []*Share{&c.Share, &c.VClusters.Share} {
 		s.CPU, s.Memory = Percent(some(percent, "cpu")), Percent(some(percent, "memory"))
 		if rapid.Bool().Draw(t, "has pods") {
 			v := rapid.Int64Range(0, 1000).Draw(t, "pods")
 			s.MaxPods = &v
 		}
 	}
+	c.VClusters.Ports = some(rapid.SampledFrom([]string{"30000-32767", "31000-31199", "31000-31000"}), "ports")
 	c.Reserve.CPU = some(rapid.SampledFrom([]string{"500m", "1", "0.25", "3"}), "reserve cpu")
 	c.Reserve.Memory = some(rapid.SampledFrom([]string{"256Mi", "1Gi", "1073741824", "0"}), "reserve memory")
 	if rapid.Bool().Draw(t, "has registries") {

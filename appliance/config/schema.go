@@ -20,7 +20,9 @@ func (d *decoder) config(n *yaml.Node) {
 		{"peers", func(n *yaml.Node) { d.peers(n, &c.Peers) }},
 		{"tunnel", func(n *yaml.Node) { d.tunnel(n, &c.Tunnel) }},
 		{"share", func(n *yaml.Node) { d.share(n, "share", &c.Share) }},
-		{"vclusters", func(n *yaml.Node) { d.share(n, "vclusters", &c.VClusters) }},
+		{"vclusters", func(n *yaml.Node) {
+			d.share(n, "vclusters", &c.VClusters.Share, field{"ports", func(n *yaml.Node) { d.checked(n, "vclusters.ports", &c.VClusters.Ports, checkPorts) }})
+		}},
 		{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
 		{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
 		{"peerImages", func(n *yaml.Node) { d.truth(n, "peerImages", func(v bool) { c.PeerImages = &v }) }},
@@ -117,7 +119,7 @@ func (d *decoder) secretFile(n *yaml.Node, to *Trust) {
 	}
 }
 
-func (d *decoder) share(n *yaml.Node, of string, to *Share) {
+func (d *decoder) share(n *yaml.Node, of string, to *Share, more ...field) {
 	percent := func(key string, to *Percent) field {
 		return field{key, func(n *yaml.Node) {
 			d.amount(n, of+"."+key, "50%", func(s string) {
@@ -129,11 +131,11 @@ func (d *decoder) share(n *yaml.Node, of string, to *Share) {
 			})
 		}}
 	}
-	d.group(n, of, of+": {cpu: 50%, memory: 50%}", percent("cpu", &to.CPU), percent("memory", &to.Memory),
+	d.group(n, of, of+": {cpu: 50%, memory: 50%}", append(more, percent("cpu", &to.CPU), percent("memory", &to.Memory),
 		field{"maxPods", func(n *yaml.Node) {
 			d.number(n, of+".maxPods", 0, 100_000, func(v int64) { to.MaxPods = &v })
 		}},
-	)
+	)...)
 }
 
 func (d *decoder) tunnel(n *yaml.Node, to *Tunnel) {

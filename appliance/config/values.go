@@ -84,6 +84,20 @@ func checkPercent(s string) error {
 	return nil
 }
 
+// checkPorts takes a range of node ports of the engine's.
+func checkPorts(s string) error {
+	first, last, _ := strings.Cut(s, "-")
+	low, err := strconv.ParseUint(first, 10, 16)
+	high, err2 := strconv.ParseUint(last, 10, 16)
+	switch {
+	case err != nil || err2 != nil || strings.TrimLeft(first+last, "0123456789") != "":
+		return fmt.Errorf("%.30q is not a range of ports; write for example 31000-31199", s)
+	case low < 30000 || high > 32767 || low > high:
+		return fmt.Errorf("%.30q is not within 30000-32767; write for example 31000-31199", s)
+	}
+	return nil
+}
+
 func quantity(s, example string) (resource.Quantity, error) {
 	q, err := resource.ParseQuantity(s)
 	if err != nil || q.Sign() < 0 {

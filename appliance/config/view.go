@@ -124,7 +124,7 @@ func Changed(a, b Config) (keys []string) {
 	differ("tunnel", [...]any{a.Tunnel.Relays(), a.Tunnel.StreamPort, a.Tunnel.Block()}, [...]any{b.Tunnel.Relays(), b.Tunnel.StreamPort, b.Tunnel.Block()})
 	share := func(s Share) [3]string { return [3]string{string(s.CPU), string(s.Memory), pods(s)} }
 	differ("share", share(a.Share), share(b.Share))
-	differ("vclusters", share(a.VClusters), share(b.VClusters))
+	differ("vclusters", [...]any{share(a.VClusters.Share), a.VClusters.Ports}, [...]any{share(b.VClusters.Share), b.VClusters.Ports})
 	differ("reserve", a.Reserve, b.Reserve)
 	differ("registries", a.Registries.K3s(), b.Registries.K3s())
 	differ("peers", a.Peers, b.Peers)

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,7 +85,11 @@ func TestPods(t *testing.T) {
 	host := apiserver.Start(t) // it ends after the device
 	apiserver.StartKubelet(t, host, "host-node")
 	d := newDevice(t, apiserver.Binary(t))
-	lent, err := provider.New(provider.Config{Peers: &nobody{}, Hosted: d.k, Config: tenancy.Config{Local: host.Config, PeerID: rpc.PeerID, Log: d.cfg.Log}})
+	var lan changes.Signal
+	var ports atomic.Pointer[tenancy.Ports]
+	ports.Store(&tenancy.Ports{})
+	lent, err := provider.New(provider.Config{Peers: &nobody{}, Hosted: d.k, Config: tenancy.Config{Local: host.Config, PeerID: rpc.PeerID, Log: d.cfg.Log,
+		LAN: &tenancy.LAN{Ports: func() tenancy.Ports { return *ports.Load() }, Address: func() netip.Addr { return netip.MustParseAddr("192.0.2.7") }, Changed: lan.Changed}}})
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	lending := make(chan struct{})
@@ -191,8 +197,59 @@ func TestPods(t *testing.T) {
 			must(t, err)
 			event(name, "NotOpened", "kubectl port-forward service/"+name)
 		}
+		// From here on the owner opens ports.
+		opens := func(p tenancy.Ports) { ports.Store(&p); lan.Notify() }
+		inside := func(open bool) func(context.Context) string {
+			return func(ctx context.Context) string {
+				for _, name := range []string{"lan", "port"} {
+					s, err := client.CoreV1().Services("lab").Get(ctx, name, metav1.GetOptions{})
+					if err != nil {
+						return err.Error()
+					}
+					at, err := host.Client.CoreV1().Services(twinOf("lab")).Get(ctx, policy.LANServicePrefix+name, metav1.GetOptions{})
+					if err != nil {
+						return err.Error()
+					}
+					given := len(s.Status.LoadBalancer.Ingress) == 1 && s.Status.LoadBalancer.Ingress[0].IP == "192.0.2.7"
+					port := at.Spec.Ports[0].NodePort
+					if open != (port >= 31000 && port <= 31001 && port == s.Spec.Ports[0].NodePort && at.Spec.Selector["app"] == "web") || (open && name == "lan") != given {
+						return fmt.Sprintf("%s: inside %+v %+v, at the host %+v %v", name, s.Spec, s.Status, at.Spec, at.Annotations)
+					}
+				}
+				return ""
+			}
+		}
+		opens(tenancy.Ports{First: 31000, Last: 31001})
+		await.Empty(d.t, patience, "both Services are open", inside(true))
+		event("lan", "Opened", "http://192.0.2.7:3100")
+		changed, err := client.CoreV1().Services("lab").Get(ctx, "port", metav1.GetOptions{})
+		must(t, err)
+		changed.Spec.Ports = append(changed.Spec.Ports, corev1.ServicePort{Name: "more", Port: 81})
+		changed.Spec.Ports[0].Name = "web"
+		_, err = client.CoreV1().Services("lab").Update(ctx, changed, metav1.UpdateOptions{})
+		must(t, err)
+		event("port", "NotOpened", "all ports from 31000 to 31001 are in use")
+		changed, err = client.CoreV1().Services("lab").Get(ctx, "port", metav1.GetOptions{})
+		must(t, err)
+		changed.Spec.Ports = changed.Spec.Ports[:1]
+		_, err = client.CoreV1().Services("lab").Update(ctx, changed, metav1.UpdateOptions{})
+		must(t, err)
+		await.Empty(d.t, patience, "both Services are open again", inside(true))
+		opens(tenancy.Ports{})
+		await.Empty(d.t, patience, "both Services are closed", inside(false))
+		event("port", "NotOpened", "vclusters.ports")
+		opens(tenancy.Ports{First: 31000, Last: 31001})
+		await.Empty(d.t, patience, "both Services are open once more", inside(true))
+		must(t, client.CoreV1().Services("lab").Delete(ctx, "lan", metav1.DeleteOptions{}))
+		await.Empty(d.t, patience, "the port ends with its Service", func(ctx context.Context) string {
+			_, err := host.Client.CoreV1().Services(twinOf("lab")).Get(ctx, policy.LANServicePrefix+"lan", metav1.GetOptions{})
+			if !apierrors.IsNotFound(err) {
+				return fmt.Sprint(err)
+			}
+			return ""
+		})
 		exact := networkingv1.PathTypePrefix
-		_, err := client.NetworkingV1().Ingresses("lab").Create(ctx, &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: "site"}, Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{
+		_, err = client.NetworkingV1().Ingresses("lab").Create(ctx, &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: "site"}, Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{
 			Host: "dan.lab.example", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
 				Path: "/", PathType: &exact, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}},
 			}}}}}}}}, metav1.CreateOptions{})

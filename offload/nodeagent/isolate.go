@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -34,11 +35,18 @@ func (a *Agent) isolate(ctx context.Context) error {
 	if _, err := classes.Informer().AddEventHandler(notifies(&signal)); err != nil {
 		return err
 	}
+	// Services of the LAN: what comes by their node ports reaches guests.
+	lan := informers.NewSharedInformerFactoryWithOptions(a.home, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = policy.LANLabel }))
+	ports := lan.Core().V1().Services()
+	if _, err := ports.Informer().AddEventHandler(notifies(&signal)); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	lent.Start(ctx.Done())
-	defer func() { cancel(); lent.Shutdown() }()
+	lan.Start(ctx.Done())
+	defer func() { cancel(); lent.Shutdown(); lan.Shutdown() }()
 	// The tables of an earlier run stay until it is known what they should be.
-	if !a.cfg.Twins.WaitTwins(ctx) || !cache.WaitForCacheSync(ctx.Done(), classes.Informer().HasSynced) {
+	if !a.cfg.Twins.WaitTwins(ctx) || !cache.WaitForCacheSync(ctx.Done(), classes.Informer().HasSynced, ports.Informer().HasSynced) {
 		return ctx.Err()
 	}
 	signal.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Twins.TwinsChanged, a.cfg.Elsewhere.Changed, a.services.changed.Changed)
@@ -57,6 +65,10 @@ func (a *Agent) isolate(ctx context.Context) error {
 			return slices.Values(a.cfg.Elsewhere.Confirmed(consumer))
 		},
 		Services: a.services.here, API: api,
+		LAN: func(consumer peer.ID) []isolation.Port {
+			all, _ := ports.Lister().List(labels.Everything()) // a cache cannot fail
+			return lanPorts(all, a.cfg.Twins.Twins(), consumer)
+		},
 		Doors: func() (namespaces []string) {
 			all, _ := classes.Lister().List(labels.Everything()) // a cache cannot fail
 			for _, c := range all {
@@ -90,4 +102,20 @@ func (a *Agent) peerName(id peer.ID) string {
 		}
 	}
 	return id.Short()
+}
+
+// lanPorts are the node ports that lead to a consumer's guests, in order. No consumer writes them, see tenancy.LAN.
+func lanPorts(all []*corev1.Service, twins map[string]peer.ID, consumer peer.ID) (out []isolation.Port) {
+	for _, s := range all {
+		if twins[s.Namespace] != consumer || s.Spec.Type != corev1.ServiceTypeNodePort {
+			continue
+		}
+		for _, p := range s.Spec.Ports {
+			out = append(out, isolation.Port{Protocol: protocols[p.Protocol], Number: uint16(p.NodePort)})
+		}
+	}
+	slices.SortFunc(out, func(a, b isolation.Port) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return out
 }

@@ -76,6 +76,13 @@ const (
 	// IngressServicePrefix begins the names of Services in twins that Ingresses lead to: their
 	// endpoints are pods there, and Kubernetes writes them.
 	IngressServicePrefix = "rivulet-ingress-"
+	// LANServicePrefix begins the names of Services in twins that a virtual cluster wants on the LAN, LANLabel
+	// marks them. Their provider makes them type NodePort and writes LANAddressAnnotation, or
+	// LANRefusedAnnotation with the reason.
+	LANServicePrefix     = "rivulet-lan-"
+	LANLabel             = "rivulet.dev/lan-service"
+	LANAddressAnnotation = "rivulet.dev/lan-address"
+	LANRefusedAnnotation = "rivulet.dev/lan-refused"
 	// LentLabel on an IngressClass lends it to other clusters' Ingresses; its value is the
 	// namespace whose pods, the controller, may therefore reach guests.
 	LentLabel = "rivulet.dev/lent"

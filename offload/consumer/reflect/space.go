@@ -121,7 +121,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		}
 	}
 	if !node {
-		s.kinds["Service of the LAN"] = unopenedServices(s)
+		s.kinds[lanKind] = withLAN(s, serviceKeeper)
 	}
 	if _, refuses := without[policy.NetworkPolicyKind]; refuses || c.Policies == nil {
 		s.kinds[policy.NetworkPolicyKind] = unheldPolicies(s)

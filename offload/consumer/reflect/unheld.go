@@ -90,18 +90,3 @@ func unheldServices(s *space) mirror {
 		return fmt.Sprintf("no SCTP passes to and from %s: ports of this Service that are SCTP are not reached from there; run the pods that need them at home, or at a peer (label %s)", s.target, policy.NamespaceToLabel)
 	})
 }
-
-// unopenedServices are for a home without a node: its Services have no address of the LAN, and no port there.
-func unopenedServices(s *space) mirror {
-	return newUnheld(s, "Service of the LAN", reasonNotOpened, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
-		return f.Core().V1().Services().Informer()
-	}, func(o *corev1.Service) string {
-		if o.Spec.Type != corev1.ServiceTypeNodePort && (o.Spec.Type != corev1.ServiceTypeLoadBalancer || len(o.Status.LoadBalancer.Ingress) > 0) {
-			return ""
-		}
-		return fmt.Sprintf("type %s opens nothing here: a virtual cluster has no address and no port of the LAN for Services; it is reached by its name inside. "+
-			"Open it by an Ingress, for which the device's owner lends a class, or for yourself: kubectl port-forward service/%s", o.Spec.Type, o.Name)
-	})
-}
-
-const reasonNotOpened = "NotOpened"

@@ -73,6 +73,8 @@ type Config struct {
 	// API gives where a consumer on this host has its API server; nil is nowhere. An address
 	// that is not valid is none.
 	API func(peer.ID) netip.AddrPort
+	// LAN gives the node ports by which the LAN reaches a consumer's guests, in order; nil is none.
+	LAN func(peer.ID) []Port
 	// Doors are namespaces of this cluster whose pods, controllers of ingress classes that
 	// are lent, may open connections to guests; nil is none.
 	Doors func() []string
@@ -160,6 +162,9 @@ func (k *keeper) pass() (less map[peer.ID]error, err error) {
 		if err == nil && some && open {
 			err = k.cut(now)
 		}
+		if err == nil {
+			err = k.cutPorts(k.last, now)
+		}
 		if err != nil {
 			k.tables.Forget()
 			return nil, err
@@ -178,6 +183,34 @@ func (k *keeper) pass() (less map[peer.ID]error, err error) {
 // cut ends what guests have under way: where the tables were missing it was let through
 // by nobody. What is allowed goes on with its next packet.
 func (k *keeper) cut(w world) error {
+	flows := flowsOf{}
+	for _, g := range w.Guests {
+		flows[g.Addr] = true
+	}
+	return k.end(flows)
+}
+
+// cutPorts ends what came by node ports that are closed now.
+func (k *keeper) cutPorts(before, now world) error {
+	closed := flowsBy{}
+	for _, c := range before.Consumers {
+		for _, p := range c.LAN {
+			closed[p] = true
+		}
+	}
+	for _, c := range now.Consumers {
+		for _, p := range c.LAN {
+			delete(closed, p)
+		}
+	}
+	if len(closed) == 0 {
+		return nil
+	}
+	return k.end(closed)
+}
+
+// end ends the connections.
+func (k *keeper) end(flows netlink.CustomConntrackFilter) error {
 	at := netns.None()
 	if k.tables.NetNS != 0 {
 		at = netns.NsHandle(k.tables.NetNS)
@@ -187,10 +220,6 @@ func (k *keeper) cut(w world) error {
 		return fmt.Errorf("isolation: connection tracking: %w; see rivulet doctor kernel", err)
 	}
 	defer h.Close()
-	flows := flowsOf{}
-	for _, g := range w.Guests {
-		flows[g.Addr] = true
-	}
 	if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, flows); err != nil {
 		return fmt.Errorf("isolation: connection tracking: %w; see rivulet doctor kernel", err)
 	}
@@ -207,4 +236,17 @@ func (f flowsOf) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 		}
 	}
 	return false
+}
+
+// Port is a node port.
+type Port struct {
+	Protocol byte // unix.IPPROTO_*
+	Number   uint16
+}
+
+// flowsBy matches connections that somebody has led on from node ports.
+type flowsBy map[Port]bool
+
+func (f flowsBy) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	return f[Port{flow.Forward.Protocol, flow.Forward.DstPort}] && !flow.Forward.DstIP.Equal(flow.Reverse.SrcIP)
 }

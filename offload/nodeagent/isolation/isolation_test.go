@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -45,6 +46,7 @@ type stage struct {
 	told   map[peer.ID][]netip.Addr
 	leads  map[peer.ID][]netip.Addr // Services
 	apis   map[peer.ID]netip.AddrPort
+	lan    map[peer.ID][]Port
 	twins  map[string]peer.ID
 	err    error
 	less   map[peer.ID]error
@@ -173,6 +175,11 @@ func (s *stage) run() (end func()) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.apis[id]
+		},
+		LAN: func(id peer.ID) []Port {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.lan[id]
 		},
 		Doors:    func() []string { return s.doors },
 		Networks: func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} },
@@ -424,6 +431,72 @@ func TestGuestsReachTheirAPIServer(t *testing.T) {
 	}
 	set(nil)
 	s.until("it is over", func() bool { return maps.Equal(to(api.String()), closed) })
+}
+
+// What comes by a node port that is a consumer's reaches its guests, as long as the port is open; by others nothing
+// does, and guests do not reach those of another consumer.
+func TestNodePortsOfTheLAN(t *testing.T) {
+	s := newStage(t)
+	c, err := nft.Open(int(s.host.NS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "proxy"})
+	chain := c.AddChain(&nftables.Chain{Name: "pre", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
+	for port, pod := range map[uint16]string{31000: "a1", 31001: "a1", 31002: "b1"} {
+		nft.Rule(c, chain, nft.Within(nft.Destination, netip.MustParsePrefix("192.0.2.1/32")), nft.TCPPort(port), []expr.Any{
+			&expr.Immediate{Register: 1, Data: netip.MustParseAddr(s.addrs[pod]).AsSlice()}, &expr.Immediate{Register: 2, Data: []byte{0, 80}},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
+		})
+	}
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	set := func(all map[peer.ID][]Port) {
+		s.mu.Lock()
+		s.lan = all
+		s.mu.Unlock()
+		s.poke <- struct{}{}
+	}
+	reach := func(port string) bool { return s.world.Reaches("", "192.0.2.1:"+port) }
+	s.run()
+	if reach("31000") {
+		t.Error("it is open before anybody has it")
+	}
+	set(map[peer.ID][]Port{alice: {{unix.IPPROTO_TCP, 31000}, {unix.IPPROTO_UDP, 31001}}, bob: {{unix.IPPROTO_TCP, 31000}}})
+	s.until("the LAN reaches it", func() bool { return reach("31000") })
+	for _, port := range []string{"31001", "31002"} {
+		if reach(port) {
+			t.Errorf("the LAN reaches port %s, which is another protocol's or another consumer's", port)
+		}
+	}
+	s.check("world", "", "a1", false)
+	if s.pods["b1"].Reaches("", "192.0.2.1:31000") {
+		t.Error("a guest of bob's reaches alice's by it")
+	}
+	var open net.Conn
+	s.world.Do(func() (err error) { open, err = net.DialTimeout("tcp", "192.0.2.1:31000", 5*time.Second); return err })
+	defer open.Close()
+	set(nil)
+	s.until("it is closed", func() bool { return !reach("31000") })
+	flows, err := netlinkFlows(s)
+	if err != nil || flows != 0 {
+		t.Errorf("%d connections go on, %v", flows, err)
+	}
+}
+
+// netlinkFlows counts connections that were led on from port 31000.
+func netlinkFlows(s *stage) (n int, err error) {
+	err = s.host.Try(func() error {
+		all, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
+		for _, f := range all {
+			if (flowsBy{{unix.IPPROTO_TCP, 31000}: true}).MatchConntrackFlow(f) {
+				n++
+			}
+		}
+		return err
+	})
+	return n, err
 }
 
 // A consumer's Service that kube-proxy leads nowhere refuses connections, as at home; of those

@@ -106,6 +106,7 @@ func same(a, b nft.Set) bool {
 
 func endpointsOf(id peer.ID) string { return "endpoints-" + string(id) }
 func servicesOf(id peer.ID) string  { return "services-" + string(id) }
+func lanOf(id peer.ID) string       { return "lan-" + string(id) }
 
 func fault(err error) error {
 	return fmt.Errorf("isolation: nftables: %w; see that the kernel has NF_TABLES_IPV4, NF_TABLES_BRIDGE and NFT_CT: rivulet doctor --only kernel", err)
@@ -122,6 +123,9 @@ const (
 // pairType is a source and a destination.
 var pairType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
 
+// portType is a protocol and a port.
+var portType = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)
+
 // senderType is a port of the bridge, the MAC address and the IPv4 address of a sender.
 var senderType = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, nftables.TypeIPAddr)
 
@@ -135,7 +139,7 @@ var senderType = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEt
 //	self     (nat)   a guest that has reached itself so: masqueraded, else the answer would never leave it
 //	api-C            to the address and port of C's API server: accept
 //	from-C           to C's guests, endpoints, home, DNS: accept; C's Services: refuse; closed: drop
-//	to-C             from C's guests, endpoints, home, doors: accept; drop
+//	to-C             from C's guests, endpoints, home, doors: accept; what came by node ports of C's: accept; drop
 func write(w world, told map[string]nft.Set) []nft.Program {
 	decide := nft.Program{Family: nftables.TableFamilyIPv4, Base: decides(w.DNS), Chains: map[string]nft.Chain{}, Sets: map[string]nft.Set{}}
 	all, from, to := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
@@ -152,6 +156,11 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 	for _, c := range w.Consumers {
 		guests, endpoints, services := "guests-"+string(c.ID), endpointsOf(c.ID), servicesOf(c.ID)
 		decide.Sets[guests], decide.Sets[endpoints], decide.Sets[services] = addresses(c.Guests), told[endpoints], told[services]
+		lan, open := lanOf(c.ID), nft.MakeSet(portType)
+		for _, p := range c.LAN {
+			open.Add([]byte{p.Protocol, 0, 0, 0, byte(p.Number >> 8), byte(p.Number), 0, 0})
+		}
+		decide.Sets[lan] = open
 		own := func(side uint32, rule func(...[]expr.Any)) {
 			rule(nft.In(side, guests), nft.Accept)
 			rule(nft.In(side, endpoints), nft.Accept)
@@ -170,6 +179,7 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 		decide.Chains[toName] = func(rule func(...[]expr.Any)) {
 			own(nft.Source, rule)
 			rule(nft.In(nft.Source, doorPods), nft.Accept)
+			rule(nft.DestinationTranslated, addressedToPort(lan), nft.Accept)
 			rule(nft.Drop)
 		}
 		seenName := named("seen-"+string(c.ID), c.Seen, w.Pods)
@@ -247,6 +257,15 @@ func keepsHonest(c *nftables.Conn, t *nftables.Table) {
 	nft.Rule(c, chain, nft.EtherType(expr.CmpOpEq, unix.ETH_P_IP), sender(nft.Source), nft.Accept)
 	nft.Rule(c, chain, nft.EtherType(expr.CmpOpEq, unix.ETH_P_ARP), sender(14), nft.Accept)
 	nft.Rule(c, chain, nft.Drop)
+}
+
+// addressedToPort is what the sender addressed to a port of the set, wherever kube-proxy has sent it.
+func addressedToPort(set string) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Ct{Key: expr.CtKeyPROTODST, Register: 9, Direction: 0},
+		&expr.Lookup{SourceRegister: 1, SetName: set},
+	}
 }
 
 func address(offset uint32) expr.Any {

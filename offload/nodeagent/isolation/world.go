@@ -46,6 +46,7 @@ type consumer struct {
 	Guests    []netip.Addr
 	Endpoints []netip.Addr
 	Services  []netip.Addr   // cluster IPs here
+	LAN       []Port         // node ports that lead to its guests
 	API       netip.AddrPort // on this host; invalid where its API server is elsewhere
 }
 
@@ -95,6 +96,9 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 			}
 			if cfg.Services != nil {
 				c.Services = slices.Compact(slices.SortedFunc(cfg.Services(c.ID), netip.Addr.Compare))
+			}
+			if cfg.LAN != nil {
+				c.LAN = cfg.LAN(c.ID)
 			}
 			byID[g.Consumer] = c
 		}

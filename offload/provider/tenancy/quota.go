@@ -32,7 +32,7 @@ var most = map[corev1.ResourceName]int64{
 	"count/ingresses.networking.k8s.io":       500,
 	"count/networkpolicies.networking.k8s.io": 100,
 	"count/pods":                              8000, // finished ones included
-	"services.nodeports":                      0,
+	nodePorts:                                 0,
 	"services.loadbalancers":                  0,
 }
 
@@ -87,6 +87,9 @@ func (t *Tenancy) bounds(consumer peer.ID) map[corev1.ResourceName]int64 {
 			out[storage] = size / 2
 		}
 	}
+	if t.LAN != nil && t.isHosted(consumer) {
+		out[nodePorts] = PortsEach
+	}
 	if hosted := t.hosted.Load(); hosted != nil {
 		if limit, limited := (*hosted)[consumer].Most[corev1.ResourceStorage]; limited {
 			if disk, known := out[storage]; !known || limit.Value() < disk {
@@ -102,6 +105,7 @@ func (t *Tenancy) bounds(consumer peer.ID) map[corev1.ResourceName]int64 {
 func (t *Tenancy) Host(members map[peer.ID]offer.Member) {
 	t.hosted.Store(&members)
 	t.room.Host(members)
+	t.ports.Notify()
 	t.poke()
 }
 

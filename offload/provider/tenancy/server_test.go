@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
@@ -64,6 +65,7 @@ func start(t *testing.T) *provider {
 		Local: local, ClusterName: func() string { return "p" },
 		Shares: func() offer.Shares { return *share.Load() }, Grace: grace, Volumes: folders{}, Withheld: func() []string { return *keeps.Load() },
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
+		LAN:    &LAN{Ports: func() Ports { return Ports{31000, 31019} }, Address: func() netip.Addr { return netip.MustParseAddr("192.0.2.7") }, Changed: new(changes.Signal).Changed},
 		PeerName: func(id peer.ID) string {
 			return map[peer.ID]string{alice: "alice", bob: "bob"}[id]
 		},
@@ -170,6 +172,7 @@ func TestProvider(t *testing.T) {
 		{"ingresses", testIngresses},
 		{"where ingresses lead", testWhereIngressesLead},
 		{"hosts", testHosts},
+		{"ports of the LAN", testPortsOfTheLAN},
 		{"watches and upgrades pass", testWatchAndUpgradePass},
 		{"what guests must not have", testWhatGuestsMustNotHave},
 		{"pods are bounded", testPodsAreBounded},

@@ -82,6 +82,8 @@ type Config struct {
 	PodMemory PodMemory
 	// Volumes are this device's folders; nil lends claims, but carries no files of them.
 	Volumes Volumes
+	// LAN is what virtual clusters may open; nil is nothing.
+	LAN *LAN
 }
 
 // Tenancy serves consumers.
@@ -104,6 +106,7 @@ type Tenancy struct {
 	policies   *bounds.Bounds
 	mayPass    func(namespace string, consumer peer.ID) (code int, why string) // refused, but in tests without an API server
 	kick       chan struct{}
+	ports      changes.Signal         // what ports of the LAN follow from may be another
 	granted    changes.Signal         // a quota, or settled, may be another
 	refusing   atomic.Pointer[string] // see Refuses
 
@@ -196,6 +199,9 @@ func (t *Tenancy) Run(ctx context.Context) error {
 	wg.Go(func() { t.keepRations(ctx) })
 	wg.Go(func() { t.keepHosts(ctx) })
 	wg.Go(func() { t.keepLabels(ctx) })
+	if t.LAN != nil {
+		wg.Go(func() { t.keepPorts(ctx) })
+	}
 	wg.Go(func() { t.watchAdmission(ctx) })
 	wg.Go(func() { t.stored.run(ctx, func(id peer.ID) bool { return len(t.twinsOf(id)) > 0 }, t.poke) })
 	wg.Go(func() { t.endTwins(ctx) })
@@ -224,7 +230,10 @@ func (t *Tenancy) WithheldChanged() { t.policies.Poke() }
 func (t *Tenancy) Problem() error { return t.policies.Problem() }
 
 // ShareChanged tells consumers of other Shares at once.
-func (t *Tenancy) ShareChanged() { t.room.Poke() }
+func (t *Tenancy) ShareChanged() {
+	t.room.Poke()
+	t.ports.Notify()
+}
 
 // Only ends at once all that is under way for clusters that are no peers any more, or
 // borrow nothing: open watches, logs and sessions included. The streams of offers of those that are peers tell it.

@@ -1,0 +1,218 @@
+package tenancy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+// Ports are node ports, First and Last included; the zero value is none.
+type Ports struct{ First, Last uint16 }
+
+func (p Ports) has(port int32) bool {
+	return p.Last != 0 && port >= int32(p.First) && port <= int32(p.Last)
+}
+
+// LAN is what virtual clusters may open on the LAN. All fields must be set.
+type LAN struct {
+	Ports func() Ports
+	// Address is where the LAN reaches this device; not valid is nowhere.
+	Address func() netip.Addr
+	// Changed follows both, as that of peer.Following.
+	Changed func() (<-chan struct{}, func())
+}
+
+// PortsEach is how many ports of the LAN one virtual cluster has at most.
+const PortsEach = 10
+
+// nodePorts is the quota's name for them.
+const nodePorts = "services.nodeports"
+
+// portGrant is what one Service gets: a node port for each of its ports, or the reason why not.
+type portGrant struct {
+	ports  []int32
+	reason string
+}
+
+// grantPorts decides for the Services of virtual clusters that want ports. What a Service has it keeps. The
+// oldest come first. busy are ports that somebody else has. It is pure.
+func grantPorts(services []*corev1.Service, owner func(namespace string) peer.ID, within Ports, busy map[int32]bool) map[*corev1.Service]portGrant {
+	services = slices.SortedFunc(slices.Values(services), func(a, b *corev1.Service) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
+	})
+	out, used := map[*corev1.Service]portGrant{}, map[peer.ID]int{}
+	taken := map[int32]bool{}
+	var wanting []*corev1.Service
+	for _, s := range services {
+		id := owner(s.Namespace)
+		switch {
+		case within.Last == 0:
+			out[s] = portGrant{reason: "the owner of this device opens no ports of the LAN to virtual clusters; the owner does so by a range in vclusters.ports of the configuration"}
+		case slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+			return p.Protocol != corev1.ProtocolTCP && p.Protocol != corev1.ProtocolUDP
+		}):
+			out[s] = portGrant{reason: "only ports of TCP and UDP are opened on the LAN; leave the others out"}
+		case used[id]+len(s.Spec.Ports) > PortsEach:
+			out[s] = portGrant{reason: fmt.Sprintf("a virtual cluster has %d ports of the LAN at most, and %d are open; delete a Service that has some", PortsEach, used[id])}
+		default:
+			used[id] += len(s.Spec.Ports)
+			g := portGrant{ports: make([]int32, len(s.Spec.Ports))}
+			for i, p := range s.Spec.Ports {
+				if s.Spec.Type == corev1.ServiceTypeNodePort && within.has(p.NodePort) && !taken[p.NodePort] {
+					g.ports[i], taken[p.NodePort] = p.NodePort, true
+				}
+			}
+			out[s], wanting = g, append(wanting, s)
+		}
+	}
+	for _, s := range wanting {
+		g := out[s]
+		for i, p := range s.Spec.Ports {
+			if g.ports[i] == 0 {
+				g.ports[i] = freePort(within, fmt.Sprintf("%s/%s/%s/%s", s.Namespace, s.Name, p.Name, p.Protocol), func(port int32) bool { return taken[port] || busy[port] })
+				taken[g.ports[i]] = true
+			}
+		}
+		if slices.Contains(g.ports, 0) {
+			for _, port := range g.ports {
+				delete(taken, port)
+			}
+			out[s] = portGrant{reason: fmt.Sprintf("all ports from %d to %d are in use; the owner of this device can make vclusters.ports wider, or another Service be deleted", within.First, within.Last)}
+		}
+	}
+	return out
+}
+
+// freePort is a port that is not taken, 0 if there is none: the same one for the same name where it is free.
+func freePort(within Ports, name string, taken func(int32) bool) int32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name))
+	size := int32(within.Last) - int32(within.First) + 1
+	start := int32(h.Sum32() % uint32(size))
+	for i := range size {
+		if port := int32(within.First) + (start+i)%size; !taken(port) {
+			return port
+		}
+	}
+	return 0
+}
+
+// granted gives a Service what was decided. address is the device's on the LAN.
+func granted(s *corev1.Service, g portGrant, address netip.Addr) *corev1.Service {
+	s = s.DeepCopy()
+	s.Spec.Type = corev1.ServiceTypeClusterIP
+	if g.reason == "" {
+		s.Spec.Type = corev1.ServiceTypeNodePort
+	}
+	for i := range s.Spec.Ports {
+		s.Spec.Ports[i].NodePort = 0
+		if g.reason == "" {
+			s.Spec.Ports[i].NodePort = g.ports[i]
+		}
+	}
+	key, value := policy.LANRefusedAnnotation, g.reason
+	switch {
+	case g.reason == "" && address.IsValid():
+		key, value = policy.LANAddressAnnotation, address.String()
+	case g.reason == "":
+		value = "the device has no address on a LAN; it is opened when there is one"
+	}
+	delete(s.Annotations, policy.LANAddressAnnotation)
+	delete(s.Annotations, policy.LANRefusedAnnotation)
+	metav1.SetMetaDataAnnotation(&s.ObjectMeta, key, value)
+	return s
+}
+
+// keepPorts opens ports of the LAN to Services of virtual clusters, and closes them, until ctx ends. The Services
+// are the only record.
+func (t *Tenancy) keepPorts(ctx context.Context) {
+	factory := informers.NewSharedInformerFactoryWithOptions(t.client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.LANLabel }))
+	defer factory.Shutdown()
+	services := factory.Core().V1().Services()
+	changed, stop := t.ports.Changed()
+	defer stop()
+	poke := func(any) { t.ports.Notify() }
+	for _, informer := range []cache.SharedIndexInformer{services.Informer(), t.namespaces.Informer()} {
+		// It fails only on an informer that has ended.
+		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, UpdateFunc: func(any, any) { t.ports.Notify() }, DeleteFunc: poke})
+	}
+	t.ports.Follow(ctx, t.LAN.Changed)
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), services.Informer().HasSynced, t.namespaces.Informer().HasSynced) {
+		return
+	}
+	busy := map[int32]bool{} // until the next hour
+	for {
+		wait := time.Hour
+		all, _ := services.Lister().List(labels.Everything()) // a cache cannot fail
+		all = slices.DeleteFunc(all, func(s *corev1.Service) bool {
+			id, tenant := t.consumerOf(s.Namespace)
+			return !tenant || !t.isHosted(id) || !strings.HasPrefix(s.Name, policy.LANServicePrefix) || s.DeletionTimestamp != nil
+		})
+		owner := func(namespace string) peer.ID { id, _ := t.consumerOf(namespace); return id }
+		for s, g := range grantPorts(all, owner, t.LAN.Ports(), busy) {
+			want := granted(s, g, t.LAN.Address())
+			if equality.Semantic.DeepEqual(want, s) {
+				continue
+			}
+			_, err := t.client.CoreV1().Services(s.Namespace).Update(ctx, want, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+			switch {
+			case err == nil || ctx.Err() != nil, apierrors.IsNotFound(err):
+			case apierrors.IsConflict(err): // the cache is a moment behind
+				wait = min(wait, portsAgain)
+			case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "already allocated"):
+				for i, port := range g.ports {
+					if s.Spec.Ports[i].NodePort != port {
+						busy[port] = true
+					}
+				}
+				wait = min(wait, portsAgain)
+			default:
+				t.Log.Warn("a port of the LAN is not opened or closed", "service", s.Namespace+"/"+s.Name, "error", err, "retry", portsAgain)
+				wait = min(wait, portsAgain)
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-changed:
+		case <-timer.C:
+			if wait == time.Hour {
+				clear(busy)
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// portsAgain is when what has failed is tried again.
+const portsAgain = time.Second
+
+// isHosted reports whether the consumer is a virtual cluster of this device.
+func (t *Tenancy) isHosted(id peer.ID) bool {
+	hosted := t.hosted.Load()
+	if hosted == nil {
+		return false
+	}
+	_, ok := (*hosted)[id]
+	return ok
+}
