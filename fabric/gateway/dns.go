@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"rivulet/fabric/gateway/config"
 )
 
 // The gateway answers the names of home's Services, as home's own DNS would: with
@@ -94,6 +96,22 @@ func (s *names) lookUp(network string, question *dns.Msg) *dns.Msg {
 		}
 	}
 	return new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
+}
+
+// Answer is what a gateway with the configuration says to a question about one of
+// home's names in a datagram; false if the campus's DNS has to be asked.
+func Answer(cfg config.Gateway, question []byte) ([]byte, bool) {
+	q := new(dns.Msg)
+	if q.Unpack(question) != nil {
+		return nil, false
+	}
+	r, ours := answerOf(zoneOf(cfg), q)
+	if !ours || r.alias != "" {
+		return nil, false
+	}
+	r.cut("udp", q)
+	raw, err := r.Pack()
+	return raw, err == nil
 }
 
 // reply is an answer about a name of home's, as it is made.

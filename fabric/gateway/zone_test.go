@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
 	"golang.org/x/net/dns/dnsmessage"
 
 	"rivulet/fabric/gateway/config"
@@ -126,22 +125,6 @@ func TestNamesOfPodsAndPorts(t *testing.T) {
 }
 
 func first(raw []byte, _ bool) []byte { return raw }
-
-// Answer is what a gateway with the configuration says to a question about one of
-// home's names in a datagram; false if the campus's DNS has to be asked.
-func Answer(cfg config.Gateway, question []byte) ([]byte, bool) {
-	q := new(dns.Msg)
-	if q.Unpack(question) != nil {
-		return nil, false
-	}
-	r, ours := answerOf(zoneOf(cfg), q)
-	if !ours || r.alias != "" {
-		return nil, false
-	}
-	r.cut("udp", q)
-	raw, err := r.Pack()
-	return raw, err == nil
-}
 
 func askOne(ctx context.Context, network, server string, question []byte, limit time.Duration) []byte {
 	d := net.Dialer{Timeout: limit}
