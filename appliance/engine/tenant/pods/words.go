@@ -13,6 +13,9 @@ var overQuota = regexp.MustCompile(`exceeded quota: rivulet, requested: ([\w./=,
 // full is what is said of a pod that does not fit beside those of the other virtual clusters.
 const full = "the course is full: it requests %s, and the virtual clusters of this device have that much no more; delete what is not needed, or wait until others do"
 
+// overStorage is what is said of a claim beyond the quota of its virtual cluster.
+const overStorage = "exceeded quota: it requests %s of storage, and the quota of this virtual cluster has that much no more; delete claims that are not needed, or have its owner raise the quota"
+
 // terms are what has another name inside, in this order.
 var terms = strings.NewReplacer(
 	"this pod cannot run on another cluster because of", "this pod cannot run in a virtual cluster because of",
@@ -36,6 +39,9 @@ func words(text string) string {
 		var lacks []string
 		for one := range strings.SplitSeq(m[1], ",") {
 			name, amount, _ := strings.Cut(strings.TrimPrefix(one, "requests."), "=")
+			if name == "storage" { // nobody shares it: a virtual cluster has what its quota says
+				return fmt.Sprintf(overStorage, amount)
+			}
 			lacks = append(lacks, amount+" "+name)
 		}
 		return fmt.Sprintf(full, strings.Join(lacks, ", "))

@@ -18,6 +18,7 @@ func TestWords(t *testing.T) {
 		"the data of claim root are elsewhere (volume root); move them: rivulet move volume lab/root PEER":                                                                                                   "the data of claim root are elsewhere (volume root); the owner of this virtual cluster's device can help",
 		"host: no room for 2Gi; ask for less, or move the data: rivulet move volume lab/data home":                                                                                                           "host: no room for 2Gi; ask for less",
 		`pods "x" is forbidden: exceeded quota: rivulet, requested: requests.cpu=2,pods=1, used: pods=3`:                                                                                                     "the course is full: it requests 2 cpu, 1 pods, and the virtual clusters of this device have that much no more; delete what is not needed, or wait until others do",
+		`persistentvolumeclaims "big" is forbidden: exceeded quota: rivulet, requested: requests.storage=64Mi, used: requests.storage=0, limited: requests.storage=32Mi`:                                     "exceeded quota: it requests 64Mi of storage, and the quota of this virtual cluster has that much no more; delete claims that are not needed, or have its owner raise the quota",
 		"pulling the image": "pulling the image",
 	} {
 		got := words(text)
