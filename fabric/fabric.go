@@ -401,10 +401,7 @@ func (f *Fabric) problem(code string, e *rpc.Error) {
 }
 
 func poke(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
+	changes.Poke(ch)
 }
 
 func sleep(ctx context.Context, d time.Duration) {

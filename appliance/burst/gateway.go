@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric"
+	"rivulet/fabric/changes"
 	"rivulet/image/bundle"
 	"rivulet/offload"
 	"rivulet/offload/gatewaypod"
@@ -61,10 +62,8 @@ func (b *lateGateway) Run(ctx context.Context) error {
 			return err
 		}
 		if g == nil {
-			select {
-			case <-ctx.Done():
+			if !changes.Wait(ctx, time.Second) {
 				return ctx.Err()
-			case <-time.After(time.Second):
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
+	"rivulet/fabric/changes"
 	"rivulet/offload/target"
 	"rivulet/offload/target/external"
 )
@@ -251,10 +252,7 @@ func (m *Manager) heard(name string, h external.Health) {
 }
 
 func (m *Manager) wake() {
-	select {
-	case m.poke <- struct{}{}:
-	default:
-	}
+	changes.Poke(m.poke)
 }
 
 // Run watches over the targets until ctx ends.

@@ -11,6 +11,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 )
 
 // watchAgain is the pause before a watch that the kernel refused is tried again.
@@ -44,10 +45,7 @@ func (f *Follower) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	f.Settle()
 	changed := make(chan struct{}, 1)
 	poke := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
+		changes.Poke(changed)
 	}
 	go f.watch(ctx, f.Path(), stage.Ready, poke)
 	if f.Path() != OwnRegistries {

@@ -35,6 +35,7 @@ import (
 	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/memory"
+	"rivulet/fabric/changes"
 	"rivulet/offload/nodeagent/podgate"
 )
 
@@ -320,10 +321,8 @@ func (e *Engine) waitOld(ctx context.Context, waiting func(string, ...any)) erro
 		if time.Now().After(deadline) {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, 50*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 	return nil

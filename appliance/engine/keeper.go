@@ -8,6 +8,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 )
 
 // Settings is what an engine takes only when it starts.
@@ -52,10 +53,7 @@ func NewKeeper(h *Handle, cfg KeeperConfig) *Keeper {
 
 // Changed says that the settings may have changed. It does not wait.
 func (k *Keeper) Changed() {
-	select {
-	case k.changed <- struct{}{}:
-	default:
-	}
+	changes.Poke(k.changed)
 }
 
 // Run runs engines until ctx or one of them ends by itself.

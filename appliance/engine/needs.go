@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 )
 
@@ -25,10 +26,8 @@ func waitTools(ctx context.Context, waiting func(string, ...any), missing func()
 		}
 		waiting("not in PATH: %s; pods need it for their volumes: apt-get install mount; it goes on by itself then",
 			strings.Join(tools, ", "))
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, toolsAgain) {
 			return ctx.Err()
-		case <-time.After(toolsAgain):
 		}
 	}
 }
@@ -49,10 +48,8 @@ func (e *Engine) waitIptables(ctx context.Context, waiting func(string, ...any))
 			return nil
 		}
 		waiting("%v; it goes on by itself then", err)
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, iptablesAgain) {
 			return ctx.Err()
-		case <-time.After(iptablesAgain):
 		}
 	}
 }

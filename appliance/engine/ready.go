@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 )
 
 // pollAPI is how often a starting API server is asked; it has nothing to push yet.
@@ -29,10 +30,8 @@ func WaitAPI(ctx context.Context, kubeconfig string) error {
 			return nil
 		}
 		// On a machine for which a question is work, most of the time is the API server's.
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, max(pollAPI, 4*time.Since(begun))) {
 			return ctx.Err()
-		case <-time.After(max(pollAPI, 4*time.Since(begun))):
 		}
 	}
 }
@@ -78,10 +77,8 @@ func WaitNode(ctx context.Context, client kubernetes.Interface, name string) err
 		if _, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pollAPI) {
 			return ctx.Err()
-		case <-time.After(pollAPI):
 		}
 	}
 }
@@ -114,10 +111,8 @@ func waitAccounts(ctx context.Context, client kubernetes.Interface) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pollAPI) {
 			return ctx.Err()
-		case <-time.After(pollAPI):
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/engine/tenant"
+	"rivulet/fabric/changes"
 )
 
 // cluster is one virtual cluster.
@@ -151,10 +152,7 @@ func (c *cluster) view() View {
 }
 
 func (c *cluster) nudge() {
-	select {
-	case c.poke <- struct{}{}:
-	default:
-	}
+	changes.Poke(c.poke)
 }
 
 // wake has it run, without a request.

@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/engine/tenant"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 )
@@ -250,10 +251,8 @@ func (c *cluster) evict(ctx context.Context) error {
 		if time.Since(began) > evictTold {
 			c.set(Deleting, fmt.Sprintf("%d namespaces on the host are still being emptied", left))
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, evictLook) {
 			return ctx.Err()
-		case <-time.After(evictLook):
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/config"
 	"rivulet/fabric/internal/desired"
 )
@@ -102,10 +103,8 @@ func (g *Gateway) FollowFile(ctx context.Context, path string) error {
 				g.log.Warn("the configuration cannot be", "file", path, "error", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, fileEvery) {
 			return ctx.Err()
-		case <-time.After(fileEvery):
 		}
 	}
 }

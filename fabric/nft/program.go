@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"rivulet/fabric/changes"
 	"slices"
 	"sync"
 	"time"
@@ -116,10 +117,7 @@ func (k *Tables) tell(in time.Duration) {
 		k.mu.Lock()
 		k.told, k.have, k.clean = time.Now(), nil, false
 		k.mu.Unlock()
-		select {
-		case k.changed <- struct{}{}:
-		default:
-		}
+		changes.Poke(k.changed)
 	})
 }
 

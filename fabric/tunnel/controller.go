@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"rivulet/fabric/changes"
 	"slices"
 	"strconv"
 	"strings"
@@ -362,10 +363,8 @@ func (c *Controller) end(ctx context.Context) error {
 			_ = os.Remove(c.cfg.PIDFile)
 			return ctx.Err()
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, 10*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

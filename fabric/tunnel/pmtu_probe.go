@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"rivulet/fabric/changes"
 	"sync"
 	"sync/atomic"
 
@@ -210,8 +211,5 @@ func (m *pathMTUs) close() {
 }
 
 func poke(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
+	changes.Poke(ch)
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/parts"
 	"rivulet/offload/policy"
@@ -40,10 +41,7 @@ func newRetirement(home kubernetes.Interface, t target.Target, namespaces *polic
 
 // poke has the twins looked at again.
 func (r *retirement) poke() {
-	select {
-	case r.kick <- struct{}{}:
-	default:
-	}
+	changes.Poke(r.kick)
 }
 
 func (r *retirement) run(ctx context.Context) error {

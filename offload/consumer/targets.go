@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/consumer/node"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -47,10 +48,7 @@ func (c *Consumer) End(ids ...string) {
 }
 
 func (c *Consumer) lookAtTargets() {
-	select {
-	case c.retarget <- struct{}{}:
-	default:
-	}
+	changes.Poke(c.retarget)
 }
 
 // wanted are all targets, by ID.

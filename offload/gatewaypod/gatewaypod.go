@@ -258,10 +258,8 @@ func (g *Gateway) followHome(ctx context.Context) error {
 		if free, err := g.cfg.Fabric.GatewayPrefix(g.cfg.Name, prefix); err == nil && free != prefix {
 			return fmt.Errorf("gateway: %s is a network of this host now; another prefix is taken", prefix)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, homeEvery) {
 			return ctx.Err()
-		case <-time.After(homeEvery):
 		}
 	}
 }

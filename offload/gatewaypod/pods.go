@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"rivulet/fabric/changes"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -25,10 +26,7 @@ func (g *Gateway) followPods(ctx context.Context) error {
 	pods := factory.Core().V1().Pods()
 	turned := make(chan struct{}, 1)
 	turn := func() {
-		select {
-		case turned <- struct{}{}:
-		default:
-		}
+		changes.Poke(turned)
 	}
 	if _, err := pods.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { turn() }, UpdateFunc: func(_, _ any) { turn() }, DeleteFunc: func(any) { turn() },

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/config"
 )
 
@@ -47,10 +48,7 @@ func (g *Gateway) followServices(ctx context.Context) error {
 	services, slicesAt, copies := home.Core().V1().Services(), home.Discovery().V1().EndpointSlices(), campus.Core().V1().Services()
 	turned := make(chan struct{}, 1)
 	turn := func() {
-		select {
-		case turned <- struct{}{}:
-		default:
-		}
+		changes.Poke(turned)
 	}
 	var synced []cache.InformerSynced
 	for _, i := range []cache.SharedIndexInformer{services.Informer(), slicesAt.Informer(), copies.Informer()} {

@@ -3,6 +3,7 @@ package gatewaypod
 import (
 	"context"
 	"maps"
+	"rivulet/fabric/changes"
 	"slices"
 	"time"
 )
@@ -36,10 +37,8 @@ func (g *Gateway) measure(ctx context.Context) error {
 		g.path, g.pathUp = path, up
 		g.rate.note(time.Now(), path.Received, path.Sent)
 		g.mu.Unlock()
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, measureEvery) {
 			return ctx.Err()
-		case <-time.After(measureEvery):
 		}
 	}
 }

@@ -96,10 +96,7 @@ func (w *Watcher) Run(ctx context.Context, client kubernetes.Interface) error {
 	poke := make(chan struct{}, 1)
 	seen := func() {
 		w.changed()
-		select {
-		case poke <- struct{}{}:
-		default:
-		}
+		changes.Poke(poke)
 	}
 	if err := follow(policies, seen); err != nil {
 		return err

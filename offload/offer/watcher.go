@@ -61,10 +61,7 @@ func NewWatcher(client kubernetes.Interface) *Watcher {
 func (w *Watcher) Run(ctx context.Context) error {
 	mark := func() {
 		w.turns.Add(1)
-		select {
-		case w.dirty <- struct{}{}:
-		default:
-		}
+		changes.Poke(w.dirty)
 	}
 	_, err := w.factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { mark() }, UpdateFunc: func(any, any) { mark() }, DeleteFunc: func(any) { mark() },
@@ -94,10 +91,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-w.dirty:
 		}
 		w.signal.Notify()
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, Settle) {
 			return nil
-		case <-time.After(Settle):
 		}
 	}
 }

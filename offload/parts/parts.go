@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"rivulet/fabric/changes"
 	"sync"
 	"time"
 )
@@ -45,10 +46,8 @@ func (p *Parts) Keep(ctx context.Context, part string, run func(context.Context)
 		}
 		p.Report(part, err)
 		p.log.Warn("a part of offloading stopped and is started again", "part", part, "err", err, "retry", wait)
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 )
 
@@ -92,10 +93,7 @@ func Run(ctx context.Context, api *rest.Config, k Kind, start func(Objects) Loop
 	informer := dynamicinformer.NewDynamicSharedInformerFactory(dyn, 0).ForResource(k.Resource).Informer()
 	told := make(chan struct{}, 1)
 	poke := func(any) {
-		select {
-		case told <- struct{}{}:
-		default:
-		}
+		changes.Poke(told)
 	}
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, UpdateFunc: func(_, o any) { poke(o) }, DeleteFunc: poke}); err != nil {
 		return fmt.Errorf("%s: %w", k.Name, err)

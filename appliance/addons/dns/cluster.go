@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	kube "rivulet/appliance/engine"
+	"rivulet/fabric/changes"
 )
 
 // cluster answers names of Services and Pods with CoreDNS's kubernetes plugin
@@ -144,10 +145,8 @@ func (s *Server) waitForAPI(ctx context.Context) (*rest.Config, *kubernetes.Clie
 			said = err.Error()
 			s.log.Debug("waiting for the API server", "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pause) {
 			return nil, nil, ctx.Err()
-		case <-time.After(pause):
 		}
 	}
 }

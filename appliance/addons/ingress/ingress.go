@@ -37,6 +37,7 @@ import (
 
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/health"
+	"rivulet/fabric/changes"
 )
 
 // The ports that browsers use.
@@ -188,18 +189,13 @@ func (c *Controller) follow(ctx context.Context, w *world, lans <-chan struct{},
 		if next > 0 {
 			again.Reset(next)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pause) {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }
 
 // poke wakes who reads c, once.
 func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	changes.Poke(c)
 }

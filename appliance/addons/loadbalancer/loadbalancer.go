@@ -37,6 +37,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/appliance/health"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 	"rivulet/offload/policy"
 )
@@ -109,10 +110,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	c.services = services.Lister()
 	changed := make(chan struct{}, 1)
 	kick := func(any) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
+		changes.Poke(changed)
 	}
 	registration, err := services.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: kick, UpdateFunc: func(_, o any) { kick(o) }, DeleteFunc: kick,

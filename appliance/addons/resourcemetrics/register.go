@@ -15,6 +15,7 @@ import (
 
 	"rivulet/appliance/addons/nodeservice"
 	"rivulet/appliance/health"
+	"rivulet/fabric/changes"
 )
 
 const (
@@ -99,10 +100,8 @@ func (s *Server) waitAvailable(ctx context.Context) bool {
 		if o, err := s.registered(ctx); err == nil && o.Status != nil && meta.IsStatusConditionTrue(o.Status.Conditions, "Available") {
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pollAvailable) {
 			return false
-		case <-time.After(pollAvailable):
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 )
 
 // How often a running device is looked at: what every pod depends on, what changes with the weather, what
@@ -57,10 +58,7 @@ func newWatcher(t *health.Tracker, env func() *Env) *Watcher {
 
 // Again has all probes that name an interval asked now; it does not wait for them.
 func (w *Watcher) Again() {
-	select {
-	case w.again <- struct{}{}:
-	default:
-	}
+	changes.Poke(w.again)
 }
 
 // Routes are `rivulet doctor` after it has repaired something.

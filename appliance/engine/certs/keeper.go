@@ -10,6 +10,7 @@ import (
 	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 )
 
 const (
@@ -59,10 +60,7 @@ func (k *Keeper) Jumped(by time.Duration) {
 }
 
 func put(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
+	changes.Poke(ch)
 }
 
 // Prepare is called before the engine is started: whatever was minted at

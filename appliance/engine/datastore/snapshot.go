@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"rivulet/appliance/state/durable"
+	"rivulet/fabric/changes"
 	"slices"
 	"strings"
 	"time"
@@ -94,10 +95,8 @@ func (k *Keeper) Run(ctx context.Context, report func(error)) error {
 			// A clock that was wrong when it was made must not put off the next for ever.
 			wait = min(max(k.Every-time.Since(have[0].Time), firstSnapshot), k.Every)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, wait) {
 			return nil
-		case <-time.After(wait):
 		}
 		s, err := k.Make(ctx, time.Now())
 		if ctx.Err() != nil {

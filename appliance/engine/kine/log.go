@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"rivulet/fabric/changes"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,10 +95,7 @@ func (l *log) raise(rev int64) {
 }
 
 func (l *log) look() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	changes.Poke(l.wake)
 }
 
 // poll reads each new row once and gives it to the feed.

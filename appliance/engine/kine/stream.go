@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"rivulet/fabric/changes"
 	"time"
 	_ "unsafe" // for go:linkname
 
@@ -142,10 +143,7 @@ func (l *log) serveWatches(ws grpc.ServerStream) error {
 }
 
 func (s *stream) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	changes.Poke(s.wake)
 }
 
 func (s *stream) receive() error {

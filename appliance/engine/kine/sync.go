@@ -3,6 +3,7 @@ package kine
 import (
 	"context"
 	"os"
+	"rivulet/fabric/changes"
 	"strings"
 	"sync"
 	"time"
@@ -74,10 +75,7 @@ func (d *durable) run(ctx context.Context, sync func() error) {
 }
 
 func (d *durable) owe() {
-	select {
-	case d.due <- struct{}{}:
-	default:
-	}
+	changes.Poke(d.due)
 }
 
 func (d *durable) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {

@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"rivulet/fabric/changes"
 	"runtime/debug"
 	"sync/atomic"
 	"syscall"
@@ -221,10 +222,8 @@ func (p Plane) waitDone(ctx context.Context, replaced <-chan os.Signal) bool {
 		if at.IsZero() || wait >= leastSleep {
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, max(wait, 0)+workIdle) {
 			return false
-		case <-time.After(max(wait, 0) + workIdle):
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/durable"
+	"rivulet/fabric/changes"
 )
 
 // Options say how a backup comes back.
@@ -139,10 +140,8 @@ func waitEngine(ctx context.Context, state string) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("backup: the engine (pid %d) still has the datastore open; nothing was changed; stop it first: systemctl stop rivulet", pid)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, 100*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

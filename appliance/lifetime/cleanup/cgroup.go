@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"rivulet/fabric/changes"
 	"slices"
 	"time"
 )
@@ -77,10 +78,8 @@ func removeCgroup(ctx context.Context, dir string) bool {
 		if _, err := os.Stat(dir); err != nil {
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, 50*time.Millisecond) {
 			return false
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"rivulet/fabric/changes"
 	"strconv"
 	"strings"
 	"time"
@@ -47,10 +48,8 @@ func endProcess(ctx context.Context, pidFile, program string) error {
 		case time.Now().After(deadline):
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, 50*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 	return nil

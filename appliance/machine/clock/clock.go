@@ -36,6 +36,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 )
 
 // System is the machine's clock.
@@ -377,9 +378,6 @@ func (c *Clock) Heard(id, name string, now time.Time, synchronized bool, roundTr
 	first := c.peers.take(id, sample{name: name, synchronized: synchronized, bootTime: now.Round(0).Add(roundTrip/2 - boot), at: boot, roundTrip: roundTrip})
 	c.mu.Unlock()
 	if first {
-		select {
-		case c.heard <- struct{}{}:
-		default:
-		}
+		changes.Poke(c.heard)
 	}
 }

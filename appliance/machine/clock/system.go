@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"rivulet/fabric/changes"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,10 +96,7 @@ func (m machine) Changes(ctx context.Context) <-chan struct{} {
 			_, err := f.Read(make([]byte, 8))
 			switch {
 			case errors.Is(err, unix.ECANCELED):
-				select {
-				case ch <- struct{}{}:
-				default:
-				}
+				changes.Poke(ch)
 			case err != nil:
 				return
 			}

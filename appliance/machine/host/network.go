@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/sysctl"
@@ -48,10 +49,7 @@ func (n Network) Keep(ctx context.Context, ready func()) error {
 func (n Network) keep(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	poke := func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
+		changes.Poke(changed)
 	}
 	for _, name := range []string{"lo", n.Bridge} {
 		go netmon.FollowLink(ctx, n.Log, func() int {

@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
+	"rivulet/fabric/changes"
 	"strings"
 	"time"
 
@@ -23,10 +24,8 @@ const (
 // kernel will not think otherwise next time, and nothing but memory is lost.
 func KeepTrimmed(ctx context.Context) {
 	for wait := firstTrim; ; wait = min(2*wait, lastTrim) {
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 		if Trim() != nil {
 			return

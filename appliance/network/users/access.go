@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/api"
+	"rivulet/fabric/changes"
 	"rivulet/offload/apiproxy"
 )
 
@@ -148,10 +149,7 @@ func (a *Access) settleBy(ctx context.Context, client kubernetes.Interface) erro
 }
 
 func (a *Access) woken() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
+	changes.Poke(a.wake)
 }
 
 // Routes are `rivulet kubeconfig`.

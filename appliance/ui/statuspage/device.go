@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/ui/summary"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/discovery/mdns"
 	"rivulet/fabric/netmon"
 )
@@ -64,10 +65,7 @@ func (p *Page) Configure(set *bool, names []string) {
 		return
 	}
 	p.server.Switch(on)
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
+	changes.Poke(p.changed)
 }
 
 // admit lets in this device itself and what is on a link of its LANs: no pod, no

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"rivulet/appliance/ui/summary"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 )
 
@@ -85,10 +86,7 @@ func (s *Server) Switch(on bool) {
 	s.mu.Lock()
 	s.on = on
 	s.mu.Unlock()
-	select {
-	case s.poke <- struct{}{}:
-	default:
-	}
+	changes.Poke(s.poke)
 }
 
 // Lend leaves WebPort to another part of this device, which offers requests to the page, or
@@ -97,10 +95,7 @@ func (s *Server) Lend(lent bool) {
 	s.mu.Lock()
 	s.lent = lent
 	s.mu.Unlock()
-	select {
-	case s.poke <- struct{}{}:
-	default:
-	}
+	changes.Poke(s.poke)
 }
 
 // Holds reports whether the page listens on a port.

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"rivulet/fabric/changes"
 	"slices"
 	"strings"
 	"sync"
@@ -317,10 +318,7 @@ func (m *Manager) index() {
 }
 
 func poke(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
+	changes.Poke(ch)
 }
 
 // usable says whether an address may be sent to at all.

@@ -1,6 +1,7 @@
 package wgdev
 
 import (
+	"rivulet/fabric/changes"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -84,8 +85,5 @@ func (f *flow) leave(n int) {
 }
 
 func (f *flow) poke() {
-	select {
-	case f.free <- struct{}{}:
-	default:
-	}
+	changes.Poke(f.free)
 }

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"rivulet/fabric/changes"
 	"slices"
 	"strings"
 	"sync"
@@ -122,10 +123,8 @@ func (d *Drain) Run(ctx context.Context) error {
 			}
 			d.evict(ctx)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, d.Retry) {
 			return d.unfinished(err)
-		case <-time.After(d.Retry):
 		}
 	}
 }

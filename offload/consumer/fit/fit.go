@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 )
 
@@ -106,10 +107,8 @@ func (m *Memory) Run(ctx context.Context) error {
 		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 			m.log.Debug("images that do not fit are not forgotten yet", "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, Life/6) {
 			return ctx.Err()
-		case <-time.After(Life / 6):
 		}
 	}
 }

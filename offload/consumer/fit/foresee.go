@@ -3,6 +3,7 @@ package fit
 import (
 	"context"
 	"maps"
+	"rivulet/fabric/changes"
 	"slices"
 	"strings"
 	"time"
@@ -37,10 +38,8 @@ func (m *Memory) Foresee(ctx context.Context, here string, architectures func() 
 				}
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, glance) {
 			return ctx.Err()
-		case <-time.After(glance):
 		}
 	}
 }

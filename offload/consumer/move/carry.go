@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/policy"
 )
@@ -65,10 +66,8 @@ func (m *Mover) persist(ctx context.Context, j *Job, n note, do func(context.Con
 		}
 		m.cfg.Log.Warn("a claim is not bound again yet", "claim", n.Namespace+"/"+n.Claim, "err", err)
 		j.set(func(p *Progress) { p.Trouble = err.Error() })
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pause) {
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 	}
 }
@@ -108,10 +107,8 @@ func (m *Mover) bring(ctx context.Context, j *Job, n note) error {
 		}
 		m.cfg.Log.Info("copying a volume failed and is tried again", "claim", n.Namespace+"/"+n.Claim, "to", n.To, "err", err)
 		j.set(func(p *Progress) { p.Trouble = err.Error() })
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pause) {
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 	}
 }
@@ -165,10 +162,8 @@ func (m *Mover) empty(ctx context.Context, n note) error {
 			// Budgets decide: a refusal is tried again. One that has ended is in nobody's way.
 			_ = m.cfg.Home.PolicyV1().Evictions(n.Namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: n.Namespace, Name: users[i].Name}})
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, time.Second) {
 			return ctx.Err()
-		case <-time.After(time.Second):
 		}
 	}
 }
@@ -351,10 +346,8 @@ func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
 				return fmt.Errorf("claim %s/%s cannot be made again: %w; the data are in volume %s", n.Namespace, n.Claim, err, to)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, glance) {
 			return fmt.Errorf("claim %s/%s is not bound to volume %s yet (%w); it is gone on with after the next start", n.Namespace, n.Claim, to, errors.Join(ctx.Err(), err))
-		case <-time.After(glance):
 		}
 	}
 }

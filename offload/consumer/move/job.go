@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"rivulet/fabric/changes"
 	"sync"
 	"time"
 
@@ -107,10 +108,8 @@ func retry(ctx context.Context, f func() error) error {
 		if err == nil || errors.As(err, new(final)) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, glance) {
 			return err
-		case <-time.After(glance):
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
@@ -211,10 +212,8 @@ func (c *Controller) adopt(ctx context.Context) {
 			}
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }
@@ -259,10 +258,7 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 // Reconnect watches the target afresh, at once: watches that failed during a cut
 // may be pausing for half a minute.
 func (c *Controller) Reconnect() {
-	select {
-	case c.reconnect <- struct{}{}:
-	default:
-	}
+	changes.Poke(c.reconnect)
 }
 
 // checkTwin drops the watches of a twin that the target does not hold any more, or that

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/homeapi"
 )
 
@@ -99,10 +100,8 @@ func (t *twin) furnish(ctx context.Context, noHomeAPI bool, changed func(), worr
 			worried = true
 			worry(err)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, min(max(time.Since(begun)/10, firstLook), lastLook)) {
 			return
-		case <-time.After(min(max(time.Since(begun)/10, firstLook), lastLook)):
 		}
 	}
 }

@@ -28,6 +28,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
@@ -167,10 +168,8 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 			return
 		}
 		log.Warn("reflection waits", "error", err, "retry", wait)
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 		wait = min(2*wait, most)
 	}

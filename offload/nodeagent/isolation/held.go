@@ -65,10 +65,7 @@ func (h *Held) Hold(ctx context.Context, pod podnet.Pod, consumer peer.ID) error
 	h.know(pod, consumer)
 	h.waits = append(h.waits, wait{pod.Veth, done})
 	h.mu.Unlock()
-	select {
-	case h.asked <- struct{}{}:
-	default:
-	}
+	changes.Poke(h.asked)
 	select {
 	case err := <-done:
 		return err

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/nodeagent/podnet"
 )
 
@@ -58,10 +59,8 @@ func Ask(ctx context.Context, socket string, pod podnet.Pod) error {
 		if err == nil || errors.As(err, &final) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, 50*time.Millisecond) {
 			return fmt.Errorf("the supervisor does not answer whether the pod may have a network: %w; see rivulet status", err)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

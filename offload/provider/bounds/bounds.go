@@ -96,10 +96,7 @@ func New(c Config) (*Bounds, error) {
 
 // Poke has other Manifests written at once.
 func (b *Bounds) Poke() {
-	select {
-	case b.kick <- struct{}{}:
-	default:
-	}
+	changes.Poke(b.kick)
 }
 
 // InForce reports whether every object is in force.

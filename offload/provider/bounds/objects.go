@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 )
 
@@ -180,10 +181,8 @@ func (b *Bounds) observe(ctx context.Context, wanted map[key]version) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the API server does not act on its admission policies: %s after they were stored, rivulet-observed does not refuse what it should (%v)", observeDeadline, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, observeLook) {
 			return ctx.Err()
-		case <-time.After(observeLook):
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 )
 
@@ -45,10 +46,7 @@ func (t *Tenancy) endTwins(ctx context.Context) {
 		if o, ok := obj.(metav1.Object); !ok || o.GetDeletionTimestamp() == nil || o.GetLabels()[policy.OriginLabel] == "" {
 			return
 		}
-		select {
-		case kick <- struct{}{}:
-		default:
-		}
+		changes.Poke(kick)
 	}
 	for _, informer := range []cache.SharedIndexInformer{t.namespaces.Informer(), t.room.Pods()} {
 		// It fails only on an informer that has ended.

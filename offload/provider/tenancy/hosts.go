@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 )
@@ -156,10 +157,7 @@ func (t *Tenancy) keepHosts(ctx context.Context) {
 	ingresses := factory.Networking().V1().Ingresses()
 	kick := make(chan struct{}, 1)
 	poke := func() {
-		select {
-		case kick <- struct{}{}:
-		default:
-		}
+		changes.Poke(kick)
 	}
 	for _, informer := range []cache.SharedIndexInformer{ingresses.Informer(), t.namespaces.Informer()} {
 		// It fails only on an informer that has ended.

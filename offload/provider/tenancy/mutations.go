@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 )
@@ -37,10 +38,8 @@ func (t *Tenancy) watchAdmission(ctx context.Context) {
 			t.Log.Warn(why)
 		}
 		t.refusing.Store(&why)
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, admissionLook) {
 			return
-		case <-time.After(admissionLook):
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
@@ -40,10 +41,7 @@ var now = time.Now
 
 // poke has quotas looked at again.
 func (t *Tenancy) poke() {
-	select {
-	case t.kick <- struct{}{}:
-	default:
-	}
+	changes.Poke(t.kick)
 }
 
 // keepRations is the last step of the split that offer.Divide begins: it holds quotas to the
@@ -73,10 +71,8 @@ func (t *Tenancy) keepRations(ctx context.Context) {
 		t.granted.Notify() // settled may be another now
 		pause := min(max(settle, 9*looked), settleMost)
 		// Changes gather after a pass: the first one in a quiet time is seen at once.
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 		timer := time.NewTimer(max(wait-pause, 0))
 		select {
@@ -479,10 +475,7 @@ func (t *Tenancy) WaitTwins(ctx context.Context) bool {
 func (t *Tenancy) TwinsChanged() (<-chan struct{}, func()) {
 	c := make(chan struct{}, 1)
 	poke := func() {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+		changes.Poke(c)
 	}
 	handle, err := t.namespaces.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }})

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 )
@@ -94,10 +95,7 @@ func (t *Tenancy) keepLabels(ctx context.Context) {
 	kick := make(chan struct{}, 1)
 	look := func(obj any) {
 		if ns, ok := obj.(*corev1.Namespace); ok && !isBounded(ns) {
-			select {
-			case kick <- struct{}{}:
-			default:
-			}
+			changes.Poke(kick)
 		}
 	}
 	// It fails only on an informer that has ended.

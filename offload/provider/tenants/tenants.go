@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/policy"
@@ -114,10 +115,7 @@ func (g *Guests) hear(id peer.ID) {
 	g.heard[id] = true
 	if g.silent[id] > 0 {
 		delete(g.silent, id)
-		select {
-		case g.poke <- struct{}{}:
-		default:
-		}
+		changes.Poke(g.poke)
 	}
 }
 

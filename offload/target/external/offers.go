@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/offer"
 )
 
@@ -218,10 +219,7 @@ func (t *Target) watchQuotas(ctx context.Context, changed chan<- struct{}) {
 		w, err := t.campus.CoreV1().ResourceQuotas(t.cfg.Settings.Namespace).Watch(ctx, metav1.ListOptions{})
 		if err == nil {
 			for range w.ResultChan() {
-				select {
-				case changed <- struct{}{}:
-				default:
-				}
+				changes.Poke(changed)
 			}
 			w.Stop()
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/target/external/rewrite"
 )
 
@@ -133,10 +134,8 @@ func clear(ctx context.Context, config *rest.Config, namespace, selector string)
 		if err := errors.Join(errs...); err != nil {
 			return len(seen), err
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, goneEvery) {
 			return len(seen), fmt.Errorf("%d objects are still going: %w", len(found), ctx.Err())
-		case <-time.After(goneEvery):
 		}
 	}
 	return len(seen), errors.New("objects are made again as fast as they are deleted; is the cluster that they are of still running?")

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/target"
 )
 
@@ -157,10 +158,8 @@ func (t *Target) Release(ctx context.Context, home string) error {
 		if err != nil {
 			return fmt.Errorf("offload: release twin of namespace %s on %s: %w", home, t.cfg.Name, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, release) {
 			return fmt.Errorf("offload: release twin of namespace %s on %s: %w", home, t.cfg.Name, ctx.Err())
-		case <-time.After(release):
 		}
 	}
 }

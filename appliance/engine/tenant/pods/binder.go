@@ -28,6 +28,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 )
@@ -72,10 +73,7 @@ func bind(ctx context.Context, client kubernetes.Interface) error {
 		events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"})}
 	kick := make(chan struct{}, 1)
 	poke := func() {
-		select {
-		case kick <- struct{}{}:
-		default:
-		}
+		changes.Poke(kick)
 	}
 	for _, i := range []cache.SharedIndexInformer{core.Pods().Informer(), core.Nodes().Informer()} {
 		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }}); err != nil {
