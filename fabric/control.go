@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/connlimit"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
@@ -53,8 +54,8 @@ func (f *Fabric) owner(source netip.Addr) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
-		if m.pinned && m.rec.PeerMappedCIDR.IsValid() && m.rec.PeerMappedCIDR.Contains(source) {
-			return string(m.id)
+		if m.Pinned() && m.Record().PeerMappedCIDR.IsValid() && m.Record().PeerMappedCIDR.Contains(source) {
+			return string(m.ID())
 		}
 	}
 	return ""
@@ -84,7 +85,7 @@ func (f *Fabric) serve(ctx context.Context) {
 		var e *rpc.Error
 		if errors.As(err, &e) {
 			f.problem("control-port", e)
-			sleep(ctx, wait)
+			changes.Wait(ctx, wait)
 			wait = min(2*wait, maxRetry*f.cfg.Timing.Retry)
 			continue
 		}
@@ -100,7 +101,7 @@ func (f *Fabric) serve(ctx context.Context) {
 		limited := connlimit.Listen(l, f.insideAddr, connlimit.Side{Limits: fromLAN}, connlimit.Side{Limits: fromPeers, Owner: f.owner})
 		if err := server.ServeTLS(f.giveStreams(server, part(limited, f.insideAddr, f.owner, &f.passed)), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			f.log.Warn("control port closed, opening it again", "err", err)
-			sleep(ctx, wait)
+			changes.Wait(ctx, wait)
 		}
 		stop()
 	}
@@ -140,7 +141,7 @@ func (f *Fabric) router() http.Handler {
 func (f *Fabric) life(id peer.ID) context.Context {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if m := f.members[string(id)]; m != nil && m.pinned {
+	if m := f.members[string(id)]; m != nil && m.Pinned() {
 		return m.served
 	}
 	return nil
@@ -197,7 +198,7 @@ func (f *Fabric) Client(id peer.ID) (*http.Client, string, error) {
 	if m == nil {
 		return nil, "", noLink(id)
 	}
-	l, ok := m.link()
+	l, ok := m.Link()
 	if !ok {
 		return nil, "", noLink(id)
 	}

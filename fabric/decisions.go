@@ -13,6 +13,7 @@ import (
 
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/peering"
 	"rivulet/fabric/trust"
 )
 
@@ -58,11 +59,8 @@ func (f *Fabric) Withdraw(id peer.ID) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if m := f.members[string(id)]; m != nil && !m.pinned {
-		m.held, m.said, m.refusal = false, nil, nil
-		m.pace.Done()
-		f.set(m, peer.Discovered, "")
-		poke(m.paceKick)
+	if m := f.members[string(id)]; m != nil {
+		f.do(m, m.Withdrawn(time.Now()))
 	}
 	return nil
 }
@@ -82,7 +80,7 @@ func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if m := f.members[string(id)]; m != nil {
-			v := m.view()
+			v := m.View()
 			v.Notice = notice
 			return v, err
 		}
@@ -93,22 +91,15 @@ func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort
 	}
 	f.mu.Lock()
 	m := f.member(string(id), id)
-	m.held = true
-	if m.name == "" {
-		m.name = f.partingName(id)
-	}
-	if len(addrs) > 0 {
-		m.said = addrs
-	}
-	before := m.tries
-	f.set(m, peer.Discovered, "")
-	f.due(m, true)
+	before := m.Attempts()
+	f.do(m, m.Approved(time.Now(), f.revokedName(id), addrs))
 	f.mu.Unlock()
 	changed, stop := f.Changed()
 	defer stop()
 	for {
 		f.mu.Lock()
-		v, done := m.view(), m.pinned || m.tries > before && !m.attempting && pairing.Code(m.refusal) != ""
+		refusal, _ := m.Refusal()
+		v, done := m.View(), m.Pinned() || m.Attempts() > before && !m.Attempting() && pairing.Code(refusal) != ""
 		f.mu.Unlock()
 		if done {
 			return v, nil
@@ -129,7 +120,7 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 	var id peer.ID
 	var at []netip.AddrPort
 	if m != nil {
-		id, at = m.id, m.addrs()
+		id, at = m.ID(), m.Addrs()
 	}
 	f.mu.Unlock()
 	switch {
@@ -156,7 +147,7 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 		}
 		last = err
 	}
-	return "", nil, errors.New(explain(pairing.AsTold(last, f.name(), "it"), at))
+	return "", nil, errors.New(peering.Explain(pairing.AsTold(last, f.name(), "it"), at))
 }
 
 // find returns the member that is meant, nil if there is none by that name. It is
@@ -165,14 +156,14 @@ func (f *Fabric) find(target string) (*member, error) {
 	var found []*member
 	for _, key := range sortedKeys(f.members) {
 		m := f.members[key]
-		if string(m.id) == target {
+		if string(m.ID()) == target {
 			return m, nil
 		}
-		if strings.EqualFold(m.title(), target) || len(target) >= 4 && strings.HasPrefix(string(m.id), target) {
+		if strings.EqualFold(m.Title(), target) || len(target) >= 4 && strings.HasPrefix(string(m.ID()), target) {
 			found = append(found, m)
 			continue
 		}
-		for _, a := range m.addrs() {
+		for _, a := range m.Addrs() {
 			if a.String() == target || a.Addr().String() == target {
 				found = append(found, m)
 				break
@@ -182,7 +173,7 @@ func (f *Fabric) find(target string) (*member, error) {
 	if len(found) > 1 {
 		var ids []string
 		for _, m := range found {
-			ids = append(ids, m.id.Short())
+			ids = append(ids, m.ID().Short())
 		}
 		return nil, fmt.Errorf("%d clusters are meant by %q; say which one by its ID: %s", len(found), target, strings.Join(ids, ", "))
 	}
@@ -223,9 +214,9 @@ func (f *Fabric) Deny(ctx context.Context, target string) (peer.View, error) {
 		return peer.View{}, err
 	}
 	f.mu.Lock()
-	name := f.partingName(id)
+	name := f.revokedName(id)
 	if m := f.members[string(id)]; m != nil {
-		name = m.title()
+		name = m.Title()
 	}
 	f.mu.Unlock()
 	pinned := false
@@ -244,15 +235,13 @@ func (f *Fabric) Deny(ctx context.Context, target string) (peer.View, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m := f.members[string(id)]; m != nil {
-		m.held, m.refusal = false, nil
-		m.pace.Done()
-		f.set(m, peer.Denied, deniedReason(trust.Revocation{Name: name, ID: id, At: time.Now()}))
-		return m.view(), nil
+		f.do(m, m.Ended(time.Now(), true, deniedReason(trust.Revocation{Name: name, ID: id, At: time.Now()})))
+		return m.View(), nil
 	}
 	return peer.View{Record: peer.Record{ID: id, Name: name}, State: peer.Denied}, nil
 }
 
-func (f *Fabric) partingName(id peer.ID) string {
+func (f *Fabric) revokedName(id peer.ID) string {
 	p, _ := f.decisions.Revocation(id)
 	return p.Name
 }
@@ -300,11 +289,11 @@ func (f *Fabric) SetRoles(ctx context.Context, target string, consume, provide *
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := f.members[string(id)]
-	if m == nil || !m.pinned {
+	if m == nil || !m.Pinned() {
 		return peer.View{}, noPeer(target)
 	}
-	f.due(m, true)
-	return m.view(), nil
+	f.do(m, m.Due(time.Now(), true))
+	return m.View(), nil
 }
 
 // pinned returns the peer that is meant.
@@ -315,10 +304,10 @@ func (f *Fabric) pinned(target string) (peer.ID, error) {
 	if err != nil {
 		return "", err
 	}
-	if m == nil || !m.pinned {
+	if m == nil || !m.Pinned() {
 		return "", noPeer(target)
 	}
-	return m.id, nil
+	return m.ID(), nil
 }
 
 func noPeer(target string) error {

@@ -272,7 +272,7 @@ func (f *Fabric) keep(ctx context.Context, what string, s discovery.Source, do f
 	for ctx.Err() == nil {
 		if err := do(); err != nil && ctx.Err() == nil {
 			f.log.Warn("discovery failed, trying again", "source", s.Name(), "what", what, "err", err)
-			sleep(ctx, 5*f.cfg.Timing.Retry)
+			changes.Wait(ctx, 5*f.cfg.Timing.Retry)
 		}
 	}
 }
@@ -298,8 +298,8 @@ func (f *Fabric) Refresh() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
-		if m.pinned {
-			f.due(m, true)
+		if m.Pinned() {
+			f.do(m, m.Due(time.Now(), true))
 		}
 	}
 }
@@ -328,11 +328,11 @@ func (f *Fabric) Peers() []peer.View {
 	defer f.mu.Unlock()
 	var out []peer.View
 	for _, m := range f.members {
-		out = append(out, m.view())
+		out = append(out, m.View())
 	}
 	out = append(out, f.denied(partings)...)
 	f.showPaths(out)
-	poke(f.asked)
+	changes.Poke(f.asked)
 	slices.SortFunc(out, func(a, b peer.View) int {
 		return strings.Compare(a.Name+"\x00"+string(a.ID), b.Name+"\x00"+string(b.ID))
 	})
@@ -345,7 +345,7 @@ func (f *Fabric) Links() []peer.Link {
 	defer f.mu.Unlock()
 	var out []peer.Link
 	for _, m := range f.members {
-		if l, ok := m.link(); ok {
+		if l, ok := m.Link(); ok {
 			out = append(out, l)
 		}
 	}
@@ -358,7 +358,7 @@ func (f *Fabric) Link(id peer.ID) (peer.Link, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m := f.members[string(id)]; m != nil {
-		return m.link()
+		return m.Link()
 	}
 	return peer.Link{}, false
 }
@@ -398,17 +398,4 @@ func (f *Fabric) problem(code string, e *rpc.Error) {
 		return
 	}
 	f.notify()
-}
-
-func poke(ch chan struct{}) {
-	changes.Poke(ch)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

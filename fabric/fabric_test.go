@@ -178,7 +178,7 @@ func TestMovedPeer(t *testing.T) {
 	a.await("an exchange at the last address that worked", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return a.members[string(b.cfg.Identity.ID)].exchanged.After(lie)
+		return a.members[string(b.cfg.Identity.ID)].LastExchange().After(lie)
 	})
 	for _, p := range a.plane.config().Peers {
 		if p.ID == string(b.cfg.Identity.ID) && p.Endpoint.Addr() != moved {

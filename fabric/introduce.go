@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
@@ -48,8 +49,8 @@ func (f *Fabric) neighbours(asker peer.ID) []neighbour {
 	out := []neighbour{}
 	for _, key := range sortedKeys(f.members) {
 		m := f.members[key]
-		if m.pinned && m.id != asker && m.state == peer.Connected && m.rec.Trust.How == peer.TrustGroup && len(out) < maxNeighbours {
-			out = append(out, neighbour{ID: m.id, Name: m.rec.Name})
+		if m.Pinned() && m.ID() != asker && m.State() == peer.Connected && m.Record().Trust.How == peer.TrustGroup && len(out) < maxNeighbours {
+			out = append(out, neighbour{ID: m.ID(), Name: m.Record().Name})
 		}
 	}
 	return out
@@ -106,7 +107,7 @@ func (f *Fabric) followNeighbours(ctx context.Context) {
 				listening[l.ID] = true
 				f.loops.Go(func() {
 					f.listenTo(ctx, l.ID)
-					sleep(ctx, f.cfg.Timing.Retry)
+					changes.Wait(ctx, f.cfg.Timing.Retry)
 					select {
 					case ended <- l.ID:
 					case <-ctx.Done():
@@ -188,7 +189,7 @@ func (f *Fabric) stateOf(id peer.ID) peer.State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m := f.members[string(id)]; m != nil {
-		return m.state
+		return m.State()
 	}
 	return ""
 }

@@ -47,7 +47,7 @@ func (f *Fabric) Accept(ctx context.Context, text string) (peer.View, error) {
 	f.mu.Lock()
 	f.invites[c.ID] = c.Secret
 	m := f.members[string(c.ID)]
-	known := m != nil && m.pinned
+	known := m != nil && m.Pinned()
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()

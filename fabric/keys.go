@@ -35,8 +35,8 @@ func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *me
 		}
 	}
 	for _, m := range f.members {
-		if m.pinned && m.id != id && wgkey.Common(keys, keysOf(m.rec)) {
-			return m.handle(), m
+		if m.Pinned() && m.ID() != id && wgkey.Common(keys, keysOf(m.Record())) {
+			return m.Handle(), m
 		}
 	}
 	return "", nil
@@ -50,7 +50,7 @@ func (f *Fabric) claim(r peer.Record) error {
 		name, by := f.keyOwner(r.ID, keysOf(r)...)
 		var loser peer.Record
 		if by != nil {
-			loser = by.rec
+			loser = by.Record()
 		}
 		f.mu.Unlock()
 		if name == "" {
@@ -128,13 +128,4 @@ func (f *Fabric) vetted(records []peer.Record) []peer.Record {
 // byTrust orders records: who was trusted first comes first.
 func byTrust(a, b peer.Record) int {
 	return cmp.Or(a.Trust.At.Compare(b.Trust.At), cmp.Compare(a.ID, b.ID))
-}
-
-// keyless is why a peer without a key has no tunnel, empty for one that has a key. It is
-// called with mu held.
-func (m *member) keyless() string {
-	if !m.pinned || !m.rec.WireGuardKey.IsZero() {
-		return ""
-	}
-	return "the WireGuard key that is stored of it cannot be used, or is another peer's; it gets a tunnel as soon as it tells another: rivulet rotate-key on " + m.handle()
 }

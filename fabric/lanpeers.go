@@ -110,7 +110,7 @@ func (f *Fabric) source(a netip.Addr) string {
 
 // source is where a peer was when it was trusted.
 func (m *member) source() string {
-	return cmp.Or(m.rec.Trust.Source, m.rec.Control.Addr().WithZone("").String())
+	return cmp.Or(m.Record().Trust.Source, m.Record().Control.Addr().WithZone("").String())
 }
 
 // roomFor returns who has to go so that a stranger at the address can be a peer by lan
@@ -130,14 +130,14 @@ func (f *Fabric) roomFor(at netip.Addr, name string) (victim peer.ID, err error)
 	total, same, leaving := 0, 0, 0
 	f.mu.Lock()
 	for _, m := range f.members {
-		if !m.pinned || m.rec.Trust.How != peer.TrustLAN {
+		if !m.Pinned() || m.Record().Trust.How != peer.TrustLAN {
 			continue
 		}
-		if m.displaced {
+		if m.Displaced() {
 			leaving++
 			continue
 		}
-		p := place{id: m.id, answers: m.state == peer.Connected, since: m.since}
+		p := place{id: m.ID(), answers: m.State() == peer.Connected, since: m.Since()}
 		p.same = m.source() == source
 		total++
 		if p.same {
@@ -145,7 +145,7 @@ func (f *Fabric) roomFor(at netip.Addr, name string) (victim peer.ID, err error)
 		}
 		wait := limits.Silent
 		if p.answers {
-			p.since, wait = m.rec.Trust.At, limits.Settled
+			p.since, wait = m.Record().Trust.At, limits.Settled
 		}
 		if time.Since(p.since) > wait {
 			places = append(places, p)
@@ -214,12 +214,12 @@ func (f *Fabric) makeRoom(at netip.Addr, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m := f.members[string(victim)]; m != nil && f.run != nil {
-		m.displaced = true
+		m.Displace()
 		if m.source() != source {
 			f.met.pushed()
 		}
 		ctx := f.run
-		f.log.Info("a peer makes room for a newcomer", "peer", m.rec.Name, "id", victim.Short())
+		f.log.Info("a peer makes room for a newcomer", "peer", m.Record().Name, "id", victim.Short())
 		f.loops.Go(func() { // not here: who asks holds the exchange's lock
 			if _, err := f.unpeer(ctx, victim, Unpeer{Force: true, Forget: true}); err != nil {
 				f.log.Warn("a peer that was to make room stays", "id", victim.Short(), "err", err)
@@ -239,8 +239,8 @@ func (f *Fabric) UnpeerLAN(ctx context.Context, force bool) (gone, stay []string
 	names := map[peer.ID]string{}
 	f.mu.Lock()
 	for _, m := range f.members {
-		if m.pinned && m.rec.Trust.How == peer.TrustLAN {
-			names[m.id] = m.rec.Name
+		if m.Pinned() && m.Record().Trust.How == peer.TrustLAN {
+			names[m.ID()] = m.Record().Name
 		}
 	}
 	f.mu.Unlock()

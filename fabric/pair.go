@@ -1,18 +1,16 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"slices"
 	"time"
 
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
-	"rivulet/fabric/rpc"
+	"rivulet/fabric/peering"
 	"rivulet/fabric/wgkey"
 )
 
@@ -38,8 +36,7 @@ func (f *Fabric) discovered(source string, ev discovery.Event) {
 	m := f.members[key]
 	if ev.Kind == discovery.Removed {
 		if m != nil {
-			delete(m.found, entry)
-			if len(m.found) == 0 {
+			if m.Gone(entry) {
 				f.forget(key)
 			}
 		}
@@ -53,16 +50,7 @@ func (f *Fabric) discovered(source string, ev discovery.Event) {
 		m = f.member(key, ev.Entry.ID)
 		f.log.Log(context.Background(), f.newsLevel(), "discovered", "peer", ev.Entry.Name, "id", ev.Entry.ID.Short(), "addrs", ev.Entry.Addrs, "source", source)
 	}
-	m.found[entry] = ev.Entry
-	f.plane.kick() // one more place where it may be
-	f.notify()
-	switch {
-	case !m.pinned:
-		f.due(m, m.id == "" || f.starts(m.id))
-	case ev.Kind == discovery.Changed || m.state != peer.Connected || !slices.Contains(ev.Entry.Addrs, m.rec.Control):
-		// It has moved, perhaps. Only the exchange proves it, and moves the endpoint.
-		f.due(m, true)
-	}
+	f.do(m, m.Found(time.Now(), entry, ev.Entry, ev.Kind == discovery.Changed, f.first(m.ID())))
 }
 
 // ours reports whether all the addresses are this device's own.
@@ -82,8 +70,8 @@ func (f *Fabric) pairLoop(ctx context.Context, key string, m *member) {
 	defer timer.Stop()
 	for {
 		f.mu.Lock()
-		next, due := m.pace.Next()
-		idle := !m.pinned && len(m.found) == 0 // refused an inbound request, or forgotten
+		next, due := m.Next()
+		idle := m.Idle() // refused an inbound request, or forgotten
 		f.mu.Unlock()
 		switch {
 		case due:
@@ -104,7 +92,7 @@ func (f *Fabric) pairLoop(ctx context.Context, key string, m *member) {
 			f.attempt(ctx, key, m)
 		} else if idle {
 			f.mu.Lock()
-			if len(m.found) == 0 {
+			if m.Idle() {
 				f.forget(key)
 			}
 			f.mu.Unlock()
@@ -115,14 +103,12 @@ func (f *Fabric) pairLoop(ctx context.Context, key string, m *member) {
 // attempt runs the exchange with each address until one succeeds.
 func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	f.mu.Lock()
-	id, addrs, pinned, name, mine := m.id, m.addrs(), m.pinned, m.title(), false
-	m.backoff, m.attempting = m.pace, true
-	m.pace.Done() // what is found from here on is new
+	id, addrs, pinned, name, mine := m.ID(), m.Addrs(), m.Pinned(), m.Title(), false
+	m.Begin()
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
-		m.attempting = false
-		m.tries++
+		m.End()
 		f.mu.Unlock()
 	}()
 
@@ -177,57 +163,28 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err = pairing.AsTold(err, f.name(), m.handle())
-	refused, reason := pairing.Refused(err), explain(err, addrs)
+	err = pairing.AsTold(err, f.name(), m.Handle())
+	reason := peering.Explain(err, addrs)
 	if p, ok := f.decisions.Revocation(id); ok && p.Denied && mine {
 		reason = deniedReason(p)
 	}
-	m.refusal, m.mine = err, mine
-	m.proved = m.proved || id != "" && !mine && answered(err)
-	if _, again := m.pace.Next(); !again { // else it was found anew meanwhile
-		f.failed(m, refused)
-	}
-	switch {
-	case m.state == peer.Connected: // the tunnel is proof enough
-		f.log.Debug("exchange failed", "peer", m.title(), "err", err)
-	case refused || pairing.Code(err) == "pending":
-		f.set(m, refusedState(err, mine), reason)
-	case m.state != peer.Refused && m.state != peer.Waiting && m.state != peer.Denied:
-		f.set(m, m.state, explain(err, addrs))
-	case m.pinned:
-		f.set(m, peer.Connecting, explain(err, addrs))
-	default:
-		f.set(m, peer.Discovered, explain(err, addrs))
-	}
-}
-
-func (f *Fabric) failed(m *member, refused bool) {
-	p := m.backoff
-	p.Failed(time.Now(), refused)
-	m.backoff, m.pace = p, p
-	poke(m.paceKick)
+	f.log.Debug("exchange failed", "peer", m.Title(), "err", err)
+	f.do(m, m.Failed(time.Now(), err, mine, reason))
 }
 
 // exchanged notes a success.
 func (f *Fabric) exchanged(key string, m *member, r peer.Record, told wgkey.Public) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if m.id == "" { // now we know who is at the address
+	if m.ID() == "" { // now it is known who is at the address
 		known := f.member(string(r.ID), r.ID)
-		for entry, e := range m.found {
-			known.found[entry], f.known[entry] = e, string(r.ID)
+		for _, entry := range known.TakeOver(m.Machine) {
+			f.known[entry] = string(r.ID)
 		}
-		m.found = map[string]discovery.Entry{}
 		f.forget(key)
 		m = known
 	}
-	m.exchanged, m.backoff, m.refusal, m.told = time.Now(), pairing.Pace{}, nil, told
-	if m.state.Apart() {
-		f.set(m, peer.Connecting, "")
-	} else if m.state == peer.Connected {
-		f.set(m, peer.Connected, "")
-	}
-	poke(m.pingKick)
+	f.do(m, m.Exchanged(time.Now(), told))
 }
 
 // heard is told of everyone who tried the exchange with us.
@@ -236,18 +193,8 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 	defer f.mu.Unlock()
 	m := f.members[string(from.ID)]
 	if err == nil {
-		if m == nil || !m.pinned {
-			return
-		}
-		if m.rec.Complete() && msg.SeenAs == m.rec.PeerMappedCIDR {
-			m.pace.Done()
-			m.exchanged, m.backoff, m.refusal = time.Now(), pairing.Pace{}, nil
-			if m.state.Apart() {
-				f.set(m, peer.Connecting, "")
-			}
-			poke(m.pingKick)
-		} else if _, due := m.pace.Next(); !due {
-			f.due(m, false) // should it not come back to tell us the rest
+		if m != nil {
+			f.do(m, m.Received(time.Now(), msg.SeenAs == m.Record().PeerMappedCIDR))
 		}
 		return
 	}
@@ -258,22 +205,12 @@ func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
 		}
 		m = f.member(string(from.ID), from.ID)
 	}
-	if pairing.ValidName(msg.Name) { // of a message that was refused it may be anything
-		m.name = msg.Name
+	reason := peering.Explain(err, nil)
+	if p, ok := f.decisions.Revocation(from.ID); ok && peering.RefusedState(err, true) == peer.Denied {
+		reason = deniedReason(p)
 	}
-	port := msg.ControlPort
-	if port == 0 {
-		port = f.cfg.Port
-	}
-	m.knocked, m.proved, m.refusal, m.mine = netip.AddrPortFrom(from.Addr, port), true, err, true
-	if m.state != peer.Connected {
-		state, reason := refusedState(err, true), explain(err, nil)
-		if p, ok := f.decisions.Revocation(from.ID); ok && state == peer.Denied {
-			reason = deniedReason(p)
-		}
-		f.set(m, state, reason)
-	}
-	poke(m.paceKick) // it is remembered for a while from now
+	at := netip.AddrPortFrom(from.Addr, cmp.Or(msg.ControlPort, f.cfg.Port))
+	f.do(m, m.Knocked(time.Now(), msg.Name, at, err, reason))
 }
 
 // worthShowing reports whether a stranger from elsewhere is shown: it has waited for
@@ -292,24 +229,4 @@ func worse(old, err error) error {
 		return old
 	}
 	return err
-}
-
-// explain makes one line with a cure of why an exchange failed.
-func explain(err error, addrs []netip.AddrPort) string {
-	var known *rpc.Error
-	var wrong *rpc.WrongPeerError
-	switch {
-	case errors.As(err, &known):
-		return known.Error()
-	case errors.As(err, &wrong):
-		return fmt.Sprintf("another cluster (%s) answers at its address: wait until it is discovered anew, or look for two devices with one address", wrong.Got.Short())
-	case len(addrs) == 0:
-		return "no address is known: switch it on, on the same LAN"
-	}
-	why := "no answer"
-	var op *net.OpError
-	if errors.As(err, &op) && op.Err != nil && !op.Timeout() {
-		why = op.Err.Error()
-	}
-	return fmt.Sprintf("it cannot be reached at %s (%s): is rivulet running there, and does its firewall let TCP %d in?", addrs[0], why, addrs[0].Port())
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -58,9 +58,9 @@ func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
 		c.Streams = append(c.Streams, candidates(lans, p)...)
 	}
 	for _, m := range f.members {
-		if r := m.rec; m.pinned && r.Complete() {
+		if r := m.Record(); m.Pinned() && r.Complete() {
 			w := tunnel.PeerPaths{ID: string(r.ID)}
-			for _, a := range m.addrs() { // discovery's and the last one: the ports are those of the record
+			for _, a := range m.Addrs() { // discovery's and the last one: the ports are those of the record
 				w.UDP = addOnce(w.UDP, netip.AddrPortFrom(a.Addr(), r.Tunnel.Port()))
 				w.TCP = addOnce(w.TCP, a)
 			}
@@ -75,23 +75,6 @@ func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
 		}
 		return 1
 	})
-}
-
-// passage asks what keeps packets away.
-func (m *member) passage() string {
-	if at := somewhere(m.rec.Tunnel); at.IsValid() {
-		return fmt.Sprintf("does UDP %d pass between %s and this device?", at.Port(), at.Addr())
-	}
-	return "is a peer of both there that carries (tunnel.relay)?"
-}
-
-// somewhere is an address, or none for that of a cluster of which only the port is
-// known: it was never met but through another.
-func somewhere(a netip.AddrPort) netip.AddrPort {
-	if a.Addr().IsUnspecified() {
-		return netip.AddrPort{}
-	}
-	return a
 }
 
 func addOnce(list []netip.AddrPort, a netip.AddrPort) []netip.AddrPort {
@@ -114,7 +97,7 @@ func (f *Fabric) followPaths(ctx context.Context) {
 				return
 			case <-f.asked:
 				f.lookAtPaths(ctx)
-				sleep(ctx, f.cfg.Timing.Retry)
+				changes.Wait(ctx, f.cfg.Timing.Retry)
 			}
 		}
 	}()
@@ -122,7 +105,7 @@ func (f *Fabric) followPaths(ctx context.Context) {
 		if err := t.WatchPaths(ctx, func() { f.lookAtPaths(ctx) }); err != nil && ctx.Err() == nil {
 			f.log.Debug("the tunnel does not tell its paths", "err", err)
 		}
-		sleep(ctx, f.cfg.Timing.Retry)
+		changes.Wait(ctx, f.cfg.Timing.Retry)
 	}
 }
 
@@ -179,8 +162,8 @@ func wayName(w paths.PathStatus, names map[string]string) string {
 func (f *Fabric) showPaths(views []peer.View) {
 	names := map[string]string{}
 	for _, m := range f.members {
-		if m.pinned {
-			names[string(m.id)] = m.rec.Name
+		if m.Pinned() {
+			names[string(m.ID())] = m.Record().Name
 		}
 	}
 	for i := range views {

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/peering"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
 )
@@ -39,8 +41,8 @@ func newPlane(f *Fabric) *plane {
 	return &plane{f: f, wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1)}
 }
 
-func (p *plane) kick()  { poke(p.wanted) }
-func (p *plane) doubt() { poke(p.doubts) }
+func (p *plane) kick()  { changes.Poke(p.wanted) }
+func (p *plane) doubt() { changes.Poke(p.doubts) }
 
 // tunnel reports whether the tunnel to the peer is in force, or what keeps it from being,
 // as far as that is known. A peer may have a tunnel and trouble.
@@ -129,7 +131,7 @@ func (p *plane) apply(ctx context.Context) error {
 	p.f.mu.Lock()
 	defer p.f.mu.Unlock()
 	for _, m := range p.f.members {
-		poke(m.pingKick)
+		changes.Poke(m.pingKick)
 	}
 	return nil
 }
@@ -185,7 +187,7 @@ func (p *plane) took(status tunnel.Status) {
 		p.f.mu.Lock()
 		defer p.f.mu.Unlock()
 		for _, m := range p.f.members {
-			poke(m.pingKick)
+			changes.Poke(m.pingKick)
 		}
 	}
 }
@@ -213,15 +215,15 @@ func (f *Fabric) desired() tunnel.Config {
 	f.addGateways(&c)
 	var peers []*member
 	for _, m := range f.members {
-		if m.pinned && m.rec.Complete() {
+		if m.Pinned() && m.Record().Complete() {
 			peers = append(peers, m)
 		}
 	}
-	slices.SortFunc(peers, func(a, b *member) int { return byTrust(a.rec, b.rec) }) // the first is served
+	slices.SortFunc(peers, func(a, b *member) int { return byTrust(a.Record(), b.Record()) }) // the first is served
 	for _, m := range peers {
-		r := m.rec
+		r := m.Record()
 		address, _ := r.Address()
-		c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.key(), Endpoint: somewhere(r.Tunnel), LocalMappedCIDR: r.LocalMappedCIDR, PeerMappedCIDR: r.PeerMappedCIDR, Address: address.Addr()})
+		c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.Key(), Endpoint: peering.Specified(r.Tunnel), LocalMappedCIDR: r.LocalMappedCIDR, PeerMappedCIDR: r.PeerMappedCIDR, Address: address.Addr()})
 	}
 	f.addWays(&c, lans)
 	return c

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	"rivulet/fabric/ipam"
 	"rivulet/fabric/peer"
@@ -53,14 +54,14 @@ func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 	f.mu.Lock()
 	taken = append(taken, f.gatewayPrefixes(id)...)
 	for _, m := range f.members {
-		if !m.pinned {
+		if !m.Pinned() {
 			continue
 		}
-		if m.rec.ID != id && m.rec.PeerMappedCIDR.IsValid() {
-			taken = append(taken, m.rec.PeerMappedCIDR)
+		if m.Record().ID != id && m.Record().PeerMappedCIDR.IsValid() {
+			taken = append(taken, m.Record().PeerMappedCIDR)
 		}
 		// The tunnel would run through itself.
-		for _, at := range []netip.AddrPort{m.rec.Tunnel, m.rec.Control} {
+		for _, at := range []netip.AddrPort{m.Record().Tunnel, m.Record().Control} {
 			if a := at.Addr().Unmap(); a.Is4() {
 				taken = append(taken, netip.PrefixFrom(a, 32))
 			}
@@ -90,13 +91,13 @@ func (f *Fabric) rechoose() {
 	var given []netip.Prefix
 	for _, key := range sortedKeys(f.members) {
 		m := f.members[key]
-		if ipam.Within(f.peerCIDR(), f.cfg.PodCIDR.Bits(), m.rec.PeerMappedCIDR) && !slices.Contains(given, m.rec.PeerMappedCIDR) {
-			given = append(given, m.rec.PeerMappedCIDR)
+		if ipam.Within(f.peerCIDR(), f.cfg.PodCIDR.Bits(), m.Record().PeerMappedCIDR) && !slices.Contains(given, m.Record().PeerMappedCIDR) {
+			given = append(given, m.Record().PeerMappedCIDR)
 			continue
 		}
-		r, was := m.rec, m.rec.PeerMappedCIDR
+		r, was := m.Record(), m.Record().PeerMappedCIDR
 		r.PeerMappedCIDR = netip.Prefix{}
-		m.rec = r // nothing of the old one counts
+		m.Pin(time.Now(), r) // nothing of the old one counts
 		p, err := f.choose(r.ID, netip.Prefix{})
 		if err == nil {
 			r.PeerMappedCIDR = p
@@ -106,10 +107,10 @@ func (f *Fabric) rechoose() {
 			f.log.Warn("no prefix for a peer yet", "peer", r.Name, "err", err)
 			continue
 		}
-		m.pin(r)
+		f.pin(m, r)
 		given = append(given, p)
 		f.log.Info("a peer is seen under another prefix from now on", "peer", r.Name, "was", was, "prefix", p)
-		f.due(m, true)
+		f.do(m, m.Due(time.Now(), true))
 	}
 }
 
@@ -120,8 +121,8 @@ func (f *Fabric) CheckPrefixes() {
 	f.mu.Lock()
 	var records []peer.Record
 	for _, m := range f.members {
-		if m.pinned && m.rec.PeerMappedCIDR.IsValid() {
-			records = append(records, m.rec)
+		if m.Pinned() && m.Record().PeerMappedCIDR.IsValid() {
+			records = append(records, m.Record())
 		}
 	}
 	f.mu.Unlock()
@@ -133,8 +134,8 @@ func (f *Fabric) CheckPrefixes() {
 		}
 		f.log.Warn("the prefix of a peer cannot stay; another one is agreed on", "peer", r.Name, "prefix", r.PeerMappedCIDR)
 		f.mu.Lock()
-		if m := f.members[string(r.ID)]; m != nil && m.pinned {
-			f.due(m, true)
+		if m := f.members[string(r.ID)]; m != nil && m.Pinned() {
+			f.do(m, m.Due(time.Now(), true))
 		}
 		f.mu.Unlock()
 	}

@@ -118,7 +118,7 @@ func (c *exchangeRelay) forward(w http.ResponseWriter, r *http.Request) {
 	f := c.f
 	f.mu.Lock()
 	m := f.members[string(to)]
-	there := m != nil && m.pinned && m.state == peer.Connected && to != from
+	there := m != nil && m.Pinned() && m.State() == peer.Connected && to != from
 	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(r.Context(), relayTime)
 	defer cancel()
@@ -262,13 +262,13 @@ func (f *Fabric) relaysTo(id peer.ID) (out []peer.ID) {
 	defer f.mu.Unlock()
 	var near []*member
 	for _, m := range f.members {
-		if m.pinned && m.id != id && m.state == peer.Connected {
+		if m.Pinned() && m.ID() != id && m.State() == peer.Connected {
 			near = append(near, m)
 		}
 	}
-	slices.SortFunc(near, func(a, b *member) int { return cmp.Or(cmp.Compare(a.rtt, b.rtt), cmp.Compare(a.id, b.id)) })
+	slices.SortFunc(near, func(a, b *member) int { return cmp.Or(cmp.Compare(a.RTT(), b.RTT()), cmp.Compare(a.ID(), b.ID())) })
 	for _, m := range near[:min(len(near), maxRelays)] {
-		out = append(out, m.id)
+		out = append(out, m.ID())
 	}
 	return out
 }

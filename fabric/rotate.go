@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/wgkey"
 )
@@ -107,7 +108,7 @@ func (f *Fabric) followKeys(ctx context.Context) {
 // Rotate changes our WireGuard key now. If ctx ends before all is done it goes on.
 func (f *Fabric) Rotate(ctx context.Context) error {
 	_, before, _, _, _ := f.keys.ours()
-	poke(f.rotateNow)
+	changes.Poke(f.rotateNow)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -166,7 +167,7 @@ func (f *Fabric) awaitTold(ctx context.Context, nextPub wgkey.Public) {
 		f.mu.Lock()
 		waits := 0
 		for _, m := range f.members {
-			if m.pinned && m.state == peer.Connected && m.told != nextPub {
+			if m.Pinned() && m.State() == peer.Connected && m.Told() != nextPub {
 				waits++
 			}
 		}
@@ -180,22 +181,5 @@ func (f *Fabric) awaitTold(ctx context.Context, nextPub wgkey.Public) {
 		case <-changed:
 		case <-time.After(f.cfg.Timing.Probe):
 		}
-	}
-}
-
-// key is the WireGuard key to reach a peer by: the next one when the present one has
-// ceased to answer, and back again. It is called with mu held.
-func (m *member) key() wgkey.Public {
-	if m.tryNext && !m.rec.NextWireGuardKey.IsZero() {
-		return m.rec.NextWireGuardKey
-	}
-	return m.rec.WireGuardKey
-}
-
-// missedKey tries the peer's other key every few misses. It is called with mu held.
-func (f *Fabric) missedKey(m *member) {
-	if !m.rec.NextWireGuardKey.IsZero() && m.misses%(f.cfg.Timing.Misses+2) == 0 {
-		m.tryNext = !m.tryNext
-		f.plane.kick()
 	}
 }

@@ -170,9 +170,10 @@ func TestOnePeersShareOfTheControlPort(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		for p, prefix := range prefixes {
-			if rec := &a.members[string(p.cfg.Identity.ID)].rec; rec.PeerMappedCIDR != prefix {
+			m := a.members[string(p.cfg.Identity.ID)]
+			if rec := m.Record(); rec.PeerMappedCIDR != prefix {
 				rec.PeerMappedCIDR = prefix
-				a.Fabric.plane.kick()
+				a.pin(m, rec)
 			}
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"rivulet/fabric/peer"
@@ -14,9 +12,6 @@ import (
 
 // maxStrangers bounds how many clusters that are no peers a LAN can make us remember.
 const maxStrangers = 256
-
-// fresh is how long a stranger is given to be tried before another takes its place.
-const fresh = 10 * time.Second
 
 // The functions below but real are called with mu held.
 
@@ -29,9 +24,9 @@ func (f *Fabric) room() bool {
 	n := 0
 	at := map[netip.Addr]int{}
 	for _, m := range f.members {
-		if !m.pinned {
+		if !m.Pinned() {
 			n++
-			at[m.place()]++
+			at[m.Place()]++
 		}
 	}
 	if n < maxStrangers {
@@ -39,14 +34,8 @@ func (f *Fabric) room() bool {
 	}
 	victim, least := "", 0
 	for key, m := range f.members {
-		if m.pinned || m.proved || m.held || m.attempting {
-			continue
-		}
-		hope := -at[m.place()]
-		if m.reason == "" && time.Since(m.began) < fresh {
-			hope += 2 * maxStrangers // not asked yet
-		}
-		if victim == "" || hope < least || hope == least && m.began.Before(f.members[victim].began) {
+		hope, droppable := m.Hope(time.Now(), at[m.Place()])
+		if droppable && (victim == "" || hope < least || hope == least && m.Began().Before(f.members[victim].Began())) {
 			victim, least = key, hope
 		}
 	}
@@ -57,16 +46,6 @@ func (f *Fabric) room() bool {
 	return true
 }
 
-// place is where the stranger is said to be.
-func (m *member) place() netip.Addr {
-	for _, e := range m.found {
-		if len(e.Addrs) > 0 {
-			return e.Addrs[0].Addr()
-		}
-	}
-	return m.knocked.Addr()
-}
-
 // newsLevel keeps a flood of strangers out of the log.
 func (f *Fabric) newsLevel() slog.Level {
 	if len(f.members) < maxStrangers/2 {
@@ -75,30 +54,12 @@ func (f *Fabric) newsLevel() slog.Level {
 	return slog.LevelDebug
 }
 
-// answered reports whether the error came from whoever holds the key of the ID
-// asked for: the request was made over a connection that had proved it.
-func answered(err error) bool {
-	var e *rpc.Error
-	return errors.As(err, &e) && e.Code != "not-on-link" && e.Code != "closed"
-}
-
 // real reports whether there is more to a cluster than an announcement.
 func (f *Fabric) real(id peer.ID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := f.members[string(id)]
-	return m != nil && (m.pinned || m.proved)
-}
-
-// sources are those that see the cluster now, by name. An entry's key is "source/key".
-func (m *member) sources() (out []string) {
-	for _, key := range sortedKeys(m.found) {
-		name, _, _ := strings.Cut(key, "/")
-		if !slices.Contains(out, name) {
-			out = append(out, name)
-		}
-	}
-	return out
+	return m != nil && (m.Pinned() || m.Proved())
 }
 
 // anotherAt parts an address that somebody wrote down (it has no ID) from the cluster
@@ -110,17 +71,14 @@ func (f *Fabric) anotherAt(m *member, a netip.AddrPort, e error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for entry, found := range m.found {
-		if m.id == "" || found.ID != "" || !slices.Contains(found.Addrs, a) {
-			continue
-		}
-		delete(m.found, entry)
+	for entry, ok := m.Unnamed(a); ok; entry, ok = m.Unnamed(a) {
 		delete(f.known, entry)
 		if !f.room() {
-			return
+			m.Gone(entry)
+			continue
 		}
 		n := f.member(entry, "")
-		n.found[entry] = found
-		f.due(n, true)
+		m.Split(entry, n.Machine)
+		f.do(n, n.Due(time.Now(), true))
 	}
 }

@@ -41,10 +41,7 @@ func (f *Fabric) SetTrust(p Policy) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
-		if !m.pinned && (len(m.found) > 0 || m.knocked.IsValid()) {
-			m.pace.Found(time.Now(), true) // what was refused before may go now, and the other way round
-			poke(m.paceKick)
-		}
+		f.do(m, m.Reconsider(time.Now())) // what was refused before may go now, and the other way round
 	}
 }
 
@@ -108,8 +105,8 @@ func leavingError(name string) *rpc.Error {
 // namesake is another peer that has the name. It is called with mu held.
 func (f *Fabric) namesake(name string, id peer.ID) peer.ID {
 	for _, key := range sortedKeys(f.members) {
-		if m := f.members[key]; m.pinned && m.id != id && strings.EqualFold(m.rec.Name, name) {
-			return m.id
+		if m := f.members[key]; m.Pinned() && m.ID() != id && strings.EqualFold(m.Record().Name, name) {
+			return m.ID()
 		}
 	}
 	return ""
@@ -139,17 +136,6 @@ func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) er
 	return err
 }
 
-// refusedState is the state of a cluster that we have refused, or that has refused us.
-func refusedState(err error, here bool) peer.State {
-	switch code := pairing.Code(err); {
-	case code == "pending":
-		return peer.Waiting
-	case here && (code == "denied" || code == "unpeered"):
-		return peer.Denied
-	}
-	return peer.Refused
-}
-
 // Alarm is something about one cluster that a person should look at.
 type Alarm struct {
 	Code string // key-changed or waiting
@@ -163,24 +149,25 @@ func (f *Fabric) Alarms() (out []Alarm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
-		who := fmt.Sprintf("%s (%s)", m.title(), m.id.Short())
+		who := fmt.Sprintf("%s (%s)", m.Title(), m.ID().Short())
+		refusal, mine := m.Refusal()
 		switch {
-		case m.pinned:
+		case m.Pinned():
 			for _, o := range f.members {
 				// The older of two with one name: it does not answer, and another one came.
-				if o != m && o.pinned && strings.EqualFold(o.rec.Name, m.rec.Name) && o.rec.Trust.At.Before(m.rec.Trust.At) && o.state != peer.Connected {
+				if o != m && o.Pinned() && strings.EqualFold(o.Record().Name, m.Record().Name) && o.Record().Trust.At.Before(m.Record().Trust.At) && o.State() != peer.Connected {
 					out = append(out, Alarm{Code: "key-changed", Peer: who,
-						Text: fmt.Sprintf("%s has come with another key than the %s (%s) that is trusted and does not answer; it is a peer of its own, and nothing of the other's is its", m.rec.Name, o.rec.Name, o.id.Short()),
-						Cure: fmt.Sprintf("if the device was set up anew: rivulet unpeer --force %s; if it was not, somebody has taken its name: rivulet deny %s", o.id.Short(), m.id.Short())})
+						Text: fmt.Sprintf("%s has come with another key than the %s (%s) that is trusted and does not answer; it is a peer of its own, and nothing of the other's is its", m.Record().Name, o.Record().Name, o.ID().Short()),
+						Cure: fmt.Sprintf("if the device was set up anew: rivulet unpeer --force %s; if it was not, somebody has taken its name: rivulet deny %s", o.ID().Short(), m.ID().Short())})
 				}
 			}
-		case pairing.Code(m.refusal) == "name-taken":
-			old := f.namesake(m.title(), m.id)
+		case pairing.Code(refusal) == "name-taken":
+			old := f.namesake(m.Title(), m.ID())
 			out = append(out, Alarm{Code: "key-changed", Peer: who,
 				Text: fmt.Sprintf("it comes under the name of a peer that is trusted (%s), with another key; no traffic goes to it", old.Short()),
-				Cure: fmt.Sprintf("if the device was set up anew: rivulet unpeer --force %s; rivulet approve %s; if it was not: rivulet deny %s", old.Short(), m.id.Short(), m.id.Short())})
-		case m.state == peer.Waiting && m.mine:
-			out = append(out, Alarm{Code: "waiting", Peer: who, Text: "it wants to be a peer", Cure: fmt.Sprintf("rivulet approve %s, or rivulet deny %s", m.handle(), m.handle())})
+				Cure: fmt.Sprintf("if the device was set up anew: rivulet unpeer --force %s; rivulet approve %s; if it was not: rivulet deny %s", old.Short(), m.ID().Short(), m.ID().Short())})
+		case m.State() == peer.Waiting && mine:
+			out = append(out, Alarm{Code: "waiting", Peer: who, Text: "it wants to be a peer", Cure: fmt.Sprintf("rivulet approve %s, or rivulet deny %s", m.Handle(), m.Handle())})
 		}
 	}
 	slices.SortFunc(out, func(a, b Alarm) int { return cmp.Compare(a.Peer+a.Code, b.Peer+b.Code) })

@@ -116,10 +116,10 @@ func (f *Fabric) waysTo(id peer.ID) (out []way) {
 	if m == nil {
 		return nil
 	}
-	if l, ok := m.link(); ok && f.plane.has(id) {
+	if l, ok := m.Link(); ok && f.plane.has(id) {
 		out = append(out, way{l.Addr, f.Dial})
 	}
-	for _, a := range m.addrs() {
+	for _, a := range m.Addrs() {
 		out = append(out, way{a, nil})
 	}
 	return out
@@ -170,20 +170,15 @@ func (f *Fabric) part(id peer.ID) {
 func (f *Fabric) drop(id peer.ID, p trust.Revocation) error {
 	err := f.cfg.Store.DeletePeer(id)
 	f.mu.Lock()
-	if m := f.members[string(id)]; m != nil && !m.pinned {
-		m.held, m.refusal = false, nil
-		m.pace.Done()
+	if m := f.members[string(id)]; m != nil {
+		reason := ""
 		switch {
 		case p.Denied:
-			f.set(m, peer.Denied, deniedReason(p))
+			reason = deniedReason(p)
 		case p.ByPeer:
-			f.set(m, peer.Discovered, "it has ended the peering")
-			f.due(m, false)
-		default:
-			f.set(m, peer.Discovered, "")
-			f.due(m, false)
+			reason = "it has ended the peering"
 		}
-		poke(m.paceKick)
+		f.do(m, m.Ended(time.Now(), p.Denied, reason))
 	}
 	f.names()
 	f.notify()
@@ -254,8 +249,8 @@ func (f *Fabric) Leave(ctx context.Context) (told []string) {
 	f.mu.Lock()
 	names := map[peer.ID]string{}
 	for _, m := range f.members {
-		if m.pinned {
-			names[m.id] = m.rec.Name
+		if m.Pinned() {
+			names[m.ID()] = m.Record().Name
 		}
 	}
 	f.mu.Unlock()

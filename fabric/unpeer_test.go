@@ -3,6 +3,7 @@ package fabric
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"rivulet/fabric/peer"
 )
@@ -16,7 +17,10 @@ func TestUnpeerSaysWhatIsLeftToDo(t *testing.T) {
 		a.awaitState(b, peer.Connected)
 		b.stop()
 		a.mu.Lock()
-		a.members[string(b.id())].rec.Protocol = protocol
+		m := a.members[string(b.id())]
+		r := m.Record()
+		r.Protocol = protocol
+		m.Pin(time.Now(), r)
 		a.mu.Unlock()
 		v, err := a.Unpeer(t.Context(), "b", Unpeer{Force: true})
 		if err != nil {

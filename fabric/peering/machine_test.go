@@ -1,0 +1,279 @@
+package peering
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/wgkey"
+)
+
+var (
+	timing = Timing{Ping: 2 * time.Second, Probe: time.Second / 2, PingTimeout: 2 * time.Second, Misses: 3}
+	id     = peer.ID("abcdefghijklmnopqrstuvwxyz234567")
+	there  = netip.MustParseAddrPort("192.168.1.5:7442")
+	keys   = [...]wgkey.Public{newKey(), newKey(), newKey()}
+
+	denied  = &rpc.Error{Code: "denied", Message: "no"}
+	pending = &rpc.Error{Code: "pending", Message: "a person has to approve it"}
+	closed  = &rpc.Error{Code: "mode-closed", Message: "no"}
+	silence = errors.New("no answer")
+)
+
+func newKey() wgkey.Public {
+	k, err := wgkey.Generate()
+	if err != nil {
+		panic(err)
+	}
+	return k.Public()
+}
+
+func record(key, next wgkey.Public) peer.Record {
+	p := netip.MustParsePrefix
+	return peer.Record{ID: id, Name: "b", WireGuardKey: key, NextWireGuardKey: next, PeerCIDR: p("10.42.0.0/16"), PeerMappedCIDR: p("10.130.0.0/16"),
+		LocalMappedCIDR: p("10.131.0.0/16"), TunnelAddress: netip.MustParseAddr("10.42.0.2"), Control: there, Tunnel: there}
+}
+
+// driver delivers events as package fabric does: pings to peers alone, exchanges when they are due, and no exchange that
+// succeeds with a cluster that a person denies.
+type driver struct {
+	*Machine
+	now    time.Time
+	denied bool
+	stored *peer.Record // what a restart finds
+}
+
+func newDriver() *driver {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return &driver{Machine: New(id, now, timing), now: now}
+}
+
+func (d *driver) pin(r peer.Record) Effects {
+	d.stored = &r
+	_, do := d.Pin(d.now, r)
+	return do
+}
+
+// event delivers one, and returns its effects.
+func (d *driver) event(name string, pick func(n int) int) Effects {
+	refusals := []error{pending, closed, silence}
+	switch name {
+	case "time passes":
+		d.now = d.now.Add([]time.Duration{time.Millisecond, time.Second, 30 * time.Second}[pick(3)])
+	case "found":
+		return d.Found(d.now, fmt.Sprint("mdns/", pick(2)), discovery.Entry{ID: id, Name: "b", Addrs: []netip.AddrPort{there}}, pick(2) == 0, pick(2) == 0)
+	case "gone":
+		d.Gone(fmt.Sprint("mdns/", pick(2)))
+	case "begin":
+		if at, due := d.Next(); due && !at.After(d.now) && !d.Attempting() {
+			d.Begin()
+		}
+	case "attempt ends":
+		if !d.Attempting() {
+			return 0
+		}
+		defer d.End()
+		switch {
+		case d.denied && !d.Pinned():
+			return d.Failed(d.now, denied, true, "denied")
+		case pick(2) == 0:
+			return d.Failed(d.now, refusals[pick(3)], false, "it failed")
+		}
+		return d.pin(record(keys[pick(2)], keys[2])) | d.Exchanged(d.now, keys[0])
+	case "request":
+		if d.denied {
+			return d.Knocked(d.now, "b", there, denied, "denied")
+		}
+		if pick(2) == 0 && !d.Pinned() {
+			return d.Knocked(d.now, "b", there, refusals[pick(2)], "not yet")
+		}
+		return d.pin(record(keys[pick(2)], keys[2])) | d.Received(d.now, pick(2) == 0)
+	case "ping":
+		if !d.Pinned() {
+			return 0
+		}
+		_, do := [...]func() (time.Duration, Effects){
+			func() (time.Duration, Effects) { return d.Answered(d.now, time.Millisecond) },
+			func() (time.Duration, Effects) { return d.Missed(d.now, "") },
+			func() (time.Duration, Effects) { return d.Missed(d.now, "another network has its prefix") },
+			func() (time.Duration, Effects) { return d.Unplugged(d.now, "") },
+			func() (time.Duration, Effects) { return d.Unplugged(d.now, "no tunnel") },
+		}[pick(5)]()
+		return do
+	case "approved":
+		d.denied = false
+		if !d.Pinned() {
+			return d.Approved(d.now, "b", []netip.AddrPort{there})
+		}
+	case "withdrawn":
+		if !d.denied {
+			return d.Withdrawn(d.now)
+		}
+	case "ended":
+		d.denied, d.stored = pick(2) == 0, nil
+		d.Unpin()
+		return d.Ended(d.now, d.denied, "ended")
+	case "trust changes":
+		return d.Reconsider(d.now)
+	}
+	return 0
+}
+
+var events = []string{"time passes", "found", "gone", "begin", "attempt ends", "request", "ping", "ping", "approved", "withdrawn", "ended", "trust changes"}
+
+func run(t *rapid.T, check func(d *driver, event string, before peer.View, do Effects)) *driver {
+	d := newDriver()
+	for range rapid.IntRange(1, 60).Draw(t, "events") {
+		event := rapid.SampledFrom(events).Draw(t, "event")
+		before := d.View()
+		do := d.event(event, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
+		if check != nil {
+			check(d, event, before, do)
+		}
+	}
+	return d
+}
+
+// Whatever has happened, a cluster that answers and is wanted becomes Connected.
+func TestEveryStateHasAWayOut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := run(t, nil)
+		if d.Attempting() {
+			d.Failed(d.now, silence, false, "no answer")
+			d.End()
+		}
+		if !d.Pinned() {
+			d.Approved(d.now, "b", []netip.AddrPort{there})
+		} else {
+			for range 2 * timing.Misses { // a peer that does not answer leads to an exchange
+				d.now = d.now.Add(6 * timing.Ping)
+				d.Missed(d.now, "")
+			}
+		}
+		at, due := d.Next()
+		if !due || at.After(d.now.Add(time.Minute)) {
+			t.Fatalf("no exchange is due within a minute in %s: %v, %v", d.State(), at, due)
+		}
+		d.Begin()
+		d.pin(record(keys[0], keys[2]))
+		d.Exchanged(d.now, keys[0])
+		d.End()
+		if d.State().Apart() {
+			t.Fatalf("exchanged, and %s", d.State())
+		}
+		d.Answered(d.now, time.Millisecond)
+		if v := d.View(); v.State != peer.Connected || v.Reason != "" {
+			t.Fatalf("it answers, and is %s: %s", v.State, v.Reason)
+		}
+	})
+}
+
+// What a person denies stays denied until a person approves it, whatever is discovered, asked and tried.
+func TestANoOutlivesEverything(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		run(t, func(d *driver, event string, before peer.View, do Effects) {
+			if d.denied && (d.State() != peer.Denied || d.Pinned()) {
+				t.Fatalf("after %q a denied cluster is %s, a peer: %v", event, d.State(), d.Pinned())
+			}
+		})
+	})
+}
+
+// Effects report each change once, and nothing that has not changed.
+func TestEffectsAreTrue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		run(t, func(d *driver, event string, before peer.View, do Effects) {
+			v := d.View()
+			if entered := do&Entered != 0; entered != (v.State != before.State) {
+				t.Fatalf("%q: from %s to %s, reported: %v", event, before.State, v.State, entered)
+			}
+			if (v.State != before.State || v.Reason != before.Reason && before.Record.ID == v.Record.ID && event == "ping") && do&Changed == 0 {
+				t.Fatalf("%q: from %s (%s) to %s (%s) without a change", event, before.State, before.Reason, v.State, v.Reason)
+			}
+			if v.State != before.State && !v.Since.Equal(d.now) {
+				t.Fatalf("%q: in %s since %v, not %v", event, v.State, v.Since, d.now)
+			}
+			if !d.Pinned() && !d.State().Apart() {
+				t.Fatalf("%q: %s, and no peer", event, d.State())
+			}
+		})
+	})
+}
+
+// An attempt that has begun is not due again until something new happens, and a failed one is put off.
+func TestNoExchangeTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := run(t, nil)
+		if d.Attempting() {
+			d.Failed(d.now, silence, false, "no answer")
+			d.End()
+		}
+		d.Due(d.now, true)
+		d.Begin()
+		if at, due := d.Next(); due {
+			t.Fatalf("due at %v while it is tried", at)
+		}
+		d.Failed(d.now, silence, false, "no answer")
+		d.End()
+		if at, due := d.Next(); !due || !at.After(d.now) || at.After(d.now.Add(time.Minute)) {
+			t.Fatalf("after a failure due: %v, at %v, now %v", due, at, d.now)
+		}
+	})
+}
+
+// A restart loses nothing that a peering needs, and makes nobody a peer.
+func TestRestart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := run(t, nil)
+		if (d.stored != nil) != d.Pinned() {
+			t.Fatalf("stored: %v, a peer: %v", d.stored != nil, d.Pinned())
+		}
+		if d.stored == nil {
+			return
+		}
+		again := New(id, d.now, timing)
+		again.Loaded(d.now, *d.stored, true)
+		was, _ := d.Link()
+		is, _ := again.Link()
+		was.State, is.State, was.RTT, is.RTT = "", "", 0, 0
+		if was != is || again.State() != peer.Connecting {
+			t.Fatalf("%+v became %+v, %s", was, is, again.State())
+		}
+		if at, due := again.Next(); !due || at.After(d.now) {
+			t.Fatalf("an exchange is due: %v, at %v", due, at)
+		}
+		if again.Answered(d.now, time.Millisecond); again.State() != peer.Connected {
+			t.Fatalf("it answers, and is %s", again.State())
+		}
+	})
+}
+
+// A peer that does not answer is lost after so many pings, and tried by its next key.
+func TestLost(t *testing.T) {
+	d := newDriver()
+	d.pin(record(keys[0], keys[2]))
+	d.Answered(d.now, time.Millisecond)
+	for n := 1; n <= 5; n++ {
+		_, do := d.Missed(d.now, "")
+		want := peer.Connected
+		if n >= timing.Misses {
+			want = peer.Lost
+		}
+		if d.State() != want || do&Doubt == 0 || (do&Configure != 0) != (n == 5) {
+			t.Errorf("after %d misses %s, %b", n, d.State(), do)
+		}
+	}
+	if d.Key() != keys[2] {
+		t.Error("the next key is not tried")
+	}
+	if d.pin(record(keys[1], keys[2])); d.Key() != keys[1] {
+		t.Error("a new key is not used")
+	}
+}

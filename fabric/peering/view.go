@@ -1,0 +1,191 @@
+package peering
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/wgkey"
+)
+
+// What others see of a Machine.
+
+func (m *Machine) ID() peer.ID             { return m.id }
+func (m *Machine) Pinned() bool            { return m.pinned }
+func (m *Machine) Record() peer.Record     { return m.rec }
+func (m *Machine) State() peer.State       { return m.state }
+func (m *Machine) Reason() string          { return m.reason }
+func (m *Machine) Began() time.Time        { return m.began }
+func (m *Machine) Since() time.Time        { return m.since }
+func (m *Machine) RTT() time.Duration      { return m.rtt }
+func (m *Machine) Proved() bool            { return m.proved }
+func (m *Machine) Displaced() bool         { return m.displaced }
+func (m *Machine) Told() wgkey.Public      { return m.told }
+func (m *Machine) LastExchange() time.Time { return m.exchanged }
+func (m *Machine) Attempts() int           { return m.attempts }
+func (m *Machine) Attempting() bool        { return m.attempting }
+func (m *Machine) Refusal() (error, bool)  { return m.refusal, m.mine } //nolint:revive // the error is the value
+
+// View is the cluster as status shows it.
+func (m *Machine) View() peer.View {
+	v := peer.View{Record: m.rec, State: m.state, Reason: m.reason, RTT: m.rtt, Since: m.since, LastSeen: m.lastSeen}
+	if v.Reason == "" {
+		v.Reason = m.notice
+	}
+	v.Found, v.Addrs = m.sources(), m.Addrs()
+	if !m.pinned {
+		v.Record = peer.Record{ID: m.id, Name: m.Title(), Control: m.knocked}
+		if len(v.Addrs) > 0 {
+			v.Control = v.Addrs[0]
+		}
+	}
+	v.Control, v.Tunnel = Specified(v.Control), Specified(v.Tunnel)
+	return v
+}
+
+// Link is the link to a peer, false if it has none.
+func (m *Machine) Link() (peer.Link, bool) {
+	addr, ok := m.rec.Address()
+	if !m.pinned || !ok {
+		return peer.Link{}, false
+	}
+	r := m.rec
+	return peer.Link{ID: m.id, Name: r.Name, Addr: addr, PeerCIDR: r.PeerCIDR, PeerMappedCIDR: r.PeerMappedCIDR, LocalMappedCIDR: r.LocalMappedCIDR,
+		State: m.state, RTT: m.rtt, Trust: r.Trust.How, NoBorrow: r.NoBorrow(), NoLend: r.NoLend()}, true
+}
+
+// Title is the best name that it has.
+func (m *Machine) Title() string {
+	if m.pinned {
+		return m.rec.Name
+	}
+	for _, e := range m.found {
+		if e.Name != "" {
+			return e.Name
+		}
+	}
+	if addrs := m.Addrs(); m.name == "" && m.id == "" && len(addrs) > 0 {
+		return addrs[0].String()
+	}
+	return m.name
+}
+
+// Handle is what a person calls it on the command line.
+func (m *Machine) Handle() string {
+	if t := m.Title(); t != "" {
+		return t
+	}
+	return m.id.Short()
+}
+
+// Addrs are the control addresses to try: what discovery says now, then what worked last, then what was given.
+func (m *Machine) Addrs() (out []netip.AddrPort) {
+	for _, key := range slices.Sorted(maps.Keys(m.found)) {
+		for _, a := range m.found[key].Addrs {
+			if !slices.Contains(out, a) {
+				out = append(out, a)
+			}
+		}
+	}
+	for _, a := range append([]netip.AddrPort{m.rec.Control, m.knocked}, m.given...) {
+		if Specified(a).IsValid() && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// Place is where a stranger is said to be.
+func (m *Machine) Place() netip.Addr {
+	for _, e := range m.found {
+		if len(e.Addrs) > 0 {
+			return e.Addrs[0].Addr()
+		}
+	}
+	return m.knocked.Addr()
+}
+
+// Unnamed returns the entry without an ID at the address, if m has an ID and such an entry.
+func (m *Machine) Unnamed(at netip.AddrPort) (key string, ok bool) {
+	for key, e := range m.found {
+		if m.id != "" && e.ID == "" && slices.Contains(e.Addrs, at) {
+			return key, true
+		}
+	}
+	return "", false
+}
+
+// Split moves an entry to a Machine of its own.
+func (m *Machine) Split(key string, to *Machine) {
+	to.found[key] = m.found[key]
+	delete(m.found, key)
+}
+
+// passage is what may keep packets away.
+func (m *Machine) passage() string {
+	if at := Specified(m.rec.Tunnel); at.IsValid() {
+		return fmt.Sprintf("does UDP %d pass between %s and this device?", at.Port(), at.Addr())
+	}
+	return "is a peer of both there that carries (tunnel.relay)?"
+}
+
+// keyless is why a peer without a key has no tunnel, empty for one that has a key.
+func (m *Machine) keyless() string {
+	if !m.pinned || !m.rec.WireGuardKey.IsZero() {
+		return ""
+	}
+	return "the WireGuard key that is stored of it cannot be used, or is another peer's; it gets a tunnel as soon as it tells another: rivulet rotate-key on " + m.Handle()
+}
+
+// Specified is an address, or none for that of a cluster of which only the port is known: it was met through another.
+func Specified(a netip.AddrPort) netip.AddrPort {
+	if a.Addr().IsUnspecified() {
+		return netip.AddrPort{}
+	}
+	return a
+}
+
+// RefusedState is the state of a cluster that this one has refused, or that has refused this one.
+func RefusedState(err error, here bool) peer.State {
+	switch code := pairing.Code(err); {
+	case code == "pending":
+		return peer.Waiting
+	case here && (code == "denied" || code == "unpeered"):
+		return peer.Denied
+	}
+	return peer.Refused
+}
+
+// answered reports whether the error came from the holder of the key of the ID that was asked for: the request went
+// over a connection that had proved it.
+func answered(err error) bool {
+	var e *rpc.Error
+	return errors.As(err, &e) && e.Code != "not-on-link" && e.Code != "closed"
+}
+
+// Explain makes one line with a cure of why an exchange failed.
+func Explain(err error, addrs []netip.AddrPort) string {
+	var known *rpc.Error
+	var wrong *rpc.WrongPeerError
+	switch {
+	case errors.As(err, &known):
+		return known.Error()
+	case errors.As(err, &wrong):
+		return fmt.Sprintf("another cluster (%s) answers at its address: wait until it is discovered anew, or look for two devices with one address", wrong.Got.Short())
+	case len(addrs) == 0:
+		return "no address is known: switch it on, on the same LAN"
+	}
+	why := "no answer"
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil && !op.Timeout() {
+		why = op.Err.Error()
+	}
+	return fmt.Sprintf("it cannot be reached at %s (%s): is rivulet running there, and does its firewall let TCP %d in?", addrs[0], why, addrs[0].Port())
+}
