@@ -81,11 +81,11 @@ func probeAdmission(ctx context.Context, e *Env) Result {
 	cure := "start what they belong to, or remove them: " + strings.Join(cures, " && ")
 	switch text := strings.Join(append(refusing, silent...), "; "); {
 	case len(refusing) > 0:
-		return failf(cure, "%s", text)
+		return Failf(cure, "%s", text)
 	case len(silent) > 0:
-		return warnf(cure, "%s", text)
+		return Warnf(cure, "%s", text)
 	}
-	return pass("all are served")
+	return Passf("all are served")
 }
 
 // unserved says why the API server reaches nobody at a Service; empty where it may.

@@ -21,7 +21,7 @@ var (
 func probeCardLife(_ context.Context, e *Env) Result {
 	cards := e.glob("/sys/block/mmcblk*/device")
 	if len(cards) == 0 {
-		return skip("there is no card or eMMC")
+		return Skipf("there is no card or eMMC")
 	}
 	const cure = "copy it to a new one: rivulet backup, and soon"
 	var good, silent []string
@@ -37,9 +37,9 @@ func probeCardLife(_ context.Context, e *Env) Result {
 		spare, _ := strconv.ParseUint(e.read(dir+"/pre_eol_info"), 0, 8)
 		switch {
 		case used >= 0x0b || spare == 3:
-			return failf(cure, "%s has reached its promised life (life_time %#x, pre_eol_info %d)", name, used, spare)
+			return Failf(cure, "%s has reached its promised life (life_time %#x, pre_eol_info %d)", name, used, spare)
 		case used >= 0x09 || spare == 2:
-			worst = warnf(cure, "%s has used up %d %% or more of its promised life (pre_eol_info %d)", name, (used-1)*10, spare)
+			worst = Warnf(cure, "%s has used up %d %% or more of its promised life (pre_eol_info %d)", name, (used-1)*10, spare)
 		case used == 0:
 			silent = append(silent, name)
 		default:
@@ -50,16 +50,16 @@ func probeCardLife(_ context.Context, e *Env) Result {
 	case worst.Status != Pass:
 		return worst
 	case len(good) > 0:
-		return pass("%s", strings.Join(good, ", "))
+		return Passf("%s", strings.Join(good, ", "))
 	}
-	return skip("%s does not tell, as most SD cards", strings.Join(silent, ", "))
+	return Skipf("%s does not tell, as most SD cards", strings.Join(silent, ", "))
 }
 
 // probeSwap minds swap on flash that wears out; swap in memory (zram) is welcome.
 func probeSwap(_ context.Context, e *Env) Result {
 	lines := strings.Split(e.read("/proc/swaps"), "\n")
 	if len(lines) < 2 {
-		return pass("none")
+		return Passf("none")
 	}
 	var names []string
 	for _, line := range lines[1:] {
@@ -73,10 +73,10 @@ func probeSwap(_ context.Context, e *Env) Result {
 			device = m.device
 		}
 		if strings.Contains(device, "mmcblk") {
-			return warnf("switch it off: systemctl disable --now dphys-swapfile (or swapoff "+f[0]+" and its line in /etc/fstab); zram is kind to the card",
+			return Warnf("switch it off: systemctl disable --now dphys-swapfile (or swapoff "+f[0]+" and its line in /etc/fstab); zram is kind to the card",
 				"%s is on a card: swapping wears it out, and stalls the device when memory is short", f[0])
 		}
 		names = append(names, f[0])
 	}
-	return pass("%s", strings.Join(names, ", "))
+	return Passf("%s", strings.Join(names, ", "))
 }

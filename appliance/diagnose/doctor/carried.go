@@ -55,13 +55,13 @@ func probeCarried(ctx context.Context, e *Env) Result {
 		}
 	}
 	if len(found) == 0 {
-		return pass("nothing waits for what there is not")
+		return Passf("nothing waits for what there is not")
 	}
 	var texts, cures []string
 	for _, f := range found {
 		texts, cures = append(texts, f.text), append(cures, f.cure)
 	}
-	return warnf(strings.Join(cures, "; "), "%s", strings.Join(texts, "; "))
+	return Warnf(strings.Join(cures, "; "), "%s", strings.Join(texts, "; "))
 }
 
 // some names a few of many.

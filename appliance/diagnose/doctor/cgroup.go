@@ -46,12 +46,12 @@ func probeMemoryCgroup(_ context.Context, e *Env) Result {
 	c := e.cgroups()
 	switch {
 	case !c.v1 && !c.v2:
-		return failf("mount them (systemd does so at boot), or start the machine with an ordinary init", "no cgroups are mounted at /sys/fs/cgroup")
+		return Failf("mount them (systemd does so at boot), or start the machine with an ordinary init", "no cgroups are mounted at /sys/fs/cgroup")
 	case c.has("memory"):
 		if at := c.at["memory"]; at != "" && !e.exists(at+"/memory.limit_in_bytes") {
-			return failf("take cgroup_disable=memory off the kernel's command line and reboot", "%s is mounted, but the kernel serves no limits there", at)
+			return Failf("take cgroup_disable=memory off the kernel's command line and reboot", "%s is mounted, but the kernel serves no limits there", at)
 		}
-		return pass("usable")
+		return Passf("usable")
 	}
 	return noMemoryCgroup(e)
 }
@@ -61,13 +61,13 @@ func probeCgroupVersion(_ context.Context, e *Env) Result {
 	const cure = "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line, or install a newer release of the system"
 	switch {
 	case c.v2:
-		return pass("v2")
+		return Passf("v2")
 	case c.v1 && slices.ContainsFunc(e.mounts(), func(m mount) bool { return m.kind == "cgroup2" }):
-		return warnf(cure, "v1 with a v2 hierarchy beside it (hybrid): it works, and Kubernetes is about to drop v1")
+		return Warnf(cure, "v1 with a v2 hierarchy beside it (hybrid): it works, and Kubernetes is about to drop v1")
 	case c.v1:
-		return warnf(cure, "v1: it works, and Kubernetes is about to drop it")
+		return Warnf(cure, "v1: it works, and Kubernetes is about to drop it")
 	}
-	return failf("mount them (systemd does so at boot)", "no cgroups are mounted at /sys/fs/cgroup")
+	return Failf("mount them (systemd does so at boot)", "no cgroups are mounted at /sys/fs/cgroup")
 }
 
 // needed says what a missing controller means.
@@ -80,7 +80,7 @@ var neededControllers = []struct{ name, v1, without string }{
 func probeCgroupControllers(_ context.Context, e *Env) Result {
 	c := e.cgroups()
 	if !c.v1 && !c.v2 {
-		return skip("no cgroups are mounted")
+		return Skipf("no cgroups are mounted")
 	}
 	var missing []string
 	for _, n := range neededControllers {
@@ -89,10 +89,10 @@ func probeCgroupControllers(_ context.Context, e *Env) Result {
 		}
 	}
 	if len(missing) > 0 {
-		return failf("use a kernel with these controllers, and take cgroup_disable= off its command line", "missing: %s", strings.Join(missing, ", "))
+		return Failf("use a kernel with these controllers, and take cgroup_disable= off its command line", "missing: %s", strings.Join(missing, ", "))
 	}
 	if at := c.at["cpu"]; at != "" && !e.exists(at+"/cpu.cfs_quota_us") {
-		return failf("use a kernel with CONFIG_CFS_BANDWIDTH", "CPU limits do not work: %s has no cpu.cfs_quota_us", at)
+		return Failf("use a kernel with CONFIG_CFS_BANDWIDTH", "CPU limits do not work: %s has no cpu.cfs_quota_us", at)
 	}
-	return pass("cpu, cpuset, pids")
+	return Passf("cpu, cpuset, pids")
 }

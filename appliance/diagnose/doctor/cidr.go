@@ -18,7 +18,7 @@ var ourLinks = []string{"lo", "riv", "cni", "veth", "kube-"}
 func probeCIDR(ctx context.Context, e *Env) Result {
 	routes, err := e.Routes()
 	if err != nil {
-		return skip("the kernel cannot be asked: %v", err)
+		return Skipf("the kernel cannot be asked: %v", err)
 	}
 	var clash, wide []string
 	for _, r := range routes {
@@ -42,13 +42,13 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 	}
 	switch {
 	case len(clash) > 0:
-		return failf("give that network another range (or leave it: ip route del), with Tailscale: tailscale up --netfilter-mode=off; or have this device choose others at its next start, "+
+		return Failf("give that network another range (or leave it: ip route del), with Tailscale: tailscale up --netfilter-mode=off; or have this device choose others at its next start, "+
 			"with its name and key, without its objects and volumes: rivulet reset",
 			"the same addresses twice: %s", strings.Join(clash, "; "))
 	case len(wide) > 0:
-		return warnf("nothing, unless something there has one of these addresses", "a wider network covers the cluster's, its part of it is out of reach from here: %s", strings.Join(wide, "; "))
+		return Warnf("nothing, unless something there has one of these addresses", "a wider network covers the cluster's, its part of it is out of reach from here: %s", strings.Join(wide, "; "))
 	}
-	return pass("%s, %s and %s are used by nobody else here", fixed.PodCIDR, fixed.ServiceCIDR, fixed.NodeRange)
+	return Passf("%s, %s and %s are used by nobody else here", fixed.PodCIDR, fixed.ServiceCIDR, fixed.NodeRange)
 }
 
 // tailscaleDrops looks for its rule against strangers in its range, which holds

@@ -18,25 +18,25 @@ func probeClock(ctx context.Context, e *Env) Result {
 	now := e.Now()
 	const cure = "connect the device to a network with a time server, or set the clock: date -s; a board without a battery needs one of the two at every boot"
 	if floor, of := e.clockFloor(); now.Before(floor.Add(-time.Minute)) {
-		return failf(cure, "it says %s, yet %s is of %s: certificates would not be valid", now.UTC().Format(time.DateTime), of, floor.UTC().Format(time.DateTime))
+		return Failf(cure, "it says %s, yet %s is of %s: certificates would not be valid", now.UTC().Format(time.DateTime), of, floor.UTC().Format(time.DateTime))
 	}
 	if st, ok := e.running(ctx); ok && !st.Clock.Now.IsZero() {
 		if !st.Clock.Plausible {
-			return failf(cure, "it says %s, which cannot be: it is later than %s", now.UTC().Format(time.DateTime), st.Clock.Floor.UTC().Format(time.DateTime))
+			return Failf(cure, "it says %s, which cannot be: it is later than %s", now.UTC().Format(time.DateTime), st.Clock.Floor.UTC().Format(time.DateTime))
 		}
 		if ref := st.Clock.Reference; ref != "" && !st.Clock.Synchronized {
-			return pass("no time service keeps it; compared with %s, it is right", ref)
+			return Passf("no time service keeps it; compared with %s, it is right", ref)
 		}
 	}
 	tx, state, err := e.Adjtimex()
 	switch {
 	case err != nil:
-		return skip("the kernel cannot be asked: %v", err)
+		return Skipf("the kernel cannot be asked: %v", err)
 	case state == timeError || tx.Status&unix.STA_UNSYNC != 0:
-		return warnf("switch a time service on (timedatectl set-ntp true); where the network blocks NTP, name a server that answers",
+		return Warnf("switch a time service on (timedatectl set-ntp true); where the network blocks NTP, name a server that answers",
 			"it says %s; no time service keeps it right", now.UTC().Format(time.DateTime+" MST"))
 	}
-	return pass("synchronized")
+	return Passf("synchronized")
 }
 
 // clockFloor is a moment that is certainly past: files of ours were written then.

@@ -32,23 +32,23 @@ func noMemoryCgroup(e *Env) Result {
 	}
 	if file == "" {
 		if slices.Contains(booted, "cgroup_disable=memory") {
-			return failf("take cgroup_disable=memory off the kernel's command line in the boot loader and reboot", "%s, cgroup_disable=memory is on the command line", gone)
+			return Failf("take cgroup_disable=memory off the kernel's command line in the boot loader and reboot", "%s, cgroup_disable=memory is on the command line", gone)
 		}
-		return failf("add cgroup_enable=memory to the kernel's command line in the boot loader and reboot", "%s", gone)
+		return Failf("add cgroup_enable=memory to the kernel's command line in the boot loader and reboot", "%s", gone)
 	}
 	want := withMemory(e.read(file))
 	if e.read(file) == want {
 		if slices.Contains(booted, memoryWords[0]) {
-			return failf("update the kernel (6.12.34 for the Raspberry Pi 5 is known for it), then reboot",
+			return Failf("update the kernel (6.12.34 for the Raspberry Pi 5 is known for it), then reboot",
 				"%s although the kernel was told %s", gone, memoryWords[0])
 		}
-		return failf("reboot", "%s; %s is right, the running kernel was started before", gone, file)
+		return Failf("reboot", "%s; %s is right, the running kernel was started before", gone, file)
 	}
 	why := gone
 	if slices.Contains(booted, "cgroup_disable=memory") {
 		why += ", the firmware disables it"
 	}
-	r := failf(fmt.Sprintf("rivulet doctor --fix, or write all on the one line of %s: %s; then reboot", file, strings.Join(memoryWords, " ")), "%s", why)
+	r := Failf(fmt.Sprintf("rivulet doctor --fix, or write all on the one line of %s: %s; then reboot", file, strings.Join(memoryWords, " ")), "%s", why)
 	r.Fix = &Fix{
 		Says:   fmt.Sprintf("writes %s into %s (the old one is kept as %s); then reboot", strings.Join(memoryWords, " "), file, kept(file)),
 		Do:     func(context.Context) error { return rewrite(e.path(file), withMemory) },

@@ -28,7 +28,7 @@ var CrashRecords = []string{"dmesg*", "*/dmesg*", "*/*/dmesg*"}
 // probeKernelCrash tells of the newest crash of the last days.
 func probeKernelCrash(_ context.Context, e *Env) Result {
 	if !e.exists("/sys/fs/pstore") {
-		return skip("this kernel keeps nothing of a crash")
+		return Skipf("this kernel keeps nothing of a crash")
 	}
 	newest, text := time.Time{}, ""
 	for _, depth := range CrashRecords {
@@ -39,7 +39,7 @@ func probeKernelCrash(_ context.Context, e *Env) Result {
 		}
 	}
 	if newest.IsZero() {
-		return pass("none in the last week")
+		return Passf("none in the last week")
 	}
 	why := "it did not say why"
 	for _, words := range crashWords {
@@ -48,6 +48,6 @@ func probeKernelCrash(_ context.Context, e *Env) Result {
 			break
 		}
 	}
-	return warnf("what it said is in "+CrashFolder+" and goes into the archive of rivulet support; if it comes again look at the power supply, the memory and the last thing that was plugged in",
+	return Warnf("what it said is in "+CrashFolder+" and goes into the archive of rivulet support; if it comes again look at the power supply, the memory and the last thing that was plugged in",
 		"found at the start of %s: %.200s", newest.UTC().Format("2006-01-02 15:04 MST"), why)
 }

@@ -33,7 +33,7 @@ func probeDiskSpace(_ context.Context, e *Env) Result {
 	dir := e.existing(e.State)
 	fs, err := e.Statfs(e.path(dir))
 	if err != nil {
-		return failf("look at the disk: dmesg", "%s: %v", dir, err)
+		return Failf("look at the disk: dmesg", "%s: %v", dir, err)
 	}
 	return judgeSpace(dir, fs)
 }
@@ -42,32 +42,32 @@ func judgeSpace(dir string, fs unix.Statfs_t) Result {
 	block := uint64(fs.Bsize)
 	free, all := fs.Bavail*block, fs.Blocks*block
 	if all == 0 {
-		return skip("%s has no size", dir)
+		return Skipf("%s has no size", dir)
 	}
 	percent := free * 100 / all
 	if fs.Files > 0 { // some file systems have no such limit
 		switch inodes := fs.Ffree * 100 / fs.Files; {
 		case inodes < inodesMin:
-			return failf(freeImages+"; or: delete small files", "%s: %d of %d inodes are left, no file can be made soon", dir, fs.Ffree, fs.Files)
+			return Failf(freeImages+"; or: delete small files", "%s: %d of %d inodes are left, no file can be made soon", dir, fs.Ffree, fs.Files)
 		case inodes < inodesWarn:
-			return warnf(freeImages+"; or: delete small files", "%s: %d %% of the inodes are left", dir, inodes)
+			return Warnf(freeImages+"; or: delete small files", "%s: %d %% of the inodes are left", dir, inodes)
 		}
 	}
 	switch {
 	case percent < spaceEvict:
-		return failf(fullCure, "%s: %s of %s (%d %%) are free; below %d %% the kubelet throws pods out", dir, size(free), size(all), percent, spaceEvict)
+		return Failf(fullCure, "%s: %s of %s (%d %%) are free; below %d %% the kubelet throws pods out", dir, size(free), size(all), percent, spaceEvict)
 	case free < spaceMin:
-		return failf(fullCure, "%s: %s are free; databases and logs need more", dir, size(free))
+		return Failf(fullCure, "%s: %s are free; databases and logs need more", dir, size(free))
 	case percent < spaceImages:
-		return warnf(fullCure, "%s: %s of %s (%d %%) are free; the kubelet deletes unused images now, and pods below %d %%", dir, size(free), size(all), percent, spaceEvict)
+		return Warnf(fullCure, "%s: %s of %s (%d %%) are free; the kubelet deletes unused images now, and pods below %d %%", dir, size(free), size(all), percent, spaceEvict)
 	}
-	return pass("%s: %s of %s (%d %%) are free", dir, size(free), size(all), percent)
+	return Passf("%s: %s of %s (%d %%) are free", dir, size(free), size(all), percent)
 }
 
 func probeDiskSpeed(ctx context.Context, e *Env) Result {
 	dir := e.existing(e.State)
 	if st, err := e.Statfs(e.path(dir)); err == nil && st.Type == unix.TMPFS_MAGIC {
-		return skip("%s is in memory", dir)
+		return Skipf("%s is in memory", dir)
 	}
 	ctx, cancel := context.WithTimeout(ctx, syncTime)
 	defer cancel()
@@ -75,12 +75,12 @@ func probeDiskSpeed(ctx context.Context, e *Env) Result {
 	if len(took) == 0 {
 		switch err {
 		case nil:
-			return skip("nothing was measured")
+			return Skipf("nothing was measured")
 		default:
 			if unixPermission(err) {
-				return skip("%s may be written by root only", dir)
+				return Skipf("%s may be written by root only", dir)
 			}
-			return failf("look at the disk: space (df), read-only mount (mount), errors (dmesg)", "%s cannot be written: %v", dir, err)
+			return Failf("look at the disk: space (df), read-only mount (mount), errors (dmesg)", "%s cannot be written: %v", dir, err)
 		}
 	}
 	return judgeSpeed(took)
@@ -97,10 +97,10 @@ func judgeSpeed(took []time.Duration) Result {
 	const cure = "use a better card (class A2) or, better, a disk on USB or NVMe; a card that has become slow is about to fail"
 	switch p99 := at(99); {
 	case p99 >= syncUnbearable:
-		return failf(cure, "99 %% of %d synced writes took up to %s (half of them %s): Kubernetes will give up waiting", len(took), p99, at(50))
+		return Failf(cure, "99 %% of %d synced writes took up to %s (half of them %s): Kubernetes will give up waiting", len(took), p99, at(50))
 	case p99 >= syncSlow:
-		return warnf(cure, "99 %% of %d synced writes took up to %s (half of them %s)", len(took), p99, at(50))
+		return Warnf(cure, "99 %% of %d synced writes took up to %s (half of them %s)", len(took), p99, at(50))
 	default:
-		return pass("99 %% of %d synced writes took up to %s, half of them %s", len(took), p99, at(50))
+		return Passf("99 %% of %d synced writes took up to %s, half of them %s", len(took), p99, at(50))
 	}
 }

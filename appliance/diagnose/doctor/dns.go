@@ -26,7 +26,7 @@ func probeDNS(ctx context.Context, e *Env) Result {
 		}
 	}
 	if len(servers) == 0 {
-		return warnf("write a nameserver line into it, or let DHCP do so, if names outside are needed", "%s names no server: only names of the cluster are answered", file)
+		return Warnf("write a nameserver line into it, or let DHCP do so, if names outside are needed", "%s names no server: only names of the cluster are answered", file)
 	}
 	ours := e.ownAddresses()
 	var good, bad, loops []string
@@ -47,15 +47,15 @@ func probeDNS(ctx context.Context, e *Env) Result {
 	}
 	switch {
 	case len(good) > 0 && len(bad)+len(loops) == 0:
-		return pass("%s answers", strings.Join(good, ", "))
+		return Passf("%s answers", strings.Join(good, ", "))
 	case len(good) > 0 && len(bad) == 0:
-		return pass("%s answers; %s is this device itself and is left out", strings.Join(good, ", "), strings.Join(loops, ", "))
+		return Passf("%s answers; %s is this device itself and is left out", strings.Join(good, ", "), strings.Join(loops, ", "))
 	case len(good) > 0:
-		return warnf("take the dead server out of "+file, "%s answers, but not %s", strings.Join(good, ", "), strings.Join(bad, "; "))
+		return Warnf("take the dead server out of "+file, "%s answers, but not %s", strings.Join(good, ", "), strings.Join(bad, "; "))
 	case len(loops) > 0 && len(bad) == 0:
-		return failf("name the network's own server in "+file, "a loop: %s names this device or the cluster (%s), which asks the server named there", file, strings.Join(loops, ", "))
+		return Failf("name the network's own server in "+file, "a loop: %s names this device or the cluster (%s), which asks the server named there", file, strings.Join(loops, ", "))
 	}
-	return failf("look at the network's DNS server, or name another in "+file, "no server answers: %s", strings.Join(bad, "; "))
+	return Failf("look at the network's DNS server, or name another in "+file, "no server answers: %s", strings.Join(bad, "; "))
 }
 
 func (e *Env) ownAddresses() (out []netip.Addr) {

@@ -110,7 +110,7 @@ func run(ctx context.Context, e *Env, p Probe) Result {
 	go func() {
 		defer func() {
 			if v := recover(); v != nil {
-				done <- warnf("report this as a bug of rivulet", "the probe itself failed: %v: %.300s", v, debug.Stack())
+				done <- Warnf("report this as a bug of rivulet", "the probe itself failed: %v: %.300s", v, debug.Stack())
 			}
 		}()
 		done <- p.Run(ctx, e)
@@ -122,22 +122,23 @@ func run(ctx context.Context, e *Env, p Probe) Result {
 	case r := <-done:
 		return r
 	case <-late.C:
-		return warnf("look for a disk or a device that does not answer: dmesg | tail", "no answer within %s", timeLimit)
+		return Warnf("look for a disk or a device that does not answer: dmesg | tail", "no answer within %s", timeLimit)
 	}
 }
 
-func pass(format string, args ...any) Result {
+// Passf, Skipf, Warnf and Failf are the Results, with a text and, for the last two, a cure.
+func Passf(format string, args ...any) Result {
 	return Result{Status: Pass, Text: fmt.Sprintf(format, args...)}
 }
 
-func skip(format string, args ...any) Result {
+func Skipf(format string, args ...any) Result {
 	return Result{Status: Skip, Text: fmt.Sprintf(format, args...)}
 }
 
-func warnf(cure, format string, args ...any) Result {
+func Warnf(cure, format string, args ...any) Result {
 	return Result{Status: Warn, Text: fmt.Sprintf(format, args...), Cure: cure}
 }
 
-func failf(cure, format string, args ...any) Result {
+func Failf(cure, format string, args ...any) Result {
 	return Result{Status: Fail, Text: fmt.Sprintf(format, args...), Cure: cure}
 }

@@ -55,8 +55,8 @@ func TestBadProbesHoldUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := make(chan struct{})
 		defer close(stuck)
-		hangs := Probe{Kind: health.Tun, Run: func(context.Context, *Env) Result { <-stuck; return pass("") }}
-		heeds := Probe{Kind: health.DNS, Run: func(ctx context.Context, _ *Env) Result { <-ctx.Done(); return warnf("wait", "slow") }}
+		hangs := Probe{Kind: health.Tun, Run: func(context.Context, *Env) Result { <-stuck; return Passf("") }}
+		heeds := Probe{Kind: health.DNS, Run: func(ctx context.Context, _ *Env) Result { <-ctx.Done(); return Warnf("wait", "slow") }}
 		panics := Probe{Kind: health.LAN, Run: func(context.Context, *Env) Result { panic("no") }}
 		begun := time.Now()
 		rep := Run(t.Context(), &Env{Now: time.Now}, []Probe{hangs, heeds, panics})
@@ -123,11 +123,11 @@ func TestWatch(t *testing.T) {
 			{Kind: health.Tun, Every: time.Hour, Run: func(context.Context, *Env) Result {
 				asked.Add(1)
 				if broken.Load() {
-					return failf("y", "x")
+					return Failf("y", "x")
 				}
-				return pass("x")
+				return Passf("x")
 			}},
-			{Kind: health.DNS, Run: func(context.Context, *Env) Result { t.Error("asked, yet it names no interval"); return pass("x") }},
+			{Kind: health.DNS, Run: func(context.Context, *Env) Result { t.Error("asked, yet it names no interval"); return Passf("x") }},
 		}
 		var tr health.Tracker
 		ready := make(chan struct{}, 10)
@@ -172,7 +172,7 @@ func TestHeals(t *testing.T) {
 		saved := probes
 		defer func() { probes = saved }()
 		fix := &Fix{Says: "x", Do: func(context.Context) error { did.Add(1); return errors.New("it does not work") }}
-		fails := func(context.Context, *Env) Result { r := failf("y", "x"); r.Fix = fix; return r }
+		fails := func(context.Context, *Env) Result { r := Failf("y", "x"); r.Fix = fix; return r }
 		probes = []Probe{{Kind: health.Tun, Every: always, Heals: true, Run: fails}, {Kind: health.DNS, Every: always, Run: fails}}
 		var tr health.Tracker
 		ctx, cancel := context.WithCancel(t.Context())

@@ -163,13 +163,13 @@ func (e *Env) running(ctx context.Context) (api.Status, bool) {
 func (e *Env) unasked(what string, err error) Result {
 	switch {
 	case e.User != 0:
-		return skip("only root can look at it: sudo rivulet doctor")
+		return Skipf("only root can look at it: sudo rivulet doctor")
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return skip("%s: it does not run", what)
+		return Skipf("%s: it does not run", what)
 	case err != nil:
-		return skip("%s: %v", what, err)
+		return Skipf("%s: %v", what, err)
 	}
-	return skip("%s", what)
+	return Skipf("%s", what)
 }
 
 // existing is the nearest folder above path, or path itself, that exists.

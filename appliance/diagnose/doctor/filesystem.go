@@ -17,7 +17,7 @@ func probeFilesystem(_ context.Context, e *Env) Result {
 	dir := e.existing(e.State)
 	m, ok := e.mountOf(dir)
 	if ok && slices.Contains(m.options, "ro") {
-		return failf("look for errors (dmesg), copy what matters, check the file system (fsck) from another system; a card that does this is to be replaced",
+		return Failf("look for errors (dmesg), copy what matters, check the file system (fsck) from another system; a card that does this is to be replaced",
 			"%s (%s) can only be read: nothing that happens now is kept", m.at, m.device)
 	}
 	var bad []string
@@ -27,13 +27,13 @@ func probeFilesystem(_ context.Context, e *Env) Result {
 		}
 	}
 	if len(bad) > 0 {
-		return failf("back up (rivulet backup), check the file system (touch /forcefsck; reboot, or fsck from another system), and replace the card if errors come back",
+		return Failf("back up (rivulet backup), check the file system (touch /forcefsck; reboot, or fsck from another system), and replace the card if errors come back",
 			"ext4 has counted errors: %s", strings.Join(bad, ", "))
 	}
 	if !ok {
-		return skip("%s is on no mount that can be seen", dir)
+		return Skipf("%s is on no mount that can be seen", dir)
 	}
-	return pass("%s (%s), no errors known", m.at, m.kind)
+	return Passf("%s (%s), no errors known", m.at, m.kind)
 }
 
 func unixPermission(err error) bool { return errors.Is(err, fs.ErrPermission) }

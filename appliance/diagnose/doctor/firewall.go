@@ -17,17 +17,17 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 	if e.process("firewalld") {
 		out, err := e.Exec(ctx, "firewall-cmd", "--list-ports")
 		if err == nil && strings.Contains(out, "7442/udp") && strings.Contains(out, "7442/tcp") {
-			return pass("firewalld lets peers in")
+			return Passf("firewalld lets peers in")
 		}
-		return warnf("firewall-cmd --permanent --add-port=7442/udp --add-port=7442/tcp --add-service=mdns && firewall-cmd --permanent --zone=trusted --add-source="+pods+" --add-source="+services+" && "+allowPods(ctx, e),
+		return Warnf("firewall-cmd --permanent --add-port=7442/udp --add-port=7442/tcp --add-service=mdns && firewall-cmd --permanent --zone=trusted --add-source="+pods+" --add-source="+services+" && "+allowPods(ctx, e),
 			"firewalld is on and does not name %s: peers may not get in, nor pods out", open)
 	}
 	if strings.Contains(e.read("/etc/ufw/ufw.conf"), "ENABLED=yes") {
 		rules := e.read("/etc/ufw/user.rules")
 		if strings.Contains(rules, "7442") {
-			return pass("ufw lets peers in")
+			return Passf("ufw lets peers in")
 		}
-		return warnf("ufw allow 7442 && ufw allow 5353/udp && ufw allow from "+pods+" && ufw allow from "+services+" && "+allowPods(ctx, e),
+		return Warnf("ufw allow 7442 && ufw allow 5353/udp && ufw allow from "+pods+" && ufw allow from "+services+" && "+allowPods(ctx, e),
 			"ufw is on and does not name %s: peers may not get in, nor pods out", open)
 	}
 	out, err := e.Exec(ctx, "iptables-save", "-t", "filter")
@@ -40,14 +40,14 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 	if drops("INPUT") && !slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool {
 		return strings.HasPrefix(l, "-A INPUT") && strings.Contains(l, "7442") && strings.HasSuffix(l, "ACCEPT")
 	}) {
-		return warnf("iptables -I INPUT -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables -I INPUT -p tcp --dport 7442 -j ACCEPT; "+allowPods(ctx, e),
+		return Warnf("iptables -I INPUT -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables -I INPUT -p tcp --dport 7442 -j ACCEPT; "+allowPods(ctx, e),
 			"what is not allowed is dropped (policy of INPUT), and nothing allows %s", open)
 	}
 	if drops("FORWARD") && !strings.Contains(out, "FLANNEL-FWD") && !strings.Contains(out, pods) {
-		return warnf("start rivulet, which allows pods; if they stay cut off: iptables -I FORWARD -s "+pods+" -j ACCEPT; iptables -I FORWARD -d "+pods+" -j ACCEPT",
+		return Warnf("start rivulet, which allows pods; if they stay cut off: iptables -I FORWARD -s "+pods+" -j ACCEPT; iptables -I FORWARD -d "+pods+" -j ACCEPT",
 			"what is forwarded is dropped (policy of FORWARD, as Docker sets it), and nothing allows pods")
 	}
-	return pass("none that is known")
+	return Passf("none that is known")
 }
 
 // process reports whether a program of this name runs.

@@ -15,9 +15,9 @@ func probeIptables(ctx context.Context, e *Env) Result {
 	version, err := e.Exec(ctx, "iptables", "--version")
 	if err != nil {
 		if _, carried := bundle.Embedded(); carried || len(e.glob(e.State+"/bundle/*/netfilter/nft/iptables")) > 0 {
-			return pass("the machine has none; Rivulet's own is used")
+			return Passf("the machine has none; Rivulet's own is used")
 		}
-		return failf("install it (apt install iptables); Rivulet goes on by itself", "there is no iptables: Services cannot work")
+		return Failf("install it (apt install iptables); Rivulet goes on by itself", "there is no iptables: Services cannot work")
 	}
 	version = strings.TrimSpace(version)
 	legacy, legacyErr := countRules(ctx, e, "iptables-legacy-save")
@@ -27,10 +27,10 @@ func probeIptables(ctx context.Context, e *Env) Result {
 		if strings.Contains(version, "legacy") {
 			other, flush = "iptables-nft", "iptables-nft"
 		}
-		return warnf(fmt.Sprintf("find out who wrote those of %s; if nobody needs them: %s -F; %s -t nat -F", other, flush, flush),
+		return Warnf(fmt.Sprintf("find out who wrote those of %s; if nobody needs them: %s -F; %s -t nat -F", other, flush, flush),
 			"rules in both backends (%d legacy, %d nft), a packet passes both; %s is in use", legacy, nft, version)
 	}
-	return pass("%s", version)
+	return Passf("%s", version)
 }
 
 // countRules leaves policies and empty chains out.

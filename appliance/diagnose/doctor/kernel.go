@@ -1,12 +1,9 @@
 package doctor
 
 import (
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,40 +14,37 @@ import (
 var kernel = Probe{Kind: health.Kernel, Title: "kernel features", Run: probeKernel}
 
 // feature is one thing of the kernel. It is there if it was made (try), if a file
-// shows it (seen), or if the kernel's configuration or a module that can be loaded
-// promises it.
+// shows it (seen), or if a module that can be loaded promises it.
 type feature struct {
 	name, try, seen string
-	config          string
 	module          string
 	need            Status // Fail or Warn when it is missing
 	without         string
 }
 
 var features = []feature{
-	{name: "overlayfs", seen: "filesystem overlay", config: "OVERLAY_FS", module: "overlay", need: Fail, without: "no container starts"},
-	{name: "namespaces", seen: "/proc/self/ns/pid", config: "PID_NS", need: Fail, without: "no container starts"},
-	{name: "network namespaces", try: tryNetns, seen: "/proc/self/ns/net", config: "NET_NS", need: Fail, without: "no pod gets a network"},
-	{name: "cgroup namespaces", seen: "/proc/self/ns/cgroup", config: "CGROUPS", need: Warn, without: "containers see the host's cgroups"},
-	{name: "user namespaces", seen: "/proc/self/ns/user", config: "USER_NS", need: Warn, without: "pods with hostUsers: false do not start"},
-	{name: "seccomp", seen: "/proc/sys/kernel/seccomp/actions_avail", config: "SECCOMP_FILTER", need: Warn, without: "system calls of containers are not filtered"},
-	{name: "veth", try: tryVeth, config: "VETH", module: "veth", need: Fail, without: "no pod gets a network"},
-	{name: "bridge", try: tryBridge, config: "BRIDGE", module: "bridge", need: Fail, without: "no pod gets a network"},
-	{name: "bridge netfilter", seen: "/proc/sys/net/bridge/bridge-nf-call-iptables", config: "BRIDGE_NETFILTER", module: "br_netfilter", need: Fail, without: "a pod does not reach a Service whose pod is on the same node"},
-	{name: "nftables (nat, fib)", try: tryNft, config: "NFT_NAT", module: "nft_nat", need: Fail, without: "no tunnel to peers"},
-	{name: "nftables (sets, bridge)", try: tryPolicies, config: "NF_TABLES_BRIDGE", module: "nft_meta_bridge", need: Warn, without: "NetworkPolicies are not enforced"},
-	{name: "iptables matches", try: tryIptables, config: "NETFILTER_XT_MATCH_STATISTIC", module: "xt_statistic", need: Fail, without: "Services do not work"},
-	{name: "TUN", try: tryTun, config: "TUN", module: "tun", need: Fail, without: "no tunnel to peers"},
+	{name: "overlayfs", seen: "filesystem overlay", module: "overlay", need: Fail, without: "no container starts"},
+	{name: "namespaces", seen: "/proc/self/ns/pid", need: Fail, without: "no container starts"},
+	{name: "network namespaces", try: tryNetns, seen: "/proc/self/ns/net", need: Fail, without: "no pod gets a network"},
+	{name: "cgroup namespaces", seen: "/proc/self/ns/cgroup", need: Warn, without: "containers see the host's cgroups"},
+	{name: "user namespaces", seen: "/proc/self/ns/user", need: Warn, without: "pods with hostUsers: false do not start"},
+	{name: "seccomp", seen: "/proc/sys/kernel/seccomp/actions_avail", need: Warn, without: "system calls of containers are not filtered"},
+	{name: "veth", try: tryVeth, module: "veth", need: Fail, without: "no pod gets a network"},
+	{name: "bridge", try: tryBridge, module: "bridge", need: Fail, without: "no pod gets a network"},
+	{name: "bridge netfilter", seen: "/proc/sys/net/bridge/bridge-nf-call-iptables", module: "br_netfilter", need: Fail, without: "a pod does not reach a Service whose pod is on the same node"},
+	{name: "nftables (nat, fib)", try: tryNft, module: "nft_nat", need: Fail, without: "no tunnel to peers"},
+	{name: "nftables (sets, bridge)", try: tryPolicies, module: "nft_meta_bridge", need: Warn, without: "NetworkPolicies are not enforced"},
+	{name: "iptables matches", try: tryIptables, module: "xt_statistic", need: Fail, without: "Services do not work"},
+	{name: "TUN", try: tryTun, module: "tun", need: Fail, without: "no tunnel to peers"},
 }
 
 func probeKernel(ctx context.Context, e *Env) Result {
 	tried, err := e.Try(ctx)
-	config := e.kernelConfig()
 	var missing, unknown []string
 	var load []*Fix
 	worst := Pass
 	for _, f := range features {
-		has, known, why := f.look(e, tried, config)
+		has, known, why := f.look(e, tried)
 		switch {
 		case has:
 		case !known:
@@ -72,9 +66,9 @@ func probeKernel(ctx context.Context, e *Env) Result {
 	}
 	if worst == Pass {
 		if len(unknown) > 0 {
-			return skip("cannot be seen from here: %s%s", strings.Join(unknown, ", "), rootHint(err))
+			return Skipf("cannot be seen from here: %s%s", strings.Join(unknown, ", "), rootHint(err))
 		}
-		return pass("overlayfs, namespaces, seccomp, veth, bridge, netfilter, TUN")
+		return Passf("overlayfs, namespaces, seccomp, veth, bridge, netfilter, TUN")
 	}
 	r := Result{Status: worst, Text: "missing: " + strings.Join(missing, ", "), Cure: "use a kernel with these features; that of the distribution has them", Fix: both(load...)}
 	if r.Fix != nil {
@@ -91,7 +85,7 @@ func rootHint(err error) string {
 }
 
 // look weighs the evidence: what was tried beats what is seen beats what is promised.
-func (f feature) look(e *Env, tried map[string]error, config map[string]string) (has, known bool, why string) {
+func (f feature) look(e *Env, tried map[string]error) (has, known bool, why string) {
 	if err, ok := tried[f.try]; ok && f.try != "" && !errors.Is(err, unix.EPERM) {
 		if err != nil {
 			return false, true, err.Error()
@@ -115,34 +109,6 @@ func (f feature) look(e *Env, tried map[string]error, config map[string]string) 
 		// there beforehand it does not.
 		return f.seen == "" || strings.HasPrefix(f.seen, "filesystem "), true, "module " + f.module + " is not loaded"
 	}
-	switch v, ok := config["CONFIG_"+f.config]; {
-	case ok && v == "y":
-		return f.seen == "" || strings.HasPrefix(f.seen, "filesystem "), true, ""
-	case ok:
-		return false, true, ""
-	case len(config) > 0 && config["CONFIG_NET"] != "": // a whole configuration, without this
-		return false, true, ""
-	}
-	// Nothing was tried, no configuration to read: a file that is not there says enough.
+	// Nothing was tried: a file that is not there is evidence enough.
 	return false, f.seen != "", ""
-}
-
-// kernelConfig reads the running kernel's configuration, where it is kept.
-func (e *Env) kernelConfig() map[string]string {
-	out := map[string]string{}
-	text := e.read("/boot/config-" + e.read("/proc/sys/kernel/osrelease"))
-	if f, err := os.Open(e.path("/proc/config.gz")); err == nil {
-		defer f.Close()
-		if z, err := gzip.NewReader(f); err == nil {
-			if raw, err := io.ReadAll(io.LimitReader(z, 4<<20)); err == nil {
-				text = string(raw)
-			}
-		}
-	}
-	for line := range strings.Lines(text) {
-		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok && strings.HasPrefix(k, "CONFIG_") {
-			out[k] = v
-		}
-	}
-	return out
 }

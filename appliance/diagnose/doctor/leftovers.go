@@ -22,7 +22,7 @@ func probeLeftovers(_ context.Context, e *Env) Result {
 	for _, f := range e.glob("/proc/[0-9]*/comm") {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 		if err == nil && slices.Contains(otherKubelets, e.read(f)) && !e.isOurs(pid) {
-			return failf("end it, and keep it from starting again (systemctl disable --now k3s, or kubelet); one machine has room for one",
+			return Failf("end it, and keep it from starting again (systemctl disable --now k3s, or kubelet); one machine has room for one",
 				"%s (pid %d) runs here: two Kubernetes fight for the same ports, rules and containers", e.read(f), pid)
 		}
 	}
@@ -36,8 +36,8 @@ func probeLeftovers(_ context.Context, e *Env) Result {
 	found = append(found, e.glob("/etc/cni/net.d/*.conf")...)
 	found = append(found, e.glob("/etc/cni/net.d/*.conflist")...)
 	if len(found) > 0 {
-		return warnf("remove what is no longer needed with the other product's own uninstaller (k3s-uninstall.sh, kubeadm reset), or reboot after it",
+		return Warnf("remove what is no longer needed with the other product's own uninstaller (k3s-uninstall.sh, kubeadm reset), or reboot after it",
 			"left by another Kubernetes: %s", strings.Join(found, ", "))
 	}
-	return pass("none")
+	return Passf("none")
 }

@@ -15,14 +15,14 @@ var limits = Probe{Kind: health.Limits, Title: "kernel limits", Run: probeLimits
 func probeLimits(_ context.Context, e *Env) Result {
 	low := host.LowLimits(e.path("/proc/sys"))
 	if len(low) == 0 {
-		return pass("inotify: enough for containers")
+		return Passf("inotify: enough for containers")
 	}
 	var names, set []string
 	for _, l := range low {
 		names = append(names, fmt.Sprintf("%s is %d", l.Name, l.Have))
 		set = append(set, fmt.Sprintf("%s=%d", l.Name, l.Want))
 	}
-	r := warnf("sysctl -w "+strings.Join(set, " ")+", or: rivulet doctor --fix",
+	r := Warnf("sysctl -w "+strings.Join(set, " ")+", or: rivulet doctor --fix",
 		"%s: containers may fail with \"too many open files\"", strings.Join(names, ", "))
 	r.Fix = &Fix{
 		Says: "sets " + strings.Join(set, " ") + " until the next boot (rivulet run does so whenever it starts)",

@@ -10,14 +10,14 @@ var lsm = Probe{Kind: health.LSM, Title: "SELinux, AppArmor", Run: probeLSM}
 
 func probeLSM(ctx context.Context, e *Env) Result {
 	if e.read("/sys/fs/selinux/enforce") == "1" {
-		return warnf("where something is denied (ausearch -m avc), allow it there, or: setenforce 0",
+		return Warnf("where something is denied (ausearch -m avc), allow it there, or: setenforce 0",
 			"SELinux is enforcing; Rivulet brings no policy for it, containers run unconfined by it")
 	}
 	if e.read("/sys/module/apparmor/parameters/enabled") == "Y" {
 		if _, err := e.Exec(ctx, "apparmor_parser", "--version"); err != nil {
-			return pass("AppArmor is on; containers run without a profile, as apparmor_parser is not installed")
+			return Passf("AppArmor is on; containers run without a profile, as apparmor_parser is not installed")
 		}
-		return pass("AppArmor is on; containers get its default profile")
+		return Passf("AppArmor is on; containers get its default profile")
 	}
-	return pass("neither is in the way")
+	return Passf("neither is in the way")
 }

@@ -22,15 +22,15 @@ func probeMemory(_ context.Context, e *Env) Result {
 	total, free := info["MemTotal"], info["MemAvailable"]
 	switch {
 	case total == 0:
-		return skip("/proc/meminfo cannot be read")
+		return Skipf("/proc/meminfo cannot be read")
 	case total < memoryMin:
-		return failf("use a board with 1 GB or more", "%s in all; Kubernetes alone takes 450 MB", size(total))
+		return Failf("use a board with 1 GB or more", "%s in all; Kubernetes alone takes 450 MB", size(total))
 	case free < memoryFree:
-		return warnf("look at what takes it: rivulet kubectl get pods -A; give pods memory limits", "%s of %s are left", size(free), size(total))
+		return Warnf("look at what takes it: rivulet kubectl get pods -A; give pods memory limits", "%s of %s are left", size(free), size(total))
 	case total < memoryWant:
-		return warnf("use a board with 1 GB or more", "%s in all: a few small pods fit beside Kubernetes", size(total))
+		return Warnf("use a board with 1 GB or more", "%s in all: a few small pods fit beside Kubernetes", size(total))
 	}
-	return pass("%s, %s available", size(total), size(free))
+	return Passf("%s, %s available", size(total), size(free))
 }
 
 // meminfo returns bytes by name.

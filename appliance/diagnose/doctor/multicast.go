@@ -27,25 +27,25 @@ const (
 func probeMulticast(ctx context.Context, e *Env) Result {
 	all, err := e.Links()
 	if err != nil {
-		return skip("the kernel cannot be asked: %v", err)
+		return Skipf("the kernel cannot be asked: %v", err)
 	}
 	lans := usable(all)
 	if len(lans) == 0 {
-		return skip("the device is on no network")
+		return Skipf("the device is on no network")
 	}
 	heard, err := e.Hear()
 	if err != nil && len(heard.From) == 0 {
-		return warnf("see that no firewall on this device blocks UDP 5353", "nothing can be sent or heard: %v", err)
+		return Warnf("see that no firewall on this device blocks UDP 5353", "nothing can be sent or heard: %v", err)
 	}
 	if len(heard.From) > 0 {
-		return pass("our question was answered or others were heard: %s", addrs(heard.From))
+		return Passf("our question was answered or others were heard: %s", addrs(heard.From))
 	}
 	reachable, silent := e.knownHere(ctx, lans)
 	if len(reachable) > 0 {
-		return failf(snooping, "%s can be reached, yet nobody's multicast arrives here: the network filters it. Peers that are known stay, new ones are not found", addrs(reachable))
+		return Failf(snooping, "%s can be reached, yet nobody's multicast arrives here: the network filters it. Peers that are known stay, new ones are not found", addrs(reachable))
 	}
 	if len(silent) > 0 {
-		return failf(isolation, "%s was a peer on this LAN and answers neither multicast nor a direct call: it is switched off, or the network keeps its clients apart", addrs(silent))
+		return Failf(isolation, "%s was a peer on this LAN and answers neither multicast nor a direct call: it is switched off, or the network keeps its clients apart", addrs(silent))
 	}
 	gateways := e.gateways()
 	around, _ := e.Neighbours() // none known
@@ -53,11 +53,11 @@ func probeMulticast(ctx context.Context, e *Env) Result {
 	wireless := slices.ContainsFunc(lans, func(l Link) bool { return l.Wireless })
 	switch {
 	case len(around) > 0:
-		return warnf(snooping, "nobody answers, although other machines are on the LAN (%s): they may have no mDNS, or the network filters multicast", addrs(around))
+		return Warnf(snooping, "nobody answers, although other machines are on the LAN (%s): they may have no mDNS, or the network filters multicast", addrs(around))
 	case wireless:
-		return warnf("if there is another device in this Wi-Fi: "+isolation, "nobody answers and no other machine shows itself: this device is alone, or the Wi-Fi keeps its clients apart")
+		return Warnf("if there is another device in this Wi-Fi: "+isolation, "nobody answers and no other machine shows itself: this device is alone, or the Wi-Fi keeps its clients apart")
 	}
-	return skip("nobody answers; no other device is known here that could")
+	return Skipf("nobody answers; no other device is known here that could")
 }
 
 // knownHere are the peers whose address is on one of the LANs, by whether they take
@@ -87,17 +87,17 @@ func (e *Env) knownHere(ctx context.Context, lans []Link) (reachable, silent []n
 func probeHostname(_ context.Context, e *Env) Result {
 	all, err := e.Links()
 	if err != nil || len(usable(all)) == 0 {
-		return skip("the device is on no network")
+		return Skipf("the device is on no network")
 	}
 	heard, err := e.Hear()
 	if err != nil {
-		return skip("multicast cannot be used: %v", err)
+		return Skipf("multicast cannot be used: %v", err)
 	}
 	if len(heard.SameName) > 0 {
-		return warnf("give this machine a name of its own: hostnamectl set-hostname NAME; Rivulet tells clusters apart by their ID, people do not",
+		return Warnf("give this machine a name of its own: hostnamectl set-hostname NAME; Rivulet tells clusters apart by their ID, people do not",
 			"%s is called %s.local too", addrs(heard.SameName), e.Hostname)
 	}
-	return pass("nobody else says to be %s.local", e.Hostname)
+	return Passf("nobody else says to be %s.local", e.Hostname)
 }
 
 func addrs(list []netip.Addr) string {

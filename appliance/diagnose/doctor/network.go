@@ -23,7 +23,7 @@ func usable(all []Link) []Link {
 func probeLAN(_ context.Context, e *Env) Result {
 	all, err := e.Links()
 	if err != nil {
-		return skip("the kernel cannot be asked: %v", err)
+		return Skipf("the kernel cannot be asked: %v", err)
 	}
 	var up, down []string
 	cure := "plug a cable in, or join a Wi-Fi network; the cluster itself works without"
@@ -45,17 +45,17 @@ func probeLAN(_ context.Context, e *Env) Result {
 	}
 	switch {
 	case len(up) > 0:
-		return pass("%s", strings.Join(up, ", "))
+		return Passf("%s", strings.Join(up, ", "))
 	case len(down) > 0:
-		return warnf(cure, "no other device can be reached: %s", strings.Join(down, ", "))
+		return Warnf(cure, "no other device can be reached: %s", strings.Join(down, ", "))
 	}
-	return warnf("see whether the kernel has a driver for the network card: dmesg", "there is no network interface that leads to a LAN")
+	return Warnf("see whether the kernel has a driver for the network card: dmesg", "there is no network interface that leads to a LAN")
 }
 
 func probeDefaultRoute(_ context.Context, e *Env) Result {
 	routes, err := e.Routes()
 	if err != nil {
-		return skip("the kernel cannot be asked: %v", err)
+		return Skipf("the kernel cannot be asked: %v", err)
 	}
 	var ways []string
 	for _, r := range routes {
@@ -70,10 +70,10 @@ func probeDefaultRoute(_ context.Context, e *Env) Result {
 		}
 	}
 	if len(ways) == 0 {
-		return warnf("connect a router where images are to come from the Internet; or: rivulet image push FILE.tar",
+		return Warnf("connect a router where images are to come from the Internet; or: rivulet image push FILE.tar",
 			"none; cluster and peers work without, registries on the Internet are out of reach")
 	}
-	return pass("%s", strings.Join(ways, ", "))
+	return Passf("%s", strings.Join(ways, ", "))
 }
 
 // gateways are the routers of default routes.

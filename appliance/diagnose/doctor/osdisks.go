@@ -26,13 +26,13 @@ type block struct {
 func probeOSDisks(ctx context.Context, e *Env) Result {
 	out, err := e.Exec(ctx, "lsblk", "-J", "-o", "NAME,TYPE,UUID,FSTYPE")
 	if err != nil {
-		return skip("lsblk cannot be used: %v", err)
+		return Skipf("lsblk cannot be used: %v", err)
 	}
 	var all struct {
 		Blockdevices []block `json:"blockdevices"`
 	}
 	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		return skip("lsblk is not understood: %v", err)
+		return Skipf("lsblk is not understood: %v", err)
 	}
 	by := map[string][]string{}
 	collect(all.Blockdevices, by)
@@ -45,10 +45,10 @@ func probeOSDisks(ctx context.Context, e *Env) Result {
 	}
 	if len(twice) > 0 {
 		slices.Sort(twice)
-		return warnf("take the copy out, or give it an identity of its own (tune2fs -U random, and its line in /etc/fstab and cmdline.txt)",
+		return Warnf("take the copy out, or give it an identity of its own (tune2fs -U random, and its line in /etc/fstab and cmdline.txt)",
 			"the same file system twice: %s; the next boot may take the other", strings.Join(twice, ", "))
 	}
-	return pass("every file system is there once")
+	return Passf("every file system is there once")
 }
 
 // collect leaves out what is shared on purpose: parts of arrays, volumes and several paths to one disk.

@@ -35,18 +35,18 @@ func probePodNetwork(ctx context.Context, e *Env) Result {
 	})
 	switch {
 	case err != nil:
-		return skip("cannot be asked: %v", err)
+		return Skipf("cannot be asked: %v", err)
 	case found == podview.Fine:
-		return pass("cluster DNS and the API server, by their Services")
+		return Passf("cluster DNS and the API server, by their Services")
 	case found == podview.Unled:
-		r := failf("wait half a minute: the rules are made anew by themselves; find out which program removes them, and restart rivulet if they do not come back",
+		r := Failf("wait half a minute: the rules are made anew by themselves; find out which program removes them, and restart rivulet if they do not come back",
 			"the Services of cluster DNS or of the API server lead nowhere: another program has removed rules of kube-proxy (iptables -F, nft flush ruleset)")
 		r.Fix = resync(e)
 		return r
 	case found == podview.Dropped:
-		return failf(allowPods(ctx, e), "a firewall of this device drops what pods send to it: pods have no cluster DNS or no API server")
+		return Failf(allowPods(ctx, e), "a firewall of this device drops what pods send to it: pods have no cluster DNS or no API server")
 	}
-	return skip("there is no pod network yet, or nothing answers the device itself either")
+	return Skipf("there is no pod network yet, or nothing answers the device itself either")
 }
 
 // allowPods lets in what comes from pods and, through the tunnel, from peers.
@@ -116,9 +116,9 @@ func probeServiceRules(ctx context.Context, e *Env) Result {
 		}
 	}
 	if len(gone) == 0 {
-		return pass("none is missing that kube-proxy has made")
+		return Passf("none is missing that kube-proxy has made")
 	}
-	r := failf("wait half a minute: they are made anew by themselves; find out which program removes them, and restart rivulet if they do not come back",
+	r := Failf("wait half a minute: they are made anew by themselves; find out which program removes them, and restart rivulet if they do not come back",
 		"another program has removed rules of kube-proxy (iptables -F): those of %s", strings.Join(gone, ", "))
 	r.Fix = resync(e)
 	return r

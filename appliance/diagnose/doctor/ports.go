@@ -62,12 +62,12 @@ func probePorts(_ context.Context, e *Env) Result {
 	}
 	if worst == Pass {
 		if len(hidden) > 0 {
-			return skip("only root sees which process has %s: sudo rivulet doctor --only ports", strings.Join(hidden, ", "))
+			return Skipf("only root sees which process has %s: sudo rivulet doctor --only ports", strings.Join(hidden, ", "))
 		}
 		if ours == 0 {
-			return pass("all that are needed are free")
+			return Passf("all that are needed are free")
 		}
-		return pass("all that are needed are ours or free")
+		return Passf("all that are needed are ours or free")
 	}
 	return Result{Status: worst, Text: "taken: " + strings.Join(taken, ", "), Cure: "end the program, or make it listen elsewhere; Rivulet then goes on by itself"}
 }

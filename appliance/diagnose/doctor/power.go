@@ -27,22 +27,22 @@ func probePower(ctx context.Context, e *Env) Result {
 		}
 		asked = true
 		if e.read(filepath.Dir(f)+"/in0_lcrit_alarm") == "1" {
-			return failf(powerCure, "the voltage is too low, or was since it was last asked")
+			return Failf(powerCure, "the voltage is too low, or was since it was last asked")
 		}
 	}
 	if flags, ok := throttled(ctx, e); ok {
 		asked = true
 		switch {
 		case flags&(1<<0) != 0:
-			return failf(powerCure, "the voltage is too low now (firmware: %#x)", flags)
+			return Failf(powerCure, "the voltage is too low now (firmware: %#x)", flags)
 		case flags&(1<<16) != 0:
-			return warnf(powerCure, "the voltage was too low since the boot (firmware: %#x)", flags)
+			return Warnf(powerCure, "the voltage was too low since the boot (firmware: %#x)", flags)
 		}
 	}
 	if !asked {
-		return skip("this board does not tell")
+		return Skipf("this board does not tell")
 	}
-	return pass("no low voltage")
+	return Passf("no low voltage")
 }
 
 // throttled is the firmware's word: low bits hold now, from bit 16 on since the boot.
@@ -89,18 +89,18 @@ func probeTemperature(_ context.Context, e *Env) Result {
 		where := fmt.Sprintf("%s (%s)", e.read(zone+"/type"), filepath.Base(zone))
 		switch {
 		case c >= stop:
-			return failf(coolingCure, "%s is at %d °C, its limit is %d", where, c, stop)
+			return Failf(coolingCure, "%s is at %d °C, its limit is %d", where, c, stop)
 		case c >= slow:
-			worst = warnf(coolingCure, "%s is at %d °C, near its limit: the board slows down", where, c)
+			worst = Warnf(coolingCure, "%s is at %d °C, near its limit: the board slows down", where, c)
 		}
 	}
 	switch {
 	case !found:
-		return skip("this board does not tell")
+		return Skipf("this board does not tell")
 	case worst.Status != Pass:
 		return worst
 	}
-	return pass("%d °C", top)
+	return Passf("%d °C", top)
 }
 
 // criticalTrip is the temperature at which the zone's kernel driver switches off, 0 if it names none.

@@ -17,13 +17,13 @@ func probeSupervisor(ctx context.Context, e *Env) Result {
 	_, err := e.Supervisor(ctx)
 	switch {
 	case err == nil:
-		return pass("it runs and answers")
+		return Passf("it runs and answers")
 	case errors.Is(err, fs.ErrPermission):
-		return skip("root can ask it, and members of a group: sudo rivulet doctor --only supervisor")
+		return Skipf("root can ask it, and members of a group: sudo rivulet doctor --only supervisor")
 	case !errors.Is(err, api.ErrNotRunning):
-		return failf("see: sudo journalctl -n 50 -u rivulet", "it does not answer: %v", err)
+		return Failf("see: sudo journalctl -n 50 -u rivulet", "it does not answer: %v", err)
 	case !e.exists(e.State + "/state.db"):
-		return skip("it has not run here yet")
+		return Skipf("it has not run here yet")
 	}
-	return failf(api.Start(), "the supervisor does not run: pods go on, and nothing looks after them, their volumes or the peers")
+	return Failf(api.Start(), "the supervisor does not run: pods go on, and nothing looks after them, their volumes or the peers")
 }

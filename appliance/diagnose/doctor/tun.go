@@ -18,28 +18,28 @@ var tun = Probe{Kind: health.Tun, Title: tunFile, Every: rarely, Run: probeTun}
 func probeTun(_ context.Context, e *Env) Result {
 	fi, err := os.Stat(e.path(tunFile))
 	if err != nil {
-		r := failf("rivulet doctor --fix, or: modprobe tun; in a container, hand the device in (--device /dev/net/tun)", "%s is not there: no tunnel to peers", tunFile)
+		r := Failf("rivulet doctor --fix, or: modprobe tun; in a container, hand the device in (--device /dev/net/tun)", "%s is not there: no tunnel to peers", tunFile)
 		r.Fix = e.makeTun()
 		return r
 	}
 	if fi.Mode()&os.ModeCharDevice == 0 {
-		return failf("move it away (mv /dev/net/tun /dev/net/tun.wrong), then: rivulet doctor --fix", "%s is no device", tunFile)
+		return Failf("move it away (mv /dev/net/tun /dev/net/tun.wrong), then: rivulet doctor --fix", "%s is no device", tunFile)
 	}
 	f, err := os.OpenFile(e.path(tunFile), os.O_RDWR, 0)
 	switch {
 	case os.IsPermission(err) && os.Geteuid() != 0:
-		return skip("it is there; whether it can be used only root can see")
+		return Skipf("it is there; whether it can be used only root can see")
 	case os.IsPermission(err):
-		return failf("allow the device 10:200 for this container or service", "%s may not be opened: no tunnel to peers", tunFile)
+		return Failf("allow the device 10:200 for this container or service", "%s may not be opened: no tunnel to peers", tunFile)
 	case err != nil:
-		r := failf("modprobe tun, or use a kernel with CONFIG_TUN", "%s cannot be opened: %v", tunFile, err)
+		r := Failf("modprobe tun, or use a kernel with CONFIG_TUN", "%s cannot be opened: %v", tunFile, err)
 		if e.module("tun") == loadable {
 			r.Fix = e.loadModule("tun")
 		}
 		return r
 	}
 	f.Close()
-	return pass("usable")
+	return Passf("usable")
 }
 
 // makeTun loads the module, where it is one, and makes the file, where no udev does.

@@ -19,7 +19,7 @@ func probeUDP(ctx context.Context, e *Env) Result {
 		return e.unasked("rivulet is not running, so there is no tunnel to look at", nil)
 	}
 	if st.Tunnel == nil {
-		return failf("see why: rivulet status", "the tunnel's process does not answer")
+		return Failf("see why: rivulet status", "the tunnel's process does not answer")
 	}
 	configured := map[string]bool{}
 	for _, p := range st.Tunnel.Peers {
@@ -42,14 +42,14 @@ func probeUDP(ctx context.Context, e *Env) Result {
 	allow := fmt.Sprintf("allow UDP %d in the firewalls of both devices and of the network between them", st.Tunnel.Port)
 	switch {
 	case len(blocked) > 0:
-		return failf(allow,
+		return Failf(allow,
 			"TCP reaches %s, but nothing of the tunnel gets through", strings.Join(blocked, ", "))
 	case len(gone) > 0:
-		return warnf("see that it is switched on and on a network that this device reaches", "%s does not answer at all", strings.Join(gone, ", "))
+		return Warnf("see that it is switched on and on a network that this device reaches", "%s does not answer at all", strings.Join(gone, ", "))
 	case len(streamed) > 0:
-		return warnf(allow, "UDP does not pass: the tunnel to %s goes through a TCP connection, which is slower", strings.Join(streamed, ", "))
+		return Warnf(allow, "UDP does not pass: the tunnel to %s goes through a TCP connection, which is slower", strings.Join(streamed, ", "))
 	case len(good) > 0:
-		return pass("the tunnel carries to %s", strings.Join(good, ", "))
+		return Passf("the tunnel carries to %s", strings.Join(good, ", "))
 	}
-	return skip("no peer yet that could be reached")
+	return Skipf("no peer yet that could be reached")
 }

@@ -32,7 +32,7 @@ func probeWaiting(ctx context.Context, e *Env) Result {
 	}
 	waiting := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !waits(&p, e.Now()) })
 	if len(waiting) == 0 {
-		return pass("all run")
+		return Passf("all run")
 	}
 	first := slices.MinFunc(waiting, func(x, y corev1.Pod) int { return x.CreationTimestamp.Compare(y.CreationTimestamp.Time) })
 	st, _ := e.running(ctx)
@@ -49,7 +49,7 @@ func probeWaiting(ctx context.Context, e *Env) Result {
 	if reason.Cure != "" {
 		cure = reason.Cure
 	}
-	return warnf(cure, "%s", text)
+	return Warnf(cure, "%s", text)
 }
 
 // waits is whether a pod of this cluster has not become what it should be within its time.

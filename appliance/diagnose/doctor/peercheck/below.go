@@ -19,36 +19,20 @@ import (
 // What is below the tunnel. While the tunnel carries, none of it fails: peers that
 // move keep their tunnel and may be out of sight of everything else.
 
-func pass(format string, args ...any) doctor.Result {
-	return doctor.Result{Status: doctor.Pass, Text: fmt.Sprintf(format, args...)}
-}
-
-func skip(format string, args ...any) doctor.Result {
-	return doctor.Result{Status: doctor.Skip, Text: fmt.Sprintf(format, args...)}
-}
-
-func warn(cure, format string, args ...any) doctor.Result {
-	return doctor.Result{Status: doctor.Warn, Text: fmt.Sprintf(format, args...), Cure: cure}
-}
-
-func fail(cure, format string, args ...any) doctor.Result {
-	return doctor.Result{Status: doctor.Fail, Text: fmt.Sprintf(format, args...), Cure: cure}
-}
-
 // below fails, or warns where the tunnel carries all the same.
 func (e *examination) below(cure, format string, args ...any) doctor.Result {
 	if e.works {
-		return warn(cure, "%s; the tunnel carries all the same", fmt.Sprintf(format, args...))
+		return doctor.Warnf(cure, "%s; the tunnel carries all the same", fmt.Sprintf(format, args...))
 	}
-	return fail(cure, format, args...)
+	return doctor.Failf(cure, format, args...)
 }
 
 func (e *examination) discovery(context.Context) doctor.Result {
 	switch {
 	case len(e.Peer.Found) > 0:
-		return pass("found by %s at %s", strings.Join(e.Peer.Found, ", "), list(e.Addrs))
+		return doctor.Passf("found by %s at %s", strings.Join(e.Peer.Found, ", "), list(e.Addrs))
 	case len(e.Addrs) > 0:
-		return warn("see that it is switched on, and that the network lets multicast through (rivulet doctor --only multicast); or name it in peers of the configuration",
+		return doctor.Warnf("see that it is switched on, and that the network lets multicast through (rivulet doctor --only multicast); or name it in peers of the configuration",
 			"nobody announces it now; it was last at %s", list(e.Addrs))
 	}
 	return e.below("switch it on, on the same LAN, or name its address in peers of the configuration", "nobody announces it, and no address of it is known")
@@ -56,7 +40,7 @@ func (e *examination) discovery(context.Context) doctor.Result {
 
 func (e *examination) tcp(ctx context.Context) doctor.Result {
 	if len(e.Addrs) == 0 {
-		return skip("no address of it is known")
+		return doctor.Skipf("no address of it is known")
 	}
 	var why []string
 	for _, a := range e.Addrs {
@@ -66,7 +50,7 @@ func (e *examination) tcp(ctx context.Context) doctor.Result {
 		cancel()
 		if err == nil {
 			e.conn, e.at = c, a
-			return pass("%s takes connections, after %s", a, time.Since(begun).Round(10*time.Microsecond))
+			return doctor.Passf("%s takes connections, after %s", a, time.Since(begun).Round(10*time.Microsecond))
 		}
 		why = append(why, fmt.Sprintf("%s: %s", a, reason(err)))
 	}
@@ -76,19 +60,19 @@ func (e *examination) tcp(ctx context.Context) doctor.Result {
 
 func (e *examination) identity(ctx context.Context) doctor.Result {
 	if e.conn == nil {
-		return skip("there is no connection outside of the tunnel to ask over")
+		return doctor.Skipf("there is no connection outside of the tunnel to ask over")
 	}
 	got, err := e.Identify(ctx, e.conn)
 	switch {
 	case err != nil:
 		return e.below("see what listens there: it is not rivulet, or one that is too busy to answer", "%s does not prove who it is (%s)", e.at, reason(err))
 	case e.Peer.ID == "":
-		return pass("cluster %s is at %s", got.Short(), e.at)
+		return doctor.Passf("cluster %s is at %s", got.Short(), e.at)
 	case got != e.Peer.ID:
 		return e.below("look for two devices with one address; if the device was set up anew, it is another cluster now: rivulet unpeer --force the old one",
 			"%s is another cluster, %s, and not %s", e.at, got.Short(), e.Peer.ID.Short())
 	}
-	return pass("%s proves that it is %s", e.at, got.Short())
+	return doctor.Passf("%s proves that it is %s", e.at, got.Short())
 }
 
 func (e *examination) peering(context.Context) doctor.Result {
@@ -98,16 +82,16 @@ func (e *examination) peering(context.Context) doctor.Result {
 		if text == "" {
 			text, cure = "the exchange is not done yet", "wait a few seconds and ask again"
 		}
-		return fail(cure, "%s: %s", strings.ToLower(string(p.State)), text)
+		return doctor.Failf(cure, "%s: %s", strings.ToLower(string(p.State)), text)
 	}
 	if p.State == peer.Refused {
 		text, cure := split(p.Reason)
-		return fail(cure, "it was a peer and is refused now: %s", text)
+		return doctor.Failf(cure, "it was a peer and is refused now: %s", text)
 	}
 	if far := apart(e.KubeVersion, p.KubeVersion); far > 1 {
-		return warn("upgrade the older one", "Kubernetes is %s here and %s there, %d minor versions apart", e.KubeVersion, p.KubeVersion, far)
+		return doctor.Warnf("upgrade the older one", "Kubernetes is %s here and %s there, %d minor versions apart", e.KubeVersion, p.KubeVersion, far)
 	}
-	return pass("trusted since %s (%s); rivulet %s here, %s there", p.Trust.At.Local().Format("2006-01-02 15:04"), p.Trust.How, e.Version, orUnknown(p.Version))
+	return doctor.Passf("trusted since %s (%s); rivulet %s here, %s there", p.Trust.At.Local().Format("2006-01-02 15:04"), p.Trust.How, e.Version, orUnknown(p.Version))
 }
 
 // tunnelPeer is what the data plane says of the peer.
@@ -124,21 +108,21 @@ func (e *examination) tunnelPeer() (tunnel.PeerStatus, bool) {
 
 func (e *examination) way(context.Context) doctor.Result {
 	if e.Tunnel == nil {
-		return fail("see why: rivulet status, and log/tunnel.log in the state folder", "the tunnel's process on this device does not answer")
+		return doctor.Failf("see why: rivulet status, and log/tunnel.log in the state folder", "the tunnel's process on this device does not answer")
 	}
 	p, ok := e.tunnelPeer()
 	if !ok {
-		return fail("see rivulet status for what keeps the tunnel from being set up", "the tunnel does not know this peer yet")
+		return doctor.Failf("see rivulet status for what keeps the tunnel from being set up", "the tunnel does not know this peer yet")
 	}
 	if p.Problem != nil {
 		return e.below(p.Problem.Cure, "the tunnel does not serve it as it should: %s", p.Problem.Text)
 	}
 	if p.LastHandshake.IsZero() && p.Received == 0 && !e.works {
-		return fail(fmt.Sprintf("let UDP %d through in the firewalls of both devices and of the network between them", e.Peer.Tunnel.Port()),
+		return doctor.Failf(fmt.Sprintf("let UDP %d through in the firewalls of both devices and of the network between them", e.Peer.Tunnel.Port()),
 			"%d bytes went to %s and nothing ever came back", p.Sent, p.Endpoint)
 	}
 	if len(p.Paths) > 0 && !e.works && !slices.ContainsFunc(p.Paths, func(w paths.PathStatus) bool { return w.Alive }) {
-		return fail(fmt.Sprintf("let UDP %d through in both directions, in the firewalls of both devices and of the network between them", e.Peer.Tunnel.Port()),
+		return doctor.Failf(fmt.Sprintf("let UDP %d through in both directions, in the firewalls of both devices and of the network between them", e.Peer.Tunnel.Port()),
 			"none of %d ways to it answers now (the first is %s)", len(p.Paths), p.Paths[0].Addr)
 	}
 	return describeWay(p)
@@ -157,7 +141,7 @@ func (e *examination) handshake(context.Context) doctor.Result {
 	case age > rekey:
 		return e.below(fmt.Sprintf("see that it is switched on, and that UDP %d passes in both directions: it did until then", e.Peer.Tunnel.Port()), "the last handshake was %s ago", age)
 	}
-	return pass("the last handshake was %s ago", age)
+	return doctor.Passf("the last handshake was %s ago", age)
 }
 
 // reason is the shortest words for why a connection failed.

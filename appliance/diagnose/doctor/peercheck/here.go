@@ -134,14 +134,10 @@ func askPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID, size int) (Ans
 	if err != nil {
 		return Answer{}, err
 	}
-	a := Answer{Took: time.Since(begun)}
-	switch {
-	case resp.StatusCode == http.StatusNotFound:
-		a.Old = true
-		return a, nil
-	case resp.StatusCode != http.StatusOK:
-		return a, fmt.Errorf("it answered %d", resp.StatusCode)
+	if resp.StatusCode != http.StatusOK {
+		return Answer{}, fmt.Errorf("it answered %d", resp.StatusCode)
 	}
+	var a Answer
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return a, fmt.Errorf("its answer is unreadable: %w", err)
 	}

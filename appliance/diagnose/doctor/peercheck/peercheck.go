@@ -52,8 +52,6 @@ type Answer struct {
 	Payload []byte `json:"payload,omitempty"`
 	// Took is the time until the answer was there, nanoseconds; it is measured, not told.
 	Took time.Duration `json:"-"`
-	// Old is set where the peer's version cannot be asked.
-	Old bool `json:"-"`
 }
 
 // Layer is one question and its result.
@@ -127,7 +125,7 @@ func Examine(ctx context.Context, c Case) Report {
 		l := Layer{Name: p.name, Title: p.title}
 		begun := time.Now()
 		if e.broken != "" {
-			l.Result = skip("not asked, because %s fails", e.broken)
+			l.Result = doctor.Skipf("not asked, because %s fails", e.broken)
 		} else {
 			bounded, cancel := context.WithTimeout(ctx, layerTime)
 			l.Result = p.run(e, bounded)

@@ -144,16 +144,6 @@ func TestTheTunnelSpeaksForWhatIsBelow(t *testing.T) {
 	}
 }
 
-// What an older peer cannot be asked is left out.
-func TestOlderPeer(t *testing.T) {
-	c := well()
-	c.Ask = func(context.Context, int) (Answer, error) { return Answer{Old: true, Took: time.Millisecond}, nil }
-	rep := Examine(t.Context(), c)
-	if l, failed := rep.Failed(); failed {
-		t.Errorf("%s fails: %s", l.Name, l.Text)
-	}
-}
-
 func TestApart(t *testing.T) {
 	for _, tt := range []struct {
 		a, b string

@@ -17,12 +17,12 @@ func describeWay(p tunnel.PeerStatus) doctor.Result {
 	bytes := fmt.Sprintf("%d bytes received, %d sent", p.Received, p.Sent)
 	switch used, ok := api.UsedPath(p); {
 	case !ok:
-		return pass("UDP to and from %s, %s", p.Endpoint, bytes)
+		return doctor.Passf("UDP to and from %s, %s", p.Endpoint, bytes)
 	case used.Kind == paths.Relay:
-		return warn(cure, "UDP does not pass between the two; %s passes the packets on, which it cannot read; %s", peer.ID(used.Via).Short(), bytes)
+		return doctor.Warnf(cure, "UDP does not pass between the two; %s passes the packets on, which it cannot read; %s", peer.ID(used.Via).Short(), bytes)
 	case used.Kind == paths.Stream:
-		return warn(cure, "UDP does not pass; packets go in a TCP stream to %s; %s", used.Addr, bytes)
+		return doctor.Warnf(cure, "UDP does not pass; packets go in a TCP stream to %s; %s", used.Addr, bytes)
 	default:
-		return pass("UDP to and from %s, %s", used.Addr, bytes)
+		return doctor.Passf("UDP to and from %s, %s", used.Addr, bytes)
 	}
 }
