@@ -110,7 +110,7 @@ func TestReferenceOfPorts(t *testing.T) {
 	factsTable(t, &b, []fact{
 		{"appliance/config/fixed", "ControlPort", false, "TCP ", "control: pairing from the LAN, kubectl with a kubeconfig of this cluster, everything else with mutual TLS inside the tunnel; streams of the tunnel where UDP does not pass. **Open to the LAN**"},
 		{"appliance/config/fixed", "ControlPort", false, "UDP ", "the tunnel, WireGuard. **Open to the LAN**"},
-		{"appliance/diagnose/doctor", "mdnsPort", false, "UDP ", "mDNS, the discovery of peers. **Open to the LAN**"},
+		{"fabric/discovery/mdns", "port", false, "UDP ", "mDNS, the discovery of peers. **Open to the LAN**"},
 		{"appliance/engine", "PortAPI", false, "TCP ", "the Kubernetes API. Closed to the LAN by the host firewall; open to this device's pods and to pods of this cluster that run away, through the tunnel"},
 		{"appliance/engine", "PortKubelet", false, "TCP ", "the kubelet. Closed to the LAN by the host firewall"},
 		{"appliance/config/fixed", "DNSPort", false, "TCP and UDP ", "the cluster's DNS, on the node's own address; Service kube-dns leads there"},

@@ -15,9 +15,11 @@ import (
 	"rivulet/fabric/netmon"
 )
 
+const port = 5353
+
 var (
-	group4 = &net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: 5353}
-	group6 = &net.UDPAddr{IP: net.ParseIP("ff02::fb"), Port: 5353}
+	group4 = &net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: port}
+	group6 = &net.UDPAddr{IP: net.ParseIP("ff02::fb"), Port: port}
 )
 
 // packet is one mDNS message and the way it came.
@@ -39,12 +41,12 @@ type ear struct {
 // open joins the groups on the LANs; one family is enough.
 func open(lans netmon.LANs) (*ear, error) {
 	e := &ear{}
-	c4, err4 := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(224, 0, 0, 0), Port: 5353})
+	c4, err4 := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(224, 0, 0, 0), Port: port})
 	if err4 == nil {
 		e.v4 = ipv4.NewPacketConn(c4)
 		err4 = errors.Join(e.v4.SetControlMessage(ipv4.FlagInterface, true), e.v4.SetMulticastTTL(255))
 	}
-	c6, err6 := net.ListenUDP("udp6", &net.UDPAddr{IP: net.ParseIP("ff02::"), Port: 5353})
+	c6, err6 := net.ListenUDP("udp6", &net.UDPAddr{IP: net.ParseIP("ff02::"), Port: port})
 	if err6 == nil {
 		e.v6 = ipv6.NewPacketConn(c6)
 		err6 = errors.Join(e.v6.SetControlMessage(ipv6.FlagInterface, true), e.v6.SetMulticastHopLimit(255))
