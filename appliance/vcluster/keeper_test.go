@@ -664,6 +664,7 @@ func TestAFullDatastore(t *testing.T) {
 	d.create(Spec{Name: "gus", Datastore: minDatastore})
 	client := d.client("gus").CoreV1().ConfigMaps("default")
 	ctx := t.Context()
+	must(t, d.client("gus").CoreV1().RESTClient().Delete().AbsPath("/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io").Do(ctx).Error())
 	large := func(name string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"x": strings.Repeat("x", 900<<10)}}
 	}
@@ -688,6 +689,20 @@ func TestAFullDatastore(t *testing.T) {
 		v, err := d.k.Get("gus")
 		return err == nil && v.Stored > v.Datastore*nearlyFull/100 && v.Stored <= v.Datastore*5/4 && strings.Contains(v.Reason, "% full")
 	})
+	for size := 64 << 10; size > 0; size /= 64 { // to the brim
+		for i := range 1000 {
+			o := large(fmt.Sprintf("fills-%d-%d", size, i))
+			o.Data["x"] = o.Data["x"][:size]
+			if _, err := client.Create(ctx, o, metav1.CreateOptions{}); err != nil {
+				break
+			}
+		}
+	}
+	sleep := time.Hour
+	if _, err := d.k.Change(ctx, "gus", Change{Sleep: &sleep}); err != nil { // it starts again
+		t.Error(err)
+	}
+	d.awake("gus") // full as it is, and without what is made at a start
 	must(t, client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	await.Empty(t, patience, "there is room again", func(ctx context.Context) string {
 		if _, err := client.Create(ctx, large("again"), metav1.CreateOptions{}); err != nil {
