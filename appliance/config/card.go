@@ -66,61 +66,41 @@ func (c *Card) fields(d *decoder) []field {
 		return nil
 	}
 	return []field{
-		{"wifi", func(n *yaml.Node) { c.wifi(d, n) }},
-		{"ssh", func(n *yaml.Node) {
-			d.group(n, "ssh", "ssh: {keys: [\"ssh-ed25519 AAAA… me\"]}", field{"keys", func(n *yaml.Node) { c.keys(d, n) }})
+		{key: "wifi", to: func(n *yaml.Node) {
+			d.group(n, "wifi", "wifi: {country: DE, networks: [{ssid: lab, password: a-long-word}]}",
+				field{"country", &c.Country, form{check: checkCountry}}, field{key: "networks", to: func(n *yaml.Node) { c.networks(d, n) }})
+		}},
+		{key: "ssh", to: func(n *yaml.Node) {
+			d.group(n, "ssh", "ssh: {keys: [\"ssh-ed25519 AAAA… me\"]}", field{key: "keys", to: func(n *yaml.Node) { c.keys(d, n) }})
 		}},
 	}
 }
 
-func (c *Card) wifi(d *decoder, n *yaml.Node) {
-	const example = "wifi: {country: DE, networks: [{ssid: lab, password: a-long-word}]}"
-	d.group(n, "wifi", example,
-		field{"country", func(n *yaml.Node) { d.checked(n, "wifi.country", &c.Country, checkCountry) }},
-		field{"networks", func(n *yaml.Node) {
-			d.list(n, "wifi.networks", "[{ssid: lab, password: a-long-word}]", func(i int, n *yaml.Node) {
-				path := fmt.Sprintf("wifi.networks[%d]", i)
-				before := len(d.out.Problems)
-				var w WiFi
-				d.group(n, path, "{ssid: lab, password: a-long-word}",
-					field{"ssid", func(n *yaml.Node) { d.checked(n, path+".ssid", &w.SSID, checkSSID) }},
-					field{"password", func(n *yaml.Node) {
-						d.amount(n, path+".password", "\"a-long-word\"", func(s string) {
-							if err := checkWiFiPassword(s); err != nil && !c.moved(n) {
-								d.reject(n, path+".password", err)
-							}
-							w.Password = Secret(s)
-						})
-					}},
-					field{"hidden", func(n *yaml.Node) { d.truth(n, path+".hidden", func(v bool) { w.Hidden = v }) }},
-				)
-				if len(d.out.Problems) > before {
-					return
-				}
-				if w.SSID == "" {
-					d.problem(n, path, "add it", "%s has no ssid", path)
-					return
-				}
-				if slices.ContainsFunc(c.WiFi, func(o WiFi) bool { return o.SSID == w.SSID }) {
-					d.problem(n, path, "remove one of them", "the network %q is here a second time", w.SSID)
-					return
-				}
-				c.WiFi = append(c.WiFi, w)
-			})
-		}},
-	)
+func (c *Card) networks(d *decoder, n *yaml.Node) {
+	d.list(n, "wifi.networks", "[{ssid: lab, password: a-long-word}]", func(i int, n *yaml.Node) {
+		path := fmt.Sprintf("wifi.networks[%d]", i)
+		before := len(d.out.Problems)
+		var w WiFi
+		d.group(n, path, "{ssid: lab, password: a-long-word}", field{"ssid", &w.SSID, form{check: checkSSID}},
+			field{"password", &w.Password, form{check: checkWiFiPassword, example: `"a-long-word"`}}, field{"hidden", &w.Hidden, form{}})
+		if len(d.out.Problems) > before {
+			return
+		}
+		if w.SSID == "" {
+			d.problem(n, path, "add it", "%s has no ssid", path)
+			return
+		}
+		if slices.ContainsFunc(c.WiFi, func(o WiFi) bool { return o.SSID == w.SSID }) {
+			d.problem(n, path, "remove one of them", "the network %q is here a second time", w.SSID)
+			return
+		}
+		c.WiFi = append(c.WiFi, w)
+	})
 }
 
 func (c *Card) keys(d *decoder, n *yaml.Node) {
 	d.list(n, "ssh.keys", "[\"ssh-ed25519 AAAA… me\"]", func(i int, n *yaml.Node) {
-		path := fmt.Sprintf("ssh.keys[%d]", i)
-		d.text(n, path, func(s string) {
-			if err := checkSSHKey(s); err != nil {
-				d.reject(n, path, err)
-				return
-			}
-			c.SSHKeys = append(c.SSHKeys, s)
-		})
+		d.word(n, fmt.Sprintf("ssh.keys[%d]", i), form{check: checkSSHKey}, func(s string) { c.SSHKeys = append(c.SSHKeys, s) })
 	})
 }
 
@@ -301,25 +281,29 @@ func copied(n *yaml.Node) *yaml.Node {
 
 func word(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
 
+// index is where a key of a mapping is, -1 if it is not there.
+func index(n *yaml.Node, key string) int {
+	if n != nil && n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == key {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
 // value is that of a key of a mapping, nil if there is none.
 func value(n *yaml.Node, key string) *yaml.Node {
-	if n == nil || n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return n.Content[i+1]
-		}
+	if i := index(n, key); i >= 0 {
+		return n.Content[i+1]
 	}
 	return nil
 }
 
 func remove(n *yaml.Node, key string) {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			n.Content = slices.Delete(n.Content, i, i+2)
-			return
-		}
+	if i := index(n, key); i >= 0 {
+		n.Content = slices.Delete(n.Content, i, i+2)
 	}
 }
 

@@ -94,10 +94,88 @@ func (d *decoder) at(n *yaml.Node, key, cure, text string, args ...any) Problem 
 	return Problem{File: d.File, Line: max(n.Line, 1), Column: max(n.Column, 1), Key: key, Text: fmt.Sprintf(text, args...), Cure: cure}
 }
 
-// field reads the value of one key.
+// form is what a value has to be; its zero value bounds nothing.
+type form struct {
+	// check and fits refuse a text with an error that ends in "; cure".
+	check func(string) error
+	fits  func(string, Host) error
+	// example is the right form of a list, or of an amount: a text that may be a bare number.
+	example     string
+	least, most int64 // of a number
+}
+
+// field is one key of a group: where its value goes, and what that has to be. to is a pointer to a
+// value of one of the types below, or a func(*yaml.Node) that reads the value itself.
 type field struct {
-	key  string
-	read func(n *yaml.Node)
+	key string
+	to  any
+	form
+}
+
+// value reads the value of a key.
+func (d *decoder) value(n *yaml.Node, path string, f field) {
+	switch to := f.to.(type) {
+	case func(*yaml.Node):
+		to(n)
+	case *string:
+		d.word(n, path, f.form, func(s string) { *to = s })
+	case *Percent:
+		d.word(n, path, f.form, func(s string) { *to = Percent(s) })
+	case *Secret:
+		d.word(n, path, form{example: f.example}, func(s string) {
+			*to = Secret(s) // one that is refused is to be kept from others, too
+			if !d.card.moved(n) {
+				d.accept(n, path, s, f.form, func() {})
+			}
+		})
+	case *[]string:
+		d.list(n, path, f.example, func(i int, n *yaml.Node) {
+			d.text(n, fmt.Sprintf("%s[%d]", path, i), func(s string) {
+				d.accept(n, path, s, f.form, func() { *to = append(*to, s) })
+			})
+		})
+	case *bool:
+		d.truth(n, path, func(v bool) { *to = v })
+	case **bool:
+		d.truth(n, path, func(v bool) { *to = &v })
+	case *int64:
+		d.number(n, path, f.least, f.most, func(v int64) { *to = v })
+	case **int64:
+		d.number(n, path, f.least, f.most, func(v int64) { *to = &v })
+	case *map[string]Mirror:
+		registries(d, n, path, `docker.io: {endpoint: ["https://mirror.example"]}`, to, d.mirror)
+	case *map[string]Registry:
+		registries(d, n, path, "mirror.example: {auth: {username: x, password: y}}", to, d.registry)
+	case *[]Burst:
+		d.burst(n, path, to)
+	default:
+		panic(fmt.Sprintf("config: %s is %T, which nothing reads", path, to))
+	}
+}
+
+// word reads a text, or, where the form has an example, an amount.
+func (d *decoder) word(n *yaml.Node, path string, f form, set func(string)) {
+	accept := func(s string) { d.accept(n, path, s, f, func() { set(s) }) }
+	if f.example != "" {
+		d.amount(n, path, f.example, accept)
+		return
+	}
+	d.text(n, path, accept)
+}
+
+// accept takes a text that has the form.
+func (d *decoder) accept(n *yaml.Node, path, s string, f form, take func()) {
+	var err error
+	if f.check != nil {
+		err = f.check(s)
+	} else if f.fits != nil {
+		err = f.fits(s, d.Host)
+	}
+	if err != nil {
+		d.reject(n, path, err)
+		return
+	}
+	take()
 }
 
 // group reads a mapping, path "" being the whole file. example shows the right form.
@@ -109,7 +187,7 @@ func (d *decoder) group(n *yaml.Node, path, example string, fields ...field) {
 	d.pairs(n, path, example, func(key, value *yaml.Node) {
 		for _, f := range fields {
 			if f.key == key.Value {
-				f.read(value)
+				d.value(value, join(path, f.key), f)
 				return
 			}
 		}

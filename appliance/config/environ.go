@@ -58,7 +58,7 @@ func Environment(environ, others []string) (map[string]string, error) {
 func (d *decoder) overlay(root *yaml.Node) *yaml.Node {
 	for _, key := range slices.Sorted(maps.Keys(d.Env)) {
 		name, text := Variable(key), d.Env[key]
-		if lists[key] && !strings.HasPrefix(strings.TrimSpace(text), "[") {
+		if _, list := Table[slices.Index(Keys, key)].to(&Config{}).(*[]string); list && !strings.HasPrefix(strings.TrimSpace(text), "[") {
 			text = "[" + text + "]"
 		}
 		value, problems := document("$"+name, []byte(text))
@@ -85,20 +85,17 @@ func (d *decoder) overlay(root *yaml.Node) *yaml.Node {
 // child returns the value of a key in a mapping; made is put there where it is missing or empty, or
 // over what is there. In anything but a mapping, which is a mistake by itself, made is of no effect.
 func child(n *yaml.Node, key string, made *yaml.Node, over bool) *yaml.Node {
-	if n.Kind != yaml.MappingNode {
+	i := index(n, key)
+	switch {
+	case n.Kind != yaml.MappingNode:
 		return made
+	case i < 0:
+		n.Content = append(n.Content, word(key), made)
+		return made
+	case over || isNull(n.Content[i+1]):
+		n.Content[i+1] = made
 	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value != key {
-			continue
-		}
-		if over || isNull(n.Content[i+1]) {
-			n.Content[i+1] = made
-		}
-		return n.Content[i+1]
-	}
-	n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, made)
-	return made
+	return n.Content[i+1]
 }
 
 // from notes which variable a value is of. A word that YAML takes for a number is a text there as

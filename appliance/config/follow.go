@@ -44,9 +44,7 @@ func (f *Follower) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	defer stop()
 	f.Settle()
 	changed := make(chan struct{}, 1)
-	poke := func() {
-		changes.Poke(changed)
-	}
+	poke := func() { changes.Poke(changed) }
 	go f.watch(ctx, f.Path(), stage.Ready, poke)
 	if f.Path() != OwnRegistries {
 		go f.watch(ctx, OwnRegistries, func() {}, poke)

@@ -99,58 +99,43 @@ func (r Registries) InForce() (text, own string) {
 	return "", string(raw)
 }
 
-func (d *decoder) registries(n *yaml.Node, to *Registries) {
-	d.group(n, "registries", "registries: {mirrors: {docker.io: {endpoint: [\"https://mirror.example\"]}}}",
-		field{"mirrors", func(n *yaml.Node) {
-			to.Mirrors = map[string]Mirror{}
-			d.named(n, "registries.mirrors", "docker.io: {endpoint: [\"https://mirror.example\"]}", func(name, path string, n *yaml.Node) {
-				to.Mirrors[name] = d.mirror(n, path)
-			})
-		}},
-		field{"configs", func(n *yaml.Node) {
-			to.Configs = map[string]Registry{}
-			d.named(n, "registries.configs", "mirror.example: {auth: {username: x, password: y}}", func(name, path string, n *yaml.Node) {
-				to.Configs[name] = d.registry(n, path)
-			})
-		}},
-	)
-}
-
 var registryForm = regexp.MustCompile(`^(\*|[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](:[0-9]{1,5})?)$`)
 
-// named reads a mapping from registries' names.
-func (d *decoder) named(n *yaml.Node, path, example string, read func(name, path string, n *yaml.Node)) {
+// registries reads a mapping from registries' names.
+func registries[T any](d *decoder, n *yaml.Node, path, example string, to *map[string]T, read func(*yaml.Node, string) T) {
 	d.pairs(n, path, example, func(key, value *yaml.Node) {
 		if !registryForm.MatchString(key.Value) {
 			d.problem(key, path, "write a host name without https:// and path, for example docker.io or mirror.example:5000", "%.60q is not the name of a registry", key.Value)
 			return
 		}
 		d.found(n, path)
-		read(key.Value, join(path, key.Value), value)
+		if *to == nil {
+			*to = map[string]T{}
+		}
+		(*to)[key.Value] = read(value, join(path, key.Value))
 	})
 }
 
 func (d *decoder) mirror(n *yaml.Node, path string) (m Mirror) {
-	d.group(n, path, "{endpoint: [\"https://mirror.example\"]}",
-		field{"endpoint", func(n *yaml.Node) {
-			d.list(n, path+".endpoint", "[\"https://mirror.example\"]", func(_ int, n *yaml.Node) {
-				d.text(n, path+".endpoint", func(s string) {
-					if err := checkEndpoint(s); err != nil {
-						d.reject(n, path+".endpoint", err)
-						return
-					}
-					m.Endpoint = append(m.Endpoint, s)
-				})
+	endpoint, rewrite := path+".endpoint", path+".rewrite"
+	d.group(n, path, `{endpoint: ["https://mirror.example"]}`,
+		field{key: "endpoint", to: func(n *yaml.Node) {
+			d.list(n, endpoint, `["https://mirror.example"]`, func(_ int, n *yaml.Node) {
+				d.word(n, endpoint, form{check: checkEndpoint}, func(s string) { m.Endpoint = append(m.Endpoint, s) })
 			})
 		}},
-		field{"rewrite", func(n *yaml.Node) {
-			m.Rewrite = map[string]string{}
-			d.pairs(n, path+".rewrite", "\"^library/(.*)\": \"mirror/$1\"", func(key, value *yaml.Node) {
+		field{key: "rewrite", to: func(n *yaml.Node) {
+			d.pairs(n, rewrite, `"^library/(.*)": "mirror/$1"`, func(key, value *yaml.Node) {
 				if _, err := regexp.Compile(key.Value); err != nil {
-					d.problem(key, path+".rewrite", "see https://pkg.go.dev/regexp/syntax", "%.60q is not a regular expression", key.Value)
+					d.problem(key, rewrite, "see https://pkg.go.dev/regexp/syntax", "%.60q is not a regular expression", key.Value)
 					return
 				}
-				d.text(value, path+".rewrite", func(s string) { m.Rewrite[key.Value] = s })
+				d.text(value, rewrite, func(s string) {
+					if m.Rewrite == nil {
+						m.Rewrite = map[string]string{}
+					}
+					m.Rewrite[key.Value] = s
+				})
 			})
 		}},
 	)
@@ -173,41 +158,37 @@ func checkEndpoint(s string) error {
 
 func (d *decoder) registry(n *yaml.Node, path string) (r Registry) {
 	d.group(n, path, "{auth: {username: x, password: y}}",
-		field{"auth", func(n *yaml.Node) {
-			r.Auth = &Auth{}
-			secret := func(key string, to *Secret) field {
-				return field{key, func(n *yaml.Node) { d.text(n, path+".auth."+key, func(s string) { *to = Secret(s) }) }}
-			}
-			d.group(n, path+".auth", "{username: x, password: y}",
-				field{"username", func(n *yaml.Node) { d.text(n, path+".auth.username", func(s string) { r.Auth.Username = s }) }},
-				secret("password", &r.Auth.Password), secret("auth", &r.Auth.Auth), secret("identity_token", &r.Auth.IdentityToken))
+		field{key: "auth", to: func(n *yaml.Node) {
+			a := &Auth{}
+			r.Auth = a
+			d.group(n, path+".auth", "{username: x, password: y}", field{"username", &a.Username, form{}},
+				field{"password", &a.Password, form{}}, field{"auth", &a.Auth, form{}}, field{"identity_token", &a.IdentityToken, form{}})
 		}},
-		field{"tls", func(n *yaml.Node) {
+		field{key: "tls", to: func(n *yaml.Node) {
 			r.TLS = &TLS{}
-			file := func(key string, to *string) field {
-				return field{key, func(n *yaml.Node) {
-					d.checked(n, path+".tls."+key, to, checkPath)
-					if *to == "" || !d.Files {
-						return
-					}
-					if _, _, err := read(*to); err != nil {
-						d.problem(n, path+".tls."+key, "put the PEM file there", "%s.tls.%s: %s: %s", path, key, *to, fileError(err))
-					}
-				}}
-			}
-			d.group(n, path+".tls", "{ca_file: /etc/rivulet/ca.pem}",
-				file("ca_file", &r.TLS.CAFile), file("cert_file", &r.TLS.CertFile), file("key_file", &r.TLS.KeyFile),
-				field{"insecure_skip_verify", func(n *yaml.Node) {
-					d.truth(n, path+".tls.insecure_skip_verify", func(v bool) { r.TLS.InsecureSkipVerify = v })
-				}})
-			if (r.TLS.CertFile == "") != (r.TLS.KeyFile == "") {
-				d.problem(n, path+".tls", "give cert_file and key_file, or none of them", "a certificate needs its key, and a key its certificate")
-			}
+			d.tls(n, path+".tls", r.TLS)
 		}},
-		field{"share", func(n *yaml.Node) { d.truth(n, path+".share", func(v bool) { r.Share = v }) }},
+		field{"share", &r.Share, form{}},
 	)
 	if strings.Contains(path, "*") && r.Auth != nil {
 		d.warn(n, path, "name the registry that they are for", "credentials below * are sent to every registry")
 	}
 	return r
+}
+
+func (d *decoder) tls(n *yaml.Node, path string, to *TLS) {
+	files := []field{{"ca_file", &to.CAFile, form{check: checkPath}}, {"cert_file", &to.CertFile, form{check: checkPath}}, {"key_file", &to.KeyFile, form{check: checkPath}}}
+	d.group(n, path, "{ca_file: /etc/rivulet/ca.pem}", append(files, field{"insecure_skip_verify", &to.InsecureSkipVerify, form{}})...)
+	for _, f := range files {
+		name := *f.to.(*string)
+		if name == "" || !d.Files {
+			continue
+		}
+		if _, _, err := read(name); err != nil {
+			d.problem(value(n, f.key), join(path, f.key), "put the PEM file there", "%s.%s: %s: %s", path, f.key, name, fileError(err))
+		}
+	}
+	if (to.CertFile == "") != (to.KeyFile == "") {
+		d.problem(n, path, "give cert_file and key_file, or none of them", "a certificate needs its key, and a key its certificate")
+	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,27 +11,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// config reads the whole file: the one place that knows which keys there are.
+// config reads the whole file.
 func (d *decoder) config(n *yaml.Node) {
 	c := &d.out.Config
-	fields := []field{
-		{"name", func(n *yaml.Node) { d.checked(n, "name", &c.Name, CheckName) }},
-		{"lan", func(n *yaml.Node) { d.lan(n, &c.LAN) }},
-		{"trust", func(n *yaml.Node) { d.trust(n, &c.Trust) }},
-		{"peers", func(n *yaml.Node) { d.peers(n, &c.Peers) }},
-		{"tunnel", func(n *yaml.Node) { d.tunnel(n, &c.Tunnel) }},
-		{"share", func(n *yaml.Node) { d.share(n, "share", &c.Share) }},
-		{"vclusters", func(n *yaml.Node) {
-			d.share(n, "vclusters", &c.VClusters.Share, field{"ports", func(n *yaml.Node) { d.checked(n, "vclusters.ports", &c.VClusters.Ports, checkPorts) }})
-		}},
-		{"reserve", func(n *yaml.Node) { d.reserve(n, &c.Reserve) }},
-		{"registries", func(n *yaml.Node) { d.registries(n, &c.Registries) }},
-		{"peerImages", func(n *yaml.Node) { d.truth(n, "peerImages", func(v bool) { c.PeerImages = &v }) }},
-		{"burst", func(n *yaml.Node) { d.burst(n, &c.Burst) }},
-		{"ingress", func(n *yaml.Node) { d.truth(n, "ingress", func(v bool) { c.Ingress = v }) }},
-		{"statusPage", func(n *yaml.Node) { d.truth(n, "statusPage", func(v bool) { c.StatusPage = &v }) }},
-	}
-	d.group(n, "", "for example name: lab-1", append(fields, d.card.fields(d)...)...)
+	d.group(n, "", examples[""], append(d.fields(c), d.card.fields(d)...)...)
 	if d.Mode&0o077 != 0 && c.hasSecret() {
 		d.warn(n, "", "chmod 600 "+d.File, "the file holds a secret and others than its owner may read it (mode %04o)", d.Mode)
 	} else if d.Mode&0o022 != 0 {
@@ -38,58 +22,41 @@ func (d *decoder) config(n *yaml.Node) {
 	}
 }
 
-func (d *decoder) lan(n *yaml.Node, to *LAN) {
-	d.group(n, "lan", "lan: {interfaces: [eth0]}",
-		field{"interfaces", func(n *yaml.Node) {
-			d.list(n, "lan.interfaces", "[eth0, \"wlan*\"]", func(i int, n *yaml.Node) {
-				d.text(n, fmt.Sprintf("lan.interfaces[%d]", i), func(s string) {
-					if err := checkInterface(s); err != nil {
-						d.reject(n, "lan.interfaces", err)
-						return
-					}
-					to.Interfaces = append(to.Interfaces, s)
-				})
-			})
-			if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
-				d.problem(n, "lan.interfaces", "name one, or remove the line for all of them", "lan.interfaces is empty")
-			}
-		}},
-	)
-}
-
-func (d *decoder) peers(n *yaml.Node, to *[]string) {
-	d.list(n, "peers", "[192.0.2.7, campus.example:7442]", func(i int, n *yaml.Node) {
-		d.text(n, fmt.Sprintf("peers[%d]", i), func(s string) {
-			if err := checkPeer(s); err != nil {
-				d.reject(n, "peers", err)
-				return
-			}
-			*to = append(*to, s)
-		})
-	})
-}
-
-func (d *decoder) trust(n *yaml.Node, to *Trust) {
-	var secret, file *yaml.Node
-	d.group(n, "trust", "trust: {mode: lan}",
-		field{"mode", func(n *yaml.Node) { d.checked(n, "trust.mode", &to.Mode, checkMode) }},
-		field{"secret", func(n *yaml.Node) {
-			if secret = n; d.card.moved(n) {
-				to.Secret = Moved
-				return
-			}
-			d.text(n, "trust.secret", func(s string) {
-				if err := checkSecret(s); err != nil {
-					d.reject(n, "trust.secret", err)
+// fields are the keys of c: those at the top, and the groups with theirs.
+func (d *decoder) fields(c *Config) (out []field) {
+	groups := map[string][]field{}
+	for _, k := range Table {
+		group, _, grouped := strings.Cut(k.Name, ".")
+		if !grouped {
+			out = append(out, k.field(c))
+			continue
+		}
+		if groups[group] == nil {
+			out = append(out, field{key: group, to: func(n *yaml.Node) {
+				d.group(n, group, examples[group], groups[group]...)
+				switch group {
+				case "lan":
+					d.interfaces(n)
+				case "trust":
+					d.trust(n, &c.Trust)
 				}
-				to.Secret = Secret(s)
-			})
-		}},
-		field{"secretFile", func(n *yaml.Node) {
-			file = n
-			d.checked(n, "trust.secretFile", &to.SecretFile, checkPath)
-		}},
-	)
+			}})
+		}
+		groups[group] = append(groups[group], k.field(c))
+	}
+	return out
+}
+
+// interfaces refuses a list without any.
+func (d *decoder) interfaces(lan *yaml.Node) {
+	if n := value(lan, "interfaces"); n != nil && n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+		d.problem(n, "lan.interfaces", "name one, or remove the line for all of them", "lan.interfaces is empty")
+	}
+}
+
+// trust judges the keys of the group together, and reads the file of the secret.
+func (d *decoder) trust(n *yaml.Node, to *Trust) {
+	secret, file := value(n, "secret"), value(n, "secretFile")
 	switch {
 	case secret != nil && file != nil:
 		d.problem(file, "trust.secretFile", "remove one of them", "trust has both secret and secretFile")
@@ -119,134 +86,68 @@ func (d *decoder) secretFile(n *yaml.Node, to *Trust) {
 	}
 }
 
-func (d *decoder) share(n *yaml.Node, of string, to *Share, more ...field) {
-	percent := func(key string, to *Percent) field {
-		return field{key, func(n *yaml.Node) {
-			d.amount(n, of+"."+key, "50%", func(s string) {
-				if err := checkPercent(s); err != nil {
-					d.reject(n, of+"."+key, err)
-					return
-				}
-				*to = Percent(s)
-			})
-		}}
-	}
-	d.group(n, of, of+": {cpu: 50%, memory: 50%}", append(more, percent("cpu", &to.CPU), percent("memory", &to.Memory),
-		field{"maxPods", func(n *yaml.Node) {
-			d.number(n, of+".maxPods", 0, 100_000, func(v int64) { to.MaxPods = &v })
-		}},
-	)...)
-}
-
-func (d *decoder) tunnel(n *yaml.Node, to *Tunnel) {
-	d.group(n, "tunnel", "tunnel: {relay: false}",
-		field{"relay", func(n *yaml.Node) { d.truth(n, "tunnel.relay", func(v bool) { to.Relay = &v }) }},
-		field{"streamPort", func(n *yaml.Node) {
-			d.number(n, "tunnel.streamPort", 1, 65535, func(v int64) { to.StreamPort = v })
-		}},
-		field{"peerCIDR", func(n *yaml.Node) { d.checked(n, "tunnel.peerCIDR", &to.PeerCIDR, checkBlock) }},
-	)
-}
-
-func (d *decoder) reserve(n *yaml.Node, to *Reserve) {
-	quantity := func(key, example string, to *string, check func(string, Host) error) field {
-		return field{key, func(n *yaml.Node) {
-			d.amount(n, "reserve."+key, example, func(s string) {
-				if err := check(s, d.Host); err != nil {
-					d.reject(n, "reserve."+key, err)
-					return
-				}
-				*to = s
-			})
-		}}
-	}
-	d.group(n, "reserve", "reserve: {cpu: 500m, memory: 1Gi}",
-		quantity("cpu", "500m", &to.CPU, checkCPU), quantity("memory", "1Gi", &to.Memory, checkMemory))
-}
-
-func (d *decoder) burst(n *yaml.Node, to *[]Burst) {
+func (d *decoder) burst(n *yaml.Node, path string, to *[]Burst) {
 	names := map[string]int{}
-	d.list(n, "burst", "burst: [{name: campus, kubeconfig: /etc/rivulet/campus.kubeconfig}]", func(i int, n *yaml.Node) {
-		path := fmt.Sprintf("burst[%d]", i)
+	d.list(n, path, "burst: [{name: campus, kubeconfig: /etc/rivulet/campus.kubeconfig}]", func(i int, n *yaml.Node) {
+		path := fmt.Sprintf("%s[%d]", path, i)
 		if n.Kind != yaml.MappingNode {
 			d.problem(n, path, "write {name: campus, kubeconfig: /etc/rivulet/campus.kubeconfig}", "%s is %s, not keys with values", path, kind(n))
 			return
 		}
 		before := len(d.out.Problems)
 		var b Burst
-		var nameAt, fileAt *yaml.Node
+		l := &b.Limits
 		d.group(n, path, "name: campus",
-			field{"name", func(n *yaml.Node) { nameAt = n; d.checked(n, path+".name", &b.Name, CheckName) }},
-			field{"kubeconfig", func(n *yaml.Node) { fileAt = n; d.checked(n, path+".kubeconfig", &b.Kubeconfig, d.card.checkPath) }},
-			field{"namespace", func(n *yaml.Node) { d.checked(n, path+".namespace", &b.Namespace, checkNamespace) }},
-			field{"context", func(n *yaml.Node) { d.text(n, path+".context", func(s string) { b.Context = s }) }},
-			field{"limits", func(n *yaml.Node) { d.burstLimits(n, path+".limits", &b.Limits) }},
-			field{"network", d.oneOf(path+".network", &b.Network, "none", "auto", "stream", "udp")},
-			field{"image", func(n *yaml.Node) { d.text(n, path+".image", func(s string) { b.Image = s }) }},
-			field{"order", d.oneOf(path+".order", &b.Order, "last", "equal")},
-			field{"podSecurity", d.oneOf(path+".podSecurity", &b.PodSecurity, "auto", "restricted", "as-is")},
-			field{"arch", d.oneOf(path+".arch", &b.Arch, "amd64", "arm64", "arm")},
+			field{"name", &b.Name, form{check: CheckName}},
+			field{"kubeconfig", &b.Kubeconfig, form{check: d.card.checkPath}},
+			field{"namespace", &b.Namespace, form{check: checkNamespace}},
+			field{"context", &b.Context, form{}},
+			field{key: "limits", to: func(n *yaml.Node) {
+				d.group(n, path+".limits", "limits: {cpu: 8, memory: 16Gi, pods: 40}",
+					field{"cpu", &l.CPU, quantityLike("8")}, field{"memory", &l.Memory, quantityLike("16Gi")}, field{"pods", &l.Pods, quantityLike("40")})
+			}},
+			field{"network", &b.Network, oneOf("none", "auto", "stream", "udp")},
+			field{"image", &b.Image, form{}},
+			field{"order", &b.Order, oneOf("last", "equal")},
+			field{"podSecurity", &b.PodSecurity, oneOf("auto", "restricted", "as-is")},
+			field{"arch", &b.Arch, oneOf("amd64", "arm64", "arm")},
 		)
-		for _, must := range []struct {
-			at   *yaml.Node
-			name string
-		}{{nameAt, "name"}, {fileAt, "kubeconfig"}} {
-			if must.at == nil {
-				d.problem(n, path, "add it", "%s has no %s", path, must.name)
-			}
+		name, file := value(n, "name"), value(n, "kubeconfig")
+		if name == nil {
+			d.problem(n, path, "add it", "%s has no name", path)
+		}
+		if file == nil {
+			d.problem(n, path, "add it", "%s has no kubeconfig", path)
 		}
 		if first, ok := names[b.Name]; ok && b.Name != "" {
-			d.problem(nameAt, path+".name", "choose another", "a burst target of the name %s is in line %d already", b.Name, first)
+			d.problem(name, path+".name", "choose another", "a burst target of the name %s is in line %d already", b.Name, first)
 		}
 		if len(d.out.Problems) > before {
 			return
 		}
-		names[b.Name] = nameAt.Line
+		names[b.Name] = name.Line
 		if d.Files {
 			if err := checkKubeconfig(b.Kubeconfig); err != nil {
-				d.problem(fileAt, path+".kubeconfig", "put the kubeconfig of that cluster there", "%s.kubeconfig: %s: %s", path, b.Kubeconfig, fileError(err))
+				d.problem(file, path+".kubeconfig", "put the kubeconfig of that cluster there", "%s.kubeconfig: %s: %s", path, b.Kubeconfig, fileError(err))
 			}
 		}
 		*to = append(*to, b)
 	})
 }
 
-func (d *decoder) burstLimits(n *yaml.Node, path string, to *BurstLimits) {
-	limit := func(key, example string, to *string) field {
-		return field{key, func(n *yaml.Node) {
-			d.amount(n, path+"."+key, example, func(s string) {
-				if _, err := quantity(s, example); err != nil {
-					d.reject(n, path+"."+key, err)
-					return
-				}
-				*to = s
-			})
-		}}
-	}
-	d.group(n, path, "limits: {cpu: 8, memory: 16Gi, pods: 40}", limit("cpu", "8", &to.CPU), limit("memory", "16Gi", &to.Memory), limit("pods", "40", &to.Pods))
+// quantityLike is a Kubernetes quantity.
+func quantityLike(example string) form {
+	return form{example: example, check: func(s string) error { _, err := quantity(s, example); return err }}
 }
 
-// oneOf reads a word that has to be one of those.
-func (d *decoder) oneOf(path string, to *string, words ...string) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		d.checked(n, path, to, func(s string) error {
-			if slices.Contains(words, s) {
-				return nil
-			}
-			return fmt.Errorf("%.30q is not known; write one of %s", s, strings.Join(words, ", "))
-		})
-	}
-}
-
-// checked reads a text that check has to pass.
-func (d *decoder) checked(n *yaml.Node, path string, to *string, check func(string) error) {
-	d.text(n, path, func(s string) {
-		if err := check(s); err != nil {
-			d.reject(n, path, err)
-			return
+// oneOf is one of the words.
+func oneOf(words ...string) form {
+	return form{check: func(s string) error {
+		if slices.Contains(words, s) {
+			return nil
 		}
-		*to = s
-	})
+		return fmt.Errorf("%.30q is not known; write one of %s", s, strings.Join(words, ", "))
+	}}
 }
 
 // reject reports an error that ends in "; cure".
@@ -274,7 +175,7 @@ func fileError(err error) string {
 	switch {
 	case os.IsNotExist(err):
 		return "there is no such file"
-	case asProblem(err, &p):
+	case errors.As(err, &p):
 		return p.Text
 	}
 	text, _, _ := strings.Cut(plain(err.Error()), "; ")

@@ -1,15 +1,16 @@
 package config
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
-	"rivulet/appliance/state/durable"
+	"slices"
 	"time"
+
+	"rivulet/appliance/state/durable"
 )
 
 // Source is where a device's configuration comes from.
@@ -126,23 +127,8 @@ func (s Source) over(l Loaded, p Parsed) Loaded {
 	l.Config, l.Origins = p.Config, map[string]Origin{}
 	maps.Copy(l.Origins, p.Origins)
 	for _, o := range s.Over {
-		switch o.Key {
-		case "name":
-			l.Config.Name = o.Value
-		case "reserve.cpu":
-			l.Config.Reserve.CPU = o.Value
-		case "reserve.memory":
-			l.Config.Reserve.Memory = o.Value
-		default:
-			panic("config: nothing but the file sets " + o.Key)
-		}
+		*Table[slices.Index(Keys, o.Key)].to(&l.Config).(*string) = o.Value
 		l.Origins[o.Key] = o.Origin
 	}
 	return l
-}
-
-// same reports whether nothing but the time is another.
-func (l Loaded) same(o Loaded) bool {
-	return l.sum == o.sum && l.From == o.From && l.Closed == o.Closed &&
-		bytes.Equal(l.fingerprint(), o.fingerprint())
 }

@@ -183,5 +183,3 @@ func checkKubeconfig(file string) error {
 	}
 	return nil
 }
-
-func asProblem(err error, p **Problem) bool { return errors.As(err, p) }

@@ -1,10 +1,9 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -35,28 +34,22 @@ func (l Loaded) View(nodeName string) View {
 	}
 	maps.Copy(v.Origins, l.Origins)
 	maps.DeleteFunc(v.Origins, func(key string, _ Origin) bool {
-		return strings.Contains(key, "[") || !slices.ContainsFunc(Keys, func(k string) bool { return k == key })
+		return !slices.Contains(Keys, key)
 	})
 	return v
 }
 
-// redacted returns c with every secret replaced: a View is decoded again by the
+// redacted returns c with every secret replaced, as JSON has them: a View is decoded again by the
 // command line, where a Secret would be one.
-func (c Config) redacted() Config {
-	c.Trust.Secret = Secret(c.Trust.Secret.String())
-	configs := map[string]Registry{}
-	for name, r := range c.Registries.Configs {
-		if r.Auth != nil {
-			a := *r.Auth
-			a.Password, a.Auth, a.IdentityToken = Secret(a.Password.String()), Secret(a.Auth.String()), Secret(a.IdentityToken.String())
-			r.Auth = &a
-		}
-		configs[name] = r
+func (c Config) redacted() (out Config) {
+	raw, err := json.Marshal(c)
+	if err == nil {
+		err = json.Unmarshal(raw, &out)
 	}
-	if len(configs) > 0 {
-		c.Registries.Configs = configs
+	if err != nil {
+		panic(err) // plain values always marshal, and are read back
 	}
-	return c
+	return out
 }
 
 // YAML is the view as a file of the same form, with origins as comments if asked for.
@@ -68,13 +61,7 @@ func (v View) YAML(origins bool) string {
 	if origins {
 		comment(&doc, "", v.Origins)
 	}
-	var out bytes.Buffer
-	enc := yaml.NewEncoder(&out)
-	enc.SetIndent(2)
-	if err := enc.Encode(&doc); err != nil {
-		panic(err)
-	}
-	return out.String()
+	return string(encode(&doc))
 }
 
 func comment(n *yaml.Node, path string, origins map[string]Origin) {
@@ -96,47 +83,21 @@ func comment(n *yaml.Node, path string, origins map[string]Origin) {
 	}
 }
 
-// fingerprint tells configurations apart, secrets included. It stays in memory.
-func (l Loaded) fingerprint() []byte {
-	raw, err := json.Marshal(l.Config)
-	if err != nil {
-		panic(err) // plain values always marshal
+// Changed returns the groups, and the keys beside them, that differ in what is in force.
+func Changed(a, b Config) (keys []string) {
+	a, b = a.effective(), b.effective()
+	for _, k := range Table {
+		top, _, _ := strings.Cut(k.Name, ".")
+		if !slices.Contains(keys, top) && !reflect.DeepEqual(k.to(&a), k.to(&b)) {
+			keys = append(keys, top)
+		}
 	}
-	return fmt.Appendf(raw, "%s %s", l.Config.Trust.Secret.Reveal(), l.Config.Registries.K3s())
+	return keys
 }
 
-// Changed returns the keys that differ.
-func Changed(a, b Config) (keys []string) {
-	differ := func(key string, x, y any) {
-		if fmt.Sprint(x) != fmt.Sprint(y) {
-			keys = append(keys, key)
-		}
-	}
-	pods := func(s Share) string {
-		if s.MaxPods == nil {
-			return ""
-		}
-		return fmt.Sprint(*s.MaxPods)
-	}
-	differ("name", a.Name, b.Name)
-	differ("lan", fmt.Sprintf("%q", a.LAN.Interfaces), fmt.Sprintf("%q", b.LAN.Interfaces))
-	differ("trust", a.Trust.Mode+" "+a.Trust.Secret.Reveal(), b.Trust.Mode+" "+b.Trust.Secret.Reveal())
-	differ("tunnel", [...]any{a.Tunnel.Relays(), a.Tunnel.StreamPort, a.Tunnel.Block()}, [...]any{b.Tunnel.Relays(), b.Tunnel.StreamPort, b.Tunnel.Block()})
-	share := func(s Share) [3]string { return [3]string{string(s.CPU), string(s.Memory), pods(s)} }
-	differ("share", share(a.Share), share(b.Share))
-	differ("vclusters", [...]any{share(a.VClusters.Share), a.VClusters.Ports}, [...]any{share(b.VClusters.Share), b.VClusters.Ports})
-	differ("reserve", a.Reserve, b.Reserve)
-	differ("registries", a.Registries.K3s(), b.Registries.K3s())
-	differ("peers", a.Peers, b.Peers)
-	differ("burst", a.Burst, b.Burst)
-	shown := func(v *bool) string {
-		if v == nil {
-			return ""
-		}
-		return fmt.Sprint(*v)
-	}
-	differ("peerImages", a.ImagesPass(), b.ImagesPass())
-	differ("ingress", a.Ingress, b.Ingress)
-	differ("statusPage", shown(a.StatusPage), shown(b.StatusPage))
-	return keys
+// effective has the default where that is the same as writing it down.
+func (c Config) effective() Config {
+	relay, images := c.Tunnel.Relays(), c.ImagesPass()
+	c.Tunnel.Relay, c.Tunnel.PeerCIDR, c.PeerImages = &relay, c.Tunnel.Block().String(), &images
+	return c
 }
