@@ -25,7 +25,7 @@ func newConfig(c *common) *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newConfigCheck(c), newConfigShow(c), newConfigReload(c), newConfigExample())
+	cmd.AddCommand(newConfigCheck(c), newConfigShow(c), newConfigReload(c), newConfigExample(), newConfigExplain())
 	return cmd
 }
 
@@ -225,6 +225,34 @@ func newConfigExample() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Example)
 			return err
+		},
+	}
+}
+
+func newConfigExplain() *cobra.Command {
+	return &cobra.Command{
+		Use:       "explain KEY",
+		Short:     "what a key sets, or the keys of a group: values, default, what a change does",
+		ValidArgs: config.Keys,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("config explain takes one key, for example: rivulet config explain share.cpu; see: %s --help", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := config.Explain(args[0])
+			if err != nil {
+				return &usageError{err}
+			}
+			for _, k := range keys {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n  value     %s\n  default   %s\n  change    %s\n  variable  %s\n",
+					k.Name, k.What, k.Type(), dash(k.Default), k.Change, config.Variable(k.Name))
+				if k.See != "" {
+					fmt.Fprintf(cmd.OutOrStdout(), "  more      docs/design/%s.md\n", k.See)
+				}
+			}
+			return nil
 		},
 	}
 }

@@ -31,6 +31,7 @@ var examples = map[string]string{
 	"config show":         "sudo rivulet config show --origin",
 	"config reload":       "sudo rivulet config reload",
 	"config example":      "rivulet config example > config.yaml",
+	"config explain":      "rivulet config explain share.cpu\nrivulet config explain share",
 	"install":             "sudo ./rivulet install",
 	"uninstall":           "sudo rivulet uninstall",
 	"peers":               "sudo rivulet peers\nsudo rivulet peers -o wide",
