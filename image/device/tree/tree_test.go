@@ -2,6 +2,7 @@ package tree
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -139,4 +140,43 @@ func TestEdit(t *testing.T) {
 	if !disk.Has("non-removable") || !disk.Has("broken-cd") || disk.Words("reg")[0] != 3 {
 		t.Errorf("%v", disk)
 	}
+}
+
+// symbols is the node in which a tree keeps its labels: each names a path.
+const symbols = "__symbols__"
+
+// Labelled is the node of a label, by which the sources of a tree and its overlays
+// speak of it, or nil.
+func (n *Node) Labelled(label string) *Node {
+	s := n.node(symbols)
+	if s == nil || s.Text(label) == "" {
+		return nil
+	}
+	return n.At(s.Text(label))
+}
+
+// Set gives the node a property, in place of one of that name.
+func (n *Node) Set(p Prop) {
+	if old := n.prop(p.Name); old != nil {
+		old.Value = p.Value
+		return
+	}
+	n.Props = append(n.Props, p)
+}
+
+// Flag is a property that says by being there.
+func Flag(name string) Prop { return Prop{Name: name, Value: []byte{}} }
+
+// Cells is a property that is a list of numbers.
+func Cells(name string, words ...uint32) Prop {
+	p := Flag(name)
+	for _, w := range words {
+		p.Value = binary.BigEndian.AppendUint32(p.Value, w)
+	}
+	return p
+}
+
+// Strings is a property that is a list of words.
+func Strings(name string, words ...string) Prop {
+	return Prop{Name: name, Value: []byte(strings.Join(words, "\x00") + "\x00")}
 }
