@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"rivulet/fabric/changes"
 )
 
 // keepLook is how often the helpers on disk are looked at: containerd and the
@@ -13,14 +15,7 @@ const keepLook = 5 * time.Second
 // Keep unpacks the helpers again when they are damaged, until ctx ends. It returns
 // with an error when that fails, to be tried again.
 func (d Dir) Keep(ctx context.Context, log *slog.Logger) error {
-	tick := time.NewTicker(keepLook)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for changes.Wait(ctx, keepLook) {
 		if d.Intact() {
 			continue
 		}
@@ -28,4 +23,5 @@ func (d Dir) Keep(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 	}
+	return nil
 }

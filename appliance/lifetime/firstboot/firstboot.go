@@ -17,6 +17,7 @@ package firstboot
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
@@ -25,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"rivulet/appliance/config"
@@ -170,13 +172,7 @@ func (b *boot) readCard() ([]byte, error) {
 
 // apply puts everything where it belongs.
 func (b *boot) apply(card config.Card, parsed config.Parsed) error {
-	hostname := parsed.Config.Name
-	if hostname == "" {
-		hostname = b.was.Hostname
-	}
-	if hostname == "" {
-		hostname = born()
-	}
+	hostname := cmp.Or(parsed.Config.Name, b.was.Hostname, born())
 	b.now.Hostname = hostname
 	if err := b.name(hostname); err != nil {
 		return err
@@ -348,11 +344,7 @@ func (b *boot) config(card config.Card, parsed config.Parsed) error {
 // forget removes what an earlier card asked for and this one does not.
 func (b *boot) forget() error {
 	for _, old := range b.was.Files {
-		still := false
-		for _, f := range b.now.Files {
-			still = still || f == old
-		}
-		if !still {
+		if !slices.Contains(b.now.Files, old) {
 			if err := b.disk.remove(old); err != nil {
 				return err
 			}

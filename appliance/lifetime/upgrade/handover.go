@@ -16,6 +16,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/health"
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 )
 
@@ -85,14 +86,7 @@ func (h *Handover) waitForHolders(holders []string) {
 	h.waiting, h.heldBy = cancel, holders
 	h.mu.Unlock()
 	go func() {
-		tick := time.NewTicker(holdLook)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+		for changes.Wait(ctx, holdLook) {
 			st, err := Load(Dir(h.State))
 			if err != nil || st.Phase != Staged { // cancelled
 				h.held(ctx, nil)

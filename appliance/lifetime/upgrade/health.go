@@ -20,14 +20,16 @@ import (
 // seen is the part of `rivulet status` that the judge reads. It is from another
 // version than the judge: these fields keep their names and meaning.
 type seen struct {
-	Version string `json:"version"`
-	Ready   bool   `json:"ready"`
-	Waiting string `json:"waiting"`
-	Peers   []struct {
-		ID    string `json:"id"`
-		Name  string `json:"name"`
-		State string `json:"state"`
-	} `json:"peers"`
+	Version string     `json:"version"`
+	Ready   bool       `json:"ready"`
+	Waiting string     `json:"waiting"`
+	Peers   []seenPeer `json:"peers"`
+}
+
+type seenPeer struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	State string `json:"state"`
 }
 
 // connected is peer.Connected, as text.
@@ -60,13 +62,7 @@ func (d *Device) healthy(ctx context.Context, a Attempt) error {
 	}
 	var missing []string
 	for _, id := range a.Peers {
-		i := slices.IndexFunc(st.Peers, func(p struct {
-			ID    string `json:"id"`
-			Name  string `json:"name"`
-			State string `json:"state"`
-		}) bool {
-			return p.ID == id
-		})
+		i := slices.IndexFunc(st.Peers, func(p seenPeer) bool { return p.ID == id })
 		switch {
 		case i < 0:
 			missing = append(missing, id+" (forgotten)")

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"os"
@@ -8,29 +9,29 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"rivulet/fabric/changes"
 )
 
 // notifier passes on what the version that is tried tells systemd, which listens
 // to the main process only, and feeds systemd's watchdog meanwhile.
 type notifier struct {
 	path string // of the child's socket, empty without systemd
-	to   *net.UnixConn
 	from *net.UnixConn
-	done chan struct{}
+	stop context.CancelFunc // ends feed
 }
 
 func startNotify(run string, log *slog.Logger) *notifier {
-	n := &notifier{done: make(chan struct{})}
-	name := os.Getenv("NOTIFY_SOCKET")
-	if name == "" {
-		return n
-	}
-	to, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
+	ctx, stop := context.WithCancel(context.Background())
+	n := &notifier{stop: stop}
+	if listens, err := daemon.SdNotify(false, daemon.SdNotifyWatchdog); err != nil {
 		log.Warn("systemd cannot be told how the update goes", "error", err)
 		return n
+	} else if !listens {
+		return n
 	}
-	n.to = to
 	path := filepath.Join(run, "trial-notify.sock")
 	os.Remove(path)
 	from, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -41,7 +42,7 @@ func startNotify(run string, log *slog.Logger) *notifier {
 	n.from, n.path = from, path
 	go n.pass()
 	if usec, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64); err == nil && usec > 0 {
-		go n.feed(time.Duration(usec) * time.Microsecond / 3)
+		go n.feed(ctx, time.Duration(usec)*time.Microsecond/3)
 	}
 	return n
 }
@@ -65,32 +66,22 @@ func (n *notifier) pass() {
 	}
 }
 
-func (n *notifier) feed(every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-n.done:
-			return
-		case <-tick.C:
-			n.send("WATCHDOG=1")
-		}
+func (n *notifier) feed(ctx context.Context, every time.Duration) {
+	for changes.Wait(ctx, every) {
+		n.send(daemon.SdNotifyWatchdog)
 	}
 }
 
 func (n *notifier) send(message string) {
-	if n.to != nil && message != "" {
-		_, _ = n.to.Write([]byte(message))
+	if message != "" {
+		_, _ = daemon.SdNotify(false, message) // it does nothing without systemd
 	}
 }
 
 func (n *notifier) close() {
-	close(n.done)
+	n.stop()
 	if n.from != nil {
 		n.from.Close()
 		os.Remove(n.path)
-	}
-	if n.to != nil {
-		n.to.Close()
 	}
 }

@@ -1,11 +1,14 @@
 package upgrade
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"rivulet/fabric/changes"
 )
 
 // The service manager gives a start three minutes (TimeoutStartSec). Saving the data
@@ -20,20 +23,13 @@ const (
 // patient asks the service manager for more time, again and again, until enough is
 // called. Without a service manager it does nothing.
 func patient(every time.Duration, log *slog.Logger) (enough func()) {
-	done := make(chan struct{})
+	ctx, enough := context.WithCancel(context.Background())
 	go func() {
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				if _, err := daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", moreTime.Microseconds())); err != nil {
-					log.Warn("systemd cannot be asked for the time that an update takes", "error", err)
-				}
+		for changes.Wait(ctx, every) {
+			if _, err := daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", moreTime.Microseconds())); err != nil {
+				log.Warn("systemd cannot be asked for the time that an update takes", "error", err)
 			}
 		}
 	}()
-	return func() { close(done) }
+	return enough
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 )
 
@@ -128,15 +129,8 @@ func New(cfg Config) *Watch { return &Watch{cfg: cfg, proc: "/proc", now: time.N
 
 // Run takes a sample now and every ten minutes until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
-	tick := time.NewTicker(sampleEvery)
-	defer tick.Stop()
 	w.sample()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for changes.Wait(ctx, sampleEvery) {
 		w.sample()
 		w.judge(w.Report())
 	}

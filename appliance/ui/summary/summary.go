@@ -6,6 +6,7 @@
 package summary
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -106,18 +107,11 @@ func Of(st api.Status, now time.Time) View {
 			v.MorePeers++
 			continue
 		}
-		v.Peers = append(v.Peers, Peer{cut(orID(p)), string(p.State)})
+		v.Peers = append(v.Peers, Peer{cut(cmp.Or(p.Name, p.ID.Short())), string(p.State)})
 	}
 	v.problems(st.Health)
 	v.Summary = v.summary(st.Waiting)
 	return v
-}
-
-func orID(p peer.View) string {
-	if p.Name != "" {
-		return p.Name
-	}
-	return p.ID.Short()
 }
 
 func (v *View) problems(list []health.Problem) {
@@ -186,7 +180,7 @@ func step(name string, s lifecycle.Status, done string) Step {
 	case lifecycle.Ready:
 		return Step{Name: name, State: Done, Text: done}
 	case lifecycle.Starting:
-		return Step{Name: name, State: Working, Text: orElse(cut(waitsFor(s.Detail)), "starts")}
+		return Step{Name: name, State: Working, Text: cmp.Or(cut(waitsFor(s.Detail)), "starts")}
 	case lifecycle.Failed:
 		out := Step{Name: name, State: Failed, Text: "failed; it is tried again by itself", Details: cut(redact.New(nil).Text(s.Detail))}
 		if _, cure, ok := strings.Cut(again.ReplaceAllString(out.Details, ""), "; "); ok { // as errors are written here
@@ -194,7 +188,7 @@ func step(name string, s lifecycle.Status, done string) Step {
 		}
 		return out
 	}
-	return Step{Name: name, State: Waiting, Text: orElse(cut(waitsFor(s.Detail)), "comes later")}
+	return Step{Name: name, State: Waiting, Text: cmp.Or(cut(waitsFor(s.Detail)), "comes later")}
 }
 
 // again is what package lifecycle adds to an error.
@@ -272,13 +266,6 @@ func addresses(prefixes []netip.Addr) []string {
 		out = link
 	}
 	return out[:min(len(out), 8)]
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // cut bounds a text and makes it one line of what can be printed.

@@ -1,6 +1,7 @@
 package peercheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +92,7 @@ func (e *examination) peering(context.Context) doctor.Result {
 	if far := apart(e.KubeVersion, p.KubeVersion); far > 1 {
 		return doctor.Warnf("upgrade the older one", "Kubernetes is %s here and %s there, %d minor versions apart", e.KubeVersion, p.KubeVersion, far)
 	}
-	return doctor.Passf("trusted since %s (%s); rivulet %s here, %s there", p.Trust.At.Local().Format("2006-01-02 15:04"), p.Trust.How, e.Version, orUnknown(p.Version))
+	return doctor.Passf("trusted since %s (%s); rivulet %s here, %s there", p.Trust.At.Local().Format("2006-01-02 15:04"), p.Trust.How, e.Version, cmp.Or(p.Version, "an unknown version"))
 }
 
 // tunnelPeer is what the data plane says of the peer.
@@ -176,13 +177,6 @@ func list(addrs []netip.AddrPort) string {
 	return strings.Join(out, ", ")
 }
 
-func orUnknown(s string) string {
-	if s == "" {
-		return "an unknown version"
-	}
-	return s
-}
-
 // apart is how many minor versions are between two versions of Kubernetes; 0 if that
 // cannot be said.
 func apart(a, b string) int {
@@ -193,8 +187,5 @@ func apart(a, b string) int {
 	if n, _ := fmt.Sscanf(b, "v%d.%d", &majorB, &minorB); n != 2 || majorA != majorB {
 		return 0
 	}
-	if minorA > minorB {
-		return minorA - minorB
-	}
-	return minorB - minorA
+	return max(minorA-minorB, minorB-minorA)
 }
