@@ -90,14 +90,14 @@ func (h handler) answer(w http.ResponseWriter, r *http.Request, kind string, o m
 	switch {
 	case err != nil:
 		fail(w, err)
-	case one && out.len() == 0:
+	case one && len(out.objects) == 0:
 		fail(w, apierrors.NewNotFound(resourceOf(kind), r.PathValue("name")))
 	case form == asTable:
-		write(w, http.StatusOK, out.table())
+		write(w, http.StatusOK, &out.table)
 	case one:
-		write(w, http.StatusOK, out.first())
+		write(w, http.StatusOK, out.objects[0])
 	default:
-		write(w, http.StatusOK, out.list())
+		write(w, http.StatusOK, out.list)
 	}
 }
 

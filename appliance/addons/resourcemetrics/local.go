@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
@@ -31,19 +30,15 @@ var (
 // has the credentials for the kubelet APIs of its nodes, which are in the same process: their address is that of the loopback
 // interface, to which an API server passes no request on. Answers are kept as by a Server, and nothing is measured when nobody asks.
 func Handler(api *rest.Config, kubelet rest.TLSClientConfig, log *slog.Logger) (http.Handler, error) {
-	client, err := kubernetes.NewForConfig(api)
+	client, listed, err := clients(api)
 	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	light, err := metadata.NewForConfig(api)
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
+		return nil, err
 	}
 	direct, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: kubelet})
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	return newHandler(newSource(objects(light), kubelets(client, direct), log)), nil
+	return newHandler(newSource(listed, kubelets(client, direct), log)), nil
 }
 
 // maxSummary bounds what is read of a summary, bytes.
@@ -91,9 +86,7 @@ func RegisterLocal(ctx context.Context, client kubernetes.Interface) error {
 	if _, err := client.RbacV1().ClusterRoles().Apply(ctx, readerRole(), metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
 		return fmt.Errorf("metrics: cluster role %s: %w", reader, err)
 	}
-	o := object(nil)
-	o.Spec.Service = nil
-	body, err := json.Marshal(o)
+	body, err := json.Marshal(object(nil, nil))
 	if err == nil {
 		err = client.Discovery().RESTClient().Post().AbsPath(apiServices).Body(body).SetHeader("Content-Type", "application/json").Do(ctx).Error()
 	}

@@ -8,10 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
+	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 
 	"rivulet/appliance/addons/nodeservice"
 	"rivulet/appliance/health"
@@ -27,33 +28,6 @@ const (
 	apiServices  = "/apis/apiregistration.k8s.io/v1/apiservices/"
 	reader       = "rivulet:metrics-reader"
 )
-
-// apiServiceObject is as much of an APIService as we write and read; its own client
-// would be another dependency.
-type apiServiceObject struct {
-	metav1.TypeMeta `json:",inline"`
-	Metadata        struct {
-		Name   string            `json:"name"`
-		Labels map[string]string `json:"labels,omitempty"`
-	} `json:"metadata"`
-	Spec   apiServiceSpec `json:"spec"`
-	Status *struct {      // the API server's
-		Conditions []metav1.Condition `json:"conditions"`
-	} `json:"status,omitempty"`
-}
-
-type apiServiceSpec struct {
-	Group                string `json:"group"`
-	Version              string `json:"version"`
-	GroupPriorityMinimum int    `json:"groupPriorityMinimum"`
-	VersionPriority      int    `json:"versionPriority"`
-	CABundle             []byte `json:"caBundle"`
-	Service              *struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-		Port      int32  `json:"port"`
-	} `json:"service"`
-}
 
 // register tells the API server where to find us, unless somebody else serves the
 // API already.
@@ -77,7 +51,7 @@ func (s *Server) register(ctx context.Context, bundle []byte) error {
 	if _, err := s.client.RbacV1().ClusterRoles().Apply(ctx, readerRole(), options); err != nil {
 		return fmt.Errorf("metrics: cluster role %s: %w", reader, err)
 	}
-	body, err := json.Marshal(object(bundle))
+	body, err := json.Marshal(object(bundle, &apiregistration.ServiceReference{Namespace: namespace, Name: serviceName, Port: new(int32(443))}))
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
@@ -97,7 +71,7 @@ const pollAvailable = 500 * time.Millisecond
 // waitAvailable waits until the API server passes requests on; false if ctx ended.
 func (s *Server) waitAvailable(ctx context.Context) bool {
 	for {
-		if o, err := s.registered(ctx); err == nil && o.Status != nil && meta.IsStatusConditionTrue(o.Status.Conditions, "Available") {
+		if o, err := s.registered(ctx); err == nil && helper.IsAPIServiceConditionTrue(&o, apiregistration.Available) {
 			return true
 		}
 		if !changes.Wait(ctx, pollAvailable) {
@@ -106,7 +80,7 @@ func (s *Server) waitAvailable(ctx context.Context) bool {
 	}
 }
 
-func (s *Server) registered(ctx context.Context) (o apiServiceObject, err error) {
+func (s *Server) registered(ctx context.Context) (o apiregistration.APIService, err error) {
 	raw, err := s.client.Discovery().RESTClient().Get().AbsPath(apiServices+apiService).
 		SetHeader("Accept", "application/json").DoRaw(ctx)
 	if err == nil {
@@ -130,17 +104,14 @@ func (s *Server) foreign(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-func object(bundle []byte) apiServiceObject {
-	o := apiServiceObject{TypeMeta: metav1.TypeMeta{APIVersion: "apiregistration.k8s.io/v1", Kind: "APIService"}}
-	o.Metadata.Name = apiService
-	o.Metadata.Labels = map[string]string{"app.kubernetes.io/managed-by": nodeservice.ManagedBy}
-	o.Spec = apiServiceSpec{Group: group, Version: version, GroupPriorityMinimum: 100, VersionPriority: 100, CABundle: bundle}
-	o.Spec.Service = &struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-		Port      int32  `json:"port"`
-	}{namespace, serviceName, 443}
-	return o
+// object is the APIService; at is nil where the API server has the API in itself.
+func object(bundle []byte, at *apiregistration.ServiceReference) *apiregistration.APIService {
+	return &apiregistration.APIService{
+		TypeMeta:   metav1.TypeMeta{APIVersion: apiregistration.SchemeGroupVersion.String(), Kind: "APIService"},
+		ObjectMeta: metav1.ObjectMeta{Name: apiService, Labels: map[string]string{"app.kubernetes.io/managed-by": nodeservice.ManagedBy}},
+		Spec: apiregistration.APIServiceSpec{Group: group, Version: version, GroupPriorityMinimum: 100, VersionPriority: 100,
+			CABundle: bundle, Service: at},
+	}
 }
 
 // readerRole lets everybody who may look at things look at their use of resources.

@@ -19,6 +19,7 @@ package resourcemetrics
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,7 +30,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/health"
@@ -58,15 +58,11 @@ type Server struct {
 
 // New returns a Server that does nothing yet.
 func New(cfg Config) (*Server, error) {
-	client, err := kubernetes.NewForConfig(cfg.API)
+	client, listed, err := clients(cfg.API)
 	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
+		return nil, err
 	}
-	light, err := metadata.NewForConfig(cfg.API)
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	return &Server{cfg: cfg, client: client, source: newSource(objects(light), summaries(client), cfg.Log)}, nil
+	return &Server{cfg: cfg, client: client, source: newSource(listed, summaries(client), cfg.Log)}, nil
 }
 
 // Run serves until ctx ends; ready is called when the API server knows of us.
@@ -86,8 +82,8 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	server := &http.Server{
 		Handler: newHandler(s.source), TLSConfig: authority.config(s.cfg.ClientCA),
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog:     slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), // strangers' handshakes
-		TLSNextProto: map[string]func(*http.Server, *tlsConn, http.Handler){}, // HTTP/2 has nothing to offer here
+		ErrorLog:     slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),  // strangers' handshakes
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 has nothing to offer here
 	}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	served := make(chan error, 1)

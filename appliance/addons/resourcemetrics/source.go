@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
@@ -56,6 +57,19 @@ func objects(client metadata.Interface) list {
 		}
 		return l.Items, nil
 	}
+}
+
+// clients are one with all types, and the list of metadata.
+func clients(api *rest.Config) (kubernetes.Interface, list, error) {
+	client, err := kubernetes.NewForConfig(api)
+	if err != nil {
+		return nil, nil, fmt.Errorf("metrics: %w", err)
+	}
+	light, err := metadata.NewForConfig(api)
+	if err != nil {
+		return nil, nil, fmt.Errorf("metrics: %w", err)
+	}
+	return client, objects(light), nil
 }
 
 // source is what is used, by whom. Several may ask at once: each node is asked once.

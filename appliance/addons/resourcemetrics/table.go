@@ -15,28 +15,8 @@ var columns = []metav1.TableColumnDefinition{
 	{Name: "Window", Type: "string", Description: "over how long CPU was averaged"},
 }
 
-func (a nodesAnswer) table() *metav1.Table {
-	t := newTable()
-	for i := range a {
-		addRow(t, a[i].ObjectMeta, []corev1.ResourceList{a[i].Usage}, a[i].Window)
-	}
-	return t
-}
-
-func (a podsAnswer) table() *metav1.Table {
-	t := newTable()
-	for i := range a {
-		var used []corev1.ResourceList
-		for _, c := range a[i].Containers {
-			used = append(used, c.Usage)
-		}
-		addRow(t, a[i].ObjectMeta, used, a[i].Window)
-	}
-	return t
-}
-
-func newTable() *metav1.Table {
-	return &metav1.Table{
+func newTable() metav1.Table {
+	return metav1.Table{
 		TypeMeta:          metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "Table"},
 		ColumnDefinitions: columns, Rows: []metav1.TableRow{},
 	}

@@ -15,8 +15,6 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-type tlsConn = tls.Conn
-
 // frontProxy is the name in the certificate of k3s's API server as a proxy.
 const frontProxy = "system:auth-proxy"
 
