@@ -2,7 +2,7 @@
 // upstream ones and our own flannel. Which one it is, is told by the name it is
 // called by, so the bundle has one link for each.
 //
-// The upstream plugins are programs, not libraries. image/bundle/cnigen makes
+// The upstream plugins are programs, not libraries. `make cni-packages` makes
 // packages out of them before the bundle is built; without the build tag
 // cni_upstream, as in a fresh clone, only flannel is there.
 //
