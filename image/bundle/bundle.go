@@ -1,25 +1,13 @@
-// Package bundle carries the static helpers that a device needs beside the
-// rivulet binary itself (runc, the containerd shim, the CNI plugins, the tunnel,
-// the pause image, and iptables for hosts that have none) inside that binary, and
-// puts them on disk.
+// Package bundle carries the static helpers that a device needs beside the rivulet binary (docs/design/bundle.md)
+// inside that binary, and puts them on disk. It reads what the build embedded (build tag bundle; without it there
+// is nothing) and alone writes the folder given to Unpack:
 //
-// It reads what the build embedded (build tag bundle; without it there is
-// nothing) and alone writes the folder given to Unpack:
+//	.lock              one process at a time
+//	current -> <id>    what PATH points to, stable across upgrades
+//	<id>/              bin/ images/ netfilter/ gateway/ manifest.json .checked; the one before stays
 //
-//	bundle/
-//	 ├─ .lock                 one process at a time
-//	 ├─ current -> <sha256>   what PATH points to, stable across upgrades
-//	 ├─ <sha256>/             named by the hash of the packed bundle
-//	 │   ├─ bin/ images/ netfilter/
-//	 │   ├─ manifest.json     hash and size of every file
-//	 │   └─ .checked          what the files looked like when last hashed
-//	 └─ <sha256>/             the one before, for whatever still runs from it
-//
-// A bundle is unpacked once, beside its place, synced and renamed into it: a
-// power cut leaves a whole bundle or none. After a restart every file is looked
-// at (size, mode, times, inode) and hashed again if it looks different; a bundle
-// that is damaged is logged and unpacked again. What the user sees of a failure
-// is an error of rivulet run that names the folder and says what to do.
+// A bundle is unpacked beside its place, synced and renamed: a power cut leaves a whole one or none. Restart: files
+// that look different are hashed again, damaged ones unpacked again. Failure: an error of rivulet run with a cure.
 package bundle
 
 import (

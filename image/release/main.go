@@ -1,10 +1,6 @@
-// Command release makes what is published out of the binaries that the Makefile
-// built: each compressed with zstd, their hashes, the names of the packages whose
-// sources go with them, and the table of sizes. The same binaries give the same bytes.
-// Device images go along if their tests have passed.
-//
-// It reads IN/ARCH/rivulet, IN/image and image/bundle/bundle_*, alone writes the folder
-// -out and the file -sizes, and fails if a file is larger than is promised.
+// Command release makes what is published out of the binaries that the Makefile built (docs/design/release.md).
+// The same binaries give the same bytes. It reads IN/ARCH/rivulet, IN/image and image/bundle/bundle_*, alone writes
+// the folder -out and the file -sizes, and fails if a file is larger than is promised.
 //
 //	go run ./image/release -version v1 -in bin -out bin/release -sizes bench/sizes.md amd64 arm64 armv7
 package main

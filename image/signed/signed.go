@@ -1,15 +1,9 @@
-// Package signed says whether a release file is one of ours. It reads the file and
+// Package signed checks whether a release file is one of ours (docs/design/upgrade.md). It reads the file and
 // the signature beside it, and writes nothing.
-//
-// There are two levels of Ed25519 keys. Root keys are linked into the binary and
-// stay off-line; they certify signing keys, and those sign releases:
 //
 //	root key (in the binary) ── certifies ──▶ signing key, generation n ── signs ──▶ file
 //
-// A signature carries the certificate of its key, so that a device needs no
-// network and no clock. A signing key that was lost is retired by certifying one
-// of a higher generation: a device that has taken a release of generation n takes
-// none of a lower one again.
+// A device that has taken a release of generation n takes none of a lower one again: so lost keys are retired.
 package signed
 
 import (

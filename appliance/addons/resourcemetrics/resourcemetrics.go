@@ -1,20 +1,10 @@
 // Package resourcemetrics is the cluster's resource metrics API, metrics.k8s.io, inside
-// the supervisor: what `kubectl top` shows and horizontal pod autoscalers act on.
+// the supervisor: for `kubectl top` and horizontal pod autoscalers (docs/design/metrics.md).
 //
-//	kubectl top ─▶ API server ─▶ Service kube-system/rivulet-metrics ─▶ here ─▶ kubelets' /stats/summary
-//
-// It reads summaries of the kubelets when somebody asks, and keeps an answer for
-// ten seconds, about as long as a kubelet takes to measure again; labels of pods
-// and nodes come from the API server. When nobody asks, nothing is measured,
-// fetched or kept up to date. It alone writes the APIService
-// v1beta1.metrics.k8s.io, the Service rivulet-metrics and the ClusterRole
-// rivulet:metrics-reader, once per start.
-//
-// It keeps nothing: a restart makes a new certificate and registers it. While the
-// supervisor is away `kubectl top` says that the server is unavailable, and
-// autoscalers leave things as they are. A node whose kubelet does not answer is
-// left out of lists. Where another program serves the API already (an APIService
-// that leads elsewhere) it is left to it, and `rivulet status` says so.
+// It reads summaries of the kubelets on request, kept for ten seconds, and metadata from the API server; nothing
+// is measured otherwise. It alone writes the APIService v1beta1.metrics.k8s.io, the Service rivulet-metrics and the
+// ClusterRole rivulet:metrics-reader, once per start. Restart: a new certificate is registered. Failure: a node
+// whose kubelet does not answer is left out of lists; an APIService of another program stays, which status shows.
 package resourcemetrics
 
 import (

@@ -1,11 +1,6 @@
-// Package images keeps container images for the day containerd's database is
-// damaged: the blobs lie on the disk under their hashes, and only that database
-// knows what they are called. A device without the Internet could not pull them
-// again.
-//
-// It reads containerd's list and its content folder, and alone writes
-// <state>/images.json (when the list changes) and, in a recovery, an archive that
-// the engine imports at its next start.
+// Package images keeps container images for the day containerd's database is damaged (docs/design/power.md): the
+// blobs lie on the disk under their hashes, and only that database has their names. It reads containerd's list and
+// content folder, and alone writes <state>/images.json and, in a recovery, an archive that the engine imports.
 package images
 
 import (

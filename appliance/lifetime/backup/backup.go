@@ -1,25 +1,11 @@
-// Package backup writes a device's cluster into one stream and brings it back,
-// on the same hardware or on other.
+// Package backup writes a device's cluster into one stream and brings it back, on the same
+// hardware or on other (docs/design/backup.md). The stream is package archive's, manifest.json first;
+// it holds private keys.
 //
-// The stream is tar in zstd (in age, with a passphrase): manifest.json first,
-// then what the cluster is made of, and SHA256SUMS last, so that a stream that was
-// cut short is never taken for a whole one. It holds private keys.
-//
-//	manifest.json     what it is, of which versions, when
-//	state.db          identity, peers, the node's name (bbolt)
-//	datastore.db      the cluster's own database (SQLite), one moment of it
-//	server/           k3s's token, certificates and keys, and the user's manifests
-//	node/password     with which the node proves to its cluster that it is itself
-//	etc/              /etc/rivulet
-//	vclusters/        virtual clusters, each as of one moment
-//	storage/          local volumes, only when asked for
-//
-// It reads all of these while the cluster runs. Beside the stream it alone writes
-// <state>/.backup and <state>/.restore, which are gone when it has ended, and what
-// it restores. Restoring stages everything beside the old, checks all of it, and
-// writes a plan; from there on it can only go forward: a start after a power cut
-// finishes what the plan says (Finish), a start without a plan finds the old state
-// untouched. Nothing of the old is deleted, it is set aside.
+// It reads the state, the configuration and volumes while the cluster runs. Beside the stream it alone writes
+// <state>/.backup and <state>/.restore, which are gone when it has ended, and what it restores. Restart, power
+// cut: once a plan is written a start finishes it (Finish), without one the old state is untouched; nothing of
+// the old is deleted, it is set aside. Failure: one error with a cure.
 package backup
 
 import (

@@ -1,19 +1,10 @@
-// Package cleanup takes away what a running Rivulet leaves in the machine:
-// processes, mounts, network namespaces, links, addresses, rules, cgroups and
-// files outside of the state folder. `rivulet uninstall` and `rivulet reset` use
-// it, when the supervisor has ended or to end it; EndPods takes away pods alone,
-// for a containerd that has to begin anew.
+// Package cleanup takes away what a running Rivulet leaves in the machine: processes, mounts, network namespaces,
+// links, addresses, rules, cgroups and files outside of the state folder (docs/design/install.md).
 //
-// It reads /proc, the kernel's network configuration and the state folder, and
-// writes nothing; it only removes, and only what it can tell to be ours: a
-// process by its program or by the root file system of its container, a rule by
-// the name of its chain, a link by its name and address. It may be run on
-// anything: on a machine where half of it is missing, again after it was cut
-// short, and where Rivulet never ran. What cannot be removed is reported with a
-// cure, and the rest is removed all the same.
-//
-// The order matters: what makes things ends before the things are removed, and
-// no file is removed while something is mounted below it.
+// It reads /proc, the kernel's network configuration and the state folder; it writes nothing and removes only what
+// it can tell to be ours. It may be run on anything, and again after it was cut short. Failure: what cannot be
+// removed is reported with a cure, the rest is removed all the same. What makes things ends before the things are
+// removed, and no file is removed while something is mounted below it.
 package cleanup
 
 import (

@@ -1,18 +1,9 @@
-// Package firstboot makes a device out of the image that many were flashed with: it is
-// what `rivulet firstboot` does at each boot, before rivulet itself, in a moment if there is nothing new.
-//
-// It reads rivulet.yaml on the boot partition, which need not be there, and alone writes
-// what that says: <etc>/rivulet/config.yaml, group.secret and kubeconfigs beside it, the
-// networks of iwd, root's authorized_keys, the host's name, and <state>/firstboot.json,
-// by which it knows what it did. Secrets go off the boot partition once the device
-// has them; rivulet.yaml.error.txt says there what could not be taken, and the supervisor
-// shows the same.
-//
-// The file is taken when it is another than the one that was taken last: a card may go
-// back into a PC at any time. A file that is gone takes nothing back. Whatever is right in it is taken, and the device boots
-// whatever is wrong. While the data partition cannot be used, secrets stay on the card. Each step is one write that a power cut leaves undone or done, and
-// all of them may be done again: secrets are removed from the card last but one, what
-// was done is noted last.
+// Package firstboot makes a device out of the image that many were flashed with: `rivulet firstboot`, at each boot,
+// before rivulet itself (docs/design/firstboot.md). It reads rivulet.yaml on the boot partition, which need not be
+// there, and alone writes what that asks for (configuration, secrets, Wi-Fi, ssh keys, host name), the note
+// <state>/firstboot.json and rivulet.yaml.error.txt. Restart, power cut: each step is one write and may be done
+// again; secrets go off the card last but one, the note is last. Failure: what is right in the file is taken, and
+// the device boots whatever is wrong; while the data partition cannot be used, secrets stay on the card.
 package firstboot
 
 import (

@@ -1,14 +1,7 @@
-// Package install makes Rivulet a service of the operating system, and takes it
-// out again: the binary, the unit and the settings of package systemd.
-//
-// It reads this program's own file and alone writes /usr/local/bin/rivulet, the
-// files that systemd.Files names, and a configuration where there is none and a
-// name was given. Installing again brings everything to what
-// this program carries and changes nothing where it is already; a service that
-// runs is restarted only if its binary or unit changed, which its pods and the
-// tunnel do not notice. Every file is replaced in one step, so that a machine
-// that loses power has the old or the new one. An error names what is missing
-// and how to go on without.
+// Package install makes Rivulet a service of the operating system, and takes it out again (docs/design/install.md).
+// It reads this program's own file and alone writes /usr/local/bin/rivulet, the files that systemd.Files names, and
+// a configuration where there is none and a name was given. Installing again changes nothing where it is already
+// so; every file is replaced in one step. Failure: an error names what is missing and how to go on without.
 package install
 
 import (

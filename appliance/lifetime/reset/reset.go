@@ -1,13 +1,7 @@
-// Package reset brings a device back to its first day, without touching the
-// operating system or the installation.
-//
-// It reads and alone removes what is in the state folder, with the supervisor
-// stopped and everything that hangs on it removed (package cleanup). Without
-// factory the device stays who it is: identity and WireGuard key, and the
-// configuration, are kept; the cluster with all its objects and volumes, its
-// logs, and what it knows of peers are gone. Cut short by a power cut it may be
-// run again; what is left then is a cluster without its objects, never one with
-// half of them: the datastore goes first, in one step.
+// Package reset brings a device back to its first day, without touching the operating system or the installation.
+// It reads and alone removes what is in the state folder, with the supervisor stopped and all that hangs on it
+// removed (package cleanup); without factory identity, WireGuard key and configuration are kept. Power cut: it may
+// be run again; the datastore goes first, in one step, so that no cluster is left with half of its objects.
 package reset
 
 import (

@@ -1,16 +1,12 @@
 // Package slots changes which of the two root slots of a device image boots, and
-// puts the content of an update bundle into the one that does not run.
+// puts the content of an update bundle into the one that does not run (docs/design/image.md).
 //
 //	Clear ──▶ Fill ──▶ Arm ──▶ (restart) ──▶ Accept      the other slot is the one from now on
 //	                                   └───▶ Reject      the old one is
 //
-// It reads what the initrd left in /run/rivulet-image, and the boot partition; it
-// alone writes the partition of the slot that does not run, its folder on the boot
-// partition, slot.cfg, systemd-boot's entries and what syslinux starts once (image/device/layout
-// says what they are; the loaders and the initrd count tries down in the latter three). Each step may
-// be cut short by a power cut and be done again; before and after each write a slot
-// boots that was whole before. It keeps nothing else: when which step is due is for
-// appliance/lifetime/upgrade. Failure: an error with a cure; the slot that runs stays as it is.
+// It reads what the initrd left in /run/rivulet-image, and the boot partition; it alone writes the other slot's
+// partition and boot folder, slot.cfg, systemd-boot's entries and what syslinux starts once. Power cut: before and
+// after each write a slot boots that was whole before, and each step may be done again. Failure: an error with a cure.
 package slots
 
 import (

@@ -1,5 +1,5 @@
-// Package upgrade replaces the binary that a device runs, and takes the old one and
-// the old data back by itself when the new one is not up to it.
+// Package upgrade replaces the binary or the image that a device runs, and takes the old one and
+// the old data back by itself when the new one is not up to it (docs/design/upgrade.md).
 //
 //	          rivulet upgrade FILE         data saved          healthy for the whole window
 //	Idle ──────────────────────▶ Staged ────────────▶ Trying ───────────────────────────▶ Idle (new)
@@ -7,19 +7,9 @@
 //	 │◀────────────────────────────┘                    ▼
 //	 └──────────── data restored ───────────────── Returning                             Idle (old)
 //
-// An update of a whole image goes the same way, but what is tried is the other slot,
-// which the boot loader starts: image.go.
-//
-// The state of this machine is one small file, <state>/versions/update.json. It is
-// not in state.db, which goes back with the data. `rivulet run` looks at it first
-// (Launch): while an update is tried, the old binary stays as the parent of the new
-// one and judges it from outside, because a binary that hangs, or exits with a
-// code that systemd takes for final, cannot judge itself.
-//
-// It reads the release file, its signature, `rivulet status` of the version that is
-// tried and the API server; it alone writes <state>/versions and, when an
-// update is taken, the program that `rivulet install` put in its place. It may be killed, or the power cut, at any moment: each
-// step can be begun again. What became of an update is shown by `rivulet status`.
+// It reads the release file, its signature, status and API of the version that is tried; it alone writes
+// <state>/versions (the state is update.json there, not state.db, which goes back with the data) and the installed
+// program. Restart, power cut: each step can be begun again. Failure: status and health codes upgrade-*.
 package upgrade
 
 import (

@@ -1,29 +1,12 @@
-// Package clock keeps the device from doing things at a time that cannot be. Many
-// boards have no clock chip: they begin at 1970, or where they were when the power
-// went, and a certificate that is made then is invalid later.
+// Package clock keeps the device from doing things at a time that cannot be: boards without a clock chip begin
+// at 1970 (docs/design/clock.md). It reads the system's clock, the kernel's word on synchronization, the clock
+// chip, peers' clocks and the note "clock" of state.db; it alone writes that note, and sets the system's clock:
 //
-// It reads the system's clock and whether the kernel calls it synchronized, the
-// clock chip, what peers say of theirs, and the note "clock" of state.db: when it
-// was last seen to be how late. It alone writes that note (hourly, when the clock
-// becomes synchronized, and at stop), and sets the system's clock:
+//	start ── at or above the floor max(build, note) ─────────────────────────────────────▶ Ready
+//	   └─ below, or decades above ─▶ set to the chip's time or the floor ─ better time, 15 s ─▶ Ready
 //
-//	       start
-//	         │  at or above the floor: max(build, note)
-//	         ├───────────────────────────────────────────▶ Ready
-//	         │ below it, or decades above
-//	         ▼
-//	set to the chip's time, or to the floor
-//	         │  NTP, chip or peers tell more, or 15 s are over
-//	         └───────────────────────────────────────────▶ Ready
-//
-// Where it may not set the clock it waits until somebody else has. Whatever mints
-// something that has a date needs this component to be Ready first.
-//
-// Afterwards it follows: whoever sets the clock by more than five minutes, in either
-// direction, makes it call Jumped. While the kernel is not synchronized, peers that
-// are correct a clock that is more than a minute off. After a restart it
-// begins anew with the note. The user sees source, floor and offset in `rivulet
-// status`, and the problems clock-implausible and clock-not-synchronized.
+// Whatever issues something with a date needs this component to be Ready first. Restart: it begins anew with the
+// note. Failure: the problems clock-implausible and clock-not-synchronized.
 package clock
 
 import (

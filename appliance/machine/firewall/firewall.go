@@ -1,19 +1,14 @@
-// Package firewall keeps what is the cluster's own out of the LAN's reach. The API server
-// listens on all addresses, and Linux takes a packet for any of its
-// addresses on any interface: without a wall a machine on the LAN reaches both, and,
-// with a route through the device, the node's own address, pods and Services. With it
-// the LAN sees the control port, the tunnel's port and mDNS, and what the user opens:
-// Services of type LoadBalancer or NodePort, ports of the host.
+// Package firewall closes the cluster's ports and networks to the LAN (docs/design/security.md): Linux takes a
+// packet for any of its addresses on any interface. Open stay the control port, the tunnel's port, mDNS and what
+// the user opens.
 //
 //	LAN ─▶ eth0 ─▶ before (prerouting): to an address of eth0 ─▶ pass; new connections to pods,
 //	               Services, node addresses ─▶ dropped
 //	            ─▶ input: new connections to ports of the cluster that nobody's DNAT leads to ─▶ dropped
-//	lo, cni0, riv0 ─▶ pass; what a peer may do in the tunnel is the tunnel's to say
+//	lo, cni0, riv0 ─▶ pass
 //
-// It reads nothing and alone writes the nftables tables "rivulet-wall", IPv4 and IPv6,
-// each in one transaction. They stay when the supervisor ends, as pods do, and are put back
-// when another program changes them. A kernel or a rule set that does not let it
-// shows as the problem "wall"; everything else goes on.
+// It reads nothing and alone writes the nftables tables "rivulet-wall", each in one transaction. Restart: they stay
+// when the supervisor ends; changed ones are put back. Failure: the problem "wall".
 package firewall
 
 import (

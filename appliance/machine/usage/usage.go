@@ -1,12 +1,7 @@
-// Package usage knows what Rivulet costs the machine: how much memory its
-// processes hold and how much they write to the card, beside what is promised.
-//
-// It reads /proc of Rivulet's own processes and the counters of the disk that the
-// state folder is on, every ten minutes, and memory also when somebody asks, but
-// not more often than every ten seconds (adding up the pages of the engine takes
-// the kernel some milliseconds). It writes nothing: after a restart of the
-// supervisor the day begins anew. What goes over its budget for long is a problem
-// that `rivulet status` shows; what cannot be read is left out.
+// Package usage measures what Rivulet costs the machine: memory of its processes and writes to the card, beside what
+// is promised. It reads /proc of those processes and the counters of the state folder's disk every ten minutes, and
+// memory on request, at most every ten seconds (adding up the engine's pages takes milliseconds). It writes nothing.
+// Restart: the day begins anew. Failure: what is over its budget for long is a problem; what is unreadable is left out.
 package usage
 
 import (

@@ -1,18 +1,7 @@
-// Package watchdog tells the service manager how the supervisor is: that it
-// serves, what it waits for, and, again and again, that it lives. The last it
-// says only while every check holds, so that a supervisor that hangs is started
-// again by systemd and a systemd that hangs by the hardware's watchdog.
-//
-//	checks: main loop ── answers itself over its own socket
-//	        state folder ── a file written and synced (Disk), rarely
-//	        engine ── the API server answered within the last minutes, once it was up
-//
-// It reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, and alone writes the
-// file `probe` in the state folder. After a restart it begins anew: nothing is
-// remembered. When a check fails, status shows a problem with its cure; after
-// the check's Patience the service manager is not told any more that all is
-// well, and kills and starts the supervisor after WatchdogSec. Pods and the
-// tunnel do not notice that.
+// Package watchdog reports to the service manager that the supervisor serves and lives; the latter only while every
+// check holds (docs/design/lifecycle.md). It reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, and alone writes
+// the file `probe` in the state folder. Restart: it begins anew. Failure of a check: a problem with its cure; after
+// the check's Patience the service manager kills and starts the supervisor. Pods and the tunnel stay.
 package watchdog
 
 import (

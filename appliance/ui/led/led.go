@@ -1,15 +1,11 @@
-// Package led says with a device's one lamp how it is, for shelves without a screen:
+// Package led shows with a device's one lamp how it is, for shelves without a screen:
 //
 //	dark, a short flash every two seconds   all is well
 //	on and off, a second each               it is starting
 //	quick blinking                          something is wrong: the status page says what
 //
-// It reads what the lamp has to say from its caller, and alone writes the lamp's
-// files in /sys/class/leds. The kernel's own use of the lamp is taken back when it
-// ends. It blinks by itself and not by the kernel's triggers, whose modules are not
-// everywhere: a lamp that stands still says that the device hangs. Where there is no
-// lamp it does nothing; one that cannot be written to is given up, with one line in
-// the log.
+// It alone writes the lamp's files in /sys/class/leds, and gives the lamp back when it ends. It blinks by itself and
+// not by the kernel's triggers: a lamp that stands still means a device that hangs. Failure: one line in the log.
 package led
 
 import (

@@ -1,12 +1,7 @@
-// Package statuspage is a page for a phone on the LAN: how far the device is, what is
-// wrong and what to do. It is plain HTML that loads nothing from anywhere, is up before
-// Kubernetes, and changes nothing: there is no route but GET / and nothing secret on it.
-//
-// It reads what it is given to show and writes nothing. It listens on port 80 where no
-// other program does, and on Port in any case. Who may see it: this device, and machines
-// that are on a link of its LANs; pods, peers and what comes through a router are hung up
-// on before they have said a word. After a restart it is simply there again. A port that
-// somebody else has is reported with a cure, and looked at again; the rest goes on.
+// Package statuspage is a read-only page for a phone on the LAN (docs/design/status-page.md): plain HTML, up before
+// Kubernetes, with no route but GET / and nothing secret on it. It reads what it is given to show and writes nothing.
+// It listens on port 80 where no other program does, and on Port; this device and machines on a link of its LANs are
+// let in. Restart: there again. Failure: a port that is taken is reported with a cure and tried again.
 package statuspage
 
 import (

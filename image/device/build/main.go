@@ -1,10 +1,6 @@
-// Command build makes a device image: a disk to be written to an SD card, a USB
-// stick or a PC's disk, and the bundle that updates one that runs. It needs no
-// root, no loop device, no emulation and runs no package's scripts.
-//
-// It reads packages.list and packages.lock, the product's binary and what apt has;
-// it alone writes -out and -work, and the cache of packages. The same inputs make
-// the same bytes. An error names the step, and nothing half made stays in -out.
+// Command build makes a device image and the bundle that updates one that runs (docs/design/image.md), without
+// root, loop device, emulation or scripts of packages. It reads packages.list, packages.lock, the product's binary
+// and what apt has; it alone writes -out, -work and the cache of packages. The same inputs make the same bytes.
 //
 //	go run ./image/device/build -arch amd64 -binary bin/rivulet -version v1 -out bin/image
 //	go run ./image/device/build -lock

@@ -1,16 +1,8 @@
-// Package flannel is the CNI plugin "flannel": it turns the lease that flannel
-// wrote for this node into a configuration of the bridge and host-local plugins
-// and lets them do the work. k3s configures pods with it; upstream's own is a
-// module that cannot be had everywhere and takes the MTU from the lease, which
-// is the loopback device's when the node address is on lo.
-//
-// It reads the lease (/run/flannel/subnet.env) and the node's links, for the MTU, and alone writes one file for each
-// container, the delegated configuration (/var/lib/cni/flannel/<container>), so
-// that a container can be deleted when the lease has changed or is gone. It
-// keeps nothing else: a restart of anything is of no concern to it. While the
-// lease is missing pods stay in ContainerCreating with an event that says so; the same
-// when the supervisor does not admit a pod (package podgate), whose network is then
-// taken away again.
+// Package flannel is the CNI plugin "flannel": it turns the lease that flannel wrote for this node into a
+// configuration of the bridge and host-local plugins, with an MTU that fits the node's links (upstream's takes that
+// of lo). It reads the lease and the links, and alone writes the delegated configuration of each container
+// (/var/lib/cni/flannel/<container>). Restart: it keeps nothing else. Failure: without a lease, or when the
+// supervisor does not admit a pod (package podgate), the pod stays in ContainerCreating with an event.
 package flannel
 
 import (
