@@ -105,7 +105,7 @@ func (s *System) newUsers() *users.Access {
 }
 
 func (s *System) runUsers(ctx context.Context, stage *lifecycle.Stage) error {
-	return s.users.Run(ctx, s.fabric.Load().PassLAN, fabric.Browsers, stage.Ready)
+	return s.users.Run(ctx, s.fabric.Load().PassLAN, stage.Ready)
 }
 
 // runPeers shows the peers as objects of the cluster's API.

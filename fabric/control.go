@@ -2,55 +2,46 @@ package fabric
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
-	"rivulet/fabric/changes"
-	"rivulet/fabric/connlimit"
+	"rivulet/fabric/control"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/relay"
 	"rivulet/fabric/rpc"
 )
 
-// Handle serves a route with h, in place of what served it before. It is served inside
-// the tunnel only, to peers only; rpc.PeerID tells the handler which one asks. Patterns are
-// those of http.ServeMux.
-func (f *Fabric) Handle(pattern string, h http.Handler) {
-	slot, have := f.handlers.LoadOrStore(pattern, new(atomic.Pointer[http.Handler]))
-	now := slot.(*atomic.Pointer[http.Handler])
-	now.Store(&h)
-	if !have {
-		f.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { (*now.Load()).ServeHTTP(w, r) })
-	}
+// openPort makes the control port, its routes and the relay.
+func (f *Fabric) openPort() {
+	exchanges := f.exchanges()
+	f.Port = control.New(control.Config{
+		Identity: f.cfg.Identity, Port: f.cfg.Port, TunnelAddress: f.cfg.TunnelAddress, Name: f.name, Peers: f, Exchange: exchanges,
+		Streams: f.handOver(), Problem: f.problem, Retry: f.cfg.Timing.Retry, LongestRetry: maxRetry * f.cfg.Timing.Retry, Log: f.log,
+	})
+	f.relay = relay.New(relay.Config{
+		Identity: f.cfg.Identity, Name: f.name, Address: f.inTunnel(), Allowed: f.relays,
+		Reaches: func(id peer.ID) bool { return f.stateOf(id) == peer.Connected },
+		Dial: func(ctx context.Context, id peer.ID) (net.Conn, error) {
+			return f.dialPeer(id, dialLimit)(ctx, "tcp", "")
+		},
+		Exchange: exchanges, Log: f.log,
+	}, f.Port)
+	f.Handle("GET /v1/ping", http.HandlerFunc(f.answerPing))
+	f.Handle("GET "+neighboursPath, http.HandlerFunc(f.tellNeighbours))
+	f.Handle("POST "+pairing.Path, exchanges)
+	f.Handle("POST "+pairing.EndPath, exchanges)
 }
 
-// fromLAN bounds what anybody on the LAN can hold of the control port: an exchange
-// takes milliseconds, and 256 connections that say nothing a few megabytes. In the
-// tunnel an address tells whose it is before TLS does; streams last there, and a peer
-// has its share of them whatever others have.
-var (
-	fromLAN = connlimit.Limits{Strangers: 256, PerSource: 32, PerOwner: 32, Deadline: 20 * time.Second,
-		Peers: 256, PerPeer: 16, Lifetime: 20 * time.Second, Users: 512, PerUser: 32}
-	fromPeers = connlimit.Limits{Strangers: 512, PerSource: 64, PerOwner: 128, Deadline: 10 * time.Second,
-		Peers: 4096, PerPeer: 512}
-)
-
-// connection is the key of a request's connection in its context.
-type connection struct{}
-
-// counted counts the request's connection for its sender, a peer; false if it has too many.
-func counted(r *http.Request, id peer.ID) bool {
-	c, ok := r.Context().Value(connection{}).(net.Conn)
-	return !ok || connlimit.Known(c, string(id))
+func (f *Fabric) inTunnel() netip.AddrPort {
+	return netip.AddrPortFrom(f.cfg.TunnelAddress, f.cfg.Port)
 }
 
-// owner is the peer to which an address in the tunnel belongs, empty if there is none.
-func (f *Fabric) owner(source netip.Addr) string {
+// Owner is the peer to which an address in the tunnel belongs, empty if there is none.
+func (f *Fabric) Owner(source netip.Addr) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
@@ -61,84 +52,25 @@ func (f *Fabric) owner(source netip.Addr) string {
 	return ""
 }
 
-// peering is the exchange and its end; nobody gets through while we take our leave.
-func (f *Fabric) peering(mux *http.ServeMux) {
-	for path, h := range map[string]http.Handler{
-		pairing.Path:    f.party.Handler(f.inside, f.heard),
-		pairing.EndPath: f.party.EndHandler(f.endedByThem),
-	} {
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
-			if f.leaving.Load() {
-				rpc.Fail(w, http.StatusServiceUnavailable, leavingError(f.name()))
-				return
-			}
-			h.ServeHTTP(w, r)
-		})
-	}
-}
-
-// serve keeps the control port open until ctx ends.
-func (f *Fabric) serve(ctx context.Context) {
-	wait := f.cfg.Timing.Retry
-	for ctx.Err() == nil {
-		l, err := rpc.Listen(f.cfg.Port)
-		var e *rpc.Error
-		if errors.As(err, &e) {
-			f.problem("control-port", e)
-			changes.Wait(ctx, wait)
-			wait = min(2*wait, maxRetry*f.cfg.Timing.Retry)
-			continue
-		}
-		f.problem("control-port", nil)
-		server := rpc.NewServer(f.cfg.Identity, f.router(), f.log)
-		server.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) }
-		stop := context.AfterFunc(ctx, func() {
-			grace, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			server.Shutdown(grace) //nolint:errcheck // streams are cut, as they are when a device goes
-			server.Close()
-		})
-		limited := connlimit.Listen(l, f.insideAddr, connlimit.Side{Limits: fromLAN}, connlimit.Side{Limits: fromPeers, Owner: f.owner})
-		if err := server.ServeTLS(f.giveStreams(server, part(limited, f.insideAddr, f.owner, &f.passed)), "", ""); !errors.Is(err, http.ErrServerClosed) {
-			f.log.Warn("control port closed, opening it again", "err", err)
-			changes.Wait(ctx, wait)
-		}
-		stop()
-	}
-}
-
-// router parts the two sides: strangers may knock on the LAN, all else is for
-// peers inside the tunnel.
-func (f *Fabric) router() http.Handler {
-	lan := http.NewServeMux()
-	f.peering(lan)
-	lan.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		rpc.Fail(w, http.StatusNotFound, &rpc.Error{Code: "not-found", Message: fmt.Sprintf("%.80q is not served outside the tunnel", r.URL.Path), Cure: "peer first; then ask inside the tunnel"})
-	})
+// exchanges serves the exchange and its end; nobody gets through while this cluster leaves.
+func (f *Fabric) exchanges() http.Handler {
+	mux := http.NewServeMux()
+	inside := func(r *http.Request) bool { return control.Inside(r, f.cfg.TunnelAddress) }
+	mux.Handle("POST "+pairing.Path, f.party.Handler(inside, f.received))
+	mux.Handle("POST "+pairing.EndPath, f.party.EndHandler(f.endedByThem))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id, ok := rpc.PeerID(r)
-		life := f.life(id)
-		if ok && life != nil && !counted(r, id) {
-			panic(http.ErrAbortHandler) // it has ended
+		if _, pattern := mux.Handler(r); pattern == "" {
+			control.NotServed(w, r)
+		} else if f.leaving.Load() {
+			rpc.Fail(w, http.StatusServiceUnavailable, leavingError(f.name()))
+		} else {
+			mux.ServeHTTP(w, r)
 		}
-		if !f.inside(r) {
-			lan.ServeHTTP(w, r)
-			return
-		}
-		if !ok || life == nil {
-			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), f.name()), Cure: "peer again"})
-			return
-		}
-		// What is asked for ends with the peering, streams too.
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
-		defer context.AfterFunc(life, cancel)()
-		f.routes.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-// life is the time that a peer is one; nil if it is none.
-func (f *Fabric) life(id peer.ID) context.Context {
+// Life is the time that a cluster is a peer; nil if it is none.
+func (f *Fabric) Life(id peer.ID) context.Context {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m := f.members[string(id)]; m != nil && m.Pinned() {
@@ -146,14 +78,6 @@ func (f *Fabric) life(id peer.ID) context.Context {
 	}
 	return nil
 }
-
-// inside reports whether the request came to our address in the tunnel.
-func (f *Fabric) inside(r *http.Request) bool {
-	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	return ok && f.insideAddr(local.AddrPort().Addr().Unmap())
-}
-
-func (f *Fabric) insideAddr(local netip.Addr) bool { return local == f.cfg.TunnelAddress }
 
 // Dial opens a connection inside the tunnel, to an address as we see it. It has
 // the form that rest.Config wants.

@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,10 +28,12 @@ import (
 	"time"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/control"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/relay"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/trust"
 	"rivulet/fabric/tunnel"
@@ -137,16 +138,14 @@ type Fabric struct {
 	keys      keys
 	party     *pairing.Party
 	decisions *trust.Store
-	routes    *http.ServeMux // inside the tunnel
-	handlers  sync.Map       // of Handle, by pattern: *atomic.Pointer[http.Handler]
-	plane     *plane
-	live      live
+	*control.Port
+	plane *plane
+	live  live
 	// leaving: nobody is to be a peer any more, for this run.
 	leaving atomic.Bool
 	asked   chan struct{} // somebody looks at the peers
-	passed  passed        // server names that are not the control port's
 	met     met           // who became a peer by lan alone, lately
-	carry   *exchangeRelay
+	relay   *relay.Relay
 
 	mu       sync.Mutex
 	run      context.Context // of Run; nil before and after
@@ -174,7 +173,6 @@ func New(cfg Config) (*Fabric, error) {
 	}
 	f := &Fabric{
 		cfg: cfg, log: cfg.Log,
-		routes:    http.NewServeMux(),
 		members:   map[string]*member{},
 		known:     map[string]string{},
 		problems:  map[string]rpc.Error{},
@@ -199,9 +197,7 @@ func New(cfg Config) (*Fabric, error) {
 		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Claim: f.claim, Keys: f.keys.both, Group: f.group,
 		Invite: f.invitedBy, Parted: f.parted, Epoch: f.decisions.Epoch(), Now: time.Now,
 	}
-	f.routes.HandleFunc("GET /v1/ping", f.answerPing)
-	f.peering(f.routes)
-	f.carry = newExchangeRelay(f)
+	f.openPort()
 	records, err := cfg.Store.Peers()
 	if err != nil {
 		return nil, fmt.Errorf("fabric: load peers: %w", err)
@@ -242,11 +238,11 @@ func (f *Fabric) Run(ctx context.Context) error {
 
 	var tasks sync.WaitGroup
 	tasks.Go(func() { f.plane.run(ctx) })
-	tasks.Go(func() { f.serve(ctx) })
+	tasks.Go(func() { f.Serve(ctx) })
 	tasks.Go(func() { f.followLANs(ctx) })
 	tasks.Go(func() { f.followPaths(ctx) })
 	tasks.Go(func() { f.followKeys(ctx) })
-	tasks.Go(func() { f.carry.serve(ctx) })
+	tasks.Go(func() { f.relay.Serve(ctx) })
 	tasks.Go(func() { f.followNeighbours(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {

@@ -187,8 +187,8 @@ func (f *Fabric) exchanged(key string, m *member, r peer.Record, told wgkey.Publ
 	f.do(m, m.Exchanged(time.Now(), told))
 }
 
-// heard is told of everyone who tried the exchange with us.
-func (f *Fabric) heard(from pairing.Sender, msg pairing.Message, err error) {
+// received takes in a request for the exchange, and what came of it.
+func (f *Fabric) received(from pairing.Sender, msg pairing.Message, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := f.members[string(from.ID)]

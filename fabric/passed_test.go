@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/fabric/control"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
@@ -91,7 +92,7 @@ func TestPassedNames(t *testing.T) {
 		s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{id.Certificate}})
 		_, _ = io.Copy(s, io.LimitReader(s, 5))
 		s.Close()
-	}, Browsers)
+	}, control.Browsers)
 	for _, c := range []struct{ host, name, want string }{
 		{onLAN.String(), "", "hello"}, {onLAN.String(), "lab-1.local", "hello"}, {inTunnel.String(), "", "refused"}, {inTunnel.String(), "lab-1.local", "refused"},
 	} {
@@ -104,7 +105,7 @@ func TestPassedNames(t *testing.T) {
 		t.Fatalf("a peer without a name, beside browsers: %v", err)
 	}
 	peers.Close()
-	b.PassLAN(nil, Browsers)
+	b.PassLAN(nil, control.Browsers)
 
 	// One that says nothing, and one that speaks no TLS, hold up nobody.
 	for _, say := range []string{"", "GET / HTTP/1.1\r\n\r\n"} {

@@ -2,10 +2,8 @@ package fabric
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
-	"net/http"
 	"net/netip"
 	"slices"
 	"time"
@@ -189,19 +187,9 @@ func (f *Fabric) handOver() rpc.Handover {
 	return rpc.Handover{Protocol: tunnel.StreamProtocol, To: func(conn net.Conn, begun []byte) error {
 		t, ok := f.cfg.DataPlane.(taker)
 		local, _ := conn.LocalAddr().(*net.TCPAddr)
-		if !ok || local == nil || f.insideAddr(local.AddrPort().Addr().Unmap()) { // no tunnel through the tunnel
+		if !ok || local == nil || local.AddrPort().Addr().Unmap() == f.cfg.TunnelAddress { // no tunnel through the tunnel
 			return errNoStreams
 		}
 		return t.HandOver(conn, begun)
 	}}
-}
-
-// giveStreams makes the server of the control port hand streams over.
-func (f *Fabric) giveStreams(server *http.Server, l net.Listener) net.Listener {
-	h := f.handOver()
-	if server.TLSConfig == nil {
-		server.TLSConfig = &tls.Config{}
-	}
-	h.Watch(server.TLSConfig)
-	return h.Listen(l)
 }

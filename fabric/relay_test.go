@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +13,7 @@ import (
 	"rivulet/fabric/discovery/static"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/relay"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/trust"
 )
@@ -136,7 +135,7 @@ func TestWhatIsCarriedIsTheExchangeAlone(t *testing.T) {
 	c.awaitState(b, peer.Connected)
 	b.Handle("GET /v1/secret", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	ctx := t.Context()
-	conn, err := a.upgrade(ctx, c.id(), "/v1/carry/"+string(b.id()))
+	conn, err := a.relay.Dial(ctx, c.id(), b.id())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,63 +150,19 @@ func TestWhatIsCarriedIsTheExchangeAlone(t *testing.T) {
 		t.Fatalf("%v %v, want not found", resp, err)
 	}
 	var open int
-	for range 2 * relayPerPeer {
-		if conn, err := a.upgrade(context.Background(), c.id(), "/v1/carry/"+string(b.id())); err == nil {
+	for range 2 * relay.PerPeer {
+		if conn, err := a.relay.Dial(context.Background(), c.id(), b.id()); err == nil {
 			defer conn.Close()
 			open++
 		}
 	}
-	if open > relayPerPeer {
-		t.Errorf("%d connections at once, want at most %d", open, relayPerPeer)
+	if open > relay.PerPeer {
+		t.Errorf("%d connections at once, want at most %d", open, relay.PerPeer)
 	}
-	if _, err := a.upgrade(ctx, c.id(), "/v1/carry/"+strings.Repeat("a", 32)); err == nil {
+	if _, err := a.relay.Dial(ctx, c.id(), peer.ID(strings.Repeat("a", 32))); err == nil {
 		t.Error("carried to nobody")
 	}
-	if _, err := a.upgrade(ctx, c.id(), "/v1/carry/"+string(a.id())); err == nil {
+	if _, err := a.relay.Dial(ctx, c.id(), a.id()); err == nil {
 		t.Error("carried back to a itself")
-	}
-}
-
-// Peers that hold as many connections as they may keep no other peer out, and no peer
-// pushes out one that has as few as itself.
-func TestWhatIsCarriedIsCountedByPeer(t *testing.T) {
-	c := &exchangeRelay{}
-	ended := map[peer.ID]int{}
-	enter := func(from peer.ID) *relayed { return c.enter(from, func() { ended[from]++ }) }
-	greedy := []peer.ID{"p", "q", "r", "s"}
-	for _, id := range greedy {
-		for range relayPerPeer {
-			if enter(id) == nil {
-				t.Fatalf("%s is refused with %d under way", id, len(c.all))
-			}
-		}
-		if enter(id) != nil {
-			t.Errorf("%s has more than %d", id, relayPerPeer)
-		}
-	}
-	if len(c.all) != relayTotal {
-		t.Fatalf("%d under way, want all %d: this tests nothing", len(c.all), relayTotal)
-	}
-	var others []*relayed
-	for i := range relayTotal - len(greedy) {
-		others = append(others, enter(peer.ID(fmt.Sprint("other", i))))
-	}
-	if slices.Contains(others, nil) {
-		t.Error("a peer that has nothing is refused while others have most")
-	}
-	for _, id := range greedy {
-		if ended[id] != relayPerPeer-1 {
-			t.Errorf("%d connections of %s were ended, want all but one", ended[id], id)
-		}
-	}
-	if len(c.all) != relayTotal || enter("late") != nil || enter("other0") != nil {
-		t.Errorf("more than %d, or one is taken from a peer that has one", relayTotal)
-	}
-	c.leave(others[0])
-	if enter("late") == nil {
-		t.Error("refused though there is room")
-	}
-	if len(ended) != len(greedy) {
-		t.Errorf("ended: %v", ended)
 	}
 }

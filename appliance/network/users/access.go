@@ -21,6 +21,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/fabric/changes"
+	"rivulet/fabric/control"
 	"rivulet/offload/apiproxy"
 )
 
@@ -61,7 +62,7 @@ const every = 5 * time.Second
 
 // Run serves users until ctx ends. Pass gives it the connections that ask for ServerName, or are
 // browsers', and none for nil. Ready is called when it does.
-func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...string), browsers string, ready func()) error {
+func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...string), ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cfg, err := a.cfg.REST()
@@ -86,8 +87,8 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 	wg.Go(pages.serve)
 	pass(f.take, ServerName)
 	defer pass(nil, ServerName)
-	pass(pages.give, browsers)
-	defer pass(nil, browsers)
+	pass(pages.give, control.Browsers)
+	defer pass(nil, control.Browsers)
 	ready()
 	gone, stop := a.cfg.VClusters.Changed()
 	defer stop()

@@ -1,4 +1,4 @@
-package fabric
+package control
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -29,9 +28,9 @@ import (
 //
 // On the LAN a connection is a stranger's, with the time and room of one, until its
 // handler says whose it is (connlimit.Lasting).
-type passed struct {
-	mu           sync.RWMutex
-	names, onLAN map[string]func(net.Conn)
+type serverNames struct {
+	mu            sync.RWMutex
+	inside, onLAN map[string]func(net.Conn)
 }
 
 // Browsers is the name for PassLAN of clients that are neither a peer nor ask for another passed name.
@@ -42,18 +41,14 @@ const helloTimeout = 5 * time.Second
 
 // Pass hands connections inside the tunnel whose clients ask for one of the server
 // names to h, which owns them; a nil h ends it. Names given before are replaced.
-// Nothing is known of the client but its address: h has to judge it.
-func (f *Fabric) Pass(h func(net.Conn), names ...string) {
-	f.passed.set(&f.passed.names, h, names)
-}
+// Nothing is known of the client but its address: h has to authenticate it.
+func (p *Port) Pass(h func(net.Conn), names ...string) { p.names.set(&p.names.inside, h, names) }
 
 // PassLAN is Pass for connections from outside the tunnel. H runs on a goroutine of the
 // connection.
-func (f *Fabric) PassLAN(h func(net.Conn), names ...string) {
-	f.passed.set(&f.passed.onLAN, h, names)
-}
+func (p *Port) PassLAN(h func(net.Conn), names ...string) { p.names.set(&p.names.onLAN, h, names) }
 
-func (p *passed) set(of *map[string]func(net.Conn), h func(net.Conn), names []string) {
+func (p *serverNames) set(of *map[string]func(net.Conn), h func(net.Conn), names []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if *of == nil {
@@ -68,12 +63,12 @@ func (p *passed) set(of *map[string]func(net.Conn), h func(net.Conn), names []st
 	}
 }
 
-func (p *passed) handler(name string, inside, browser bool) func(net.Conn) {
+func (p *serverNames) handler(name string, inside, browser bool) func(net.Conn) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	of := p.onLAN
 	if inside {
-		of = p.names
+		of = p.inside
 	}
 	h := of[strings.ToLower(strings.TrimSuffix(name, "."))]
 	if h == nil && browser {
@@ -82,80 +77,77 @@ func (p *passed) handler(name string, inside, browser bool) func(net.Conn) {
 	return h
 }
 
-// parted is the control port's listener without the connections that are passed.
-// Each is looked at apart: one that says nothing holds up no other.
-type parted struct {
+// router is the control port's listener without the connections that are passed.
+// Each is read on its own: a silent one holds up no other.
+type router struct {
 	net.Listener
-	inside func(local netip.Addr) bool
-	owner  func(source netip.Addr) string
-	passed *passed
+	port   *Port
 	ready  chan net.Conn
 	failed chan error
 	closed chan struct{}
 	once   sync.Once
 }
 
-func part(l net.Listener, inside func(netip.Addr) bool, owner func(netip.Addr) string, p *passed) net.Listener {
-	out := &parted{Listener: l, inside: inside, owner: owner, passed: p, ready: make(chan net.Conn), failed: make(chan error, 1), closed: make(chan struct{})}
+func (p *Port) route(l net.Listener) net.Listener {
+	out := &router{Listener: l, port: p, ready: make(chan net.Conn), failed: make(chan error, 1), closed: make(chan struct{})}
 	go out.accept()
 	return out
 }
 
-func (p *parted) accept() {
+func (r *router) accept() {
 	for {
-		c, err := p.Listener.Accept()
+		c, err := r.Listener.Accept()
 		if err != nil {
-			p.failed <- err
+			r.failed <- err
 			return
 		}
-		local, ok := c.LocalAddr().(*net.TCPAddr)
-		inside := ok && p.inside(local.AddrPort().Addr().Unmap())
+		inside := r.port.inside(c.LocalAddr())
 		go func() {
 			name, browser, whole, err := serverName(c)
 			if err != nil {
 				c.Close()
-			} else if h := p.passed.handler(name, inside, browser); h != nil {
+			} else if h := r.port.names.handler(name, inside, browser); h != nil {
 				// Pods at a peer take nothing of what is the peer's own.
-				if !inside || connlimit.Known(c, podsOf(p.owner, c)) {
+				if !inside || connlimit.Known(c, r.port.podsOf(c)) {
 					h(whole)
 				}
 			} else {
-				p.hand(whole)
+				r.hand(whole)
 			}
 		}()
 	}
 }
 
 // podsOf names those for whom a connection that is passed counts.
-func podsOf(owner func(netip.Addr) string, c net.Conn) string {
+func (p *Port) podsOf(c net.Conn) string {
 	from, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
 		return "pods"
 	}
-	return "pods of " + owner(from.AddrPort().Addr().Unmap())
+	return "pods of " + p.cfg.Peers.Owner(from.AddrPort().Addr().Unmap())
 }
 
-func (p *parted) hand(c net.Conn) {
+func (r *router) hand(c net.Conn) {
 	select {
-	case p.ready <- c:
-	case <-p.closed:
+	case r.ready <- c:
+	case <-r.closed:
 		c.Close()
 	}
 }
 
-func (p *parted) Accept() (net.Conn, error) {
+func (r *router) Accept() (net.Conn, error) {
 	select {
-	case c := <-p.ready:
+	case c := <-r.ready:
 		return c, nil
-	case err := <-p.failed:
-		p.failed <- err // for whoever asks again
+	case err := <-r.failed:
+		r.failed <- err // for whoever asks again
 		return nil, err
 	}
 }
 
-func (p *parted) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return p.Listener.Close()
+func (r *router) Close() error {
+	r.once.Do(func() { close(r.closed) })
+	return r.Listener.Close()
 }
 
 var errSeen = errors.New("fabric: seen")
@@ -178,7 +170,7 @@ func serverName(c net.Conn) (name string, browser bool, unread net.Conn, err err
 	if err := c.SetReadDeadline(time.Time{}); err != nil {
 		return "", false, nil, err
 	}
-	return name, browser, &whole{Conn: c, first: io.MultiReader(&read, c)}, nil
+	return name, browser, &Begun{Conn: c, First: io.MultiReader(&read, c)}, nil
 }
 
 // tasted is a connection that is only read.
@@ -192,20 +184,20 @@ func (tasted) SetDeadline(time.Time) error      { return nil }
 func (tasted) SetReadDeadline(time.Time) error  { return nil }
 func (tasted) SetWriteDeadline(time.Time) error { return nil }
 
-// whole is a connection with what was read of it put back.
-type whole struct {
+// Begun is a connection of which First holds the beginning.
+type Begun struct {
 	net.Conn
-	first io.Reader
+	First io.Reader
 }
 
-func (w *whole) Read(p []byte) (int, error) { return w.first.Read(p) }
+func (b *Begun) Read(p []byte) (int, error) { return b.First.Read(p) }
 
 // NetConn returns the connection below.
-func (w *whole) NetConn() net.Conn { return w.Conn }
+func (b *Begun) NetConn() net.Conn { return b.Conn }
 
 // CloseWrite is there for what looks for it.
-func (w *whole) CloseWrite() error {
-	if c, ok := w.Conn.(interface{ CloseWrite() error }); ok {
+func (b *Begun) CloseWrite() error {
+	if c, ok := b.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
 	}
 	return nil

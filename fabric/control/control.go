@@ -1,0 +1,174 @@
+// Package control is a cluster's control port: one TCP port on all addresses, over mutual TLS.
+//
+//	on the LAN         the exchange of peering and its end, for everybody; server names that others serve (sni.go)
+//	inside the tunnel  those, and the routes of Handle, for peers alone
+//	streams            connections that carry the tunnel where UDP does not pass: handed over (rpc.Handover)
+//
+// It reads who is a peer through Peers, and writes nothing. Requests of a peer end with the peering. What anybody
+// can hold of the port is bounded, apart for strangers, peers, pods of peers and users (connlimit). A port that
+// cannot be opened is a problem with a cure, and tried again.
+package control
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rivulet/fabric/changes"
+	"rivulet/fabric/connlimit"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+// Peers is what the port needs to know of peers.
+type Peers interface {
+	// Life is the time that a cluster is a peer; nil if it is none.
+	Life(peer.ID) context.Context
+	// Owner is the peer to which an address in the tunnel belongs, empty if there is none.
+	Owner(source netip.Addr) string
+}
+
+// Config is what a Port is made of. All fields are needed.
+type Config struct {
+	Identity rpc.Identity
+	Port     uint16
+	// TunnelAddress is this cluster's own in the tunnel: a connection to it comes from a peer.
+	TunnelAddress netip.Addr
+	Name          func() string
+	Peers         Peers
+	// Exchange serves the exchange and its end.
+	Exchange http.Handler
+	// Streams takes over a connection with what has been read of it.
+	Streams rpc.Handover
+	// Problem sets what is wrong with the port; nil clears it.
+	Problem func(code string, e *rpc.Error)
+	// Retry is the first wait before a port that cannot be opened is tried again, LongestRetry the longest one.
+	Retry, LongestRetry time.Duration
+	Log                 *slog.Logger
+}
+
+// Port is the control port. Its methods may be called concurrently.
+type Port struct {
+	cfg      Config
+	routes   *http.ServeMux // inside the tunnel
+	handlers sync.Map       // of Handle, by pattern: *atomic.Pointer[http.Handler]
+	names    serverNames
+}
+
+// New returns the port; Serve opens it.
+func New(cfg Config) *Port { return &Port{cfg: cfg, routes: http.NewServeMux()} }
+
+// Handle serves a route with h, in place of what served it before. It is served inside
+// the tunnel only, to peers only; rpc.PeerID tells the handler which one asks. Patterns are
+// those of http.ServeMux.
+func (p *Port) Handle(pattern string, h http.Handler) {
+	slot, have := p.handlers.LoadOrStore(pattern, new(atomic.Pointer[http.Handler]))
+	now := slot.(*atomic.Pointer[http.Handler])
+	now.Store(&h)
+	if !have {
+		p.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { (*now.Load()).ServeHTTP(w, r) })
+	}
+}
+
+// FromLAN bounds what anybody on the LAN can hold of the control port: an exchange
+// takes milliseconds, and 256 silent connections a few megabytes. In the
+// tunnel an address shows whose it is before TLS does; streams last there, and a peer
+// has its share of them whatever others have.
+var (
+	FromLAN = connlimit.Limits{Strangers: 256, PerSource: 32, PerOwner: 32, Deadline: 20 * time.Second,
+		Peers: 256, PerPeer: 16, Lifetime: 20 * time.Second, Users: 512, PerUser: 32}
+	FromPeers = connlimit.Limits{Strangers: 512, PerSource: 64, PerOwner: 128, Deadline: 10 * time.Second,
+		Peers: 4096, PerPeer: 512}
+)
+
+// connection is the key of a request's connection in its context.
+type connection struct{}
+
+// counted counts the request's connection for its sender, a peer; false if it has too many.
+func counted(r *http.Request, id peer.ID) bool {
+	c, ok := r.Context().Value(connection{}).(net.Conn)
+	return !ok || connlimit.Known(c, string(id))
+}
+
+// Serve keeps the port open until ctx ends.
+func (p *Port) Serve(ctx context.Context) {
+	wait := changes.Backoff{First: p.cfg.Retry, Longest: p.cfg.LongestRetry}
+	for ctx.Err() == nil {
+		l, err := rpc.Listen(p.cfg.Port)
+		var e *rpc.Error
+		if errors.As(err, &e) {
+			p.cfg.Problem("control-port", e)
+			wait.Wait(ctx)
+			continue
+		}
+		p.cfg.Problem("control-port", nil)
+		server := rpc.NewServer(p.cfg.Identity, p.handler(), p.cfg.Log)
+		server.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) }
+		if server.TLSConfig == nil {
+			server.TLSConfig = &tls.Config{}
+		}
+		p.cfg.Streams.Watch(server.TLSConfig)
+		stop := context.AfterFunc(ctx, func() {
+			grace, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			server.Shutdown(grace) //nolint:errcheck // streams are cut, as they are when a device goes
+			server.Close()
+		})
+		inside := func(local netip.Addr) bool { return local == p.cfg.TunnelAddress }
+		limited := connlimit.Listen(l, inside, connlimit.Side{Limits: FromLAN}, connlimit.Side{Limits: FromPeers, Owner: p.cfg.Peers.Owner})
+		if err := server.ServeTLS(p.cfg.Streams.Listen(p.route(limited)), "", ""); !errors.Is(err, http.ErrServerClosed) {
+			p.cfg.Log.Warn("control port closed, opening it again", "err", err)
+			wait.Wait(ctx)
+		}
+		stop()
+	}
+}
+
+// handler separates the two sides: strangers have the exchange on the LAN, all else is for
+// peers inside the tunnel.
+func (p *Port) handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, ok := rpc.PeerID(r)
+		life := p.cfg.Peers.Life(id)
+		if ok && life != nil && !counted(r, id) {
+			panic(http.ErrAbortHandler) // it has ended
+		}
+		if !Inside(r, p.cfg.TunnelAddress) {
+			p.cfg.Exchange.ServeHTTP(w, r)
+			return
+		}
+		if !ok || life == nil {
+			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), p.cfg.Name()), Cure: "peer again"})
+			return
+		}
+		// A request ends with the peering, streams too.
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(life, cancel)()
+		p.routes.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// NotServed answers a request for what is not there.
+func NotServed(w http.ResponseWriter, r *http.Request) {
+	rpc.Fail(w, http.StatusNotFound, &rpc.Error{Code: "not-found", Message: fmt.Sprintf("%.80q is not served outside the tunnel", r.URL.Path), Cure: "peer first; then ask inside the tunnel"})
+}
+
+// Inside reports whether the request came to address, this cluster's own in the tunnel.
+func Inside(r *http.Request, address netip.Addr) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return ok && local.AddrPort().Addr().Unmap() == address
+}
+
+func (p *Port) inside(local net.Addr) bool {
+	a, ok := local.(*net.TCPAddr)
+	return ok && a.AddrPort().Addr().Unmap() == p.cfg.TunnelAddress
+}

@@ -1,0 +1,287 @@
+// Package relay carries the exchange of two clusters of which neither reaches the other, but both a third: that one
+// splices two requests, and the two have their own TLS inside. It learns who exchanges with whom and nothing else.
+// It carries only for its peers, to its peers, and at the other end there is the peering exchange alone;
+// trust is as with any stranger who is on no link.
+//
+//	a ── POST /v1/carry/<b> ──▶ c ── POST /v1/carried ──▶ b
+//	a ◀════════ TLS of a and b, POST /v1/peering ═══════▶ b
+//
+// It writes nothing, and forgets everything with the process.
+package relay
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"rivulet/fabric/control"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+)
+
+const (
+	protocol = "rivulet-carry"
+	limit    = 20 * time.Second // for one connection
+	bytes    = 512 << 10        // in each direction
+	// PerPeer is how many connections are carried at once for one peer.
+	PerPeer = 4
+	total   = 16
+)
+
+// Config is what a Relay is made of. All fields are needed.
+type Config struct {
+	Identity rpc.Identity
+	Name     func() string
+	// Address is this cluster's control address in the tunnel.
+	Address netip.AddrPort
+	// Allowed reports whether this device carries for others, Reaches whether a cluster is a peer that answers.
+	Allowed func() bool
+	Reaches func(peer.ID) bool
+	// Dial opens a connection to a peer's control address in the tunnel.
+	Dial func(context.Context, peer.ID) (net.Conn, error)
+	// Exchange serves what was carried here.
+	Exchange http.Handler
+	Log      *slog.Logger
+}
+
+// Relay carries for others, and takes what is carried to this cluster.
+type Relay struct {
+	cfg     Config
+	arrived *queue
+
+	mu  sync.Mutex
+	all []*relayed // under way, the longest there first
+}
+
+// relayed is one connection that is carried for a peer.
+type relayed struct {
+	from peer.ID
+	end  context.CancelFunc
+}
+
+// New returns a Relay whose routes are served by port.
+func New(cfg Config, port *control.Port) *Relay {
+	c := &Relay{cfg: cfg, arrived: &queue{conns: make(chan net.Conn, total), closed: make(chan struct{}), addr: net.TCPAddrFromAddrPort(cfg.Address)}}
+	port.Handle("POST /v1/carry/{id}", http.HandlerFunc(c.forward))
+	port.Handle("POST /v1/carried", http.HandlerFunc(c.take))
+	return c
+}
+
+// Serve answers what is carried here until ctx ends: the exchange, and no more.
+func (c *Relay) Serve(ctx context.Context) {
+	server := rpc.NewServer(c.cfg.Identity, c.cfg.Exchange, c.cfg.Log)
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.ServeTLS(c.arrived, "", ""); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		c.cfg.Log.Warn("nothing is carried here any more; restart rivulet", "err", err)
+	}
+}
+
+// Dial opens a connection to the cluster through a peer of both.
+func (c *Relay) Dial(ctx context.Context, via, to peer.ID) (net.Conn, error) {
+	return c.upgrade(ctx, via, "/v1/carry/"+string(to))
+}
+
+// enter counts one connection of a peer, which end ends, and returns nil if it is one too
+// many. When all are taken, the peer that has most gives its oldest up for one that has
+// fewer: a few peers do not keep the others out.
+func (c *Relay) enter(from peer.ID, end context.CancelFunc) *relayed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	by, worst := map[peer.ID]int{}, from
+	for _, r := range c.all {
+		if by[r.from]++; by[r.from] > by[worst] {
+			worst = r.from
+		}
+	}
+	if by[from] >= PerPeer {
+		return nil
+	}
+	if len(c.all) >= total {
+		if by[worst] <= by[from]+1 {
+			return nil
+		}
+		i := slices.IndexFunc(c.all, func(r *relayed) bool { return r.from == worst })
+		c.all[i].end()
+		c.all = slices.Delete(c.all, i, i+1)
+	}
+	r := &relayed{from, end}
+	c.all = append(c.all, r)
+	return r
+}
+
+func (c *Relay) leave(r *relayed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = slices.DeleteFunc(c.all, func(o *relayed) bool { return o == r })
+}
+
+// forward takes a peer's connection on to another peer.
+func (c *Relay) forward(w http.ResponseWriter, r *http.Request) {
+	from, _ := rpc.PeerID(r)
+	to := peer.ID(r.PathValue("id"))
+	there := to != from && c.cfg.Reaches(to)
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	defer cancel()
+	var mine *relayed
+	if c.cfg.Allowed() && there {
+		mine = c.enter(from, cancel)
+	}
+	switch {
+	case !c.cfg.Allowed():
+		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-relay", Message: c.cfg.Name() + " carries nothing for others", Cure: "set tunnel.relay to true there"})
+		return
+	case !there:
+		rpc.Fail(w, http.StatusNotFound, &rpc.Error{Code: "not-here", Message: fmt.Sprintf("%s has no such peer, or does not reach it", c.cfg.Name()), Cure: "wait until it is connected there"})
+		return
+	case mine == nil:
+		rpc.Fail(w, http.StatusServiceUnavailable, &rpc.Error{Code: "busy", Message: c.cfg.Name() + " carries too much at this moment; it is tried again"})
+		return
+	}
+	defer c.leave(mine)
+	next, err := c.upgrade(ctx, to, "/v1/carried")
+	if err != nil {
+		rpc.Fail(w, http.StatusBadGateway, &rpc.Error{Code: "not-here", Message: fmt.Sprintf("%s does not reach it now", c.cfg.Name()), Cure: "wait until it is connected there"})
+		return
+	}
+	defer next.Close()
+	conn, err := switched(w)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	c.cfg.Log.Info("carrying a peering", "from", from.Short(), "to", to.Short())
+	splice(ctx, conn, next)
+}
+
+// take is the far end.
+func (c *Relay) take(w http.ResponseWriter, r *http.Request) {
+	conn, err := switched(w)
+	if err != nil {
+		return
+	}
+	// The addresses say that it came through the tunnel and from no link.
+	carried := &farConn{Conn: conn, local: c.arrived.addr, done: make(chan struct{})}
+	defer carried.Close()
+	select {
+	case c.arrived.conns <- carried:
+	default:
+		return
+	}
+	select { // the request lasts as long as the connection, and ends with the peering
+	case <-carried.done:
+	case <-r.Context().Done():
+	case <-time.After(limit):
+	}
+}
+
+// splice copies both ways until one side ends or has had enough.
+func splice(ctx context.Context, a, b net.Conn) {
+	stop := context.AfterFunc(ctx, func() { a.Close(); b.Close() })
+	defer stop()
+	var done sync.WaitGroup
+	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
+		done.Go(func() {
+			io.CopyN(way[0], way[1], bytes) //nolint:errcheck // either end may hang up
+			a.Close()
+			b.Close()
+		})
+	}
+	done.Wait()
+}
+
+// switched answers that what follows is another protocol, and returns the connection.
+func switched(w http.ResponseWriter) (net.Conn, error) {
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		rpc.Fail(w, http.StatusUpgradeRequired, &rpc.Error{Code: "bad-request", Message: "this needs HTTP/1.1"})
+		return nil, err
+	}
+	conn.SetDeadline(time.Now().Add(limit)) //nolint:errcheck // it fails on use
+	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n\r\n")); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &control.Begun{Conn: conn, First: rw.Reader}, nil
+}
+
+// upgrade asks a peer, inside the tunnel, for another protocol at the path.
+func (c *Relay) upgrade(ctx context.Context, id peer.ID, path string) (net.Conn, error) {
+	raw, err := c.cfg.Dial(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { raw.Close() })
+	defer stop()
+	conn := tls.Client(raw, rpc.ClientTLS(c.cfg.Identity, id))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://peer"+path, nil)
+	if err == nil {
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", protocol)
+		err = req.Write(conn) // the handshake is part of it
+	}
+	if err != nil {
+		raw.Close()
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	r := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(r, req)
+	if err != nil {
+		raw.Close()
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Body.Close()
+		raw.Close()
+		return nil, fmt.Errorf("relay: %s answered %d", id.Short(), resp.StatusCode)
+	}
+	return &control.Begun{Conn: conn, First: r}, nil
+}
+
+// queue is a listener of connections that come otherwise.
+type queue struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+	addr   *net.TCPAddr
+}
+
+func (q *queue) Accept() (net.Conn, error) {
+	select {
+	case c := <-q.conns:
+		return c, nil
+	case <-q.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (q *queue) Close() error   { q.once.Do(func() { close(q.closed) }); return nil }
+func (q *queue) Addr() net.Addr { return q.addr }
+
+// farConn is a connection that was carried.
+type farConn struct {
+	net.Conn
+	local *net.TCPAddr
+	done  chan struct{}
+	once  sync.Once
+}
+
+func (c *farConn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr is nobody's: who is at the other end is what TLS says.
+func (c *farConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero} }
+
+func (c *farConn) Close() error {
+	c.once.Do(func() { close(c.done) })
+	return c.Conn.Close()
+}
