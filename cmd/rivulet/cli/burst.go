@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -22,14 +23,10 @@ import (
 )
 
 func newBurst(c *common) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "burst",
 		Short: "send pods to a cluster that runs no Rivulet, with nothing but its kubeconfig",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newBurstAdd(c), newBurstCheck(c), newBurstList(c), newBurstStatus(c), newBurstRemove(c))
-	return cmd
+	}, newBurstAdd(c), newBurstCheck(c), newBurstList(c), newBurstStatus(c), newBurstRemove(c))
 }
 
 // burstFlags are what add and check know of a target.
@@ -92,7 +89,7 @@ func newBurstAdd(c *common) *cobra.Command {
 		Long: "The rights of an ordinary user in one namespace are enough. What is missing is told, with the smallest Role that an administrator would have to grant.\n" +
 			"The credential is kept encrypted by this device's identity. Files of tokens and certificates that the kubeconfig names stay where they are, and their renewal is followed.\n" +
 			"Exit code 0: added; 3: not added, because rights are missing; 1: it does not work.",
-		Args: oneBurst,
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := f.read(cmd, args[0])
 			if err != nil {
@@ -108,8 +105,7 @@ func newBurstAdd(c *common) *cobra.Command {
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&replace, "replace", false, "give a target that is there another credential or other settings; what is not said stays. Not needed where the credential is not taken any more")
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func newBurstCheck(c *common) *cobra.Command {
@@ -135,8 +131,7 @@ func newBurstCheck(c *common) *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // printFound says what was found; name is empty if nothing was to be added.
@@ -146,18 +141,12 @@ func printFound(out io.Writer, c *common, name string, found burst.Added) error 
 			return err
 		}
 	} else {
-		fmt.Fprintf(out, "server      %s (%s)\nnamespace   %s\n", found.Server, dash(found.Version), found.Namespace)
-		if found.User != "" {
-			fmt.Fprintf(out, "user        %s\n", found.User)
-		}
-		if room := roomText(found.Room); room != "" {
-			fmt.Fprintf(out, "room        %s\n", room)
-		}
-		if found.Security != "" {
-			fmt.Fprintf(out, "security    %s\n", found.Security)
-		}
-		if ends := endsText(found.Ends, found.Renewed); ends != "" {
-			fmt.Fprintf(out, "credential  %s\n", ends)
+		room, ends := roomText(found.Room), endsText(found.Ends, found.Renewed)
+		for _, row := range [][2]string{{"server", found.Server + " (" + dash(found.Version) + ")"}, {"namespace", found.Namespace}, {"user", found.User}, {"room", room},
+			{"security", found.Security}, {"credential", ends}} {
+			if row[1] != "" || row[0] == "namespace" {
+				fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])
+			}
 		}
 		if len(found.Others) > 0 {
 			fmt.Fprintf(out, "shared with %d other Rivulet homes: %s\n", len(found.Others), strings.Join(found.Others, ", "))
@@ -194,80 +183,62 @@ func printMissing(out io.Writer, r target.Report) {
 }
 
 func newBurstList(c *common) *cobra.Command {
-	cmd := &cobra.Command{
+	return withOutput(c, &cobra.Command{
 		Use: "list", Short: "the clusters that were added", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			views, err := burstViews(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), views)
-			}
-			if len(views) == 0 {
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), "no burst target; add one with: rivulet burst add NAME --kubeconfig FILE")
-				return err
-			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			head, more := "NAME\tSTATE\tSERVER\tNAMESPACE\tROOM\tNETWORK\tREASON", ""
-			if c.output == "wide" {
-				head += "\tVERSION\tLIMITS\tSECURITY\tANSWERS IN"
-			}
-			fmt.Fprintln(w, head)
-			for _, v := range views {
-				state, why := burstState(v)
-				if c.output == "wide" {
-					more = fmt.Sprintf("\t%s\t%s\t%s\t%s", dash(v.State.Version), dash(roomText(v.Limits)), dash(v.State.Security), v.State.RTT.Round(time.Millisecond))
-				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s%s\n", v.Name, state, v.Server, v.Namespace, dash(roomText(v.State.Room)), v.Network, dash(why), more)
-			}
-			return w.Flush()
+			return result(cmd, c, views, func(out io.Writer, views []burst.View) error { return printBursts(out, views, c.output == "wide") })
 		},
+	}, "wide")
+}
+
+func printBursts(out io.Writer, views []burst.View, wide bool) error {
+	head := "NAME\tSTATE\tSERVER\tNAMESPACE\tROOM\tNETWORK\tREASON"
+	if wide {
+		head += "\tVERSION\tLIMITS\tSECURITY\tANSWERS IN"
 	}
-	outputFlag(cmd, c, "wide")
-	return cmd
+	return table(out, "no burst target; add one with: rivulet burst add NAME --kubeconfig FILE", head, views, func(v burst.View) []any {
+		state, why := burstState(v)
+		cells := []any{v.Name, state, v.Server, v.Namespace, dash(roomText(v.State.Room)), v.Network, dash(why)}
+		if wide {
+			cells = append(cells, dash(v.State.Version), dash(roomText(v.Limits)), dash(v.State.Security), v.State.RTT.Round(time.Millisecond))
+		}
+		return cells
+	})
 }
 
 func newBurstStatus(c *common) *cobra.Command {
-	cmd := &cobra.Command{
+	return withOutput(c, &cobra.Command{
 		Use: "status NAME", Short: "all that is known of one target",
 		Long: "Exit code 0: pods can be sent there; 3: they cannot now.",
-		Args: oneBurst,
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			views, err := burstViews(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
-			for _, v := range views {
-				if v.Name != args[0] {
-					continue
-				}
-				if err := printBurst(cmd.OutOrStdout(), c, v); err != nil {
-					return err
-				}
-				if state, _ := burstState(v); state != "Ready" {
-					return &exitError{code: exitNotReady}
-				}
-				return nil
+			i := slices.IndexFunc(views, func(v burst.View) bool { return v.Name == args[0] })
+			if i < 0 {
+				return fmt.Errorf("there is no burst target %.60q; see: rivulet burst list", args[0])
 			}
-			return fmt.Errorf("there is no burst target %.60q; see: rivulet burst list", args[0])
+			if err := result(cmd, c, views[i], printBurst); err != nil {
+				return err
+			}
+			if state, _ := burstState(views[i]); state != "Ready" {
+				return &exitError{code: exitNotReady}
+			}
+			return nil
 		},
-	}
-	outputFlag(cmd, c)
-	return cmd
+	})
 }
 
-func printBurst(out io.Writer, c *common, v burst.View) error {
-	if c.forProgram() {
-		return c.print(out, v)
-	}
+func printBurst(out io.Writer, v burst.View) error {
 	state, why := burstState(v)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	row := func(key, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", key, value)
-		}
-	}
+	var rows [][2]string
+	row := func(key, value string) { rows = append(rows, [2]string{key, value}) }
 	row("state", state)
 	row("reason", why)
 	row("node", "burst-"+v.Name)
@@ -288,7 +259,7 @@ func printBurst(out io.Writer, c *common, v burst.View) error {
 	if err := gatewayRows(v.Gateway, row); err != nil {
 		return err
 	}
-	return w.Flush()
+	return pairs(out, rows)
 }
 
 func newBurstRemove(c *common) *cobra.Command {
@@ -306,8 +277,9 @@ func newBurstRemove(c *common) *cobra.Command {
 				return purgeBurst(cmd, &f, cluster)
 			case purge || f.kubeconfig != "" || cluster != "":
 				return usagef("--purge goes with --kubeconfig FILE and without a name; see: %s --help", cmd.CommandPath())
-			case len(args) != 1:
-				return oneBurst(cmd, args)
+			}
+			if err := oneName(cmd, args); err != nil {
+				return err
 			}
 			if err := confirm(cmd, "burst target "+args[0]+" is taken out, and all that this cluster has there is deleted"+c.podsAt(cmd.Context(), "burst-"+args[0])); err != nil {
 				return err
@@ -320,7 +292,7 @@ func newBurstRemove(c *common) *cobra.Command {
 			if err := askBurst(cmd.Context(), c, http.MethodDelete, path, nil, &gone); err != nil {
 				return err
 			}
-			return printRemoved(cmd.OutOrStdout(), c, args[0], gone)
+			return printRemoved(cmd, c, args[0], gone)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "forget a target that does not answer, and what is left there")
@@ -330,8 +302,7 @@ func newBurstRemove(c *common) *cobra.Command {
 	cmd.Flags().BoolVar(&purge, "purge", false, "delete what a home has left in the namespace, without that home")
 	cmd.Flags().StringVar(&cluster, "cluster", "", "with --purge: of which home, if there are several")
 	yesFlag(cmd)
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // podsAt tells in sentences which pods end on a target; empty while that is not known.
@@ -348,19 +319,15 @@ func (c *common) podsAt(ctx context.Context, name string) string {
 	return drain.Ends(pods)
 }
 
-func printRemoved(out io.Writer, c *common, name string, gone burst.Removed) error {
-	if c.forProgram() {
-		return c.print(out, gone)
-	}
+func printRemoved(cmd *cobra.Command, c *common, name string, gone burst.Removed) error {
 	switch {
 	case gone.Waiting == "":
-		fmt.Fprintf(out, "%s is removed; %d objects were deleted there\n", name, gone.Gone)
+		return resultf(cmd, c, gone, "%s is removed; %d objects were deleted there\n", name, gone.Gone)
 	case gone.Forgotten:
-		fmt.Fprintf(out, "%s is forgotten. It was not cleaned up: %s\nLater, from any machine: rivulet burst remove --kubeconfig FILE --namespace %s --purge --cluster %s\n", name, gone.Waiting, gone.Namespace, gone.Cluster)
-	default:
-		fmt.Fprintf(out, "%s is taken out. It cannot be cleaned up now: %s\nThat is tried on; see: rivulet burst list; or, to give up: rivulet burst remove %s --force\n", name, gone.Waiting, name)
+		return resultf(cmd, c, gone, "%s is forgotten. It was not cleaned up: %s\nLater, from any machine: rivulet burst remove --kubeconfig FILE --namespace %s --purge --cluster %s\n",
+			name, gone.Waiting, gone.Namespace, gone.Cluster)
 	}
-	return nil
+	return resultf(cmd, c, gone, "%s is taken out. It cannot be cleaned up now: %s\nThat is tried on; see: rivulet burst list; or, to give up: rivulet burst remove %s --force\n", name, gone.Waiting, name)
 }
 
 func purgeBurst(cmd *cobra.Command, f *burstFlags, cluster string) error {
@@ -374,8 +341,7 @@ func purgeBurst(cmd *cobra.Command, f *burstFlags, cluster string) error {
 		case err != nil:
 			return err
 		case len(homes) == 0:
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "nothing of any Rivulet home is in namespace %s\n", q.Settings.Namespace)
-			return err
+			return printf(cmd, "nothing of any Rivulet home is in namespace %s\n", q.Settings.Namespace)
 		case len(homes) > 1:
 			return fmt.Errorf("several homes have something in namespace %s; say which: --cluster %s", q.Settings.Namespace, strings.Join(homes, " or --cluster "))
 		}
@@ -388,8 +354,7 @@ func purgeBurst(cmd *cobra.Command, f *burstFlags, cluster string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%d objects were deleted\n", n)
-	return nil
+	return printf(cmd, "%d objects were deleted\n", n)
 }
 
 func burstViews(ctx context.Context, c *common) ([]burst.View, error) {
@@ -428,11 +393,4 @@ func endsText(ends time.Time, renewed string) string {
 		parts = append(parts, "renewed by "+renewed)
 	}
 	return strings.Join(parts, ", ")
-}
-
-func oneBurst(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("%s takes one name; see: %s --help", cmd.Name(), cmd.CommandPath())
-	}
-	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -22,12 +21,8 @@ import (
 )
 
 func newImage(c *common) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "image", Aliases: []string{"images"}, Short: "images of this device, without a registry",
-		Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newImagePush(c), newImageList(c), newImageRemove(c))
-	return cmd
+	return group(&cobra.Command{Use: "image", Aliases: []string{"images"}, Short: "images of this device, without a registry"},
+		newImagePush(c), newImageList(c), newImageRemove(c))
 }
 
 func (c *common) containerd() (*images.Containerd, error) {
@@ -54,13 +49,10 @@ func newImagePush(c *common) *cobra.Command {
 			"--to and --all make sure of that: they fail where a peer is not connected, or has another architecture than the image,\n" +
 			"or where peerImages is false here.",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("image push takes one file or folder; see: %s --help", cmd.CommandPath())
-			}
-			if all && len(to) > 0 {
+			if all && len(to) > 0 && len(args) == 1 {
 				return usagef("--all names all peers; leave --to out")
 			}
-			return nil
+			return takes(1, "image push takes one file or folder; see: %[2]s --help")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if name != "" {
@@ -105,7 +97,7 @@ func newImagePush(c *common) *cobra.Command {
 			if done.Peers, err = canFetch(cmd.Context(), device, done.Images, nodes); err != nil {
 				return err
 			}
-			return printPushed(cmd.OutOrStdout(), c, done)
+			return result(cmd, c, done, printPushed)
 		},
 	}
 	f := cmd.Flags()
@@ -113,8 +105,7 @@ func newImagePush(c *common) *cobra.Command {
 	f.BoolVar(&share, "share", false, "pods of other clusters that run here may use it, too")
 	f.StringSliceVar(&to, "to", nil, "make sure that these peers can fetch it when a pod needs it")
 	f.BoolVar(&all, "all", false, "make sure of it for all peers that are connected")
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // nodesOf are the virtual nodes of peers that are ready: of those named, or of all.
@@ -163,10 +154,7 @@ func architectures(h images.Held) (out []string) {
 	return out
 }
 
-func printPushed(out io.Writer, c *common, done pushed) error {
-	if c.forProgram() {
-		return c.print(out, done)
-	}
+func printPushed(out io.Writer, done pushed) error {
 	for _, name := range done.Images {
 		fmt.Fprintf(out, "%s is here\n", name)
 	}
@@ -183,21 +171,16 @@ type heldImage struct {
 }
 
 func newImageList(c *common) *cobra.Command {
-	cmd := &cobra.Command{
+	return withOutput(c, &cobra.Command{
 		Use: "list", Short: "the images of this device: size, architectures, the pods that use them", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := c.images(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), list)
-			}
-			return printImages(cmd.OutOrStdout(), list, c.output == "wide")
+			return result(cmd, c, list, func(out io.Writer, list []heldImage) error { return printImages(out, list, c.output == "wide") })
 		},
-	}
-	outputFlag(cmd, c, "wide")
-	return cmd
+	}, "wide")
 }
 
 // images are those of this device, with the pods that use them as far as the API server tells.
@@ -240,24 +223,17 @@ func withPods(held []images.Held, pods []corev1.Pod) []heldImage {
 }
 
 func printImages(out io.Writer, list []heldImage, wide bool) error {
-	if len(list) == 0 {
-		_, err := fmt.Fprintln(out, "no images; bring one: rivulet image push FILE")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	head := "IMAGE\tSIZE\tARCH\tKEPT\tPODS"
 	if wide {
 		head += "\tSHARED\tCONTAINERS\tDIGEST\tUSED BY"
 	}
-	fmt.Fprintln(w, head)
-	for _, i := range list {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%d", i.Name, size(uint64(i.Bytes)), dash(join(architectures(i.Held))), i.Kept, len(i.Pods))
+	return table(out, "no images; bring one: rivulet image push FILE", head, list, func(i heldImage) []any {
+		cells := []any{i.Name, size(uint64(i.Bytes)), dash(join(architectures(i.Held))), i.Kept, len(i.Pods)}
 		if wide {
-			fmt.Fprintf(w, "\t%v\t%d\t%s\t%s", i.Shared, i.Containers, i.Digest, dash(join(i.Pods)))
+			cells = append(cells, i.Shared, i.Containers, i.Digest, dash(join(i.Pods)))
 		}
-		fmt.Fprintln(w)
-	}
-	return w.Flush()
+		return cells
+	})
 }
 
 func newImageRemove(c *common) *cobra.Command {

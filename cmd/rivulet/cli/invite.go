@@ -6,13 +6,13 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"rsc.io/qr"
 
 	"rivulet/appliance/api"
+	"rivulet/fabric/trust"
 )
 
 func newInvite(c *common) *cobra.Command {
@@ -39,63 +39,39 @@ func newInvite(c *common) *cobra.Command {
 			return err
 		},
 	}
-	outputFlag(cmd, c)
-	list := &cobra.Command{
+	list := withOutput(c, &cobra.Command{
 		Use:   "list",
 		Short: "the invites of the last day and what became of them",
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var l api.Invites
-			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/invites", nil, &l); err != nil {
-				return err
-			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), l)
-			}
-			return printInvites(cmd.OutOrStdout(), l, c.output == "wide")
-		},
-	}
-	outputFlag(list, c, "wide")
+		RunE:  get(c, "/v1/invites", printInvites),
+	}, "wide")
 	revoke := &cobra.Command{
 		Use:   "revoke ID",
 		Short: "end an invite that nobody has used",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("revoke takes the ID of one invite; see: rivulet invite list, and: rivulet invite revoke --help")
-			}
-			return nil
-		},
+		Args:  takes(1, "revoke takes the ID of one invite; see: rivulet invite list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: args[0]}, nil); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "invite %s is revoked\n", args[0])
-			return err
+			return printf(cmd, "invite %s is revoked\n", args[0])
 		},
 	}
 	cmd.AddCommand(list, revoke)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func printInvites(out io.Writer, l api.Invites, wide bool) error {
-	if len(l.Invites) == 0 {
-		_, err := fmt.Fprintln(out, "no invite was made in the last day")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "INVITE\tSTATE\tMADE\tEXPIRES\tUSED BY")
 	form := time.TimeOnly
 	if wide {
 		form = time.DateTime
 	}
-	for _, i := range l.Invites {
+	return table(out, "no invite was made in the last day", "INVITE\tSTATE\tMADE\tEXPIRES\tUSED BY", l.Invites, func(i trust.Invite) []any {
 		by := i.UsedBy.Short()
 		if wide {
 			by = string(i.UsedBy)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", i.ID, i.State(l.Now), i.Made.Local().Format(form), i.Expires.Local().Format(form), dash(by))
-	}
-	return w.Flush()
+		return []any{i.ID, i.State(l.Now), i.Made.Local().Format(form), i.Expires.Local().Format(form), dash(by)}
+	})
 }
 
 // drawQR draws the text for a terminal, two modules in a character, dark on light

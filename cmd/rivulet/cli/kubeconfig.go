@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -70,23 +69,12 @@ func newKubeconfig(c *common) *cobra.Command {
 }
 
 func newKubeconfigList(c *common) *cobra.Command {
-	cmd := &cobra.Command{
+	return withOutput(c, &cobra.Command{
 		Use:   "list",
 		Short: "who has access from the LAN, and who had it in the last 30 days",
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var l api.Kubeconfigs
-			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/kubeconfigs", nil, &l); err != nil {
-				return err
-			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), l)
-			}
-			return printKubeconfigs(cmd.OutOrStdout(), l, c.output == "wide")
-		},
-	}
-	outputFlag(cmd, c, "wide")
-	return cmd
+		RunE:  get(c, "/v1/kubeconfigs", printKubeconfigs),
+	}, "wide")
 }
 
 func newKubeconfigRevoke(c *common) *cobra.Command {
@@ -94,12 +82,7 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke USER",
 		Short: "end a user's access at once, open connections included",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("revoke takes the name of one user; see: rivulet kubeconfig list, and: rivulet kubeconfig revoke --help")
-			}
-			return nil
-		},
+		Args:  takes(1, "revoke takes the name of one user; see: rivulet kubeconfig list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := confirm(cmd, "the access of "+args[0]+" ends at once, open connections included"); err != nil {
 				return err
@@ -107,8 +90,7 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 			if err := revokeKubeconfig(cmd, c, args[0], vcluster); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s has no access any more\n", args[0])
-			return err
+			return printf(cmd, "%s has no access any more\n", args[0])
 		},
 	}
 	yesFlag(cmd)
@@ -203,23 +185,17 @@ func of(k api.Kubeconfig) string {
 }
 
 func printKubeconfigs(out io.Writer, l api.Kubeconfigs, wide bool) error {
-	if len(l.Kubeconfigs) == 0 {
-		_, err := fmt.Fprintln(out, "nobody has access from the LAN; make a kubeconfig with: sudo rivulet kubeconfig > FILE")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	head, more := "USER\tROLE\tVCLUSTER\tNAMESPACE\tSTATE\tEXPIRES\tLAST USED\tCONNECTIONS", ""
+	head := "USER\tROLE\tVCLUSTER\tNAMESPACE\tSTATE\tEXPIRES\tLAST USED\tCONNECTIONS"
 	if wide {
 		head += "\tMADE\tREVOKED\tLINK UNTIL"
 	}
-	fmt.Fprintln(w, head)
-	for _, k := range l.Kubeconfigs {
+	return table(out, "nobody has access from the LAN; make a kubeconfig with: sudo rivulet kubeconfig > FILE", head, l.Kubeconfigs, func(k api.Kubeconfig) []any {
+		cells := []any{k.User, k.Role, dash(k.VCluster), dash(k.Namespace), k.State, moment(k.Expires), moment(k.Used), k.Connections}
 		if wide {
-			more = "\t" + moment(k.Made) + "\t" + moment(k.Revoked) + "\t" + moment(k.Link)
+			cells = append(cells, moment(k.Made), moment(k.Revoked), moment(k.Link))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d%s\n", k.User, k.Role, dash(k.VCluster), dash(k.Namespace), k.State, moment(k.Expires), moment(k.Used), k.Connections, more)
-	}
-	return w.Flush()
+		return cells
+	})
 }
 
 // moment is a time as tables have it.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,34 +31,25 @@ func newPeers(c *common) *cobra.Command {
 			})
 		},
 	}
-	outputFlag(cmd, c, "wide")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second until Ctrl-C")
-	return cmd
+	return withOutput(c, cmd, "wide")
 }
 
 func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
-	if len(peers) == 0 {
-		return printPeers(out, nil)
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PEER\tSTATE\tFOR\tID\tTRUST\tROLES\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tMTU\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tOPENED\tVERSION\tKUBERNETES\tDETAIL")
-	for _, p := range peers {
+	const head = "PEER\tSTATE\tFOR\tID\tTRUST\tROLES\tSINCE\tFOUND BY\tADDRESS\tPATH\tENDPOINT\tRTT\tMTU\tHANDSHAKE\tRECEIVED\tSENT\tSEEN AS\tSEES US AS\tOPENED\tVERSION\tKUBERNETES\tDETAIL"
+	return table(out, noPeers, head, peers, func(p api.Peer) []any {
 		path, endpoint, mtu, shook, received, sent := "-", "-", "-", "-", "-", "-"
 		if p.Way != nil {
 			path, received, sent = way(p.Way, peers), size(p.Way.Received), size(p.Way.Sent)
-			if p.Way.Endpoint.IsValid() {
-				endpoint = p.Way.Endpoint.String()
-			}
+			endpoint = valid(p.Way.Endpoint)
 			if p.Way.MTU > 0 {
 				mtu = fmt.Sprint(p.Way.MTU)
 			}
 			shook = since(now, p.Way.LastHandshake)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			dash(p.Name), p.State, since(now, p.Since), p.ID.Short(), dash(p.Trust.How), roles(p.View), day(p.Trust.At), dash(join(p.Found)), control(p.View),
-			path, endpoint, rtt(p.RTT), mtu, shook, received, sent, prefix(p.View), seenAs(p.View), dash(join(p.Opened)), dash(p.Version), dash(p.KubeVersion), detail(p))
-	}
-	return w.Flush()
+		return []any{dash(p.Name), p.State, since(now, p.Since), p.ID.Short(), dash(p.Trust.How), roles(p.View), day(p.Trust.At), dash(join(p.Found)), valid(p.Control),
+			path, endpoint, rtt(p.RTT), mtu, shook, received, sent, valid(p.PeerMappedCIDR), valid(p.LocalMappedCIDR), dash(join(p.Opened)), dash(p.Version), dash(p.KubeVersion), detail(p)}
+	})
 }
 
 // detail is why a peer is as it is, whether it lends nothing, and whether somebody here
@@ -91,22 +81,7 @@ func way(w *api.Way, peers []api.Peer) string {
 	return w.Path + " via " + peer.ID(w.Via).Short()
 }
 
-func seenAs(p peer.View) string {
-	if !p.LocalMappedCIDR.IsValid() {
-		return "-"
-	}
-	return p.LocalMappedCIDR.String()
-}
-
-func join(words []string) (out string) {
-	for i, s := range words {
-		if i > 0 {
-			out += ","
-		}
-		out += s
-	}
-	return out
-}
+func join(words []string) string { return strings.Join(words, ",") }
 
 func day(t time.Time) string {
 	if t.IsZero() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,16 +47,11 @@ func newPods(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out := cmd.OutOrStdout()
-			if c.forProgram() {
-				return c.print(out, rows)
-			}
-			return printPods(out, rows, c.output == "wide", time.Now())
+			return result(cmd, c, rows, func(out io.Writer, rows []podRow) error { return printPods(out, rows, c.output == "wide", time.Now()) })
 		},
 	}
-	outputFlag(cmd, c, "wide")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only of this namespace")
-	return cmd
+	return withOutput(c, cmd, "wide")
 }
 
 func (c *common) podRows(ctx context.Context, namespace string) ([]podRow, error) {
@@ -137,22 +131,15 @@ func printPods(out io.Writer, rows []podRow, wide bool, now time.Time) error {
 	if ended > 0 {
 		defer fmt.Fprintf(out, "%d more have ended, see: rivulet pods -o wide\n", ended)
 	}
-	if len(rows) == 0 {
-		_, err := fmt.Fprintln(out, "no pods yet; make one: rivulet kubectl create deployment NAME --image=IMAGE")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	head := "PLACE\tON\tNAMESPACE\tPOD\tREADY\tSTATE\tRESTARTS\tAGE"
 	if wide {
 		head += "\tIP\tIMAGES"
 	}
-	fmt.Fprintln(w, head)
-	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d\t%s\t%d\t%s", r.Place, dash(r.Node), r.Namespace, r.Pod, r.Ready, r.Containers, r.State, r.Restarts, since(now, r.Created))
+	return table(out, "no pods yet; make one: rivulet kubectl create deployment NAME --image=IMAGE", head, rows, func(r podRow) []any {
+		cells := []any{r.Place, dash(r.Node), r.Namespace, r.Pod, fmt.Sprintf("%d/%d", r.Ready, r.Containers), r.State, r.Restarts, since(now, r.Created)}
 		if wide {
-			fmt.Fprintf(w, "\t%s\t%s", dash(r.IP), dash(join(r.Images)))
+			cells = append(cells, dash(r.IP), dash(join(r.Images)))
 		}
-		fmt.Fprintln(w)
-	}
-	return w.Flush()
+		return cells
+	})
 }

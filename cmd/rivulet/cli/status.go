@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,9 +39,8 @@ func newStatus(c *common) *cobra.Command {
 			return err
 		},
 	}
-	outputFlag(cmd, c, "wide")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second until Ctrl-C")
-	return cmd
+	return withOutput(c, cmd, "wide")
 }
 
 // show prints what the supervisor says of itself; with watch every second, on a screen
@@ -125,47 +123,29 @@ func printStages(out io.Writer, stages []lifecycle.Status) error {
 	if len(stages) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STAGE\tSTATE\tREADY AFTER\tAFTER BOOT\tDETAIL")
-	for _, s := range stages {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.State, seconds(s.Took), seconds(s.SinceBoot), s.Detail)
-	}
-	fmt.Fprintln(w)
-	return w.Flush()
+	defer fmt.Fprintln(out)
+	return table(out, "", "STAGE\tSTATE\tREADY AFTER\tAFTER BOOT\tDETAIL", stages, func(s lifecycle.Status) []any {
+		return []any{s.Name, s.State, seconds(s.Took), seconds(s.SinceBoot), s.Detail}
+	})
 }
 
 const noPeers = "PEERS  none found yet; another device on this LAN is found by itself"
 
 // printBrief has of peers what fits a screen.
 func printBrief(out io.Writer, peers []api.Peer) error {
-	if len(peers) == 0 {
-		_, err := fmt.Fprintln(out, noPeers)
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PEER\tSTATE\tTRUST\tROLES\tPATH\tRTT\tDETAIL")
-	for _, p := range peers {
+	return table(out, noPeers, "PEER\tSTATE\tTRUST\tROLES\tPATH\tRTT\tDETAIL", peers, func(p api.Peer) []any {
 		path := "-"
 		if p.Way != nil {
 			path = way(p.Way, peers)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(p.Name), p.State, dash(p.Trust.How), roles(p.View), path, rtt(p.RTT), detail(p))
-	}
-	return w.Flush()
+		return []any{dash(p.Name), p.State, dash(p.Trust.How), roles(p.View), path, rtt(p.RTT), detail(p)}
+	})
 }
 
 func printPeers(out io.Writer, peers []api.Peer) error {
-	if len(peers) == 0 {
-		_, err := fmt.Fprintln(out, noPeers)
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PEER\tSTATE\tID\tTRUST\tROLES\tADDRESS\tPODS SEEN AS\tRTT\tDETAIL")
-	for _, p := range peers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(p.Name), p.State, p.ID.Short(), dash(p.Trust.How), roles(p.View),
-			control(p.View), prefix(p.View), rtt(p.RTT), detail(p))
-	}
-	return w.Flush()
+	return table(out, noPeers, "PEER\tSTATE\tID\tTRUST\tROLES\tADDRESS\tPODS SEEN AS\tRTT\tDETAIL", peers, func(p api.Peer) []any {
+		return []any{dash(p.Name), p.State, p.ID.Short(), dash(p.Trust.How), roles(p.View), valid(p.Control), valid(p.PeerMappedCIDR), rtt(p.RTT), detail(p)}
+	})
 }
 
 // roles are the directions that are on, as far as this cluster decides.
@@ -190,16 +170,17 @@ func printPlaces(out io.Writer, st api.Status) error {
 		return nil
 	}
 	fmt.Fprintln(out)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PLACE\tREADY\tARCH\tCPU LEFT\tMEMORY LEFT\tPODS\tDETAIL")
+	nodes := st.VirtualNodes
 	if known {
-		fmt.Fprintf(w, "home\t%v\t%s\t%s\t%d\t%s\n", st.Ready && len(home.Pressure) == 0, dash(home.Architecture), left(home.Allocatable, home.Requested), st.Pods.Home,
-			strings.Join(append(slices.Clone(home.Pressure), tenantsHere(st.Pods)), " "))
+		nodes = append([]consumer.VirtualNode{{}}, nodes...) // home, before them
 	}
-	for _, n := range st.VirtualNodes {
-		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%s\n", n.Name, n.Ready, dash(n.Architecture), left(n.Allocatable, st.Room[n.Name].Requested), n.Pods, notReady(n, time.Now()))
-	}
-	return w.Flush()
+	return table(out, "", "PLACE\tREADY\tARCH\tCPU LEFT\tMEMORY LEFT\tPODS\tDETAIL", nodes, func(n consumer.VirtualNode) []any {
+		if n.Name == "" {
+			return []any{"home", st.Ready && len(home.Pressure) == 0, dash(home.Architecture), left(home.Allocatable, home.Requested), st.Pods.Home,
+				strings.Join(append(slices.Clone(home.Pressure), tenantsHere(st.Pods)), " ")}
+		}
+		return []any{n.Name, n.Ready, dash(n.Architecture), left(n.Allocatable, st.Room[n.Name].Requested), n.Pods, notReady(n, time.Now())}
+	})
 }
 
 func tenantsHere(n api.Pods) string {
@@ -227,18 +208,15 @@ func left(there, asked corev1.ResourceList) string {
 	return part(corev1.ResourceCPU, 1, "") + "\t" + part(corev1.ResourceMemory, 1<<30, " Gi")
 }
 
-func control(p peer.View) string {
-	if !p.Control.IsValid() {
+// valid is an address, or a prefix, where there is one.
+func valid(a interface {
+	fmt.Stringer
+	IsValid() bool
+}) string {
+	if !a.IsValid() {
 		return "-"
 	}
-	return p.Control.String()
-}
-
-func prefix(p peer.View) string {
-	if !p.PeerMappedCIDR.IsValid() {
-		return "-"
-	}
-	return p.PeerMappedCIDR.String()
+	return a.String()
 }
 
 func rtt(d time.Duration) string {

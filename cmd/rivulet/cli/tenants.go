@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,15 +29,11 @@ func newTenants(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), st.Consumers)
-			}
-			return printTenants(cmd.OutOrStdout(), st.Consumers, c.output == "wide")
+			return result(cmd, c, st.Consumers, func(out io.Writer, all []offload.Consumer) error { return printTenants(out, all, c.output == "wide") })
 		},
 	}
-	outputFlag(cmd, c, "wide")
 	cmd.AddCommand(newTenantsRemove(c))
-	return cmd
+	return withOutput(c, cmd, "wide")
 }
 
 func newTenantsRemove(c *common) *cobra.Command {
@@ -119,27 +115,15 @@ func tenantName(g offload.Consumer) string {
 }
 
 func printTenants(out io.Writer, tenants []offload.Consumer, wide bool) error {
-	if len(tenants) == 0 {
-		_, err := fmt.Fprintln(out, "no other cluster has anything here")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CLUSTER\tID\tPEER\tPODS\tNAMESPACES\tSILENT FOR\tDELETED IN")
-	for _, g := range tenants {
-		var twins []string
-		for _, twin := range g.Twins {
-			twins = append(twins, twin)
-		}
-		slices.Sort(twins)
-		id := g.ID.Short()
+	const head = "CLUSTER\tID\tPEER\tPODS\tNAMESPACES\tSILENT FOR\tDELETED IN"
+	return table(out, "no other cluster has anything here", head, tenants, func(g offload.Consumer) []any {
+		id, silent, left := g.ID.Short(), "-", "-"
 		if wide {
 			id = string(g.ID)
 		}
-		silent, left := "-", "-"
 		if g.Silent > 0 {
 			silent, left = g.Silent.Round(time.Minute).String(), g.Left.Round(time.Minute).String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%v\t%d\t%s\t%s\t%s\n", dash(g.Name), id, g.Peer, g.Pods, dash(strings.Join(twins, ",")), silent, left)
-	}
-	return w.Flush()
+		return []any{dash(g.Name), id, g.Peer, g.Pods, dash(join(slices.Sorted(maps.Values(g.Twins)))), silent, left}
+	})
 }

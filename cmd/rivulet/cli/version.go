@@ -1,8 +1,7 @@
 package cli
 
 import (
-	"fmt"
-	"text/tabwriter"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -11,14 +10,12 @@ import (
 )
 
 func newVersion(c *common) *cobra.Command {
-	cmd := &cobra.Command{
+	return withOutput(c, &cobra.Command{
 		Use:   "version",
 		Short: "what this binary is made of",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd, c) },
-	}
-	outputFlag(cmd, c)
-	return cmd
+	})
 }
 
 func printVersion(cmd *cobra.Command, c *common) error {
@@ -29,12 +26,11 @@ func printVersion(cmd *cobra.Command, c *common) error {
 			parts = append(parts, version.Part{Name: name, Version: v})
 		}
 	}
-	if c.forProgram() {
-		return c.print(cmd.OutOrStdout(), parts)
-	}
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	for _, p := range parts {
-		fmt.Fprintf(w, "%s\t%s\n", p.Name, p.Version)
-	}
-	return w.Flush()
+	return result(cmd, c, parts, func(out io.Writer, parts []version.Part) error {
+		var rows [][2]string
+		for _, p := range parts {
+			rows = append(rows, [2]string{p.Name, p.Version})
+		}
+		return pairs(out, rows)
+	})
 }
