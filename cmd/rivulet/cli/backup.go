@@ -46,18 +46,17 @@ func newBackup(c *common) *cobra.Command {
 			return save(cmd, c, src, args[0], force)
 		},
 	}
-	outputFlag(cmd, c)
 	cmd.Flags().BoolVar(&force, "force", false, "replace a file of that name, once the backup is whole")
 	cmd.Flags().BoolVar(&volumes, "volumes", false, "local volumes too")
 	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "encrypt with the passphrase on the first line of this file")
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func oneFile(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 || args[0] == "" {
-		return usagef("%s takes one file, or - for a stream; see: %s --help", cmd.Name(), cmd.CommandPath())
+	if len(args) == 1 && args[0] == "" {
+		args = nil
 	}
-	return nil
+	return takes(1, "%[1]s takes one file, or - for a stream; see: %[2]s --help")(cmd, args)
 }
 
 // source asks the supervisor, and opens the store itself when there is none.
@@ -101,20 +100,9 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 
 // save writes to a file or to standard output.
 func save(cmd *cobra.Command, c *common, src backup.Source, name string, force bool) error {
-	if name == "-" {
-		if isTerminal(cmd.OutOrStdout()) {
-			return usagef("a backup is not for a terminal; send it somewhere, for example: rivulet backup - | ssh HOST 'cat > backup'")
-		}
-		return backup.Write(cmd.Context(), cmd.OutOrStdout(), src)
-	}
-	if _, err := os.Lstat(name); err == nil && !force {
-		return fmt.Errorf("%s is there already; give another name, or replace it with --force", name)
-	}
-	err := toFile(name, "choose another place for the file", func(w io.Writer) error {
-		defer busy("writing the backup")()
-		return backup.Write(cmd.Context(), w, src)
-	})
-	if err != nil {
+	terminal := usagef("a backup is not for a terminal; send it somewhere, for example: rivulet backup - | ssh HOST 'cat > backup'")
+	err := saveTo(cmd, name, force, terminal, "writing the backup", func(w io.Writer) error { return backup.Write(cmd.Context(), w, src) })
+	if err != nil || name == "-" {
 		return err
 	}
 	fi, err := os.Stat(name)
@@ -133,8 +121,7 @@ func save(cmd *cobra.Command, c *common, src backup.Source, name string, force b
 	if src.Passphrase != "" {
 		secret = "it is encrypted; without the passphrase it is worth nothing"
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: cluster %s, %.1f MB; %s\n", name, src.Manifest.Name, float64(size)/1e6, secret)
-	return err
+	return printf(cmd, "%s: cluster %s, %.1f MB; %s\n", name, src.Manifest.Name, float64(size)/1e6, secret)
 }
 
 // readPassphrase returns the first line of a file; no file is no passphrase.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
@@ -27,9 +28,9 @@ type names func(ctx context.Context, cmd *cobra.Command) ([]string, error)
 // complete gives every word and every flag its completion: what is there, what is fixed, the shell's
 // files for a file, and nothing for what only the person knows.
 func (c *common) complete(root *cobra.Command) {
-	first := map[string]names{"why": c.whyNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.claimNames}
+	first := map[string]names{"why": c.whyNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.objects("persistentvolumeclaims")}
 	for _, verb := range []string{"offload", "unoffload", "open", "close"} {
-		first[verb] = c.namespaces
+		first[verb] = c.objects("namespaces")
 	}
 	for _, verb := range []string{"peer", "approve", "deny", "unpeer", "cordon", "uncordon", "drain", "doctor peer"} {
 		first[verb] = c.peerNames
@@ -43,7 +44,7 @@ func (c *common) complete(root *cobra.Command) {
 	values := map[string]names{
 		"consume": oneOf("on", "off"), "provide": oneOf("on", "off"), "when": oneOf(string(policy.Burst), string(policy.Remote), string(policy.Any)), "role": oneOf("view", "edit", "admin"),
 		"network": oneOf("none", "auto", "stream", "udp"), "pod-security": oneOf("auto", "restricted", "as-is"), "order": oneOf("last", "equal"), "arch": oneOf("amd64", "arm64"),
-		"vcluster": c.vclusterNames, "only": probeNames, "namespace": c.namespaces, "to": c.targetNames,
+		"vcluster": c.vclusterNames, "only": probeNames, "namespace": c.objects("namespaces"), "to": c.targetNames,
 	}
 	each(root, func(cmd *cobra.Command) {
 		if cmd.DisableFlagParsing {
@@ -105,64 +106,41 @@ func probeNames(context.Context, *cobra.Command) (out []string, err error) {
 	return out, nil
 }
 
-// podNames are NAMESPACE/NAME, or NAME with --namespace.
-func (c *common) podNames(ctx context.Context, cmd *cobra.Command) (out []string, err error) {
-	namespace, _ := cmd.Flags().GetString("namespace")
-	client, err := c.client()
-	if err != nil {
-		return nil, err
-	}
-	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range pods.Items {
-		if namespace == "" {
-			p.Name = p.Namespace + "/" + p.Name
+// objects are those of a kind of the API: NAME, or NAMESPACE/NAME where the flag --namespace names none.
+func (c *common) objects(resource string) names {
+	return func(ctx context.Context, cmd *cobra.Command) (out []string, err error) {
+		client, err := c.client()
+		if err != nil {
+			return nil, err
 		}
-		out = append(out, p.Name)
+		namespace := ""
+		if resource == "pods" {
+			namespace, _ = cmd.Flags().GetString("namespace")
+		}
+		raw, err := client.CoreV1().RESTClient().Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).
+			Param("resourceVersion", "0").SetHeader("Accept", "application/json").DoRaw(ctx)
+		var list metav1.PartialObjectMetadataList
+		if err == nil {
+			err = json.Unmarshal(raw, &list)
+		}
+		for _, o := range list.Items {
+			if o.Namespace != "" && namespace == "" {
+				o.Name = o.Namespace + "/" + o.Name
+			}
+			out = append(out, o.Name)
+		}
+		return out, err
 	}
-	return out, nil
 }
 
 // whyNames are the pods, and the peers.
 func (c *common) whyNames(ctx context.Context, cmd *cobra.Command) ([]string, error) {
-	out, err := c.podNames(ctx, cmd)
+	out, err := c.objects("pods")(ctx, cmd)
 	peers, _ := c.peerNames(ctx, cmd)
 	for _, p := range peers {
 		out = append(out, "peer/"+p)
 	}
 	return out, err
-}
-
-func (c *common) namespaces(ctx context.Context, _ *cobra.Command) (out []string, err error) {
-	client, err := c.client()
-	if err != nil {
-		return nil, err
-	}
-	list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range list.Items {
-		out = append(out, n.Name)
-	}
-	return out, nil
-}
-
-func (c *common) claimNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
-	client, err := c.client()
-	if err != nil {
-		return nil, err
-	}
-	list, err := client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range list.Items {
-		out = append(out, p.Namespace+"/"+p.Name)
-	}
-	return out, nil
 }
 
 // peerNames are those that the supervisor has found.

@@ -3,6 +3,9 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"rivulet/appliance/engine"
 )
 
 // completed is what a shell is offered for the last word, and how: 4 is no files, 0 files.
@@ -86,6 +91,28 @@ func TestCompletionWithoutADevice(t *testing.T) {
 	for _, words := range [][]string{{"why", ""}, {"offload", ""}, {"drain", ""}, {"offload", "lab", "--to", ""}, {"pods", "--namespace", ""}} {
 		if got, directive := completed(t, dir, words...); len(got) > 0 || directive != "4" {
 			t.Errorf("%v: %q, %s, want no files and no names", words, got, directive)
+		}
+	}
+}
+
+// Objects of the API are completed by name: with their namespace where a flag names none.
+func TestObjectsAreCompleted(t *testing.T) {
+	apiServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, kind, _ := strings.Cut(r.URL.Path, "/api/v1/")
+		fmt.Fprintf(w, `{"items": [{"metadata": %s}]}`, map[string]string{
+			"namespaces": `{"name": "lab"}`, "pods": `{"namespace": "lab", "name": "web"}`, "namespaces/lab/pods": `{"namespace": "lab", "name": "one"}`,
+			"persistentvolumeclaims": `{"namespace": "lab", "name": "data"}`,
+		}[kind])
+	}))
+	defer apiServer.Close()
+	dir := t.TempDir()
+	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{name: x, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n", apiServer.URL)
+	if err := os.WriteFile(engine.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{"offload ": "lab", "why ": "lab/web", "why -n lab ": "one", "move volume ": "lab/data", "pods -n ": "lab"} {
+		if got, directive := completed(t, dir, strings.Split(line, " ")...); strings.Join(got, " ") != want || directive != "4" {
+			t.Errorf("%q: %q, %s, want %q", line, got, directive, want)
 		}
 	}
 }

@@ -17,16 +17,11 @@ import (
 )
 
 func newConfig(c *common) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "the configuration file: check it, show what is in force, read it again",
-		Args:  noArgs,
-
+	return group(&cobra.Command{
+		Use:                        "config",
+		Short:                      "the configuration file: check it, show what is in force, read it again",
 		SuggestionsMinimumDistance: 2,
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newConfigCheck(c), newConfigShow(c), newConfigReload(c), newConfigExample(), newConfigExplain())
-	return cmd
+	}, newConfigCheck(c), newConfigShow(c), newConfigReload(c), newConfigExample(), newConfigExplain())
 }
 
 func newConfigCheck(c *common) *cobra.Command {
@@ -53,9 +48,8 @@ func newConfigCheck(c *common) *cobra.Command {
 			return printCheck(cmd.OutOrStdout(), c, src.Load(time.Now()))
 		},
 	}
-	outputFlag(cmd, c)
 	s.pathFlag(cmd.Flags())
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func thisHost() config.Host {
@@ -122,16 +116,12 @@ func newConfigShow(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), v)
-			}
-			return printView(cmd.OutOrStdout(), v, origin)
+			return result(cmd, c, v, func(out io.Writer, v config.View) error { return printView(out, v, origin) })
 		},
 	}
-	outputFlag(cmd, c)
 	s.flags(cmd.Flags())
 	cmd.Flags().BoolVar(&origin, "origin", false, "where each value comes from")
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // dryView is what a start would use.
@@ -192,8 +182,7 @@ func newConfigReload(c *common) *cobra.Command {
 			return printReloaded(cmd.OutOrStdout(), c, r)
 		},
 	}
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func printReloaded(out io.Writer, c *common, r api.Reloaded) error {
@@ -222,10 +211,7 @@ func newConfigExample() *cobra.Command {
 		Use:   "example",
 		Short: "a configuration file with every key, commented out",
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Example)
-			return err
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return printf(cmd, "%s", config.Example) },
 	}
 }
 
@@ -234,12 +220,7 @@ func newConfigExplain() *cobra.Command {
 		Use:       "explain KEY",
 		Short:     "what a key sets, or the keys of a group: values, default, what a change does",
 		ValidArgs: config.Keys,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("config explain takes one key, for example: rivulet config explain share.cpu; see: %s --help", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args:      takes(1, "config explain takes one key, for example: rivulet config explain share.cpu; see: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := config.Explain(args[0])
 			if err != nil {

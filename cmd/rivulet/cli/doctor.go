@@ -45,13 +45,12 @@ func newDoctor(c *common) *cobra.Command {
 			return examine(cmd.Context(), cmd.OutOrStdout(), c, asked, fix)
 		},
 	}
-	outputFlag(cmd, c)
 	cmd.AddCommand(newDoctorPeer(c))
 	f := cmd.Flags()
 	f.BoolVar(&fix, "fix", false, "also do what can safely be done about it")
 	f.StringSliceVar(&only, "only", nil, "ask these probes only, by name")
 	f.BoolVar(&list, "list", false, "the names of the probes, and nothing else")
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func newMetrics(c *common) *cobra.Command {

@@ -20,12 +20,7 @@ func newDoctorPeer(c *common) *cobra.Command {
 		Use:   "peer NAME",
 		Short: "finds the layer at which the way to one peer breaks, from discovery to its API server",
 		Long:  "NAME is a peer's name, its ID or the beginning of that. Exit code 0: nothing fails; 1: a layer fails; 2: bad flags. docs/design/peers.md has every layer.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("doctor peer takes the name of one peer; see: rivulet peers, and: rivulet doctor peer --help")
-			}
-			return nil
-		},
+		Args:  takes(1, "doctor peer takes the name of one peer; see: rivulet peers, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			end := busy("asking " + args[0])
 			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/doctor/peer?name="+url.QueryEscape(args[0]), nil)
@@ -49,8 +44,7 @@ func newDoctorPeer(c *common) *cobra.Command {
 			return err
 		},
 	}
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func printLayers(out io.Writer, rep peercheck.Report) {

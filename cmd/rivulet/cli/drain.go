@@ -48,8 +48,7 @@ func cordonVerb(c *common, verb, short string, on bool) *cobra.Command {
 			return nil
 		},
 	}
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func newDrain(c *common) *cobra.Command {
@@ -92,11 +91,10 @@ func newDrain(c *common) *cobra.Command {
 			return err
 		},
 	}
-	outputFlag(cmd, c)
 	yesFlag(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "give up waiting after this time")
 	cmd.Flags().BoolVar(&force, "force", false, "evict pods, too, that nobody will make again (bare pods)")
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // leftCure says what to do about pods that do not leave.
@@ -131,12 +129,7 @@ func (c *common) teller(out io.Writer) func(drain.Event) {
 	}
 }
 
-func oneNode(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("%s takes one peer; see: rivulet peers, and: %s --help", cmd.Name(), cmd.CommandPath())
-	}
-	return nil
-}
+var oneNode = takes(1, "%[1]s takes one peer; see: rivulet peers, and: %[2]s --help")
 
 func ready(node *corev1.Node) bool {
 	for _, cond := range node.Status.Conditions {

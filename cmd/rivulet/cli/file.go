@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"os"
+
+	"github.com/spf13/cobra"
 
 	"rivulet/appliance/state/durable"
 )
@@ -23,4 +26,34 @@ func toFile(path, cure string, fill func(io.Writer) error) error {
 		return own
 	}
 	return durable.WithCure(err, cure)
+}
+
+// input opens a file to read, - for standard input; cure is of the file that is not there.
+func input(cmd *cobra.Command, name, cure string) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(cmd.InOrStdin()), nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w; %s", err, cure)
+	}
+	return f, nil
+}
+
+// saveTo fills a file that is not there yet unless force is set, or for - standard output unless that
+// is a terminal.
+func saveTo(cmd *cobra.Command, name string, force bool, terminal error, what string, fill func(io.Writer) error) error {
+	if name == "-" {
+		if isTerminal(cmd.OutOrStdout()) {
+			return terminal
+		}
+		return fill(cmd.OutOrStdout())
+	}
+	if _, err := os.Lstat(name); err == nil && !force {
+		return fmt.Errorf("%s is there already; give another name, or replace it with --force", name)
+	}
+	return toFile(name, "choose another place for the file", func(w io.Writer) error {
+		defer busy(what)()
+		return fill(w)
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,13 +50,12 @@ func newFlash(c *common) *cobra.Command {
 			return flashDisk(cmd, c, args[0], args[1], trust, content)
 		},
 	}
-	outputFlag(cmd, c)
 	f := cmd.Flags()
 	f.BoolVar(&o.list, "list", false, "the disks of this machine, and why some are not written")
 	yesFlag(cmd)
 	f.BoolVar(&o.unsigned, "unsigned", false, "take an image without a signature")
 	f.StringVar(&o.config, "config", "", "a rivulet.yaml for the device, put on its boot partition")
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // deviceConfig reads what is placed, and judges it as the device will: mistakes are
@@ -89,20 +87,11 @@ func listDisks(cmd *cobra.Command, c *common) error {
 	if err != nil {
 		return err
 	}
-	out := cmd.OutOrStdout()
-	if c.forProgram() {
-		return c.print(out, disks)
-	}
-	if len(disks) == 0 {
-		_, err := fmt.Fprintln(out, "no disks; plug a card in and look again")
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DEVICE\tSIZE\tKIND\tMODEL\tNOT WRITTEN BECAUSE")
-	for _, d := range disks {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", d.Path, flash.Bytes(d.Size), kind(d), d.Model, d.Refused)
-	}
-	return w.Flush()
+	return result(cmd, c, disks, func(out io.Writer, disks []flash.Disk) error {
+		return table(out, "no disks; plug a card in and look again", "DEVICE\tSIZE\tKIND\tMODEL\tNOT WRITTEN BECAUSE", disks, func(d flash.Disk) []any {
+			return []any{d.Path, flash.Bytes(d.Size), kind(d), d.Model, d.Refused}
+		})
+	})
 }
 
 func kind(d flash.Disk) string {
@@ -145,11 +134,6 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 	if err != nil {
 		return err
 	}
-	out := cmd.OutOrStdout()
-	if c.forProgram() {
-		return c.print(out, r)
-	}
-	_, err = fmt.Fprintf(out, "%s is written and was read back (%s in %s). Take it out, put it into the device and switch that on.\n",
+	return resultf(cmd, c, r, "%s is written and was read back (%s in %s). Take it out, put it into the device and switch that on.\n",
 		d.Path, flash.Bytes(r.Written), r.Took.Round(time.Second))
-	return err
 }

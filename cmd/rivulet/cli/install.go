@@ -54,8 +54,7 @@ func newInstall(c *common) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.Name, "name", "", "name of this cluster for its peers; default: the host name at the first start")
 	f.BoolVar(&noStart, "no-start", false, "do not start it now, only at boot")
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // runsByHand is an error if a supervisor runs that is not the service's: it would

@@ -35,8 +35,8 @@ func newMoveVolume(c *common) *cobra.Command {
 			"The files are carried, read again on both sides and compared; then the claim is bound to the copy, and the old one removed. Until then the old one is untouched: what fails leaves the claim where it was.\n" +
 			"A move goes on when this command is broken off, and after a restart of rivulet; the same command again shows how far it is. Exit code 0: moved; 1: the data are where they were.",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usagef("%s takes a claim and a target, for example: rivulet move volume lab/data home; see: %s --help", cmd.Name(), cmd.CommandPath())
+			if err := takes(2, "%[1]s takes a claim and a target, for example: rivulet move volume lab/data home; see: %[2]s --help")(cmd, args); err != nil {
+				return err
 			}
 			ns, claim, ok := strings.Cut(args[0], "/")
 			if !ok || ns == "" || claim == "" || strings.Contains(claim, "/") || args[1] == "" {
@@ -63,8 +63,7 @@ func newMoveVolume(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&want.Evict, "evict", false, "evict the pods that use the claim, as their disruption budgets allow")
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // showMove prints how a move goes, to its end.

@@ -126,12 +126,7 @@ func (c *common) podsAway(ctx context.Context, namespace string) ([]corev1.Pod, 
 	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Namespace != namespace }), err
 }
 
-func oneNamespace(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("%s takes one namespace, for example: rivulet %s lab; see: rivulet %s --help", cmd.Name(), cmd.Name(), cmd.Name())
-	}
-	return nil
-}
+var oneNamespace = takes(1, "%[1]s takes one namespace, for example: rivulet %[1]s lab; see: rivulet %[1]s --help")
 
 // label patches the namespace's labels; nil removes one. With create it makes
 // the namespace if there is none.

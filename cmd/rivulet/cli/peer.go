@@ -61,8 +61,7 @@ func newPeer(c *common) *cobra.Command {
 	cmd.Flags().StringVar(&invite, "invite", "", "bring the invite that the other cluster has made: its code or URL")
 	cmd.Flags().StringVar(&consume, "consume", "", "on or off: whether pods of this cluster may run on the peer")
 	cmd.Flags().StringVar(&provide, "provide", "", "on or off: whether pods of the peer may run here")
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func newApprove(c *common) *cobra.Command {
@@ -75,8 +74,7 @@ func newApprove(c *common) *cobra.Command {
 			return say(cmd, c, "/v1/peers/approve", api.Word{Peer: args[0]}, met)
 		},
 	}
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func newDeny(c *common) *cobra.Command {
@@ -102,8 +100,7 @@ func newDeny(c *common) *cobra.Command {
 		},
 	}
 	yesFlag(cmd)
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func newUnpeer(c *common) *cobra.Command {
@@ -149,8 +146,7 @@ func newUnpeer(c *common) *cobra.Command {
 	cmd.Flags().BoolVar(&word.Force, "force", false, "though it cannot be told, or pods or data are lost: it is gone, or this cannot wait")
 	cmd.Flags().BoolVar(&lan, "lan", false, "all peers that are trusted by lan alone")
 	cmd.Flags().BoolVar(&word.Forget, "forget", false, "do not remember it: it may come back by itself")
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // forgetLAN ends the peerings that nobody but the LAN stands for.
@@ -187,12 +183,7 @@ func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
 	return err
 }
 
-func onePeer(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("%s takes one name; see: rivulet peers, and: %s --help", cmd.Name(), cmd.CommandPath())
-	}
-	return nil
-}
+var onePeer = takes(1, "%[1]s takes one name; see: rivulet peers, and: %[2]s --help")
 
 func onOff(flag, v string) (*bool, error) {
 	switch v {

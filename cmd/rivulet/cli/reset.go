@@ -51,6 +51,5 @@ func newReset(c *common, engineName string) *cobra.Command {
 	cmd.Flags().BoolVar(&factory, "factory", false, "forget who this device is and how it is configured, too")
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "do not start the service again")
 	yesFlag(cmd)
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }

@@ -1,10 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,24 +32,19 @@ func newRestore(c *common) *cobra.Command {
 			if _, err := api.Get(cmd.Context(), c.dirs.Run); !errors.Is(err, api.ErrNotRunning) {
 				return errors.New("rivulet is running here; stop it first (pods go on meanwhile): systemctl stop rivulet")
 			}
-			in := cmd.InOrStdin()
-			if args[0] != "-" {
-				f, err := os.Open(args[0])
-				if err != nil {
-					return fmt.Errorf("%w; name the file of `rivulet backup`", err)
-				}
-				defer f.Close()
-				in = f
+			in, err := input(cmd, args[0], "name the file of `rivulet backup`")
+			if err != nil {
+				return err
 			}
+			defer in.Close()
 			return restore(cmd, c, o, in, passphrase)
 		},
 	}
-	outputFlag(cmd, c)
 	f := cmd.Flags()
 	yesFlag(cmd)
 	f.StringVar(&o.Name, "name", "", "another name of the cluster for its peers; the node keeps the name in the backup")
 	f.StringVar(&passphrase, "passphrase-file", "", "file with the passphrase of an encrypted backup")
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, passphrase string) (err error) {
@@ -75,7 +70,7 @@ func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, pass
 		return c.print(cmd.OutOrStdout(), r)
 	}
 	m, out := r.Manifest, cmd.OutOrStdout()
-	fmt.Fprintf(out, "restored: cluster %s (id %s, node %s) as of %s\n", orName(o.Name, m.Name), m.ID, m.Node, m.Created.Format(time.RFC3339))
+	fmt.Fprintf(out, "restored: cluster %s (id %s, node %s) as of %s\n", cmp.Or(o.Name, m.Name), m.ID, m.Node, m.Created.Format(time.RFC3339))
 	if r.Aside != "" {
 		fmt.Fprintf(out, "what was here before is in %s\n", r.Aside)
 	}
@@ -85,13 +80,5 @@ func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, pass
 	if m.Skips(o.Kubernetes) {
 		fmt.Fprintf(out, "the backup is of Kubernetes %s, this is %s: versions in between are left out, look well whether everything is there\n", m.Kubernetes, o.Kubernetes)
 	}
-	_, err = fmt.Fprintln(out, "start it: systemctl start rivulet (or: rivulet run). The device of the backup must not run any more: both would be the same cluster")
-	return err
-}
-
-func orName(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
+	return printf(cmd, "start it: systemctl start rivulet (or: rivulet run). The device of the backup must not run any more: both would be the same cluster\n")
 }

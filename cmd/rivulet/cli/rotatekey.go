@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"net/http"
 
 	"github.com/spf13/cobra"
@@ -22,8 +21,7 @@ func newRotateKey(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the tunnels have another key")
-			return err
+			return printf(cmd, "the tunnels have another key\n")
 		},
 	}
 }

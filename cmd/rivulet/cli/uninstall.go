@@ -51,8 +51,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove the state as well: cluster, volumes, identity, peers, configuration")
 	yesFlag(cmd)
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // end stops the service, if there is one, and everything of ours that runs or

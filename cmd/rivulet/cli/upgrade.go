@@ -49,7 +49,6 @@ func newUpgrade(c *common) *cobra.Command {
 			return runUpgrade(cmd, c, r, o.now, o.wait)
 		},
 	}
-	outputFlag(cmd, c)
 	f := cmd.Flags()
 	f.BoolVar(&o.check, "check", false, "only check the file")
 	f.BoolVar(&o.now, "now", false, "whatever pods hold it")
@@ -57,14 +56,14 @@ func newUpgrade(c *common) *cobra.Command {
 	f.BoolVar(&o.cancel, "cancel", false, "forget an upgrade that waits, undo one that is tried")
 	f.DurationVar(&r.Window, "window", upgrade.DefaultWindow, "how long the new version must be healthy")
 	f.DurationVar(&r.Every, "every", upgrade.DefaultEvery, "how often it is looked at")
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func runUpgrade(cmd *cobra.Command, c *common, r upgrade.Request, now, wait bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("upgrade needs root; use: sudo rivulet upgrade FILE")
 	}
-	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	ctx := cmd.Context()
 	r.State, r.Now = c.dirs.State, time.Now().UTC()
 	runs, err := describeRunning(ctx, c, &r)
 	if err != nil {
@@ -83,15 +82,10 @@ func runUpgrade(cmd *cobra.Command, c *common, r upgrade.Request, now, wait bool
 		return err
 	}
 	if r.CheckOnly {
-		if c.forProgram() {
-			return c.print(out, next)
-		}
-		_, err = fmt.Fprintf(out, "%s is good: rivulet %s with Kubernetes %s, signed by who may\n", r.File, next.Name, next.Kubernetes)
-		return err
+		return resultf(cmd, c, next, "%s is good: rivulet %s with Kubernetes %s, signed by who may\n", r.File, next.Name, next.Kubernetes)
 	}
 	if !runs {
-		_, err = fmt.Fprintf(out, "%s is staged; it is tried at the next start of rivulet\n", next.Name)
-		return err
+		return printf(cmd, "%s is staged; it is tried at the next start of rivulet\n", next.Name)
 	}
 	if err := begin(cmd, c, now); err != nil || !wait {
 		return err
@@ -136,16 +130,10 @@ func begin(cmd *cobra.Command, c *common, now bool) error {
 	if err := api.Call(cmd.Context(), c.dirs.Run, "POST", "/v1/upgrade", api.UpgradeRequest{Now: now}, &v); err != nil {
 		return err
 	}
-	out := cmd.OutOrStdout()
-	if c.forProgram() {
-		return c.print(out, v)
-	}
 	if len(v.HeldBy) > 0 && !now {
-		_, err := fmt.Fprintf(out, "%s is staged and waits for %v to end; see: rivulet status\n", v.To, v.HeldBy)
-		return err
+		return resultf(cmd, c, v, "%s is staged and waits for %v to end; see: rivulet status\n", v.To, v.HeldBy)
 	}
-	_, err := fmt.Fprintf(out, "%s is staged and begins now; see: rivulet upgrade\n", v.To)
-	return err
+	return resultf(cmd, c, v, "%s is staged and begins now; see: rivulet upgrade\n", v.To)
 }
 
 func cancelUpgrade(cmd *cobra.Command, c *common) error {
@@ -153,14 +141,12 @@ func cancelUpgrade(cmd *cobra.Command, c *common) error {
 	if err != nil {
 		return err
 	}
-	said := map[upgrade.Phase]string{
+	return printf(cmd, "%s\n", map[upgrade.Phase]string{
 		upgrade.Idle:      "there is no upgrade under way",
 		upgrade.Staged:    "the upgrade is forgotten",
 		upgrade.Trying:    "the version that is tried is undone at its next look",
 		upgrade.Returning: "it is being undone already",
-	}[phase]
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), said)
-	return err
+	}[phase])
 }
 
 func showUpgrade(cmd *cobra.Command, c *common) error {

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,19 +28,15 @@ import (
 )
 
 func newVCluster(c *common) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "vcluster",
 		Short: "clusters inside this one: a control plane each, asleep when nobody uses it",
 		Long: "A virtual cluster has an API server, a datastore and an administrator of its own. Its process sees nothing of this device but its own folder.\n" +
 			"When nobody uses it, it ends; the next request starts it again, and waits for that. Its pods run on this device, with a part of what that lends to other clusters, and go on meanwhile.",
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c), newVClusterKubeconfig(c), newVClusterSet(c),
+	}, newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c), newVClusterKubeconfig(c), newVClusterSet(c),
 		newVClusterAct(c, "pause", "end its control plane until it is resumed; requests do not wake it"),
 		newVClusterAct(c, "resume", "start a paused control plane again"),
 		newVClusterSnapshot(c), newVClusterRestore(c), newVClusterDelete(c), newVClusterLogs(c))
-	return cmd
 }
 
 // vclusterTimeout is for what waits for a control plane.
@@ -52,37 +47,19 @@ func askVCluster(ctx context.Context, c *common, method, path string, in, out an
 	return api.CallWithin(ctx, vclusterTimeout, c.dirs.Run, method, "/v1/vclusters"+path, in, out)
 }
 
-func oneVCluster(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("%s takes one name; see: %s --help", cmd.Name(), cmd.CommandPath())
-	}
-	return nil
-}
-
 func inPath(name string) string { return "/" + url.PathEscape(name) }
 
 func newVClusterCreate(c *common) *cobra.Command {
-	var spec vcluster.Spec
-	var memory, datastore, quota, guarantee string
+	f := vclusterFlags{like: "256Mi"}
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "make a virtual cluster, and wait until it can be used",
-		Args: oneVCluster,
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q, err := resource.ParseQuantity(memory)
+			to, err := f.read(cmd, true)
 			if err != nil {
-				return usagef("--memory %.40q: %w; say it like 512Mi", memory, err)
+				return err
 			}
-			spec.Name, spec.Memory = args[0], q.Value()
-			if q, err = resource.ParseQuantity(datastore); err != nil {
-				return usagef("--datastore %.40q: %w; say it like 256Mi", datastore, err)
-			}
-			spec.Datastore = q.Value()
-			if spec.Quota, err = vcluster.ParseQuota(quota); err != nil {
-				return usagef("--quota: %w", err)
-			}
-			if spec.Guarantee, err = vcluster.ParseQuota(guarantee); err != nil {
-				return usagef("--guarantee: %w", err)
-			}
+			spec := vcluster.Spec{Name: args[0], Sleep: *to.Sleep, Memory: *to.Memory, Datastore: *to.Datastore, Quota: *to.Quota, Guarantee: *to.Guarantee}
 			if err := spec.Check(); err != nil {
 				return &usageError{err}
 			}
@@ -90,68 +67,77 @@ func newVClusterCreate(c *common) *cobra.Command {
 			if err := askVCluster(cmd.Context(), c, http.MethodPost, "", spec, &v); err != nil {
 				return err
 			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), v)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s can be used, after %.1f s\nnext: rivulet vcluster connect %s -- kubectl get namespaces\n", v.Name, v.Took.Seconds(), v.Name)
-			return err
+			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get namespaces\n", v.Name, v.Took.Seconds())
 		},
 	}
-	cmd.Flags().DurationVar(&spec.Sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
-	cmd.Flags().StringVar(&memory, "memory", "512Mi", "limit of its control plane's memory")
-	cmd.Flags().StringVar(&datastore, "datastore", "256Mi", datastoreHelp)
-	cmd.Flags().StringVar(&quota, "quota", "none", quotaHelp)
-	cmd.Flags().StringVar(&guarantee, "guarantee", "none", guaranteeHelp)
-	outputFlag(cmd, c)
-	return cmd
+	f.register(cmd)
+	return withOutput(c, cmd)
 }
 
-const quotaHelp = "what its pods and claims may ask for, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; what is not named is bounded by what all virtual clusters have together"
+// vclusterFlags are the settings of a virtual cluster.
+type vclusterFlags struct {
+	sleep                               time.Duration
+	memory, datastore, quota, guarantee string
+	like                                string // an example for --datastore
+}
 
-const datastoreHelp = "limit of its datastore; what is full takes deletions alone"
+func (f *vclusterFlags) register(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&f.sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
+	cmd.Flags().StringVar(&f.memory, "memory", "512Mi", "limit of its control plane's memory")
+	cmd.Flags().StringVar(&f.datastore, "datastore", "256Mi", "limit of its datastore; what is full takes deletions alone")
+	cmd.Flags().StringVar(&f.quota, "quota", "none",
+		"what its pods and claims may ask for, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; what is not named is bounded by what all virtual clusters have together")
+	cmd.Flags().StringVar(&f.guarantee, "guarantee", "none", "what is kept free for its pods whatever other virtual clusters use, such as cpu=500m,memory=512Mi,pods=5")
+}
 
-const guaranteeHelp = "what is kept free for its pods whatever other virtual clusters use, such as cpu=500m,memory=512Mi,pods=5"
+// read checks the flags and returns them: all, or those that the command line has.
+func (f *vclusterFlags) read(cmd *cobra.Command, all bool) (to vcluster.Change, err error) {
+	given := func(flag string) bool { return all || cmd.Flags().Changed(flag) }
+	if given("sleep") {
+		to.Sleep = &f.sleep
+	}
+	for _, one := range []struct {
+		flag, text, like string
+		to               **int64
+	}{{"memory", f.memory, "512Mi", &to.Memory}, {"datastore", f.datastore, f.like, &to.Datastore}} {
+		if given(one.flag) {
+			q, err := resource.ParseQuantity(one.text)
+			if err != nil {
+				return to, usagef("--%s %.40q: %w; say it like %s", one.flag, one.text, err, one.like)
+			}
+			bytes := q.Value()
+			*one.to = &bytes
+		}
+	}
+	for _, one := range []struct {
+		flag, text string
+		to         **corev1.ResourceList
+	}{{"quota", f.quota, &to.Quota}, {"guarantee", f.guarantee, &to.Guarantee}} {
+		if given(one.flag) {
+			list, err := vcluster.ParseQuota(one.text)
+			if err != nil {
+				return to, usagef("--%s: %w", one.flag, err)
+			}
+			if list == nil {
+				list = corev1.ResourceList{}
+			}
+			*one.to = &list
+		}
+	}
+	return to, nil
+}
 
 func newVClusterSet(c *common) *cobra.Command {
-	var sleep time.Duration
-	var memory, datastore, quota, guarantee string
+	f := vclusterFlags{like: "512Mi"}
 	cmd := &cobra.Command{
 		Use: "set NAME", Short: "give a virtual cluster another quota, guarantee, sleep, memory or datastore",
 		Long: "A quota holds at once for what is made from now on. Pods beyond it are handed back: where they have not gone after ten minutes, the newest are deleted.\n" +
 			"For another sleep, memory or datastore a control plane that runs starts again; who asks meanwhile waits.",
-		Args: oneVCluster,
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var to vcluster.Change
-			if cmd.Flags().Changed("sleep") {
-				to.Sleep = &sleep
-			}
-			for _, one := range []struct {
-				flag, text string
-				to         **int64
-			}{{"memory", memory, &to.Memory}, {"datastore", datastore, &to.Datastore}} {
-				if cmd.Flags().Changed(one.flag) {
-					q, err := resource.ParseQuantity(one.text)
-					if err != nil {
-						return usagef("--%s %.40q: %w; say it like 512Mi", one.flag, one.text, err)
-					}
-					bytes := q.Value()
-					*one.to = &bytes
-				}
-			}
-			for _, one := range []struct {
-				flag, text string
-				to         **corev1.ResourceList
-			}{{"quota", quota, &to.Quota}, {"guarantee", guarantee, &to.Guarantee}} {
-				if cmd.Flags().Changed(one.flag) {
-					list, err := vcluster.ParseQuota(one.text)
-					if err != nil {
-						return usagef("--%s: %w", one.flag, err)
-					}
-					if list == nil {
-						list = corev1.ResourceList{}
-					}
-					*one.to = &list
-				}
+			to, err := f.read(cmd, false)
+			if err != nil {
+				return err
 			}
 			if to == (vcluster.Change{}) {
 				return usagef("set needs --quota, --guarantee, --sleep, --memory or --datastore; see: %s --help", cmd.CommandPath())
@@ -160,16 +146,11 @@ func newVClusterSet(c *common) *cobra.Command {
 			if err := askVCluster(cmd.Context(), c, http.MethodPatch, inPath(args[0]), to, &v); err != nil {
 				return err
 			}
-			return printVCluster(cmd, c, v)
+			return result(cmd, c, v, printVCluster)
 		},
 	}
-	cmd.Flags().DurationVar(&sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
-	cmd.Flags().StringVar(&memory, "memory", "512Mi", "limit of its control plane's memory")
-	cmd.Flags().StringVar(&datastore, "datastore", "256Mi", datastoreHelp)
-	cmd.Flags().StringVar(&quota, "quota", "none", quotaHelp)
-	cmd.Flags().StringVar(&guarantee, "guarantee", "none", guaranteeHelp)
-	outputFlag(cmd, c)
-	return cmd
+	f.register(cmd)
+	return withOutput(c, cmd)
 }
 
 // ownerText names the object that it is made of.
@@ -195,37 +176,30 @@ func quotaText(v vcluster.View) string {
 }
 
 func newVClusterList(c *common) *cobra.Command {
-	cmd := &cobra.Command{
+	return withOutput(c, &cobra.Command{
 		Use: "list", Short: "the virtual clusters of this device", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var all []vcluster.View
 			if err := askVCluster(cmd.Context(), c, http.MethodGet, "", nil, &all); err != nil {
 				return err
 			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), all)
-			}
-			if len(all) == 0 {
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), "no virtual cluster; make one with: rivulet vcluster create NAME")
-				return err
-			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			head, more := "NAME\tSTATE\tSINCE\tPODS\tMEMORY\tDATASTORE\tADDRESS\tREASON", ""
-			if c.output == "wide" {
-				head += "\tDISK\tSLEEPS AFTER\tLAST START\tCREATED\tUSES"
-			}
-			fmt.Fprintln(w, head)
-			for _, v := range all {
-				if c.output == "wide" {
-					more = fmt.Sprintf("\t%s\t%s\t%s\t%s\t%s", mebibytes(v.Disk), v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), quotaText(v))
-				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s%s\n", v.Name, v.State, v.Since.UTC().Format(time.DateTime), v.Pods, ofLimit(v.Private, v.Memory), ofLimit(v.Stored, v.Datastore), v.Address, dash(v.Reason), more)
-			}
-			return w.Flush()
+			return result(cmd, c, all, func(out io.Writer, all []vcluster.View) error { return printVClusters(out, all, c.output == "wide") })
 		},
+	}, "wide")
+}
+
+func printVClusters(out io.Writer, all []vcluster.View, wide bool) error {
+	head := "NAME\tSTATE\tSINCE\tPODS\tMEMORY\tDATASTORE\tADDRESS\tREASON"
+	if wide {
+		head += "\tDISK\tSLEEPS AFTER\tLAST START\tCREATED\tUSES"
 	}
-	outputFlag(cmd, c, "wide")
-	return cmd
+	return table(out, "no virtual cluster; make one with: rivulet vcluster create NAME", head, all, func(v vcluster.View) []any {
+		cells := []any{v.Name, v.State, v.Since.UTC().Format(time.DateTime), v.Pods, ofLimit(v.Private, v.Memory), ofLimit(v.Stored, v.Datastore), v.Address, dash(v.Reason)}
+		if wide {
+			cells = append(cells, mebibytes(v.Disk), v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), quotaText(v))
+		}
+		return cells
+	})
 }
 
 // ofLimit is what is used of a limit.
@@ -241,15 +215,15 @@ func mebibytes(n int64) string {
 }
 
 func newVClusterDescribe(c *common) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "describe NAME", Short: "all that is known of one virtual cluster", Args: oneVCluster,
+	return withOutput(c, &cobra.Command{
+		Use: "describe NAME", Short: "all that is known of one virtual cluster", Args: oneName,
 		Long: "Exit code 0: it can be used, asleep or not; 3: it cannot now.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v vcluster.View
 			if err := askVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0]), nil, &v); err != nil {
 				return err
 			}
-			if err := printVCluster(cmd, c, v); err != nil {
+			if err := result(cmd, c, v, printVCluster); err != nil {
 				return err
 			}
 			if v.State != vcluster.Awake && v.State != vcluster.Asleep {
@@ -257,16 +231,10 @@ func newVClusterDescribe(c *common) *cobra.Command {
 			}
 			return nil
 		},
-	}
-	outputFlag(cmd, c)
-	return cmd
+	})
 }
 
-func printVCluster(cmd *cobra.Command, c *common, v vcluster.View) error {
-	if c.forProgram() {
-		return c.print(cmd.OutOrStdout(), v)
-	}
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+func printVCluster(out io.Writer, v vcluster.View) error {
 	sleep := "never"
 	if v.Sleep > 0 {
 		sleep = "after " + v.Sleep.String() + " without use"
@@ -275,29 +243,24 @@ func printVCluster(cmd *cobra.Command, c *common, v vcluster.View) error {
 	if v.PID != 0 {
 		pid = fmt.Sprint(v.PID)
 	}
-	for _, row := range [][2]string{
+	return pairs(out, [][2]string{
 		{"name", v.Name}, {"state", string(v.State)}, {"reason", dash(v.Reason)}, {"since", v.Since.UTC().Format(time.DateTime)}, {"address", v.Address.String()},
 		{"created", v.Created.UTC().Format(time.DateTime)}, {"sleeps", sleep}, {"process", pid}, {"memory", ofLimit(v.Private, v.Memory)}, {"datastore", ofLimit(v.Stored, v.Datastore)},
 		{"object", ownerText(v)}, {"uses", quotaText(v)}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
-	} {
-		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
-	}
-	return w.Flush()
+	})
 }
 
 func newVClusterAct(c *common, verb, short string) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: verb + " NAME", Short: short, Args: oneVCluster,
+	return &cobra.Command{
+		Use: verb + " NAME", Short: short, Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v vcluster.View
 			if err := askVCluster(cmd.Context(), c, http.MethodPost, inPath(args[0])+"/"+verb, nil, &v); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is %sd\n", v.Name, verb)
-			return err
+			return printf(cmd, "%s is %sd\n", v.Name, verb)
 		},
 	}
-	return cmd
 }
 
 func newVClusterSnapshot(c *common) *cobra.Command {
@@ -320,28 +283,18 @@ func newVClusterSnapshot(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if file == "-" {
-				if isTerminal(cmd.OutOrStdout()) {
-					return usagef("a snapshot is not for a terminal; send it somewhere, for example: %s %s - > FILE", cmd.CommandPath(), name)
-				}
-				return saveVCluster(cmd.Context(), c, name, bare, words, cmd.OutOrStdout())
-			}
-			if _, err := os.Lstat(file); err == nil && !force {
-				return fmt.Errorf("%s is there already; give another name, or replace it with --force", file)
-			}
-			err = toFile(file, "choose another place for the file", func(w io.Writer) error {
-				defer busy("saving the virtual cluster")()
+			terminal := usagef("a snapshot is not for a terminal; send it somewhere, for example: %s %s - > FILE", cmd.CommandPath(), name)
+			err = saveTo(cmd, file, force, terminal, "saving the virtual cluster", func(w io.Writer) error {
 				return saveVCluster(cmd.Context(), c, name, bare, words, w)
 			})
-			if err != nil {
+			if err != nil || file == "-" {
 				return err
 			}
 			secret := "it holds private keys in the clear"
 			if words != "" {
 				secret = "it is encrypted; without the passphrase it is worth nothing"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: virtual cluster %s; %s\n", file, name, secret)
-			return err
+			return printf(cmd, "%s: virtual cluster %s; %s\n", file, name, secret)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "replace a file of that name, once the snapshot is whole")
@@ -360,20 +313,18 @@ func saveVCluster(ctx context.Context, c *common, name string, bare bool, passph
 		return err
 	}
 	defer resp.Body.Close()
+	end := func() error { return nil }
 	if passphrase != "" {
 		sealed, err := archive.Seal(out, passphrase)
 		if err != nil {
 			return err
 		}
-		if _, err := io.Copy(sealed, resp.Body); err != nil {
-			return fmt.Errorf("%w; see: rivulet vcluster logs %s", err, name)
-		}
-		return sealed.Close()
+		out, end = sealed, sealed.Close
 	}
 	if _, err := io.Copy(out, resp.Body); err != nil {
 		return fmt.Errorf("%w; see: rivulet vcluster logs %s", err, name)
 	}
-	return nil
+	return end()
 }
 
 func newVClusterRestore(c *common) *cobra.Command {
@@ -394,15 +345,11 @@ func newVClusterRestore(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			in := cmd.InOrStdin()
-			if args[0] != "-" {
-				f, err := os.Open(args[0])
-				if err != nil {
-					return fmt.Errorf("%w; name the file of `rivulet vcluster snapshot`", err)
-				}
-				defer f.Close()
-				in = f
+			in, err := input(cmd, args[0], "name the file of `rivulet vcluster snapshot`")
+			if err != nil {
+				return err
 			}
+			defer in.Close()
 			plain, err := archive.Unseal(in, words)
 			if err != nil {
 				return err
@@ -418,23 +365,18 @@ func newVClusterRestore(c *common) *cobra.Command {
 			if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
 				return fmt.Errorf("the supervisor's answer is unreadable: %w; see: rivulet vcluster list", err)
 			}
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), v)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s can be used, after %.1f s\nnext: rivulet vcluster connect %s -- kubectl get pods -A\n", v.Name, v.Took.Seconds(), v.Name)
-			return err
+			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get pods -A\n", v.Name, v.Took.Seconds())
 		},
 	}
 	cmd.Flags().StringVar(&as, "as", "", "make a copy of this name")
 	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "file with the passphrase of an encrypted snapshot")
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func newVClusterDelete(c *common) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use: "delete NAME", Short: "delete a virtual cluster with all that is in it", Args: oneVCluster,
+		Use: "delete NAME", Short: "delete a virtual cluster with all that is in it", Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v vcluster.View
 			what := "virtual cluster " + args[0] + " is deleted, with all that is in it"
@@ -451,8 +393,7 @@ func newVClusterDelete(c *common) *cobra.Command {
 			if err := askVCluster(cmd.Context(), c, http.MethodDelete, inPath(args[0])+query, nil, nil); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is deleted\n", args[0])
-			return err
+			return printf(cmd, "%s is deleted\n", args[0])
 		},
 	}
 	yesFlag(cmd)
@@ -462,14 +403,13 @@ func newVClusterDelete(c *common) *cobra.Command {
 
 func newVClusterLogs(c *common) *cobra.Command {
 	return &cobra.Command{
-		Use: "logs NAME", Short: "what its control plane said last", Args: oneVCluster,
+		Use: "logs NAME", Short: "what its control plane said last", Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var log api.Text
 			if err := askVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0])+"/log", nil, &log); err != nil {
 				return err
 			}
-			_, err := fmt.Fprint(cmd.OutOrStdout(), log.Text)
-			return err
+			return printf(cmd, "%s", log.Text)
 		},
 	}
 }
@@ -500,8 +440,7 @@ func newVClusterConnect(c *common) *cobra.Command {
 			if err := mergeKubeconfig(file, name, config.Text); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "context %s is in %s\n", name, file)
-			return err
+			return printf(cmd, "context %s is in %s\n", name, file)
 		},
 	}
 	cmd.Flags().StringVar(&file, "kubeconfig", "", "the file to put the context into")

@@ -80,8 +80,7 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 	f.BoolVar(&q.Replace, "replace", false, "end what the user had, and replace the file")
 	f.StringVar(&dir, "dir", "", "write NAME.kubeconfig into this folder")
 	f.BoolVar(&q.Link, "link", false, "print links, and QR codes on a terminal, that work once within seven days")
-	outputFlag(cmd, c)
-	return cmd
+	return withOutput(c, cmd)
 }
 
 // vclusterLink is a link as programs get it.

@@ -29,12 +29,7 @@ func newWhy(c *common) *cobra.Command {
 		Long: "POD is a name, or NAMESPACE/NAME; a name without a namespace is looked for in all of them, and among the other kinds where no pod has it.\n" +
 			"KIND is deployment, statefulset, daemonset, replicaset, job, cronjob, service, pvc, ingress, namespace, peer or node, or one of kubectl's short words for it.\n" +
 			"The first line is the reason to begin with.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("why takes one pod, or one KIND/NAME; see: rivulet pods, and: %s --help", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: takes(1, "why takes one pod, or one KIND/NAME; see: rivulet pods, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g, err := c.gatherer(cmd.Context())
 			if err != nil {
@@ -48,16 +43,11 @@ func newWhy(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			answer := explain.Explain(facts)
-			if c.forProgram() {
-				return c.print(cmd.OutOrStdout(), answer)
-			}
-			return printAnswer(cmd.OutOrStdout(), answer)
+			return result(cmd, c, explain.Explain(facts), printAnswer)
 		},
 	}
-	outputFlag(cmd, c)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "of what is explained")
-	return cmd
+	return withOutput(c, cmd)
 }
 
 func printAnswer(out io.Writer, a explain.Answer) error {
