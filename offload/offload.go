@@ -1,13 +1,7 @@
-// Package offload runs pods of this cluster on others, and pods of others on
-// this one. It wires the roles that a device has:
-//
-//	consumer   what home borrows     offload/consumer
-//	provider   what it lends         offload/provider
-//	nodeagent  what runs on a node   offload/nodeagent
-//
-// A role knows the others only by what is passed to it here, so that each can be run
-// without them, and several consumers in one process. docs/design/architecture.md draws it.
-// What a role reads, alone writes, and how it restarts is in its package comment.
+// Package offload runs pods of this cluster on others, and pods of others on this one. It wires the roles that a device
+// has: consumer (what home borrows), provider (what it lends) and nodeagent (what runs on a node). A role has of the
+// others only what is passed to it here, so that each can be run without them, and several consumers in one process
+// (docs/design/architecture.md).
 package offload
 
 import (

@@ -1,11 +1,7 @@
-// Package apiproxy passes HTTP requests on to this cluster's API server as a user for
-// whom the caller vouches: a peer, or a person with a kubeconfig of this cluster.
-//
-//	client ──mutual TLS──▶ caller ──▶ Proxy ──▶ API server
-//	      who: pinned certificate    who: Impersonate-User set here
-//
-// What that user may do is decided by RBAC at the API server. The package reads and
-// writes nothing. While the API server is down a request is answered with 503.
+// Package apiproxy passes HTTP requests on to this cluster's API server as a user for whom the caller vouches: a peer
+// known by its pinned certificate, or a person with a kubeconfig of this cluster (Impersonate-User is set here). What
+// that user may do is decided by RBAC at the API server. The package reads and writes nothing. While the API server is
+// down a request is answered with 503.
 package apiproxy
 
 import (

@@ -1,16 +1,10 @@
-// Package consumer runs pods of one cluster, its home, on others. It wires the parts of
-// home's side; what each does is in its own package comment and in docs/design/offload.md.
-//
-// It reads the labels of home's namespaces, pods, and Nodes that stand for targets, and
-// what SetTargets was last called with. It alone decides which virtual nodes home has:
-// those of each target, from its first offer until it is none any more, whatever its link
-// does in between. And it alone gives twins back, of namespaces that are not offloaded any
-// more. Everything it knows of its home and of its host is in its Config, so that several
-// consumers, each of a home of its own, run in one process.
-//
-// Restart: nothing is remembered outside the clusters' own objects, and nothing that runs
-// is touched. Failure as the user sees it: in Problems, in the conditions of the virtual
-// node and in the events of pods.
+// Package consumer runs pods of one cluster, its home, on others. It wires the parts of home's side
+// (docs/design/offload.md). It reads the labels of home's namespaces, pods, Nodes that stand for targets, and the last
+// SetTargets. It alone decides which virtual nodes home has (those of each target, from its first offer until it is
+// none any more, whatever its link does), and alone gives twins back. What it needs of its home and host is in its
+// Config, so that several consumers run in one process. Restart: nothing is remembered outside the clusters' own
+// objects, and nothing that runs is touched. Failure: in Problems, in the conditions of the virtual node and in the
+// events of pods.
 package consumer
 
 import (

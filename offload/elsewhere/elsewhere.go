@@ -1,17 +1,9 @@
-// Package elsewhere lets the pods that a consumer has at several providers reach each
-// other. An address in another peer's prefix counts as the consumer's only when two have
-// said so: the consumer itself, and the peer that has the address.
-//
-//	home A ── PUT /v1/elsewhere?under=C=240.7.0.0/16 {"C": addresses at C} ──▶ B
-//	     B ── POST /v1/elsewhere/A {addresses at C}   ──▶ C   which of these are pods of A?
-//	     C answers of its tenants, if A has told C, too, that it has pods at B
-//
-// Addresses are as the provider that has them sees them; under is the prefix by which home knows them, and
-// with it the pods at B (homeaddr.View). Nothing is kept across restarts:
-// home tells again every 30 s, and a provider asks as often. What is not repeated within
-// 75 s counts no more, what belongs to a link or a twin that is gone
-// ends at once. A peer that does not know the routes tells and confirms nothing: such pods
-// do not reach each other.
+// Package elsewhere lets the pods that a consumer has at several providers reach each other (docs/design/reach.md). An
+// address in another peer's prefix counts as the consumer's only when both the consumer and the peer that has the
+// address confirm it. Addresses are as the provider that has them sees them; under is the prefix by which home knows
+// them, and with it the pods there (homeaddr.View). Nothing is kept across restarts: home repeats its list every 30 s,
+// and a provider confirms as often. What is not repeated within 75 s, or belongs to a link or a twin that is gone,
+// ends.
 package elsewhere
 
 import (

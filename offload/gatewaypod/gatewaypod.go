@@ -1,20 +1,9 @@
-// Package gatewaypod is home's side of the network of a burst: it makes the gateway pod in
-// the namespace of a foreign cluster and keeps it, brings the tunnel to it, tells it
-// what it must know, and makes home's Services there. The program in that pod is
-// package rivulet/fabric/gateway; docs/design/burst-network.md has the whole.
-//
-//	home's Services, EndpointSlices ─┐
-//	our pods at the campus ──────────┼─▶ config ──▶ Secret (for a pod that starts anew)
-//	keys, prefix ────────────────────┘      └─────▶ control port, through port-forward
-//	                tunnel ◀── stream ── port-forward to the pod
-//
-// It reads Services and EndpointSlices of offloaded namespaces at home, and at the
-// campus our pods and its own objects. It alone writes, at the campus, the objects
-// labelled rivulet.dev/part=gateway: a Secret, a Deployment, Services and
-// NetworkPolicies. Restart: all it needs is in that Secret (keys, the prefix, which
-// pod has which address, which Service which port), so nothing changes for anybody.
-// While the campus cannot be reached all there goes on as it is. Failure as the user
-// sees it: Status, in `rivulet burst status`.
+// Package gatewaypod is home's side of the network of a burst: it makes the gateway pod in the namespace of a foreign
+// cluster and keeps it, brings the tunnel to it, configures it, and makes home's Services there
+// (docs/design/burst-network.md). It reads Services and EndpointSlices of offloaded namespaces at home, and at the
+// campus our pods and its own objects. It alone writes the objects labelled rivulet.dev/part=gateway there: a Secret, a
+// Deployment, Services and NetworkPolicies. Restart: all it needs is in that Secret. While the campus cannot be reached
+// all there goes on as it is. Failure: Status, in `rivulet burst status`.
 package gatewaypod
 
 import (

@@ -1,17 +1,9 @@
-// Package homeapi lets pods away talk to the API server of home, and nobody else
-// of the cluster they run on.
-//
-//	away pod ── Service rivulet-home-api in the twin ──▶ tunnel ──▶ home's control port
-//	         TLS for kubernetes.default.svc                          │ Gate: is it a pod of ours?
-//	                                                                 ▼
-//	                                                            API server of home
-//
-// The Service, its EndpointSlice and the ConfigMaps with home's certificate
-// authority and with Env are written by offload/consumer/reflect, tokens and the pod's settings by
-// offload/consumer/pod; here are the names they share, and the Router, which has a Gate for
-// each home. TLS is the API server's from end to end; it knows who asks by the token
-// alone. The Router reads which addresses are those of away pods and writes nothing. Connections end with
-// this process, as with any restart of an API server, and clients open others.
+// Package homeapi lets pods away talk to the API server of home, and nobody else of the cluster they run on
+// (docs/design/offload.md). The Service, its EndpointSlice and the ConfigMaps are written by offload/consumer/reflect,
+// tokens and the pod's settings by offload/consumer/pod; here are the names they share, and the Router, which has a
+// Gate for each home. TLS is the API server's from end to end; a client is known by its token alone. The Router reads
+// which addresses are those of away pods and writes nothing. Connections end with this process, and clients open
+// others.
 package homeapi
 
 import (

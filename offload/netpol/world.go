@@ -1,13 +1,8 @@
-// Package netpol says what NetworkPolicies (networking.k8s.io/v1) mean: which pods they
-// hold, and what those may still reach and be reached by. Compile turns a World into a
-// Plan, sets and chains of rules that a packet filter runs (appliance/addons/netpol); Resolve
-// turns one policy into one that says the same on another cluster, where home's pods
-// have other addresses and no names (offload/consumer/reflect). Both are pure. Watcher brings
-// the World from an API server.
-//
-// Only the Watcher reads anything: policies, always, and pods and namespaces as long as
-// there is a policy. Nothing is written and nothing outlives the process. What of a
-// policy is not understood matches nobody: the pods stay held.
+// Package netpol gives NetworkPolicies (networking.k8s.io/v1) their meaning. Compile turns a World into a Plan, sets
+// and chains of rules for a packet filter (appliance/addons/netpol); Resolve turns one policy into an equal one for
+// another cluster, where home's pods have other addresses (offload/consumer/reflect). Both are pure. Only the Watcher
+// reads anything: policies, always, and pods and namespaces as long as there is a policy. Nothing is written and
+// nothing outlives the process. What of a policy is not understood matches nobody: the pods stay held.
 package netpol
 
 import (

@@ -1,12 +1,8 @@
-// Package nodeagent holds the pods of other clusters that run on this node to what is
-// theirs, and keeps what packets of other clusters reach of it. It wires what does that;
-// each is in its own package comment.
-//
-// It reads which namespaces are whose (Twins), the links of the fabric, the results of the
-// container network, where pods of this cluster run (At), and what the owner opens. It
-// alone writes the tables of isolation, reach and homeaddr. The tables stay when this
-// process ends; after a restart they stay until it is known what they should be. Failure as
-// the user sees it: in Problems.
+// Package nodeagent holds the pods of other clusters that run on this node to what is theirs, and keeps what packets of
+// other clusters reach of it. It wires what does that. It reads which namespaces are whose (Twins), the links of the
+// fabric, CNI results, where pods of this cluster run (At), and what the owner opens. It alone writes the tables of
+// isolation, reach and homeaddr, which stay until it is known after a restart what they should be. Failure: in
+// Problems.
 package nodeagent
 
 import (

@@ -1,12 +1,8 @@
-// Package policy knows which namespaces are offloaded, and how.
-//
-// It reads the labels of namespaces and writes the admission policy
-// rivulet-offload, by which the API server itself adds to a new pod of such a
-// namespace what the scheduler needs, rivulet-images (see package fit), and Warning
-// events on namespaces whose
-// label is not understood. Nothing is kept across restarts: the labels are the
-// state. With Rivulet down the API server goes on by itself. A wrong label
-// counts as off, and the namespace's events say which values there are.
+// Package policy has which namespaces are offloaded, and how. It reads the labels of namespaces and alone writes the
+// admission policies rivulet-offload, by which the API server itself adds to a new pod of such a namespace what the
+// scheduler needs, and rivulet-images (see package fit), and Warning events on namespaces whose label is not
+// understood. Restart: the labels are the state; with Rivulet down the API server goes on by itself. A wrong label
+// counts as off.
 package policy
 
 // Labels and annotations of Rivulet's offloading. Users write the first two on

@@ -1,10 +1,7 @@
-// Package provider lends room of one cluster to others. It wires the parts of the lender's
-// side: tenancy, which says what a consumer may do, and tenants, which looks after what
-// consumers leave behind.
-//
-// It reads who is a peer, who may borrow and the share. It alone says whose time here is
-// over, and has their twins deleted. Restart: it looks once at all that are known to be
-// over; nothing that runs is touched. Failure as the user sees it: in Problems.
+// Package provider lends room of one cluster to others. It wires the parts of the lender's side: tenancy, which grants,
+// and tenants, which looks after what consumers leave behind. It reads who is a peer, who may borrow and the share. It
+// alone decides whose time here is over, and has their twins deleted. Restart: it checks once all that are known to be
+// over; nothing that runs is touched. Failure: in Problems.
 package provider
 
 import (

@@ -1,12 +1,8 @@
-// Package drain gives back what runs on a virtual node: it keeps new pods off it
-// and evicts those that are there, as their PodDisruptionBudgets allow, so that
-// their owners make them again elsewhere.
-//
-// It reads the node, its pods and home's answers to evictions. It alone writes
-// the node's spec.unschedulable (so does kubectl cordon: it is the same switch)
-// and evictions. Nothing is remembered: a drain that was broken off is begun
-// again by running it again. Failure as the user sees it: a pod that may not go
-// yet is told with the API server's reason; what is left at the end is counted.
+// Package drain gives back what runs on a virtual node: it keeps new pods off it and evicts those that are there, as
+// their PodDisruptionBudgets allow, so that their owners make them again elsewhere. It reads the node, its pods and
+// home's answers to evictions. It alone writes the node's spec.unschedulable (as kubectl cordon does) and evictions.
+// Nothing is remembered: a drain that was broken off is begun again. Failure: a pod that may not go yet is named with
+// the API server's reason; what is left is counted.
 package drain
 
 import (

@@ -207,12 +207,7 @@ func State(p *corev1.Pod) string {
 }
 
 func (f Facts) node(name string) *corev1.Node {
-	for i := range f.Nodes {
-		if f.Nodes[i].Name == name {
-			return &f.Nodes[i]
-		}
-	}
-	return nil
+	return named(f.Nodes, name)
 }
 
 func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

@@ -14,13 +14,13 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// subject is what is explained, if it is no pod: its causes in their order, and what is said where none holds.
+// subject is what is explained, if it is no pod: what was found, in order, and the text where that is nothing.
 type subject struct {
-	kind   string
-	meta   metav1.ObjectMeta
-	state  string
-	causes []func() []Reason
-	fine   string
+	kind    string
+	meta    metav1.ObjectMeta
+	state   string
+	reasons []Reason
+	fine    string
 }
 
 // object answers for f.Object.
@@ -30,10 +30,7 @@ func (f Facts) object() Answer {
 	if left := f.remains(&s.meta); left != nil {
 		a.State, a.Reasons = "Terminating", left
 	}
-	for _, cause := range s.causes {
-		a.Reasons = append(a.Reasons, cause()...)
-	}
-	if len(a.Reasons) == 0 {
+	if a.Reasons = append(a.Reasons, s.reasons...); len(a.Reasons) == 0 {
 		a.Reasons = []Reason{{Code: Fine, What: s.fine}}
 	}
 	return f.withLeftOut(a)
@@ -62,9 +59,8 @@ func (f Facts) subject() subject {
 	case *corev1.Service:
 		return f.service(o)
 	case *corev1.PersistentVolumeClaim:
-		return subject{"PersistentVolumeClaim", o.ObjectMeta, string(o.Status.Phase), []func() []Reason{
-			func() []Reason { return f.lostClaim(o) }, func() []Reason { return f.pending(o) }, func() []Reason { return f.bound(o) },
-		}, f.wherever(o)}
+		return subject{"PersistentVolumeClaim", o.ObjectMeta, string(o.Status.Phase),
+			slices.Concat(f.lostClaim(o), f.pending(o), f.bound(o)), f.wherever(o)}
 	case *networkingv1.Ingress:
 		return f.ingress(o)
 	case *corev1.Namespace:
@@ -110,11 +106,8 @@ func (f Facts) remains(m *metav1.ObjectMeta) []Reason {
 // namespace is a namespace: whether its pods may go away, and whether somebody takes them.
 func (f Facts) namespace(n *corev1.Namespace) subject {
 	pods := f.podsOf(n.Name, func(*corev1.Pod) bool { return true })
-	return subject{"Namespace", n.ObjectMeta, string(n.Status.Phase), []func() []Reason{
-		func() []Reason { return f.whereTo(n) },
-		func() []Reason { return f.quotas() },
-		func() []Reason { return f.worst(pods) },
-	}, f.wherePods(n, pods)}
+	return subject{"Namespace", n.ObjectMeta, string(n.Status.Phase),
+		slices.Concat(f.whereTo(n), f.quotas(), f.worst(pods)), f.wherePods(n, pods)}
 }
 
 // ingress is an Ingress: what its controller has found comes first.
@@ -123,10 +116,7 @@ func (f Facts) ingress(i *networkingv1.Ingress) subject {
 	if all := i.Status.LoadBalancer.Ingress; len(all) > 0 {
 		fine += fmt.Sprintf(" at %s%s", all[0].IP, all[0].Hostname)
 	}
-	return subject{"Ingress", i.ObjectMeta, "", []func() []Reason{
-		func() []Reason { return f.unserved(i) },
-		func() []Reason { return f.backends(i) },
-	}, fine}
+	return subject{"Ingress", i.ObjectMeta, "", append(f.unserved(i), f.backends(i)...), fine}
 }
 
 // ownClass is the IngressClass that is built in.

@@ -119,7 +119,7 @@ func (f Facts) nodeItself(n *corev1.Node) subject {
 	if len(f.link(n)) > 0 {
 		state = "NotReady"
 	}
-	return subject{"Node", n.ObjectMeta, state, []func() []Reason{func() []Reason { return f.closed(n) }}, "it is ready and takes pods"}
+	return subject{"Node", n.ObjectMeta, state, f.closed(n), "it is ready and takes pods"}
 }
 
 // peer is another cluster: whether it is a peer, and takes pods.
@@ -134,58 +134,49 @@ func (f Facts) peer(v *peer.View) subject {
 		}
 		return strings.ReplaceAll(cmp.Or(cure, or), "NAME", cmp.Or(f.Here, "NAME"))
 	}
-	s.causes = []func() []Reason{func() []Reason {
-		switch v.State {
-		case peer.Waiting:
-			for i := range f.Problems {
-				if p := &f.Problems[i]; p.Code == "peer-waiting" && strings.Contains(p.Subject, v.ID.Short()) {
-					return []Reason{{Approval, "it wants to be a peer, and waits for approval here", "rivulet approve " + name + "; or: rivulet deny " + name}}
-				}
-			}
-			return []Reason{{Approval, cmp.Or(why, "it has not approved this cluster yet"), there(cure, "on "+name+": rivulet approve NAME")}}
-		case peer.Denied:
-			why, _, _ = strings.Cut(why, ": rivulet ") // the cure is whole below
-			return []Reason{{Approval, cmp.Or(why, "the peering was ended here"), "rivulet peer " + name}}
-		case peer.Lost, peer.Connecting:
-			return []Reason{{Link, "peer " + name + " is not reached: " + cmp.Or(why, "no answer yet"), comesBack(name)}}
-		case peer.Discovered, peer.Refused:
-			return []Reason{{Link, "it is no peer: " + cmp.Or(why, "nothing has been exchanged with it yet"), there(cure, "rivulet doctor peer "+name)}}
+	add := func(code, what, cure string) { s.reasons = append(s.reasons, Reason{code, what, cure}) }
+	switch v.State {
+	case peer.Waiting:
+		if slices.ContainsFunc(f.Problems, func(p Problem) bool { return p.Code == "peer-waiting" && strings.Contains(p.Subject, v.ID.Short()) }) {
+			add(Approval, "it wants to be a peer, and waits for approval here", "rivulet approve "+name+"; or: rivulet deny "+name)
+		} else {
+			add(Approval, cmp.Or(why, "it has not approved this cluster yet"), there(cure, "on "+name+": rivulet approve NAME"))
 		}
-		return nil
-	}, func() (out []Reason) {
-		if v.State.Apart() {
-			return nil
-		}
-		if v.Roles.NoConsume {
-			out = append(out, Reason{Role, "this cluster sends it no pods", "rivulet peer " + name + " --consume=on"})
-		}
-		if v.TheirRoles.NoProvide {
-			out = append(out, Reason{Role, "it lends nothing to this cluster", there("", "on "+name+": rivulet peer NAME --provide=on")})
-		}
-		return out
-	}, func() (out []Reason) {
-		if v.State != peer.Connected || v.Roles.NoConsume || v.TheirRoles.NoProvide {
-			return nil
-		}
+	case peer.Denied:
+		why, _, _ = strings.Cut(why, ": rivulet ") // the cure is whole below
+		add(Approval, cmp.Or(why, "the peering was ended here"), "rivulet peer "+name)
+	case peer.Lost, peer.Connecting:
+		add(Link, "peer "+name+" is not reached: "+cmp.Or(why, "no answer yet"), comesBack(name))
+	case peer.Discovered, peer.Refused:
+		add(Link, "it is no peer: "+cmp.Or(why, "nothing has been exchanged with it yet"), there(cure, "rivulet doctor peer "+name))
+	}
+	apart := v.State.Apart()
+	if v.Roles.NoConsume && !apart {
+		add(Role, "this cluster sends it no pods", "rivulet peer "+name+" --consume=on")
+	}
+	if v.TheirRoles.NoProvide && !apart {
+		add(Role, "it lends nothing to this cluster", there("", "on "+name+": rivulet peer NAME --provide=on"))
+	}
+	if v.State != peer.Connected {
+		return s
+	}
+	if !v.Roles.NoConsume && !v.TheirRoles.NoProvide {
 		nodes := 0
 		for i := range f.Nodes {
 			if n := &f.Nodes[i]; n.Labels[policy.VirtualNodeLabel] == string(v.ID) {
 				nodes++
-				out = append(out, f.closed(n)...)
+				s.reasons = append(s.reasons, f.closed(n)...)
 			}
 		}
 		switch l := f.Links[string(v.ID)]; {
 		case nodes == 0 && !l.LendsNothing:
-			out = append(out, Reason{Starting, "its virtual node is being made", ""})
+			add(Starting, "its virtual node is being made", "")
 		case nodes == 0:
-			out = append(out, Reason{Link, name + " lends nothing now", "ask its owner what it shares; or: rivulet doctor peer " + name})
+			add(Link, name+" lends nothing now", "ask its owner what it shares; or: rivulet doctor peer "+name)
 		}
-		return out
-	}, func() []Reason {
-		if v.State == peer.Connected && (v.RTT > farAway || strings.HasPrefix(v.Path, "relay")) {
-			return []Reason{{Slow, fmt.Sprintf("it is %s away (path: %s)", v.RTT.Round(time.Millisecond), cmp.Or(v.Path, "not known")), "rivulet doctor peer " + name}}
-		}
-		return nil
-	}}
+	}
+	if v.RTT > farAway || strings.HasPrefix(v.Path, "relay") {
+		add(Slow, fmt.Sprintf("it is %s away (path: %s)", v.RTT.Round(time.Millisecond), cmp.Or(v.Path, "not known")), "rivulet doctor peer "+name)
+	}
 	return s
 }

@@ -27,10 +27,7 @@ func (f Facts) service(s *corev1.Service) subject {
 	case len(s.Spec.Selector) == 0:
 		fine = "it leads to the addresses that somebody has written"
 	}
-	return subject{"Service", s.ObjectMeta, string(s.Spec.Type), []func() []Reason{
-		func() []Reason { return f.endpoints(s) },
-		func() []Reason { return f.unassigned(s) },
-	}, fine}
+	return subject{"Service", s.ObjectMeta, string(s.Spec.Type), append(f.endpoints(s), f.unassigned(s)...), fine}
 }
 
 // behind are the pods that a Service selects.

@@ -83,13 +83,7 @@ func (f Facts) workload(w workload) subject {
 		}
 	}
 	bad := f.worst(pods)
-	s.causes = []func() []Reason{
-		func() []Reason { return w.stopped() },
-		func() []Reason { return f.unmade(&w, uids, pods) },
-		func() []Reason { return w.failed() },
-		func() []Reason { return bad },
-		func() []Reason { return w.stuck(len(bad) > 0, len(pods)) },
-	}
+	s.reasons = slices.Concat(w.stopped(), f.unmade(&w, uids, pods), w.failed(), bad, w.stuck(len(bad) > 0, len(pods)))
 	return s
 }
 
@@ -273,35 +267,22 @@ func (f Facts) cronJob(o *batchv1.CronJob) subject {
 			last = j
 		}
 	}
-	s.causes = []func() []Reason{
-		func() []Reason {
-			if o.Spec.Suspend != nil && *o.Spec.Suspend {
-				return []Reason{{Stopped, "it is suspended and starts no Jobs", "rivulet kubectl patch" + of + ` -p '{"spec":{"suspend":false}}'`}}
-			}
-			return nil
-		},
-		func() []Reason {
-			if say := f.eventOf([]types.UID{o.UID}, "UnparseableCronJobSchedule", "InvalidSchedule", "UnknownTimeZone", "TooManyMissedTimes", "FailedNeedsStart", "MissSchedule", "FailedCreate"); say != "" {
-				return []Reason{{Schedule, "a Job was not started: " + say, "start one by hand: rivulet kubectl create job -n " + o.Namespace + " " + o.Name + "-by-hand --from=cronjob/" + o.Name + "; or: correct its schedule or its startingDeadlineSeconds"}}
-			}
-			return nil
-		},
-		func() []Reason {
-			if last == nil {
-				return nil
-			}
-			g := f
-			g.Object = last
-			a := g.object()
-			if a.Reasons[0].Code == Fine {
-				return nil
-			}
-			a.Reasons[0].What = "its last Job " + last.Name + ": " + a.Reasons[0].What
-			if o.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(o.Status.Active) > 0 {
-				a.Reasons[0].What += "; while it is active no other is started (concurrencyPolicy: Forbid)"
-			}
-			return a.Reasons
-		},
+	if o.Spec.Suspend != nil && *o.Spec.Suspend {
+		s.reasons = append(s.reasons, Reason{Stopped, "it is suspended and starts no Jobs", "rivulet kubectl patch" + of + ` -p '{"spec":{"suspend":false}}'`})
+	}
+	if say := f.eventOf([]types.UID{o.UID}, "UnparseableCronJobSchedule", "InvalidSchedule", "UnknownTimeZone", "TooManyMissedTimes", "FailedNeedsStart", "MissSchedule", "FailedCreate"); say != "" {
+		s.reasons = append(s.reasons, Reason{Schedule, "a Job was not started: " + say, "start one by hand: rivulet kubectl create job -n " + o.Namespace + " " + o.Name + "-by-hand --from=cronjob/" + o.Name + "; or: correct its schedule or its startingDeadlineSeconds"})
+	}
+	if last == nil {
+		return s
+	}
+	f.Object = last
+	if a := f.object(); a.Reasons[0].Code != Fine {
+		a.Reasons[0].What = "its last Job " + last.Name + ": " + a.Reasons[0].What
+		if o.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(o.Status.Active) > 0 {
+			a.Reasons[0].What += "; while it is active no other is started (concurrencyPolicy: Forbid)"
+		}
+		s.reasons = append(s.reasons, a.Reasons...)
 	}
 	return s
 }

@@ -1,11 +1,8 @@
-// Package fit remembers which images do not run on which architectures, as targets
-// have said and as home knows of the images that it has, and has the API server keep pods with such an image off nodes of it.
-// It does the same with owners (ReplicaSets and the like) of whose pods a target has said that it never takes them.
-//
-// It alone writes ConfigMap rivulet-images in kube-system, the parameter of admission
-// policy rivulet-images. What was learnt is forgotten after Life: a tag may be pushed
-// again. Restart: the ConfigMap is the memory. Failure as the user sees it: a pod goes
-// where its image does not run (once more), and is handed back (again).
+// Package fit remembers which images do not run on which architectures, and owners (ReplicaSets and the like) of whose
+// pods a target takes none, and has the API server keep such pods off nodes of these. It alone writes ConfigMap
+// rivulet-images in kube-system, the parameter of admission policy rivulet-images. Entries end after Life: a tag may be
+// pushed again. Restart: the ConfigMap is the memory. Failure: a pod goes where its image does not run, and is handed
+// back.
 package fit
 
 import (

@@ -1,18 +1,8 @@
-// Package homeimages serves images of home to the providers that run home's pods, so that a
-// pod away needs no registry:
-//
-//	provider's containerd ─▶ its relay ── tunnel ──▶ GET /v1/images/<host>/<repository>/manifests|blobs/<what>
-//	                (offload/nodeagent/images)             │ is it of an image of a pod of home that is there?
-//	                                                       ▼
-//	                                               containerd's content of home
-//
-// A provider gets what an image of a pod that is bound to it consists of, and nothing else:
-// for all others the answer is 404, whether home has them or not. Who asks is known from the
-// pinned certificate. The provider's containerd checks every digest, and asks for the rest
-// (Range) after a cut.
-//
-// It reads pods of home, containerd's names and content, and writes nothing. Failure: the
-// provider asks the image's registry.
+// Package homeimages serves images of home to the providers that run home's pods, so that a pod away needs no registry
+// (docs/design/images.md). A provider gets what an image of a pod that is bound to it consists of, and nothing else:
+// all other requests get 404, whether home has the image or not. The requester is known from the pinned certificate,
+// and its containerd checks every digest. It reads pods of home, containerd's names and content, and writes nothing.
+// Failure: the provider uses the image's registry.
 package homeimages
 
 import (

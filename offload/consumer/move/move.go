@@ -1,23 +1,9 @@
-// Package move brings the data of a claim to another cluster, or home, and the claim
-// with them: rivulet move volume.
-//
-//	held      claim marked deleted, kept by our finalizer: no pod that uses it is started
-//	copied    files carried into a new volume, both sides read again and compared
-//	────────  from here on the move is done, before it is undone
-//	switched  claim made again, bound to the new volume
-//	done      old copy removed (unless its policy is Retain)
-//
-// It reads claims, volumes and pods of home, and the files of both places. It alone
-// writes MoveAnnotation on the volume that is moved, the finalizer Finalizer on its
-// claim, and the volumes named moved-*; the claim is deleted and made again, with the
-// same name, labels and owners.
-//
-// Restart: MoveAnnotation is all that is remembered, and it stays with the old volume
-// until the end. What had not been copied in full is copied again from the beginning;
-// what had been is switched. The old copy is untouched until the claim is bound to the
-// new one. Failure: a link that is cut is tried again for Patience; then, and at once
-// when a place refuses (no room, in use), the claim is bound to the old volume again and
-// an event on it says why.
+// Package move brings the data of a claim to another cluster, or home, and the claim with them: it holds the claim,
+// copies, binds the claim to the copy, and removes the original (docs/design/volumes.md). It reads claims, volumes and
+// pods of home, and the files of both places. It alone writes MoveAnnotation on the volume that is moved, Finalizer on
+// its claim, and the volumes named moved-*; the claim is made again. Restart: MoveAnnotation is all that is remembered;
+// an incomplete copy is begun again. Failure: a cut link is tried again for Patience; then, or when a place refuses,
+// the claim is bound to the old volume again, which is untouched until the switch, and an event on it gives the reason.
 package move
 
 import (

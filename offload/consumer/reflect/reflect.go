@@ -1,15 +1,9 @@
-// Package reflect keeps what pods need beside them equal on a target: Services and
-// EndpointSlices of offloaded namespaces, and the ConfigMaps and Secrets that pods there refer
-// to, appear in the twin under the same name. One small engine (space) serves one file per kind.
-//
-// It reads those kinds in offloaded namespaces at home and in their twins. It
-// alone writes, in a twin, objects labelled policy.ReflectedLabel=<home's ID>,
-// and events at home that say what could not be reflected. An object in the twin
-// that somebody else made is never touched. Nothing is remembered: after a
-// restart both sides are listed, and only what differs is written; what has gone
-// from home is deleted in the twin only after both lists were complete. While the
-// target cannot be reached nothing changes there, and everything is made good
-// when it can. Twins themselves are deleted by target.Release, not here.
+// Package reflect keeps what pods need beside them equal on a target (docs/design/reflection.md): one small engine
+// (space) serves one file per kind. It reads those kinds in offloaded namespaces at home and in their twins. It alone
+// writes, in a twin, objects labelled policy.ReflectedLabel=<home's ID>, and events at home; an object of another
+// writer in the twin is never touched. Restart: both sides are listed, and only what differs is written; what is gone
+// from home is deleted in the twin only after both lists were complete. While the target cannot be reached nothing
+// changes there. Twins themselves are deleted by target.Release, not here.
 package reflect
 
 import (

@@ -1,16 +1,9 @@
-// Package stream serves the kubelet API of a virtual node, so that logs, exec,
-// attach and port-forward of away pods work at home as everywhere, and so that
-// /api/v1/nodes/NODE/proxy tells of its pods and what they use.
-//
-//	kubectl ──▶ home's API server ──(as to any kubelet)──▶ Server ──tunnel──▶ provider's API server ──▶ its kubelet
-//
-// Each request is passed on to the same sub-resource of the away pod, upgrades
-// included: what travels inside (SPDY or WebSocket, terminals, resizes, ports) is
-// between kubectl and the provider's kubelet and not understood here.
-//
-// It reads home's certificate authorities and writes nothing. Home's API server is let in, and
-// whom home's RBAC gives nodes/metrics and the like, as with any kubelet (access). After a restart the port is another one and the Node says
-// so. A pod that has not started, or a link that is down, is the answer's text.
+// Package stream serves the kubelet API of a virtual node, so that logs, exec, attach and port-forward of away pods
+// work at home as everywhere, and nodes/NODE/proxy has its pods and what they use. Each request is passed on to the
+// same sub-resource of the away pod, upgrades included: what travels inside is between kubectl and the provider's
+// kubelet. It reads home's certificate authorities and writes nothing. Home's API server is let in, and whom home's
+// RBAC gives nodes/metrics and the like (access). After a restart the port is another one and the Node has it. A pod
+// that has not started, or a link that is down, is the answer's text.
 package stream
 
 import (

@@ -1,25 +1,10 @@
-// Package volume gives claims of home a volume on another cluster: the one where
-// the scheduler has placed the first pod that uses the claim.
-//
-//	home                                              provider
-//	claim ──scheduler chose a virtual node──┬──▶ claim in the twin (its default class, or the one named)
-//	                                        └──▶ PersistentVolume, reachable from that virtual node only
-//	claim deleted ──▶ volume Released ──▶ volume marked deleted ──▶ claim in the twin deleted ──▶ volume gone
-//
-// From then on the data draw the pods: the volume's node affinity keeps every later
-// pod on that virtual node.
-//
-// It reads claims, volumes and StorageClasses of home. It alone writes volumes that
-// carry AwayLabel, the claims that stand for them in twins, and condition
-// ReachableCondition of the claims at home; of claims the node that was chosen, where
-// the volume cannot be had there. A volume's name, and that of the claim away, follow
-// from the UID of the claim at home, so that nothing is made twice.
-//
-// Restart: everything is in the objects. A claim away that has lost its volume at home
-// (the power went between two steps) is found when the target is met, and deleted once
-// home's API has said that nobody wants it. While a target is silent nothing is deleted
-// there, and the claims say so. Failures are events on the claim, tried again with
-// back-off; what cannot be had there is handed back to the scheduler.
+// Package volume gives claims of home a volume on the cluster where the scheduler has placed the first pod that uses
+// the claim; the volume's node affinity keeps later pods there (docs/design/volumes.md). It reads claims, volumes and
+// StorageClasses of home. It alone writes volumes with AwayLabel, the claims that stand for them in twins,
+// ReachableCondition, and a claim's chosen node where the volume cannot be had. Names follow from the UID of the claim
+// at home, so that nothing is made twice. Restart: everything is in the objects; a claim away without a volume at home
+// is deleted once home's API has confirmed that nobody wants it. While a target is silent nothing is deleted there.
+// Failures are events on the claim, tried again with back-off.
 package volume
 
 import (

@@ -1,25 +1,10 @@
-// Package homeaddr lets pods that run here for another cluster live in the addresses of their
-// home: inside the network namespace of each such pod a stateless table changes an address at
-// home, of a Service or of a pod, into the one here, and back in what comes. The pod's
-// interface has the address by which home knows the pod, and no other.
-//
-//	process ─ 10.43.5.5 (web, at home) ─▶ table ─ 10.43.9.9 (web, in the twin) ─▶ eth0 ─▶ kube-proxy here
-//	process ─ 10.42.0.9 (a pod at home) ▶ table ─ 240.5.0.9 (its address here) ─▶ eth0 ─▶ tunnel
-//	from 240.3.0.7 (the pod, for home) ─▶ table ─ from 10.42.0.7 (the pod, here) ▶ eth0
-//
-// The pod sees home's addresses and no others: an address of this cluster's Service range or
-// pods that is nobody's at home is dropped. Nothing outside the namespace changes, so
-// kube-proxy, isolation and policies see what they see of any pod, and consumers with the
-// same addresses never meet.
-//
-// It reads the reflected Services of each consumer, how its home sees pods, and the results of
-// the container network. It alone writes the tables "rivulet-home", addresses and routes in the
-// namespaces of pods that were made for home's addresses (policy.HomeAddressesAnnotation), and
-// what these pods are told of their own (Tell). It fails closed: such a pod gets no network
-// before Hold has returned without an error.
-//
-// Restart: the tables stay, and are found again by the interfaces of the pods; they go with
-// the pods. Failure: a table stays as it was, and the problem "addresses of home" shows it.
+// Package homeaddr lets pods that run here for another cluster use the addresses of their home: a stateless table
+// inside the network namespace of each such pod translates them (docs/design/addresses.md). Nothing outside the
+// namespace changes. It reads the reflected Services of each consumer, how its home sees pods, and CNI results. It
+// alone writes the tables "rivulet-home", addresses and routes in the namespaces of these pods, and the files of Tell.
+// Restart: the tables stay, and are found again by the pods' interfaces. It fails closed: such a pod gets no network
+// before Hold has returned without an error; a table that cannot be written stays as it is, with the problem "addresses
+// of home".
 package homeaddr
 
 import (

@@ -1,20 +1,9 @@
-// Package images keeps the images of tenants apart from the owner's. It stands between
-// the kubelet and containerd, as the kubelet's image service, and between containerd and
-// the registries, as the one registry that tenants' images come from:
-//
-//	kubelet ─ images.sock ─▶ Serve ─▶ containerd ─ 127.0.0.1 ─▶ Relay ─▶ registry
-//	                                                              └─▶ the consumer's home, by the tunnel
-//
-// Home is asked first for what was imported there, and last for what no registry gives.
-// An image of a tenant has a name of its own in containerd, below Registry and its
-// consumer. So a tenant neither uses nor replaces what the owner, or another consumer,
-// has under the name that its pod gives; but it uses what the owner has labelled
-// policy.ShareLabel. Which pods are a tenant's, their annotation policy.OriginLabel tells, which
-// admission writes. Images of this cluster's own pods pass unchanged.
-//
-// Reads containerd's images and the settings of registries. Writes the socket and, by
-// Hosts, what containerd knows of Registry. Restart: names stay in containerd, all else is made
-// anew. Failure: the kubelet has no image service, and containers wait until there is one.
+// Package images keeps the images of tenants apart from the owner's (docs/design/tenancy.md): it serves the kubelet's
+// image service in front of containerd (Serve), and is the one registry that tenants' images come from (Relay). In
+// containerd they have names below Registry and their consumer, so no tenant uses or replaces images of others, except
+// what is labelled policy.ShareLabel. It reads containerd's images and the settings of registries. It alone writes the
+// socket and, by Hosts, what containerd has of Registry. Restart: names stay in containerd, all else is made anew.
+// Failure: the kubelet has no image service, and containers wait until there is one.
 package images
 
 import (

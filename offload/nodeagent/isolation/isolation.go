@@ -1,30 +1,10 @@
-// Package isolation keeps pods that run here for other clusters apart: from this
-// cluster's own pods, from the host and its networks, and from each other where they
-// belong to different clusters.
-//
-//	guest ─▶ its consumer's other guests, its home through the tunnel, cluster DNS,
-//	         its home's API server on this host, its pods on other peers, public addresses
-//	guest ◀─ the same
-//	guest ─╳ everything else: new connections are dropped, both ways; to its own Services
-//	         without endpoints they are refused
-//
-// It fails closed: the container network of a guest is not finished before Hold has
-// returned without an error, which is when the kernel has its rules. A pod that was once
-// a guest is held as one until its interface is gone, whatever becomes of its namespace.
-//
-// It reads the CNI results of pods, namespaces with their consumers, the fabric's links,
-// and which addresses of other peers are a consumer's (package elsewhere). It alone writes the nftables tables "rivulet-twins": one
-// IPv4, which decides by address, and one on the bridge, by which a guest sends as
-// nobody but itself, and IPv4 only. What a consumer names, its pods elsewhere, is bounded and
-// in a transaction of its own: where that fails, only that consumer's pods reach less.
-//
-// Restart: the tables stay while the supervisor is down. They are put back at once when
-// another program changes them (nft.Keeper), and what guests have connected to meanwhile is cut;
-// without guests there are none. What cannot be done shows as a problem of the part
-// "isolation of guests", and guests that start then have no network.
-//
-// It is done here and not by the engine's NetworkPolicy controller because a consumer
-// may bring NetworkPolicies of its own, which can only add to what is allowed.
+// Package isolation keeps pods that run here for other clusters apart: from this cluster's own pods, from the host and
+// its networks, and from pods of other clusters (docs/design/tenancy.md). The engine's NetworkPolicy controller cannot
+// do that: a consumer may bring NetworkPolicies of its own, which can only add to what is allowed. It reads CNI
+// results, namespaces with their consumers, the links, and package elsewhere. It alone writes the nftables tables
+// "rivulet-twins", which decide by address, and on the bridge by sender. Restart: the tables stay, and are restored at
+// once when another program changes them (nft.Keeper). It fails closed: a tenant's network is not finished before Hold
+// has returned; problems are those of the part "isolation of guests".
 package isolation
 
 import (

@@ -1,13 +1,8 @@
-// Package podgate lets the supervisor decide on a pod's network before the pod has it:
-// the CNI plugin asks when the network is made and before the pod's first process
-// starts, and refuses the pod if the answer is no or does not come.
-//
-//	CNI plugin ── {"namespace", "addr", "veth", "mac"} ──▶ supervisor
-//	           ◀── {"refused": ""} ──
-//
-// Both ends are root's, on a Unix socket in the runtime folder, one question to a
-// connection. Serve alone writes the socket. An asker waits for a supervisor that is
-// starting, and asks again when that ends before it has answered.
+// Package podgate lets the supervisor decide on a pod's network before the pod has it: the CNI plugin sends
+// {"namespace", "addr", "veth", "mac"} when the network is made, before the pod's first process starts, and refuses the
+// pod if the answer {"refused": ""} has a reason or does not come. Both ends are root's, on a Unix socket in the
+// runtime folder, one question to a connection. Serve alone writes the socket. A client waits for a supervisor that is
+// starting, and tries again when that ends early.
 package podgate
 
 import (

@@ -1,9 +1,6 @@
-// Package podnet tells what the container network has made for the pods of this device:
-// the address, interface and MAC of each, with the pod's name. It is known here before
-// the pod's first process starts, a second or more before the API server hears of it.
-//
-// It reads the results that libcni keeps in a folder, one file for each interface of
-// each pod, and writes nothing. Nothing is kept: every call reads anew. A file that is
+// Package podnet lists what the container network has made for the pods of this device: address, interface and MAC of
+// each, with the pod's name, before the pod's first process starts. It reads the results that libcni keeps in a folder,
+// one file for each interface of each pod, and writes nothing. Nothing is kept: every call reads anew. A file that is
 // no result, or half written, is left out and read again when it has changed.
 package podnet
 

@@ -1,18 +1,8 @@
-// Package reach keeps the rules by which other clusters' packets reach pods of this one
-// (fabric/reach has the table):
-//
-//	from a peer come ─▶ answers to what was begun here
-//	                 ─▶ packets of pods of this cluster that run at the peer
-//	                 ─▶ packets to tenants, which offload/nodeagent/isolation decides about
-//	                 ─▶ packets to what the owner has opened to the peer
-//	                 ─╳ nothing else
-//
-// It reads where pods of this cluster run, as far as their statuses and the peers' offers
-// tell, the results of the container network, twins, links and what is opened. It alone
-// fills the table, and tells the offers which tenants each consumer has here. The table
-// stays when the supervisor ends; after a restart what stood in it for a peer stays until
-// that peer's pods are known again. Failure: the table stays as it was, and a problem of the
-// part "reach" shows it.
+// Package reach keeps the rules by which other clusters' packets reach pods of this one (docs/design/reach.md;
+// fabric/reach has the table). It reads where pods of this cluster run, as far as their statuses and the peers' offers
+// tell, CNI results, twins, links and what is opened. It alone fills the table, and gives the offers which tenants each
+// consumer has here. Restart: what stands in the table for a peer stays until that peer's pods are known again.
+// Failure: the table stays as it is, with a problem of the part "reach".
 package reach
 
 import (

@@ -1,10 +1,8 @@
-// Package resets ends TCP connections whose other end is not there any more under the address that they were
-// opened to: of a peer's prefix that was given up. Without it who only waits for an answer would wait for ever.
-//
-// It reads connection tracking, which knows both ends of a connection through a Service, and the sockets of the
-// pods of this device and of the device itself. It ends sockets as `ss -K` does: their programs get an error at once
-// (ECONNABORTED), what is at the other end a reset if it can still be reached. Nothing is kept. Where the kernel
-// lacks INET_DIAG_DESTROY it returns an error, and such connections end by their own deadlines.
+// Package resets ends TCP connections whose other end is not there any more under the address that they were opened to:
+// of a peer's prefix that was given up. It reads connection tracking, which has both ends of a connection through a
+// Service, and the sockets of the pods of this device and of the device itself, and ends sockets as `ss -K` does: their
+// programs get an error at once, what is at the other end a reset. Nothing is kept. Where the kernel lacks
+// INET_DIAG_DESTROY it returns an error, and such connections end by their own deadlines.
 package resets
 
 import (

@@ -1,23 +1,10 @@
-// Package tree carries the files of a volume from one device to another, and tells
-// whether two trees of files are the same.
-//
-//	Pack ──a stream (tar)──▶ Unpack        Sum here == Sum there
-//
-// What is carried: folders, files with their holes, hard and symbolic links, FIFOs;
-// owners, modes, times of change, extended attributes that belong to users (user.*, POSIX
-// ACLs). Sockets are left out: who listens makes them anew. Device files are refused.
-//
-// Whoever owns the files may change them at any moment, and is no friend. Nothing is
-// used by a path of several names: each folder, from the volume's down, is held by a
-// descriptor, each entry is opened without being followed and without effect (O_PATH),
-// and what it is is read from the descriptor. So nothing outside of the folder is read or
-// written, and no device is opened, whatever a stream or another process does.
-//
-// Time and memory follow what is on the disk, within Bounds: a hole takes neither, of
-// headers one at a time is held, and everything ends with its context.
-//
-// Nothing is kept: what was cut off is unpacked again from the beginning into a folder
-// that Clear has emptied. Unpack returns after everything is on the disk.
+// Package tree carries the files of a volume from one device to another, and compares two trees: Pack, Unpack, SumUp
+// (docs/design/volumes.md). Folders, files with holes, links, FIFOs, owners, modes, times and users' attributes are
+// carried; sockets are left out, device files refused. Whoever owns the files may change them at any moment, and is
+// hostile: nothing is used by a path of several names, each entry is opened by a descriptor without being followed and
+// without effect (O_PATH). Time and memory follow what is on the disk, within Bounds. Nothing is kept: what was cut off
+// is unpacked again from the beginning into a folder that Clear has emptied. Unpack returns after everything is on the
+// disk.
 package tree
 
 import (

@@ -1,14 +1,9 @@
-// Package bounds keeps what bounds the consumers of this cluster in its API server: admission
-// policies, their bindings, a priority level and a priority class. It says whether they are in force, which is
-// more than being stored: nothing is granted to a consumer while they are not.
-//
-// It reads the metadata of these kinds. It alone writes the objects that it is given, a spare of each validating policy
-// and of its binding, and rivulet-observed. Restart: not in force until all was written and observed anew. Failure: not in
-// force, with the object and the reason, and tried again.
-//
-//	unknown ── written, rivulet-observed refuses, the watch shows what was written ──▶ in force
-//	   ▲                                                                                  │
-//	   └────────────── an object is missing, changed or about to go, a watch is lost ─────┘
+// Package bounds keeps what bounds the consumers of this cluster in its API server: admission policies, their bindings,
+// a priority level and a priority class. It reports whether they are in force, which is more than being stored:
+// written, rivulet-observed refused by the API server, and watched since (docs/design/tenancy.md). Nothing is granted
+// while they are not. It reads the metadata of these kinds. It alone writes the objects that it is given, a spare of
+// each validating policy and of its binding, and rivulet-observed. Restart: not in force until all was written and
+// observed anew. Failure: not in force, with the object and the reason, and tried again.
 package bounds
 
 import (

@@ -1,17 +1,10 @@
-// Package tenancy is what a provider grants a consumer, and no more: namespaces
-// of its own (twins), the Kubernetes API inside them, and a stream that says how
-// much room there is.
-//
-// It reads namespaces, nodes, pods, and the ReplicaSets and Jobs that consumers
-// keep here. It alone writes twin namespaces with their service account, role
-// binding, quota and limit range, the ClusterRole rivulet-consumer and, by package bounds, the admission
-// policies rivulet-twin* and the priority level rivulet-peers, and deletes pods
-// that a consumer has not handed back in time, or that hold memory which is not lent. It runs the keeper (package keeper) of
-// those that are their own record. Who asks is told by the pinned
-// certificate of the connection, never by what the request says; no credential
-// is minted, so unpinning a peer ends its rights at once. Nothing but the objects
-// themselves survives a restart. While the local API server is away, or what bounds
-// consumers is not in force, they get 503 and their pods go on running.
+// Package tenancy is what a provider grants a consumer, and no more: twins, the Kubernetes API inside them, and its
+// offers (docs/design/tenancy.md). It reads namespaces, nodes, pods, and what consumers keep here. It alone writes twin
+// namespaces with account, role binding, quota and limit range, the ClusterRole rivulet-consumer and, by package
+// bounds, admission policies and rivulet-peers; it deletes pods that were not handed back in time or hold memory that
+// is not lent. Who sends a request is known from the pinned certificate only; no credential is minted, so unpinning a
+// peer ends its rights at once. Restart: only the objects remain. While the API server is away, or the bounds are not
+// in force, consumers get 503 and their pods go on running.
 package tenancy
 
 import (

@@ -1,17 +1,9 @@
-// Package tenants looks after what consumers leave behind: twins of clusters that
-// are no peers any more, that were switched off for good, or that were deleted
-// and rebuilt and are somebody else now.
-//
-// It reads the twin namespaces and hears who asks for anything. It alone writes
-// the annotation SilentAnnotation, and deletes twins whose consumer has been
-// silent for longer than it may. Silence is counted while this process runs, not
-// by the clock: a provider that was off for a month, or that starts with a wrong
-// clock, throws nobody out. At rest, with consumers that are there, nothing is
-// written.
-//
-// Restart: the count is in the annotation, at most an hour behind. Failure as the
-// user sees it: a twin that cannot be deleted is tried again at the next look, and
-// stays in `rivulet tenants`.
+// Package tenants looks after what consumers leave behind: twins of clusters that are no peers any more, that were
+// switched off for good, or that were rebuilt and have another identity. It reads the twin namespaces and who sends
+// requests. It alone writes SilentAnnotation, and deletes twins whose consumer has been silent for longer than it may.
+// Silence is counted while this process runs, not by the clock: a provider that was off for a month, or starts with a
+// wrong clock, ends nobody's pods. Restart: the count is in the annotation, at most an hour behind. Failure: a twin
+// that cannot be deleted is tried again at the next look, and stays in `rivulet tenants`.
 package tenants
 
 import (

@@ -1,11 +1,8 @@
-// Package peer makes a target of a peer: another Rivulet cluster at the end of a
-// tunnel. It speaks the routes of docs/design/architecture.md.
-//
-// It reads the peer's offers, twins and API, and writes only through them. It
-// keeps nothing but a short memory of the twins' names, so a restart costs one
-// request for each namespace. A peer that is silent for longer than two
-// heartbeats is an offer that is not ready, with the reason; every other failure
-// is the error of the call that met it.
+// Package peer makes a target of a peer: another Rivulet cluster at the end of a tunnel. It uses the routes of
+// docs/design/architecture.md. It reads the peer's offers, twins and API, and writes only through them. It keeps only a
+// short memory of the twins' names, so a restart costs one request for each namespace. A peer that is silent for longer
+// than two heartbeats is an offer that is not ready, with the reason; every other failure is the error of the call that
+// met it.
 package peer
 
 import (
