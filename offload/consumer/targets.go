@@ -171,9 +171,6 @@ func (c *Consumer) removeStrays(ctx context.Context, wanted map[string]target.Sp
 	for i := range nodes {
 		n := &nodes[i]
 		id, kind := virtualID(n), target.Kind(n.Labels[policy.KindLabel])
-		if kind == "" { // made by an earlier version
-			kind = target.Peer
-		}
 		c.mu.Lock()
 		over := c.served[id] || c.targets[kind].complete
 		c.mu.Unlock()

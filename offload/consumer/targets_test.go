@@ -74,13 +74,9 @@ func started(t *testing.T, client kubernetes.Interface) *Consumer {
 // when it is none any more.
 func TestTargetsOfAnyKind(t *testing.T) {
 	stray := func(name, id, kind string) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.VirtualNodeLabel: id}}}
-		if kind != "" {
-			n.Labels[policy.KindLabel] = kind
-		}
-		return n
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.VirtualNodeLabel: id, policy.KindLabel: kind}}}
 	}
-	client := fake.NewClientset(stray("old-peer", "x", ""), stray("old-campus", "y", "burst"))
+	client := fake.NewClientset(stray("old-peer", "x", "peer"), stray("old-campus", "y", "burst"))
 	o := started(t, client)
 	nodes := func(ctx context.Context) []string {
 		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})

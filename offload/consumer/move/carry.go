@@ -207,10 +207,7 @@ func (m *Mover) copy(ctx context.Context, j *Job, n note) error {
 		return errors.Join(context.Cause(going), err)
 	}
 	j.at(Comparing)
-	want, err := from.sum(ctx, got.By)
-	if err == nil && want.By != got.By { // an older version there makes only sums by bytes
-		got, err = to.sum(ctx, want.By)
-	}
+	want, err := from.sum(ctx)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,6 @@ type peer struct {
 	client kubernetes.Interface
 	dir    string
 	ready  atomic.Bool
-	older  bool // makes sums by bytes only
 	// spoil has the next writes fail, tear ends what is read in the middle.
 	spoil, tear atomic.Pointer[error]
 	// place is the peer as home's virtual node.
@@ -66,19 +65,11 @@ func (p *peer) folder(claim string) string { return filepath.Join(p.dir, claim) 
 // wide bounds nothing that a test makes.
 var wide = tree.Bounds{Entries: 1 << 20, Logical: 1 << 40, Data: 1 << 40}
 
-// kind is that of the sums which the peer makes.
-func (p *peer) kind(by string) string {
-	if p.older {
-		return tree.ByBytes
-	}
-	return by
-}
-
 func (p *peer) VolumeTotal(ctx context.Context, _, c string) (tree.Total, error) {
 	return tree.Measure(ctx, p.folder(c), wide)
 }
-func (p *peer) VolumeSum(ctx context.Context, _, c, by string) (tree.Sum, error) {
-	return tree.SumUp(ctx, p.folder(c), wide, p.kind(by))
+func (p *peer) VolumeSum(ctx context.Context, _, c string) (tree.Sum, error) {
+	return tree.SumUp(ctx, p.folder(c), wide)
 }
 
 func (p *peer) VolumeRead(ctx context.Context, _, c string) (io.ReadCloser, error) {
@@ -100,7 +91,7 @@ func (p *peer) VolumeWrite(ctx context.Context, _, c string, _ int64, files io.R
 	if err := errors.Join(os.RemoveAll(p.folder(c)), os.MkdirAll(p.folder(c), 0o777), tree.Unpack(ctx, p.folder(c), wide, files)); err != nil {
 		return s, err
 	}
-	return tree.SumUp(ctx, p.folder(c), wide, p.kind(tree.ByData))
+	return tree.SumUp(ctx, p.folder(c), wide)
 }
 
 // failing is where a connection breaks.
@@ -126,7 +117,7 @@ func newWorld(t *testing.T, names ...string) *world {
 	w.local = volumes.NewLocal(w.dir, "here")
 	w.namespace("lab")
 	for _, name := range names {
-		p := &peer{name: name, client: server.Client, dir: t.TempDir(), older: name == "c"}
+		p := &peer{name: name, client: server.Client, dir: t.TempDir()}
 		p.ready.Store(true)
 		p.place = &volume.Place{Node: name, Target: p, Offloaded: func(string) bool { return true }, Ready: p.ready.Load}
 		w.peers[name] = p

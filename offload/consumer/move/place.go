@@ -20,8 +20,7 @@ import (
 // Namespaces are those of home, claims those of the twin.
 type Carrier interface {
 	VolumeTotal(ctx context.Context, namespace, claim string) (tree.Total, error)
-	// VolumeSum makes a sum by by, or, where it is older, by bytes.
-	VolumeSum(ctx context.Context, namespace, claim, by string) (tree.Sum, error)
+	VolumeSum(ctx context.Context, namespace, claim string) (tree.Sum, error)
 	VolumeRead(ctx context.Context, namespace, claim string) (io.ReadCloser, error)
 	VolumeWrite(ctx context.Context, namespace, claim string, size int64, files io.Reader) (tree.Sum, error)
 }
@@ -30,8 +29,9 @@ type Carrier interface {
 type end struct {
 	node  func() string
 	ready func() bool // nil: always
+	// total, sum and read are of a source.
 	total func(ctx context.Context) (tree.Total, error)
-	sum   func(ctx context.Context, by string) (tree.Sum, error)
+	sum   func(ctx context.Context) (tree.Sum, error)
 	read  func(ctx context.Context) (io.ReadCloser, error)
 	// prepare makes what write fills; write returns what is there then; discard removes it.
 	prepare func(ctx context.Context) error
@@ -55,7 +55,7 @@ func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
 		return &end{
 			node:  func() string { return Home },
 			total: func(ctx context.Context) (tree.Total, error) { return tree.Measure(ctx, dir, bounds) },
-			sum:   func(ctx context.Context, by string) (tree.Sum, error) { return tree.SumUp(ctx, dir, bounds, by) },
+			sum:   func(ctx context.Context) (tree.Sum, error) { return tree.SumUp(ctx, dir, bounds) },
 			read: func(ctx context.Context) (io.ReadCloser, error) {
 				r, w := io.Pipe()
 				go func() { w.CloseWithError(tree.Pack(ctx, dir, bounds, w)) }()
@@ -74,10 +74,8 @@ func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
 	return &end{
 		node: func() string { return p.Node }, ready: p.Ready,
 		total: func(ctx context.Context) (tree.Total, error) { return carrier.VolumeTotal(ctx, namespace, claim) },
-		sum: func(ctx context.Context, by string) (tree.Sum, error) {
-			return carrier.VolumeSum(ctx, namespace, claim, by)
-		},
-		read: func(ctx context.Context) (io.ReadCloser, error) { return carrier.VolumeRead(ctx, namespace, claim) },
+		sum:   func(ctx context.Context) (tree.Sum, error) { return carrier.VolumeSum(ctx, namespace, claim) },
+		read:  func(ctx context.Context) (io.ReadCloser, error) { return carrier.VolumeRead(ctx, namespace, claim) },
 	}, nil
 }
 
@@ -125,9 +123,6 @@ func (m *Mover) destination(n note) (*end, error) {
 		write: func(ctx context.Context, size int64, files io.Reader) (tree.Sum, error) {
 			return carrier.VolumeWrite(ctx, n.Namespace, away.Name, size, files)
 		},
-		sum: func(ctx context.Context, by string) (tree.Sum, error) {
-			return carrier.VolumeSum(ctx, n.Namespace, away.Name, by)
-		},
 		discard: func(ctx context.Context) error {
 			twins, err := p.Target.Twins(ctx)
 			if err != nil || twins[n.Namespace] == "" {
@@ -162,9 +157,8 @@ func (m *Mover) here(n note) *end {
 			if err != nil {
 				return tree.Sum{}, err
 			}
-			return tree.SumUp(ctx, dir, bounds, tree.ByData)
+			return tree.SumUp(ctx, dir, bounds)
 		},
-		sum:     func(ctx context.Context, by string) (tree.Sum, error) { return tree.SumUp(ctx, dir, bounds, by) },
 		discard: func(context.Context) error { return m.cfg.Local.Discard(n.Namespace, n.Claim, n.Volume) },
 		volume:  func() *corev1.PersistentVolume { return m.cfg.Local.Volume(n.Was, nil, n.Volume) },
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,10 +19,7 @@ func Name(name, id, short string, nodes []corev1.Node, reserved func(string) boo
 	taken := map[string]bool{}
 	for i := range nodes {
 		if nodes[i].Labels[policy.VirtualNodeLabel] == id {
-			if name := nodes[i].Labels[policy.TargetLabel]; name != "" {
-				return name
-			}
-			return nodes[i].Name // made by an earlier version, which had one for each target
+			return cmp.Or(nodes[i].Labels[policy.TargetLabel], nodes[i].Name)
 		}
 		taken[nodes[i].Name] = true
 	}

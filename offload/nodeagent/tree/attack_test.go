@@ -80,7 +80,7 @@ func TestSwappedWhileRead(t *testing.T) {
 		if bytes.Contains(stream.Bytes(), []byte(secret)) || stream.Len() > 64<<10 {
 			t.Fatalf("%d bytes of the device came out", stream.Len())
 		}
-		if _, err := SumUp(ctx, dir, wide, ByData); err == nil {
+		if _, err := SumUp(ctx, dir, wide); err == nil {
 			read++
 		}
 		if total, err := Measure(ctx, dir, wide); err == nil && total.Bytes > 1<<20 {
@@ -187,15 +187,12 @@ func TestHugeHoles(t *testing.T) {
 		for what, err := range map[string]error{
 			"read":     Pack(ctx, dir, bounds, io.Discard),
 			"measured": second(Measure(ctx, dir, bounds)),
-			"summed":   second(SumUp(ctx, dir, bounds, ByData)),
+			"summed":   second(SumUp(ctx, dir, bounds)),
 		} {
 			if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "; ") {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-	}
-	if _, err := SumUp(ctx, dir, wide, ByBytes); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("summed for an older version: %v", err)
 	}
 	var stream bytes.Buffer
 	must(t, Pack(ctx, dir, wide, &stream))
@@ -210,9 +207,9 @@ func TestHugeHoles(t *testing.T) {
 		must(t, Clear(ctx, to))
 	}
 	must(t, Unpack(ctx, to, wide, &stream))
-	a, err := SumUp(ctx, dir, wide, ByData)
+	a, err := SumUp(ctx, dir, wide)
 	must(t, err)
-	b, err := SumUp(ctx, to, wide, ByData)
+	b, err := SumUp(ctx, to, wide)
 	must(t, err)
 	if a != b || a.Bytes != huge {
 		t.Errorf("%+v became %+v", a, b)
@@ -278,9 +275,9 @@ func TestManyPieces(t *testing.T) {
 		t.Errorf("%d bytes", stream.Len())
 	}
 	must(t, Unpack(t.Context(), to, wide, &stream))
-	a, err := SumUp(t.Context(), dir, wide, ByData)
+	a, err := SumUp(t.Context(), dir, wide)
 	must(t, err)
-	b, err := SumUp(t.Context(), to, wide, ByData)
+	b, err := SumUp(t.Context(), to, wide)
 	must(t, err)
 	if a != b {
 		t.Errorf("%+v became %+v", a, b)
@@ -430,8 +427,7 @@ func TestEndsWithItsContext(t *testing.T) {
 	}
 	ended("reading", func(ctx context.Context) error { return Pack(ctx, dir, wide, io.Discard) })
 	ended("measuring", func(ctx context.Context) error { return second(Measure(ctx, dir, wide)) })
-	ended("summing", func(ctx context.Context) error { return second(SumUp(ctx, dir, wide, ByData)) })
-	ended("summing bytes", func(ctx context.Context) error { return second(SumUp(ctx, dir, wide, ByBytes)) })
+	ended("summing", func(ctx context.Context) error { return second(SumUp(ctx, dir, wide)) })
 	ended("writing", func(ctx context.Context) error {
 		r, w := io.Pipe()
 		go func() {
@@ -499,7 +495,7 @@ func FuzzUnpack(f *testing.F) {
 			return
 		}
 		small.Entries *= 2
-		if _, err := SumUp(t.Context(), to, small, ByData); err != nil {
+		if _, err := SumUp(t.Context(), to, small); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"hash"
 	"io"
 	"io/fs"
@@ -20,22 +19,9 @@ import (
 type Sum struct {
 	Total
 	Digest string `json:"digest"`
-	// By is how Digest reads files: ByData, or "" for ByBytes. Only sums of one kind can
-	// be compared.
-	By string `json:"by,omitempty"`
 }
 
-const (
-	// ByBytes hashes every byte of a file, those of its holes, too, of which there may be
-	// maxHoles. Older versions make only these.
-	ByBytes = ""
-	// ByData hashes the blocks that are not all zeros, with their places: what is a hole
-	// takes no time.
-	ByData = "data"
-
-	maxHoles = 64 << 30
-	block    = 4096
-)
+const block = 4096
 
 // line is what counts of one entry. Where two trees have the same lines they are the
 // same; how a file system lays out their data is no part of it.
@@ -51,21 +37,12 @@ type line struct {
 	Data   []byte            `json:"d,omitempty"` // SHA-256
 }
 
-// SumUp reads all that is in the folder. by is ByData or ByBytes.
-func SumUp(ctx context.Context, dir string, b Bounds, by string) (Sum, error) {
-	s := Sum{By: by}
-	if by != ByData && by != ByBytes {
-		return s, fmt.Errorf("there is no sum by %q; upgrade this cluster", by)
-	}
-	all, holes := sha256.New(), int64(0)
+// SumUp reads all that is in the folder.
+func SumUp(ctx context.Context, dir string, b Bounds) (s Sum, err error) {
+	all := sha256.New()
 	lines := json.NewEncoder(all) // map keys are sorted
-	err := carrying(ctx, dir, b, func(e *Entry, first string) error {
-		if e.Type() == unix.S_IFREG && first == "" && by == ByBytes {
-			if holes += max(0, e.Stat.Size-e.Stat.Blocks*512); holes > maxHoles {
-				return fmt.Errorf("%w: there are more than %d GiB of holes; upgrade the other cluster, which reads them as zeros", ErrTooLarge, maxHoles>>30)
-			}
-		}
-		l, err := describe(ctx, e, first, by)
+	err = carrying(ctx, dir, b, func(e *Entry, first string) error {
+		l, err := describe(ctx, e, first)
 		if err != nil {
 			return err
 		}
@@ -81,7 +58,7 @@ func SumUp(ctx context.Context, dir string, b Bounds, by string) (Sum, error) {
 	return s, err
 }
 
-func describe(ctx context.Context, e *Entry, first, by string) (l line, err error) {
+func describe(ctx context.Context, e *Entry, first string) (l line, err error) {
 	fi, err := e.Info()
 	if err != nil {
 		return l, err
@@ -106,11 +83,7 @@ func describe(ctx context.Context, e *Entry, first, by string) (l line, err erro
 		return l, err
 	}
 	data := sha256.New()
-	if by == ByData {
-		err = hashData(ctx, data, f, e.Stat.Size)
-	} else {
-		_, err = io.Copy(data, during{ctx, io.LimitReader(f, e.Stat.Size)})
-	}
+	err = hashData(ctx, data, f, e.Stat.Size)
 	l.Size, l.Time, l.Data = e.Stat.Size, e.Stat.Mtim.Nano(), data.Sum(nil)
 	return l, err
 }

@@ -33,13 +33,9 @@ type Volumes interface {
 	Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error)
 }
 
-// The headers of what is carried.
 const (
-	// VolumeSizeHeader of a PUT says how many bytes will come.
+	// VolumeSizeHeader is a header of a PUT and says how many bytes will come.
 	VolumeSizeHeader = "Rivulet-Volume-Size"
-	// VolumeSumHeader is the kind of sum that is wanted (tree.Sum.By). Older providers take
-	// no notice and make the older kind.
-	VolumeSumHeader = "Rivulet-Volume-Sum"
 	// maxCarried is how many volumes of one consumer are read or written at once.
 	maxCarried = 4
 	// bindPatience is how long a claim that no pod has used may take to get its volume.
@@ -225,9 +221,7 @@ func (t *Tenancy) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 
 func volumeTotal(t *transfer) (any, error) { return tree.Measure(t.ctx, t.dir, t.bounds) }
 
-func volumeSum(t *transfer) (any, error) {
-	return tree.SumUp(t.ctx, t.dir, t.bounds, t.r.Header.Get(VolumeSumHeader))
-}
+func volumeSum(t *transfer) (any, error) { return tree.SumUp(t.ctx, t.dir, t.bounds) }
 
 // readVolume sends the files. What fails in the middle ends the connection, so that
 // nobody takes the part for the whole.

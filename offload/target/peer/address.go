@@ -44,8 +44,7 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 }
 
 // Tenants are the addresses of home's pods at the peer, as home sees them, by what the
-// peer has told of them; heard is false until it has told anything. An older peer tells of
-// none.
+// peer has told of them; heard is false until it has told anything.
 func (t *Target) Tenants() (out []netip.Addr, heard bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

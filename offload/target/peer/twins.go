@@ -102,8 +102,7 @@ func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 // twins is the answer to GET /v1/namespaces.
 type twins struct {
 	Twins map[string]string
-	// Going are those on their way out. An older peer does not tell: nil.
-	Going map[string]string
+	Going map[string]string // on their way out
 }
 
 func (t *Target) list(ctx context.Context) (answer twins, err error) {
@@ -114,8 +113,7 @@ func (t *Target) list(ctx context.Context) (answer twins, err error) {
 }
 
 // Gone reports whether the peer has no twin of home any more, not even one on its way
-// out. An older peer, which leaves those out of its list, is asked to delete the twin,
-// until it has none: nobody makes one in the meantime.
+// out; none is made in the meantime.
 func (t *Target) Gone(ctx context.Context, home string) (bool, error) {
 	t.making.Lock()
 	defer t.making.Unlock()
@@ -123,21 +121,9 @@ func (t *Target) Gone(ctx context.Context, home string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if _, there := answer.Twins[home]; there {
-		return false, nil
-	}
-	if answer.Going != nil {
-		_, there := answer.Going[home]
-		return !there, nil
-	}
-	code, err := t.call(ctx, http.MethodDelete, "/v1/namespaces/"+url.PathEscape(home), nil)
-	if code == http.StatusNotFound {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("offload: whether the twin of namespace %s on %s is gone: %w", home, t.cfg.Name, err)
-	}
-	return false, nil
+	_, there := answer.Twins[home]
+	_, going := answer.Going[home]
+	return !there && !going, nil
 }
 
 // Release has the peer delete the twin, and returns when it is gone.

@@ -20,17 +20,17 @@ import (
 
 // VolumeTotal tells how much there is.
 func (t *Target) VolumeTotal(ctx context.Context, home, claim string) (out tree.Total, err error) {
-	return out, t.volumeJSON(ctx, home, claim, "/total", "", &out)
+	return out, t.volumeJSON(ctx, home, claim, "/total", &out)
 }
 
-// VolumeSum has the peer read all of it. An older one makes a sum by bytes, whatever by is.
-func (t *Target) VolumeSum(ctx context.Context, home, claim, by string) (out tree.Sum, err error) {
-	return out, t.volumeJSON(ctx, home, claim, "/sum", by, &out)
+// VolumeSum has the peer read all of it.
+func (t *Target) VolumeSum(ctx context.Context, home, claim string) (out tree.Sum, err error) {
+	return out, t.volumeJSON(ctx, home, claim, "/sum", &out)
 }
 
 // VolumeRead returns the files as tree.Pack writes them.
 func (t *Target) VolumeRead(ctx context.Context, home, claim string) (io.ReadCloser, error) {
-	resp, err := t.volume(ctx, http.MethodGet, home, claim, "", "", nil, 0)
+	resp, err := t.volume(ctx, http.MethodGet, home, claim, "", nil, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (t *Target) VolumeRead(ctx context.Context, home, claim string) (io.ReadClo
 
 // VolumeWrite makes the files those of the stream, and returns what the peer then has.
 func (t *Target) VolumeWrite(ctx context.Context, home, claim string, size int64, files io.Reader) (out tree.Sum, err error) {
-	resp, err := t.volume(ctx, http.MethodPut, home, claim, "", tree.ByData, files, size)
+	resp, err := t.volume(ctx, http.MethodPut, home, claim, "", files, size)
 	if err != nil {
 		return out, err
 	}
@@ -47,8 +47,8 @@ func (t *Target) VolumeWrite(ctx context.Context, home, claim string, size int64
 	return out, json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&out)
 }
 
-func (t *Target) volumeJSON(ctx context.Context, home, claim, what, by string, out any) error {
-	resp, err := t.volume(ctx, http.MethodGet, home, claim, what, by, nil, 0)
+func (t *Target) volumeJSON(ctx context.Context, home, claim, what string, out any) error {
+	resp, err := t.volume(ctx, http.MethodGet, home, claim, what, nil, 0)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (t *Target) volumeJSON(ctx context.Context, home, claim, what, by string, o
 
 // volume makes one request. A peer's refusal is a *rpc.Error, and final unless its code
 // says that it is a matter of time.
-func (t *Target) volume(ctx context.Context, method, home, claim, what, by string, body io.Reader, size int64) (*http.Response, error) {
+func (t *Target) volume(ctx context.Context, method, home, claim, what string, body io.Reader, size int64) (*http.Response, error) {
 	path := t.cfg.BaseURL + "/v1/volumes/" + url.PathEscape(home) + "/" + url.PathEscape(claim) + what
 	req, err := http.NewRequestWithContext(ctx, method, path, body)
 	if err != nil {
@@ -70,9 +70,6 @@ func (t *Target) volume(ctx context.Context, method, home, claim, what, by strin
 	}
 	if body != nil {
 		req.Header.Set(tenancy.VolumeSizeHeader, strconv.FormatInt(size, 10))
-	}
-	if by != "" {
-		req.Header.Set(tenancy.VolumeSumHeader, by)
 	}
 	resp, err := t.cfg.HTTP.Do(req)
 	if err != nil {
