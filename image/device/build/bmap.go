@@ -52,11 +52,8 @@ func lastByte(path string) (int64, error) {
 	buf, at, last := make([]byte, 1<<20), int64(0), int64(0)
 	for {
 		n, err := io.ReadFull(f, buf)
-		for i := n - 1; i >= 0; i-- {
-			if buf[i] != 0 {
-				last = at + int64(i) + 1
-				break
-			}
+		if used := len(bytes.TrimRight(buf[:n], "\x00")); used > 0 {
+			last = at + int64(used)
 		}
 		at += int64(n)
 		if err == io.EOF || err == io.ErrUnexpectedEOF {

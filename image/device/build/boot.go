@@ -2,6 +2,7 @@ package main
 
 import (
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -91,19 +92,14 @@ func (j *job) bootPC() error {
 	if err := os.Rename(filepath.Join(j.work, "vmlinuz"), filepath.Join(j.slot, "linux")); err != nil {
 		return err
 	}
-	for name, text := range map[string]string{
+	return errors.Join(putAll(map[string]string{
 		filepath.Join(j.slot, "entry.cfg"):            entryPC,
 		filepath.Join(j.slot, layout.EntryFile):       loaderPC,
 		filepath.Join(j.fat, "loader/loader.conf"):    "timeout 0\nconsole-mode keep\neditor no\n",
 		filepath.Join(j.fat, "syslinux/syslinux.cfg"): syslinuxPC,
 		filepath.Join(j.fat, "b/entry.cfg"):           "# empty until the first update\n",
 		filepath.Join(j.fat, layout.ChoiceFile):       string(first.Encode(layout.Syslinux)),
-	} {
-		if err := put(name, text, 0o644); err != nil {
-			return err
-		}
-	}
-	return copyFile(j.in("usr/lib/systemd/boot/efi/systemd-bootx64.efi"), filepath.Join(j.fat, "EFI/BOOT/BOOTX64.EFI"), 0o644)
+	}), copyFile(j.in("usr/lib/systemd/boot/efi/systemd-bootx64.efi"), filepath.Join(j.fat, "EFI/BOOT/BOOTX64.EFI"), 0o644))
 }
 
 // firmwarePi are the files that the Raspberry Pi's chip reads: bootcode and start are
@@ -111,21 +107,18 @@ func (j *job) bootPC() error {
 var firmwarePi = []string{"bootcode.bin", "start.elf", "fixup.dat", "start4.elf", "fixup4.dat"}
 
 func (j *job) bootPi() error {
+	var errs []error
 	for _, f := range firmwarePi {
-		if err := copyFile(j.in("usr/lib/raspi-firmware", f), filepath.Join(j.fat, f), 0o644); err != nil {
-			return err
-		}
+		errs = append(errs, copyFile(j.in("usr/lib/raspi-firmware", f), filepath.Join(j.fat, f), 0o644))
 	}
 	trees, _ := filepath.Glob(j.in("usr/lib/modules", j.kernel, "dtb/broadcom/*.dtb"))
 	if len(trees) == 0 {
 		return fmt.Errorf("the kernel has no device trees for the Raspberry Pi")
 	}
 	for _, t := range trees {
-		if err := copyFile(t, filepath.Join(j.slot, filepath.Base(t)), 0o644); err != nil {
-			return err
-		}
+		errs = append(errs, copyFile(t, filepath.Join(j.slot, filepath.Base(t)), 0o644))
 	}
-	if err := j.newerPi5(); err != nil {
+	if err := errors.Join(append(errs, j.newerPi5())...); err != nil {
 		return err
 	}
 	kernel, err := os.ReadFile(filepath.Join(j.work, "vmlinuz"))
@@ -138,23 +131,16 @@ func (j *job) bootPi() error {
 	if err != nil {
 		return err
 	}
-	if _, err := z.Write(kernel); err != nil {
+	_, err = z.Write(kernel)
+	if err = errors.Join(err, z.Close()); err != nil {
 		return err
 	}
-	if err := z.Close(); err != nil {
-		return err
-	}
-	for name, text := range map[string]string{
+	return putAll(map[string]string{
 		filepath.Join(j.slot, "kernel8.img"):    packed.String(),
 		filepath.Join(j.slot, "cmdline.txt"):    commandPi + "\n",
 		filepath.Join(j.fat, "config.txt"):      configPi,
 		filepath.Join(j.fat, layout.ChoiceFile): string(first.Encode(layout.PiFirmware)),
-	} {
-		if err := put(name, text, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // newerPi5 makes the overlay that the firmware lays over the tree of the Raspberry
@@ -174,11 +160,11 @@ func (j *job) newerPi5() error {
 	if err != nil {
 		return fmt.Errorf("%s of this kernel: %w", card.NewerPi5, err)
 	}
-	if err := put(filepath.Join(j.slot, card.NewerOverlay), string(o.Encode()), 0o644); err != nil {
-		return err
-	}
-	// Without it the firmware looks for overlays outside of the slot.
-	return put(filepath.Join(j.slot, card.Overlays, "README"), "For the kernel beside this folder; see docs/design/image.md.\n", 0o644)
+	return putAll(map[string]string{
+		filepath.Join(j.slot, card.NewerOverlay): string(o.Encode()),
+		// Without it the firmware looks for overlays outside of the slot.
+		filepath.Join(j.slot, card.Overlays, "README"): "For the kernel beside this folder; see docs/design/image.md.\n",
+	})
 }
 
 func readTree(path string) (*tree.Node, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,20 +35,10 @@ func (j *job) fix() error {
 			}
 		}
 	}
-	for _, pattern := range unneeded {
-		found, _ := filepath.Glob(j.in(pattern))
-		for _, f := range found {
-			if err := os.RemoveAll(f); err != nil {
-				return err
-			}
-		}
+	if err := j.removeAll(unneeded...); err != nil {
+		return err
 	}
-	for _, step := range []func() error{j.kernelFiles, j.users, j.links, j.certificates} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(j.kernelFiles(), j.users(), j.links(), j.certificates())
 }
 
 // kernelFiles finds the kernel, drops device trees of other machines and makes the
@@ -72,10 +63,10 @@ func (j *job) kernelFiles() error {
 // users makes the files of users and groups: Debian's fixed ones, then those that
 // the packages declare for systemd. Nobody has a password.
 func (j *job) users() error {
-	for _, name := range []string{"passwd", "group"} {
-		if err := copyFile(j.in("usr/share/base-passwd", name+".master"), j.in("etc", name), 0o644); err != nil {
-			return err
-		}
+	if err := errors.Join(
+		copyFile(j.in("usr/share/base-passwd", "passwd.master"), j.in("etc/passwd"), 0o644),
+		copyFile(j.in("usr/share/base-passwd", "group.master"), j.in("etc/group"), 0o644)); err != nil {
+		return err
 	}
 	var declared bytes.Buffer
 	files, _ := filepath.Glob(j.in("usr/lib/sysusers.d/*.conf"))
@@ -121,6 +112,7 @@ func (j *job) users() error {
 
 // links are those that scripts make, and what update-alternatives would.
 func (j *job) links() error {
+	var errs []error
 	for path, to := range map[string]string{
 		"usr/bin/awk":     "mawk",
 		"usr/bin/sh":      "dash",
@@ -137,54 +129,32 @@ func (j *job) links() error {
 		"usr/lib/firmware/regulatory.db":     "regulatory.db-upstream",
 		"usr/lib/firmware/regulatory.db.p7s": "regulatory.db.p7s-upstream",
 	} {
-		if path == "usr/bin/sh" && exists(j.in(path)) {
-			continue
-		}
-		if err := link(to, j.in(path)); err != nil {
-			return err
+		if path != "usr/bin/sh" || !exists(j.in(path)) {
+			errs = append(errs, link(to, j.in(path)))
 		}
 	}
 	for _, d := range []string{"boot/firmware", "data", "root", "proc", "sys", "dev", "run", "tmp", "mnt", "opt", "var/tmp", "var/log/rivulet", "var/log/pods",
 		"var/lib/rivulet", "var/lib/kubelet", "var/lib/systemd", "var/lib/iwd", "var/lib/private", "var/cache", "run/lock", "usr/local/bin"} {
-		if err := os.MkdirAll(j.in(d), 0o755); err != nil {
-			return err
-		}
+		errs = append(errs, os.MkdirAll(j.in(d), 0o755))
 	}
 	for d, mode := range map[string]os.FileMode{"root": 0o700, "var/lib/private": 0o700, "tmp": 0o777 | os.ModeSticky, "var/tmp": 0o777 | os.ModeSticky} {
-		if err := os.Chmod(j.in(d), mode); err != nil {
-			return err
-		}
+		errs = append(errs, os.Chmod(j.in(d), mode))
 	}
-	for from, to := range map[string]string{"usr/share/base-files/profile": "etc/profile", "usr/share/libc-bin/nsswitch.conf": "etc/nsswitch.conf"} {
+	for from, to := range map[string]string{"usr/share/base-files/profile": "etc/profile", "usr/share/openssh/sshd_config": "etc/ssh/sshd_config"} {
 		if exists(j.in(from)) {
-			if err := copyFile(j.in(from), j.in(to), 0o644); err != nil {
-				return err
-			}
+			errs = append(errs, copyFile(j.in(from), j.in(to), 0o644))
 		}
 	}
-	// PAM is put together by a script: these are the four files it would write.
-	for name, text := range map[string]string{
-		"common-account":                "account required pam_unix.so\n",
-		"common-auth":                   "auth required pam_deny.so\n",
-		"common-password":               "password required pam_deny.so\n",
-		"common-session":                "session required pam_unix.so\nsession optional pam_systemd.so\n",
-		"common-session-noninteractive": "session required pam_unix.so\n",
-	} {
-		if err := put(j.in("etc/pam.d", name), text, 0o644); err != nil {
-			return err
-		}
-	}
-	if err := put(j.in("etc/nsswitch.conf"), "passwd: files systemd\ngroup: files systemd\nshadow: files\nhosts: files mymachines myhostname resolve [!UNAVAIL=return] dns\n", 0o644); err != nil {
-		return err
-	}
-	return j.sshConfig()
-}
-
-func (j *job) sshConfig() error {
-	if !exists(j.in("usr/share/openssh/sshd_config")) {
-		return nil
-	}
-	return copyFile(j.in("usr/share/openssh/sshd_config"), j.in("etc/ssh/sshd_config"), 0o644)
+	return errors.Join(append(errs, putAll(map[string]string{
+		// PAM is put together by a script: these are the five files it would write.
+		j.in("etc/pam.d/common-account"):                "account required pam_unix.so\n",
+		j.in("etc/pam.d/common-auth"):                   "auth required pam_deny.so\n",
+		j.in("etc/pam.d/common-password"):               "password required pam_deny.so\n",
+		j.in("etc/pam.d/common-session"):                "session required pam_unix.so\nsession optional pam_systemd.so\n",
+		j.in("etc/pam.d/common-session-noninteractive"): "session required pam_unix.so\n",
+		j.in("etc/nsswitch.conf"): "passwd: files systemd\ngroup: files systemd\nshadow: files\n" +
+			"hosts: files mymachines myhostname resolve [!UNAVAIL=return] dns\n",
+	}))...)
 }
 
 // certificates makes the one file that programs read.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -19,31 +20,17 @@ func (j *job) initrd() error {
 	if err := os.RemoveAll(tree); err != nil {
 		return err
 	}
+	var errs []error
 	for _, d := range []string{"bin", "dev", "proc", "sys", "run", "root", "fat", "data", "etc"} {
-		if err := os.MkdirAll(filepath.Join(tree, d), 0o755); err != nil {
-			return err
-		}
-	}
-	for path, to := range map[string]string{"sbin": "bin", "lib": "usr/lib"} {
-		if err := link(to, filepath.Join(tree, path)); err != nil {
-			return err
-		}
-	}
-	if err := copyFile(j.in("usr/bin/busybox"), filepath.Join(tree, "bin/busybox"), 0o755); err != nil {
-		return err
+		errs = append(errs, os.MkdirAll(filepath.Join(tree, d), 0o755))
 	}
 	for _, applet := range applets() {
-		if err := link("busybox", filepath.Join(tree, "bin", applet)); err != nil {
-			return err
-		}
+		errs = append(errs, link("busybox", filepath.Join(tree, "bin", applet)))
 	}
-	if err := put(filepath.Join(tree, "init"), files.Init, 0o755); err != nil {
-		return err
-	}
-	if err := j.modules(tree); err != nil {
-		return err
-	}
-	if err := settle(tree, j.epoch); err != nil {
+	if err := errors.Join(append(errs, link("bin", filepath.Join(tree, "sbin")), link("usr/lib", filepath.Join(tree, "lib")),
+		copyFile(j.in("usr/bin/busybox"), filepath.Join(tree, "bin/busybox"), 0o755),
+		put(filepath.Join(tree, "init"), files.Init, 0o755),
+		j.modules(tree), settle(tree, j.epoch))...); err != nil {
 		return err
 	}
 	packed, err := os.Create(filepath.Join(j.slot, "initrd"))
@@ -60,13 +47,7 @@ func (j *job) initrd() error {
 	if err := zstd.Start(); err != nil {
 		return err
 	}
-	if err := writeCPIO(in, tree, j.epoch); err != nil {
-		return err
-	}
-	if err := in.Close(); err != nil {
-		return err
-	}
-	if err := zstd.Wait(); err != nil {
+	if err := errors.Join(writeCPIO(in, tree, j.epoch), in.Close(), zstd.Wait()); err != nil {
 		return fmt.Errorf("zstd: %w", err)
 	}
 	return packed.Close()
@@ -155,17 +136,16 @@ func pick(dep string, names []string) []string {
 // squash packs the root slot.
 func (j *job) squash() error {
 	// The kernel is on the FAT partition.
-	for _, pattern := range []string{"boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz", "boot/System.map-*", "boot/config-*", "boot/initrd*"} {
+	for _, pattern := range []string{"boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"} {
 		found, _ := filepath.Glob(j.in(pattern))
 		for _, f := range found {
-			if strings.Contains(f, "vmlinuz") {
-				if err := os.Rename(f, filepath.Join(j.work, "vmlinuz")); err != nil {
-					return err
-				}
-			} else if err := os.Remove(f); err != nil {
+			if err := os.Rename(f, filepath.Join(j.work, "vmlinuz")); err != nil {
 				return err
 			}
 		}
+	}
+	if err := j.removeAll("boot/System.map-*", "boot/config-*", "boot/initrd*"); err != nil {
+		return err
 	}
 	out := filepath.Join(j.work, "root.squashfs")
 	os.Remove(out)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,17 +18,14 @@ func (j *job) ours() error {
 	if err := copyFile(j.binary, j.in(systemd.Binary), 0o755); err != nil {
 		return fmt.Errorf("%w; make build for %s first", err, j.arch)
 	}
+	var errs []error
 	for _, name := range systemd.Links {
-		if err := os.Symlink("rivulet", j.in(name)); err != nil {
-			return err
-		}
+		errs = append(errs, os.Symlink("rivulet", j.in(name)))
 	}
 	for _, f := range systemd.ImageFiles() {
-		if err := put(j.in(f.Path), f.Content, 0o644); err != nil {
-			return err
-		}
+		errs = append(errs, put(j.in(f.Path), f.Content, 0o644))
 	}
-	if err := fs.WalkDir(files.Root, "root", func(name string, d fs.DirEntry, err error) error {
+	errs = append(errs, fs.WalkDir(files.Root, "root", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -40,31 +38,18 @@ func (j *job) ours() error {
 			mode = 0o755
 		}
 		return put(j.in(strings.TrimPrefix(name, "root/")), string(raw), mode)
-	}); err != nil {
-		return err
-	}
-	if err := put(j.in("etc/rivulet-image"), fmt.Sprintf("version=%s\narch=%s\nkernel=%s\n", j.version, j.arch, j.kernel), 0o644); err != nil {
-		return err
-	}
-	// An empty machine-id would be a first boot to systemd, which would ask for presets to be
-	// applied: ours are applied here, and the initrd makes the id.
-	if err := put(j.in("etc/machine-id"), "", 0o444); err != nil {
-		return err
-	}
-	if err := j.units(); err != nil {
-		return err
-	}
+	}),
+		put(j.in("etc/rivulet-image"), fmt.Sprintf("version=%s\narch=%s\nkernel=%s\n", j.version, j.arch, j.kernel), 0o644),
+		// An empty machine-id would be a first boot to systemd, which would ask for presets to be
+		// applied: ours are applied here, and the initrd makes the id.
+		put(j.in("etc/machine-id"), "", 0o444),
+		j.units())
 	// What systemd would do anew after an update is done.
 	for _, d := range []string{"etc", "var"} {
 		stamp := j.in(d, ".updated")
-		if err := put(stamp, "", 0o644); err != nil {
-			return err
-		}
-		if err := os.Chtimes(stamp, time.Time{}, j.epoch); err != nil {
-			return err
-		}
+		errs = append(errs, put(stamp, "", 0o644), os.Chtimes(stamp, time.Time{}, j.epoch))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // masked are units that a device has no use for, or that could wait for something
@@ -80,13 +65,10 @@ var masked = []string{
 }
 
 func (j *job) units() error {
+	var errs []error
 	for _, u := range masked {
-		if err := link("/dev/null", j.in("etc/systemd/system", u)); err != nil {
-			return err
-		}
+		errs = append(errs, link("/dev/null", j.in("etc/systemd/system", u)))
 	}
-	if err := run("", "systemctl", "--root="+j.root, "preset-all"); err != nil {
-		return err
-	}
-	return run("", "systemctl", "--root="+j.root, "set-default", "multi-user.target")
+	return errors.Join(append(errs, run("", "systemctl", "--root="+j.root, "preset-all"),
+		run("", "systemctl", "--root="+j.root, "set-default", "multi-user.target"))...)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -53,6 +54,27 @@ func put(path, content string, mode os.FileMode) error {
 		return err
 	}
 	return os.Chmod(path, mode)
+}
+
+// putAll writes files that everybody may read, by path.
+func putAll(files map[string]string) error {
+	var errs []error
+	for path, content := range files {
+		errs = append(errs, put(path, content, 0o644))
+	}
+	return errors.Join(errs...)
+}
+
+// removeAll removes what patterns name below the root.
+func (j *job) removeAll(patterns ...string) error {
+	var errs []error
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(j.in(pattern)) // the patterns are well formed
+		for _, f := range found {
+			errs = append(errs, os.RemoveAll(f))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // link makes a symbolic link, in place of what is there.
