@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -47,26 +47,10 @@ func (m Machine) uses() (map[string]use, error) {
 
 // system reports whether a mount point is part of what runs.
 func system(where string) bool {
-	for _, s := range []string{"/", "/usr", "/var", "/etc", "/home", "/boot", "/boot/efi", "/boot/firmware", "/var/lib/rivulet"} {
-		if where == s {
-			return true
-		}
-	}
-	return false
+	return slices.Contains([]string{"/", "/usr", "/var", "/etc", "/home", "/boot", "/boot/efi", "/boot/firmware", "/var/lib/rivulet"}, where)
 }
 
 // unescape undoes the kernel's octal way of writing blanks.
 func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\043`, "#", `\134`, `\`).Replace(s)
 }

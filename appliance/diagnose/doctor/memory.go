@@ -3,9 +3,9 @@ package doctor
 import (
 	"context"
 	"strconv"
-	"strings"
 
 	"rivulet/appliance/health"
+	"rivulet/appliance/machine/host"
 )
 
 var memory = Probe{Kind: health.Memory, Title: "memory", Every: often, Run: probeMemory}
@@ -18,8 +18,8 @@ const (
 )
 
 func probeMemory(_ context.Context, e *Env) Result {
-	info := meminfo(e.read("/proc/meminfo"))
-	total, free := info["MemTotal"], info["MemAvailable"]
+	info := host.Fields(e.read("/proc/meminfo"))
+	total, free := info["MemTotal"]<<10, info["MemAvailable"]<<10
 	switch {
 	case total == 0:
 		return Skipf("/proc/meminfo cannot be read")
@@ -31,22 +31,6 @@ func probeMemory(_ context.Context, e *Env) Result {
 		return Warnf("use a board with 1 GB or more", "%s in all: a few small pods fit beside Kubernetes", size(total))
 	}
 	return Passf("%s, %s available", size(total), size(free))
-}
-
-// meminfo returns bytes by name.
-func meminfo(text string) map[string]uint64 {
-	out := map[string]uint64{}
-	for line := range strings.Lines(text) {
-		name, rest, ok := strings.Cut(line, ":")
-		f := strings.Fields(rest)
-		if !ok || len(f) == 0 {
-			continue
-		}
-		if n, err := strconv.ParseUint(f[0], 10, 64); err == nil {
-			out[name] = n << 10
-		}
-	}
-	return out
 }
 
 // size is a number of bytes for people.

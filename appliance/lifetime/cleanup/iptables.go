@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -98,38 +100,18 @@ func withoutOurs(saved string) (script string, chains int) {
 }
 
 func isOurs(chain string) bool {
-	for _, p := range ourChains {
-		if strings.HasPrefix(chain, p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ourChains, func(p string) bool { return strings.HasPrefix(chain, p) })
 }
+
+var (
+	quoted = regexp.MustCompile(`"(?:\\.|[^"\\])*"`)
+	leads  = regexp.MustCompile(` (?:-j|-g|--jump|--goto) (\S+)`)
+)
 
 // target is where a rule leads to. A comment may hold anything, in quotes.
 func target(rule string) string {
-	var words []string
-	var word strings.Builder
-	quoted, escaped := false, false
-	for _, r := range rule + " " {
-		switch {
-		case escaped:
-			escaped = false
-		case r == '\\':
-			escaped = true
-		case r == '"':
-			quoted = !quoted
-		case r == ' ' && !quoted:
-			words = append(words, word.String())
-			word.Reset()
-			continue
-		}
-		word.WriteRune(r)
-	}
-	for i, w := range words {
-		if (w == "-j" || w == "-g" || w == "--jump" || w == "--goto") && i+1 < len(words) {
-			return words[i+1]
-		}
+	if m := leads.FindStringSubmatch(" " + quoted.ReplaceAllString(rule, `""`)); m != nil {
+		return m[1]
 	}
 	return ""
 }

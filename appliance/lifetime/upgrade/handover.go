@@ -145,27 +145,22 @@ func (h *Handover) View() *api.Upgrade {
 	h.mu.Lock()
 	held := h.heldBy
 	h.mu.Unlock()
-	if a := st.Attempt; a != nil && st.Phase == Staged && len(held) > 0 {
-		h.Health.Set(health.UpgradeWaiting, fmt.Sprintf("version %s waits for %s", a.Next.Name, strings.Join(held, ", ")),
-			"it goes on when these pods have ended (label "+HoldLabel+"); rivulet upgrade --now does not wait, --cancel forgets it")
-	} else {
-		h.Health.Clear(health.UpgradeWaiting)
+	a, o := Attempt{}, Outcome{OK: true}
+	if st.Attempt != nil {
+		a = *st.Attempt
 	}
-	if a := st.Attempt; a != nil && st.Phase == Trying {
-		h.Health.Set(health.UpgradeTrying, fmt.Sprintf("version %s is tried until %s", a.Next.Name, a.Begun.Add(a.Window).Local().Format(time.TimeOnly)),
-			"nothing is to be done; rivulet upgrade --cancel goes back to "+a.From.Name)
-	} else {
-		h.Health.Clear(health.UpgradeTrying)
+	if st.Last != nil {
+		o = *st.Last
 	}
-	if o := st.Last; o != nil && !o.OK {
-		text := fmt.Sprintf("version %s was tried and given up, %s runs: %s", o.Version, o.From, o.Reason)
-		if o.Aside != "" {
-			text += "; what it wrote is in " + o.Aside
-		}
-		h.Health.Set(health.UpgradeUndone, text, "see the log of that time; try another release: rivulet upgrade FILE")
-	} else {
-		h.Health.Clear(health.UpgradeUndone)
+	h.Health.SetIf(st.Phase == Staged && len(held) > 0, health.UpgradeWaiting, fmt.Sprintf("version %s waits for %s", a.Next.Name, strings.Join(held, ", ")),
+		"it goes on when these pods have ended (label "+HoldLabel+"); rivulet upgrade --now does not wait, --cancel forgets it")
+	h.Health.SetIf(st.Phase == Trying, health.UpgradeTrying, fmt.Sprintf("version %s is tried until %s", a.Next.Name, a.Begun.Add(a.Window).Local().Format(time.TimeOnly)),
+		"nothing is to be done; rivulet upgrade --cancel goes back to "+a.From.Name)
+	text := fmt.Sprintf("version %s was tried and given up, %s runs: %s", o.Version, o.From, o.Reason)
+	if o.Aside != "" {
+		text += "; what it wrote is in " + o.Aside
 	}
+	h.Health.SetIf(!o.OK, health.UpgradeUndone, text, "see the log of that time; try another release: rivulet upgrade FILE")
 	return viewOf(st, held)
 }
 

@@ -1,8 +1,6 @@
 package host
 
 import (
-	"bufio"
-	"bytes"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,7 +29,7 @@ func ram(total uint64, root string) uint64 {
 		}
 	}
 	if raw, err := os.ReadFile(filepath.Join(root, "proc/meminfo")); err == nil {
-		least(memTotal(raw))
+		least(Fields(string(raw))["MemTotal"] << 10)
 	}
 	raw, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -46,15 +44,18 @@ func ram(total uint64, root string) uint64 {
 	return total
 }
 
-// memTotal reads the line of /proc/meminfo.
-func memTotal(meminfo []byte) uint64 {
-	for s := bufio.NewScanner(bytes.NewReader(meminfo)); s.Scan(); {
-		if f := strings.Fields(s.Text()); len(f) >= 2 && f[0] == "MemTotal:" {
-			kB, _ := strconv.ParseUint(f[1], 10, 64)
-			return kB << 10
+// Fields reads lines such as "Name:   123 kB" of /proc; what is no number is left out.
+func Fields(text string) map[string]uint64 {
+	out := map[string]uint64{}
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(line, ":")
+		if f := strings.Fields(value); ok && len(f) > 0 {
+			if n, err := strconv.ParseUint(f[0], 10, 64); err == nil {
+				out[name] = n
+			}
 		}
 	}
-	return 0
+	return out
 }
 
 // limitFiles are those that may limit a process with this /proc/self/cgroup: its

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/machine/host"
 )
 
 // meter adds up counters of processes that come and go.
@@ -42,7 +44,7 @@ func written(proc string, pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	f := colonFields(string(raw))
+	f := host.Fields(string(raw))
 	return f["write_bytes"] - min(f["cancelled_write_bytes"], f["write_bytes"]), nil
 }
 
@@ -52,25 +54,11 @@ func memoryOf(proc string, pid int) (p Process, err error) {
 	if err != nil {
 		return p, err
 	}
-	kB := colonFields(string(raw))
+	kB := host.Fields(string(raw))
 	if kB["Pss"] == 0 {
 		return p, fmt.Errorf("footprint: process %d has ended", pid)
 	}
 	return Process{PSS: kB["Pss"] << 10, Private: (kB["Private_Clean"] + kB["Private_Dirty"]) << 10}, nil
-}
-
-// colonFields reads lines such as "Name:   123 kB".
-func colonFields(text string) map[string]uint64 {
-	out := map[string]uint64{}
-	for line := range strings.Lines(text) {
-		name, value, ok := strings.Cut(line, ":")
-		if f := strings.Fields(value); ok && len(f) > 0 {
-			if n, err := strconv.ParseUint(f[0], 10, 64); err == nil {
-				out[name] = n
-			}
-		}
-	}
-	return out
 }
 
 // child finds a child process by the name it was called by; 0 if there is none.
