@@ -13,18 +13,15 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,7 +32,7 @@ import (
 	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/memory"
-	"rivulet/fabric/changes"
+	"rivulet/appliance/machine/process"
 	"rivulet/offload/nodeagent/podgate"
 )
 
@@ -191,8 +188,8 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 		e.patience.hung(time.Since(begun))
 		child.stop(e.cfg.Log)
 		return false, fmt.Errorf("engine: %w: it hung and was ended; the whole log is %s", err, e.LogFile())
-	case err := <-child.done:
-		return false, fmt.Errorf("engine: ended by itself (%w): %s; the whole log is %s", err, child.tail.lastWords(), e.LogFile())
+	case err := <-child.Done:
+		return false, fmt.Errorf("engine: ended by itself (%w): %s; the whole log is %s", exitError(err), child.tail.lastWords(), e.LogFile())
 	case why := <-e.again:
 		waiting("to be started again: %s", why)
 		e.cfg.Log.Info("starting the engine again", "why", why)
@@ -217,18 +214,15 @@ func (e *Engine) watchAPI(ctx context.Context, after time.Duration) error {
 }
 
 type child struct {
-	process *os.Process
-	done    chan error
-	tail    *tail
+	*process.Child
+	tail *tail
 }
 
-// spawn runs the child on a thread of its own that lives as long as the child:
-// the parent-death signal is tied to the thread that forked.
 func (e *Engine) spawn(args []string) (*child, error) {
 	if err := os.MkdirAll(filepath.Dir(e.LogFile()), 0o700); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	c := &child{done: make(chan error, 1), tail: &tail{}}
+	c := &child{tail: &tail{}}
 	logs := &lumberjack.Logger{Filename: e.LogFile(), MaxSize: 10, MaxBackups: 2}
 	cmd := exec.Command(e.cfg.Executable, args...)
 	cmd.Args[0] = e.cfg.Argv0
@@ -236,31 +230,15 @@ func (e *Engine) spawn(args []string) (*child, error) {
 	cmd.Env = e.environ()
 	out := io.MultiWriter(logs, c.tail)
 	cmd.Stdout, cmd.Stderr = out, out
-	// Own process group: Ctrl-C in a terminal reaches the supervisor only.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		if err := cmd.Start(); err != nil {
-			started <- fmt.Errorf("engine: %w", err)
-			return
-		}
-		c.process = cmd.Process
-		started <- nil
-		c.done <- exitError(cmd.Wait())
-		logs.Close()
-	}()
-	if err := <-started; err != nil {
-		return nil, err
+	var err error
+	if c.Child, err = process.Start(cmd, syscall.SIGTERM, func() { logs.Close() }); err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
 	}
-	pid := strconv.Itoa(c.process.Pid)
-	if err := os.WriteFile(e.PIDFile(), []byte(pid+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(e.PIDFile(), []byte(strconv.Itoa(c.Pid)+"\n"), 0o644); err != nil {
 		c.stop(e.cfg.Log)
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	e.cfg.Log.Info("engine started", "pid", c.process.Pid, "log", e.LogFile())
+	e.cfg.Log.Info("engine started", "pid", c.Pid, "log", e.LogFile())
 	return c, nil
 }
 
@@ -272,14 +250,7 @@ func exitError(err error) error {
 }
 
 func (c *child) stop(log *slog.Logger) {
-	c.process.Signal(syscall.SIGTERM)
-	select {
-	case <-c.done:
-	case <-time.After(stopGrace):
-		log.Warn("engine does not end; killing it", "pid", c.process.Pid)
-		c.process.Kill()
-		<-c.done
-	}
+	_ = c.Stop(stopGrace, func() { log.Warn("engine does not end; killing it", "pid", c.Pid) })
 }
 
 // managers are the service manager's words to the supervisor alone.
@@ -300,40 +271,19 @@ func (e *Engine) environ() []string {
 	return e.plan().Engine.Environ(e.plan().Containerd.Environ(env, "CONTAINERD_"), "")
 }
 
+// forced is for how long an engine of before is waited for that was killed: two on one datastore would damage it.
+const forced = 365 * 24 * time.Hour
+
 // waitOld waits for the engine of a supervisor that died: the kernel told it to
 // end, and it may still be at it.
 func (e *Engine) waitOld(ctx context.Context, waiting func(string, ...any)) error {
-	raw, err := os.ReadFile(e.PIDFile())
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil: // two engines on one datastore would damage it
+	err := process.EndOld(ctx, e.PIDFile(), e.cfg.Argv0, stopGrace, forced, func(pid int) {
+		waiting("for the engine of an earlier run (pid %d) to end", pid)
+	})
+	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("whether an engine of an earlier run is left is not known: %w; remove that file, when pgrep -f %s shows no process", err, e.cfg.Argv0)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil || !e.isEngine(pid) {
-		return nil //nolint:nilerr // no engine has written that
-	}
-	waiting("for the engine of an earlier run (pid %d) to end", pid)
-	syscall.Kill(pid, syscall.SIGTERM)
-	deadline := time.Now().Add(stopGrace)
-	for e.isEngine(pid) {
-		if time.Now().After(deadline) {
-			syscall.Kill(pid, syscall.SIGKILL)
-		}
-		if !changes.Wait(ctx, 50*time.Millisecond) {
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
-func (e *Engine) isEngine(pid int) bool {
-	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return false
-	}
-	return bytes.Contains(cmdline, []byte(e.cfg.Argv0)) // k3s keeps its argv[0] when it rewrites its title
+	return err
 }
 
 // plan is what the machine's memory allows.

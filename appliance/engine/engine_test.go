@@ -202,7 +202,7 @@ func TestRunReportsLastWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case err := <-c.done:
+	case err := <-c.Done:
 		if got := c.tail.lastWords(); !strings.Contains(got, "no space left") || !strings.Contains(err.Error(), "3") {
 			t.Fatalf("ended with %v, last words %q", err, got)
 		}

@@ -3,7 +3,6 @@ package cleanup
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/process"
 )
 
 // How long processes may take to end by themselves.
@@ -25,8 +23,8 @@ const (
 	killGrace       = 5 * time.Second
 )
 
-// process is one of those in /proc.
-type process struct {
+// found is a process of /proc.
+type found struct {
 	pid, parent int
 	kind        kind
 	name        string
@@ -68,14 +66,14 @@ func (c *cleaner) end(ctx context.Context, steps ...step) {
 		// Twice, because a process may be starting another while it is ended.
 		ended := 0
 		for range 2 {
-			found := slices.DeleteFunc(c.find(), func(p process) bool { return p.kind != step.kind })
-			if len(found) == 0 {
+			ours := slices.DeleteFunc(c.find(), func(p found) bool { return p.kind != step.kind })
+			if len(ours) == 0 {
 				break
 			}
-			if err := end(ctx, found, step.grace); err != nil {
+			if err := end(ctx, ours, step.grace); err != nil {
 				c.left("%s: %v; end them by hand and run this again", step.what, err)
 			}
-			ended += len(found)
+			ended += len(ours)
 		}
 		if ended > 0 {
 			c.removed("%s (%d)", step.what, ended)
@@ -84,8 +82,8 @@ func (c *cleaner) end(ctx context.Context, steps ...step) {
 }
 
 // find returns our processes in this mount namespace, and those of our containers.
-func (c *cleaner) find() []process {
-	all := map[int]*process{}
+func (c *cleaner) find() []found {
+	all := map[int]*found{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	holder, held := host.Opener(filepath.Join(c.State, "state.db"))
 	for _, dir := range dirs {
@@ -97,7 +95,7 @@ func (c *cleaner) find() []process {
 		if !ok {
 			continue
 		}
-		p := &process{pid: pid, parent: parent}
+		p := &found{pid: pid, parent: parent}
 		p.kind, p.name = c.judge(dir)
 		if held && pid == holder && p.kind == none && sameMounts(dir) {
 			p.kind = supervisor
@@ -109,13 +107,13 @@ func (c *cleaner) find() []process {
 			p.kind = pod
 		}
 	}
-	var ours []process
+	var ours []found
 	for _, p := range all {
 		if p.kind != none && (p.kind != pod || belongsHere(all, p)) {
 			ours = append(ours, *p)
 		}
 	}
-	slices.SortFunc(ours, func(a, b process) int { return a.pid - b.pid })
+	slices.SortFunc(ours, func(a, b found) int { return a.pid - b.pid })
 	return ours
 }
 
@@ -184,7 +182,7 @@ func (c *cleaner) inOurContainer(dir string) bool {
 }
 
 // belowShim reports whether p was started, however indirectly, by one of our shims.
-func belowShim(all map[int]*process, p *process) bool {
+func belowShim(all map[int]*found, p *found) bool {
 	for range len(all) {
 		p = all[p.parent]
 		if p == nil {
@@ -200,7 +198,7 @@ func belowShim(all map[int]*process, p *process) bool {
 // belongsHere reports whether a process of a container is one of this machine's:
 // a container whose shim died has our init for a parent. One of another Rivulet in
 // namespaces of its own, as in a lab, has the init of those.
-func belongsHere(all map[int]*process, p *process) bool {
+func belongsHere(all map[int]*found, p *found) bool {
 	for range len(all) {
 		if p.parent == 1 {
 			return true
@@ -236,68 +234,26 @@ func parentOf(dir string) (int, bool) {
 	return parent, err == nil
 }
 
-// end asks the processes to end, gives them time, and kills those that do not.
-func end(ctx context.Context, ps []process, grace time.Duration) error {
-	fds := map[int]process{}
-	defer func() {
-		for fd := range fds {
-			unix.Close(fd)
-		}
-	}()
+// end has the processes end, gives them time, and kills those that do not.
+func end(ctx context.Context, ps []found, grace time.Duration) error {
+	var all []process.Handle
+	names := map[int]string{}
 	for _, p := range ps {
-		// What ends in between, and whoever gets its PID, is not hit: the descriptor
-		// is the process's, and it is judged before that by /proc, a moment ago.
-		if fd, err := unix.PidfdOpen(p.pid, 0); err == nil {
-			fds[fd] = p
+		// What ends in between, and whoever gets its PID, is not hit: the handle is the
+		// process's, and it is judged before that by /proc, a moment ago.
+		if h, err := process.Open(p.pid); err == nil {
+			defer h.Close()
+			all, names[p.pid] = append(all, h), p.name
 		}
-	}
-	if grace > 0 {
-		signal(fds, unix.SIGTERM)
-		signal(fds, unix.SIGCONT)
-		if wait(ctx, fds, grace) {
-			return nil
-		}
-	}
-	signal(fds, unix.SIGKILL)
-	if wait(ctx, fds, killGrace) {
-		return nil
 	}
 	var stuck []string
-	for fd, p := range fds {
-		if !ended(fd) {
-			stuck = append(stuck, fmt.Sprintf("%d (%s)", p.pid, p.name))
-		}
+	for _, h := range process.End(ctx, all, grace, killGrace) {
+		stuck = append(stuck, fmt.Sprintf("%d (%s)", h.PID, names[h.PID]))
 	}
-	return fmt.Errorf("cleanup: these do not end: %s", strings.Join(stuck, ", "))
-}
-
-func signal(fds map[int]process, sig unix.Signal) {
-	for fd := range fds {
-		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // it may have ended
+	if len(stuck) > 0 {
+		return fmt.Errorf("cleanup: these do not end: %s", strings.Join(stuck, ", "))
 	}
-}
-
-// wait returns true when all have ended.
-func wait(ctx context.Context, fds map[int]process, limit time.Duration) bool {
-	deadline := time.Now().Add(limit)
-	for fd := range fds {
-		for !ended(fd) {
-			left := time.Until(deadline)
-			if left <= 0 || ctx.Err() != nil {
-				return false
-			}
-			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			if _, err := unix.Poll(poll, int(min(left, time.Second)/time.Millisecond)); err != nil && !errors.Is(err, unix.EINTR) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func ended(fd int) bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	return err == nil && n > 0
+	return nil
 }
 
 // below reports whether path is folder or inside of it.

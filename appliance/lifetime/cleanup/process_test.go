@@ -111,7 +111,7 @@ func TestAStubbornProcessIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	if err := end(context.Background(), []process{{pid: cmd.Process.Pid, name: "sh"}}, 300*time.Millisecond); err != nil {
+	if err := end(context.Background(), []found{{pid: cmd.Process.Pid, name: "sh"}}, 300*time.Millisecond); err != nil {
 		t.Error(err)
 	}
 	if d := time.Since(begun); d < 200*time.Millisecond || d > 5*time.Second {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/machine/process"
 	"rivulet/image/device/layout"
 )
 
@@ -58,21 +58,21 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 	good, want := 0, max(1, min(steady, int(a.Window/a.Every)))
 	for {
 		select {
-		case err := <-child.done:
+		case err := <-child.Done:
 			if ctx.Err() != nil {
 				return Verdict{Kind: Stopped, Code: exitCode(err)}
 			}
 			lifecycle.Pause(ctx, crashPause)
 			return Verdict{Kind: Crashed, Reason: how(err)}
 		case <-ctx.Done():
-			return Verdict{Kind: Stopped, Code: exitCode(child.stop(d))}
+			return Verdict{Kind: Stopped, Code: exitCode(d.stop(child))}
 		case sig := <-hup:
-			child.process.Signal(sig)
+			_ = child.Signal(sig) // it may have ended
 			continue
 		case <-look.C:
 		}
 		if _, err := os.Stat(filepath.Join(d.dir(), cancelName)); err == nil {
-			_ = child.stop(d)
+			_ = d.stop(child)
 			return Verdict{Kind: Unhealthy, Reason: "cancelled by hand"}
 		}
 		last := d.healthy(ctx, a)
@@ -85,10 +85,10 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 		if time.Now().Before(end) {
 			continue
 		}
-		if child.ended() || ctx.Err() != nil {
+		if child.Ended() || ctx.Err() != nil {
 			continue // the channels say how
 		}
-		_ = child.stop(d)
+		_ = d.stop(child)
 		switch {
 		case last != nil:
 			return Verdict{Kind: Unhealthy, Reason: fmt.Sprintf("not healthy after %s: %v", a.Window, last)}
@@ -102,14 +102,8 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 // crashPause is between two starts of a version that ends by itself.
 const crashPause = 2 * time.Second
 
-type child struct {
-	process *os.Process
-	done    chan error
-}
-
-// spawn starts the new version on a thread that lives as long as it: the
-// parent-death signal is tied to the thread that forked.
-func (d *Device) spawn(a Attempt, n *notifier) (*child, error) {
+// spawn starts the new version.
+func (d *Device) spawn(a Attempt, n *notifier) (*process.Child, error) {
 	program := d.binary(a.Next)
 	if a.Image != nil {
 		program = "/proc/self/exe" // the slot that is tried runs already, and so does its binary
@@ -118,22 +112,8 @@ func (d *Device) spawn(a Attempt, n *notifier) (*child, error) {
 	cmd.Args[0] = binaryName
 	cmd.Env = childEnv(os.Environ(), a.Next.Dir, n)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	c := &child{done: make(chan error, 1)}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		if err == nil {
-			c.process = cmd.Process
-		}
-		started <- err
-		if err == nil {
-			c.done <- cmd.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
+	c, err := process.Start(cmd, syscall.SIGKILL, nil)
+	if err != nil {
 		return nil, fmt.Errorf("it cannot be started: %w", err)
 	}
 	return c, nil
@@ -156,20 +136,11 @@ func childEnv(env []string, id string, n *notifier) []string {
 	return out
 }
 
-// ended reports whether the child is gone, without taking how.
-func (c *child) ended() bool { return len(c.done) > 0 }
-
 // stop ends the child in order, and its engine with it.
-func (c *child) stop(d *Device) error {
-	c.process.Signal(unix.SIGTERM)
-	var err error
-	select {
-	case err = <-c.done:
-	case <-time.After(stopGrace):
-		d.Log.Warn("the version that is tried does not stop; killing it", "pid", c.process.Pid)
-		c.process.Kill()
-		err = <-c.done
-	}
+func (d *Device) stop(c *process.Child) error {
+	err := c.Stop(stopGrace, func() {
+		d.Log.Warn("the version that is tried does not stop; killing it", "pid", c.Pid)
+	})
 	if eerr := d.endEngine(context.Background()); eerr != nil {
 		d.Log.Warn("an engine is left", "error", eerr)
 	}
