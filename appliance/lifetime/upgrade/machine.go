@@ -3,6 +3,7 @@ package upgrade
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -70,59 +71,17 @@ func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice
 		}
 	}
 	for s.Phase != Idle {
-		if s.image() != nil {
-			next, choice, err := decideImage(ctx, w, s, log)
-			if err != nil {
-				return Choice{}, err
-			}
-			s = next
-			if err := w.Save(s); err != nil || choice.Exit || choice.Restart {
-				return choice, err
-			}
-			continue
-		}
-		switch s.Phase {
-		case Staged:
-			name, err := w.Snapshot(ctx, s)
-			if err != nil {
-				log.Error("the data cannot be saved; the update is not tried", "version", s.Attempt.Next.Name, "error", err)
-				s = s.ended("the data could not be saved before: "+err.Error(), "", w.Now())
-				break
-			}
-			s = s.begun(name)
-		case Trying:
-			if s = s.started(w.Now()); s.Phase != Trying {
-				break
-			}
-			if err := w.Save(s); err != nil {
-				return Choice{}, err
-			}
-			log.Info("trying an update", "version", s.Attempt.Next.Name, "from", s.Attempt.From.Name, "window", s.Attempt.Window, "start", s.Attempt.Starts)
-			switch v := w.Try(ctx, s); v.Kind {
-			case Stopped:
-				return Choice{Exit: true, Code: v.Code}, w.Save(s.stopped())
-			case Healthy:
-				s = s.committed(w.Now())
-				log.Info("the update is taken", "version", s.Current.Name)
-			case Crashed:
-				log.Error("the version that is tried ended by itself", "version", s.Attempt.Next.Name, "how", v.Reason)
-				s = s.crashed(v.Reason)
-			case Unhealthy:
-				s = s.unhealthy(v.Reason)
-			}
-		case Returning:
-			log.Error("the update is undone, the data of before comes back", "version", s.Attempt.Next.Name, "reason", s.Attempt.Reason)
-			aside, err := w.Restore(ctx, s)
-			if err != nil {
-				return Choice{}, err // the old version must not run on the new one's data
-			}
-			s = s.ended(s.Attempt.Reason, aside, w.Now())
-		default:
+		if s.image() == nil && !slices.Contains([]Phase{Staged, Trying, Returning}, s.Phase) {
 			log.Error("the state of updates is not known; going on with this binary", "phase", s.Phase)
 			return Choice{}, nil
 		}
-		if err := w.Save(s); err != nil {
+		next, choice, err := step(ctx, w, s, log)
+		if err != nil {
 			return Choice{}, err
+		}
+		s = next
+		if err := w.Save(s); err != nil || choice.Exit || choice.Restart {
+			return choice, err
 		}
 	}
 	if err := s.ofThisSlot(w, log); err != nil {
@@ -138,4 +97,83 @@ func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice
 		return Choice{}, nil
 	}
 	return Choice{Run: s.Current}, nil
+}
+
+// step is one of an update; the state that it returns is saved before the choice is followed.
+func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choice, error) {
+	a, img, here := s.Attempt, s.image(), w.Slot()
+	if img != nil && here != img.from() && here != img.to() {
+		log.Error("an update of an image was under way and no slot of it runs; it is forgotten", "version", a.Next.Name)
+		return s.ended("the system that runs is in none of its slots", "", w.Now()), Choice{}, nil
+	}
+	old := img == nil || here == img.from()
+	switch {
+	case s.Phase == Staged && old:
+		name, err := w.Snapshot(ctx, s)
+		if err != nil {
+			log.Error("the data cannot be saved; the update is not tried", "version", a.Next.Name, "error", err)
+			return s.ended("the data could not be saved before: "+err.Error(), "", w.Now()), Choice{}, nil
+		}
+		return s.begun(name), Choice{}, nil
+	case s.Phase == Staged:
+		return s.ended("its slot was started before its turn", "", w.Now()), Choice{}, nil
+	case s.Phase == Trying && img != nil && old:
+		return tryImage(w, s, log)
+	case s.Phase == Trying:
+		return judge(ctx, w, s, log)
+	case s.Phase == Returning && old:
+		log.Error("the update is undone, the data of before comes back", "version", a.Next.Name, "reason", a.Reason)
+		if img != nil {
+			if err := w.Reject(*img); err != nil {
+				// The device must not stay down for it: what is left of the tries is few.
+				log.Error("the loader may try the other slot again", "error", err)
+			}
+		}
+		aside, err := w.Restore(ctx, s)
+		if err != nil {
+			return s, Choice{}, err // the old version must not run on the new one's data
+		}
+		return s.ended(a.Reason, aside, w.Now()), Choice{}, nil
+	case s.Phase == Returning:
+		if err := w.Reject(*img); err != nil {
+			// The tries that are left run out instead: nothing of this slot goes on.
+			log.Error("the old slot cannot be chosen; restarting until the loader does", "error", err)
+		}
+		return s, Choice{Restart: true}, nil
+	}
+	log.Error("the state of updates is not known; the update is forgotten", "phase", s.Phase)
+	return s.ended("the state of updates was not known", "", w.Now()), Choice{}, nil
+}
+
+// judge tries the new version: the child of this binary, or what the slot that is tried has.
+func judge(ctx context.Context, w World, s State, log *slog.Logger) (State, Choice, error) {
+	if s = s.started(w.Now()); s.Phase != Trying {
+		return s, Choice{}, nil
+	}
+	if err := w.Save(s); err != nil {
+		return s, Choice{}, err
+	}
+	a := s.Attempt
+	log.Info("trying an update", "version", a.Next.Name, "from", a.From.Name, "window", a.Window, "start", a.Starts)
+	switch v := w.Try(ctx, s); v.Kind {
+	case Stopped:
+		return s.stopped(), Choice{Exit: true, Code: v.Code}, nil
+	case Crashed:
+		log.Error("the version that is tried ended by itself", "version", a.Next.Name, "how", v.Reason)
+		return s.crashed(v.Reason), Choice{}, nil
+	case Unhealthy:
+		return s.unhealthy(v.Reason), Choice{}, nil
+	}
+	next := s.committed(w.Now())
+	if img := a.Image; img != nil {
+		// First the loader: should the power fail in between, it is judged once more.
+		if err := w.Accept(*img); err != nil {
+			return s.unhealthy("it was healthy, but its slot could not be made the one that boots: " + err.Error()), Choice{}, nil
+		}
+		// Nothing is left of updates of the binary: the slot has one of its own.
+		next.Current, next.Previous, next.Base = nil, nil, ""
+		next.Slot, next.SlotKubernetes = img.To, a.Next.Kubernetes
+	}
+	log.Info("the update is taken", "version", a.Next.Name)
+	return next, Choice{}, nil
 }
