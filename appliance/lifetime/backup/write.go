@@ -62,13 +62,17 @@ func Write(ctx context.Context, out io.Writer, src Source) error {
 		return err
 	}
 	w, err := archive.NewWriter(out, src.Passphrase, src.Manifest.Created)
+	if err == nil {
+		err = members{w}.all(ctx, src, datastore, store.Bytes())
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	return failed(err)
+}
+
+func failed(err error) error {
 	if err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	if err := (members{w}).all(ctx, src, datastore, store.Bytes()); err != nil {
-		return err
-	}
-	if err := w.Close(); err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
 	return nil
@@ -81,40 +85,32 @@ func (a members) all(ctx context.Context, src Source, datastore string, store []
 	m := src.Manifest
 	m.Format, m.Volumes, m.VClusters = Format, src.Volumes, src.VClusters != nil
 	head, err := json.MarshalIndent(m, "", "  ")
+	if err == nil {
+		err = a.Bytes(manifestName, append(head, '\n'))
+	}
+	if err == nil {
+		err = a.Bytes(storeName, store)
+	}
+	if err == nil {
+		err = a.path(ctx, datastoreName, datastore)
+	}
 	if err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	if err := a.bytes(manifestName, append(head, '\n')); err != nil {
-		return err
-	}
-	if err := a.bytes(storeName, store); err != nil {
-		return err
-	}
-	if err := a.path(ctx, datastoreName, datastore); err != nil {
 		return err
 	}
 	if err := a.path(ctx, passwordName, filepath.Join(src.Node, "password")); err != nil {
 		return fmt.Errorf("%w; wait until `rivulet status` says Ready", err)
 	}
-	if err := a.tree(ctx, serverDir, filepath.Join(src.State, "k3s/server"), skipServer); err != nil {
-		return err
+	err = a.tree(ctx, serverDir, filepath.Join(src.State, "k3s/server"), skipServer)
+	if err == nil && src.Config != "" {
+		err = a.tree(ctx, configDir, src.Config, skipConfig)
 	}
-	if src.Config != "" {
-		if err := a.tree(ctx, configDir, src.Config, skipConfig); err != nil {
-			return err
-		}
+	if err == nil && src.VClusters != nil {
+		err = a.vclusters(src)
 	}
-	if src.VClusters != nil {
-		if err := a.vclusters(src); err != nil {
-			return err
-		}
+	if err == nil && src.Volumes {
+		err = a.volumes(ctx, filepath.Join(src.State, "storage"))
 	}
-	if src.Volumes {
-		if err := a.volumes(ctx, filepath.Join(src.State, "storage")); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // leftOut is the folder of the reasons.
@@ -134,12 +130,12 @@ func (a members) vclusters(src Source) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("backup: virtual clusters: %w; see: rivulet vcluster list", err)
+			return fmt.Errorf("virtual clusters: %w; see: rivulet vcluster list", err)
 		}
 		if dir, name := path.Split(h.Name); dir == leftOut+"/" {
 			why, err := io.ReadAll(io.LimitReader(in, maxReason))
 			if err != nil {
-				return fmt.Errorf("backup: %w", err)
+				return err
 			}
 			if src.LeftOut != nil {
 				src.LeftOut(name, string(why))
@@ -148,9 +144,9 @@ func (a members) vclusters(src Source) error {
 		}
 		h.Name = path.Join(vclustersDir, h.Name)
 		if h.ModTime = src.Manifest.Created; h.Typeflag == tar.TypeDir {
-			err = a.header(h)
+			err = a.Header(h)
 		} else {
-			err = a.file(h, in)
+			err = a.File(h, in)
 		}
 		if err != nil {
 			return err
@@ -185,13 +181,13 @@ func (a members) tree(ctx context.Context, prefix, dir string, skip func(name st
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
-			return fmt.Errorf("backup: %w", err)
+			return err
 		case at == dir:
 			return nil
 		}
 		name, err := filepath.Rel(dir, at)
 		if err != nil {
-			return fmt.Errorf("backup: %w", err)
+			return err
 		}
 		if skip(name, e) {
 			if e.IsDir() {
@@ -215,92 +211,53 @@ func (a members) volumes(ctx context.Context, dir string) error {
 		if err != nil || e.Path == "." {
 			return err
 		}
-		link := ""
-		switch fi.Mode().Type() {
-		case fs.ModeSymlink:
-			link, err = e.Readlink()
-		case 0, fs.ModeDir:
-		default:
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		h, err := tar.FileInfoHeader(fi, link)
-		if err != nil {
-			return err
-		}
-		h.Name = path.Join(storageDir, e.Path)
-		if !fi.Mode().IsRegular() {
-			return a.header(h)
-		}
-		f, err := e.Open()
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return a.file(h, f)
+		return a.add(path.Join(storageDir, e.Path), fi, e.Readlink, e.Open)
 	})
 	if errors.Is(err, fs.ErrNotExist) { // no volume was ever made
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	return nil
+	return err
 }
 
-// path adds one file, folder or link; sockets, pipes and devices are nobody's data.
+// path adds one file, folder or link.
 func (a members) path(ctx context.Context, name, at string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	fi, err := os.Lstat(at)
 	if err != nil {
-		return fmt.Errorf("backup: %w", err)
+		return err
 	}
-	link := ""
-	switch {
-	case fi.Mode()&fs.ModeSymlink != 0:
-		if link, err = os.Readlink(at); err != nil {
-			return fmt.Errorf("backup: %w", err)
-		}
-	case !fi.Mode().IsRegular() && !fi.IsDir():
-		return nil
-	}
-	if !fi.Mode().IsRegular() {
-		h, err := tar.FileInfoHeader(fi, link)
-		if err != nil {
-			return fmt.Errorf("backup: %w", err)
-		}
-		h.Name = name
-		return a.header(h)
-	}
-	f, err := os.Open(at)
-	if err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	defer f.Close()
-	if fi, err = f.Stat(); err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	h, err := tar.FileInfoHeader(fi, "")
-	if err != nil {
-		return fmt.Errorf("backup: %w", err)
-	}
-	h.Name = name
-	return a.file(h, f)
+	return a.add(name, fi, func() (string, error) { return os.Readlink(at) }, func() (*os.File, error) { return os.Open(at) })
 }
 
-func (a members) header(h *tar.Header) error { return failed(a.Header(h)) }
-
-func (a members) file(h *tar.Header, content io.Reader) error { return failed(a.File(h, content)) }
-
-func (a members) bytes(name string, content []byte) error { return failed(a.Bytes(name, content)) }
-
-func failed(err error) error {
-	if err != nil {
-		return fmt.Errorf("backup: %w", err)
+// add adds a file, a folder or a link; sockets, pipes and devices are nobody's data.
+func (a members) add(name string, fi fs.FileInfo, readlink func() (string, error), open func() (*os.File, error)) (err error) {
+	link := ""
+	var content *os.File
+	switch fi.Mode().Type() {
+	case fs.ModeSymlink:
+		link, err = readlink()
+	case fs.ModeDir:
+	case 0:
+		if content, err = open(); err != nil {
+			return err
+		}
+		defer content.Close()
+		fi, err = content.Stat() // of what was opened
+	default:
+		return nil
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	h, err := tar.FileInfoHeader(fi, link)
+	if err != nil {
+		return err
+	}
+	h.Name = name
+	if content == nil {
+		return a.Header(h)
+	}
+	return a.File(h, content)
 }
