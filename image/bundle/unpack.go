@@ -107,7 +107,8 @@ func replace(fresh, place string) error {
 // on disk when it returns.
 func extract(src source, dir string) error {
 	sum := sha256.New()
-	if _, err := io.Copy(sum, io.LimitReader(strings.NewReader(src.data), int64(len(src.data)))); err != nil { // in pieces: 13 MB are not copied
+	// In pieces: 13 MB are not copied.
+	if _, err := io.Copy(sum, io.LimitReader(strings.NewReader(src.data), int64(len(src.data)))); err != nil {
 		return err
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != src.id {
@@ -168,17 +169,8 @@ func writeSynced(path string, content io.Reader, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if _, err := io.Copy(f, content); err != nil {
-		return err
-	}
-	if err := f.Chmod(mode); err != nil { // whatever the umask is
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	return f.Close()
+	_, err = io.Copy(f, content)
+	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()) // the mode: whatever the umask is
 }
 
 func syncDir(path string) error {
@@ -198,10 +190,10 @@ func pointCurrent(root, id string) (before string, err error) {
 		return before, nil
 	}
 	fresh := filepath.Join(root, unfinished+current)
-	if err := os.Symlink(id, fresh); err != nil {
-		return "", err
+	if err = os.Symlink(id, fresh); err == nil {
+		err = os.Rename(fresh, link)
 	}
-	if err := os.Rename(fresh, link); err != nil {
+	if err != nil {
 		return "", err
 	}
 	return before, syncDir(root)
@@ -209,33 +201,22 @@ func pointCurrent(root, id string) (before string, err error) {
 
 func removeUnfinished(root string) error {
 	left, err := filepath.Glob(filepath.Join(root, unfinished+"*"))
-	if err != nil {
-		return err
-	}
 	for _, path := range left {
-		if err := os.RemoveAll(path); err != nil {
-			return err
-		}
+		err = errors.Join(err, os.RemoveAll(path))
 	}
-	return nil
+	return err
 }
 
 // removeOld removes all bundles but the two named.
 func removeOld(root, id, before string) error {
 	entries, err := os.ReadDir(root)
-	if err != nil {
-		return err
-	}
 	for _, e := range entries {
 		name := e.Name()
-		if name == id || name == before || !e.IsDir() || len(name) != 2*sha256.Size || strings.Trim(name, "0123456789abcdef") != "" {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
-			return err
+		if name != id && name != before && e.IsDir() && len(name) == 2*sha256.Size && strings.Trim(name, "0123456789abcdef") == "" {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(root, name)))
 		}
 	}
-	return nil
+	return err
 }
 
 // lock waits until no other process unpacks. The lock ends with the process.

@@ -186,17 +186,13 @@ func fillRoot(ctx context.Context, root Root, forget func(), f layout.File, from
 		if err != nil {
 			return bad("%s: %w; get it once more", f.Name, err)
 		}
-		if _, err := root.WriteAt(buf[:n], at); err != nil {
+		_, err = root.WriteAt(buf[:n], at)
+		if at += int64(n); err == nil && (at%(64<<20) == 0 || at == f.Size) {
+			err = root.Sync()
+		}
+		if err != nil {
 			return failed(fmt.Errorf("%w; look at the disk (dmesg)", err))
 		}
-		if at += int64(n); at%(64<<20) == 0 {
-			if err := root.Sync(); err != nil {
-				return failed(fmt.Errorf("%w; look at the disk (dmesg)", err))
-			}
-		}
-	}
-	if err := root.Sync(); err != nil {
-		return failed(fmt.Errorf("%w; look at the disk (dmesg)", err))
 	}
 	forget()
 	sum := sha256.New()

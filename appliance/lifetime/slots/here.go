@@ -91,55 +91,42 @@ func (d Folder) Overwrite(name string, content []byte) error { return d.write(na
 
 // OverwriteEnd is of Boot.
 func (d Folder) OverwriteEnd(name string, content []byte) error {
-	f, err := os.OpenFile(d.at(name), os.O_WRONLY, 0)
+	fi, err := os.Stat(d.at(name))
 	if err != nil {
 		return cure(err)
 	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return cure(err)
-	}
-	if _, err := f.WriteAt(content, fi.Size()-int64(len(content))); err != nil {
-		return cure(err)
-	}
-	return cure(f.Sync())
+	return d.writeAt(name, content, 0, fi.Size()-int64(len(content)))
 }
 
 func (d Folder) write(name string, content []byte, flags int) error {
+	return d.writeAt(name, content, flags, 0)
+}
+
+func (d Folder) writeAt(name string, content []byte, flags int, at int64) error {
 	f, err := os.OpenFile(d.at(name), os.O_WRONLY|flags, 0o644)
 	if err != nil {
 		return cure(err)
 	}
 	defer f.Close()
-	if _, err := f.Write(content); err != nil {
-		return cure(err)
+	_, err = f.WriteAt(content, at)
+	if err == nil {
+		err = f.Sync()
 	}
-	if err := f.Sync(); err != nil {
-		return cure(err)
-	}
-	return d.sync()
+	return d.sync(err)
 }
 
 // Rename is of Boot.
-func (d Folder) Rename(from, to string) error {
-	if err := os.Rename(d.at(from), d.at(to)); err != nil {
-		return cure(err)
-	}
-	return d.sync()
-}
+func (d Folder) Rename(from, to string) error { return d.sync(os.Rename(d.at(from), d.at(to))) }
 
 // Remove is of Boot.
-func (d Folder) Remove(name string) error {
-	if err := os.RemoveAll(d.at(name)); err != nil {
-		return cure(err)
-	}
-	return d.sync()
-}
+func (d Folder) Remove(name string) error { return d.sync(os.RemoveAll(d.at(name))) }
 
-// sync writes out all of the file system: FAT has no journal, and a folder's own
-// fsync does not write the table.
-func (d Folder) sync() error {
+// sync writes out all of the file system after a change, unless that failed: FAT has no
+// journal, and a folder's own fsync does not write the table.
+func (d Folder) sync(changed error) error {
+	if changed != nil {
+		return cure(changed)
+	}
 	f, err := os.Open(d.dir)
 	if err != nil {
 		return cure(err)
