@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -46,29 +47,22 @@ func images(version, in, out string, arches []string, sums io.Writer) error {
 }
 
 func publish(file, out string, sums io.Writer) error {
-	sum, _, err := filesum.SHA256(file)
-	if err != nil {
+	if _, err := addSum(sums, file); err != nil {
 		return err
 	}
 	to := filepath.Join(out, filepath.Base(file))
-	if err := os.Link(file, to); err != nil { // on another disk: a copy
-		from, err := os.Open(file)
-		if err != nil {
-			return err
-		}
-		defer from.Close()
-		f, err := os.Create(to)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if _, err := io.Copy(f, from); err != nil {
-			return err
-		}
-		if err := f.Close(); err != nil {
-			return err
-		}
+	if os.Link(file, to) == nil {
+		return nil
 	}
-	_, err = fmt.Fprintf(sums, "%s  %s\n", sum, filepath.Base(file))
-	return err
+	from, err := os.Open(file) // on another disk: a copy
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	f, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Close())
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,13 +66,12 @@ func run(version, in, out, sizes, packaged, roots string, arches, imageArches []
 		if err := compress(binary, file); err != nil {
 			return err
 		}
-		sum, n, err := filesum.SHA256(file)
+		n, err := addSum(&sums, file)
 		if err != nil {
 			return err
 		}
 		s.compressed = n
 		all = append(all, s)
-		fmt.Fprintf(&sums, "%s  %s\n", sum, filepath.Base(file))
 		fmt.Printf("%s: %.1f MB, unpacked %.1f MB\n", file, mb(n), mb(s.elf))
 		bundle := filepath.Join("_build/bundle", "linux_"+strings.TrimSuffix(arch, "v7"))
 		if err := billOfMaterials(version, arch, binary, bundle, debsList, strings.TrimSuffix(file, ".zst")+".cdx.json"); err != nil {
@@ -145,14 +145,21 @@ func finish(packaged, roots, out string, arches []string, sums *strings.Builder)
 			return err
 		}
 		for _, f := range files {
-			sum, _, err := filesum.SHA256(f)
-			if err != nil {
+			if _, err := addSum(sums, f); err != nil {
 				return err
 			}
-			fmt.Fprintf(sums, "%s  %s\n", sum, filepath.Base(f))
 		}
 	}
 	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644)
+}
+
+// addSum adds a file's line for SHA256SUMS and returns its size.
+func addSum(sums io.Writer, file string) (size int64, err error) {
+	sum, size, err := filesum.SHA256(file)
+	if err == nil {
+		_, err = fmt.Fprintf(sums, "%s  %s\n", sum, filepath.Base(file))
+	}
+	return size, err
 }
 
 // measure checks that the binary is what its folder says, and static.
@@ -171,14 +178,9 @@ func measure(arch, path string) (size, error) {
 			return size{}, fmt.Errorf("%s is not static: it has a %v segment", path, p.Type)
 		}
 	}
-	for _, sec := range f.Sections {
-		switch sec.Name {
-		case ".text":
-			s.text = int64(sec.Size)
-		case ".rodata":
-			s.rodata = int64(sec.Size)
-		case ".gopclntab":
-			s.lines = int64(sec.Size)
+	for name, to := range map[string]*int64{".text": &s.text, ".rodata": &s.rodata, ".gopclntab": &s.lines} {
+		if sec := f.Section(name); sec != nil {
+			*to = int64(sec.Size)
 		}
 	}
 	info, err := os.Stat(path)

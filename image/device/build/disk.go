@@ -1,12 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"rivulet/image/device/card"
@@ -69,10 +70,7 @@ func (j *job) table() string {
 
 // disk puts the partitions and the loader for BIOS together.
 func (j *job) disk() error {
-	if err := j.makeFAT(); err != nil {
-		return err
-	}
-	if err := j.makeData(); err != nil {
+	if err := errors.Join(j.makeFAT(), j.makeData()); err != nil {
 		return err
 	}
 	raw := j.rawImage()
@@ -133,7 +131,7 @@ func copyAt(to *os.File, from string, at int64) error {
 	buf := make([]byte, 1<<20)
 	for {
 		n, err := io.ReadFull(f, buf)
-		if n > 0 && slices.ContainsFunc(buf[:n], func(b byte) bool { return b != 0 }) {
+		if len(bytes.TrimRight(buf[:n], "\x00")) > 0 {
 			if _, err := to.WriteAt(buf[:n], at); err != nil {
 				return err
 			}

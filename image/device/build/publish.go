@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -78,11 +79,7 @@ func replace(path string, write func(io.Writer) error) error {
 		return err
 	}
 	defer os.Remove(path + ".new")
-	defer f.Close()
-	if err := write(f); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
+	if err := errors.Join(write(f), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(path+".new", path)
