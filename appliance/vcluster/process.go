@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/machine/host"
+	machine "rivulet/appliance/machine/process"
 )
 
 // process is a control plane that runs, started by this supervisor or an earlier one.
@@ -181,11 +183,10 @@ func startTime(pid int) string {
 	if err != nil {
 		return ""
 	}
-	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
-	if len(fields) < 20 {
-		return ""
+	if fields := machine.StatFields(string(raw)); len(fields) > 19 {
+		return fields[19]
 	}
-	return fields[19]
+	return ""
 }
 
 // elsewhere reports whether a process has another root. One that has just begun has the device's.
@@ -364,15 +365,6 @@ func removeCgroup(name string) {
 
 // memoryOf is what a process has of its own, bytes; 0 if that cannot be read.
 func memoryOf(pid int) int64 {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(raw)) {
-		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			kb, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return kb << 10
-		}
-	}
-	return 0
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return int64(host.Fields(string(raw))["RssAnon"]) << 10
 }

@@ -9,6 +9,7 @@ import (
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/health"
+	"rivulet/appliance/machine/process"
 	"rivulet/fabric/netmon"
 )
 
@@ -88,20 +89,11 @@ func (e *Env) isOurs(pid int) bool {
 		if pid <= 1 {
 			return false
 		}
-		// After the command, which may hold anything, come state and parent.
-		_, rest, ok := cutLast(e.read(fmt.Sprintf("/proc/%d/stat", pid)), ")")
-		f := strings.Fields(rest)
-		if !ok || len(f) < 2 {
+		f := process.StatFields(e.read(fmt.Sprintf("/proc/%d/stat", pid)))
+		if len(f) < 2 {
 			return false
 		}
 		pid, _ = strconv.Atoi(f[1])
 	}
 	return false
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }

@@ -226,11 +226,11 @@ func parentOf(dir string) (int, bool) {
 	if err != nil {
 		return 0, false
 	}
-	f := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
+	f := process.StatFields(string(raw))
 	if len(f) < 2 || f[0][0] == 'Z' || f[0][0] == 'X' {
 		return 0, false
 	}
-	parent, err := strconv.Atoi(string(f[1]))
+	parent, err := strconv.Atoi(f[1])
 	return parent, err == nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/process"
 )
 
 // meter adds up counters of processes that come and go.
@@ -69,8 +70,7 @@ func child(proc string, parent int, name string) int {
 		if err != nil {
 			continue
 		}
-		// 123 (program) S 45 …; the program's name may hold blanks and brackets.
-		f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+		f := process.StatFields(string(raw))
 		if len(f) < 2 || f[1] != strconv.Itoa(parent) {
 			continue
 		}
