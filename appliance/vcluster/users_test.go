@@ -83,7 +83,7 @@ func newPort(t *testing.T, d *device) *port {
 			if h != nil && names[0] == users.ServerName {
 				take = h
 			}
-		}, "browsers", func() { close(ready) })
+		}, func() { close(ready) })
 	}()
 	<-ready
 	go func() {
