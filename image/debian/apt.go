@@ -81,70 +81,56 @@ func (a *Apt) update() error {
 
 // Fetch leaves the package in dir, with the pinned hash, and returns its path.
 func (a *Apt) Fetch(d Deb, dir string) (string, error) {
-	path := filepath.Join(dir, d.File())
-	err := check(path, d.SHA256)
-	if err == nil {
-		return path, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	if err := a.update(); err != nil {
-		return "", fmt.Errorf("%s is needed and %w; build on Debian, or put %s with the SHA-256 %s into %s", d, err, d.File(), d.SHA256, dir)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	fresh, err := os.MkdirTemp(dir, ".fetch-") // nothing half fetched at its place
+	paths, err := a.FetchAll([]Deb{d}, dir)
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(fresh)
-	if _, err := a.run(fresh, "apt-get", "-q", "download", d.Name+"="+d.Version); err != nil {
-		return "", fmt.Errorf("%s cannot be had: %w%s; if it was replaced by a newer one, %s", d, err, a.said, a.renew)
-	}
-	got := filepath.Join(fresh, d.File())
-	if err := check(got, d.SHA256); err != nil {
-		return "", err
-	}
-	return path, os.Rename(got, path)
+	return paths[0], nil
 }
 
 // FetchAll leaves all packages in dir, those that are missing with one download,
 // and returns their paths.
-func (a *Apt) FetchAll(debs []Deb, dir string) ([]string, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	var missing []string
+func (a *Apt) FetchAll(debs []Deb, dir string) (paths []string, err error) {
+	var missing []Deb
+	download := []string{"-q", "download"}
 	for _, d := range debs {
-		if _, err := os.Stat(filepath.Join(dir, d.File())); err != nil {
-			missing = append(missing, d.Name+"="+d.Version)
-		}
-	}
-	if len(missing) > 1 && a.update() == nil {
-		fresh, err := os.MkdirTemp(dir, ".fetch-")
-		if err != nil {
-			return nil, err
-		}
-		defer os.RemoveAll(fresh)
-		// What does not come, Fetch asks for once more, and says why.
-		_, _ = a.run(fresh, "apt-get", append([]string{"-q", "download"}, missing...)...)
-		for _, d := range debs {
-			if got := filepath.Join(fresh, d.File()); check(got, d.SHA256) == nil {
-				if err := os.Rename(got, filepath.Join(dir, d.File())); err != nil {
-					return nil, err
-				}
-			}
-		}
-	}
-	var paths []string
-	for _, d := range debs {
-		path, err := a.Fetch(d, dir)
-		if err != nil {
+		path := filepath.Join(dir, d.File())
+		if err := check(path, d.SHA256); errors.Is(err, fs.ErrNotExist) {
+			missing, download = append(missing, d), append(download, d.Name+"="+d.Version)
+		} else if err != nil {
 			return nil, err
 		}
 		paths = append(paths, path)
+	}
+	if len(missing) == 0 {
+		return paths, nil
+	}
+	if err := a.update(); err != nil {
+		d := missing[0]
+		return nil, fmt.Errorf("%s is needed and %w; build on Debian, or put %s with the SHA-256 %s into %s", d, err, d.File(), d.SHA256, dir)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	fresh, err := os.MkdirTemp(dir, ".fetch-") // nothing half fetched at its place
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(fresh)
+	_, _ = a.run(fresh, "apt-get", download...) // what does not come is asked for once more, which says why
+	for _, d := range missing {
+		got := filepath.Join(fresh, d.File())
+		if _, err := os.Stat(got); err != nil {
+			if _, err := a.run(fresh, "apt-get", "-q", "download", d.Name+"="+d.Version); err != nil {
+				return nil, fmt.Errorf("%s cannot be had: %w%s; if it was replaced by a newer one, %s", d, err, a.said, a.renew)
+			}
+		}
+		if err := check(got, d.SHA256); err != nil {
+			return nil, err
+		}
+		if err := os.Rename(got, filepath.Join(dir, d.File())); err != nil {
+			return nil, err
+		}
 	}
 	return paths, nil
 }
