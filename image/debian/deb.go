@@ -1,10 +1,6 @@
-// Package debian fetches pinned Debian packages of any architecture through the
-// package sources of the build host, which need not know the architecture.
-//
-// It reads the host's sources (no mirror is named in this repository) and alone
-// writes the folders it is given: one for apt's own lists, one that keeps the
-// packages. It may be run again at any time; a package is fetched once. A package
-// whose hash is not the pinned one is an error that names both, and is never used.
+// Package debian fetches pinned Debian packages of any architecture through the package sources of the build host,
+// which need not know the architecture. It reads the host's sources and alone writes the folders it is given: apt's
+// own lists, and the packages. Failure: a package whose hash is not the pinned one is an error and is never used.
 package debian
 
 import (

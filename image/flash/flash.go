@@ -1,13 +1,10 @@
-// Package flash writes a device image to a card or disk, so that what is on it at the
-// end is the image and nothing was lost by mistake before.
+// Package flash writes a device image to a card or disk (docs/design/flash.md).
 //
-//	Open: signature, hash, map  ──▶  Machine.Disk: may it be written?  ──▶  (asked once)  ──▶  Write  ──▶  read back  ──▶  Place
+//	Open: signature, hash, map ─▶ Machine.Disk: may it be written? ─▶ (asked once) ─▶ Write ─▶ read back ─▶ Place
 //
-// It reads the image, FILE.sig and FILE.bmap beside it, /sys and /proc; it alone
-// writes the disk that it was given, and only after all checks were good. The first
-// megabyte, with the partition table, is written last: a disk whose writing was cut
-// short does not start, and says so by that. Nothing is kept between runs: after a
-// failure, flash again.
+// It reads the image, FILE.sig and FILE.bmap beside it, /sys and /proc; it alone writes the disk that it was given,
+// and only after all checks were good, the partition table last: a disk whose writing was cut short does not start.
+// Restart: nothing is kept, flash again. Failure: an error that names what became of the disk.
 package flash
 
 import (

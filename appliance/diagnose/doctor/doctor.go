@@ -1,12 +1,7 @@
-// Package doctor looks for what keeps a device from working well: one small
-// probe per question, each with one line of cure, some with a fix.
-//
-// It reads /proc, /sys, the network's state, Rivulet's folders and, when a
-// supervisor runs, what that says of itself; it works without one, and without
-// root it says what it could not look at. It writes nothing that stays (the disk
-// probe writes and removes one file in the state folder) unless Fix is called.
-// Nothing is kept: every run looks anew. A probe that hangs or panics is
-// reported as such and holds up no other.
+// Package doctor looks for what keeps a device from working well: one small probe per question, each with one line of
+// cure, some with a fix (docs/design/doctor.md). It reads /proc, /sys, the network's state, Rivulet's folders and the
+// status of a supervisor that runs; it writes nothing that stays unless Fix is called, and keeps nothing. Failure: a
+// probe that hangs or panics is reported and holds up no other; what only root can see is skipped.
 package doctor
 
 import (

@@ -1,11 +1,7 @@
-// Package support puts what helps to find a fault into one archive that may be
-// given away: no key, token, password or certificate key is in it (package redact).
-//
-// It reads the supervisor's answers, the cluster's own lists, logs, the state of
-// network and machine, and the files that hold secrets, to know what must not come
-// out. It alone writes the stream that it is given. Every part is bounded in time and
-// size and stands alone: with a dead supervisor, a broken disk or no cluster, what can
-// be had is in the archive, and index.txt says what could not be had, and why.
+// Package support puts what helps to find a fault into one archive that may be given away, without secrets (package
+// redact; docs/design/support.md). It reads the supervisor's answers, lists of the cluster, logs, the state of network
+// and machine, and files with secrets, to know what to take out; it alone writes the stream that it is given. Failure:
+// every part is bounded in time and size and stands alone; index.txt names what could not be had, and why.
 package support
 
 import (

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -189,7 +188,7 @@ func (c *Containerd) Serves(ctx context.Context) {
 		if len(labels) == 3 {
 			continue
 		}
-		if _, err := c.ctr(ctx, labels...); err != nil {
+		if _, err := c.ctr(ctx, nil, labels...); err != nil {
 			c.Log.Warn("a recovered image is not shared with peers, or not kept, as it was", "image", i.Name, "error", err)
 		}
 	}
@@ -228,7 +227,7 @@ func (c *Containerd) Note(ctx context.Context, node *corev1.Node) {
 		c.syncAgain = time.Time{}
 		return
 	}
-	out, err := c.ctr(ctx, "images", "ls")
+	out, err := c.ctr(ctx, nil, "images", "ls")
 	list := Parse(out)
 	if err == nil {
 		err = allListed(names, list)
@@ -241,13 +240,6 @@ func (c *Containerd) Note(ctx context.Context, node *corev1.Node) {
 		return
 	}
 	c.noted = now
-}
-
-// ctr runs containerd's own client.
-func (c *Containerd) ctr(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, c.Executable, append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
-	cmd.Args[0] = "ctr"
-	return cmd.Output()
 }
 
 // allListed is an error if the node knows of an image that containerd's list lacks: what was

@@ -175,7 +175,7 @@ func (c *Containerd) Import(ctx context.Context, f File, name string, share bool
 	} else {
 		args = append(args, f.path)
 	}
-	if _, err := c.ctrFrom(ctx, from, args...); err != nil {
+	if _, err := c.ctr(ctx, from, args...); err != nil {
 		return nil, err
 	}
 	if name != "" {
@@ -195,8 +195,8 @@ func pack(to io.Writer, folder fs.FS) error {
 	return w.Close()
 }
 
-// ctrFrom runs containerd's own client with an input.
-func (c *Containerd) ctrFrom(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
+// ctr runs containerd's own client with an input.
+func (c *Containerd) ctr(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
 	return c.tool(ctx, in, "ctr", append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
 }
 
@@ -235,11 +235,11 @@ type Held struct {
 
 // Held returns all images of this device, by name.
 func (c *Containerd) Held(ctx context.Context) ([]Held, error) {
-	listed, err := c.ctrFrom(ctx, nil, "images", "list")
+	listed, err := c.ctr(ctx, nil, "images", "list")
 	if err != nil {
 		return nil, err
 	}
-	running, err := c.ctrFrom(ctx, nil, "containers", "list")
+	running, err := c.ctr(ctx, nil, "containers", "list")
 	if err != nil {
 		return nil, err
 	}
@@ -271,11 +271,11 @@ func (c *Containerd) Held(ctx context.Context) ([]Held, error) {
 // Remove takes an image's name away, and with its last name those by which the kubelet knows it. Content that nothing
 // else needs is gone from the disk when it returns.
 func (c *Containerd) Remove(ctx context.Context, name string) error {
-	listed, err := c.ctrFrom(ctx, nil, "images", "list")
+	listed, err := c.ctr(ctx, nil, "images", "list")
 	if err != nil {
 		return err
 	}
-	_, err = c.ctrFrom(ctx, nil, append([]string{"images", "rm", "--sync"}, goWith(listed, name)...)...)
+	_, err = c.ctr(ctx, nil, append([]string{"images", "rm", "--sync"}, goWith(listed, name)...)...)
 	return err
 }
 

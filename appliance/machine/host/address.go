@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"slices"
@@ -27,17 +28,11 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) (missing []string
 			return nil, fmt.Errorf("host: lo: %w; run as root", err)
 		}
 	}
-	addrs, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+	own, err := ensureAddresses(lo, slices.Values([]netip.Addr{addr}))
 	if err != nil {
-		return nil, fmt.Errorf("host: addresses of lo: %w", err)
+		return nil, err
 	}
-	ip := single(addr)
-	if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IPNet.String() == ip.IPNet.String() }) {
-		missing = append(missing, "address "+ip.IPNet.String())
-		if err := netlink.AddrReplace(lo, ip); err != nil {
-			return nil, fmt.Errorf("host: %s on lo: %w", addr, err)
-		}
-	}
+	missing = append(missing, own...)
 	route := &netlink.Route{
 		LinkIndex: lo.Attrs().Index,
 		Dst:       &net.IPNet{IP: services.Addr().AsSlice(), Mask: net.CIDRMask(services.Bits(), 32)},
@@ -46,6 +41,25 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) (missing []string
 	}
 	added, err := ensureRoute(lo, route)
 	return append(missing, added...), err
+}
+
+// ensureAddresses puts on lo the addresses that are missing there.
+func ensureAddresses(lo netlink.Link, all iter.Seq[netip.Addr]) (missing []string, err error) {
+	have, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("host: addresses of lo: %w", err)
+	}
+	for addr := range all {
+		one := single(addr)
+		if slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IPNet.String() == one.IPNet.String() }) {
+			continue
+		}
+		missing = append(missing, "address "+one.IPNet.String())
+		if e := netlink.AddrReplace(lo, one); e != nil {
+			err = errors.Join(err, fmt.Errorf("host: %s on lo: %w", addr, e))
+		}
+	}
+	return missing, err
 }
 
 // ensureBridgeRoutes gives the bridge the routes that the kernel has made for its addresses.

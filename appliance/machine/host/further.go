@@ -1,12 +1,11 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -66,22 +65,7 @@ func (f *Further) ensure() (missing []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
-	have, err := netlink.AddrList(lo, netlink.FAMILY_V4)
-	if err != nil {
-		return nil, fmt.Errorf("host: addresses of lo: %w", err)
-	}
-	var errs []error
-	for _, addr := range f.all {
-		one := single(addr)
-		if slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IPNet.String() == one.IPNet.String() }) {
-			continue
-		}
-		missing = append(missing, "address "+one.IPNet.String())
-		if err := netlink.AddrReplace(lo, one); err != nil {
-			errs = append(errs, fmt.Errorf("host: %s on lo: %w", addr, err))
-		}
-	}
-	return missing, errors.Join(errs...)
+	return ensureAddresses(lo, maps.Values(f.all))
 }
 
 // putBack puts on lo what somebody has taken from it.

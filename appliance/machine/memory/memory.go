@@ -1,11 +1,6 @@
-// Package memory divides a board's RAM: how much each of Rivulet's processes may
-// take before its garbage collector works harder, and how much the API server
-// does at once. It also gives back what only the start of a process needed.
-//
-// It reads what it is given (host.Facts has the board's RAM) and, in Trim, the
-// process's own map; it writes nothing. The figures hold for the life of a
-// process. Limits are soft: a process that needs more takes more and pays in CPU,
-// so nothing fails on them; what really is too much, `rivulet status` shows.
+// Package memory divides a board's RAM: the soft limit of each of Rivulet's processes, and how much the API server
+// does at once (docs/design/small.md). It also gives back what only the start of a process needed. It reads what it
+// is given and, in Trim, the process's own map, and writes nothing. Failure: what is over its limit pays in CPU.
 package memory
 
 import (

@@ -1,10 +1,6 @@
-// Package peercheck finds the layer at which the way to one peer breaks: from
-// finding it on the network up to its API server. Layers are asked from the bottom;
-// one that fails is what there is to mend, and those above it are not asked, for
-// they could only repeat it. What a higher layer proves is not held against a lower one.
-//
-// It reads what the supervisor knows of the peer and asks the peer itself, on the LAN
-// and through the tunnel; it writes nothing and keeps nothing.
+// Package peercheck finds the layer at which the way to one peer breaks, from the bottom up: one that fails is what
+// there is to mend, and those above it, which could only repeat it, are skipped. It reads the supervisor's state of
+// the peer and queries the peer itself, on the LAN and through the tunnel; it writes and keeps nothing.
 package peercheck
 
 import (
