@@ -75,7 +75,7 @@ type System struct {
 	settings  *config.Follower
 	upgrade   *upgrade.Handover
 	footprint *usage.Watch
-	rules     *nft.Keeper
+	rules     *nft.Guard
 	netpol    *netpol.Watcher
 	burst     *burst.Manager
 	vclusters *vcluster.Keeper
@@ -113,7 +113,7 @@ func (s *System) run(ctx context.Context) error {
 		PIDs: func() map[string]int { return usage.PIDs(s.cfg.Dirs.Run) }, Peers: func() []peer.View { return s.peering(context.Background()).Peers },
 		StateDir: s.cfg.Dirs.State, RAM: s.facts.MemoryBytes, Health: &s.health, Log: s.log("footprint"),
 	})
-	s.rules, s.netpol = nft.NewKeeper(0, s.log("rules")), netpol.NewWatcher(s.log("policies"))
+	s.rules, s.netpol = nft.NewGuard(0, s.log("rules")), netpol.NewWatcher(s.log("policies"))
 	s.lans = netmon.New(s.log("lans"))
 	s.lans.Allow(s.config().LAN.Interfaces)
 	s.sources = network.NewSources(s.lans, s.log("fabric"))

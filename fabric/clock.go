@@ -15,9 +15,9 @@ import (
 type Clock interface {
 	// Reading is the time of this device and whether a time service keeps it.
 	Reading() (now time.Time, synchronized bool)
-	// Heard says that it was now, by the peer's clock, in the middle of a round trip
+	// Received says that it was now, by the peer's clock, in the middle of a round trip
 	// that has just ended. It must not block.
-	Heard(id, name string, now time.Time, synchronized bool, roundTrip time.Duration)
+	Received(id, name string, now time.Time, synchronized bool, roundTrip time.Duration)
 }
 
 // timeHeader is in the answer to a ping: nanoseconds since 1970, and the word
@@ -35,10 +35,10 @@ func (f *Fabric) answerPing(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// heardTime passes on what a peer said of its clock; an older peer says nothing.
-func (f *Fabric) heardTime(l peer.Link, h http.Header, roundTrip time.Duration) {
+// receiveTime passes on what a peer said of its clock; an older peer says nothing.
+func (f *Fabric) receiveTime(l peer.Link, h http.Header, roundTrip time.Duration) {
 	if now, synchronized, ok := parseTime(h.Get(timeHeader)); ok && f.cfg.Clock != nil {
-		f.cfg.Clock.Heard(string(l.ID), l.Name, now, synchronized, roundTrip)
+		f.cfg.Clock.Received(string(l.ID), l.Name, now, synchronized, roundTrip)
 	}
 }
 

@@ -19,7 +19,7 @@ type watch struct {
 
 func (w *watch) Reading() (time.Time, bool) { return time.Now().Add(w.ahead), w.synchronized }
 
-func (w *watch) Heard(_, name string, now time.Time, synchronized bool, roundTrip time.Duration) {
+func (w *watch) Received(_, name string, now time.Time, synchronized bool, roundTrip time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.heard == nil {

@@ -31,7 +31,7 @@ func (f *Fabric) openPort() {
 		Exchange: exchanges, Log: f.log,
 	}, f.Port)
 	f.Handle("GET /v1/ping", http.HandlerFunc(f.answerPing))
-	f.Handle("GET "+neighboursPath, http.HandlerFunc(f.tellNeighbours))
+	f.Handle("GET "+neighboursPath, http.HandlerFunc(f.reportNeighbours))
 	f.Handle("POST "+pairing.Path, exchanges)
 	f.Handle("POST "+pairing.EndPath, exchanges)
 }

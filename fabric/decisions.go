@@ -147,7 +147,7 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 		}
 		last = err
 	}
-	return "", nil, errors.New(peering.Explain(pairing.AsTold(last, f.name(), "it"), at))
+	return "", nil, errors.New(peering.Explain(pairing.AsRefusal(last, f.name(), "it"), at))
 }
 
 // find returns the member that is meant, nil if there is none by that name. It is

@@ -56,8 +56,8 @@ func (f *Fabric) neighbours(asker peer.ID) []neighbour {
 	return out
 }
 
-// tellNeighbours answers with a line of JSON whenever our neighbours have changed.
-func (f *Fabric) tellNeighbours(w http.ResponseWriter, r *http.Request) {
+// reportNeighbours answers with a line of JSON whenever our neighbours have changed.
+func (f *Fabric) reportNeighbours(w http.ResponseWriter, r *http.Request) {
 	id, _ := rpc.PeerID(r)
 	if !f.relays() || !f.inGroup(id) {
 		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-group", Message: f.name() + " tells nobody of its peers", Cure: "this is for members of a group"})
@@ -68,9 +68,9 @@ func (f *Fabric) tellNeighbours(w http.ResponseWriter, r *http.Request) {
 	beat := time.NewTicker(neighbourBeat)
 	defer beat.Stop()
 	w.WriteHeader(http.StatusOK)
-	var told []neighbour
+	var reported []neighbour
 	for {
-		if now := f.neighbours(id); told == nil || !slices.Equal(now, told) {
+		if now := f.neighbours(id); reported == nil || !slices.Equal(now, reported) {
 			line, err := json.Marshal(now)
 			if err != nil {
 				return
@@ -78,7 +78,7 @@ func (f *Fabric) tellNeighbours(w http.ResponseWriter, r *http.Request) {
 			if _, err := w.Write(append(line, '\n')); err != nil {
 				return
 			}
-			told = now
+			reported = now
 		}
 		if http.NewResponseController(w).Flush() != nil || !f.inGroup(id) || !f.relays() {
 			return

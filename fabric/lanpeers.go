@@ -55,7 +55,7 @@ type met struct {
 	who  []string
 	out  []time.Time // when one made room for another machine
 
-	asked time.Time // what InUse said then
+	checked time.Time // what InUse said then
 	used  map[peer.ID]bool
 	known bool
 }
@@ -190,11 +190,11 @@ func (f *Fabric) inUse() (map[peer.ID]bool, bool) {
 	}
 	f.met.mu.Lock()
 	defer f.met.mu.Unlock()
-	if time.Since(f.met.asked) > inUseFor {
+	if time.Since(f.met.checked) > inUseFor {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		f.met.used, f.met.known = f.cfg.InUse(ctx)
-		f.met.asked = time.Now()
+		f.met.checked = time.Now()
 	}
 	return f.met.used, f.met.known
 }

@@ -44,7 +44,7 @@ func (f *Fabric) discovered(source string, ev discovery.Event) {
 		return
 	}
 	if m == nil {
-		if !f.room() {
+		if !f.makeRoomForStranger() {
 			return
 		}
 		m = f.member(key, ev.Entry.ID)
@@ -163,7 +163,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err = pairing.AsTold(err, f.name(), m.Handle())
+	err = pairing.AsRefusal(err, f.name(), m.Handle())
 	reason := peering.Explain(err, addrs)
 	if p, ok := f.decisions.Revocation(id); ok && p.Denied && mine {
 		reason = deniedReason(p)
@@ -200,7 +200,7 @@ func (f *Fabric) received(from pairing.Sender, msg pairing.Message, err error) {
 	}
 	f.log.Debug("refused an exchange", "from", from.Addr, "id", from.ID.Short(), "err", err)
 	if m == nil {
-		if !f.onLink(from.Addr) && !worthShowing(err) || !f.room() {
+		if !f.onLink(from.Addr) && !worthShowing(err) || !f.makeRoomForStranger() {
 			return
 		}
 		m = f.member(string(from.ID), from.ID)
@@ -210,7 +210,7 @@ func (f *Fabric) received(from pairing.Sender, msg pairing.Message, err error) {
 		reason = deniedReason(p)
 	}
 	at := netip.AddrPortFrom(from.Addr, cmp.Or(msg.ControlPort, f.cfg.Port))
-	f.do(m, m.Knocked(time.Now(), msg.Name, at, err, reason))
+	f.do(m, m.Requested(time.Now(), msg.Name, at, err, reason))
 }
 
 // worthShowing reports whether a stranger from elsewhere is shown: it has waited for

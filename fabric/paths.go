@@ -93,21 +93,21 @@ func (f *Fabric) followPaths(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-f.asked:
-				f.lookAtPaths(ctx)
+			case <-f.viewed:
+				f.refreshPaths(ctx)
 				changes.Wait(ctx, f.cfg.Timing.Retry)
 			}
 		}
 	}()
 	for ctx.Err() == nil {
-		if err := t.WatchPaths(ctx, func() { f.lookAtPaths(ctx) }); err != nil && ctx.Err() == nil {
+		if err := t.WatchPaths(ctx, func() { f.refreshPaths(ctx) }); err != nil && ctx.Err() == nil {
 			f.log.Debug("the tunnel does not tell its paths", "err", err)
 		}
 		changes.Wait(ctx, f.cfg.Timing.Retry)
 	}
 }
 
-func (f *Fabric) lookAtPaths(ctx context.Context) {
+func (f *Fabric) refreshPaths(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	status, err := f.cfg.DataPlane.Status(ctx)

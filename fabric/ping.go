@@ -98,6 +98,6 @@ func (f *Fabric) ping(ctx context.Context, c *http.Client, l peer.Link) (time.Du
 		return 0, fmt.Errorf("answered %d", resp.StatusCode)
 	}
 	rtt := max(answered.Sub(wrote), time.Microsecond)
-	f.heardTime(l, resp.Header, rtt+time.Since(answered))
+	f.receiveTime(l, resp.Header, rtt+time.Since(answered))
 	return rtt, nil
 }

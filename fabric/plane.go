@@ -67,8 +67,8 @@ func (p *plane) has(id peer.ID) bool {
 	return ok
 }
 
-// look is how soon trouble with single peers is looked at again, in units of Timing.Ping.
-const look = 2
+// checkEvery is how soon trouble with single peers is looked at again, in units of Timing.Ping.
+const checkEvery = 2
 
 func (p *plane) run(ctx context.Context) {
 	wait := p.f.cfg.Timing.Retry
@@ -85,7 +85,7 @@ func (p *plane) run(ctx context.Context) {
 			p.f.problem("tunnel", nil)
 			wait, retry = p.f.cfg.Timing.Retry, nil
 			if p.troubled() {
-				retry = time.After(look * p.f.cfg.Timing.Ping)
+				retry = time.After(checkEvery * p.f.cfg.Timing.Ping)
 			}
 		}
 		select {

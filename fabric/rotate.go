@@ -86,21 +86,21 @@ func (f *Fabric) followKeys(ctx context.Context) {
 		ticks = t.C
 	}
 	var now time.Time
-	for asked := false; ; {
+	for requested := false; ; {
 		_, _, next, _, changed := f.keys.ours()
 		// A clock that is behind the last change says nothing.
-		if due := !now.IsZero() && f.cfg.Rotation.Every > 0 && now.Sub(changed) >= f.cfg.Rotation.Every; due || asked || !next.IsZero() {
+		if due := !now.IsZero() && f.cfg.Rotation.Every > 0 && now.Sub(changed) >= f.cfg.Rotation.Every; due || requested || !next.IsZero() {
 			if err := f.rotate(ctx, now); err != nil && ctx.Err() == nil {
 				f.log.Warn("the WireGuard key was not changed; it is tried again", "err", err)
 			}
 		}
-		asked = false
+		requested = false
 		select {
 		case <-ctx.Done():
 			return
 		case now = <-ticks:
 		case <-f.rotateNow:
-			now, asked = time.Now(), true
+			now, requested = time.Now(), true
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (f *Fabric) rotate(ctx context.Context, now time.Time) error {
 		nextPub = next.Public()
 	}
 	f.Refresh()
-	f.awaitTold(ctx, nextPub)
+	f.awaitTaken(ctx, nextPub)
 	if ctx.Err() != nil {
 		return ctx.Err() // it goes on with the next start
 	}
@@ -157,8 +157,8 @@ func (f *Fabric) rotate(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// awaitTold waits until every connected peer knows the next key, within bounds.
-func (f *Fabric) awaitTold(ctx context.Context, nextPub wgkey.Public) {
+// awaitTaken waits until every connected peer knows the next key, within bounds.
+func (f *Fabric) awaitTaken(ctx context.Context, nextPub wgkey.Public) {
 	ctx, cancel := context.WithTimeout(ctx, rotationPatience)
 	defer cancel()
 	changed, stop := f.Changed()
@@ -167,7 +167,7 @@ func (f *Fabric) awaitTold(ctx context.Context, nextPub wgkey.Public) {
 		f.mu.Lock()
 		waits := 0
 		for _, m := range f.members {
-			if m.Pinned() && m.State() == peer.Connected && m.Told() != nextPub {
+			if m.Pinned() && m.State() == peer.Connected && m.KeyTaken() != nextPub {
 				waits++
 			}
 		}

@@ -57,6 +57,6 @@ func (s *stranger) pair(c *cluster) error {
 
 // leave says that it is a peer no more.
 func (s *stranger) leave(c *cluster) error {
-	return pairing.SayEnd(context.Background(), s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil,
+	return pairing.SendEnd(context.Background(), s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil,
 		pairing.End{Versions: pairing.Versions, ID: s.id.ID, Sequence: 1 << 40})
 }

@@ -15,12 +15,12 @@ const maxStrangers = 256
 
 // The functions below but real are called with mu held.
 
-// room makes room for one more stranger, and reports whether there is some. Anybody
+// makeRoomForStranger makes makeRoomForStranger for one more stranger, and reports whether there is some. Anybody
 // on the LAN can invent clusters; they must not keep a real one from being tried. So
 // one goes of whom there is least to hope: not one that has proved its ID, nor one
 // that is being asked at this moment; before all one that was asked and did not
 // answer, then one of an address at which many are said to be, then the oldest.
-func (f *Fabric) room() bool {
+func (f *Fabric) makeRoomForStranger() bool {
 	n := 0
 	at := map[netip.Addr]int{}
 	for _, m := range f.members {
@@ -73,7 +73,7 @@ func (f *Fabric) anotherAt(m *member, a netip.AddrPort, e error) {
 	defer f.mu.Unlock()
 	for entry, ok := m.Unnamed(a); ok; entry, ok = m.Unnamed(a) {
 		delete(f.known, entry)
-		if !f.room() {
+		if !f.makeRoomForStranger() {
 			m.Gone(entry)
 			continue
 		}

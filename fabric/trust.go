@@ -79,7 +79,7 @@ func (f *Fabric) admit(s pairing.Stranger) (string, error) {
 	f.mu.Lock()
 	facts.NameOf = f.namesake(s.Message.Name, id)
 	f.mu.Unlock()
-	how, err := pairing.Judge(facts, s.Message.Name, s.From.Addr)
+	how, err := pairing.Evaluate(facts, s.Message.Name, s.From.Addr)
 	if err == nil && how == peer.TrustLAN {
 		err = f.makeRoom(s.From.Addr, s.Message.Name)
 	}
@@ -126,7 +126,7 @@ func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) er
 	f.mu.Lock()
 	facts.NameOf = f.namesake(name, id) // as far as an announcement is to be believed
 	f.mu.Unlock()
-	how, err := pairing.Judge(facts, cmp.Or(name, "it"), at)
+	how, err := pairing.Evaluate(facts, cmp.Or(name, "it"), at)
 	if err == nil && how == peer.TrustLAN {
 		_, err = f.roomFor(at, cmp.Or(name, "it"))
 	}

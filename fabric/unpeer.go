@@ -89,7 +89,7 @@ func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View,
 	if how.Force { // nothing is waited for, not even a last word through the tunnel
 		f.plane.kick()
 	}
-	told := f.tell(ctx, id, ways, end)
+	told := f.sendEnd(ctx, id, ways, end)
 	err = f.drop(id, p)
 	f.awaitGone(id)
 	f.log.Info("peering ended", "peer", r.Name, "id", id.Short(), "told", told)
@@ -151,9 +151,9 @@ func (f *Fabric) reach(ctx context.Context, id peer.ID) error {
 	})
 }
 
-func (f *Fabric) tell(ctx context.Context, id peer.ID, ways []way, end pairing.End) bool {
+func (f *Fabric) sendEnd(ctx context.Context, id peer.ID, ways []way, end pairing.End) bool {
 	return anyWay(ctx, ways, func(ctx context.Context, w way) error {
-		return pairing.SayEnd(ctx, f.cfg.Identity, id, w.at, w.dial, end)
+		return pairing.SendEnd(ctx, f.cfg.Identity, id, w.at, w.dial, end)
 	}) == nil
 }
 
@@ -259,7 +259,7 @@ func (f *Fabric) Leave(ctx context.Context) (told []string) {
 	for id, name := range names {
 		wg.Go(func() {
 			end, _ := f.party.Farewell(id, nil)
-			if f.tell(ctx, id, f.waysTo(id), end) {
+			if f.sendEnd(ctx, id, f.waysTo(id), end) {
 				mu.Lock()
 				told = append(told, name)
 				mu.Unlock()

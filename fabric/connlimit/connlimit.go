@@ -46,7 +46,7 @@ type Side struct {
 type Listener struct {
 	net.Listener
 	inside        func(local netip.Addr) bool
-	outer, within *crowd
+	outer, within *group
 }
 
 // Listen puts limits on l: within for connections to local addresses of which inside
@@ -72,14 +72,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 // connection of a Listener is not counted. It may be called again.
 func Known(c net.Conn, peer string) bool {
 	counted := below(c)
-	return counted == nil || counted.crowd.known(counted, peer)
+	return counted == nil || counted.group.known(counted, peer)
 }
 
 // Lasting is Known for a connection of a user, who has rights of their own: it has no
 // lifetime, and is counted apart from those of peers.
 func Lasting(c net.Conn, user string) bool {
 	counted := below(c)
-	return counted == nil || counted.crowd.lasting(counted, user)
+	return counted == nil || counted.group.lasting(counted, user)
 }
 
 // below is the connection of a Listener that c is, or is around; nil if there is none.
@@ -96,14 +96,14 @@ func below(c net.Conn) *conn {
 	}
 }
 
-// crowd are the connections of one side.
-type crowd struct {
+// group are the connections of one side.
+type group struct {
 	Side
 	mu                      sync.Mutex
 	strangers, peers, users pool
 }
 
-func newCrowd(s Side) *crowd { return &crowd{Side: s} }
+func newCrowd(s Side) *group { return &group{Side: s} }
 
 // pool are connections, the longest there first, and how many each party has.
 type pool struct {
@@ -113,7 +113,7 @@ type pool struct {
 
 type conn struct {
 	net.Conn
-	crowd  *crowd
+	group  *group
 	source netip.Addr
 	closed sync.Once
 
@@ -146,17 +146,17 @@ func (c *conn) end() {
 }
 
 func (c *conn) leave() {
-	c.crowd.mu.Lock()
-	defer c.crowd.mu.Unlock()
+	c.group.mu.Lock()
+	defer c.group.mu.Unlock()
 	for _, t := range c.timers {
 		t.Stop()
 	}
-	c.crowd.drop(c)
+	c.group.drop(c)
 }
 
 // admit lets a stranger in.
-func (d *crowd) admit(nc net.Conn) net.Conn {
-	c := &conn{Conn: nc, crowd: d, source: source(address(nc.RemoteAddr()))}
+func (d *group) admit(nc net.Conn) net.Conn {
+	c := &conn{Conn: nc, group: d, source: source(address(nc.RemoteAddr()))}
 	if d.Owner != nil {
 		c.party = d.Owner(address(nc.RemoteAddr()))
 	}
@@ -190,12 +190,12 @@ func (d *crowd) admit(nc net.Conn) net.Conn {
 }
 
 // known counts c for a peer, perhaps in the place of another connection.
-func (d *crowd) known(c *conn, peer string) bool {
+func (d *group) known(c *conn, peer string) bool {
 	return d.count(c, peer, &d.peers, d.Peers, d.PerPeer)
 }
 
 // lasting counts c for a user and lets it last.
-func (d *crowd) lasting(c *conn, user string) bool {
+func (d *group) lasting(c *conn, user string) bool {
 	if !d.count(c, user, &d.users, d.Users, d.PerUser) {
 		return false
 	}
@@ -208,7 +208,7 @@ func (d *crowd) lasting(c *conn, user string) bool {
 }
 
 // count moves c to a pool with room for so many connections, and so many of each party.
-func (d *crowd) count(c *conn, peer string, p *pool, most, each int) bool {
+func (d *group) count(c *conn, peer string, p *pool, most, each int) bool {
 	d.mu.Lock()
 	victim := (*conn)(nil)
 	if c.pool == nil || c.pool == p && c.party == peer {
@@ -244,7 +244,7 @@ func (d *crowd) count(c *conn, peer string, p *pool, most, each int) bool {
 }
 
 // overdue ends a connection of which nobody has said whose it is.
-func (d *crowd) overdue(c *conn) {
+func (d *group) overdue(c *conn) {
 	d.mu.Lock()
 	stranger := c.pool == &d.strangers
 	d.mu.Unlock()
@@ -255,7 +255,7 @@ func (d *crowd) overdue(c *conn) {
 
 // The functions below are called with mu held.
 
-func (d *crowd) put(c *conn, p *pool) {
+func (d *group) put(c *conn, p *pool) {
 	if p.by == nil {
 		p.by = map[string]int{}
 	}
@@ -265,7 +265,7 @@ func (d *crowd) put(c *conn, p *pool) {
 }
 
 // drop forgets a connection, if it is there.
-func (d *crowd) drop(c *conn) {
+func (d *group) drop(c *conn) {
 	if c == nil || c.pool == nil {
 		return
 	}

@@ -60,6 +60,26 @@ type Event struct {
 	Entry Entry
 }
 
+// List holds the entries that a source reported last, by key.
+type List map[string]Entry
+
+// Report reports the differences between the list and now, which becomes the list.
+func (l *List) Report(now map[string]Entry, report func(Event)) {
+	for key, e := range *l {
+		if _, ok := now[key]; !ok {
+			report(Event{Kind: Removed, Entry: e})
+		}
+	}
+	for key, e := range now {
+		if old, ok := (*l)[key]; !ok {
+			report(Event{Kind: Added, Entry: e})
+		} else if !old.Equal(e) {
+			report(Event{Kind: Changed, Entry: e})
+		}
+	}
+	*l = now
+}
+
 // Source finds clusters in one way. Both methods block until ctx ends and survive
 // a network that is not there yet, goes away or comes back. The contract:
 //
@@ -74,12 +94,12 @@ type Source interface {
 	// back before it returns. It is called once at a time.
 	Announce(ctx context.Context, a Announcement) error
 	// Watch calls tell for every event, one after the other, until ctx ends.
-	Watch(ctx context.Context, tell func(Event)) error
+	Watch(ctx context.Context, report func(Event)) error
 }
 
-// Keeper is a Source that anybody can tell anything: when it hears of more clusters
+// Retainer is a Source that anybody can tell anything: when it hears of more clusters
 // than it can remember, those that are known to be real stay.
-type Keeper interface {
+type Retainer interface {
 	// Keep names a function that says who is real. It takes no long time.
 	Keep(known func(peer.ID) bool)
 }

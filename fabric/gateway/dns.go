@@ -74,9 +74,9 @@ func (s *names) answer(w dns.ResponseWriter, question *dns.Msg) {
 			return
 		}
 		if ours {
-			r.complete(s.lookUp, network)
+			r.complete(s.resolve, network)
 		} else {
-			r = &reply{Msg: s.lookUp(network, question)}
+			r = &reply{Msg: s.resolve(network, question)}
 			r.Id = question.Id
 		}
 	}
@@ -84,9 +84,9 @@ func (s *names) answer(w dns.ResponseWriter, question *dns.Msg) {
 	_ = w.WriteMsg(r.Msg)
 }
 
-// lookUp passes a question on to the campus's servers, one after the other. Without an answer that is a failure at once, so that
+// resolve passes a question on to the campus's servers, one after the other. Without an answer that is a failure at once, so that
 // the pod does not wait.
-func (s *names) lookUp(network string, question *dns.Msg) *dns.Msg {
+func (s *names) resolve(network string, question *dns.Msg) *dns.Msg {
 	q := question.Copy()
 	q.Id = dns.Id()
 	for i, server := range s.next {
@@ -183,7 +183,7 @@ func (r *reply) records(name string, n *node, kind uint16) {
 			}
 		}
 	case dns.TypeSRV:
-		told := map[string]bool{}
+		listed := map[string]bool{}
 		for _, p := range n.ports {
 			of := r.zone.at[p.target]
 			if len(of.addrs) == 0 {
@@ -192,8 +192,8 @@ func (r *reply) records(name string, n *node, kind uint16) {
 			target := p.target + r.zone.suffix
 			r.Answer = append(r.Answer, &dns.SRV{Hdr: head(name, kind), Weight: uint16(100 / len(n.ports)), Port: p.port, Target: target})
 			for _, ip := range of.addrs {
-				if !told[target+ip.String()] {
-					told[target+ip.String()] = true
+				if !listed[target+ip.String()] {
+					listed[target+ip.String()] = true
 					r.Extra = append(r.Extra, address(target, ip))
 				}
 			}
@@ -213,11 +213,11 @@ func (r *reply) none(code int) {
 }
 
 // complete adds what the campus's DNS has of the alias.
-func (r *reply) complete(lookUp func(network string, q *dns.Msg) *dns.Msg, network string) {
+func (r *reply) complete(resolve func(network string, q *dns.Msg) *dns.Msg, network string) {
 	q := new(dns.Msg).SetQuestion(r.alias, r.Question[0].Qtype)
-	more := lookUp(network, q)
+	more := resolve(network, q)
 	if more.Truncated {
-		more = lookUp("tcp", q)
+		more = resolve("tcp", q)
 	}
 	r.Authoritative = false
 	if r.Rcode = more.Rcode; r.Rcode != dns.RcodeSuccess && r.Rcode != dns.RcodeNameError {

@@ -51,7 +51,7 @@ func newWired(t *testing.T) *wired {
 	serve := func(r netroom.Room, key wgkey.Private, peers ...tunnel.Peer) {
 		dir := t.TempDir()
 		all := reach.Rules{Interface: "riv0", Own: address, Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}
-		if _, err := nft.NewKeeper(int(r.NS), log).Tables(reach.Table, reach.Family).Apply([]nft.Program{reach.Program(all)}); err != nil {
+		if _, err := nft.NewGuard(int(r.NS), log).Tables(reach.Table, reach.Family).Apply([]nft.Program{reach.Program(all)}); err != nil {
 			t.Fatal(err)
 		}
 		c := tunnel.NewController(tunnel.ControllerConfig{

@@ -34,10 +34,10 @@ func (i Interface) Net() net.Interface {
 // same reports whether there is no difference that anybody needs to be told. A
 // link-local IPv6 address beside others is none; it comes seconds after them.
 func (i Interface) same(o Interface) bool {
-	return i.Index == o.Index && i.Name == o.Name && i.MTU == o.MTU && slices.Equal(i.told(), o.told())
+	return i.Index == o.Index && i.Name == o.Name && i.MTU == o.MTU && slices.Equal(i.advertised(), o.advertised())
 }
 
-func (i Interface) told() []netip.Prefix {
+func (i Interface) advertised() []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range i.Addrs {
 		if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() {

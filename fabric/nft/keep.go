@@ -26,14 +26,14 @@ const (
 	notices = 8 << 20
 )
 
-// Keeper sees what other programs do to the tables that this process writes (nft flush
+// Guard sees what other programs do to the tables that this process writes (nft flush
 // ruleset, a restart of the nftables service, a person), and has them put back. A process
 // has one, and each owner of a table makes it by Tables, puts it back when Changed says so,
 // and reports what it cannot put back.
 //
 // It reads the kernel's notices. Those of own writes are told by the socket that wrote,
 // those of tables of others, however many, by their name. It writes nothing.
-type Keeper struct {
+type Guard struct {
 	netns int
 	log   *slog.Logger
 	// first is a socket that nothing is written by. The kernel numbers the first one of a process
@@ -45,16 +45,16 @@ type Keeper struct {
 	own    map[uint32]time.Time // sockets that this process has written by
 }
 
-// NewKeeper makes one for a network namespace; 0 is the process's own.
-func NewKeeper(netns int, log *slog.Logger) *Keeper {
-	k := &Keeper{netns: netns, log: log, tables: map[string]*Tables{}, own: map[uint32]time.Time{}}
+// NewGuard makes one for a network namespace; 0 is the process's own.
+func NewGuard(netns int, log *slog.Logger) *Guard {
+	k := &Guard{netns: netns, log: log, tables: map[string]*Tables{}, own: map[uint32]time.Time{}}
 	k.first, _ = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns}) // where there is none Run says so
 	return k
 }
 
 // Tables makes those of a name, in the place of what was made of that name before.
-func (k *Keeper) Tables(name string, families ...nftables.TableFamily) *Tables {
-	t := &Tables{Name: name, Families: families, NetNS: k.netns, keeper: k, changed: make(chan struct{}, 1)}
+func (k *Guard) Tables(name string, families ...nftables.TableFamily) *Tables {
+	t := &Tables{Name: name, Families: families, NetNS: k.netns, guard: k, changed: make(chan struct{}, 1)}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.tables[name] = t
@@ -62,7 +62,7 @@ func (k *Keeper) Tables(name string, families ...nftables.TableFamily) *Tables {
 }
 
 // Names are those of all tables that were made.
-func (k *Keeper) Names() (names []string) {
+func (k *Guard) Names() (names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name := range k.tables {
@@ -73,7 +73,7 @@ func (k *Keeper) Names() (names []string) {
 
 // Run watches until ctx ends, or until nothing more is seen. ready is called when it has
 // begun.
-func (k *Keeper) Run(ctx context.Context, ready func()) error {
+func (k *Guard) Run(ctx context.Context, ready func()) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: k.netns, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 	if err != nil {
 		return fmt.Errorf("nft: changes by other programs are not seen: %w; see rivulet doctor kernel", err)
@@ -100,7 +100,7 @@ func (k *Keeper) Run(ctx context.Context, ready func()) error {
 }
 
 // doubt has all tables written anew.
-func (k *Keeper) doubt() {
+func (k *Guard) doubt() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, t := range k.tables {
@@ -108,7 +108,7 @@ func (k *Keeper) doubt() {
 	}
 }
 
-func (k *Keeper) notice(m netlink.Message) {
+func (k *Guard) notice(m netlink.Message) {
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || m.Header.Type&0xff == unix.NFT_MSG_NEWGEN {
 		return
 	}
@@ -137,7 +137,7 @@ func tableName(data []byte) []byte {
 }
 
 // open is Open with a socket whose writes are known as own ones.
-func (k *Keeper) open() (*nftables.Conn, error) {
+func (k *Guard) open() (*nftables.Conn, error) {
 	return open(k.netns, func(c *netlink.Conn) error {
 		raw, err := c.SyscallConn()
 		if err != nil {
@@ -155,7 +155,7 @@ func (k *Keeper) open() (*nftables.Conn, error) {
 }
 
 // wrote notes a socket. The kernel gives its number to no other soon.
-func (k *Keeper) wrote(port uint32) {
+func (k *Guard) wrote(port uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()

@@ -21,7 +21,7 @@ import (
 // kept is an owner of one table in a room, with a Keeper that runs.
 func kept(t testing.TB, room netroom.Room, log slog.Handler) (*Tables, []Program) {
 	t.Helper()
-	k := NewKeeper(int(room.NS), slog.New(log))
+	k := NewGuard(int(room.NS), slog.New(log))
 	ctx, cancel := context.WithCancel(t.Context())
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- k.Run(ctx, func() { close(begun) }) }()

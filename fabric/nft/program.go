@@ -62,7 +62,7 @@ type Tables struct {
 	Families []nftables.TableFamily
 	NetNS    int // the network namespace; 0 is the process's own
 
-	keeper  *Keeper
+	guard  *Guard
 	changed chan struct{}
 
 	mu     sync.Mutex
@@ -71,7 +71,7 @@ type Tables struct {
 	broken bool        // others have changed what stood
 	timer  *time.Timer // nil, or it gives changed a value, at next
 	next   time.Time
-	told   time.Time // when changed got one for the last time
+	notified   time.Time // when changed got one for the last time
 	logged time.Time
 	wait   time.Duration // until the next try of what has failed
 }
@@ -98,13 +98,13 @@ func (k *Tables) touched(certain bool) {
 	now := time.Now()
 	if certain && now.Sub(k.logged) > quiet {
 		k.logged = now
-		k.keeper.log.Warn("another program has changed nftables rules of Rivulet; putting them back", "table", k.Name)
+		k.guard.log.Warn("another program has changed nftables rules of Rivulet; putting them back", "table", k.Name)
 	}
-	k.tell(max(settle, k.told.Add(pace).Sub(now)))
+	k.notify(max(settle, k.notified.Add(pace).Sub(now)))
 }
 
-// tell is called with mu held.
-func (k *Tables) tell(in time.Duration) {
+// notify is called with mu held.
+func (k *Tables) notify(in time.Duration) {
 	if k.changed == nil {
 		return
 	}
@@ -115,7 +115,7 @@ func (k *Tables) tell(in time.Duration) {
 	k.next = at
 	k.timer = time.AfterFunc(time.Until(at), func() {
 		k.mu.Lock()
-		k.told, k.have, k.clean = time.Now(), nil, false
+		k.notified, k.have, k.clean = time.Now(), nil, false
 		k.mu.Unlock()
 		changes.Poke(k.changed)
 	})
@@ -169,7 +169,7 @@ func (k *Tables) apply(want []Program) (messages int, err error) {
 	k.have, k.clean = nil, false
 	if messages, err = k.write(want); err != nil {
 		k.wait = min(max(2*k.wait, pace), 16*pace)
-		k.tell(k.wait)
+		k.notify(k.wait)
 		return messages, err
 	}
 	k.have, k.broken, k.wait = want, false, 0
@@ -216,8 +216,8 @@ func fill(c *nftables.Conn, t *nftables.Table, p Program) (messages int, err err
 }
 
 func (k *Tables) open() (*nftables.Conn, error) {
-	if k.keeper != nil {
-		return k.keeper.open()
+	if k.guard != nil {
+		return k.guard.open()
 	}
 	return Open(k.NetNS)
 }

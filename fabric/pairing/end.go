@@ -34,11 +34,11 @@ func (p *Party) Farewell(id peer.ID, forget func(heard, skip uint64) error) (End
 	if forget == nil {
 		return e, nil
 	}
-	return e, forget(n.heard, n.skip)
+	return e, forget(n.received, n.skip)
 }
 
-// SayEnd tells the cluster at an address that it is our peer no more.
-func SayEnd(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial, e End) error {
+// SendEnd tells the cluster at an address that it is our peer no more.
+func SendEnd(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial, e End) error {
 	c, _, err := open(ctx, id, want, addr, dial)
 	if err != nil {
 		return err
@@ -77,12 +77,12 @@ func (p *Party) end(from Sender, e End, ended func(id peer.ID, heard, skip uint6
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.numbers(from.ID)
-	if _, known := p.Record(from.ID); !known || e.Sequence <= n.heard {
+	if _, known := p.Record(from.ID); !known || e.Sequence <= n.received {
 		return nil
 	}
 	if err := ended(from.ID, e.Sequence, n.skip); err != nil {
 		return err
 	}
-	n.heard = e.Sequence
+	n.received = e.Sequence
 	return nil
 }

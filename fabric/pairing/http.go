@@ -54,7 +54,7 @@ func fromStrangers(doing string, take func(http.ResponseWriter, *http.Request, S
 // Handler answers the exchange. inside says whether a request came through the
 // tunnel; heard is told of everyone who got through to it,
 // refused or not.
-func (p *Party) Handler(inside func(*http.Request) bool, heard func(Sender, Message, error)) http.Handler {
+func (p *Party) Handler(inside func(*http.Request) bool, received func(Sender, Message, error)) http.Handler {
 	return fromStrangers("are peering", func(w http.ResponseWriter, r *http.Request, from Sender, body json.RawMessage) {
 		m, err := Decode(body)
 		var answer Message
@@ -62,7 +62,7 @@ func (p *Party) Handler(inside func(*http.Request) bool, heard func(Sender, Mess
 			from.Inside = inside(r)
 			answer, err = p.Receive(from, m)
 		}
-		heard(from, m, err)
+		received(from, m, err)
 		var e *rpc.Error
 		switch {
 		case err == nil:
@@ -90,7 +90,7 @@ func sender(r *http.Request) (Sender, error) {
 // PostTo returns a Post that reaches the control address of the peer want (empty:
 // of whoever is there). dial is nil for the LAN; else it leads through the tunnel.
 func PostTo(id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) Post {
-	return func(ctx context.Context, say func(Sender) Message) (Message, Sender, error) {
+	return func(ctx context.Context, compose func(Sender) Message) (Message, Sender, error) {
 		ctx, cancel := context.WithTimeout(ctx, postTimeout)
 		defer cancel()
 		c, from, err := open(ctx, id, want, addr, dial)
@@ -99,7 +99,7 @@ func PostTo(id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) Post 
 		}
 		defer c.Close()
 		var body json.RawMessage
-		if err := post(ctx, c, addr, Path, say(from), &body); err != nil {
+		if err := post(ctx, c, addr, Path, compose(from), &body); err != nil {
 			return Message{}, from, err
 		}
 		answer, err := Decode(body)

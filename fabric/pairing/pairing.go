@@ -93,14 +93,14 @@ type Party struct {
 }
 
 // numbers are the sequences that go to and fro between us and one other cluster.
-type numbers struct{ heard, skip uint64 }
+type numbers struct{ received, skip uint64 }
 
 // maxNumbers bounds for how many clusters numbers are kept in memory.
 const maxNumbers = 1024
 
 // Post opens a connection to the peer, sends what say returns for who is there, and
 // brings the answer.
-type Post func(ctx context.Context, say func(Sender) Message) (Message, Sender, error)
+type Post func(ctx context.Context, compose func(Sender) Message) (Message, Sender, error)
 
 // numbers of a cluster: what its record says, or its parting, and what has been
 // heard and said since. It is called with mu held.
@@ -117,10 +117,10 @@ func (p *Party) numbers(id peer.ID) *numbers {
 		p.known[id] = n
 	}
 	if r, ok := p.Record(id); ok {
-		n.heard, n.skip = max(n.heard, r.Heard), max(n.skip, r.Skip)
+		n.received, n.skip = max(n.received, r.Heard), max(n.skip, r.Skip)
 	} else if p.Parted != nil {
 		heard, skip := p.Parted(id)
-		n.heard, n.skip = max(n.heard, heard), max(n.skip, skip)
+		n.received, n.skip = max(n.received, heard), max(n.skip, skip)
 	}
 	return n
 }
@@ -133,7 +133,7 @@ func (p *Party) hello(to Sender, theirs wgkey.Public) Message {
 	p.count++
 	m := s.Hello(r)
 	p.provePossession(&m, to.ID, theirs)
-	m.Sequence, m.Heard = p.issued(n), n.heard
+	m.Sequence, m.Heard = p.issued(n), n.received
 	return m
 }
 
@@ -182,7 +182,7 @@ func (p *Party) Receive(from Sender, m Message) (Message, error) {
 	}
 	answer := p.hello(from, m.WireGuardKey)
 	// Only who has shown that it knows the secret gets to see a proof of it.
-	if key := p.group(); key.judge(m.Proof, roleStarter, from.Binding, from.ID, answer.ID) == RightProof {
+	if key := p.group(); key.verify(m.Proof, roleStarter, from.Binding, from.ID, answer.ID) == RightProof {
 		answer.Proof = key.prove(roleResponder, from.Binding, answer.ID, from.ID)
 	}
 	return answer, nil
@@ -197,13 +197,13 @@ const rounds = 4
 func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 	var r peer.Record
 	for range rounds {
-		var said uint64
+		var sent uint64
 		var provedTo wgkey.Public
 		m, from, err := post(ctx, func(to Sender) Message {
 			r, _ := p.Record(to.ID)
 			provedTo = r.WireGuardKey // or a newer one: then there is a round more
 			hello := p.call(to)
-			said = hello.Sequence
+			sent = hello.Sequence
 			return hello
 		})
 		if err != nil {
@@ -212,7 +212,7 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 		p.mu.Lock()
 		// A version 1 says nothing of what it has heard. Who has heard more than we have
 		// said takes us for somebody who is late: learn sees to that.
-		taken := m.common() < 2 || m.Heard >= said && m.Heard <= p.issued(p.numbers(from.ID))
+		taken := m.common() < 2 || m.Heard >= sent && m.Heard <= p.issued(p.numbers(from.ID))
 		var stale bool
 		r, stale, err = p.learn(from, m, true)
 		p.mu.Unlock()
@@ -256,7 +256,7 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		if starter {
 			role = roleResponder
 		}
-		s := Stranger{From: from, Message: m, Starter: starter, Proved: p.group().judge(m.Proof, role, from.Binding, from.ID, self.ID)}
+		s := Stranger{From: from, Message: m, Starter: starter, Proved: p.group().verify(m.Proof, role, from.Binding, from.ID, self.ID)}
 		how, err := p.Admit(s)
 		if err != nil {
 			return peer.Record{}, false, err
@@ -267,7 +267,7 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		}
 		r = peer.Record{ID: from.ID, Trust: peer.Trust{How: how, At: p.Now()}}
 	}
-	if m.Sequence != 0 && m.Sequence <= n.heard {
+	if m.Sequence != 0 && m.Sequence <= n.received {
 		return old, true, nil
 	}
 	r.Name, r.Version, r.KubeVersion, r.Protocol = m.Name, m.Version, m.KubeVersion, m.common()
@@ -287,8 +287,8 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		if errors.Is(err, ErrContested) && m.Proves && !starter {
 			return old, true, nil // it hears our key, and proves its own
 		}
-		if told := (*rpc.Error)(nil); errors.As(err, &told) {
-			err = told
+		if known := (*rpc.Error)(nil); errors.As(err, &known) {
+			err = known
 		}
 		if err != nil {
 			return peer.Record{}, false, err
@@ -311,12 +311,12 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		return peer.Record{}, false, refuse("no-prefix", "no prefix is free for the pods of %s: %v", m.Name, err)
 	}
 	if !known || !reflect.DeepEqual(r, old) {
-		r.Heard = max(m.Sequence, n.heard)
+		r.Heard = max(m.Sequence, n.received)
 		if err := p.Save(r); err != nil {
 			return peer.Record{}, false, refuse("store", "the record of %s cannot be saved: %v", m.Name, err)
 		}
 	}
-	n.heard = max(m.Sequence, n.heard)
+	n.received = max(m.Sequence, n.received)
 	return r, false, nil
 }
 

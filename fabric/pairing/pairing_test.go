@@ -69,7 +69,7 @@ func (s *node) boot() {
 	s.Party = &Party{
 		Epoch: s.epoch<<12 | s.boots, Parted: func(id peer.ID) (uint64, uint64) { return s.parted[id][0], s.parted[id][1] },
 		Admit: func(x Stranger) (string, error) {
-			return Judge(Facts{Mode: ModeLAN, OnLink: netip.MustParsePrefix("192.0.2.0/24").Contains(x.From.Addr), Here: s.self.Name}, x.Message.Name, x.From.Addr)
+			return Evaluate(Facts{Mode: ModeLAN, OnLink: netip.MustParsePrefix("192.0.2.0/24").Contains(x.From.Addr), Here: s.self.Name}, x.Message.Name, x.From.Addr)
 		},
 		Self:   func() Self { return s.self },
 		Record: func(id peer.ID) (peer.Record, bool) { r, ok := s.disk[id]; return r, ok },

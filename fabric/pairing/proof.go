@@ -41,8 +41,8 @@ func (k GroupKey) prove(role string, binding []byte, from, to peer.ID) []byte {
 	return mac.Sum(nil)
 }
 
-// judge says what a proof is worth. Without a key of our own nothing can be said.
-func (k *GroupKey) judge(proof []byte, role string, binding []byte, from, to peer.ID) Proved {
+// verify says what a proof is worth. Without a key of our own nothing can be said.
+func (k *GroupKey) verify(proof []byte, role string, binding []byte, from, to peer.ID) Proved {
 	switch {
 	case k == nil || len(proof) == 0:
 		return NoProof

@@ -59,7 +59,7 @@ type Machine struct {
 
 	found   map[string]discovery.Entry // by source and key
 	name    string                     // as last claimed by one that is no peer
-	knocked netip.AddrPort             // where a request came from that was refused
+	requestedAt netip.AddrPort             // where a request came from that was refused
 	given   []netip.AddrPort           // addresses that a person or an invite gives
 	proved  bool                       // it has shown by TLS that the ID is its own
 	held    bool                       // a person has approved it in this run: it is not forgotten
@@ -68,7 +68,7 @@ type Machine struct {
 	rec       peer.Record // zero unless pinned
 	notice    string      // does not keep the peer from working
 	displaced bool        // another takes its place: it ceases to be a peer
-	told      wgkey.Public
+	keyTaken      wgkey.Public
 	tryNext   bool // its present WireGuard key has ceased to answer
 
 	state    peer.State
@@ -159,8 +159,8 @@ func (m *Machine) Begin() {
 func (m *Machine) End() { m.attempting, m.attempts = false, m.attempts+1 }
 
 // Exchanged takes in an exchange that succeeded, in which the peer took in the next key of this cluster.
-func (m *Machine) Exchanged(now time.Time, told wgkey.Public) (do Effects) {
-	m.exchanged, m.backoff, m.refusal, m.told = now, pairing.Pace{}, nil, told
+func (m *Machine) Exchanged(now time.Time, taken wgkey.Public) (do Effects) {
+	m.exchanged, m.backoff, m.refusal, m.keyTaken = now, pairing.Pace{}, nil, taken
 	if m.state == peer.Connected {
 		do = m.enter(now, peer.Connected, "")
 	}
@@ -214,12 +214,12 @@ func (m *Machine) Failed(now time.Time, err error, mine bool, reason string) (do
 	return do | m.enter(now, peer.Discovered, reason)
 }
 
-// Knocked takes in that this cluster has refused an exchange that the other one began, at the address.
-func (m *Machine) Knocked(now time.Time, name string, at netip.AddrPort, err error, reason string) Effects {
+// Requested takes in that this cluster has refused an exchange that the other one began, at the address.
+func (m *Machine) Requested(now time.Time, name string, at netip.AddrPort, err error, reason string) Effects {
 	if pairing.ValidName(name) { // of a message that was refused it may be anything
 		m.name = name
 	}
-	m.knocked, m.proved, m.refusal, m.mine = at, true, err, true
+	m.requestedAt, m.proved, m.refusal, m.mine = at, true, err, true
 	if m.state == peer.Connected {
 		return Exchange
 	}
@@ -285,7 +285,7 @@ func (m *Machine) Withdrawn(now time.Time) Effects {
 
 // Reconsider makes an exchange due with a stranger, for the rules of trust are others now.
 func (m *Machine) Reconsider(now time.Time) Effects {
-	if m.pinned || len(m.found) == 0 && !m.knocked.IsValid() {
+	if m.pinned || len(m.found) == 0 && !m.requestedAt.IsValid() {
 		return 0
 	}
 	return m.Due(now, true)

@@ -89,10 +89,10 @@ func (d *driver) event(name string, pick func(n int) int) Effects {
 		return d.pin(record(keys[pick(2)], keys[2])) | d.Exchanged(d.now, keys[0])
 	case "request":
 		if d.denied {
-			return d.Knocked(d.now, "b", there, denied, "denied")
+			return d.Requested(d.now, "b", there, denied, "denied")
 		}
 		if pick(2) == 0 && !d.Pinned() {
-			return d.Knocked(d.now, "b", there, refusals[pick(2)], "not yet")
+			return d.Requested(d.now, "b", there, refusals[pick(2)], "not yet")
 		}
 		return d.pin(record(keys[pick(2)], keys[2])) | d.Received(d.now, pick(2) == 0)
 	case "ping":

@@ -27,7 +27,7 @@ func (m *Machine) Since() time.Time        { return m.since }
 func (m *Machine) RTT() time.Duration      { return m.rtt }
 func (m *Machine) Proved() bool            { return m.proved }
 func (m *Machine) Displaced() bool         { return m.displaced }
-func (m *Machine) Told() wgkey.Public      { return m.told }
+func (m *Machine) KeyTaken() wgkey.Public      { return m.keyTaken }
 func (m *Machine) LastExchange() time.Time { return m.exchanged }
 func (m *Machine) Attempts() int           { return m.attempts }
 func (m *Machine) Attempting() bool        { return m.attempting }
@@ -41,7 +41,7 @@ func (m *Machine) View() peer.View {
 	}
 	v.Found, v.Addrs = m.sources(), m.Addrs()
 	if !m.pinned {
-		v.Record = peer.Record{ID: m.id, Name: m.Title(), Control: m.knocked}
+		v.Record = peer.Record{ID: m.id, Name: m.Title(), Control: m.requestedAt}
 		if len(v.Addrs) > 0 {
 			v.Control = v.Addrs[0]
 		}
@@ -94,7 +94,7 @@ func (m *Machine) Addrs() (out []netip.AddrPort) {
 			}
 		}
 	}
-	for _, a := range append([]netip.AddrPort{m.rec.Control, m.knocked}, m.given...) {
+	for _, a := range append([]netip.AddrPort{m.rec.Control, m.requestedAt}, m.given...) {
 		if Specified(a).IsValid() && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
@@ -109,7 +109,7 @@ func (m *Machine) Place() netip.Addr {
 			return e.Addrs[0].Addr()
 		}
 	}
-	return m.knocked.Addr()
+	return m.requestedAt.Addr()
 }
 
 // Unnamed returns the entry without an ID at the address, if m has an ID and such an entry.

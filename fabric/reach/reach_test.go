@@ -187,7 +187,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 }
 
 func tables(host netroom.Room) *nft.Tables {
-	return nft.NewKeeper(int(host.NS), slog.New(slog.DiscardHandler)).Tables(Table, Family)
+	return nft.NewGuard(int(host.NS), slog.New(slog.DiscardHandler)).Tables(Table, Family)
 }
 
 func set(t testing.TB, all *nft.Tables, r Rules) {

@@ -115,11 +115,11 @@ func asError(status int, host string, body []byte) error {
 	if json.Unmarshal(body, &e) != nil || e.Code == "" {
 		return &Error{Code: "http", Message: fmt.Sprintf("%s answered %d %s", host, status, http.StatusText(status))}
 	}
-	return Told(e)
+	return Received(e)
 }
 
-// Told is an error that another cluster has told, fit to be shown.
-func Told(e Error) *Error {
+// Received is an error that another cluster has told, fit to be shown.
+func Received(e Error) *Error {
 	out := &Error{Code: "unknown", Message: peer.Text(e.Message), Remote: true}
 	if codeForm.MatchString(e.Code) {
 		out.Code = e.Code

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Look is how often to look.
-const Look = time.Second
+// Interval is how often to look.
+const Interval = time.Second
 
 // Setting is one, by its path below /proc/sys.
 type Setting struct{ Name, Value string }

@@ -111,7 +111,7 @@ func (b *Store) change(f func(*content)) error {
 	next := b.c
 	next.Approvals, next.Revocations, next.Invites = slices.Clone(next.Approvals), slices.Clone(next.Revocations), slices.Clone(next.Invites)
 	f(&next)
-	next.Approvals, next.Revocations, next.Invites = newest(next.Approvals), kept(next.Revocations), newest(next.Invites)
+	next.Approvals, next.Revocations, next.Invites = newest(next.Approvals), bounded(next.Revocations), newest(next.Invites)
 	blob, err := json.Marshal(next)
 	if err != nil {
 		return fmt.Errorf("trust: %w", err)
@@ -127,9 +127,9 @@ func newest[T any](list []T) []T {
 	return slices.Delete(list, 0, max(0, len(list)-maxEntries))
 }
 
-// kept is newest, but a person's no goes last: anybody can become a peer of a LAN and end
+// bounded is newest, but a person's no goes last: anybody can become a peer of a LAN and end
 // it again, and each time that leaves a parting.
-func kept(list []Revocation) []Revocation {
+func bounded(list []Revocation) []Revocation {
 	for i := 0; i < len(list) && len(list) > maxEntries; {
 		if list[i].Denied {
 			i++

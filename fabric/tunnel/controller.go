@@ -44,7 +44,7 @@ type Controller struct {
 	client *http.Client // for questions
 	stream *http.Client // for the answer that does not end
 
-	lookEvery time.Duration
+	checkEvery time.Duration
 
 	push sync.Mutex // held while the process is told, so that the newest comes last
 	mu   sync.Mutex
@@ -57,7 +57,7 @@ type Controller struct {
 const (
 	startLimit = 10 * time.Second       // for a process that was started, to answer
 	hungAfter  = 5 * time.Second        // for one that runs
-	lookEvery  = 30 * time.Second       // whether it hangs; that it died is known at once
+	checkEvery  = 30 * time.Second       // whether it hangs; that it died is known at once
 	firstWait  = 200 * time.Millisecond // before starting it again once more; doubles
 	longWait   = 5 * time.Second
 )
@@ -72,7 +72,7 @@ func NewController(cfg ControllerConfig) *Controller {
 	}
 	return &Controller{cfg: cfg,
 		client: &http.Client{Timeout: 10 * time.Second, Transport: transport},
-		stream: &http.Client{Transport: transport}, lookEvery: lookEvery,
+		stream: &http.Client{Transport: transport}, checkEvery: checkEvery,
 	}
 }
 
@@ -127,7 +127,7 @@ func (c *Controller) watch(ctx context.Context, done chan struct{}) {
 		}
 		err := c.ensure(ctx)
 		if err == nil {
-			err = c.tell(ctx)
+			err = c.configure(ctx)
 		}
 		if well = err == nil; !well && ctx.Err() == nil {
 			c.cfg.Log.Error("the tunnel does not come back; trying again", "error", err)
@@ -153,13 +153,13 @@ func (c *Controller) attend(ctx context.Context) {
 		defer close(gone)
 		_, _ = io.Copy(io.Discard, resp.Body)
 	}()
-	look := time.NewTicker(c.lookEvery)
-	defer look.Stop()
+	ticker := time.NewTicker(c.checkEvery)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-gone:
 			return
-		case <-look.C:
+		case <-ticker.C:
 			if _, err := c.Status(ctx); err != nil {
 				return
 			}
@@ -167,8 +167,8 @@ func (c *Controller) attend(ctx context.Context) {
 	}
 }
 
-// tell gives the process the last Config if it has none.
-func (c *Controller) tell(ctx context.Context) error {
+// configure gives the process the last Config if it has none.
+func (c *Controller) configure(ctx context.Context) error {
 	c.push.Lock()
 	defer c.push.Unlock()
 	c.mu.Lock()

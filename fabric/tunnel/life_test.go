@@ -143,7 +143,7 @@ func TestHangingProcessIsReplaced(t *testing.T) {
 	w.apply(t)
 	w.a.Detach()
 	w.a.Controller = NewController(w.a.config)
-	w.a.lookEvery = 100 * time.Millisecond
+	w.a.checkEvery = 100 * time.Millisecond
 	if err := w.a.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ type news struct {
 	now chan struct{} // closed by the next change; nil if nobody waits
 }
 
-func (n *news) tell() {
+func (n *news) notify() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.now != nil {
@@ -39,8 +39,8 @@ func (n *news) next() <-chan struct{} {
 // newsPause makes one line of changes that come together.
 const newsPause = 100 * time.Millisecond
 
-// tellPaths answers with a line whenever a path has changed, until the asker or ctx ends.
-func (s *Server) tellPaths(ctx context.Context, w http.ResponseWriter, r *http.Request) {
+// streamPaths answers with a line whenever a path has changed, until the asker or ctx ends.
+func (s *Server) streamPaths(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	for {
 		next := s.news.next()
@@ -83,7 +83,7 @@ func (c *Controller) WatchPaths(ctx context.Context, changed func()) error {
 func (c Config) forPaths() paths.Config {
 	out := paths.Config{
 		Private: c.PrivateKey.Bytes(), Public: c.PrivateKey.Public().Bytes(),
-		UDP: c.Candidates, TCP: c.Streams, Carry: c.Relay,
+		UDP: c.Candidates, TCP: c.Streams, Relay: c.Relay,
 	}
 	inside := c.inside()
 	never := func(a netip.Addr) bool { return c.StreamsOnly || a.IsLoopback() || inside(a).IsValid() }

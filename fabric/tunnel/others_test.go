@@ -115,7 +115,7 @@ func TestTenantsWithoutRulesHaveNoNetwork(t *testing.T) {
 		}
 		return netlink.LinkSetAlias(l, nft.TenantAlias+"alice")
 	})
-	rules := nft.NewKeeper(int(node.ns), slog.New(slog.DiscardHandler)).Tables(nft.Isolation, nftables.TableFamilyIPv4, nftables.TableFamilyBridge)
+	rules := nft.NewGuard(int(node.ns), slog.New(slog.DiscardHandler)).Tables(nft.Isolation, nftables.TableFamilyIPv4, nftables.TableFamilyBridge)
 	nothing := func(c *nftables.Conn, t *nftables.Table) {}
 	programs := []nft.Program{{Family: nftables.TableFamilyIPv4, Base: nothing}, {Family: nftables.TableFamilyBridge, Base: nothing}}
 	write := func() {

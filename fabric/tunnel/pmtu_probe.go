@@ -156,7 +156,7 @@ func (m *pathMTUs) measure(at netip.AddrPort, p Peer, most int) *measured {
 				<-one.path.answers
 			}
 		},
-		ask: func(size int) {
+		probe: func(size int) {
 			_, _ = m.conn.WriteToUDPAddrPort(probe{kind: probeAsk, number: one.number.Load(), size: size}.bytes(), at)
 		},
 		use: func(mtu int) {

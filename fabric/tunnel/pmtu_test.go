@@ -58,7 +58,7 @@ func newLine(fits int) *line {
 			}
 		},
 		way: func() string { return l.way.Load().(string) },
-		ask: func(size int) {
+		probe: func(size int) {
 			l.asked.Add(1)
 			if int64(size) <= l.fits.Load() && !l.loses() {
 				l.path.answers <- size
@@ -164,8 +164,8 @@ func TestLossIsNoNarrowPath(t *testing.T) {
 		synctest.Test(t, func(*testing.T) {
 			l := newLine(fits)
 			size, lost := 0, map[int]int{}
-			ask := l.path.ask
-			l.path.ask = func(s int) { size = s; ask(s) }
+			ask := l.path.probe
+			l.path.probe = func(s int) { size = s; ask(s) }
 			l.loses = func() bool { // never in every round
 				if rnd.IntN(2) == 0 && lost[size] < probeRounds-1 {
 					lost[size]++

@@ -40,7 +40,7 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/config", desired.Config("tunnel", s.Apply))
 	mux.HandleFunc("GET /v1/status", desired.Status(s.Status))
-	mux.HandleFunc("GET /v1/paths", func(w http.ResponseWriter, r *http.Request) { s.tellPaths(ctx, w, r) })
+	mux.HandleFunc("GET /v1/paths", func(w http.ResponseWriter, r *http.Request) { s.streamPaths(ctx, w, r) })
 	// The answer never ends while this process lives: that is how the controller
 	// learns at once that it does not.
 	mux.HandleFunc("GET /v1/alive", func(w http.ResponseWriter, r *http.Request) {

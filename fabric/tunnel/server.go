@@ -54,7 +54,7 @@ type Server struct {
 	translator translate.Translator
 	counts     wgdev.Counts
 	news       news // of paths
-	keeper     *nft.Keeper
+	tables     *nft.Guard
 	rules      *nft.Tables
 	link       atomic.Int64 // the index of the interface
 
@@ -73,8 +73,8 @@ type Server struct {
 
 // NewServer returns a data plane that has no device yet.
 func NewServer(version string, log *slog.Logger) *Server {
-	keeper := nft.NewKeeper(0, log)
-	return &Server{version: version, log: log, isolated: 2, keeper: keeper, rules: keeper.Tables(Table, nftables.TableFamilyIPv4)}
+	keeper := nft.NewGuard(0, log)
+	return &Server{version: version, log: log, isolated: 2, tables: keeper, rules: keeper.Tables(Table, nftables.TableFamilyIPv4)}
 }
 
 // Apply makes cfg the whole state. Peers that did not change are not touched.
@@ -202,7 +202,7 @@ func (s *Server) open(cfg Config) error {
 	if l, err := netlink.LinkByName(cfg.Interface); err == nil {
 		s.link.Store(int64(l.Attrs().Index))
 	}
-	s.dev = wgdev.New(raw, wgdev.Options{Log: s.log, Changed: s.news.tell, Translator: &s.translator, Counts: &s.counts,
+	s.dev = wgdev.New(raw, wgdev.Options{Log: s.log, Changed: s.news.notify, Translator: &s.translator, Counts: &s.counts,
 		Whole: func(packet []byte) bool { return isAsk(packet, source) }})
 	return nil
 }
@@ -259,7 +259,7 @@ func (s *Server) Status() (Status, error) {
 			return st, err
 		}
 	}
-	st.Seen, st.Carried = s.dev.Paths.Seen(), s.dev.Paths.Carried()
+	st.Seen, st.Carried = s.dev.Paths.Seen(), s.dev.Paths.Relayed()
 	for _, p := range s.cfg.Peers {
 		ps := status(p, s.dev, sessions)
 		ps.MTU = s.cfg.mtuOf(p.ID, s.mtus)
@@ -288,16 +288,16 @@ func (s *Server) Follow(ctx context.Context) {
 func (s *Server) watchRules(ctx context.Context) {
 	go func() {
 		for ctx.Err() == nil {
-			if err := s.keeper.Run(ctx, func() {}); ctx.Err() == nil {
+			if err := s.tables.Run(ctx, func() {}); ctx.Err() == nil {
 				s.log.Warn("the rules are not watched; trying again", "error", err)
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(sysctl.Look):
+			case <-time.After(sysctl.Interval):
 			}
 		}
 	}()
-	tick := time.NewTicker(sysctl.Look)
+	tick := time.NewTicker(sysctl.Interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -306,7 +306,7 @@ func (s *Server) watchRules(ctx context.Context) {
 		case <-s.rules.Changed():
 			s.putBackRules()
 		case <-tick.C:
-			s.look()
+			s.check()
 		}
 	}
 }
@@ -325,9 +325,9 @@ func (s *Server) putBackRules() {
 	}
 }
 
-// look puts back what the kernel tells nobody of, and closes what the supervisor has to, while it
+// check puts back what the kernel tells nobody of, and closes what the supervisor has to, while it
 // does not come to it: what comes out of the tunnel, and tenants.
-func (s *Server) look() {
+func (s *Server) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.closeTenants(); err != nil {

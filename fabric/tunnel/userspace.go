@@ -33,7 +33,7 @@ type Userspace struct {
 // NewUserspace makes one on the TUN, which it closes when it is closed.
 func NewUserspace(t tun.Device, log *slog.Logger) *Userspace {
 	u := &Userspace{log: log}
-	u.dev = wgdev.New(t, wgdev.Options{Log: log, Changed: u.news.tell, Counts: &u.counts})
+	u.dev = wgdev.New(t, wgdev.Options{Log: log, Changed: u.news.notify, Counts: &u.counts})
 	return u
 }
 

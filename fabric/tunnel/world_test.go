@@ -153,7 +153,7 @@ func newDevice(t testing.TB, podAddr string) *board {
 	masqueradeLikeFlannel(t, d.node)
 
 	// What a peer reaches is package reach's to decide; here it is everything.
-	open := nft.NewKeeper(int(d.node.ns), slog.New(slog.DiscardHandler)).Tables(reach.Table, reach.Family)
+	open := nft.NewGuard(int(d.node.ns), slog.New(slog.DiscardHandler)).Tables(reach.Table, reach.Family)
 	all := reach.Rules{Interface: "riv0", Own: ownAddress, Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}
 	if _, err := open.Apply([]nft.Program{reach.Program(all)}); err != nil {
 		t.Fatal(err)

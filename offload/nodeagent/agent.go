@@ -58,7 +58,7 @@ type Node struct {
 	// HomeAddrs are the guests that reach Services by the cluster IPs of their homes; nil are none.
 	HomeAddrs *homeaddr.Pods
 	// Rules sees what other programs do to nftables.
-	Rules *nft.Keeper
+	Rules *nft.Guard
 	// Interface is the tunnel's.
 	Interface string
 	// Networks are those of the device.

@@ -51,7 +51,7 @@ type Config struct {
 	// Results is the folder of CNI results.
 	Results string
 	// Keeper sees what others do to the tables.
-	Keeper *nft.Keeper
+	Keeper *nft.Guard
 	// Report is told after each pass; nil is well.
 	Report func(error)
 	Log    *slog.Logger

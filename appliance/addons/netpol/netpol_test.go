@@ -122,7 +122,7 @@ func (s *stage) result(name, ns, addr, mac string) {
 func (s *stage) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	keeper := nft.NewKeeper(int(s.host.NS), slog.New(slog.DiscardHandler))
+	keeper := nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler))
 	go keeper.Run(ctx, func() {})
 	go func() {
 		done <- Run(ctx, Config{World: s, Results: s.results, Log: slog.New(slog.DiscardHandler), Keeper: keeper,

@@ -89,7 +89,7 @@ func newOwners(t *testing.T) *owners {
 	}
 	o := &owners{failed: map[string]error{}}
 	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
-	keeper := nft.NewKeeper(0, log)
+	keeper := nft.NewGuard(0, log)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	t.Cleanup(func() { cancel(); all.Wait() })

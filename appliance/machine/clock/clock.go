@@ -353,9 +353,9 @@ func (c *Clock) Reading() (now time.Time, synchronized bool) {
 	return now, c.disc.Synchronized && c.floor.admits(now)
 }
 
-// Heard takes in what a peer says of its clock: it was now, by its clock, in the
+// Received takes in what a peer says of its clock: it was now, by its clock, in the
 // middle of a round trip that has just ended.
-func (c *Clock) Heard(id, name string, now time.Time, synchronized bool, roundTrip time.Duration) {
+func (c *Clock) Received(id, name string, now time.Time, synchronized bool, roundTrip time.Duration) {
 	boot := c.sys.Boot()
 	c.mu.Lock()
 	first := c.peers.take(id, sample{name: name, synchronized: synchronized, bootTime: now.Round(0).Add(roundTrip/2 - boot), at: boot, roundTrip: roundTrip})

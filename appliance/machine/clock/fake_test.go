@@ -206,5 +206,5 @@ func (v *device) problem(k *health.Kind) string {
 
 // hears is a peer that says what it is, by its clock, now.
 func (v *device) hears(name string, now time.Time, synchronized bool) {
-	v.Heard("id-of-"+name, name, now, synchronized, 2*time.Millisecond)
+	v.Received("id-of-"+name, name, now, synchronized, 2*time.Millisecond)
 }

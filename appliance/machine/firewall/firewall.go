@@ -41,7 +41,7 @@ type Config struct {
 	// Ports are TCP ports that are open on all addresses and for the device alone.
 	Ports []uint16
 	// Keeper sees what others do to the tables.
-	Keeper *nft.Keeper
+	Keeper *nft.Guard
 	// Report is told whether the tables stand; nil is well.
 	Report func(error)
 }

@@ -21,7 +21,7 @@ import (
 // Network is what packets of pods need of the host.
 type Network struct {
 	// Rules has the owners of nftables put them back.
-	Rules *nft.Keeper
+	Rules *nft.Guard
 	// Node is the node's own address, Services the network of Services, Bridge the one that
 	// pods are on.
 	Node netip.Addr
@@ -59,7 +59,7 @@ func (n Network) keep(ctx context.Context) error {
 			return 0
 		}, poke)
 	}
-	tick := time.NewTicker(sysctl.Look)
+	tick := time.NewTicker(sysctl.Interval)
 	defer tick.Stop()
 	var failed error     // of addresses and routes
 	logged := time.Now() // what is missing at first nobody has taken

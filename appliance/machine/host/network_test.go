@@ -47,7 +47,7 @@ func TestOthersChangeTheNetwork(t *testing.T) {
 	var mu sync.Mutex
 	var failed error
 	problem := func() error { mu.Lock(); defer mu.Unlock(); return failed }
-	n := Network{Node: netip.MustParseAddr("100.127.7.7"), Services: netip.MustParsePrefix("10.43.0.0/16"), Bridge: "cni0", Rules: nft.NewKeeper(0, slog.New(slog.DiscardHandler)),
+	n := Network{Node: netip.MustParseAddr("100.127.7.7"), Services: netip.MustParsePrefix("10.43.0.0/16"), Bridge: "cni0", Rules: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
 		Report: func(err error) { mu.Lock(); defer mu.Unlock(); failed = err }, Log: slog.New(slog.NewTextHandler(os.Stdout, nil))}
 	keep := func() (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -44,7 +44,7 @@ func (s *hubSource) Announce(ctx context.Context, a discovery.Announcement) erro
 	return nil
 }
 
-func (s *hubSource) Watch(ctx context.Context, tell func(discovery.Event)) error {
+func (s *hubSource) Watch(ctx context.Context, report func(discovery.Event)) error {
 	w := &watcher{self: s.id, events: make(chan discovery.Event, 1024)}
 	s.hub.mu.Lock()
 	for _, e := range s.hub.entries {
@@ -62,7 +62,7 @@ func (s *hubSource) Watch(ctx context.Context, tell func(discovery.Event)) error
 		case <-ctx.Done():
 			return nil
 		case e := <-w.events:
-			tell(e)
+			report(e)
 		}
 	}
 }

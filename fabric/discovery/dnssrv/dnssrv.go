@@ -123,23 +123,27 @@ func (s *Source) Announce(ctx context.Context, _ discovery.Announcement) error {
 }
 
 // Watch asks all names at the same time and tells what is new.
-func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
+func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error {
 	var moved <-chan struct{}
 	if s.cfg.Changed != nil {
 		var stop func()
 		moved, stop = s.cfg.Changed()
 		defer stop()
 	}
-	found, last := map[Query]map[string]discovery.Entry{}, told{}
+	found, last := map[Query]map[string]discovery.Entry{}, discovery.List{}
 	for ctx.Err() == nil {
 		s.mu.Lock()
 		queries, set := slices.Clone(s.queries), s.set
 		s.mu.Unlock()
-		s.look(ctx, queries, found)
+		s.query(ctx, queries, found)
 		if ctx.Err() != nil {
 			return nil
 		}
-		last.tell(found, tell)
+		now := map[string]discovery.Entry{}
+		for _, entries := range found {
+			maps.Copy(now, entries)
+		}
+		last.Report(now, report)
 		var due <-chan time.Time
 		if len(queries) > 0 {
 			due = time.After(s.cfg.Timing.Every)

@@ -20,7 +20,7 @@ const (
 type cache struct {
 	timing  Timing
 	entries map[key]*cached
-	tell    func(discovery.Event)
+	report  func(discovery.Event)
 	// known says which devices a flood of others must not push out; nil is none.
 	known func(peer.ID) bool
 }
@@ -36,7 +36,7 @@ type cached struct {
 	entry   discovery.Entry
 	from    netip.Addr // who sent it first
 	expires time.Time
-	asked   bool // asked for since the last sign of life
+	queried bool // asked for since the last sign of life
 	leaving bool // said goodbye
 }
 
@@ -60,7 +60,7 @@ func (c *cache) see(now time.Time, s sighting, lan netmon.Interface, from netip.
 	}
 	e := entry(s, lan, from)
 	if old == nil {
-		if !c.room(s.id, from) {
+		if !c.makeRoom(s.id, from) {
 			return false
 		}
 		first := c.best(s.id) == nil
@@ -69,9 +69,9 @@ func (c *cache) see(now time.Time, s sighting, lan netmon.Interface, from netip.
 		c.alive(now, old)
 		switch {
 		case first:
-			c.tell(discovery.Event{Kind: discovery.Added, Entry: e})
+			c.report(discovery.Event{Kind: discovery.Added, Entry: e})
 		case c.best(s.id) == old:
-			c.tell(discovery.Event{Kind: discovery.Changed, Entry: e})
+			c.report(discovery.Event{Kind: discovery.Changed, Entry: e})
 		}
 		return len(s.addrs) == 0
 	}
@@ -86,16 +86,16 @@ func (c *cache) see(now time.Time, s sighting, lan netmon.Interface, from netip.
 	if !e.Equal(old.entry) {
 		old.entry = e
 		if c.best(s.id) == old {
-			c.tell(discovery.Event{Kind: discovery.Changed, Entry: e})
+			c.report(discovery.Event{Kind: discovery.Changed, Entry: e})
 		}
 	}
 	return false
 }
 
-// room makes room for one more entry. Anybody can announce any number of devices:
+// makeRoom makes makeRoom for one more entry. Anybody can announce any number of devices:
 // when there are too many, a random one goes that is not known to be real. Who is real
 // announces itself again, and is known as such as soon as it has answered once.
-func (c *cache) room(id peer.ID, from netip.Addr) bool {
+func (c *cache) makeRoom(id peer.ID, from netip.Addr) bool {
 	same := 0
 	var victim, sameVictim *key
 	for k, e := range c.entries { // in random order
@@ -124,7 +124,7 @@ func (c *cache) room(id peer.ID, from netip.Addr) bool {
 }
 
 func (c *cache) alive(now time.Time, e *cached) {
-	e.expires, e.asked, e.leaving = now.Add(c.timing.Expire), false, false
+	e.expires, e.queried, e.leaving = now.Add(c.timing.Expire), false, false
 }
 
 // best is the entry of the device that is told: that of the first LAN.
@@ -140,25 +140,25 @@ func (c *cache) best(id peer.ID) *cached {
 }
 
 // tick expires what is due and returns the IDs to be asked for, and when to tick again.
-func (c *cache) tick(now time.Time) (ask []peer.ID, next time.Time) {
+func (c *cache) tick(now time.Time) (query []peer.ID, next time.Time) {
 	for k, e := range c.entries {
 		if !now.Before(e.expires) {
 			c.remove(k)
 			continue
 		}
 		at := e.expires
-		if !e.asked && !e.leaving {
+		if !e.queried && !e.leaving {
 			at = e.expires.Add(-c.timing.Expire / 4)
 			if !now.Before(at) {
-				e.asked, at = true, e.expires
-				ask = append(ask, k.id)
+				e.queried, at = true, e.expires
+				query = append(query, k.id)
 			}
 		}
 		if next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}
-	return ask, next
+	return query, next
 }
 
 // keep removes what was heard on LANs that are gone.
@@ -171,16 +171,16 @@ func (c *cache) keep(lans netmon.LANs) {
 }
 
 func (c *cache) remove(k key) {
-	e, told := c.entries[k], c.best(k.id)
+	e, known := c.entries[k], c.best(k.id)
 	delete(c.entries, k)
-	if e != told {
+	if e != known {
 		return
 	}
 	if other := c.best(k.id); other != nil {
-		c.tell(discovery.Event{Kind: discovery.Changed, Entry: other.entry})
+		c.report(discovery.Event{Kind: discovery.Changed, Entry: other.entry})
 		return
 	}
-	c.tell(discovery.Event{Kind: discovery.Removed, Entry: e.entry})
+	c.report(discovery.Event{Kind: discovery.Removed, Entry: e.entry})
 }
 
 func knows(e discovery.Entry, from netip.Addr) bool {

@@ -29,7 +29,7 @@ func TestFloodOfStrangers(t *testing.T) {
 			known, neighbour := floodID(1_000_001), floodID(1_000_002)
 			told := map[string]bool{}
 			seen := false
-			c := &cache{timing: DefaultTiming, entries: map[key]*cached{}, known: func(id peer.ID) bool { return id == known }, tell: func(e discovery.Event) {
+			c := &cache{timing: DefaultTiming, entries: map[key]*cached{}, known: func(id peer.ID) bool { return id == known }, report: func(e discovery.Event) {
 				switch {
 				case e.Kind == discovery.Added && told[e.Entry.Key], e.Kind != discovery.Added && !told[e.Entry.Key]:
 					t.Fatalf("%v does not follow from what was told before", e)

@@ -23,7 +23,7 @@ func FuzzPackets(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		told := map[string]discovery.Entry{}
-		c := &cache{timing: quick, entries: map[key]*cached{}, tell: func(e discovery.Event) {
+		c := &cache{timing: quick, entries: map[key]*cached{}, report: func(e discovery.Event) {
 			if _, had := told[e.Entry.Key]; had == (e.Kind == discovery.Added) {
 				t.Fatalf("%v does not follow from what was told before", e)
 			}

@@ -46,18 +46,18 @@ const (
 // Host answers for the first of the names (labels without .local) that no other machine has, until ctx
 // ends. told hears of each change; the name is then good for a browser on the LAN
 // in both states but HostProbing.
-func (s *Source) Host(ctx context.Context, names []string, told func(name string, st HostState)) error {
-	h := &host{src: s, names: names, told: told}
+func (s *Source) Host(ctx context.Context, names []string, report func(name string, st HostState)) error {
+	h := &host{src: s, names: names, report: report}
 	s.onLANs(ctx, "cannot answer for this device's name on the LAN, trying again", nil, hearing(h.on))
 	return nil
 }
 
 type host struct {
-	src   *Source
-	names []string
-	at    int // of names
-	told  func(string, HostState)
-	last  struct {
+	src    *Source
+	names  []string
+	at     int // of names
+	report func(string, HostState)
+	last   struct {
 		name  string
 		state HostState
 	}
@@ -65,10 +65,10 @@ type host struct {
 
 func (h *host) fqdn() string { return strings.ToLower(h.names[h.at]) + "." + domain }
 
-func (h *host) tell(st HostState) {
+func (h *host) publish(st HostState) {
 	if now := h.names[h.at]; h.last.name != now || h.last.state != st {
 		h.last.name, h.last.state = now, st
-		h.told(now, st)
+		h.report(now, st)
 	}
 }
 
@@ -101,7 +101,7 @@ func (h *host) on(ctx context.Context, at place) {
 				return
 			}
 		case v == oneself:
-			h.tell(HostElsewhere)
+			h.publish(HostElsewhere)
 			if h.pass(ctx, at, hostAgain) {
 				return
 			}
@@ -132,7 +132,7 @@ func (h *host) pass(ctx context.Context, at place, d time.Duration) (over bool) 
 
 // probe asks three times whether anybody has the name.
 func (h *host) probe(ctx context.Context, at place) (v verdict, over bool) {
-	h.tell(HostProbing)
+	h.publish(HostProbing)
 	for range 3 {
 		for _, lan := range at.lans {
 			if err := at.ear.send(probe(h.fqdn(), lan), lan); err != nil {
@@ -149,7 +149,7 @@ func (h *host) probe(ctx context.Context, at place) (v verdict, over bool) {
 				t.Stop()
 				return nothing, true
 			case p := <-at.packets:
-				if v := judge(p, h.fqdn(), at.lans); v != nothing {
+				if v := evaluate(p, h.fqdn(), at.lans); v != nothing {
 					t.Stop()
 					return v, false
 				}
@@ -164,19 +164,19 @@ func (h *host) probe(ctx context.Context, at place) (v verdict, over bool) {
 // serve announces the name and answers for it until another has it, too.
 func (h *host) serve(ctx context.Context, at place) (over bool) {
 	name := h.fqdn()
-	say := func(ttl uint32) {
+	announce := func(ttl uint32) {
 		for _, lan := range at.lans {
 			if err := at.ear.send(addresses(name, lan, ttl), lan); err != nil {
 				h.src.log.Debug("name not announced", "err", err)
 			}
 		}
 	}
-	say(hostTTL)
-	h.tell(HostOurs)
-	defer func() { say(0) }()
+	announce(hostTTL)
+	h.publish(HostOurs)
+	defer func() { announce(0) }()
 	again := time.NewTimer(time.Second) // RFC 6762, 8.3: twice
 	defer again.Stop()
-	said := map[int]time.Time{}
+	answered := map[int]time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -184,13 +184,13 @@ func (h *host) serve(ctx context.Context, at place) (over bool) {
 		case <-at.changed:
 			return true
 		case <-again.C:
-			say(hostTTL)
+			announce(hostTTL)
 		case p := <-at.packets:
-			if judge(p, name, at.lans) == taken {
+			if evaluate(p, name, at.lans) == taken {
 				return false
 			}
 			lan, ok := at.lans.ByIndex(p.lan)
-			if !ok || !asksFor(p.msg, name) || !at.lans.Own(p.from) && !(netmon.LANs{lan}).OnLink(p.from) {
+			if !ok || !queries(p.msg, name) || !at.lans.Own(p.from) && !(netmon.LANs{lan}).OnLink(p.from) {
 				continue
 			}
 			if p.port != uint16(group4.Port) {
@@ -201,16 +201,16 @@ func (h *host) serve(ctx context.Context, at place) (over bool) {
 			if len(claims(p.msg.Ns, name)) > 0 {
 				pause = hostProof
 			}
-			if now := time.Now(); now.Sub(said[lan.Index]) >= pause {
-				said[lan.Index] = now
+			if now := time.Now(); now.Sub(answered[lan.Index]) >= pause {
+				answered[lan.Index] = now
 				at.ear.send(addresses(name, lan, hostTTL), lan) //nolint:errcheck // it is asked for again
 			}
 		}
 	}
 }
 
-// judge says what a packet means for whoever wants the name on these LANs.
-func judge(p packet, name string, lans netmon.LANs) verdict {
+// evaluate says what a packet means for whoever wants the name on these LANs.
+func evaluate(p packet, name string, lans netmon.LANs) verdict {
 	if p.msg.Response {
 		claimed := claims(slices.Concat(p.msg.Answer, p.msg.Extra), name)
 		if len(claimed) == 0 {
@@ -260,7 +260,7 @@ func claims(records []dns.RR, name string) (out []netip.Addr) {
 	return out
 }
 
-func asksFor(m *dns.Msg, name string) bool {
+func queries(m *dns.Msg, name string) bool {
 	return !m.Response && slices.ContainsFunc(m.Question, func(q dns.Question) bool {
 		return strings.EqualFold(q.Name, name) && slices.Contains([]uint16{dns.TypeA, dns.TypeAAAA, dns.TypeANY}, q.Qtype)
 	})

@@ -191,7 +191,7 @@ func TestJudge(t *testing.T) {
 		{"our own probe", wants("192.0.2.10"), "192.0.2.10", nothing},
 		{"a question", &dns.Msg{Question: []dns.Question{{Name: "pi.local.", Qtype: dns.TypeA}}}, "192.0.2.20", nothing},
 	} {
-		if got := judge(packet{msg: tt.msg, lan: 2, from: netip.MustParseAddr(tt.from), port: 5353}, "pi.local.", lans); got != tt.want {
+		if got := evaluate(packet{msg: tt.msg, lan: 2, from: netip.MustParseAddr(tt.from), port: 5353}, "pi.local.", lans); got != tt.want {
 			t.Errorf("%s: %d, want %d", tt.what, got, tt.want)
 		}
 	}

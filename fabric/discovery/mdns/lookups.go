@@ -25,7 +25,7 @@ func (l *lookups) may(now time.Time, id peer.ID, known bool) bool {
 			delete(l.at, other)
 		}
 	}
-	if _, asked := l.at[id]; asked || !known && len(l.at) >= maxLookups {
+	if _, queried := l.at[id]; queried || !known && len(l.at) >= maxLookups {
 		return false
 	}
 	l.at[id] = now

@@ -42,23 +42,23 @@ type Timing struct {
 	// Goodbye is how long a goodbye waits for the device to speak again: one that
 	// changes says goodbye as well.
 	Goodbye time.Duration
-	// Ask are the delays after start and after a change of the interfaces at which everybody is asked.
-	Ask []time.Duration
-	// AskAgain is how often everybody is asked after that, if nobody else has.
-	AskAgain time.Duration
+	// Query are the delays after start and after a change of the interfaces at which everybody is asked.
+	Query []time.Duration
+	// QueryAgain is how often everybody is asked after that, if nobody else has.
+	QueryAgain time.Duration
 	// Once is how long a device that was asked for is not asked for again.
 	Once time.Duration
 }
 
 // DefaultTiming keeps 30 devices below one packet a second.
 var DefaultTiming = Timing{
-	Heartbeat: 40 * time.Second,
-	Again:     []time.Duration{3 * time.Second, 10 * time.Second, 25 * time.Second},
-	Expire:    130 * time.Second,
-	Goodbye:   1500 * time.Millisecond,
-	Ask:       []time.Duration{0, time.Second, 4 * time.Second},
-	AskAgain:  30 * time.Minute,
-	Once:      4500 * time.Millisecond,
+	Heartbeat:  40 * time.Second,
+	Again:      []time.Duration{3 * time.Second, 10 * time.Second, 25 * time.Second},
+	Expire:     130 * time.Second,
+	Goodbye:    1500 * time.Millisecond,
+	Query:      []time.Duration{0, time.Second, 4 * time.Second},
+	QueryAgain: 30 * time.Minute,
+	Once:       4500 * time.Millisecond,
 }
 
 // Source is the mDNS source.
@@ -71,7 +71,7 @@ type Source struct {
 
 // New returns a source on the LANs of the monitor, which the caller runs.
 func New(lans *netmon.Monitor, timing Timing, log *slog.Logger) *Source {
-	if timing.AskAgain == 0 { // zero intervals would flood the LAN
+	if timing.QueryAgain == 0 { // zero intervals would flood the LAN
 		timing = DefaultTiming
 	}
 	return &Source{lans: lans, timing: timing, log: log}
@@ -81,7 +81,7 @@ func New(lans *netmon.Monitor, timing Timing, log *slog.Logger) *Source {
 // when somebody announces more than can be remembered.
 func (s *Source) Keep(known func(peer.ID) bool) { s.keep.Store(&known) }
 
-func (s *Source) kept(id peer.ID) bool {
+func (s *Source) retained(id peer.ID) bool {
 	known := s.keep.Load()
 	return known != nil && (*known)(id)
 }

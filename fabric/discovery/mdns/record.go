@@ -135,8 +135,8 @@ func parseText(txt []string) map[string]string {
 	return out
 }
 
-// asks reports whether the packet asks for everybody.
-func asks(m *dns.Msg) bool {
+// isQuery reports whether the packet isQuery for everybody.
+func isQuery(m *dns.Msg) bool {
 	return !m.Response && slices.ContainsFunc(m.Question, func(q dns.Question) bool {
 		return q.Qtype == dns.TypePTR && strings.EqualFold(q.Name, serviceName)
 	})

@@ -15,7 +15,7 @@ import (
 // tenth is DefaultTiming ten times as fast, for devices on which nothing else depends.
 var tenth = Timing{
 	Heartbeat: DefaultTiming.Heartbeat / 10, Again: []time.Duration{300 * time.Millisecond, time.Second, 2500 * time.Millisecond}, Expire: DefaultTiming.Expire / 10, Goodbye: DefaultTiming.Goodbye,
-	Ask: DefaultTiming.Ask, AskAgain: DefaultTiming.AskAgain / 10, Once: DefaultTiming.Once,
+	Query: DefaultTiming.Query, QueryAgain: DefaultTiming.QueryAgain / 10, Once: DefaultTiming.Once,
 }
 
 // counter counts the frames of multicast DNS that reach a machine on the LAN.

@@ -10,8 +10,8 @@ import (
 )
 
 // Watch tells what is on the LANs.
-func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
-	c := &cache{timing: s.timing, entries: map[key]*cached{}, tell: tell, known: s.kept}
+func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error {
+	c := &cache{timing: s.timing, entries: map[key]*cached{}, report: report, known: s.retained}
 	s.onLANs(ctx, "cannot listen for other clusters on the LAN, trying again", c.keep, hearing(func(ctx context.Context, at place) {
 		s.watchOn(ctx, c, at)
 	}))
@@ -20,14 +20,14 @@ func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
 
 // watchOn returns when ctx ends or the LANs have changed.
 func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
-	var asked, heard time.Time // when we, and when another device, last asked for everybody
+	var asked, othersQueried time.Time // when we, and when another device, last asked for everybody
 	asking := lookups{window: s.timing.Once, at: map[peer.ID]time.Time{}}
 	askings := 0
 	ask, tick := time.NewTimer(0), time.NewTimer(s.timing.Expire)
 	defer ask.Stop()
 	defer tick.Stop()
-	if len(s.timing.Ask) > 0 {
-		ask.Reset(s.timing.Ask[0])
+	if len(s.timing.Query) > 0 {
+		ask.Reset(s.timing.Query[0])
 	}
 	for {
 		var now time.Time
@@ -40,14 +40,14 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			now = time.Now()
 			// The answers to another device's question tell us as much: after a power
 			// cut a whole room asks at once.
-			if asked.IsZero() || heard.Before(asked) || now.Sub(heard) > s.timing.AskAgain/2 {
+			if asked.IsZero() || othersQueried.Before(asked) || now.Sub(othersQueried) > s.timing.QueryAgain/2 {
 				asked = now
-				s.ask(at, "")
+				s.query(at, "")
 			}
-			if askings++; askings < len(s.timing.Ask) {
-				ask.Reset(s.timing.Ask[askings])
+			if askings++; askings < len(s.timing.Query) {
+				ask.Reset(s.timing.Query[askings])
 			} else {
-				ask.Reset(jitter(s.timing.AskAgain))
+				ask.Reset(jitter(s.timing.QueryAgain))
 			}
 		case <-tick.C:
 			now = time.Now()
@@ -57,19 +57,19 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			if !ok || !(netmon.LANs{lan}).OnLink(p.from) {
 				continue // another interface, ourselves, or from behind a router
 			}
-			if asks(p.msg) {
-				heard = now
+			if isQuery(p.msg) {
+				othersQueried = now
 			}
 			for _, seen := range sightings(p.msg) {
 				if c.see(now, seen, lan, p.from) && asking.may(now, seen.id, false) {
-					s.ask(at, seen.id)
+					s.query(at, seen.id)
 				}
 			}
 		}
 		dying, next := c.tick(now)
 		for _, id := range dying {
-			if asking.may(now, id, s.kept(id)) {
-				s.ask(at, id)
+			if asking.may(now, id, s.retained(id)) {
+				s.query(at, id)
 			}
 		}
 		if !next.IsZero() {
@@ -78,9 +78,9 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 	}
 }
 
-// ask asks for one device, or for everybody if id is empty. Answers are multicast and come
+// query asks for one device, or for everybody if id is empty. Answers are multicast and come
 // by the ear, which knows the interface that they came by.
-func (s *Source) ask(at place, id peer.ID) {
+func (s *Source) query(at place, id peer.ID) {
 	for _, lan := range at.lans {
 		if err := at.ear.send(question(id), lan); err != nil {
 			s.log.Debug("cannot ask the LAN", "err", err)

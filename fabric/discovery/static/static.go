@@ -46,8 +46,8 @@ func (s *Source) Announce(ctx context.Context, _ discovery.Announcement) error {
 }
 
 // Watch tells one entry per address. A new port of an address that was there is a change.
-func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
-	told := map[string]discovery.Entry{}
+func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error {
+	reported := discovery.List{}
 	for {
 		s.mu.Lock()
 		addrs, set := s.addrs, s.set
@@ -58,19 +58,7 @@ func (s *Source) Watch(ctx context.Context, tell func(discovery.Event)) error {
 			e := now[key]
 			now[key] = discovery.Entry{Key: key, Addrs: append(e.Addrs, a)}
 		}
-		for key, e := range told {
-			if _, ok := now[key]; !ok {
-				tell(discovery.Event{Kind: discovery.Removed, Entry: e})
-			}
-		}
-		for key, e := range now {
-			if old, ok := told[key]; !ok {
-				tell(discovery.Event{Kind: discovery.Added, Entry: e})
-			} else if !old.Equal(e) {
-				tell(discovery.Event{Kind: discovery.Changed, Entry: e})
-			}
-		}
-		told = now
+		reported.Report(now, report)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -176,7 +176,7 @@ func (h *host) start(carry bool, peers ...*host) {
 
 // apply tells the host of its peers: those with a public address can be found.
 func (h *host) apply(carry bool, peers ...*host) {
-	cfg := Config{Private: h.private, Public: h.public, UDP: []netip.AddrPort{h.addr}, Carry: carry}
+	cfg := Config{Private: h.private, Public: h.public, UDP: []netip.AddrPort{h.addr}, Relay: carry}
 	for _, p := range peers {
 		c := Peer{ID: p.name, Public: p.public}
 		if p.nat == nil || p.nat == h.nat {

@@ -36,8 +36,8 @@ type Config struct {
 	Public  Key
 	// UDP and TCP are where this device may be reached, as peers are told.
 	UDP, TCP []netip.AddrPort
-	// Carry lets peers reach each other through this device.
-	Carry bool
+	// Relay lets peers reach each other through this device.
+	Relay bool
 	Peers []Peer
 }
 
@@ -82,8 +82,8 @@ type Manager struct {
 
 	byAddr  atomic.Pointer[map[netip.AddrPort]*peer] // proved addresses
 	byTag   atomic.Pointer[map[tag]*peer]
-	carry   atomic.Bool
-	carried atomic.Uint64 // packets carried for others
+	relay   atomic.Bool
+	relayed atomic.Uint64 // packets carried for others
 	greets  greets
 
 	mu      sync.Mutex
@@ -137,7 +137,7 @@ func (m *Manager) Apply(cfg Config) error {
 	}
 	old, was := m.cfg, m.byKey
 	m.cfg, m.self = cfg, shortOf(cfg.Public)
-	m.carry.Store(cfg.Carry)
+	m.relay.Store(cfg.Relay)
 	var successors []*peer
 	peers, byKey, byTag := map[short]*peer{}, map[Key]*peer{}, map[tag]*peer{}
 	for _, c := range cfg.Peers {
@@ -170,7 +170,7 @@ func (m *Manager) Apply(cfg Config) error {
 	m.index()
 	if !slices.Equal(old.UDP, cfg.UDP) || !slices.Equal(old.TCP, cfg.TCP) {
 		for _, p := range peers {
-			p.tellAt = now
+			p.advertiseAt = now
 		}
 	}
 	for _, p := range peers {
@@ -191,7 +191,7 @@ func (m *Manager) Moved() {
 	m.movedAt = now
 	for _, p := range m.peers {
 		p.seen = netip.AddrPort{}
-		p.tellAt = now
+		p.advertiseAt = now
 		for _, w := range p.paths {
 			w.refresh()
 			w.probe.doubt(now)
@@ -279,7 +279,7 @@ func (m *Manager) Seen() []netip.AddrPort {
 }
 
 // Carried returns how many packets were carried for others since start.
-func (m *Manager) Carried() uint64 { return m.carried.Load() }
+func (m *Manager) Relayed() uint64 { return m.relayed.Load() }
 
 // The functions below are called with mu held.
 

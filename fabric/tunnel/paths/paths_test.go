@@ -62,7 +62,7 @@ func TestBothBehindNATPunch(t *testing.T) {
 	awaitTalk(a, b)
 	a.awaitPath(b, "direct", kind(Direct))
 	b.awaitPath(a, "direct", kind(Direct))
-	if n := c.m.Carried(); n == 0 {
+	if n := c.m.Relayed(); n == 0 {
 		t.Error("c carried nothing: how did they know?")
 	}
 	awaitTalk(a, b)
@@ -108,7 +108,7 @@ func TestNobodyIsCarriedWhereThatIsOff(t *testing.T) {
 			t.Fatal("carried all the same")
 		}
 	}
-	if c.m.Carried() != 0 {
+	if c.m.Relayed() != 0 {
 		t.Error("c carried something")
 	}
 	c.apply(true, a, b)

@@ -25,7 +25,7 @@ const (
 	configured source = iota // the supervisor says so
 	advertised               // the peer says so
 	learnt                   // it came from there
-	asked                    // a relay that was asked, a stream that was made
+	pending                    // a relay that was asked, a stream that was made
 )
 
 // path is one way to a peer. Manager.mu guards all but the atomics and what never changes.
@@ -64,11 +64,11 @@ type peer struct {
 	begin   netip.AddrPort // WireGuard's word for where it is
 	paths   []*path
 	tcp     []netip.AddrPort // where streams may be dialled
-	toldTCP []netip.AddrPort
+	advertisedTCP []netip.AddrPort
 	seen    netip.AddrPort // where it sees us
 	lost    time.Time      // since when there is no direct path; zero while there is
-	tellAt  time.Time      // when to tell it our candidates; zero if that is not due
-	toldAt  time.Time
+	advertiseAt  time.Time      // when to tell it our candidates; zero if that is not due
+	advertisedAt  time.Time
 	chosen  time.Time // when best became it
 	direct  time.Time // since when there is a direct path
 	dialAt  time.Time
@@ -87,7 +87,7 @@ type peer struct {
 type way = *path
 
 func newPeer(m *Manager, public Key, now time.Time) *peer {
-	p := &peer{m: m, public: public, short: shortOf(public), lost: now, dialAt: now.Add(m.timing.Dial), tellAt: now}
+	p := &peer{m: m, public: public, short: shortOf(public), lost: now, dialAt: now.Add(m.timing.Dial), advertiseAt: now}
 	p.end = &Endpoint{peer: p}
 	p.publish()
 	return p
@@ -115,10 +115,10 @@ func (p *peer) inherit(o *peer, now time.Time) {
 		case w.kind == Direct && p.at(w.addr) == nil:
 			p.add(Direct, w.addr, nil, max(w.source, advertised), now)
 		case w.kind == Relay && p.m.byKey[w.via.public] == w.via:
-			p.add(Relay, netip.AddrPort{}, w.via, asked, now)
+			p.add(Relay, netip.AddrPort{}, w.via, pending, now)
 		}
 	}
-	p.toldTCP = o.toldTCP
+	p.advertisedTCP = o.advertisedTCP
 	if best := o.best.Load(); best != nil && best.kind == Direct {
 		if w := p.at(best.addr); w != nil {
 			p.best.Store(w)
@@ -282,7 +282,7 @@ func (p *peer) choose(now time.Time) {
 		p.lost, p.direct = time.Time{}, now
 	case !direct && p.lost.IsZero():
 		p.lost, p.direct = now.Add(-p.m.timing.Help), time.Time{} // who was near is missed at once
-		p.tellAt = now
+		p.advertiseAt = now
 		p.dialAt = now.Add(p.m.timing.Dial)
 		for _, w := range p.paths { // what was left alone beside the direct path
 			if !w.probe.alive {
@@ -319,12 +319,12 @@ func (p *peer) round(ctx context.Context, now time.Time, send *[]func()) time.Ti
 		}
 		soon(w.probe.next)
 	}
-	if !p.tellAt.IsZero() {
-		if !p.tellAt.After(now) && p.anyAlive() {
-			p.tell(now, send)
+	if !p.advertiseAt.IsZero() {
+		if !p.advertiseAt.After(now) && p.anyAlive() {
+			p.advertise(now, send)
 		}
 		if p.anyAlive() {
-			soon(p.tellAt)
+			soon(p.advertiseAt)
 		}
 	}
 	return next
@@ -359,12 +359,12 @@ func (p *peer) ping(w *path, now time.Time, send *[]func()) {
 	*send = append(*send, func() { _ = w.send([][]byte{packet}) })
 }
 
-// tell sends our candidates by every path that lives, and knocks where the peer may
+// advertise sends our candidates by every path that lives, and knocks where the peer may
 // be at the same time: a NAT lets in only what answers to something.
-func (p *peer) tell(now time.Time, send *[]func()) {
-	p.tellAt, p.toldAt = time.Time{}, now
+func (p *peer) advertise(now time.Time, send *[]func()) {
+	p.advertiseAt, p.advertisedAt = time.Time{}, now
 	if !p.lost.IsZero() {
-		p.tellAt = now.Add(p.m.timing.Advertise)
+		p.advertiseAt = now.Add(p.m.timing.Advertise)
 		for _, w := range p.paths {
 			if w.kind == Direct && !w.probe.alive {
 				w.probe.again(now)
@@ -395,7 +395,7 @@ func (p *peer) seekHelp(now time.Time) {
 		if via == p || via.hop.Load() == nil || p.through(via) != nil {
 			continue
 		}
-		if p.add(Relay, netip.AddrPort{}, via, asked, now) != nil {
+		if p.add(Relay, netip.AddrPort{}, via, pending, now) != nil {
 			have++
 		}
 	}

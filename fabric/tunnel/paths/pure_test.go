@@ -227,8 +227,8 @@ func TestCarriedRateIsBounded(t *testing.T) {
 			sent += 1500
 		}
 	}
-	if sent > carryBurst {
-		t.Errorf("%d bytes at once, want at most %d", sent, carryBurst)
+	if sent > relayBurst {
+		t.Errorf("%d bytes at once, want at most %d", sent, relayBurst)
 	}
 	if !b.take(1500, now.Add(time.Second)) {
 		t.Error("nothing a second later")

@@ -79,7 +79,7 @@ func (m *Manager) control(packet []byte, from origin) {
 		case bodyPong:
 			p.ponged(msg, from, now, &send)
 		case bodyCandidates:
-			p.heardCandidates(msg, now)
+			p.receiveCandidates(msg, now)
 		}
 	}
 	m.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *peer) way(from origin, now time.Time) *path {
 		if w := p.through(from.via); w != nil {
 			return w
 		}
-		return p.add(Relay, netip.AddrPort{}, from.via, asked, now)
+		return p.add(Relay, netip.AddrPort{}, from.via, pending, now)
 	}
 	if w := p.at(from.addr()); w != nil {
 		return w
@@ -162,7 +162,7 @@ func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 			p.seen = msg.seen
 			for _, o := range p.m.peers { // who cannot reach us hears where we are seen
 				if !o.lost.IsZero() {
-					o.tellAt = now
+					o.advertiseAt = now
 				}
 			}
 		}
@@ -171,7 +171,7 @@ func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 		}
 	}
 	if news {
-		p.tellAt = now
+		p.advertiseAt = now
 		p.m.log.Debug("path answers", "peer", p.id, "path", describe(w), "rtt", rtt)
 	}
 	p.choose(now)
@@ -202,8 +202,8 @@ func (p *peer) arise(w *path, send *[]func()) {
 	}
 }
 
-// heardCandidates takes in where the peer may be.
-func (p *peer) heardCandidates(msg message, now time.Time) {
+// receiveCandidates takes in where the peer may be.
+func (p *peer) receiveCandidates(msg message, now time.Time) {
 	var udp []netip.AddrPort
 	for _, a := range msg.udp {
 		if usable(a, p.never) && plausible(a) {
@@ -211,7 +211,7 @@ func (p *peer) heardCandidates(msg message, now time.Time) {
 		}
 	}
 	p.offer(udp, advertised, now)
-	p.toldTCP = slices.DeleteFunc(slices.Clone(msg.tcp), func(a netip.AddrPort) bool { return !usable(a, p.never) || a.Addr().IsLoopback() }) // mayDial says which of them are dialled
+	p.advertisedTCP = slices.DeleteFunc(slices.Clone(msg.tcp), func(a netip.AddrPort) bool { return !usable(a, p.never) || a.Addr().IsLoopback() }) // mayDial says which of them are dialled
 	if p.lost.IsZero() {
 		return
 	}
@@ -220,8 +220,8 @@ func (p *peer) heardCandidates(msg message, now time.Time) {
 			w.probe.again(now)
 		}
 	}
-	if now.Sub(p.toldAt) > p.m.timing.Advertise/2 {
-		p.tellAt = now // both have to knock at the same time
+	if now.Sub(p.advertisedAt) > p.m.timing.Advertise/2 {
+		p.advertiseAt = now // both have to knock at the same time
 	}
 	poke(p.m.kick)
 }

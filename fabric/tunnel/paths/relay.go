@@ -8,7 +8,7 @@ import (
 // What is carried for one peer: so much on average, bytes a second, and so much at once.
 const (
 	relayRate  = 32 << 20
-	carryBurst = 4 << 20
+	relayBurst = 4 << 20
 )
 
 // frame takes in a relay frame: one for us, or one to carry on. It keeps nothing.
@@ -28,11 +28,11 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 	payload := packet[relayHead:]
 	if dst != self {
 		to := byTag[dst]
-		if to != nil && to != hop && hop.short.tag() == src && m.carry.Load() && hop.rate.take(len(packet), time.Now()) {
+		if to != nil && to != hop && hop.short.tag() == src && m.relay.Load() && hop.rate.take(len(packet), time.Now()) {
 			if next := to.hop.Load(); next != nil {
 				to.secretNow().frame(packet[:relayHead], src, dst, payload)
 				_ = next.send([][]byte{packet}) // lost, as on any way
-				m.carried.Add(1)
+				m.relayed.Add(1)
 			}
 		}
 		return nil, nil
@@ -83,9 +83,9 @@ func (b *bucket) take(n int, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.at.IsZero() {
-		b.left = carryBurst
+		b.left = relayBurst
 	} else {
-		b.left = min(carryBurst, b.left+now.Sub(b.at).Seconds()*relayRate)
+		b.left = min(relayBurst, b.left+now.Sub(b.at).Seconds()*relayRate)
 	}
 	b.at = now
 	if b.left < float64(n) {

@@ -253,7 +253,7 @@ func (r *resumed) Read(b []byte) (int, error) {
 func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
 	far := now.Add(time.Minute)
 	addrs := slices.Clone(p.tcp)
-	for _, a := range p.toldTCP {
+	for _, a := range p.advertisedTCP {
 		if !slices.Contains(addrs, a) && p.mayDial(a) {
 			addrs = append(addrs, a)
 		}
@@ -328,7 +328,7 @@ func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
 	if len(there) >= maxStreams {
 		p.drop(there[0])
 	}
-	w := p.add(Stream, at, nil, asked, now)
+	w := p.add(Stream, at, nil, pending, now)
 	if w == nil {
 		s.close()
 		return

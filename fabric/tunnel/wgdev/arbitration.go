@@ -73,9 +73,9 @@ func (b *arbiter) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	b.mu.Lock()
 	b.port = actual
 	b.mu.Unlock()
-	judged := make([]conn.ReceiveFunc, len(fns))
+	arbitrated := make([]conn.ReceiveFunc, len(fns))
 	for i, receive := range fns {
-		judged[i] = func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
+		arbitrated[i] = func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
 			n, err := receive(packets, sizes, from)
 			for i := range n {
 				if size := sizes[i]; (size == initiationSize || size == responseSize) && !b.admits(packets[i][:size], from[i], time.Now()) {
@@ -88,7 +88,7 @@ func (b *arbiter) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 			return n, err
 		}
 	}
-	return judged, actual, err
+	return arbitrated, actual, err
 }
 
 // deliver adds what has been held long enough to what was received.
@@ -274,7 +274,7 @@ func (b *arbiter) answered(at netip.AddrPort, ours begun) {
 // both have answered: strangers can send what looks like a handshake, and is not answered.
 func (b *arbiter) repair(h accepted) {
 	if h.answered && h.forgot != nil && h.forgot.number < h.number {
-		go b.simultaneous.mend(h.forgot.number, h.number) // WireGuard may be the one who calls, and holds a lock
+		go b.simultaneous.repair(h.forgot.number, h.number) // WireGuard may be the one who calls, and holds a lock
 	}
 }
 

@@ -27,12 +27,12 @@ type simultaneous struct {
 
 	mu       sync.Mutex
 	arbiters []*arbiter
-	asked    map[uint32]asked // by the number of the handshake
+	initiated    map[uint32]started // by the number of the handshake
 }
 
-// asked is whom a handshake was for. Where it was sent does not tell: before a path
+// started is whom a handshake was for. Where it was sent does not tell: before a path
 // is proved it goes to several places.
-type asked struct {
+type started struct {
 	who paths.Key
 	at  time.Time
 }
@@ -55,23 +55,23 @@ func (c *simultaneous) began(number uint32, to conn.Endpoint, now time.Time) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.asked == nil {
-		c.asked = map[uint32]asked{}
+	if c.initiated == nil {
+		c.initiated = map[uint32]started{}
 	}
-	for n, a := range c.asked {
+	for n, a := range c.initiated {
 		if now.Sub(a.at) >= rememberFor {
-			delete(c.asked, n)
+			delete(c.initiated, n)
 		}
 	}
-	c.asked[number] = asked{who: e.Peer(), at: now}
+	c.initiated[number] = started{who: e.Peer(), at: now}
 }
 
-// mend begins anew, once for a handshake of ours that crossed with one of theirs.
-func (c *simultaneous) mend(ours, theirs uint32) {
+// repair begins anew, once for a handshake of ours that crossed with one of theirs.
+func (c *simultaneous) repair(ours, theirs uint32) {
 	c.mu.Lock()
-	a, ok := c.asked[ours]
+	a, ok := c.initiated[ours]
 	arbiters := c.arbiters
-	delete(c.asked, ours)
+	delete(c.initiated, ours)
 	c.mu.Unlock()
 	if ok {
 		for _, t := range arbiters {

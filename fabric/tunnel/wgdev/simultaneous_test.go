@@ -40,7 +40,7 @@ func TestWhoBeginsAnew(t *testing.T) {
 					}}
 					b = c.arbiter(nothing{})
 					b.begin(message(initiation, story.ours, initiationSize), at, time.Now())
-					c.asked = map[uint32]asked{story.ours: {at: time.Now()}} // as the arbiter above the paths notes it
+					c.initiated = map[uint32]started{story.ours: {at: time.Now()}} // as the arbiter above the paths notes it
 					time.Sleep(arbitrationWindow)
 					reply := func() {
 						answer := message(response, 7, responseSize)

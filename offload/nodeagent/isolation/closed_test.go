@@ -125,7 +125,7 @@ func TestElsewhere(t *testing.T) {
 // What the kernel refuses of one consumer's endpoints is that consumer's loss alone.
 func TestEndpointsThatFailAreOneConsumersLoss(t *testing.T) {
 	s := newStage(t)
-	k := newTables(nft.NewKeeper(int(s.host.NS), slog.New(slog.DiscardHandler)))
+	k := newTables(nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler)))
 	carols := netip.MustParseAddr("10.72.0.10")
 	w := world{DNS: netip.MustParseAddr("10.43.0.10")}
 	w.Consumers = []consumer{{ID: alice, Guests: []netip.Addr{netip.MustParseAddr("10.42.0.11")}}, {ID: bob, Guests: []netip.Addr{netip.MustParseAddr("10.42.0.13")}, Endpoints: []netip.Addr{carols}}}

@@ -69,7 +69,7 @@ type Config struct {
 	Report func(err error, less map[peer.ID]error)
 	Log    *slog.Logger
 	// Keeper sees what others do to the tables.
-	Keeper *nft.Keeper
+	Keeper *nft.Guard
 
 	bridged func() bool // for tests
 }

@@ -142,7 +142,7 @@ func (s *stage) result(name, text string) {
 func (s *stage) run() (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	keeper := nft.NewKeeper(int(s.host.NS), slog.New(slog.DiscardHandler))
+	keeper := nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler))
 	go keeper.Run(ctx, func() {})
 	cfg := Config{
 		Keeper: keeper, Results: s.results, Pods: netip.MustParsePrefix("10.42.0.0/16"), DNS: netip.MustParseAddr("10.43.0.10"),

@@ -28,7 +28,7 @@ type tables struct {
 	told map[string]nft.Set // the sets of consumers that stand, by name
 }
 
-func newTables(keeper *nft.Keeper) *tables {
+func newTables(keeper *nft.Guard) *tables {
 	return &tables{Tables: keeper.Tables(Table, nftables.TableFamilyIPv4, nftables.TableFamilyBridge)}
 }
 

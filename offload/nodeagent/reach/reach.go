@@ -57,7 +57,7 @@ type Config struct {
 	Report func(error)
 	Log    *slog.Logger
 	// Keeper sees what others do to the table.
-	Keeper *nft.Keeper
+	Keeper *nft.Guard
 
 	exists func(veth string) bool // for tests
 }

@@ -117,7 +117,7 @@ func (s *stage) run() (stop func()) {
 		Ours:    func(map[peer.ID][]netip.Addr) {},
 		Tenants: func(all map[peer.ID][]netip.Addr) { s.mu.Lock(); defer s.mu.Unlock(); s.tenants = all },
 		Report:  func(err error) { s.mu.Lock(); defer s.mu.Unlock(); s.err, s.passes = err, s.passes+1 },
-		Log:     slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, Keeper: nft.NewKeeper(int(s.host.NS), slog.New(slog.DiscardHandler)),
+		Log:     slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, Keeper: nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler)),
 	}
 	go func() { done <- Run(ctx, cfg) }()
 	return sync.OnceFunc(func() {

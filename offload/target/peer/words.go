@@ -39,7 +39,7 @@ var cures = map[string]string{
 func refusal(status int, body []byte) error {
 	var said rpc.Error
 	if json.Unmarshal(body, &said) == nil && said.Code != "" {
-		e := rpc.Told(said)
+		e := rpc.Received(said)
 		e.Cure = cures[e.Code]
 		return e
 	}

@@ -63,7 +63,7 @@ func (n *network) furnish(ctx context.Context, dir string) error {
 // reach sets what comes out of the tunnel.
 func (s *side) reach(r reach.Rules) error {
 	r.Interface, r.Own = tunInterface, netip.MustParseAddr(tunAddress)
-	rules := nft.NewKeeper(s.node.FD(), slog.New(slog.DiscardHandler)).Tables(reach.Table, reach.Family)
+	rules := nft.NewGuard(s.node.FD(), slog.New(slog.DiscardHandler)).Tables(reach.Table, reach.Family)
 	if _, err := rules.Apply([]nft.Program{reach.Program(r)}); err != nil {
 		return fmt.Errorf("wire: %w", err)
 	}
@@ -82,7 +82,7 @@ func wall() (err error) {
 		Own:      []string{"lo", podBridge, tunInterface},
 		Networks: []netip.Prefix{netip.MustParsePrefix(podCIDR), netip.MustParsePrefix(serviceCIDR), netip.MustParsePrefix(nodeRange)},
 		Ports:    []uint16{portAPI, portKubelet},
-		Report:   func(e error) { err = e }, Keeper: nft.NewKeeper(0, slog.New(slog.DiscardHandler)),
+		Report:   func(e error) { err = e }, Keeper: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
 	}, nil)
 	return err
 }
@@ -139,7 +139,7 @@ func (n *network) tenant(ctx context.Context, results string, made podnet.Pod) e
 		return err
 	}
 	_ = isolation.Run(once(), isolation.Config{
-		Keeper: nft.NewKeeper(0, log),
+		Keeper: nft.NewGuard(0, log),
 		Held:   isolation.NewHeld(), Results: results, Pods: pods, DNS: netip.MustParseAddr(clusterDNS), Twins: twins,
 		Endpoints: func(peer.ID) iter.Seq[netip.Addr] { return slices.Values([]netip.Addr(nil)) },
 		Links:     func() []peer.Link { return links },

@@ -44,7 +44,7 @@ func TestJudge(t *testing.T) {
 		{"a word beside one", Facts{Mode: ModeAsk, HasInvite: true, InviteError: errors.New("used"), Approved: peer.TrustInvite}, peer.TrustInvite, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			how, err := Judge(tt.f, "it", netip.MustParseAddr("192.0.2.1"))
+			how, err := Evaluate(tt.f, "it", netip.MustParseAddr("192.0.2.1"))
 			var e *rpc.Error
 			errors.As(err, &e)
 			if how != tt.how || (err == nil) != (tt.code == "") || e != nil && (e.Code != tt.code || e.Cure == "") {
@@ -66,7 +66,7 @@ func TestJudgeNeedsAReason(t *testing.T) {
 		if rapid.Bool().Draw(t, "bad") {
 			f.InviteError = errors.New("bad")
 		}
-		how, err := Judge(f, "it", netip.Addr{})
+		how, err := Evaluate(f, "it", netip.Addr{})
 		lan := f.Mode == ModeLAN && f.OnLink && !f.Denied && !f.HasInvite
 		group := f.Mode == ModeGroup && f.Proved == RightProof && !f.Denied && f.NameOf == "" && !f.HasInvite
 		word := f.Approved != ""
@@ -104,7 +104,7 @@ func TestProofs(t *testing.T) {
 		{"cut off", &key, proof[:31], roleStarter, here, a, b, WrongProof},
 		{"we have no secret", nil, proof, roleStarter, here, a, b, NoProof},
 	} {
-		if got := tt.key.judge(tt.proof, tt.role, tt.binding, tt.from, tt.to); got != tt.want {
+		if got := tt.key.verify(tt.proof, tt.role, tt.binding, tt.from, tt.to); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -58,14 +58,14 @@ type Facts struct {
 	Here string
 }
 
-// Judge says how a stranger is trusted, or with an *rpc.Error why it is not. A
+// Evaluate says how a stranger is trusted, or with an *rpc.Error why it is not. A
 // person's word goes before all rules, the no before the yes of an old invite.
 //
 //	no of a person ─▶ refused           (an invite is a younger yes)
 //	yes of a person, invite ─▶ trusted
 //	name of another peer ─▶ refused     (not in mode lan: there names mean little)
 //	lan: on a link?  group: proof?  ask: asks  ─▶
-func Judge(f Facts, name string, at netip.Addr) (how string, err error) {
+func Evaluate(f Facts, name string, at netip.Addr) (how string, err error) {
 	switch {
 	case f.HasInvite && f.InviteError == nil:
 		return peer.TrustInvite, nil

@@ -13,9 +13,9 @@ import (
 	"rivulet/fabric/discovery"
 )
 
-// look asks for every name and brings found up to date. What could not be asked
+// query asks for every name and brings found up to date. What could not be asked
 // stays as it was.
-func (s *Source) look(ctx context.Context, queries []Query, found map[Query]map[string]discovery.Entry) {
+func (s *Source) query(ctx context.Context, queries []Query, found map[Query]map[string]discovery.Entry) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timing.Timeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -175,29 +175,3 @@ func plain(err error) string {
 	}
 	return err.Error()
 }
-
-// tell tells the difference between what was told and what is found.
-func (t *told) tell(found map[Query]map[string]discovery.Entry, to func(discovery.Event)) {
-	now := map[string]discovery.Entry{}
-	for _, entries := range found {
-		for key, e := range entries {
-			now[key] = e
-		}
-	}
-	for key, e := range *t {
-		if _, ok := now[key]; !ok {
-			to(discovery.Event{Kind: discovery.Removed, Entry: e})
-		}
-	}
-	for key, e := range now {
-		if old, ok := (*t)[key]; !ok {
-			to(discovery.Event{Kind: discovery.Added, Entry: e})
-		} else if !old.Equal(e) {
-			to(discovery.Event{Kind: discovery.Changed, Entry: e})
-		}
-	}
-	*t = now
-}
-
-// told are the entries as they were told last, by key.
-type told map[string]discovery.Entry

@@ -19,7 +19,7 @@ func TestRefusalsAreInOurOwnWords(t *testing.T) {
 		codes = append(codes, code)
 	}
 	for _, code := range codes {
-		e := Told(&rpc.Error{Code: code, Message: stranger, Cure: stranger, Remote: true}, "here", "there")
+		e := Refusal(&rpc.Error{Code: code, Message: stranger, Cure: stranger, Remote: true}, "here", "there")
 		if strings.Contains(e.Error(), "curl") || e.Code != code || !strings.Contains(e.Message, "there") {
 			t.Errorf("%s: %v", code, e)
 		}
@@ -27,18 +27,18 @@ func TestRefusalsAreInOurOwnWords(t *testing.T) {
 			t.Errorf("%s has no cure", code)
 		}
 	}
-	e := Told(&rpc.Error{Code: "of-tomorrow", Message: stranger, Cure: stranger, Remote: true}, "here", "there")
+	e := Refusal(&rpc.Error{Code: "of-tomorrow", Message: stranger, Cure: stranger, Remote: true}, "here", "there")
 	if !strings.Contains(e.Message, `in its own words: "`+stranger+`"`) || strings.Contains(e.Cure, "curl") {
 		t.Errorf("an unknown code: %v", e)
 	}
 	for _, why := range []error{trust.ErrInviteExpired, trust.ErrInviteRevoked, trust.ErrInviteUsed, trust.ErrInviteUnknown} {
-		e := Told(&rpc.Error{Code: "invite", Message: "b does not take the invite: " + why.Error(), Remote: true}, "here", "there")
+		e := Refusal(&rpc.Error{Code: "invite", Message: "b does not take the invite: " + why.Error(), Remote: true}, "here", "there")
 		if !strings.Contains(e.Message, why.Error()) {
 			t.Errorf("%v is not told apart: %v", why, e)
 		}
 	}
 	own := refuse("denied", "x was denied on y")
-	if !errors.Is(AsTold(own, "a", "b"), own) || AsTold(errors.New("x"), "a", "b").Error() != "x" {
+	if !errors.Is(AsRefusal(own, "a", "b"), own) || AsRefusal(errors.New("x"), "a", "b").Error() != "x" {
 		t.Error("what is our own is changed")
 	}
 }
