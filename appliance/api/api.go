@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"rivulet/fabric/cure"
 )
 
 // Socket is the path of the supervisor's socket under a runtime folder.
@@ -92,7 +94,8 @@ func JSON(f func(*http.Request) (any, error)) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		if err != nil {
 			w.WriteHeader(http.StatusInternalServerError)
-			v = failure{err.Error()}
+			text, cure := cure.Split(err)
+			v = failure{text, cure}
 		}
 		_ = json.NewEncoder(w).Encode(v)
 	})
@@ -117,6 +120,8 @@ type Text struct {
 	Text string `json:"text"`
 }
 
+// failure is an error on its way, with its cure.
 type failure struct {
 	Error string `json:"error"`
+	Cure  string `json:"cure,omitempty"`
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"rivulet/fabric/cure"
 	"rivulet/systemd"
 )
 
@@ -104,7 +105,10 @@ func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	var f failure
 	if json.Unmarshal(raw, &f) == nil && f.Error != "" {
-		return nil, errors.New(f.Error)
+		if f.Cure == "" {
+			return nil, errors.New(f.Error)
+		}
+		return nil, &cure.Error{Err: errors.New(f.Error), Cure: f.Cure}
 	}
 	return nil, fmt.Errorf("the supervisor answered %s: %s; are the command and the running rivulet of the same version?", resp.Status, bytes.TrimSpace(raw))
 }

@@ -1,14 +1,15 @@
 package burst
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"rivulet/appliance/health"
+	"rivulet/fabric/cure"
 	"rivulet/offload/target/external"
 )
 
@@ -123,8 +124,6 @@ func (m *Manager) judge() {
 
 // split takes the cure off an error that ends in one.
 func split(text string) [2]string {
-	if at := strings.LastIndex(text, "; "); at >= 0 {
-		return [2]string{text[:at], text[at+2:]}
-	}
-	return [2]string{text, "it is tried again by itself; see rivulet burst status"}
+	text, help := cure.Cut(text)
+	return [2]string{text, cmp.Or(help, "it is tried again by itself; see rivulet burst status")}
 }

@@ -1,13 +1,14 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"rivulet/fabric/cure"
 )
 
 // CardName is the file that a person may put on the boot partition of a device's
@@ -122,14 +123,14 @@ func OnCard(path string) bool { return cardFile.MatchString(path) }
 
 func checkCountry(s string) error {
 	if len(s) != 2 || strings.ToUpper(s) != s || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
-		return fmt.Errorf("%.20q is not a country; write two capital letters in quotes, for example \"DE\"", s)
+		return cure.Errorf("%.20q is not a country; write two capital letters in quotes, for example \"DE\"", s)
 	}
 	return nil
 }
 
 func checkSSID(s string) error {
 	if len(s) > 32 {
-		return fmt.Errorf("the name of a network has at most 32 bytes, this one %d; look at its name again", len(s))
+		return cure.Errorf("the name of a network has at most 32 bytes, this one %d; look at its name again", len(s))
 	}
 	return nil
 }
@@ -141,7 +142,7 @@ func checkWiFiPassword(s string) error {
 		return nil
 	}
 	if len(s) < 8 || len(s) > 63 || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return errors.New("it cannot be the password of a Wi-Fi network; it has 8 to 63 plain characters (for an open network leave it out)")
+		return cure.Errorf("it cannot be the password of a Wi-Fi network; it has 8 to 63 plain characters (for an open network leave it out)")
 	}
 	return nil
 }
@@ -151,9 +152,9 @@ var sshKey = regexp.MustCompile(`^(sk-)?(ssh|ecdsa)-[a-z0-9@.-]+ [A-Za-z0-9+/]{3
 func checkSSHKey(s string) error {
 	switch {
 	case strings.Contains(s, "PRIVATE KEY"):
-		return errors.New("that is the private key, which never leaves its owner; write the public one, the line in the file that ends in .pub")
+		return cure.Errorf("that is the private key, which never leaves its owner; write the public one, the line in the file that ends in .pub")
 	case !sshKey.MatchString(s):
-		return errors.New("that is not a public ssh key; write the line in your id_ed25519.pub")
+		return cure.Errorf("that is not a public ssh key; write the line in your id_ed25519.pub")
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ func (d *decoder) at(n *yaml.Node, key, cure, text string, args ...any) Problem 
 
 // form is what a value has to be; its zero value bounds nothing.
 type form struct {
-	// check and fits refuse a text with an error that ends in "; cure".
+	// check and fits refuse a text with an error that has a cure.
 	check func(string) error
 	fits  func(string, Host) error
 	// example is the right form of a list, or of an amount: a text that may be a bare number.

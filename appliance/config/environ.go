@@ -1,11 +1,12 @@
 package config
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"unicode"
+
+	"rivulet/fabric/cure"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -43,11 +44,11 @@ func Environment(environ, others []string) (map[string]string, error) {
 		}
 		key, ok := known[name]
 		if !ok {
-			cure := "remove it; the reference of the configuration has all names"
+			help := "remove it; the reference of the configuration has all names"
 			if near := nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
-				cure = "did you mean " + near + "?"
+				help = "did you mean " + near + "?"
 			}
-			return nil, fmt.Errorf("the environment has %s, which nothing reads; %s", name, cure)
+			return nil, cure.Errorf("the environment has %s, which nothing reads; %s", name, help)
 		}
 		out[key] = value
 	}

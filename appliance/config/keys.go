@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"rivulet/fabric/cure"
 )
 
 // Key is a setting: the one place that a new one needs beside its field in Config and the example.
@@ -123,13 +125,13 @@ func (k Key) Type() string {
 	return "group, see: rivulet config example"
 }
 
-// Explain returns the key of that name, or all of the group; an error ends in "; cure".
+// Explain returns the key of that name, or all of the group.
 func Explain(name string) ([]Key, error) {
 	out := slices.DeleteFunc(slices.Clone(Table), func(k Key) bool {
 		return k.Name != name && !strings.HasPrefix(k.Name, name+".")
 	})
 	if len(out) == 0 {
-		return nil, fmt.Errorf("there is no key %.60q; %s", name, unknownCure("", name, Keys))
+		return nil, cure.Errorf("there is no key %.60q; %s", name, unknownCure("", name, Keys))
 	}
 	return out, nil
 }

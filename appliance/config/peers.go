@@ -1,13 +1,13 @@
 package config
 
 import (
-	"fmt"
 	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"rivulet/appliance/config/fixed"
+	"rivulet/fabric/cure"
 )
 
 // Where is one entry of peers: an address, or a host, or a name with SRV records.
@@ -26,7 +26,7 @@ var hostForm = regexp.MustCompile(`^([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9]
 func ParsePeer(s string) (Where, error) {
 	if name, ok := strings.CutPrefix(s, "srv:"); ok {
 		if !isHost(name) || !strings.Contains(name, ".") {
-			return Where{}, fmt.Errorf("%.80q is not a name in the DNS; write for example srv:_rivulet._tcp.lab.example", s)
+			return Where{}, cure.Errorf("%.80q is not a name in the DNS; write for example srv:_rivulet._tcp.lab.example", s)
 		}
 		return Where{Service: strings.ToLower(strings.TrimSuffix(name, "."))}, nil
 	}
@@ -40,13 +40,13 @@ func ParsePeer(s string) (Where, error) {
 	if h, p, ok := strings.Cut(s, ":"); ok {
 		var err error
 		if port, err = strconv.ParseUint(p, 10, 16); err != nil || port == 0 {
-			return Where{}, fmt.Errorf("%.80q has no usable port; write for example campus.example:7442", s)
+			return Where{}, cure.Errorf("%.80q has no usable port; write for example campus.example:7442", s)
 		}
 		host = h
 	}
 	// What looks like an address is one that is mistyped.
 	if !isHost(host) || strings.Trim(host, "0123456789.") == "" {
-		return Where{}, fmt.Errorf("%.80q is neither an address nor a name; write for example 192.0.2.7, campus.example:7442 or srv:_rivulet._tcp.lab.example", s)
+		return Where{}, cure.Errorf("%.80q is neither an address nor a name; write for example 192.0.2.7, campus.example:7442 or srv:_rivulet._tcp.lab.example", s)
 	}
 	return Where{Host: strings.ToLower(strings.TrimSuffix(host, ".")), Port: uint16(port)}, nil
 }
@@ -56,11 +56,11 @@ func isHost(s string) bool { return len(s) <= 253 && hostForm.MatchString(s) }
 func address(s string, a netip.AddrPort) (Where, error) {
 	switch ip := a.Addr().Unmap(); {
 	case ip.IsUnspecified() || ip.IsMulticast() || a.Port() == 0:
-		return Where{}, fmt.Errorf("%.80q is nobody's address; write that of another device", s)
+		return Where{}, cure.Errorf("%.80q is nobody's address; write that of another device", s)
 	case ip.IsLoopback():
-		return Where{}, fmt.Errorf("%.80q is this device itself; write the address of another", s)
+		return Where{}, cure.Errorf("%.80q is this device itself; write the address of another", s)
 	case ip.Is6() && ip.IsLinkLocalUnicast() && ip.Zone() == "":
-		return Where{}, fmt.Errorf("%.80q could be on any interface; add which, for example %%eth0", s)
+		return Where{}, cure.Errorf("%.80q could be on any interface; add which, for example %%eth0", s)
 	default:
 		return Where{Addr: netip.AddrPortFrom(ip, a.Port())}, nil
 	}

@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/url"
 	"os"
@@ -10,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"rivulet/fabric/cure"
 )
 
 // OwnRegistries is a file in k3s's form that a user may have written; it is read
@@ -147,11 +148,11 @@ func checkEndpoint(s string) error {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return fmt.Errorf("this is not a URL of a registry; write for example https://mirror.example:5000")
+		return cure.Errorf("this is not a URL of a registry; write for example https://mirror.example:5000")
 	case u.User != nil:
-		return fmt.Errorf("a user or password in the URL; put them below registries.configs.%s.auth", u.Host)
+		return cure.Errorf("a user or password in the URL; put them below registries.configs.%s.auth", u.Host)
 	case u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("a ? or # in the URL; write scheme, host, port and path only")
+		return cure.Errorf("a ? or # in the URL; write scheme, host, port and path only")
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"rivulet/fabric/cure"
 )
 
 // config reads the whole file.
@@ -146,13 +148,13 @@ func oneOf(words ...string) form {
 		if slices.Contains(words, s) {
 			return nil
 		}
-		return fmt.Errorf("%.30q is not known; write one of %s", s, strings.Join(words, ", "))
+		return cure.Errorf("%.30q is not known; write one of %s", s, strings.Join(words, ", "))
 	}}
 }
 
-// reject reports an error that ends in "; cure".
+// reject reports an error with a cure.
 func (d *decoder) reject(n *yaml.Node, path string, err error) {
-	text, cure, _ := strings.Cut(err.Error(), "; ")
+	text, cure := cure.Split(err)
 	d.problem(n, path, cure, "%s: %s", path, text)
 }
 
@@ -178,13 +180,13 @@ func fileError(err error) string {
 	case errors.As(err, &p):
 		return p.Text
 	}
-	text, _, _ := strings.Cut(plain(err.Error()), "; ")
-	return text
+	text, _ := cure.Split(err)
+	return plain(text)
 }
 
 func checkPath(s string) error {
 	if !filepath.IsAbs(s) {
-		return fmt.Errorf("%.60q is not a whole path; begin it with /", s)
+		return cure.Errorf("%.60q is not a whole path; begin it with /", s)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"path"
 	"regexp"
@@ -14,10 +13,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/appliance/machine/host"
+	"rivulet/fabric/cure"
 	"rivulet/fabric/ipam"
 )
 
-// The checks below return an error that ends in "; cure".
+// The checks below return an error with a cure.
 
 // CheckName reports whether a name that the user gives can be a cluster's; empty
 // is the default.
@@ -26,7 +26,7 @@ func CheckName(given string) error {
 		if usable == "" {
 			usable = "lab-1"
 		}
-		return fmt.Errorf("%.70q cannot be a cluster's name; use at most %d lower case letters, digits and -, for example %s",
+		return cure.Errorf("%.70q cannot be a cluster's name; use at most %d lower case letters, digits and -, for example %s",
 			given, host.NameMax, usable)
 	}
 	return nil
@@ -40,9 +40,9 @@ func checkMode(s string) error {
 		}
 	}
 	if near := nearest(s, modes); near != "" {
-		return fmt.Errorf("%.30q is not known; did you mean %s?", s, near)
+		return cure.Errorf("%.30q is not known; did you mean %s?", s, near)
 	}
-	return fmt.Errorf("%.30q is not known; write lan, group or ask", s)
+	return cure.Errorf("%.30q is not known; write lan, group or ask", s)
 }
 
 // minSecret is what cannot be guessed by trying.
@@ -50,10 +50,10 @@ const minSecret = 16
 
 func checkSecret(s string) error {
 	if len(s) < minSecret {
-		return fmt.Errorf("the secret has %d characters and could be guessed; use at least %d, for example of: head -c 18 /dev/urandom | base64", len(s), minSecret)
+		return cure.Errorf("the secret has %d characters and could be guessed; use at least %d, for example of: head -c 18 /dev/urandom | base64", len(s), minSecret)
 	}
 	if strings.ContainsAny(s, "\n\r\x00") {
-		return errors.New("the secret has several lines; write it on one")
+		return cure.Errorf("the secret has several lines; write it on one")
 	}
 	return nil
 }
@@ -75,11 +75,11 @@ func checkPercent(s string) error {
 	v, err := strconv.Atoi(digits)
 	switch {
 	case err != nil || strings.TrimLeft(digits, "0123456789") != "":
-		return fmt.Errorf("%.30q is not a share; write for example 50%%", s)
+		return cure.Errorf("%.30q is not a share; write for example 50%%", s)
 	case v > 100:
-		return fmt.Errorf("%.30q is more than there is; write 0%% to 100%%", s)
+		return cure.Errorf("%.30q is more than there is; write 0%% to 100%%", s)
 	case !ok:
-		return fmt.Errorf("%.30q lacks the %%; write %d%%", s, v)
+		return cure.Errorf("%.30q lacks the %%; write %d%%", s, v)
 	}
 	return nil
 }
@@ -91,9 +91,9 @@ func checkPorts(s string) error {
 	high, err2 := strconv.ParseUint(last, 10, 16)
 	switch {
 	case err != nil || err2 != nil || strings.TrimLeft(first+last, "0123456789") != "":
-		return fmt.Errorf("%.30q is not a range of ports; write for example 31000-31199", s)
+		return cure.Errorf("%.30q is not a range of ports; write for example 31000-31199", s)
 	case low < 30000 || high > 32767 || low > high:
-		return fmt.Errorf("%.30q is not within 30000-32767; write for example 31000-31199", s)
+		return cure.Errorf("%.30q is not within 30000-32767; write for example 31000-31199", s)
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func checkPorts(s string) error {
 func quantity(s, example string) (resource.Quantity, error) {
 	q, err := resource.ParseQuantity(s)
 	if err != nil || q.Sign() < 0 {
-		return q, fmt.Errorf("%.30q is not a quantity; write for example %s", s, example)
+		return q, cure.Errorf("%.30q is not a quantity; write for example %s", s, example)
 	}
 	return q, nil
 }
@@ -109,7 +109,7 @@ func quantity(s, example string) (resource.Quantity, error) {
 func checkCPU(s string, h Host) error {
 	q, err := quantity(s, "500m")
 	if err == nil && h.CPUs > 0 && q.Cmp(*resource.NewQuantity(int64(h.CPUs), resource.DecimalSI)) >= 0 {
-		return fmt.Errorf("%s leaves nothing of the %d CPUs here; write less", s, h.CPUs)
+		return cure.Errorf("%s leaves nothing of the %d CPUs here; write less", s, h.CPUs)
 	}
 	return err
 }
@@ -120,10 +120,10 @@ func checkMemory(s string, h Host) error {
 		return err
 	}
 	if v := q.Value(); v > 0 && v < 1<<20 {
-		return fmt.Errorf("%s is %d bytes; write for example 512Mi or 1Gi", s, v)
+		return cure.Errorf("%s is %d bytes; write for example 512Mi or 1Gi", s, v)
 	}
 	if h.MemoryBytes > 0 && q.Cmp(*resource.NewQuantity(int64(h.MemoryBytes), resource.BinarySI)) >= 0 {
-		return fmt.Errorf("%s leaves nothing of the %d Mi here; write less", s, h.MemoryBytes>>20)
+		return cure.Errorf("%s leaves nothing of the %d Mi here; write less", s, h.MemoryBytes>>20)
 	}
 	return nil
 }
@@ -135,11 +135,11 @@ var never = []string{"lo", "riv", "cni", "veth", "flannel"}
 
 func checkInterface(s string) error {
 	if _, err := path.Match(s, ""); err != nil || !interfaceForm.MatchString(s) {
-		return fmt.Errorf("%.40q is not the name of an interface; write for example eth0 or \"wlan*\" (see: ip link)", s)
+		return cure.Errorf("%.40q is not the name of an interface; write for example eth0 or \"wlan*\" (see: ip link)", s)
 	}
 	for _, n := range never {
 		if s == n || n != "lo" && strings.HasPrefix(s, n) {
-			return fmt.Errorf("%s leads to containers, not to a LAN; name another (see: ip link)", s)
+			return cure.Errorf("%s leads to containers, not to a LAN; name another (see: ip link)", s)
 		}
 	}
 	return nil
@@ -156,14 +156,14 @@ func checkBlock(s string) error {
 		err = errors.New("it is no IPv4 prefix")
 	}
 	if err != nil {
-		return fmt.Errorf("%.40q cannot be the block of peers' prefixes: %w; write for example %s", s, err, ipam.Default)
+		return cure.Errorf("%.40q cannot be the block of peers' prefixes: %w; write for example %s", s, err, ipam.Default)
 	}
 	return nil
 }
 
 func checkNamespace(s string) error {
 	if len(validation.IsDNS1123Label(s)) > 0 {
-		return fmt.Errorf("%.70q is not a namespace; use lower case letters, digits and -", s)
+		return cure.Errorf("%.70q is not a namespace; use lower case letters, digits and -", s)
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"rivulet/fabric/cure"
 )
 
 // Severity says how bad a problem is.
@@ -147,17 +149,13 @@ func (t *Tracker) ClearFor(k *Kind, subject string) {
 	delete(t.problems, key{k.Code, subject})
 }
 
-// Report sets or clears, whichever err says; the cure is the last part of an
-// error that ends in "; cure".
+// Report sets a problem of the error and its cure, or clears it where there is none.
 func (t *Tracker) Report(k *Kind, err error) {
 	if err == nil {
 		t.Clear(k)
 		return
 	}
-	text, cure := err.Error(), ""
-	if i := strings.LastIndex(text, "; "); i >= 0 {
-		text, cure = text[:i], text[i+2:]
-	}
+	text, cure := cure.Split(err)
 	t.Set(k, text, cure)
 }
 

@@ -5,12 +5,14 @@
 package problems
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"rivulet/appliance/health"
 	"rivulet/fabric"
+	"rivulet/fabric/cure"
 	"rivulet/fabric/rpc"
 	"rivulet/offload"
 	"rivulet/offload/target"
@@ -68,11 +70,8 @@ func tellFabric(t *health.Tracker, problems []rpc.Error) {
 func tellOffload(t *health.Tracker, problems map[string]string) {
 	said := map[string][2]string{}
 	for part, text := range problems {
-		cure := "it is tried again by itself"
-		if i := strings.LastIndex(text, "; "); i >= 0 {
-			text, cure = text[:i], text[i+2:]
-		}
-		said[part] = [2]string{text, cure}
+		text, help := cure.Cut(text)
+		said[part] = [2]string{text, cmp.Or(help, "it is tried again by itself")}
 	}
 	t.Replace(health.Offload, said)
 }

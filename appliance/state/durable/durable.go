@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"rivulet/fabric/cure"
 )
 
 // Steps of a write, in their order; Remove has the last two of its own.
@@ -41,26 +43,18 @@ func step(name, path string, do func() error) error {
 	return do()
 }
 
-type cured struct {
-	error
-	cure string
-}
-
-func (c cured) Error() string { return c.error.Error() + "; " + c.cure }
-func (c cured) Unwrap() error { return c.error }
-
 // Cure adds to an error of the disk what helps, once; nil stays nil.
 func Cure(err error) error {
-	if c := (cured{}); err == nil || errors.As(err, &c) {
+	if err == nil || errors.As(err, new(*cure.Error)) {
 		return err
 	}
-	return cured{err, "look at the disk (space, read-only mount)"}
+	return &cure.Error{Err: err, Cure: "look at the disk (space, read-only mount)"}
 }
 
 // WithCure is an error of the disk with another cure than that of Cure; other errors stay.
-func WithCure(err error, cure string) error {
-	if c := (cured{}); errors.As(err, &c) {
-		return cured{c.error, cure}
+func WithCure(err error, other string) error {
+	if c := (*cure.Error)(nil); errors.As(err, &c) {
+		return &cure.Error{Err: c.Err, Cure: other}
 	}
 	return err
 }
