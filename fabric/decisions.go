@@ -153,23 +153,17 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 // find returns the member that is meant, nil if there is none by that name. It is
 // called with mu held.
 func (f *Fabric) find(target string) (*member, error) {
-	var found []*member
+	var all []*member
 	for _, key := range sortedKeys(f.members) {
-		m := f.members[key]
-		if string(m.ID()) == target {
-			return m, nil
-		}
-		if strings.EqualFold(m.Title(), target) || len(target) >= 4 && strings.HasPrefix(string(m.ID()), target) {
-			found = append(found, m)
-			continue
-		}
-		for _, a := range m.Addrs() {
-			if a.String() == target || a.Addr().String() == target {
-				found = append(found, m)
-				break
-			}
-		}
+		all = append(all, f.members[key])
 	}
+	found := peer.Meant(all, target, func(m *member) (peer.ID, []string) {
+		names := []string{m.Title()}
+		for _, a := range m.Addrs() {
+			names = append(names, a.String(), a.Addr().String())
+		}
+		return m.ID(), names
+	})
 	if len(found) > 1 {
 		var ids []string
 		for _, m := range found {

@@ -21,6 +21,7 @@ import (
 	"rivulet/appliance/diagnose/doctor"
 	"rivulet/appliance/diagnose/why"
 	"rivulet/appliance/health"
+	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/explain"
 	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/policy"
@@ -96,10 +97,8 @@ func (g *gatherer) named(k *whyKind, namespace, name string) (found []any, err e
 		if !g.running {
 			return nil, api.ErrNotRunning
 		}
-		for i := range g.status.Peers {
-			if v := &g.status.Peers[i]; v.Name == name || string(v.ID) == name || v.ID.Short() == name {
-				found = append(found, v)
-			}
+		for _, v := range peer.MeantViews(g.status.Peers, name) {
+			found = append(found, &v)
 		}
 		return found, nil
 	}

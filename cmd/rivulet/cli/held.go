@@ -58,11 +58,16 @@ func (c *common) endingWith(ctx context.Context, name string, borrowed, lent boo
 	if err != nil {
 		return e, err
 	}
-	i := slices.IndexFunc(st.Peers, func(p peer.View) bool { return !p.State.Apart() && means(p, name) })
-	if i < 0 {
+	meant := peer.Meant(notApart(st.Peers), name, func(p peer.View) (peer.ID, []string) {
+		if !p.Control.IsValid() {
+			return p.ID, []string{p.Name}
+		}
+		return p.ID, []string{p.Name, p.Control.String(), p.Control.Addr().String()}
+	})
+	if len(meant) == 0 {
 		return e, nil
 	}
-	p := st.Peers[i]
+	p := meant[0]
 	e.peer = called(p)
 	client, err := c.client()
 	if err == nil && borrowed {
@@ -75,11 +80,6 @@ func (c *common) endingWith(ctx context.Context, name string, borrowed, lent boo
 		return e, fmt.Errorf("what would be lost with %s cannot be told: %w; try again when the API server answers (rivulet status), or add --force", e.peer, err)
 	}
 	return e, nil
-}
-
-// means reports whether a person who writes name means the cluster.
-func means(p peer.View, name string) bool {
-	return strings.EqualFold(p.Name, name) || len(name) >= 4 && strings.HasPrefix(string(p.ID), name) || p.Control.IsValid() && (p.Control.String() == name || p.Control.Addr().String() == name)
 }
 
 func (e *ending) findBorrowed(ctx context.Context, client kubernetes.Interface, st api.Status, id peer.ID) error {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,19 +73,19 @@ func oneOpening(cmd *cobra.Command, args []string) error {
 // openTo is the ID of the one peer that is meant. Clusters that are no peers yet do not count:
 // anybody can have a name.
 func openTo(all []peer.View, named string) (string, error) {
-	var found []string
-	for _, p := range all {
-		if !p.State.Apart() && (p.Name == named || string(p.ID) == named) {
-			found = append(found, string(p.ID))
-		}
-	}
+	found := peer.MeantViews(notApart(all), named)
 	switch len(found) {
 	case 1:
-		return found[0], nil
+		return string(found[0].ID), nil
 	case 0:
 		return "", fmt.Errorf("there is no peer %s; see: rivulet peers", named)
 	}
 	return "", fmt.Errorf("%d peers are called %s; name one by its ID: rivulet peers -o json", len(found), named)
+}
+
+// notApart are the peers among the clusters that were found.
+func notApart(all []peer.View) []peer.View {
+	return slices.DeleteFunc(slices.Clone(all), func(p peer.View) bool { return p.State.Apart() })
 }
 
 // labelOpen writes the label of a namespace or Service; nil takes it away.

@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/appliance/api"
+	"rivulet/fabric/peer"
 	"rivulet/offload"
 	"rivulet/offload/policy"
 )
@@ -89,15 +89,7 @@ func removeTenant(ctx context.Context, c *common, id string) (n int, err error) 
 }
 
 func findTenant(tenants []offload.Consumer, name string) (offload.Consumer, error) {
-	var found []offload.Consumer
-	for _, g := range tenants {
-		if string(g.ID) == name {
-			return g, nil
-		}
-		if g.Name == name || len(name) >= 8 && strings.HasPrefix(string(g.ID), name) {
-			found = append(found, g)
-		}
-	}
+	found := peer.Meant(tenants, name, func(g offload.Consumer) (peer.ID, []string) { return g.ID, []string{g.Name} })
 	switch len(found) {
 	case 0:
 		return offload.Consumer{}, fmt.Errorf("no cluster %s has anything here; see: rivulet tenants", name)

@@ -1,0 +1,31 @@
+package peer
+
+import "strings"
+
+// shortestPrefix is how many letters of an ID name a cluster.
+const shortestPrefix = 4
+
+// Meant are those of all that a person means by a word: the one with that ID, else those that have the
+// word for a name, in letters of any case, or an ID that begins with it. names are all that one has, its
+// addresses included where these count.
+func Meant[T any](all []T, word string, names func(T) (id ID, names []string)) (found []T) {
+	for _, one := range all {
+		id, has := names(one)
+		if string(id) == word {
+			return []T{one}
+		}
+		means := len(word) >= shortestPrefix && strings.HasPrefix(string(id), word)
+		for _, name := range has {
+			means = means || name != "" && strings.EqualFold(name, word)
+		}
+		if means {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+// MeantViews is Meant of views, by name and ID.
+func MeantViews(all []View, word string) []View {
+	return Meant(all, word, func(v View) (ID, []string) { return v.ID, []string{v.Name} })
+}
