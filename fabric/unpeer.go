@@ -97,9 +97,6 @@ func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View,
 		f.log.Warn("the peer could not be told, it hears it when it calls", "peer", r.Name)
 	}
 	v := peer.View{Record: peer.Record{ID: id, Name: r.Name}, State: peer.Denied, Reason: deniedReason(p)}
-	if !told && r.Protocol == 1 {
-		v.Notice = fmt.Sprintf("%s is of a version that cannot be told, and keeps us as a peer: rivulet unpeer there, too", r.Name)
-	}
 	return v, err
 }
 

@@ -14,12 +14,12 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Version is the newest protocol version this code speaks. It speaks the one before
+// Version is the newest protocol version this code speaks. The next one speaks this one
 // as well: clusters are not upgraded at once.
 const Version = 2
 
 // Versions are the protocol versions this code speaks, oldest first.
-var Versions = []int{Version - 1, Version}
+var Versions = []int{Version}
 
 // Message is both halves of the exchange: the body of POST /v1/peering and its
 // answer. It is a snapshot of all that its sender has to say; sending it again
@@ -44,8 +44,6 @@ type Message struct {
 	// receiver knows that it was heard.
 	SeenAs netip.Prefix `json:"seenAs"`
 
-	// What follows came with version 2; a version 1 says and hears nothing of it.
-
 	// Sequence grows with every message to the receiver, over restarts too: of two, the
 	// higher one is the newer. Heard is the highest that the sender has had of the receiver.
 	Sequence uint64 `json:"sequence,omitempty"`
@@ -62,8 +60,8 @@ type Message struct {
 	// Invite is the secret of an invite of the receiver.
 	Invite []byte `json:"invite,omitempty"`
 
-	// Proves says that the sender proves its WireGuard keys to who has told it one; KeyProof
-	// and NextKeyProof are these proofs. A version that does not know them says nothing.
+	// Proves reports that the sender proves its WireGuard keys to a receiver whose key it
+	// has; KeyProof and NextKeyProof are these proofs.
 	Proves       bool   `json:"proves,omitempty"`
 	KeyProof     []byte `json:"keyProof,omitempty"`
 	NextKeyProof []byte `json:"nextKeyProof,omitempty"`
@@ -104,16 +102,7 @@ func Decode(body []byte) (Message, error) {
 		return Message{}, refuse("bad-message", "the peering message is not understood: %s", plain(err))
 	}
 	m.Versions = head.Versions
-	if m.common() < 2 {
-		m.forgetNewer()
-	}
 	return m, m.check()
-}
-
-// forgetNewer drops what a version 1 does not mean to say.
-func (m *Message) forgetNewer() {
-	m.Sequence, m.Heard, m.Roles, m.NextWireGuardKey, m.Demands, m.Proof, m.Invite = 0, 0, peer.Roles{}, wgkey.Public{}, "", nil, nil
-	m.Proves, m.KeyProof, m.NextKeyProof = false, nil, nil
 }
 
 // plain says what is wrong with a message without the words of Go.
@@ -157,7 +146,7 @@ func (m Message) check() error {
 		return refuse("bad-message", "the peering message has no WireGuard key")
 	case m.NextWireGuardKey == m.WireGuardKey:
 		return refuse("bad-message", "the next WireGuard key is the present one")
-	case m.common() >= 2 && m.Sequence == 0, m.Sequence >= maxSequence, m.Heard >= maxSequence:
+	case m.Sequence == 0, m.Sequence >= maxSequence, m.Heard >= maxSequence:
 		return refuse("bad-message", "the peering message has no usable sequence")
 	case len(m.Versions) > 32 || len(m.Demands) > 32 || len(m.Proof) > 64 || len(m.Invite) > 64 || len(m.KeyProof) > 64 || len(m.NextKeyProof) > 64:
 		return refuse("bad-message", "a part of the peering message is too long")

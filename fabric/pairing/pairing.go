@@ -210,9 +210,8 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 			return r, err
 		}
 		p.mu.Lock()
-		// A version 1 says nothing of what it has heard. Who has heard more than we have
-		// said takes us for somebody who is late: learn sees to that.
-		taken := m.common() < 2 || m.Heard >= sent && m.Heard <= p.issued(p.numbers(from.ID))
+		// A peer that has received more than was sent has outdated numbers here: learn sees to that.
+		taken := m.Heard >= sent && m.Heard <= p.issued(p.numbers(from.ID))
 		var stale bool
 		r, stale, err = p.learn(from, m, true)
 		p.mu.Unlock()

@@ -55,14 +55,12 @@ func TestKeysAreProved(t *testing.T) {
 	exchanged(t, a, b)
 	proved("changed unheard", false)
 
-	for _, speaks := range []int{1, 2} {
-		a, old := newNode(1), newNode(3)
-		old.speaks = speaks
-		exchanged(t, a, old)
-		exchanged(t, old, a)
-		if a.disk[old.self.ID].KeyProved || old.disk[a.self.ID].KeyProved {
-			t.Errorf("version %d proves", speaks)
-		}
+	a, old := newNode(1), newNode(3)
+	old.speaks = 2 // without proofs
+	exchanged(t, a, old)
+	exchanged(t, old, a)
+	if a.disk[old.self.ID].KeyProved || old.disk[a.self.ID].KeyProved {
+		t.Error("a version without proofs proves")
 	}
 }
 
