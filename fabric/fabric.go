@@ -143,7 +143,7 @@ type Fabric struct {
 	live  live
 	// leaving: nobody is to be a peer any more, for this run.
 	leaving atomic.Bool
-	viewed   chan struct{} // somebody looks at the peers
+	viewed  chan struct{} // somebody looks at the peers
 	met     met           // who became a peer by lan alone, lately
 	relay   *relay.Relay
 
@@ -178,7 +178,7 @@ func New(cfg Config) (*Fabric, error) {
 		problems:  map[string]rpc.Error{},
 		invites:   map[peer.ID][]byte{},
 		rotateNow: make(chan struct{}, 1),
-		viewed:     make(chan struct{}, 1),
+		viewed:    make(chan struct{}, 1),
 	}
 	f.live.name, f.live.policy, f.live.group, f.live.changed = cfg.Name, cfg.Trust, groupKey(cfg.Trust), make(chan struct{})
 	f.live.noRelay, f.live.peerCIDR = cfg.NoRelay, orDefault(cfg.PeerCIDR)

@@ -56,8 +56,8 @@ type met struct {
 	out  []time.Time // when one made room for another machine
 
 	checked time.Time // what InUse said then
-	used  map[peer.ID]bool
-	known bool
+	used    map[peer.ID]bool
+	known   bool
 }
 
 func (m *met) note(source string) {

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"maps"
-	"rivulet/fabric/changes"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+
+	"rivulet/fabric/changes"
 )
 
 // Program is what a table of one family holds: sets, and chains of rules that name
@@ -62,18 +63,18 @@ type Tables struct {
 	Families []nftables.TableFamily
 	NetNS    int // the network namespace; 0 is the process's own
 
-	guard  *Guard
+	guard   *Guard
 	changed chan struct{}
 
-	mu     sync.Mutex
-	have   []Program   // what stands, as far as it was written here; nil: not known
-	clean  bool        // it is known that nothing stands
-	broken bool        // others have changed what stood
-	timer  *time.Timer // nil, or it gives changed a value, at next
-	next   time.Time
-	notified   time.Time // when changed got one for the last time
-	logged time.Time
-	wait   time.Duration // until the next try of what has failed
+	mu       sync.Mutex
+	have     []Program   // what stands, as far as it was written here; nil: not known
+	clean    bool        // it is known that nothing stands
+	broken   bool        // others have changed what stood
+	timer    *time.Timer // nil, or it gives changed a value, at next
+	next     time.Time
+	notified time.Time // when changed got one for the last time
+	logged   time.Time
+	wait     time.Duration // until the next try of what has failed
 }
 
 // Changed gets a value when the tables have to be written anew by Apply: another program has

@@ -57,18 +57,18 @@ type Machine struct {
 	id     peer.ID // empty while only an address is known
 	began  time.Time
 
-	found   map[string]discovery.Entry // by source and key
-	name    string                     // as last claimed by one that is no peer
+	found       map[string]discovery.Entry // by source and key
+	name        string                     // as last claimed by one that is no peer
 	requestedAt netip.AddrPort             // where a request came from that was refused
-	given   []netip.AddrPort           // addresses that a person or an invite gives
-	proved  bool                       // it has shown by TLS that the ID is its own
-	held    bool                       // a person has approved it in this run: it is not forgotten
+	given       []netip.AddrPort           // addresses that a person or an invite gives
+	proved      bool                       // it has shown by TLS that the ID is its own
+	held        bool                       // a person has approved it in this run: it is not forgotten
 
 	pinned    bool
 	rec       peer.Record // zero unless pinned
 	notice    string      // does not keep the peer from working
 	displaced bool        // another takes its place: it ceases to be a peer
-	keyTaken      wgkey.Public
+	keyTaken  wgkey.Public
 	tryNext   bool // its present WireGuard key has ceased to answer
 
 	state    peer.State

@@ -27,7 +27,7 @@ func (m *Machine) Since() time.Time        { return m.since }
 func (m *Machine) RTT() time.Duration      { return m.rtt }
 func (m *Machine) Proved() bool            { return m.proved }
 func (m *Machine) Displaced() bool         { return m.displaced }
-func (m *Machine) KeyTaken() wgkey.Public      { return m.keyTaken }
+func (m *Machine) KeyTaken() wgkey.Public  { return m.keyTaken }
 func (m *Machine) LastExchange() time.Time { return m.exchanged }
 func (m *Machine) Attempts() int           { return m.attempts }
 func (m *Machine) Attempting() bool        { return m.attempting }

@@ -2,9 +2,10 @@ package relay
 
 import (
 	"fmt"
-	"rivulet/fabric/peer"
 	"slices"
 	"testing"
+
+	"rivulet/fabric/peer"
 )
 
 // Peers that hold as many connections as they may keep no other peer out, and no peer

@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"rivulet/fabric/changes"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/changes"
 )
 
 // ControllerConfig is what a Controller needs. All fields are required.
@@ -57,7 +58,7 @@ type Controller struct {
 const (
 	startLimit = 10 * time.Second       // for a process that was started, to answer
 	hungAfter  = 5 * time.Second        // for one that runs
-	checkEvery  = 30 * time.Second       // whether it hangs; that it died is known at once
+	checkEvery = 30 * time.Second       // whether it hangs; that it died is known at once
 	firstWait  = 200 * time.Millisecond // before starting it again once more; doubles
 	longWait   = 5 * time.Second
 )

@@ -22,7 +22,7 @@ import (
 type pathMTU struct {
 	most    int            // the tunnel's
 	begin   func()         // answers to what was asked before do not count any more
-	probe     func(size int) // sends one packet of so many bytes
+	probe   func(size int) // sends one packet of so many bytes
 	answers chan int       // sizes that arrived
 	doubt   chan struct{}  // the path may be another one
 	large   func() uint64  // how many large packets have left, to whomever

@@ -9,11 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"rivulet/fabric/changes"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/changes"
 )
 
 // probePort is the UDP port of the tunnel's address, inside the tunnel, at which

@@ -20,7 +20,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"rivulet/fabric/changes"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +27,8 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/conn"
+
+	"rivulet/fabric/changes"
 )
 
 // Config is the whole desired state.

@@ -25,7 +25,7 @@ const (
 	configured source = iota // the supervisor says so
 	advertised               // the peer says so
 	learnt                   // it came from there
-	pending                    // a relay that was asked, a stream that was made
+	pending                  // a relay that was asked, a stream that was made
 )
 
 // path is one way to a peer. Manager.mu guards all but the atomics and what never changes.
@@ -60,21 +60,21 @@ type peer struct {
 	secret *secret
 	id     string
 
-	never   func(netip.Addr) bool
-	begin   netip.AddrPort // WireGuard's word for where it is
-	paths   []*path
-	tcp     []netip.AddrPort // where streams may be dialled
+	never         func(netip.Addr) bool
+	begin         netip.AddrPort // WireGuard's word for where it is
+	paths         []*path
+	tcp           []netip.AddrPort // where streams may be dialled
 	advertisedTCP []netip.AddrPort
-	seen    netip.AddrPort // where it sees us
-	lost    time.Time      // since when there is no direct path; zero while there is
-	advertiseAt  time.Time      // when to tell it our candidates; zero if that is not due
+	seen          netip.AddrPort // where it sees us
+	lost          time.Time      // since when there is no direct path; zero while there is
+	advertiseAt   time.Time      // when to tell it our candidates; zero if that is not due
 	advertisedAt  time.Time
-	chosen  time.Time // when best became it
-	direct  time.Time // since when there is a direct path
-	dialAt  time.Time
-	dials   int
-	dialing bool
-	stream  *stream // that we dialled
+	chosen        time.Time // when best became it
+	direct        time.Time // since when there is a direct path
+	dialAt        time.Time
+	dials         int
+	dialing       bool
+	stream        *stream // that we dialled
 
 	best atomic.Pointer[path]   // by which packets go; nil before any was known
 	hop  atomic.Pointer[path]   // the best that is no relay and lives: for packets that we carry or have carried

@@ -1,10 +1,11 @@
 package wgdev
 
 import (
-	"rivulet/fabric/changes"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
+
+	"rivulet/fabric/changes"
 )
 
 // flow bounds how many packets of one direction are between the kernel's two

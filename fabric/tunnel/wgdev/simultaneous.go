@@ -25,9 +25,9 @@ import (
 type simultaneous struct {
 	again func(paths.Key) // begins a handshake anew
 
-	mu       sync.Mutex
-	arbiters []*arbiter
-	initiated    map[uint32]started // by the number of the handshake
+	mu        sync.Mutex
+	arbiters  []*arbiter
+	initiated map[uint32]started // by the number of the handshake
 }
 
 // started is whom a handshake was for. Where it was sent does not tell: before a path
