@@ -21,12 +21,12 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checking tells how far the reading of a file of a size is, if anybody wants to know.
-func checking(r io.Reader, size int64, show flash.Progress) io.Reader {
-	if show == nil {
-		return r
+// progress is where the request's goes, nowhere if nobody looks.
+func (r Request) progress() flash.Progress {
+	if r.Progress == nil {
+		return func(flash.Stage, int64, int64) {}
 	}
-	return &counted{Reader: r, of: size, show: show}
+	return r.Progress
 }
 
 // countedRoot tells how far the writing and the reading back of a slot is.
@@ -48,12 +48,4 @@ func (c *countedRoot) ReadAt(p []byte, at int64) (int, error) {
 	c.read += int64(n)
 	c.show(flash.Reading, c.read, c.of)
 	return n, err
-}
-
-// filling is a slot's partition, for a root of a size.
-func filling(r slots.Root, size int64, show flash.Progress) slots.Root {
-	if show == nil {
-		return r
-	}
-	return &countedRoot{Root: r, of: size, show: show}
 }

@@ -210,7 +210,7 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("update: %w", err)
 	}
-	in := bufio.NewReaderSize(checking(f, fi.Size(), r.Progress), 1<<20)
+	in := bufio.NewReaderSize(&counted{Reader: f, of: fi.Size(), show: r.progress()}, 1<<20)
 	var content io.Reader = in
 	if magic, _ := in.Peek(4); bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))

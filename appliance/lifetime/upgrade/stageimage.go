@@ -43,7 +43,7 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	}
 	defer f.Close()
 	verify := func(d *signed.Digest) error { return sig.Verify(d, roots, s.Generation) }
-	next, rootSize, err := checkBundle(ctx, f, r.Progress, verify)
+	next, rootSize, err := checkBundle(ctx, f, r.progress(), verify)
 	if err != nil {
 		return next, err
 	}
@@ -63,7 +63,7 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	if err := remembers(layout.DataFailed); err != nil {
 		return next, err
 	}
-	fill := func() error { return fillSlot(ctx, f, here, rootSize, r.Progress, verify) }
+	fill := func() error { return fillSlot(ctx, f, here, rootSize, r.progress(), verify) }
 	os.Remove(filepath.Join(dir, cancelName))
 	return next, stageImage(s, func(s State) error { return store(dir, s) }, fill, Attempt{
 		Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers, Generation: sig.Certificate.Generation, StagedAt: r.Now,
@@ -106,7 +106,7 @@ func checkBundle(ctx context.Context, f *os.File, show flash.Progress, verify fu
 		return v, 0, fmt.Errorf("update: %w; name the file of a release", err)
 	}
 	d := signed.NewDigest()
-	m, err := slots.Read(ctx, checking(f, fi.Size(), show), d, nil)
+	m, err := slots.Read(ctx, &counted{Reader: f, of: fi.Size(), show: show}, d, nil)
 	if err != nil {
 		return v, 0, refused("%w", err)
 	}
@@ -140,7 +140,7 @@ func fillSlot(ctx context.Context, f *os.File, here layout.Slot, rootSize int64,
 			return err
 		}
 		d := signed.NewDigest()
-		if _, err := slots.Fill(ctx, f, d, b, filling(root, rootSize, show), func() { flash.Forget(root) }, here.Other()); err != nil {
+		if _, err := slots.Fill(ctx, f, d, b, &countedRoot{Root: root, of: rootSize, show: show}, func() { flash.Forget(root) }, here.Other()); err != nil {
 			return err
 		}
 		if err := verify(d); err != nil {

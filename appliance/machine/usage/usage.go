@@ -216,12 +216,9 @@ func (w *Watch) judge(r Report) {
 	} else if at.Sub(w.heavy) >= heavyAfter {
 		w.cfg.Health.Set(health.MemoryOverBudget, problem, cure)
 	}
-	if r.Written.Over >= judgedAfter && r.Written.PerDay() > BudgetWritten {
-		w.cfg.Health.Set(health.WritesOverBudget, fmt.Sprintf("%.0f MB a day, promised are %.0f when nobody uses the device", r.Written.PerDay()/1e6, BudgetWritten/1e6),
-			"see which objects change all the time: rivulet kubectl get events -A -w; programs that elect leaders or write status often wear out an SD card")
-		return
-	}
-	w.cfg.Health.Clear(health.WritesOverBudget)
+	w.cfg.Health.SetIf(r.Written.Over >= judgedAfter && r.Written.PerDay() > BudgetWritten, health.WritesOverBudget,
+		fmt.Sprintf("%.0f MB a day, promised are %.0f when nobody uses the device", r.Written.PerDay()/1e6, BudgetWritten/1e6),
+		"see which objects change all the time: rivulet kubectl get events -A -w; programs that elect leaders or write status often wear out an SD card")
 }
 
 // tooMuch says what is wrong with the memory that we hold, and what helps.
