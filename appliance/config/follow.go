@@ -79,7 +79,7 @@ func (f *Follower) watch(ctx context.Context, file string, ready, changed func()
 		}
 		f.Health.SetFor(health.ConfigUnwatched, file, err.Error(), "after a change: rivulet config reload")
 		ready()
-		if !lifecycle.Pause(ctx, watchAgain) {
+		if !changes.Wait(ctx, watchAgain) {
 			return
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 )
 
 // The pauses between attempts to use an API server that answers.
@@ -23,7 +24,7 @@ func (k *Keeper) untilConnected(ctx context.Context, stage *lifecycle.Stage, con
 		k.cfg.Log.Error("cannot use the API server", "error", err, "retry", pause)
 		k.cfg.Health.Set(health.EngineUnusable, err.Error(), "it is tried again by itself; if that stays so, start Rivulet again: systemctl restart rivulet")
 		stage.Waiting("the API server answers and cannot be used yet: %v", err)
-		if !lifecycle.Pause(ctx, pause) {
+		if !changes.Wait(ctx, pause) {
 			return false
 		}
 	}

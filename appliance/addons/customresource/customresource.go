@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 )
@@ -82,7 +81,7 @@ func Run(ctx context.Context, api *rest.Config, k Kind, start func(Objects) Loop
 		if err == nil {
 			break
 		}
-		if !lifecycle.Pause(ctx, 200*time.Millisecond) {
+		if !changes.Wait(ctx, 200*time.Millisecond) {
 			return fmt.Errorf("%s: the API server does not serve them: %w", k.Name, err)
 		}
 	}
@@ -141,7 +140,7 @@ func (l Loop) follow(ctx context.Context, k Kind, told <-chan struct{}, ready fu
 		case <-retry.C:
 		case <-again:
 		}
-		if !lifecycle.Pause(ctx, k.Gather) {
+		if !changes.Wait(ctx, k.Gather) {
 			return
 		}
 		if err := l.Sync(ctx); err != nil && ctx.Err() == nil {

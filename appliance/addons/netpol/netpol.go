@@ -27,7 +27,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/nft"
 	"rivulet/offload/netpol"
 	"rivulet/offload/nodeagent/podnet"
@@ -107,7 +107,7 @@ func rest(ctx context.Context, took time.Duration) bool {
 	if pause < 10*time.Millisecond {
 		return ctx.Err() == nil
 	}
-	return lifecycle.Pause(ctx, pause)
+	return changes.Wait(ctx, pause)
 }
 
 type enforcer struct {

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/machine/process"
+	"rivulet/fabric/changes"
 	"rivulet/image/device/layout"
 )
 
@@ -62,7 +62,7 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 			if ctx.Err() != nil {
 				return Verdict{Kind: Stopped, Code: exitCode(err)}
 			}
-			lifecycle.Pause(ctx, crashPause)
+			changes.Wait(ctx, crashPause)
 			return Verdict{Kind: Crashed, Reason: how(err)}
 		case <-ctx.Done():
 			return Verdict{Kind: Stopped, Code: exitCode(d.stop(child))}

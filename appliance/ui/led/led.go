@@ -18,7 +18,7 @@ import (
 	"regexp"
 	"time"
 
-	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 )
 
 // Dir is where the kernel shows lamps.
@@ -64,7 +64,7 @@ func Run(ctx context.Context, dir string, state func() State, log *slog.Logger) 
 				return
 			}
 		}
-		if !lifecycle.Pause(ctx, look) {
+		if !changes.Wait(ctx, look) {
 			return
 		}
 	}
@@ -121,7 +121,7 @@ func (l *lamp) run(ctx context.Context, state func() State) error {
 				if err := l.write("brightness", half.brightness); err != nil {
 					return err
 				}
-				if !lifecycle.Pause(ctx, half.length) {
+				if !changes.Wait(ctx, half.length) {
 					return nil
 				}
 			}

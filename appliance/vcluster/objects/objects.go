@@ -33,8 +33,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/appliance/addons/customresource"
-	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/vcluster"
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 )
 
@@ -274,7 +274,7 @@ func (c *controller) beside(ctx context.Context, name string, do func(context.Co
 			c.failed[name] = err
 		}
 		c.mu.Unlock()
-		if err != nil && was != nil && err.Error() == was.Error() && !lifecycle.Pause(ctx, customresource.LastRetry) {
+		if err != nil && was != nil && err.Error() == was.Error() && !changes.Wait(ctx, customresource.LastRetry) {
 			return // what fails all the time is tried with a pause
 		}
 		c.Poke()

@@ -13,6 +13,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer"
 )
@@ -55,7 +56,7 @@ func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.S
 		if watch && isTerminal(out) && !c.forProgram() {
 			fmt.Fprint(out, "\033[H\033[2J")
 		}
-		if err := print(out, st); err != nil || !watch || !lifecycle.Pause(cmd.Context(), time.Second) {
+		if err := print(out, st); err != nil || !watch || !changes.Wait(cmd.Context(), time.Second) {
 			return err
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/lifetime/slots"
 	"rivulet/appliance/lifetime/upgrade"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 )
 
@@ -198,7 +198,7 @@ func waitUpgrade(ctx context.Context, cmd *cobra.Command, c *common) error {
 			}
 			return nil
 		}
-		if !lifecycle.Pause(ctx, time.Second) {
+		if !changes.Wait(ctx, time.Second) {
 			return ctx.Err()
 		}
 	}
