@@ -16,12 +16,12 @@ import (
 	"rivulet/appliance/ui/led"
 )
 
-// runWall keeps the LAN from what is the cluster's own. The engine waits for it, so
+// runFirewall keeps the LAN from what is the cluster's own. The engine waits for it, so
 // that its ports are never open, and does not need it: a problem shows what is missing.
-func (s *System) runWall(ctx context.Context, stage *lifecycle.Stage) error {
+func (s *System) runFirewall(ctx context.Context, stage *lifecycle.Stage) error {
 	firewall.Run(ctx, firewall.Config{
 		Own: []string{"lo", fixed.Bridge, fixed.Tunnel}, Networks: fixed.Networks, Ports: []uint16{engine.PortAPI, engine.PortKubelet},
-		Keeper: s.rules, Report: func(err error) { s.health.Report(health.Wall, err) },
+		Keeper: s.rules, Report: func(err error) { s.health.Report(health.HostFirewall, err) },
 	}, stage.Ready)
 	return nil
 }

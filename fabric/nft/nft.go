@@ -1,6 +1,6 @@
 // Package nft has the words that our nftables tables are written in: connections to
 // the kernel, tables that are replaced in one transaction, and expressions that match
-// or decide. What a table says is its owner's (tunnel, wall, isolation, enforce).
+// or decide. What a table says is its owner's (tunnel, firewall, isolation, netpol).
 //
 // It keeps nothing, and reads and writes only what a caller asks for.
 package nft

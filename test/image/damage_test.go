@@ -56,7 +56,7 @@ func TestDamagedData(t *testing.T) {
 		t.Errorf("status: %s", got)
 	}
 	name := m.ask("hostname")
-	if page := l.page(m, name); !strings.Contains(page, "nothing that this device is told is kept") {
+	if page := l.page(m, name); !strings.Contains(page, "settings, peers and trust are lost when this device restarts") {
 		t.Errorf("the page does not say it:\n%s", plain(page))
 	}
 	if got := m.ask("grep -c " + yamlWiFi + " /var/lib/iwd/lab.psk /boot/firmware/rivulet.yaml | grep -c ':1$'"); got != "2" {

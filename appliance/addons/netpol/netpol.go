@@ -7,7 +7,7 @@
 // device's pods, what the container network says of them, which is there before a pod's
 // first process. It alone writes the nftables tables "rivulet-policies": one IPv4, which
 // decides, and one on the bridge, by which a pod that is held sends from its own address
-// only, and IPv4 only. The tables only ever drop: what isolation or the wall forbid stays
+// only, and IPv4 only. The tables only ever drop: what isolation or the host firewall forbid stays
 // forbidden, whatever a policy says.
 //
 // Restart: the tables stand while nobody is there, with the addresses of that moment,

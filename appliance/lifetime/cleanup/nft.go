@@ -14,7 +14,7 @@ import (
 // ourTables are all that the product makes on the host.
 var ourTables = []string{tunnelTable, firewall.Table, isolation.Table, reach.Table, netpol.Table}
 
-// tables removes the tunnel's table, the wall, the guests', those of policies and those that iptables made for its rules
+// tables removes the tunnel's table, the host firewall, the tenants', those of policies and those that iptables made for its rules
 // and that hold nothing any more.
 func (c *cleaner) tables() {
 	conn, err := nftables.New()

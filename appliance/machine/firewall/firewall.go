@@ -7,8 +7,8 @@
 //	            ─▶ input: new connections to ports of the cluster that nobody's DNAT leads to ─▶ dropped
 //	lo, cni0, riv0 ─▶ pass
 //
-// It reads nothing and alone writes the nftables tables "rivulet-wall", each in one transaction. Restart: they stay
-// when the supervisor ends; changed ones are put back. Failure: the problem "wall".
+// It reads nothing and alone writes the nftables tables "rivulet-firewall", each in one transaction. Restart: they stay
+// when the supervisor ends; changed ones are put back. Failure: the problem "host-firewall".
 package firewall
 
 import (
@@ -25,14 +25,14 @@ import (
 )
 
 // Table is the name of both tables.
-const Table = "rivulet-wall"
+const Table = "rivulet-firewall"
 
 const (
 	beforePriority = -150 // conntrack is -200, everybody's DNAT -100
 	inputPriority  = -5   // before the filters of others
 )
 
-// Config is what the wall is around.
+// Config is what the host firewall protects.
 type Config struct {
 	// Own are the interfaces that lead to pods, peers and the device itself.
 	Own []string
@@ -46,7 +46,7 @@ type Config struct {
 	Report func(error)
 }
 
-// Run keeps the wall until ctx ends, and leaves it standing. ready is called when it
+// Run keeps the host firewall until ctx ends, and leaves it in force. ready is called when it
 // stands for the first time, or cannot.
 func Run(ctx context.Context, cfg Config, ready func()) {
 	tables := cfg.Keeper.Tables(Table, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6)
@@ -54,7 +54,7 @@ func Run(ctx context.Context, cfg Config, ready func()) {
 	for {
 		_, err := tables.Apply(programs)
 		if err != nil {
-			err = fmt.Errorf("wall: nftables: %w; see that the kernel has nf_tables, nft_ct and nft_fib", err)
+			err = fmt.Errorf("host firewall: nftables: %w; see that the kernel has nf_tables, nft_ct and nft_fib", err)
 		}
 		cfg.Report(err)
 		if ready != nil {

@@ -66,7 +66,7 @@ func story() map[string]api.Status {
 	ready.Pods = api.Pods{Home: 3, Away: 2, Guests: 1}
 	ready.Peers = []peer.View{{Record: peer.Record{Name: "lab-2"}, State: peer.Connected}, {Record: peer.Record{Name: "lab-3"}, State: peer.Lost},
 		{Record: peer.Record{Name: "<script>alert(1)</script>"}, State: peer.Discovered}, {Record: peer.Record{Name: "enemy"}, State: peer.Denied}}
-	ready.Health = []health.Problem{{Kind: *health.Wall, Text: "nftables: conn.Receive: operation not permitted, token=abcdefghijklmnop", Cure: "see that the kernel has nf_tables"},
+	ready.Health = []health.Problem{{Kind: *health.HostFirewall, Text: "nftables: conn.Receive: operation not permitted, token=abcdefghijklmnop", Cure: "see that the kernel has nf_tables"},
 		{Kind: *health.Limits, Text: "8 watches are allowed", Cure: "allow more"}, {Kind: *health.Limits, Subject: "b", Text: "asking b: Get \"https://b\": dial tcp 192.0.2.9:7442: i/o timeout", Cure: "see that b is on"}}
 	return map[string]api.Status{"first": first, "network": network, "failed": failed, "ready": ready}
 }
@@ -160,7 +160,7 @@ func TestThePageIsBounded(t *testing.T) {
 	st := story()["ready"]
 	for i := range 5000 {
 		st.Peers = append(st.Peers, peer.View{Record: peer.Record{Name: strings.Repeat("<", 5000)}, State: peer.Discovered})
-		st.Health = append(st.Health, health.Problem{Kind: *health.Wall, Subject: fmt.Sprint(i), Text: strings.Repeat("&\n", 9000), Cure: strings.Repeat("é", 9000)})
+		st.Health = append(st.Health, health.Problem{Kind: *health.HostFirewall, Subject: fmt.Sprint(i), Text: strings.Repeat("&\n", 9000), Cure: strings.Repeat("é", 9000)})
 	}
 	body, err := Render(summary.Of(st, noon))
 	if err != nil || len(body) > 256<<10 {
