@@ -6,11 +6,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/offload/consumer/pod"
 	"rivulet/offload/offer"
 )
 
@@ -153,11 +153,7 @@ func (h *handBack) evict(ctx context.Context, pods []*corev1.Pod) {
 		if p.DeletionTimestamp != nil {
 			continue
 		}
-		err := h.home.CoreV1().Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{
-			ObjectMeta:    metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
-			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}},
-		})
-		switch {
+		switch err := pod.Evict(ctx, h.home, p); {
 		case err == nil:
 			h.log.Info("pod handed back: its provider lends less now", "node", h.node, "pod", p.Namespace+"/"+p.Name)
 		case apierrors.IsTooManyRequests(err): // its disruption budget

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"rivulet/fabric/changes"
+	"rivulet/offload/watch"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -28,9 +29,7 @@ func (g *Gateway) followPods(ctx context.Context) error {
 	turn := func() {
 		changes.Poke(turned)
 	}
-	if _, err := pods.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { turn() }, UpdateFunc: func(_, _ any) { turn() }, DeleteFunc: func(any) { turn() },
-	}); err != nil {
+	if _, err := pods.Informer().AddEventHandler(watch.Changes(turn)); err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
 	factory.Start(ctx.Done())

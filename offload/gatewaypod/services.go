@@ -21,6 +21,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/config"
+	"rivulet/offload/watch"
 )
 
 // Where a Service at the campus says whose it is.
@@ -44,7 +45,7 @@ const lookAgain = 30 * time.Second
 func (g *Gateway) followServices(ctx context.Context) error {
 	home := informers.NewSharedInformerFactory(g.cfg.Home, 0)
 	campus := informers.NewSharedInformerFactoryWithOptions(g.campus, 0, informers.WithNamespace(g.cfg.Namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = g.selector() }))
+		watch.Labelled(g.selector()))
 	services, slicesAt, copies := home.Core().V1().Services(), home.Discovery().V1().EndpointSlices(), campus.Core().V1().Services()
 	turned := make(chan struct{}, 1)
 	turn := func() {
@@ -52,9 +53,7 @@ func (g *Gateway) followServices(ctx context.Context) error {
 	}
 	var synced []cache.InformerSynced
 	for _, i := range []cache.SharedIndexInformer{services.Informer(), slicesAt.Informer(), copies.Informer()} {
-		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { turn() }, UpdateFunc: func(_, _ any) { turn() }, DeleteFunc: func(any) { turn() },
-		}); err != nil {
+		if _, err := i.AddEventHandler(watch.Changes(turn)); err != nil {
 			return fmt.Errorf("gateway: %w", err)
 		}
 		synced = append(synced, i.HasSynced)

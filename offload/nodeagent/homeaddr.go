@@ -17,6 +17,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // keepHomeAddresses has pods of other clusters find the Services of their homes at the
@@ -35,7 +36,7 @@ func (a *Agent) keepHomeAddresses(ctx context.Context) error {
 		a.services.changed.Notify()
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(a.home, 0, informers.WithTransform(slimService),
-		informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = policy.ReflectedLabel }))
+		watch.Labelled(policy.ReflectedLabel))
 	services := factory.Core().V1().Services().Informer()
 	if _, err := services.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { forget() }, DeleteFunc: func(any) { forget() },

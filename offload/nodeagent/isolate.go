@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
@@ -17,12 +16,8 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/isolation"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
-
-// notifies tells the signal of each change in a cache.
-func notifies(s *changes.Signal) cache.ResourceEventHandlerFuncs {
-	return cache.ResourceEventHandlerFuncs{AddFunc: func(any) { s.Notify() }, UpdateFunc: func(any, any) { s.Notify() }, DeleteFunc: func(any) { s.Notify() }}
-}
 
 // isolate holds the pods of other clusters that run here to what is theirs.
 func (a *Agent) isolate(ctx context.Context) error {
@@ -30,15 +25,15 @@ func (a *Agent) isolate(ctx context.Context) error {
 	changed, stop := signal.Changed()
 	defer stop()
 	// Ingress classes that are lent: their controllers reach guests.
-	lent := informers.NewSharedInformerFactoryWithOptions(a.home, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = policy.LentLabel }))
+	lent := informers.NewSharedInformerFactoryWithOptions(a.home, 0, watch.Labelled(policy.LentLabel))
 	classes := lent.Networking().V1().IngressClasses()
-	if _, err := classes.Informer().AddEventHandler(notifies(&signal)); err != nil {
+	if _, err := classes.Informer().AddEventHandler(watch.Changes(signal.Notify)); err != nil {
 		return err
 	}
 	// Services of the LAN: what comes by their node ports reaches guests.
-	lan := informers.NewSharedInformerFactoryWithOptions(a.home, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = policy.LANLabel }))
+	lan := informers.NewSharedInformerFactoryWithOptions(a.home, 0, watch.Labelled(policy.LANLabel))
 	ports := lan.Core().V1().Services()
-	if _, err := ports.Informer().AddEventHandler(notifies(&signal)); err != nil {
+	if _, err := ports.Informer().AddEventHandler(watch.Changes(signal.Notify)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -20,6 +20,7 @@ import (
 	"rivulet/fabric/peer"
 	table "rivulet/fabric/reach"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // opened follows what the owner opens to other clusters: namespaces and Services with
@@ -41,7 +42,7 @@ type inside struct {
 
 func newOpened(a *Agent) *opened {
 	labelled := informers.NewSharedInformerFactoryWithOptions(a.home, 0, informers.WithTransform(openable),
-		informers.WithTweakListOptions(func(l *metav1.ListOptions) { l.LabelSelector = policy.OpenLabel }))
+		watch.Labelled(policy.OpenLabel))
 	return &opened{a: a, inside: map[string]*inside{},
 		namespaces: labelled.Core().V1().Namespaces().Informer(), services: labelled.Core().V1().Services().Informer()}
 }
@@ -79,7 +80,7 @@ func (n *opened) run(ctx context.Context) bool {
 }
 
 func (n *opened) follow(ctx context.Context, inf cache.SharedIndexInformer) {
-	_, _ = inf.AddEventHandler(notifies(n.a.cfg.Moved)) // it fails only on an informer that has ended
+	_, _ = inf.AddEventHandler(watch.Changes(n.a.cfg.Moved.Notify)) // it fails only on an informer that has ended
 	go inf.RunWithContext(ctx)
 }
 

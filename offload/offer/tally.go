@@ -8,6 +8,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // Tally is what pods ask for, summed up by what Measure tells pods apart by. It is kept
@@ -113,10 +114,7 @@ func groupOf(p *corev1.Pod) group {
 // handler keeps the tally of an informer's pods; done is called after each change.
 func (t *Tally) handler(done func()) cache.ResourceEventHandler {
 	pod := func(obj any) *corev1.Pod {
-		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
-		}
-		p, _ := obj.(*corev1.Pod)
+		p, _ := watch.Last(obj).(*corev1.Pod)
 		return p
 	}
 	return cache.ResourceEventHandlerFuncs{

@@ -19,6 +19,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // Settle is how long changes are gathered before a signal is given.
@@ -63,9 +64,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		w.turns.Add(1)
 		changes.Poke(w.dirty)
 	}
-	_, err := w.factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { mark() }, UpdateFunc: func(any, any) { mark() }, DeleteFunc: func(any) { mark() },
-	})
+	_, err := w.factory.Core().V1().Nodes().Informer().AddEventHandler(watch.Changes(mark))
 	var counted cache.ResourceEventHandlerRegistration
 	if err == nil {
 		counted, err = w.factory.Core().V1().Pods().Informer().AddEventHandler(w.tally.handler(mark))

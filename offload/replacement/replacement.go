@@ -19,6 +19,7 @@ import (
 
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 const (
@@ -49,8 +50,7 @@ type Keeper struct {
 // New makes a Keeper; Run starts it.
 func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, now: time.Now, pace: flowcontrol.NewTokenBucketRateLimiter(perSecond, inARow),
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second))}
+		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second)}
 }
 
 // Run blocks until ctx ends.
@@ -60,22 +60,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 			k.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
-	handle, err := k.cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }})
+	handle, err := k.cfg.Pods.AddEventHandler(watch.Each(look))
 	if err != nil {
 		return fmt.Errorf("keeper: watch of pods: %w", err)
 	}
 	var all sync.WaitGroup
-	for range workers {
-		all.Go(func() {
-			for {
-				key, stop := k.queue.Get()
-				if stop {
-					return
-				}
-				k.handle(ctx, key)
-			}
-		})
-	}
+	all.Go(func() { watch.Work(ctx, k.queue, workers, func(key types.NamespacedName) { k.handle(ctx, key) }) })
 	<-ctx.Done()
 	_ = k.cfg.Pods.RemoveEventHandler(handle) // it fails only on an informer that has ended
 	k.queue.ShutDown()
@@ -84,7 +74,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 func (k *Keeper) handle(ctx context.Context, key types.NamespacedName) {
-	defer k.queue.Done(key)
 	if k.pace.Wait(ctx) != nil {
 		return
 	}

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"rivulet/offload/watch"
 )
 
 // bound are the pods of home that are bound to a target's virtual nodes: one watch
@@ -111,9 +113,6 @@ func (c *Controller) Serve(node string) {
 			}))
 		inf := factory.Core().V1().Pods().Informer()
 		enqueue := func(obj any) {
-			if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = d.Obj
-			}
 			if p, ok := obj.(*corev1.Pod); ok {
 				c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 			}
@@ -127,17 +126,11 @@ func (c *Controller) Serve(node string) {
 				c.unrefer(was, obj)
 			},
 			DeleteFunc: func(obj any) {
-				enqueue(obj)
-				if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-					obj = d.Obj
-				}
-				c.unrefer(obj, nil)
-				if p, ok := obj.(*corev1.Pod); ok {
+				if p, ok := watch.Last(obj).(*corev1.Pod); ok {
+					enqueue(p)
+					c.unrefer(p, nil)
 					c.forget(p)
-				}
-				if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-					namespace, _, _ := cache.SplitMetaNamespaceKey(key)
-					c.cfg.Departed(namespace)
+					c.cfg.Departed(p.Namespace)
 				}
 			},
 		})

@@ -21,6 +21,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
+	"rivulet/offload/watch"
 )
 
 // workers run reconciliations; they mostly wait for the network. What several of them
@@ -117,9 +118,8 @@ func New(cfg Config) *Controller {
 		twins:   twins{all: map[string]*twin{}},
 		ends:    ends{of: map[types.UID]*corev1.Pod{}},
 		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, asked: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 10*time.Second)),
-		ahead: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 10*time.Second)),
+		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second),
+		ahead: watch.Queue[string](time.Second, 10*time.Second),
 	}
 	c.open = c.newTwin
 	for _, node := range cfg.Nodes {
@@ -145,8 +145,8 @@ func (c *Controller) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	wg.Go(func() { c.adopt(ctx) })
-	wg.Go(func() { c.work(ctx) })
-	wg.Go(func() { c.prepareTwins(ctx) })
+	wg.Go(func() { watch.Work(ctx, c.queue, workers, func(k types.NamespacedName) { c.handle(ctx, k) }) })
+	wg.Go(func() { watch.Work(ctx, c.ahead, preparers, func(namespace string) { c.prepareTwin(ctx, namespace) }) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -157,31 +157,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// work hands each pod that is due to a worker of its own, as many at once as may be: a
-// target with which nothing happens holds one goroutine for it, not workers.
-func (c *Controller) work(ctx context.Context) {
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	room := make(chan struct{}, workers)
-	for {
-		room <- struct{}{}
-		k, stop := c.queue.Get()
-		if stop {
-			return
-		}
-		busy.Go(func() {
-			defer func() { <-room }()
-			c.handle(ctx, k)
-		})
-	}
-}
-
 // attempt bounds one reconciliation: requests over a connection that is dead
 // would hold a worker, and there are few.
 const attempt = 30 * time.Second
 
 func (c *Controller) handle(ctx context.Context, k types.NamespacedName) {
-	defer c.queue.Done(k)
 	bounded, cancel := context.WithTimeout(ctx, attempt)
 	err := c.reconcile(bounded, k)
 	cancel()

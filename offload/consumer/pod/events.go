@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/client-go/util/workqueue"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // What a provider says of an away pod, and what keeps its wrapper from making one,
@@ -93,7 +93,7 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 			told.set(list.Items[i].Name, list.Items[i].Count)
 		}
 	}
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 10*time.Second))
+	queue := watch.Queue[string](50*time.Millisecond, 10*time.Second)
 	informer := informers.NewSharedInformerFactoryWithOptions(t.client, 0, informers.WithNamespace(t.name), informers.WithTransform(trim)).Core().V1().Events().Informer()
 	enqueue := func(obj any) {
 		if e, ok := obj.(*corev1.Event); ok {

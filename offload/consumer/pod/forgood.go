@@ -11,6 +11,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
@@ -74,14 +75,27 @@ func (c *Controller) comeHome(ctx context.Context, home *corev1.Pod) error {
 
 // evict has a pod's owner make another, as its PodDisruptionBudget allows.
 func (c *Controller) evict(ctx context.Context, home *corev1.Pod) error {
-	err := c.cfg.Home.CoreV1().Pods(home.Namespace).EvictV1(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: home.Namespace, Name: home.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &home.UID}},
-	})
+	err := Evict(ctx, c.cfg.Home, home)
 	if apierrors.IsTooManyRequests(err) {
 		return errNotYet
 	}
 	return ignoreGone(err)
+}
+
+// Evict has just this pod evicted, if its PodDisruptionBudget allows.
+func Evict(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) error {
+	return client.CoreV1().Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}},
+	})
+}
+
+// setRefused keeps why a pod is refused, and returns what was kept before.
+func (c *Controller) setRefused(home *corev1.Pod, why string) (before string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, c.refused[home.UID] = c.refused[home.UID], why
+	return before
 }
 
 // rehearse asks the target for the pod that the wrapper would have, without making it. The error is a refusal for good.
@@ -129,9 +143,7 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 		c.queue.AddAfter(keyOf(home), anew)
 		return false, nil
 	}
-	c.mu.Lock()
-	c.refused[home.UID] = fmt.Sprintf("taken back from %s: %s", c.cfg.Target.Name(), refusal)
-	c.mu.Unlock()
+	c.setRefused(home, fmt.Sprintf("taken back from %s: %s", c.cfg.Target.Name(), refusal))
 	return true, c.twinError(ctx, t, t.remove(ctx, have, nil))
 }
 

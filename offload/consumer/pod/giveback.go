@@ -4,19 +4,14 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // giveBack evicts a pod whose namespace is not offloaded any more. Its
 // PodDisruptionBudget decides when: until then it runs on where it is, and says
 // what it waits for.
 func (c *Controller) giveBack(ctx context.Context, home *corev1.Pod) error {
-	err := c.cfg.Home.CoreV1().Pods(home.Namespace).EvictV1(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: home.Namespace, Name: home.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &home.UID}},
-	})
+	err := Evict(ctx, c.cfg.Home, home)
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil // it is deleted with its namespace, and comes by here again then
@@ -26,11 +21,7 @@ func (c *Controller) giveBack(ctx context.Context, home *corev1.Pod) error {
 		return nil
 	case apierrors.IsTooManyRequests(err):
 		const why = "namespace is no longer offloaded, and a PodDisruptionBudget keeps the pod where it is; see kubectl get pdb"
-		c.mu.Lock()
-		before := c.refused[home.UID]
-		c.refused[home.UID] = why
-		c.mu.Unlock()
-		if before != why {
+		if c.setRefused(home, why) != why {
 			c.cfg.Recorder.Event(home, corev1.EventTypeWarning, "OffloadHeld", why)
 		}
 		return errNotYet

@@ -42,12 +42,6 @@ func like(have, want Wrapper, home *corev1.Pod) Wrapper {
 	return want
 }
 
-// abandoned reports whether nobody will replace a record that has gone: the provider was
-// taken back to a version without a keeper.
-func (c *Controller) abandoned(w Wrapper) bool {
-	return w.Pod != nil && c.cfg.Up() && !c.keeps() && replacement.Due(w.Pod)
-}
-
 // ending reports whether the wrapper is on its way out, and will not be back.
 func (w Wrapper) ending() bool {
 	return w.Object().GetDeletionTimestamp() != nil && (w.Pod == nil || !replacement.Kept(w.Pod))

@@ -72,11 +72,7 @@ func (c *Controller) misfit(ctx context.Context, home, away *corev1.Pod) error {
 	if !owned {
 		why += "; nobody makes this pod again: delete it and make another, which goes elsewhere"
 	}
-	c.mu.Lock()
-	before := c.refused[home.UID]
-	c.refused[home.UID] = why
-	c.mu.Unlock()
-	if before == "" {
+	if c.setRefused(home, why) == "" {
 		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonMisfit, why)
 	}
 	if !owned {

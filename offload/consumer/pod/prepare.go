@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,36 +44,22 @@ func (c *Controller) Prepare(namespace string) {
 	}
 }
 
-// prepareTwins does what Prepare asks for until ctx ends. What keeps a twin from being made
-// is in the log of reflection, which asks for it as well.
-func (c *Controller) prepareTwins(ctx context.Context) {
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	room := make(chan struct{}, preparers)
-	for {
-		room <- struct{}{}
-		namespace, stop := c.ahead.Get()
-		if stop {
-			return
-		}
-		busy.Go(func() {
-			defer func() { <-room }()
-			defer c.ahead.Done(namespace)
-			if c.twins.get(namespace) != nil || !c.cfg.Offloaded(namespace) {
-				c.ahead.Forget(namespace)
-				return
-			}
-			bounded, cancel := context.WithTimeout(ctx, attempt)
-			defer cancel()
-			name, err := c.cfg.Target.Namespace(bounded, namespace)
-			if err != nil {
-				c.ahead.AddRateLimited(namespace)
-				return
-			}
-			c.ahead.Forget(namespace)
-			c.watch(namespace, name)
-		})
+// prepareTwin does what Prepare asks for. What keeps a twin from being made is in the log of
+// reflection, which asks for it as well.
+func (c *Controller) prepareTwin(ctx context.Context, namespace string) {
+	if c.twins.get(namespace) != nil || !c.cfg.Offloaded(namespace) {
+		c.ahead.Forget(namespace)
+		return
 	}
+	bounded, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	name, err := c.cfg.Target.Namespace(bounded, namespace)
+	if err != nil {
+		c.ahead.AddRateLimited(namespace)
+		return
+	}
+	c.ahead.Forget(namespace)
+	c.watch(namespace, name)
 }
 
 // furnish waits until the twin has what reflection makes for every pod there: the way to

@@ -100,9 +100,6 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if api == "" { // not known at the moment
 		want.template().Spec.HostAliases = have[0].template().Spec.HostAliases
 	}
-	if c.abandoned(have[0]) {
-		return c.twinError(ctx, t, t.remove(ctx, have[0], nil)) // and is sent again when it is gone
-	}
 	if back, err := c.takeBack(ctx, home, t, have[0]); err != nil || back {
 		return err
 	}
@@ -303,11 +300,7 @@ func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (
 		return false, c.showSent(ctx, home)
 	}
 	why = c.cfg.Words.Of(why)
-	c.mu.Lock()
-	before := c.refused[home.UID]
-	c.refused[home.UID] = why
-	c.mu.Unlock()
-	if before != why && (home.Status.Reason != ReasonRefused || home.Status.Message != why) {
+	if c.setRefused(home, why) != why && (home.Status.Reason != ReasonRefused || home.Status.Message != why) {
 		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused, why)
 	}
 	st := Refused(home, why)

@@ -23,6 +23,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
+	"rivulet/offload/watch"
 )
 
 // twin watches what this cluster keeps in one twin namespace: wrappers and the
@@ -60,15 +61,12 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 			}
 			return obj, err
 		}),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel + "=" + cluster }))
+		watch.Labelled(policy.OriginLabel+"="+cluster))
 	t := &twin{home: home, name: name, client: client, stop: stop, ends: last,
 		pods: factory.Core().V1().Pods().Informer(),
 		sets: factory.Apps().V1().ReplicaSets().Informer(),
 		jobs: factory.Batch().V1().Jobs().Informer(), secrets: factory.Core().V1().Secrets().Informer()}
 	enqueue := func(obj any) {
-		if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = d.Obj
-		}
 		if m, err := meta.Accessor(obj); err == nil {
 			changed(m.GetAnnotations()[policy.HomePodAnnotation])
 		}
@@ -81,8 +79,7 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 			byAddr: addresses,
 		})
 		_ = inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { lost(err) })
-		_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: enqueue, DeleteFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) }})
+		_, _ = inf.AddEventHandler(watch.All(enqueue))
 		t.done.Go(func() { inf.RunWithContext(ctx) })
 	}
 	t.bare.Store(&lack{})
@@ -107,15 +104,12 @@ func (t *twin) close() {
 }
 
 func trim(obj any) (any, error) {
-	if m, err := meta.Accessor(obj); err == nil {
-		m.SetManagedFields(nil)
-	}
 	if s, ok := obj.(*corev1.Secret); ok {
 		for key := range s.Data {
 			s.Data[key] = nil // that it is there is all that is asked
 		}
 	}
-	return obj, nil
+	return watch.Unmanaged(obj)
 }
 
 func indexBy(f func(metav1.Object) string) cache.IndexFunc {

@@ -1,30 +1,20 @@
 package reflect
 
 import (
-	"context"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"rivulet/offload/policy"
 )
 
 func configMaps() kind[*corev1.ConfigMap] {
-	return kind[*corev1.ConfigMap]{
-		name: policy.KindConfigMap, zero: &corev1.ConfigMap{},
-		api: func(c kubernetes.Interface, ns string) api[*corev1.ConfigMap] { return c.CoreV1().ConfigMaps(ns) },
-		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
-			return c.CoreV1().ConfigMaps(ns).List(ctx, o)
-		},
-		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
-			return c.CoreV1().ConfigMaps(ns).Watch(ctx, o)
-		},
-		translate: translateConfigMap, merge: mergeConfigMap,
-	}
+	k := of(policy.KindConfigMap, &corev1.ConfigMap{}, func(c kubernetes.Interface, ns string) typed.ConfigMapInterface {
+		return c.CoreV1().ConfigMaps(ns)
+	})
+	k.translate, k.merge = translateConfigMap, mergeConfigMap
+	return k
 }
 
 // leaderAnnotation is on ConfigMaps that are a lock and not configuration.

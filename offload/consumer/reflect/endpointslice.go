@@ -1,14 +1,12 @@
 package reflect
 
 import (
-	"context"
 	"net/netip"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/discovery/v1"
 )
 
 // sliceManager marks reflected slices, so that no controller of the target
@@ -17,25 +15,17 @@ const sliceManager = "rivulet.dev"
 
 // endpointSlices translates with away, see target.Target.
 func endpointSlices(away func(netip.Addr) (netip.Addr, bool)) kind[*discoveryv1.EndpointSlice] {
-	return kind[*discoveryv1.EndpointSlice]{
-		name: "EndpointSlice", zero: &discoveryv1.EndpointSlice{},
-		api: func(c kubernetes.Interface, ns string) api[*discoveryv1.EndpointSlice] {
-			return c.DiscoveryV1().EndpointSlices(ns)
-		},
-		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
-			return c.DiscoveryV1().EndpointSlices(ns).List(ctx, o)
-		},
-		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
-			return c.DiscoveryV1().EndpointSlices(ns).Watch(ctx, o)
-		},
-		translate: func(home *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, bool) {
-			return translateSlice(home, away)
-		},
-		merge: mergeSlice,
-		others: func(have *discoveryv1.EndpointSlice) bool {
-			return have.Labels[discoveryv1.LabelManagedBy] != sliceManager
-		},
+	k := of("EndpointSlice", &discoveryv1.EndpointSlice{}, func(c kubernetes.Interface, ns string) typed.EndpointSliceInterface {
+		return c.DiscoveryV1().EndpointSlices(ns)
+	})
+	k.translate = func(home *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, bool) {
+		return translateSlice(home, away)
 	}
+	k.merge = mergeSlice
+	k.others = func(have *discoveryv1.EndpointSlice) bool {
+		return have.Labels[discoveryv1.LabelManagedBy] != sliceManager
+	}
+	return k
 }
 
 // translateSlice keeps the endpoints that the target has a way to, under the

@@ -12,9 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/networking/v1"
 
 	"rivulet/offload/policy"
 )
@@ -30,21 +29,13 @@ type ingresses struct {
 }
 
 func newIngresses(s *space, c Config) *ingresses {
-	return &ingresses{seen: c.Target.Home, manager: fmt.Sprintf("%s-%.100s", policy.FieldManager, c.Target.Name()),
-		keeper: newKeeper(s, kind[*networkingv1.Ingress]{
-			name: policy.IngressKind, zero: &networkingv1.Ingress{}, bare: true,
-			hint: "; its owner lends an ingress class by labelling it " + policy.LentLabel + "=NAMESPACE, that of its controller",
-			api: func(c kubernetes.Interface, ns string) api[*networkingv1.Ingress] {
-				return c.NetworkingV1().Ingresses(ns)
-			},
-			list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
-				return c.NetworkingV1().Ingresses(ns).List(ctx, o)
-			},
-			wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
-				return c.NetworkingV1().Ingresses(ns).Watch(ctx, o)
-			},
-			translate: translateIngress, merge: mergeIngress,
-		})}
+	k := of(policy.IngressKind, &networkingv1.Ingress{}, func(c kubernetes.Interface, ns string) typed.IngressInterface {
+		return c.NetworkingV1().Ingresses(ns)
+	})
+	k.bare, k.translate, k.merge = true, translateIngress, mergeIngress
+	k.hint = "; its owner lends an ingress class by labelling it " + policy.LentLabel + "=NAMESPACE, that of its controller"
+	manager := fmt.Sprintf("%s-%.100s", policy.FieldManager, c.Target.Name())
+	return &ingresses{seen: c.Target.Home, manager: manager, keeper: newKeeper(s, k)}
 }
 
 // withIngresses has Services that a reflected Ingress leads to reflected a second time, for the target's

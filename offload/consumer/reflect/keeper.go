@@ -13,12 +13,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
+	"rivulet/offload/watch"
 )
 
 // object is what all kinds are: *corev1.Service and so on.
@@ -41,8 +42,7 @@ type kind[T object[T]] struct {
 	name string
 	zero T // the type for informers
 	api  func(c kubernetes.Interface, namespace string) api[T]
-	list func(ctx context.Context, c kubernetes.Interface, namespace string, o metav1.ListOptions) (runtime.Object, error)
-	wait func(ctx context.Context, c kubernetes.Interface, namespace string, o metav1.ListOptions) (watch.Interface, error)
+	all  func(c kubernetes.Interface, namespace string) *cache.ListWatch
 	// translate returns what the twin should have for an object at home; false
 	// if nothing. Metadata is the engine's business.
 	translate func(home T) (T, bool)
@@ -66,6 +66,23 @@ type kind[T object[T]] struct {
 	stands map[string]string
 }
 
+// of is a kind by its typed client.
+func of[T object[T], L runtime.Object, C interface {
+	api[T]
+	List(ctx context.Context, o metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error)
+}](name string, zero T, client func(c kubernetes.Interface, namespace string) C) kind[T] {
+	return kind[T]{name: name, zero: zero,
+		api: func(c kubernetes.Interface, namespace string) api[T] { return client(c, namespace) },
+		all: func(c kubernetes.Interface, namespace string) *cache.ListWatch {
+			objects := client(c, namespace)
+			return &cache.ListWatch{
+				ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) },
+				WatchFuncWithContext: objects.Watch,
+			}
+		}}
+}
+
 // keeper is one kind in one space.
 type keeper[T object[T]] struct {
 	kind[T]
@@ -83,20 +100,8 @@ type keeper[T object[T]] struct {
 
 func newKeeper[T object[T]](s *space, k kind[T]) *keeper[T] {
 	informer := func(c kubernetes.Interface, namespace string) cache.SharedIndexInformer {
-		i := cache.NewSharedIndexInformer(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return k.list(ctx, c, namespace, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return k.wait(ctx, c, namespace, o)
-			},
-		}, k.zero, 0, cache.Indexers{})
-		_ = i.SetTransform(func(o any) (any, error) { // fails only after a start
-			if m, ok := o.(metav1.Object); ok {
-				m.SetManagedFields(nil)
-			}
-			return o, nil
-		})
+		i := cache.NewSharedIndexInformer(k.all(c, namespace), k.zero, 0, cache.Indexers{})
+		_ = i.SetTransform(watch.Unmanaged) // fails only after a start
 		return i
 	}
 	return &keeper[T]{kind: k, space: s, home: informer(s.clients.home, s.home), twin: informer(s.clients.twin, s.twin)}

@@ -7,10 +7,8 @@ import (
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/networking/v1"
 
 	"rivulet/offload/netpol"
 	"rivulet/offload/policy"
@@ -41,32 +39,22 @@ type networkPolicies struct {
 }
 
 func newNetworkPolicies(s *space, c Config) *networkPolicies {
-	n := &networkPolicies{world: c.Policies}
-	n.keeper = newKeeper(s, kind[*networkingv1.NetworkPolicy]{
-		name: policy.NetworkPolicyKind, zero: &networkingv1.NetworkPolicy{},
-		api: func(c kubernetes.Interface, ns string) api[*networkingv1.NetworkPolicy] {
-			return c.NetworkingV1().NetworkPolicies(ns)
-		},
-		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
-			return c.NetworkingV1().NetworkPolicies(ns).List(ctx, o)
-		},
-		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
-			return c.NetworkingV1().NetworkPolicies(ns).Watch(ctx, o)
-		},
-		translate: func(home *networkingv1.NetworkPolicy) (*networkingv1.NetworkPolicy, bool) {
-			w, _ := c.Policies.World()
-			view := netpol.View{Away: c.Target.Away, Node: c.Control}
-			if p, ok := c.Target.(Prefixed); ok {
-				view.Pods = p.PodPrefixes()
-			}
-			return &networkingv1.NetworkPolicy{Spec: netpol.Resolve(home, w, view)}, true
-		},
-		merge: func(have, want *networkingv1.NetworkPolicy) bool {
-			have.Spec = want.Spec
-			return true
-		},
+	k := of(policy.NetworkPolicyKind, &networkingv1.NetworkPolicy{}, func(c kubernetes.Interface, ns string) typed.NetworkPolicyInterface {
+		return c.NetworkingV1().NetworkPolicies(ns)
 	})
-	return n
+	k.translate = func(home *networkingv1.NetworkPolicy) (*networkingv1.NetworkPolicy, bool) {
+		w, _ := c.Policies.World()
+		view := netpol.View{Away: c.Target.Away, Node: c.Control}
+		if p, ok := c.Target.(Prefixed); ok {
+			view.Pods = p.PodPrefixes()
+		}
+		return &networkingv1.NetworkPolicy{Spec: netpol.Resolve(home, w, view)}, true
+	}
+	k.merge = func(have, want *networkingv1.NetworkPolicy) bool {
+		have.Spec = want.Spec
+		return true
+	}
+	return &networkPolicies{newKeeper(s, k), c.Policies}
 }
 
 // reconcile waits until the world knows the policy: before, it may know no pods either.

@@ -1,31 +1,23 @@
 package reflect
 
 import (
-	"context"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"rivulet/offload/policy"
 )
 
 func secrets() kind[*corev1.Secret] {
-	return kind[*corev1.Secret]{
-		name: policy.KindSecret, zero: &corev1.Secret{},
-		api: func(c kubernetes.Interface, ns string) api[*corev1.Secret] { return c.CoreV1().Secrets(ns) },
-		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
-			return c.CoreV1().Secrets(ns).List(ctx, o)
-		},
-		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
-			return c.CoreV1().Secrets(ns).Watch(ctx, o)
-		},
-		translate: translateSecret, merge: mergeSecret,
-	}
+	k := of(policy.KindSecret, &corev1.Secret{}, func(c kubernetes.Interface, ns string) typed.SecretInterface {
+		return c.CoreV1().Secrets(ns)
+	})
+	k.translate, k.merge = translateSecret, mergeSecret
+	return k
 }
 
 // translateSecret keeps all, but credentials of home's own API server and the

@@ -1,38 +1,30 @@
 package reflect
 
 import (
-	"context"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"rivulet/offload/policy"
 )
 
 // services translates the names that aliases point to with twinOf.
 func services(twinOf func(home string) (string, bool)) kind[*corev1.Service] {
-	return kind[*corev1.Service]{
-		name: "Service", zero: &corev1.Service{},
-		api: func(c kubernetes.Interface, ns string) api[*corev1.Service] { return c.CoreV1().Services(ns) },
-		list: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (runtime.Object, error) {
-			return c.CoreV1().Services(ns).List(ctx, o)
-		},
-		wait: func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.ListOptions) (watch.Interface, error) {
-			return c.CoreV1().Services(ns).Watch(ctx, o)
-		},
-		translate: func(home *corev1.Service) (*corev1.Service, bool) {
-			s, ok := translateService(home)
-			if ok && s.Spec.ExternalName != "" {
-				s.Spec.ExternalName = translateAlias(s.Spec.ExternalName, twinOf)
-			}
-			return s, ok
-		},
-		merge: mergeService,
+	k := of("Service", &corev1.Service{}, func(c kubernetes.Interface, ns string) typed.ServiceInterface {
+		return c.CoreV1().Services(ns)
+	})
+	k.translate = func(home *corev1.Service) (*corev1.Service, bool) {
+		s, ok := translateService(home)
+		if ok && s.Spec.ExternalName != "" {
+			s.Spec.ExternalName = translateAlias(s.Spec.ExternalName, twinOf)
+		}
+		return s, ok
 	}
+	k.merge = mergeService
+	return k
 }
 
 // clusterSuffix ends the full names of Services.

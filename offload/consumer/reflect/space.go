@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -20,6 +21,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
+	"rivulet/offload/watch"
 )
 
 // workers per namespace: enough to hide the round trip of a tunnel.
@@ -86,9 +88,8 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
 		mode:    mode,
 		clients: clients{home: c.Home, twin: c.Target.Client()},
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[key](200*time.Millisecond, time.Minute)),
-		told: map[key]string{}, leftSince: map[key]time.Time{}, asked: map[key][]chan error{}, over: make(chan struct{}),
+		queue:   watch.Queue[key](200*time.Millisecond, time.Minute),
+		told:    map[key]string{}, leftSince: map[key]time.Time{}, asked: map[key][]chan error{}, over: make(chan struct{}),
 		known: func() bool { _, known := c.Used(policy.Object{}); return known },
 	}
 	if r, ok := c.Target.(Reach); ok {
@@ -188,9 +189,7 @@ func (s *space) run(ctx context.Context) error {
 			s.queue.Add(k)
 		}
 	}
-	for range workers {
-		running.Go(func() { s.work(ctx, end) })
-	}
+	running.Go(func() { watch.Work(ctx, s.queue, workers, func(k key) { s.look(ctx, k, end) }) })
 	for _, follow := range s.beside {
 		running.Go(func() { follow(ctx) })
 	}
@@ -220,18 +219,14 @@ func (s *space) synced() bool {
 // follow runs one informer and queues what it reports.
 func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind string, informer cache.SharedIndexInformer, running *sync.WaitGroup) error {
 	queue := func(o any) {
-		if full, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
-			if _, name, err := cache.SplitMetaNamespaceKey(full); err == nil {
-				s.queue.Add(key{kind, name})
-				for _, other := range s.kinds[kind].extra(name) {
-					s.queue.Add(other)
-				}
+		if m, err := meta.Accessor(o); err == nil {
+			s.queue.Add(key{kind, m.GetName()})
+			for _, other := range s.kinds[kind].extra(m.GetName()) {
+				s.queue.Add(other)
 			}
 		}
 	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: queue, UpdateFunc: func(_, o any) { queue(o) }, DeleteFunc: queue,
-	})
+	_, err := informer.AddEventHandler(watch.All(queue))
 	if err == nil {
 		err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 			if lost(err) {
@@ -247,34 +242,24 @@ func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind st
 	return nil
 }
 
-// work takes keys from the queue until it is shut down.
-func (s *space) work(ctx context.Context, end context.CancelCauseFunc) {
-	for {
-		k, shutdown := s.queue.Get()
-		if shutdown {
-			return
+// look reconciles what is due.
+func (s *space) look(ctx context.Context, k key, end context.CancelCauseFunc) {
+	waiting := s.waiting(k)
+	err := s.kinds[k.kind].reconcile(ctx, k.name)
+	for _, w := range waiting {
+		w <- err
+	}
+	switch {
+	case ctx.Err() != nil:
+	case err == nil:
+		s.queue.Forget(k)
+	case lost(err):
+		end(fmt.Errorf("%w: %w", errTwinLost, err))
+	default:
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !errors.Is(err, target.ErrNotYet) { // the cache is a moment behind
+			s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "error", err)
 		}
-		waiting := s.waiting(k)
-		err := s.kinds[k.kind].reconcile(ctx, k.name)
-		for _, w := range waiting {
-			w <- err
-		}
-		switch {
-		case ctx.Err() != nil:
-		case err == nil:
-			s.queue.Forget(k)
-		case lost(err):
-			end(fmt.Errorf("%w: %w", errTwinLost, err))
-		default:
-			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !errors.Is(err, target.ErrNotYet) { // the cache is a moment behind
-				s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "error", err)
-			}
-			s.queue.AddRateLimited(k)
-		}
-		s.queue.Done(k)
-		if ctx.Err() != nil {
-			return
-		}
+		s.queue.AddRateLimited(k)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -28,6 +27,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"rivulet/offload/target"
+	"rivulet/offload/watch"
 )
 
 const (
@@ -97,7 +97,7 @@ type Controller struct {
 func New(cfg Config) *Controller {
 	return &Controller{
 		cfg: cfg, places: map[string]*Place{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 30*time.Second)),
+		queue: watch.Queue[string](100*time.Millisecond, 30*time.Second),
 	}
 }
 
@@ -148,7 +148,7 @@ const (
 
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Home, 0, informers.WithTransform(trim))
+	factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Home, 0, informers.WithTransform(watch.Unmanaged))
 	claims, volumes, classes := factory.Core().V1().PersistentVolumeClaims(), factory.Core().V1().PersistentVolumes(), factory.Storage().V1().StorageClasses()
 	c.claims, c.volumes, c.classes = claims.Lister(), volumes.Lister(), classes.Lister()
 	follow(claims.Informer(), func(o any) {
@@ -168,12 +168,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	var workers sync.WaitGroup
-	for range 2 {
-		workers.Go(func() {
-			for c.next(ctx) {
-			}
-		})
-	}
+	workers.Go(func() { watch.Work(ctx, c.queue, 2, func(key string) { c.look(ctx, key) }) })
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -190,29 +185,10 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // follow calls changed for what is there, comes, changes and goes.
 func follow(i cache.SharedIndexInformer, changed func(any)) {
-	_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
-		AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) },
-		DeleteFunc: func(o any) {
-			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = d.Obj
-			}
-			changed(o)
-		}})
+	_, _ = i.AddEventHandler(watch.All(changed)) // fails only on a stopped informer
 }
 
-func trim(o any) (any, error) {
-	if m, err := meta.Accessor(o); err == nil {
-		m.SetManagedFields(nil)
-	}
-	return o, nil
-}
-
-func (c *Controller) next(ctx context.Context) bool {
-	key, stop := c.queue.Get()
-	if stop {
-		return false
-	}
-	defer c.queue.Done(key)
+func (c *Controller) look(ctx context.Context, key string) {
 	bounded, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	err := c.sync(bounded, key)
@@ -226,7 +202,6 @@ func (c *Controller) next(ctx context.Context) bool {
 		}
 		c.queue.AddRateLimited(key)
 	}
-	return true
 }
 
 func (c *Controller) sync(ctx context.Context, key string) error {

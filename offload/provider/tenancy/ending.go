@@ -20,6 +20,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // How long pods of a consumer may take to end.
@@ -50,7 +51,7 @@ func (t *Tenancy) endTwins(ctx context.Context) {
 	}
 	for _, informer := range []cache.SharedIndexInformer{t.namespaces.Informer(), t.room.Pods()} {
 		// It fails only on an informer that has ended.
-		handle, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }})
+		handle, err := informer.AddEventHandler(watch.Each(look))
 		if err == nil {
 			defer func() { _ = informer.RemoveEventHandler(handle) }()
 		}

@@ -23,6 +23,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // A host of an Ingress has one owner here: this cluster before all others, then the
@@ -156,12 +157,9 @@ func (t *Tenancy) keepHosts(ctx context.Context) {
 	defer factory.Shutdown()
 	ingresses := factory.Networking().V1().Ingresses()
 	kick := make(chan struct{}, 1)
-	poke := func() {
-		changes.Poke(kick)
-	}
 	for _, informer := range []cache.SharedIndexInformer{ingresses.Informer(), t.namespaces.Informer()} {
 		// It fails only on an informer that has ended.
-		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }})
+		_, _ = informer.AddEventHandler(watch.Each(func(any) { changes.Poke(kick) }))
 	}
 	factory.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), ingresses.Informer().HasSynced, t.namespaces.Informer().HasSynced) {

@@ -20,6 +20,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // Ports are node ports, First and Last included; the zero value is none.
@@ -143,15 +144,14 @@ func granted(s *corev1.Service, g portGrant, address netip.Addr) *corev1.Service
 // are the only record.
 func (t *Tenancy) keepPorts(ctx context.Context) {
 	factory := informers.NewSharedInformerFactoryWithOptions(t.client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.LANLabel }))
+		watch.Labelled(policy.LANLabel))
 	defer factory.Shutdown()
 	services := factory.Core().V1().Services()
 	changed, stop := t.ports.Changed()
 	defer stop()
-	poke := func(any) { t.ports.Notify() }
 	for _, informer := range []cache.SharedIndexInformer{services.Informer(), t.namespaces.Informer()} {
 		// It fails only on an informer that has ended.
-		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, UpdateFunc: func(any, any) { t.ports.Notify() }, DeleteFunc: poke})
+		_, _ = informer.AddEventHandler(watch.Changes(t.ports.Notify))
 	}
 	t.ports.Follow(ctx, t.LAN.Changed)
 	factory.Start(ctx.Done())

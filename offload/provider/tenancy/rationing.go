@@ -23,6 +23,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 const (
@@ -50,11 +51,9 @@ func (t *Tenancy) poke() {
 func (t *Tenancy) keepRations(ctx context.Context) {
 	for _, informer := range []cache.SharedIndexInformer{t.quotas.Informer(), t.sets.Informer(), t.jobs.Informer(), t.namespaces.Informer()} {
 		// It fails only on an informer that has ended.
-		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { t.poke() }, UpdateFunc: func(any, any) { t.poke() }, DeleteFunc: func(any) { t.poke() }})
+		_, _ = informer.AddEventHandler(watch.Changes(t.poke))
 	}
-	_, _ = t.quotas.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { t.granted.Notify() }, UpdateFunc: func(any, any) { t.granted.Notify() }})
+	_, _ = t.quotas.Informer().AddEventHandler(watch.Each(func(any) { t.granted.Notify() }))
 	t.factory.Start(ctx.Done())
 	for _, ok := range t.factory.WaitForCacheSync(ctx.Done()) {
 		if !ok {
@@ -474,11 +473,7 @@ func (t *Tenancy) WaitTwins(ctx context.Context) bool {
 // function that ends the subscription.
 func (t *Tenancy) TwinsChanged() (<-chan struct{}, func()) {
 	c := make(chan struct{}, 1)
-	poke := func() {
-		changes.Poke(c)
-	}
-	handle, err := t.namespaces.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }})
+	handle, err := t.namespaces.Informer().AddEventHandler(watch.Changes(func() { changes.Poke(c) }))
 	if err != nil { // the informer has ended, as everything does then
 		return c, func() {}
 	}

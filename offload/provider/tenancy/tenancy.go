@@ -21,7 +21,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	appsinformers "k8s.io/client-go/informers/apps/v1"
@@ -38,6 +37,7 @@ import (
 	"rivulet/offload/policy"
 	"rivulet/offload/provider/bounds"
 	"rivulet/offload/replacement"
+	"rivulet/offload/watch"
 )
 
 // Config is what a Tenancy needs. Local and PeerID must be set.
@@ -148,7 +148,7 @@ func New(c Config) (*Tenancy, error) {
 		c.Grace = DefaultGrace
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = policy.OriginLabel }))
+		watch.Labelled(policy.OriginLabel))
 	t := &Tenancy{
 		Config: c, client: client, room: offer.NewWatcher(client), proxy: proxy, lists: lists.CoreV1().RESTClient(),
 		factory: factory, twins: factory.Core().V1().Namespaces().Lister(),

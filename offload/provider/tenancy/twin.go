@@ -10,11 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 const maxName = 63 // of a DNS label
@@ -99,7 +99,7 @@ func (t *Tenancy) keepLabels(ctx context.Context) {
 		}
 	}
 	// It fails only on an informer that has ended.
-	_, _ = t.namespaces.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }})
+	_, _ = t.namespaces.Informer().AddEventHandler(watch.Each(look))
 	for {
 		var again <-chan time.Time
 		twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail

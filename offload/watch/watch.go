@@ -1,0 +1,78 @@
+// Package watch is what the parts of offload share in following objects of an API server: handlers of events, options
+// of informers, queues and their workers. It keeps nothing, and reads and writes only what its callers pass to it.
+package watch
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// Changes calls changed after any object was added, changed or deleted.
+func Changes(changed func()) cache.ResourceEventHandlerFuncs {
+	return All(func(any) { changed() })
+}
+
+// Each calls seen with each object that was added or changed, as it is now.
+func Each(seen func(obj any)) cache.ResourceEventHandlerFuncs {
+	return cache.ResourceEventHandlerFuncs{AddFunc: seen, UpdateFunc: func(_, obj any) { seen(obj) }}
+}
+
+// All is Each, and calls seen with each object that was deleted, as it was last.
+func All(seen func(obj any)) cache.ResourceEventHandlerFuncs {
+	h := Each(seen)
+	h.DeleteFunc = func(obj any) { seen(Last(obj)) }
+	return h
+}
+
+// Last is a deleted object as it was seen last.
+func Last(obj any) any {
+	if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return d.Obj
+	}
+	return obj
+}
+
+// Labelled limits informers to objects that the label selector selects.
+func Labelled(selector string) informers.SharedInformerOption {
+	return informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector })
+}
+
+// Unmanaged is a transform that leaves out who has written which field.
+func Unmanaged(obj any) (any, error) {
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+// Queue makes a queue whose keys wait for first after a failure, and twice as long after each other, up to longest.
+func Queue[K comparable](first, longest time.Duration) workqueue.TypedRateLimitingInterface[K] {
+	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[K](first, longest))
+}
+
+// Work gives each key that is due a goroutine of its own, which calls do, no more than most at once: a queue that is
+// empty costs one. It returns when ctx has ended or the queue is shut down, and all calls have returned.
+func Work[K comparable](ctx context.Context, queue workqueue.TypedRateLimitingInterface[K], most int, do func(K)) {
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	room := make(chan struct{}, most)
+	for {
+		room <- struct{}{}
+		key, stop := queue.Get()
+		if stop || ctx.Err() != nil {
+			return
+		}
+		busy.Go(func() {
+			defer func() { <-room }()
+			defer queue.Done(key)
+			do(key)
+		})
+	}
+}
