@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -255,11 +256,7 @@ func (b *branches) move(from, to offer.Platform, one *branch) {
 func (b *branches) all() map[offer.Platform]*branch {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
-	out := make(map[offer.Platform]*branch, len(b.s.branches))
-	for p, one := range b.s.branches {
-		out[p] = one
-	}
-	return out
+	return maps.Clone(b.s.branches)
 }
 
 // up reports whether the target can run anything.

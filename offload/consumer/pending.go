@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/offload/policy"
+	"rivulet/offload/watch"
 )
 
 // Pods get their tolerations when they are made. One that was made before its
@@ -35,17 +35,9 @@ const waits = 3 * time.Second
 func (c *Consumer) takeUpPending(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	pods := informers.NewSharedInformerFactoryWithOptions(c.home, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+	pods := informers.NewSharedInformerFactoryWithOptions(c.home, 0, informers.WithTransform(watch.Unmanaged), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", ""), fields.OneTermEqualSelector("status.phase", string(corev1.PodPending))).String()
 	})).Core().V1().Pods().Informer()
-	if err := pods.SetTransform(func(obj any) (any, error) {
-		if p, ok := obj.(*corev1.Pod); ok {
-			p.ManagedFields = nil
-		}
-		return obj, nil
-	}); err != nil {
-		return err
-	}
 	go pods.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
 		return ctx.Err()
@@ -124,11 +116,11 @@ func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespac
 			return err
 		}
 		_, err = c.home.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
-		return ignoreMoved(err)
+		return unlessGone(err)
 	}
 	switch owner := metav1.GetControllerOf(p); {
 	case owner != nil && (owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet" || owner.Kind == "ReplicationController"):
-		return ignoreMoved(c.home.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+		return unlessGone(c.home.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}}))
 	default: // a Job would count it as a failure, and nobody would make a bare pod again
 		told[p.UID] = true
@@ -136,12 +128,4 @@ func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespac
 			"made before namespace %s was offloaded, and where a pod may run cannot be changed; delete it and make it again", p.Namespace))
 		return nil
 	}
-}
-
-// ignoreMoved is no error: the pod is another by now, and looked at again.
-func ignoreMoved(err error) error {
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
 }

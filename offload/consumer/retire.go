@@ -47,7 +47,7 @@ func (r *retirement) poke() {
 func (r *retirement) run(ctx context.Context) error {
 	r.poke()
 	var again <-chan time.Time
-	wait := parts.FirstWait
+	pause := changes.Backoff{First: parts.FirstWait, Longest: parts.LongestWait}
 	for {
 		select {
 		case <-ctx.Done():
@@ -57,12 +57,12 @@ func (r *retirement) run(ctx context.Context) error {
 		}
 		again = nil
 		if err := r.sweep(ctx); err != nil {
+			wait := pause.Next()
 			r.log.Debug("twins not given back yet", "err", err, "retry", wait)
 			again = time.After(wait)
-			wait = min(2*wait, parts.LongestWait)
 			continue
 		}
-		wait = parts.FirstWait
+		pause.Reset()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/config"
 )
 
@@ -68,7 +69,7 @@ func (g *Gateway) dial(ctx context.Context, pod string, port uint16) (net.Conn, 
 func (g *Gateway) retry(ctx context.Context, what string, do func(ctx context.Context, pod string) error) error {
 	changed, stop := g.subs.Changed()
 	defer stop()
-	wait := retryFirst
+	pause := changes.Backoff{First: retryFirst, Longest: retryMost}
 	for ctx.Err() == nil {
 		g.mu.Lock()
 		pod := g.pod
@@ -104,14 +105,13 @@ func (g *Gateway) retry(ctx context.Context, what string, do func(ctx context.Co
 		}
 		g.problem(what, err)
 		if time.Since(began) > lasted {
-			wait = retryFirst
+			pause.Reset()
 		}
 		select {
 		case <-ctx.Done():
 		case <-changed: // the pod is another, perhaps
-		case <-time.After(wait):
+		case <-time.After(pause.Next()):
 		}
-		wait = min(2*wait, retryMost)
 	}
 	return ctx.Err()
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -232,12 +233,7 @@ func (g *Gateway) ensurePolicies(ctx context.Context) error {
 // restrictsEgress says whether a policy forbids pods with our labels to send. One that
 // selects by labels may or may not be about us; it is taken to be.
 func restrictsEgress(p netv1.NetworkPolicy) bool {
-	for _, t := range p.Spec.PolicyTypes {
-		if t == netv1.PolicyTypeEgress {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.Spec.PolicyTypes, netv1.PolicyTypeEgress)
 }
 
 func (g *Gateway) policies(shut bool) []*netv1.NetworkPolicy {

@@ -48,9 +48,7 @@ func (g *Gateway) followServices(ctx context.Context) error {
 		watch.Labelled(g.selector()))
 	services, slicesAt, copies := home.Core().V1().Services(), home.Discovery().V1().EndpointSlices(), campus.Core().V1().Services()
 	turned := make(chan struct{}, 1)
-	turn := func() {
-		changes.Poke(turned)
-	}
+	turn := func() { changes.Poke(turned) }
 	var synced []cache.InformerSynced
 	for _, i := range []cache.SharedIndexInformer{services.Informer(), slicesAt.Informer(), copies.Informer()} {
 		if _, err := i.AddEventHandler(watch.Changes(turn)); err != nil {
@@ -87,10 +85,7 @@ func (g *Gateway) followServices(ctx context.Context) error {
 		case <-changed:
 		case <-time.After(again):
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(turnPause):
-		}
+		changes.Wait(ctx, turnPause)
 	}
 }
 

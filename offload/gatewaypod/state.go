@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/config"
 )
 
@@ -97,10 +98,7 @@ func (g *Gateway) save(ctx context.Context) error {
 			return ctx.Err()
 		case <-news:
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(savePause):
-		}
+		changes.Wait(ctx, savePause)
 	}
 }
 

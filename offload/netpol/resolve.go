@@ -2,6 +2,7 @@ package netpol
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -114,12 +115,8 @@ func (c *compiler) awayEgress(own string, r rule, v View) []networkingv1.Network
 			out = append(out, networkingv1.NetworkPolicyEgressRule{To: peers, Ports: numbers})
 		}
 	}
-	keys := make([]number, 0, len(named))
-	for n := range named {
-		keys = append(keys, n)
-	}
-	slices.SortFunc(keys, func(a, b number) int { return cmp.Or(cmp.Compare(a.proto, b.proto), cmp.Compare(a.port, b.port)) })
-	for _, n := range keys {
+	byProtocol := func(a, b number) int { return cmp.Or(cmp.Compare(a.proto, b.proto), cmp.Compare(a.port, b.port)) }
+	for _, n := range slices.SortedFunc(maps.Keys(named), byProtocol) {
 		if peers := ipBlocks(c.spansAway(named[n], v).merged().prefixes()); len(peers) > 0 {
 			port := intstr.FromInt32(int32(n.port))
 			out = append(out, networkingv1.NetworkPolicyEgressRule{To: peers, Ports: []networkingv1.NetworkPolicyPort{{Protocol: proto(n.proto), Port: &port}}})

@@ -33,7 +33,7 @@ func New(log *slog.Logger) *Parts { return &Parts{log: log, problems: map[string
 
 // Keep runs a part again and again until ctx ends, and makes its failures visible.
 func (p *Parts) Keep(ctx context.Context, part string, run func(context.Context) error) {
-	for wait := FirstWait; ; wait = min(2*wait, LongestWait) {
+	for pause := (changes.Backoff{First: FirstWait, Longest: LongestWait}); ; {
 		started := time.Now()
 		over := time.AfterFunc(settled, func() { p.Report(part, nil) })
 		err := run(ctx)
@@ -42,8 +42,9 @@ func (p *Parts) Keep(ctx context.Context, part string, run func(context.Context)
 			return
 		}
 		if time.Since(started) > steady {
-			wait = FirstWait
+			pause.Reset()
 		}
+		wait := pause.Next()
 		p.Report(part, err)
 		p.log.Warn("a part of offloading stopped and is started again", "part", part, "err", err, "retry", wait)
 		if !changes.Wait(ctx, wait) {

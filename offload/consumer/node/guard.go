@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/changes"
 )
 
 // guard hears of it when somebody cordons the Node, or deletes it, and then has it made again. A minute
@@ -46,10 +48,7 @@ func (n *Node) guard(ctx context.Context) {
 			if err == nil || apierrors.IsAlreadyExists(err) {
 				return
 			}
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
+			changes.Wait(ctx, time.Second)
 		}
 	}})
 	informer.RunWithContext(ctx)

@@ -2,6 +2,8 @@ package pod
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,22 +61,13 @@ func (b *bound) run(ctx context.Context) {
 }
 
 func (b *bound) synced() bool {
-	for _, inf := range b.informers() {
-		if !inf.HasSynced() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(b.informers(), func(inf cache.SharedIndexInformer) bool { return !inf.HasSynced() })
 }
 
 func (b *bound) informers() []cache.SharedIndexInformer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := make([]cache.SharedIndexInformer, 0, len(b.nodes))
-	for _, inf := range b.nodes {
-		out = append(out, inf)
-	}
-	return out
+	return slices.Collect(maps.Values(b.nodes))
 }
 
 func (b *bound) list() []*corev1.Pod {

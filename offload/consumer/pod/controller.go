@@ -182,18 +182,14 @@ func (c *Controller) handle(ctx context.Context, k types.NamespacedName) {
 // adopt watches the twins that the target holds from before, so that what
 // belongs to no pod of home any more is found and removed.
 func (c *Controller) adopt(ctx context.Context) {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
-		held, err := c.cfg.Target.Twins(ctx)
-		if err == nil {
-			for home, name := range held {
-				if c.cfg.Offloaded(home) {
-					c.watch(home, name)
-				}
-			}
-			return
-		}
-		if !changes.Wait(ctx, wait) {
-			return
+	pause := changes.Backoff{First: 100 * time.Millisecond, Longest: 10 * time.Second}
+	held, err := c.cfg.Target.Twins(ctx)
+	for err != nil && pause.Wait(ctx) {
+		held, err = c.cfg.Target.Twins(ctx)
+	}
+	for home, name := range held {
+		if c.cfg.Offloaded(home) {
+			c.watch(home, name)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package reflect
 
 import (
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,7 +18,7 @@ const nodePortPrefix = "rv-np-"
 
 // withNodePorts has Services with node ports, and their slices, reflected a second time.
 // node is the address of home's node.
-func withNodePorts(node netip.Addr, services *keeper[*corev1.Service], slices *keeper[*discoveryv1.EndpointSlice]) {
+func withNodePorts(node netip.Addr, services *keeper[*corev1.Service], ends *keeper[*discoveryv1.EndpointSlice]) {
 	home := services.space.home
 	services.seconds = append(services.seconds, second[*corev1.Service]{prefix: nodePortPrefix, make: func(at, twin *corev1.Service) bool {
 		twin.Spec.Ports = nil
@@ -30,16 +31,16 @@ func withNodePorts(node netip.Addr, services *keeper[*corev1.Service], slices *k
 		twin.Annotations = map[string]string{policy.HomeNodeAnnotation: node.String()}
 		return hasNodePorts(at)
 	}})
-	slices.seconds = append(slices.seconds, second[*discoveryv1.EndpointSlice]{prefix: nodePortPrefix, make: func(at, twin *discoveryv1.EndpointSlice) bool {
+	ends.seconds = append(ends.seconds, second[*discoveryv1.EndpointSlice]{prefix: nodePortPrefix, make: func(at, twin *discoveryv1.EndpointSlice) bool {
 		of := at.Labels[discoveryv1.LabelServiceName]
 		twin.Labels[discoveryv1.LabelServiceName] = secondName(nodePortPrefix, of)
 		service, ok := get[*corev1.Service](services.home, home, of)
 		return ok && hasNodePorts(service)
 	}})
 	services.touches = func(service string) (also []key) {
-		for _, o := range slices.home.GetStore().List() {
+		for _, o := range ends.home.GetStore().List() {
 			if s := o.(*discoveryv1.EndpointSlice); s.Labels[discoveryv1.LabelServiceName] == service {
-				also = append(also, key{slices.name, secondName(nodePortPrefix, s.Name)})
+				also = append(also, key{ends.name, secondName(nodePortPrefix, s.Name)})
 			}
 		}
 		return also
@@ -50,10 +51,5 @@ func hasNodePorts(s *corev1.Service) bool {
 	if s.Spec.Type != corev1.ServiceTypeNodePort && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
 	}
-	for _, p := range s.Spec.Ports {
-		if p.NodePort != 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort != 0 })
 }

@@ -133,8 +133,7 @@ func Run(ctx context.Context, c Config) error {
 // takes it takes in all of its twins: as long as nothing fails that is looked at once.
 func keep(ctx context.Context, c Config, recorder record.EventRecorder, home string, mode policy.Namespace, takesAll *atomic.Bool) {
 	log := c.Log.With("namespace", home)
-	const first, most = time.Second, 10 * time.Second
-	wait := first
+	pause := changes.Backoff{First: time.Second, Longest: 10 * time.Second}
 	for {
 		twin, err := c.Target.Namespace(ctx, home)
 		if err == nil {
@@ -150,8 +149,8 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 				err = s.run(ctx)
 				leave()
 			}
-			if time.Since(started) > most {
-				wait = first
+			if time.Since(started) > pause.Longest {
+				pause.Reset()
 			}
 			takesAll.Store(false)
 			if errors.Is(err, errRights) {
@@ -161,10 +160,10 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 		if ctx.Err() != nil {
 			return
 		}
+		wait := pause.Next()
 		log.Warn("reflection waits", "error", err, "retry", wait)
 		if !changes.Wait(ctx, wait) {
 			return
 		}
-		wait = min(2*wait, most)
 	}
 }

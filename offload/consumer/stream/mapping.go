@@ -14,22 +14,12 @@ var (
 	logs = mapping{subresource: "log", names: map[string]string{
 		"follow": "follow", "previous": "previous", "timestamps": "timestamps", "stream": "stream",
 		"sinceSeconds": "sinceSeconds", "sinceTime": "sinceTime", "tailLines": "tailLines", "limitBytes": "limitBytes"}}
-	exec        = mapping{"exec", merge(streams, map[string]string{"command": "command"}), true}
+	exec        = mapping{"exec", map[string]string{"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty", "command": "command"}, true}
 	attach      = mapping{"attach", streams, true}
 	portForward = mapping{subresource: "portforward", names: map[string]string{"port": "ports"}}
 
 	streams = map[string]string{"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
 )
-
-func merge(a, b map[string]string) map[string]string {
-	out := map[string]string{}
-	for _, m := range []map[string]string{a, b} {
-		for k, v := range m {
-			out[k] = v
-		}
-	}
-	return out
-}
 
 func (m mapping) path(base, twin, pod string) string {
 	return base + "/api/v1/namespaces/" + twin + "/pods/" + pod + "/" + m.subresource

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/nodeagent/isolation"
@@ -79,8 +80,6 @@ func (a Admission) findsHome(ctx context.Context, pod podnet.Pod, consumer peer.
 func asked[T any](ctx context.Context, client func() kubernetes.Interface, get func(kubernetes.Interface) (T, error)) (found T, err error) {
 	ctx, stop := context.WithTimeout(ctx, seen)
 	defer stop()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		err = fmt.Errorf("the API server is not ready; see rivulet status")
 		if c := client(); c != nil {
@@ -88,10 +87,8 @@ func asked[T any](ctx context.Context, client func() kubernetes.Interface, get f
 				return found, err
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !changes.Wait(ctx, 100*time.Millisecond) {
 			return found, err
-		case <-tick.C:
 		}
 	}
 }

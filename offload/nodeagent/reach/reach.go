@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	table "rivulet/fabric/reach"
@@ -119,10 +120,8 @@ func Run(ctx context.Context, cfg Config) error {
 	for {
 		files.Look()
 		cfg.Report(k.pass())
-		select { // pods come in crowds
-		case <-ctx.Done():
+		if !changes.Wait(ctx, pause) { // pods come in crowds
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 		select {
 		case <-ctx.Done():

@@ -137,7 +137,7 @@ func (b *Bounds) Run(ctx context.Context) error {
 	for _, kind := range kinds {
 		wg.Go(func() { b.follow(ctx, kind) })
 	}
-	for wait := firstWait; ; {
+	for pause := (changes.Backoff{First: firstWait, Longest: longestWait}); ; {
 		err := b.settle(ctx)
 		if ctx.Err() != nil {
 			b.close(nil)
@@ -145,10 +145,10 @@ func (b *Bounds) Run(ctx context.Context) error {
 		}
 		var again <-chan time.Time
 		if err == nil {
-			wait = firstWait
+			pause.Reset()
 		} else {
 			b.close(err)
-			again, wait = time.After(wait), min(2*wait, longestWait)
+			again = time.After(pause.Next())
 		}
 		select {
 		case <-ctx.Done():

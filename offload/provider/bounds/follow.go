@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"rivulet/fabric/changes"
 )
 
 // rewatch is the pause before a kind is listed again whose watch ended at once, or failed.
@@ -25,12 +27,8 @@ func (b *Bounds) follow(ctx context.Context, kind schema.GroupVersionResource) {
 			b.mu.Unlock()
 			b.judge()
 		}
-		if time.Since(begun) > rewatch {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(rewatch):
+		if time.Since(begun) <= rewatch {
+			changes.Wait(ctx, rewatch)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -213,11 +214,7 @@ func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.
 	}
 	g.silent = next
 	clear(g.heard)
-	out := make(map[peer.ID]time.Duration, len(next))
-	for id, d := range next {
-		out[id] = d
-	}
-	return out
+	return maps.Clone(next)
 }
 
 // note writes the count down if it is far enough from what is written, and takes

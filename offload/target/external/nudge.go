@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -52,10 +53,7 @@ func (t *Target) nudge(ctx context.Context) {
 }
 
 func refusedPods(s *appsv1.ReplicaSet) bool {
-	for _, c := range s.Status.Conditions {
-		if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
+		return c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue
+	})
 }

@@ -122,11 +122,9 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 			return
 		case <-changed:
 			wait.Stop()
-			reread = time.Time{} // what our own pods use is part of it
-			select {             // one pod that starts changes a quota several times
-			case <-ctx.Done():
+			reread = time.Time{}                 // what our own pods use is part of it
+			if !changes.Wait(ctx, time.Second) { // one pod that starts changes a quota several times
 				return
-			case <-time.After(time.Second):
 			}
 		case <-wait.C:
 		}
@@ -223,9 +221,6 @@ func (t *Target) watchQuotas(ctx context.Context, changed chan<- struct{}) {
 			}
 			w.Stop()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(rewatch):
-		}
+		changes.Wait(ctx, rewatch)
 	}
 }

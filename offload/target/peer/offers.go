@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/offer"
 )
 
@@ -108,20 +109,17 @@ func latest(out chan offer.Offer, o offer.Offer) {
 }
 
 func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error) {
-	for wait := firstRetry; ctx.Err() == nil; {
+	pause := changes.Backoff{First: firstRetry, Longest: lastRetry}
+	for ctx.Err() == nil {
 		got, err := t.read(ctx, lines)
 		if got {
-			wait = firstRetry
+			pause.Reset()
 		}
 		select {
 		case broken <- err:
 		case <-ctx.Done():
 		}
-		select {
-		case <-time.After(wait):
-			wait = min(2*wait, lastRetry)
-		case <-ctx.Done():
-		}
+		pause.Wait(ctx)
 	}
 }
 
