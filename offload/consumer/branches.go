@@ -151,7 +151,7 @@ func (b *branches) tellOrOpen(ctx context.Context, one *branch, o offer.Offer) e
 // tell is called by run alone.
 func (b *branches) tell(one *branch, o offer.Offer) {
 	if one.stop != nil {
-		newest(one.offers, o)
+		offer.Replace(one.offers, o)
 	}
 }
 

@@ -98,13 +98,13 @@ func TestATargetOfSeveralPlatforms(t *testing.T) {
 	<-again.closed
 	b.offers <- lends("arm64")
 	await.Empty(t, time.Minute, "what is missing for long goes, and nothing else", func(ctx context.Context) string {
-		newest(b.offers, lends("arm64"))
+		offer.Replace(b.offers, lends("arm64"))
 		if got := summary(ctx, t, client); !slices.Equal(got, []string{"b-arm64 arm64 1 b Ready"}) {
 			return fmt.Sprint(got)
 		}
 		return ""
 	})
-	newest(b.offers, lends("arm64", "riscv64"))
+	offer.Replace(b.offers, lends("arm64", "riscv64"))
 	want("the target's name is free for the next", "b riscv64 2 b Ready", "b-arm64 arm64 1 b Ready")
 
 	o.SetTargets(target.Peer, nil, true)

@@ -42,20 +42,11 @@ func (h *handBack) through(ctx context.Context, offers <-chan offer.Offer) <-cha
 		defer close(out)
 		defer close(seen)
 		for o := range offers {
-			newest(seen, o)
-			newest(out, o)
+			offer.Replace(seen, o)
+			offer.Replace(out, o)
 		}
 	}()
 	return out
-}
-
-// newest replaces what waits in the channel; there is one sender.
-func newest(out chan offer.Offer, o offer.Offer) {
-	select {
-	case <-out:
-	default:
-	}
-	out <- o
 }
 
 func (h *handBack) run(ctx context.Context, offers <-chan offer.Offer) {

@@ -33,6 +33,14 @@ type stack struct {
 	branches map[offer.Platform]*branch
 }
 
+// rivulet is what a target has beside that is a Rivulet cluster.
+type rivulet interface {
+	Keeps() bool
+	HomeAddresses() string
+	Lost() bool
+	Tenants() (addrs []netip.Addr, heard bool)
+}
+
 // runStack builds the stack and runs it until ctx ends or a part of it fails.
 //
 //	target ──offers──▶ branches ──▶ a node and a port for each platform
@@ -67,18 +75,6 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		ns, ok := c.policy.Get(namespace)
 		return ok && ns.Allows(name)
 	}
-	var keeps func() bool
-	if k, ok := target.(interface{ Keeps() bool }); ok {
-		keeps = k.Keeps
-	}
-	var addresses func() string
-	if a, ok := target.(interface{ HomeAddresses() string }); ok {
-		addresses = a.HomeAddresses
-	}
-	var lost func() bool
-	if l, ok := target.(interface{ Lost() bool }); ok {
-		lost = l.Lost
-	}
 	unfit, unwelcome := c.unfit, c.unwelcome(name)
 	if c.cfg.Everywhere { // no other platform or target would be chosen
 		unfit, unwelcome = nil, nil
@@ -86,24 +82,28 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	twins := newRetirement(c.home, target, c.policy, c.recorder, log)
 	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
 	supply := &reflect.Supply{}
-	pods := pod.New(pod.Config{
+	cfg := pod.Config{
 		Home: c.home, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
-		Offloaded: offloaded, Parse: c.policy.Parse, Look: c.policy.Look, Up: branches.up, Lost: lost, Departed: func(ns string) {
+		Offloaded: offloaded, Parse: c.policy.Parse, Look: c.policy.Look, Up: branches.up, Departed: func(ns string) {
 			if !offloaded(ns) {
 				twins.poke()
 			}
 		},
 		Bring: supply.Bring, Unreferred: supply.Look,
 		Unfit: unfit, Unwelcome: unwelcome,
-		Moved: c.cfg.Moved,
-		Keeps: keeps, HomeAddresses: addresses,
+		Moved:     c.cfg.Moved,
 		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,
 		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
 			return c.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
 		},
 		Recorder: c.recorder, Log: log,
-	})
+	}
+	able, isRivulet := target.(rivulet)
+	if isRivulet {
+		cfg.Keeps, cfg.HomeAddresses, cfg.Lost = able.Keeps, able.HomeAddresses, able.Lost
+	}
+	pods := pod.New(cfg)
 	twins.pods, branches.pods = pods, pods
 	resync := func() {
 		for ns := range c.policy.Namespaces() {
@@ -124,8 +124,8 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 
 	c.mu.Lock()
 	s.pods, s.branches = pods, map[offer.Platform]*branch{}
-	if t, ok := target.(interface{ Tenants() ([]netip.Addr, bool) }); ok {
-		s.tenants = t.Tenants
+	if isRivulet {
+		s.tenants = able.Tenants
 	}
 	c.mu.Unlock()
 	defer func() {
@@ -141,7 +141,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		twins.run,
 		branches.run,
 		func(ctx context.Context) error { return c.vacate(ctx, s, pods) },
-		func(ctx context.Context) error { return followLoss(ctx, target, lost, pods.Resync) },
+		func(ctx context.Context) error { return followLoss(ctx, target, cfg.Lost, pods.Resync) },
 		func(ctx context.Context) error {
 			return reflect.Run(ctx, reflect.Config{Home: c.home, Target: target, Namespaces: c.policy, ClusterID: c.cfg.ID, Control: s.spec.Control, APIAddress: api,
 				NodeAddress: c.cfg.NodeIP, Policies: c.cfg.Policies, Used: pods.Refers, Supply: supply, Recorder: c.recorder, Log: log})

@@ -57,13 +57,7 @@ type Missing struct {
 
 // asked are the needs of a target with or without a network.
 func asked(network string) []need {
-	var out []need
-	for _, n := range needs {
-		if !n.gateway || network != NetworkNone {
-			out = append(out, n)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(needs), func(n need) bool { return n.gateway && network == NetworkNone })
 }
 
 // reviews bounds how many questions are under way at once.
@@ -106,22 +100,14 @@ func Rights(ctx context.Context, client kubernetes.Interface, namespace, network
 			return nil, fmt.Errorf("burst: rights in namespace %s: %w", namespace, errs[i])
 		}
 		if denied[i] {
-			missing = append(missing, Missing{Right: q.verb + " " + full(q.need), Without: q.without, Needed: q.must})
+			missing = append(missing, Missing{Right: strings.TrimSuffix(q.verb+" "+q.name()+"."+q.group, "."), Without: q.without, Needed: q.must})
 		}
 	}
 	return missing, nil
 }
 
-func full(n need) string {
-	name := n.resource
-	if n.sub != "" {
-		name += "/" + n.sub
-	}
-	if n.group != "" {
-		name += "." + n.group
-	}
-	return name
-}
+// name is that of the resource in a Role.
+func (n need) name() string { return strings.TrimSuffix(n.resource+"/"+n.sub, "/") }
 
 // Role is the smallest Role, as YAML, that has all that is needed, with its binding
 // to the user; for an administrator.
@@ -130,11 +116,7 @@ func Role(namespace, user, network string) string {
 	rules := map[key][]string{}
 	var order []key
 	for _, n := range asked(network) {
-		name := n.resource
-		if n.sub != "" {
-			name += "/" + n.sub
-		}
-		k := key{n.group, name}
+		k := key{n.group, n.name()}
 		if rules[k] == nil {
 			order = append(order, k)
 		}

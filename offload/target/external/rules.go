@@ -1,10 +1,13 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -61,21 +64,17 @@ func (s state) roomOf(arch string, limits corev1.ResourceList) corev1.ResourceLi
 
 // rules is the state last read.
 type rules struct {
-	mu  sync.Mutex
-	now state
+	now atomic.Pointer[state]
 }
 
 func (r *rules) get() state {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.now
+	if s := r.now.Load(); s != nil {
+		return *s
+	}
+	return state{}
 }
 
-func (r *rules) set(s state) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.now = s
-}
+func (r *rules) set(s state) { r.now.Store(&s) }
 
 // read asks for all of it. What may not be read is left out.
 func read(ctx context.Context, client kubernetes.Interface, config *rest.Config, s Settings, cluster string) (state, error) {
@@ -152,11 +151,7 @@ func platforms(nodes []corev1.Node) (arches []string, labels map[string]string) 
 			}
 		}
 	}
-	for i := range arches { // few
-		for j := i; j > 0 && count[arches[j]] > count[arches[j-1]]; j-- {
-			arches[j], arches[j-1] = arches[j-1], arches[j]
-		}
-	}
+	slices.SortStableFunc(arches, func(a, b string) int { return count[b] - count[a] })
 	return arches, labels
 }
 
@@ -168,11 +163,7 @@ const enforceLabel = "pod-security.kubernetes.io/enforce"
 func security(ctx context.Context, client kubernetes.Interface, config *rest.Config, namespace string) (string, error) {
 	ns, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err == nil {
-		level := ns.Labels[enforceLabel]
-		if level == "" {
-			level = "privileged"
-		}
-		return level, nil
+		return cmp.Or(ns.Labels[enforceLabel], "privileged"), nil
 	}
 	if denied(&err) {
 		return "", err

@@ -74,7 +74,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 					t.reach.Notify()
 				}
 				o.Tenants = nil // Target.Tenants has them
-				latest(out, o)
+				offer.Replace(out, o)
 			case why = <-broken:
 			case <-timer.C:
 				silent = true
@@ -85,7 +85,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				t.reach.Notify()
 				o.Ready, o.Heard, o.Reason = false, heard, fmt.Sprintf("peer %s does not answer: %v; rivulet doctor peer %[1]s", t.cfg.Name, why)
 				o.Tenants = nil // Target.Tenants has them
-				latest(out, o)
+				offer.Replace(out, o)
 			case <-hopeless.C:
 				t.streams.CloseAll()
 			}
@@ -98,15 +98,6 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 // ready, since the silence is longer than the cut (a heartbeat before it, TCP's next try
 // after it), and as long as the peer keeps a connection that nobody answers on.
 func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
-
-// latest replaces what waits in the channel; there is one sender.
-func latest(out chan offer.Offer, o offer.Offer) {
-	select {
-	case <-out:
-	default:
-	}
-	out <- o
-}
 
 func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error) {
 	pause := changes.Backoff{First: firstRetry, Longest: lastRetry}

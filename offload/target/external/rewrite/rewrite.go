@@ -187,19 +187,35 @@ func (c *call) show(o tree) bool {
 
 // get shows an object if it is ours.
 func (c *call) get() (*http.Response, error) {
-	c.Header.Set("Accept", "application/json")
-	resp, err := c.base.RoundTrip(c.Request)
-	if err != nil || resp.StatusCode != http.StatusOK {
+	o, resp, err := c.read(c.Request)
+	if o == nil {
 		return resp, err
+	}
+	if !c.show(o) {
+		return c.notOurs(), nil
+	}
+	return answer(resp, o)
+}
+
+// read returns the object in the answer to a request; nil where there is none, and then the answer to give.
+func (c *call) read(req *http.Request) (tree, *http.Response, error) {
+	req.Header.Set("Accept", "application/json")
+	resp, err := c.base.RoundTrip(req)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return nil, resp, err
 	}
 	o, err := decode(resp)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if !c.show(o) {
-		return refuse(c.Request, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q is not ours", c.resource, c.object)), nil
+	if o == nil { // null
+		o = tree{}
 	}
-	return answer(resp, o)
+	return o, resp, nil
+}
+
+func (c *call) notOurs() *http.Response {
+	return refuse(c.Request, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q is not ours", c.resource, c.object))
 }
 
 // look reads the object that the call is about; nil if it is not there or not ours,
@@ -211,18 +227,13 @@ func (c *call) look() (tree, *http.Response, error) {
 	}
 	req.Header = c.Header.Clone()
 	req.Header.Del("Content-Type")
-	req.Header.Set("Accept", "application/json")
-	resp, err := c.base.RoundTrip(req)
-	if err != nil || resp.StatusCode != http.StatusOK {
+	o, resp, err := c.read(req)
+	if o == nil {
 		return nil, resp, err
-	}
-	o, err := decode(resp)
-	if err != nil {
-		return nil, nil, err
 	}
 	if !c.mine(c.resource, o) {
 		c.foreign = true
-		return nil, refuse(c.Request, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q is not ours", c.resource, c.object)), nil
+		return nil, c.notOurs(), nil
 	}
 	return o, nil, nil
 }

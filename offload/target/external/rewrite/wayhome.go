@@ -17,14 +17,9 @@ func (c *call) wayHome(prefix string) (*http.Response, error) {
 	u := *c.URL
 	u.Path, u.RawPath = prefix+"/api/v1/namespaces/"+c.shared+"/services/"+c.names.Away(HomeAPINamespace, HomeAPIName), ""
 	c.URL = &u
-	c.Header.Set("Accept", "application/json")
-	resp, err := c.base.RoundTrip(c.Request)
-	if err != nil || resp.StatusCode != http.StatusOK {
+	o, resp, err := c.read(c.Request)
+	if o == nil {
 		return resp, err
-	}
-	o, err := decode(resp)
-	if err != nil {
-		return nil, err
 	}
 	meta := need(o, "metadata")
 	if text(at(o, "metadata", "labels"), HomeLabel) != c.names.Cluster {
