@@ -90,11 +90,6 @@ type Lending struct {
 //
 // Nodes of different platforms are measured apart: room that an image cannot run in
 // is no room.
-func Measure(nodes []*corev1.Node, pods []*corev1.Pod, shares Shares, members map[peer.ID]Member) Room {
-	return NewTally(pods...).Measure(nodes, shares, members)
-}
-
-// Measure is the one above, of the pods that were summed up.
 func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID]Member) Room {
 	m := Room{nodes: map[string]Platform{}, Members: members}
 	rooms := map[string]*room{}
@@ -426,11 +421,6 @@ func (m Room) For(consumer peer.ID, known []peer.ID) Offer {
 		o.Platforms = append(o.Platforms, p)
 	}
 	return o.withFirst()
-}
-
-// Compute returns what a peer may use in all, beside the other known ones.
-func Compute(nodes []*corev1.Node, pods []*corev1.Pod, consumer peer.ID, known []peer.ID, share Share) Offer {
-	return Measure(nodes, pods, Shares{Peers: share}, nil).For(consumer, known)
 }
 
 // bounded is what is lent of one platform, within the share of the allocatable; pods

@@ -13,6 +13,16 @@ import (
 	"rivulet/offload/policy"
 )
 
+// Measure is that of a Tally of the pods.
+func Measure(nodes []*corev1.Node, pods []*corev1.Pod, shares Shares, members map[peer.ID]Member) Room {
+	return NewTally(pods...).Measure(nodes, shares, members)
+}
+
+// Compute returns what a peer may use in all, beside the other known ones.
+func Compute(nodes []*corev1.Node, pods []*corev1.Pod, consumer peer.ID, known []peer.ID, share Share) Offer {
+	return Measure(nodes, pods, Shares{Peers: share}, nil).For(consumer, known)
+}
+
 const consumer peer.ID = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 type nodeOption func(*corev1.Node)

@@ -26,7 +26,7 @@ import (
 const Settle = 250 * time.Millisecond
 
 // Watcher follows nodes and pods of this cluster. It keeps of them only what
-// Compute reads.
+// Measure reads.
 type Watcher struct {
 	factory informers.SharedInformerFactory
 	nodes   corelisters.NodeLister
@@ -96,7 +96,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// Pods are all pods of this cluster: of guests what Compute reads, and what package keeper
+// Pods are all pods of this cluster: of guests what Measure reads, and what package keeper
 // goes by. It runs with Run.
 func (w *Watcher) Pods() cache.SharedIndexInformer { return w.factory.Core().V1().Pods().Informer() }
 
@@ -168,7 +168,7 @@ func (w *Watcher) Host(members map[peer.ID]Member) {
 // Poke gives a signal now, for who knows that the Shares are others.
 func (w *Watcher) Poke() { w.signal.Notify() }
 
-// trim keeps what Compute reads: on a small board the caches of every pod and
+// trim keeps what Measure reads: on a small board the caches of every pod and
 // node are most of what an idle provider costs. What a pod asks for is summed up here,
 // once for each change of it, and not in each look at all pods: it then looks as if one
 // container asked for it.

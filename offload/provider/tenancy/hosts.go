@@ -184,15 +184,12 @@ func (t *Tenancy) keepHosts(ctx context.Context) {
 				wait = 2 * time.Second
 			}
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-kick:
-		case <-timer.C:
+		case <-time.After(wait):
 		}
-		timer.Stop()
 	}
 }
 

@@ -189,18 +189,15 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 				wait = min(wait, portsAgain)
 			}
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(wait):
 			if wait == time.Hour {
 				clear(busy)
 			}
 		}
-		timer.Stop()
 	}
 }
 

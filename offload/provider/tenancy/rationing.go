@@ -73,16 +73,12 @@ func (t *Tenancy) keepRations(ctx context.Context) {
 		if !changes.Wait(ctx, pause) {
 			return
 		}
-		timer := time.NewTimer(max(wait-pause, 0))
 		select {
 		case <-ctx.Done():
+			return
 		case <-changed:
 		case <-t.kick:
-		case <-timer.C:
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return
+		case <-time.After(max(wait-pause, 0)):
 		}
 	}
 }

@@ -115,18 +115,15 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 		if errors.Is(err, errNoWay) {
 			pause = wayEvery
 		}
-		wait := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			wait.Stop()
 			return
 		case <-changed:
-			wait.Stop()
 			reread = time.Time{}                 // what our own pods use is part of it
 			if !changes.Wait(ctx, time.Second) { // one pod that starts changes a quota several times
 				return
 			}
-		case <-wait.C:
+		case <-time.After(pause):
 		}
 	}
 }
