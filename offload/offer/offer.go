@@ -57,7 +57,7 @@ type Offer struct {
 	// the virtual node.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Keeps says that the provider makes another in the place of a pod that is its own
-	// record (package keeper): it needs no ReplicaSet around it.
+	// record (package replacement): it needs no ReplicaSet around it.
 	Keeps bool `json:"keeps,omitempty"`
 	// HomeAddresses says that pods which are made for it (policy.HomeAddressesAnnotation) reach
 	// the Services of the consumer by the cluster IPs that these have at the consumer's.

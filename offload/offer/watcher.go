@@ -96,7 +96,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// Pods are all pods of this cluster: of guests what Measure reads, and what package keeper
+// Pods are all pods of this cluster: of guests what Measure reads, and what package replacement
 // goes by. It runs with Run.
 func (w *Watcher) Pods() cache.SharedIndexInformer { return w.factory.Core().V1().Pods().Informer() }
 

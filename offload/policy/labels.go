@@ -46,7 +46,7 @@ const (
 	// HomeGenerationAnnotation is the metadata.generation of the pod at home whose spec the away
 	// pod has, where that has changed since it was made.
 	HomeGenerationAnnotation = "rivulet.dev/home-generation"
-	// KeptLabel marks pods of a consumer that are their own record; its value is a keeper.Mode.
+	// KeptLabel marks pods of a consumer that are their own record; its value is a replacement.Mode.
 	KeptLabel = "rivulet.dev/kept"
 	// ReflectedLabel marks an object kept equal to one of the same name at home.
 	ReflectedLabel = "rivulet.dev/reflected"

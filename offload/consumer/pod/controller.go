@@ -69,7 +69,7 @@ type Config struct {
 	// now; nil leaves such pods waiting.
 	Unwelcome func(ctx context.Context, namespace string, owner metav1.OwnerReference) (kept bool, err error)
 	// Keeps reports whether the target replaces pods that are their own record (package
-	// keeper); nil if it never does.
+	// replacement); nil if it never does.
 	Keeps func() bool
 	// HomeAddresses is what new pods on the target are made for, a value of
 	// policy.HomeAddressesAnnotation; "" is the target's own addresses.

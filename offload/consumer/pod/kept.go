@@ -10,7 +10,7 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// Where the provider keeps pods (package keeper), one that is always restarted needs no
+// Where the provider keeps pods (package replacement), one that is always restarted needs no
 // ReplicaSet: the away pod is its own record. A ReplicaSet is made where the provider
 // refuses the pod, for that waits for room by itself; what was made with one keeps it.
 

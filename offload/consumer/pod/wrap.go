@@ -21,7 +21,7 @@ import (
 )
 
 // Wrapper is what stands on the provider for one pod: for restartPolicy Always the
-// away pod itself where it is kept (package keeper), or a ReplicaSet of one; a Job
+// away pod itself where it is kept (package replacement), or a ReplicaSet of one; a Job
 // otherwise. Exactly one of them is set.
 type Wrapper struct {
 	ReplicaSet *appsv1.ReplicaSet
