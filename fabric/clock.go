@@ -9,24 +9,22 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Clock is how the fabric tells peers the time and hears of theirs, in the answers
-// to pings: by keys that are pinned, so that it works while no certificate of an
-// authority would.
+// Clock compares this device's time with that of peers, in the answers to pings. Pings are authenticated by pinned
+// keys, so this works while the clock is too wrong for certificates.
 type Clock interface {
-	// Reading is the time of this device and whether a time service keeps it.
+	// Reading is the time of this device and whether a time service synchronizes it.
 	Reading() (now time.Time, synchronized bool)
-	// Received says that it was now, by the peer's clock, in the middle of a round trip
-	// that has just ended. It must not block.
+	// Received reports the peer's time in the middle of a round trip that has just ended. It must not block.
 	Received(id, name string, now time.Time, synchronized bool, roundTrip time.Duration)
 }
 
-// timeHeader is in the answer to a ping: nanoseconds since 1970, and the word
-// synchronized if a time service keeps the clock.
+// timeHeader is in the answer to a ping: nanoseconds since 1970, followed by "synchronized" if a time service keeps the
+// clock.
 const timeHeader = "Rivulet-Time"
 
 const synchronizedWord = "synchronized"
 
-// answerPing is the route that says that we live, and what time it is.
+// answerPing answers a ping with this device's time.
 func (f *Fabric) answerPing(w http.ResponseWriter, _ *http.Request) {
 	if c := f.cfg.Clock; c != nil {
 		now, synchronized := c.Reading()
@@ -35,7 +33,7 @@ func (f *Fabric) answerPing(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// receiveTime passes on what a peer said of its clock; an older peer says nothing.
+// receiveTime reports the peer's time to the Clock. Older peers do not send it.
 func (f *Fabric) receiveTime(l peer.Link, h http.Header, roundTrip time.Duration) {
 	if now, synchronized, ok := parseTime(h.Get(timeHeader)); ok && f.cfg.Clock != nil {
 		f.cfg.Clock.Received(string(l.ID), l.Name, now, synchronized, roundTrip)

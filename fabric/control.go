@@ -15,7 +15,7 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// openPort makes the control port, its routes and the relay.
+// openPort creates the control port, its routes and the relay.
 func (f *Fabric) openPort() {
 	exchanges := f.exchanges()
 	f.Port = control.New(control.Config{
@@ -40,7 +40,7 @@ func (f *Fabric) inTunnel() netip.AddrPort {
 	return netip.AddrPortFrom(f.cfg.TunnelAddress, f.cfg.Port)
 }
 
-// Owner is the peer to which an address in the tunnel belongs, empty if there is none.
+// Owner is the peer that owns an address in the tunnel, empty if there is none.
 func (f *Fabric) Owner(source netip.Addr) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,7 +52,7 @@ func (f *Fabric) Owner(source netip.Addr) string {
 	return ""
 }
 
-// exchanges serves the exchange and its end; nobody gets through while this cluster leaves.
+// exchanges serves the exchange and its end. It refuses all requests while this cluster leaves.
 func (f *Fabric) exchanges() http.Handler {
 	mux := http.NewServeMux()
 	inside := func(r *http.Request) bool { return control.Inside(r, f.cfg.TunnelAddress) }
@@ -69,7 +69,7 @@ func (f *Fabric) exchanges() http.Handler {
 	})
 }
 
-// Life is the time that a cluster is a peer; nil if it is none.
+// Life returns a context that ends with the peering; nil if the cluster is no peer.
 func (f *Fabric) Life(id peer.ID) context.Context {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,13 +79,12 @@ func (f *Fabric) Life(id peer.ID) context.Context {
 	return nil
 }
 
-// Dial opens a connection inside the tunnel, to an address as we see it. It has
-// the form that rest.Config wants.
+// Dial opens a connection inside the tunnel, to an address as this cluster sees it. Its form is that of rest.Config.
 func (f *Fabric) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if f.cfg.Dial != nil {
 		return f.cfg.Dial(ctx, network, addr)
 	}
-	// From any other address the packets would leave on the LAN if the tunnel is not up.
+	// From any other address the packets would leave on the LAN while the tunnel is down.
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.cfg.TunnelAddress, 0)), KeepAlive: 15 * time.Second}
 	return d.DialContext(ctx, network, addr)
 }
@@ -93,9 +92,9 @@ func (f *Fabric) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 // dialLimit bounds a dial inside the tunnel.
 const dialLimit = 10 * time.Second
 
-// dialPeer dials the peer's control address of the moment, whatever is asked for. It
-// has a limit of its own: an http.Transport goes on dialling when who asked has given
-// up, for two minutes to a peer that is lost, and somebody asks again every second.
+// dialPeer dials the peer's current control address, whatever address is requested. It has its own limit: an
+// http.Transport keeps dialling after its caller has given up (two minutes for a lost peer), while the caller retries
+// every second.
 func (f *Fabric) dialPeer(id peer.ID, limit time.Duration) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
@@ -112,9 +111,8 @@ func noLink(id peer.ID) error {
 	return fmt.Errorf("fabric: there is no tunnel to %s: see `rivulet peers`", id.Short())
 }
 
-// Client returns an HTTP client that reaches the peer's control address inside the
-// tunnel and nobody else, and the URL to begin paths with. The client stays good
-// when addresses change.
+// Client returns an HTTP client that reaches only the peer's control address inside the tunnel, and the base URL. The
+// client stays valid when addresses change.
 func (f *Fabric) Client(id peer.ID) (*http.Client, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,9 +141,8 @@ func (f *Fabric) Client(id peer.ID) (*http.Client, string, error) {
 	return m.client, "https://" + l.Addr.String(), nil
 }
 
-// TLS returns what a client that brings its own TLS (client-go) needs to reach the
-// peer: our certificate and key, the peer's certificate as the only authority, and
-// the server name to verify.
+// TLS returns what a client with its own TLS (client-go) needs to reach the peer: this cluster's certificate and key,
+// the peer's certificate as the only authority, and the server name to verify.
 func (f *Fabric) TLS(id peer.ID) (certPEM, keyPEM, serverCertPEM []byte, serverName string, err error) {
 	r, ok := f.record(id)
 	if !ok {

@@ -17,12 +17,10 @@ import (
 	"rivulet/fabric/trust"
 )
 
-// What a person says about a cluster. Names are those of `rivulet peers`: a name, the
-// begin of an ID, or an address.
+// Operator decisions about a cluster. A target is as in `rivulet peers`: a name, the beginning of an ID, or an address.
 
-// Approve says that a cluster may be a peer, and begins the exchange if it can be
-// reached. It returns where that stands after a few seconds: Waiting means that the
-// other side has to be told as well.
+// Approve permits the cluster to be a peer, and begins the exchange if the cluster can be reached. It returns the state
+// after a few seconds: Waiting means that the other side has to approve as well.
 func (f *Fabric) Approve(ctx context.Context, target string) (peer.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Decision)
 	defer cancel()
@@ -33,8 +31,8 @@ func (f *Fabric) Approve(ctx context.Context, target string) (peer.View, error) 
 	return f.approve(ctx, id, addr, peer.TrustApproved)
 }
 
-// ApproveAt says the same of the cluster with the ID, which is at the address. Either
-// may be empty; without an ID it is whoever answers at the address now.
+// ApproveAt approves the cluster with the ID at the address. Either may be empty; without an ID it approves the cluster
+// that answers at the address now.
 func (f *Fabric) ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error) {
 	if id == "" || address == "" {
 		return f.Approve(ctx, cmp.Or(string(id), address))
@@ -48,8 +46,8 @@ func (f *Fabric) ApproveAt(ctx context.Context, id peer.ID, address string) (pee
 	return f.approve(ctx, id, at, peer.TrustApproved)
 }
 
-// Withdraw takes a yes back that has come to nothing yet. The cluster is judged as a
-// stranger again; one that is a peer stays.
+// Withdraw removes an approval that has not led to a peering. The rules for strangers apply to the cluster again; a
+// peer remains one.
 func (f *Fabric) Withdraw(id peer.ID) error {
 	if _, pinned := f.record(id); pinned {
 		return nil
@@ -113,7 +111,7 @@ func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort
 	}
 }
 
-// meant finds out which cluster a person means.
+// meant finds the cluster that the target names.
 func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.AddrPort, error) {
 	f.mu.Lock()
 	m, err := f.find(target)
@@ -132,7 +130,7 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 		if p, ok := f.revoked(target); ok {
 			return p.ID, nil, nil
 		}
-		if peer.ID(target).Valid() { // a peer of ours may reach it
+		if peer.ID(target).Valid() { // a peer may reach it
 			return peer.ID(target), nil, nil
 		}
 		if at, err = resolve(ctx, target, f.cfg.Port); err != nil {
@@ -150,8 +148,7 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 	return "", nil, errors.New(peering.Explain(pairing.AsRefusal(last, f.name(), "it"), at))
 }
 
-// find returns the member that is meant, nil if there is none by that name. It is
-// called with mu held.
+// find returns the member that the target names, or nil. It is called with mu held.
 func (f *Fabric) find(target string) (*member, error) {
 	var all []*member
 	for _, key := range sortedKeys(f.members) {
@@ -177,7 +174,7 @@ func (f *Fabric) find(target string) (*member, error) {
 	return found[0], nil
 }
 
-// resolve makes addresses of what a person has typed.
+// resolve returns the addresses of a typed name or address.
 func resolve(ctx context.Context, target string, port uint16) ([]netip.AddrPort, error) {
 	host := target
 	if h, p, err := net.SplitHostPort(target); err == nil {
@@ -201,7 +198,7 @@ func resolve(ctx context.Context, target string, port uint16) ([]netip.AddrPort,
 	return out, nil
 }
 
-// Deny says that a cluster must not be a peer. One that is a peer is none from here on.
+// Deny forbids the cluster to be a peer. A peering with it ends at once.
 func (f *Fabric) Deny(ctx context.Context, target string) (peer.View, error) {
 	id, _, err := f.meant(ctx, target)
 	if err != nil {
@@ -252,8 +249,7 @@ func deniedReason(p trust.Revocation) string {
 	return fmt.Sprintf("%s on %s: rivulet peer %s takes that back", what, p.At.Local().Format("2006-01-02 15:04"), who)
 }
 
-// denied are the clusters that a person has said no to and that are not around. It is
-// called with mu held.
+// denied are the denied clusters that are not visible now. It is called with mu held.
 func (f *Fabric) denied(partings []trust.Revocation) (out []peer.View) {
 	for _, p := range partings {
 		if p.Denied && f.members[string(p.ID)] == nil {
@@ -263,7 +259,7 @@ func (f *Fabric) denied(partings []trust.Revocation) (out []peer.View) {
 	return out
 }
 
-// SetRoles switches directions on and off; nil leaves one as it is. The peer is told.
+// SetRoles switches directions on and off; nil leaves one unchanged. The peer is notified.
 func (f *Fabric) SetRoles(ctx context.Context, target string, consume, provide *bool) (peer.View, error) {
 	id, err := f.pinned(target)
 	if err != nil {
@@ -290,7 +286,7 @@ func (f *Fabric) SetRoles(ctx context.Context, target string, consume, provide *
 	return m.View(), nil
 }
 
-// pinned returns the peer that is meant.
+// pinned returns the peer that the target names.
 func (f *Fabric) pinned(target string) (peer.ID, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -308,7 +304,7 @@ func noPeer(target string) error {
 	return fmt.Errorf("no peer is known as %q; see: rivulet peers", target)
 }
 
-// exchangeInside tries the exchange through the tunnel: there may be no other way.
+// exchangeInside tries the exchange through the tunnel, which may be the only path.
 func (f *Fabric) exchangeInside(ctx context.Context, id peer.ID) (peer.Record, error) {
 	l, ok := f.Link(id)
 	if !ok || !f.plane.has(id) {

@@ -1,18 +1,15 @@
-// Package fabric makes clusters find and trust each other and keeps the tunnels
-// between them as they should be: discovery and inbound requests lead to the
-// pairing exchange, its result to a record, the records to the data plane's
-// configuration, and pings through the tunnel to each peer's state.
+// Package fabric makes clusters discover and trust each other, and controls the tunnels between them. Discovery and
+// inbound requests lead to the pairing exchange, its result to a record, the records to the data plane's configuration,
+// and pings through the tunnel to each peer's state.
 //
 //	Discovered --exchange--> Connecting --ping--> Connected <--ping-- Lost
 //	     |  ^                                        |-- 3 misses --> |
 //	     v  | retry, up to 60 s
 //	   Refused, Waiting, Denied
 //
-// It reads what discovery sources say (hints), what peers say (proved by mutual
-// TLS) and the LAN interfaces. It alone writes peer records, through peer.Store,
-// and it alone tells the data plane what to be. After a restart records are
-// loaded and tunnels configured at once, without waiting for discovery. What
-// fails is in the Reason of a peer or in Problems, with a cure, and is tried again.
+// It reads discovery entries (hints), messages of peers (proved by mutual TLS) and the LAN interfaces. It alone writes
+// peer records, through peer.Store, and configures the data plane. After a restart records are loaded and tunnels
+// configured at once, without discovery. Failures are in the Reason of a peer or in Problems, with a cure, and retried.
 package fabric
 
 import (
@@ -39,26 +36,26 @@ import (
 	"rivulet/fabric/tunnel"
 )
 
-// DataPlane is what the fabric needs of the tunnel.
+// DataPlane is the tunnel as the fabric uses it.
 type DataPlane interface {
 	// Apply makes cfg the whole state; the same cfg twice changes nothing.
 	Apply(ctx context.Context, cfg tunnel.Config) error
 	Status(ctx context.Context) (tunnel.Status, error)
 }
 
-// LANs is what the fabric needs of netmon.Monitor.
+// LANs is the part of netmon.Monitor that the fabric uses.
 type LANs interface {
 	LANs() netmon.LANs
 	Changed() (<-chan struct{}, func())
 }
 
-// Config is what the fabric is made of. All fields are needed unless they say otherwise.
+// Config has the inputs of the fabric. All fields are needed unless stated otherwise.
 type Config struct {
 	Identity rpc.Identity
-	// Name is the first one; SetName changes it.
+	// Name is the initial name; SetName changes it.
 	Name    string
 	Version string
-	// KubeVersion is asked whenever the cluster introduces itself; empty while the API server is not up.
+	// KubeVersion is called for each message to a peer; it returns "" while the API server is down.
 	KubeVersion func() string
 	// Port is the control port, TCP, on all addresses.
 	Port uint16
@@ -68,42 +65,39 @@ type Config struct {
 	Interface   string
 	PodCIDR     netip.Prefix
 	ServiceCIDR netip.Prefix
-	// TunnelAddress is our address inside the tunnel, one of PodCIDR.
+	// TunnelAddress is this cluster's address inside the tunnel, one of PodCIDR.
 	TunnelAddress netip.Addr
-	// WireGuardKey is our private key, base64. Rotation changes it.
+	// WireGuardKey is this cluster's private key, base64. Rotation changes it.
 	WireGuardKey string
 	Rotation     Rotation
 	Store        peer.Store
 	DataPlane    DataPlane
 	Sources      []discovery.Source
 	LANs         LANs
-	// PeerCIDR is the block that the prefixes of peers are chosen from, at first; the
-	// zero value is ipam.Default. SetPeerCIDR changes it.
+	// PeerCIDR is the initial block of the prefixes of peers; the zero value is ipam.Default. SetPeerCIDR changes it.
 	PeerCIDR netip.Prefix
-	// TakenPrefixes are those that no peer may be seen under: the host's networks, its
-	// resolvers and time servers. It may be nil.
+	// TakenPrefixes must not be used for peers: the host's networks, resolvers and time servers. It may be nil.
 	TakenPrefixes func() []netip.Prefix
 	// Dial opens connections inside the tunnel; nil dials from TunnelAddress.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Addresses are those at which others may reach us, for invites; nil takes those of the LANs.
+	// Addresses are this cluster's reachable addresses, for invites; nil takes those of the LANs.
 	Addresses func() []netip.Addr
-	// OnLink says whether a stranger at the address may be trusted at first sight; nil asks LANs.
+	// OnLink reports whether a stranger at the address may be trusted on first use; nil uses LANs.
 	OnLink func(netip.Addr) bool
-	// Hardware is the hardware address of a neighbour on a link, empty if it is not known.
-	// It may be nil.
+	// Hardware is the hardware address of a neighbour on a link, empty if unknown. It may be nil.
 	Hardware func(netip.Addr) string
-	// InUse are the peers that something of ours is on, and those that have something here;
-	// false while that is not known. It is called without Fabric's lock; nil is none.
+	// InUse are the peers with offloaded pods in either direction; false while that is unknown. It is called without
+	// Fabric's lock; nil is none.
 	InUse func(context.Context) (map[peer.ID]bool, bool)
 	// LANPeers bounds the peers that are trusted by lan alone; zero is DefaultLANPeers.
 	LANPeers LANPeers
-	// Trust is whom to make a peer; SetTrust changes it.
+	// Trust is the initial policy for new peers; SetTrust changes it.
 	Trust Policy
-	// Notes keeps what is known of trust beside the records; nil keeps it in memory.
+	// Notes stores the trust store beside the records; nil keeps it in memory.
 	Notes trust.Notes
-	// NoRelay keeps peers from reaching each other through this device, at first; SetPaths changes it.
+	// NoRelay forbids peers to reach each other through this device, initially; SetPaths changes it.
 	NoRelay bool
-	// Clock may be nil: then nothing is said and heard of the time.
+	// Clock may be nil: then no times are sent or received.
 	Clock Clock
 	// Timing may be zero for DefaultTiming.
 	Timing Timing
@@ -112,26 +106,25 @@ type Config struct {
 
 // Timing is how often things are done.
 type Timing struct {
-	// Ping is the interval of pings to a connected peer, Probe that to one that is not yet.
+	// Ping is the interval of pings to a connected peer, Probe to one that is not connected.
 	Ping, Probe time.Duration
 	// PingTimeout bounds one ping; after Misses of them in a row a peer is lost.
 	PingTimeout time.Duration
 	Misses      int
-	// Retry is the first wait before what failed on this device (a port, the data plane) is tried again.
+	// Retry is the first wait before a local failure (a port, the data plane) is retried.
 	Retry time.Duration
-	// Forget is how long a cluster that is no peer is shown after it was last heard of.
+	// Forget is how long a cluster that is no peer is shown after its last sign of life.
 	Forget time.Duration
-	// Word is how long a person waits to see what came of a word.
+	// Decision is how long the API waits for the result of an operator decision.
 	Decision time.Duration
 }
 
-// DefaultTiming is what the appliance uses.
 var DefaultTiming = Timing{
 	Ping: 2 * time.Second, Probe: 500 * time.Millisecond, PingTimeout: 2 * time.Second, Misses: 3,
 	Retry: time.Second, Forget: 2 * time.Minute, Decision: 6 * time.Second,
 }
 
-// Fabric is the running whole. Its methods may be called concurrently.
+// Fabric is the running fabric. Its methods may be called concurrently.
 type Fabric struct {
 	cfg       Config
 	log       *slog.Logger
@@ -141,10 +134,10 @@ type Fabric struct {
 	*control.Port
 	plane *plane
 	live  live
-	// leaving: nobody is to be a peer any more, for this run.
+	// leaving: no cluster may become a peer in this run.
 	leaving atomic.Bool
-	viewed  chan struct{} // somebody looks at the peers
-	met     met           // who became a peer by lan alone, lately
+	viewed  chan struct{} // somebody reads the views
+	met     met           // recent peers trusted by lan alone
 	relay   *relay.Relay
 
 	mu       sync.Mutex
@@ -156,7 +149,7 @@ type Fabric struct {
 	problems map[string]rpc.Error
 	// rotateNow is poked to change the WireGuard key.
 	rotateNow chan struct{}
-	invites   map[peer.ID][]byte // that others have given us, while we use them
+	invites   map[peer.ID][]byte // received invites, while in use
 	gateways  map[string]tunnel.Peer
 }
 
@@ -204,7 +197,7 @@ func New(cfg Config) (*Fabric, error) {
 	}
 	var kept []peer.Record
 	for _, r := range records {
-		if _, parted := f.decisions.Revocation(r.ID); parted { // the power went in the middle of it
+		if _, parted := f.decisions.Revocation(r.ID); parted { // power failed during the revocation
 			if err := cfg.Store.DeletePeer(r.ID); err != nil {
 				return nil, fmt.Errorf("fabric: remove %s, which is a peer no more: %w", r.Name, err)
 			}
@@ -224,8 +217,7 @@ func New(cfg Config) (*Fabric, error) {
 	return f, nil
 }
 
-// Run works until ctx ends, then says goodbye and returns. The data plane is left
-// as it is. It is called once.
+// Run works until ctx ends, then sends goodbyes and returns. The data plane keeps its state. It is called once.
 func (f *Fabric) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -263,7 +255,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	return nil
 }
 
-// keep repeats what a source does if it gives up.
+// keep restarts a source that has returned.
 func (f *Fabric) keep(ctx context.Context, what string, s discovery.Source, do func() error) {
 	for ctx.Err() == nil {
 		if err := do(); err != nil && ctx.Err() == nil {
@@ -273,7 +265,7 @@ func (f *Fabric) keep(ctx context.Context, what string, s discovery.Source, do f
 	}
 }
 
-// followLANs tells peers where we are now, and the tunnel what fits through the links.
+// followLANs sends peers this device's current addresses, and configures the tunnel for the MTU of the links.
 func (f *Fabric) followLANs(ctx context.Context) {
 	changed, stop := f.cfg.LANs.Changed()
 	defer stop()
@@ -288,8 +280,8 @@ func (f *Fabric) followLANs(ctx context.Context) {
 	}
 }
 
-// Refresh tells all peers what we are, for a caller who knows that it has changed:
-// the Kubernetes version once the API server is up, say.
+// Refresh sends this cluster's current state to all peers. The caller notices a change, such as the Kubernetes version
+// once the API server is up.
 func (f *Fabric) Refresh() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,7 +292,7 @@ func (f *Fabric) Refresh() {
 	}
 }
 
-// self is what we say of ourselves.
+// self is this cluster's part of a message.
 func (f *Fabric) self() pairing.Self {
 	c := f.cfg
 	_, public, _, next, _ := f.keys.ours()
@@ -317,7 +309,7 @@ func (f *Fabric) onLink(addr netip.Addr) bool {
 	return f.cfg.LANs.LANs().OnLink(addr)
 }
 
-// Peers returns everything that is known of other clusters, by name and ID.
+// Peers returns the views of all known clusters, by name and ID.
 func (f *Fabric) Peers() []peer.View {
 	partings := f.decisions.Revocations()
 	f.mu.Lock()
@@ -359,14 +351,13 @@ func (f *Fabric) Link(id peer.ID) (peer.Link, bool) {
 	return peer.Link{}, false
 }
 
-// Changed returns a channel that receives after Peers, Links or Problems have
-// changed in more than a round trip time, several changes perhaps as one, and a
-// function that ends the subscription.
+// Changed returns a channel that receives after Peers, Links or Problems have changed in more than a round trip time,
+// and the function that ends the subscription. Several changes may arrive as one.
 func (f *Fabric) Changed() (<-chan struct{}, func()) { return f.changed.Changed() }
 
 func (f *Fabric) notify() { f.changed.Notify() }
 
-// Problems returns what keeps the fabric as a whole from working, with cures.
+// Problems returns the failures of the fabric as a whole, with cures.
 func (f *Fabric) Problems() []rpc.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -378,7 +369,7 @@ func (f *Fabric) Problems() []rpc.Error {
 	return out
 }
 
-// problem sets what is wrong with one part; nil clears it. It logs when that is news.
+// problem sets the problem of one part; nil clears it. It logs changes.
 func (f *Fabric) problem(code string, e *rpc.Error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

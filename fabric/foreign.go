@@ -12,16 +12,14 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// A gateway pod in a foreign cluster (package gateway) is a peer of the tunnel and of
-// nothing else: it has no identity, no control port and no record. Whoever keeps it
-// names it here, in each run anew.
+// A gateway pod in a foreign cluster (package gateway) is a peer of the tunnel only: it has no identity, no control
+// port and no record. Its owner registers it again in each run.
 
-// foreignID keeps gateways and clusters apart in the tunnel's configuration.
+// foreignID distinguishes gateways from clusters in the tunnel's configuration.
 func foreignID(name string) string { return "gateway." + name }
 
-// SetGateway makes the gateway of that name a peer of the tunnel: its public key, and
-// the prefix under which this cluster sees what is behind it. An invalid prefix
-// takes it out again.
+// SetGateway makes the gateway of that name a peer of the tunnel, with its public key and the prefix under which this
+// cluster sees the pods behind it. An invalid prefix removes it.
 func (f *Fabric) SetGateway(name, publicKey string, prefix netip.Prefix) {
 	f.mu.Lock()
 	if f.gateways == nil {
@@ -37,7 +35,7 @@ func (f *Fabric) SetGateway(name, publicKey string, prefix netip.Prefix) {
 	f.notify()
 }
 
-// Gateways are the prefixes of all gateways, in order. Changed tells of other ones, too.
+// Gateways are the prefixes of all gateways, in order. Changed reports changes of them, too.
 func (f *Fabric) Gateways() []netip.Prefix {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,21 +44,19 @@ func (f *Fabric) Gateways() []netip.Prefix {
 	return all
 }
 
-// GatewayPrefix chooses a free prefix for what is behind the gateway: the previous one
-// if it is still free.
+// GatewayPrefix chooses a free prefix for the pods behind the gateway: the previous one if it is still free.
 func (f *Fabric) GatewayPrefix(name string, previous netip.Prefix) (netip.Prefix, error) {
 	return f.choose(peer.ID(foreignID(name)), previous)
 }
 
-// GatewayConfig is what a gateway needs to know of this cluster.
+// GatewayConfig is this cluster's part of a gateway's configuration.
 func (f *Fabric) GatewayConfig() (publicKey string, pods netip.Prefix, udp, streams []netip.AddrPort) {
 	_, public, _, _, _ := f.keys.ours()
 	lans := f.cfg.LANs.LANs()
 	return public.String(), f.cfg.PodCIDR, candidates(lans, f.cfg.TunnelPort), candidates(lans, f.cfg.Port)
 }
 
-// GatewayStream gives the tunnel a connection at whose other end a gateway begins a
-// stream. The caller closes its own copy of it.
+// GatewayStream gives the tunnel a connection on which a gateway begins a stream. The caller closes its own copy.
 func (f *Fabric) GatewayStream(conn net.Conn) error {
 	t, ok := f.cfg.DataPlane.(taker)
 	if !ok {
@@ -69,8 +65,7 @@ func (f *Fabric) GatewayStream(conn net.Conn) error {
 	return t.HandOver(conn, nil)
 }
 
-// GatewayPath is the way to the gateway that is in use, and what has gone it; false
-// while none works.
+// GatewayPath is the path to the gateway in use, with its traffic counters; false while none works.
 func (f *Fabric) GatewayPath(ctx context.Context, name string) (config.Path, bool) {
 	status, err := f.cfg.DataPlane.Status(ctx)
 	if err != nil {
@@ -93,8 +88,7 @@ func (f *Fabric) GatewayPath(ctx context.Context, name string) (config.Path, boo
 	return config.Path{}, false
 }
 
-// addGateways adds them to the data plane's configuration, before peers. It is called
-// with mu held.
+// addGateways adds the gateways to the data plane's configuration, before peers. It is called with mu held.
 func (f *Fabric) addGateways(c *tunnel.Config) {
 	for _, name := range sortedKeys(f.gateways) {
 		c.Peers = append(c.Peers, f.gateways[name])

@@ -1,6 +1,5 @@
-// Package changes tells who follows a thing that the thing is another now, without
-// saying how: he looks himself, and so misses nothing when several changes come as
-// one. It reads and writes nothing, and is gone with the process.
+// Package changes notifies followers that a value has changed. A notification carries no value: a follower reads the
+// current one, so several changes may arrive as one. It stores nothing.
 package changes
 
 import (
@@ -8,15 +7,15 @@ import (
 	"sync"
 )
 
-// Signal is one thing's. Its zero value is ready, and its methods may be called
-// concurrently and with locks held: none of them waits for a follower.
+// Signal notifies the followers of one value. Its zero value is ready. Its methods may be called concurrently and with
+// locks held: none of them waits for a follower.
 type Signal struct {
 	mu        sync.Mutex
 	followers map[chan struct{}]struct{}
 }
 
-// Changed returns a channel that gets a value after each Notify, several as one if
-// nobody has looked in between, and the function that ends the subscription.
+// Changed returns a channel that receives after Notify, and the function that ends the subscription. Several Notify
+// calls may arrive as one value.
 func (s *Signal) Changed() (<-chan struct{}, func()) {
 	c := make(chan struct{}, 1)
 	s.mu.Lock()
@@ -32,20 +31,20 @@ func (s *Signal) Changed() (<-chan struct{}, func()) {
 	}
 }
 
-// Notify tells all that follow.
+// Notify notifies all followers.
 func (s *Signal) Notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.followers {
 		select {
 		case c <- struct{}{}:
-		default: // he has not looked since the last one
+		default: // the last notification has not been received yet
 		}
 	}
 }
 
-// Follow notifies s after each change of any of the others, given by their Changed, until
-// ctx ends. It returns when it follows all of them.
+// Follow notifies s after each change of any of the others, given by their Changed, until ctx ends. It returns when it
+// follows all of them.
 func (s *Signal) Follow(ctx context.Context, others ...func() (<-chan struct{}, func())) {
 	for _, changed := range others {
 		c, stop := changed()

@@ -24,9 +24,8 @@ func Wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Backoff gives the pauses between tries: First, then twice as long each time, up to
-// Longest. A tenth is added at random, so that devices that failed together do not try
-// together.
+// Backoff gives the pauses between tries: First, then twice as long each time, up to Longest. A random tenth is added,
+// so that devices that failed together do not retry together.
 type Backoff struct {
 	First, Longest time.Duration
 

@@ -1,14 +1,13 @@
-// Package connlimit bounds what each party can hold of a listener, so that none keeps the
-// others out, however many connections and addresses it has.
+// Package connlimit limits the connections of a listener per party, so that no party keeps others out, however many
+// connections and addresses it has.
 //
-// A connection is a stranger's until Known says whose it is. Strangers have little room
-// and little time, and a newcomer always gets in: in the place of the connection that has
-// been there longest of whoever has most. Connections of peers are counted by peer and
-// last; when there are too many, the peer that has most gives one up, or gets no more if
-// it is the newcomer.
+// A connection belongs to a stranger until Known names its peer. Strangers have few places and a short deadline. A new
+// stranger is always admitted: it replaces the oldest connection of the stranger that has most. Connections of peers
+// are counted per peer. When all places are taken, the peer with most connections loses one, or gets no more if the new
+// connection is its own.
 //
-// It reads addresses and the clock and writes nothing. What it closes, it resets, so
-// that nothing stays in the kernel.
+// It reads addresses and the clock and writes nothing. Closed connections are reset, so that nothing stays in the
+// kernel.
 package connlimit
 
 import (
@@ -20,42 +19,38 @@ import (
 
 // Limits are those of one side of a listener.
 type Limits struct {
-	// Strangers bounds connections that are not known, PerSource those of one address
-	// and PerOwner those of all addresses that belong to one owner.
+	// Strangers bounds unidentified connections: in total, per address and per owner of addresses.
 	Strangers, PerSource, PerOwner int
-	// Deadline is how long a connection may be a stranger's.
+	// Deadline is how long a connection may remain unidentified.
 	Deadline time.Duration
-	// Peers bounds connections that are known, PerPeer those of one peer.
+	// Peers bounds connections of peers in total, PerPeer those of one peer.
 	Peers, PerPeer int
-	// Lifetime ends every connection but those that last; 0 lets those that are known
-	// last, too.
+	// Lifetime ends every connection except Lasting ones; 0 is no limit for identified connections.
 	Lifetime time.Duration
-	// Users bounds connections that last (see Lasting), PerUser those of one user.
+	// Users bounds Lasting connections in total, PerUser those of one user.
 	Users, PerUser int
 }
 
 // Side is one side of a listener.
 type Side struct {
 	Limits
-	// Owner names whose an address is before anything was said: connections from all
-	// its addresses are one stranger's. Empty, or nil: each address stands for itself.
+	// Owner returns the owner of an address before the connection is identified: all addresses of an owner count as one
+	// stranger. If it is nil or returns "", each address counts for itself.
 	Owner func(source netip.Addr) string
 }
 
-// Listener is a listener with two sides, told apart by the local address of a connection.
+// Listener is a listener with two sides. The local address of a connection decides its side.
 type Listener struct {
 	net.Listener
 	inside        func(local netip.Addr) bool
 	outer, within *group
 }
 
-// Listen puts limits on l: within for connections to local addresses of which inside
-// says so, outer for the others.
+// Listen limits l: within applies to connections for whose local address inside returns true, outer to the others.
 func Listen(l net.Listener, inside func(local netip.Addr) bool, outer, within Side) *Listener {
 	return &Listener{Listener: l, inside: inside, outer: newCrowd(outer), within: newCrowd(within)}
 }
 
-// Accept returns the next connection.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -67,22 +62,21 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return l.outer.admit(c), nil
 }
 
-// Known says whose a connection is, which may be wrapped in others that have NetConn.
-// It returns false, and ends the connection, if that peer has too many. What is no
-// connection of a Listener is not counted. It may be called again.
+// Known assigns a connection to a peer. The connection may be wrapped in others that have NetConn. If the peer has too
+// many, it closes the connection and returns false. Connections of other listeners are not counted. It may be called
+// again.
 func Known(c net.Conn, peer string) bool {
 	counted := below(c)
 	return counted == nil || counted.group.known(counted, peer)
 }
 
-// Lasting is Known for a connection of a user, who has rights of their own: it has no
-// lifetime, and is counted apart from those of peers.
+// Lasting is Known for the connection of an authenticated user: it has no lifetime and is counted apart from peers.
 func Lasting(c net.Conn, user string) bool {
 	counted := below(c)
 	return counted == nil || counted.group.lasting(counted, user)
 }
 
-// below is the connection of a Listener that c is, or is around; nil if there is none.
+// below returns the Listener's connection that c is or wraps, or nil.
 func below(c net.Conn) *conn {
 	for {
 		if counted, ok := c.(*conn); ok {
@@ -96,7 +90,7 @@ func below(c net.Conn) *conn {
 	}
 }
 
-// group are the connections of one side.
+// group holds the connections of one side.
 type group struct {
 	Side
 	mu                      sync.Mutex
@@ -105,7 +99,7 @@ type group struct {
 
 func newCrowd(s Side) *group { return &group{Side: s} }
 
-// pool are connections, the longest there first, and how many each party has.
+// pool holds connections, oldest first, and how many each party has.
 type pool struct {
 	conns []*conn
 	by    map[string]int
@@ -117,22 +111,22 @@ type conn struct {
 	source netip.Addr
 	closed sync.Once
 
-	// These are guarded by crowd.mu.
+	// The fields below are guarded by group.mu.
 	party  string
-	pool   *pool // nil when it is over
+	pool   *pool // nil when the connection has ended
 	timers []*time.Timer
 }
 
-// Close closes the connection, and may be called more than once.
+// Close closes the connection. It may be called more than once.
 func (c *conn) Close() error {
 	c.closed.Do(c.leave)
 	return c.Conn.Close()
 }
 
-// NetConn returns the connection that is counted.
+// NetConn returns the counted connection.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite is there for what looks for it.
+// CloseWrite is for callers that find it by a type assertion.
 func (c *conn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
@@ -154,7 +148,7 @@ func (c *conn) leave() {
 	c.group.drop(c)
 }
 
-// admit lets a stranger in.
+// admit admits a stranger.
 func (d *group) admit(nc net.Conn) net.Conn {
 	c := &conn{Conn: nc, group: d, source: source(address(nc.RemoteAddr()))}
 	if d.Owner != nil {
@@ -189,12 +183,12 @@ func (d *group) admit(nc net.Conn) net.Conn {
 	return c
 }
 
-// known counts c for a peer, perhaps in the place of another connection.
+// known counts c for a peer, if necessary in place of another connection.
 func (d *group) known(c *conn, peer string) bool {
 	return d.count(c, peer, &d.peers, d.Peers, d.PerPeer)
 }
 
-// lasting counts c for a user and lets it last.
+// lasting counts c for a user and removes its lifetime.
 func (d *group) lasting(c *conn, user string) bool {
 	if !d.count(c, user, &d.users, d.Users, d.PerUser) {
 		return false
@@ -207,7 +201,7 @@ func (d *group) lasting(c *conn, user string) bool {
 	return true
 }
 
-// count moves c to a pool with room for so many connections, and so many of each party.
+// count moves c to pool p, which has at most most connections, and each per party.
 func (d *group) count(c *conn, peer string, p *pool, most, each int) bool {
 	d.mu.Lock()
 	victim := (*conn)(nil)
@@ -218,7 +212,7 @@ func (d *group) count(c *conn, peer string, p *pool, most, each int) bool {
 	}
 	refused := false
 	if p.by[peer] >= each {
-		// One address that has most of what is the peer's makes room for another.
+		// The address with most of the peer's connections makes room for another address.
 		busiest := p.busiest(peer)
 		refused = p.of(peer, busiest) <= p.of(peer, c.source)+1
 		victim = p.oldest(peer, busiest)
@@ -243,7 +237,7 @@ func (d *group) count(c *conn, peer string, p *pool, most, each int) bool {
 	return !refused
 }
 
-// overdue ends a connection of which nobody has said whose it is.
+// overdue ends a connection that was not identified in time.
 func (d *group) overdue(c *conn) {
 	d.mu.Lock()
 	stranger := c.pool == &d.strangers
@@ -295,7 +289,7 @@ func (p *pool) of(party string, source netip.Addr) (n int) {
 	return n
 }
 
-// oldest is the longest there of a party's connections from one source.
+// oldest is the oldest of a party's connections from one source.
 func (p *pool) oldest(party string, source netip.Addr) *conn {
 	for _, c := range p.conns {
 		if c.party == party && c.source == source {
@@ -305,7 +299,7 @@ func (p *pool) oldest(party string, source netip.Addr) *conn {
 	return nil
 }
 
-// busiest is the source from which a party has most; of equals the longest there.
+// busiest is the source with most of a party's connections; the oldest of equals.
 func (p *pool) busiest(party string) (source netip.Addr) {
 	counts := map[netip.Addr]int{}
 	for _, c := range p.conns {
@@ -322,7 +316,7 @@ func (p *pool) busiest(party string) (source netip.Addr) {
 	return source
 }
 
-// worst is the party that has most; of equals the one that has been there longest.
+// worst is the party with most connections; the oldest of equals.
 func (p *pool) worst() (party string) {
 	most := 0
 	for _, c := range p.conns {
@@ -333,8 +327,8 @@ func (p *pool) worst() (party string) {
 	return party
 }
 
-// source is what counts as one sender: an IPv4 address, or a network of IPv6, where a
-// machine has as many addresses as it likes. On the link each machine counts.
+// source is what counts as one sender: an IPv4 address or an IPv6 network, since a machine has many addresses in its
+// network. Link-local addresses count one by one.
 func source(a netip.Addr) netip.Addr {
 	if a.Is4() || a.IsLinkLocalUnicast() {
 		return a

@@ -1,12 +1,12 @@
 // Package control is a cluster's control port: one TCP port on all addresses, over mutual TLS.
 //
-//	on the LAN         the exchange of peering and its end, for everybody; server names that others serve (sni.go)
-//	inside the tunnel  those, and the routes of Handle, for peers alone
-//	streams            connections that carry the tunnel where UDP does not pass: handed over (rpc.Handover)
+//	on the LAN         the peering exchange and its end, for everybody; passed server names (sni.go)
+//	inside the tunnel  the same, and the routes of Handle, for peers only
+//	streams            connections that carry the tunnel where UDP is blocked: handed over (rpc.Handover)
 //
-// It reads who is a peer through Peers, and writes nothing. Requests of a peer end with the peering. What anybody
-// can hold of the port is bounded, apart for strangers, peers, pods of peers and users (connlimit). A port that
-// cannot be opened is a problem with a cure, and tried again.
+// It reads the peers through Peers and writes nothing. A peer's requests end with the peering. Connections are limited
+// separately for strangers, peers, pods of peers and users (connlimit). A port that cannot be opened is reported as a
+// problem with a cure, and retried.
 package control
 
 import (
@@ -28,11 +28,11 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// Peers is what the port needs to know of peers.
+// Peers is the port's view of the peers.
 type Peers interface {
-	// Life is the time that a cluster is a peer; nil if it is none.
+	// Life returns a context that ends with the peering; nil if the cluster is no peer.
 	Life(peer.ID) context.Context
-	// Owner is the peer to which an address in the tunnel belongs, empty if there is none.
+	// Owner is the peer that owns an address in the tunnel, empty if there is none.
 	Owner(source netip.Addr) string
 }
 
@@ -40,17 +40,17 @@ type Peers interface {
 type Config struct {
 	Identity rpc.Identity
 	Port     uint16
-	// TunnelAddress is this cluster's own in the tunnel: a connection to it comes from a peer.
+	// TunnelAddress is this cluster's address in the tunnel: only peers connect to it.
 	TunnelAddress netip.Addr
 	Name          func() string
 	Peers         Peers
 	// Exchange serves the exchange and its end.
 	Exchange http.Handler
-	// Streams takes over a connection with what has been read of it.
+	// Streams takes over a connection with the bytes already read from it.
 	Streams rpc.Handover
-	// Problem sets what is wrong with the port; nil clears it.
+	// Problem sets the problem of the port; nil clears it.
 	Problem func(code string, e *rpc.Error)
-	// Retry is the first wait before a port that cannot be opened is tried again, LongestRetry the longest one.
+	// Retry is the first wait before a port that cannot be opened is retried, LongestRetry the longest one.
 	Retry, LongestRetry time.Duration
 	Log                 *slog.Logger
 }
@@ -59,16 +59,15 @@ type Config struct {
 type Port struct {
 	cfg      Config
 	routes   *http.ServeMux // inside the tunnel
-	handlers sync.Map       // of Handle, by pattern: *atomic.Pointer[http.Handler]
+	handlers sync.Map       // by pattern: *atomic.Pointer[http.Handler]
 	names    serverNames
 }
 
 // New returns the port; Serve opens it.
 func New(cfg Config) *Port { return &Port{cfg: cfg, routes: http.NewServeMux()} }
 
-// Handle serves a route with h, in place of what served it before. It is served inside
-// the tunnel only, to peers only; rpc.PeerID tells the handler which one asks. Patterns are
-// those of http.ServeMux.
+// Handle serves a route with h, in place of its previous handler, inside the tunnel and to peers only. rpc.PeerID names
+// the requesting peer. Patterns are those of http.ServeMux.
 func (p *Port) Handle(pattern string, h http.Handler) {
 	slot, have := p.handlers.LoadOrStore(pattern, new(atomic.Pointer[http.Handler]))
 	now := slot.(*atomic.Pointer[http.Handler])
@@ -78,10 +77,9 @@ func (p *Port) Handle(pattern string, h http.Handler) {
 	}
 }
 
-// FromLAN bounds what anybody on the LAN can hold of the control port: an exchange
-// takes milliseconds, and 256 silent connections a few megabytes. In the
-// tunnel an address shows whose it is before TLS does; streams last there, and a peer
-// has its share of them whatever others have.
+// FromLAN bounds what strangers on the LAN can hold of the control port: an exchange takes milliseconds, and 256 idle
+// connections a few megabytes. In the tunnel the address identifies the peer before TLS does; streams last there, and
+// each peer has its own share.
 var (
 	FromLAN = connlimit.Limits{Strangers: 256, PerSource: 32, PerOwner: 32, Deadline: 20 * time.Second,
 		Peers: 256, PerPeer: 16, Lifetime: 20 * time.Second, Users: 512, PerUser: 32}
@@ -92,7 +90,7 @@ var (
 // connection is the key of a request's connection in its context.
 type connection struct{}
 
-// counted counts the request's connection for its sender, a peer; false if it has too many.
+// counted counts the request's connection for its peer; false if the peer has too many.
 func counted(r *http.Request, id peer.ID) bool {
 	c, ok := r.Context().Value(connection{}).(net.Conn)
 	return !ok || connlimit.Known(c, string(id))
@@ -119,7 +117,7 @@ func (p *Port) Serve(ctx context.Context) {
 		stop := context.AfterFunc(ctx, func() {
 			grace, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			server.Shutdown(grace) //nolint:errcheck // streams are cut, as they are when a device goes
+			server.Shutdown(grace) //nolint:errcheck // streams are cut, as when a device is switched off
 			server.Close()
 		})
 		inside := func(local netip.Addr) bool { return local == p.cfg.TunnelAddress }
@@ -132,14 +130,14 @@ func (p *Port) Serve(ctx context.Context) {
 	}
 }
 
-// handler separates the two sides: strangers have the exchange on the LAN, all else is for
-// peers inside the tunnel.
+// handler separates the two sides: strangers reach only the exchange on the LAN, all other routes need a peer inside
+// the tunnel.
 func (p *Port) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, ok := rpc.PeerID(r)
 		life := p.cfg.Peers.Life(id)
 		if ok && life != nil && !counted(r, id) {
-			panic(http.ErrAbortHandler) // it has ended
+			panic(http.ErrAbortHandler) // the peering has ended
 		}
 		if !Inside(r, p.cfg.TunnelAddress) {
 			p.cfg.Exchange.ServeHTTP(w, r)
@@ -149,7 +147,7 @@ func (p *Port) handler() http.Handler {
 			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), p.cfg.Name()), Cure: "peer again"})
 			return
 		}
-		// A request ends with the peering, streams too.
+		// A request ends with the peering, and so do streams.
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()
@@ -157,12 +155,12 @@ func (p *Port) handler() http.Handler {
 	})
 }
 
-// NotServed answers a request for what is not there.
+// NotServed answers a request for an unknown route.
 func NotServed(w http.ResponseWriter, r *http.Request) {
 	rpc.Fail(w, http.StatusNotFound, &rpc.Error{Code: "not-found", Message: fmt.Sprintf("%.80q is not served outside the tunnel", r.URL.Path), Cure: "peer first; then ask inside the tunnel"})
 }
 
-// Inside reports whether the request came to address, this cluster's own in the tunnel.
+// Inside reports whether the request came to address, this cluster's address in the tunnel.
 func Inside(r *http.Request, address netip.Addr) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return ok && local.AddrPort().Addr().Unmap() == address

@@ -14,38 +14,34 @@ import (
 	"rivulet/fabric/connlimit"
 )
 
-// A peer reaches one TCP port of ours, the control port at the tunnel's address.
-// What its pods need of this cluster beside pods (the API server) comes through it
-// too, told apart by the server name of TLS: a connection to a passed name is
-// handed over as it is, nothing of it answered; all others are the control port's.
+// A peer reaches one TCP port of this cluster, the control port at the tunnel's address. Pods at the peer reach the API
+// server through it, too. The server name of TLS selects the destination: a connection to a passed name is handed over
+// unanswered, all others belong to the control port.
 //
-//	pod of ours at a peer ── kubernetes.default.svc ──▶ 7442 ──▶ handler ──▶ API server
-//	peer's supervisor     ── <our ID>               ──▶ 7442 ──▶ routes
+//	own pod at a peer     ── kubernetes.default.svc ──▶ 7442 ──▶ handler ──▶ API server
+//	peer's supervisor     ── <own ID>               ──▶ 7442 ──▶ routes
 //	laptop, kubectl       ── kubernetes.rivulet     ──▶ 7442 on the LAN ──▶ handler ──▶ API server
 //	browser, curl         ── any name, or none      ──▶ 7442 on the LAN ──▶ handler of Browsers
 //
-// Peers speak TLS 1.3 alone and name an ID or nothing, browsers and the like offer 1.2, too.
+// Peers offer only TLS 1.3 and send an ID or no name. Browsers and similar clients offer 1.2, too.
 //
-// On the LAN a connection is a stranger's, with the time and room of one, until its
-// handler says whose it is (connlimit.Lasting).
+// On the LAN a connection has the limits of a stranger until its handler identifies it (connlimit.Lasting).
 type serverNames struct {
 	mu            sync.RWMutex
 	inside, onLAN map[string]func(net.Conn)
 }
 
-// Browsers is the name for PassLAN of clients that are neither a peer nor ask for another passed name.
+// Browsers is the name for PassLAN of clients that are no peer and request no other passed name.
 const Browsers = "-"
 
-// helloTimeout bounds the wait for the first message of TLS, as the server's own does.
+// helloTimeout bounds the wait for the first TLS message, as the server's own timeout does.
 const helloTimeout = 5 * time.Second
 
-// Pass hands connections inside the tunnel whose clients ask for one of the server
-// names to h, which owns them; a nil h ends it. Names given before are replaced.
-// Nothing is known of the client but its address: h has to authenticate it.
+// Pass hands connections inside the tunnel for one of the server names to h, which owns them; a nil h ends this. It
+// replaces earlier names. Only the client's address is verified: h has to authenticate it.
 func (p *Port) Pass(h func(net.Conn), names ...string) { p.names.set(&p.names.inside, h, names) }
 
-// PassLAN is Pass for connections from outside the tunnel. H runs on a goroutine of the
-// connection.
+// PassLAN is Pass for connections from outside the tunnel. Each connection has its own goroutine for h.
 func (p *Port) PassLAN(h func(net.Conn), names ...string) { p.names.set(&p.names.onLAN, h, names) }
 
 func (p *serverNames) set(of *map[string]func(net.Conn), h func(net.Conn), names []string) {
@@ -77,8 +73,8 @@ func (p *serverNames) handler(name string, inside, browser bool) func(net.Conn) 
 	return h
 }
 
-// router is the control port's listener without the connections that are passed.
-// Each is read on its own: a silent one holds up no other.
+// router is the control port's listener without the passed connections. Each connection has its own goroutine: a silent
+// one does not delay others.
 type router struct {
 	net.Listener
 	port   *Port
@@ -107,7 +103,7 @@ func (r *router) accept() {
 			if err != nil {
 				c.Close()
 			} else if h := r.port.names.handler(name, inside, browser); h != nil {
-				// Pods at a peer take nothing of what is the peer's own.
+				// Pods at a peer use none of the peer's places.
 				if !inside || connlimit.Known(c, r.port.podsOf(c)) {
 					h(whole)
 				}
@@ -118,7 +114,7 @@ func (r *router) accept() {
 	}
 }
 
-// podsOf names those for whom a connection that is passed counts.
+// podsOf names the party that a passed connection counts for.
 func (p *Port) podsOf(c net.Conn) string {
 	from, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -140,7 +136,7 @@ func (r *router) Accept() (net.Conn, error) {
 	case c := <-r.ready:
 		return c, nil
 	case err := <-r.failed:
-		r.failed <- err // for whoever asks again
+		r.failed <- err // for the next call
 		return nil, err
 	}
 }
@@ -152,8 +148,8 @@ func (r *router) Close() error {
 
 var errSeen = errors.New("fabric: seen")
 
-// serverName reads the first message of TLS and returns the name asked for, whether its client is no
-// peer, and the connection as if nothing had been read. What is no TLS has no name.
+// serverName reads the first TLS message. It returns the requested name, whether the client is no peer, and the
+// connection with all bytes still unread. Without TLS the name is empty.
 func serverName(c net.Conn) (name string, browser bool, unread net.Conn, err error) {
 	if err := c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return "", false, nil, err
@@ -173,7 +169,7 @@ func serverName(c net.Conn) (name string, browser bool, unread net.Conn, err err
 	return name, browser, &Begun{Conn: c, First: io.MultiReader(&read, c)}, nil
 }
 
-// tasted is a connection that is only read.
+// tasted is a connection that can only be read.
 type tasted struct{ io.Reader }
 
 func (tasted) Write(p []byte) (int, error)      { return len(p), nil }
@@ -184,7 +180,7 @@ func (tasted) SetDeadline(time.Time) error      { return nil }
 func (tasted) SetReadDeadline(time.Time) error  { return nil }
 func (tasted) SetWriteDeadline(time.Time) error { return nil }
 
-// Begun is a connection of which First holds the beginning.
+// Begun is a connection whose first bytes, in First, were read already.
 type Begun struct {
 	net.Conn
 	First io.Reader
@@ -195,7 +191,7 @@ func (b *Begun) Read(p []byte) (int, error) { return b.First.Read(p) }
 // NetConn returns the connection below.
 func (b *Begun) NetConn() net.Conn { return b.Conn }
 
-// CloseWrite is there for what looks for it.
+// CloseWrite is for callers that find it by a type assertion.
 func (b *Begun) CloseWrite() error {
 	if c, ok := b.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()

@@ -1,5 +1,5 @@
-// Package cure has errors that a person can do something about: an error, and what helps. Printed it is
-// "text; cure". Who shows both apart calls Split, so that no text is searched for its cure elsewhere.
+// Package cure has errors with a cure: what failed, and what the user can do. Printed, an error is "text; cure". Code
+// that shows both separately calls Split; nothing else searches a text for its cure.
 package cure
 
 import (
@@ -17,8 +17,8 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() + "; " + e.Cure }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf is fmt.Errorf with a format of "text; cure". What the arguments hold is in neither place taken
-// for a cure. Verbs have no indexes.
+// Errorf is fmt.Errorf with a format of "text; cure". The separator counts in the format only, not in the arguments.
+// Verbs have no indexes.
 func Errorf(format string, args ...any) error {
 	text, cure, ok := strings.Cut(format, "; ")
 	if !ok {
@@ -28,8 +28,8 @@ func Errorf(format string, args ...any) error {
 	return &Error{fmt.Errorf(text, args[:n]...), fmt.Sprintf(cure, args[n:]...)}
 }
 
-// Split returns an error's text and its cure: that of the Error that it wraps at its end, or what
-// follows the last "; " of one that has none.
+// Split returns an error's text and cure: the cure of the Error that it wraps at its end, otherwise what follows the
+// last "; ".
 func Split(err error) (text, cure string) {
 	var e *Error
 	if errors.As(err, &e) {
@@ -40,7 +40,7 @@ func Split(err error) (text, cure string) {
 	return Cut(err.Error())
 }
 
-// Cut is Split of a text, for what comes from elsewhere; without "; " it has no cure.
+// Cut is Split for a text from elsewhere; without "; " it has no cure.
 func Cut(s string) (text, cure string) {
 	if i := strings.LastIndex(s, "; "); i >= 0 {
 		return s[:i], s[i+len("; "):]

@@ -1,9 +1,7 @@
-// Package discovery says which clusters are around. What it says is a hint and
-// never trusted: anyone on a LAN can announce anything, so whoever acts on an
-// entry makes sure by TLS who is there.
+// Package discovery finds clusters nearby. Its entries are hints and never trusted: anybody on a LAN can announce
+// anything, so the consumer of an entry verifies by TLS who is there.
 //
-// A Source is one way to find clusters; discoverytest holds the contract that
-// each of them passes. Sources keep nothing across restarts.
+// A Source is one way to find clusters; discoverytest has the contract tests. Sources keep nothing across restarts.
 package discovery
 
 import (
@@ -15,7 +13,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Announcement is what a cluster makes known of itself.
+// Announcement is what a cluster announces of itself.
 type Announcement struct {
 	ID   peer.ID
 	Name string
@@ -24,27 +22,27 @@ type Announcement struct {
 	TXT map[string]string
 }
 
-// Entry is a cluster that was found.
+// Entry is a discovered cluster.
 type Entry struct {
-	// Key tells entries of one source apart. It stays while the entry is changed.
+	// Key distinguishes entries of one source. It stays the same when the entry changes.
 	Key string
-	// ID is what the entry claims; empty if the source does not know.
+	// ID is what the entry claims; empty if the source has none.
 	ID   peer.ID
 	Name string
 	// Addrs are control addresses, the most promising first.
 	Addrs []netip.AddrPort
-	// Interface is the LAN interface on which the entry was heard, empty if that has no meaning.
+	// Interface is the LAN interface on which the entry was received, empty if it has none.
 	Interface string
 	TXT       map[string]string
 }
 
-// Equal reports whether there is nothing to tell between the two.
+// Equal reports whether the two need no event.
 func (e Entry) Equal(o Entry) bool {
 	return e.Key == o.Key && e.ID == o.ID && e.Name == o.Name && e.Interface == o.Interface &&
 		slices.Equal(e.Addrs, o.Addrs) && maps.Equal(e.TXT, o.TXT)
 }
 
-// Kind says what happened to an entry.
+// Kind is what happened to an entry.
 type Kind string
 
 // The kinds of events. Changed means that an address, a port or a text is new.
@@ -54,7 +52,7 @@ const (
 	Removed Kind = "removed"
 )
 
-// Event is one thing that happened. Of a removed entry only what was last known is told.
+// Event is one change of an entry. That of a removed entry has its last known state.
 type Event struct {
 	Kind  Kind
 	Entry Entry
@@ -80,26 +78,25 @@ func (l *List) Report(now map[string]Entry, report func(Event)) {
 	*l = now
 }
 
-// Source finds clusters in one way. Both methods block until ctx ends and survive
-// a network that is not there yet, goes away or comes back. The contract:
+// Source finds clusters in one way. Both methods block until ctx ends and survive a network that is not there yet,
+// fails or returns. The contract:
 //
 //   - for each Key: Added, then any number of Changed, then at most one Removed, then perhaps Added again;
-//   - a changed address, port or text is told within 30 s;
-//   - a clean goodbye is told within a few seconds, a silent death by and by;
-//   - what a device announces itself is not told to it.
+//   - a changed address, port or text is reported within 30 s;
+//   - a clean goodbye is reported within a few seconds, a silent death eventually;
+//   - a device's own announcements are not reported to it.
 type Source interface {
 	// Name is for logs and status.
 	Name() string
-	// Announce makes the announcement known until ctx ends, and then takes it
-	// back before it returns. It is called once at a time.
+	// Announce announces a until ctx ends, and revokes it before it returns. It is called once at a time.
 	Announce(ctx context.Context, a Announcement) error
-	// Watch calls tell for every event, one after the other, until ctx ends.
+	// Watch calls report for every event, one after the other, until ctx ends.
 	Watch(ctx context.Context, report func(Event)) error
 }
 
-// Retainer is a Source that anybody can tell anything: when it hears of more clusters
-// than it can remember, those that are known to be real stay.
+// Retainer is a Source that accepts announcements from anybody. When there are more clusters than it can store, those
+// known to be real stay.
 type Retainer interface {
-	// Keep names a function that says who is real. It takes no long time.
+	// Keep sets the function that reports whether a cluster is real. It has to return quickly.
 	Keep(known func(peer.ID) bool)
 }

@@ -1,5 +1,5 @@
-// Package discoverytest holds the contract of discovery.Source as tests, and a
-// source in memory for the tests of others. It is for tests only.
+// Package discoverytest has the contract tests of discovery.Source, and a source in memory for other tests. It is for
+// tests only.
 package discoverytest
 
 import (
@@ -13,25 +13,25 @@ import (
 
 // Stage is a network with one device that watches and another that may be found.
 type Stage interface {
-	// Events are what the watching device is told.
+	// Events are those that the watching device receives.
 	Events() <-chan discovery.Event
-	// Announce makes the other device announce itself at the address, anew if it does so already.
+	// Announce makes the other device announce itself at the address, or replaces its announcement.
 	Announce(at netip.AddrPort, name string)
 	// Second makes a third device announce itself, perhaps under the same name.
 	Second(at netip.AddrPort, name string)
-	// Goodbye makes it end properly, Die at once.
+	// Goodbye ends the announcement with a goodbye, Die without one.
 	Goodbye()
 	Die()
 }
 
-// Traits are what differs between sources by nature.
+// Traits are the differences between kinds of sources.
 type Traits struct {
 	Names   bool          // entries carry ID and name
-	Expiry  time.Duration // silent deaths are told within this; 0: never
-	Prompt  time.Duration // all else is told within this
+	Expiry  time.Duration // silent deaths are reported within this; 0: never
+	Prompt  time.Duration // all else is reported within this
 	Addrs   [2]string     // two addresses that the other device may have
 	NoPorts bool          // the port cannot change alone
-	// NoSecond: what is watched is one device by nature.
+	// NoSecond: the source watches one device only.
 	NoSecond bool
 }
 
@@ -104,8 +104,7 @@ func (w want) met(e discovery.Event) bool {
 	return e.Entry.Name == w.name && len(e.Entry.Addrs) > 0 && e.Entry.Addrs[0] == w.addr
 }
 
-// await reads events until the wanted one, and checks that each makes sense after
-// the one before it.
+// await reads events until the wanted one, and checks that each may follow the one before it.
 func await(t *testing.T, s Stage, state map[string]discovery.Entry, w want, step string, within time.Duration) {
 	t.Helper()
 	deadline := time.After(within)

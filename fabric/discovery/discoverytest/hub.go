@@ -67,7 +67,7 @@ func (s *hubSource) Watch(ctx context.Context, report func(discovery.Event)) err
 	}
 }
 
-// Set puts an entry on the LAN or changes it, whoever announces it.
+// Set adds or replaces an entry on the LAN.
 func (h *Hub) Set(e discovery.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,7 +81,7 @@ func (h *Hub) Set(e discovery.Entry) {
 	h.send(discovery.Event{Kind: kind, Entry: e})
 }
 
-// Remove takes an entry off the LAN.
+// Remove removes an entry from the LAN.
 func (h *Hub) Remove(id peer.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

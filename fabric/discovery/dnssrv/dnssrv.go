@@ -1,11 +1,9 @@
-// Package dnssrv is the discovery source for names in the DNS: SRV records that
-// list the clusters of a site, and plain host names whose addresses may change.
+// Package dnssrv is the discovery source for names in the DNS: SRV records that list the clusters of a site, and host
+// names whose addresses may change.
 //
-// It reads the DNS through the resolver that it is given, again and again, and
-// writes nothing. After a restart, and when the device gets another network, it
-// asks at once. A name that the DNS says is not there takes its entries away; a DNS
-// that does not answer takes nothing away, since it says nothing of the clusters.
-// The user sees why a name is of no use in Problems.
+// It queries the resolver periodically, and at once after a restart or a change of network. It writes nothing. A name
+// that does not exist removes its entries; a DNS server that does not answer removes nothing. Problems lists the names
+// that lead to no cluster, with the reason.
 package dnssrv
 
 import (
@@ -22,18 +20,18 @@ import (
 	"rivulet/fabric/discovery"
 )
 
-// What one name can make us remember.
+// Bounds of what one name can make this cluster store.
 const (
 	maxTargets = 64
 	maxAddrs   = 8
 )
 
-// Query is a name to ask for.
+// Query is one name to query.
 type Query struct {
-	// Service says that Name has SRV records. Else it is a host.
+	// Service is whether Name has SRV records. Otherwise it is a host.
 	Service bool
 	Name    string
-	// Port is the control port on a host; SRV records bring their own.
+	// Port is the control port on a host; SRV records have their own.
 	Port uint16
 }
 
@@ -45,35 +43,33 @@ func (q Query) String() string {
 	return fmt.Sprintf("%s:%d", q.Name, q.Port)
 }
 
-// Resolver is what is needed of *net.Resolver.
+// Resolver is the part of *net.Resolver that is used.
 type Resolver interface {
 	LookupSRV(ctx context.Context, service, proto, name string) (string, []*net.SRV, error)
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Timing is how often the DNS is asked.
+// Timing is how often the DNS is queried.
 type Timing struct {
-	// Every is the time between two looks at a name; a change is to be told within 30 s.
+	// Every is the time between two queries for a name; a change has to be reported within 30 s.
 	Every time.Duration
-	// Timeout bounds one look.
+	// Timeout bounds one query.
 	Timeout time.Duration
 }
 
 // DefaultTiming leaves a third of the 30 s to slow servers.
 var DefaultTiming = Timing{Every: 20 * time.Second, Timeout: 8 * time.Second}
 
-// Config is what a source is made of.
 type Config struct {
 	// Resolver may be nil for the device's own: hosts file, resolv.conf, search path.
 	Resolver Resolver
 	Timing   Timing
-	// Changed is the form of netmon.Monitor.Changed: it tells that the device's networks
-	// are others. It may be nil.
+	// Changed is netmon.Monitor.Changed: it receives when the device's networks have changed. It may be nil.
 	Changed func() (<-chan struct{}, func())
 	Log     *slog.Logger
 }
 
-// Source asks for a list of names that can be replaced at any time.
+// Source queries a list of names that can be replaced at any time.
 type Source struct {
 	cfg Config
 
@@ -106,23 +102,22 @@ func (s *Source) Set(queries ...Query) {
 	s.set = make(chan struct{})
 }
 
-// Name returns "dns".
 func (s *Source) Name() string { return "dns" }
 
-// Problems says, by query, why a name leads to nobody.
+// Problems returns, by query, why a name leads to no cluster.
 func (s *Source) Problems() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.problems)
 }
 
-// Announce waits: what is in a zone is its administrator's to say.
+// Announce only waits: the administrator of a zone decides what is in it.
 func (s *Source) Announce(ctx context.Context, _ discovery.Announcement) error {
 	<-ctx.Done()
 	return nil
 }
 
-// Watch asks all names at the same time and tells what is new.
+// Watch queries all names concurrently and reports changes.
 func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error {
 	var moved <-chan struct{}
 	if s.cfg.Changed != nil {

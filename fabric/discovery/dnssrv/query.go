@@ -13,8 +13,7 @@ import (
 	"rivulet/fabric/discovery"
 )
 
-// query asks for every name and brings found up to date. What could not be asked
-// stays as it was.
+// query queries every name and updates found. Entries of a failed query stay.
 func (s *Source) query(ctx context.Context, queries []Query, found map[Query]map[string]discovery.Entry) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timing.Timeout)
 	defer cancel()
@@ -57,8 +56,8 @@ func (s *Source) query(ctx context.Context, queries []Query, found map[Query]map
 	s.problems = problems
 }
 
-// resolve returns the entries of a query by key, nil if the DNS did not say. An
-// error may come with entries: those of the targets that have an address.
+// resolve returns the entries of a query by key, nil if the DNS did not answer. An error may come with entries: those
+// of the targets that have an address.
 func (s *Source) resolve(ctx context.Context, q Query, before map[string]discovery.Entry) (map[string]discovery.Entry, error) {
 	if !q.Service {
 		addrs, err := s.addresses(ctx, q.Name)
@@ -74,7 +73,7 @@ func (s *Source) resolve(ctx context.Context, q Query, before map[string]discove
 	ports := map[string][]uint16{}
 	for _, r := range records {
 		target := strings.ToLower(strings.TrimSuffix(r.Target, "."))
-		if target == "" || r.Port == 0 { // RFC 2782: "." says that there is no such service
+		if target == "" || r.Port == 0 { // RFC 2782: "." means that there is no such service
 			continue
 		}
 		if _, ok := ports[target]; !ok && len(ports) == maxTargets {
@@ -100,13 +99,13 @@ func (s *Source) resolve(ctx context.Context, q Query, before map[string]discove
 	return hold(q, before, ports, answers)
 }
 
-// answer is what the DNS says of one host.
+// answer is what the DNS has of one host.
 type answer struct {
 	addrs []netip.Addr
 	err   error
 }
 
-// hold makes the entries. Of a host that could not be asked for the old one stays.
+// hold makes the entries. The old entry of a host stays if its query failed.
 func hold(q Query, before map[string]discovery.Entry, ports map[string][]uint16, answers map[string]answer) (map[string]discovery.Entry, error) {
 	out := map[string]discovery.Entry{}
 	var problem error
@@ -133,7 +132,7 @@ func hold(q Query, before map[string]discovery.Entry, ports map[string][]uint16,
 	return out, problem
 }
 
-// addresses returns those that a cluster can have, IPv4 first, always in the same order.
+// addresses returns the possible addresses of a cluster, IPv4 first, always in the same order.
 func (s *Source) addresses(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil
@@ -162,7 +161,7 @@ func (s *Source) addresses(ctx context.Context, host string) ([]netip.Addr, erro
 	return addrs[:min(len(addrs), maxAddrs)], nil
 }
 
-// gone reports whether the DNS has said that there is nothing.
+// gone reports whether the DNS has answered that the name does not exist.
 func gone(err error) bool {
 	var e *net.DNSError
 	return errors.As(err, &e) && e.IsNotFound

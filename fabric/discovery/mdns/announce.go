@@ -12,7 +12,7 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// Announce announces on every LAN there is, and anew when the LANs change.
+// Announce announces on every LAN, and again when the LANs change.
 func (s *Source) Announce(ctx context.Context, a discovery.Announcement) error {
 	s.onLANs(ctx, "cannot announce this cluster on the LAN, trying again", nil, func(ctx context.Context, lans netmon.LANs, changed <-chan struct{}) error {
 		return s.announceOn(ctx, a, lans, changed)
@@ -20,11 +20,11 @@ func (s *Source) Announce(ctx context.Context, a discovery.Announcement) error {
 	return nil
 }
 
-// announceOn returns when ctx ends or the LANs have changed, after a goodbye. If
-// it is called again at once, those who heard the goodbye forget it.
+// announceOn returns when ctx ends or the LANs have changed, after a goodbye. If it is called again at once, receivers
+// of the goodbye ignore it.
 func (s *Source) announceOn(ctx context.Context, a discovery.Announcement, lans netmon.LANs, changed <-chan struct{}) error {
-	// Without addresses given, zeroconf answers with those that the interface has at
-	// that moment. The host name is the ID: two devices may both be "raspberrypi".
+	// Without addresses, zeroconf answers with those that the interface has at that moment. The host name is the ID,
+	// because two devices may both be "raspberrypi".
 	server, err := zeroconf.RegisterProxy(string(a.ID), service, domain, int(a.Port), string(a.ID)+"."+domain, nil, text(a), interfaces(lans))
 	if err != nil {
 		return err
@@ -56,10 +56,10 @@ func (s *Source) heartbeat(n int) time.Duration {
 	return jitter(s.timing.Heartbeat)
 }
 
-// jitter keeps devices that were switched on together from speaking together.
+// jitter prevents devices that were switched on together from sending together.
 func jitter(d time.Duration) time.Duration { return d - d/8 + rand.N(d/4+1) }
 
-// wait returns true if ctx ended or the LANs changed within d; 0 is for ever.
+// wait returns true if ctx ended or the LANs changed within d; 0 is no limit.
 func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
 	var due <-chan time.Time
 	if d > 0 {

@@ -9,8 +9,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// What a LAN can make us remember: in all, and of one sender, who may speak for a few
-// devices at most (a copied disk, a proxy).
+// Bounds of the entries stored, in all and of one sender. A sender may announce a few devices (a copied disk, a proxy).
 const (
 	maxEntries = 1024
 	maxBySame  = 16
@@ -21,12 +20,11 @@ type cache struct {
 	timing  Timing
 	entries map[key]*cached
 	report  func(discovery.Event)
-	// known says which devices a flood of others must not push out; nil is none.
+	// known reports devices that a flood of others must not displace; nil is none.
 	known func(peer.ID) bool
 }
 
-// key: a device that is on two LANs of ours is one entry per LAN inside, and one
-// outside, that of the first LAN.
+// A device on two LANs of this one has one entry per LAN here, but is reported once, with the entry of the first LAN.
 type key struct {
 	id  peer.ID
 	lan int
@@ -34,14 +32,14 @@ type key struct {
 
 type cached struct {
 	entry   discovery.Entry
-	from    netip.Addr // who sent it first
+	from    netip.Addr // first sender
 	expires time.Time
-	queried bool // asked for since the last sign of life
-	leaving bool // said goodbye
+	queried bool // since the last sign of life
+	leaving bool // goodbye received
 }
 
-// see takes in a sighting. It reports whether more is to be known: the device
-// sent from an address that we do not have of it.
+// see processes a sighting. It returns true if the entry is incomplete: the device sent from an address that its entry
+// does not have.
 func (c *cache) see(now time.Time, s sighting, lan netmon.Interface, from netip.Addr) (incomplete bool) {
 	k := key{s.id, lan.Index}
 	old := c.entries[k]
@@ -80,7 +78,7 @@ func (c *cache) see(now time.Time, s sighting, lan netmon.Interface, from netip.
 		if !knows(old.entry, from) {
 			return true
 		}
-		// A probe does not take addresses away.
+		// A probe does not remove addresses.
 		e.Addrs = withPort(old.entry.Addrs, s.port)
 	}
 	if !e.Equal(old.entry) {
@@ -92,9 +90,8 @@ func (c *cache) see(now time.Time, s sighting, lan netmon.Interface, from netip.
 	return false
 }
 
-// makeRoom makes makeRoom for one more entry. Anybody can announce any number of devices:
-// when there are too many, a random one goes that is not known to be real. Who is real
-// announces itself again, and is known as such as soon as it has answered once.
+// makeRoom makes room for one more entry. Anybody can announce any number of devices: when there are too many, a random
+// one that is not known to be real is removed. A real device announces itself again, and is known after one answer.
 func (c *cache) makeRoom(id peer.ID, from netip.Addr) bool {
 	same := 0
 	var victim, sameVictim *key
@@ -127,7 +124,7 @@ func (c *cache) alive(now time.Time, e *cached) {
 	e.expires, e.queried, e.leaving = now.Add(c.timing.Expire), false, false
 }
 
-// best is the entry of the device that is told: that of the first LAN.
+// best is the reported entry of the device: that of the first LAN.
 func (c *cache) best(id peer.ID) *cached {
 	var best *cached
 	lan := 0
@@ -139,7 +136,7 @@ func (c *cache) best(id peer.ID) *cached {
 	return best
 }
 
-// tick expires what is due and returns the IDs to be asked for, and when to tick again.
+// tick expires entries. It returns the IDs to query, and the time of the next tick.
 func (c *cache) tick(now time.Time) (query []peer.ID, next time.Time) {
 	for k, e := range c.entries {
 		if !now.Before(e.expires) {
@@ -161,7 +158,7 @@ func (c *cache) tick(now time.Time) (query []peer.ID, next time.Time) {
 	return query, next
 }
 
-// keep removes what was heard on LANs that are gone.
+// keep removes the entries of LANs that are gone.
 func (c *cache) keep(lans netmon.LANs) {
 	for k := range c.entries {
 		if _, ok := lans.ByIndex(k.lan); !ok {

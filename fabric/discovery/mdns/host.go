@@ -13,39 +13,36 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// A device answers for a name under .local, so that a person can type it, unless
-// another program of the machine (avahi, systemd-resolved) does already: that one is
-// left alone. RFC 6762, 8 and 9:
+// A device answers for a name under .local that a user can type, unless another program of the machine (avahi,
+// systemd-resolved) does already. See RFC 6762, 8 and 9:
 //
-//	probing ──nobody has it──▶ ours ──another says so, too──▶ probing
-//	   │ another machine has it: the next name, from the start
-//	   │ this machine answers: silent, asked again after hostAgain
+// 	probing ──name is free──▶ own ──another claims it──▶ probing
+// 	   │ another machine has it: restart with the next name
+// 	   │ this machine answers: silent, check again after hostAgain
 //
 // The zeroconf module answers for services, never for a host.
 
-// The times of RFC 6762, 8.1, and what is ours.
+// The times of RFC 6762, 8.1, and this package's own.
 const (
-	hostProbe = 250 * time.Millisecond // between three questions
-	hostYield = time.Second            // who lost a tie waits that long
-	hostAgain = time.Minute            // until it is asked again whether the machine's own responder is still there
+	hostProbe = 250 * time.Millisecond // between three probes
+	hostYield = time.Second            // wait after a lost tie
+	hostAgain = time.Minute            // until the machine's own responder is checked again
 	hostTTL   = 120                    // seconds
 	hostPause = time.Second            // between two answers on one LAN
-	hostProof = hostProbe * 4 / 5      // the same while somebody is about to take the name
+	hostProof = hostProbe * 4 / 5      // the same during a probe by another machine
 )
 
-// HostState says who answers for a name.
+// HostState is who answers for a name.
 type HostState string
 
-// The states of a name.
 const (
 	HostProbing   HostState = "probing"
 	HostOurs      HostState = "ours"
 	HostElsewhere HostState = "another program of this machine"
 )
 
-// Host answers for the first of the names (labels without .local) that no other machine has, until ctx
-// ends. told hears of each change; the name is then good for a browser on the LAN
-// in both states but HostProbing.
+// Host answers for the first of the names (labels without .local) that no other machine has, until ctx ends. It calls
+// report after each change; a browser on the LAN can use the name in all states but HostProbing.
 func (s *Source) Host(ctx context.Context, names []string, report func(name string, st HostState)) error {
 	h := &host{src: s, names: names, report: report}
 	s.onLANs(ctx, "cannot answer for this device's name on the LAN, trying again", nil, hearing(h.on))
@@ -72,14 +69,14 @@ func (h *host) publish(st HostState) {
 	}
 }
 
-// verdict is what a packet says of the name.
+// verdict is the result of a packet for the name.
 type verdict int
 
 const (
 	nothing verdict = iota
 	oneself         // this machine answers for it
 	taken           // another machine answers for it
-	tie             // another machine asks for it at this moment, and goes before us
+	tie             // another machine probes for it at this moment, and has priority
 )
 
 // on keeps the name on these LANs, until ctx ends or they change.
@@ -91,7 +88,7 @@ func (h *host) on(ctx context.Context, at place) {
 			return
 		case v == taken:
 			h.at = (h.at + 1) % len(h.names)
-			if h.at == 0 { // all are taken: not in a hurry
+			if h.at == 0 { // all are taken: wait longer
 				if h.pass(ctx, at, hostAgain) {
 					return
 				}
@@ -113,7 +110,7 @@ func (h *host) on(ctx context.Context, at place) {
 	}
 }
 
-// pass lets time go by; over says that ctx ended or the LANs changed.
+// pass waits; over is true if ctx ended or the LANs changed.
 func (h *host) pass(ctx context.Context, at place, d time.Duration) (over bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -130,7 +127,7 @@ func (h *host) pass(ctx context.Context, at place, d time.Duration) (over bool) 
 	}
 }
 
-// probe asks three times whether anybody has the name.
+// probe sends three probes for the name.
 func (h *host) probe(ctx context.Context, at place) (v verdict, over bool) {
 	h.publish(HostProbing)
 	for range 3 {
@@ -161,7 +158,7 @@ func (h *host) probe(ctx context.Context, at place) (v verdict, over bool) {
 	return nothing, false
 }
 
-// serve announces the name and answers for it until another has it, too.
+// serve announces the name and answers for it until another machine claims it, too.
 func (h *host) serve(ctx context.Context, at place) (over bool) {
 	name := h.fqdn()
 	announce := func(ttl uint32) {
@@ -203,13 +200,13 @@ func (h *host) serve(ctx context.Context, at place) (over bool) {
 			}
 			if now := time.Now(); now.Sub(answered[lan.Index]) >= pause {
 				answered[lan.Index] = now
-				at.ear.send(addresses(name, lan, hostTTL), lan) //nolint:errcheck // it is asked for again
+				at.ear.send(addresses(name, lan, hostTTL), lan) //nolint:errcheck // it will be queried again
 			}
 		}
 	}
 }
 
-// evaluate says what a packet means for whoever wants the name on these LANs.
+// evaluate returns the verdict of a packet for a device that wants the name on these LANs.
 func evaluate(p packet, name string, lans netmon.LANs) verdict {
 	if p.msg.Response {
 		claimed := claims(slices.Concat(p.msg.Answer, p.msg.Extra), name)
@@ -222,14 +219,14 @@ func evaluate(p packet, name string, lans netmon.LANs) verdict {
 		if slices.ContainsFunc(claimed, lans.OnLink) {
 			return taken
 		}
-		return nothing // it is said of a machine that is not here
+		return nothing // it is about a machine elsewhere
 	}
 	lan, ok := lans.ByIndex(p.lan)
 	theirs := claims(p.msg.Ns, name)
 	if !ok || len(theirs) == 0 || lans.Own(p.from) {
 		return nothing
 	}
-	// Two ask at the same moment: the greater address wins, RFC 6762, 8.2.
+	// Two probe at the same moment: the greater address wins, RFC 6762, 8.2.
 	var ours []netip.Addr
 	for _, a := range lan.Addrs {
 		ours = append(ours, a.Addr().Unmap())
@@ -240,7 +237,7 @@ func evaluate(p packet, name string, lans netmon.LANs) verdict {
 	return nothing
 }
 
-// claims are the addresses that records give the name; a goodbye gives none.
+// claims are the addresses that records give to the name; a goodbye gives none.
 func claims(records []dns.RR, name string) (out []netip.Addr) {
 	for _, rr := range records {
 		if !strings.EqualFold(rr.Header().Name, name) || rr.Header().Ttl == 0 {
@@ -266,17 +263,17 @@ func queries(m *dns.Msg, name string) bool {
 	})
 }
 
-// probe asks for the name, and says which addresses would get it.
+// probe asks for the name, with the addresses that it would get.
 func probe(name string, lan netmon.Interface) *dns.Msg {
 	m := &dns.Msg{Compress: true, Question: []dns.Question{{Name: name, Qtype: dns.TypeANY, Qclass: dns.ClassINET}}}
 	m.Ns = addresses(name, lan, hostTTL).Answer
 	for _, rr := range m.Ns {
-		rr.Header().Class = dns.ClassINET // what is only wanted replaces nothing
+		rr.Header().Class = dns.ClassINET // a probe replaces no records
 	}
 	return m
 }
 
-// addresses says which addresses the name has on one LAN.
+// addresses announces the addresses of the name on one LAN.
 func addresses(name string, lan netmon.Interface, ttl uint32) *dns.Msg {
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Authoritative: true}, Compress: true}
 	m.Answer = hostRecords(name, lan, ttl)
@@ -298,8 +295,7 @@ func hostRecords(name string, lan netmon.Interface, ttl uint32) (out []dns.RR) {
 	return out
 }
 
-// answer answers a client that asked from a port of its own, as a DNS server would:
-// RFC 6762, 6.7.
+// answer answers a legacy unicast query, as a DNS server would: RFC 6762, 6.7.
 func (e *ear) answer(p packet, name string, lan netmon.Interface) {
 	m := addresses(name, lan, 10)
 	m.Id, m.Question = p.msg.Id, p.msg.Question
@@ -312,7 +308,7 @@ func (e *ear) answer(p packet, name string, lan netmon.Interface) {
 	}
 	to := &net.UDPAddr{IP: p.from.AsSlice(), Port: int(p.port), Zone: p.from.Zone()}
 	if p.from.Is4() && e.v4 != nil {
-		e.v4.WriteTo(buf, nil, to) //nolint:errcheck // it asks again
+		e.v4.WriteTo(buf, nil, to) //nolint:errcheck // the client retries
 	} else if e.v6 != nil {
 		e.v6.WriteTo(buf, nil, to) //nolint:errcheck // as above
 	}

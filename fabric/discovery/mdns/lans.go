@@ -7,12 +7,11 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// lansAgain is how long after a failure the LANs are tried again.
+// lansAgain is the wait after a failure before the LANs are retried.
 const lansAgain = 5 * time.Second
 
-// onLANs keeps work going on the LANs of each moment until ctx ends. Work returns when
-// they have changed; if it fails, trouble is logged and it is tried again after a while. first,
-// if there is one, hears of the LANs before, also if there is none.
+// onLANs runs work on the current LANs until ctx ends. Work returns when the LANs have changed; if it fails, trouble is
+// logged and it is retried later. First, if not nil, receives the LANs before, even if there are none.
 func (s *Source) onLANs(ctx context.Context, trouble string, first func(netmon.LANs), work func(context.Context, netmon.LANs, <-chan struct{}) error) {
 	changed, stop := s.lans.Changed()
 	defer stop()
@@ -32,10 +31,10 @@ func (s *Source) onLANs(ctx context.Context, trouble string, first func(netmon.L
 	}
 }
 
-// place is the LANs of a moment, and what is heard there.
+// place is the LANs of a moment, and the packets received there.
 type place struct {
 	lans    netmon.LANs
-	changed <-chan struct{} // they are others now
+	changed <-chan struct{} // closed when the LANs change
 	ear     *ear
 	packets <-chan packet
 }

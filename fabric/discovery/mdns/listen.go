@@ -22,17 +22,16 @@ var (
 	group6 = &net.UDPAddr{IP: net.ParseIP("ff02::fb"), Port: port}
 )
 
-// packet is one mDNS message and the way it came.
+// packet is one mDNS message with its interface and sender.
 type packet struct {
 	msg  *dns.Msg
 	lan  int // interface index
 	from netip.Addr
-	port uint16 // of from; another than 5353 is a client that cannot hear multicast
+	port uint16 // of from; another than 5353 is a client that cannot receive multicast
 }
 
-// ear is a pair of sockets on the multicast groups. Go opens a socket that is
-// bound to a multicast address with SO_REUSEADDR, so that it shares the port with
-// zeroconf's and with other responders on the device.
+// ear is a pair of sockets on the multicast groups. Go opens a socket that is bound to a multicast address with
+// SO_REUSEADDR, so that it shares the port with zeroconf's and with other responders on the device.
 type ear struct {
 	v4 *ipv4.PacketConn
 	v6 *ipv6.PacketConn
@@ -81,18 +80,18 @@ func (e *ear) close() {
 	}
 }
 
-// deaf makes an ear that is only spoken through hold no packets.
+// deaf prevents a send-only ear from buffering packets.
 func (e *ear) deaf() {
 	none := []bpf.RawInstruction{{Op: 0x06}} // ret #0
 	if e.v4 != nil {
-		e.v4.SetBPF(none) //nolint:errcheck // it costs a full buffer, no more
+		e.v4.SetBPF(none) //nolint:errcheck // failure costs a full buffer only
 	}
 	if e.v6 != nil {
 		e.v6.SetBPF(none) //nolint:errcheck // as above
 	}
 }
 
-// listen sends what arrives to out, until the ear is closed or ctx ends.
+// listen sends received packets to out, until the ear is closed or ctx ends.
 func (e *ear) listen(ctx context.Context, out chan<- packet) {
 	if e.v4 != nil {
 		go pump(ctx, out, func(b []byte) (n, lan int, from net.Addr, err error) {
@@ -137,7 +136,7 @@ func pump(ctx context.Context, out chan<- packet, read func([]byte) (int, int, n
 	}
 }
 
-// send multicasts the message on one LAN, over IPv4 if it has that.
+// send multicasts the message on one LAN, over IPv4 if the LAN has it.
 func (e *ear) send(m *dns.Msg, lan netmon.Interface) error {
 	buf, err := m.Pack()
 	if err != nil {

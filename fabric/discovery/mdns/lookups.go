@@ -6,19 +6,18 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// maxLookups is how many devices are asked for by name at a time: each question is
-// sent to all, and a stranger can make us want to ask for any number.
+// maxLookups is how many devices are queried by name at a time: each query is multicast, and strangers can cause any
+// number of them.
 const maxLookups = 16
 
-// lookups are the devices that were asked for within the window. It is used by one
-// goroutine.
+// lookups are the devices that were queried within the window. It is used by one goroutine.
 type lookups struct {
 	window time.Duration
 	at     map[peer.ID]time.Time
 }
 
-// may reports whether to ask for the device now, and notes that it is done. Known
-// ones are asked for however many strangers there are.
+// may reports whether to query the device now, and counts the query. Strangers do not reduce the queries for known
+// ones.
 func (l *lookups) may(now time.Time, id peer.ID, known bool) bool {
 	for other, at := range l.at {
 		if now.Sub(at) > l.window {

@@ -1,16 +1,13 @@
-// Package mdns is the discovery source for the LAN: multicast DNS service
-// discovery, service _rivulet._tcp, the cluster's ID as instance name.
+// Package mdns is the discovery source for the LAN: multicast DNS service discovery, service _rivulet._tcp, the
+// cluster's ID as instance name.
 //
-// github.com/grandcat/zeroconf probes, announces, answers and says goodbye. Its other half,
-// which browses, is not used: it reports an entry once and never again, swallows goodbyes,
-// and opens sockets for each question. In its place are a socket pair on the multicast
-// group that asks and listens, a cache that expires, and heartbeats, so that steady traffic is one packet per device and 40 s in place of
-// everybody asking everybody.
+// github.com/grandcat/zeroconf probes, announces, answers and sends goodbyes. Its browser is not used: it reports an
+// entry only once, ignores goodbyes, and opens sockets for each query. This package has its own pair of sockets, an
+// expiring cache and heartbeats, so that steady traffic is one packet per device and 40 s.
 //
-// It reads the LAN interfaces from netmon and what arrives by multicast; it writes
-// nothing. After a restart it asks anew and knows the LAN again within a second.
-// A network that blocks multicast looks like an empty one: the user sees no
-// discovered peers, and known peers still work.
+// It reads the LAN interfaces from netmon and multicast packets; it writes nothing. After a restart it queries again
+// and finds the LAN within a second. On a network that blocks multicast, no peers are discovered; known peers still
+// work.
 package mdns
 
 import (
@@ -23,9 +20,8 @@ import (
 )
 
 const (
-	service = "_rivulet._tcp"
-	domain  = "local."
-	// serviceName is the DNS name whose PTR records name the instances.
+	service     = "_rivulet._tcp"
+	domain      = "local."
 	serviceName = service + "." + domain
 )
 
@@ -33,20 +29,18 @@ const (
 type Timing struct {
 	// Heartbeat is how often a device announces itself when nothing changes.
 	Heartbeat time.Duration
-	// Again are the delays after a change at which the announcement is repeated:
-	// multicast gets lost on radio.
+	// Again are the delays after a change at which the announcement is repeated, since radio loses multicast.
 	Again []time.Duration
-	// Expire is how long an entry lives without a sign of life. When a quarter of
-	// it is left, the device is asked for once more.
+	// Expire is how long an entry lives without a sign of life. When a quarter of it is left, the device is queried
+	// once more.
 	Expire time.Duration
-	// Goodbye is how long a goodbye waits for the device to speak again: one that
-	// changes says goodbye as well.
+	// Goodbye is the wait for another announcement after a goodbye: a device that changes sends a goodbye as well.
 	Goodbye time.Duration
-	// Query are the delays after start and after a change of the interfaces at which everybody is asked.
+	// Query are the delays, after start and after a change of the interfaces, of queries for all devices.
 	Query []time.Duration
-	// QueryAgain is how often everybody is asked after that, if nobody else has.
+	// QueryAgain is the later interval of queries for all devices, unless another device has sent one.
 	QueryAgain time.Duration
-	// Once is how long a device that was asked for is not asked for again.
+	// Once is the least time between two queries for one device.
 	Once time.Duration
 }
 
@@ -61,7 +55,6 @@ var DefaultTiming = Timing{
 	Once:       4500 * time.Millisecond,
 }
 
-// Source is the mDNS source.
 type Source struct {
 	lans   *netmon.Monitor
 	timing Timing
@@ -77,8 +70,8 @@ func New(lans *netmon.Monitor, timing Timing, log *slog.Logger) *Source {
 	return &Source{lans: lans, timing: timing, log: log}
 }
 
-// Keep names a function that says which devices are known to be real: they stay
-// when somebody announces more than can be remembered.
+// Keep sets the function that reports whether a device is known to be real: such devices stay when more are announced
+// than can be stored.
 func (s *Source) Keep(known func(peer.ID) bool) { s.keep.Store(&known) }
 
 func (s *Source) retained(id peer.ID) bool {
@@ -86,5 +79,4 @@ func (s *Source) retained(id peer.ID) bool {
 	return known != nil && (*known)(id)
 }
 
-// Name returns "mdns".
 func (s *Source) Name() string { return "mdns" }

@@ -11,8 +11,8 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// Query multicasts a question on the LANs, once more after a pause, and calls got with each message that
-// arrives, until ctx ends.
+// Query multicasts a question on the LANs, repeats it after a pause, and calls got with each message received, until
+// ctx ends.
 func Query(ctx context.Context, lans netmon.LANs, question *dns.Msg, pause time.Duration, got func(from netip.Addr, m *dns.Msg)) error {
 	e, err := open(lans)
 	if err != nil {

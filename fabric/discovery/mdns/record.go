@@ -13,11 +13,11 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// txtVersion is the first TXT string of ours; a device that announces another
-// version is still told, and refused by the exchange with a reason.
+// txtVersion is the first TXT string. A device that announces another version is still reported; the exchange refuses
+// it with a reason.
 const txtVersion = "v=1"
 
-// lowestPort is where ports end that belong to services: nobody has us call those.
+// lowestPort is the end of the ports of system services: an announcement cannot make this cluster call those.
 const lowestPort = 1024
 
 func text(a discovery.Announcement) []string {
@@ -29,8 +29,7 @@ func text(a discovery.Announcement) []string {
 	return out
 }
 
-// announcement is the unsolicited response that serves as heartbeat, with the
-// addresses of the one interface that it is sent on.
+// announcement is the unsolicited response that serves as heartbeat, with the addresses of the interface that sends it.
 func announcement(a discovery.Announcement, lan netmon.Interface) *dns.Msg {
 	instance, host := string(a.ID)+"."+serviceName, string(a.ID)+"."+domain
 	header := func(name string, kind, class uint16) dns.RR_Header {
@@ -61,7 +60,7 @@ func question(id peer.ID) *dns.Msg {
 	return m
 }
 
-// sighting is what one packet says of one instance.
+// sighting is what one packet has of one instance.
 type sighting struct {
 	id      peer.ID
 	goodbye bool
@@ -70,9 +69,8 @@ type sighting struct {
 	addrs   []netip.Addr
 }
 
-// sightings reads a packet. Probes, announcements and answers count alike: all say
-// that the instance is there. A sighting without port or without text is no news
-// but still a sign of life.
+// sightings reads a packet. Probes, announcements and answers all show that the instance exists. A sighting without
+// port or text carries no change but is a sign of life.
 func sightings(m *dns.Msg) []sighting {
 	byID := map[peer.ID]*sighting{}
 	hosts := map[string][]netip.Addr{}
@@ -135,21 +133,21 @@ func parseText(txt []string) map[string]string {
 	return out
 }
 
-// isQuery reports whether the packet isQuery for everybody.
+// isQuery reports whether the packet asks for all instances.
 func isQuery(m *dns.Msg) bool {
 	return !m.Response && slices.ContainsFunc(m.Question, func(q dns.Question) bool {
 		return q.Qtype == dns.TypePTR && strings.EqualFold(q.Name, serviceName)
 	})
 }
 
-// entry makes a full sighting, heard on a LAN from an address, fit to be told.
+// entry completes a sighting, received on a LAN from an address, for a report.
 func entry(s sighting, lan netmon.Interface, from netip.Addr) discovery.Entry {
-	// Who announces an address that is not on the link it speaks on would have us call
-	// somebody else's services: only the one that it speaks from can be another.
+	// An announced address that is not on the link could direct connections to other hosts' services: only the packet's
+	// own sender address may be off the link.
 	addrs := slices.DeleteFunc(slices.Clone(s.addrs), func(a netip.Addr) bool {
 		return a != from.WithZone("") && !(linkLocal6(a) || (netmon.LANs{lan}).OnLink(a))
 	})
-	if len(addrs) == 0 { // a probe names no address, but it came from one
+	if len(addrs) == 0 { // a probe has no address but its sender's
 		addrs = []netip.Addr{from}
 	}
 	e := discovery.Entry{Key: string(s.id), ID: s.id, Name: peer.Text(s.txt["name"]), Interface: lan.Name, TXT: map[string]string{}}
@@ -158,8 +156,8 @@ func entry(s sighting, lan netmon.Interface, from netip.Addr) discovery.Entry {
 			e.TXT[peer.Text(k)] = peer.Text(v)
 		}
 	}
-	// Announcements and zeroconf's answers differ in whether they name a link-local
-	// address beside others; it is of use only where it is the only one.
+	// Announcements and zeroconf's answers differ in whether they include a link-local address beside others; it is of
+	// use only where it is the only one.
 	routable := slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !linkLocal6(a) })
 	for _, a := range addrs {
 		if linkLocal6(a) {
@@ -178,7 +176,7 @@ func entry(s sighting, lan netmon.Interface, from netip.Addr) discovery.Entry {
 
 func linkLocal6(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
 
-// rank puts first what is on the link and IPv4, link-local last.
+// rank orders addresses: on the link and IPv4 first, link-local last.
 func rank(lan netmon.Interface, a, b netip.Addr) int {
 	score := func(ip netip.Addr) int {
 		n := 0

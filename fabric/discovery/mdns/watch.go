@@ -9,7 +9,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Watch tells what is on the LANs.
+// Watch reports the devices on the LANs.
 func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error {
 	c := &cache{timing: s.timing, entries: map[key]*cached{}, report: report, known: s.retained}
 	s.onLANs(ctx, "cannot listen for other clusters on the LAN, trying again", c.keep, hearing(func(ctx context.Context, at place) {
@@ -20,7 +20,7 @@ func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error 
 
 // watchOn returns when ctx ends or the LANs have changed.
 func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
-	var asked, othersQueried time.Time // when we, and when another device, last asked for everybody
+	var asked, othersQueried time.Time // last query for all, of this device and of others
 	asking := lookups{window: s.timing.Once, at: map[peer.ID]time.Time{}}
 	askings := 0
 	ask, tick := time.NewTimer(0), time.NewTimer(s.timing.Expire)
@@ -38,8 +38,8 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			return
 		case <-ask.C:
 			now = time.Now()
-			// The answers to another device's question tell us as much: after a power
-			// cut a whole room asks at once.
+			// The answers to another device's query are received as well: after a power cut all devices of a room query
+			// at once.
 			if asked.IsZero() || othersQueried.Before(asked) || now.Sub(othersQueried) > s.timing.QueryAgain/2 {
 				asked = now
 				s.query(at, "")
@@ -53,9 +53,9 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			now = time.Now()
 		case p := <-at.packets:
 			now = time.Now()
-			lan, ok := s.lans.LANs().ByIndex(p.lan) // with all addresses that are ours by now
+			lan, ok := s.lans.LANs().ByIndex(p.lan) // with all addresses that this device has by now
 			if !ok || !(netmon.LANs{lan}).OnLink(p.from) {
-				continue // another interface, ourselves, or from behind a router
+				continue // another interface, this device, or from behind a router
 			}
 			if isQuery(p.msg) {
 				othersQueried = now
@@ -78,8 +78,8 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 	}
 }
 
-// query asks for one device, or for everybody if id is empty. Answers are multicast and come
-// by the ear, which knows the interface that they came by.
+// query queries one device, or all if id is empty. Answers are multicast and received by the ear, which reports their
+// interface.
 func (s *Source) query(at place, id peer.ID) {
 	for _, lan := range at.lans {
 		if err := at.ear.send(question(id), lan); err != nil {

@@ -1,6 +1,5 @@
-// Package static is the discovery source for addresses that the user wrote down.
-// It reads the list it was given and writes nothing. Whether somebody is at an
-// address shows only when it is tried: entries have no ID and do not expire.
+// Package static is the discovery source for configured addresses. It reads the list it is given and writes nothing.
+// Entries have no ID and do not expire: only a connection shows whether a cluster is there.
 package static
 
 import (
@@ -36,16 +35,15 @@ func (s *Source) Set(addrs ...netip.AddrPort) {
 	s.set = make(chan struct{})
 }
 
-// Name returns "static".
 func (s *Source) Name() string { return "static" }
 
-// Announce has nobody to tell and waits.
+// Announce only waits: there is no receiver.
 func (s *Source) Announce(ctx context.Context, _ discovery.Announcement) error {
 	<-ctx.Done()
 	return nil
 }
 
-// Watch tells one entry per address. A new port of an address that was there is a change.
+// Watch reports one entry per address. A new port of a known address is a change.
 func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error {
 	reported := discovery.List{}
 	for {
