@@ -15,12 +15,11 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// In a group, members tell each other of members: two that are on no common link
-// learn of each other from one that both have as a peer, and prove the secret to
-// each other through it. What is told is a hint, as all discovery is. Outside of
-// a group nobody is told of anybody.
+// In a group, members report other members to each other: two clusters without a common link find each other through a
+// common peer, and prove the secret to each other through it. Reports are hints, as all discovery is. Clusters outside
+// of the group are neither reported nor receive reports.
 
-// neighbour is what a peer tells of another.
+// neighbour is a member that a peer reports.
 type neighbour struct {
 	ID   peer.ID `json:"id"`
 	Name string  `json:"name"`
@@ -28,12 +27,12 @@ type neighbour struct {
 
 const (
 	maxNeighbours  = 256
-	neighbourBeat  = 15 * time.Second // an empty line, so that a silent death is seen
-	introductions  = "group"          // the source that rivulet peers shows
+	neighbourBeat  = 15 * time.Second // an empty line, to detect a silent death
+	introductions  = "group"          // the source shown by rivulet peers
 	neighboursPath = "/v1/neighbours"
 )
 
-// inGroup reports whether we are in a group and the peer is of it.
+// inGroup reports whether this cluster is in a group and the peer is a member of it.
 func (f *Fabric) inGroup(id peer.ID) bool {
 	if f.policy().Mode != pairing.ModeGroup {
 		return false
@@ -42,7 +41,7 @@ func (f *Fabric) inGroup(id peer.ID) bool {
 	return ok && r.Trust.How == peer.TrustGroup
 }
 
-// neighbours are the members of the group that we reach, but the asker.
+// neighbours are the connected members of the group, without the requesting one.
 func (f *Fabric) neighbours(asker peer.ID) []neighbour {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +55,7 @@ func (f *Fabric) neighbours(asker peer.ID) []neighbour {
 	return out
 }
 
-// reportNeighbours answers with a line of JSON whenever our neighbours have changed.
+// reportNeighbours answers with a line of JSON after each change of the neighbours.
 func (f *Fabric) reportNeighbours(w http.ResponseWriter, r *http.Request) {
 	id, _ := rpc.PeerID(r)
 	if !f.relays() || !f.inGroup(id) {
@@ -95,7 +94,7 @@ func (f *Fabric) reportNeighbours(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// followNeighbours listens to each member of the group that is connected.
+// followNeighbours follows the reports of each connected member of the group.
 func (f *Fabric) followNeighbours(ctx context.Context) {
 	changed, stop := f.Changed()
 	defer stop()
@@ -125,7 +124,7 @@ func (f *Fabric) followNeighbours(ctx context.Context) {
 	}
 }
 
-// listenTo takes in whom one member knows, until it ends or is not heard any more.
+// listenTo receives one member's reports, until that member leaves the group or is lost.
 func (f *Fabric) listenTo(ctx context.Context, id peer.ID) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -167,7 +166,7 @@ func (f *Fabric) listenTo(ctx context.Context, id peer.ID) {
 	}
 }
 
-// introduced tells the difference between two lists as a source of discovery would.
+// introduced reports the difference between two lists as discovery events.
 func (f *Fabric) introduced(source string, was, now []neighbour) {
 	for _, n := range was {
 		if !slices.Contains(now, n) {

@@ -10,8 +10,8 @@ import (
 	"rivulet/fabric/trust"
 )
 
-// Invite makes an invite: whoever brings it within ten minutes is a peer, once, from
-// wherever it comes. The code carries the addresses at which this cluster may be reached.
+// Invite creates an invite: the first cluster that brings it within ten minutes becomes a peer, from any network. The
+// code has the addresses at which this cluster may be reached.
 func (f *Fabric) Invite() (trust.Invite, trust.Code, error) {
 	addrs := f.addresses()
 	if len(addrs) == 0 {
@@ -32,11 +32,10 @@ func (f *Fabric) Invite() (trust.Invite, trust.Code, error) {
 // Invites returns the invites of this cluster, the oldest first.
 func (f *Fabric) Invites() []trust.Invite { return f.decisions.Invites() }
 
-// Revoke ends an invite.
+// Revoke revokes an invite.
 func (f *Fabric) Revoke(id string) error { return f.decisions.RevokeInvite(id) }
 
-// Accept brings an invite to the cluster that made it. When it returns without an
-// error both are peers.
+// Accept takes an invite to the cluster that made it. If it returns no error, both are peers.
 func (f *Fabric) Accept(ctx context.Context, text string) (peer.View, error) {
 	c, err := trust.ParseCode(text)
 	if err != nil {
@@ -62,7 +61,7 @@ func (f *Fabric) Accept(ctx context.Context, text string) (peer.View, error) {
 	case err != nil:
 		return v, err
 	case v.State.Apart():
-		// Nothing is kept of an invite that did not work: it may be tried again.
+		// A failed invite is not stored: it may be tried again.
 		if err := f.decisions.Met(c.ID); err != nil {
 			return v, err
 		}
@@ -75,7 +74,7 @@ func (f *Fabric) Accept(ctx context.Context, text string) (peer.View, error) {
 	return v, nil
 }
 
-// addresses are ours, IPv4 first: an invite has room for few.
+// addresses are this cluster's, IPv4 first: an invite has room for few.
 func (f *Fabric) addresses() (out []netip.Addr) {
 	if f.cfg.Addresses != nil {
 		return f.cfg.Addresses()

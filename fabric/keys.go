@@ -12,18 +12,17 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// A WireGuard key, present or next, has one owner: this cluster, the gateway of a foreign
-// one, or one peer. Traffic for the owner's prefix is encrypted with it, so who could
-// claim the key of another would take its traffic. The first one that has it keeps it, but
-// one that has not proved it (pairing/possession.go) loses it to one that has.
+// A WireGuard key, present or next, has one owner: this cluster, the gateway of a foreign one, or one peer. Traffic for
+// the owner's prefix is encrypted with it, so another claimant would receive that traffic. The first claimant keeps the
+// key, unless it has not proved possession (pairing/possession.go) and a later one has.
 
 // keysOf are the keys that a record claims.
 func keysOf(r peer.Record) []wgkey.Public {
 	return []wgkey.Public{r.WireGuardKey, r.NextWireGuardKey}
 }
 
-// keyOwner names who else has one of the keys; empty if nobody has. by is the peer that has
-// it, if it is one. It is called with mu held.
+// keyOwner names the other owner of one of the keys; empty if there is none. By is that owner if it is a peer. It is
+// called with mu held.
 func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *member) {
 	_, public, _, next, _ := f.keys.ours()
 	if wgkey.Common(keys, []wgkey.Public{public, next}) {
@@ -42,8 +41,8 @@ func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *me
 	return "", nil
 }
 
-// claim refuses a record with a key that is another's. It does not tell the claimant whose.
-// A key that the record has proved, and a peer that has it has not, is taken from that peer.
+// claim refuses a record with a key of another owner, without naming that owner. A key that the record has proved and
+// its present owner has not is taken from the owner.
 func (f *Fabric) claim(r peer.Record) error {
 	for {
 		f.mu.Lock()
@@ -70,14 +69,13 @@ func (f *Fabric) claim(r peer.Record) error {
 	}
 }
 
-// contested reports whether none of the keys that both have is proved by the one that has it.
+// contested reports whether has proves none of the keys that both claim.
 func contested(has, wants peer.Record) bool {
 	return !(has.KeyProved && wgkey.Common(keysOf(wants), []wgkey.Public{has.WireGuardKey}) ||
 		has.NextKeyProved && wgkey.Common(keysOf(wants), []wgkey.Public{has.NextWireGuardKey}))
 }
 
-// takes takes the keys from a record that the other has proved, and reports whether these
-// are all that both have.
+// takes removes from a record the keys that the other has proved, and reports whether these are all common keys.
 func takes(from *peer.Record, to peer.Record) bool {
 	var proved []wgkey.Public
 	if to.KeyProved {
@@ -101,9 +99,8 @@ func (f *Fabric) sameKey(r peer.Record, owner string) error {
 		Cure: fmt.Sprintf("give it another key (on %s: rivulet rotate-key); if its disk was copied, it needs a state.db of its own (docs/design/peering.md)", r.Name)}
 }
 
-// vetted takes out of stored records the keys that another one has: present keys before
-// next ones, and who was trusted first before who came later. A peer that loses its
-// present key stays a peer, without a tunnel until it has told another key.
+// vetted removes duplicate keys from stored records: present keys count before next ones, and older peers before newer
+// ones. A peer that loses its present key stays a peer, without a tunnel until it reports another key.
 func (f *Fabric) vetted(records []peer.Record) []peer.Record {
 	slices.SortFunc(records, byTrust)
 	_, public, _, next, _ := f.keys.ours()
@@ -125,7 +122,7 @@ func (f *Fabric) vetted(records []peer.Record) []peer.Record {
 	return records
 }
 
-// byTrust orders records: who was trusted first comes first.
+// byTrust orders records by the time of trust, the oldest first.
 func byTrust(a, b peer.Record) int {
 	return cmp.Or(a.Trust.At.Compare(b.Trust.At), cmp.Compare(a.ID, b.ID))
 }

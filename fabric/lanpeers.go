@@ -14,29 +14,26 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Anybody on a link can make up clusters and have each trusted by lan. So there is
-// room for a number of them, for a smaller one of one machine, and for so many new
-// ones in a time. Who comes when there is no room takes the place of one that is
-// of no use: of one that does not answer, else of the one that was trusted last, so
-// that a flood pushes out itself. In a time no more than BySource of other machines go. One that something runs on or for, and one that a person, a group or an invite
-// stands for, makes room for nobody.
+// Anybody on a link can invent clusters and have each trusted by lan. So the number of such peers is bounded: in total,
+// per machine, and per time. A newcomer beyond the total replaces a peer that does not answer, otherwise the newest
+// one, so that a flood displaces itself. At most BySource peers of other machines are displaced within Window. Peers
+// that are in use by pods, and those trusted by an operator, a group or an invite, are never displaced.
 
 // LANPeers bounds the peers that are trusted by lan alone.
 type LANPeers struct {
-	// Total is how many there are, BySource how many of one machine; as many become
-	// peers within Window.
+	// Total bounds all of them, BySource those of one machine; the same bounds apply to new peers within Window.
 	Total, BySource int
 	Window          time.Duration
-	// One that has not answered for Silent may lose its place, one that answers after
-	// Settled: then newcomers do not push each other out in turn.
+	// A peer without an answer for Silent may be displaced, one with answers only after Settled, so that newcomers do
+	// not displace each other in turn.
 	Silent, Settled time.Duration
 }
 
-// DefaultLANPeers is for a machine with memory to spare: a class has 30 devices, a large
-// site 200. One machine is a few clusters at most, as for discovery.
+// DefaultLANPeers is for a machine with memory to spare: a class has 30 devices, a large site 200. One machine is a few
+// clusters at most, as in discovery.
 var DefaultLANPeers = LANPeers{Total: 256, BySource: 16, Window: 10 * time.Minute, Silent: 2 * time.Minute, Settled: time.Hour}
 
-// LANPeersFor is what a machine with so much memory has room for: a peer takes 0.6 MB.
+// LANPeersFor bounds the peers by memory, bytes: a peer takes 0.6 MB.
 func LANPeersFor(memory uint64) LANPeers {
 	l := DefaultLANPeers
 	if memory > 0 {
@@ -45,17 +42,17 @@ func LANPeersFor(memory uint64) LANPeers {
 	return l
 }
 
-// maxDisplaced is how many peers are told at once that another has their place.
+// maxDisplaced bounds the concurrent notifications to displaced peers.
 const maxDisplaced = 4
 
-// met are those who became peers by lan within the window, by their source.
+// met are the new peers trusted by lan within the window, by source.
 type met struct {
 	mu   sync.Mutex
 	when []time.Time
 	who  []string
-	out  []time.Time // when one made room for another machine
+	out  []time.Time // when a peer was displaced by another machine
 
-	checked time.Time // what InUse said then
+	checked time.Time // the time of inUse
 	used    map[peer.ID]bool
 	known   bool
 }
@@ -72,7 +69,7 @@ func (m *met) pushed() {
 	m.out = append(m.out, time.Now())
 }
 
-// lately counts all and those of the source, and forgets what is older than the window.
+// lately counts the new peers, all and those of the source, and removes those older than the window.
 func (m *met) lately(window time.Duration, source string) (all, same int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +86,7 @@ func (m *met) lately(window time.Duration, source string) (all, same int) {
 	return len(m.who), same
 }
 
-// pushedOut counts those that made room for another machine within the window.
+// pushedOut counts the peers displaced by other machines within the window.
 func (m *met) pushedOut(window time.Duration) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,8 +94,7 @@ func (m *met) pushedOut(window time.Duration) int {
 	return len(m.out)
 }
 
-// source is what counts as one machine: the hardware address of a neighbour, or the
-// address where that is not known.
+// source is what counts as one machine: the hardware address of a neighbour, or its address where that is unknown.
 func (f *Fabric) source(a netip.Addr) string {
 	if f.cfg.Hardware != nil {
 		if mac := f.cfg.Hardware(a); mac != "" {
@@ -108,13 +104,12 @@ func (f *Fabric) source(a netip.Addr) string {
 	return a.WithZone("").String()
 }
 
-// source is where a peer was when it was trusted.
+// source is the source of a peer at the time of trust.
 func (m *member) source() string {
 	return cmp.Or(m.Record().Trust.Source, m.Record().Control.Addr().WithZone("").String())
 }
 
-// roomFor returns who has to go so that a stranger at the address can be a peer by lan
-// alone; nobody has to where there is room.
+// roomFor returns the peer that a stranger at the address would displace; none if there is room.
 func (f *Fabric) roomFor(at netip.Addr, name string) (victim peer.ID, err error) {
 	limits, source := f.cfg.LANPeers, f.source(at)
 	full := pairing.FullError(f.name(), name)
@@ -162,7 +157,7 @@ func (f *Fabric) roomFor(at netip.Addr, name string) (victim peer.ID, err error)
 			}
 			return -1
 		}
-		if a.answers { // a flood is made of those that were trusted last
+		if a.answers { // the peers of a flood are the newest
 			a, b = b, a
 		}
 		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.id, b.id))
@@ -181,7 +176,7 @@ func (f *Fabric) roomFor(at netip.Addr, name string) (victim peer.ID, err error)
 	return "", full
 }
 
-// inUseFor is how long an answer of InUse is good: anybody may make us ask.
+// inUseFor is how long a result of InUse is reused, since strangers can cause calls.
 const inUseFor = 2 * time.Second
 
 func (f *Fabric) inUse() (map[peer.ID]bool, bool) {
@@ -199,8 +194,8 @@ func (f *Fabric) inUse() (map[peer.ID]bool, bool) {
 	return f.met.used, f.met.known
 }
 
-// makeRoom takes one more peer by lan in, or says why not. Who loses its place for it is
-// told, and may come back when there is room.
+// makeRoom admits one more peer by lan, or returns the reason why not. A displaced peer is notified, and may return
+// when there is room.
 func (f *Fabric) makeRoom(at netip.Addr, name string) error {
 	victim, err := f.roomFor(at, name)
 	if err != nil {
@@ -220,7 +215,7 @@ func (f *Fabric) makeRoom(at netip.Addr, name string) error {
 		}
 		ctx := f.run
 		f.log.Info("a peer makes room for a newcomer", "peer", m.Record().Name, "id", victim.Short())
-		f.loops.Go(func() { // not here: who asks holds the exchange's lock
+		f.loops.Go(func() { // not here: the caller holds the exchange's lock
 			if _, err := f.unpeer(ctx, victim, Unpeer{Force: true, Forget: true}); err != nil {
 				f.log.Warn("a peer that was to make room stays", "id", victim.Short(), "err", err)
 			}
@@ -229,8 +224,8 @@ func (f *Fabric) makeRoom(at netip.Addr, name string) error {
 	return nil
 }
 
-// UnpeerLAN forgets all peers that are trusted by lan alone; those that something runs
-// on or for only with force. They may come back by themselves, if trust.mode lets them.
+// UnpeerLAN forgets all peers trusted by lan alone; those in use by pods only with force. They may return by
+// themselves, if trust.mode permits.
 func (f *Fabric) UnpeerLAN(ctx context.Context, force bool) (gone, stay []string, err error) {
 	used, known := f.inUse()
 	if !known && !force {

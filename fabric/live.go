@@ -9,18 +9,18 @@ import (
 	"rivulet/fabric/pairing"
 )
 
-// live is what may be changed while the fabric runs. Its lock is a leaf: it is
-// taken with and without Fabric.mu.
+// live has the settings that may change while the fabric runs. Its lock is a leaf: it is taken with and without
+// Fabric.mu.
 type live struct {
 	mu      sync.Mutex
 	name    string
 	policy  Policy
-	group   *pairing.GroupKey // nil but with ModeGroup
+	group   *pairing.GroupKey // nil except with ModeGroup
 	noRelay bool
 	stream  uint16 // one more port for streams; 0 is none
-	// peerCIDR is the block that the prefixes of peers are chosen from.
+	// peerCIDR is the block of the prefixes of peers.
 	peerCIDR netip.Prefix
-	changed  chan struct{} // closed and replaced when the name is another
+	changed  chan struct{} // closed and replaced when the name changes
 }
 
 func (f *Fabric) name() string {
@@ -29,8 +29,7 @@ func (f *Fabric) name() string {
 	return f.live.name
 }
 
-// SetName gives this cluster another name for its peers: they are told at once,
-// and so is the LAN.
+// SetName changes this cluster's name. Peers and the LAN are notified at once.
 func (f *Fabric) SetName(name string) {
 	f.live.mu.Lock()
 	if f.live.name == name {
@@ -48,7 +47,7 @@ func (f *Fabric) SetName(name string) {
 	f.Refresh()
 }
 
-// announce announces this cluster until ctx ends or it has another name.
+// announce announces this cluster until ctx ends or its name changes.
 func (f *Fabric) announce(ctx context.Context, s discovery.Source) error {
 	f.live.mu.Lock()
 	name, changed := f.live.name, f.live.changed
@@ -65,8 +64,8 @@ func (f *Fabric) announce(ctx context.Context, s discovery.Source) error {
 	return s.Announce(ctx, discovery.Announcement{ID: f.cfg.Identity.ID, Name: name, Port: f.cfg.Port})
 }
 
-// SetPaths says whether peers may reach each other through this device, and on which
-// TCP port beside the control port they may come where UDP does not pass (0: none).
+// SetPaths sets whether peers may reach each other through this device, and the additional TCP port for streams where
+// UDP is blocked (0: none).
 func (f *Fabric) SetPaths(relay bool, streamPort uint16) {
 	f.live.mu.Lock()
 	same := f.live.noRelay == !relay && f.live.stream == streamPort
@@ -75,7 +74,7 @@ func (f *Fabric) SetPaths(relay bool, streamPort uint16) {
 	if !same {
 		f.plane.kick()
 		f.mu.Lock()
-		f.notify() // whom we tell of whom
+		f.notify() // the reported neighbours depend on it
 		f.mu.Unlock()
 	}
 }

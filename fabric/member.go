@@ -16,16 +16,16 @@ import (
 	"rivulet/fabric/tunnel/paths"
 )
 
-// member is a cluster that is known, a peer or not yet: where it stands, and what runs for it. Fabric.mu guards all
-// of it but the channels.
+// member is a known cluster, a peer or not yet: its Machine and its goroutines. Fabric.mu guards all of it but the
+// channels.
 type member struct {
 	*peering.Machine
-	paths    []paths.PathStatus // as the data plane reported them last; the one in use first
+	paths    []paths.PathStatus // the last report of the data plane; the one in use first
 	paceKick chan struct{}
 	pingKick chan struct{}
 	stop     context.CancelFunc // nil before Run
 	client   *http.Client       // to the peer's control address in the tunnel
-	// served is the life of the peer's requests: it ends when it is a peer no more.
+	// served is the context of the peer's requests: it ends with the peering.
 	served    context.Context
 	endServed context.CancelFunc
 }
@@ -34,7 +34,7 @@ func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys
 
 // The functions below but record and save are called with mu held.
 
-// do carries the effects of an event out.
+// do carries out the effects of an event.
 func (f *Fabric) do(m *member, e peering.Effects) {
 	if e&peering.Entered != 0 {
 		f.log.Info("peer", "state", m.State(), "peer", m.Title(), "id", m.ID().Short(), "reason", m.Reason())
@@ -56,7 +56,7 @@ func (f *Fabric) do(m *member, e peering.Effects) {
 	}
 }
 
-// pin makes the member a peer, or gives it another record.
+// pin makes the member a peer, or replaces its record.
 func (f *Fabric) pin(m *member, r peer.Record) {
 	first, effects := m.Pin(time.Now(), r)
 	if first {
@@ -66,14 +66,14 @@ func (f *Fabric) pin(m *member, r peer.Record) {
 	f.do(m, effects)
 }
 
-// serve begins the life of the peer's requests.
+// serve begins the context of the peer's requests.
 func (m *member) serve() {
 	if m.served == nil {
 		m.served, m.endServed = context.WithCancel(context.Background())
 	}
 }
 
-// unpin makes it a stranger: its requests end now.
+// unpin makes it a stranger, and ends its requests.
 func (m *member) unpin() {
 	m.Unpin()
 	if m.served == nil {
@@ -87,10 +87,10 @@ func (m *member) unpin() {
 	}
 }
 
-// load takes a stored record in, before Run.
+// load adds a stored record, before Run.
 func (f *Fabric) load(r peer.Record) {
 	if r.LocalMappedCIDR.IsValid() && r.LocalMappedCIDR.Bits() != f.cfg.PodCIDR.Bits() {
-		r.LocalMappedCIDR = netip.Prefix{} // the pod CIDR has another size now: the peer has to choose anew
+		r.LocalMappedCIDR = netip.Prefix{} // the pod CIDR has another size now: the peer has to choose again
 	}
 	m := f.member(string(r.ID), r.ID)
 	m.serve()
@@ -98,7 +98,7 @@ func (f *Fabric) load(r peer.Record) {
 	f.names()
 }
 
-// member returns the member with the key, made if there is none.
+// member returns the member with the key, a new one if there is none.
 func (f *Fabric) member(key string, id peer.ID) *member {
 	m := f.members[key]
 	if m == nil {
@@ -125,7 +125,7 @@ func (f *Fabric) start(key string, m *member) {
 	}
 }
 
-// forget drops a member that nothing keeps.
+// forget removes a member that is not needed.
 func (f *Fabric) forget(key string) {
 	if m := f.members[key]; m != nil && m.Forgettable() {
 		delete(f.members, key)
@@ -139,7 +139,7 @@ func (f *Fabric) forget(key string) {
 // first reports whether this side begins exchanges with the cluster.
 func (f *Fabric) first(id peer.ID) bool { return f.cfg.Identity.ID < id }
 
-// names notes which names are not unique.
+// names updates which names are not unique.
 func (f *Fabric) names() {
 	for _, m := range f.members {
 		if !m.Pinned() {
@@ -162,7 +162,7 @@ func (f *Fabric) names() {
 	}
 }
 
-// record and save are the exchange's view of the store; they take mu themselves.
+// record and save are the exchange's access to the store; they take mu themselves.
 
 func (f *Fabric) record(id peer.ID) (peer.Record, bool) {
 	f.mu.Lock()
@@ -177,7 +177,7 @@ func (f *Fabric) save(r peer.Record) error {
 	if r.Trust.How == peer.TrustLAN && r.Trust.Source == "" {
 		r.Trust.Source = f.source(r.Control.Addr())
 	}
-	// A revocation beside a record means that the record has to go: the revocation goes first.
+	// With both a record and a revocation, the record would be removed: so the revocation is removed first.
 	if err := f.decisions.Rejoin(r.ID); err != nil {
 		return err
 	}

@@ -14,17 +14,17 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// discovered takes in what a source tells.
+// discovered processes a discovery event.
 func (f *Fabric) discovered(source string, ev discovery.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	entry := source + "/" + ev.Entry.Key
 	if !pairing.ValidName(ev.Entry.Name) {
-		ev.Entry.Name = "" // it would reach terminals and logs
+		ev.Entry.Name = "" // terminals and logs would show it
 	}
 	ours := f.ours(ev.Entry.Addrs)
 	if ours && (ev.Entry.ID == "" || ev.Entry.ID == f.cfg.Identity.ID) {
-		return // a list that names us, or our own echo
+		return // a list with this cluster, or its own echo
 	}
 	key := string(ev.Entry.ID)
 	if key == "" {
@@ -64,7 +64,7 @@ func (f *Fabric) ours(addrs []netip.AddrPort) bool {
 	return len(addrs) > 0
 }
 
-// pairLoop tries the exchange whenever it is due.
+// pairLoop runs the exchange whenever it is due.
 func (f *Fabric) pairLoop(ctx context.Context, key string, m *member) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -124,7 +124,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 			return
 		}
 		if err = worse(err, e); pairing.Refused(e) {
-			addrs = nil // it has answered
+			addrs = nil // the cluster has answered
 		}
 	}
 	for _, a := range addrs {
@@ -172,11 +172,11 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	f.do(m, m.Failed(time.Now(), err, mine, reason))
 }
 
-// exchanged notes a success.
+// exchanged processes a success.
 func (f *Fabric) exchanged(key string, m *member, r peer.Record, told wgkey.Public) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if m.ID() == "" { // now it is known who is at the address
+	if m.ID() == "" { // now the ID at the address is known
 		known := f.member(string(r.ID), r.ID)
 		for _, entry := range known.TakeOver(m.Machine) {
 			f.known[entry] = string(r.ID)
@@ -187,7 +187,7 @@ func (f *Fabric) exchanged(key string, m *member, r peer.Record, told wgkey.Publ
 	f.do(m, m.Exchanged(time.Now(), told))
 }
 
-// received takes in a request for the exchange, and what came of it.
+// received processes an inbound exchange and its result.
 func (f *Fabric) received(from pairing.Sender, msg pairing.Message, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,8 +213,8 @@ func (f *Fabric) received(from pairing.Sender, msg pairing.Message, err error) {
 	f.do(m, m.Requested(time.Now(), msg.Name, at, err, reason))
 }
 
-// worthShowing reports whether a stranger from elsewhere is shown: it has waited for
-// a person, or has shown an invite or a proof. Others from far away would only fill the list.
+// worthShowing reports whether a stranger from another network is shown: it waits for an operator, or has sent an
+// invite or a proof. Other strangers would only fill the list.
 func worthShowing(err error) bool {
 	switch pairing.Code(err) {
 	case "pending", "name-taken", "wrong-proof", "invite":
@@ -223,7 +223,7 @@ func worthShowing(err error) bool {
 	return false
 }
 
-// worse returns the error that tells more: that of somebody who answered.
+// worse returns the more specific error: that of a cluster that answered.
 func worse(old, err error) error {
 	if pairing.Refused(old) && !pairing.Refused(err) {
 		return old

@@ -12,30 +12,29 @@ import (
 	"rivulet/fabric/gateway/config"
 )
 
-// The gateway answers the names of home's Services, as home's own DNS would: with
-// where pods here reach them (zone). Everything else is looked up in the campus's DNS. Pods have
-// search domains of their home namespace, so that `name` and `name.namespace` come
-// here in full.
+// The gateway answers queries for home's Services, as home's own DNS would, with the addresses at which local pods
+// reach them (zone). All other queries are forwarded to the campus's DNS. Pods have the search domains of their home
+// namespace, so that queries for `name` and `name.namespace` arrive with the full name.
 
 const (
-	dnsTTL   = 5 // seconds: a Service may be made anew
+	dnsTTL   = 5 // seconds: a Service may be recreated
 	dnsLimit = 4 * time.Second
-	maxDNS   = 256 // questions passed on at a time
-	// datagram bounds an answer over UDP, bytes, plain that for clients without EDNS; a client repeats a question over TCP
-	// when the answer is cut.
+	maxDNS   = 256 // forwarded queries at a time
+	// datagram bounds an answer over UDP, bytes, plain that for clients without EDNS. A client repeats a truncated
+	// query over TCP.
 	datagram, plain = 1232, dns.MinMsgSize
-	// maxChain bounds how often a name stands for another.
+	// maxChain bounds the aliases followed for one name.
 	maxChain = 8
 )
 
 // names is the DNS server.
 type names struct {
 	g    *Gateway
-	next []string // host:port of the campus's servers
+	next []string // host:port of the campus's DNS servers
 	busy chan struct{}
 }
 
-// ServeDNS answers on the address until ctx ends. next are the servers for what home does not know.
+// ServeDNS answers on the address until ctx ends. Next are the servers for other names.
 func (g *Gateway) ServeDNS(ctx context.Context, addr string, next []string) error {
 	packets, err := net.ListenPacket("udp", addr)
 	if err != nil {
@@ -61,7 +60,7 @@ func (g *Gateway) ServeDNS(ctx context.Context, addr string, next []string) erro
 	return err
 }
 
-// answer answers one question. A client repeats one that is dropped.
+// answer answers one query. A client repeats one that is dropped.
 func (s *names) answer(w dns.ResponseWriter, question *dns.Msg) {
 	network := w.RemoteAddr().Network()
 	r, ours := answerOf(s.g.state.Load().zone, question)
@@ -70,7 +69,7 @@ func (s *names) answer(w dns.ResponseWriter, question *dns.Msg) {
 		case s.busy <- struct{}{}:
 			defer func() { <-s.busy }()
 		default:
-			_ = w.Close() // the connection, where there is one
+			_ = w.Close() // the connection, if there is one
 			return
 		}
 		if ours {
@@ -84,8 +83,8 @@ func (s *names) answer(w dns.ResponseWriter, question *dns.Msg) {
 	_ = w.WriteMsg(r.Msg)
 }
 
-// resolve passes a question on to the campus's servers, one after the other. Without an answer that is a failure at once, so that
-// the pod does not wait.
+// resolve forwards a query to the campus's servers, one after the other. If none answers, it fails at once, so that the
+// pod does not wait.
 func (s *names) resolve(network string, question *dns.Msg) *dns.Msg {
 	q := question.Copy()
 	q.Id = dns.Id()
@@ -98,8 +97,8 @@ func (s *names) resolve(network string, question *dns.Msg) *dns.Msg {
 	return new(dns.Msg).SetRcode(question, dns.RcodeServerFailure)
 }
 
-// Answer is what a gateway with the configuration says to a question about one of
-// home's names in a datagram; false if the campus's DNS has to be asked.
+// Answer is the gateway's answer to a query for one of home's names in a datagram; false if the campus's DNS has to be
+// queried.
 func Answer(cfg config.Gateway, question []byte) ([]byte, bool) {
 	q := new(dns.Msg)
 	if q.Unpack(question) != nil {
@@ -114,15 +113,15 @@ func Answer(cfg config.Gateway, question []byte) ([]byte, bool) {
 	return raw, err == nil
 }
 
-// reply is an answer about a name of home's, as it is made.
+// reply is an answer under construction, for one of home's names.
 type reply struct {
 	*dns.Msg
 	zone *zone
-	// alias is the name that has to be looked up in the campus's DNS before it is complete.
+	// alias has to be resolved by the campus's DNS to complete the answer.
 	alias string
 }
 
-// answerOf answers a question about one of home's names; false if it is none.
+// answerOf answers a query for one of home's names; false if the name is not home's.
 func answerOf(z *zone, question *dns.Msg) (*reply, bool) {
 	if question.Response || question.Opcode != dns.OpcodeQuery || len(question.Question) != 1 || question.Question[0].Qclass != dns.ClassINET {
 		return nil, false
@@ -139,7 +138,7 @@ func answerOf(z *zone, question *dns.Msg) (*reply, bool) {
 	return r, r.follow(q.Name, q.Qtype)
 }
 
-// follow answers with what there is of a name, and of what it stands for.
+// follow adds the records of a name, and of its alias.
 func (r *reply) follow(name string, kind uint16) bool {
 	for range maxChain {
 		n, known := r.zone.find(name)
@@ -159,7 +158,7 @@ func (r *reply) follow(name string, kind uint16) bool {
 			return true
 		}
 		address := kind == dns.TypeA || kind == dns.TypeAAAA
-		if !address && kind != dns.TypeCNAME { // as CoreDNS has it
+		if !address && kind != dns.TypeCNAME { // as in CoreDNS
 			r.none(dns.RcodeSuccess)
 			return true
 		}
@@ -169,11 +168,11 @@ func (r *reply) follow(name string, kind uint16) bool {
 		}
 		name = n.cname
 	}
-	r.Rcode = dns.RcodeServerFailure // a circle
+	r.Rcode = dns.RcodeServerFailure // a loop of aliases
 	return true
 }
 
-// records adds those of the kind.
+// records adds the records of a type.
 func (r *reply) records(name string, n *node, kind uint16) {
 	switch kind {
 	case dns.TypeA, dns.TypeAAAA, dns.TypeANY:
@@ -187,7 +186,7 @@ func (r *reply) records(name string, n *node, kind uint16) {
 		for _, p := range n.ports {
 			of := r.zone.at[p.target]
 			if len(of.addrs) == 0 {
-				continue // it is nowhere yet
+				continue // it has no address yet
 			}
 			target := p.target + r.zone.suffix
 			r.Answer = append(r.Answer, &dns.SRV{Hdr: head(name, kind), Weight: uint16(100 / len(n.ports)), Port: p.port, Target: target})
@@ -204,7 +203,7 @@ func (r *reply) records(name string, n *node, kind uint16) {
 	}
 }
 
-// none says that there is nothing, and for how long that may be believed.
+// none answers that there are no records, with the time for which that may be cached.
 func (r *reply) none(code int) {
 	r.Rcode = code
 	domain := strings.TrimPrefix(r.zone.suffix, ".svc.")
@@ -212,7 +211,7 @@ func (r *reply) none(code int) {
 		Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: dnsTTL}}
 }
 
-// complete adds what the campus's DNS has of the alias.
+// complete adds the campus's DNS records of the alias.
 func (r *reply) complete(resolve func(network string, q *dns.Msg) *dns.Msg, network string) {
 	q := new(dns.Msg).SetQuestion(r.alias, r.Question[0].Qtype)
 	more := resolve(network, q)
@@ -227,7 +226,7 @@ func (r *reply) complete(resolve func(network string, q *dns.Msg) *dns.Msg, netw
 	r.Answer = append(r.Answer, more.Answer...)
 }
 
-// cut makes it as short as the client takes it.
+// cut truncates the answer to the client's maximum size.
 func (r *reply) cut(network string, question *dns.Msg) {
 	most := dns.MaxMsgSize
 	if network == "udp" {

@@ -1,18 +1,15 @@
-// Package gateway is the program of the gateway pod: the end of the tunnel in a
-// foreign cluster where nothing but an ordinary pod may run. WireGuard and a network
-// stack are in the process; no TUN, no capability, no root, no file that is written.
+// Package gateway is the program of the gateway pod: the end of the tunnel in a foreign cluster that allows only
+// ordinary pods. WireGuard and a network stack run in the process, without TUN, capability or root.
 //
 //	home pod ── tunnel ══ UDP, or a stream through the API server ══ WireGuard
 //	                                                                   │ netstack
 //	 campus pod ◀── TCP and UDP sockets of the gateway pod ── forwarder┘    ▲
 //	 campus pod ──▶ Service ──▶ a port per (Service, port) ─────────────────┘
-//	 campus pod ──▶ DNS of home's names ──▶ the rest to the campus's DNS
+//	 campus pod ──▶ DNS of home's names ──▶ all other names to the campus's DNS
 //
-// It reads its configuration (package config) from a file, a mounted Secret, and
-// over its control port; the last one told counts. It alone writes nothing: after a
-// restart it has the file, and home tells it the rest. It connects to home's pods
-// and Services and to the pods here that home has named, to nobody else. Failure as
-// the user sees it: in `rivulet burst status`, and as the pod's readiness.
+// It reads its configuration (package config) from a mounted Secret and over its control port; the newest counts. It
+// writes no files: after a restart it has the Secret, and home sends the rest. It connects only to home's pods and
+// Services and to the local pods that home names. Failures show in `rivulet burst status` and in the pod's readiness.
 package gateway
 
 import (
@@ -31,15 +28,15 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Version is that of the program and what it understands. Home replaces one that is older.
+// Version is that of the program and its protocol. Home replaces an older one.
 const Version = "2"
 
-// Gateway is a gateway of this process. Methods may be called concurrently.
+// Gateway is the gateway of this process. Methods may be called concurrently.
 type Gateway struct {
 	log    *slog.Logger
 	ctx    context.Context
 	cancel context.CancelFunc
-	bind   string // address for the doors; empty is all
+	bind   string // address of the listeners; empty is all
 	port   uint16 // of the tunnel
 	stack  *netstack
 	tunnel *tunnel.Userspace
@@ -51,7 +48,7 @@ type Gateway struct {
 	problems []string
 }
 
-// state is a configuration in force, in the form that packets want.
+// state is a configuration in force, indexed for packets.
 type state struct {
 	cfg    config.Gateway
 	home   wgkey.Public
@@ -62,8 +59,7 @@ type state struct {
 	zone   *zone
 }
 
-// seen is the address under which home sees who has this one: a pod of ours its own,
-// everybody else the gateway's.
+// seen is the address under which home sees a local address: that of a home pod has its own, all others the gateway's.
 func (s *state) seen(real netip.Addr) netip.Addr {
 	if a, ok := s.as[real]; ok {
 		return a
@@ -71,8 +67,7 @@ func (s *state) seen(real netip.Addr) netip.Addr {
 	return s.cfg.Address
 }
 
-// New makes one that has no configuration yet. bind is the address on which pods
-// reach it; empty is all.
+// New returns a gateway without configuration. Bind is the address on which pods reach it; empty is all.
 func New(bind string, log *slog.Logger) (*Gateway, error) {
 	g := &Gateway{log: log, bind: bind, port: config.TunnelPort, doors: map[string]*door{}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -92,7 +87,7 @@ func New(bind string, log *slog.Logger) (*Gateway, error) {
 	return g, nil
 }
 
-// Apply makes cfg the whole state. Flows that are open go on.
+// Apply makes cfg the whole state. Open flows continue.
 func (g *Gateway) Apply(cfg config.Gateway) error {
 	if err := cfg.Check(); err != nil {
 		return err
@@ -126,8 +121,7 @@ func (g *Gateway) Apply(cfg config.Gateway) error {
 	return nil
 }
 
-// tunnelOf is what the tunnel needs of it. Nothing is sent just to keep it open: the
-// pings of the paths do that.
+// tunnelOf is the tunnel's configuration. It needs no keepalive: the pings of the paths keep NATs open.
 func tunnelOf(cfg config.Gateway, port uint16) (tunnel.Config, error) {
 	private, err := wgkey.ParsePrivate(cfg.PrivateKey)
 	if err != nil {
@@ -148,14 +142,14 @@ func tunnelOf(cfg config.Gateway, port uint16) (tunnel.Config, error) {
 	}, nil
 }
 
-// Digest names a configuration.
+// Digest identifies a configuration.
 func Digest(cfg config.Gateway) string {
-	raw, _ := json.Marshal(cfg) // it can always be
+	raw, _ := json.Marshal(cfg) // it cannot fail
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:8])
 }
 
-// Status says how it is.
+// Status returns the gateway's report.
 func (g *Gateway) Status() config.Status {
 	s := g.state.Load()
 	g.mu.Lock()
@@ -170,7 +164,7 @@ func (g *Gateway) Status() config.Status {
 	return st
 }
 
-// Close ends it and all flows.
+// Close ends the gateway and all flows.
 func (g *Gateway) Close() {
 	g.cancel()
 	g.mu.Lock()

@@ -11,10 +11,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 )
 
-// Home's pods come by the address under which home sees a pod here, and are
-// connected to that pod from the gateway's own address.
+// Packets of home's pods arrive for the address under which home sees a pod here, and are forwarded to that pod from
+// the gateway's own address.
 
-// pod is where a pod here really is; false if it is none of ours.
+// pod returns the real address of a local pod; false if home has no such pod.
 func (g *Gateway) pod(seen netip.Addr) (netip.Addr, bool) {
 	real, ok := g.state.Load().cfg.Pods[seen]
 	return real, ok
@@ -33,7 +33,7 @@ func (g *Gateway) tcpFromHome(from, to netip.AddrPort, a *arrival) {
 	}
 	defer g.flows.tcp.Add(-1)
 	d := net.Dialer{Timeout: dialLimit}
-	// The pod is asked first: home hears what the pod says, not what we do.
+	// The pod's connection comes first: home receives the pod's refusal, not the gateway's acceptance.
 	c, err := d.DialContext(g.ctx, "tcp", netip.AddrPortFrom(real, to.Port()).String())
 	if err != nil {
 		g.log.Debug("pod not reached", "pod", real, "port", to.Port(), "err", err)
@@ -61,7 +61,7 @@ func (g *Gateway) udpFromHome(_, to netip.AddrPort, accept func() (*gonet.UDPCon
 	if !g.flows.enter(&g.flows.udp, maxUDP) {
 		return
 	}
-	// Here, not in the goroutine: the next datagram of the flow must find it.
+	// Not in the goroutine: the next datagram of the flow must find it.
 	in, err := accept()
 	if err != nil {
 		g.flows.udp.Add(-1)
@@ -78,8 +78,8 @@ func (g *Gateway) udpFromHome(_, to netip.AddrPort, accept func() (*gonet.UDPCon
 	}()
 }
 
-// reach connects to an endpoint of a Service of home's: through the tunnel if it is
-// a pod at home, directly if it is one here. from is who asks.
+// reachTCP connects to an endpoint of a Service of home: through the tunnel if it is a pod at home, directly if it is a
+// local one. From is the client.
 func (g *Gateway) reachTCP(ctx context.Context, from netip.Addr, to netip.AddrPort) (halfCloser, error) {
 	if real, ok := g.pod(to.Addr()); ok {
 		d := net.Dialer{Timeout: reachLimit}
@@ -111,5 +111,5 @@ func (g *Gateway) reachUDP(from netip.Addr, to netip.AddrPort) (net.Conn, error)
 
 var errNoWay = errors.New("gateway: the endpoint is neither at home nor here")
 
-// reachLimit is how long one endpoint is tried before the next is.
+// reachLimit bounds the attempt at one endpoint before the next is tried.
 const reachLimit = 5 * time.Second

@@ -13,8 +13,8 @@ import (
 	"rivulet/fabric/gateway/config"
 )
 
-// Pods here reach a Service of home at a port that the gateway holds for it: the
-// campus's Service of the pod's view leads there. One door is one such port.
+// Local pods reach a Service of home at a port of the gateway: the campus Service that the pod resolves leads there. A
+// door is one such port.
 type door struct {
 	protocol string
 	listen   uint16
@@ -24,8 +24,8 @@ type door struct {
 // tries is how many endpoints of a Service are tried for one connection.
 const tries = 3
 
-// openDoors opens what cfg wants, and closes the rest. What cannot be opened is in
-// the problems, and tried again with the next configuration.
+// openDoors opens the ports of cfg, and closes all others. Those that cannot be opened are problems, retried with the
+// next configuration.
 func (g *Gateway) openDoors(cfg config.Gateway) (problems []string) {
 	type place struct {
 		protocol string
@@ -81,7 +81,7 @@ func (g *Gateway) openTCP(port uint16) (func(), error) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err != nil { // no file descriptors, say
+			if err != nil { // for example no file descriptors
 				time.Sleep(100 * time.Millisecond)
 				continue
 			}
@@ -93,7 +93,7 @@ func (g *Gateway) openTCP(port uint16) (func(), error) {
 
 func (g *Gateway) tcpFromPod(c *net.TCPConn, port uint16) {
 	if !g.flows.enter(&g.flows.tcp, maxTCP) {
-		c.SetLinger(0) //nolint:errcheck // a reset tells more than an end
+		c.SetLinger(0) //nolint:errcheck // a reset shows the failure, an end would not
 		c.Close()
 		return
 	}
@@ -113,7 +113,7 @@ func (g *Gateway) tcpFromPod(c *net.TCPConn, port uint16) {
 	c.Close()
 }
 
-// udpDoor is a UDP port with the flows that go through it, by who sends.
+// udpDoor is a UDP port with its flows, by sender.
 type udpDoor struct {
 	g    *Gateway
 	sock *net.UDPConn
@@ -148,7 +148,7 @@ func (d *udpDoor) run() {
 			return
 		}
 		if err != nil {
-			continue // an ICMP error about something sent
+			continue // an ICMP error for an earlier datagram
 		}
 		if f := d.flow(from); f != nil {
 			f.deliver(append([]byte(nil), buf[:n]...))
@@ -156,7 +156,7 @@ func (d *udpDoor) run() {
 	}
 }
 
-// flow is that of the sender; a new one if there is none.
+// flow returns the sender's flow, or a new one.
 func (d *udpDoor) flow(from netip.AddrPort) *udpSide {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 
 // ServeControl serves home on the listener until ctx ends.
 //
-//	PUT /v1/config    the whole desired state; 204 when in force, 422 cannot be
+//	PUT /v1/config    the whole desired state; 204 when in force, 422 if invalid
 //	GET /v1/status    config.Status
 //	GET /v1/ready     204, or 503 without a configuration
 func (g *Gateway) ServeControl(ctx context.Context, l net.Listener) error {
@@ -48,8 +48,7 @@ func (g *Gateway) ready(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// ServeReady answers the kubelet, on all addresses, whether there is a configuration;
-// nothing else.
+// ServeReady answers the kubelet's readiness probe, on all addresses; no other requests.
 func (g *Gateway) ServeReady(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/ready", g.ready)
@@ -82,12 +81,12 @@ func (g *Gateway) TakeStreams(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// fileEvery is how often the file is looked at. A mounted Secret changes by a link
-// that is turned, a minute after home has written it: no event that is worth more.
+// fileEvery is the interval of checks of the file. The kubelet updates a mounted Secret about a minute after home has
+// written it, by replacing a symlink: events would gain little.
 const fileEvery = 5 * time.Second
 
-// FollowFile applies the configuration in the file, and again when the file is another,
-// until ctx ends. A file that is older than what home has told since counts for nothing.
+// FollowFile applies the configuration in the file, and again when the file changes, until ctx ends. A file older than
+// the configuration in force is ignored.
 func (g *Gateway) FollowFile(ctx context.Context, path string) error {
 	var last string
 	for {

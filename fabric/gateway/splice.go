@@ -10,28 +10,27 @@ import (
 	"time"
 )
 
-// What may go through at a time. A TCP flow holds two buffers of copySize beside
-// those of its sockets; a UDP flow two packets.
+// Bounds of concurrent flows. A TCP flow holds two buffers of copySize beside those of its sockets; a UDP flow two
+// packets.
 const (
 	maxTCP   = 1024
 	maxUDP   = 512
 	copySize = 16 << 10
-	// maxOpening is how many connections of home may wait for their pod to answer.
+	// maxOpening bounds the connections of home that wait for their pod.
 	maxOpening = 256
 	dialLimit  = 10 * time.Second
-	// A UDP flow ends when nothing has gone either way for so long: soon if it was a
-	// question and its answer.
+	// An idle UDP flow ends after this: sooner if it was one query and its answer.
 	udpOnce, udpIdle = 30 * time.Second, 3 * time.Minute
 	maxDatagram      = 64 << 10
 )
 
-// flows counts what goes through.
+// flows counts the open flows.
 type flows struct {
 	tcp, udp atomic.Int64
 	refused  atomic.Uint64
 }
 
-// enter takes a place; leave gives it back.
+// enter takes a place; leave releases it.
 func (f *flows) enter(n *atomic.Int64, most int64) bool {
 	if n.Add(1) > most {
 		n.Add(-1)
@@ -41,7 +40,7 @@ func (f *flows) enter(n *atomic.Int64, most int64) bool {
 	return true
 }
 
-// halfCloser is a connection whose directions end apart.
+// halfCloser is a connection whose directions close separately.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
@@ -49,8 +48,7 @@ type halfCloser interface {
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, copySize); return &b }}
 
-// splice carries bytes between two connections until both directions have ended, or
-// one fails. It closes both.
+// splice copies between two connections until both directions have ended, or one fails. It closes both.
 func splice(a, b halfCloser) {
 	defer a.Close()
 	defer b.Close()
@@ -58,7 +56,7 @@ func splice(a, b halfCloser) {
 	one := func(to, from halfCloser) {
 		buf := copyBuffers.Get().(*[]byte)
 		defer copyBuffers.Put(buf)
-		// Without their own ReadFrom and WriteTo, which take buffers of their own size.
+		// Hides ReadFrom and WriteTo, which allocate buffers of their own size.
 		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, *buf)
 		if err != nil || to.CloseWrite() != nil {
 			a.Close()
@@ -70,8 +68,8 @@ func splice(a, b halfCloser) {
 	both.Wait()
 }
 
-// exchange carries datagrams between two connected sockets until nothing has gone
-// either way for a while. It closes both.
+// exchange copies datagrams between two connected sockets until both directions have been idle for a while. It closes
+// both.
 func exchange(a, b net.Conn) {
 	defer a.Close()
 	defer b.Close()
@@ -90,12 +88,12 @@ func exchange(a, b net.Conn) {
 			n, err := from.Read(buf)
 			if errors.Is(err, os.ErrDeadlineExceeded) || isTimeout(err) {
 				if time.Since(time.Unix(0, last.Load())) < idle {
-					continue // the other way has had something
+					continue // the other direction was active
 				}
 				break
 			}
 			if err != nil {
-				break // nobody listens there, perhaps
+				break // perhaps the port is closed
 			}
 			last.Store(time.Now().UnixNano())
 			packets.Add(1)

@@ -25,21 +25,18 @@ import (
 
 const (
 	nic = 1
-	// MTU is small enough for any network that a campus may have, with what the
-	// tunnel adds: nothing is cut on the way.
+	// MTU is small enough, including the tunnel's overhead, for any campus network: no packet is fragmented on the way.
 	MTU = 1280
-	// queued is how many packets of the stack wait for WireGuard; more are lost, and
-	// TCP slows down.
+	// queued bounds the stack's packets that wait for WireGuard; more are dropped, and TCP slows down.
 	queued = 1024
-	// batch is how many packets go through WireGuard at a time.
+	// batch is how many packets pass WireGuard at a time.
 	batch = 64
 
-	// TCP buffers grow with the path up to these.
+	// TCP buffers grow with the path up to these bytes.
 	bufferMin, bufferStart, bufferMax = 4 << 10, 256 << 10, 1 << 20
 )
 
-// netstack is a network stack in this process and the TUN that WireGuard sees of
-// it. It takes packets for any address.
+// netstack is a network stack in this process, and the TUN of WireGuard to it. It accepts packets for any address.
 type netstack struct {
 	*stack.Stack
 	link   *channel.Endpoint
@@ -47,7 +44,7 @@ type netstack struct {
 	close  context.CancelFunc
 	events chan tun.Event
 	once   sync.Once
-	// heeds says whether a ping of the address is answered.
+	// heeds reports whether a ping of the address is answered.
 	heeds func(netip.Addr) bool
 }
 
@@ -62,7 +59,7 @@ func newNetstack(heeds func(netip.Addr) bool) (*netstack, error) {
 		link: channel.New(queued, MTU, ""), events: make(chan tun.Event, 1), heeds: heeds,
 	}
 	n.ctx, n.close = context.WithCancel(context.Background())
-	// Whoever is inside WireGuard is who he says he is, and so are his packets.
+	// WireGuard has authenticated the packets, which protects their contents better than checksums do.
 	n.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: bufferMin, Default: bufferStart, Max: bufferMax}
@@ -75,14 +72,14 @@ func newNetstack(heeds func(netip.Addr) bool) (*netstack, error) {
 	if err := n.CreateNIC(nic, n.link); err != nil {
 		return nil, fmt.Errorf("gateway: network stack: %s", err)
 	}
-	// All addresses are ours to take packets for, and to send from.
-	n.SetPromiscuousMode(nic, true) // the NIC is there
+	// Accept packets for all addresses, and send from all.
+	n.SetPromiscuousMode(nic, true) // the NIC exists
 	n.SetSpoofing(nic, true)
 	n.AddRoute(tcpip.Route{Destination: header.IPv4EmptySubnet, NIC: nic})
 	return n, nil
 }
 
-// Read gives WireGuard what the stack sends.
+// Read returns the stack's packets to WireGuard.
 func (n *netstack) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	pkt := n.link.ReadContext(n.ctx)
 	if pkt == nil {
@@ -104,7 +101,7 @@ func (n *netstack) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	}
 }
 
-// Write takes what WireGuard has decrypted.
+// Write gives decrypted packets of WireGuard to the stack.
 func (n *netstack) Write(bufs [][]byte, offset int) (int, error) {
 	for _, b := range bufs {
 		packet := b[offset:]
@@ -113,7 +110,7 @@ func (n *netstack) Write(bufs [][]byte, offset int) (int, error) {
 		}
 		ip := header.IPv4(packet)
 		if ip.Protocol() == uint8(header.ICMPv4ProtocolNumber) && !n.heeds(addrOf(ip.DestinationAddress())) {
-			continue // a ping of nobody: the stack would answer for him
+			continue // the stack would answer a ping for an unknown address
 		}
 		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(packet)})
 		n.link.InjectInbound(header.IPv4ProtocolNumber, pkt)
@@ -122,11 +119,11 @@ func (n *netstack) Write(bufs [][]byte, offset int) (int, error) {
 	return len(bufs), nil
 }
 
-// Close ends the stack, and all that runs in it.
+// Close ends the stack, and all its connections.
 func (n *netstack) Close() error {
 	n.once.Do(func() {
 		n.close()
-		n.RemoveNIC(nic) // it is there
+		n.RemoveNIC(nic) // it exists
 		n.Stack.Close()
 		n.link.Close()
 		close(n.events)
@@ -140,7 +137,7 @@ func (*netstack) MTU() (int, error)          { return MTU, nil }
 func (n *netstack) Events() <-chan tun.Event { return n.events }
 func (*netstack) BatchSize() int             { return batch }
 
-// dialTCP connects from an address to another, inside the tunnel.
+// dialTCP connects from one address to another, inside the tunnel.
 func (n *netstack) dialTCP(ctx context.Context, from netip.Addr, to netip.AddrPort) (*gonet.TCPConn, error) {
 	var wq waiter.Queue
 	ep, e := n.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &wq)
@@ -175,8 +172,7 @@ func (n *netstack) dialUDP(from netip.Addr, to netip.AddrPort) (*gonet.UDPConn, 
 	return gonet.DialUDP(n.Stack, &local, &remote, ipv4.ProtocolNumber)
 }
 
-// onTCP has handle called for each connection that comes in; it must call accept or
-// refuse.
+// onTCP calls handle for each incoming connection; handle must call accept or refuse.
 func (n *netstack) onTCP(handle func(from, to netip.AddrPort, a *arrival)) {
 	f := tcp.NewForwarder(n.Stack, 0, maxOpening, func(r *tcp.ForwarderRequest) {
 		from, to := ends(r.ID())
@@ -185,7 +181,7 @@ func (n *netstack) onTCP(handle func(from, to netip.AddrPort, a *arrival)) {
 	n.SetTransportProtocolHandler(tcp.ProtocolNumber, f.HandlePacket)
 }
 
-// arrival is a TCP connection that has not been answered.
+// arrival is an unanswered TCP connection.
 type arrival struct{ r *tcp.ForwarderRequest }
 
 func (a *arrival) accept() (*gonet.TCPConn, error) {
@@ -200,11 +196,11 @@ func (a *arrival) accept() (*gonet.TCPConn, error) {
 	return gonet.NewTCPConn(&wq, ep), nil
 }
 
-// refuse answers that nobody is there; ignore lets the other side try again.
+// refuse answers with a reset; ignore lets the other side retry.
 func (a *arrival) refuse() { a.r.Complete(true) }
 func (a *arrival) ignore() { a.r.Complete(false) }
 
-// onUDP has handle called for the first datagram of each flow.
+// onUDP calls handle for the first datagram of each flow.
 func (n *netstack) onUDP(handle func(from, to netip.AddrPort, accept func() (*gonet.UDPConn, error))) {
 	f := udp.NewForwarder(n.Stack, func(r *udp.ForwarderRequest) {
 		from, to := ends(r.ID())
@@ -233,8 +229,8 @@ func full(a netip.Addr, port uint16) tcpip.FullAddress {
 	return tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(a.AsSlice()), Port: port}
 }
 
-// A connection whose other end is silent is asked after after keepIdle, and ended when
-// keepCount questions have got no answer: a quarter of an hour without home ends it.
+// After keepIdle a silent connection is probed, and ended after keepCount probes without an answer: a connection ends
+// after a quarter of an hour without home.
 const (
 	keepIdle  = 5 * time.Minute
 	keepEvery = time.Minute
@@ -244,7 +240,7 @@ const (
 func keepAlive(ep tcpip.Endpoint) {
 	ep.SocketOptions().SetKeepAlive(true)
 	idle, every := tcpip.KeepaliveIdleOption(keepIdle), tcpip.KeepaliveIntervalOption(keepEvery)
-	ep.SetSockOpt(&idle) // without it, it lasts longer
+	ep.SetSockOpt(&idle) // without it, the connection lasts longer
 	ep.SetSockOpt(&every)
 	ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepCount)
 }

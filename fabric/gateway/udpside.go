@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// udpSide is one sender's part of a UDP socket, as a connection: what he sends is
-// read, what is written goes to him.
+// udpSide is one sender's part of a UDP socket, as a connection: Read returns the sender's datagrams, Write sends to
+// it.
 type udpSide struct {
 	sock *net.UDPConn
 	to   netip.AddrPort
-	in   chan []byte // more than it holds is lost
+	in   chan []byte // more are dropped
 	done chan struct{}
 	once sync.Once
 

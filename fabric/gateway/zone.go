@@ -9,27 +9,26 @@ import (
 	"rivulet/fabric/gateway/config"
 )
 
-// zone has the names of home's Services, as home's own DNS has them, with the
-// addresses under which pods here reach what is behind them:
+// zone has the names of home's Services, as in home's own DNS, with the addresses at which local pods reach them:
 //
-//	web.shop.svc                where pods here reach the Service; of a headless one, each of its pods
+//	web.shop.svc                where local pods reach the Service; of a headless one, each of its pods
 //	web-0.web.shop.svc          one pod of a headless Service
 //	_http._tcp.web.shop.svc     SRV: the ports, of a headless Service those of each pod
-//	mail.shop.svc               CNAME: a Service that stands for another name
+//	mail.shop.svc               CNAME: an ExternalName Service
 //
-// It is made of a configuration, and pure.
+// It depends on the configuration alone.
 type zone struct {
 	suffix string              // ".svc.<zone>."
 	at     map[string]*node    // by name without the suffix, lower case
-	spaces map[string]bool     // namespaces that have a Service: what is not in at is nowhere
-	back   map[string][]string // names by the name that asks for an address's
+	spaces map[string]bool     // namespaces that have a Service: other names in them do not exist
+	back   map[string][]string // names by reverse name
 }
 
-// node is what there is of one name.
+// node has the records of one name.
 type node struct {
 	addrs []netip.Addr
 	ports []srv
-	cname string // full, with a dot
+	cname string // full, with a final dot
 }
 
 // srv is a port of a target.
@@ -68,7 +67,7 @@ func zoneOf(cfg config.Gateway) *zone {
 	return z
 }
 
-// headless adds the pods of a Service, those that are somewhere.
+// headless adds the pods of a Service that have an address.
 func (z *zone) headless(name string, s config.Service, pods map[netip.Addr]netip.Addr) {
 	all := &node{}
 	for _, h := range s.Hosts {
@@ -112,13 +111,13 @@ func (z *zone) reverse(ip netip.Addr, name string) {
 	}
 }
 
-// arpa is the name under which the name of an IPv4 address is asked for.
+// arpa is the reverse name of an IPv4 address.
 func arpa(ip netip.Addr) string {
 	b := ip.As4()
 	return fmt.Sprintf("%d.%d.%d.%d.in-addr.arpa.", b[3], b[2], b[1], b[0])
 }
 
-// external is the full name that a Service stands for, if it is one: an address is not.
+// external is the full name that a Service is an alias of; false for an address.
 func external(name string) (string, bool) {
 	name = strings.TrimSuffix(strings.ToLower(name), ".") + "."
 	if _, err := netip.ParseAddr(strings.TrimSuffix(name, ".")); err == nil || len(name) > 254 || len(name) < 2 {
@@ -132,17 +131,16 @@ func external(name string) (string, bool) {
 	return name, true
 }
 
-// what is what the zone says of a full name.
+// what is the result of a lookup of a full name.
 type what int
 
 const (
-	notOurs what = iota // ask the campus
-	nothing             // it is ours, and there is no such name
+	notOurs what = iota // query the campus's DNS
+	nothing             // a name of home that does not exist
 	there
 )
 
-// find returns what there is of a full name, which may begin with the port and the
-// protocol of an SRV record.
+// find returns the records of a full name, which may begin with the port and protocol of an SRV record.
 func (z *zone) find(full string) (n *node, known what) {
 	name, ok := strings.CutSuffix(strings.ToLower(full), z.suffix)
 	if !ok {
@@ -183,7 +181,7 @@ func (z *zone) find(full string) (n *node, known what) {
 	return nil, nothing
 }
 
-// names are those of an address, in full; asked for as d.c.b.a.in-addr.arpa.
+// names are the full names of an address, given as d.c.b.a.in-addr.arpa.
 func (z *zone) names(reverse string) (out []string) {
 	for _, name := range z.back[strings.ToLower(reverse)] {
 		out = append(out, name+z.suffix)

@@ -1,12 +1,10 @@
-// Package ipam chooses the prefix under which this cluster sees a peer's pods.
-// It is pure: everything that is taken comes in, one prefix comes out.
+// Package ipam chooses the prefix under which this cluster sees a peer's pods. It is a pure function of the prefixes in
+// use.
 //
-// The prefix is always ours: a part of a block that the owner of this cluster can
-// configure, as large as our own pod CIDR. What a peer says of its own prefix
-// decides nothing: an address that a stranger names may be the site's name
-// server. Where in the block the search begins follows from the peer's ID: two
-// devices that know the same peer rarely see it under the same prefix as another,
-// and a device that lost its records most likely chooses what it chose before.
+// The prefix is part of a block that the owner of this cluster can configure, and as large as this cluster's pod CIDR.
+// A peer's own prefix has no influence: a stranger could announce the address of the site's name server. The search
+// begins at a place that depends on the peer's ID: different devices rarely choose different prefixes for one peer, and
+// a device that lost its records most likely chooses the same prefix again.
 package ipam
 
 import (
@@ -20,15 +18,13 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// ErrExhausted is returned when nothing is free.
 var ErrExhausted = errors.New("ipam: no prefix is free")
 
-// Default is the block where none is configured: 2048 prefixes of 16 bits that no
-// site has, for routers do not carry them. The kernels of devices do, and nobody
-// else sees them: on the LAN a peer's packets have the addresses of the LAN.
+// Default is the default block: 2048 prefixes of 16 bits that no site uses, since routers do not forward them. The
+// kernels of devices do. On the LAN, the packets have addresses of the LAN.
 var Default = netip.MustParsePrefix("240.0.0.0/5")
 
-// blocks are those that a block may be of: no part of the Internet.
+// blocks are the permitted ranges of a block: none is part of the Internet.
 var blocks = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"),
 	netip.MustParsePrefix("172.16.0.0/12"),
@@ -38,7 +34,7 @@ var blocks = []netip.Prefix{
 	netip.MustParsePrefix("240.0.0.0/4"),
 }
 
-// Check says what is wrong with a block for prefixes of the given length.
+// Check validates a block for prefixes of the given length.
 func Check(block netip.Prefix, bits int) error {
 	switch {
 	case !block.IsValid() || !block.Addr().Is4():
@@ -53,8 +49,7 @@ func Check(block netip.Prefix, bits int) error {
 	return nil
 }
 
-// Choose returns a prefix of the given length in the block that overlaps nothing in
-// taken: previous if it is such a one.
+// Choose returns a prefix of the given length in the block that overlaps nothing in taken: previous if that is one.
 func Choose(block netip.Prefix, bits int, id peer.ID, previous netip.Prefix, taken []netip.Prefix) (netip.Prefix, error) {
 	if err := Check(block, bits); err != nil {
 		return netip.Prefix{}, fmt.Errorf("ipam: prefixes cannot be chosen from %s: %w", block, err)
@@ -74,7 +69,7 @@ func Choose(block netip.Prefix, bits int, id peer.ID, previous netip.Prefix, tak
 	return netip.Prefix{}, fmt.Errorf("%w for %s in %s: remove peers that are gone, or give more room with tunnel.peerCIDR", ErrExhausted, id.Short(), block)
 }
 
-// Within reports whether p is a prefix that can have been chosen.
+// Within reports whether p can be a prefix of the block.
 func Within(block netip.Prefix, bits int, p netip.Prefix) bool {
 	return p.IsValid() && p.Bits() == bits && p == p.Masked() && block.Contains(p.Addr())
 }

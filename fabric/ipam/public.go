@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Special4 are the IPv4 prefixes that are no part of the Internet: those of IANA's IPv4
-// Special-Purpose Address Registry that are not globally reachable, and multicast (RFC 5771).
-// The three for documentation (RFC 5737) are not among them: no network has them.
+// Special4 are the IPv4 prefixes that are not part of the Internet: those of IANA's IPv4 Special-Purpose Address
+// Registry that are not globally reachable, and multicast (RFC 5771). The three for documentation (RFC 5737) are left
+// out: no network uses them.
 var Special4 = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // this network, RFC 791
 	netip.MustParsePrefix("10.0.0.0/8"),     // RFC 1918
@@ -22,9 +22,8 @@ var Special4 = []netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/3"),    // multicast, reserved (RFC 1112), broadcast
 }
 
-// Of IPv6 only unicast6 is given out (RFC 4291; IANA's Global Unicast Address Assignments), and
-// of that special6 is for other purposes (IPv6 Special-Purpose Address Registry): those that
-// lead to an IPv4 address by a relay are among them.
+// Of IPv6 only unicast6 is assigned (RFC 4291; IANA's Global Unicast Address Assignments). Special6 is the part of it
+// with other purposes (IPv6 Special-Purpose Address Registry), including relays to IPv4 addresses.
 var (
 	unicast6 = netip.MustParsePrefix("2000::/3")
 	special6 = []netip.Prefix{
@@ -35,7 +34,7 @@ var (
 	nat64 = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052: the IPv4 address is the last four bytes
 )
 
-// Public reports whether an address is one of the Internet, and in none of the networks own.
+// Public reports whether an address is one of the Internet and in none of the networks own.
 func Public(a netip.Addr, own ...netip.Prefix) bool {
 	if !a.IsValid() || a.Zone() != "" {
 		return false

@@ -14,19 +14,19 @@ import (
 // source is one kind of the kernel's events.
 type source struct {
 	what string
-	// subscribe begins a subscription that ends with done. It calls due for each event that
-	// counts, fail with the first error, and ended when no more events come.
+	// subscribe begins a subscription that ends with done. It calls due for each event that counts, fail with the first
+	// error, and ended when no more events will come.
 	subscribe func(done <-chan struct{}, due, ended func(), fail func(error)) error
 }
 
-// events makes a source of one of netlink's subscriptions. An event counts if counts says so.
+// events makes a source of one of netlink's subscriptions. Counts reports whether an event counts.
 func events[T any](what string, subscribe func(updates chan<- T, done <-chan struct{}, fail func(error)) error, counts func(T) bool) source {
 	return source{what, func(done <-chan struct{}, due, ended func(), fail func(error)) error {
 		updates := make(chan T, 64)
 		if err := subscribe(updates, done, fail); err != nil {
 			return err
 		}
-		go func() { // to the end, or the subscription never ends
+		go func() { // drain it, or the subscription never ends
 			defer ended()
 			for u := range updates {
 				if counts(u) {
@@ -56,10 +56,9 @@ func routes(counts func(netlink.RouteUpdate) bool) source {
 	}, counts)
 }
 
-// follow calls changed when the sources have been quiet for a while after an event that
-// counts, until ctx ends. A subscription that fails (an overrun of its socket, when more
-// happens than is read; changed does) is made anew, and changed is called at once, as for
-// what happened before the first.
+// follow calls changed when the sources have been quiet for a while after an event that counts, until ctx ends. A
+// subscription that fails (an overrun of its socket, or changed) is renewed, and changed is called at once, because
+// events may have been missed, as before the first subscription.
 func follow(ctx context.Context, log *slog.Logger, quiet time.Duration, changed func() error, sources ...source) {
 	for ctx.Err() == nil {
 		if err := once(ctx, quiet, changed, sources); err != nil && ctx.Err() == nil {
@@ -92,7 +91,7 @@ func once(ctx context.Context, quiet time.Duration, changed func() error, source
 			return fmt.Errorf("netmon: subscribe to %s: %w", s.what, err)
 		}
 	}
-	timer := time.NewTimer(0) // what happened before the subscription
+	timer := time.NewTimer(0) // changes before the subscription
 	defer timer.Stop()
 	for {
 		select {
@@ -110,13 +109,13 @@ func once(ctx context.Context, quiet time.Duration, changed func() error, source
 	}
 }
 
-// hostSettle is how long the host's addresses must be quiet before it has moved: DHCP
-// takes an address, gives another and sets routes, one after the other.
+// hostSettle is how long the host's addresses must be quiet before a move counts: DHCP removes an address, adds another
+// and sets routes, one after the other.
 const hostSettle = 150 * time.Millisecond
 
-// FollowHost calls moved after the host's own addresses or its default route have
-// changed, several changes as one, until ctx ends; once at first, and whenever changes
-// may have been missed. Addresses of containers (link-local ones) do not count.
+// FollowHost calls moved after changes of the host's own addresses or its default route, several as one, until ctx
+// ends; also at the start, and whenever changes may have been missed. Addresses of containers (link-local ones) do not
+// count.
 func FollowHost(ctx context.Context, log *slog.Logger, moved func()) {
 	follow(ctx, log, hostSettle, func() error { moved(); return nil },
 		addresses(func(u netlink.AddrUpdate) bool {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hardware returns the hardware address that the kernel has for a neighbour on a link,
-// empty if it has none. It is no proof of anything: any machine can use any.
+// Hardware returns the hardware address that the kernel has for a neighbour on a link, empty if it has none. It proves
+// nothing: any machine can use any address.
 func Hardware(addr netip.Addr) string {
 	family, zone := unix.AF_INET, addr.Zone()
 	addr = addr.Unmap().WithZone("")

@@ -13,10 +13,9 @@ type Interface struct {
 	Index int
 	Name  string
 	MTU   int
-	// Addrs are the interface's own addresses with the prefix that is on its link.
+	// Addrs are the interface's own addresses with the prefix of its link.
 	Addrs []netip.Prefix
-	// tentative are addresses that are ours soon: the kernel may use them a moment
-	// before it says so.
+	// tentative addresses are this device's soon: the kernel may use them a moment before it reports them as ready.
 	tentative []netip.Addr
 }
 
@@ -26,13 +25,13 @@ func (i Interface) Has(addr netip.Addr) bool {
 	return slices.Contains(i.tentative, addr) || slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
 }
 
-// Net returns the interface as the net package knows it.
+// Net returns the interface as a net.Interface.
 func (i Interface) Net() net.Interface {
 	return net.Interface{Index: i.Index, Name: i.Name, MTU: i.MTU, Flags: net.FlagUp | net.FlagMulticast}
 }
 
-// same reports whether there is no difference that anybody needs to be told. A
-// link-local IPv6 address beside others is none; it comes seconds after them.
+// same reports whether there is no change to report. A link-local IPv6 address beside others does not count; it comes
+// seconds after them.
 func (i Interface) same(o Interface) bool {
 	return i.Index == o.Index && i.Name == o.Name && i.MTU == o.MTU && slices.Equal(i.advertised(), o.advertised())
 }
@@ -50,14 +49,14 @@ func (i Interface) advertised() []netip.Prefix {
 	return out
 }
 
-// notLAN are the names of interfaces that containers, bridges for containers
-// and tunnels make. None of them leads to a cable or a radio.
+// notLAN are the names of interfaces of containers, their bridges and tunnels. None of them leads to a cable or a
+// radio.
 var notLAN = []string{
 	"lo", "cni", "veth", "flannel", "riv", "docker", "br-", "wg", "tun", "tap", "kube-", "cali", "cilium", "lxc", "virbr", "vnet", "tailscale", "zt",
 }
 
-// isLAN decides by name and flags, and by what the user allows. A point-to-point device
-// is a tunnel or a modem, whatever its name: no other cluster is on its link.
+// isLAN decides by name, flags and the user's patterns. A point-to-point device is a tunnel or a modem, whatever its
+// name: no other cluster is on its link.
 func isLAN(name string, flags net.Flags, allowed []string) bool {
 	const want = net.FlagUp | net.FlagMulticast | net.FlagRunning
 	if flags&want != want || flags&(net.FlagLoopback|net.FlagPointToPoint) != 0 {
@@ -82,8 +81,7 @@ func (l LANs) Own(addr netip.Addr) bool {
 	return slices.ContainsFunc(l, func(i Interface) bool { return i.Has(addr.Unmap()) })
 }
 
-// OnLink reports whether addr belongs to another machine on a LAN that this
-// device is connected to itself, with no router between them.
+// OnLink reports whether addr belongs to another machine on a LAN of this device, without a router between them.
 func (l LANs) OnLink(addr netip.Addr) bool {
 	zone, addr := addr.Zone(), addr.Unmap().WithZone("")
 	if !addr.IsValid() || addr.IsLoopback() || addr.IsMulticast() || addr.IsUnspecified() || l.Own(addr) {
@@ -116,7 +114,7 @@ func (l LANs) MTU() int {
 	return mtu
 }
 
-// Prefixes returns what is on the links.
+// Prefixes returns the prefixes of the links.
 func (l LANs) Prefixes() []netip.Prefix {
 	var out []netip.Prefix
 	for _, i := range l {
@@ -137,7 +135,7 @@ func (l LANs) ByIndex(index int) (Interface, bool) {
 	return Interface{}, false
 }
 
-// MayBeLAN reports whether an interface leads to a LAN when it is up and its cable is in.
+// MayBeLAN reports whether an interface leads to a LAN when it is up and its cable is plugged in.
 func MayBeLAN(name string, flags net.Flags) bool {
 	return isLAN(name, flags|net.FlagUp|net.FlagRunning, nil)
 }

@@ -1,10 +1,8 @@
-// Package netmon knows which of the device's interfaces lead to a LAN, and says
-// when that changes.
+// Package netmon finds the device's LAN interfaces and reports changes.
 //
-// It reads the kernel's links and addresses over netlink, as events: nothing is
-// polled. It writes nothing. After a restart it reads everything anew. If the
-// kernel cannot be asked, it reports no LAN, logs why and tries again; the user
-// sees no peers being discovered while known peers go on working.
+// It reads the kernel's links and addresses over netlink, by events without polling. It writes nothing. After a restart
+// it reads everything again. If the kernel cannot be queried, it reports no LAN, logs why and retries: no peers are
+// discovered, and known peers still work.
 package netmon
 
 import (
@@ -24,12 +22,10 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// settle is how long the monitor waits after an event for those that follow it:
-// one cable makes a dozen.
+// settle is the wait after an event for those that follow: plugging in a cable makes a dozen.
 const settle = 100 * time.Millisecond
 
-// Monitor holds the LANs as the kernel last told them. Its methods may be called
-// concurrently, and before Run.
+// Monitor has the LANs of the kernel's last report. Its methods may be called concurrently, and before Run.
 type Monitor struct {
 	log     *slog.Logger
 	reading sync.Mutex
@@ -56,13 +52,12 @@ func (m *Monitor) LANs() LANs {
 	return m.lans
 }
 
-// Changed returns a channel that receives after every change of LANs (several
-// changes may be told as one), and a function that ends the subscription.
+// Changed returns a channel that receives after every change of LANs, and a function that ends the subscription.
+// Several changes may arrive as one.
 func (m *Monitor) Changed() (<-chan struct{}, func()) { return m.changed.Changed() }
 
-// Allow makes the monitor see only the LANs whose interface has one of the names, or
-// matches one of the patterns (path.Match); none given is all LANs. A name without
-// a wildcard is a LAN whatever it looks like: who wrote it knows.
+// Allow limits the LANs to interfaces with one of the names, or matching one of the patterns (path.Match); none is all
+// LANs. A name without a wildcard is a LAN whatever its kind: the user decides.
 func (m *Monitor) Allow(patterns []string) {
 	m.mu.Lock()
 	m.allowed = slices.Clone(patterns)
@@ -79,9 +74,9 @@ func (m *Monitor) Run(ctx context.Context) error {
 	return nil
 }
 
-// read asks the kernel and tells subscribers if the LANs are not what they were.
+// read queries the kernel and notifies subscribers if the LANs have changed.
 func (m *Monitor) read() error {
-	m.reading.Lock() // else an older look could come last
+	m.reading.Lock() // otherwise an older result could be stored last
 	defer m.reading.Unlock()
 	m.mu.Lock()
 	allowed := m.allowed
@@ -141,7 +136,7 @@ func read(allowed []string) (LANs, error) {
 	return lans, nil
 }
 
-// dumpTries bounds how often the kernel is asked while what it lists changes: pods come and go.
+// dumpTries bounds the queries of a list that changes meanwhile: pods come and go.
 const dumpTries = 20
 
 // Dump returns a list that did not change while the kernel made it.

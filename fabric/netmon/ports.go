@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Listener names the process that holds a local port, as " by NAME (pid N)", or
-// returns "" if it cannot be found. network is tcp or udp.
+// Listener names the process that holds a local port, as " by NAME (pid N)", or returns "" if it is not found. Network
+// is tcp or udp.
 func Listener(network string, port int) string {
 	if name, pid, _ := Holder("/proc", network, port); pid != 0 {
 		return fmt.Sprintf(" by %s (pid %d)", name, pid)
@@ -18,8 +18,8 @@ func Listener(network string, port int) string {
 	return ""
 }
 
-// Holder is the process that holds a local port, by the files of proc, a /proc.
-// used is true with pid 0 where there is one that cannot be seen.
+// Holder is the process that holds a local port, by the files of proc, a /proc. Used is true with pid 0 if that process
+// is not visible.
 func Holder(proc, network string, port int) (name string, pid int, used bool) {
 	inodes := map[string]bool{}
 	for _, table := range []string{network, network + "6"} {

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FollowRoutes calls changed after routes to networks (IPv4; not the default route,
-// not those through the named interface) came or went, several changes as one,
-// until ctx ends.
+// FollowRoutes calls changed after routes to networks have changed (IPv4; without default routes and those through the
+// interface except), several changes as one, until ctx ends.
 func FollowRoutes(ctx context.Context, except string, log *slog.Logger, changed func()) {
 	follow(ctx, log, settle, func() error { changed(); return nil },
 		routes(func(u netlink.RouteUpdate) bool { return toNetwork(u.Route) && !through(u.Route, except) }))
@@ -29,9 +28,8 @@ func through(r netlink.Route, name string) bool {
 	return err == nil && l.Attrs().Index == r.LinkIndex
 }
 
-// FollowLink calls changed after the link of the index, its addresses or the routes through it
-// have changed, several changes as one, until ctx ends; once at first, and whenever changes
-// may have been missed.
+// FollowLink calls changed after the link of the index, its addresses or its routes have changed, several changes as
+// one, until ctx ends; also at the start, and whenever changes may have been missed.
 func FollowLink(ctx context.Context, log *slog.Logger, index func() int, changed func()) {
 	follow(ctx, log, settle, func() error { changed(); return nil },
 		links(func(u netlink.LinkUpdate) bool { return u.Link.Attrs().Index == index() }),

@@ -15,44 +15,42 @@ import (
 )
 
 const (
-	// settle is how long the kernel's notices of one change take to come.
+	// settle is how long the kernel's notices of one change take to arrive.
 	settle = 20 * time.Millisecond
-	// pace is the least time between two times that one table is put back: another program may
-	// keep at it.
+	// pace is the least time between two repairs of one table: another program may keep changing it.
 	pace = time.Second
-	// quiet is the least time between two lines about one table in the log.
+	// quiet is the least time between two log lines about one table.
 	quiet = time.Minute
-	// notices bounds what the kernel holds for a Keeper that has not come to read it.
+	// notices bounds the kernel's buffer for unread notices, bytes.
 	notices = 8 << 20
 )
 
-// Guard sees what other programs do to the tables that this process writes (nft flush
-// ruleset, a restart of the nftables service, a person), and has them put back. A process
-// has one, and each owner of a table makes it by Tables, puts it back when Changed says so,
-// and reports what it cannot put back.
+// Guard detects changes by other programs to the tables of this process (nft flush ruleset, a restart of the nftables
+// service, a person). A process has one. The owner of a table creates it by Tables, writes it again when Changed
+// receives, and reports failures.
 //
-// It reads the kernel's notices. Those of own writes are told by the socket that wrote,
-// those of tables of others, however many, by their name. It writes nothing.
+// It reads the kernel's notices and writes nothing. The number of the writing socket identifies own changes; other
+// tables are ignored by their name.
 type Guard struct {
 	netns int
 	log   *slog.Logger
-	// first is a socket that nothing is written by. The kernel numbers the first one of a process
-	// by its PID, which one in another PID namespace may have too, and further ones at random.
+	// first is a socket that writes nothing. The kernel numbers the first socket of a process by its PID, which a
+	// process in another PID namespace may have too, and further ones at random.
 	first *netlink.Conn
 
 	mu     sync.Mutex
 	tables map[string]*Tables
-	own    map[uint32]time.Time // sockets that this process has written by
+	own    map[uint32]time.Time // this process's writing sockets
 }
 
 // NewGuard makes one for a network namespace; 0 is the process's own.
 func NewGuard(netns int, log *slog.Logger) *Guard {
 	k := &Guard{netns: netns, log: log, tables: map[string]*Tables{}, own: map[uint32]time.Time{}}
-	k.first, _ = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns}) // where there is none Run says so
+	k.first, _ = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns}) // on failure Run returns an error
 	return k
 }
 
-// Tables makes those of a name, in the place of what was made of that name before.
+// Tables creates the tables of a name, in place of earlier ones of that name.
 func (k *Guard) Tables(name string, families ...nftables.TableFamily) *Tables {
 	t := &Tables{Name: name, Families: families, NetNS: k.netns, guard: k, changed: make(chan struct{}, 1)}
 	k.mu.Lock()
@@ -61,7 +59,7 @@ func (k *Guard) Tables(name string, families ...nftables.TableFamily) *Tables {
 	return t
 }
 
-// Names are those of all tables that were made.
+// Names are those of all created tables.
 func (k *Guard) Names() (names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,8 +69,7 @@ func (k *Guard) Names() (names []string) {
 	return names
 }
 
-// Run watches until ctx ends, or until nothing more is seen. ready is called when it has
-// begun.
+// Run watches until ctx ends, or until the subscription fails. Ready is called when it has begun.
 func (k *Guard) Run(ctx context.Context, ready func()) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: k.netns, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 	if err != nil {
@@ -81,7 +78,7 @@ func (k *Guard) Run(ctx context.Context, ready func()) error {
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	_ = c.SetReadBuffer(notices)
-	k.doubt() // what was changed before
+	k.doubt() // earlier changes
 	ready()
 	for {
 		messages, err := c.Receive()
@@ -89,7 +86,7 @@ func (k *Guard) Run(ctx context.Context, ready func()) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, unix.ENOBUFS):
-			k.doubt() // some were lost
+			k.doubt() // notices were lost
 		case err != nil:
 			return fmt.Errorf("nft: changes by other programs are not seen: %w", err)
 		}
@@ -99,12 +96,12 @@ func (k *Guard) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// doubt has all tables written anew.
+// doubt has all tables written again.
 func (k *Guard) doubt() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, t := range k.tables {
-		go t.touched(false) // one may be in the midst of being written
+		go t.touched(false) // it may be in use by a write
 	}
 }
 
@@ -122,8 +119,7 @@ func (k *Guard) notice(m netlink.Message) {
 	}
 }
 
-// tableName is the name in a notice about a table or a part of one: the first attribute of
-// all of them.
+// tableName is the name in a notice about a table or a part of one: the first attribute of all of them.
 func tableName(data []byte) []byte {
 	const header, attribute = 4, 4
 	if len(data) < header+attribute {
@@ -133,10 +129,10 @@ func tableName(data []byte) []byte {
 	if binary.NativeEndian.Uint16(data[header+2:]) != unix.NFTA_TABLE_NAME || end > len(data) || end <= header+attribute {
 		return nil
 	}
-	return data[header+attribute : end-1] // it ends with a zero
+	return data[header+attribute : end-1] // it ends with a zero byte
 }
 
-// open is Open with a socket whose writes are known as own ones.
+// open is Open with a socket whose writes count as own ones.
 func (k *Guard) open() (*nftables.Conn, error) {
 	return open(k.netns, func(c *netlink.Conn) error {
 		raw, err := c.SyscallConn()
@@ -154,7 +150,7 @@ func (k *Guard) open() (*nftables.Conn, error) {
 	})
 }
 
-// wrote notes a socket. The kernel gives its number to no other soon.
+// wrote registers a writing socket. The kernel does not reuse its number soon.
 func (k *Guard) wrote(port uint32) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,8 +1,6 @@
-// Package nft has the words that our nftables tables are written in: connections to
-// the kernel, tables that are replaced in one transaction, and expressions that match
-// or decide. What a table says is its owner's (tunnel, firewall, isolation, netpol).
-//
-// It keeps nothing, and reads and writes only what a caller asks for.
+// Package nft builds nftables tables: connections to the kernel, tables replaced in one transaction, and expressions
+// that match or decide. The rules themselves are in their owners' packages (tunnel, firewall, isolation, netpol). It
+// keeps no state.
 package nft
 
 import (
@@ -17,26 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Isolation is the name of the tables that keep pods of other clusters apart. The interfaces of
-// such pods have an alias that begins with TenantAlias, by which processes other than their
-// owner know them.
+// Isolation is the name of the tables that isolate tenants. The interfaces of tenants have an alias that begins with
+// TenantAlias, by which other processes recognize them.
 const (
 	Isolation   = "rivulet-twins"
 	TenantAlias = "rivulet guest of "
 )
 
-// buffer bounds a transaction and its acknowledgements; a socket's usual buffer is too
-// small for a table of some thousand rules.
+// buffer bounds a transaction and its acknowledgements, bytes; the default of sockets is too small for a table of some
+// thousand rules.
 const buffer = 32 << 20
 
-// Open makes a connection; netns is a network namespace to work in, 0 the process's own.
+// Open makes a connection; netns is a network namespace, 0 the process's own.
 func Open(netns int) (*nftables.Conn, error) {
 	return open(netns, func(*netlink.Conn) error { return nil })
 }
 
 func open(netns int, opened func(*netlink.Conn) error) (*nftables.Conn, error) {
 	options := []nftables.ConnOption{nftables.WithSockOptions(func(c *netlink.Conn) error {
-		// Without the right to exceed the system's limit that limit has to do.
+		// Without the privilege to exceed the system's limit, that limit applies.
 		_ = c.SetWriteBuffer(buffer)
 		_ = c.SetReadBuffer(buffer)
 		return opened(c)
@@ -68,9 +65,9 @@ func Stand(netns int, name string, families ...nftables.TableFamily) (int, error
 	return n, nil
 }
 
-// Remove adds to c's transaction that the table goes, whether it is there or not.
+// Remove adds the removal of the table to c's transaction, whether the table exists or not.
 func Remove(c *nftables.Conn, t *nftables.Table) {
-	c.AddTable(t) // so that deleting it cannot fail
+	c.AddTable(t) // so that the deletion cannot fail
 	c.DelTable(t)
 }
 
@@ -83,7 +80,7 @@ func Rule(c *nftables.Conn, chain *nftables.Chain, parts ...[]expr.Any) {
 	c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: all})
 }
 
-// Base makes a chain of filter rules that the kernel calls at a hook.
+// Base makes a chain of filter rules at a kernel hook.
 func Base(c *nftables.Conn, t *nftables.Table, name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
 	return c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeFilter,
 		Hooknum: hook, Priority: nftables.ChainPriorityRef(priority)})
@@ -91,9 +88,8 @@ func Base(c *nftables.Conn, t *nftables.Table, name string, hook *nftables.Chain
 
 var lastSetID atomic.Uint32
 
-// NewSet makes a set without elements, to be added to a transaction. Its number is told
-// apart from all others of this process; the library's own count is not safe for two
-// transactions that are written at once.
+// NewSet makes a set without elements, to be added to a transaction. Its number is unique in this process; the
+// library's own counter is not safe for concurrent transactions.
 func NewSet(t *nftables.Table, name string, key nftables.SetDatatype) *nftables.Set {
 	return &nftables.Set{ID: lastSetID.Add(1), Table: t, Name: name, KeyType: key}
 }
@@ -104,24 +100,23 @@ const (
 	Destination = 16
 )
 
-// The verdicts. Accept ends the base chain only: other tables are still asked.
+// The verdicts. Accept ends the base chain only: other tables still decide.
 var (
 	Accept = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	Drop   = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
-	// Refuse answers as a port that nobody listens on does (ICMP port unreachable); IPv4 only.
+	// Refuse answers as for a closed port (ICMP port unreachable); IPv4 only.
 	Refuse = []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 3}}
 )
 
-// Jump comes back when the chain has not decided.
+// Jump returns when the chain has not decided.
 func Jump(chain string) []expr.Any {
 	return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
 }
 
-// Established is what belongs to a connection that was let through, errors about it
-// included.
+// Established matches packets of an accepted connection, including errors about it.
 var Established = Conntrack(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 
-// DestinationTranslated is what somebody's DNAT has led here (IPS_DST_NAT).
+// DestinationTranslated matches packets after any DNAT (IPS_DST_NAT).
 var DestinationTranslated = Conntrack(expr.CtKeySTATUS, 1<<5)
 
 // Conntrack matches when one of the bits is set.
@@ -134,7 +129,7 @@ func Conntrack(key expr.CtKey, bits uint32) []expr.Any {
 	}
 }
 
-// AddressedTo is what the sender addressed to a, wherever kube-proxy has sent it.
+// AddressedTo matches packets that the sender addressed to a, also after kube-proxy's DNAT.
 func AddressedTo(a netip.Addr) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Register: 1, Key: expr.CtKeyDST, Direction: 0},
@@ -155,7 +150,7 @@ func EtherType(op expr.CmpOp, t uint16) []expr.Any {
 	return Payload(expr.PayloadBaseLLHeader, 12, op, binaryutil.BigEndian.PutUint16(t))
 }
 
-// In is an address (Source or Destination) that is in a set.
+// In matches an address (Source or Destination) in a set.
 func In(offset uint32, set string) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
@@ -163,7 +158,7 @@ func In(offset uint32, set string) []expr.Any {
 	}
 }
 
-// Within is an address (Source or Destination) that is in a prefix.
+// Within matches an address (Source or Destination) in a prefix.
 func Within(offset uint32, p netip.Prefix) []expr.Any {
 	mask := make([]byte, 4)
 	binary.BigEndian.PutUint32(mask, ^uint32(0)<<(32-p.Bits()))
@@ -174,7 +169,7 @@ func Within(offset uint32, p netip.Prefix) []expr.Any {
 	}
 }
 
-// Protocol is what IP carries (unix.IPPROTO_*).
+// Protocol matches the protocol of IP (unix.IPPROTO_*).
 func Protocol(proto byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
@@ -182,7 +177,7 @@ func Protocol(proto byte) []expr.Any {
 	}
 }
 
-// ToPorts is a destination port between the two, both included.
+// ToPorts matches a destination port between the two, both included.
 func ToPorts(low, high uint16) []expr.Any {
 	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
 	if low == high {
@@ -191,20 +186,20 @@ func ToPorts(low, high uint16) []expr.Any {
 	return []expr.Any{load, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binaryutil.BigEndian.PutUint16(low), ToData: binaryutil.BigEndian.PutUint16(high)}}
 }
 
-// TCPPort is a destination port of TCP.
+// TCPPort matches a destination port of TCP.
 func TCPPort(port uint16) []expr.Any {
 	return append(Protocol(unix.IPPROTO_TCP), ToPorts(port, port)...)
 }
 
-// UDPPort is a destination port of UDP.
+// UDPPort matches a destination port of UDP.
 func UDPPort(port uint16) []expr.Any {
 	return append(Protocol(unix.IPPROTO_UDP), ToPorts(port, port)...)
 }
 
-// FromInterface is what came in by the interface.
+// FromInterface matches the input interface.
 func FromInterface(name string) []expr.Any { return named(expr.MetaKeyIIFNAME, name) }
 
-// ToInterface is what goes out by the interface.
+// ToInterface matches the output interface.
 func ToInterface(name string) []expr.Any { return named(expr.MetaKeyOIFNAME, name) }
 
 func named(key expr.MetaKey, name string) []expr.Any {
@@ -230,14 +225,14 @@ func natPrefix(kind expr.NATType, p netip.Prefix) []expr.Any {
 	}
 }
 
-// Not turns round an expression that ends in a comparison for equality.
+// Not negates an expression that ends in a comparison for equality.
 func Not(e []expr.Any) []expr.Any {
 	cmp := *e[len(e)-1].(*expr.Cmp)
 	cmp.Op = expr.CmpOpNeq
 	return append(e[:len(e)-1:len(e)-1], &cmp)
 }
 
-// InterfaceKey is an interface's name as rules and sets have it.
+// InterfaceKey is an interface's name in the form of rules and sets.
 func InterfaceKey(name string) []byte {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, name)

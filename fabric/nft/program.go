@@ -14,15 +14,14 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// Program is what a table of one family holds: sets, and chains of rules that name
-// them. Sets and chains of one name are equal in all versions of a program, but for the
-// elements of sets; what differs otherwise has another name.
+// Program is the content of a table of one family: sets, and chains of rules that use them. Sets and chains of one name
+// are equal in all versions of a program, except for the elements of sets; anything else that differs has another name.
 type Program struct {
 	Family nftables.TableFamily
 	Sets   map[string]Set
 	// Chains are those that other rules and elements lead to.
 	Chains map[string]Chain
-	// Base writes the chains that the kernel calls. They never change.
+	// Base writes the chains at kernel hooks. They never change.
 	Base func(c *nftables.Conn, t *nftables.Table)
 }
 
@@ -38,7 +37,7 @@ type Set struct {
 	Elements map[string]nftables.SetElement
 }
 
-// MakeSet makes one without elements.
+// MakeSet makes a set without elements.
 func MakeSet(key nftables.SetDatatype) Set {
 	return Set{Key: key, Elements: map[string]nftables.SetElement{}}
 }
@@ -46,7 +45,7 @@ func MakeSet(key nftables.SetDatatype) Set {
 // Add adds an element.
 func (s Set) Add(key []byte) { s.Elements[string(key)] = nftables.SetElement{Key: key} }
 
-// Lead adds an element of a map.
+// Lead adds an element of a map to chains.
 func (s Set) Lead(key []byte, kind expr.VerdictKind, chain string) {
 	s.Elements[string(key)+chain] = nftables.SetElement{Key: key, VerdictData: &expr.Verdict{Kind: kind, Chain: chain}}
 }
@@ -56,8 +55,7 @@ func (s Set) Map(key, value []byte) {
 	s.Elements[string(key)+string(value)] = nftables.SetElement{Key: key, Val: value}
 }
 
-// Tables are those of one name, a program for each family. Others than Keeper's are nobody
-// else's to change. Methods may be called concurrently.
+// Tables are those of one name, one program per family. Methods may be called concurrently.
 type Tables struct {
 	Name     string
 	Families []nftables.TableFamily
@@ -67,33 +65,33 @@ type Tables struct {
 	changed chan struct{}
 
 	mu       sync.Mutex
-	have     []Program   // what stands, as far as it was written here; nil: not known
-	clean    bool        // it is known that nothing stands
-	broken   bool        // others have changed what stood
-	timer    *time.Timer // nil, or it gives changed a value, at next
+	have     []Program   // what this process has written; nil: unknown
+	clean    bool        // no tables exist, for certain
+	broken   bool        // changed by other programs
+	timer    *time.Timer // nil, or it sends to changed, at next
 	next     time.Time
-	notified time.Time // when changed got one for the last time
+	notified time.Time // when changed received last
 	logged   time.Time
-	wait     time.Duration // until the next try of what has failed
+	wait     time.Duration // until a failed Apply is retried
 }
 
-// Changed gets a value when the tables have to be written anew by Apply: another program has
-// changed them, or it may have, or the last Apply has failed.
+// Changed receives when the tables have to be written again by Apply: another program has changed them, or may have, or
+// the last Apply has failed.
 func (k *Tables) Changed() <-chan struct{} { return k.changed }
 
-// Broken reports whether others have changed the tables since Apply.
+// Broken reports whether other programs have changed the tables since Apply.
 func (k *Tables) Broken() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.broken
 }
 
-// touched notes what others do, for certain or perhaps.
+// touched registers a certain or possible change by another program.
 func (k *Tables) touched(certain bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.have == nil {
-		return // nothing stands, or it is written anew in any case
+		return // no tables, or they will be written in any case
 	}
 	k.broken = k.broken || certain
 	now := time.Now()
@@ -122,7 +120,7 @@ func (k *Tables) notify(in time.Duration) {
 	})
 }
 
-// Known reports whether it is known what stands.
+// Known reports whether the content of the tables is known.
 func (k *Tables) Known() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,9 +150,9 @@ func (k *Tables) Clear() error {
 	return nil
 }
 
-// Apply makes the tables hold want, a program for each family or nil for no tables, each
-// in one transaction: what differs from what stands, or everything where that is not
-// known or does not work. It returns the number of messages that it took.
+// Apply makes the tables hold want, a program for each family or nil for no tables, each in one transaction: only the
+// differences, or everything if the present content is unknown or the differences fail. It returns the number of
+// messages that it took.
 func (k *Tables) Apply(want []Program) (messages int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -177,7 +175,7 @@ func (k *Tables) apply(want []Program) (messages int, err error) {
 	return messages, nil
 }
 
-// write puts want in the place of whatever stands.
+// write replaces the tables by want.
 func (k *Tables) write(want []Program) (messages int, err error) {
 	for i, f := range k.Families {
 		c, err := k.open()
@@ -201,7 +199,7 @@ func (k *Tables) write(want []Program) (messages int, err error) {
 	return messages, nil
 }
 
-// Fill adds to c's transaction what an empty table is to hold.
+// Fill adds the content of an empty table to c's transaction.
 func Fill(c *nftables.Conn, t *nftables.Table, p Program) error {
 	_, err := fill(c, t, p)
 	return err
@@ -223,8 +221,7 @@ func (k *Tables) open() (*nftables.Conn, error) {
 	return Open(k.NetNS)
 }
 
-// Update writes what differs from what stands. A family whose transaction fails stays as
-// it was.
+// Update writes the differences. A family whose transaction fails stays unchanged.
 func (k *Tables) Update(want []Program) (messages int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -250,7 +247,7 @@ func (k *Tables) update(want []Program) (messages int, err error) {
 
 var errUnknown = errors.New("nft: another program has just changed the table; it is put back")
 
-// differ writes what has changed of one table.
+// differ writes the differences of one table.
 func (k *Tables) differ(have, want Program) (messages int, err error) {
 	c, err := k.open()
 	if err != nil {
@@ -285,7 +282,7 @@ func (w *writer) table(name string, s Set) *nftables.Set {
 	return out
 }
 
-// sets makes those that are new, without elements: what they lead to may come later.
+// sets creates new sets without elements, whose chains may be created later.
 func (w *writer) sets(have, want Program) {
 	for _, name := range added(have.Sets, want.Sets) {
 		if w.err == nil {
@@ -295,8 +292,7 @@ func (w *writer) sets(have, want Program) {
 	}
 }
 
-// chains makes those that are new: first all of them, then the rules, which may lead to
-// any of them.
+// chains creates new chains: first all of them, then their rules, which may refer to any of them.
 func (w *writer) chains(have, want Program) {
 	names := added(have.Chains, want.Chains)
 	for _, name := range names {
@@ -311,7 +307,7 @@ func (w *writer) chains(have, want Program) {
 	}
 }
 
-// elements brings those of all sets up to date.
+// elements updates the elements of all sets.
 func (w *writer) elements(have, want Program) {
 	for _, name := range slices.Sorted(maps.Keys(want.Sets)) {
 		next, before := want.Sets[name], have.Sets[name]
@@ -328,8 +324,8 @@ func (w *writer) elements(have, want Program) {
 	}
 }
 
-// chunk is how many elements go into one message. The length of their list is 16 bits,
-// and the library cuts a longer one short without an error.
+// chunk bounds the elements of one message. The length of their list has 16 bits, and the library truncates a longer
+// one without an error.
 const chunk = 256
 
 func (w *writer) each(all []nftables.SetElement, write func([]nftables.SetElement) error) {
@@ -341,8 +337,8 @@ func (w *writer) each(all []nftables.SetElement, write func([]nftables.SetElemen
 	}
 }
 
-// rest removes what nothing leads to. A chain is emptied before any is deleted: one that
-// another leads to cannot go.
+// rest removes what is not referred to. All chains are emptied before any is deleted: the kernel refuses to delete a
+// chain that another refers to.
 func (w *writer) rest(have, want Program) {
 	chains := added(want.Chains, have.Chains)
 	for _, name := range chains {
@@ -359,7 +355,7 @@ func (w *writer) rest(have, want Program) {
 	}
 }
 
-// added lists the keys of after that before has not, in order.
+// added lists the keys of after that before does not have, in order.
 func added[K cmp.Ordered, V any](before, after map[K]V) []K {
 	var out []K
 	for key := range after {

@@ -1,7 +1,5 @@
-// Package config is what home and its gateway pod in a foreign cluster tell each
-// other: JSON, in a Secret that the pod mounts and over its control port. Both
-// sides ignore fields that they do not know, so that either may be newer. It does
-// nothing.
+// Package config is the protocol between the home cluster and its gateway pod in a foreign cluster: JSON, in a Secret
+// that the pod mounts and over its control port. Both sides ignore unknown fields, so that either may be newer.
 package config
 
 import (
@@ -12,13 +10,12 @@ import (
 	"time"
 )
 
-// The ports of the pod. The first two are open on its loopback only, where nobody
-// comes but who may port-forward to the pod.
+// The ports of the pod. The first two are open on its loopback only, which is reachable by port-forward alone.
 const (
 	StreamPort  = 7442  // a connection here becomes a stream of the tunnel
 	ControlPort = 7443  // HTTP
 	TunnelPort  = 7442  // UDP
-	DNSPort     = 10053 // UDP and TCP; the Service has 53
+	DNSPort     = 10053 // UDP and TCP; port 53 of the Service
 	ReadyPort   = 10080 // HTTP, for the kubelet
 	// FirstPort is the first of the ports for home's Services.
 	FirstPort, LastPort = 20000, 29999
@@ -29,26 +26,25 @@ const HomeID = "home"
 
 // Gateway is the whole desired state of a gateway.
 type Gateway struct {
-	// Generation grows with every change, so that an old file does not undo what was
-	// told since.
+	// Generation grows with every change, so that an old file does not replace a newer configuration.
 	Generation int64 `json:"generation"`
-	// PrivateKey is the gateway's, PublicKey home's: Curve25519, base64.
+	// PrivateKey is the gateway's, PublicKey that of home: Curve25519, base64.
 	PrivateKey string `json:"privateKey"`
 	PublicKey  string `json:"publicKey"`
-	// Address is the gateway's own, one of Prefix, under which home sees this side.
+	// Address is the gateway's own, one of Prefix, under which home sees the foreign cluster.
 	Address netip.Addr   `json:"address"`
 	Prefix  netip.Prefix `json:"prefix"`
-	// Home is the prefix of home's pods, as they are there.
+	// Home is the prefix of home's pods, as home uses it.
 	Home netip.Prefix `json:"home"`
-	// UDP and Streams are where home may be reached, if it may be.
+	// UDP and Streams are the addresses at which home is reachable, if any.
 	UDP     []netip.AddrPort `json:"udp,omitempty"`
 	Streams []netip.AddrPort `json:"streams,omitempty"`
-	// Pods are home's pods here: the address that home sees, and the real one. The
-	// gateway connects to nobody else.
+	// Pods are home's pods in the foreign cluster: from the address that home sees to the real one. The gateway
+	// connects to no other pods.
 	Pods map[netip.Addr]netip.Addr `json:"pods,omitempty"`
-	// Services are home's, for pods here.
+	// Services are home's, for pods in the foreign cluster.
 	Services []Service `json:"services,omitempty"`
-	// StreamsOnly has the gateway use no UDP.
+	// StreamsOnly disables UDP.
 	StreamsOnly bool `json:"streamsOnly,omitempty"`
 	// Zone is the domain of home's cluster.
 	Zone string `json:"zone,omitempty"`
@@ -58,32 +54,29 @@ type Gateway struct {
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// IP is where pods here reach it: what its names are answered with. None yet if it
-	// is not valid.
+	// IP is where pods of the foreign cluster reach the Service; DNS answers contain it. It is invalid until known.
 	IP    netip.Addr `json:"ip,omitzero"`
 	Ports []Port     `json:"ports,omitempty"`
-	// External is the name that it stands for, if it is an ExternalName; there is
-	// nothing else of it then.
+	// External is the target name of an ExternalName Service; its other fields are empty then.
 	External string `json:"external,omitempty"`
-	// Headless says that its name means each of Hosts.
+	// Headless: the Service's name resolves to each of Hosts.
 	Headless bool   `json:"headless,omitempty"`
 	Hosts    []Host `json:"hosts,omitempty"`
 }
 
 // Host is one pod of a headless Service.
 type Host struct {
-	// Name is its host name, or made of its address.
+	// Name is its host name, or derived from its address.
 	Name string `json:"name"`
 	// Pod is its address as home sees it.
 	Pod netip.Addr `json:"pod"`
-	// IP is where pods here reach it; of a pod that is here Pods has it.
+	// IP is where pods of the foreign cluster reach it; the address of a pod that runs there is in Pods.
 	IP netip.Addr `json:"ip,omitzero"`
-	// Ports are its ports. Those of a pod that is reached by an address of its own have
-	// a port of the gateway, too.
+	// Ports are its ports. Those of a pod with an address of its own have a port of the gateway, too.
 	Ports []Port `json:"ports,omitempty"`
 }
 
-// Doors are all ports for which the gateway holds one.
+// Doors are all ports for which the gateway listens.
 func (s Service) Doors() []Port {
 	out := slices.Clone(s.Ports)
 	for _, h := range s.Hosts {
@@ -107,7 +100,7 @@ type Port struct {
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
 }
 
-// Check reports what cannot be.
+// Check validates the configuration.
 func (g Gateway) Check() error {
 	switch {
 	case !g.Prefix.IsValid() || !g.Prefix.Contains(g.Address):
@@ -136,7 +129,6 @@ func (g Gateway) Check() error {
 	return nil
 }
 
-// Find returns home's Service of the name.
 func (g Gateway) Find(namespace, name string) (Service, bool) {
 	i := slices.IndexFunc(g.Services, func(s Service) bool { return s.Namespace == namespace && s.Name == name })
 	if i < 0 {
@@ -145,19 +137,19 @@ func (g Gateway) Find(namespace, name string) (Service, bool) {
 	return g.Services[i], true
 }
 
-// Status is what a gateway says of itself.
+// Status is a gateway's report.
 type Status struct {
 	Version string `json:"version"`
-	// Configured says that it has a configuration; Digest which.
+	// Configured is whether it has a configuration, Digest identifies it.
 	Configured bool   `json:"configured"`
 	Digest     string `json:"digest,omitempty"`
-	// Connected says that home has been heard lately.
+	// Connected is whether packets of home have arrived lately.
 	Connected     bool      `json:"connected"`
 	LastHandshake time.Time `json:"lastHandshake,omitzero"`
 	Received      uint64    `json:"received"` // bytes
 	Sent          uint64    `json:"sent"`
 	Flows         Flows     `json:"flows"`
-	// Problems are ports that cannot be opened, and the like.
+	// Problems are, for example, ports that cannot be opened.
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -165,10 +157,10 @@ type Status struct {
 type Flows struct {
 	TCP     int    `json:"tcp"`
 	UDP     int    `json:"udp"`
-	Refused uint64 `json:"refused"` // since start: to nobody of ours, or beyond the bounds
+	Refused uint64 `json:"refused"` // since start: to unknown destinations, or beyond the bounds
 }
 
-// Path is the way between home and a gateway.
+// Path is the path between home and a gateway.
 type Path struct {
 	Kind          string        `json:"kind"`              // direct or stream
 	Address       string        `json:"address,omitempty"` // of the gateway; none through the API server

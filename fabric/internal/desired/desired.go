@@ -1,7 +1,6 @@
-// Package desired is the server's end of a process that is told its whole desired
-// state over HTTP and says how it is: the tunnel, and the gateway of a foreign cluster.
-// It reads and writes nothing of its own. What cannot be is answered with the text of the
-// error, which ends in a cure; the state before stays in force.
+// Package desired is the HTTP server of a process that receives its whole desired state and reports its status: the
+// tunnel, and the gateway of a foreign cluster. It keeps no state. A refused state is answered with the text of the
+// error, which ends in a cure; the previous state stays in force.
 package desired
 
 import (
@@ -12,8 +11,8 @@ import (
 // maxConfig bounds a configuration, bytes; a peer takes about 300.
 const maxConfig = 4 << 20
 
-// Config answers a PUT of the whole state: 204 when it is in force, 400 if it cannot be
-// read, 422 if it cannot be. who begins the text of what cannot be read.
+// Config answers a PUT of the whole state: 204 when it is in force, 400 if unreadable, 422 if refused. Who begins the
+// text for unreadable requests.
 func Config[T any](who string, apply func(T) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var cfg T
@@ -38,6 +37,6 @@ func Status[T any](status func() (T, error)) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(st) //nolint:errcheck // he has gone
+		json.NewEncoder(w).Encode(st) //nolint:errcheck // the client has gone
 	}
 }
