@@ -48,12 +48,12 @@ func (s *System) newEngine() {
 			return cleanup.EndPods(ctx, cleanup.Config{State: state, Run: s.cfg.Dirs.Run, EngineName: s.cfg.EngineName})
 		},
 	}
-	s.dates = certs.NewKeeper(s.engine, datastore.Path(state), func() bool { return s.clock.Status().Plausible }, &s.health, log)
+	s.certs = certs.NewRenewer(s.engine, datastore.Path(state), func() bool { return s.clock.Status().Plausible }, &s.health, log)
 	s.clock = clock.New(clock.Config{
 		System: clock.Machine(s.log("clock")), Built: version.Built(), Store: s.store, Health: &s.health,
-		Jumped: func(j clock.Jump) { s.dates.Jumped(j.By) }, Log: s.log("clock"),
+		Jumped: func(j clock.Jump) { s.certs.Jumped(j.By) }, Log: s.log("clock"),
 	})
-	s.keeper = engine.NewKeeper(s.engine, engine.KeeperConfig{
+	s.supervisor = engine.NewSupervisor(s.engine, engine.SupervisorConfig{
 		Settings: s.engineSettings, Engine: s.engineConfig, Ended: s.database.Ended, NewVersion: s.refreshPeers, Health: &s.health, Log: log,
 	})
 }
@@ -82,7 +82,7 @@ func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
 	if err != nil {
 		return err
 	}
-	return s.dates.Prepare(ctx)
+	return s.certs.Prepare(ctx)
 }
 
 // refreshPeers tells peers of this cluster anew, whose version of Kubernetes is another.
@@ -106,7 +106,7 @@ func (s *System) runPolicies(ctx context.Context, stage *lifecycle.Stage) error 
 	both.Go(func() error { return s.netpol.Run(ctx, s.engine.Client()) })
 	both.Go(func() error {
 		return netpol.Run(ctx, netpol.Config{
-			World: s.netpol, Results: fixed.CNIResults, Keeper: s.rules, Log: stage.Log(),
+			World: s.netpol, Results: fixed.CNIResults, Guard: s.rules, Log: stage.Log(),
 			Report: func(err error) { s.health.Report(health.NetworkPolicy, err) },
 		})
 	})

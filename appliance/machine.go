@@ -21,7 +21,7 @@ import (
 func (s *System) runFirewall(ctx context.Context, stage *lifecycle.Stage) error {
 	firewall.Run(ctx, firewall.Config{
 		Own: []string{"lo", fixed.Bridge, fixed.Tunnel}, Networks: fixed.Networks, Ports: []uint16{engine.PortAPI, engine.PortKubelet},
-		Keeper: s.rules, Report: func(err error) { s.health.Report(health.HostFirewall, err) },
+		Guard: s.rules, Report: func(err error) { s.health.Report(health.HostFirewall, err) },
 	}, stage.Ready)
 	return nil
 }

@@ -116,6 +116,6 @@ func (s *System) Status() api.Status {
 	if client := s.engine.Client(); client != nil {
 		st.Pods, st.Room = places.Count(ctx, client, s.nodeName)
 	}
-	st.Health, st.Footprint = s.problems(), s.footprint.Report()
+	st.Health, st.Footprint = s.problems(), s.usage.Report()
 	return st
 }

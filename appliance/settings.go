@@ -45,9 +45,9 @@ func (s *System) apply(set config.Config) {
 	s.ingress.Load().Switch(set.Ingress)
 	s.burst.Configure(set.Burst)
 	s.page.Configure(set.StatusPage, s.hostNames())
-	s.keeper.Changed()
+	s.supervisor.Changed()
 }
 
 func (s *System) configuration() api.Configuration {
-	return api.Configuration{Follower: s.settings, NodeName: s.nodeName, Pending: s.keeper.Pending}
+	return api.Configuration{Follower: s.settings, NodeName: s.nodeName, Pending: s.supervisor.Pending}
 }

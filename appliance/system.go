@@ -48,41 +48,41 @@ import (
 // System holds the subsystems of a running appliance. Its fields are set before the
 // manager runs and stay, but for what components make.
 type System struct {
-	cfg       Config
-	exe       string
-	facts     host.Facts
-	store     *bolt.Store
-	id        identity.Identity
-	self      rpc.Identity
-	nodeName  string // kept for life; the cluster's name for its peers, name(), may change
-	volumes   *volumes.Local
-	nodeIP    netip.Addr
-	virtual   *host.Further // addresses of virtual nodes
-	begun     time.Time
-	manager   *lifecycle.Manager
-	lans      *netmon.Monitor // those that lan.interfaces allows
-	sources   network.Sources
-	health    health.Tracker
-	clock     *clock.Clock
-	engine    *engine.Handle
-	keeper    *engine.Keeper // of the engine
-	dates     *certs.Keeper
-	database  *datastore.Guard
-	images    *images.Containerd
-	notify    *watchdog.Notifier
-	answers   watchdog.Answers // of the API server
-	doctor    *doctor.Watcher
-	settings  *config.Follower
-	upgrade   *upgrade.Handover
-	footprint *usage.Watch
-	rules     *nft.Guard
-	netpol    *netpol.Watcher
-	burst     *burst.Manager
-	vclusters *vcluster.Keeper
-	users     *users.Access
-	page      *statuspage.Page
-	heldPods  *isolation.Held
-	homeAddrs *homeaddr.Pods
+	cfg        Config
+	exe        string
+	facts      host.Facts
+	store      *bolt.Store
+	id         identity.Identity
+	self       rpc.Identity
+	nodeName   string // kept for life; the cluster's name for its peers, name(), may change
+	volumes    *volumes.Local
+	nodeIP     netip.Addr
+	virtual    *host.Further // addresses of virtual nodes
+	begun      time.Time
+	manager    *lifecycle.Manager
+	lans       *netmon.Monitor // those that lan.interfaces allows
+	sources    network.Sources
+	health     health.Tracker
+	clock      *clock.Clock
+	engine     *engine.Handle
+	supervisor *engine.Supervisor // of the engine
+	certs      *certs.Renewer
+	database   *datastore.Guard
+	images     *images.Containerd
+	notify     *watchdog.Notifier
+	answers    watchdog.Answers // of the API server
+	doctor     *doctor.Watcher
+	settings   *config.Follower
+	upgrade    *upgrade.Handover
+	usage      *usage.Watch
+	rules      *nft.Guard
+	netpol     *netpol.Watcher
+	burst      *burst.Manager
+	vclusters  *vcluster.Manager
+	users      *users.Access
+	page       *statuspage.Page
+	heldPods   *isolation.Held
+	homeAddrs  *homeaddr.Pods
 	// inOrder is true once the engine's databases were looked at and are in order.
 	inOrder atomic.Bool
 	// nodes tells that a virtual node is ready, cordoned or neither.
@@ -109,7 +109,7 @@ func (s *System) run(ctx context.Context) error {
 	s.begun = time.Now()
 	s.newEngine()
 	s.doctor = doctor.NewWatcher(&s.health, s.cfg.Dirs.State, s.cfg.Dirs.Run, s.nodeIP, s.Status)
-	s.footprint = usage.New(usage.Config{
+	s.usage = usage.New(usage.Config{
 		PIDs: func() map[string]int { return usage.PIDs(s.cfg.Dirs.Run) }, Peers: func() []peer.View { return s.peering(context.Background()).Peers },
 		StateDir: s.cfg.Dirs.State, RAM: s.facts.MemoryBytes, Health: &s.health, Log: s.log("footprint"),
 	})
@@ -133,10 +133,10 @@ func (s *System) run(ctx context.Context) error {
 	if s.manager, err = lifecycle.New(s.cfg.Log, s.components()...); err != nil {
 		return err
 	}
-	go s.notify.Tell(ctx, s.manager, "api", needed, func(took time.Duration) {
+	go s.notify.Notify(ctx, s.manager, "api", needed, func(took time.Duration) {
 		s.cfg.Log.Info("ready: pods can be scheduled", "name", s.name(), "after", took.Round(100*time.Millisecond), "next", "rivulet status")
 	})
-	go s.footprint.Run(ctx)
+	go s.usage.Run(ctx)
 	go s.showLamp(ctx)
 	return s.manager.Run(ctx)
 }
@@ -154,10 +154,10 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "host-firewall", Run: s.runFirewall},
 		{Name: "pod-gate", Run: s.runPodGate},
 		{Name: "images", Run: s.runImages},
-		{Name: "engine", Needs: []string{"clock", "bundle", "host-firewall", "pod-gate", "images"}, Run: s.keeper.Run},
+		{Name: "engine", Needs: []string{"clock", "bundle", "host-firewall", "pod-gate", "images"}, Run: s.supervisor.Run},
 		{Name: "policies", Needs: []string{"engine"}, Run: s.runPolicies},
 		{Name: "snapshots", Needs: []string{"engine"}, Run: s.database.Run},
-		{Name: "certificates", Needs: []string{"engine"}, Run: s.dates.Run},
+		{Name: "certificates", Needs: []string{"engine"}, Run: s.certs.Run},
 		{Name: "node", Needs: []string{"engine"}, Run: s.runNode},
 		{Name: "dns", Needs: []string{"bundle"}, Run: s.runDNS},
 		{Name: "dns-service", Needs: []string{"engine"}, Run: s.runDNSService},

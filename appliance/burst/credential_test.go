@@ -58,7 +58,7 @@ func refusedAndHealed(t *testing.T, server *apiserver.Server) {
 	}
 
 	tracker, looks := &health.Tracker{}, &watched{t: t}
-	m, err := New(Config{Store: &memory{}, Key: newKey(t), Cluster: cluster, Health: tracker, LookEvery: 300 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	m, err := New(Config{Store: &memory{}, Key: newKey(t), Cluster: cluster, Health: tracker, CheckEvery: 300 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	m.Attach(looks.set)
 	t.Cleanup(looks.stop)

@@ -98,7 +98,7 @@ func (m *Manager) sweep(ctx context.Context) (soon bool) {
 		done := false
 		switch {
 		case err != nil:
-			m.cfg.Log.Debug("a removed burst target is not cleaned up yet", "name", e.Settings.Name, "error", err)
+			m.cfg.Log.Debug("a removed burst target is not cleaned up yet", "name", e.Settings.Name, "err", err)
 		case n > 0 || e.cleared.IsZero():
 			e.cleared, soon = time.Now(), true
 		default:
@@ -118,6 +118,6 @@ func (m *Manager) forget(e *entry) {
 	defer m.mu.Unlock()
 	m.leaving = slices.DeleteFunc(m.leaving, func(l *entry) bool { return l == e })
 	if err := m.save(); err != nil {
-		m.cfg.Log.Warn("the list of burst targets cannot be kept", "error", err)
+		m.cfg.Log.Warn("the list of burst targets cannot be kept", "err", err)
 	}
 }

@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// judgeEvery is how often credentials' ends are looked at, and the files of the
+	// evaluateEvery is how often credentials' ends are looked at, and the files of the
 	// configuration read again.
-	judgeEvery = time.Minute
-	// lookTimeout bounds the questions of Add, purgeTimeout one attempt to clean up.
-	lookTimeout, purgeTimeout = 45 * time.Second, 60 * time.Second
+	evaluateEvery = time.Minute
+	// checkTimeout bounds the questions of Add, purgeTimeout one attempt to clean up.
+	checkTimeout, purgeTimeout = 45 * time.Second, 60 * time.Second
 	// DefaultSettle is Config.Settle where that is not set.
 	DefaultSettle = 10 * time.Second
 )
@@ -44,9 +44,9 @@ type Config struct {
 	// Settle is after how long a target that was cleaned up is looked at once more: what had
 	// been asked for before it was taken out has been answered.
 	Settle time.Duration
-	// LookEvery is how often targets are looked at; zero stands for their own default.
-	LookEvery time.Duration
-	Log       *slog.Logger
+	// CheckEvery is how often targets are looked at; zero stands for their own default.
+	CheckEvery time.Duration
+	Log        *slog.Logger
 }
 
 // Manager keeps the list. Its methods may be called concurrently.
@@ -86,7 +86,7 @@ func New(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, seal: s, poke: make(chan struct{}, 1), entries: map[string]*entry{}}
 	all, err := load(cfg.Store)
 	if err != nil {
-		cfg.Log.Error("burst targets", "error", err) // the device is worth more than they are
+		cfg.Log.Error("burst targets", "err", err) // the device is worth more than they are
 	}
 	for _, r := range all {
 		e := &entry{record: r}
@@ -125,7 +125,7 @@ func (m *Manager) Configure(all []config.Burst) {
 		m.publish()
 		m.wake()
 	}
-	m.judge()
+	m.evaluate()
 }
 
 // reread makes the entries of the configuration what it and the files that it names
@@ -167,7 +167,7 @@ func (m *Manager) reread() (changed bool) {
 	}
 	if changed {
 		if err := m.save(); err != nil {
-			m.cfg.Log.Warn("the list of burst targets cannot be kept", "error", err)
+			m.cfg.Log.Warn("the list of burst targets cannot be kept", "err", err)
 		}
 	}
 	return changed
@@ -223,7 +223,7 @@ func (m *Manager) publish() {
 			complete = false // its node, if it has one from before, stays
 			continue
 		}
-		c := external.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, LookEvery: m.cfg.LookEvery, Heard: func(h external.Health) { m.heard(name, h) }}
+		c := external.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, LookEvery: m.cfg.CheckEvery, Heard: func(h external.Health) { m.received(name, h) }}
 		if e.Settings.Network != external.NetworkNone {
 			c.Network = lane{m, name}
 		}
@@ -242,13 +242,13 @@ func (m *Manager) publish() {
 	m.set(external.Kind, specs, complete)
 }
 
-func (m *Manager) heard(name string, h external.Health) {
+func (m *Manager) received(name string, h external.Health) {
 	m.mu.Lock()
 	if e := m.entries[name]; e != nil {
 		e.health = h
 	}
 	m.mu.Unlock()
-	m.judge()
+	m.evaluate()
 }
 
 func (m *Manager) wake() {
@@ -264,14 +264,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 	m.publish()
-	tick := time.NewTicker(judgeEvery)
+	tick := time.NewTicker(evaluateEvery)
 	defer tick.Stop()
 	for {
 		if m.reread() {
 			m.publish()
 		}
 		again := m.sweep(ctx)
-		m.judge()
+		m.evaluate()
 		var soon <-chan time.Time
 		if again {
 			soon = time.After(m.cfg.Settle)
@@ -337,7 +337,7 @@ func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
 	case q.Settings.Network != external.NetworkNone && m.cfg.Gateway == nil:
 		return external.Report{}, fmt.Errorf("this build has no gateway for network %s; use --network none", q.Settings.Network)
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	report, err := external.Examine(ctx, q.Settings, q.Credential, m.cfg.Cluster)
 	if err != nil {

@@ -226,7 +226,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 		t.Errorf("after a restart: %s", off.is())
 	}
 	stranger, away, strange := manager(t, store, newKey(t))
-	stranger.judge()
+	stranger.evaluate()
 	if away.is() != " false" || len(strange.Problems()) != 1 || strange.Problems()[0].Code != "burst-unusable" {
 		t.Errorf("with another identity: %s %v", away.is(), strange.Problems())
 	}

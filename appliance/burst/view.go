@@ -78,8 +78,8 @@ func (e *entry) view() View {
 // endsSoon is how long before its end a credential that nothing renews is told of.
 const endsSoon = 7 * 24 * time.Hour
 
-// judge keeps the problems of the targets.
-func (m *Manager) judge() {
+// evaluate keeps the problems of the targets.
+func (m *Manager) evaluate() {
 	unusable, credential, left := map[string][2]string{}, map[string][2]string{}, map[string][2]string{}
 	for _, v := range m.List() {
 		switch {

@@ -58,7 +58,7 @@ func (m *Manager) join(e *entry) {
 			w.mu.Lock()
 			w.why = err
 			w.mu.Unlock()
-			m.cfg.Log.Warn("the gateway of a burst target does not run", "name", e.Settings.Name, "error", err, "retry", pause)
+			m.cfg.Log.Warn("the gateway of a burst target does not run", "name", e.Settings.Name, "err", err, "retry", pause)
 			if time.Since(begun) > longestPause {
 				pause = firstPause
 			}

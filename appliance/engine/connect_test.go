@@ -18,7 +18,7 @@ func TestConnectIsTriedAgain(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	problems := &health.Tracker{}
-	k := NewKeeper(nil, KeeperConfig{Health: problems, Log: slog.New(slog.DiscardHandler)})
+	k := NewSupervisor(nil, SupervisorConfig{Health: problems, Log: slog.New(slog.DiscardHandler)})
 	tries, shown := 0, false
 	var m *lifecycle.Manager
 	m, err := lifecycle.New(k.cfg.Log, lifecycle.Component{Name: "engine", Run: func(ctx context.Context, stage *lifecycle.Stage) error {

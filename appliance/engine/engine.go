@@ -149,7 +149,7 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 		return false, err
 	}
 	waiting("for a look at what the last run left")
-	if err := e.mendTorn(); err != nil {
+	if err := e.repairTorn(); err != nil {
 		return false, err
 	}
 	if e.cfg.Before != nil {
@@ -173,10 +173,10 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 			return
 		}
 		if err := e.forgetPassword(pctx); err != nil {
-			e.cfg.Log.Warn("the node may be refused", "error", err)
+			e.cfg.Log.Warn("the node may be refused", "err", err)
 		}
 		if err := e.Settle(); err != nil {
-			e.cfg.Log.Warn("a power cut now may tear the engine's files", "error", err)
+			e.cfg.Log.Warn("a power cut now may tear the engine's files", "err", err)
 		}
 		go ready(pctx) // the API may hang before it is done
 		if err := e.watchAPI(pctx, after); err != nil {
@@ -210,7 +210,7 @@ func (e *Engine) watchAPI(ctx context.Context, after time.Duration) error {
 	if e.cfg.Answered != nil {
 		e.cfg.Answered()
 	}
-	return hang{look: hangLook, after: after, ask: ask, answered: e.cfg.Answered}.wait(ctx)
+	return hang{every: hangLook, after: after, probe: ask, answered: e.cfg.Answered}.wait(ctx)
 }
 
 type child struct {

@@ -43,9 +43,9 @@ func (p *patience) hung(lived time.Duration) {
 
 // hang watches one engine for as long as it lives.
 type hang struct {
-	look, after time.Duration
-	// ask returns nil for any answer at all.
-	ask func(ctx context.Context) error
+	every, after time.Duration
+	// probe returns nil for any answer at all.
+	probe func(ctx context.Context) error
 	// answered is called with each answer; it may be nil.
 	answered func()
 }
@@ -62,7 +62,7 @@ type answer struct {
 func (h hang) wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	tick := time.NewTicker(h.look)
+	tick := time.NewTicker(h.every)
 	defer tick.Stop()
 	answers := make(chan answer)
 	last, asked, slowest := time.Now(), 0, time.Duration(0)
@@ -97,7 +97,7 @@ func (h hang) send(ctx context.Context, limit time.Duration, to chan<- answer) {
 	begun := time.Now()
 	asking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	a := answer{err: h.ask(asking)}
+	a := answer{err: h.probe(asking)}
 	a.took = time.Since(begun)
 	select {
 	case to <- a:

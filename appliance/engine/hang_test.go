@@ -16,7 +16,7 @@ func TestAnEngineThatHangsIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
 		var answered atomic.Int32
-		h := hang{look: 10 * time.Second, after: time.Minute, answered: func() { answered.Add(1) }, ask: func(ctx context.Context) error {
+		h := hang{every: 10 * time.Second, after: time.Minute, answered: func() { answered.Add(1) }, probe: func(ctx context.Context) error {
 			if silent.Load() {
 				<-ctx.Done()
 				return ctx.Err()
@@ -54,7 +54,7 @@ func TestASlowEngineIsNoHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
 		var n atomic.Int64
-		h := hang{look: 10 * time.Second, after: time.Minute, ask: func(ctx context.Context) error {
+		h := hang{every: 10 * time.Second, after: time.Minute, probe: func(ctx context.Context) error {
 			if silent.Load() {
 				<-ctx.Done()
 				return ctx.Err()
@@ -92,7 +92,7 @@ func TestOneMissedAnswerIsNoHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		ctx, cancel := context.WithCancel(t.Context())
-		h := hang{look: time.Hour, after: time.Minute, ask: func(context.Context) error {
+		h := hang{every: time.Hour, after: time.Minute, probe: func(context.Context) error {
 			if asked++; asked == 3 {
 				cancel()
 			}

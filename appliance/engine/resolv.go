@@ -34,13 +34,13 @@ func (e *Engine) writeResolv() error {
 func (e *Engine) keepResolv(ctx context.Context) {
 	write := func() {
 		if err := e.writeResolv(); err != nil {
-			e.cfg.Log.Warn("new pods with the host's resolver ask servers of before", "error", err)
+			e.cfg.Log.Warn("new pods with the host's resolver ask servers of before", "err", err)
 		}
 	}
 	for _, file := range host.ResolvFiles {
 		go func() {
 			if err := config.Watch(ctx, file, write, write); err != nil {
-				e.cfg.Log.Warn("new pods with the host's resolver ask the servers of now until the engine is started again", "file", file, "error", err)
+				e.cfg.Log.Warn("new pods with the host's resolver ask the servers of now until the engine is started again", "file", file, "err", err)
 			}
 		}()
 	}

@@ -58,8 +58,8 @@ func (e *Engine) Settled() bool {
 // ErrKeysLost is returned when what k3s cannot make anew is damaged.
 var ErrKeysLost = errors.New("the cluster's own keys are damaged")
 
-// mendTorn removes what a power cut has left without its content.
-func (e *Engine) mendTorn() error {
+// repairTorn removes what a power cut has left without its content.
+func (e *Engine) repairTorn() error {
 	torn, lasting, err := findTorn(e.DataDir())
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (e *Engine) mendTorn() error {
 	if len(torn) > 0 {
 		e.cfg.Log.Warn("files that a power cut has torn were removed; the engine makes them anew", "files", torn)
 	}
-	return e.mendPassword()
+	return e.repairPassword()
 }
 
 // BeginAnew removes a cluster that was torn before it ever served; one that has
@@ -163,9 +163,9 @@ func whole(path string) bool {
 // passwordLength is that of the hex digits k3s writes.
 const passwordLength = 32
 
-// mendPassword removes a torn node password; k3s makes another one, which the
+// repairPassword removes a torn node password; k3s makes another one, which the
 // cluster takes only if it has not seen the first (see ForgetNode).
-func (e *Engine) mendPassword() error {
+func (e *Engine) repairPassword() error {
 	path := filepath.Join(e.cfg.StateDir, "k3s-node", "password")
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

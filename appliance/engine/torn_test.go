@@ -54,7 +54,7 @@ func TestTornFilesAreRemovedWithTheirOtherHalves(t *testing.T) {
 		"server/tls/temporary-certs/loopback.crt!", "server/tls/temporary-certs/loopback.key",
 		"server/tls/etcd/peer.crt", "agent/client-kubelet.crt!", "agent/client-kubelet.key", "agent/kubelet.kubeconfig!",
 		"agent/containerd/blob.key!", "agent/ok.kubeconfig")
-	if err := e.mendTorn(); err != nil {
+	if err := e.repairTorn(); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"agent/containerd/blob.key", "agent/ok.kubeconfig", "server/tls/etcd/peer.crt",
@@ -67,7 +67,7 @@ func TestTornFilesAreRemovedWithTheirOtherHalves(t *testing.T) {
 func TestTornAuthority(t *testing.T) {
 	e := New(testConfig(t))
 	tree(t, e.DataDir(), "server/tls/server-ca.crt", "server/tls/server-ca.key!", "server/db/state.db", "agent/client-kubelet.crt")
-	if err := e.mendTorn(); err != nil {
+	if err := e.repairTorn(); err != nil {
 		t.Fatalf("before the cluster ever served: %v", err)
 	}
 	if got := files(t, e.DataDir()); slices.Contains(got, "server/db/state.db") || !slices.Contains(got, "agent/client-kubelet.crt") {
@@ -77,7 +77,7 @@ func TestTornAuthority(t *testing.T) {
 	if err := e.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	err := e.mendTorn()
+	err := e.repairTorn()
 	if !errors.Is(err, ErrKeysLost) || !strings.Contains(err.Error(), "restore a backup") {
 		t.Errorf("a cluster that has served: %v, want ErrKeysLost with a cure", err)
 	}
@@ -94,7 +94,7 @@ func TestTornPassword(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.mendPassword(); err != nil || e.passwordLost != lost {
+		if err := e.repairPassword(); err != nil || e.passwordLost != lost {
 			t.Errorf("%q: lost %v, %v", content, e.passwordLost, err)
 		}
 		if _, err := os.Stat(path); (err == nil) == lost {

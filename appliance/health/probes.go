@@ -24,7 +24,7 @@ var (
 	PodsWaiting       = declare("pods-waiting", Warning, "a pod does not run")
 	ServiceRules      = declare("service-rules", Error, "rules of Services are missing")
 	Admission         = declare("admission", Error, "a webhook or an API of another program is not served")
-	Carried           = declare("carried-over", Warning, "something made for k3s waits for what is not here")
+	ManifestsOfK3s    = declare("carried-over", Warning, "something made for k3s waits for what is not here")
 	Ports             = declare("ports", Error, "another program has a port that Rivulet needs")
 	CIDR              = declare("cidr", Error, "a network here has the addresses of the cluster")
 	Iptables          = declare("iptables", Error, "packet filter rules cannot be relied on")

@@ -206,7 +206,7 @@ func (m *Manager) keep(ctx context.Context, i int) error {
 			pause = backoffTaken
 		}
 		if !taken || err.Error() != said {
-			m.log.Error("component failed", "component", c.Name, "error", err, "again_in", pause)
+			m.log.Error("component failed", "component", c.Name, "err", err, "again_in", pause)
 		}
 		said = err.Error()
 		m.set(i, Failed, fmt.Sprintf("%v (again in %s)", err, pause))

@@ -28,13 +28,13 @@ type Ranges interface{ SetPeers(ranges []netip.Prefix) }
 
 // SetBlock gives peers prefixes of the block; policies hear of it first.
 func SetBlock(f Prefixes, block netip.Prefix, to Ranges) {
-	tellRanges(f, block, to)
+	setRanges(f, block, to)
 	f.SetPeerCIDR(block)
 }
 
-// tellRanges says where pods on peers have their addresses: in the block, and as long as a change of it is
+// setRanges says where pods on peers have their addresses: in the block, and as long as a change of it is
 // under way where they are still.
-func tellRanges(f Prefixes, block netip.Prefix, to Ranges) {
+func setRanges(f Prefixes, block netip.Prefix, to Ranges) {
 	ranges := append([]netip.Prefix{block}, f.Gateways()...)
 	for _, l := range f.Links() {
 		ranges = append(ranges, l.PeerMappedCIDR)
@@ -57,7 +57,7 @@ func FollowPrefixes(ctx context.Context, f Prefixes, block func() netip.Prefix, 
 		}
 		log.Info("prefixes of peers are given up", "prefixes", gone, "connections", ended)
 		if err != nil {
-			log.Warn("connections to pods under these prefixes may go on to wait", "prefixes", gone, "error", err)
+			log.Warn("connections to pods under these prefixes may go on to wait", "prefixes", gone, "err", err)
 		}
 	})
 }
@@ -68,7 +68,7 @@ func followPrefixes(ctx context.Context, f Prefixes, block func() netip.Prefix, 
 	type pair struct{ mapped, local netip.Prefix } // a connection needs both as they are
 	var before map[peer.ID]pair
 	for {
-		tellRanges(f, block(), to)
+		setRanges(f, block(), to)
 		now := map[peer.ID]pair{}
 		for _, l := range f.Links() {
 			now[l.ID] = pair{l.PeerMappedCIDR, l.LocalMappedCIDR}

@@ -24,7 +24,7 @@ import (
 const (
 	awaitAddress = 15 * time.Second
 	awaitCable   = 5 * time.Second
-	lookAgain    = 100 * time.Millisecond
+	checkAgain   = 100 * time.Millisecond
 )
 
 // UseRanges makes the cluster's networks those of this process: for a cluster that is to be made,
@@ -89,7 +89,7 @@ func settle(ctx context.Context, begun time.Time, look func() []lan) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookAgain):
+		case <-time.After(checkAgain):
 		}
 	}
 }

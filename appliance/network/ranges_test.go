@@ -38,7 +38,7 @@ func TestSettle(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
 				settle(t.Context(), begun, func() []lan { return c.look(time.Since(begun)) })
-				if took := time.Since(begun); took < c.want || took > c.want+2*lookAgain {
+				if took := time.Since(begun); took < c.want || took > c.want+2*checkAgain {
 					t.Errorf("waited %v, want %v", took, c.want)
 				}
 			})

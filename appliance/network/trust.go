@@ -90,7 +90,7 @@ func Rotation(st *bolt.Store, id identity.Identity, log *slog.Logger) fabric.Rot
 	if changed.IsZero() {
 		changed = time.Now()
 		if err := identity.SaveWireGuard(st, id.WireGuard, id.Next, changed); err != nil {
-			log.Warn("when the WireGuard key was made cannot be kept", "error", err)
+			log.Warn("when the WireGuard key was made cannot be kept", "err", err)
 		}
 	}
 	return fabric.Rotation{Every: keyLife, Changed: changed, Next: id.Next, Save: func(current, next string, changed time.Time) error {

@@ -25,7 +25,7 @@ const LeftOut = ".left-out"
 
 // Backup writes a tar of all, one after the other. A control plane that runs ends for the time in which its
 // datastore is copied, a second or so, and who asks meanwhile waits.
-func (k *Keeper) Backup(ctx context.Context, out io.Writer) error {
+func (k *Manager) Backup(ctx context.Context, out io.Writer) error {
 	w := tar.NewWriter(out)
 	for _, v := range k.Briefs() {
 		c, err := k.get(v.Name)
@@ -172,7 +172,7 @@ func (c *cluster) endStray(ctx context.Context) {
 }
 
 // endStrays ends processes of virtual clusters that are not there any more, as after a backup was restored.
-func (k *Keeper) endStrays(ctx context.Context, records []record) {
+func (k *Manager) endStrays(ctx context.Context, records []record) {
 	have := map[string]bool{}
 	for _, r := range records {
 		have[r.Name] = true

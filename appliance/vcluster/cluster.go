@@ -33,7 +33,7 @@ import (
 //	  │  Paused ◀─pause   Failed                    │
 //	  └────────── nobody uses it: exit code 0 ──────┘
 type cluster struct {
-	k    *Keeper
+	k    *Manager
 	name string
 	port uint16
 	done chan struct{} // closed when it is not kept any more
@@ -62,7 +62,7 @@ type cluster struct {
 	toPods  chan struct{} // holds one for each connection to a pod
 }
 
-func newCluster(k *Keeper, r record) *cluster {
+func newCluster(k *Manager, r record) *cluster {
 	return &cluster{k: k, name: r.Name, port: r.Port, rec: r, done: make(chan struct{}), poke: make(chan struct{}, 1), toPods: make(chan struct{}, maxToPods), changed: make(chan struct{}), state: Starting, since: time.Now()}
 }
 
@@ -195,7 +195,7 @@ func (c *cluster) run(ctx context.Context) {
 			_ = unix.PidfdSendSignal(proc.fd, unix.SIGHUP, nil, 0)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "error", err)
+		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "err", err)
 	}
 	_ = os.RemoveAll(c.copyDir()) // of a supervisor that was killed
 	defer func() {
@@ -305,7 +305,7 @@ func (c *cluster) run(ctx context.Context) {
 			}
 		}
 		if err := c.openHost(); err != nil { // of one that was found
-			c.k.cfg.Log.Warn("pods of a virtual cluster do not run", "name", c.name, "error", err)
+			c.k.cfg.Log.Warn("pods of a virtual cluster do not run", "name", c.name, "err", err)
 		}
 		c.mu.Lock()
 		c.proc, c.want, c.soon = proc, false, time.Time{}
@@ -474,7 +474,7 @@ func (c *cluster) setDue(at time.Time) {
 		return
 	}
 	if err := c.keepRecord(func(r *record) { r.Due = at }); err != nil {
-		c.k.cfg.Log.Warn("when a virtual cluster is due again is not written", "name", c.name, "error", err)
+		c.k.cfg.Log.Warn("when a virtual cluster is due again is not written", "name", c.name, "err", err)
 	}
 }
 

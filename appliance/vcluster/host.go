@@ -53,7 +53,7 @@ type consumerKey struct{}
 
 // Consumers are the virtual clusters whose pods may run here, by identity: all but those that are being
 // deleted.
-func (k *Keeper) Consumers() map[peer.ID]string {
+func (k *Manager) Consumers() map[peer.ID]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := map[peer.ID]string{}
@@ -66,7 +66,7 @@ func (k *Keeper) Consumers() map[peer.ID]string {
 }
 
 // Members are quotas and guarantees of virtual clusters.
-func (k *Keeper) Members() map[peer.ID]offer.Member {
+func (k *Manager) Members() map[peer.ID]offer.Member {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	out := map[peer.ID]offer.Member{}
@@ -82,7 +82,7 @@ func (k *Keeper) Members() map[peer.ID]offer.Member {
 }
 
 // API is where the pods of a virtual cluster find its API server; not valid for other consumers.
-func (k *Keeper) API(id peer.ID) (at netip.AddrPort) {
+func (k *Manager) API(id peer.ID) (at netip.AddrPort) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range k.all {
@@ -94,10 +94,10 @@ func (k *Keeper) API(id peer.ID) (at netip.AddrPort) {
 }
 
 // Changed follows Consumers, Members and API.
-func (k *Keeper) Changed() (<-chan struct{}, func()) { return k.changed.Changed() }
+func (k *Manager) Changed() (<-chan struct{}, func()) { return k.changed.Changed() }
 
 // Handle serves a route to virtual clusters, in place of what served it before.
-func (k *Keeper) Handle(pattern string, h http.Handler) {
+func (k *Manager) Handle(pattern string, h http.Handler) {
 	k.routesMu.Lock()
 	defer k.routesMu.Unlock()
 	slot := k.slots[pattern]
@@ -110,7 +110,7 @@ func (k *Keeper) Handle(pattern string, h http.Handler) {
 }
 
 // PeerID tells which virtual cluster sent a request; false for one that is being deleted.
-func (k *Keeper) PeerID(r *http.Request) (peer.ID, bool) {
+func (k *Manager) PeerID(r *http.Request) (peer.ID, bool) {
 	c, ok := r.Context().Value(consumerKey{}).(*cluster)
 	if !ok {
 		return "", false
@@ -131,13 +131,13 @@ type Host interface {
 }
 
 // Attach gives the host. Nothing is deleted for good before.
-func (k *Keeper) Attach(h Host) {
+func (k *Manager) Attach(h Host) {
 	k.host.Store(&h)
 	h.Follow(k.touched)
 }
 
 // touched is told to the virtual cluster of that identity.
-func (k *Keeper) touched(id peer.ID) {
+func (k *Manager) touched(id peer.ID) {
 	k.mu.Lock()
 	all := slices.Collect(maps.Values(k.all))
 	k.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 const logTail = 64 << 10
 
 // Routes are `rivulet vcluster`.
-func (k *Keeper) Routes(mux *http.ServeMux) {
+func (k *Manager) Routes(mux *http.ServeMux) {
 	// own refuses what the object of a virtual cluster would undo.
 	own := func(name, verb string) error {
 		if c, err := k.get(name); err == nil {
@@ -91,13 +91,13 @@ func (k *Keeper) Routes(mux *http.ServeMux) {
 		defer s.Close()
 		w.Header().Set("Content-Type", "application/octet-stream")
 		if err := s.Write(r.Context(), w); err != nil {
-			k.cfg.Log.Warn("a snapshot of a virtual cluster was cut short", "name", r.PathValue("name"), "error", err)
+			k.cfg.Log.Warn("a snapshot of a virtual cluster was cut short", "name", r.PathValue("name"), "err", err)
 			panic(http.ErrAbortHandler) // the reader sees that it is none
 		}
 	})
 	mux.HandleFunc("POST /v1/vclusters/backup", func(w http.ResponseWriter, r *http.Request) {
 		if err := k.Backup(r.Context(), w); err != nil {
-			k.cfg.Log.Warn("a backup of the virtual clusters was cut short", "error", err)
+			k.cfg.Log.Warn("a backup of the virtual clusters was cut short", "err", err)
 			panic(http.ErrAbortHandler) // the reader sees that it is none
 		}
 	})

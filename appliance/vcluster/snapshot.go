@@ -74,7 +74,7 @@ func (c *cluster) copyDir() string { return filepath.Join(c.dir(), "copy") }
 // Snapshot copies a virtual cluster. Its control plane ends for as long as its datastore is
 // copied, and who asks meanwhile waits. With data, the data of its claims are in it, and no pod
 // may use one. The caller closes it.
-func (k *Keeper) Snapshot(ctx context.Context, name string, data bool) (*Snapshot, error) {
+func (k *Manager) Snapshot(ctx context.Context, name string, data bool) (*Snapshot, error) {
 	c, err := k.get(name)
 	if err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func unusable(format string, args ...any) error {
 // Restore makes a virtual cluster of a snapshot and starts it: under its own name with its own
 // authorities, so that what was given to users goes on to hold, or, with as, a copy of another
 // name that has none of its credentials.
-func (k *Keeper) Restore(ctx context.Context, in io.Reader, as string) (View, error) {
+func (k *Manager) Restore(ctx context.Context, in io.Reader, as string) (View, error) {
 	if err := os.MkdirAll(k.folder(), 0o700); err != nil {
 		return View{}, diskErr(err)
 	}
@@ -294,7 +294,7 @@ func (s *stager) begin(ctx context.Context) (*cluster, <-chan error, error) {
 
 // stager takes the members of a snapshot into the folder of a virtual cluster to be.
 type stager struct {
-	k    *Keeper
+	k    *Manager
 	dir  string
 	as   string
 	spec Spec

@@ -81,7 +81,7 @@ func (c *cluster) toPod(w http.ResponseWriter, r *http.Request) {
 	}()
 	server, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		c.k.cfg.Log.Warn("a virtual cluster does not reach its pod", "name", own.Name, "error", err)
+		c.k.cfg.Log.Warn("a virtual cluster does not reach its pod", "name", own.Name, "err", err)
 		return
 	}
 	defer server.Close()

@@ -18,7 +18,7 @@ import (
 // of them: nothing that the virtual cluster's API server trusts leaves the device but by Kubeconfig.
 
 // Kubeconfig is that of an administrator inside, for an object's Secret: anew after half of its time.
-func (k *Keeper) Kubeconfig(name string) ([]byte, error) {
+func (k *Manager) Kubeconfig(name string) ([]byte, error) {
 	c, ca, err := k.trusted(name)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (k *Keeper) Kubeconfig(name string) ([]byte, error) {
 }
 
 // rootKubeconfig is for this device's root, whatever bindings are inside.
-func (k *Keeper) rootKubeconfig(name string) ([]byte, error) {
+func (k *Manager) rootKubeconfig(name string) ([]byte, error) {
 	c, ca, err := k.trusted(name)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (k *Keeper) rootKubeconfig(name string) ([]byte, error) {
 }
 
 // trusted is one, and the authority of its server.
-func (k *Keeper) trusted(name string) (*cluster, []byte, error) {
+func (k *Manager) trusted(name string) (*cluster, []byte, error) {
 	c, err := k.get(name)
 	if err != nil {
 		return nil, nil, err
@@ -53,7 +53,7 @@ func (k *Keeper) trusted(name string) (*cluster, []byte, error) {
 }
 
 // Identity is that of the one with a name.
-func (k *Keeper) Identity(name string) (peer.ID, error) {
+func (k *Manager) Identity(name string) (peer.ID, error) {
 	c, err := k.get(name)
 	if err != nil {
 		return "", err
@@ -66,7 +66,7 @@ func (k *Keeper) Identity(name string) (peer.ID, error) {
 }
 
 // Identities are those of all; false while it is not known which there are.
-func (k *Keeper) Identities() (map[peer.ID]bool, bool) {
+func (k *Manager) Identities() (map[peer.ID]bool, bool) {
 	k.mu.Lock()
 	known := k.ctx != nil && !k.unread.Load()
 	k.mu.Unlock()
@@ -78,7 +78,7 @@ func (k *Keeper) Identities() (map[peer.ID]bool, bool) {
 }
 
 // of is the name of the one with an identity.
-func (k *Keeper) of(id peer.ID) (string, error) {
+func (k *Manager) of(id peer.ID) (string, error) {
 	name, ok := k.Consumers()[id]
 	if !ok {
 		return "", errNone
@@ -87,7 +87,7 @@ func (k *Keeper) of(id peer.ID) (string, error) {
 }
 
 // Ready returns once it is awake, or with why it is not.
-func (k *Keeper) Ready(ctx context.Context, id peer.ID) error {
+func (k *Manager) Ready(ctx context.Context, id peer.ID) error {
 	name, err := k.of(id)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (k *Keeper) Ready(ctx context.Context, id peer.ID) error {
 }
 
 // REST is the way to its API server as a user in a group, good until that time.
-func (k *Keeper) REST(id peer.ID, user, group string, until time.Time) (*rest.Config, error) {
+func (k *Manager) REST(id peer.ID, user, group string, until time.Time) (*rest.Config, error) {
 	name, err := k.of(id)
 	if err != nil {
 		return nil, err

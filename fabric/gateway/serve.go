@@ -75,7 +75,7 @@ func (g *Gateway) TakeStreams(ctx context.Context, l net.Listener) error {
 		}
 		go func() {
 			if err := g.tunnel.Begin(ctx, c, s.home); err != nil {
-				g.log.Info("no stream", "error", err)
+				g.log.Info("no stream", "err", err)
 			}
 		}()
 	}
@@ -95,11 +95,11 @@ func (g *Gateway) FollowFile(ctx context.Context, path string) error {
 			last = string(raw)
 			var cfg config.Gateway
 			if err := json.Unmarshal(raw, &cfg); err != nil {
-				g.log.Warn("the configuration is unreadable", "file", path, "error", err)
+				g.log.Warn("the configuration is unreadable", "file", path, "err", err)
 			} else if now := g.state.Load(); now.set && now.cfg.Generation >= cfg.Generation {
 				g.log.Debug("the file is older than what home has told", "generation", cfg.Generation)
 			} else if err := g.Apply(cfg); err != nil {
-				g.log.Warn("the configuration cannot be", "file", path, "error", err)
+				g.log.Warn("the configuration cannot be", "file", path, "err", err)
 			}
 		}
 		if !changes.Wait(ctx, fileEvery) {

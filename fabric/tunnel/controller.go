@@ -131,7 +131,7 @@ func (c *Controller) watch(ctx context.Context, done chan struct{}) {
 			err = c.configure(ctx)
 		}
 		if well = err == nil; !well && ctx.Err() == nil {
-			c.cfg.Log.Error("the tunnel does not come back; trying again", "error", err)
+			c.cfg.Log.Error("the tunnel does not come back; trying again", "err", err)
 		}
 	}
 }

@@ -12,7 +12,7 @@ func (s *Server) measure() {
 	if s.sizes == nil {
 		sizes, err := measurePaths(s.cfg.Address, &s.counts.Large, s.pathMTU, inUse(s.dev), s.log)
 		if err != nil {
-			s.log.Warn("paths are not measured", "error", err)
+			s.log.Warn("paths are not measured", "err", err)
 			return
 		}
 		s.sizes = sizes
@@ -39,13 +39,13 @@ func (s *Server) pathMTU(id string, mtu int) {
 	was := s.cfg.mtuOf(id, s.mtus)
 	s.mtus[id] = mtu
 	if table, err := translate.Compile(s.cfg.rules(s.mtus), s.cfg.MTU); err != nil {
-		s.log.Warn("path measured", "peer", id, "mtu", mtu, "error", err)
+		s.log.Warn("path measured", "peer", id, "mtu", mtu, "err", err)
 	} else {
 		s.translator.Set(table)
 	}
 	var err error
 	if s.unrouted, err = setLink(s.cfg, s.mtus); err != nil {
-		s.log.Warn("path measured", "peer", id, "mtu", mtu, "error", err)
+		s.log.Warn("path measured", "peer", id, "mtu", mtu, "err", err)
 	}
 	if now := s.cfg.mtuOf(id, s.mtus); now != was {
 		s.log.Info("path measured", "peer", id, "mtu", now, "was", was)

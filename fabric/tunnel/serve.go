@@ -54,7 +54,7 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.Close(); err != nil {
-			s.log.Warn("stopping", "error", err)
+			s.log.Warn("stopping", "err", err)
 		}
 		w.WriteHeader(http.StatusNoContent)
 		cancel()

@@ -289,7 +289,7 @@ func (s *Server) watchRules(ctx context.Context) {
 	go func() {
 		for ctx.Err() == nil {
 			if err := s.tables.Run(ctx, func() {}); ctx.Err() == nil {
-				s.log.Warn("the rules are not watched; trying again", "error", err)
+				s.log.Warn("the rules are not watched; trying again", "err", err)
 			}
 			select {
 			case <-ctx.Done():
@@ -320,7 +320,7 @@ func (s *Server) putBackRules() {
 		return
 	}
 	if err := s.setFirewall(s.guard); err != nil {
-		s.log.Error("the rules cannot be put back; the tunnel ends", "error", err)
+		s.log.Error("the rules cannot be put back; the tunnel ends", "err", err)
 		s.close()
 	}
 }
@@ -331,7 +331,7 @@ func (s *Server) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.closeTenants(); err != nil {
-		s.log.Error("pods of other clusters may not be isolated", "error", err)
+		s.log.Error("pods of other clusters may not be isolated", "err", err)
 	}
 	if s.dev == nil || s.cfg.Interface == "" {
 		return
@@ -341,7 +341,7 @@ func (s *Server) check() {
 	}
 	if n, err := nft.Stand(0, reach.Table, reach.Family); err == nil && n == 0 {
 		if err := reach.Ensure(s.cfg.Interface, s.cfg.Address); err != nil {
-			s.log.Error("the rules cannot be put back; the tunnel ends", "error", err)
+			s.log.Error("the rules cannot be put back; the tunnel ends", "err", err)
 			s.close()
 		}
 	}
@@ -355,7 +355,7 @@ func (s *Server) putBackLink() {
 	}
 	var err error
 	if s.unrouted, err = setLink(s.cfg, s.mtus); err != nil {
-		s.log.Warn("what another program has changed cannot be put back", "error", err)
+		s.log.Warn("what another program has changed cannot be put back", "err", err)
 	}
 }
 
@@ -370,7 +370,7 @@ func (s *Server) moved() {
 	}
 	s.moves++
 	if err := s.dev.BindSetMark(s.moves); err != nil { // see bind.SetMark
-		s.log.Warn("the host has moved", "error", err)
+		s.log.Warn("the host has moved", "err", err)
 	}
 	s.dev.Paths.Moved()
 	s.dev.SendKeepalivesToPeersWithCurrentKeypair()

@@ -79,12 +79,12 @@ func (s *Server) takeStreams(ctx context.Context, socket string) error {
 				return
 			}
 			if err != nil {
-				s.log.Warn("a stream could not be taken over", "error", err)
+				s.log.Warn("a stream could not be taken over", "err", err)
 				continue
 			}
 			conn, err := received(rights[:oobn])
 			if err != nil {
-				s.log.Warn("a stream could not be taken over", "error", err)
+				s.log.Warn("a stream could not be taken over", "err", err)
 				continue
 			}
 			s.accept(conn, slices.Clone(begun[:n]))

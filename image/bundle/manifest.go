@@ -102,20 +102,20 @@ func checked(dir string) bool {
 	if err != nil {
 		return false
 	}
-	now, err := look(dir)
+	now, err := inspect(dir)
 	return err == nil && bytes.Equal(before, now)
 }
 
 func markChecked(dir string) error {
-	now, err := look(dir)
+	now, err := inspect(dir)
 	if err != nil {
 		return err
 	}
 	return writeSynced(filepath.Join(dir, checkedFile), bytes.NewReader(now), 0o644)
 }
 
-// look describes the files below dir without reading them.
-func look(dir string) ([]byte, error) {
+// inspect describes the files below dir without reading them.
+func inspect(dir string) ([]byte, error) {
 	m, err := readManifest(dir)
 	if err != nil {
 		return nil, err

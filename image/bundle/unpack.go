@@ -54,7 +54,7 @@ func unpack(root string, src source, log *slog.Logger) (Dir, error) {
 	}
 	if before != src.id {
 		if err := removeOld(root, src.id, before); err != nil {
-			log.Warn("old helpers are left on disk", "dir", root, "error", err)
+			log.Warn("old helpers are left on disk", "dir", root, "err", err)
 		}
 	}
 	return dir, nil
@@ -74,7 +74,7 @@ func ensure(root string, src source, log *slog.Logger) error {
 		if damage = verify(place); damage == nil {
 			return markChecked(place)
 		}
-		log.Warn("helpers on disk are damaged; unpacking them again", "dir", place, "error", damage)
+		log.Warn("helpers on disk are damaged; unpacking them again", "dir", place, "err", damage)
 	}
 	fresh := filepath.Join(root, unfinished+src.id)
 	if err := extract(src, fresh); err != nil {

@@ -21,7 +21,7 @@ type Apt struct {
 	arch, dir string
 	renew     string // the cure when a mirror no longer has what is pinned
 	updated   bool
-	said      string // what the update said when it did not get everything
+	output    string // what the update said when it did not get everything
 }
 
 // NewApt keeps apt's state in dir. sources, if not empty, are used instead of the
@@ -74,7 +74,7 @@ func (a *Apt) update() error {
 	if _, err := a.run(a.dir, "apt-get", "-q", "update"); errors.Is(err, exec.ErrNotFound) {
 		return err
 	} else if err != nil {
-		a.said = "; apt-get update said: " + err.Error()
+		a.output = "; apt-get update said: " + err.Error()
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (a *Apt) FetchAll(debs []Deb, dir string) (paths []string, err error) {
 		got := filepath.Join(fresh, d.File())
 		if _, err := os.Stat(got); err != nil {
 			if _, err := a.run(fresh, "apt-get", "-q", "download", d.Name+"="+d.Version); err != nil {
-				return nil, fmt.Errorf("%s cannot be had: %w%s; if it was replaced by a newer one, %s", d, err, a.said, a.renew)
+				return nil, fmt.Errorf("%s cannot be had: %w%s; if it was replaced by a newer one, %s", d, err, a.output, a.renew)
 			}
 		}
 		if err := check(got, d.SHA256); err != nil {
@@ -151,7 +151,7 @@ func (a *Apt) Offered(name string) (Deb, error) {
 	}
 	out, err := a.run(a.dir, "apt-cache", "show", "--no-all-versions", name)
 	if err != nil {
-		return Deb{}, fmt.Errorf("%w%s", err, a.said)
+		return Deb{}, fmt.Errorf("%w%s", err, a.output)
 	}
 	d, err := record(out, name)
 	if err == nil && d.Arch == "" {
@@ -168,7 +168,7 @@ func (a *Apt) Resolve(wanted []string) ([]Deb, error) {
 	}
 	out, err := a.run(a.dir, "apt-get", append([]string{"-q", "-s", "install"}, wanted...)...)
 	if err != nil {
-		return nil, fmt.Errorf("%w%s", err, a.said)
+		return nil, fmt.Errorf("%w%s", err, a.output)
 	}
 	// All in one question: apt reads its lists for each anew.
 	text, err := a.run(a.dir, "apt-cache", append([]string{"show"}, simulated(out)...)...)

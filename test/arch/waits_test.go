@@ -48,7 +48,7 @@ var sleeps = map[string]struct {
 	"test/partition/cut_test.go TestCuts":                           {2, "cuts of 10 s and 2 min"},
 	"test/partition/streams_test.go TestAFileIsCopiedThroughCuts":   {1, "a cut's length"},
 	// Nothing may happen in the time, and nothing shows that it has not.
-	"appliance/vcluster/keeper_test.go TestSleep":                        {1, "longer than it takes to fall asleep"},
+	"appliance/vcluster/manager_test.go TestSleep":                       {1, "longer than it takes to fall asleep"},
 	"offload/offload_test.go TestPodsRunAway":                            {1, "longer than a pod's grace period"},
 	"offload/withdraw_test.go TestWithdrawn":                             {1, "longer than a provider that cannot tell is waited for"},
 	"offload/writes_test.go rests":                                       {1, "nothing is written for 8 s"},

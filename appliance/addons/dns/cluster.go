@@ -143,7 +143,7 @@ func (s *Server) waitForAPI(ctx context.Context) (*rest.Config, *kubernetes.Clie
 		}
 		if said != err.Error() {
 			said = err.Error()
-			s.log.Debug("waiting for the API server", "error", err)
+			s.log.Debug("waiting for the API server", "err", err)
 		}
 		if !changes.Wait(ctx, pause) {
 			return nil, nil, ctx.Err()

@@ -147,12 +147,12 @@ func (s *Server) watch(ctx context.Context) {
 	s.log.Info("the API server answers; reading services and pods", "kubeconfig", s.cfg.Kubeconfig)
 	stop, err := s.cluster.start(ctx, config)
 	if err != nil {
-		s.log.Error("names of the cluster cannot be answered; restart rivulet", "error", err)
+		s.log.Error("names of the cluster cannot be answered; restart rivulet", "err", err)
 		return
 	}
 	s.index.run(ctx, client)
 	if err := stop(); err != nil {
-		s.log.Debug("stopping the watch of services", "error", err)
+		s.log.Debug("stopping the watch of services", "err", err)
 	}
 }
 

@@ -109,7 +109,7 @@ func (s *Server) handle(w miekg.ResponseWriter, r *miekg.Msg) {
 func (s *Server) answer(ctx context.Context, w miekg.ResponseWriter, r *miekg.Msg) {
 	code, err := s.chain.ServeDNS(ctx, w, r)
 	if err != nil {
-		s.log.Debug("no answer", "name", r.Question[0].Name, "type", miekg.TypeToString[r.Question[0].Qtype], "error", err)
+		s.log.Debug("no answer", "name", r.Question[0].Name, "type", miekg.TypeToString[r.Question[0].Qtype], "err", err)
 	}
 	if !plugin.ClientWrite(code) {
 		refuse(w, r, code)

@@ -39,7 +39,7 @@ func (l *local) run(ctx context.Context) {
 	for {
 		files.Look()
 		l.mu.Lock()
-		l.look()
+		l.refresh()
 		l.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -59,8 +59,8 @@ func (l *local) run(ctx context.Context) {
 	}
 }
 
-// look reads the results; mu is held. What cannot be read leaves what was known.
-func (l *local) look() {
+// refresh reads the results; mu is held. What cannot be read leaves what was known.
+func (l *local) refresh() {
 	pods, err := podnet.Read(l.results, podnet.Exists)
 	l.read = time.Now()
 	if err != nil {
@@ -81,7 +81,7 @@ func (l *local) pod(client netip.Addr) (podName, bool) {
 	defer l.mu.Unlock()
 	p, ok := l.of[client]
 	if !ok && time.Since(l.read) > reread {
-		l.look()
+		l.refresh()
 		p, ok = l.of[client]
 	}
 	return p, ok

@@ -57,7 +57,7 @@ func (s *Server) remember(ctx context.Context) {
 	for ctx.Err() == nil {
 		if now := [2]int64{s.cluster.modified(), s.index.changes()}; s.ready() && now != seen {
 			if err := s.snapshot().save(s.cfg.Memory); err != nil {
-				s.log.Warn("a restart will interrupt the names of the cluster", "error", err)
+				s.log.Warn("a restart will interrupt the names of the cluster", "err", err)
 			}
 			seen = now
 		}
@@ -120,7 +120,7 @@ func (s *Server) recall() {
 	}
 	var m memory
 	if err := json.Unmarshal(raw, &m); err != nil {
-		s.log.Warn("what was known before the restart is unreadable; names of the cluster wait for the API server", "error", err)
+		s.log.Warn("what was known before the restart is unreadable; names of the cluster wait for the API server", "err", err)
 		return
 	}
 	past := newIndex()

@@ -44,7 +44,7 @@ func (t *twin) outside(ctx context.Context, w miekg.ResponseWriter, r *miekg.Msg
 	if qtype == miekg.TypeANY {
 		qtype = miekg.TypeA // RFC 8482
 	}
-	got, code, err := o.ask(name, qtype)
+	got, code, err := o.query(name, qtype)
 	if got == nil {
 		return code, err
 	}
@@ -72,7 +72,7 @@ type outside struct {
 	known map[string]bool // names that were looked at
 }
 
-func (o *outside) ask(name string, qtype uint16) (*miekg.Msg, int, error) {
+func (o *outside) query(name string, qtype uint16) (*miekg.Msg, int, error) {
 	q := new(miekg.Msg)
 	q.SetQuestion(name, qtype)
 	q.SetEdns0(queryBuffer, false)
@@ -162,7 +162,7 @@ func (o *outside) public(name string) bool {
 	}
 	o.known[name] = false
 	for _, qtype := range []uint16{miekg.TypeA, miekg.TypeAAAA} {
-		if got, _, _ := o.ask(name, qtype); got != nil && slices.ContainsFunc(got.Answer, o.publicAddress) {
+		if got, _, _ := o.query(name, qtype); got != nil && slices.ContainsFunc(got.Answer, o.publicAddress) {
 			o.known[name] = true
 			return true
 		}

@@ -33,7 +33,7 @@ type upstream struct {
 
 	mu      sync.Mutex
 	looked  time.Time
-	looks   string // of the files, when they were last read
+	state   string // of the files, when they were last read
 	servers []string
 	forward *forward.Forward
 	cached  plugin.Handler // in front of forward; nil without servers
@@ -62,8 +62,8 @@ func (u *upstream) handler(now time.Time) plugin.Handler {
 		return u.cached
 	}
 	u.looked = now
-	if looks := lookAt(u.files); looks != u.looks {
-		u.looks = looks
+	if looks := stateOf(u.files); looks != u.state {
+		u.state = looks
 		u.use(servers(u.files, u.own))
 	}
 	return u.cached
@@ -85,7 +85,7 @@ func (u *upstream) use(servers []string) {
 	}
 	f, err := newForward(servers)
 	if err != nil {
-		u.log.Warn("upstream DNS servers cannot be used", "servers", servers, "error", err)
+		u.log.Warn("upstream DNS servers cannot be used", "servers", servers, "err", err)
 		return
 	}
 	c := cache.New()
@@ -151,8 +151,8 @@ func servers(files []string, own func(netip.Addr) bool) []string {
 	return local
 }
 
-// lookAt describes the files without reading them; links are followed.
-func lookAt(files []string) string {
+// stateOf describes the files without reading them; links are followed.
+func stateOf(files []string) string {
 	var text strings.Builder
 	for _, file := range files {
 		info, err := os.Stat(file)

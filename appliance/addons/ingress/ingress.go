@@ -92,7 +92,7 @@ type Controller struct {
 	changed  chan struct{}
 	server   *server
 	certs    certificates
-	told     map[string]map[string]bool // what each Ingress was told last, by its UID
+	reported map[string]map[string]bool // what each Ingress was told last, by its UID
 	missed   map[string]time.Time       // since when an Ingress is without controller, by its UID
 }
 
@@ -103,7 +103,7 @@ func New(cfg Config) *Controller {
 	}
 	return &Controller{
 		cfg: cfg, log: cfg.Log, switched: make(chan struct{}, 1), changed: make(chan struct{}, 1), server: newServer(cfg),
-		certs: certificates{}, told: map[string]map[string]bool{}, missed: map[string]time.Time{},
+		certs: certificates{}, reported: map[string]map[string]bool{}, missed: map[string]time.Time{},
 	}
 }
 
@@ -179,7 +179,7 @@ func (c *Controller) follow(ctx context.Context, w *world, lans <-chan struct{},
 		}
 		next, err := c.settle(ctx, w)
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("Ingresses are not settled, trying again", "error", err)
+			c.log.Warn("Ingresses are not settled, trying again", "err", err)
 			next = retry
 		}
 		if err == nil {

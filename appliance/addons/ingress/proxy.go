@@ -47,7 +47,7 @@ func newProxy(to http.RoundTripper, log *slog.Logger) *httputil.ReverseProxy {
 			if r.Context().Err() != nil {
 				return // the client has gone
 			}
-			log.Debug("a request was not answered by its pods", "host", r.Host, "error", err)
+			log.Debug("a request was not answered by its pods", "host", r.Host, "err", err)
 			http.Error(w, "the pods of this do not answer", http.StatusBadGateway)
 		},
 	}

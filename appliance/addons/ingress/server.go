@@ -130,7 +130,7 @@ func (s *server) serve(ctx context.Context, port int, l net.Listener) {
 	}
 	web.Close()
 	if ctx.Err() == nil {
-		s.cfg.Log.Warn("a port is not served any more, listening again", "port", port, "error", err)
+		s.cfg.Log.Warn("a port is not served any more, listening again", "port", port, "err", err)
 	}
 }
 

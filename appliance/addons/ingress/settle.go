@@ -75,7 +75,7 @@ func (c *Controller) settle(ctx context.Context, w *world) (time.Duration, error
 	if wait := c.withoutController(ctx, w, others, classes); wait > 0 {
 		next = wait
 	}
-	c.tell(append(mine, others...), addrs, class)
+	c.report(append(mine, others...), addrs, class)
 	return next, errors.Join(failed...)
 }
 
@@ -148,7 +148,7 @@ func (c *Controller) withoutController(ctx context.Context, w *world, all []*sou
 			continue
 		}
 		// Who was told before is of this cluster.
-		if f := (finding{reasonNobody, text, cure}); !c.told[string(s.UID)][f.String()] {
+		if f := (finding{reasonNobody, text, cure}); !c.reported[string(s.UID)][f.String()] {
 			if origin, known := w.origin(ctx, s.Namespace); !known || origin != "" {
 				continue // its owner is elsewhere, and was told at the creation
 			}
@@ -223,15 +223,15 @@ func (c *Controller) write(ctx context.Context, i *networkingv1.Ingress, addrs [
 	return nil
 }
 
-// tell gives each Ingress an event for what is new, and `rivulet status` all that is wrong
+// report gives each Ingress an event for what is new, and `rivulet status` all that is wrong
 // with this cluster's own, and with the class.
-func (c *Controller) tell(all []*source, addrs []netip.Addr, class error) {
+func (c *Controller) report(all []*source, addrs []netip.Addr, class error) {
 	told, problems := map[string]map[string]bool{}, map[string][2]string{}
 	if errors.Is(class, errForeign) {
 		problems["IngressClass "+Class] = [2]string{class.Error() + ", so Ingresses of that class are not served", "give that one another name: kubectl delete ingressclass " + Class}
 	}
 	for _, s := range all {
-		before, now := c.told[string(s.UID)], map[string]bool{}
+		before, now := c.reported[string(s.UID)], map[string]bool{}
 		event := func(kind, reason, text string) {
 			if now[text] = true; !before[text] {
 				c.recorder.Event(s.Ingress, kind, reason, text)
@@ -248,7 +248,7 @@ func (c *Controller) tell(all []*source, addrs []netip.Addr, class error) {
 		}
 		told[string(s.UID)] = now
 	}
-	c.told = told
+	c.reported = told
 	c.cfg.Health.Replace(health.IngressUnserved, problems)
 }
 

@@ -62,7 +62,7 @@ func newDevice(t *testing.T) *device {
 			defer d.mu.Unlock()
 			return d.listen
 		}})
-	c.look = 20 * time.Millisecond
+	c.every = 20 * time.Millisecond
 	ready := make(chan struct{})
 	var once sync.Once
 	go func() { done <- c.Run(ctx, func() { once.Do(func() { close(ready) }) }) }()

@@ -83,8 +83,8 @@ type Controller struct {
 	services corelisters.ServiceLister
 	recorder record.EventRecorder
 	memory   memory
-	told     map[string]string // what was said of a Service last
-	look     time.Duration
+	reported map[string]string // what was said of a Service last
+	every    time.Duration
 }
 
 // New returns a Controller that does nothing yet.
@@ -92,7 +92,7 @@ func New(cfg Config) *Controller {
 	if cfg.Listeners == nil {
 		cfg.Listeners = listeners
 	}
-	return &Controller{cfg: cfg, log: cfg.Log, memory: memory{}, told: map[string]string{}, look: defaultLook}
+	return &Controller{cfg: cfg, log: cfg.Log, memory: memory{}, reported: map[string]string{}, every: defaultLook}
 }
 
 // Run works until ctx ends; it may be called once. ready is called when every
@@ -132,7 +132,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 // follow works out everything anew whenever something changes: there are few
 // Services of this kind on a device.
 func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{}, ready func()) error {
-	timer := time.NewTimer(c.look)
+	timer := time.NewTimer(c.every)
 	defer timer.Stop()
 	var before map[Port]bool
 	for {
@@ -149,7 +149,7 @@ func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{},
 		}
 		before = c.listening()
 		if err := c.settle(ctx, before); err != nil && ctx.Err() == nil {
-			c.log.Warn("cannot give Services their addresses, trying again", "error", err)
+			c.log.Warn("cannot give Services their addresses, trying again", "err", err)
 			before = map[Port]bool{{}: true} // unlike anything: the timer tries again
 			timer.Reset(time.Second)
 			continue
@@ -163,7 +163,7 @@ func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{},
 func (c *Controller) rest(timer *time.Timer) {
 	timer.Stop()
 	if len(c.wanted()) > 0 {
-		timer.Reset(c.look)
+		timer.Reset(c.every)
 	}
 }
 
@@ -241,16 +241,16 @@ func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 			opened = append(opened, open{key, d.addrs, portsOf(s)})
 		}
 		told[key] = d.String()
-		if c.told[key] != told[key] {
-			c.tell(s, key, d)
+		if c.reported[key] != told[key] {
+			c.report(s, key, d)
 		}
 	}
-	for key := range c.told {
+	for key := range c.reported {
 		if _, there := told[key]; !there {
 			c.cfg.Health.ClearFor(health.ServicePending, key)
 		}
 	}
-	c.told = told
+	c.reported = told
 	c.cfg.Opened.services.Store(&opened)
 	return nil
 }
@@ -293,7 +293,7 @@ func (c *Controller) write(ctx context.Context, s *corev1.Service, addrs []netip
 	return nil
 }
 
-func (c *Controller) tell(s *corev1.Service, key string, d decision) {
+func (c *Controller) report(s *corev1.Service, key string, d decision) {
 	if d.reason == "" {
 		c.cfg.Health.ClearFor(health.ServicePending, key)
 		c.recorder.Event(s, corev1.EventTypeNormal, reasonGiven, d.String())

@@ -36,8 +36,8 @@ import (
 // Table is the name of both tables.
 const Table = "rivulet-policies"
 
-// look is how often it is looked whether the kernel shows packets to the rules.
-const look = 15 * time.Second
+// checkEvery is how often it is looked whether the kernel shows packets to the rules.
+const checkEvery = 15 * time.Second
 
 // World is where policies come from; netpol.Watcher is one.
 type World interface {
@@ -50,8 +50,8 @@ type Config struct {
 	World World
 	// Results is the folder of CNI results.
 	Results string
-	// Keeper sees what others do to the tables.
-	Keeper *nft.Guard
+	// Guard sees what others do to the tables.
+	Guard *nft.Guard
 	// Report is told after each pass; nil is well.
 	Report func(error)
 	Log    *slog.Logger
@@ -68,11 +68,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.bridged == nil {
 		cfg.bridged = podnet.Bridged
 	}
-	e := &enforcer{Config: cfg, kernel: cfg.Keeper.Tables(Table, families...), known: map[string]netpol.Pod{}}
+	e := &enforcer{Config: cfg, kernel: cfg.Guard.Tables(Table, families...), known: map[string]netpol.Pod{}}
 	defer e.unwatch()
 	changed, stop := cfg.World.Changed()
 	defer stop()
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
 		begun := time.Now()

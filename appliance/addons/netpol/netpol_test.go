@@ -125,7 +125,7 @@ func (s *stage) run() {
 	keeper := nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler))
 	go keeper.Run(ctx, func() {})
 	go func() {
-		done <- Run(ctx, Config{World: s, Results: s.results, Log: slog.New(slog.DiscardHandler), Keeper: keeper,
+		done <- Run(ctx, Config{World: s, Results: s.results, Log: slog.New(slog.DiscardHandler), Guard: keeper,
 			exists: func(string) bool { return true }, bridged: func() bool { return true },
 			Report: func(err error) {
 				s.mu.Lock()

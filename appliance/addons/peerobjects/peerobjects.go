@@ -84,8 +84,8 @@ type mirror struct {
 	shaped   map[string]Status // what was written last, by object, so that our own echo is no news
 	poke     func()            // has everything looked at again
 
-	askMu sync.Mutex
-	asked map[string]*asking // by object
+	requestsMu sync.Mutex
+	requests   map[string]*asking // by object
 }
 
 // Run mirrors until ctx ends. ready is called when all objects have been looked at.
@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 	return customresource.Run(ctx, cfg.API, kind, func(o customresource.Objects) customresource.Loop {
 		m := &mirror{
 			Config: cfg, client: o.Dynamic.Resource(Resource), store: o.Store, recorder: o.Recorder,
-			shaped: map[string]Status{}, poke: o.Poke, asked: map[string]*asking{},
+			shaped: map[string]Status{}, poke: o.Poke, requests: map[string]*asking{},
 		}
 		return customresource.Loop{Sync: m.sync, Changed: []<-chan struct{}{changed, nodes}, Log: cfg.Log}
 	}, ready)

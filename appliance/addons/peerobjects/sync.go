@@ -57,7 +57,7 @@ func (m *mirror) sync(ctx context.Context) error {
 			continue
 		}
 		if id == "" && o.Spec.target() != "" && o.DeletionTimestamp == nil {
-			errs = append(errs, m.wish(ctx, o, all, byID))
+			errs = append(errs, m.follow(ctx, o, all, byID))
 			continue
 		}
 		errs = append(errs, m.stray(ctx, o, id))
@@ -143,7 +143,7 @@ func (m *mirror) one(ctx context.Context, o *Peer, v View) error {
 	}
 	m.shaped[o.Name] = want
 	if old.State != want.State {
-		m.tell(o, old, v)
+		m.report(o, old, v)
 	}
 	return nil
 }
@@ -269,8 +269,8 @@ func (m *mirror) write(ctx context.Context, o *Peer, status bool) (*Peer, error)
 	return fromAPI(got)
 }
 
-// tell records that the state is another.
-func (m *mirror) tell(o *Peer, old Status, v View) {
+// report records that the state is another.
+func (m *mirror) report(o *Peer, old Status, v View) {
 	kind := corev1.EventTypeNormal
 	if v.State == peer.Lost || v.State == peer.Refused {
 		kind = corev1.EventTypeWarning

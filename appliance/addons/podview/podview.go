@@ -68,16 +68,16 @@ func New(bridge, name string, addr netip.Addr) *View {
 // patience is for one answer. A first packet may be lost for want of a neighbour's address.
 const patience = 1500 * time.Millisecond
 
-// Look asks, and asks again before it says that something is wrong.
-func (v *View) Look(ctx context.Context, n Node) (Finding, error) {
+// Check asks, and asks again before it says that something is wrong.
+func (v *View) Check(ctx context.Context, n Node) (Finding, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if there, err := v.attach(); err != nil || !there {
 		return Unknown, err
 	}
-	f := v.look(ctx, n)
+	f := v.check(ctx, n)
 	if f == Unled || f == Dropped {
-		f = v.look(ctx, n)
+		f = v.check(ctx, n)
 	}
 	if ctx.Err() != nil {
 		f = Unknown
@@ -85,7 +85,7 @@ func (v *View) Look(ctx context.Context, n Node) (Finding, error) {
 	return f, nil
 }
 
-func (v *View) look(ctx context.Context, n Node) Finding {
+func (v *View) check(ctx context.Context, n Node) Finding {
 	api, names := both(func() bool { return connects(ctx, v.dial, n.APIService) }, func() bool { return answers(ctx, v.dial, n.DNSService) })
 	if api && names {
 		return Fine

@@ -22,7 +22,7 @@ func (h handler) nodes(ctx context.Context, o metav1.ListOptions) (out answer, e
 	if err != nil {
 		return out, err
 	}
-	used := h.ask(ctx, names(chosen))
+	used := h.query(ctx, names(chosen))
 	items := []v1beta1.NodeMetrics{}
 	for i := range chosen {
 		if u := used[chosen[i].Name]; u != nil && u.node != nil {
@@ -52,7 +52,7 @@ func (h handler) pods(ctx context.Context, namespace string, o metav1.ListOption
 		if err != nil {
 			return out, err
 		}
-		used = h.ask(ctx, names(nodes))
+		used = h.query(ctx, names(nodes))
 	}
 	items := []v1beta1.PodMetrics{}
 	for i := range chosen {

@@ -98,9 +98,9 @@ func newSource(l list, f fetch, log *slog.Logger) *source {
 	return &source{objects: l, fetch: f, log: log, now: time.Now, nodes: map[string]*usage{}}
 }
 
-// ask returns what nodes use, freshly or as of some seconds ago. A node that does
+// query returns what nodes use, freshly or as of some seconds ago. A node that does
 // not answer is nil.
-func (s *source) ask(ctx context.Context, nodes []string) map[string]*usage {
+func (s *source) query(ctx context.Context, nodes []string) map[string]*usage {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -137,7 +137,7 @@ func (s *source) refresh(ctx context.Context, name string, u *usage) {
 	u.at, u.err = s.now(), err
 	if err != nil {
 		u.node, u.pods = nil, nil
-		s.log.Debug("no resource metrics of a node", "node", name, "error", err)
+		s.log.Debug("no resource metrics of a node", "node", name, "err", err)
 		return
 	}
 	u.node, u.pods = read(summary)

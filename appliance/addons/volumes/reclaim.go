@@ -49,7 +49,7 @@ func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 	} else if v.Status.Phase == corev1.VolumeReleased && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		err = c.release(ctx, v)
 	} else {
-		c.look(v)
+		c.check(v)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil // its change comes by
@@ -60,9 +60,9 @@ func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 	return err
 }
 
-// look tells when a volume's folder is not there: its pods cannot start, and the
+// check tells when a volume's folder is not there: its pods cannot start, and the
 // data are somewhere else or lost.
-func (c *Controller) look(v *corev1.PersistentVolume) {
+func (c *Controller) check(v *corev1.PersistentVolume) {
 	name, err := c.folders.nameOf(v)
 	if err == nil && (c.folders.exists(name) || c.folders.exists(filepath.Join(heldDir, name))) {
 		c.cfg.Health.ClearFor(health.VolumeMissing, v.Name)
@@ -161,7 +161,7 @@ func (c *Controller) wanted(uid string) bool {
 func (c *Controller) removeUnused(folder string) {
 	gone, err := c.folders.removeEmpty(folder)
 	if err != nil {
-		c.log.Warn("cannot remove a folder that belongs to no volume", "folder", folder, "error", err)
+		c.log.Warn("cannot remove a folder that belongs to no volume", "folder", folder, "err", err)
 	} else if gone {
 		c.log.Info("removed an empty folder that belonged to no volume", "folder", folder)
 	}

@@ -225,7 +225,7 @@ func (c *Controller) work(ctx context.Context, q queue, sync func(context.Contex
 			return
 		}
 		if err := sync(ctx, key); err != nil && ctx.Err() == nil {
-			c.log.Warn("storage work failed, trying again", "key", key, "error", err)
+			c.log.Warn("storage work failed, trying again", "key", key, "err", err)
 			q.AddRateLimited(key)
 		} else {
 			q.Forget(key)

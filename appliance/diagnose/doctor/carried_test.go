@@ -35,7 +35,7 @@ func TestManifestsMadeForK3s(t *testing.T) {
 		t.Helper()
 		await.NoError(t, ctx, time.Minute, what, func() error {
 			e.Now = time.Now
-			r := carriedOver.Run(ctx, e)
+			r := manifestsOfK3s.Run(ctx, e)
 			if r.Status != status {
 				return errors.New("it says " + r.Text)
 			}

@@ -35,10 +35,10 @@ func probeDiskSpace(_ context.Context, e *Env) Result {
 	if err != nil {
 		return Failf("look at the disk: dmesg", "%s: %v", dir, err)
 	}
-	return judgeSpace(dir, fs)
+	return evaluateSpace(dir, fs)
 }
 
-func judgeSpace(dir string, fs unix.Statfs_t) Result {
+func evaluateSpace(dir string, fs unix.Statfs_t) Result {
 	block := uint64(fs.Bsize)
 	free, all := fs.Bavail*block, fs.Blocks*block
 	if all == 0 {
@@ -83,13 +83,13 @@ func probeDiskSpeed(ctx context.Context, e *Env) Result {
 			return Failf("look at the disk: space (df), read-only mount (mount), errors (dmesg)", "%s cannot be written: %v", dir, err)
 		}
 	}
-	return judgeSpeed(took)
+	return evaluateSpeed(took)
 }
 
-// judgeSpeed looks at the slow end: a cluster's store waits for its disk with
+// evaluateSpeed looks at the slow end: a cluster's store waits for its disk with
 // everything else waiting behind it. At 100 ms small requests pile up; at a second
 // leases are not renewed in time and parts of Kubernetes give up and start again.
-func judgeSpeed(took []time.Duration) Result {
+func evaluateSpeed(took []time.Duration) Result {
 	slices.Sort(took)
 	at := func(percent int) time.Duration {
 		return took[min(len(took)-1, len(took)*percent/100)].Round(10 * time.Microsecond)

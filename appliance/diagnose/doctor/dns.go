@@ -35,7 +35,7 @@ func probeDNS(ctx context.Context, e *Env) Result {
 			loops = append(loops, s.String())
 			continue
 		}
-		if err := e.AskDNS(ctx, netip.AddrPortFrom(s, 53)); err != nil {
+		if err := e.QueryDNS(ctx, netip.AddrPortFrom(s, 53)); err != nil {
 			bad = append(bad, fmt.Sprintf("%s: %v", s, err))
 			continue
 		}

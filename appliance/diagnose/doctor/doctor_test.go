@@ -82,7 +82,7 @@ func TestMendDoesWhatIsWrongAndGoesOnAfterFailures(t *testing.T) {
 		{Name: "c", Result: Result{Status: Warn, Fix: fix("c", nil)}},
 		{Name: "d", Result: Result{Status: Fail}},
 	}}
-	got := Mend(t.Context(), rep, func(name, says string) { said = append(said, name+" "+says) })
+	got := Repair(t.Context(), rep, func(name, says string) { said = append(said, name+" "+says) })
 	if !slices.Equal(did, []string{"a", "a2", "c"}) || !slices.Equal(said, []string{"a mends a; mends a2", "c mends c"}) {
 		t.Errorf("did %v, said %v", did, said)
 	}
@@ -94,7 +94,7 @@ func TestMendDoesWhatIsWrongAndGoesOnAfterFailures(t *testing.T) {
 func TestFindingsBecomeHealth(t *testing.T) {
 	var tr health.Tracker
 	tell := func(s Status) {
-		Report{Findings: []Finding{{kind: health.Tun, Result: Result{Status: s, Text: "x", Cure: "y"}}}}.Tell(&tr)
+		Report{Findings: []Finding{{kind: health.Tun, Result: Result{Status: s, Text: "x", Cure: "y"}}}}.Report(&tr)
 	}
 	for _, tc := range []struct {
 		status Status

@@ -47,10 +47,10 @@ type Env struct {
 	API func() (kubernetes.Interface, error)
 	// Dial says whether a TCP port takes connections.
 	Dial func(ctx context.Context, addr netip.AddrPort) error
-	// AskDNS asks a server for the root's name servers, which every resolver knows.
-	AskDNS func(ctx context.Context, server netip.AddrPort) error
-	// Hear asks the LANs by multicast who is there, once for all probes.
-	Hear func() (Heard, error)
+	// QueryDNS asks a server for the root's name servers, which every resolver knows.
+	QueryDNS func(ctx context.Context, server netip.AddrPort) error
+	// Listen asks the LANs by multicast who is there, once for all probes.
+	Listen func() (Received, error)
 	// Try makes, in a network namespace that is thrown away, what the data path is
 	// made of, and returns what the kernel said to each.
 	Try func(ctx context.Context) (map[string]error, error)
@@ -78,8 +78,8 @@ type Route struct {
 	Via  netip.Addr // invalid where the destination is on the link
 }
 
-// Heard is what multicast told.
-type Heard struct {
+// Received is what multicast told.
+type Received struct {
 	// From are other machines that spoke while we listened.
 	From []netip.Addr
 	// SameName are those of them that claim to have our host name.

@@ -56,10 +56,10 @@ func machine(t *testing.T, tree files) *Env {
 		Neighbours: func() ([]netip.Addr, error) { return nil, nil },
 		API:        func() (kubernetes.Interface, error) { return nil, errors.New("there is none") },
 		Dial:       func(context.Context, netip.AddrPort) error { return errors.New("no route to host") },
-		AskDNS:     func(context.Context, netip.AddrPort) error { return nil },
+		QueryDNS:   func(context.Context, netip.AddrPort) error { return nil },
 		AsPod:      func(context.Context, podview.Node) (podview.Finding, error) { return podview.Fine, nil },
 		InputDrops: func() ([]string, error) { return nil, nil },
-		Hear:       func() (Heard, error) { return Heard{}, nil },
+		Listen:     func() (Received, error) { return Received{}, nil },
 		Try: func(context.Context) (map[string]error, error) {
 			return map[string]error{tryNetns: nil, tryVeth: nil, tryBridge: nil, tryTun: nil, tryNft: nil, tryPolicies: nil, tryIptables: nil}, nil
 		},

@@ -14,9 +14,9 @@ type Fixed struct {
 	Reboot bool   `json:"reboot,omitempty"`
 }
 
-// Mend does the fixes of a report, one after the other; say is called before each.
+// Repair does the fixes of a report, one after the other; say is called before each.
 // A fix that fails stops no other.
-func Mend(ctx context.Context, r Report, say func(name, says string)) []Fixed {
+func Repair(ctx context.Context, r Report, say func(name, says string)) []Fixed {
 	var out []Fixed
 	for _, f := range r.Findings {
 		fix := f.Result.Fix

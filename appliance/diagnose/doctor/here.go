@@ -53,14 +53,14 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 			}
 			return kubernetes.NewForConfig(cfg)
 		},
-		Dial:   dial,
-		AskDNS: askDNS,
-		Hear:   sync.OnceValues(func() (Heard, error) { return hear(name) }),
-		Try:    bundled(state).try,
+		Dial:     dial,
+		QueryDNS: queryDNS,
+		Listen:   sync.OnceValues(func() (Received, error) { return listen(name) }),
+		Try:      bundled(state).try,
 		AsPod: func(ctx context.Context, node podview.Node) (podview.Finding, error) {
 			view := podview.New(fixed.Bridge, "doctor", doctorsView())
 			defer view.Close()
-			return view.Look(ctx, node)
+			return view.Check(ctx, node)
 		},
 		InputDrops: inputDrops,
 		Fsync:      fsync,
@@ -77,7 +77,7 @@ func absolute(dir string) string {
 // bundled is a state folder, for its iptables where the host has none.
 type bundled string
 
-func (state bundled) look(name string) (string, error) {
+func (state bundled) find(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path, nil
@@ -91,7 +91,7 @@ func (state bundled) look(name string) (string, error) {
 
 // command runs a program without a terminal and in plain English.
 func (state bundled) command(ctx context.Context, name string, args ...string) (string, error) {
-	path, err := state.look(name)
+	path, err := state.find(name)
 	if err != nil {
 		return "", err
 	}
@@ -213,7 +213,7 @@ func dial(ctx context.Context, addr netip.AddrPort) error {
 	return c.Close()
 }
 
-func askDNS(ctx context.Context, server netip.AddrPort) error {
+func queryDNS(ctx context.Context, server netip.AddrPort) error {
 	m := new(dns.Msg)
 	m.SetQuestion(".", dns.TypeNS)
 	var err error

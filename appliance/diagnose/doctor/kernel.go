@@ -44,7 +44,7 @@ func probeKernel(ctx context.Context, e *Env) Result {
 	var load []*Fix
 	worst := Pass
 	for _, f := range features {
-		has, known, why := f.look(e, tried)
+		has, known, why := f.check(e, tried)
 		switch {
 		case has:
 		case !known:
@@ -84,8 +84,8 @@ func rootHint(err error) string {
 	return ""
 }
 
-// look weighs the evidence: what was tried beats what is seen beats what is promised.
-func (f feature) look(e *Env, tried map[string]error) (has, known bool, why string) {
+// check weighs the evidence: what was tried beats what is seen beats what is promised.
+func (f feature) check(e *Env, tried map[string]error) (has, known bool, why string) {
 	if err, ok := tried[f.try]; ok && f.try != "" && !errors.Is(err, unix.EPERM) {
 		if err != nil {
 			return false, true, err.Error()

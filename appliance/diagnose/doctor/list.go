@@ -5,7 +5,7 @@ package doctor
 var probes = []Probe{
 	supervisor, memory, memoryCgroup, cgroupVersion, cgroupControllers, kernel, limits, tun, lsm, clock,
 	lan, defaultRoute, dnsUpstream, multicast, hostname, udp, firewall, podNetwork, serviceRules,
-	admission, carriedOver, podsWaiting, ports, cidr, iptables, leftovers,
+	admission, manifestsOfK3s, podsWaiting, ports, cidr, iptables, leftovers,
 	diskSpace, diskSpeed, filesystem, cardLife, swap, osDisks,
 	power, temperature, kernelCrash,
 }

@@ -33,7 +33,7 @@ func probeMulticast(ctx context.Context, e *Env) Result {
 	if len(lans) == 0 {
 		return Skipf("the device is on no network")
 	}
-	heard, err := e.Hear()
+	heard, err := e.Listen()
 	if err != nil && len(heard.From) == 0 {
 		return Warnf("see that no firewall on this device blocks UDP 5353", "nothing can be sent or heard: %v", err)
 	}
@@ -89,7 +89,7 @@ func probeHostname(_ context.Context, e *Env) Result {
 	if err != nil || len(usable(all)) == 0 {
 		return Skipf("the device is on no network")
 	}
-	heard, err := e.Hear()
+	heard, err := e.Listen()
 	if err != nil {
 		return Skipf("multicast cannot be used: %v", err)
 	}

@@ -52,7 +52,7 @@ func TestDNS(t *testing.T) {
 		"search lab\nnameserver 192.168.1.1\nnameserver 10.43.0.10": Pass,
 	} {
 		e := machine(t, files{"/etc/resolv.conf": text})
-		e.AskDNS = func(_ context.Context, s netip.AddrPort) error {
+		e.QueryDNS = func(_ context.Context, s netip.AddrPort) error {
 			if s.Addr() == dead {
 				return errors.New("i/o timeout")
 			}
@@ -77,7 +77,7 @@ func TestMulticast(t *testing.T) {
 		words string
 	}{
 		{"answered", func(e *Env) {
-			e.Hear = func() (Heard, error) { return Heard{From: []netip.Addr{router}}, nil }
+			e.Listen = func() (Received, error) { return Received{From: []netip.Addr{router}}, nil }
 		}, Pass, "192.168.1.1"},
 		{"no network", func(e *Env) { e.Links = links2() }, Skip, "no network"},
 		{"alone", func(*Env) {}, Skip, "no other device is known"},
@@ -94,7 +94,9 @@ func TestMulticast(t *testing.T) {
 		{"a peer elsewhere says nothing about this LAN", func(e *Env) {
 			e.Supervisor = status(api.Status{Peers: []peer.View{peerAt("203.0.113.20:7442", peer.Lost)}})
 		}, Skip, "nobody answers"},
-		{"blocked", func(e *Env) { e.Hear = func() (Heard, error) { return Heard{}, errors.New("operation not permitted") } }, Warn, "UDP 5353"},
+		{"blocked", func(e *Env) {
+			e.Listen = func() (Received, error) { return Received{}, errors.New("operation not permitted") }
+		}, Warn, "UDP 5353"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := machine(t, nil)
@@ -107,7 +109,7 @@ func TestMulticast(t *testing.T) {
 func TestHostname(t *testing.T) {
 	e := machine(t, nil)
 	found(t, e, hostname, Pass, "pi.local")
-	e.Hear = func() (Heard, error) { return Heard{SameName: []netip.Addr{router}}, nil }
+	e.Listen = func() (Received, error) { return Received{SameName: []netip.Addr{router}}, nil }
 	found(t, e, hostname, Warn, "192.168.1.1 is called pi.local too")
 	e.Links = links2()
 	found(t, e, hostname, Skip)
@@ -184,7 +186,7 @@ func TestPorts(t *testing.T) {
 	unseen := machine(t, files{"/proc/net/udp": udp})
 	unseen.User = 1000
 	found(t, unseen, ports, Skip, "only root sees which process has UDP 7442: sudo rivulet doctor --only ports")
-	for _, p := range []Probe{podNetwork, admission, carriedOver, serviceRules} {
+	for _, p := range []Probe{podNetwork, admission, manifestsOfK3s, serviceRules} {
 		found(t, unseen, p, Skip, "only root can look at it")
 	}
 	seen := machine(t, foreign)

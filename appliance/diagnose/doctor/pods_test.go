@@ -76,7 +76,7 @@ func TestWhatPodsReach(t *testing.T) {
 	e := Here(t.TempDir(), t.TempDir(), func(context.Context) (api.Status, error) { return api.Status{}, api.ErrNotRunning })
 	e.Node = netip.MustParseAddr("100.127.7.7")
 	view := podview.New("cni0", "ulet", supervisorsView())
-	e.AsPod = view.Look
+	e.AsPod = view.Check
 	found(t, e, podNetwork, Skip, "no pod network yet")
 
 	peer := netroom.New(t)

@@ -49,9 +49,9 @@ func (r *Report) Add(problems []health.Problem) {
 	}
 }
 
-// Tell puts the findings into the device's health: a failure is an error there, a
+// Report puts the findings into the device's health: a failure is an error there, a
 // warning a warning, and the rest takes the problem back.
-func (r Report) Tell(t *health.Tracker) {
+func (r Report) Report(t *health.Tracker) {
 	for _, f := range r.Findings {
 		switch f.Status {
 		case Fail:

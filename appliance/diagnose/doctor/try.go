@@ -83,7 +83,7 @@ func (state bundled) tryHere(ctx context.Context) map[string]error {
 	found[tryTun] = tryTunDevice()
 	found[tryNft] = tryNftables()
 	found[tryPolicies] = netpol.Try()
-	if path, err := state.look("iptables-restore"); err == nil {
+	if path, err := state.find("iptables-restore"); err == nil {
 		cmd := exec.CommandContext(ctx, path, "--noflush")
 		cmd.Stdin = strings.NewReader(kubeProxyRules)
 		if out, err := cmd.CombinedOutput(); err != nil {

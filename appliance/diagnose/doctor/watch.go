@@ -46,7 +46,7 @@ func NewWatcher(t *health.Tracker, state, run string, node netip.Addr, status fu
 	view := podview.New(fixed.Bridge, "ulet", supervisorsView())
 	return newWatcher(t, func() *Env {
 		e := Here(state, run, func(context.Context) (api.Status, error) { return status(), nil })
-		e.Node, e.AsPod = node, view.Look
+		e.Node, e.AsPod = node, view.Check
 		return e
 	})
 }
@@ -103,7 +103,7 @@ func (w *Watcher) watch(ctx context.Context, ready func()) {
 		if ctx.Err() != nil {
 			return // what a probe says that was called off is worth nothing
 		}
-		rep.Tell(w.health)
+		rep.Report(w.health)
 		w.heal(ctx, asked, rep)
 		for i, p := range asked {
 			wait := p.Every

@@ -26,18 +26,18 @@ var fabricKinds = []*health.Kind{health.Tunnel, health.ControlPort}
 // configuration's peers that lead nowhere, each with the reason and its cure.
 func Collect(t *health.Tracker, fab *fabric.Fabric, off *offload.Offload, names map[string]string) {
 	if fab != nil {
-		tellFabric(t, fab.Problems())
-		tellAlarms(t, fab.Alarms())
+		reportFabric(t, fab.Problems())
+		reportAlarms(t, fab.Alarms())
 	}
-	tellNames(t, names)
+	reportNames(t, names)
 	if off != nil {
-		tellOffload(t, off.Problems())
-		tellCutOff(t, off.VirtualNodes())
+		reportOffload(t, off.Problems())
+		reportCutOff(t, off.VirtualNodes())
 	}
 }
 
-// tellNames shows which names lead nowhere.
-func tellNames(t *health.Tracker, names map[string]string) {
+// reportNames shows which names lead nowhere.
+func reportNames(t *health.Tracker, names map[string]string) {
 	said := map[string][2]string{}
 	for name, why := range names {
 		text, cure, _ := strings.Cut(why, "; ")
@@ -46,8 +46,8 @@ func tellNames(t *health.Tracker, names map[string]string) {
 	t.Replace(health.PeerAddress, said)
 }
 
-// tellFabric makes the fabric's list part of the device's.
-func tellFabric(t *health.Tracker, problems []rpc.Error) {
+// reportFabric makes the fabric's list part of the device's.
+func reportFabric(t *health.Tracker, problems []rpc.Error) {
 	said := map[string]map[string][2]string{}
 	for _, p := range problems {
 		kind, subject := health.Fabric.Code, p.Code
@@ -66,8 +66,8 @@ func tellFabric(t *health.Tracker, problems []rpc.Error) {
 	}
 }
 
-// tellOffload makes offload's list, errors by part, part of the device's.
-func tellOffload(t *health.Tracker, problems map[string]string) {
+// reportOffload makes offload's list, errors by part, part of the device's.
+func reportOffload(t *health.Tracker, problems map[string]string) {
 	said := map[string][2]string{}
 	for part, text := range problems {
 		text, help := cure.Cut(text)
@@ -76,8 +76,8 @@ func tellOffload(t *health.Tracker, problems map[string]string) {
 	t.Replace(health.Offload, said)
 }
 
-// tellCutOff names the peers that hold pods of this cluster and do not answer.
-func tellCutOff(t *health.Tracker, nodes []offload.VirtualNode) {
+// reportCutOff names the peers that hold pods of this cluster and do not answer.
+func reportCutOff(t *health.Tracker, nodes []offload.VirtualNode) {
 	said := map[string][2]string{}
 	for _, n := range nodes {
 		if away := n.Pods - len(n.Refused); n.Kind == target.Peer && !n.Ready && away > 0 {
@@ -93,8 +93,8 @@ func tellCutOff(t *health.Tracker, nodes []offload.VirtualNode) {
 // alarmKinds are the codes of fabric.Alarms.
 var alarmKinds = map[string]*health.Kind{"key-changed": health.KeyChanged, "waiting": health.PeerWaiting}
 
-// tellAlarms makes what is suspicious about other clusters part of the device's list.
-func tellAlarms(t *health.Tracker, alarms []fabric.Alarm) {
+// reportAlarms makes what is suspicious about other clusters part of the device's list.
+func reportAlarms(t *health.Tracker, alarms []fabric.Alarm) {
 	for code, kind := range alarmKinds {
 		said := map[string][2]string{}
 		for _, a := range alarms {

@@ -15,8 +15,8 @@ import (
 func TestOneListOfProblems(t *testing.T) {
 	var tr health.Tracker
 	tr.Set(health.Tun, "x", "y")
-	tellFabric(&tr, []rpc.Error{{Code: "tunnel", Message: "no tunnel", Cure: "wait"}, {Code: "new-one", Message: "m", Cure: "c"}})
-	tellOffload(&tr, map[string]string{"policy": "it failed: x; do y", "node b": "refused"})
+	reportFabric(&tr, []rpc.Error{{Code: "tunnel", Message: "no tunnel", Cure: "wait"}, {Code: "new-one", Message: "m", Cure: "c"}})
+	reportOffload(&tr, map[string]string{"policy": "it failed: x; do y", "node b": "refused"})
 	want := []string{
 		"a part of the network between clusters does not work (new-one) [fabric]: m; c",
 		"a part of offloading does not run (node b) [offload]: refused; it is tried again by itself",
@@ -33,8 +33,8 @@ func TestOneListOfProblems(t *testing.T) {
 			t.Errorf("%s, want %s", p, want[i])
 		}
 	}
-	tellFabric(&tr, nil)
-	tellOffload(&tr, nil)
+	reportFabric(&tr, nil)
+	reportOffload(&tr, nil)
 	if got := tr.Problems(); len(got) != 1 || got[0].Code != "tun" {
 		t.Errorf("%v", got)
 	}
@@ -44,7 +44,7 @@ func TestOneListOfProblems(t *testing.T) {
 // none, or only pods that it refused, is not.
 func TestLostWithPodsIsAWarning(t *testing.T) {
 	var tr health.Tracker
-	tellCutOff(&tr, []offload.VirtualNode{
+	reportCutOff(&tr, []offload.VirtualNode{
 		{Name: "b", Target: "b", Kind: target.Peer, Pods: 3, Refused: map[string]string{"lab/x": "hostPath"}},
 		{Name: "c", Target: "c", Kind: target.Peer, Pods: 1, Refused: map[string]string{"lab/y": "hostPath"}},
 		{Name: "d", Target: "d", Kind: target.Peer, Ready: true, Pods: 1},
@@ -54,7 +54,7 @@ func TestLostWithPodsIsAWarning(t *testing.T) {
 		!strings.HasPrefix(got[0].Text, "2 pods") || !strings.Contains(got[0].Cure, "rivulet unpeer b --force") {
 		t.Errorf("%+v", got)
 	}
-	tellCutOff(&tr, nil)
+	reportCutOff(&tr, nil)
 	if got := tr.Problems(); len(got) != 0 {
 		t.Errorf("%v", got)
 	}

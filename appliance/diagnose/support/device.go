@@ -33,10 +33,10 @@ type Device struct {
 // and no ConfigMap is among them.
 func (d Device) Parts() []Part {
 	parts := []Part{
-		{"status.json", d.ask("/v1/status")},
-		{"health.json", d.ask("/v1/health")},
-		{"metrics.txt", d.ask("/v1/metrics")},
-		{"goroutines.txt", d.ask("/v1/goroutines")},
+		{"status.json", d.query("/v1/status")},
+		{"health.json", d.query("/v1/health")},
+		{"metrics.txt", d.query("/v1/metrics")},
+		{"goroutines.txt", d.query("/v1/goroutines")},
 		{"doctor.txt", d.doctor},
 		{"configuration/effective.txt", run(d.Executable, "config", "show", "--origin")},
 		{"versions.txt", versions},
@@ -103,8 +103,8 @@ func each(pattern, below, name string) (parts []Part) {
 	return parts
 }
 
-// ask takes an answer of the supervisor as it is.
-func (d Device) ask(path string) func(context.Context) (string, error) {
+// query takes an answer of the supervisor as it is.
+func (d Device) query(path string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		resp, err := api.Do(ctx, d.Run, http.MethodGet, path, nil)
 		if err != nil {

@@ -85,8 +85,8 @@ func rows(t *testing.T, path string) map[int]bool {
 	return out
 }
 
-func keeper(t *testing.T, state string) *Keeper {
-	return &Keeper{Database: Path(state), Dir: Snapshots(state), Temp: t.TempDir(), Every: time.Hour, Keep: 2, Log: slog.New(slog.DiscardHandler)}
+func keeper(t *testing.T, state string) *Snapshotter {
+	return &Snapshotter{Database: Path(state), Dir: Snapshots(state), Temp: t.TempDir(), Every: time.Hour, Keep: 2, Log: slog.New(slog.DiscardHandler)}
 }
 
 // Half of the rows are in a snapshot, all are in the file, of which a part is

@@ -85,13 +85,13 @@ func (g *Guard) Ended(err error) {
 		return
 	}
 	if err := os.WriteFile(g.cleanFile(), nil, 0o600); err != nil {
-		g.Log.Warn("the next start reads the whole datastore through", "error", err)
+		g.Log.Warn("the next start reads the whole datastore through", "err", err)
 	}
 }
 
 // Run keeps copies of the datastore for the day it is damaged.
 func (g *Guard) Run(ctx context.Context, stage *lifecycle.Stage) error {
-	k := &Keeper{
+	k := &Snapshotter{
 		Database: Path(g.State), Dir: Snapshots(g.State),
 		Temp: g.Temp, Every: snapshotEvery, Keep: snapshotsKept,
 		Log: g.Log,

@@ -70,10 +70,10 @@ func List(dir string) []Snapshot {
 	return out
 }
 
-// Keeper makes snapshots while the engine runs, for the day the database is
+// Snapshotter makes snapshots while the engine runs, for the day the database is
 // damaged. They are small (a fresh cluster: about 1 MB) and written seldom: a few
 // MB a day on the card.
-type Keeper struct {
+type Snapshotter struct {
 	Database string
 	Dir      string
 	Temp     string // where the copy is made before it is packed: memory, if it has room
@@ -88,7 +88,7 @@ const firstSnapshot = 2 * time.Minute
 
 // Run makes snapshots until ctx ends. ready is called at once: a cluster without a
 // snapshot works.
-func (k *Keeper) Run(ctx context.Context, report func(error)) error {
+func (k *Snapshotter) Run(ctx context.Context, report func(error)) error {
 	for {
 		wait := firstSnapshot
 		if have := List(k.Dir); len(have) > 0 {
@@ -110,7 +110,7 @@ func (k *Keeper) Run(ctx context.Context, report func(error)) error {
 }
 
 // Make makes one now and deletes those beyond Keep.
-func (k *Keeper) Make(ctx context.Context, now time.Time) (Snapshot, error) {
+func (k *Snapshotter) Make(ctx context.Context, now time.Time) (Snapshot, error) {
 	s := Snapshot{Time: now.UTC().Truncate(time.Second)}
 	s.Path = filepath.Join(k.Dir, snapshotPrefix+s.Time.Format(snapshotTime)+snapshotSuffix)
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {

@@ -98,7 +98,7 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 		return merr
 	}
 	if err != nil { // the pods can still be made from images that are pulled again
-		c.Log.Error("images were not recovered", "error", err)
+		c.Log.Error("images were not recovered", "err", err)
 	}
 	c.Log.Error("containers and images are made anew", "cause", cause, "set_aside", aside, "images_recovered", kept)
 	lost := ""
@@ -123,7 +123,7 @@ func (c *Containerd) knownImages(meta string) ([]Image, error) {
 	noted, err := Load(c.listFile())
 	now, merr := FromContainerd(meta, "k8s.io")
 	if merr != nil {
-		c.Log.Warn("images that came in the last seconds may be missing", "error", merr)
+		c.Log.Warn("images that came in the last seconds may be missing", "err", merr)
 	} else if len(now) > 0 {
 		err = nil // they are all there
 	}
@@ -189,7 +189,7 @@ func (c *Containerd) Serves(ctx context.Context) {
 			continue
 		}
 		if _, err := c.ctr(ctx, nil, labels...); err != nil {
-			c.Log.Warn("a recovered image is not shared with peers, or not kept, as it was", "image", i.Name, "error", err)
+			c.Log.Warn("a recovered image is not shared with peers, or not kept, as it was", "image", i.Name, "err", err)
 		}
 	}
 	if err := os.Remove(c.recovered()); err != nil {
@@ -201,7 +201,7 @@ func (c *Containerd) Serves(ctx context.Context) {
 		}
 		for _, bulk := range []string{contentDir, "io.containerd.snapshotter.v1.overlayfs/snapshots"} {
 			if err := os.RemoveAll(filepath.Join(aside, bulk)); err != nil {
-				c.Log.Warn("old layers could not be removed", "error", err)
+				c.Log.Warn("old layers could not be removed", "err", err)
 			}
 		}
 	}
@@ -219,7 +219,7 @@ func (c *Containerd) Note(ctx context.Context, node *corev1.Node) {
 		return
 	}
 	if err := c.syncImages(); err != nil {
-		c.Log.Warn("images may be lost in a power cut", "error", err)
+		c.Log.Warn("images may be lost in a power cut", "err", err)
 		return
 	}
 	// A layer that was being unpacked just now is synced for certain the next time.
@@ -236,7 +236,7 @@ func (c *Containerd) Note(ctx context.Context, node *corev1.Node) {
 		err = Save(c.listFile(), list)
 	}
 	if err != nil {
-		c.Log.Debug("the list of images could not be kept", "error", err)
+		c.Log.Debug("the list of images could not be kept", "err", err)
 		return
 	}
 	c.noted = now

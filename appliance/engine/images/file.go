@@ -32,8 +32,8 @@ type File struct {
 	refs  []string // names of OCI layouts that are mere tags
 }
 
-// Look finds out whether a path is an image, and says what else it is in an error with a cure.
-func Look(at string) (File, error) {
+// Inspect finds out whether a path is an image, and says what else it is in an error with a cure.
+func Inspect(at string) (File, error) {
 	f := File{path: at}
 	fi, err := os.Stat(at)
 	if err != nil {

@@ -67,7 +67,7 @@ func TestLook(t *testing.T) {
 			if err := os.WriteFile(at, c.raw, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			f, err := Look(at)
+			f, err := Inspect(at)
 			if c.fail != "" {
 				if err == nil || !strings.Contains(err.Error(), c.fail) {
 					t.Errorf("%v, want %q", err, c.fail)
@@ -79,7 +79,7 @@ func TestLook(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Look(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "docker save") {
+	if _, err := Inspect(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "docker save") {
 		t.Errorf("no file: %v", err)
 	}
 }
@@ -87,7 +87,7 @@ func TestLook(t *testing.T) {
 // A folder is an OCI layout, or an error; packed it is the same as an archive of it.
 func TestLookAtAFolder(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Look(dir); err == nil || !strings.Contains(err.Error(), "no OCI layout") {
+	if _, err := Inspect(dir); err == nil || !strings.Contains(err.Error(), "no OCI layout") {
 		t.Errorf("an empty folder: %v", err)
 	}
 	for name, text := range map[string]string{"oci-layout": "{}", "index.json": `{"manifests":[{"annotations":{"org.opencontainers.image.ref.name":"shop/web:3"}}]}`, "blobs/sha256/x": "blob"} {
@@ -100,7 +100,7 @@ func TestLookAtAFolder(t *testing.T) {
 		}
 	}
 	want := []string{"docker.io/shop/web:3"}
-	if f, err := Look(dir); err != nil || !slices.Equal(f.Names, want) || !f.folder {
+	if f, err := Inspect(dir); err != nil || !slices.Equal(f.Names, want) || !f.folder {
 		t.Errorf("%+v, %v", f, err)
 	}
 	packed, err := os.Create(filepath.Join(t.TempDir(), "packed"))
@@ -110,7 +110,7 @@ func TestLookAtAFolder(t *testing.T) {
 	if err := pack(packed, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := Look(packed.Name()); err != nil || !slices.Equal(f.Names, want) {
+	if f, err := Inspect(packed.Name()); err != nil || !slices.Equal(f.Names, want) {
 		t.Errorf("packed: %+v, %v", f, err)
 	}
 }

@@ -101,7 +101,7 @@ func hosts(ctx context.Context, path string) (Choice, error) {
 	var missing []string
 	found := map[string]string{}
 	for _, p := range programs {
-		if found[p] = lookPath(path, p); found[p] == "" {
+		if found[p] = findIn(path, p); found[p] == "" {
 			missing = append(missing, p)
 		}
 	}
@@ -119,8 +119,8 @@ func hosts(ctx context.Context, path string) (Choice, error) {
 	return c, nil
 }
 
-// lookPath is exec.LookPath for a PATH other than ours.
-func lookPath(path, name string) string {
+// findIn is exec.LookPath for a PATH other than ours.
+func findIn(path, name string) string {
 	for _, dir := range filepath.SplitList(path) {
 		at := filepath.Join(dir, name)
 		if info, err := os.Stat(at); err == nil && filepath.IsAbs(dir) && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {

@@ -75,7 +75,7 @@ func dialPod(ctx context.Context, _, addr string) (net.Conn, error) {
 		return nil, fmt.Errorf("the host is not there: %w; see on it: rivulet status", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	if err := askFor(c, addr); err != nil {
+	if err := requestTunnel(c, addr); err != nil {
 		stop()
 		c.Close()
 		return nil, err
@@ -87,7 +87,7 @@ func dialPod(ctx context.Context, _, addr string) (net.Conn, error) {
 	return c, nil
 }
 
-func askFor(c net.Conn, addr string) error {
+func requestTunnel(c net.Conn, addr string) error {
 	r := &http.Request{Method: http.MethodConnect, URL: &url.URL{Host: addr}, Host: addr}
 	if err := r.Write(c); err != nil {
 		return err

@@ -377,7 +377,7 @@ func TestProgressIsNotOlderThanTheList(t *testing.T) {
 	s := o.onlyStream(t)
 	f := &o.store.log.feed
 	f.mu.Lock()
-	s.asked, s.again = f.at, f.at
+	s.requested, s.again = f.at, f.at
 	f.mu.Unlock()
 	s.nudge()
 	time.AfterFunc(time.Second, o.gate.free)

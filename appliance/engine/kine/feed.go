@@ -87,7 +87,7 @@ type watch struct {
 	previous bool // wants what was there before
 
 	next    int64 // the oldest revision that it may not have been given yet
-	told    int64 // the newest revision of a message to it
+	sent    int64 // the newest revision of a message to it
 	live    bool  // new events come to pending
 	until   int64 // those from next to this are in the table only
 	pending []*mvccpb.Event

@@ -94,7 +94,7 @@ func (l *log) raise(rev int64) {
 	}
 }
 
-func (l *log) look() {
+func (l *log) pollOnce() {
 	changes.Poke(l.wake)
 }
 
@@ -176,7 +176,7 @@ func (l *log) Append(ctx context.Context, event *server.Event) (int64, error) {
 	defer done()
 	rev, err := l.SQLLog.Append(ctx, event)
 	l.raise(rev)
-	l.look() // after an error, too: it may have been written
+	l.pollOnce() // after an error, too: it may have been written
 	return rev, err
 }
 

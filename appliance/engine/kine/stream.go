@@ -86,19 +86,19 @@ type store struct {
 	log *log
 }
 
-type askLog struct{}
+type progressLog struct{}
 
 // behind finds the log behind a server of kine's, which does not say what backend it
 // has: the backend answers itself. It gives nil if that is not ours.
 func behind(ctx context.Context, srv any) (found *log) {
 	if s, ok := srv.(etcdserverpb.MaintenanceServer); ok {
-		_, _ = s.Status(context.WithValue(ctx, askLog{}, &found), &etcdserverpb.StatusRequest{})
+		_, _ = s.Status(context.WithValue(ctx, progressLog{}, &found), &etcdserverpb.StatusRequest{})
 	}
 	return found
 }
 
 func (s *store) DbSize(ctx context.Context) (int64, error) {
-	if found, ok := ctx.Value(askLog{}).(**log); ok {
+	if found, ok := ctx.Value(progressLog{}).(**log); ok {
 		*found = s.log
 		return 0, nil
 	}
@@ -114,13 +114,13 @@ type stream struct {
 	wake chan struct{} // holds one token while there may be something to send
 
 	// The feed's lock guards these.
-	lastID  int64
-	watches map[int64]*watch
-	out     []*etcdserverpb.WatchResponse // goes first
-	due     bool                          // watches with progress want to be told
-	asked   int64                         // the revision from which a question for progress can be answered; 0: none
-	again   int64                         // that of the newest question
-	need    int64                         // while it waits with the feed
+	lastID    int64
+	watches   map[int64]*watch
+	out       []*etcdserverpb.WatchResponse // goes first
+	due       bool                          // watches with progress want to be told
+	requested int64                         // the revision from which a question for progress can be answered; 0: none
+	again     int64                         // that of the newest question
+	need      int64                         // while it waits with the feed
 }
 
 // serveWatches returns when the client has gone.
@@ -161,7 +161,7 @@ func (s *stream) receive() error {
 		case r.GetCancelRequest() != nil:
 			s.cancel(r.GetCancelRequest().WatchId)
 		case r.GetProgressRequest() != nil:
-			s.ask()
+			s.requestProgress()
 		}
 	}
 }
@@ -206,16 +206,16 @@ func (s *stream) end(w *watch, last *etcdserverpb.WatchResponse) {
 	s.out = append(s.out, last)
 }
 
-// ask notes a question for progress. It is answered once all watches were sent what was
+// requestProgress notes a question for progress. It is answered once all watches were sent what was
 // written before: the API server asks when it wants to show what is current.
-func (s *stream) ask() {
+func (s *stream) requestProgress() {
 	now := s.log.current.Load()
 	defer s.nudge()
 	s.log.feed.mu.Lock()
 	defer s.log.feed.mu.Unlock()
 	s.again = now
-	if s.asked == 0 {
-		s.asked = now
+	if s.requested == 0 {
+		s.requested = now
 	}
 }
 
@@ -282,30 +282,30 @@ func (s *stream) next() (*etcdserverpb.WatchResponse, *watch) {
 	// All watches were sent all up to the feed's position.
 	if s.due {
 		for _, w := range s.watches {
-			if w.progress && w.told < f.at && w.next <= f.at+1 {
-				w.told = f.at
+			if w.progress && w.sent < f.at && w.next <= f.at+1 {
+				w.sent = f.at
 				return &etcdserverpb.WatchResponse{Header: header(f.at), WatchId: w.id}, nil
 			}
 		}
 		s.due = false
 	}
-	if s.asked == 0 || len(s.watches) == 0 {
+	if s.requested == 0 || len(s.watches) == 0 {
 		return nil, nil
 	}
-	s.need = s.asked
+	s.need = s.requested
 	for _, w := range s.watches {
 		s.need = max(s.need, w.next-1) // none is told of less than it began with
 	}
 	if s.need > f.at {
 		f.waiting[s] = struct{}{}
-		s.log.look()
+		s.log.pollOnce()
 		return nil, nil
 	}
-	if s.asked = 0; s.again > f.at {
-		s.asked = s.again
+	if s.requested = 0; s.again > f.at {
+		s.requested = s.again
 	}
 	for _, w := range s.watches {
-		w.told = f.at
+		w.sent = f.at
 	}
 	return &etcdserverpb.WatchResponse{Header: header(f.at), WatchId: clientv3.InvalidWatchID}, nil
 }
@@ -313,7 +313,7 @@ func (s *stream) next() (*etcdserverpb.WatchResponse, *watch) {
 // message is one with events, the oldest first.
 func (w *watch) message(events []*mvccpb.Event) *etcdserverpb.WatchResponse {
 	last := events[len(events)-1].Kv.ModRevision
-	w.next, w.told = last+1, last
+	w.next, w.sent = last+1, last
 	return &etcdserverpb.WatchResponse{Header: header(last), WatchId: w.id, Events: events}
 }
 

@@ -106,7 +106,7 @@ func newOwners(t *testing.T) *owners {
 	twins := func() map[string]peer.ID { return map[string]peer.ID{"lab-alice": alice} }
 	run("keeper", func() error { return keeper.Run(ctx, func() {}) })
 	run("wall", func() error {
-		firewall.Run(ctx, firewall.Config{Own: []string{"lo"}, Networks: []netip.Prefix{pods}, Ports: []uint16{6443}, Keeper: keeper, Report: o.report("wall")}, nil)
+		firewall.Run(ctx, firewall.Config{Own: []string{"lo"}, Networks: []netip.Prefix{pods}, Ports: []uint16{6443}, Guard: keeper, Report: o.report("wall")}, nil)
 		return ctx.Err()
 	})
 	run("policies", func() error {
@@ -114,7 +114,7 @@ func newOwners(t *testing.T) *owners {
 		deny := &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Ingress"}}}
 		deny.Namespace, deny.Name = "lab-alice", "deny"
 		w.is.Policies = []*networkingv1.NetworkPolicy{deny}
-		return policies.Run(ctx, policies.Config{World: w, Results: results, Keeper: keeper, Report: o.report("policies"), Log: log})
+		return policies.Run(ctx, policies.Config{World: w, Results: results, Guard: keeper, Report: o.report("policies"), Log: log})
 	})
 	run("isolation", func() error {
 		return isolation.Run(ctx, isolation.Config{Held: isolation.NewHeld(), Results: results, Pods: pods, DNS: netip.MustParseAddr("10.43.0.10"), Twins: twins,

@@ -96,7 +96,7 @@ func (c *cleaner) find() []found {
 			continue
 		}
 		p := &found{pid: pid, parent: parent}
-		p.kind, p.name = c.judge(dir)
+		p.kind, p.name = c.classify(dir)
 		if held && pid == holder && p.kind == none && sameMounts(dir) {
 			p.kind = supervisor
 		}
@@ -117,8 +117,8 @@ func (c *cleaner) find() []found {
 	return ours
 }
 
-// judge tells what a process is by what it runs.
-func (c *cleaner) judge(dir string) (kind, string) {
+// classify tells what a process is by what it runs.
+func (c *cleaner) classify(dir string) (kind, string) {
 	cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 	if err != nil || len(cmdline) == 0 {
 		return none, "" // gone, or the kernel's own

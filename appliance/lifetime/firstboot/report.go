@@ -33,7 +33,7 @@ func ReportInitrd(root string, t *health.Tracker, log *slog.Logger) {
 func Report(root string, t *health.Tracker, log *slog.Logger) {
 	note, err := Read(root)
 	if err != nil {
-		log.Warn("what was done at the first boot cannot be read", "error", err)
+		log.Warn("what was done at the first boot cannot be read", "err", err)
 	}
 	for i, p := range note.Problems {
 		subject := ""

@@ -77,7 +77,7 @@ func inspect(ctx context.Context, path string) (Version, error) {
 	if v.BuildID, err = buildID(f, path); err != nil {
 		return v, err
 	}
-	parts, err := ask(ctx, path)
+	parts, err := versionsOf(ctx, path)
 	if err != nil {
 		return v, err
 	}
@@ -96,12 +96,12 @@ func inspect(ctx context.Context, path string) (Version, error) {
 	return v, nil
 }
 
-// askTime is how long a binary may take to say what it is, on a slow card.
-const askTime = time.Minute
+// versionTimeout is how long a binary may take to say what it is, on a slow card.
+const versionTimeout = time.Minute
 
-// ask runs `rivulet version` of another binary.
-func ask(ctx context.Context, path string) ([]version.Part, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// versionsOf runs `rivulet version` of another binary.
+func versionsOf(ctx context.Context, path string) ([]version.Part, error) {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "version", "-o", "json")
 	cmd.Args[0] = "rivulet"

@@ -86,7 +86,7 @@ func (d *Device) endEngine(ctx context.Context) error {
 func (d *Device) Point(s State) bool {
 	linked, err := d.point(s)
 	if err != nil {
-		d.Log.Warn("the current version cannot be put at the installed place; it is started through the old one", "error", err)
+		d.Log.Warn("the current version cannot be put at the installed place; it is started through the old one", "err", err)
 	}
 	d.tidy(s)
 	return linked

@@ -124,7 +124,7 @@ func (h *Handover) holders(ctx context.Context) (names []string) {
 		FieldSelector: "status.phase!=Succeeded,status.phase!=Failed",
 	})
 	if err != nil {
-		h.Log.Warn("nobody can be asked whether a pod holds the upgrade", "error", err)
+		h.Log.Warn("nobody can be asked whether a pod holds the upgrade", "err", err)
 		return nil
 	}
 	for _, p := range pods.Items {

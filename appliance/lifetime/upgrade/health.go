@@ -35,14 +35,14 @@ type seenPeer struct {
 // connected is peer.Connected, as text.
 const connected = "Connected"
 
-// lookTime bounds one look at the version that is tried.
-const lookTime = 20 * time.Second
+// checkTimeout bounds one look at the version that is tried.
+const checkTimeout = 20 * time.Second
 
 // healthy looks at the version that is tried from outside: it serves, its API
 // server and node are ready, the datastore takes a write, and every peer that was
 // connected before is connected again.
 func (d *Device) healthy(ctx context.Context, a Attempt) error {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var st seen
 	if err := api.Call(ctx, d.Run, "GET", "/v1/status", nil, &st); err != nil {

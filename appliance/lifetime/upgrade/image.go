@@ -72,9 +72,9 @@ func tryImage(w World, s State, log *slog.Logger) (State, Choice, error) {
 		return s.unhealthy("its slot did not start, or did not stay up long enough to be judged"), Choice{}, nil
 	}
 	if err := w.Arm(img); err != nil {
-		log.Error("the new slot cannot be chosen; the update is not tried", "error", err)
+		log.Error("the new slot cannot be chosen; the update is not tried", "err", err)
 		if rerr := w.Reject(img); rerr != nil {
-			log.Error("the loader may try the other slot", "error", rerr)
+			log.Error("the loader may try the other slot", "err", rerr)
 		}
 		return s.ended("its slot could not be chosen: "+err.Error(), "", w.Now()), Choice{}, nil
 	}

@@ -32,7 +32,7 @@ func (d *Device) Launch(ctx context.Context) (Choice, error) {
 		return Choice{}, err
 	}
 	defer release()
-	defer patient(askEvery, d.Log)()
+	defer patient(extendEvery, d.Log)()
 	self, err := BuildID("/proc/self/exe")
 	if err != nil {
 		return Choice{}, err
@@ -70,7 +70,7 @@ func (d *Device) usable(c Choice) (Choice, error) {
 	if err1 != nil || err2 != nil || ours < was {
 		return Choice{}, fmt.Errorf("update: version %s is to run and cannot: %w; install it again", c.Run.Name, err)
 	}
-	d.Log.Error("the current version cannot be started; going on with this binary", "version", c.Run.Name, "error", err)
+	d.Log.Error("the current version cannot be started; going on with this binary", "version", c.Run.Name, "err", err)
 	return Choice{}, nil
 }
 

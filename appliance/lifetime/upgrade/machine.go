@@ -60,7 +60,7 @@ func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice
 	s, err := w.Load()
 	if err != nil {
 		// A device must not stay down for the sake of an update that is over.
-		log.Error("the state of updates cannot be read; going on with this binary", "error", err)
+		log.Error("the state of updates cannot be read; going on with this binary", "err", err)
 		return Choice{}, nil
 	}
 	if s.replaced(self) {
@@ -111,7 +111,7 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 	case s.Phase == Staged && old:
 		name, err := w.Snapshot(ctx, s)
 		if err != nil {
-			log.Error("the data cannot be saved; the update is not tried", "version", a.Next.Name, "error", err)
+			log.Error("the data cannot be saved; the update is not tried", "version", a.Next.Name, "err", err)
 			return s.ended("the data could not be saved before: "+err.Error(), "", w.Now()), Choice{}, nil
 		}
 		return s.begun(name), Choice{}, nil
@@ -120,13 +120,13 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 	case s.Phase == Trying && img != nil && old:
 		return tryImage(w, s, log)
 	case s.Phase == Trying:
-		return judge(ctx, w, s, log)
+		return evaluate(ctx, w, s, log)
 	case s.Phase == Returning && old:
 		log.Error("the update is undone, the data of before comes back", "version", a.Next.Name, "reason", a.Reason)
 		if img != nil {
 			if err := w.Reject(*img); err != nil {
 				// The device must not stay down for it: what is left of the tries is few.
-				log.Error("the loader may try the other slot again", "error", err)
+				log.Error("the loader may try the other slot again", "err", err)
 			}
 		}
 		aside, err := w.Restore(ctx, s)
@@ -137,7 +137,7 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 	case s.Phase == Returning:
 		if err := w.Reject(*img); err != nil {
 			// The tries that are left run out instead: nothing of this slot goes on.
-			log.Error("the old slot cannot be chosen; restarting until the loader does", "error", err)
+			log.Error("the old slot cannot be chosen; restarting until the loader does", "err", err)
 		}
 		return s, Choice{Restart: true}, nil
 	}
@@ -145,8 +145,8 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 	return s.ended("the state of updates was not known", "", w.Now()), Choice{}, nil
 }
 
-// judge tries the new version: the child of this binary, or what the slot that is tried has.
-func judge(ctx context.Context, w World, s State, log *slog.Logger) (State, Choice, error) {
+// evaluate tries the new version: the child of this binary, or what the slot that is tried has.
+func evaluate(ctx context.Context, w World, s State, log *slog.Logger) (State, Choice, error) {
 	if s = s.started(w.Now()); s.Phase != Trying {
 		return s, Choice{}, nil
 	}

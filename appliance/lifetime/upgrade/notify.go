@@ -27,7 +27,7 @@ func startNotify(run string, log *slog.Logger) *notifier {
 	ctx, stop := context.WithCancel(context.Background())
 	n := &notifier{stop: stop}
 	if listens, err := daemon.SdNotify(false, daemon.SdNotifyWatchdog); err != nil {
-		log.Warn("systemd cannot be told how the update goes", "error", err)
+		log.Warn("systemd cannot be told how the update goes", "err", err)
 		return n
 	} else if !listens {
 		return n
@@ -36,7 +36,7 @@ func startNotify(run string, log *slog.Logger) *notifier {
 	os.Remove(path)
 	from, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
-		log.Warn("the version that is tried cannot tell systemd how it goes", "error", err)
+		log.Warn("the version that is tried cannot tell systemd how it goes", "err", err)
 		return n
 	}
 	n.from, n.path = from, path

@@ -16,8 +16,8 @@ import (
 // that it is ready: without more time its judge would be stopped before it judges, be
 // started again, and so for ever.
 const (
-	askEvery = 30 * time.Second
-	moreTime = 3 * time.Minute
+	extendEvery = 30 * time.Second
+	moreTime    = 3 * time.Minute
 )
 
 // patient asks the service manager for more time, again and again, until enough is
@@ -27,7 +27,7 @@ func patient(every time.Duration, log *slog.Logger) (enough func()) {
 	go func() {
 		for changes.Wait(ctx, every) {
 			if _, err := daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", moreTime.Microseconds())); err != nil {
-				log.Warn("systemd cannot be asked for the time that an update takes", "error", err)
+				log.Warn("systemd cannot be asked for the time that an update takes", "err", err)
 			}
 		}
 	}()

@@ -39,7 +39,7 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 	if a.Image != nil {
 		// The slot is judged from now on: no timer need end what nobody judges.
 		if err := os.Remove(layout.RunTrying); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			d.Log.Warn("the deadline of a slot that nobody judges goes on", "error", err)
+			d.Log.Warn("the deadline of a slot that nobody judges goes on", "err", err)
 		}
 	}
 	n := startNotify(d.Run, d.Log)
@@ -80,7 +80,7 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 			good++
 		} else {
 			good = 0
-			d.Log.Warn("the version that is tried is not healthy", "version", a.Next.Name, "error", last)
+			d.Log.Warn("the version that is tried is not healthy", "version", a.Next.Name, "err", last)
 		}
 		if time.Now().Before(end) {
 			continue
@@ -142,7 +142,7 @@ func (d *Device) stop(c *process.Child) error {
 		d.Log.Warn("the version that is tried does not stop; killing it", "pid", c.Pid)
 	})
 	if eerr := d.endEngine(context.Background()); eerr != nil {
-		d.Log.Warn("an engine is left", "error", eerr)
+		d.Log.Warn("an engine is left", "err", eerr)
 	}
 	return err
 }

@@ -91,11 +91,11 @@ const (
 	// saveEvery is how old the note gets, and so how far back a start without any
 	// clock can be.
 	saveEvery = time.Hour
-	// lookEvery is how often the kernel is asked; it says nothing by itself when it
+	// checkEvery is how often the kernel is asked; it says nothing by itself when it
 	// becomes synchronized.
-	lookEvery = 10 * time.Second
-	// lookStart is the same while a start waits for it.
-	lookStart = 250 * time.Millisecond
+	checkEvery = 10 * time.Second
+	// checkAtStart is the same while a start waits for it.
+	checkAtStart = 250 * time.Millisecond
 	// correctEvery bounds how often peers may set the clock.
 	correctEvery = time.Hour
 )
@@ -105,8 +105,8 @@ type Clock struct {
 	cfg Config
 	sys System
 	log *slog.Logger
-	// heard is poked by what peers say.
-	heard chan struct{}
+	// received is poked by what peers say.
+	received chan struct{}
 
 	mu        sync.Mutex
 	floor     floor
@@ -122,7 +122,7 @@ type Clock struct {
 
 // New returns a clock. Nothing is read or set yet.
 func New(cfg Config) *Clock {
-	return &Clock{cfg: cfg, sys: cfg.System, log: cfg.Log, heard: make(chan struct{}, 1), source: FromSystem,
+	return &Clock{cfg: cfg, sys: cfg.System, log: cfg.Log, received: make(chan struct{}, 1), source: FromSystem,
 		floor: floor{Built: cfg.Built}, peers: peers{}, corrected: -2 * correctEvery}
 }
 
@@ -152,7 +152,7 @@ func (c *Clock) run(ctx context.Context, waiting func(string, ...any), ready fun
 // settle returns when the time is plausible and nobody is likely to know it better
 // soon; false: ctx has ended.
 func (c *Clock) settle(ctx context.Context, changes <-chan struct{}, waiting func(string, ...any)) bool {
-	c.look()
+	c.check()
 	if c.plausible() {
 		c.report()
 		return true
@@ -163,13 +163,13 @@ func (c *Clock) settle(ctx context.Context, changes <-chan struct{}, waiting fun
 		return true
 	}
 	c.set(c.floor.at(), FromFloor) //nolint:errcheck // kept in notSet, and shown
-	tick := time.NewTicker(lookStart)
+	tick := time.NewTicker(checkAtStart)
 	defer tick.Stop()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	late := false
 	for {
-		c.look()
+		c.check()
 		c.correct()
 		c.report()
 		if c.plausible() {
@@ -188,18 +188,18 @@ func (c *Clock) settle(ctx context.Context, changes <-chan struct{}, waiting fun
 			late = true
 		case <-tick.C:
 		case <-changes:
-		case <-c.heard:
+		case <-c.received:
 		}
 	}
 }
 
 // follow returns when ctx has ended.
 func (c *Clock) follow(ctx context.Context, changes <-chan struct{}) error {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
 		was := c.trusted()
-		c.look()
+		c.check()
 		c.correct()
 		c.notice()
 		c.report()
@@ -213,14 +213,14 @@ func (c *Clock) follow(ctx context.Context, changes <-chan struct{}) error {
 			return c.save()
 		case <-tick.C:
 		case <-changes:
-		case <-c.heard:
+		case <-c.received:
 		}
 	}
 }
 
-// look asks the kernel. A synchronized clock is believed, whatever was thought
+// check asks the kernel. A synchronized clock is believed, whatever was thought
 // before: the floor may have been saved while the clock was wrong.
-func (c *Clock) look() {
+func (c *Clock) check() {
 	d := c.sys.Discipline()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -287,7 +287,7 @@ func (c *Clock) set(to time.Time, source string) error {
 	defer c.mu.Unlock()
 	c.notSet = err
 	if err != nil {
-		c.log.Error("cannot set the clock", "to", to.UTC(), "error", err)
+		c.log.Error("cannot set the clock", "to", to.UTC(), "err", err)
 		return err
 	}
 	c.source = source
@@ -361,6 +361,6 @@ func (c *Clock) Received(id, name string, now time.Time, synchronized bool, roun
 	first := c.peers.take(id, sample{name: name, synchronized: synchronized, bootTime: now.Round(0).Add(roundTrip/2 - boot), at: boot, roundTrip: roundTrip})
 	c.mu.Unlock()
 	if first {
-		changes.Poke(c.heard)
+		changes.Poke(c.received)
 	}
 }

@@ -85,9 +85,9 @@ func TestAStartTakesTheFirstBetterTime(t *testing.T) {
 					t.Error("ready without a better time")
 				}
 				tt.better(v)
-				v.after(lookStart)
+				v.after(checkAtStart)
 				v.wantReady(7 * time.Second)
-				v.wantTime(today.Add(lookStart), tt.from)
+				v.wantTime(today.Add(checkAtStart), tt.from)
 				if len(v.jumps) > 0 {
 					t.Errorf("a jump before anything ran: %v", v.jumps)
 				}
@@ -99,7 +99,7 @@ func TestAStartTakesTheFirstBetterTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			v := switchOn(t, newBoard(time.Unix(0, 0)), disk{}.saved(t, today))
 			v.hears("pi", today.Add(30*time.Second), true)
-			v.after(lookStart)
+			v.after(checkAtStart)
 			v.wantReady(0)
 			v.switchOff()
 		})
@@ -123,7 +123,7 @@ func TestWhereTheClockMayNotBeSet(t *testing.T) {
 			t.Error("peers are told that it is 1970")
 		}
 		b.set(today, false)
-		v.after(lookStart)
+		v.after(checkAtStart)
 		if !v.isReady() || v.problem(health.ClockImplausible) != "" {
 			t.Errorf("set by its owner, yet ready %v, problem %q", v.isReady(), v.problem(health.ClockImplausible))
 		}
@@ -150,7 +150,7 @@ func TestJumps(t *testing.T) {
 		step("four minutes back", -4*time.Minute, true, 0)
 		v.jumps = nil
 		v.board.sleep(24 * time.Hour)
-		v.after(lookEvery)
+		v.after(checkEvery)
 		if len(v.jumps) > 0 {
 			t.Errorf("a night's sleep is taken for a jump: %v", v.jumps)
 		}
@@ -158,7 +158,7 @@ func TestJumps(t *testing.T) {
 		v.board.mu.Lock()
 		v.board.wall = v.board.wall.Add(time.Hour)
 		v.board.mu.Unlock()
-		v.after(lookEvery)
+		v.after(checkEvery)
 		if len(v.jumps) != 1 {
 			t.Errorf("without the kernel's help: jumps %v", v.jumps)
 		}
@@ -177,7 +177,7 @@ func TestSetBackByHand(t *testing.T) {
 			v.after(2 * time.Hour)
 			back := today.Add(-30 * 24 * time.Hour)
 			b.set(back, false)
-			v.after(lookEvery)
+			v.after(checkEvery)
 			if len(b.sets) != 0 || len(v.jumps) != 1 {
 				t.Errorf("proven %v: set to %v, jumps %v", proven, b.sets, v.jumps)
 			}
@@ -206,8 +206,8 @@ func TestATimeServiceLowersTheFloor(t *testing.T) {
 		v.wantTime(today.AddDate(5, 0, 0), FromFloor) // it was told so
 		v.after(patience)
 		v.board.set(today, true)
-		v.after(lookEvery)
-		v.wantTime(today.Add(lookEvery), FromNTP)
+		v.after(checkEvery)
+		v.wantTime(today.Add(checkEvery), FromNTP)
 		if f := v.Status().Floor; f.After(today.Add(time.Minute)) {
 			t.Errorf("the floor is still %s", f)
 		}
@@ -238,7 +238,7 @@ func TestTheNoteIsWrittenHourlyAndAtStop(t *testing.T) {
 		}
 		v.after(20 * time.Minute)
 		v.board.set(v.board.Now(), true)
-		v.after(lookEvery)
+		v.after(checkEvery)
 		if f := floorAfter(); apart(f, today.Add(81*time.Minute)) > time.Minute {
 			t.Errorf("newly synchronized, the note says %s", f)
 		}

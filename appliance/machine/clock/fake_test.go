@@ -176,7 +176,7 @@ func (v *device) wantReady(after time.Duration) {
 	v.t.Helper()
 	v.once.Lock()
 	defer v.once.Unlock()
-	if v.ready < 0 || v.ready < after || v.ready > after+lookStart {
+	if v.ready < 0 || v.ready < after || v.ready > after+checkAtStart {
 		v.t.Errorf("ready after %s, want %s", v.ready, after)
 	}
 }

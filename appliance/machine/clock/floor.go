@@ -73,7 +73,7 @@ func (c *Clock) load() error {
 	f := floor{}
 	if blob != nil {
 		if err := json.Unmarshal(blob, &f); err != nil {
-			c.log.Warn("the saved time is unreadable; going on without", "error", err)
+			c.log.Warn("the saved time is unreadable; going on without", "err", err)
 			f = floor{}
 		}
 	}

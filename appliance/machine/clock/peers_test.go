@@ -44,8 +44,8 @@ func TestPeersAsATimeSource(t *testing.T) {
 				for i, p := range tt.peers {
 					v.hears(fmt.Sprintf("pi-%d", i), today.Add(p.by), p.synchronized)
 				}
-				v.after(lookEvery)
-				if got := b.Now().Sub(today.Add(lookEvery)); (got - tt.want).Abs() > 10*time.Second {
+				v.after(checkEvery)
+				if got := b.Now().Sub(today.Add(checkEvery)); (got - tt.want).Abs() > 10*time.Second {
 					t.Errorf("our clock is %s ahead, want %s; problems %v", got, tt.want, v.health.Problems())
 				}
 				if _, synchronized := v.Reading(); synchronized != tt.ntp {
@@ -61,13 +61,13 @@ func TestWhatPeersSayIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := switchOn(t, newBoard(today), disk{})
 		v.hears("pi", today.Add(-20*time.Second), true)
-		v.after(lookEvery)
+		v.after(checkEvery)
 		st := v.Status()
 		if (st.Offset-20*time.Second).Abs() > time.Second || st.Reference != "pi" || !strings.Contains(st.String(), "offset 19.999s to pi") {
 			t.Errorf("%+v: %s", st, st)
 		}
 		v.hears("kit", today.Add(10*time.Hour), true)
-		v.after(lookEvery)
+		v.after(checkEvery)
 		if p := v.problem(health.ClockNotSynchronized); !strings.Contains(p, "do not agree") || !strings.Contains(p, "kit says") {
 			t.Errorf("the problem is %q", p)
 		}
@@ -86,7 +86,7 @@ func TestPeersSetTheClockOnceAnHour(t *testing.T) {
 		v := switchOn(t, b, disk{})
 		for i := range 30 {
 			v.hears("pi", b.Now().Add(time.Duration(1-2*(i%2))*24*time.Hour), true)
-			v.after(lookEvery)
+			v.after(checkEvery)
 		}
 		if len(b.sets) != 1 {
 			t.Errorf("set %d times in five minutes", len(b.sets))

@@ -79,7 +79,7 @@ func (m machine) Changes(ctx context.Context) <-chan struct{} {
 	ch := make(chan struct{}, 1)
 	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
 	if err != nil {
-		m.log.Debug("the kernel cannot tell when the clock is set; looking now and then", "error", err)
+		m.log.Debug("the kernel cannot tell when the clock is set; looking now and then", "err", err)
 		return ch
 	}
 	f := os.NewFile(uintptr(fd), "timerfd")
@@ -90,7 +90,7 @@ func (m machine) Changes(ctx context.Context) <-chan struct{} {
 			// Its end, in a day, is of no importance.
 			end := unix.ItimerSpec{Value: unix.NsecToTimespec(time.Now().Add(24 * time.Hour).UnixNano())}
 			if err := unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &end, nil); err != nil && !errors.Is(err, unix.ECANCELED) {
-				m.log.Debug("the kernel cannot tell when the clock is set; looking now and then", "error", err)
+				m.log.Debug("the kernel cannot tell when the clock is set; looking now and then", "err", err)
 				return
 			}
 			_, err := f.Read(make([]byte, 8))

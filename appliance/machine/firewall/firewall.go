@@ -40,8 +40,8 @@ type Config struct {
 	Networks []netip.Prefix
 	// Ports are TCP ports that are open on all addresses and for the device alone.
 	Ports []uint16
-	// Keeper sees what others do to the tables.
-	Keeper *nft.Guard
+	// Guard sees what others do to the tables.
+	Guard *nft.Guard
 	// Report is told whether the tables stand; nil is well.
 	Report func(error)
 }
@@ -49,7 +49,7 @@ type Config struct {
 // Run keeps the host firewall until ctx ends, and leaves it in force. ready is called when it
 // stands for the first time, or cannot.
 func Run(ctx context.Context, cfg Config, ready func()) {
-	tables := cfg.Keeper.Tables(Table, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6)
+	tables := cfg.Guard.Tables(Table, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6)
 	programs := []nft.Program{cfg.program(nftables.TableFamilyIPv4), cfg.program(nftables.TableFamilyIPv6)}
 	for {
 		_, err := tables.Apply(programs)

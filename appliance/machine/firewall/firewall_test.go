@@ -33,7 +33,7 @@ func TestWall(t *testing.T) {
 		device.Listen(a)
 	}
 	cfg := Config{Own: []string{"lo", "cni0", "riv0"}, Networks: []netip.Prefix{netip.MustParsePrefix("100.127.0.0/16"), netip.MustParsePrefix("10.42.0.0/16")},
-		Ports: []uint16{6443, 10250}, Keeper: nft.NewGuard(int(device.NS), slog.New(slog.DiscardHandler))}
+		Ports: []uint16{6443, 10250}, Guard: nft.NewGuard(int(device.NS), slog.New(slog.DiscardHandler))}
 	closed := []string{"192.0.2.1:6443", "100.127.7.7:1443", "100.127.7.7:7442"}
 	for _, a := range closed {
 		await.True(t, 10*time.Second, "without a wall "+a+" is reached", func() bool { return machine.Reaches("", a) })
@@ -80,7 +80,7 @@ func TestALANOfTheClustersNetworks(t *testing.T) {
 			device.Listen(a)
 		}
 		cfg := Config{Own: []string{"lo"}, Networks: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("100.127.0.0/16")},
-			Ports: []uint16{6443}, Keeper: nft.NewGuard(int(device.NS), slog.New(slog.DiscardHandler))}
+			Ports: []uint16{6443}, Guard: nft.NewGuard(int(device.NS), slog.New(slog.DiscardHandler))}
 		cfg.Report = func(err error) {
 			if err != nil {
 				t.Fatal(err)

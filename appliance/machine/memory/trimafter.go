@@ -18,7 +18,7 @@ func TrimAfterPeers(ctx context.Context, changes func() (<-chan struct{}, func()
 	defer stop()
 	trimAfter(ctx, changed, count, peerSettled, func() {
 		if err := Trim(); err != nil {
-			log.Debug("what peers have used by coming stays mapped", "error", err)
+			log.Debug("what peers have used by coming stays mapped", "err", err)
 		}
 	})
 }

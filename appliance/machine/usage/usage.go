@@ -127,7 +127,7 @@ func (w *Watch) Run(ctx context.Context) {
 	w.sample()
 	for changes.Wait(ctx, sampleEvery) {
 		w.sample()
-		w.judge(w.Report())
+		w.evaluate(w.Report())
 	}
 }
 
@@ -206,8 +206,8 @@ func (w *Watch) weigh() (out []Process) {
 	return out
 }
 
-// judge reports what is over its budget, and takes it back when it is not.
-func (w *Watch) judge(r Report) {
+// evaluate reports what is over its budget, and takes it back when it is not.
+func (w *Watch) evaluate(r Report) {
 	if problem, cure := w.tooMuch(r); problem == "" {
 		w.heavy = time.Time{}
 		w.cfg.Health.Clear(health.MemoryOverBudget)

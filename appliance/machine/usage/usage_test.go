@@ -66,7 +66,7 @@ func (w *world) pass(d time.Duration) Report {
 	for end := w.at.Add(d); w.at.Before(end); {
 		w.at = w.at.Add(sampleEvery)
 		w.sample()
-		w.judge(w.Report())
+		w.evaluate(w.Report())
 	}
 	return w.Report()
 }

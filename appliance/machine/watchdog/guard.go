@@ -56,7 +56,7 @@ type Guard struct {
 func (g Guard) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	period, err := Period()
 	if err != nil {
-		g.Log.Warn("the service manager's watchdog period is unreadable; it is not fed", "error", err)
+		g.Log.Warn("the service manager's watchdog period is unreadable; it is not fed", "err", err)
 	}
 	f := Feeder{
 		Log: g.Log, Alive: g.Notifier.Alive,
@@ -64,7 +64,7 @@ func (g Guard) Run(ctx context.Context, stage *lifecycle.Stage) error {
 			{Name: "the supervisor", Limit: loopLimit, Probe: g.Self},
 			{Name: "the disk of " + g.State, Limit: diskLimit, Patience: diskPatience, Every: DiskEvery,
 				Probe: Disk(g.State), Report: func(err error) { g.Health.Report(health.StateNotWritable, err) }},
-			{Name: "the engine", Limit: loopLimit, Probe: g.askEngine, Report: func(err error) { g.Health.Report(health.EngineSilent, err) }},
+			{Name: "the engine", Limit: loopLimit, Probe: g.probeEngine, Report: func(err error) { g.Health.Report(health.EngineSilent, err) }},
 		},
 	}
 	stage.Ready()
@@ -72,7 +72,7 @@ func (g Guard) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	return nil
 }
 
-func (g Guard) askEngine(context.Context) error {
+func (g Guard) probeEngine(context.Context) error {
 	if d := g.Answers.silence(); d > engineSilence {
 		return fmt.Errorf("the API server has not answered for %s although the engine was started again; look at %s/log/engine.log",
 			d.Round(time.Second), g.State)
@@ -80,12 +80,12 @@ func (g Guard) askEngine(context.Context) error {
 	return nil
 }
 
-// Tell keeps the service manager's line about the stages up to date, until ctx ends.
+// Notify keeps the service manager's line about the stages up to date, until ctx ends.
 // up is the component with which the service has started: the supervisor answers then,
 // the cluster need not. A device that waits for a missing program, a port or a slow card
 // must not be killed by a timeout of its start. ready is called once, when all that is
 // needed is ready for the first time.
-func (n *Notifier) Tell(ctx context.Context, m *lifecycle.Manager, up string, needed lifecycle.Essential, ready func(took time.Duration)) {
+func (n *Notifier) Notify(ctx context.Context, m *lifecycle.Manager, up string, needed lifecycle.Essential, ready func(took time.Duration)) {
 	started, said := false, false
 	for ctx.Err() == nil {
 		changed := m.Changed()

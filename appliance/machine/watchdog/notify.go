@@ -53,7 +53,7 @@ func (n *Notifier) send(message string) {
 	n.lost = err != nil
 	n.mu.Unlock()
 	if first {
-		n.log.Warn("the service manager cannot be told how we are; it may take us for dead and start rivulet again", "error", err)
+		n.log.Warn("the service manager cannot be told how we are; it may take us for dead and start rivulet again", "err", err)
 	}
 }
 

@@ -51,20 +51,20 @@ type state struct {
 	err     error
 }
 
-// Look is how often the checks are looked at when nobody waits for an Alive.
-const Look = 20 * time.Second
+// CheckEvery is how often the checks are looked at when nobody waits for an Alive.
+const CheckEvery = 20 * time.Second
 
 // Run looks at the checks until ctx ends: four times in each period that the
 // service manager waits, or every Look if it is 0.
 func (f *Feeder) Run(ctx context.Context, period time.Duration) {
-	every := Look
+	every := CheckEvery
 	if period > 0 {
-		every = min(period/4, Look)
+		every = min(period/4, CheckEvery)
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		f.look(ctx, every)
+		f.check(ctx, every)
 		select {
 		case <-ctx.Done():
 			return
@@ -73,8 +73,8 @@ func (f *Feeder) Run(ctx context.Context, period time.Duration) {
 	}
 }
 
-// look calls the probes that are due, gives them a moment, and judges.
-func (f *Feeder) look(ctx context.Context, moment time.Duration) {
+// check calls the probes that are due, gives them a moment, and judges.
+func (f *Feeder) check(ctx context.Context, moment time.Duration) {
 	if f.states == nil {
 		for _, c := range f.Checks {
 			f.states = append(f.states, &state{Check: c})
@@ -92,7 +92,7 @@ func (f *Feeder) look(ctx context.Context, moment time.Duration) {
 				return
 			}
 		}
-		if err := s.judge(f.time(), f.Log); err != nil {
+		if err := s.evaluate(f.time(), f.Log); err != nil {
 			well = false
 		}
 	}
@@ -147,9 +147,9 @@ func (s *state) result(err error, now time.Time) {
 	}
 }
 
-// judge returns the error that keeps the service manager from being told that
+// evaluate returns the error that keeps the service manager from being told that
 // all is well, nil if there is none or it may still go away.
-func (s *state) judge(now time.Time, log *slog.Logger) error {
+func (s *state) evaluate(now time.Time, log *slog.Logger) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.begun.IsZero() && now.Sub(s.begun) > s.Limit {

@@ -104,7 +104,7 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 		f.closeWays(now)
 		err = errors.Join(err, a.settle(ctx))
 		if err != nil && !warned {
-			a.cfg.Log.Warn("the rights of users are not right yet", "error", err)
+			a.cfg.Log.Warn("the rights of users are not right yet", "err", err)
 		}
 		warned = err != nil
 		select {

@@ -87,7 +87,7 @@ func (f *front) take(c net.Conn) {
 	ctx, cancel := context.WithTimeout(f.closed, handshakeLimit)
 	defer cancel()
 	if err := t.HandshakeContext(ctx); err != nil {
-		f.log.Debug("a stranger asked for the API server", "from", c.RemoteAddr(), "error", err)
+		f.log.Debug("a stranger asked for the API server", "from", c.RemoteAddr(), "err", err)
 		kept.Close()
 		return
 	}

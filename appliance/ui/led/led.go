@@ -50,9 +50,9 @@ func (s State) rhythm() (lit, dark time.Duration) {
 	}
 }
 
-// look is how often the caller is asked what there is to say. There may be no lamp
+// checkEvery is how often the caller is asked what there is to say. There may be no lamp
 // yet: its driver comes when udev brings it.
-const look = 4 * time.Second
+const checkEvery = 4 * time.Second
 
 // Run shows what state says until ctx ends.
 func Run(ctx context.Context, dir string, state func() State, log *slog.Logger) {
@@ -60,11 +60,11 @@ func Run(ctx context.Context, dir string, state func() State, log *slog.Logger) 
 		if l := find(dir); l != nil {
 			err := l.run(ctx, state)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) { // the lamp has gone: perhaps it comes again
-				log.Warn("the lamp cannot be used; the status page says the same", "lamp", l.dir, "error", err)
+				log.Warn("the lamp cannot be used; the status page says the same", "lamp", l.dir, "err", err)
 				return
 			}
 		}
-		if !changes.Wait(ctx, look) {
+		if !changes.Wait(ctx, checkEvery) {
 			return
 		}
 	}
@@ -113,7 +113,7 @@ func (l *lamp) run(ctx context.Context, state func() State) error {
 	}()
 	for {
 		lit, dark := state().rhythm()
-		for begun := time.Now(); time.Since(begun) < look; {
+		for begun := time.Now(); time.Since(begun) < checkEvery; {
 			for _, half := range []struct {
 				brightness string
 				length     time.Duration

@@ -105,7 +105,7 @@ func TestTheLampFollows(t *testing.T) {
 		}, slog.New(slog.DiscardHandler))
 		time.Sleep(time.Minute)
 		state <- Wrong
-		time.Sleep(2 * look)
+		time.Sleep(2 * checkEvery)
 		changes, was := 0, ""
 		for range 40 {
 			if now := says(t, path, "brightness"); now != was {
@@ -132,7 +132,7 @@ func TestNoLampALateOneABrokenOne(t *testing.T) {
 		}()
 		time.Sleep(time.Minute)
 		path := lampAt(t, dir, "ACT")
-		time.Sleep(2 * look)
+		time.Sleep(2 * checkEvery)
 		synctest.Wait()
 		if got := says(t, path, "trigger"); !strings.HasPrefix(got, "none") {
 			t.Errorf("a lamp that came later: %q", got)

@@ -245,7 +245,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := s.current()
 	if err != nil {
-		s.cfg.Log.Error("the status page cannot be made", "error", err)
+		s.cfg.Log.Error("the status page cannot be made", "err", err)
 		http.Error(w, "the page cannot be made; see: rivulet status", http.StatusInternalServerError)
 		return
 	}

@@ -108,7 +108,7 @@ func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe
 		if os.Geteuid() != 0 {
 			return errors.New("doctor --fix needs root; use: sudo rivulet doctor --fix")
 		}
-		result.Fixed = doctor.Mend(ctx, result.Report, func(name, says string) {
+		result.Fixed = doctor.Repair(ctx, result.Report, func(name, says string) {
 			if c.output == "" {
 				fmt.Fprintf(out, "FIX   %s: %s\n", name, says)
 			}

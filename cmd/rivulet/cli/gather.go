@@ -176,7 +176,7 @@ func (g *gatherer) facts(object any) (explain.Facts, error) {
 	st := g.status
 	st.Health = slices.DeleteFunc(slices.Clone(st.Health), func(p health.Problem) bool { return p.Code == health.DiskSpace.Code })
 	now := &health.Tracker{}
-	doctor.Run(g.ctx, here(g.common), slices.DeleteFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Kind != health.DiskSpace })).Tell(now)
+	doctor.Run(g.ctx, here(g.common), slices.DeleteFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Kind != health.DiskSpace })).Report(now)
 	for _, p := range now.Problems() {
 		if p.Severity != health.Error {
 			continue // the kubelet makes room by itself

@@ -62,7 +62,7 @@ func newImagePush(c *common) *cobra.Command {
 				}
 				name = full
 			}
-			file, err := images.Look(args[0])
+			file, err := images.Inspect(args[0])
 			if err != nil {
 				return err
 			}

@@ -14,17 +14,17 @@ import (
 const large = 32 << 10
 
 func (e *examination) answer(ctx context.Context) doctor.Result {
-	a, err := e.Ask(ctx, 0)
+	a, err := e.Query(ctx, 0)
 	if err != nil {
 		return doctor.Failf(fmt.Sprintf("see rivulet status there: its supervisor may be stopped or busy; if not, let UDP %d through in both directions", e.Peer.Tunnel.Port()),
 			"the tunnel has keys, and yet no answer comes through it (%s)", reason(err))
 	}
-	e.said = a
+	e.received = a
 	return doctor.Passf("it answered after %s", a.Took.Round(10*time.Microsecond))
 }
 
 func (e *examination) mtu(ctx context.Context) doctor.Result {
-	a, err := e.Ask(ctx, large)
+	a, err := e.Query(ctx, large)
 	if err != nil || len(a.Payload) != large {
 		why := "they came back short"
 		if err != nil {
@@ -42,16 +42,16 @@ func (e *examination) mtu(ctx context.Context) doctor.Result {
 
 func (e *examination) translation(context.Context) doctor.Result {
 	p := e.Peer
-	if !p.LocalMappedCIDR.Contains(e.said.SeenAs) {
+	if !p.LocalMappedCIDR.Contains(e.received.SeenAs) {
 		return doctor.Failf("restart rivulet here (systemctl restart rivulet), so that both agree on prefixes anew; if it comes back, report it as a bug of rivulet",
-			"it sees this device as %s, which is not in %s, the prefix that it has told us", e.said.SeenAs, p.LocalMappedCIDR)
+			"it sees this device as %s, which is not in %s, the prefix that it has told us", e.received.SeenAs, p.LocalMappedCIDR)
 	}
 	return doctor.Passf("its pods are %s here, ours are %s there", p.PeerMappedCIDR, p.LocalMappedCIDR)
 }
 
 func (e *examination) dns(context.Context) doctor.Result {
-	if e.said.DNS != "" {
-		return doctor.Warnf("see rivulet status there", "names are not answered in its cluster (%s)", e.said.DNS)
+	if e.received.DNS != "" {
+		return doctor.Warnf("see rivulet status there", "names are not answered in its cluster (%s)", e.received.DNS)
 	}
 	return doctor.Passf("it answers in its cluster")
 }

@@ -82,7 +82,7 @@ func (h Here) examine(ctx context.Context, name string) (Report, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
 		},
 		Identify: func(ctx context.Context, conn net.Conn) (peer.ID, error) { return identify(ctx, h.Self, conn) },
-		Ask:      func(ctx context.Context, size int) (Answer, error) { return askPeer(ctx, fab, p.ID, size) },
+		Query:    func(ctx context.Context, size int) (Answer, error) { return queryPeer(ctx, fab, p.ID, size) },
 		API:      func(ctx context.Context) (string, error) { return apiOfPeer(ctx, fab, p.ID) },
 	}
 	if p.Control.IsValid() && !slices.Contains(c.Addrs, p.Control) {
@@ -115,7 +115,7 @@ const checkPath = "/v1/check"
 // maxCheck bounds what is sent to and fro, bytes.
 const maxCheck = 256 << 10
 
-func askPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID, size int) (Answer, error) {
+func queryPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID, size int) (Answer, error) {
 	client, base, err := fab.Client(id)
 	if err != nil {
 		return Answer{}, err

@@ -27,9 +27,9 @@ type Case struct {
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 	// Identify says, over such a connection, which cluster is there.
 	Identify func(ctx context.Context, c net.Conn) (peer.ID, error)
-	// Ask asks the peer through the tunnel, with a payload of so many bytes that it
+	// Query asks the peer through the tunnel, with a payload of so many bytes that it
 	// sends back.
-	Ask func(ctx context.Context, size int) (Answer, error)
+	Query func(ctx context.Context, size int) (Answer, error)
 	// API returns the version of the peer's API server, asked through the tunnel.
 	API func(ctx context.Context) (string, error)
 	Now func() time.Time
@@ -103,11 +103,11 @@ var layers = []probe{
 // examination is a case while it is looked into.
 type examination struct {
 	Case
-	conn   net.Conn // to the control port on the LAN
-	at     netip.AddrPort
-	said   Answer
-	works  bool // the tunnel carries: nothing below it is broken for good
-	broken string
+	conn     net.Conn // to the control port on the LAN
+	at       netip.AddrPort
+	received Answer
+	works    bool // the tunnel carries: nothing below it is broken for good
+	broken   string
 }
 
 // Examine asks all layers.

@@ -34,7 +34,7 @@ func well() Case {
 		Tunnel:   &tunnel.Status{Port: 7442, Peers: []tunnel.PeerStatus{{ID: string(theID), Endpoint: at, LastHandshake: now.Add(-time.Minute), Received: 1000, Sent: 1000}}},
 		Dial:     func(context.Context, netip.AddrPort) (net.Conn, error) { c, _ := net.Pipe(); return c, nil },
 		Identify: func(context.Context, net.Conn) (peer.ID, error) { return theID, nil },
-		Ask: func(_ context.Context, n int) (Answer, error) {
+		Query: func(_ context.Context, n int) (Answer, error) {
 			return Answer{SeenAs: netip.MustParseAddr("10.72.255.254"), Payload: make([]byte, n), Took: time.Millisecond}, nil
 		},
 		API: func(context.Context) (string, error) { return "v1.35.0", nil },
@@ -90,11 +90,11 @@ func TestTheBrokenLayerIsNamed(t *testing.T) {
 		}, "udp", "none of 1 ways"},
 		{"keys, and no answer", func(c *Case) {
 			down(c)
-			c.Ask = func(context.Context, int) (Answer, error) { return Answer{}, context.DeadlineExceeded }
+			c.Query = func(context.Context, int) (Answer, error) { return Answer{}, context.DeadlineExceeded }
 		}, "tunnel", "no answer comes through"},
 		{"a smaller MTU on the way", func(c *Case) {
-			ask := c.Ask
-			c.Ask = func(ctx context.Context, n int) (Answer, error) {
+			ask := c.Query
+			c.Query = func(ctx context.Context, n int) (Answer, error) {
 				if n > 1000 {
 					return Answer{}, context.DeadlineExceeded
 				}

@@ -16,8 +16,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// tellAddress gives Service kubernetes its endpoint: the API server itself does not know at which port clients find it.
-func tellAddress(ctx context.Context, client kubernetes.Interface, at netip.AddrPort) error {
+// reportAddress gives Service kubernetes its endpoint: the API server itself does not know at which port clients find it.
+func reportAddress(ctx context.Context, client kubernetes.Interface, at netip.AddrPort) error {
 	const service = "kubernetes"
 	slices := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	want := &discoveryv1.EndpointSlice{

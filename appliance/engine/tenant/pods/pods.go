@@ -87,8 +87,8 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 		return (&net.Dialer{}).DialContext(ctx, "unix", tenant.Host)
 	})}, true)
 	if !p.Advertise.Addr().IsLoopback() { // a slice may not have such an address
-		if err := tellAddress(ctx, client, p.Advertise); err != nil { // pods find the API server by the host
-			log.Warn("Service kubernetes has no endpoint that programs could read", "error", err)
+		if err := reportAddress(ctx, client, p.Advertise); err != nil { // pods find the API server by the host
+			log.Warn("Service kubernetes has no endpoint that programs could read", "err", err)
 		}
 	}
 	if p.First {

@@ -82,7 +82,7 @@ func wall() (err error) {
 		Own:      []string{"lo", podBridge, tunInterface},
 		Networks: []netip.Prefix{netip.MustParsePrefix(podCIDR), netip.MustParsePrefix(serviceCIDR), netip.MustParsePrefix(nodeRange)},
 		Ports:    []uint16{portAPI, portKubelet},
-		Report:   func(e error) { err = e }, Keeper: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
+		Report:   func(e error) { err = e }, Guard: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
 	}, nil)
 	return err
 }

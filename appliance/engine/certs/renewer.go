@@ -30,9 +30,9 @@ type Engine interface {
 	Restart(why string) // ends it in order and starts it again; does not wait
 }
 
-// Keeper sees to it that the certificates of an engine are valid, before it starts and
+// Renewer sees to it that the certificates of an engine are valid, before it starts and
 // while it runs.
-type Keeper struct {
+type Renewer struct {
 	engine    Engine
 	database  string
 	plausible func() bool
@@ -44,15 +44,15 @@ type Keeper struct {
 	back chan struct{} // holds an entry once the clock went back
 }
 
-// NewKeeper returns the keeper of an engine with its database; plausible says whether
+// NewRenewer returns the Renewer of an engine with its database; plausible says whether
 // the clock is.
-func NewKeeper(e Engine, database string, plausible func() bool, t *health.Tracker, log *slog.Logger) *Keeper {
-	return &Keeper{engine: e, database: database, plausible: plausible, health: t, log: log,
+func NewRenewer(e Engine, database string, plausible func() bool, t *health.Tracker, log *slog.Logger) *Renewer {
+	return &Renewer{engine: e, database: database, plausible: plausible, health: t, log: log,
 		poke: make(chan struct{}, 1), back: make(chan struct{}, 1)}
 }
 
 // Jumped is told when somebody has set the clock by minutes or more.
-func (k *Keeper) Jumped(by time.Duration) {
+func (k *Renewer) Jumped(by time.Duration) {
 	if by < 0 {
 		put(k.back)
 	}
@@ -65,7 +65,7 @@ func put(ch chan struct{}) {
 
 // Prepare is called before the engine is started: whatever was minted at
 // another time is made valid at this one.
-func (k *Keeper) Prepare(ctx context.Context) error {
+func (k *Renewer) Prepare(ctx context.Context) error {
 	_, err := os.Stat(k.database)
 	report, err := Prepare(k.engine.DataDir(), errors.Is(err, os.ErrNotExist), offline{ctx, k.database}, time.Now())
 	if !report.Empty() {
@@ -88,14 +88,14 @@ func (o offline) Delete(prefix string, match func(string, []byte) bool) (int, er
 // Run starts the engine again when certificates end soon, or when a
 // jump of the clock has made invalid what it has: certificates, and, when it went
 // back, also tokens and leases, which are then from the future.
-func (k *Keeper) Run(ctx context.Context, stage *lifecycle.Stage) error {
+func (k *Renewer) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	stage.Ready()
 	timer := time.NewTimer(datesLook)
 	defer timer.Stop()
 	var helped time.Time // when the engine was last started again for its certificates
 	for {
 		timer.Reset(datesLook)
-		if k.look(&helped) {
+		if k.check(&helped) {
 			timer.Reset(datesCheck)
 		}
 		select {
@@ -107,8 +107,8 @@ func (k *Keeper) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 }
 
-// look reports whether it has started the engine again.
-func (k *Keeper) look(helped *time.Time) bool {
+// check reports whether it has started the engine again.
+func (k *Renewer) check(helped *time.Time) bool {
 	if !k.plausible() {
 		return false // nothing is minted now; the next jump or hour brings us back
 	}

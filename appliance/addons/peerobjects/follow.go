@@ -41,8 +41,8 @@ type asking struct {
 
 const firstAsk, lastAsk = 5 * time.Second, time.Minute
 
-// wish brings an object on, that is no peer's, and shows where it stands.
-func (m *mirror) wish(ctx context.Context, o *Peer, all map[peer.ID]View, taken map[peer.ID]*Peer) error {
+// follow brings an object on, that is no peer's, and shows where it stands.
+func (m *mirror) follow(ctx context.Context, o *Peer, all map[peer.ID]View, taken map[peer.ID]*Peer) error {
 	if !slices.Contains(o.Finalizers, Finalizer) { // what was said has to be taken back with it
 		own := o.DeepCopyMeta()
 		own.Finalizers = append(own.Finalizers, Finalizer)
@@ -52,21 +52,21 @@ func (m *mirror) wish(ctx context.Context, o *Peer, all map[peer.ID]View, taken 
 		}
 	}
 	target := o.Spec.target()
-	m.askMu.Lock()
-	a := m.asked[o.Name]
+	m.requestsMu.Lock()
+	a := m.requests[o.Name]
 	if a == nil || a.target != target && !a.busy {
 		a = &asking{target: target}
-		m.asked[o.Name] = a
+		m.requests[o.Name] = a
 		if o.Status.Asked == target && all[peer.ID(o.Status.ID)].State == peer.Denied {
 			a.id = peer.ID(o.Status.ID) // the no came later
 		}
 	}
 	if a.id == "" && !a.busy && !time.Now().Before(a.next) {
 		a.busy = true
-		go m.ask(ctx, o, a)
+		go m.request(ctx, o, a)
 	}
 	id, failed := a.id, a.err
-	m.askMu.Unlock()
+	m.requestsMu.Unlock()
 
 	want := Status{Asked: o.Status.Asked, ID: o.Status.ID}
 	why, text := "Asking", "asking who is there"
@@ -94,11 +94,11 @@ func (m *mirror) wish(ctx context.Context, o *Peer, all map[peer.ID]View, taken 
 	return m.status(ctx, o, want)
 }
 
-// ask gives the fabric the word, which takes seconds, and has everything looked at again.
-func (m *mirror) ask(ctx context.Context, o *Peer, a *asking) {
+// request gives the fabric the word, which takes seconds, and has everything looked at again.
+func (m *mirror) request(ctx context.Context, o *Peer, a *asking) {
 	v, err := m.ApproveAt(ctx, peer.ID(o.Spec.ID), o.Spec.Address)
-	m.askMu.Lock()
-	defer m.askMu.Unlock()
+	m.requestsMu.Lock()
+	defer m.requestsMu.Unlock()
 	a.busy, a.err = false, err
 	if err == nil {
 		a.id = v.ID
@@ -119,9 +119,9 @@ func (m *mirror) ask(ctx context.Context, o *Peer, a *asking) {
 
 // undecided reports whether it is not known yet whom a wish is about: a new peer may be it.
 func (m *mirror) undecided() bool {
-	m.askMu.Lock()
-	defer m.askMu.Unlock()
-	for _, a := range m.asked {
+	m.requestsMu.Lock()
+	defer m.requestsMu.Unlock()
+	for _, a := range m.requests {
 		if a.busy {
 			return true
 		}
@@ -131,9 +131,9 @@ func (m *mirror) undecided() bool {
 
 // wished returns the object whose wish the cluster fulfils.
 func (m *mirror) wished(id peer.ID, objects map[string]*Peer) *Peer {
-	m.askMu.Lock()
-	defer m.askMu.Unlock()
-	for name, a := range m.asked {
+	m.requestsMu.Lock()
+	defer m.requestsMu.Unlock()
+	for name, a := range m.requests {
 		if o := objects[name]; o != nil && a.id == id && o.Labels[IDLabel] == "" && o.DeletionTimestamp == nil {
 			return o
 		}
@@ -148,19 +148,19 @@ func (m *mirror) wished(id peer.ID, objects map[string]*Peer) *Peer {
 
 // unwish takes the word back that an object has given.
 func (m *mirror) unwish(ctx context.Context, o *Peer) error {
-	m.askMu.Lock()
+	m.requestsMu.Lock()
 	id := peer.ID(o.Status.ID)
-	if a := m.asked[o.Name]; a != nil {
+	if a := m.requests[o.Name]; a != nil {
 		if a.busy {
-			m.askMu.Unlock()
+			m.requestsMu.Unlock()
 			return nil // its end has everything looked at again
 		}
 		if a.id != "" {
 			id = a.id
 		}
-		delete(m.asked, o.Name)
+		delete(m.requests, o.Name)
 	}
-	m.askMu.Unlock()
+	m.requestsMu.Unlock()
 	if o.Spec.target() == "" || id == "" {
 		return nil
 	}

@@ -259,8 +259,8 @@ type View struct {
 	Took time.Duration `json:"took,omitempty"`
 }
 
-// Keeper keeps all virtual clusters. Its methods may be called at any time.
-type Keeper struct {
+// Manager keeps all virtual clusters. Its methods may be called at any time.
+type Manager struct {
 	cfg Config
 
 	mu   sync.Mutex
@@ -281,14 +281,14 @@ type Keeper struct {
 }
 
 // New returns a Keeper with no virtual cluster; Run reads them.
-func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
+func New(cfg Config) *Manager {
+	return &Manager{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
 }
 
-func (k *Keeper) folder() string { return filepath.Join(k.cfg.State, "vclusters") }
+func (k *Manager) folder() string { return filepath.Join(k.cfg.State, "vclusters") }
 
 // Run keeps them until ctx ends; their processes go on. It may be called again.
-func (k *Keeper) Run(ctx context.Context, ready func()) error {
+func (k *Manager) Run(ctx context.Context, ready func()) error {
 	records, err := k.load()
 	if err != nil {
 		return err
@@ -311,13 +311,13 @@ func (k *Keeper) Run(ctx context.Context, ready func()) error {
 }
 
 // begin has one kept. The lock is held.
-func (k *Keeper) begin(r record) *cluster {
+func (k *Manager) begin(r record) *cluster {
 	c := newCluster(k, r)
 	k.keep(c)
 	return c
 }
 
-func (k *Keeper) keep(c *cluster) {
+func (k *Manager) keep(c *cluster) {
 	k.all[c.name] = c
 	ctx := k.ctx
 	k.work.Go(func() {
@@ -336,7 +336,7 @@ func (k *Keeper) keep(c *cluster) {
 // recordName is the file in a virtual cluster's folder that makes it one.
 const recordName = "vcluster.json"
 
-func (k *Keeper) load() (out []record, err error) {
+func (k *Manager) load() (out []record, err error) {
 	entries, err := os.ReadDir(k.folder())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, diskErr(err)
@@ -363,7 +363,7 @@ func (k *Keeper) load() (out []record, err error) {
 			}
 		}
 		if err != nil {
-			k.cfg.Log.Error("a virtual cluster cannot be read", "file", path, "error", err)
+			k.cfg.Log.Error("a virtual cluster cannot be read", "file", path, "err", err)
 			k.unread.Store(true)
 			continue
 		}
@@ -375,7 +375,7 @@ func (k *Keeper) load() (out []record, err error) {
 	return out, nil
 }
 
-func (k *Keeper) save(r record) error {
+func (k *Manager) save(r record) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -392,10 +392,10 @@ var errNone = errors.New("it is not there any more; see: rivulet vcluster list")
 var errNotYet = errors.New("virtual clusters are not kept yet; try again in a moment, see: rivulet status")
 
 // Create makes a virtual cluster, and starts it.
-func (k *Keeper) Create(spec Spec) (View, error) { return k.CreateFor(spec, Owner{}) }
+func (k *Manager) Create(spec Spec) (View, error) { return k.CreateFor(spec, Owner{}) }
 
 // CreateFor makes that of an object.
-func (k *Keeper) CreateFor(spec Spec, owner Owner) (View, error) {
+func (k *Manager) CreateFor(spec Spec, owner Owner) (View, error) {
 	if err := spec.Check(); err != nil {
 		return View{}, err
 	}
@@ -416,7 +416,7 @@ func (k *Keeper) CreateFor(spec Spec, owner Owner) (View, error) {
 }
 
 // newRecord gives a virtual cluster what no other has. The lock is held.
-func (k *Keeper) newRecord(spec Spec) (r record, err error) {
+func (k *Manager) newRecord(spec Spec) (r record, err error) {
 	switch {
 	case k.ctx == nil:
 		return r, errNotYet
@@ -439,7 +439,7 @@ func (k *Keeper) newRecord(spec Spec) (r record, err error) {
 }
 
 // free reports whether the port of a slot can be had.
-func (k *Keeper) free(slot int) bool {
+func (k *Manager) free(slot int) bool {
 	l, err := listen(netip.AddrPortFrom(k.cfg.Address, uint16(firstPort+slot)))
 	if err == nil {
 		l.Close()
@@ -447,7 +447,7 @@ func (k *Keeper) free(slot int) bool {
 	return err == nil || slot > 2*MaxClusters
 }
 
-func (k *Keeper) get(name string) (*cluster, error) {
+func (k *Manager) get(name string) (*cluster, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ctx == nil {
@@ -461,15 +461,15 @@ func (k *Keeper) get(name string) (*cluster, error) {
 }
 
 // StatesChanged tells that Briefs may be another.
-func (k *Keeper) StatesChanged() (<-chan struct{}, func()) { return k.states.Changed() }
+func (k *Manager) StatesChanged() (<-chan struct{}, func()) { return k.states.Changed() }
 
 // Briefs returns all, by name, without what has to be measured: memory, disk and use.
-func (k *Keeper) Briefs() []View { return k.views((*cluster).brief) }
+func (k *Manager) Briefs() []View { return k.views((*cluster).brief) }
 
 // List returns all, by name.
-func (k *Keeper) List() []View { return k.views((*cluster).view) }
+func (k *Manager) List() []View { return k.views((*cluster).view) }
 
-func (k *Keeper) views(of func(*cluster) View) []View {
+func (k *Manager) views(of func(*cluster) View) []View {
 	k.mu.Lock()
 	all := slices.Collect(maps.Values(k.all))
 	k.mu.Unlock()
@@ -482,7 +482,7 @@ func (k *Keeper) views(of func(*cluster) View) []View {
 }
 
 // Get returns one.
-func (k *Keeper) Get(name string) (View, error) {
+func (k *Manager) Get(name string) (View, error) {
 	c, err := k.get(name)
 	if err != nil {
 		return View{}, err
@@ -491,12 +491,12 @@ func (k *Keeper) Get(name string) (View, error) {
 }
 
 // Pause ends its control plane until Resume; requests do not wake it.
-func (k *Keeper) Pause(name string) error { return k.setPaused(name, true) }
+func (k *Manager) Pause(name string) error { return k.setPaused(name, true) }
 
 // Resume starts it again.
-func (k *Keeper) Resume(name string) error { return k.setPaused(name, false) }
+func (k *Manager) Resume(name string) error { return k.setPaused(name, false) }
 
-func (k *Keeper) setPaused(name string, paused bool) error {
+func (k *Manager) setPaused(name string, paused bool) error {
 	c, err := k.get(name)
 	if err != nil {
 		return err
@@ -515,7 +515,7 @@ func (k *Keeper) setPaused(name string, paused bool) error {
 // Change gives it other settings. A control plane that runs starts again for those of its
 // process; a quota holds at once for what is made from now on, and what is beyond it has to be
 // given back.
-func (k *Keeper) Change(ctx context.Context, name string, to Change) (View, error) {
+func (k *Manager) Change(ctx context.Context, name string, to Change) (View, error) {
 	c, err := k.get(name)
 	if err != nil {
 		return View{}, err
@@ -559,7 +559,7 @@ func (k *Keeper) Change(ctx context.Context, name string, to Change) (View, erro
 }
 
 // Delete removes it with all that it has, and returns when nothing is left.
-func (k *Keeper) Delete(ctx context.Context, name string) error {
+func (k *Manager) Delete(ctx context.Context, name string) error {
 	c, err := k.get(name)
 	if err != nil {
 		return err
@@ -580,7 +580,7 @@ func (k *Keeper) Delete(ctx context.Context, name string) error {
 }
 
 // Await returns once it is awake, or why it is not.
-func (k *Keeper) Await(ctx context.Context, name string) (View, error) {
+func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 	c, err := k.get(name)
 	if err != nil {
 		return View{}, err
@@ -612,7 +612,7 @@ func (k *Keeper) Await(ctx context.Context, name string) (View, error) {
 var klogLine = regexp.MustCompile(`^[IWEF]\d{4} [0-9:.]+ +\d+ [^]]+\] `)
 
 // Log is the file of what its control plane says.
-func (k *Keeper) Log(name string) (string, error) {
+func (k *Manager) Log(name string) (string, error) {
 	c, err := k.get(name)
 	if err != nil {
 		return "", err

@@ -17,7 +17,7 @@ import (
 	"rivulet/appliance/health"
 )
 
-var carriedOver = Probe{Kind: health.Carried, Title: "manifests made for k3s", Every: soon, Run: probeCarried}
+var manifestsOfK3s = Probe{Kind: health.ManifestsOfK3s, Title: "manifests made for k3s", Every: soon, Run: probeCarried}
 
 const (
 	k3sManifests   = "/var/lib/rancher/k3s/server/manifests"

@@ -18,12 +18,12 @@ import (
 // a second on purpose, radio needs some more.
 const listening = 2500 * time.Millisecond
 
-// hear queries everybody on the LANs for any service and for our own name, twice, and
+// listen queries everybody on the LANs for any service and for our own name, twice, and
 // listens for whatever others send meanwhile.
-func hear(hostname string) (Heard, error) {
+func listen(hostname string) (Received, error) {
 	all, err := links()
 	if err != nil {
-		return Heard{}, err
+		return Received{}, err
 	}
 	var lans netmon.LANs
 	for _, l := range all {
@@ -37,12 +37,12 @@ func hear(hostname string) (Heard, error) {
 		lans = append(lans, netmon.Interface{Index: ifi.Index, Name: l.Name, MTU: ifi.MTU, Addrs: l.Addrs})
 	}
 	if len(lans) == 0 {
-		return Heard{}, nil
+		return Received{}, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), listening)
 	defer cancel()
 	host := dns.Fqdn(strings.ToLower(hostname) + ".local")
-	var out Heard
+	var out Received
 	err = mdns.Query(ctx, lans, query(host), listening/3, func(from netip.Addr, m *dns.Msg) {
 		if !from.Is4() || isOurs(all, from) {
 			return

@@ -20,11 +20,11 @@ type Settings struct {
 	Registries, Own string
 }
 
-// Keeper runs an engine, and starts it again whenever its settings have changed: nothing
+// Supervisor runs an engine, and starts it again whenever its settings have changed: nothing
 // else is stopped, and pods go on.
-type Keeper struct {
+type Supervisor struct {
 	handle  *Handle
-	cfg     KeeperConfig
+	cfg     SupervisorConfig
 	changed chan struct{} // poked when the engine may need other settings than it has
 
 	mu   sync.Mutex
@@ -32,8 +32,8 @@ type Keeper struct {
 	why  string    // it is being started again for these keys
 }
 
-// KeeperConfig is what a Keeper needs; all of it.
-type KeeperConfig struct {
+// SupervisorConfig is what a Keeper needs; all of it.
+type SupervisorConfig struct {
 	// Settings are those in force.
 	Settings func() Settings
 	// Engine is asked before each engine is made, for all but the settings.
@@ -46,23 +46,23 @@ type KeeperConfig struct {
 	Log        *slog.Logger
 }
 
-// NewKeeper returns a keeper whose engines are reached through h.
-func NewKeeper(h *Handle, cfg KeeperConfig) *Keeper {
-	return &Keeper{handle: h, cfg: cfg, changed: make(chan struct{}, 1)}
+// NewSupervisor returns a Supervisor whose engines are reached through h.
+func NewSupervisor(h *Handle, cfg SupervisorConfig) *Supervisor {
+	return &Supervisor{handle: h, cfg: cfg, changed: make(chan struct{}, 1)}
 }
 
 // Changed says that the settings may have changed. It does not wait.
-func (k *Keeper) Changed() {
+func (k *Supervisor) Changed() {
 	changes.Poke(k.changed)
 }
 
 // Run runs engines until ctx or one of them ends by itself.
-func (k *Keeper) Run(ctx context.Context, stage *lifecycle.Stage) error {
+func (k *Supervisor) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	return k.keep(ctx, stage, k.one)
 }
 
 // one runs an engine with the settings until it or ctx ends.
-func (k *Keeper) one(ctx context.Context, stage *lifecycle.Stage, set Settings) error {
+func (k *Supervisor) one(ctx context.Context, stage *lifecycle.Stage, set Settings) error {
 	cfg, err := k.cfg.Engine()
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (k *Keeper) one(ctx context.Context, stage *lifecycle.Stage, set Settings) 
 	return err
 }
 
-func (k *Keeper) connect(ctx context.Context) error {
+func (k *Supervisor) connect(ctx context.Context) error {
 	news, err := k.handle.connect(ctx)
 	if news {
 		k.cfg.NewVersion()
@@ -101,7 +101,7 @@ func (e Settings) differ(o Settings) string {
 }
 
 // keep calls run again and again with the settings of the moment.
-func (k *Keeper) keep(ctx context.Context, stage *lifecycle.Stage, run func(context.Context, *lifecycle.Stage, Settings) error) error {
+func (k *Supervisor) keep(ctx context.Context, stage *lifecycle.Stage, run func(context.Context, *lifecycle.Stage, Settings) error) error {
 	for {
 		set := k.cfg.Settings()
 		k.begins(set)
@@ -132,7 +132,7 @@ func (k *Keeper) keep(ctx context.Context, stage *lifecycle.Stage, run func(cont
 }
 
 // begins notes what an engine is started with.
-func (k *Keeper) begins(set Settings) {
+func (k *Supervisor) begins(set Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.runs = &set
@@ -140,14 +140,14 @@ func (k *Keeper) begins(set Settings) {
 
 // starts notes for which keys the engine is being started again; none says
 // that it is up.
-func (k *Keeper) starts(why string) {
+func (k *Supervisor) starts(why string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.why = why
 }
 
 // Pending says what is not in force yet.
-func (k *Keeper) Pending() []string {
+func (k *Supervisor) Pending() []string {
 	k.mu.Lock()
 	runs, why := k.runs, k.why
 	k.mu.Unlock()

@@ -40,7 +40,7 @@ const patience = 3 * time.Minute
 type device struct {
 	t    *testing.T
 	cfg  Config
-	k    *Keeper
+	k    *Manager
 	pace pace
 	stop func()
 }

@@ -18,7 +18,7 @@ func TestKeepEngine(t *testing.T) {
 	var inForce atomic.Pointer[Settings]
 	inForce.Store(&Settings{Own: "own"})
 	log := slog.New(slog.DiscardHandler)
-	k := NewKeeper(NewHandle(t.TempDir()), KeeperConfig{Settings: func() Settings { return *inForce.Load() }, Log: log})
+	k := NewSupervisor(NewHandle(t.TempDir()), SupervisorConfig{Settings: func() Settings { return *inForce.Load() }, Log: log})
 	change := func(set Settings) {
 		inForce.Store(&set)
 		k.Changed()
