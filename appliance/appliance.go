@@ -103,7 +103,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
 		nodeName: nodeName, nodeIP: network.NodeAddress(id.ID()), virtual: network.VirtualAddresses(id.ID()),
 		volumes:  volumes.NewLocal(filepath.Join(cfg.Dirs.State, "storage"), nodeName),
-		settings: &config.Follower{Keeper: settings, Log: cfg.Log},
+		settings: &config.Follower{Current: settings, Log: cfg.Log},
 	}
 	problems.Recovered(&sys.health, recovered, cfg.Log)
 	sys.reportSetAside()

@@ -79,9 +79,9 @@ func CallWithin(ctx context.Context, limit time.Duration, runDir, method, path s
 // Do sends a request to the supervisor and returns its answer, for streams; the
 // caller closes the body. Any status but 2xx is an error.
 func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http.Response, error) {
-	resp, err := ask(ctx, Socket(runDir), method, path, body)
+	resp, err := request(ctx, Socket(runDir), method, path, body)
 	if errors.Is(err, fs.ErrPermission) && body == nil {
-		if resp, err = ask(ctx, ReaderSocket(runDir), method, path, nil); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		if resp, err = request(ctx, ReaderSocket(runDir), method, path, nil); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 			err = fs.ErrPermission // there is no group of readers
 		}
 	}
@@ -113,7 +113,7 @@ func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http
 	return nil, fmt.Errorf("the supervisor answered %s: %s; are the command and the running rivulet of the same version?", resp.Status, bytes.TrimSpace(raw))
 }
 
-func ask(ctx context.Context, socket, method, path string, body io.Reader) (*http.Response, error) {
+func request(ctx context.Context, socket, method, path string, body io.Reader) (*http.Response, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -20,7 +20,7 @@ func TestConfigurationIsShownAndReloaded(t *testing.T) {
 		}
 	}
 	put("name: one")
-	f := &config.Follower{Keeper: config.Open(config.Source{Path: path}), Apply: func(config.Config) {}, Health: new(health.Tracker), Log: slog.New(slog.DiscardHandler)}
+	f := &config.Follower{Current: config.Open(config.Source{Path: path}), Apply: func(config.Config) {}, Health: new(health.Tracker), Log: slog.New(slog.DiscardHandler)}
 	mux := http.NewServeMux()
 	Configuration{Follower: f, NodeName: "node-1", Pending: func() []string { return []string{"reserve"} }}.Routes(mux)
 	dir := serving(t, mux)

@@ -18,8 +18,8 @@ type Move struct {
 	Error string `json:"error,omitempty"`
 }
 
-// tellProgress is how often the one who asked for a move hears how far it is.
-const tellProgress = 500 * time.Millisecond
+// progressEvery is how often the one who asked for a move hears how far it is.
+const progressEvery = 500 * time.Millisecond
 
 // MoveRoute answers with a line for each step of the move that start begins. The move
 // goes on when the asker is gone.
@@ -45,7 +45,7 @@ func MoveRoute(start func(context.Context, move.Request) (*move.Job, error)) htt
 			err := lines.Encode(p)
 			return errors.Join(err, http.NewResponseController(w).Flush()) == nil
 		}
-		tick := time.NewTicker(tellProgress)
+		tick := time.NewTicker(progressEvery)
 		defer tick.Stop()
 		for say(false) {
 			select {

@@ -21,7 +21,7 @@ const watchAgain = 10 * time.Second
 // OwnRegistries changes, on SIGHUP, and whenever Again is called. All fields must be set.
 // Its methods may be called concurrently.
 type Follower struct {
-	*Keeper
+	*Current
 	// Apply hands what is in force to every part that runs; one call at a time.
 	Apply func(Config)
 	// LANs subscribes to changes of the device's interfaces.
@@ -96,7 +96,7 @@ func (f *Follower) Again() (is Loaded, changed []string) {
 	switch {
 	case Same(was, is):
 	case len(is.Problems) > 0:
-		f.Log.Error("the configuration is not used", "from", is.From, "error", is.Problems)
+		f.Log.Error("the configuration is not used", "from", is.From, "err", is.Problems)
 	default:
 		f.Log.Info("configuration", "from", is.From, "file", is.File, "changed", changed)
 	}

@@ -35,7 +35,7 @@ func TestProblemsFollowTheFile(t *testing.T) {
 	put(t, path, "nmae: x")
 	var tr health.Tracker
 	applied := 0
-	f := &Follower{Keeper: Open(Source{Path: path}), Apply: func(Config) { applied++ }, Health: &tr, Log: slog.New(slog.DiscardHandler)}
+	f := &Follower{Current: Open(Source{Path: path}), Apply: func(Config) { applied++ }, Health: &tr, Log: slog.New(slog.DiscardHandler)}
 	codes := func() string {
 		var out []string
 		for _, p := range tr.Problems() {

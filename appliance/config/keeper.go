@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Keeper holds the configuration that is in force. Its methods may be called
+// Current holds the configuration that is in force. Its methods may be called
 // concurrently.
-type Keeper struct {
+type Current struct {
 	src Source
 
 	loading sync.Mutex // one Reload at a time
@@ -17,15 +17,15 @@ type Keeper struct {
 }
 
 // Open loads the configuration for the first time.
-func Open(src Source) *Keeper {
-	return &Keeper{src: src, now: src.Load(time.Now())}
+func Open(src Source) *Current {
+	return &Current{src: src, now: src.Load(time.Now())}
 }
 
 // Path is the file that is looked at.
-func (k *Keeper) Path() string { return k.src.Path }
+func (k *Current) Path() string { return k.src.Path }
 
 // Now returns what is in force.
-func (k *Keeper) Now() Loaded {
+func (k *Current) Now() Loaded {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.now
@@ -33,7 +33,7 @@ func (k *Keeper) Now() Loaded {
 
 // Reload reads everything again, and returns what was in force and what is. A file
 // with a mistake changes nothing but Problems.
-func (k *Keeper) Reload() (was, is Loaded) {
+func (k *Current) Reload() (was, is Loaded) {
 	k.loading.Lock()
 	defer k.loading.Unlock()
 	was = k.Now()

@@ -75,7 +75,7 @@ func encoding(file string, data []byte) *Problem {
 	return nil
 }
 
-var saidLine = regexp.MustCompile(`^yaml: (line \d+: )?`)
+var namedLine = regexp.MustCompile(`^yaml: (line \d+: )?`)
 
 // syntax says where YAML ends to be YAML. The library's own line is that of the
 // construct around it, often far above.
@@ -85,7 +85,7 @@ func syntax(file string, data []byte, err error) Problem {
 	line := strings.TrimRight(string(lines[at]), "\r\n")
 	indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
 	p := Problem{File: file, Line: at + 1, Column: len(indent) + 1, Text: "this is not YAML", Cure: "see: rivulet config example"}
-	said := saidLine.ReplaceAllString(err.Error(), "")
+	said := namedLine.ReplaceAllString(err.Error(), "")
 	if tab := strings.IndexByte(indent, '\t'); tab >= 0 {
 		p.Column, p.Text, p.Cure = tab+1, "a tab in the indentation", "use spaces"
 		return p

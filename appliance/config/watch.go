@@ -37,7 +37,7 @@ func Watch(ctx context.Context, path string, ready, changed func()) error {
 	if err := follow(w, path); err != nil {
 		return err
 	}
-	told := look(path) // before the caller reads it: what comes in between is news
+	told := glanceAt(path) // before the caller reads it: what comes in between is news
 	ready()
 	seen := told
 	timer := time.NewTimer(quiet) // something may have happened before the watch was there
@@ -64,7 +64,7 @@ func Watch(ctx context.Context, path string, ready, changed func()) error {
 				return err
 			}
 			timer.Reset(every)
-			switch is := look(path); {
+			switch is := glanceAt(path); {
 			case is != seen:
 				seen = is
 				timer.Reset(quiet) // it may go on
@@ -83,7 +83,7 @@ type glance struct {
 	sum   [sha256.Size]byte
 }
 
-func look(path string) glance {
+func glanceAt(path string) glance {
 	data, mode, err := read(path)
 	if err != nil {
 		return glance{there: !errors.Is(err, fs.ErrNotExist), sum: sha256.Sum256([]byte(err.Error()))}

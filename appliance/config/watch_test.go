@@ -15,7 +15,7 @@ func watched(t *testing.T, path string) (told chan glance) {
 	told = make(chan glance, 100)
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- Watch(ctx, path, func() { close(ready) }, func() { told <- look(path) }) }()
+	go func() { done <- Watch(ctx, path, func() { close(ready) }, func() { told <- glanceAt(path) }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -38,7 +38,7 @@ func expect(t *testing.T, told chan glance, path, what string) {
 	for {
 		select {
 		case seen := <-told:
-			if seen == look(path) {
+			if seen == glanceAt(path) {
 				return
 			}
 		case <-limit:

@@ -26,7 +26,7 @@ func configured(t *testing.T, text string) (f *config.Follower, rewrite func(str
 	}
 	rewrite(text)
 	return &config.Follower{
-		Keeper: config.Open(config.Source{Path: path}), Apply: func(config.Config) {}, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler),
+		Current: config.Open(config.Source{Path: path}), Apply: func(config.Config) {}, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler),
 	}, rewrite
 }
 

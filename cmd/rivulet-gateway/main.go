@@ -43,7 +43,7 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()
 	if err := run(ctx, *file, log); err != nil && ctx.Err() == nil {
-		log.Error("the gateway ends", "error", err)
+		log.Error("the gateway ends", "err", err)
 		os.Exit(1)
 	}
 }

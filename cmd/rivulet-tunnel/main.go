@@ -54,7 +54,7 @@ func main() {
 	s := tunnel.NewServer(tunnel.HelperVersion, log)
 	go s.Follow(ctx)
 	if err := s.Serve(ctx, *socket); err != nil {
-		log.Error("the tunnel ends", "error", err)
+		log.Error("the tunnel ends", "err", err)
 		os.Exit(1)
 	}
 }

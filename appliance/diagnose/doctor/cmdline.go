@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
+
+	"rivulet/appliance/state/durable"
 )
 
 // cmdlineFiles are where a Raspberry Pi's firmware finds the kernel's command

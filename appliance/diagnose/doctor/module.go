@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
+
+	"rivulet/appliance/state/durable"
 )
 
 // moduleState is how a kernel module can be had.

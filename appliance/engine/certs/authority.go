@@ -16,10 +16,11 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
-	"rivulet/appliance/state/durable"
 	"time"
 
 	"k8s.io/client-go/util/keyutil"
+
+	"rivulet/appliance/state/durable"
 )
 
 // What an authority has in place of dates: see fabric/rpc, whose certificates have the same.

@@ -13,7 +13,6 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
-	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
 	"syscall"
@@ -25,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+
+	"rivulet/appliance/state/durable"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

@@ -8,13 +8,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"rivulet/appliance/state/durable"
-	"rivulet/fabric/changes"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"rivulet/appliance/state/durable"
+	"rivulet/fabric/changes"
 )
 
 // Copy writes a database that others write to, as it is at one moment, to a new

@@ -29,15 +29,15 @@ import (
 	"github.com/urfave/cli/v2"
 	"sigs.k8s.io/cri-tools/cmd/crictl"
 
-	"rivulet/appliance/engine/tenant"
-	"rivulet/appliance/machine/memory"
-
 	// How the cluster is kept on the card.
-	_ "rivulet/appliance/engine/kine"
 	// What Kubernetes' main programs link beside their packages.
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
+
+	_ "rivulet/appliance/engine/kine"
+	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/machine/memory"
 )
 
 // EngineName is the argv[0] under which this executable is the k3s server.

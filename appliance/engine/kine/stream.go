@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"rivulet/fabric/changes"
 	"time"
 	_ "unsafe" // for go:linkname
 
@@ -21,6 +20,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+
+	"rivulet/fabric/changes"
 )
 
 const (

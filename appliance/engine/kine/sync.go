@@ -3,7 +3,6 @@ package kine
 import (
 	"context"
 	"os"
-	"rivulet/fabric/changes"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +10,8 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/changes"
 )
 
 // syncEvery is the least time between two syncs of the WAL, and with the time

@@ -18,11 +18,12 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"rivulet/fabric/changes"
 	"runtime/debug"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"rivulet/fabric/changes"
 )
 
 // Name is argv[0] of the process.

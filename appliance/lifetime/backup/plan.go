@@ -7,11 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"rivulet/appliance/state/durable"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/state/durable"
 )
 
 // plan is a restore that is decided. Once it is on disk under its name it is

@@ -8,11 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"rivulet/appliance/engine/datastore"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"rivulet/appliance/engine/datastore"
 )
 
 // Saved while somebody writes, each copy is one moment: what belongs together in

@@ -6,9 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"rivulet/fabric/changes"
 	"slices"
 	"time"
+
+	"rivulet/fabric/changes"
 )
 
 // podCgroups are the names that a kubelet gives to the group of all pods, with

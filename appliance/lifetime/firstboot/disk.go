@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
 	"rivulet/appliance/state/durable"
 )
 

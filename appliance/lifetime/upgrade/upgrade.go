@@ -19,8 +19,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"rivulet/appliance/state/durable"
 	"time"
+
+	"rivulet/appliance/state/durable"
 )
 
 // Phase says how far an update is.

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"rivulet/fabric/changes"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/changes"
 )
 
 // Machine is the System of the machine this runs on.

@@ -5,11 +5,12 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
-	"rivulet/fabric/changes"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/changes"
 )
 
 // A process trims itself first when a quick start is over, soon again because a

@@ -163,6 +163,6 @@ func (s *state) evaluate(now time.Time, log *slog.Logger) error {
 		return nil
 	}
 	log.Error("not telling the service manager that all is well; it will start rivulet again", "check", s.Name,
-		"error", s.err, "failing_for", now.Sub(s.failing).Round(time.Second))
+		"err", s.err, "failing_for", now.Sub(s.failing).Round(time.Second))
 	return s.err
 }

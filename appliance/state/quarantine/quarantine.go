@@ -10,10 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"rivulet/appliance/state/durable"
 	"slices"
 	"strings"
 	"time"
+
+	"rivulet/appliance/state/durable"
 )
 
 // mark is between the old name and the time in the new one.

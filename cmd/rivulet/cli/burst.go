@@ -97,7 +97,7 @@ func newBurstAdd(c *common) *cobra.Command {
 			}
 			q.Replace = replace
 			var found burst.Added
-			if err := askBurst(cmd.Context(), c, http.MethodPost, "/v1/burst", q, &found); err != nil {
+			if err := requestBurst(cmd.Context(), c, http.MethodPost, "/v1/burst", q, &found); err != nil {
 				return err
 			}
 			return printFound(cmd.OutOrStdout(), c, args[0], found)
@@ -289,7 +289,7 @@ func newBurstRemove(c *common) *cobra.Command {
 			if force {
 				path += "?force"
 			}
-			if err := askBurst(cmd.Context(), c, http.MethodDelete, path, nil, &gone); err != nil {
+			if err := requestBurst(cmd.Context(), c, http.MethodDelete, path, nil, &gone); err != nil {
 				return err
 			}
 			return printRemoved(cmd, c, args[0], gone)
@@ -359,13 +359,13 @@ func purgeBurst(cmd *cobra.Command, f *burstFlags, cluster string) error {
 
 func burstViews(ctx context.Context, c *common) ([]burst.View, error) {
 	var views []burst.View
-	return views, askBurst(ctx, c, http.MethodGet, "/v1/burst", nil, &views)
+	return views, requestBurst(ctx, c, http.MethodGet, "/v1/burst", nil, &views)
 }
 
 // burstTimeout is for what waits for the other cluster.
 const burstTimeout = 2 * time.Minute
 
-func askBurst(ctx context.Context, c *common, method, path string, in, out any) error {
+func requestBurst(ctx context.Context, c *common, method, path string, in, out any) error {
 	defer busy("waiting for the other cluster")()
 	return api.CallWithin(ctx, burstTimeout, c.dirs.Run, method, path, in, out)
 }

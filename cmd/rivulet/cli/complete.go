@@ -56,9 +56,9 @@ func (c *common) complete(root *cobra.Command) {
 			cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 				switch {
 				case len(args) == 0 && first[verb] != nil, verb == "image rm", verb == "vcluster kubeconfig":
-					return ask(cmd, first[verb])
+					return query(cmd, first[verb])
 				case len(args) == 1 && verb == "move volume":
-					return ask(cmd, c.placeNames)
+					return query(cmd, c.placeNames)
 				case len(args) == 1 && file: // vcluster snapshot NAME FILE
 					return nil, cobra.ShellCompDirectiveDefault
 				}
@@ -76,13 +76,13 @@ func (c *common) complete(root *cobra.Command) {
 				}
 			}
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-				return ask(cmd, find)
+				return query(cmd, find)
 			})
 		})
 	})
 }
 
-func ask(cmd *cobra.Command, find names) ([]string, cobra.ShellCompDirective) {
+func query(cmd *cobra.Command, find names) ([]string, cobra.ShellCompDirective) {
 	if find == nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -21,9 +21,9 @@ import (
 	"rivulet/offload/policy"
 )
 
-// tellHeld names the claims of a namespace whose data are on peers: its pods cannot run
+// warnOfHeld names the claims of a namespace whose data are on peers: its pods cannot run
 // at home without them, and what is there is not given back.
-func tellHeld(cmd *cobra.Command, c *common, namespace string) error {
+func warnOfHeld(cmd *cobra.Command, c *common, namespace string) error {
 	client, err := c.client()
 	if err != nil {
 		return err

@@ -99,7 +99,7 @@ func newUnoffload(c *common) *cobra.Command {
 			err = label(cmd, c, args[0], map[string]any{policy.NamespaceLabel: nil, policy.NamespaceToLabel: nil}, false)
 			if err == nil {
 				fmt.Fprintf(cmd.OutOrStdout(), "namespace %s: pods run at home only\n", args[0])
-				err = tellHeld(cmd, c, args[0])
+				err = warnOfHeld(cmd, c, args[0])
 			}
 			return err
 		},

@@ -17,13 +17,13 @@ import (
 	"rivulet/appliance/engine"
 )
 
-// said is an error in words of its own, which is that of a program all the same.
-type said struct {
+// answered is an error in words of its own, which is that of a program all the same.
+type answered struct {
 	error
 	of error
 }
 
-func (e said) Unwrap() error { return e.of }
+func (e answered) Unwrap() error { return e.of }
 
 // usable is the way to this device's API server, with its owner's rights, or in words with a cure why
 // there is none.
@@ -32,9 +32,9 @@ func (c *common) usable(ctx context.Context) (*rest.Config, error) {
 	f, err := os.Open(kubeconfig)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return nil, said{errors.New("only root reads the kubeconfig of this cluster; use sudo"), err}
+		return nil, answered{errors.New("only root reads the kubeconfig of this cluster; use sudo"), err}
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, said{c.away(ctx, "there is no cluster here yet"), err}
+		return nil, answered{c.away(ctx, "there is no cluster here yet"), err}
 	case err != nil:
 		return nil, fmt.Errorf("%w; see: rivulet doctor", err)
 	}
@@ -46,7 +46,7 @@ func (c *common) usable(ctx context.Context) (*rest.Config, error) {
 	if at, err := url.Parse(cfg.Host); err == nil {
 		conn, err := net.DialTimeout("tcp", at.Host, time.Second)
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, said{c.away(ctx, "the API server does not run now"), err}
+			return nil, answered{c.away(ctx, "the API server does not run now"), err}
 		}
 		if err == nil {
 			conn.Close()

@@ -42,7 +42,7 @@ func newVCluster(c *common) *cobra.Command {
 // vclusterTimeout is for what waits for a control plane.
 const vclusterTimeout = 4 * time.Minute
 
-func askVCluster(ctx context.Context, c *common, method, path string, in, out any) error {
+func requestVCluster(ctx context.Context, c *common, method, path string, in, out any) error {
 	defer busy("waiting for the virtual cluster")()
 	return api.CallWithin(ctx, vclusterTimeout, c.dirs.Run, method, "/v1/vclusters"+path, in, out)
 }
@@ -64,7 +64,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 				return &usageError{err}
 			}
 			var v vcluster.View
-			if err := askVCluster(cmd.Context(), c, http.MethodPost, "", spec, &v); err != nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodPost, "", spec, &v); err != nil {
 				return err
 			}
 			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get namespaces\n", v.Name, v.Took.Seconds())
@@ -143,7 +143,7 @@ func newVClusterSet(c *common) *cobra.Command {
 				return usagef("set needs --quota, --guarantee, --sleep, --memory or --datastore; see: %s --help", cmd.CommandPath())
 			}
 			var v vcluster.View
-			if err := askVCluster(cmd.Context(), c, http.MethodPatch, inPath(args[0]), to, &v); err != nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodPatch, inPath(args[0]), to, &v); err != nil {
 				return err
 			}
 			return result(cmd, c, v, printVCluster)
@@ -180,7 +180,7 @@ func newVClusterList(c *common) *cobra.Command {
 		Use: "list", Short: "the virtual clusters of this device", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var all []vcluster.View
-			if err := askVCluster(cmd.Context(), c, http.MethodGet, "", nil, &all); err != nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodGet, "", nil, &all); err != nil {
 				return err
 			}
 			return result(cmd, c, all, func(out io.Writer, all []vcluster.View) error { return printVClusters(out, all, c.output == "wide") })
@@ -220,7 +220,7 @@ func newVClusterDescribe(c *common) *cobra.Command {
 		Long: "Exit code 0: it can be used, asleep or not; 3: it cannot now.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v vcluster.View
-			if err := askVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0]), nil, &v); err != nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0]), nil, &v); err != nil {
 				return err
 			}
 			if err := result(cmd, c, v, printVCluster); err != nil {
@@ -255,7 +255,7 @@ func newVClusterAct(c *common, verb, short string) *cobra.Command {
 		Use: verb + " NAME", Short: short, Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v vcluster.View
-			if err := askVCluster(cmd.Context(), c, http.MethodPost, inPath(args[0])+"/"+verb, nil, &v); err != nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodPost, inPath(args[0])+"/"+verb, nil, &v); err != nil {
 				return err
 			}
 			return printf(cmd, "%s is %sd\n", v.Name, verb)
@@ -380,7 +380,7 @@ func newVClusterDelete(c *common) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v vcluster.View
 			what := "virtual cluster " + args[0] + " is deleted, with all that is in it"
-			if err := askVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0]), nil, &v); err == nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0]), nil, &v); err == nil {
 				what += ". It uses: " + quotaText(v)
 			}
 			if err := confirm(cmd, what); err != nil {
@@ -390,7 +390,7 @@ func newVClusterDelete(c *common) *cobra.Command {
 			if force {
 				query = "?force=yes"
 			}
-			if err := askVCluster(cmd.Context(), c, http.MethodDelete, inPath(args[0])+query, nil, nil); err != nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodDelete, inPath(args[0])+query, nil, nil); err != nil {
 				return err
 			}
 			return printf(cmd, "%s is deleted\n", args[0])
@@ -406,7 +406,7 @@ func newVClusterLogs(c *common) *cobra.Command {
 		Use: "logs NAME", Short: "what its control plane said last", Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var log api.Text
-			if err := askVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0])+"/log", nil, &log); err != nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0])+"/log", nil, &log); err != nil {
 				return err
 			}
 			return printf(cmd, "%s", log.Text)
@@ -427,7 +427,7 @@ func newVClusterConnect(c *common) *cobra.Command {
 				return usagef("connect takes one name, and a command after --; see: %s --help", cmd.CommandPath())
 			}
 			var config api.Text
-			if err := askVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0])+"/kubeconfig", nil, &config); err != nil {
+			if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0])+"/kubeconfig", nil, &config); err != nil {
 				return err
 			}
 			if len(args) > 1 {

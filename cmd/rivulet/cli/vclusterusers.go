@@ -96,7 +96,7 @@ type vclusterLink struct {
 // matching are the virtual clusters that the arguments name; all for none.
 func matching(cmd *cobra.Command, c *common, args []string) (out []string, err error) {
 	var have []vcluster.View
-	if err := askVCluster(cmd.Context(), c, http.MethodGet, "", nil, &have); err != nil {
+	if err := requestVCluster(cmd.Context(), c, http.MethodGet, "", nil, &have); err != nil {
 		return nil, err
 	}
 	used := map[string]bool{}
