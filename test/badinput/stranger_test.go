@@ -131,11 +131,11 @@ func knock(does, victim string) (string, error) {
 	case "not-json":
 		return post(victim, rpc.ClientTLS(id, ""), strings.NewReader(`"hello"`))
 	case "wrong-types":
-		return post(victim, rpc.ClientTLS(id, ""), strings.NewReader(`{"versions":[1],"id":5,"name":["x"],"podCIDR":{}}`))
+		return post(victim, rpc.ClientTLS(id, ""), strings.NewReader(`{"versions":[2],"id":5,"name":["x"],"podCIDR":{}}`))
 	case "nothing-in-it":
 		return post(victim, rpc.ClientTLS(id, ""), strings.NewReader(`{}`))
 	case "another's-id":
-		return say(victim, id, peer.ID(os.Getenv("BADINPUT_ID")), []int{1})
+		return say(victim, id, peer.ID(os.Getenv("BADINPUT_ID")), pairing.Versions)
 	case "version-99":
 		return say(victim, id, id.ID, []int{99})
 	case "version-99-often":

@@ -70,10 +70,10 @@ func oneOpening(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// openTo is the ID of the one peer that is meant. Clusters that are no peers yet do not count:
-// anybody can have a name.
+// openTo is the ID of the one peer with that name or ID. Clusters that are no peers yet do not count, as anybody can
+// have a name, and neither does the beginning of an ID: somebody could make one that begins like another's name.
 func openTo(all []peer.View, named string) (string, error) {
-	found := peer.MeantViews(notApart(all), named)
+	found := slices.DeleteFunc(notApart(all), func(p peer.View) bool { return p.Name != named && string(p.ID) != named })
 	switch len(found) {
 	case 1:
 		return string(found[0].ID), nil
