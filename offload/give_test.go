@@ -299,7 +299,7 @@ func (d *device) drains(t *testing.T, b *device) {
 
 	var mu sync.Mutex
 	count := map[string]int{}
-	dr.Tell = func(e drain.Event) {
+	dr.Report = func(e drain.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		count[e.What]++

@@ -131,7 +131,7 @@ func New(cfg Config) (*Offload, error) {
 	if o.Provider, err = provider.New(lent); err != nil {
 		return nil, err
 	}
-	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Control: cfg.Control, Told: moved.Notify, Set: o.SetTargets, End: o.End}
+	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Control: cfg.Control, Changed: moved.Notify, Set: o.SetTargets, End: o.End}
 	o.elsewhere = elsewhere.New(elsewhere.Config{
 		Links: cfg.Peers.Links, LinksChanged: cfg.Peers.Changed, Client: cfg.Peers.Client, PeerID: rpc.PeerID, Lends: o.Lends, Tenants: o.tenants,
 		Log: cfg.Log.With("part", "elsewhere"),

@@ -223,7 +223,7 @@ func (m *Manager) publish() {
 			complete = false // its node, if it has one from before, stays
 			continue
 		}
-		c := external.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, LookEvery: m.cfg.CheckEvery, Heard: func(h external.Health) { m.received(name, h) }}
+		c := external.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, CheckEvery: m.cfg.CheckEvery, Received: func(h external.Health) { m.received(name, h) }}
 		if e.Settings.Network != external.NetworkNone {
 			c.Network = lane{m, name}
 		}

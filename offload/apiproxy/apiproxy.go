@@ -80,7 +80,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				p.log.Warn("a request did not reach the API server", "user", as.User, "path", at, "error", err)
+				p.log.Warn("a request did not reach the API server", "user", as.User, "path", at, "err", err)
 			}
 			Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, as.Silent)
 		},

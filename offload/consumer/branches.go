@@ -94,14 +94,14 @@ func (b *branches) take(ctx context.Context, o offer.Offer) error {
 	split := o.Split()
 	if len(split) == 0 { // it is silent, or can run nothing, and says no more than that
 		for _, one := range all {
-			b.tell(one, o)
+			b.update(one, o)
 		}
 		return nil
 	}
 	if len(o.Platforms) == 0 && len(all) == 1 { // it does not tell platforms apart: what it is now, the node is
 		for platform, one := range all {
 			b.move(platform, split[0].Platform(), one)
-			return b.tellOrOpen(ctx, one, split[0])
+			return b.updateOrOpen(ctx, one, split[0])
 		}
 	}
 	for _, part := range split {
@@ -110,13 +110,13 @@ func (b *branches) take(ctx context.Context, o offer.Offer) error {
 		}
 		one := all[part.Platform()]
 		delete(all, part.Platform())
-		if err := b.tellOrOpen(ctx, one, part); err != nil {
+		if err := b.updateOrOpen(ctx, one, part); err != nil {
 			return err
 		}
 	}
 	for platform, one := range all {
 		if !o.Ready {
-			b.tell(one, offer.Offer{Reason: o.Reason, Heard: o.Heard})
+			b.update(one, offer.Offer{Reason: o.Reason, Heard: o.Heard})
 			continue
 		}
 		if one.missing.IsZero() {
@@ -124,7 +124,7 @@ func (b *branches) take(ctx context.Context, o offer.Offer) error {
 			b.log.Info("the target has no nodes of a platform any more; its virtual node goes if that stays so", "node", one.name, "platform", platform, "after", b.c.cfg.Missing)
 		}
 		if time.Since(one.missing) < b.c.cfg.Missing {
-			b.tell(one, offer.Offer{Reason: fmt.Sprintf("%s has no %s nodes any more", b.name, platform)})
+			b.update(one, offer.Offer{Reason: fmt.Sprintf("%s has no %s nodes any more", b.name, platform)})
 			continue
 		}
 		b.remove(ctx, platform, one)
@@ -132,7 +132,7 @@ func (b *branches) take(ctx context.Context, o offer.Offer) error {
 	return nil
 }
 
-func (b *branches) tellOrOpen(ctx context.Context, one *branch, o offer.Offer) error {
+func (b *branches) updateOrOpen(ctx context.Context, one *branch, o offer.Offer) error {
 	if one == nil || one.stop == nil {
 		name := ""
 		if one != nil {
@@ -144,12 +144,12 @@ func (b *branches) tellOrOpen(ctx context.Context, one *branch, o offer.Offer) e
 		one = b.all()[o.Platform()]
 	}
 	one.missing = time.Time{}
-	b.tell(one, o)
+	b.update(one, o)
 	return nil
 }
 
-// tell is called by run alone.
-func (b *branches) tell(one *branch, o offer.Offer) {
+// update is called by run alone.
+func (b *branches) update(one *branch, o offer.Offer) {
 	if one.stop != nil {
 		offer.Replace(one.offers, o)
 	}
@@ -178,7 +178,7 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 	one := &branch{name: name, offers: make(chan offer.Offer, 1), stop: stop, done: make(chan struct{})}
 	one.node = node.New(b.c.home, node.Identity{Name: name, Target: b.name, ID: b.target.ID(), Kind: b.s.spec.Kind, After: b.s.spec.After,
 		IP: ip, Port: server.Port(), Alone: b.c.cfg.Everywhere}, func() {
-		b.c.volumes.Look(name)
+		b.c.volumes.Check(name)
 		b.changed()
 		b.c.cfg.NodesChanged()
 	}, b.log)
@@ -213,7 +213,7 @@ func (b *branches) address(node string) (ip netip.Addr, port uint16, release fun
 		if err == nil {
 			return ip, kubeletPort, release
 		}
-		b.log.Warn("a virtual node has no address of its own: programs that ask nodes by their addresses get home's kubelet for it", "node", node, "error", err)
+		b.log.Warn("a virtual node has no address of its own: programs that ask nodes by their addresses get home's kubelet for it", "node", node, "err", err)
 	}
 	return b.c.cfg.NodeIP, b.c.cfg.NodePort, func() {}
 }

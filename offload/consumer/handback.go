@@ -87,7 +87,7 @@ func (h *handBack) run(ctx context.Context, offers <-chan offer.Offer) {
 		judged = last
 		switch {
 		case err != nil:
-			h.log.Debug("what is to be handed back is not known yet", "node", h.node, "error", err)
+			h.log.Debug("what is to be handed back is not known yet", "node", h.node, "err", err)
 			due = time.After(handBackRetry)
 		case len(pods) == 0:
 			since = time.Time{}
@@ -148,9 +148,9 @@ func (h *handBack) evict(ctx context.Context, pods []*corev1.Pod) {
 		case err == nil:
 			h.log.Info("pod handed back: its provider lends less now", "node", h.node, "pod", p.Namespace+"/"+p.Name)
 		case apierrors.IsTooManyRequests(err): // its disruption budget
-			h.log.Debug("pod not handed back yet", "pod", p.Namespace+"/"+p.Name, "error", err)
+			h.log.Debug("pod not handed back yet", "pod", p.Namespace+"/"+p.Name, "err", err)
 		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
-			h.log.Warn("pod not handed back yet", "pod", p.Namespace+"/"+p.Name, "error", err)
+			h.log.Warn("pod not handed back yet", "pod", p.Namespace+"/"+p.Name, "err", err)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func (c *Consumer) At(id peer.ID) (at reach.Peer, ok bool) {
 	}
 	var heard bool
 	at.Seen, at.Pods, at.Known = pods.Addresses()
-	at.Told, heard = tenants()
+	at.Advertised, heard = tenants()
 	at.Known = at.Known && heard
 	return at, true
 }

@@ -185,7 +185,7 @@ func (c *Consumer) offered(id string, withdrawn bool) {
 	}
 	c.mu.Unlock()
 	if news {
-		c.lookAtTargets()
+		c.checkTargets()
 	}
 }
 

@@ -53,7 +53,7 @@ func (c *Consumer) takeUpPending(ctx context.Context) error {
 				continue
 			}
 			if err := c.takeUp(ctx, p, ns, told); err != nil && ctx.Err() == nil {
-				c.cfg.Log.Debug("a pod that waits was not looked at; again in a while", "namespace", p.Namespace, "pod", p.Name, "error", err)
+				c.cfg.Log.Debug("a pod that waits was not looked at; again in a while", "namespace", p.Namespace, "pod", p.Name, "err", err)
 			}
 		}
 		if len(pods.GetStore().ListKeys()) == 0 {

@@ -85,12 +85,12 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	cfg := pod.Config{
 		Home: c.home, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
-		Offloaded: offloaded, Parse: c.policy.Parse, Look: c.policy.Look, Up: branches.up, Departed: func(ns string) {
+		Offloaded: offloaded, Parse: c.policy.Parse, Check: c.policy.Check, Up: branches.up, Departed: func(ns string) {
 			if !offloaded(ns) {
 				twins.poke()
 			}
 		},
-		Bring: supply.Bring, Unreferred: supply.Look,
+		Bring: supply.Bring, Unreferred: supply.Check,
 		Unfit: unfit, Unwelcome: unwelcome,
 		Moved:     c.cfg.Moved,
 		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,

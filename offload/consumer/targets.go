@@ -34,7 +34,7 @@ func (c *Consumer) SetTargets(kind target.Kind, all []target.Spec, complete bool
 	c.mu.Lock()
 	c.targets[kind] = targets{all, complete}
 	c.mu.Unlock()
-	c.lookAtTargets()
+	c.checkTargets()
 }
 
 // End says of targets that they are none any more, and will not be: their nodes go whether
@@ -47,7 +47,7 @@ func (c *Consumer) End(ids ...string) {
 	}
 }
 
-func (c *Consumer) lookAtTargets() {
+func (c *Consumer) checkTargets() {
 	changes.Poke(c.retarget)
 }
 

@@ -76,12 +76,12 @@ func holding(ctx context.Context, t target.Target, home, twin string) error {
 	return h
 }
 
-// tellHeld says once, on the namespace, that its twin stays.
-func (r *retirement) tellHeld(ns *corev1.Namespace, h *heldTwin) {
-	if r.told[h.namespace] == h.Error() {
+// reportHeld says once, on the namespace, that its twin stays.
+func (r *collector) reportHeld(ns *corev1.Namespace, h *heldTwin) {
+	if r.reported[h.namespace] == h.Error() {
 		return
 	}
-	r.told[h.namespace] = h.Error()
+	r.reported[h.namespace] = h.Error()
 	r.log.Info("a twin is not given back: data are in it", "namespace", h.namespace, "claims", h.claims)
 	if ns != nil {
 		r.recorder.Event(ns, corev1.EventTypeWarning, "TwinHeld", h.Error())

@@ -32,9 +32,9 @@ const (
 	// again is how often what is so is said again, valid how long it holds.
 	again, valid = 30 * time.Second, 75 * time.Second
 	// askers may send this many requests a second, this many in a row.
-	askRate, askBurst = 10, 40
-	limit             = 5 * time.Second // of one request
-	first, last       = 100 * time.Millisecond, 5 * time.Second
+	requestRate, requestBurst = 10, 40
+	limit                     = 5 * time.Second // of one request
+	first, last               = 100 * time.Millisecond, 5 * time.Second
 )
 
 // Named are addresses by the peer that has them, as that peer sees them.
@@ -66,7 +66,7 @@ type Elsewhere struct {
 
 	mu        sync.Mutex
 	at        map[peer.ID][]netip.Addr // this cluster's pods at peers, as this cluster sees them
-	told      map[peer.ID]telling      // by consumer
+	reported  map[peer.ID]telling      // by consumer
 	under     map[peer.ID]Under        // by consumer, what it has told last, as long as there is a link
 	confirmed map[pair]confirmation
 	limits    map[peer.ID]*rate.Limiter
@@ -97,12 +97,12 @@ type confirmation struct {
 
 // New makes one; Run starts it.
 func New(c Config) *Elsewhere {
-	return &Elsewhere{Config: c, at: map[peer.ID][]netip.Addr{}, told: map[peer.ID]telling{}, under: map[peer.ID]Under{}, confirmed: map[pair]confirmation{}, limits: map[peer.ID]*rate.Limiter{}, spoke: map[peer.ID]bool{}}
+	return &Elsewhere{Config: c, at: map[peer.ID][]netip.Addr{}, reported: map[peer.ID]telling{}, under: map[peer.ID]Under{}, confirmed: map[pair]confirmation{}, limits: map[peer.ID]*rate.Limiter{}, spoke: map[peer.ID]bool{}}
 }
 
 // Routes returns what is served to peers, by pattern of http.ServeMux.
 func (e *Elsewhere) Routes() map[string]http.Handler {
-	return map[string]http.Handler{"PUT /v1/elsewhere": http.HandlerFunc(e.hear), "POST /v1/elsewhere/{consumer}": http.HandlerFunc(e.answer)}
+	return map[string]http.Handler{"PUT /v1/elsewhere": http.HandlerFunc(e.receive), "POST /v1/elsewhere/{consumer}": http.HandlerFunc(e.answer)}
 }
 
 // SetOurs says where this cluster's pods are at peers.
@@ -116,8 +116,8 @@ func (e *Elsewhere) SetOurs(at map[peer.ID][]netip.Addr) {
 	}
 }
 
-// Look has to be called after Links or Tenants may answer differently.
-func (e *Elsewhere) Look() {
+// Check has to be called after Links or Tenants may answer differently.
+func (e *Elsewhere) Check() {
 	e.named.Notify()
 	e.ours.Notify()
 }
@@ -159,14 +159,14 @@ func (e *Elsewhere) Under(consumer peer.ID) Under {
 
 // tellingOf is what the consumer has told lately; mu is held.
 func (e *Elsewhere) tellingOf(consumer peer.ID) Named {
-	if t, ok := e.told[consumer]; ok && time.Since(t.when) <= valid {
+	if t, ok := e.reported[consumer]; ok && time.Since(t.when) <= valid {
 		return t.named
 	}
 	return nil
 }
 
-// asked reports who asks, if he may ask now.
-func (e *Elsewhere) asked(w http.ResponseWriter, r *http.Request) (peer.ID, bool) {
+// admitted reports who asks, if he may ask now.
+func (e *Elsewhere) admitted(w http.ResponseWriter, r *http.Request) (peer.ID, bool) {
 	id, known := e.PeerID(r)
 	if known = known && slices.ContainsFunc(e.Links(), func(l peer.Link) bool { return l.ID == id }); !known {
 		rpc.Fail(w, http.StatusUnauthorized, &rpc.Error{Code: "unknown-peer", Message: "only peers are served", Cure: "peer with this cluster first"})
@@ -175,7 +175,7 @@ func (e *Elsewhere) asked(w http.ResponseWriter, r *http.Request) (peer.ID, bool
 	e.mu.Lock()
 	l := e.limits[id]
 	if l == nil {
-		l = rate.NewLimiter(askRate, askBurst)
+		l = rate.NewLimiter(requestRate, requestBurst)
 		e.limits[id] = l
 	}
 	e.mu.Unlock()
@@ -186,9 +186,9 @@ func (e *Elsewhere) asked(w http.ResponseWriter, r *http.Request) (peer.ID, bool
 	return id, true
 }
 
-// hear answers PUT /v1/elsewhere: where else a consumer has pods.
-func (e *Elsewhere) hear(w http.ResponseWriter, r *http.Request) {
-	id, ok := e.asked(w, r)
+// receive answers PUT /v1/elsewhere: where else a consumer has pods.
+func (e *Elsewhere) receive(w http.ResponseWriter, r *http.Request) {
+	id, ok := e.admitted(w, r)
 	if !ok {
 		return
 	}
@@ -217,7 +217,7 @@ func (e *Elsewhere) hear(w http.ResponseWriter, r *http.Request) {
 	}
 	e.mu.Lock()
 	same := reflect.DeepEqual(e.tellingOf(id), named) && maps.Equal(e.under[id], under)
-	e.told[id], e.under[id] = telling{named, time.Now()}, under
+	e.reported[id], e.under[id] = telling{named, time.Now()}, under
 	e.mu.Unlock()
 	if !same {
 		e.named.Notify()
@@ -234,7 +234,7 @@ type question struct {
 // answer answers POST /v1/elsewhere/{consumer}: of the addresses those that are the
 // consumer's pods here, if the consumer has told that it has pods at who asks.
 func (e *Elsewhere) answer(w http.ResponseWriter, r *http.Request) {
-	id, ok := e.asked(w, r)
+	id, ok := e.admitted(w, r)
 	if !ok {
 		return
 	}
@@ -269,8 +269,8 @@ func (e *Elsewhere) Run(ctx context.Context) error {
 		e.ours.Follow(ctx, e.LinksChanged)
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { e.each(ctx, &e.ours, e.toTell, e.tell) })
-	wg.Go(func() { e.each(ctx, &e.named, e.toAsk, e.ask) })
+	wg.Go(func() { e.each(ctx, &e.ours, e.toTell, e.report) })
+	wg.Go(func() { e.each(ctx, &e.named, e.toAsk, e.query) })
 	wg.Wait()
 	return ctx.Err()
 }
@@ -359,7 +359,7 @@ func (e *Elsewhere) toTell() map[job]any {
 	return out
 }
 
-func (e *Elsewhere) tell(ctx context.Context, j job, what any) bool {
+func (e *Elsewhere) report(ctx context.Context, j job, what any) bool {
 	say, query := what.(words), url.Values{}
 	for at, prefix := range say.under {
 		query.Add("under", string(at)+"="+prefix.String())
@@ -369,7 +369,7 @@ func (e *Elsewhere) tell(ctx context.Context, j job, what any) bool {
 		err = rpc.Call(ctx, client, http.MethodPut, base+"/v1/elsewhere?"+query.Encode(), say.named, nil)
 	}
 	if err != nil {
-		e.Log.Debug("a provider is not told where else pods are", "peer", j.at.Short(), "error", err)
+		e.Log.Debug("a provider is not told where else pods are", "peer", j.at.Short(), "err", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -384,7 +384,7 @@ func (e *Elsewhere) toAsk() map[job]any {
 	out := map[job]any{}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for consumer := range e.told {
+	for consumer := range e.reported {
 		if len(e.Tenants(consumer)) == 0 {
 			continue
 		}
@@ -395,9 +395,9 @@ func (e *Elsewhere) toAsk() map[job]any {
 			}
 		}
 	}
-	for consumer, t := range e.told {
+	for consumer, t := range e.reported {
 		if time.Since(t.when) > valid || !slices.ContainsFunc(links, func(l peer.Link) bool { return l.ID == consumer }) {
-			delete(e.told, consumer)
+			delete(e.reported, consumer)
 		}
 	}
 	maps.DeleteFunc(e.under, func(id peer.ID, _ Under) bool {
@@ -413,7 +413,7 @@ func (e *Elsewhere) toAsk() map[job]any {
 	return out
 }
 
-func (e *Elsewhere) ask(ctx context.Context, j job, what any) bool {
+func (e *Elsewhere) query(ctx context.Context, j job, what any) bool {
 	named := what.([]netip.Addr)
 	var yes question
 	client, url, err := e.Client(j.at)
@@ -421,7 +421,7 @@ func (e *Elsewhere) ask(ctx context.Context, j job, what any) bool {
 		err = rpc.Call(ctx, client, http.MethodPost, url+"/v1/elsewhere/"+string(j.consumer), question{named}, &yes)
 	}
 	if err != nil {
-		e.Log.Debug("a peer does not confirm a consumer's pods", "peer", j.at.Short(), "consumer", j.consumer.Short(), "error", err)
+		e.Log.Debug("a peer does not confirm a consumer's pods", "peer", j.at.Short(), "consumer", j.consumer.Short(), "err", err)
 		return false
 	}
 	asked := setOf(named)

@@ -269,7 +269,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("no cluster: %d", code)
 	}
 	refused := false
-	for range 10 * askBurst {
+	for range 10 * requestBurst {
 		refused = refused || ask(mallory, http.MethodPost, "/v1/elsewhere/"+string(alice), question{}) == http.StatusTooManyRequests
 	}
 	if !refused {

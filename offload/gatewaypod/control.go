@@ -39,12 +39,12 @@ func (g *Gateway) control(ctx context.Context) error {
 				if err != nil {
 					return fmt.Errorf("gateway: %w", err)
 				}
-				if _, err := ask(ctx, client, http.MethodPut, "/v1/config", raw); err != nil {
+				if _, err := request(ctx, client, http.MethodPut, "/v1/config", raw); err != nil {
 					return err
 				}
 				told = want.Generation
 			}
-			raw, err := ask(ctx, client, http.MethodGet, "/v1/status", nil)
+			raw, err := request(ctx, client, http.MethodGet, "/v1/status", nil)
 			if err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ func (g *Gateway) setStatus(st config.Status) {
 	g.last = st
 }
 
-func ask(ctx context.Context, client *http.Client, method, path string, body []byte) ([]byte, error) {
+func request(ctx context.Context, client *http.Client, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://gateway"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)

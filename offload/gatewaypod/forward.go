@@ -65,7 +65,7 @@ func forward(ctx context.Context, cfg *rest.Config, client kubernetes.Interface,
 		var data httpstream.Stream
 		if data, err = d.conn.CreateStream(headers); err == nil {
 			f := &forwarded{Stream: data, conn: d.conn, pod: pod}
-			go f.hear(failures)
+			go f.readFailures(failures)
 			return f, nil
 		}
 	}
@@ -99,8 +99,8 @@ type forwarded struct {
 	why error
 }
 
-// hear ends the connection when the pod's end says that it failed.
-func (f *forwarded) hear(failures io.Reader) {
+// readFailures ends the connection when the pod's end says that it failed.
+func (f *forwarded) readFailures(failures io.Reader) {
 	text, _ := io.ReadAll(io.LimitReader(failures, 4<<10))
 	if len(text) > 0 {
 		f.mu.Lock()

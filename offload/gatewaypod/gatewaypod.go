@@ -267,7 +267,7 @@ func (g *Gateway) problem(what string, err error) {
 		return
 	}
 	if g.problems[what] != err.Error() {
-		g.log.Warn("gateway", "part", what, "error", err)
+		g.log.Warn("gateway", "part", what, "err", err)
 	}
 	g.problems[what] = err.Error()
 }

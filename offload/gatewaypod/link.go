@@ -48,7 +48,7 @@ func (g *Gateway) link(ctx context.Context) error {
 		g.setLinked(true)
 		defer g.setLinked(false)
 		g.problem("stream", nil)
-		return carry(ctx, near, far)
+		return join(ctx, near, far)
 	})
 }
 
@@ -145,9 +145,9 @@ func tcpPair(ctx context.Context) (a, b *net.TCPConn, err error) {
 
 var errEnded = errors.New("gateway: the stream ended")
 
-// carry copies both ways until one ends or ctx does. It closes both. What one side does
+// join copies both ways until one ends or ctx does. It closes both. What one side does
 // not take, the other does not read: neither keeps more than a buffer.
-func carry(ctx context.Context, a, b net.Conn) error {
+func join(ctx context.Context, a, b net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { a.Close(); b.Close() })
 	defer stop()
 	var both sync.WaitGroup

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"rivulet/fabric/changes"
-	"rivulet/offload/watch"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/changes"
+	"rivulet/offload/watch"
 )
 
 // forgetAfter is how long a pod's address is kept after the pod was last there.
@@ -42,7 +43,7 @@ func (g *Gateway) followPods(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("gateway: %w", err)
 		}
-		g.lookAt(all)
+		g.inspect(all)
 		if err := g.repair(ctx, all); err != nil {
 			g.problem("objects", err)
 		}
@@ -94,7 +95,7 @@ func (g *Gateway) refused(ctx context.Context) error {
 	return nil
 }
 
-func (g *Gateway) lookAt(all []*corev1.Pod) {
+func (g *Gateway) inspect(all []*corev1.Pod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	there := map[netip.Addr]bool{}

@@ -36,9 +36,9 @@ const turnPause = 100 * time.Millisecond
 // retryServices is when what could not be written is tried again.
 const retryServices = 10 * time.Second
 
-// lookAgain is when what is known is looked at without any news: who may go where is
+// checkAgain is when what is known is looked at without any news: who may go where is
 // told by somebody else, who may not know yet when he says so.
-const lookAgain = 30 * time.Second
+const checkAgain = 30 * time.Second
 
 // followServices keeps home's Services at the campus, and the gateway's knowledge of
 // what is behind them.
@@ -74,7 +74,7 @@ func (g *Gateway) followServices(ctx context.Context) error {
 		}
 		err = g.serve(ctx, all, ends, have)
 		g.problem("services", err)
-		again := lookAgain
+		again := checkAgain
 		if err != nil {
 			again = retryServices
 		}

@@ -35,7 +35,7 @@ func (g *Gateway) load(ctx context.Context) error {
 			return fmt.Errorf("gateway: there is a Secret %s that is not ours: remove it, or use another namespace", g.name)
 		}
 		if err := json.Unmarshal(secret.Data[configKey], &was); err != nil {
-			g.log.Warn("what the Secret says is lost; the gateway begins anew", "error", err)
+			g.log.Warn("what the Secret says is lost; the gateway begins anew", "err", err)
 			was = config.Gateway{}
 		}
 	}

@@ -3,9 +3,10 @@ package gatewaypod
 import (
 	"context"
 	"maps"
-	"rivulet/fabric/changes"
 	"slices"
 	"time"
+
+	"rivulet/fabric/changes"
 )
 
 // measureEvery is over how long rates are.

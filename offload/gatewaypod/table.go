@@ -57,7 +57,7 @@ func (t *table) see(real netip.Addr, now time.Time) (netip.Addr, bool) {
 		return e.seen, false
 	}
 	size := uint32(1) << (32 - t.prefix.Bits())
-	for i, at := uint32(0), wish(real)%size; i < size; i, at = i+1, (at+1)%size {
+	for i, at := uint32(0), preferred(real)%size; i < size; i, at = i+1, (at+1)%size {
 		seen := offset(t.prefix, at)
 		if _, taken := t.bySeen[seen]; !taken && t.usable(seen) {
 			t.byReal[real], t.bySeen[seen] = entry{seen, now}, real
@@ -67,7 +67,7 @@ func (t *table) see(real netip.Addr, now time.Time) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-func wish(a netip.Addr) uint32 {
+func preferred(a netip.Addr) uint32 {
 	if a.Is4() {
 		b := a.As4()
 		return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])

@@ -69,7 +69,7 @@ func (g *Gate) serve(c net.Conn) {
 	defer c.Close()
 	api, err := (&net.Dialer{Timeout: patience}).DialContext(g.ctx, "tcp", g.API)
 	if err != nil {
-		g.Log.Debug("an away pod did not reach the API server", "from", c.RemoteAddr(), "error", err)
+		g.Log.Debug("an away pod did not reach the API server", "from", c.RemoteAddr(), "err", err)
 		return
 	}
 	Join(g.ctx, c, api)

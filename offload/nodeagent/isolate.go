@@ -86,7 +86,7 @@ func (a *Agent) isolate(ctx context.Context) error {
 				}
 			}
 		},
-		Keeper: a.cfg.Rules, Log: a.cfg.Log.With("part", "isolation"),
+		Guard: a.cfg.Rules, Log: a.cfg.Log.With("part", "isolation"),
 	})
 }
 

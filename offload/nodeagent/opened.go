@@ -71,7 +71,7 @@ func (n *opened) run(ctx context.Context) bool {
 		return false
 	}
 	wishes, _ := n.wishes() // what is open stays so over a restart
-	n.look(wishes)
+	n.check(wishes)
 	synced = nil
 	for _, in := range n.inside {
 		synced = append(synced, in.pods.HasSynced, in.slices.HasSynced)
@@ -84,12 +84,12 @@ func (n *opened) follow(ctx context.Context, inf cache.SharedIndexInformer) {
 	go inf.RunWithContext(ctx)
 }
 
-// wish is one opening: whole namespaces have no service. to is what OpenLabel may say.
-type wish struct{ namespace, service, to string }
+// request is one opening: whole namespaces have no service. to is what OpenLabel may say.
+type request struct{ namespace, service, to string }
 
 // wishes are all openings, and what is wrong with some.
-func (n *opened) wishes() (map[wish]bool, []string) {
-	out, faults, twins := map[wish]bool{}, []string(nil), n.a.cfg.Twins.Twins()
+func (n *opened) wishes() (map[request]bool, []string) {
+	out, faults, twins := map[request]bool{}, []string(nil), n.a.cfg.Twins.Twins()
 	add := func(o metav1.Object, namespace, service string) {
 		to := o.GetLabels()[policy.OpenLabel]
 		if _, twin := twins[namespace]; twin || to == "" {
@@ -99,7 +99,7 @@ func (n *opened) wishes() (map[wish]bool, []string) {
 			faults = append(faults, fmt.Sprintf("label %s=%s of %s opens nothing: use rivulet open", policy.OpenLabel, to, strings.TrimSuffix(namespace+"/"+service, "/")))
 			return
 		}
-		out[wish{namespace, service, to}] = true
+		out[request{namespace, service, to}] = true
 	}
 	for _, obj := range n.namespaces.GetStore().List() {
 		ns := obj.(*corev1.Namespace)
@@ -121,7 +121,7 @@ func (n *opened) grants() []table.Grant {
 		err = fmt.Errorf("%s", strings.Join(faults, "; "))
 	}
 	n.a.Report("opened", err)
-	n.look(wishes)
+	n.check(wishes)
 	open := map[string][]string{}
 	for w := range wishes {
 		open[w.to] = append(open[w.to], strings.TrimSuffix(w.namespace+"/"+w.service, "/"))
@@ -164,8 +164,8 @@ func (n *opened) grants() []table.Grant {
 	return out
 }
 
-// look follows the namespaces that grants needs, and no others.
-func (n *opened) look(wishes map[wish]bool) {
+// check follows the namespaces that grants needs, and no others.
+func (n *opened) check(wishes map[request]bool) {
 	wanted := map[string]bool{}
 	for w := range wishes {
 		wanted[w.namespace] = true

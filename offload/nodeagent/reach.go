@@ -33,10 +33,10 @@ func (a *Agent) keepReach(ctx context.Context) error {
 		Tenants: func(all map[peer.ID][]netip.Addr) {
 			a.tenants.Store(&all)
 			a.cfg.TenantsChanged()
-			a.cfg.Elsewhere.Look()
+			a.cfg.Elsewhere.Check()
 		},
 		Report: func(err error) { a.Report("reach", err) },
-		Keeper: a.cfg.Rules, Log: a.cfg.Log.With("part", "reach"),
+		Guard:  a.cfg.Rules, Log: a.cfg.Log.With("part", "reach"),
 	})
 }
 

@@ -461,13 +461,13 @@ func Requests(p *corev1.Pod) corev1.ResourceList {
 	if list, ok := summed(p); ok {
 		return list
 	}
-	list := asked(p)
+	list := requested(p)
 	list[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return list
 }
 
-// asked are the requests of what an offer has, but for the pod as such.
-func asked(p *corev1.Pod) corev1.ResourceList {
+// requested are the requests of what an offer has, but for the pod as such.
+func requested(p *corev1.Pod) corev1.ResourceList {
 	return pick(helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: true}))
 }
 

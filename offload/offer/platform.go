@@ -107,7 +107,7 @@ const mostLabels = 40
 func common(nodes []*corev1.Node) map[string]string {
 	labels := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(nodes[0].Labels)) {
-		if !Carried(key) || len(labels) >= mostLabels && !topology(key) {
+		if !Copied(key) || len(labels) >= mostLabels && !topology(key) {
 			continue
 		}
 		value := nodes[0].Labels[key]
@@ -128,10 +128,10 @@ func topology(key string) bool {
 	return key == corev1.LabelTopologyRegion || key == corev1.LabelTopologyZone
 }
 
-// Carried reports whether a label of a provider's nodes is one of its virtual node,
+// Copied reports whether a label of a provider's nodes is one of its virtual node,
 // too: topology and what people and device plug-ins have written. What Kubernetes, its
 // distributions and Rivulet say of a node holds for that node only.
-func Carried(key string) bool {
+func Copied(key string) bool {
 	if topology(key) || key == corev1.LabelInstanceTypeStable {
 		return true
 	}

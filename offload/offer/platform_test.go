@@ -236,7 +236,7 @@ func TestCarried(t *testing.T) {
 		"kubernetes.io/hostname":                    false, "node-role.kubernetes.io/control-plane": false, "k3s.io/hostname": false, "rivulet.dev/virtual-node": false,
 		"node.kubernetes.io/exclude-from-external-load-balancers": false, "type": false, "egress.k3s.io/cluster": false,
 	} {
-		if Carried(key) != want {
+		if Copied(key) != want {
 			t.Errorf("%s: %v", key, !want)
 		}
 	}

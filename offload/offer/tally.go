@@ -29,15 +29,15 @@ type group struct {
 }
 
 type sum struct {
-	pods  int
-	asked corev1.ResourceList
-	named map[corev1.ResourceName]int // by how many pods: what none names any more is not there, and not nothing
+	pods      int
+	requested corev1.ResourceList
+	named     map[corev1.ResourceName]int // by how many pods: what none names any more is not there, and not nothing
 }
 
 func (s *sum) add(p *corev1.Pod) {
 	asked := Requests(p)
 	s.pods++
-	add(s.asked, asked)
+	add(s.requested, asked)
 	for name := range asked {
 		s.named[name]++
 	}
@@ -46,11 +46,11 @@ func (s *sum) add(p *corev1.Pod) {
 func (s *sum) sub(p *corev1.Pod) {
 	asked := Requests(p)
 	s.pods--
-	sub(s.asked, asked)
+	sub(s.requested, asked)
 	for name := range asked {
 		if s.named[name]--; s.named[name] == 0 {
 			delete(s.named, name)
-			delete(s.asked, name)
+			delete(s.requested, name)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func (t *Tally) change(before, now *corev1.Pod) {
 		k := groupOf(now)
 		s := t.sums[k]
 		if s == nil {
-			s = &sum{asked: corev1.ResourceList{}, named: map[corev1.ResourceName]int{}}
+			s = &sum{requested: corev1.ResourceList{}, named: map[corev1.ResourceName]int{}}
 			t.sums[k] = s
 		}
 		s.add(now)
@@ -92,7 +92,7 @@ func (t *Tally) each(f func(group, corev1.ResourceList)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for k, s := range t.sums {
-		f(k, s.asked.DeepCopy())
+		f(k, s.requested.DeepCopy())
 	}
 }
 

@@ -184,7 +184,7 @@ func trim(o any) (any, error) {
 		p := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion,
 				CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp},
-			Spec:   corev1.PodSpec{NodeName: o.Spec.NodeName, Containers: []corev1.Container{{Name: summedUp, Resources: corev1.ResourceRequirements{Requests: asked(o)}}}},
+			Spec:   corev1.PodSpec{NodeName: o.Spec.NodeName, Containers: []corev1.Container{{Name: summedUp, Resources: corev1.ResourceRequirements{Requests: requested(o)}}}},
 			Status: corev1.PodStatus{Phase: o.Status.Phase},
 		}
 		if origin, ok := o.Labels[policy.OriginLabel]; ok {

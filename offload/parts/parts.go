@@ -7,9 +7,10 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"rivulet/fabric/changes"
 	"sync"
 	"time"
+
+	"rivulet/fabric/changes"
 )
 
 const (

@@ -31,7 +31,7 @@ func TestLookPastAMuteWatch(t *testing.T) {
 	defer cancel()
 	look := func(want bool) {
 		t.Helper()
-		if err := w.Look(ctx, "lab"); err != nil {
+		if err := w.Check(ctx, "lab"); err != nil {
 			t.Fatal(err)
 		}
 		if ns, ok := w.Get("lab"); ok != want || ok && !ns.Allows("b") {

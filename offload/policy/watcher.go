@@ -120,10 +120,10 @@ func (w *Watcher) Get(name string) (Namespace, bool) {
 	return ns, ok
 }
 
-// Look reads a namespace from the API server itself, and has Get answer by it: a watch lags,
+// Check reads a namespace from the API server itself, and has Get answer by it: a watch lags,
 // and one that the server has lost shows nothing until it is made anew, minutes later. An
 // error is that of the API server.
-func (w *Watcher) Look(ctx context.Context, name string) error {
+func (w *Watcher) Check(ctx context.Context, name string) error {
 	ns, err := w.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		w.set(name, Namespace{When: Off}, "")
@@ -149,7 +149,7 @@ func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
 		bad = fmt.Sprintf("%q %q", ns.Labels[NamespaceLabel], ns.Annotations[ReflectAnnotation])
 	}
 	if warned := w.set(ns.Name, now, bad); err != nil && !warned {
-		w.log.Warn("namespace label or annotation is not understood", "namespace", ns.Name, "error", err)
+		w.log.Warn("namespace label or annotation is not understood", "namespace", ns.Name, "err", err)
 		// Recorded inside the namespace, where its users look.
 		recorder.Event(&corev1.ObjectReference{Kind: "Namespace", APIVersion: "v1", Name: ns.Name, Namespace: ns.Name, UID: ns.UID},
 			corev1.EventTypeWarning, "InvalidOffload", err.Error())

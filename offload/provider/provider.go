@@ -83,9 +83,9 @@ func New(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	for pattern, handler := range p.tenancy.Routes() {
-		cfg.Peers.Handle(pattern, p.guests.Hear(handler))
+		cfg.Peers.Handle(pattern, p.guests.Observe(handler))
 		if cfg.Hosted != nil {
-			cfg.Hosted.Handle(pattern, p.guests.Hear(handler))
+			cfg.Hosted.Handle(pattern, p.guests.Observe(handler))
 		}
 	}
 	return p, nil

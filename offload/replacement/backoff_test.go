@@ -41,7 +41,7 @@ func TestPodsThatFailAreMadeAnewLaterAndLater(t *testing.T) {
 		k.now = func() time.Time { return now }
 		look := func() time.Duration {
 			t.Helper()
-			wait, err := k.look(t.Context(), types.NamespacedName{Namespace: "lab-a", Name: p.Name})
+			wait, err := k.check(t.Context(), types.NamespacedName{Namespace: "lab-a", Name: p.Name})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +87,7 @@ func TestWhatHomeHasEndedIsNotMadeAgain(t *testing.T) {
 	last.Namespace, last.UID, last.DeletionTimestamp, last.Finalizers = "lab-a", "u3", old.DeletionTimestamp, nil
 	old.Annotations[markAnnotation] = Successor(old).Name
 	client := fake.NewClientset(ns, old, last)
-	if _, err := New(Config{Client: client, Log: slog.New(slog.DiscardHandler)}).look(t.Context(), types.NamespacedName{Namespace: "lab-a", Name: old.Name}); err != nil {
+	if _, err := New(Config{Client: client, Log: slog.New(slog.DiscardHandler)}).check(t.Context(), types.NamespacedName{Namespace: "lab-a", Name: old.Name}); err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range client.Actions() {

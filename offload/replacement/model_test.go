@@ -350,7 +350,7 @@ func TestNoneIsLostAndNoneRunsTwice(t *testing.T) {
 		}
 		look := func(name string) {
 			a.say("the keeper looks at %s", name)
-			_, _ = keeper.look(ctx, types.NamespacedName{Namespace: "lab-a", Name: name}) // errors are tried again below
+			_, _ = keeper.check(ctx, types.NamespacedName{Namespace: "lab-a", Name: name}) // errors are tried again below
 			check("the keeper")
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {

@@ -30,9 +30,9 @@ const (
 )
 
 const (
-	// carriedAnnotation lists the keys of labels and annotations that came from home;
+	// transferredAnnotation lists the keys of labels and annotations that came from home;
 	// others are the provider's, and no matter of a successor.
-	carriedAnnotation = "rivulet.dev/carried"
+	transferredAnnotation = "rivulet.dev/carried"
 	// baseAnnotation is the name that successors are called after.
 	baseAnnotation = "rivulet.dev/kept-as"
 	// markAnnotation names the successor that is made, or about to be.
@@ -45,11 +45,11 @@ const (
 // are those that a successor has, too.
 func Keep(p *corev1.Pod, mode Mode) {
 	p.Finalizers = append(p.Finalizers, Finalizer)
-	p.Annotations[carriedAnnotation] = carry(p.Labels) + ";" + carry(p.Annotations)
+	p.Annotations[transferredAnnotation] = encode(p.Labels) + ";" + encode(p.Annotations)
 	p.Labels[policy.KeptLabel] = string(mode)
 }
 
-func carry(m map[string]string) string {
+func encode(m map[string]string) string {
 	keys := slices.Sorted(maps.Keys(m))
 	return strings.Join(slices.DeleteFunc(keys, own), ",")
 }
@@ -57,22 +57,22 @@ func carry(m map[string]string) string {
 // own are keys of this package.
 func own(key string) bool {
 	switch key {
-	case policy.KeptLabel, carriedAnnotation, baseAnnotation, markAnnotation, predecessorAnnotation:
+	case policy.KeptLabel, transferredAnnotation, baseAnnotation, markAnnotation, predecessorAnnotation:
 		return true
 	}
 	return false
 }
 
-// Carried returns the labels and annotations of a record that came from home, and those
+// Transferred returns the labels and annotations of a record that came from home, and those
 // that make it one.
-func Carried(p *corev1.Pod) (labels, annotations map[string]string) {
-	ofLabels, ofAnnotations, _ := strings.Cut(p.Annotations[carriedAnnotation], ";")
+func Transferred(p *corev1.Pod) (labels, annotations map[string]string) {
+	ofLabels, ofAnnotations, _ := strings.Cut(p.Annotations[transferredAnnotation], ";")
 	labels, annotations = only(p.Labels, ofLabels), only(p.Annotations, ofAnnotations)
 	if mode, ok := p.Labels[policy.KeptLabel]; ok {
 		labels[policy.KeptLabel] = mode
 	}
-	if list, ok := p.Annotations[carriedAnnotation]; ok {
-		annotations[carriedAnnotation] = list
+	if list, ok := p.Annotations[transferredAnnotation]; ok {
+		annotations[transferredAnnotation] = list
 	}
 	return labels, annotations
 }
@@ -113,7 +113,7 @@ func Successor(p *corev1.Pod) *corev1.Pod {
 		base = p.Name
 	}
 	sum := sha256.Sum256([]byte(p.UID))
-	labels, annotations := Carried(p)
+	labels, annotations := Transferred(p)
 	next := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: base + "-" + hex.EncodeToString(sum[:4]), Namespace: p.Namespace,
 			Labels: labels, Annotations: annotations, Finalizers: []string{Finalizer}},

@@ -39,8 +39,8 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Keeper replaces what goes.
-type Keeper struct {
+// Controller replaces what goes.
+type Controller struct {
 	cfg   Config
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	pace  flowcontrol.RateLimiter
@@ -48,13 +48,13 @@ type Keeper struct {
 }
 
 // New makes a Keeper; Run starts it.
-func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, now: time.Now, pace: flowcontrol.NewTokenBucketRateLimiter(perSecond, inARow),
+func New(cfg Config) *Controller {
+	return &Controller{cfg: cfg, now: time.Now, pace: flowcontrol.NewTokenBucketRateLimiter(perSecond, inARow),
 		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second)}
 }
 
 // Run blocks until ctx ends.
-func (k *Keeper) Run(ctx context.Context) error {
+func (k *Controller) Run(ctx context.Context) error {
 	look := func(obj any) {
 		if p, ok := obj.(*corev1.Pod); ok && Kept(p) && (p.DeletionTimestamp != nil || Ended(p)) {
 			k.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
@@ -73,12 +73,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (k *Keeper) handle(ctx context.Context, key types.NamespacedName) {
+func (k *Controller) handle(ctx context.Context, key types.NamespacedName) {
 	if k.pace.Wait(ctx) != nil {
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, attempt)
-	wait, err := k.look(bounded, key)
+	wait, err := k.check(bounded, key)
 	cancel()
 	switch {
 	case err == nil:
@@ -95,9 +95,9 @@ func (k *Keeper) handle(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// look does for one pod what is due now, and says how long that has to wait, if it has.
+// check does for one pod what is due now, and says how long that has to wait, if it has.
 // What it goes by is read from the API: caches lag.
-func (k *Keeper) look(ctx context.Context, key types.NamespacedName) (wait time.Duration, err error) {
+func (k *Controller) check(ctx context.Context, key types.NamespacedName) (wait time.Duration, err error) {
 	pods := k.cfg.Client.CoreV1().Pods(key.Namespace)
 	p, err := pods.Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -138,7 +138,7 @@ func (k *Keeper) look(ctx context.Context, key types.NamespacedName) (wait time.
 
 // taken reports whether an earlier try for p got so far that there is something in its
 // place, which may have a successor itself by now.
-func (k *Keeper) taken(ctx context.Context, p, next *corev1.Pod) (bool, error) {
+func (k *Controller) taken(ctx context.Context, p, next *corev1.Pod) (bool, error) {
 	others := metav1.ListOptions{LabelSelector: policy.HomeUIDLabel + "=" + p.Labels[policy.HomeUIDLabel]}
 	pods, err := k.cfg.Client.CoreV1().Pods(p.Namespace).List(ctx, others)
 	if err != nil {
@@ -156,7 +156,7 @@ func (k *Keeper) taken(ctx context.Context, p, next *corev1.Pod) (bool, error) {
 }
 
 // replace makes the successor, or what waits in its place.
-func (k *Keeper) replace(ctx context.Context, next *corev1.Pod) error {
+func (k *Controller) replace(ctx context.Context, next *corev1.Pod) error {
 	if err := k.wayHome(ctx, next); err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (k *Keeper) replace(ctx context.Context, next *corev1.Pod) error {
 
 // wayHome gives the successor the address that leads to its home's API server now: the
 // Service may have been made anew since.
-func (k *Keeper) wayHome(ctx context.Context, next *corev1.Pod) error {
+func (k *Controller) wayHome(ctx context.Context, next *corev1.Pod) error {
 	for i := range next.Spec.HostAliases {
 		alias := &next.Spec.HostAliases[i]
 		for _, name := range alias.Hostnames {
@@ -201,7 +201,7 @@ func (k *Keeper) wayHome(ctx context.Context, next *corev1.Pod) error {
 
 // release lets a pod go whose place is taken; one that ended without being deleted is
 // deleted before, so that it does not stay if that is all there was time for.
-func (k *Keeper) release(ctx context.Context, p *corev1.Pod) error {
+func (k *Controller) release(ctx context.Context, p *corev1.Pod) error {
 	if p.DeletionTimestamp == nil {
 		err := k.cfg.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
 		if err != nil {

@@ -23,7 +23,7 @@ var plainWords = map[string]string{
 
 // plain are the folders whose names are held to that. Parameters and variables of functions are not, nor is what the
 // wire and stored files have.
-var plain = []string{"appliance", "fabric", "image", "systemd"}
+var plain = []string{"appliance", "cmd", "fabric", "image", "offload", "systemd"}
 
 // Functions, types, fields and constants are called what the field calls them.
 func TestNamesAreTermsOfTheField(t *testing.T) {

@@ -37,7 +37,7 @@ func (l *local) run(ctx context.Context) {
 	tick := time.NewTicker(15 * time.Second)
 	defer tick.Stop()
 	for {
-		files.Look()
+		files.Check()
 		l.mu.Lock()
 		l.refresh()
 		l.mu.Unlock()

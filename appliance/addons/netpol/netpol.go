@@ -143,7 +143,7 @@ func (e *enforcer) pass() error {
 		}
 		e.files = files
 	}
-	e.files.Look()
+	e.files.Check()
 	local, err := podnet.Read(e.Results, e.exists)
 	if err != nil {
 		return fmt.Errorf("enforce: %w", err)

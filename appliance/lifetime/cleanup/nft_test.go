@@ -124,19 +124,19 @@ func newOwners(t *testing.T) *owners {
 			Links: func() []peer.Link {
 				return []peer.Link{{ID: alice, PeerMappedCIDR: netip.MustParsePrefix("10.70.0.0/16")}, {ID: "bob", PeerMappedCIDR: netip.MustParsePrefix("10.71.0.0/16")}}
 			},
-			Networks: func() []netip.Prefix { return nil }, Keeper: keeper, Log: log,
+			Networks: func() []netip.Prefix { return nil }, Guard: keeper, Log: log,
 			Report: func(err error, _ map[peer.ID]error) { o.report("isolation")(err) }})
 	})
 	run("reach", func() error {
 		return reach.Run(ctx, reach.Config{Interface: "riv0", Own: netip.MustParseAddr("10.42.255.254"), Results: results, Twins: twins,
 			Peers: func() []reach.Peer {
-				return []reach.Peer{{ID: alice, Prefix: netip.MustParsePrefix("10.70.0.0/16"), Pods: 1, Known: true, Told: []netip.Addr{netip.MustParseAddr("10.70.0.5")}}}
+				return []reach.Peer{{ID: alice, Prefix: netip.MustParsePrefix("10.70.0.0/16"), Pods: 1, Known: true, Advertised: []netip.Addr{netip.MustParseAddr("10.70.0.5")}}}
 			},
 			Whole: func() []netip.Prefix { return nil }, Ours: func(map[peer.ID][]netip.Addr) {}, Tenants: func(map[peer.ID][]netip.Addr) {},
 			Open: func() []table.Grant {
 				return []table.Grant{{From: netip.MustParsePrefix("10.70.0.0/16"), Pods: []netip.Addr{tenant}}}
 			},
-			Keeper: keeper, Report: o.report("reach"), Log: log})
+			Guard: keeper, Report: o.report("reach"), Log: log})
 	})
 	key, err := wgkey.Generate()
 	if err != nil {

@@ -83,7 +83,7 @@ func newDrain(c *common) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			d := &drain.Drain{Client: client, Nodes: names, Force: force, Tell: c.teller(cmd.OutOrStdout())}
+			d := &drain.Drain{Client: client, Nodes: names, Force: force, Report: c.teller(cmd.OutOrStdout())}
 			err = d.Run(ctx)
 			if errors.Is(err, drain.ErrLeft) {
 				return &exitError{exitNotReady, fmt.Errorf("%w; %s", err, leftCure(nodes, args[0]))}

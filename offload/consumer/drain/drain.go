@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"rivulet/fabric/changes"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"rivulet/fabric/changes"
 )
 
 // Event is one step, for a person or a program.
@@ -52,8 +53,8 @@ type Drain struct {
 	Nodes  []string
 	// Force evicts pods, too, that nobody will make again.
 	Force bool
-	// Tell gets every step; it is not called concurrently.
-	Tell func(Event)
+	// Report gets every step; it is not called concurrently.
+	Report func(Event)
 	// Retry is how often what is blocked is tried again, and what leaves is looked
 	// at; zero is a second.
 	Retry time.Duration
@@ -108,13 +109,13 @@ func (d *Drain) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	d.tell(Event{What: Cordoned})
+	d.report(Event{What: Cordoned})
 	for {
 		pods, err := Pods(ctx, d.Client, d.Nodes)
 		if err == nil {
 			d.note(pods)
 			if d.left == 0 {
-				d.tell(Event{What: Done})
+				d.report(Event{What: Done})
 				return nil
 			}
 			d.evict(ctx)
@@ -186,7 +187,7 @@ func (d *Drain) note(pods []corev1.Pod) {
 	for uid, s := range d.all {
 		if !there[uid] && !s.gone {
 			s.gone = true
-			d.tell(Event{What: Gone, Namespace: s.pod.Namespace, Pod: s.pod.Name})
+			d.report(Event{What: Gone, Namespace: s.pod.Namespace, Pod: s.pod.Name})
 		}
 	}
 }
@@ -223,12 +224,12 @@ func (d *Drain) evictOne(ctx context.Context, s *state) {
 	switch {
 	case err == nil:
 		s.evicted = true
-		d.tell(Event{What: Evicted, Namespace: p.Namespace, Pod: p.Name})
+		d.report(Event{What: Evicted, Namespace: p.Namespace, Pod: p.Name})
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), ctx.Err() != nil: // the next look knows
 	default:
 		if why := reason(err); why != s.why {
 			s.why = why
-			d.tell(Event{What: Blocked, Namespace: p.Namespace, Pod: p.Name, Why: why})
+			d.report(Event{What: Blocked, Namespace: p.Namespace, Pod: p.Name, Why: why})
 		}
 	}
 }
@@ -245,12 +246,12 @@ func reason(err error) string {
 	return why
 }
 
-func (d *Drain) tell(e Event) {
+func (d *Drain) report(e Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e.Left, e.All = d.left, len(d.all)
-	if d.Tell != nil {
-		d.Tell(e)
+	if d.Report != nil {
+		d.Report(e)
 	}
 }
 

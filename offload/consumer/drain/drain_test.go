@@ -71,7 +71,7 @@ func run(t *testing.T, d *Drain, limit time.Duration) ([]string, error) {
 	t.Helper()
 	var told []string
 	d.Nodes, d.Retry = []string{"b"}, time.Millisecond
-	d.Tell = func(e Event) { told = append(told, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.What, e.Pod, e.Why))) }
+	d.Report = func(e Event) { told = append(told, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.What, e.Pod, e.Why))) }
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	err := d.Run(ctx)

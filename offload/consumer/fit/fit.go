@@ -102,7 +102,7 @@ func (m *Memory) Run(ctx context.Context) error {
 			err = m.change(ctx, func(map[string]string, map[string]time.Time) {}, time.Now())
 		}
 		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			m.log.Debug("images that do not fit are not forgotten yet", "error", err)
+			m.log.Debug("images that do not fit are not forgotten yet", "err", err)
 		}
 		if !changes.Wait(ctx, Life/6) {
 			return ctx.Err()

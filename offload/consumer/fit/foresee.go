@@ -3,10 +3,11 @@ package fit
 import (
 	"context"
 	"maps"
-	"rivulet/fabric/changes"
 	"slices"
 	"strings"
 	"time"
+
+	"rivulet/fabric/changes"
 )
 
 const (
@@ -27,12 +28,12 @@ func (m *Memory) Foresee(ctx context.Context, here string, architectures func() 
 		if slices.ContainsFunc(wanted, func(a string) bool { return a != here }) {
 			have, err := known()
 			if err != nil {
-				m.log.Debug("which platforms images have is not known", "error", err)
+				m.log.Debug("which platforms images have is not known", "err", err)
 			}
 			// Again and again, as what was learnt is forgotten.
 			if now, lacks := time.Now(), Lacking(have, wanted); err == nil && len(lacks) > 0 && (now.Sub(at) > Life/2 || !maps.EqualFunc(last, lacks, slices.Equal)) {
 				if err := m.learn(ctx, lacks, now); err != nil {
-					m.log.Debug("which platforms images have is not noted yet", "error", err)
+					m.log.Debug("which platforms images have is not noted yet", "err", err)
 				} else {
 					last, at = lacks, now
 				}

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"rivulet/fabric/changes"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"rivulet/fabric/changes"
 )
 
 // Job is one move under way.

@@ -188,7 +188,7 @@ func (m *Mover) begin(name string, n note) *Job {
 	j := &Job{note: n, volume: name, done: make(chan struct{})}
 	m.jobs[name] = j
 	m.done.Go(func() {
-		err := m.carry(m.life, j)
+		err := m.transfer(m.life, j)
 		if m.life.Err() != nil {
 			err = fmt.Errorf("rivulet is stopping; the move goes on when it runs again")
 		}

@@ -39,7 +39,7 @@ const (
 func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) *corev1.Node {
 	labels := map[string]string{}
 	for key, value := range o.Labels { // whatever the target sends
-		if offer.Carried(key) {
+		if offer.Copied(key) {
 			labels[key] = value
 		}
 	}

@@ -40,9 +40,9 @@ type Config struct {
 	Offloaded func(namespace string) bool
 	// Parse reads how a namespace is offloaded; nil is policy.Parse.
 	Parse func(*corev1.Namespace) (policy.Namespace, error)
-	// Look has Offloaded answer by what the API server says of the namespace now; nil if it
+	// Check has Offloaded answer by what the API server says of the namespace now; nil if it
 	// always does. Resync is called after it where that changes the answer.
-	Look func(ctx context.Context, namespace string) error
+	Check func(ctx context.Context, namespace string) error
 	// Up reports whether the target is reachable. While it is not, no status is
 	// written. After a change to true Resync has to be called.
 	Up func() bool
@@ -101,11 +101,11 @@ type Controller struct {
 	unstarted unstarted                                          // see busy
 	open      func(ctx context.Context, home, name string) *twin // newTwin, but in tests
 
-	mu      sync.Mutex
-	refused map[types.UID]string    // why, of living pods
-	sent    map[types.UID]time.Time // when, by this process, of living pods
-	unsure  map[types.UID]bool      // living pods of which a create's answer was lost
-	asked   map[types.UID]time.Time // when, of living pods: see takeBack
+	mu        sync.Mutex
+	refused   map[types.UID]string    // why, of living pods
+	sent      map[types.UID]time.Time // when, by this process, of living pods
+	unsure    map[types.UID]bool      // living pods of which a create's answer was lost
+	requested map[types.UID]time.Time // when, of living pods: see takeBack
 }
 
 // New makes a Controller; Run starts it.
@@ -117,7 +117,7 @@ func New(cfg Config) *Controller {
 		cfg:     cfg,
 		twins:   twins{all: map[string]*twin{}},
 		ends:    ends{of: map[types.UID]*corev1.Pod{}},
-		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, asked: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
+		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, requested: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
 		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second),
 		ahead: watch.Queue[string](time.Second, 10*time.Second),
 	}
@@ -280,7 +280,7 @@ func (c *Controller) forget(home *corev1.Pod) {
 	c.mu.Lock()
 	delete(c.sent, home.UID)
 	delete(c.unsure, home.UID)
-	delete(c.asked, home.UID)
+	delete(c.requested, home.UID)
 	c.mu.Unlock()
 	c.unstarted.done(home.UID)
 }

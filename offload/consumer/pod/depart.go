@@ -35,7 +35,7 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	}
 	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
 		if standing := slices.DeleteFunc(slices.Clone(have), Wrapper.ending); len(standing) > 0 {
-			if told, err := c.tellEnd(ctx, t, home, standing[0]); err != nil || !told {
+			if told, err := c.reportEnd(ctx, t, home, standing[0]); err != nil || !told {
 				return err
 			}
 			for _, w := range standing {
@@ -64,10 +64,10 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	return c.release(ctx, home)
 }
 
-// tellEnd reports that home knows how the pod's Job has ended, if it has. With the Job goes
+// reportEnd reports that home knows how the pod's Job has ended, if it has. With the Job goes
 // whatever could tell, and who made a pod that vanished without a word makes it again. After a
 // cut the caches may still show a Job at work, so the API is asked.
-func (c *Controller) tellEnd(ctx context.Context, t *twin, home *corev1.Pod, w Wrapper) (bool, error) {
+func (c *Controller) reportEnd(ctx context.Context, t *twin, home *corev1.Pod, w Wrapper) (bool, error) {
 	if w.Job == nil || terminal(home.Status.Phase) {
 		return true, nil
 	}

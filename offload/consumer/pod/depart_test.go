@@ -87,7 +87,7 @@ func TestAShorterGracePeriodIsTold(t *testing.T) {
 	c, home, away := New(Config{Recorder: events}), ungated(), running()
 	home.Spec.TerminationGracePeriodSeconds, away.Spec.TerminationGracePeriodSeconds = ptr.To[int64](300), ptr.To[int64](45)
 	for range 2 {
-		c.tellGrace(home, away)
+		c.copyGrace(home, away)
 		home.Status = Status(home, Away{Pod: away}, view)
 	}
 	const want = "ends it 45 s after its deletion, not 300 s"

@@ -43,16 +43,16 @@ const (
 	selfMending = 10 * time.Second
 )
 
-// toldEvents is what home has, by name: the count last written; and since when this process
+// copiedEvents is what home has, by name: the count last written; and since when this process
 // holds back what may mend itself.
-type toldEvents struct {
+type copiedEvents struct {
 	mu     sync.Mutex
 	counts map[string]int32
 	held   map[string]time.Time
 }
 
 // hold says for how much longer the named event is to wait.
-func (t *toldEvents) hold(name string, now time.Time) time.Duration {
+func (t *copiedEvents) hold(name string, now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	since, known := t.held[name]
@@ -62,20 +62,20 @@ func (t *toldEvents) hold(name string, now time.Time) time.Duration {
 	return selfMending - now.Sub(since)
 }
 
-func (t *toldEvents) is(name string, count int32) bool {
+func (t *copiedEvents) is(name string, count int32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	had, ok := t.counts[name]
 	return ok && had >= count
 }
 
-func (t *toldEvents) set(name string, count int32) {
+func (t *copiedEvents) set(name string, count int32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts[name] = count
 }
 
-func (t *toldEvents) drop(name string) {
+func (t *copiedEvents) drop(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.counts, name)
@@ -87,7 +87,7 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 	if !cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced) {
 		return
 	}
-	told := &toldEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
+	told := &copiedEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
 	if list, err := c.cfg.Home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + EventReporter}); err == nil {
 		for i := range list.Items {
 			told.set(list.Items[i].Name, list.Items[i].Count)
@@ -123,7 +123,7 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 			if mended, wait := t.mends(e, told); mended || wait > 0 {
 				later = wait
 			} else if worthIt := e.Type == corev1.EventTypeWarning || queue.Len() < eventBacklog; worthIt && pace.Wait(ctx) == nil {
-				again = !c.tellEvent(ctx, t, e, told)
+				again = !c.copyEvent(ctx, t, e, told)
 			}
 		}
 		queue.Done(name)
@@ -137,8 +137,8 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 	}
 }
 
-// tellEvent writes one at home, unless it is there. It reports false if a later try may succeed.
-func (c *Controller) tellEvent(ctx context.Context, t *twin, e *corev1.Event, told *toldEvents) bool {
+// copyEvent writes one at home, unless it is there. It reports false if a later try may succeed.
+func (c *Controller) copyEvent(ctx context.Context, t *twin, e *corev1.Event, told *copiedEvents) bool {
 	if e.Type != corev1.EventTypeWarning && (e.InvolvedObject.Kind != "Pod" || e.Reason == "Scheduled") {
 		return true // that a wrapper made its pod, and which of the provider's nodes has it, is nobody's news
 	}
@@ -175,7 +175,7 @@ func (c *Controller) tellEvent(ctx context.Context, t *twin, e *corev1.Event, to
 
 // mends reports whether what an event warns of, that a wrapper could make no pod, is no more;
 // if it may still mend itself, when to look again.
-func (t *twin) mends(e *corev1.Event, told *toldEvents) (mended bool, wait time.Duration) {
+func (t *twin) mends(e *corev1.Event, told *copiedEvents) (mended bool, wait time.Duration) {
 	if e.Reason != "FailedCreate" || e.InvolvedObject.Kind != "ReplicaSet" && e.InvolvedObject.Kind != "Job" {
 		return false, 0
 	}

@@ -64,7 +64,7 @@ func TestARefusalThatMendsItselfIsNotTold(t *testing.T) {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "web." + reason, UID: types.UID(reason)}, Type: corev1.EventTypeWarning, Reason: reason,
 			InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Name: "web", Namespace: "lab-a"}}
 	}
-	told := &toldEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
+	told := &copiedEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
 	refused := event("FailedCreate")
 	if mended, wait := tw.mends(refused, told); mended || wait <= 0 || wait > selfMending {
 		t.Errorf("at first: mended %v, wait %s", mended, wait)

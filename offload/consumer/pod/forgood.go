@@ -39,7 +39,7 @@ func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why st
 	}
 	c.mu.Lock()
 	delete(c.sent, home.UID) // nothing stands: refuse has a proof
-	c.asked[home.UID] = time.Now()
+	c.requested[home.UID] = time.Now()
 	c.mu.Unlock()
 	c.queue.AddAfter(keyOf(home), anew)
 	return c.comeHome(ctx, home)
@@ -49,7 +49,7 @@ func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why st
 func (c *Controller) isTurnedDown(home *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since := time.Since(c.asked[home.UID])
+	since := time.Since(c.requested[home.UID])
 	return home.Status.Reason == ReasonRefused && since >= 0 && since < anew
 }
 
@@ -125,7 +125,7 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 		return false, nil
 	}
 	c.mu.Lock()
-	at, known := c.asked[home.UID]
+	at, known := c.requested[home.UID]
 	due := at.Add(anew)
 	if !known {
 		due = c.sent[home.UID].Add(unmadeFirst) // long ago if it was an earlier process
@@ -136,7 +136,7 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 		return false, nil
 	}
 	c.mu.Lock()
-	c.asked[home.UID] = time.Now()
+	c.requested[home.UID] = time.Now()
 	c.mu.Unlock()
 	refusal := c.rehearse(ctx, t, have)
 	if refusal == nil {

@@ -40,7 +40,7 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 	}
 	t.Annotations[policy.HomeAddressesAnnotation] = made
 	if made == policy.HomeAddressesOfPods {
-		toldByProvider(&t.Spec)
+		leaveToProvider(&t.Spec)
 	}
 	if last := len(t.Spec.HostAliases) - 1; last >= 0 && slices.Contains(t.Spec.HostAliases[last].Hostnames, homeapi.Host) { // see toHomeAPI
 		t.Spec.HostAliases[last].IP = api.Spec.ClusterIP
@@ -49,7 +49,7 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 		return nil
 	}
 	t.Spec.EnableServiceLinks = ptr.To(false) // the provider's are of its own addresses
-	services, err := c.tellServices(ctx, in, false)
+	services, err := c.addServices(ctx, in, false)
 	if err != nil {
 		return err
 	}
@@ -73,9 +73,9 @@ type links struct {
 	at   time.Time
 }
 
-// tellServices writes the variables of home's Services into the twin, unless they are there;
+// addServices writes the variables of home's Services into the twin, unless they are there;
 // afresh has that looked up. tooMany is not zero if they are not written for their size.
-func (c *Controller) tellServices(ctx context.Context, t *twin, afresh bool) (tooMany int, err error) {
+func (c *Controller) addServices(ctx context.Context, t *twin, afresh bool) (tooMany int, err error) {
 	t.links.mu.Lock()
 	defer t.links.mu.Unlock()
 	// From the API server's cache: a kubelet goes by one, too.
@@ -120,17 +120,17 @@ func (c *Controller) keepServices(ctx context.Context, t *twin, away *corev1.Pod
 	}
 	for _, st := range slices.Concat(away.Status.InitContainerStatuses, away.Status.ContainerStatuses) {
 		if w := st.State.Waiting; w != nil && w.Reason == "CreateContainerConfigError" {
-			_, err := c.tellServices(ctx, t, true)
+			_, err := c.addServices(ctx, t, true)
 			return err
 		}
 	}
 	return nil
 }
 
-// toldByProvider has the provider tell the pod its address at home, which is not known before
+// leaveToProvider has the provider tell the pod its address at home, which is not known before
 // the pod has a network: the variables that take it, and /etc/hosts, are read from a volume
 // that the provider fills then. An address that the provider's API server shows is its own.
-func toldByProvider(s *corev1.PodSpec) {
+func leaveToProvider(s *corev1.PodSpec) {
 	s.Volumes = append(s.Volumes, corev1.Volume{Name: policy.HomeVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {

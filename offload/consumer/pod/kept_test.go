@@ -41,7 +41,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("%s: %s %v %v", kind, p.Name, p.Labels, p.Finalizers)
 		}
 		template := w.ReplicaSet.Spec.Template
-		labels, annotations := replacement.Carried(p)
+		labels, annotations := replacement.Transferred(p)
 		for name, m := range map[string][2]map[string]string{"labels": {labels, template.Labels}, "annotations": {annotations, template.Annotations}} {
 			got := maps.Clone(m[0])
 			for key, value := range m[1] {

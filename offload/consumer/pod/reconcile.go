@@ -109,7 +109,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	var refused []corev1.ContainerStatus
 	if have[0].Object().GetDeletionTimestamp() == nil {
 		refused, err = c.debug(ctx, t, home)
-		err = errors.Join(err, c.keepTokens(ctx, t, home), c.keepServices(ctx, t, Current(t.podsOf(home.UID))), c.misfit(ctx, home, Current(t.podsOf(home.UID))))
+		err = errors.Join(err, c.keepTokens(ctx, t, home), c.keepServices(ctx, t, Current(t.podsOf(home.UID))), c.mismatch(ctx, home, Current(t.podsOf(home.UID))))
 	}
 	away := awayOf(t, home.UID, have[0])
 	st := Status(home, away, c.view(home))
@@ -118,13 +118,13 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		c.queue.AddAfter(k, wait)
 		return err
 	}
-	c.tellGrace(home, away.Pod)
+	c.copyGrace(home, away.Pod)
 	return errors.Join(err, c.writeStatus(ctx, home, st))
 }
 
-// tellGrace tells once of a grace period that the provider has lowered; what home's status says of it
+// copyGrace tells once of a grace period that the provider has lowered; what home's status says of it
 // is all that is remembered.
-func (c *Controller) tellGrace(home, away *corev1.Pod) {
+func (c *Controller) copyGrace(home, away *corev1.Pod) {
 	shorter := shorterGrace(home, away)
 	if cond := condition(&home.Status, OffloadedCondition); shorter == "" || cond != nil && strings.Contains(cond.Message, shorter) {
 		return
@@ -328,8 +328,8 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 	}
 	if !c.wasSent(home) {
 		// Whoever offloads a namespace and makes a pod may be faster than the watch of namespaces.
-		if c.cfg.Look != nil {
-			if err := c.cfg.Look(ctx, home.Namespace); err != nil {
+		if c.cfg.Check != nil {
+			if err := c.cfg.Check(ctx, home.Namespace); err != nil {
 				return err
 			}
 			if c.cfg.Offloaded(home.Namespace) {

@@ -29,7 +29,7 @@ func TestNotRefusedByHearsay(t *testing.T) {
 	home := fake.NewClientset(p)
 	c := New(Config{Home: home, Target: twinless{place{fake.NewClientset()}}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
 		Offloaded: func(string) bool { return offloaded }, Up: func() bool { return true }, Departed: func(string) {},
-		Look: func(_ context.Context, namespace string) error {
+		Check: func(_ context.Context, namespace string) error {
 			if namespace != "lab" {
 				t.Errorf("asked for %s", namespace)
 			}

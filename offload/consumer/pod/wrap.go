@@ -46,7 +46,7 @@ func (w Wrapper) template() *corev1.PodTemplateSpec {
 	case w.Job != nil:
 		return &w.Job.Spec.Template
 	case w.Pod != nil:
-		labels, annotations := replacement.Carried(w.Pod)
+		labels, annotations := replacement.Transferred(w.Pod)
 		return &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations}, Spec: w.Pod.Spec}
 	}
 	return &w.ReplicaSet.Spec.Template

@@ -21,7 +21,7 @@ import (
 // ingresses reflects those that are opted in: they open the application on the target's
 // LAN beside home's. What the target's controller says of addresses comes back.
 type ingresses struct {
-	*keeper[*networkingv1.Ingress]
+	*kindReflector[*networkingv1.Ingress]
 	// seen translates an address of the target's pods to how home sees it.
 	seen func(netip.Addr) (netip.Addr, bool)
 	// manager is who has written a status at home that is the target's.
@@ -35,14 +35,14 @@ func newIngresses(s *space, c Config) *ingresses {
 	k.bare, k.translate, k.merge = true, translateIngress, mergeIngress
 	k.hint = "; its owner lends an ingress class by labelling it " + policy.LentLabel + "=NAMESPACE, that of its controller"
 	manager := fmt.Sprintf("%s-%.100s", policy.FieldManager, c.Target.Name())
-	return &ingresses{seen: c.Target.Home, manager: manager, keeper: newKeeper(s, k)}
+	return &ingresses{seen: c.Target.Home, manager: manager, kindReflector: newKeeper(s, k)}
 }
 
 // withIngresses has Services that a reflected Ingress leads to reflected a second time, for the target's
 // controller: with home's selector, so that the endpoints are pods there, and written by the target itself. What home
 // says of endpoints would lead a program of the target's own anywhere.
 // A Secret with a certificate follows such an Ingress.
-func withIngresses(n *ingresses, services *keeper[*corev1.Service], secrets *keeper[*corev1.Secret]) {
+func withIngresses(n *ingresses, services *kindReflector[*corev1.Service], secrets *kindReflector[*corev1.Secret]) {
 	pods := secrets.used
 	secrets.used = func(name string) (used, known bool) {
 		if n.anyThat(func(i *networkingv1.Ingress) bool {
@@ -122,15 +122,15 @@ func mergeIngress(have, want *networkingv1.Ingress) bool {
 }
 
 func (n *ingresses) reconcile(ctx context.Context, name string) error {
-	if err := n.keeper.reconcile(ctx, name); err != nil {
+	if err := n.kindReflector.reconcile(ctx, name); err != nil {
 		return err
 	}
-	return n.tellHome(ctx, name)
+	return n.reportHome(ctx, name)
 }
 
-// tellHome brings the addresses that the target's controller has given home: unless
+// reportHome brings the addresses that the target's controller has given home: unless
 // somebody else, a controller of home, gives the object addresses of its own.
-func (n *ingresses) tellHome(ctx context.Context, name string) error {
+func (n *ingresses) reportHome(ctx context.Context, name string) error {
 	home, ok := get[*networkingv1.Ingress](n.home, n.space.home, name)
 	if !ok || home.DeletionTimestamp != nil {
 		return nil

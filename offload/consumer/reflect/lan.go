@@ -31,10 +31,10 @@ const (
 // the address come back: as node ports, as the status, and in an event.
 type lanServices struct {
 	space    *space
-	services *keeper[*corev1.Service]
+	services *kindReflector[*corev1.Service]
 }
 
-func withLAN(s *space, services *keeper[*corev1.Service]) mirror {
+func withLAN(s *space, services *kindReflector[*corev1.Service]) mirror {
 	services.seconds = append(services.seconds, second[*corev1.Service]{prefix: policy.LANServicePrefix, bare: true, make: func(at, twin *corev1.Service) bool {
 		if !wantsLAN(at) || noLAN(at) != "" {
 			return false
@@ -142,7 +142,7 @@ func (l *lanServices) reconcile(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	case why != "":
-		l.space.tell(id, home, reasonNotOpened, fmt.Sprintf("type %s opens nothing on the LAN: %s. Open it by an Ingress, for which the device's owner lends a class, or for yourself: kubectl port-forward service/%s",
+		l.space.report(id, home, reasonNotOpened, fmt.Sprintf("type %s opens nothing on the LAN: %s. Open it by an Ingress, for which the device's owner lends a class, or for yourself: kubectl port-forward service/%s",
 			home.Spec.Type, why, name))
 		return nil
 	case changed && address != "":

@@ -109,7 +109,7 @@ func LeftOutOfAlias(ctx context.Context, s *corev1.Service, offloaded func(names
 }
 
 // withLeftOut tells of what of Services is not reflected, on the Service.
-func withLeftOut(c Config, services *keeper[*corev1.Service], endpoints *keeper[*discoveryv1.EndpointSlice]) {
+func withLeftOut(c Config, services *kindReflector[*corev1.Service], endpoints *kindReflector[*discoveryv1.EndpointSlice]) {
 	home, lookup := services.space.home, c.Lookup
 	if lookup == nil {
 		lookup = HomeLookup
@@ -129,9 +129,9 @@ func withLeftOut(c Config, services *keeper[*corev1.Service], endpoints *keeper[
 	}
 }
 
-// tellLeft makes an event of what has been left out of an object for a while, once for the same
+// reportLeftOut makes an event of what has been left out of an object for a while, once for the same
 // words, and reports whether anything is.
-func (s *space) tellLeft(k key, about runtime.Object, left LeftOut) bool {
+func (s *space) reportLeftOut(k key, about runtime.Object, left LeftOut) bool {
 	if left.What == "" {
 		return false
 	}
@@ -146,6 +146,6 @@ func (s *space) tellLeft(k key, about runtime.Object, left LeftOut) bool {
 		s.queue.AddAfter(k, wait)
 		return true
 	}
-	s.tell(k, about, ReasonLeftOut, fmt.Sprintf("%s, and not from %s; %s", left.What, s.target, left.Cure))
+	s.report(k, about, ReasonLeftOut, fmt.Sprintf("%s, and not from %s; %s", left.What, s.target, left.Cure))
 	return true
 }

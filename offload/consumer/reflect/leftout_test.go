@@ -77,12 +77,12 @@ func TestLeftOutOfAlias(t *testing.T) {
 func TestLeftOutIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := record.NewFakeRecorder(9)
-		s := &space{target: "b", told: map[key]string{}, leftSince: map[key]time.Time{}, recorder: events,
+		s := &space{target: "b", reported: map[key]string{}, leftSince: map[key]time.Time{}, recorder: events,
 			queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[key]())}
 		defer s.queue.ShutDown()
 		k, left := key{"EndpointSlice", "nas-1"}, LeftOut{"nas", "Service nas leads nowhere", "mend it"}
-		look := func() { s.tellLeft(k, &corev1.Service{}, left); synctest.Wait() }
-		if s.tellLeft(k, &corev1.Service{}, LeftOut{}) {
+		look := func() { s.reportLeftOut(k, &corev1.Service{}, left); synctest.Wait() }
+		if s.reportLeftOut(k, &corev1.Service{}, LeftOut{}) {
 			t.Error("nothing is told")
 		}
 		look()

@@ -34,7 +34,7 @@ const settling = 100 * time.Millisecond
 // networkPolicies resolves a policy for the target as it stands now. It follows its
 // pods before there are any, so that none runs away unheld.
 type networkPolicies struct {
-	*keeper[*networkingv1.NetworkPolicy]
+	*kindReflector[*networkingv1.NetworkPolicy]
 	world World
 }
 
@@ -65,7 +65,7 @@ func (n *networkPolicies) reconcile(ctx context.Context, name string) error {
 			return nil // looked at again when the world changes
 		}
 	}
-	return n.keeper.reconcile(ctx, name)
+	return n.kindReflector.reconcile(ctx, name)
 }
 
 // follow compares all policies again when pods or namespaces have changed, until ctx

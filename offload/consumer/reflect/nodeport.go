@@ -18,7 +18,7 @@ const nodePortPrefix = "rv-np-"
 
 // withNodePorts has Services with node ports, and their slices, reflected a second time.
 // node is the address of home's node.
-func withNodePorts(node netip.Addr, services *keeper[*corev1.Service], ends *keeper[*discoveryv1.EndpointSlice]) {
+func withNodePorts(node netip.Addr, services *kindReflector[*corev1.Service], ends *kindReflector[*discoveryv1.EndpointSlice]) {
 	home := services.space.home
 	services.seconds = append(services.seconds, second[*corev1.Service]{prefix: nodePortPrefix, make: func(at, twin *corev1.Service) bool {
 		twin.Spec.Ports = nil

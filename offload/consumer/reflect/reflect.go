@@ -161,7 +161,7 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 			return
 		}
 		wait := pause.Next()
-		log.Warn("reflection waits", "error", err, "retry", wait)
+		log.Warn("reflection waits", "err", err, "retry", wait)
 		if !changes.Wait(ctx, wait) {
 			return
 		}

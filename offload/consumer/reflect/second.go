@@ -26,7 +26,7 @@ func secondName(prefix, home string) string {
 }
 
 // firstOf finds the object at home of which the named one is a second, and which.
-func (k *keeper[T]) firstOf(name string) (source T, is *second[T]) {
+func (k *kindReflector[T]) firstOf(name string) (source T, is *second[T]) {
 	for i := range k.seconds {
 		if !strings.HasPrefix(name, k.seconds[i].prefix) {
 			continue

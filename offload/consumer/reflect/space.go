@@ -58,9 +58,9 @@ type space struct {
 	over  chan struct{} // closed when run ends
 	known func() bool   // whether it is known what pods refer to
 
-	mu    sync.Mutex
-	told  map[key]string       // what was last said of an object, so that it is said once
-	asked map[key][]chan error // who waits for the next look at an object: see Supply
+	mu       sync.Mutex
+	reported map[key]string       // what was last said of an object, so that it is said once
+	checks   map[key][]chan error // who waits for the next look at an object: see Supply
 	// leftSince is since when something of an object is left out.
 	leftSince map[key]time.Time
 }
@@ -86,10 +86,10 @@ type mirror interface {
 func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, twin string, mode policy.Namespace, without map[string]bool) *space {
 	s := &space{
 		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
-		mode:    mode,
-		clients: clients{home: c.Home, twin: c.Target.Client()},
-		queue:   watch.Queue[key](200*time.Millisecond, time.Minute),
-		told:    map[key]string{}, leftSince: map[key]time.Time{}, asked: map[key][]chan error{}, over: make(chan struct{}),
+		mode:     mode,
+		clients:  clients{home: c.Home, twin: c.Target.Client()},
+		queue:    watch.Queue[key](200*time.Millisecond, time.Minute),
+		reported: map[key]string{}, leftSince: map[key]time.Time{}, checks: map[key][]chan error{}, over: make(chan struct{}),
 		known: func() bool { _, known := c.Used(policy.Object{}); return known },
 	}
 	if r, ok := c.Target.(Reach); ok {
@@ -157,7 +157,7 @@ func (s *space) twinOf(c Config) func(string) (string, bool) {
 		defer cancel()
 		twin, err := c.Target.Namespace(ctx, home) // which remembers
 		if err != nil {
-			s.log.Warn("an alias keeps a name of home", "namespace", home, "error", err)
+			s.log.Warn("an alias keeps a name of home", "namespace", home, "err", err)
 		}
 		return twin, err == nil
 	}
@@ -189,7 +189,7 @@ func (s *space) run(ctx context.Context) error {
 			s.queue.Add(k)
 		}
 	}
-	running.Go(func() { watch.Work(ctx, s.queue, workers, func(k key) { s.look(ctx, k, end) }) })
+	running.Go(func() { watch.Work(ctx, s.queue, workers, func(k key) { s.inspect(ctx, k, end) }) })
 	for _, follow := range s.beside {
 		running.Go(func() { follow(ctx) })
 	}
@@ -232,7 +232,7 @@ func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind st
 			if lost(err) {
 				end(fmt.Errorf("%w: watch %s: %w", errTwinLost, kind, err))
 			}
-			s.log.Debug("watch interrupted", "kind", kind, "error", err)
+			s.log.Debug("watch interrupted", "kind", kind, "err", err)
 		})
 	}
 	if err != nil {
@@ -242,8 +242,8 @@ func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind st
 	return nil
 }
 
-// look reconciles what is due.
-func (s *space) look(ctx context.Context, k key, end context.CancelCauseFunc) {
+// inspect reconciles what is due.
+func (s *space) inspect(ctx context.Context, k key, end context.CancelCauseFunc) {
 	waiting := s.waiting(k)
 	err := s.kinds[k.kind].reconcile(ctx, k.name)
 	for _, w := range waiting {
@@ -257,7 +257,7 @@ func (s *space) look(ctx context.Context, k key, end context.CancelCauseFunc) {
 		end(fmt.Errorf("%w: %w", errTwinLost, err))
 	default:
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !errors.Is(err, target.ErrNotYet) { // the cache is a moment behind
-			s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "error", err)
+			s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "err", err)
 		}
 		s.queue.AddRateLimited(k)
 	}
@@ -294,11 +294,11 @@ func (s *space) watchReach(ctx context.Context) {
 	}
 }
 
-// tell makes an event at home, once for the same words.
-func (s *space) tell(k key, about runtime.Object, reason, message string) {
+// report makes an event at home, once for the same words.
+func (s *space) report(k key, about runtime.Object, reason, message string) {
 	s.mu.Lock()
-	again := s.told[k] == message
-	s.told[k] = message
+	again := s.reported[k] == message
+	s.reported[k] = message
 	s.mu.Unlock()
 	if !again {
 		s.recorder.Event(about, corev1.EventTypeWarning, reason, message)
@@ -308,7 +308,7 @@ func (s *space) tell(k key, about runtime.Object, reason, message string) {
 // settled forgets what was told: the object is as it should be.
 func (s *space) settled(k key) {
 	s.mu.Lock()
-	delete(s.told, k)
+	delete(s.reported, k)
 	delete(s.leftSince, k)
 	s.mu.Unlock()
 }

@@ -45,8 +45,8 @@ func (s *Supply) space(namespace string) *space {
 	return s.spaces[namespace]
 }
 
-// Look has the object looked at again: a pod that has referred to it does not any more.
-func (s *Supply) Look(o policy.Object) {
+// Check has the object looked at again: a pod that has referred to it does not any more.
+func (s *Supply) Check(o policy.Object) {
 	if one := s.space(o.Namespace); one != nil && one.kinds[o.Kind] != nil {
 		one.queue.Add(key{o.Kind, o.Name})
 	}
@@ -66,7 +66,7 @@ func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 	answers := make([]<-chan error, len(all))
 	for i, r := range all {
 		if one.kinds[r.Kind] != nil {
-			answers[i] = one.ask(key{r.Kind, r.Name})
+			answers[i] = one.check(key{r.Kind, r.Name})
 		}
 	}
 	for i, r := range all {
@@ -97,11 +97,11 @@ func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 	return nil
 }
 
-// ask has the object looked at, and returns where the answer will be.
-func (s *space) ask(k key) <-chan error {
+// check has the object looked at, and returns where the answer will be.
+func (s *space) check(k key) <-chan error {
 	answer := make(chan error, 1)
 	s.mu.Lock()
-	s.asked[k] = append(s.asked[k], answer)
+	s.checks[k] = append(s.checks[k], answer)
 	s.mu.Unlock()
 	s.queue.Add(k)
 	return answer
@@ -111,7 +111,7 @@ func (s *space) ask(k key) <-chan error {
 func (s *space) waiting(k key) []chan error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.asked[k]
-	delete(s.asked, k)
+	all := s.checks[k]
+	delete(s.checks, k)
 	return all
 }

@@ -61,7 +61,7 @@ func onlyWhatIsUsed(t *testing.T, home, away kubernetes.Interface, pods *users, 
 	defer watch.Stop()
 	drop := func(name string) {
 		pods.set(ref(name), false)
-		supply.Look(ref(name))
+		supply.Check(ref(name))
 	}
 	pods.mu.Lock()
 	pods.others = false

@@ -197,7 +197,7 @@ func TestMergeSaysWhatCannotBeChangedInPlace(t *testing.T) {
 // What the twin has after a write, defaults and allocations of its server
 // included, is never written again; and one write is enough whatever was there.
 func TestReflectingTwiceChangesNothing(t *testing.T) {
-	k := &keeper[*corev1.Service]{kind: services(func(string) (string, bool) { return "", false }), space: &space{twin: "lab-a", owner: "me"}}
+	k := &kindReflector[*corev1.Service]{kind: services(func(string) (string, bool) { return "", false }), space: &space{twin: "lab-a", owner: "me"}}
 	rapid.Check(t, func(t *rapid.T) {
 		want, _ := k.wanted(drawService(t), nil)
 		have := drawService(t) // any state that an earlier write or a hand has left

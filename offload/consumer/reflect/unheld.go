@@ -39,7 +39,7 @@ func (n *unheld[T]) reconcile(_ context.Context, name string) error {
 	id := key{n.kind, name}
 	if o, ok := get[T](n.informer, n.space.home, name); ok {
 		if say := n.message(o); say != "" {
-			n.space.tell(id, o, n.reason, say)
+			n.space.report(id, o, n.reason, say)
 			return nil
 		}
 	}

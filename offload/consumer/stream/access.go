@@ -25,25 +25,25 @@ type access struct {
 
 // How long answers of home's API server hold; they are a kubelet's.
 const (
-	tokenAge   = 2 * time.Minute
-	allowedAge = 5 * time.Minute
-	deniedAge  = 30 * time.Second
-	askTimeout = 10 * time.Second
+	tokenAge      = 2 * time.Minute
+	allowedAge    = 5 * time.Minute
+	deniedAge     = 30 * time.Second
+	reviewTimeout = 10 * time.Second
 )
 
-// askAgain is how often the API server is asked that has not answered.
-var askAgain = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
+// reviewAgain is how often the API server is asked that has not answered.
+var reviewAgain = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 
 func newAccess(home kubernetes.Interface, node string) (*access, error) {
 	tokens, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
-		TokenAccessReviewClient: home.AuthenticationV1(), TokenAccessReviewTimeout: askTimeout,
-		WebhookRetryBackoff: &askAgain, CacheTTL: tokenAge,
+		TokenAccessReviewClient: home.AuthenticationV1(), TokenAccessReviewTimeout: reviewTimeout,
+		WebhookRetryBackoff: &reviewAgain, CacheTTL: tokenAge,
 	}.New()
 	if err != nil {
 		return nil, fmt.Errorf("offload: who may use a virtual node's kubelet API: %w", err)
 	}
 	rbac, err := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: home.AuthorizationV1(), WebhookRetryBackoff: &askAgain,
+		SubjectAccessReviewClient: home.AuthorizationV1(), WebhookRetryBackoff: &reviewAgain,
 		AllowCacheTTL: allowedAge, DenyCacheTTL: deniedAge,
 	}.New()
 	if err != nil {

@@ -61,7 +61,7 @@ type cutoff struct {
 	headers *spdy.Framer
 	errors  spdy.StreamId          // the error stream; 0: not known
 	replied map[spdy.StreamId]bool // by the target, of mostStreams at most
-	told    bool                   // something came on the error stream
+	failed  bool                   // something came on the error stream
 
 	once   sync.Once
 	closed chan struct{} // by whoever passes the streams: the client has gone
@@ -133,14 +133,14 @@ func (c *cutoff) Read(p []byte) (int, error) {
 		c.out = c.down.feed(c.buf[:n], func(frame []byte) {
 			switch {
 			case frame[0]&0x80 == 0:
-				c.told = c.told || spdy.StreamId(binary.BigEndian.Uint32(frame)) == c.errors && len(frame) > 8
+				c.failed = c.failed || spdy.StreamId(binary.BigEndian.Uint32(frame)) == c.errors && len(frame) > 8
 			case binary.BigEndian.Uint16(frame[2:]) == uint16(spdy.TypeSynReply) && len(frame) >= 12 && len(c.replied) < mostStreams:
 				c.replied[spdy.StreamId(binary.BigEndian.Uint32(frame[8:])&0x7fffffff)] = true
 			}
 		})
 		if err != nil {
 			c.ended = err
-			if c.errors != 0 && c.headers != nil && !c.told && !c.down.blind {
+			if c.errors != 0 && c.headers != nil && !c.failed && !c.down.blind {
 				c.out = append(c.out, farewell(c.errors, c.target)...)
 				for id := range c.replied {
 					if id != c.errors {

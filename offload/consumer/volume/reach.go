@@ -11,9 +11,9 @@ import (
 	"rivulet/offload/policy"
 )
 
-// tell says on a claim where its data are, and whether they can be reached: what a
+// report says on a claim where its data are, and whether they can be reached: what a
 // person looks at when a pod waits for its volume.
-func (c *Controller) tell(ctx context.Context, v *corev1.PersistentVolume) error {
+func (c *Controller) report(ctx context.Context, v *corev1.PersistentVolume) error {
 	ref := v.Spec.ClaimRef
 	if ref == nil {
 		return nil

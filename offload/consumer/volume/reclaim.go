@@ -30,7 +30,7 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		}
 	}
 	if err == nil && v.Status.Phase == corev1.VolumeBound {
-		err = c.tell(ctx, v)
+		err = c.report(ctx, v)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return errNotYet

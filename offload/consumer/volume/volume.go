@@ -55,8 +55,8 @@ const (
 	finalizer = "rivulet.dev/away-volume"
 )
 
-// look is how often every volume away is looked at without a reason.
-const look = 10 * time.Minute
+// checkEvery is how often every volume away is looked at without a reason.
+const checkEvery = 10 * time.Minute
 
 // errNotYet asks for another look a little later.
 var errNotYet = errors.New("volume: waiting for the target")
@@ -106,7 +106,7 @@ func (c *Controller) Serve(p *Place) (end func()) {
 	c.mu.Lock()
 	c.places[p.Node] = p
 	c.mu.Unlock()
-	c.Look(p.Node)
+	c.Check(p.Node)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -136,8 +136,8 @@ func (c *Controller) of(id string) *Place {
 	return nil
 }
 
-// Look looks again at everything of a place: its target came or went.
-func (c *Controller) Look(node string) { c.queue.Add(keyPlace + node) }
+// Check looks again at everything of a place: its target came or went.
+func (c *Controller) Check(node string) { c.queue.Add(keyPlace + node) }
 
 // The queue's keys: a claim's is namespace/name.
 const (
@@ -168,8 +168,8 @@ func (c *Controller) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	var workers sync.WaitGroup
-	workers.Go(func() { watch.Work(ctx, c.queue, 2, func(key string) { c.look(ctx, key) }) })
-	tick := time.NewTicker(look)
+	workers.Go(func() { watch.Work(ctx, c.queue, 2, func(key string) { c.checkEvery(ctx, key) }) })
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		select {
@@ -188,7 +188,7 @@ func follow(i cache.SharedIndexInformer, changed func(any)) {
 	_, _ = i.AddEventHandler(watch.All(changed)) // fails only on a stopped informer
 }
 
-func (c *Controller) look(ctx context.Context, key string) {
+func (c *Controller) checkEvery(ctx context.Context, key string) {
 	bounded, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	err := c.sync(bounded, key)

@@ -39,7 +39,7 @@ type Admission struct {
 // isolated and find the Services of their home. The namespace is read from the API server
 // each time: no cache can be behind, and nothing of offloading has to run for a pod of this cluster.
 func (a Admission) Admit(ctx context.Context, pod podnet.Pod) error {
-	ns, err := asked(ctx, a.Client, func(c kubernetes.Interface) (*corev1.Namespace, error) {
+	ns, err := liveRead(ctx, a.Client, func(c kubernetes.Interface) (*corev1.Namespace, error) {
 		return c.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{})
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func (a Admission) Admit(ctx context.Context, pod podnet.Pod) error {
 
 // findsHome lets a pod that was made for home's addresses pass when they lead there.
 func (a Admission) findsHome(ctx context.Context, pod podnet.Pod, consumer peer.ID) error {
-	object, err := asked(ctx, a.Client, func(c kubernetes.Interface) (*corev1.Pod, error) {
+	object, err := liveRead(ctx, a.Client, func(c kubernetes.Interface) (*corev1.Pod, error) {
 		return c.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	})
 	if err != nil {
@@ -73,11 +73,11 @@ func (a Admission) findsHome(ctx context.Context, pod podnet.Pod, consumer peer.
 	if err != nil || made != policy.HomeAddressesOfPods {
 		return err
 	}
-	return homeaddr.Tell(a.Kubelet, object, own)
+	return homeaddr.Write(a.Kubelet, object, own)
 }
 
-// asked waits for the API server, which may be starting.
-func asked[T any](ctx context.Context, client func() kubernetes.Interface, get func(kubernetes.Interface) (T, error)) (found T, err error) {
+// liveRead waits for the API server, which may be starting.
+func liveRead[T any](ctx context.Context, client func() kubernetes.Interface, get func(kubernetes.Interface) (T, error)) (found T, err error) {
 	ctx, stop := context.WithTimeout(ctx, seen)
 	defer stop()
 	for {

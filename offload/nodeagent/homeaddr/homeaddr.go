@@ -33,8 +33,8 @@ const Table = "rivulet-home"
 // Most is how many Services of one consumer count.
 const Most = 2000
 
-// look is how often pods that have gone are forgotten, and what has failed is tried again.
-const look = 15 * time.Second
+// checkEvery is how often pods that have gone are forgotten, and what has failed is tried again.
+const checkEvery = 15 * time.Second
 
 // Services maps Services at home to the cluster IPs of their twins here. No two that
 // differ in address have the same twin.
@@ -145,7 +145,7 @@ func (p *Pods) Run(ctx context.Context, cfg Config) error {
 	default:
 		close(p.known)
 	}
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
 		cfg.Report(p.pass())

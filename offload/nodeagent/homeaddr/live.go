@@ -83,7 +83,7 @@ func tryLive(ns *os.File, own netip.Addr, log *slog.Logger) error {
 		// Connections that were opened from it lead nowhere: who waits for an answer gets an error.
 		was, _ := netip.AddrFromSlice(a.IP.To4())
 		if _, err := resets.Sockets(netns.NsHandle(ns.Fd()), func(local, _ netip.AddrPort) bool { return local.Addr() == was }); err != nil {
-			log.Warn("connections of a pod's former address go on to wait", "address", was, "error", err)
+			log.Warn("connections of a pod's former address go on to wait", "address", was, "err", err)
 		}
 	}
 	return nil

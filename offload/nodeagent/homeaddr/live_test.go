@@ -305,7 +305,7 @@ func TestTell(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab-x", Name: "db-0", UID: "u1", Annotations: map[string]string{policy.HomeNamespaceAnnotation: "lab"}},
 		Spec: corev1.PodSpec{Hostname: "db-0", Subdomain: "db", HostAliases: []corev1.HostAlias{{IP: "10.43.0.1", Hostnames: []string{"kubernetes", "api"}}},
 			Volumes: []corev1.Volume{{Name: policy.HomeVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}}}
-	if err := Tell(kubelet, pod, addr("240.3.0.7")); !errors.Is(err, fs.ErrNotExist) {
+	if err := Write(kubelet, pod, addr("240.3.0.7")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the volume: %v", err)
 	}
 	volume := filepath.Join(kubelet, "pods", "u1", "volumes", "kubernetes.io~empty-dir", policy.HomeVolume)
@@ -318,7 +318,7 @@ func TestTell(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := Tell(kubelet, pod, addr("240.3.0.7")); err != nil {
+		if err := Write(kubelet, pod, addr("240.3.0.7")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -342,11 +342,11 @@ func TestTell(t *testing.T) {
 		t.Errorf("what the pod's link led to has %q", got)
 	}
 	pod.Spec.Volumes = nil
-	if err := Tell(kubelet, pod, addr("240.3.0.7")); err == nil {
+	if err := Write(kubelet, pod, addr("240.3.0.7")); err == nil {
 		t.Error("a volume that the pod has not is written to")
 	}
 	pod.UID = "../../u1"
-	if err := Tell(kubelet, pod, addr("240.3.0.7")); err == nil {
+	if err := Write(kubelet, pod, addr("240.3.0.7")); err == nil {
 		t.Error("a path is a UID")
 	}
 }

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	toHere, toHome = "here", "home"  // the maps, by what they lead to
-	portToHere     = "ports"         // that of node ports
-	sent, got      = "sent", "got"   // the chains of ICMP errors
-	asked, mine    = "asked", "mine" // those of the Service range, and of what leaves
-	outPriority    = -150
-	inPriority     = -300
+	toHere, toHome  = "here", "home"  // the maps, by what they lead to
+	portToHere      = "ports"         // that of node ports
+	sent, got       = "sent", "got"   // the chains of ICMP errors
+	requested, mine = "asked", "mine" // those of the Service range, and of what leaves
+	outPriority     = -150
+	inPriority      = -300
 )
 
 // state is what a table says: the Services, and for a pod that lives in home's addresses how
@@ -87,7 +87,7 @@ func (p *Pods) translates(s state) nft.Program {
 				nft.Rule(c, tells, quotedSource.move(pair.Home, pair.Here), leave)
 			}
 			// Who is refused is told at the address that it has, so its packet is still as it was.
-			services := c.AddChain(&nftables.Chain{Name: asked, Table: t})
+			services := c.AddChain(&nftables.Chain{Name: requested, Table: t})
 			leaves := c.AddChain(&nftables.Chain{Name: mine, Table: t})
 			if own {
 				nft.Rule(c, leaves, source.move(s.own.Home, s.own.Here))
@@ -107,7 +107,7 @@ func (p *Pods) translates(s state) nft.Program {
 					nft.Rule(c, out, icmp(failure), nft.Jump(sent))
 				}
 			}
-			nft.Rule(c, out, destination.within(p.services), nft.Jump(asked))
+			nft.Rule(c, out, destination.within(p.services), nft.Jump(requested))
 			if own {
 				nft.Rule(c, out, source.move(s.own.Home, s.own.Here))
 			}

@@ -27,9 +27,9 @@ type object struct {
 func (o object) image() string { return o.consumer + "/" + o.host + "/" + o.repository }
 func (o object) tag() bool     { return o.kind == "manifests" && !strings.Contains(o.ref, ":") }
 
-// askHome asks the consumer's home. With imported it gives only an image that no registry
+// requestHome asks the consumer's home. With imported it gives only an image that no registry
 // has given to it: another of the same name in a registry is not what the pod means.
-func (r *Relay) askHome(in *http.Request, o object, imported bool) (*http.Response, error) {
+func (r *Relay) requestHome(in *http.Request, o object, imported bool) (*http.Response, error) {
 	if r.cfg.Home == nil {
 		return nil, errNoHome
 	}
@@ -74,5 +74,5 @@ func (r *Relay) first(in *http.Request, o object) (*http.Response, error) {
 	if !o.tag() && !gave {
 		return nil, errNoHome
 	}
-	return r.askHome(in, o, o.tag())
+	return r.requestHome(in, o, o.tag())
 }

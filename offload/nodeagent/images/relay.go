@@ -115,7 +115,7 @@ func (r *Relay) handle(w http.ResponseWriter, in *http.Request) {
 		if refused = r.registry(w, in, o, what[2]); refused == nil {
 			return
 		}
-		if resp, err = r.askHome(in, o, false); err != nil {
+		if resp, err = r.requestHome(in, o, false); err != nil {
 			refused()
 			return
 		}

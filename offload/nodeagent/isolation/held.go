@@ -26,11 +26,11 @@ import (
 // Interfaces of guests carry the consumer in their alias, by which a later supervisor
 // finds guests whose namespace has gone meanwhile.
 type Held struct {
-	exists func(veth string) bool
-	link   func(veth string) (netlink.Link, error)
-	alias  func(l netlink.Link, text string) error
-	asked  chan struct{} // gets a value when somebody waits
-	moved  changes.Signal
+	exists    func(veth string) bool
+	link      func(veth string) (netlink.Link, error)
+	alias     func(l netlink.Link, text string) error
+	requested chan struct{} // gets a value when somebody waits
+	moved     changes.Signal
 
 	mu     sync.Mutex
 	byVeth map[string]heldGuest
@@ -54,7 +54,7 @@ type wait struct {
 
 // NewHeld makes one without guests.
 func NewHeld() *Held {
-	return &Held{exists: podnet.Exists, link: netlink.LinkByName, alias: netlink.LinkSetAlias, asked: make(chan struct{}, 1), byVeth: map[string]heldGuest{}}
+	return &Held{exists: podnet.Exists, link: netlink.LinkByName, alias: netlink.LinkSetAlias, requested: make(chan struct{}, 1), byVeth: map[string]heldGuest{}}
 }
 
 // Hold returns when the pod is isolated as a guest of the consumer, or with an error:
@@ -65,7 +65,7 @@ func (h *Held) Hold(ctx context.Context, pod podnet.Pod, consumer peer.ID) error
 	h.know(pod, consumer)
 	h.waits = append(h.waits, wait{pod.Veth, done})
 	h.mu.Unlock()
-	changes.Poke(h.asked)
+	changes.Poke(h.requested)
 	select {
 	case err := <-done:
 		return err

@@ -28,9 +28,9 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// look is how often networks of the host that have come are seen, and what has failed is
+// checkEvery is how often networks of the host that have come are seen, and what has failed is
 // tried again.
-const look = 15 * time.Second
+const checkEvery = 15 * time.Second
 
 // Config is what isolation goes by. All fields but Doors, API and Services are required.
 type Config struct {
@@ -68,8 +68,8 @@ type Config struct {
 	// consumers' pods reach less than they should.
 	Report func(err error, less map[peer.ID]error)
 	Log    *slog.Logger
-	// Keeper sees what others do to the tables.
-	Keeper *nft.Guard
+	// Guard sees what others do to the tables.
+	Guard *nft.Guard
 
 	bridged func() bool // for tests
 }
@@ -84,11 +84,11 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("isolation: %w", err)
 	}
 	defer files.Close()
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
-	k := keeper{Config: cfg, tables: newTables(cfg.Keeper)}
+	k := guard{Config: cfg, tables: newTables(cfg.Guard)}
 	for {
-		files.Look()
+		files.Check()
 		begun := time.Now()
 		waiting := cfg.Held.waiting()
 		less, err := k.pass()
@@ -99,7 +99,7 @@ func Run(ctx context.Context, cfg Config) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-cfg.Held.asked:
+		case <-cfg.Held.requested:
 			continue
 		case <-k.tables.Changed():
 			continue
@@ -108,7 +108,7 @@ func Run(ctx context.Context, cfg Config) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-cfg.Held.asked:
+		case <-cfg.Held.requested:
 		case <-k.tables.Changed():
 		case <-cfg.Changed:
 		case _, ok := <-files.Events():
@@ -121,8 +121,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// keeper is one run.
-type keeper struct {
+// guard is one run.
+type guard struct {
 	Config
 	tables *tables
 	last   world
@@ -130,7 +130,7 @@ type keeper struct {
 }
 
 // pass makes the tables what they should be.
-func (k *keeper) pass() (less map[peer.ID]error, err error) {
+func (k *guard) pass() (less map[peer.ID]error, err error) {
 	now, less, err := k.gather()
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (k *keeper) pass() (less map[peer.ID]error, err error) {
 
 // cut ends what guests have under way: where the tables were missing it was let through
 // by nobody. What is allowed goes on with its next packet.
-func (k *keeper) cut(w world) error {
+func (k *guard) cut(w world) error {
 	flows := flowsOf{}
 	for _, g := range w.Guests {
 		flows[g.Addr] = true
@@ -171,7 +171,7 @@ func (k *keeper) cut(w world) error {
 }
 
 // cutPorts ends what came by node ports that are closed now.
-func (k *keeper) cutPorts(before, now world) error {
+func (k *guard) cutPorts(before, now world) error {
 	closed := flowsBy{}
 	for _, c := range before.Consumers {
 		for _, p := range c.LAN {
@@ -190,7 +190,7 @@ func (k *keeper) cutPorts(before, now world) error {
 }
 
 // end ends the connections.
-func (k *keeper) end(flows netlink.CustomConntrackFilter) error {
+func (k *guard) end(flows netlink.CustomConntrackFilter) error {
 	at := netns.None()
 	if k.tables.NetNS != 0 {
 		at = netns.NsHandle(k.tables.NetNS)

@@ -145,7 +145,7 @@ func (s *stage) run() (end func()) {
 	keeper := nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler))
 	go keeper.Run(ctx, func() {})
 	cfg := Config{
-		Keeper: keeper, Results: s.results, Pods: netip.MustParsePrefix("10.42.0.0/16"), DNS: netip.MustParseAddr("10.43.0.10"),
+		Guard: keeper, Results: s.results, Pods: netip.MustParsePrefix("10.42.0.0/16"), DNS: netip.MustParseAddr("10.43.0.10"),
 		Twins: func() map[string]peer.ID {
 			s.mu.Lock()
 			defer s.mu.Unlock()

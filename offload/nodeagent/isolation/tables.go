@@ -25,7 +25,7 @@ const priority = -4 // before the filters of others
 // tables are what stands in the kernel.
 type tables struct {
 	*nft.Tables
-	told map[string]nft.Set // the sets of consumers that stand, by name
+	written map[string]nft.Set // the sets of consumers that stand, by name
 }
 
 func newTables(keeper *nft.Guard) *tables {
@@ -44,7 +44,7 @@ func (k *tables) there() bool {
 // consumer reaches is less, never more.
 func (k *tables) build(w world) (lost map[peer.ID]error, err error) {
 	if len(w.Guests) == 0 {
-		k.told = nil
+		k.written = nil
 		if err := k.Clear(); err != nil {
 			return nil, fault(err)
 		}
@@ -54,7 +54,7 @@ func (k *tables) build(w world) (lost map[peer.ID]error, err error) {
 	for _, c := range w.Consumers {
 		for name, list := range map[string][]netip.Addr{endpointsOf(c.ID): c.Endpoints, servicesOf(c.ID): c.Services} {
 			all[name], kept[name], of[name] = addresses(list), nft.MakeSet(nftables.TypeIPAddr), c.ID
-			if stands, ok := k.told[name]; ok {
+			if stands, ok := k.written[name]; ok {
 				kept[name] = stands
 			}
 		}
@@ -62,17 +62,17 @@ func (k *tables) build(w world) (lost map[peer.ID]error, err error) {
 	if !k.Known() {
 		// All at once where that works, so that nothing is missing in between.
 		if _, err := k.Apply(write(w, all)); err == nil {
-			k.told = all
+			k.written = all
 			return nil, nil
 		}
 		for name := range kept {
 			kept[name] = nft.MakeSet(nftables.TypeIPAddr)
 		}
 	}
-	k.told = kept
+	k.written = kept
 	programs := write(w, kept)
 	if _, err := k.Apply(programs); err != nil {
-		k.told = nil
+		k.written = nil
 		return nil, fault(err)
 	}
 	lost = map[peer.ID]error{}

@@ -43,13 +43,13 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// Ask returns nil when the pod may have its network.
-func Ask(ctx context.Context, socket string, pod podnet.Pod) error {
+// Request returns nil when the pod may have its network.
+func Request(ctx context.Context, socket string, pod podnet.Pod) error {
 	if socket == Nobody {
 		return nil
 	}
 	for {
-		err := ask(ctx, socket, pod)
+		err := request(ctx, socket, pod)
 		var final refusal
 		if err == nil || errors.As(err, &final) {
 			return err
@@ -60,7 +60,7 @@ func Ask(ctx context.Context, socket string, pod podnet.Pod) error {
 	}
 }
 
-func ask(ctx context.Context, socket string, pod podnet.Pod) error {
+func request(ctx context.Context, socket string, pod podnet.Pod) error {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return err

@@ -39,11 +39,11 @@ func TestTheAnswerIsTheSupervisors(t *testing.T) {
 	var asked podnet.Pod
 	refuse := error(nil)
 	defer serveGate(t, socket, func(_ context.Context, p podnet.Pod) error { asked = p; return refuse })()
-	if err := Ask(t.Context(), socket, pod); err != nil || asked != pod {
+	if err := Request(t.Context(), socket, pod); err != nil || asked != pod {
 		t.Errorf("%v, asked for %+v", err, asked)
 	}
 	refuse = errors.New("not isolated")
-	if err := Ask(t.Context(), socket, pod); err == nil || err.Error() != "not isolated" {
+	if err := Request(t.Context(), socket, pod); err == nil || err.Error() != "not isolated" {
 		t.Errorf("refused: %v", err)
 	}
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
@@ -59,13 +59,13 @@ func TestNoAnswerIsNo(t *testing.T) {
 		t.Cleanup(stop)
 		return ctx
 	}
-	if err := Ask(short(), filepath.Join(t.TempDir(), "none"), pod); err == nil || !strings.Contains(err.Error(), "rivulet status") {
+	if err := Request(short(), filepath.Join(t.TempDir(), "none"), pod); err == nil || !strings.Contains(err.Error(), "rivulet status") {
 		t.Errorf("no supervisor: %v", err)
 	}
 	hung := Socket(t.TempDir())
 	gone := make(chan struct{})
 	defer serveGate(t, hung, func(ctx context.Context, _ podnet.Pod) error { <-ctx.Done(); close(gone); return nil })()
-	if err := Ask(short(), hung, pod); err == nil {
+	if err := Request(short(), hung, pod); err == nil {
 		t.Error("a supervisor that hangs has admitted a pod")
 	}
 	<-gone // it learns that nobody waits
@@ -85,7 +85,7 @@ func TestNoAnswerIsNo(t *testing.T) {
 				c.Close()
 			}
 		}()
-		if err := Ask(short(), socket, pod); err == nil {
+		if err := Request(short(), socket, pod); err == nil {
 			t.Errorf("%.20q has admitted a pod", text)
 		}
 		l.Close()
@@ -94,7 +94,7 @@ func TestNoAnswerIsNo(t *testing.T) {
 
 // An engine without a supervisor is told so.
 func TestNobodyToAsk(t *testing.T) {
-	if err := Ask(t.Context(), Nobody, pod); err != nil {
+	if err := Request(t.Context(), Nobody, pod); err != nil {
 		t.Error(err)
 	}
 }
@@ -105,7 +105,7 @@ func TestItWaitsForASupervisor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	answered := make(chan error, 1)
-	go func() { answered <- Ask(ctx, socket, pod) }()
+	go func() { answered <- Request(ctx, socket, pod) }()
 	asked := make(chan struct{})
 	stop := serveGate(t, socket, func(ctx context.Context, _ podnet.Pod) error { close(asked); <-ctx.Done(); return ctx.Err() })
 	<-asked

@@ -139,12 +139,12 @@ func NewWatch(dir string) (*Watch, error) {
 	}
 	_ = os.MkdirAll(dir, 0o700) // Look tries again
 	w := &Watch{dir: dir, files: files}
-	w.Look()
+	w.Check()
 	return w, nil
 }
 
-// Look has to be called from time to time: the folder comes with the first pod.
-func (w *Watch) Look() {
+// Check has to be called from time to time: the folder comes with the first pod.
+func (w *Watch) Check() {
 	if !w.there {
 		w.there = w.files.Add(w.dir) == nil
 	}

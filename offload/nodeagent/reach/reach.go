@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// look is how often the results of the container network are read in any case.
-	look = 15 * time.Second
+	// checkEvery is how often the results of the container network are read in any case.
+	checkEvery = 15 * time.Second
 	// pause is the least time between two passes: pods come in crowds.
 	pause = 20 * time.Millisecond
 	// perPod is how many addresses count for each pod of this cluster at a peer: one that is
@@ -57,8 +57,8 @@ type Config struct {
 	// Report is told after each pass; nil is well.
 	Report func(error)
 	Log    *slog.Logger
-	// Keeper sees what others do to the table.
-	Keeper *nft.Guard
+	// Guard sees what others do to the table.
+	Guard *nft.Guard
 
 	exists func(veth string) bool // for tests
 }
@@ -72,17 +72,17 @@ type Peer struct {
 	Control netip.Addr
 	// Pods counts pods of this cluster that were sent there and have not finished.
 	Pods int
-	// Seen are the addresses of these by their statuses, Told those by the peer's offers, which
+	// Seen are the addresses of these by their statuses, Advertised those by the peer's offers, which
 	// come sooner. Known is false until both were heard in this run.
-	Seen, Told []netip.Addr
-	Known      bool
+	Seen, Advertised []netip.Addr
+	Known            bool
 }
 
 // ours are the addresses of pods of this cluster at the peer. before are those of the last
 // table. However many the peer tells of, no more count than pods may have there, and none
 // that is not the peer's to give.
 func (p Peer) ours(before []netip.Addr) []netip.Addr {
-	lists := [][]netip.Addr{p.Seen, p.Told}
+	lists := [][]netip.Addr{p.Seen, p.Advertised}
 	if !p.Known {
 		lists = append(lists, before)
 	}
@@ -111,14 +111,14 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("reach: %w", err)
 	}
 	defer files.Close()
-	k := keeper{Config: cfg, table: cfg.Keeper.Tables(table.Table, table.Family), stale: true}
+	k := guard{Config: cfg, table: cfg.Guard.Tables(table.Table, table.Family), stale: true}
 	if k.before, err = table.Standing(k.table.NetNS); err != nil {
-		cfg.Log.Warn("what an earlier run let in is not known; pods that run away are heard again when their peers answer", "error", err)
+		cfg.Log.Warn("what an earlier run let in is not known; pods that run away are heard again when their peers answer", "err", err)
 	}
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
-		files.Look()
+		files.Check()
 		cfg.Report(k.pass())
 		if !changes.Wait(ctx, pause) { // pods come in crowds
 			return ctx.Err()
@@ -152,8 +152,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// keeper is what is kept between passes.
-type keeper struct {
+// guard is what is kept between passes.
+type guard struct {
 	Config
 	table   *nft.Tables
 	stale   bool // pods has to be read anew
@@ -163,7 +163,7 @@ type keeper struct {
 	last    table.Rules
 }
 
-func (k *keeper) pass() error {
+func (k *guard) pass() error {
 	var failed error
 	if k.stale {
 		pods, err := podnet.Read(k.Results, k.exists)
@@ -187,7 +187,7 @@ func (k *keeper) pass() error {
 }
 
 // rules are those of now. Nothing in them depends on an order of maps.
-func (k *keeper) rules() table.Rules {
+func (k *guard) rules() table.Rules {
 	r := table.Rules{Interface: k.Interface, Own: k.Own, Whole: k.Whole(), Open: k.Open()}
 	of := map[peer.ID][]netip.Addr{}
 	twins := k.Twins()

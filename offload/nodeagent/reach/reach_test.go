@@ -33,7 +33,7 @@ func TestWhatCountsAsOurs(t *testing.T) {
 	some := rapid.SliceOfN(address, 0, 12)
 	rapid.Check(t, func(t *rapid.T) {
 		p := Peer{Prefix: prefix, Control: control, Pods: rapid.IntRange(0, 4).Draw(t, "pods"), Known: rapid.Bool().Draw(t, "known"),
-			Seen: some.Draw(t, "seen"), Told: some.Draw(t, "told")}
+			Seen: some.Draw(t, "seen"), Advertised: some.Draw(t, "told")}
 		before := some.Draw(t, "before")
 		got := p.ours(before)
 		most := perPod * p.Pods
@@ -43,9 +43,9 @@ func TestWhatCountsAsOurs(t *testing.T) {
 		if len(got) > most || !slices.IsSortedFunc(got, netip.Addr.Compare) {
 			t.Fatalf("%v are ours, at most %d may be", got, most)
 		}
-		all := append(append(slices.Clone(p.Seen), p.Told...), before...)
+		all := append(append(slices.Clone(p.Seen), p.Advertised...), before...)
 		for _, a := range got {
-			if !prefix.Contains(a) || a == control || !slices.Contains(all, a) || p.Known && !slices.Contains(append(slices.Clone(p.Seen), p.Told...), a) {
+			if !prefix.Contains(a) || a == control || !slices.Contains(all, a) || p.Known && !slices.Contains(append(slices.Clone(p.Seen), p.Advertised...), a) {
 				t.Fatalf("%s is ours, of %+v and %v before", a, p, before)
 			}
 		}
@@ -117,7 +117,7 @@ func (s *stage) run() (stop func()) {
 		Ours:    func(map[peer.ID][]netip.Addr) {},
 		Tenants: func(all map[peer.ID][]netip.Addr) { s.mu.Lock(); defer s.mu.Unlock(); s.tenants = all },
 		Report:  func(err error) { s.mu.Lock(); defer s.mu.Unlock(); s.err, s.passes = err, s.passes+1 },
-		Log:     slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, Keeper: nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler)),
+		Log:     slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, Guard: nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler)),
 	}
 	go func() { done <- Run(ctx, cfg) }()
 	return sync.OnceFunc(func() {
@@ -194,7 +194,7 @@ func TestRunKeepsTheTable(t *testing.T) {
 	const own, tenant, a, b = "10.42.0.5", "10.42.0.6", "10.70.0.5", "10.70.0.6"
 	stop := s.run()
 	defer func() { stop() }()
-	there := Peer{ID: "alice", Prefix: prefix, Pods: 1, Known: true, Told: []netip.Addr{ours}}
+	there := Peer{ID: "alice", Prefix: prefix, Pods: 1, Known: true, Advertised: []netip.Addr{ours}}
 	s.say([]Peer{there}, nil)
 	try("a pod of ours at the peer", map[[2]string]bool{{a, own}: true, {b, own}: false, {b, tenant}: true})
 	s.mu.Lock()
@@ -217,7 +217,7 @@ func TestRunKeepsTheTable(t *testing.T) {
 	try("restarted", map[[2]string]bool{{a, own}: true, {b, own}: false})
 	s.say([]Peer{{ID: "alice", Prefix: prefix, Known: true}}, nil)
 	try("nothing is there any more", map[[2]string]bool{{a, own}: false})
-	s.say([]Peer{{ID: "alice", Prefix: prefix, Known: true, Told: []netip.Addr{ours}}}, nil)
+	s.say([]Peer{{ID: "alice", Prefix: prefix, Known: true, Advertised: []netip.Addr{ours}}}, nil)
 	try("told of a pod that was never sent", map[[2]string]bool{{a, own}: false})
 	s.say(nil, []table.Grant{{From: prefix, Pods: []netip.Addr{netip.MustParseAddr(own)}}})
 	try("opened", map[[2]string]bool{{b, own}: true})

@@ -20,8 +20,8 @@ const (
 	maxHeader = 768 << 10
 	// maxOpen bounds the attributes of folders that are not complete yet.
 	maxOpen = 4 << 20
-	// look is how often the disk's room is looked at.
-	look = 64 << 20
+	// checkEvery is how often the disk's room is looked at.
+	checkEvery = 64 << 20
 )
 
 // Unpack makes in the folder, which is empty, what Pack has written. It returns when
@@ -32,7 +32,7 @@ func Unpack(ctx context.Context, dir string, b Bounds, r io.Reader) error {
 		return err
 	}
 	defer root.close()
-	u := &unpacker{ctx: ctx, dir: dir, root: root, left: b, unseen: look}
+	u := &unpacker{ctx: ctx, dir: dir, root: root, left: b, unseen: checkEvery}
 	defer u.close()
 	heads := &metered{r: during{ctx, r}}
 	in := tar.NewReader(heads)
@@ -198,7 +198,7 @@ func (u *unpacker) close() {
 func (u *unpacker) enter(path string, e *Entry, h *tar.Header) error {
 	like, held := &tar.Header{Typeflag: h.Typeflag, Name: h.Name, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime, PAXRecords: map[string]string{}}, 0
 	for key, value := range h.PAXRecords {
-		if name, ok := strings.CutPrefix(key, recordXattr); ok && carried(name) {
+		if name, ok := strings.CutPrefix(key, recordXattr); ok && transferred(name) {
 			like.PAXRecords[strings.Clone(key)] = strings.Clone(value)
 			held += len(key) + len(value)
 		}
@@ -250,7 +250,7 @@ func (u *unpacker) file(dir *Entry, name string, in io.Reader, h *tar.Header, si
 func (u *unpacker) piece(f *os.File, in io.Reader, p extent) error {
 	to := io.NewOffsetWriter(f, p.at)
 	for left := p.length; left > 0; {
-		n := min(left, look)
+		n := min(left, checkEvery)
 		if err := u.room(n); err != nil {
 			return err
 		}
@@ -373,7 +373,7 @@ func finish(f *os.File, h *tar.Header) error {
 	}
 	for key, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(key, recordXattr)
-		if !ok || !carried(name) {
+		if !ok || !transferred(name) {
 			continue
 		}
 		if err := unix.Fsetxattr(int(f.Fd()), name, []byte(value), 0); err != nil {

@@ -232,9 +232,9 @@ func carrying(ctx context.Context, dir string, b Bounds, f func(e *Entry, first 
 	})
 }
 
-// carried reports whether an extended attribute belongs to the files' owner. Others
+// transferred reports whether an extended attribute belongs to the files' owner. Others
 // (security.*, trusted.*) are the device's own.
-func carried(name string) bool {
+func transferred(name string) bool {
 	return strings.HasPrefix(name, "user.") || name == "system.posix_acl_access" || name == "system.posix_acl_default"
 }
 
@@ -252,7 +252,7 @@ func xattrs(f *os.File) (map[string]string, error) {
 	out, all := map[string]string{}, 0
 	names := string(buf[:n])
 	for name := range strings.SplitSeq(strings.TrimRight(names, "\x00"), "\x00") {
-		if !carried(name) {
+		if !transferred(name) {
 			continue
 		}
 		n, err := unix.Fgetxattr(int(f.Fd()), name, buf)

@@ -243,13 +243,13 @@ func (b *Bounds) shut(why error) {
 		return
 	}
 	if b.why == nil || b.why.Error() != why.Error() {
-		b.cfg.Log.Warn("consumers have no rights until what bounds them is in force", "error", why)
+		b.cfg.Log.Warn("consumers have no rights until what bounds them is in force", "err", why)
 	}
 	b.why = why
 }
 
-// judge takes the rights at once when something is not as it was written, and has it written again.
-func (b *Bounds) judge() {
+// evaluate takes the rights at once when something is not as it was written, and has it written again.
+func (b *Bounds) evaluate() {
 	b.mu.Lock()
 	if b.open {
 		if err := b.deviation(); err != nil {

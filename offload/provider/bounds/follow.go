@@ -25,7 +25,7 @@ func (b *Bounds) follow(ctx context.Context, kind schema.GroupVersionResource) {
 			b.mu.Lock()
 			delete(b.stored, kind)
 			b.mu.Unlock()
-			b.judge()
+			b.evaluate()
 		}
 		if time.Since(begun) <= rewatch {
 			changes.Wait(ctx, rewatch)
@@ -49,7 +49,7 @@ func (b *Bounds) watch(ctx context.Context, kind schema.GroupVersionResource) er
 	_, known := b.stored[kind]
 	b.stored[kind] = stored
 	b.mu.Unlock()
-	b.judge()
+	b.evaluate()
 	if !known && b.Problem() != nil { // the API server answers again
 		b.Poke()
 	}
@@ -73,7 +73,7 @@ func (b *Bounds) watch(ctx context.Context, kind schema.GroupVersionResource) er
 			stored[o.Name] = versionOf(o)
 		}
 		b.mu.Unlock()
-		b.judge()
+		b.evaluate()
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (t *Tenancy) endTwins(ctx context.Context) {
 		var again <-chan time.Time
 		left, err := t.end(ctx, since)
 		if err != nil && ctx.Err() == nil {
-			t.Log.Warn("what another cluster has left is not gone yet", "error", err, "retry", endLook)
+			t.Log.Warn("what another cluster has left is not gone yet", "err", err, "retry", endLook)
 		}
 		if left || err != nil {
 			again = time.After(endLook)

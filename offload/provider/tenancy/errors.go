@@ -24,8 +24,8 @@ func refuse(status int, code, cure, format string, args ...any) *refusal {
 	return &refusal{status, rpc.Error{Code: code, Message: fmt.Sprintf(format, args...), Cure: cure}}
 }
 
-// asked gives a handler the peer that asks, and refuses who is none or borrows nothing.
-func (t *Tenancy) asked(h func(http.ResponseWriter, *http.Request, peer.ID)) http.Handler {
+// admitted gives a handler the peer that asks, and refuses who is none or borrows nothing.
+func (t *Tenancy) admitted(h func(http.ResponseWriter, *http.Request, peer.ID)) http.Handler {
 	return t.known(func(w http.ResponseWriter, r *http.Request, id peer.ID) {
 		if !t.lends(id) {
 			fail(w, refuse(http.StatusForbidden, "not-lent", "ask its owner: rivulet peer NAME --provide=on", "%s lends nothing to this cluster", t.ClusterName()))

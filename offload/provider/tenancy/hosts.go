@@ -171,14 +171,14 @@ func (t *Tenancy) keepHosts(ctx context.Context) {
 		for _, i := range all {
 			if _, tenant := t.consumerOf(i.Namespace); tenant && !leadsToPods(i) {
 				if err := t.endAstray(ctx, i); err != nil && ctx.Err() == nil {
-					t.Log.Warn("an Ingress of another cluster leads to more than its pods", "ingress", i.Namespace+"/"+i.Name, "error", err)
+					t.Log.Warn("an Ingress of another cluster leads to more than its pods", "ingress", i.Namespace+"/"+i.Name, "err", err)
 					wait = 2 * time.Second
 				}
 			}
 		}
 		for i, owner := range t.misplaced(all) {
 			if ended, err := t.endIngress(ctx, i, owner); err != nil && ctx.Err() == nil {
-				t.Log.Warn("an Ingress of another cluster has a host that is not its", "ingress", i.Namespace+"/"+i.Name, "error", err)
+				t.Log.Warn("an Ingress of another cluster has a host that is not its", "ingress", i.Namespace+"/"+i.Name, "err", err)
 				wait = 2 * time.Second
 			} else if !ended {
 				wait = 2 * time.Second

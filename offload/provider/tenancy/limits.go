@@ -64,8 +64,8 @@ type visitor struct {
 	ingresses chan struct{}
 
 	// These are guarded by visitors.mu.
-	short, long, offers, carried int
-	ends                         map[*context.CancelFunc]kind
+	short, long, offers, files int
+	ends                       map[*context.CancelFunc]kind
 }
 
 func newVisitors(burst int64) *visitors {
@@ -103,7 +103,7 @@ const (
 	short kind = iota
 	long       // a watch or a stream: lasts as long as the consumer likes
 	offers
-	carried // a volume's files
+	files // a volume's files
 )
 
 // enter admits a request; the context ends with the consumer's being a peer, and
@@ -121,8 +121,8 @@ func (v *visitors) enter(ctx context.Context, id peer.ID, k kind, twins int) (in
 		held, most = &guest.long, longBase+longPerTwin*twins
 	case offers:
 		held, most = &guest.offers, maxOffers
-	case carried:
-		held, most = &guest.carried, maxCarried
+	case files:
+		held, most = &guest.files, maxCarried
 	}
 	if *held >= most {
 		return nil, nil, "too many requests of your cluster are open at once"
@@ -253,7 +253,7 @@ func (t *Tenancy) write(w http.ResponseWriter, r *http.Request, consumer peer.ID
 		status(w, http.StatusForbidden, metav1.StatusReasonForbidden, full.Error())
 		return
 	case err != nil:
-		t.Log.Warn("what a consumer stores is not counted", "peer", consumer.Short(), "error", err)
+		t.Log.Warn("what a consumer stores is not counted", "peer", consumer.Short(), "err", err)
 		later(w, "the provider has not counted yet what your cluster stores there")
 		return
 	}

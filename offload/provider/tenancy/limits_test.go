@@ -249,7 +249,7 @@ func (v *visitors) open(id peer.ID) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if g := v.all[id]; g != nil {
-		return g.short + g.long + g.offers + g.carried
+		return g.short + g.long + g.offers + g.files
 	}
 	return 0
 }

@@ -172,7 +172,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 			continue
 		}
 		asked := offer.Requests(p)[corev1.ResourceMemory]
-		one := heldBy{consumer: room.Account(peer.ID(p.Labels[policy.OriginLabel])), uid: uid, held: held, asked: asked.Value()}
+		one := heldBy{consumer: room.Account(peer.ID(p.Labels[policy.OriginLabel])), uid: uid, held: held, requested: asked.Value()}
 		pods = append(pods, one)
 		if !ready { // a provider that stumbles does not know what it lends
 			parts[one.consumer] += held
@@ -182,7 +182,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 		p := known[one.uid]
 		if err := t.evictForMemory(ctx, p, one, short > 0); err != nil {
 			if ctx.Err() == nil {
-				t.Log.Warn("a pod that holds memory of others was not evicted yet", "pod", p.Namespace+"/"+p.Name, "error", err)
+				t.Log.Warn("a pod that holds memory of others was not evicted yet", "pod", p.Namespace+"/"+p.Name, "err", err)
 			}
 			continue
 		}
@@ -197,7 +197,7 @@ func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy,
 	if short {
 		why = "the node is short of memory"
 	}
-	message := fmt.Sprintf("evicted: it held %d MiB of memory and asked for %d, and %s; raise its request to what it needs", one.held>>20, one.asked>>20, why)
+	message := fmt.Sprintf("evicted: it held %d MiB of memory and asked for %d, and %s; raise its request to what it needs", one.held>>20, one.requested>>20, why)
 	at := metav1.NewTime(now())
 	_, err := t.client.CoreV1().Events(p.Namespace).Create(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: p.Name + ".", Namespace: p.Namespace},
@@ -206,7 +206,7 @@ func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy,
 		Source: corev1.EventSource{Component: "rivulet"},
 	}, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	if err != nil {
-		t.Log.Debug("an eviction is not told", "pod", p.Namespace+"/"+p.Name, "error", err)
+		t.Log.Debug("an eviction is not told", "pod", p.Namespace+"/"+p.Name, "err", err)
 	}
 	told, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": map[string]any{"conditions": []corev1.PodCondition{
 		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "Evicted", Message: message, LastTransitionTime: at}}}})
@@ -214,13 +214,13 @@ func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy,
 		_, err = t.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, told, metav1.PatchOptions{FieldManager: policy.FieldManager}, "status")
 	}
 	if err != nil {
-		t.Log.Debug("the reason of an eviction is not told", "pod", p.Namespace+"/"+p.Name, "error", err)
+		t.Log.Debug("the reason of an eviction is not told", "pod", p.Namespace+"/"+p.Name, "err", err)
 	}
 	err = t.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](1), Preconditions: &metav1.Preconditions{UID: &p.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
 	}
-	t.Log.Warn("pod of another cluster evicted for its memory", "peer", peer.ID(p.Labels[policy.OriginLabel]).Short(), "pod", p.Namespace+"/"+p.Name, "held", one.held, "asked", one.asked, "reason", why)
+	t.Log.Warn("pod of another cluster evicted for its memory", "peer", peer.ID(p.Labels[policy.OriginLabel]).Short(), "pod", p.Namespace+"/"+p.Name, "held", one.held, "asked", one.requested, "reason", why)
 	return nil
 }

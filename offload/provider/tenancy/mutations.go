@@ -30,7 +30,7 @@ func (t *Tenancy) Refuses() string { return ptr.Deref(t.refusing.Load(), "") }
 // watchAdmission keeps Refuses until ctx ends.
 func (t *Tenancy) watchAdmission(ctx context.Context) {
 	for {
-		why := t.judge(ctx)
+		why := t.evaluate(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -44,7 +44,7 @@ func (t *Tenancy) watchAdmission(ctx context.Context) {
 	}
 }
 
-func (t *Tenancy) judge(ctx context.Context) string {
+func (t *Tenancy) evaluate(ctx context.Context) string {
 	twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
 	i := slices.IndexFunc(twins, func(ns *corev1.Namespace) bool { return ns.DeletionTimestamp == nil && isBounded(ns) })
 	if i < 0 || !t.policies.InForce() {

@@ -100,7 +100,7 @@ func testOwnersAdmission(t *testing.T, p *provider) {
 		}
 		return ""
 	})
-	if why := p.judge(ctx); why != "" {
+	if why := p.evaluate(ctx); why != "" {
 		t.Errorf("the owner is told %s", why)
 	}
 
@@ -114,13 +114,13 @@ func testOwnersAdmission(t *testing.T, p *provider) {
 		}
 		return ""
 	})
-	why := p.judge(ctx)
+	why := p.evaluate(ctx)
 	for _, word := range []string{"MutatingAdmissionPolicy owners-disk", "volumes", "; ", "rivulet.dev/origin"} {
 		if !strings.Contains(why, word) {
 			t.Errorf("the owner is not told of %s: %s", word, why)
 		}
 	}
 	remove("owners-disk")
-	await.True(t, time.Minute, "they are let in again", func() bool { _, err := create(ctx, nil); return err == nil && p.judge(ctx) == "" })
+	await.True(t, time.Minute, "they are let in again", func() bool { _, err := create(ctx, nil); return err == nil && p.evaluate(ctx) == "" })
 	p.release(t, carol, "changed")
 }

@@ -53,7 +53,7 @@ func (t *Tenancy) ensure(w http.ResponseWriter, r *http.Request, consumer peer.I
 		err = t.furnish(r.Context(), ns.Name, consumer)
 	}
 	if err != nil {
-		t.Log.Warn("no twin for a consumer's namespace", "peer", consumer.Short(), "namespace", home, "error", err)
+		t.Log.Warn("no twin for a consumer's namespace", "peer", consumer.Short(), "namespace", home, "err", err)
 		fail(w, err)
 		return
 	}

@@ -12,12 +12,12 @@ import (
 
 // heldBy is what one pod of a consumer holds of a node's memory, and what it asked for, bytes.
 type heldBy struct {
-	consumer    peer.ID
-	uid         types.UID
-	held, asked int64
+	consumer        peer.ID
+	uid             types.UID
+	held, requested int64
 }
 
-func (p heldBy) over() int64 { return p.held - p.asked }
+func (p heldBy) over() int64 { return p.held - p.requested }
 
 // overusers picks the pods that have to leave, so that the owner has the memory that is not
 // lent: in parts is what each consumer may use, short what the node lacks of its reserve.
@@ -32,7 +32,7 @@ func overusers(pods []heldBy, parts map[peer.ID]int64, short int64) (out []heldB
 	excess := map[bool]int64{} // of the virtual clusters, of peers
 	for _, p := range pods {
 		held[p.consumer] += p.held
-		asked[p.consumer] += p.asked
+		asked[p.consumer] += p.requested
 		excess[p.consumer == offer.Pool] += p.held
 	}
 	bound := map[peer.ID]int64{}

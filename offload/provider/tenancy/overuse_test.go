@@ -34,9 +34,9 @@ func TestOverusers(t *testing.T) {
 		asked := map[peer.ID]int64{}
 		for i := range rapid.IntRange(0, 8).Draw(t, "pods") {
 			p := heldBy{consumer: rapid.SampledFrom(consumers).Draw(t, "whose"), uid: types.UID(fmt.Sprint(i)),
-				held: rapid.Int64Range(0, 100).Draw(t, "held"), asked: rapid.Int64Range(0, 60).Draw(t, "asked")}
+				held: rapid.Int64Range(0, 100).Draw(t, "held"), requested: rapid.Int64Range(0, 60).Draw(t, "asked")}
 			pods = append(pods, p)
-			asked[p.consumer] += p.asked
+			asked[p.consumer] += p.requested
 		}
 		for _, id := range consumers {
 			bound[id] = max(bound[id], asked[id])
@@ -141,7 +141,7 @@ func TestAPodThatLeavesForItsMemoryTellsWhy(t *testing.T) {
 		return false, nil, nil
 	})
 	ten := &Tenancy{Config: Config{Log: slog.New(slog.DiscardHandler)}, client: client}
-	if err := ten.evictForMemory(t.Context(), p, heldBy{consumer: alice, uid: "u1", held: 64 << 20, asked: 16 << 20}, false); err != nil {
+	if err := ten.evictForMemory(t.Context(), p, heldBy{consumer: alice, uid: "u1", held: 64 << 20, requested: 16 << 20}, false); err != nil {
 		t.Fatal(err)
 	}
 	if len(order) != 3 || order[0] != "patch status" || order[2] != "delete " || !strings.Contains(order[1], "DisruptionTarget") || !strings.Contains(order[1], "held 64 MiB of memory and asked for 16") {

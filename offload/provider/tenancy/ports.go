@@ -185,7 +185,7 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 				}
 				wait = min(wait, portsAgain)
 			default:
-				t.Log.Warn("a port of the LAN is not opened or closed", "service", s.Namespace+"/"+s.Name, "error", err, "retry", portsAgain)
+				t.Log.Warn("a port of the LAN is not opened or closed", "service", s.Namespace+"/"+s.Name, "err", err, "retry", portsAgain)
 				wait = min(wait, portsAgain)
 			}
 		}

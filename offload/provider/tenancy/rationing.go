@@ -104,7 +104,7 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 		// What was granted stands: a provider that stumbles asks for nothing back. Twins that
 		// come meanwhile are granted nothing.
 		if err := t.makeQuotas(ctx, wrote); err != nil && ctx.Err() == nil {
-			t.Log.Warn("a consumer's quota is not as it should be yet", "error", err, "retry", retry)
+			t.Log.Warn("a consumer's quota is not as it should be yet", "err", err, "retry", retry)
 			return retry, 0
 		}
 		return idle, 0
@@ -202,7 +202,7 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 	}
 	t.settle(twins)
 	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
-		t.Log.Warn("a consumer's quota is not as it should be yet", "error", err, "retry", retry)
+		t.Log.Warn("a consumer's quota is not as it should be yet", "err", err, "retry", retry)
 		return retry, looked
 	}
 	return due, looked
@@ -380,7 +380,7 @@ func (t *Tenancy) nudge(ctx context.Context, twins map[string]account, nudged ma
 		}
 		nudged[o.GetUID()] = now()
 		if err := send(); err != nil && !apierrors.IsNotFound(err) {
-			t.Log.Debug("a controller was not told that there is room", "object", o.GetNamespace()+"/"+o.GetName(), "error", err)
+			t.Log.Debug("a controller was not told that there is room", "object", o.GetNamespace()+"/"+o.GetName(), "err", err)
 		}
 	}
 	sets, _ := t.sets.Lister().List(labels.Everything())
@@ -422,7 +422,7 @@ func (t *Tenancy) takeBack(ctx context.Context, consumer peer.ID, pods []*corev1
 		err := t.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: ptr.To[int64](graceLast), Preconditions: &metav1.Preconditions{UID: &p.UID}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			t.Log.Warn("a pod was not taken back yet", "peer", consumer.Short(), "pod", p.Namespace+"/"+p.Name, "error", err)
+			t.Log.Warn("a pod was not taken back yet", "peer", consumer.Short(), "pod", p.Namespace+"/"+p.Name, "err", err)
 			continue
 		}
 		t.Log.Info("pod taken back: its cluster uses more than its part and has not handed it back", "peer", consumer.Short(), "pod", p.Namespace+"/"+p.Name)

@@ -171,14 +171,14 @@ func (t *Tenancy) Routes() map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /v1/offer":                t.known(t.offer),
 		"GET /v1/namespaces":           t.known(t.counted(t.list)),
-		"PUT /v1/namespaces/{home}":    t.asked(t.counted(t.ensure)),
-		"DELETE /v1/namespaces/{home}": t.asked(t.counted(t.remove)),
-		"/k8s/":                        t.asked(t.limited),
+		"PUT /v1/namespaces/{home}":    t.admitted(t.counted(t.ensure)),
+		"DELETE /v1/namespaces/{home}": t.admitted(t.counted(t.remove)),
+		"/k8s/":                        t.admitted(t.limited),
 
-		"GET /v1/volumes/{home}/{claim}/total": t.asked(t.carry(volumeTotal)),
-		"GET /v1/volumes/{home}/{claim}/sum":   t.asked(t.carry(volumeSum)),
-		"GET /v1/volumes/{home}/{claim}":       t.asked(t.carry(readVolume)),
-		"PUT /v1/volumes/{home}/{claim}":       t.asked(t.carry(writeVolume)),
+		"GET /v1/volumes/{home}/{claim}/total": t.admitted(t.serveTransfer(volumeTotal)),
+		"GET /v1/volumes/{home}/{claim}/sum":   t.admitted(t.serveTransfer(volumeSum)),
+		"GET /v1/volumes/{home}/{claim}":       t.admitted(t.serveTransfer(readVolume)),
+		"PUT /v1/volumes/{home}/{claim}":       t.admitted(t.serveTransfer(writeVolume)),
 	}
 }
 

@@ -112,7 +112,7 @@ func (t *Tenancy) keepLabels(ctx context.Context) {
 				_, err = t.repair(ctx, live, live.Annotations[policy.HomeNamespaceAnnotation], peer.ID(live.Labels[policy.OriginLabel]))
 			}
 			if err != nil && ctx.Err() == nil {
-				t.Log.Warn("a consumer has no rights in a twin until its labels are back", "twin", ns.Name, "error", err)
+				t.Log.Warn("a consumer has no rights in a twin until its labels are back", "twin", ns.Name, "err", err)
 				again = time.After(time.Second)
 			}
 		}

@@ -54,11 +54,11 @@ type transfer struct {
 	bounds tree.Bounds
 }
 
-// carry returns the handler of one of the routes by which a consumer reads and writes the files of its own
+// serveTransfer returns the handler of one of the routes by which a consumer reads and writes the files of its own
 // claims: GET /v1/volumes/{home}/{claim}, the same with /total and /sum, and PUT.
-func (t *Tenancy) carry(serve func(*transfer) (answer any, err error)) func(http.ResponseWriter, *http.Request, peer.ID) {
+func (t *Tenancy) serveTransfer(serve func(*transfer) (answer any, err error)) func(http.ResponseWriter, *http.Request, peer.ID) {
 	return func(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
-		ctx, leave, why := t.visitors.enter(r.Context(), consumer, carried, 0)
+		ctx, leave, why := t.visitors.enter(r.Context(), consumer, files, 0)
 		if leave == nil {
 			fail(w, refuse(http.StatusTooManyRequests, "too-many-requests", "try again in a moment", "%s", why))
 			return

@@ -39,9 +39,9 @@ const (
 	// nobody has ended the peering (what is ended goes at once): a provider that lost
 	// its records and waits for its owner's approval is no reason to throw guests out.
 	StrangerLimit = 24 * time.Hour
-	// look is how often the guests are looked at; save how far the annotation may be behind.
-	look = 10 * time.Minute
-	save = time.Hour
+	// checkEvery is how often the guests are looked at; save how far the annotation may be behind.
+	checkEvery = 10 * time.Minute
+	save       = time.Hour
 )
 
 // Config is what Guests need. Client, IsPeer and Log are required.
@@ -54,8 +54,8 @@ type Config struct {
 	// PeerID tells who sent a request; nil is rpc.PeerID.
 	PeerID func(*http.Request) (peer.ID, bool)
 	Log    *slog.Logger
-	// Look is how often the guests are looked at; zero is ten minutes.
-	Look time.Duration
+	// Every is how often the guests are looked at; zero is ten minutes.
+	Every time.Duration
 }
 
 // Guests are the consumers that have twins here.
@@ -64,15 +64,15 @@ type Guests struct {
 
 	mu     sync.Mutex
 	open   map[peer.ID]int  // requests that are being answered
-	heard  map[peer.ID]bool // since the last look
+	seen   map[peer.ID]bool // since the last look
 	silent map[peer.ID]time.Duration
 	poke   chan struct{}
 }
 
 // New makes Guests; Run starts them.
 func New(cfg Config) *Guests {
-	if cfg.Look == 0 {
-		cfg.Look = look
+	if cfg.Every == 0 {
+		cfg.Every = checkEvery
 	}
 	if cfg.Stays == nil {
 		cfg.Stays = func(peer.ID) bool { return false }
@@ -80,12 +80,12 @@ func New(cfg Config) *Guests {
 	if cfg.PeerID == nil {
 		cfg.PeerID = rpc.PeerID
 	}
-	return &Guests{cfg: cfg, open: map[peer.ID]int{}, heard: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
+	return &Guests{cfg: cfg, open: map[peer.ID]int{}, seen: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
 }
 
-// Hear notes who asks for what h serves. A request that lasts, as a watch does, is
+// Observe notes who asks for what h serves. A request that lasts, as a watch does, is
 // heard all the time.
-func (g *Guests) Hear(h http.Handler) http.Handler {
+func (g *Guests) Observe(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if id, ok := g.cfg.PeerID(r); ok && g.cfg.IsPeer(id) {
 			g.enter(id)
@@ -99,13 +99,13 @@ func (g *Guests) enter(id peer.ID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open[id]++
-	g.hear(id)
+	g.observe(id)
 }
 
-// hear has a silence that was written down taken back at once: a restart would
+// observe has a silence that was written down taken back at once: a restart would
 // count on from it.
-func (g *Guests) hear(id peer.ID) {
-	g.heard[id] = true
+func (g *Guests) observe(id peer.ID) {
+	g.seen[id] = true
 	if g.silent[id] > 0 {
 		delete(g.silent, id)
 		changes.Poke(g.poke)
@@ -118,7 +118,7 @@ func (g *Guests) leave(id peer.ID) {
 	if g.open[id]--; g.open[id] == 0 {
 		delete(g.open, id)
 	}
-	g.hear(id)
+	g.observe(id)
 }
 
 // Silence is for how long a consumer has been silent, and after how much more
@@ -148,12 +148,12 @@ func (g *Guests) limit(id peer.ID) time.Duration {
 
 // Run looks at the guests until ctx ends.
 func (g *Guests) Run(ctx context.Context) error {
-	tick := time.NewTicker(g.cfg.Look)
+	tick := time.NewTicker(g.cfg.Every)
 	defer tick.Stop()
 	for last := time.Now(); ; {
 		now := time.Now()
 		if err := g.round(ctx, now.Sub(last)); err != nil && ctx.Err() == nil {
-			g.cfg.Log.Warn("guests were not looked at; again in a while", "error", err)
+			g.cfg.Log.Warn("guests were not looked at; again in a while", "err", err)
 		} else {
 			last = now // a look that failed counts with the next
 		}
@@ -204,7 +204,7 @@ func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.
 	}
 	next := map[peer.ID]time.Duration{}
 	for id, d := range saved {
-		if g.heard[id] || g.open[id] > 0 || g.cfg.Stays(id) {
+		if g.seen[id] || g.open[id] > 0 || g.cfg.Stays(id) {
 			continue
 		}
 		if known, ok := g.silent[id]; ok {
@@ -213,7 +213,7 @@ func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.
 		next[id] = max(0, d) + passed
 	}
 	g.silent = next
-	clear(g.heard)
+	clear(g.seen)
 	return maps.Clone(next)
 }
 

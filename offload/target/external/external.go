@@ -48,11 +48,11 @@ type Config struct {
 	Cluster    string // home's ID
 	// Network is nil where pods there and home do not reach each other.
 	Network Network
-	// Heard is told what the target is like, after every look at it; nil is not.
-	Heard func(Health)
-	// LookEvery is how often the campus is looked at; zero stands for lookEvery.
-	LookEvery time.Duration
-	Log       *slog.Logger
+	// Received is told what the target is like, after every look at it; nil is not.
+	Received func(Health)
+	// CheckEvery is how often the campus is looked at; zero stands for lookEvery.
+	CheckEvery time.Duration
+	Log        *slog.Logger
 }
 
 // Target is one namespace of a foreign cluster. It implements target.Target.
@@ -68,8 +68,8 @@ type Target struct {
 	rules   rules
 	reached bool // the way to home was there; the loop of Offers alone uses it
 
-	mu    sync.Mutex
-	asked map[string]bool // namespaces that the engine uses in this run
+	mu   sync.Mutex
+	used map[string]bool // namespaces that the engine uses in this run
 }
 
 var _ target.Target = (*Target)(nil)
@@ -89,8 +89,8 @@ func New(cfg Config) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.LookEvery = cmp.Or(cfg.LookEvery, lookEvery)
-	t := &Target{cfg: cfg, id: ID(cfg.Credential.Server, cfg.Settings.Namespace), asked: map[string]bool{}}
+	cfg.CheckEvery = cmp.Or(cfg.CheckEvery, checkEvery)
+	t := &Target{cfg: cfg, id: ID(cfg.Credential.Server, cfg.Settings.Namespace), used: map[string]bool{}}
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}
 	t.conns, t.streams = connrotation.NewDialer(dialer.DialContext), connrotation.NewDialer(dialer.DialContext)
 	raw.Dial = t.conns.DialContext
@@ -141,7 +141,7 @@ func (t *Target) Holds(kind string) bool { return kind == "ConfigMap" || kind ==
 func (t *Target) Namespace(_ context.Context, home string) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.asked[home] = true
+	t.used[home] = true
 	return home, nil
 }
 
@@ -159,7 +159,7 @@ func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for home := range maps.Keys(t.asked) {
+	for home := range maps.Keys(t.used) {
 		out[home] = home
 	}
 	return out, nil
@@ -175,7 +175,7 @@ func (t *Target) Gone(ctx context.Context, home string) (bool, error) {
 // Release deletes what the home namespace has there, and returns when it is gone.
 func (t *Target) Release(ctx context.Context, home string) error {
 	t.mu.Lock()
-	delete(t.asked, home)
+	delete(t.used, home)
 	t.mu.Unlock()
 	names := rewrite.Names{Cluster: t.cfg.Cluster}
 	_, err := clear(ctx, t.raw, t.cfg.Settings.Namespace, rewrite.HomeLabel+"="+t.cfg.Cluster+","+rewrite.SpaceLabel+"="+names.Space(home))

@@ -21,7 +21,7 @@ const triedAnnotation = "rivulet.dev/tried-at"
 // change of the object has them try at once. It is done when the quota has changed,
 // and each rereadEvery.
 func (t *Target) nudge(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	selector := metav1.ListOptions{LabelSelector: rewrite.HomeLabel + "=" + t.cfg.Cluster}
 	stamp := time.Now().UTC().Format(time.RFC3339)
@@ -44,7 +44,7 @@ func (t *Target) nudge(ctx context.Context) {
 	for i := range jobs.Items {
 		j := &jobs.Items[i]
 		unmade := j.Status.Active == 0 && len(j.Status.Conditions) == 0 && j.Status.Succeeded == 0 && j.Status.Failed == 0
-		if !unmade || !Ours(j, "jobs") || j.DeletionTimestamp != nil || time.Since(j.CreationTimestamp.Time) < lookEvery {
+		if !unmade || !Ours(j, "jobs") || j.DeletionTimestamp != nil || time.Since(j.CreationTimestamp.Time) < checkEvery {
 			continue
 		}
 		j.Annotations[triedAnnotation] = stamp

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// lookEvery is how often the campus is looked at where a watch does not say more, and
-	// lookTimeout how long one look may take.
-	lookEvery, lookTimeout = 10 * time.Second, 10 * time.Second
+	// checkEvery is how often the campus is looked at where a watch does not say more, and
+	// checkTimeout how long one look may take.
+	checkEvery, checkTimeout = 10 * time.Second, 10 * time.Second
 	// patience is how many looks in a row have to fail before the node is NotReady: the
 	// way to a campus is the Internet.
 	patience = 3
@@ -64,13 +64,13 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 	failed, good, lost := 0, 0, true // nothing was heard yet
 	for {
 		begun := time.Now()
-		now, running, err := t.look(ctx, begun.Sub(reread) >= rereadEvery)
+		now, running, err := t.check(ctx, begun.Sub(reread) >= rereadEvery)
 		if unwelcome(err) && ctx.Err() == nil && t.cfg.Credential.Renewed() != "" {
 			// Files are read again, and commands run, after a refusal. A certificate belongs to its
 			// connection, so that goes with it.
 			t.conns.CloseAll()
 			t.streams.CloseAll()
-			now, running, err = t.look(ctx, begun.Sub(reread) >= rereadEvery)
+			now, running, err = t.check(ctx, begun.Sub(reread) >= rereadEvery)
 		}
 		if ctx.Err() != nil {
 			return
@@ -108,10 +108,10 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 		default:
 			failed, good = failed+1, 0
 		}
-		if t.cfg.Heard != nil {
-			t.cfg.Heard(health)
+		if t.cfg.Received != nil {
+			t.cfg.Received(health)
 		}
-		pause := t.cfg.LookEvery
+		pause := t.cfg.CheckEvery
 		if errors.Is(err, errNoWay) {
 			pause = wayEvery
 		}
@@ -155,9 +155,9 @@ func send(out chan offer.Offer, o offer.Offer) {
 	out <- o
 }
 
-// look asks the campus for its state; with all, for what rarely changes, too.
-func (t *Target) look(ctx context.Context, all bool) (state, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+// check asks the campus for its state; with all, for what rarely changes, too.
+func (t *Target) check(ctx context.Context, all bool) (state, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	running, err := serverVersion(ctx, t.campus)
 	if err != nil {

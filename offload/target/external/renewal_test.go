@@ -107,8 +107,8 @@ func renewals(t *testing.T, c *campus) (check func(*testing.T)) {
 	must(t, settings.Complete())
 	for _, f := range all {
 		f.health = &heard{}
-		target, err := external.New(external.Config{Node: "burst-renewed", Settings: settings, Credential: f.old, Cluster: cluster, Heard: f.health.hear,
-			LookEvery: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+		target, err := external.New(external.Config{Node: "burst-renewed", Settings: settings, Credential: f.old, Cluster: cluster, Received: f.health.hear,
+			CheckEvery: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 		must(t, err)
 		within, stop := context.WithCancel(context.Background())
 		t.Cleanup(stop)

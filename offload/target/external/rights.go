@@ -55,8 +55,8 @@ type Missing struct {
 	Needed bool `json:"needed"`
 }
 
-// asked are the needs of a target with or without a network.
-func asked(network string) []need {
+// needsOf are the needs of a target with or without a network.
+func needsOf(network string) []need {
 	return slices.DeleteFunc(slices.Clone(needs), func(n need) bool { return n.gateway && network == NetworkNone })
 }
 
@@ -70,7 +70,7 @@ func Rights(ctx context.Context, client kubernetes.Interface, namespace, network
 		verb string
 	}
 	var all []question
-	for _, n := range asked(network) {
+	for _, n := range needsOf(network) {
 		for _, verb := range n.verbs {
 			all = append(all, question{n, verb})
 		}
@@ -115,7 +115,7 @@ func Role(namespace, user, network string) string {
 	type key struct{ group, resource string }
 	rules := map[key][]string{}
 	var order []key
-	for _, n := range asked(network) {
+	for _, n := range needsOf(network) {
 		k := key{n.group, n.name()}
 		if rules[k] == nil {
 			order = append(order, k)

@@ -53,7 +53,7 @@ func (t *Target) Tenants() (out []netip.Addr, heard bool) {
 			out = append(out, here)
 		}
 	}
-	return out, t.heard
+	return out, t.received
 }
 
 // PodPrefixes are those in which the peer sees pods: its own, home's, and those of the

@@ -64,11 +64,11 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				back := t.silent
 				t.silent = false
 				moved := !maps.Equal(t.latest.Neighbours, o.Neighbours)
-				told := !t.heard || !slices.Equal(t.latest.Tenants, o.Tenants)
-				t.latest, t.heard = o, true
+				told := !t.received || !slices.Equal(t.latest.Tenants, o.Tenants)
+				t.latest, t.received = o, true
 				t.mu.Unlock()
-				if told && t.cfg.Told != nil {
-					t.cfg.Told()
+				if told && t.cfg.Changed != nil {
+					t.cfg.Changed()
 				}
 				if moved || back {
 					t.reach.Notify()

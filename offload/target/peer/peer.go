@@ -47,9 +47,9 @@ type Config struct {
 	// Without them the connections of Dial are private already, and the peer's API is under BaseURL.
 	Cert, Key, ServerCert []byte
 	ServerName            string
-	// Told is called after Tenants may answer differently; nil is not.
-	Told func()
-	Log  *slog.Logger
+	// Changed is called after Tenants may answer differently; nil is not.
+	Changed func()
+	Log     *slog.Logger
 }
 
 // Target is one peer. It implements target.Target.
@@ -63,13 +63,13 @@ type Target struct {
 
 	making sync.RWMutex // held for writing while nobody may make a twin
 
-	mu     sync.Mutex
-	twins  map[string]memory
-	asking map[string]chan struct{} // by home namespace, held by who asks for its twin
-	latest offer.Offer              // the last line of the peer's stream
-	heard  bool                     // there was one
-	silent bool                     // for longer than offer.Silence
-	reach  changes.Signal
+	mu       sync.Mutex
+	twins    map[string]memory
+	asking   map[string]chan struct{} // by home namespace, held by who asks for its twin
+	latest   offer.Offer              // the last line of the peer's stream
+	received bool                     // there was one
+	silent   bool                     // for longer than offer.Silence
+	reach    changes.Signal
 }
 
 // memory is a twin's name, and when it was last heard.

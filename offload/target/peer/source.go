@@ -31,8 +31,8 @@ type Source struct {
 	PodCIDR netip.Prefix
 	// Control is the control address inside the tunnel, as home sees it.
 	Control netip.AddrPort
-	// Told is called after pods of home at a peer may be others.
-	Told func()
+	// Changed is called after pods of home at a peer may be others.
+	Changed func()
 	// Set and End are told of the targets: see consumer.Consumer.
 	Set func(kind target.Kind, all []target.Spec, complete bool)
 	End func(ids ...string)
@@ -97,6 +97,6 @@ func (s *Source) target(l peer.Link, name string, log *slog.Logger) (*Target, er
 	return New(Config{
 		Name: name, Link: l, Links: s.Fabric.Links, LinksChanged: s.Fabric.Changed, PodCIDR: s.PodCIDR,
 		Dial: s.Fabric.Dial, HTTP: client, BaseURL: base,
-		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Told: s.Told, Log: log,
+		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Changed: s.Changed, Log: log,
 	})
 }

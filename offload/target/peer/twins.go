@@ -39,7 +39,7 @@ func (t *Target) Namespace(ctx context.Context, home string) (string, error) {
 				defer func() { <-one }()
 				ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 				defer cancel()
-				_, _ = t.askNamespace(ctx, home) // who asks next asks again
+				_, _ = t.requestNamespace(ctx, home) // who asks next asks again
 			}()
 		default: // somebody asks already
 		}
@@ -54,7 +54,7 @@ func (t *Target) Namespace(ctx context.Context, home string) (string, error) {
 	if twin, _ := t.remembered(home); twin.name != "" {
 		return twin.name, nil
 	}
-	return t.askNamespace(ctx, home)
+	return t.requestNamespace(ctx, home)
 }
 
 // remembered is the twin as it was last heard of, and what is held by the one who asks for it.
@@ -67,7 +67,7 @@ func (t *Target) remembered(home string) (twin memory, one chan struct{}) {
 	return t.twins[home], t.asking[home]
 }
 
-func (t *Target) askNamespace(ctx context.Context, home string) (string, error) {
+func (t *Target) requestNamespace(ctx context.Context, home string) (string, error) {
 	t.making.RLock()
 	defer t.making.RUnlock()
 	var answer struct{ Name string }

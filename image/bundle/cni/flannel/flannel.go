@@ -96,7 +96,7 @@ func admitted(args *skel.CmdArgs, result types.Result) error {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
-	return podgate.Ask(ctx, cmp.Or(os.Getenv(podgate.Env), podgate.DefaultSocket), pod)
+	return podgate.Request(ctx, cmp.Or(os.Getenv(podgate.Env), podgate.DefaultSocket), pod)
 }
 
 func check(args *skel.CmdArgs) error {

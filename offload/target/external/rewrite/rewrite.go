@@ -47,23 +47,23 @@ type Config struct {
 	Prepare func(home string, template map[string]any) error
 }
 
-// Lens translates requests and answers.
-type Lens struct {
+// Transport translates requests and answers.
+type Transport struct {
 	cfg  Config
 	path *regexp.Regexp
 }
 
 // New makes a Lens.
-func New(cfg Config) *Lens {
-	return &Lens{cfg: cfg, path: regexp.MustCompile(`^` + regexp.QuoteMeta(cfg.Prefix) + `(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+)(?:/(.+))?)?$`)}
+func New(cfg Config) *Transport {
+	return &Transport{cfg: cfg, path: regexp.MustCompile(`^` + regexp.QuoteMeta(cfg.Prefix) + `(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+)(?:/(.+))?)?$`)}
 }
 
 // Wrap puts the lens in front of a connection, as rest.Config.Wrap wants it.
-func (l *Lens) Wrap(rt http.RoundTripper) http.RoundTripper { return &tripper{l, rt} }
+func (l *Transport) Wrap(rt http.RoundTripper) http.RoundTripper { return &tripper{l, rt} }
 
 type tripper struct {
-	lens *Lens
-	base http.RoundTripper
+	transport *Transport
+	base      http.RoundTripper
 }
 
 // call is one request through the lens.
@@ -78,7 +78,7 @@ type call struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	l := t.lens
+	l := t.transport
 	found := l.path.FindStringSubmatch(req.URL.Path)
 	if found == nil {
 		if req.Method == http.MethodGet && !strings.Contains(req.URL.Path, "/namespaces/") && !strings.HasPrefix(req.URL.Path, l.cfg.Prefix+"/api/v1/") {
@@ -218,9 +218,9 @@ func (c *call) notOurs() *http.Response {
 	return refuse(c.Request, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q is not ours", c.resource, c.object))
 }
 
-// look reads the object that the call is about; nil if it is not there or not ours,
+// find reads the object that the call is about; nil if it is not there or not ours,
 // and then the answer to give.
-func (c *call) look() (tree, *http.Response, error) {
+func (c *call) find() (tree, *http.Response, error) {
 	req, err := http.NewRequestWithContext(c.Context(), http.MethodGet, c.objectURL(), nil)
 	if err != nil {
 		return nil, nil, err
@@ -255,7 +255,7 @@ func (c *call) remove() (*http.Response, error) {
 		return nil, err
 	}
 	if text(at(o, "preconditions"), "uid") == "" {
-		have, denied, err := c.look()
+		have, denied, err := c.find()
 		if have == nil {
 			return denied, err
 		}
@@ -274,7 +274,7 @@ func (c *call) change() (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	have, denied, err := c.look()
+	have, denied, err := c.find()
 	if have == nil {
 		return denied, err
 	}
@@ -307,7 +307,7 @@ func (c *call) write(prepare func(string, map[string]any) error) (*http.Response
 		return refuse(c.Request, http.StatusUnprocessableEntity, "Invalid", "an object without a name is not translated"), nil
 	}
 	if !fresh && text(at(o, "metadata"), "resourceVersion") == "" {
-		if have, denied, err := c.look(); have == nil {
+		if have, denied, err := c.find(); have == nil {
 			return denied, err
 		}
 	}
@@ -331,7 +331,7 @@ func (c *call) taken(resp *http.Response, name string) (*http.Response, error) {
 	u := *c.URL
 	u.Path += "/" + name
 	c.URL = &u
-	_, denied, err := c.look()
+	_, denied, err := c.find()
 	switch {
 	case err != nil:
 		return nil, err

@@ -139,8 +139,8 @@ func (n *network) tenant(ctx context.Context, results string, made podnet.Pod) e
 		return err
 	}
 	_ = isolation.Run(once(), isolation.Config{
-		Keeper: nft.NewGuard(0, log),
-		Held:   isolation.NewHeld(), Results: results, Pods: pods, DNS: netip.MustParseAddr(clusterDNS), Twins: twins,
+		Guard: nft.NewGuard(0, log),
+		Held:  isolation.NewHeld(), Results: results, Pods: pods, DNS: netip.MustParseAddr(clusterDNS), Twins: twins,
 		Endpoints: func(peer.ID) iter.Seq[netip.Addr] { return slices.Values([]netip.Addr(nil)) },
 		Links:     func() []peer.Link { return links },
 		Networks:  func() []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(n.a.lan, 24).Masked()} },

@@ -83,8 +83,8 @@ func of[T object[T], L runtime.Object, C interface {
 		}}
 }
 
-// keeper is one kind in one space.
-type keeper[T object[T]] struct {
+// kindReflector is one kind in one space.
+type kindReflector[T object[T]] struct {
 	kind[T]
 	space      *space
 	home, twin cache.SharedIndexInformer
@@ -98,20 +98,20 @@ type keeper[T object[T]] struct {
 	left func(ctx context.Context, source T) (about runtime.Object, left LeftOut)
 }
 
-func newKeeper[T object[T]](s *space, k kind[T]) *keeper[T] {
+func newKeeper[T object[T]](s *space, k kind[T]) *kindReflector[T] {
 	informer := func(c kubernetes.Interface, namespace string) cache.SharedIndexInformer {
 		i := cache.NewSharedIndexInformer(k.all(c, namespace), k.zero, 0, cache.Indexers{})
 		_ = i.SetTransform(watch.Unmanaged) // fails only after a start
 		return i
 	}
-	return &keeper[T]{kind: k, space: s, home: informer(s.clients.home, s.home), twin: informer(s.clients.twin, s.twin)}
+	return &kindReflector[T]{kind: k, space: s, home: informer(s.clients.home, s.home), twin: informer(s.clients.twin, s.twin)}
 }
 
-func (k *keeper[T]) informers() []cache.SharedIndexInformer {
+func (k *kindReflector[T]) informers() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{k.home, k.twin}
 }
 
-func (k *keeper[T]) names() []string {
+func (k *kindReflector[T]) names() []string {
 	var names []string
 	for _, o := range k.home.GetStore().List() {
 		name := o.(T).GetName()
@@ -123,7 +123,7 @@ func (k *keeper[T]) names() []string {
 	return append(names, slices.Collect(maps.Keys(k.made))...)
 }
 
-func (k *keeper[T]) extra(name string) (also []key) {
+func (k *kindReflector[T]) extra(name string) (also []key) {
 	if name == "" {
 		for other := range k.made {
 			also = append(also, key{k.name, other})
@@ -142,7 +142,7 @@ func (k *keeper[T]) extra(name string) (also []key) {
 	return also
 }
 
-func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
+func (k *kindReflector[T]) reconcile(ctx context.Context, name string) error {
 	source, atHome := get[T](k.home, k.space.home, name)
 	if make, ok := k.made[name]; ok {
 		source, atHome = make(k.home)
@@ -181,7 +181,7 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 	case !there:
 		_, err = twin.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	case !ours:
-		k.space.tell(id, source, "ReflectionConflict", fmt.Sprintf(
+		k.space.report(id, source, "ReflectionConflict", fmt.Sprintf(
 			"%s has a %s %s of its own in %s; it is left alone, pods away see it instead of this one. Rename one of them",
 			k.space.target, k.kind.name, name, k.space.twin))
 		return nil
@@ -200,7 +200,7 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 	}
 	if err == nil {
 		if atHome && is == nil && k.left != nil && source.GetDeletionTimestamp() == nil && k.follows(source) {
-			if about, left := k.left(ctx, source); k.space.tellLeft(id, about, left) {
+			if about, left := k.left(ctx, source); k.space.reportLeftOut(id, about, left) {
 				return nil
 			}
 		}
@@ -208,13 +208,13 @@ func (k *keeper[T]) reconcile(ctx context.Context, name string) error {
 		return nil
 	}
 	if wanted && refused(err) {
-		k.space.tell(id, source, "ReflectionFailed", fmt.Sprintf("%s does not take this %s: %v%s", k.space.target, k.kind.name, err, k.hint))
+		k.space.report(id, source, "ReflectionFailed", fmt.Sprintf("%s does not take this %s: %v%s", k.space.target, k.kind.name, err, k.hint))
 	}
 	return err
 }
 
 // wanted returns the object that the twin should have, or a second one; false if none.
-func (k *keeper[T]) wanted(source T, is *second[T]) (T, bool) {
+func (k *kindReflector[T]) wanted(source T, is *second[T]) (T, bool) {
 	if source.GetDeletionTimestamp() != nil || !k.follows(source) {
 		return k.zero, false
 	}
@@ -250,7 +250,7 @@ func (k *keeper[T]) wanted(source T, is *second[T]) (T, bool) {
 }
 
 // follows reports whether the users want the object to follow the pods.
-func (k *keeper[T]) follows(source T) bool {
+func (k *kindReflector[T]) follows(source T) bool {
 	if _, needed := k.made[source.GetName()]; needed {
 		return true
 	}
@@ -258,7 +258,7 @@ func (k *keeper[T]) follows(source T) bool {
 }
 
 // isUsed reports whether the object follows as far as those go that are to be used.
-func (k *keeper[T]) isUsed(source T) (used, known bool) {
+func (k *kindReflector[T]) isUsed(source T) (used, known bool) {
 	_, needed := k.made[source.GetName()]
 	if needed || k.used == nil || k.space.mode.Mode(k.name) != policy.ReflectUsed || source.GetAnnotations()[policy.ReflectAnnotation] == policy.ReflectOn {
 		return true, true
@@ -267,7 +267,7 @@ func (k *keeper[T]) isUsed(source T) (used, known bool) {
 }
 
 // late returns an error while an object that is at home is not in the cache.
-func (k *keeper[T]) late(ctx context.Context, name string) error {
+func (k *kindReflector[T]) late(ctx context.Context, name string) error {
 	if _, seen := get[T](k.home, k.space.home, name); seen {
 		return nil
 	}
@@ -309,7 +309,7 @@ func dress(have, want metav1.Object) {
 
 // remove deletes exactly what was seen: not what somebody put in its place or
 // took over since.
-func (k *keeper[T]) remove(ctx context.Context, twin api[T], have T) error {
+func (k *kindReflector[T]) remove(ctx context.Context, twin api[T], have T) error {
 	if have.GetDeletionTimestamp() != nil {
 		return nil
 	}

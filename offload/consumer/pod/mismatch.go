@@ -12,10 +12,10 @@ import (
 // ReasonMisfit is the event of a pod whose image does not run on the node's platform.
 const ReasonMisfit = "ImagePlatform"
 
-// Misfit returns the image of the away pod that does not run on the machine it is on,
+// Mismatch returns the image of the away pod that does not run on the machine it is on,
 // and the provider's words for that; empty if there is none that is known not to. It is
 // pure.
-func Misfit(home, away *corev1.Pod) (image, words string) {
+func Mismatch(home, away *corev1.Pod) (image, words string) {
 	if away == nil || terminal(away.Status.Phase) {
 		return "", ""
 	}
@@ -51,11 +51,11 @@ func Misfit(home, away *corev1.Pod) (image, words string) {
 	return "", ""
 }
 
-// misfit hands a pod back whose image does not run on the node's platform. It waits
+// mismatch hands a pod back whose image does not run on the node's platform. It waits
 // until the API server keeps the pod's successor off that platform. A pod that nobody
 // makes again stays, and says why.
-func (c *Controller) misfit(ctx context.Context, home, away *corev1.Pod) error {
-	image, words := Misfit(home, away)
+func (c *Controller) mismatch(ctx context.Context, home, away *corev1.Pod) error {
+	image, words := Mismatch(home, away)
 	if image == "" || c.cfg.Unfit == nil || c.cfg.Platform == nil {
 		return nil
 	}

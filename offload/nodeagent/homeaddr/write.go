@@ -18,20 +18,20 @@ import (
 // ClusterDomain is that of every cluster.
 const ClusterDomain = "cluster.local"
 
-// Tell writes what a pod that lives in home's addresses is told of its own, into the volume
+// Write writes what a pod that lives in home's addresses is told of its own, into the volume
 // policy.HomeVolume that it was made with: its variables (policy.HomeAddressFile, for the
 // kubelet) and its /etc/hosts (policy.HomeHostsFile). It is called before the pod's first
 // process, and again when the pod gets another network. kubelet is the kubelet's folder.
 //
 // The pod may have written into the volume meanwhile: no link in it is followed.
-func Tell(kubelet string, pod *corev1.Pod, own netip.Addr) error {
-	if err := tell(kubelet, pod, own); err != nil {
+func Write(kubelet string, pod *corev1.Pod, own netip.Addr) error {
+	if err := write(kubelet, pod, own); err != nil {
 		return fmt.Errorf("homeaddr: what pod %s in %s is told of its address: %w; delete the pod at home if this lasts", pod.Name, pod.Namespace, err)
 	}
 	return nil
 }
 
-func tell(kubelet string, pod *corev1.Pod, own netip.Addr) error {
+func write(kubelet string, pod *corev1.Pod, own netip.Addr) error {
 	volume := func(v corev1.Volume) bool { return v.Name == policy.HomeVolume && v.EmptyDir != nil }
 	if pod.UID == "" || !filepath.IsLocal(string(pod.UID)) || !slices.ContainsFunc(pod.Spec.Volumes, volume) {
 		return errors.New("it has no volume " + policy.HomeVolume)

@@ -36,11 +36,11 @@ func TestMisfit(t *testing.T) {
 		if c.name == "prepare" {
 			away.Status.InitContainerStatuses, away.Status.ContainerStatuses = away.Status.ContainerStatuses, nil
 		}
-		if got, words := Misfit(home, away); got != c.want || (words == "") != (c.want == "") {
+		if got, words := Mismatch(home, away); got != c.want || (words == "") != (c.want == "") {
 			t.Errorf("%s: %q (%s), want %q", c.what, got, words, c.want)
 		}
 	}
-	if got, _ := Misfit(home, nil); got != "" {
+	if got, _ := Mismatch(home, nil); got != "" {
 		t.Error("without a pod", got)
 	}
 }

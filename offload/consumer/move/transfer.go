@@ -17,9 +17,9 @@ import (
 	"rivulet/offload/policy"
 )
 
-// carry does a move from wherever it is, to one of its two ends. An error of a job whose
+// transfer does a move from wherever it is, to one of its two ends. An error of a job whose
 // context has ended says nothing: it goes on after the next start.
-func (m *Mover) carry(ctx context.Context, j *Job) error {
+func (m *Mover) transfer(ctx context.Context, j *Job) error {
 	n := j.note
 	if !n.Copied && !n.Back {
 		err := m.bring(ctx, j, n)
@@ -44,7 +44,7 @@ func (m *Mover) carry(ctx context.Context, j *Job) error {
 			return err
 		}
 		m.cfg.Log.Warn("a volume was not moved", "claim", n.Namespace+"/"+n.Claim, "to", n.To, "why", n.Why)
-		m.tell(ctx, n, corev1.EventTypeWarning, "VolumeNotMoved", "the data stay where they were: "+n.Why)
+		m.record(ctx, n, corev1.EventTypeWarning, "VolumeNotMoved", "the data stay where they were: "+n.Why)
 		return errors.New(n.Why)
 	}
 	j.at(Switching)
@@ -53,7 +53,7 @@ func (m *Mover) carry(ctx context.Context, j *Job) error {
 	}
 	j.at(Done)
 	m.cfg.Log.Info("volume moved", "claim", n.Namespace+"/"+n.Claim, "to", n.To)
-	m.tell(ctx, n, corev1.EventTypeNormal, "VolumeMoved", "the data are on "+n.To+" now")
+	m.record(ctx, n, corev1.EventTypeNormal, "VolumeMoved", "the data are on "+n.To+" now")
 	return nil
 }
 
@@ -72,7 +72,7 @@ func (m *Mover) persist(ctx context.Context, j *Job, n note, do func(context.Con
 	}
 }
 
-func (m *Mover) tell(ctx context.Context, n note, kind, reason, text string) {
+func (m *Mover) record(ctx context.Context, n note, kind, reason, text string) {
 	if claim, err := m.cfg.Home.CoreV1().PersistentVolumeClaims(n.Namespace).Get(ctx, n.Claim, metav1.GetOptions{}); err == nil {
 		m.cfg.Recorder.Event(claim, kind, reason, text)
 	}

@@ -21,10 +21,10 @@ import (
 // releaseTimeout bounds one attempt to give a twin back.
 const releaseTimeout = 2 * time.Minute
 
-// retirement gives twins back to one target: those of namespaces that are not
+// collector gives twins back to one target: those of namespaces that are not
 // offloaded there any more, this run's and earlier ones'. The pods that were sent
 // away leave first, in their own time.
-type retirement struct {
+type collector struct {
 	home       kubernetes.Interface
 	target     target.Target
 	namespaces *policy.Watcher
@@ -32,19 +32,19 @@ type retirement struct {
 	recorder   record.EventRecorder
 	log        *slog.Logger
 	kick       chan struct{}
-	told       map[string]string // of twins that hold data, by namespace: what was said
+	reported   map[string]string // of twins that hold data, by namespace: what was said
 }
 
-func newRetirement(home kubernetes.Interface, t target.Target, namespaces *policy.Watcher, recorder record.EventRecorder, log *slog.Logger) *retirement {
-	return &retirement{home: home, target: t, namespaces: namespaces, recorder: recorder, log: log, kick: make(chan struct{}, 1), told: map[string]string{}}
+func newRetirement(home kubernetes.Interface, t target.Target, namespaces *policy.Watcher, recorder record.EventRecorder, log *slog.Logger) *collector {
+	return &collector{home: home, target: t, namespaces: namespaces, recorder: recorder, log: log, kick: make(chan struct{}, 1), reported: map[string]string{}}
 }
 
 // poke has the twins looked at again.
-func (r *retirement) poke() {
+func (r *collector) poke() {
 	changes.Poke(r.kick)
 }
 
-func (r *retirement) run(ctx context.Context) error {
+func (r *collector) run(ctx context.Context) error {
 	r.poke()
 	var again <-chan time.Time
 	pause := changes.Backoff{First: parts.FirstWait, Longest: parts.LongestWait}
@@ -70,7 +70,7 @@ func (r *retirement) run(ctx context.Context) error {
 // timer in case it did so a moment too early.
 var errBusy = errors.New("offload: pods are still leaving")
 
-func (r *retirement) sweep(ctx context.Context) error {
+func (r *collector) sweep(ctx context.Context) error {
 	held, err := r.target.Twins(ctx)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (r *retirement) sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (r *retirement) release(ctx context.Context, home, twin string) error {
+func (r *collector) release(ctx context.Context, home, twin string) error {
 	// Deleting a twin ends what runs there: home's API itself has to say so.
 	ns, err := r.home.CoreV1().Namespaces().Get(ctx, home, metav1.GetOptions{})
 	switch {
@@ -106,11 +106,11 @@ func (r *retirement) release(ctx context.Context, home, twin string) error {
 	defer cancel()
 	if err := holding(ctx, r.target, home, twin); err != nil {
 		if h := new(heldTwin); errors.As(err, &h) {
-			r.tellHeld(ns, h)
+			r.reportHeld(ns, h)
 		}
 		return err
 	}
-	delete(r.told, home)
+	delete(r.reported, home)
 	if err := r.target.Release(ctx, home); err != nil {
 		return err
 	}
