@@ -16,22 +16,20 @@ import (
 	"rivulet/fabric/tunnel/paths"
 )
 
-// What a data plane may be able to do besides; the tunnel's process can.
+// Optional abilities of a data plane; the tunnel's process has them.
 type (
-	// taker takes connections over that carry the tunnel where UDP does not pass.
+	// taker takes over connections that carry the tunnel where UDP is blocked.
 	taker interface {
 		HandOver(conn net.Conn, begun []byte) error
 	}
-	// teller calls changed whenever the path to a peer is another, until ctx or the
-	// data plane ends.
+	// teller calls changed whenever the path to a peer has changed, until ctx or the data plane ends.
 	teller interface {
 		WatchPaths(ctx context.Context, changed func()) error
 	}
 )
 
-// candidates are where this device may be reached: all addresses of its LANs. An
-// IPv6 link-local one is nothing without its link; peers on that link find it by
-// discovery.
+// candidates are the addresses at which this device may be reached: all of its LANs. IPv6 link-local ones are left out,
+// since they need a link; peers on that link use discovery.
 func candidates(lans netmon.LANs, port uint16) (out []netip.AddrPort) {
 	for _, i := range lans {
 		for _, p := range i.Addrs {
@@ -43,10 +41,10 @@ func candidates(lans netmon.LANs, port uint16) (out []netip.AddrPort) {
 	return out
 }
 
-// maxOwnCandidates leaves room in what peers are told for where others see us.
+// maxOwnCandidates leaves room for server-reflexive candidates in advertisements.
 const maxOwnCandidates = 8
 
-// addWays adds to the data plane's configuration what the paths need. It is called with mu held.
+// addWays adds the inputs of the paths to the data plane's configuration. It is called with mu held.
 func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
 	c.Relay = f.relays()
 	c.Candidates = candidates(lans, f.cfg.TunnelPort)
@@ -82,13 +80,13 @@ func addOnce(list []netip.AddrPort, a netip.AddrPort) []netip.AddrPort {
 	return append(list, a)
 }
 
-// followPaths keeps what Peers says of the ways to them true.
+// followPaths updates the paths in Peers.
 func (f *Fabric) followPaths(ctx context.Context) {
 	t, ok := f.cfg.DataPlane.(teller)
 	if !ok {
 		return
 	}
-	go func() { // round trip times of this moment, for who asks again
+	go func() { // fresh round trip times for the next reader
 		for {
 			select {
 			case <-ctx.Done():
@@ -136,7 +134,7 @@ func (f *Fabric) refreshPaths(ctx context.Context) {
 	}
 }
 
-// path says by which way packets go to the peer; empty if that is not known.
+// path is the path to the peer in use; empty if unknown.
 func (m *member) path() string {
 	if len(m.paths) > 0 && m.paths[0].Used {
 		return wayName(m.paths[0], nil)
@@ -144,7 +142,7 @@ func (m *member) path() string {
 	return ""
 }
 
-// wayName is a path for people. names has those of peers; else a relay is its ID.
+// wayName is a path for people. Names has those of peers; a relay without one is shown by its ID.
 func wayName(w paths.PathStatus, names map[string]string) string {
 	if w.Kind == paths.Relay {
 		via := w.Via
@@ -156,7 +154,7 @@ func wayName(w paths.PathStatus, names map[string]string) string {
 	return string(w.Kind) + " " + w.Addr.String()
 }
 
-// showPaths writes the ways to peers into views. It is called with mu held.
+// showPaths adds the paths to views. It is called with mu held.
 func (f *Fabric) showPaths(views []peer.View) {
 	names := map[string]string{}
 	for _, m := range f.members {
@@ -179,15 +177,15 @@ func (f *Fabric) showPaths(views []peer.View) {
 	}
 }
 
-// errNoStreams is for a data plane that carries none.
+// errNoStreams is for a data plane without streams.
 var errNoStreams = errors.New("fabric: no streams here")
 
-// handOver is how the control port gives streams away.
+// handOver is how the control port passes streams to the data plane.
 func (f *Fabric) handOver() rpc.Handover {
 	return rpc.Handover{Protocol: tunnel.StreamProtocol, To: func(conn net.Conn, begun []byte) error {
 		t, ok := f.cfg.DataPlane.(taker)
 		local, _ := conn.LocalAddr().(*net.TCPAddr)
-		if !ok || local == nil || local.AddrPort().Addr().Unmap() == f.cfg.TunnelAddress { // no tunnel through the tunnel
+		if !ok || local == nil || local.AddrPort().Addr().Unmap() == f.cfg.TunnelAddress { // no tunnel inside the tunnel
 			return errNoStreams
 		}
 		return t.HandOver(conn, begun)

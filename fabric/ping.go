@@ -19,10 +19,10 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 		TLSClientConfig:        rpc.ClientTLS(f.cfg.Identity, m.ID()),
 		DialContext:            f.dialPeer(m.ID(), f.cfg.Timing.PingTimeout),
 		MaxResponseHeaderBytes: 8 << 10,
-		ReadBufferSize:         1 << 10, // for each peer, and there is nothing to read
+		ReadBufferSize:         1 << 10, // per peer, and there is little to read
 		WriteBufferSize:        1 << 10,
-		// HTTP/1: a ping that times out takes its connection with it, so the next one
-		// does not wait for TCP to recover from a link that was cut.
+		// HTTP/1: a ping that times out closes its connection, so the next one does not wait for TCP to recover from a
+		// link that was cut.
 	}}
 	defer client.CloseIdleConnections()
 	timer := time.NewTimer(0)
@@ -39,7 +39,7 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 		link, ok := m.Link()
 		switch {
 		case !ok:
-			timer.Stop() // pingKick says when there is something to ping
+			timer.Stop() // pingKick receives when there is something to ping
 		case !up:
 			wait, effects := m.Unplugged(time.Now(), why)
 			f.do(m, effects)
@@ -55,7 +55,7 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 			return
 		}
 		f.mu.Lock()
-		if !m.Pinned() { // no peer any more: an answer that was on its way says nothing
+		if !m.Pinned() { // no peer any more: a late answer has no meaning
 			f.mu.Unlock()
 			timer.Stop()
 			continue
@@ -93,7 +93,7 @@ func (f *Fabric) ping(ctx context.Context, c *http.Client, l peer.Link) (time.Du
 		return 0, err
 	}
 	defer resp.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(resp.Body, rpc.MaxBody)) //nolint:errcheck // only to use the connection again
+	io.Copy(io.Discard, io.LimitReader(resp.Body, rpc.MaxBody)) //nolint:errcheck // only to reuse the connection
 	if resp.StatusCode != http.StatusNoContent {
 		return 0, fmt.Errorf("answered %d", resp.StatusCode)
 	}

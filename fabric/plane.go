@@ -15,24 +15,23 @@ import (
 	"rivulet/fabric/tunnel"
 )
 
-// overhead is what a tunnel packet adds to the packet inside, with room to spare:
-// IPv6 40, UDP 8, WireGuard 32.
+// overhead is what a tunnel packet adds to the packet inside, bytes, with room to spare: IPv6 40, UDP 8, WireGuard 32.
 const overhead = 80
 
-// maxRetry bounds, in units of Timing.Retry, the pause before what failed on this
-// device is tried again: who has just freed a port or loaded a module is waiting.
+// maxRetry bounds, in units of Timing.Retry, the pause before a local failure is retried: a user who has just freed a
+// port or loaded a module is waiting.
 const maxRetry = 3
 
-// plane keeps the data plane as the records want it. It alone decides whether there is a
-// tunnel to a peer: the process runs, has the configuration, and serves that peer.
+// plane keeps the data plane's configuration equal to the records. It alone decides whether there is a tunnel to a
+// peer: the process runs, has the configuration, and serves that peer.
 type plane struct {
 	f      *Fabric
-	wanted chan struct{} // the configuration may be another
-	doubts chan struct{} // the data plane may have forgotten
+	wanted chan struct{} // the configuration may have changed
+	doubts chan struct{} // the data plane may have lost its configuration
 
 	mu      sync.Mutex
-	applied *tunnel.Config            // nil if not known
-	pid     int                       // of the process that has it
+	applied *tunnel.Config            // nil if unknown
+	pid     int                       // of the configured process
 	failed  string                    // why nothing could be applied; empty if it could
 	trouble map[string]tunnel.Problem // by peer, of what is applied
 }
@@ -44,8 +43,8 @@ func newPlane(f *Fabric) *plane {
 func (p *plane) kick()  { changes.Poke(p.wanted) }
 func (p *plane) doubt() { changes.Poke(p.doubts) }
 
-// tunnel reports whether the tunnel to the peer is in force, or what keeps it from being,
-// as far as that is known. A peer may have a tunnel and trouble.
+// tunnel reports whether the tunnel to the peer is in force, or the reason why not, if known. A peer may have both a
+// tunnel and trouble.
 func (p *plane) tunnel(id peer.ID) (ok bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +66,7 @@ func (p *plane) has(id peer.ID) bool {
 	return ok
 }
 
-// checkEvery is how soon trouble with single peers is looked at again, in units of Timing.Ping.
+// checkEvery is the interval of checks of peers with trouble, in units of Timing.Ping.
 const checkEvery = 2
 
 func (p *plane) run(ctx context.Context) {
@@ -105,7 +104,7 @@ func (p *plane) run(ctx context.Context) {
 	}
 }
 
-// apply tells the data plane what to be, unless that is what it was told last.
+// apply configures the data plane, unless it has this configuration.
 func (p *plane) apply(ctx context.Context) error {
 	want := p.f.desired()
 	p.mu.Lock()
@@ -136,7 +135,7 @@ func (p *plane) apply(ctx context.Context) error {
 	return nil
 }
 
-// check forgets what was applied if the data plane is not the one that was told.
+// check discards the applied configuration if the data plane's process has been replaced.
 func (p *plane) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -152,7 +151,7 @@ func (p *plane) check(ctx context.Context) {
 	}
 }
 
-// fail notes why nothing can be applied, or with nil that it was.
+// fail records why nothing can be applied; nil is success.
 func (p *plane) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,8 +166,8 @@ func (p *plane) troubled() bool {
 	return len(p.trouble) > 0
 }
 
-// took takes in which peers the data plane does not serve, or not fully. A prefix that
-// has become a network of this host is agreed on anew.
+// took records which peers the data plane does not serve, or only partly. A prefix that has become a network of this
+// host is replaced.
 func (p *plane) took(status tunnel.Status) {
 	trouble := map[string]tunnel.Problem{}
 	for _, s := range status.Peers {
@@ -192,8 +191,8 @@ func (p *plane) took(status tunnel.Status) {
 	}
 }
 
-// Reapply configures the data plane again, for a caller who knows that it has
-// started anew. Without it the fabric notices when pings fail.
+// Reapply configures the data plane again after its restart. Without this call the fabric detects the restart when
+// pings fail.
 func (f *Fabric) Reapply() {
 	f.plane.mu.Lock()
 	f.plane.applied = nil

@@ -10,7 +10,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// orDefault is the block that is meant.
+// orDefault replaces the zero block by the default.
 func orDefault(block netip.Prefix) netip.Prefix {
 	if !block.IsValid() {
 		return ipam.Default
@@ -18,9 +18,8 @@ func orDefault(block netip.Prefix) netip.Prefix {
 	return block
 }
 
-// SetPeerCIDR gives peers prefixes of another block (the zero value: of the default
-// one). Those that have one of the old block get another in an exchange; their
-// connections end.
+// SetPeerCIDR changes the block of the prefixes of peers (the zero value: the default one). Peers with a prefix of the
+// old block get another in an exchange; their connections end.
 func (f *Fabric) SetPeerCIDR(block netip.Prefix) {
 	block = orDefault(block)
 	f.live.mu.Lock()
@@ -38,10 +37,9 @@ func (f *Fabric) peerCIDR() netip.Prefix {
 	return f.live.peerCIDR
 }
 
-// choose picks the prefix under which a peer's pods are seen: one of our block that is
-// in use nowhere. Where networks of the host leave nothing free, a part of one that
-// is wider is taken: our route is the more exact one, so the peer is reached, and the
-// host loses only that part.
+// choose returns the prefix under which to see a peer's pods: one of the block that is not in use. Where networks of
+// the host leave nothing free, a part of a wider one is taken: this cluster's route is more specific, so the peer is
+// reached, and the host loses only that part.
 func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error) {
 	taken := append(f.cfg.LANs.LANs().Prefixes(), f.cfg.PodCIDR)
 	if f.cfg.ServiceCIDR.IsValid() {
@@ -83,10 +81,8 @@ func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 	return p, err
 }
 
-// rechoose gives every peer that was loaded with a prefix that cannot be one of ours
-// (an older version took what a peer announced, or the block is another) one that is,
-// before the tunnel is configured. The peer hears of it in the exchange after the
-// start; until then nothing passes.
+// rechoose replaces the prefix of every loaded peer whose prefix is not of the block (the block has changed), before
+// the tunnel is configured. The peer receives the new one in the exchange after the start; until then no packets pass.
 func (f *Fabric) rechoose() {
 	var given []netip.Prefix
 	for _, key := range sortedKeys(f.members) {
@@ -103,7 +99,7 @@ func (f *Fabric) rechoose() {
 			r.PeerMappedCIDR = p
 			err = f.cfg.Store.PutPeer(r)
 		}
-		if err != nil { // the exchange tries again
+		if err != nil { // the exchange retries
 			f.log.Warn("no prefix for a peer yet", "peer", r.Name, "err", err)
 			continue
 		}
@@ -114,9 +110,8 @@ func (f *Fabric) rechoose() {
 	}
 }
 
-// CheckPrefixes is for a caller who knows that the host has other networks now, a VPN
-// say: peers that are seen under one of them get another prefix, in an exchange
-// that is due at once. Their connections end; those of other peers do not notice.
+// CheckPrefixes checks the prefixes after a change of the host's networks, for example a VPN: peers under one of these
+// networks get another prefix, in an exchange that is due at once. Their connections end; other peers are not affected.
 func (f *Fabric) CheckPrefixes() {
 	f.mu.Lock()
 	var records []peer.Record

@@ -15,7 +15,7 @@ import (
 // maxRelays bounds the peers through which one exchange is tried.
 const maxRelays = 4
 
-// exchangeRelayed does the exchange through one of our peers.
+// exchangeRelayed does the exchange through a common peer.
 func (f *Fabric) exchangeRelayed(ctx context.Context, id peer.ID) (peer.Record, error) {
 	err := noLink(id)
 	for _, via := range f.relaysTo(id) {
@@ -34,7 +34,7 @@ func (f *Fabric) exchangeRelayed(ctx context.Context, id peer.ID) (peer.Record, 
 	return peer.Record{}, err
 }
 
-// relaysTo are peers who may reach the cluster, the nearest first.
+// relaysTo are peers that may reach the cluster, the nearest first.
 func (f *Fabric) relaysTo(id peer.ID) (out []peer.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,8 +51,8 @@ func (f *Fabric) relaysTo(id peer.ID) (out []peer.ID) {
 	return out
 }
 
-// reachable reports whether anybody takes a connection at one of the addresses. It
-// asks all at once, so that who is behind a NAT is told apart in two seconds.
+// reachable reports whether one of the addresses accepts a connection. It tries all at once, so that a cluster behind a
+// NAT is detected within two seconds.
 func reachable(ctx context.Context, addrs []netip.AddrPort) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

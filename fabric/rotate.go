@@ -11,32 +11,29 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Rotation is how our WireGuard key is changed from time to time. The key of our
-// identity is not: it is who we are.
+// Rotation changes this cluster's WireGuard key from time to time. The identity key never changes.
 //
-//	next key made, stored ─▶ told to all peers ─▶ stored as ours, tunnel changed ─▶ told again
+//	make and store the next key ─▶ send to all peers ─▶ store as present, change the tunnel ─▶ send again
 //
-// A peer takes the new key when it is told, or, if it cannot be, when the old one
-// has ceased to answer. Open connections wait for a second or so. After a power cut
-// in between it goes on where it was.
+// A peer changes to the new key when it receives it, or, if it could not, when the old one ceases to answer. Open
+// connections wait for about a second. After a power cut the rotation continues.
 type Rotation struct {
-	// Every is how long a key is used; 0 changes it never.
+	// Every is how long a key is used; 0 is for ever.
 	Every time.Duration
 	// Changed is when the present key was made.
 	Changed time.Time
-	// Next is the private key that was being changed to, empty if none was.
+	// Next is the private key of an unfinished rotation, empty if there is none.
 	Next string
-	// Save keeps both private keys durably; next may be empty.
+	// Save stores both private keys durably; next may be empty.
 	Save func(current, next string, changed time.Time) error
-	// Ticks say that it is time to look, and what time it is; nil looks every hour.
+	// Ticks trigger a check, with the current time; nil checks every hour.
 	Ticks <-chan time.Time
 }
 
-// rotationPatience is how long a change waits for peers that are connected and
-// have not been told; those that are lost hear of it when they are back.
+// rotationPatience bounds the wait for connected peers without the next key; lost peers receive it when they return.
 const rotationPatience = 5 * time.Minute
 
-// keys are our WireGuard keys. The lock is a leaf.
+// keys are this cluster's WireGuard keys. The lock is a leaf.
 type keys struct {
 	mu            sync.Mutex
 	private, next wgkey.Private
@@ -45,7 +42,7 @@ type keys struct {
 	changed       time.Time
 }
 
-// load takes in the keys as they are stored; next may be empty.
+// load sets the stored keys; next may be empty.
 func (k *keys) load(private, next string, changed time.Time) (err error) {
 	var now, then wgkey.Private
 	if now, err = wgkey.ParsePrivate(private); err == nil && next != "" {
@@ -70,14 +67,14 @@ func (k *keys) ours() (private wgkey.Private, public wgkey.Public, next wgkey.Pr
 	return k.private, k.public, k.next, k.nextPub, k.changed
 }
 
-// both are our private keys, the next one none if there is none.
+// both are the private keys; next is zero if there is none.
 func (k *keys) both() (present, next wgkey.Private) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.private, k.next
 }
 
-// followKeys changes the key when it is time.
+// followKeys changes the key when it is due.
 func (f *Fabric) followKeys(ctx context.Context) {
 	ticks := f.cfg.Rotation.Ticks
 	if ticks == nil {
@@ -88,7 +85,7 @@ func (f *Fabric) followKeys(ctx context.Context) {
 	var now time.Time
 	for requested := false; ; {
 		_, _, next, _, changed := f.keys.ours()
-		// A clock that is behind the last change says nothing.
+		// A clock behind the last change is wrong: ignore it.
 		if due := !now.IsZero() && f.cfg.Rotation.Every > 0 && now.Sub(changed) >= f.cfg.Rotation.Every; due || requested || !next.IsZero() {
 			if err := f.rotate(ctx, now); err != nil && ctx.Err() == nil {
 				f.log.Warn("the WireGuard key was not changed; it is tried again", "err", err)
@@ -105,7 +102,7 @@ func (f *Fabric) followKeys(ctx context.Context) {
 	}
 }
 
-// Rotate changes our WireGuard key now. If ctx ends before all is done it goes on.
+// Rotate changes the WireGuard key now. If ctx ends before all is done the rotation continues.
 func (f *Fabric) Rotate(ctx context.Context) error {
 	_, before, _, _, _ := f.keys.ours()
 	changes.Poke(f.rotateNow)
@@ -142,7 +139,7 @@ func (f *Fabric) rotate(ctx context.Context, now time.Time) error {
 	f.Refresh()
 	f.awaitTaken(ctx, nextPub)
 	if ctx.Err() != nil {
-		return ctx.Err() // it goes on with the next start
+		return ctx.Err() // it continues after the next start
 	}
 	if now.IsZero() {
 		now = time.Now()
@@ -157,7 +154,7 @@ func (f *Fabric) rotate(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// awaitTaken waits until every connected peer knows the next key, within bounds.
+// awaitTaken waits, within bounds, until every connected peer has the next key.
 func (f *Fabric) awaitTaken(ctx context.Context, nextPub wgkey.Public) {
 	ctx, cancel := context.WithTimeout(ctx, rotationPatience)
 	defer cancel()

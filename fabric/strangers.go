@@ -10,16 +10,15 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// maxStrangers bounds how many clusters that are no peers a LAN can make us remember.
+// maxStrangers bounds the clusters that are no peers.
 const maxStrangers = 256
 
 // The functions below but real are called with mu held.
 
-// makeRoomForStranger makes makeRoomForStranger for one more stranger, and reports whether there is some. Anybody
-// on the LAN can invent clusters; they must not keep a real one from being tried. So
-// one goes of whom there is least to hope: not one that has proved its ID, nor one
-// that is being asked at this moment; before all one that was asked and did not
-// answer, then one of an address at which many are said to be, then the oldest.
+// makeRoomForStranger makes room for one more stranger, and reports whether there is some. Anybody on the LAN can
+// invent clusters; these must not keep a real one from being tried. It removes the stranger with least hope, never one
+// that has proved its ID or whose exchange is under way: first one that did not answer, then one of an address with
+// many others, then the oldest.
 func (f *Fabric) makeRoomForStranger() bool {
 	n := 0
 	at := map[netip.Addr]int{}
@@ -54,7 +53,7 @@ func (f *Fabric) newsLevel() slog.Level {
 	return slog.LevelDebug
 }
 
-// real reports whether there is more to a cluster than an announcement.
+// real reports whether there is more evidence of a cluster than an announcement.
 func (f *Fabric) real(id peer.ID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -62,8 +61,8 @@ func (f *Fabric) real(id peer.ID) bool {
 	return m != nil && (m.Pinned() || m.Proved())
 }
 
-// anotherAt parts an address that somebody wrote down (it has no ID) from the cluster
-// that was there, if e says that another one is there now: it is asked who it is.
+// anotherAt separates a configured address (without ID) from its previous cluster, if e shows that another cluster is
+// there now, and makes an exchange with it due.
 func (f *Fabric) anotherAt(m *member, a netip.AddrPort, e error) {
 	var wrong *rpc.WrongPeerError
 	if !errors.As(e, &wrong) {

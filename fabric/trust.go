@@ -16,17 +16,16 @@ import (
 	"rivulet/fabric/trust"
 )
 
-// Policy is whom this cluster makes its peer without being told. The zero Policy is
-// nobody.
+// Policy is which clusters become peers without an operator decision. The zero Policy is none.
 type Policy struct {
 	Mode pairing.Mode
-	// Why is what strangers are told with ModeClosed.
+	// Why is the reason that strangers receive with ModeClosed.
 	Why string
 	// Secret is the group's, for ModeGroup.
 	Secret string
 }
 
-// SetTrust puts another policy into force. Peers that are trusted already stay.
+// SetTrust replaces the policy. Trusted peers stay.
 func (f *Fabric) SetTrust(p Policy) {
 	f.live.mu.Lock()
 	same := f.live.policy == p
@@ -41,7 +40,7 @@ func (f *Fabric) SetTrust(p Policy) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
-		f.do(m, m.Reconsider(time.Now())) // what was refused before may go now, and the other way round
+		f.do(m, m.Reconsider(time.Now())) // the result for an earlier stranger may differ now
 	}
 }
 
@@ -65,7 +64,7 @@ func (f *Fabric) group() *pairing.GroupKey {
 	return f.live.group
 }
 
-// admit is the judgement of a stranger, with all that is known here.
+// admit evaluates a stranger with all local facts.
 func (f *Fabric) admit(s pairing.Stranger) (string, error) {
 	if f.leaving.Load() {
 		return "", leavingError(f.name())
@@ -102,7 +101,7 @@ func leavingError(name string) *rpc.Error {
 	return &rpc.Error{Code: "leaving", Message: name + " is being reset", Cure: "wait until it is back"}
 }
 
-// namesake is another peer that has the name. It is called with mu held.
+// namesake is another peer with the name. It is called with mu held.
 func (f *Fabric) namesake(name string, id peer.ID) peer.ID {
 	for _, key := range sortedKeys(f.members) {
 		if m := f.members[key]; m.Pinned() && m.ID() != id && strings.EqualFold(m.Record().Name, name) {
@@ -112,8 +111,8 @@ func (f *Fabric) namesake(name string, id peer.ID) peer.ID {
 	return ""
 }
 
-// mayCall says why we do not start the exchange with a stranger: asking would make
-// them trust us, and tell them who we are.
+// mayCall returns why this cluster does not start the exchange with a stranger: an exchange would make the stranger
+// trust this cluster, and reveal its identity.
 func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) error {
 	facts := f.facts(id)
 	facts.OnLink = onLink
@@ -121,10 +120,10 @@ func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) er
 	case f.leaving.Load():
 		return leavingError(f.name())
 	case facts.Approved != "" || facts.Mode == pairing.ModeGroup && !facts.Denied:
-		return nil // the answer is judged
+		return nil // the answer is evaluated
 	}
 	f.mu.Lock()
-	facts.NameOf = f.namesake(name, id) // as far as an announcement is to be believed
+	facts.NameOf = f.namesake(name, id) // as far as an announcement can be believed
 	f.mu.Unlock()
 	how, err := pairing.Evaluate(facts, cmp.Or(name, "it"), at)
 	if err == nil && how == peer.TrustLAN {
@@ -136,15 +135,15 @@ func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) er
 	return err
 }
 
-// Alarm is something about one cluster that a person should look at.
+// Alarm is a suspicious fact about one cluster, for an operator.
 type Alarm struct {
 	Code string // key-changed or waiting
-	Peer string // who, for people: name and short ID
+	Peer string // for display: name and short ID
 	Text string
 	Cure string
 }
 
-// Alarms returns what is suspicious or waits for a person, by peer.
+// Alarms returns what is suspicious or waits for an operator, by peer.
 func (f *Fabric) Alarms() (out []Alarm) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +173,7 @@ func (f *Fabric) Alarms() (out []Alarm) {
 	return out
 }
 
-// memory is the Notes of a fabric that was given none.
+// memory is the Notes of a fabric without a store.
 type memory struct {
 	mu    sync.Mutex
 	blobs map[string][]byte

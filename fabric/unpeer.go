@@ -14,24 +14,24 @@ import (
 	"rivulet/fabric/trust"
 )
 
-// farewellTimeout bounds how long a peer is told that it is one no more.
+// farewellTimeout bounds the notification of a peer about the end of its peering.
 const farewellTimeout = 3 * time.Second
 
-// Unpeer is how a peering ends.
+// Unpeer has the options for the end of a peering.
 type Unpeer struct {
-	// Force ends it though the peer cannot be told.
+	// Force ends it even if the peer cannot be notified.
 	Force bool
-	// Forget leaves nothing behind: the cluster may come back by itself.
+	// Forget leaves no revocation: the cluster may return by itself.
 	Forget bool
 }
 
-// Unpeer ends the peering with a cluster: nothing goes to it or is taken from it any
-// more when this returns. It is told; if it cannot be, it hears it when it calls.
+// Unpeer ends the peering with a cluster: when it returns, nothing is sent to it or accepted from it. The cluster is
+// notified; if that fails, it receives the end at its next exchange.
 //
-//	store the parting, requests end ─▶ tell ─▶ delete the record, tunnel and routes end
+//	store the revocation, requests end ─▶ notify ─▶ delete the record, tunnel and routes end
 //
-// A power cut in between is made up for when the records are loaded. Of a cluster whose peering
-// has ended already, only whether that is remembered changes.
+// A power cut in between is repaired when the records are loaded. If the peering has ended already, only whether it is
+// remembered changes.
 func (f *Fabric) Unpeer(ctx context.Context, target string, how Unpeer) (peer.View, error) {
 	id, err := f.pinned(target)
 	if p, ok := f.revoked(target); err != nil && ok && p.WasPeer {
@@ -53,7 +53,7 @@ func (f *Fabric) Unpeer(ctx context.Context, target string, how Unpeer) (peer.Vi
 	return f.unpeer(ctx, id, how)
 }
 
-// revoked finds the cluster that is meant among those that are no peers any more, or never were.
+// revoked finds the cluster with the given name among those with a revocation.
 func (f *Fabric) revoked(target string) (trust.Revocation, bool) {
 	for _, p := range f.decisions.Revocations() {
 		if strings.EqualFold(p.Name, target) || string(p.ID) == target || len(target) >= 4 && strings.HasPrefix(string(p.ID), target) {
@@ -86,7 +86,7 @@ func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View,
 	if err != nil {
 		return peer.View{}, err
 	}
-	if how.Force { // nothing is waited for, not even a last word through the tunnel
+	if how.Force { // do not wait, not even for a last message through the tunnel
 		f.plane.kick()
 	}
 	told := f.sendEnd(ctx, id, ways, end)
@@ -100,7 +100,7 @@ func (f *Fabric) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View,
 	return v, err
 }
 
-// way is one to a peer: on the LAN, or with dial through the tunnel.
+// way is one path to a peer: on the LAN, or with dial through the tunnel.
 type way struct {
 	at   netip.AddrPort
 	dial pairing.Dial
@@ -122,7 +122,7 @@ func (f *Fabric) waysTo(id peer.ID) (out []way) {
 	return out
 }
 
-// anyWay calls do for all ways at once, and returns nil after the first success.
+// anyWay calls do for all paths at once, and returns nil after the first success.
 func anyWay(ctx context.Context, ways []way, do func(context.Context, way) error) error {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
 	defer cancel()
@@ -141,7 +141,7 @@ func anyWay(ctx context.Context, ways []way, do func(context.Context, way) error
 	return err
 }
 
-// reach reports whether the peer can be told anything now.
+// reach reports whether the peer can be notified now.
 func (f *Fabric) reach(ctx context.Context, id peer.ID) error {
 	return anyWay(ctx, f.waysTo(id), func(ctx context.Context, w way) error {
 		return pairing.Reach(ctx, f.cfg.Identity, id, w.at, w.dial)
@@ -154,7 +154,7 @@ func (f *Fabric) sendEnd(ctx context.Context, id peer.ID, ways []way, end pairin
 	}) == nil
 }
 
-// part makes the cluster a stranger: what it asks for ends, and nothing is learnt of it.
+// part makes the cluster a stranger: its requests end, and nothing is learnt from it.
 func (f *Fabric) part(id peer.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -163,7 +163,7 @@ func (f *Fabric) part(id peer.ID) {
 	}
 }
 
-// drop forgets the record, and has the tunnel forget it.
+// drop removes the record, and the peer from the tunnel.
 func (f *Fabric) drop(id peer.ID, p trust.Revocation) error {
 	err := f.cfg.Store.DeletePeer(id)
 	f.mu.Lock()
@@ -187,8 +187,7 @@ func (f *Fabric) drop(id peer.ID, p trust.Revocation) error {
 	return nil
 }
 
-// awaitGone waits until the data plane has been told. It is bounded: a tunnel that
-// does not run has no peers either.
+// awaitGone waits, within bounds, until the data plane is configured: a tunnel that does not run has no peers either.
 func (f *Fabric) awaitGone(id peer.ID) {
 	deadline := time.Now().Add(3 * time.Second)
 	for f.plane.has(id) && time.Now().Before(deadline) {
@@ -202,7 +201,7 @@ func (f *Fabric) awaitGone(id peer.ID) {
 	}
 }
 
-// endedByThem takes in that a peer has ended the peering.
+// endedByThem processes that a peer has ended the peering.
 func (f *Fabric) endedByThem(id peer.ID, heard, skip uint64) error {
 	r, ok := f.record(id)
 	if !ok {
@@ -217,8 +216,8 @@ func (f *Fabric) endedByThem(id peer.ID, heard, skip uint64) error {
 	return f.drop(id, p)
 }
 
-// endedThere reports whether a refusal says that the other side has ended the
-// peering, and takes that in. Who said it is proved: the exchange goes to no other key.
+// endedThere reports whether a refusal means that the other side has ended the peering, and processes that. The sender
+// is proved: the exchange goes to no other key.
 func (f *Fabric) endedThere(id peer.ID, err error) bool {
 	if pairing.Code(err) != "unpeered" && pairing.Code(err) != "denied" {
 		return false
@@ -229,7 +228,7 @@ func (f *Fabric) endedThere(id peer.ID, err error) bool {
 	return true
 }
 
-// Departed returns the clusters that were peers and are none: what they have here can go.
+// Departed returns the clusters that were peers and are none: their pods here can be removed.
 func (f *Fabric) Departed() (out []peer.ID) {
 	for _, p := range f.decisions.Revocations() {
 		if _, pinned := f.record(p.ID); p.WasPeer && !pinned {
@@ -239,8 +238,8 @@ func (f *Fabric) Departed() (out []peer.ID) {
 	return out
 }
 
-// Leave says goodbye to all peers, because this cluster is about to forget them. From
-// here on nobody becomes a peer, for this run. It returns the names of those who were told.
+// Leave notifies all peers that this cluster is about to forget them. From here on no cluster becomes a peer in this
+// run. It returns the names of the notified ones.
 func (f *Fabric) Leave(ctx context.Context) (told []string) {
 	f.leaving.Store(true)
 	f.mu.Lock()

@@ -7,64 +7,61 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Mode is how clusters that nobody has spoken of become peers.
+// Mode is how clusters without an operator decision become peers.
 type Mode string
 
 // The modes. Any other value is ModeClosed.
 const (
-	ModeLAN    Mode = "lan"   // those on a link of ours, at first sight
-	ModeGroup  Mode = "group" // those that prove the group's secret
-	ModeAsk    Mode = "ask"   // none: a person says yes to each
+	ModeLAN    Mode = "lan"   // on a link of this device, on first use
+	ModeGroup  Mode = "group" // by a proof of the group's secret
+	ModeAsk    Mode = "ask"   // none: an operator approves each
 	ModeClosed Mode = "closed"
 )
 
-// Proved is what a message shows of the group's secret.
+// Proved is the result of checking a message's proof of the group's secret.
 type Proved int
 
-// What a proof can be.
 const (
 	NoProof Proved = iota
 	WrongProof
 	RightProof
 )
 
-// Stranger is somebody of whom there is no record.
+// Stranger is a cluster without a record.
 type Stranger struct {
 	From    Sender
 	Message Message
 	Proved  Proved
-	// Starter: we have called, and this is the answer.
+	// Starter: this cluster has called, and evaluates the answer.
 	Starter bool
 }
 
-// Facts are all that counts when a stranger is judged.
+// Facts are the inputs of the evaluation of a stranger.
 type Facts struct {
 	Mode Mode
 	Why  string // of ModeClosed
-	// Approved is how the yes of a person came about, peer.TrustApproved or
-	// peer.TrustInvite; empty if there is none.
+	// Approved is the kind of an operator's approval, peer.TrustApproved or peer.TrustInvite; empty if there is none.
 	Approved string
-	// Denied: a person has said no, or has ended the peering; Was: it was a peer.
+	// Denied: an operator has denied it, or has ended the peering; Was: it was a peer.
 	Denied, Was bool
-	// HasInvite: the message carries the secret of an invite of ours; InviteError is
-	// why it is not good for anything.
+	// HasInvite: the message has the secret of an invite of this cluster; InviteError is why it is not valid.
 	HasInvite   bool
 	InviteError error
-	// NameOf is the trusted peer that has the stranger's name already.
+	// NameOf is the trusted peer with the same name.
 	NameOf peer.ID
 	Proved Proved
 	OnLink bool
-	// Here is our name, for messages.
+	// Here is this cluster's name, for messages.
 	Here string
 }
 
-// Evaluate says how a stranger is trusted, or with an *rpc.Error why it is not. A
-// person's word goes before all rules, the no before the yes of an old invite.
+// Evaluate returns how a stranger is trusted, or an *rpc.Error with the reason why not. Operator decisions take
+// precedence over all rules, and a denial over the approval by an older invite.
 //
-//	no of a person ─▶ refused           (an invite is a younger yes)
-//	yes of a person, invite ─▶ trusted
-//	name of another peer ─▶ refused     (not in mode lan: there names mean little)
-//	lan: on a link?  group: proof?  ask: asks  ─▶
+//	denied by an operator ─▶ refused       (an invite is a newer approval)
+//	approved by an operator, invite ─▶ trusted
+//	name of another peer ─▶ refused        (not in mode lan, where names are not unique)
+//	lan: on a link?  group: proof?  ask: waits for an operator  ─▶
 func Evaluate(f Facts, name string, at netip.Addr) (how string, err error) {
 	switch {
 	case f.HasInvite && f.InviteError == nil:

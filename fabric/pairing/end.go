@@ -10,21 +10,19 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// EndPath is the route by which a cluster says that it is our peer no more.
+// EndPath is the route for ending a peering.
 const EndPath = "/v1/peering/end"
 
-// End is the body of POST /v1/peering/end. It has no answer but 204, or an error.
+// End is the body of POST /v1/peering/end. The answer is 204 or an error.
 type End struct {
 	Versions []int   `json:"versions"`
 	ID       peer.ID `json:"id"`
-	// Sequence is one of the sender's messages: an end that is older than another
-	// message of the sender is none.
+	// Sequence is one of the sender's messages: an end older than another message of the sender is ignored.
 	Sequence uint64 `json:"sequence"`
 }
 
-// Farewell is what to say to a cluster that is to be a peer no more, and the numbers
-// by which its old messages are known later. forget, which may be nil, makes it none:
-// nothing is learnt of it from before forget to after it.
+// Farewell returns the end of the peering for a cluster, with the sequences by which its old messages are recognized
+// later. Forget, which may be nil, removes the peer: nothing is learnt from it while forget runs and afterwards.
 func (p *Party) Farewell(id peer.ID, forget func(heard, skip uint64) error) (End, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -37,7 +35,7 @@ func (p *Party) Farewell(id peer.ID, forget func(heard, skip uint64) error) (End
 	return e, forget(n.received, n.skip)
 }
 
-// SendEnd tells the cluster at an address that it is our peer no more.
+// SendEnd ends the peering at the cluster at an address.
 func SendEnd(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial, e End) error {
 	c, _, err := open(ctx, id, want, addr, dial)
 	if err != nil {
@@ -56,8 +54,8 @@ func Reach(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPo
 	return err
 }
 
-// EndHandler takes a farewell. ended is called for a peer whose farewell is newer
-// than all that it has said; it returns after that is stored.
+// EndHandler receives the end of a peering. It calls ended if the end is newer than all other messages of that peer;
+// ended returns after the change is stored.
 func (p *Party) EndHandler(ended func(id peer.ID, heard, skip uint64) error) http.Handler {
 	return fromStrangers("say goodbye", func(w http.ResponseWriter, _ *http.Request, from Sender, body json.RawMessage) {
 		var e End

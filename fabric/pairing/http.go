@@ -22,12 +22,12 @@ const Path = "/v1/peering"
 const (
 	postTimeout = 5 * time.Second
 	dialTimeout = 2 * time.Second
-	// maxInFlight bounds what strangers can make us do at once.
+	// maxInFlight bounds concurrent requests of strangers.
 	maxInFlight = 32
 )
 
-// fromStrangers is a handler of what anybody may send: a bounded number at once, each in
-// a bounded time, from somebody whose certificate says who it is.
+// fromStrangers is a handler for requests of anybody: a bounded number at once, each in bounded time. The certificate
+// identifies the sender.
 func fromStrangers(doing string, take func(http.ResponseWriter, *http.Request, Sender, json.RawMessage)) http.Handler {
 	slots := make(chan struct{}, maxInFlight)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,9 +51,8 @@ func fromStrangers(doing string, take func(http.ResponseWriter, *http.Request, S
 	})
 }
 
-// Handler answers the exchange. inside says whether a request came through the
-// tunnel; heard is told of everyone who got through to it,
-// refused or not.
+// Handler answers the exchange. Inside reports whether a request came through the tunnel; received is called for every
+// valid request, refused or not.
 func (p *Party) Handler(inside func(*http.Request) bool, received func(Sender, Message, error)) http.Handler {
 	return fromStrangers("are peering", func(w http.ResponseWriter, r *http.Request, from Sender, body json.RawMessage) {
 		m, err := Decode(body)
@@ -87,8 +86,8 @@ func sender(r *http.Request) (Sender, error) {
 	return Sender{ID: id, Certificate: r.TLS.PeerCertificates[0].Raw, Addr: addr.Addr().Unmap(), Binding: binding(*r.TLS)}, nil
 }
 
-// PostTo returns a Post that reaches the control address of the peer want (empty:
-// of whoever is there). dial is nil for the LAN; else it leads through the tunnel.
+// PostTo returns a Post to the control address of the peer want (empty: of any cluster). Dial is nil for the LAN;
+// otherwise it leads through the tunnel.
 func PostTo(id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) Post {
 	return func(ctx context.Context, compose func(Sender) Message) (Message, Sender, error) {
 		ctx, cancel := context.WithTimeout(ctx, postTimeout)
@@ -110,7 +109,7 @@ func PostTo(id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) Post 
 // Dial opens connections inside the tunnel.
 type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Who asks nothing of the cluster at an address but who it is.
+// Who returns the ID of the cluster at an address.
 func Who(ctx context.Context, id rpc.Identity, addr netip.AddrPort) (peer.ID, error) {
 	c, from, err := open(ctx, id, "", addr, nil)
 	if err != nil {
@@ -120,18 +119,18 @@ func Who(ctx context.Context, id rpc.Identity, addr netip.AddrPort) (peer.ID, er
 	return from.ID, nil
 }
 
-// bindingLabel makes the binding of a connection, by RFC 9266's way with a name of our own.
+// bindingLabel makes the binding of a connection, in the manner of RFC 9266 with this project's own name.
 const bindingLabel = "EXPORTER-rivulet-peering"
 
 func binding(s tls.ConnectionState) []byte {
 	b, err := s.ExportKeyingMaterial(bindingLabel, nil, 32)
 	if err != nil {
-		return nil // then no proof is right
+		return nil // then no proof is valid
 	}
 	return b
 }
 
-// open opens a connection and says who is there.
+// open opens a connection and identifies the cluster there.
 func open(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) (*tls.Conn, Sender, error) {
 	inside := dial != nil
 	if !inside {
@@ -155,7 +154,7 @@ func open(ctx context.Context, id rpc.Identity, want peer.ID, addr netip.AddrPor
 	return c, Sender{ID: got, Certificate: state.PeerCertificates[0].Raw, Addr: addr.Addr().Unmap(), Binding: binding(state), Inside: inside}, nil
 }
 
-// post sends a request over the connection, and over no other.
+// post sends a request over this connection only.
 func post(ctx context.Context, c net.Conn, addr netip.AddrPort, path string, in, out any) error {
 	conns := make(chan net.Conn, 1)
 	conns <- c
@@ -176,7 +175,7 @@ func post(ctx context.Context, c net.Conn, addr netip.AddrPort, path string, in,
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// hostPort leaves the zone out: it means nothing to the other side and URLs do not like it.
+// hostPort omits the zone, which has no meaning for the other side and is not valid in URLs.
 func hostPort(a netip.AddrPort) string {
 	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port()).String()
 }
@@ -191,7 +190,7 @@ func Refused(err error) bool {
 	return errors.As(err, &e) && !slices.Contains(waits, e.Code)
 }
 
-// waits are the codes of what passes, or waits for a person.
+// waits are the codes of refusals that are temporary or wait for an operator.
 var waits = []string{"busy", "pending", "leaving"}
 
 // Code is the code of a refusal, empty if err is none.

@@ -14,16 +14,15 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Version is the newest protocol version this code speaks. The next one speaks this one
-// as well: clusters are not upgraded at once.
+// Version is the newest protocol version of this code. The next one has to support this one as well: clusters are not
+// upgraded at the same time.
 const Version = 2
 
-// Versions are the protocol versions this code speaks, oldest first.
+// Versions are the supported protocol versions, oldest first.
 var Versions = []int{Version}
 
-// Message is both halves of the exchange: the body of POST /v1/peering and its
-// answer. It is a snapshot of all that its sender has to say; sending it again
-// changes nothing.
+// Message is both halves of the exchange: the body of POST /v1/peering and its answer. It is a snapshot of its sender's
+// state; a repetition changes nothing.
 type Message struct {
 	Versions     []int        `json:"versions"`
 	ID           peer.ID      `json:"id"`
@@ -31,47 +30,44 @@ type Message struct {
 	Version      string       `json:"version"`
 	KubeVersion  string       `json:"kubeVersion,omitempty"`
 	WireGuardKey wgkey.Public `json:"wireguardKey"`
-	// TunnelPort is UDP, ControlPort TCP, both at the address that the message came from.
+	// TunnelPort is UDP, ControlPort TCP, both at the message's source address.
 	TunnelPort    uint16       `json:"tunnelPort"`
 	ControlPort   uint16       `json:"controlPort"`
 	TunnelAddress netip.Addr   `json:"tunnelAddress"`
 	PodCIDR       netip.Prefix `json:"podCIDR"`
 	ServiceCIDR   netip.Prefix `json:"serviceCIDR"`
-	// SeeYouAs is the prefix under which the sender sees the receiver's pods. It is
-	// empty until the sender knows the receiver's pod CIDR.
+	// SeeYouAs is the prefix under which the sender sees the receiver's pods. It is empty until the sender has the
+	// receiver's pod CIDR.
 	SeeYouAs netip.Prefix `json:"seeYouAs"`
-	// SeenAs repeats what the receiver has told the sender as SeeYouAs; by it the
-	// receiver knows that it was heard.
+	// SeenAs repeats the receiver's last SeeYouAs, which acknowledges it.
 	SeenAs netip.Prefix `json:"seenAs"`
 
-	// Sequence grows with every message to the receiver, over restarts too: of two, the
-	// higher one is the newer. Heard is the highest that the sender has had of the receiver.
+	// Sequence grows with every message to the receiver, over restarts too: the higher one of two is newer. Heard is
+	// the highest that the sender has received from the receiver.
 	Sequence uint64 `json:"sequence,omitempty"`
 	Heard    uint64 `json:"heard,omitempty"`
-	// Roles are what the sender has switched off.
+	// Roles are the directions that the sender has switched off.
 	Roles peer.Roles `json:"roles,omitzero"`
-	// NextWireGuardKey is the key that the sender will change to, none if it will not.
+	// NextWireGuardKey is the sender's next key, zero if none is planned.
 	NextWireGuardKey wgkey.Public `json:"nextWireGuardKey,omitzero"`
-	// Demands is what the sender wants to see of the receiver, whom it does not know:
-	// "group", or empty.
+	// Demands is the proof that the sender demands of an untrusted receiver: "group", or empty.
 	Demands string `json:"demands,omitempty"`
-	// Proof shows that the sender knows the group's secret; see Proof.
+	// Proof shows possession of the group's secret; see Proof.
 	Proof []byte `json:"proof,omitempty"`
 	// Invite is the secret of an invite of the receiver.
 	Invite []byte `json:"invite,omitempty"`
 
-	// Proves reports that the sender proves its WireGuard keys to a receiver whose key it
-	// has; KeyProof and NextKeyProof are these proofs.
+	// Proves: the sender proves possession of its WireGuard keys to a receiver whose key it has. KeyProof and
+	// NextKeyProof are these proofs.
 	Proves       bool   `json:"proves,omitempty"`
 	KeyProof     []byte `json:"keyProof,omitempty"`
 	NextKeyProof []byte `json:"nextKeyProof,omitempty"`
 }
 
-// maxSequence leaves room above: nobody can count us to the end.
+// maxSequence leaves room above: no sender can exhaust the sequences.
 const maxSequence = 1 << 62
 
-// common is the highest version that the sender of the message and we speak, 0 if
-// there is none.
+// common is the highest version that the sender and this cluster both support, 0 if there is none.
 func (m Message) common() int {
 	best := 0
 	for _, v := range m.Versions {
@@ -82,8 +78,8 @@ func (m Message) common() int {
 	return best
 }
 
-// Decode reads a message of a stranger. Fields it does not know are ignored; of a
-// message without a common protocol version nothing but the version is looked at.
+// Decode reads a message of a stranger. Unknown fields are ignored; without a common protocol version only the version
+// is read.
 func Decode(body []byte) (Message, error) {
 	if len(body) > rpc.MaxBody {
 		return Message{}, refuse("bad-message", "the peering message is longer than %d bytes", rpc.MaxBody)
@@ -105,7 +101,7 @@ func Decode(body []byte) (Message, error) {
 	return m, m.check()
 }
 
-// plain says what is wrong with a message without the words of Go.
+// plain describes a decoding error without terms of Go.
 func plain(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
@@ -130,10 +126,10 @@ var (
 	versionForm = regexp.MustCompile(`^[A-Za-z0-9.+_-]{0,64}$`)
 )
 
-// ValidName reports whether a name of a stranger is fit to be shown and used.
+// ValidName reports whether the name of a stranger may be shown and used.
 func ValidName(s string) bool { return nameForm.MatchString(s) }
 
-// check judges the message by itself, without regard to who sent it.
+// check validates the message by itself, independent of its sender.
 func (m Message) check() error {
 	switch {
 	case !m.ID.Valid():

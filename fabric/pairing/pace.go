@@ -2,18 +2,17 @@ package pairing
 
 import "time"
 
-// How long to wait. A peer on the LAN that is switched on again announces itself,
-// so the long waits matter only where discovery does not reach.
+// The waits. A peer on the LAN that is switched on again announces itself, so the long waits matter only where
+// discovery does not reach.
 const (
-	// Grace is how long the side with the higher ID leaves the start to the other.
+	// Grace is how long the side with the higher ID lets the other one start.
 	Grace          = 3 * time.Second
 	firstWait      = time.Second
 	maxUnreachable = 20 * time.Second
 	maxRefused     = time.Minute
 )
 
-// Pace says when the exchange with one peer is due. It is a value without a
-// clock; the zero Pace has nothing due.
+// Pace is when the exchange with one peer is due. It is a value without a clock; the zero Pace has nothing due.
 //
 //	idle --Found--> due --(attempt)--> Done: idle
 //	                 ^        |
@@ -23,8 +22,8 @@ type Pace struct {
 	failures int
 }
 
-// Found makes an exchange due: the peer was discovered, or has moved, or was lost.
-// starts is true for the side that goes first. What is due sooner stays due.
+// Found makes an exchange due: the peer was discovered, has moved, or was lost. Starts is true for the side that goes
+// first. An earlier due time stays.
 func (p *Pace) Found(now time.Time, starts bool) {
 	at := now
 	if !starts {

@@ -1,20 +1,18 @@
-// Package pairing is how two clusters come to trust each other and agree on how
-// their tunnel is made: one idempotent exchange of messages, that either side may
-// start. docs/design/peering.md shows it message by message.
+// Package pairing is how two clusters establish trust and agree on their tunnel: one idempotent exchange of messages
+// that either side may start. docs/design/peering.md shows each message.
 //
 //	starter                                responder
 //	   | -- Hello (seeYouAs if known) -----> |  learn, choose, store
 //	learn, choose, store  <--- Hello ------- |
 //	   | -- Hello (seeYouAs) --------------> |  learn, store      only if the answer's
-//	   | <-------------------------- Hello - |                    seenAs is not our choice
+//	   | <-------------------------- Hello - |                    seenAs differs from the choice
 //
-// Both sides do the same with what they hear: Party.learn. Whether a stranger is heard
-// at all is judged by Judge. Messages are numbered: one that comes late is not learnt. What a side chooses it
-// stores before it tells, so a crash between any two steps is healed by the next
-// exchange and never leaves a peer with a prefix that its chooser has forgotten.
+// Both sides process messages alike, in Party.learn; Admit evaluates strangers. Messages have sequences: late ones are
+// ignored. A side stores its choice before it sends it, so the next exchange repairs a crash between any two steps, and
+// no peer has a prefix that its chooser has forgotten.
 //
-// It reads and writes peer records through functions it is given, and takes time
-// and network as arguments. A refusal is an *rpc.Error with a cure.
+// It reads and writes peer records through given functions, and takes time and network as arguments. A refusal is an
+// *rpc.Error with a cure.
 package pairing
 
 import (
@@ -31,14 +29,14 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Self is what a cluster tells of itself.
+// Self is a cluster's own part of its messages.
 type Self struct {
 	ID           peer.ID
 	Name         string
 	Version      string
 	KubeVersion  string
 	WireGuardKey wgkey.Public
-	// NextWireGuardKey is the one we will change to, none if we will not.
+	// NextWireGuardKey is the planned next key, zero if there is none.
 	NextWireGuardKey wgkey.Public
 	TunnelPort       uint16
 	ControlPort      uint16
@@ -47,14 +45,14 @@ type Self struct {
 	ServiceCIDR      netip.Prefix
 }
 
-// Sender is who a message came from, as TLS and TCP prove it.
+// Sender is the sender of a message, as TLS and TCP prove it.
 type Sender struct {
 	ID          peer.ID
 	Certificate []byte // DER
 	Addr        netip.Addr
-	// Binding is a value that both ends of this TLS connection know, and nobody else.
+	// Binding is a value that only the two ends of this TLS connection have.
 	Binding []byte
-	// Inside: it came through the tunnel, so Addr says nothing of where the sender is.
+	// Inside: the message came through the tunnel, so Addr is not an address of the underlay.
 	Inside bool
 }
 
@@ -62,28 +60,26 @@ type Sender struct {
 type Party struct {
 	Self   func() Self
 	Record func(peer.ID) (peer.Record, bool)
-	// Save keeps the record durably. It is not called for a record that is there already.
+	// Save stores the record durably. It is not called for an unchanged record.
 	Save func(peer.Record) error
-	// Choose returns the prefix under which to see the peer's pods, as large as our own
-	// pod CIDR; previous if it can stay.
+	// Choose returns the prefix under which to see the peer's pods, as large as this cluster's pod CIDR: previous if it
+	// can stay.
 	Choose func(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
-	// Admit says how a stranger is trusted, or with an *rpc.Error why it is not.
+	// Admit returns how a stranger is trusted, or an *rpc.Error with the reason why not.
 	Admit func(Stranger) (how string, err error)
-	// Claim refuses, with an *rpc.Error, a record with a key that is another's, or takes from
-	// others what the record has proved; with ErrContested where a proof would help. It may be nil.
+	// Claim refuses, with an *rpc.Error, a record with a key of another owner, or takes from others the keys that the
+	// record has proved. ErrContested means that a proof would help. It may be nil.
 	Claim func(peer.Record) error
-	// Keys are our private WireGuard keys, the next one none if there is none. It may be nil:
-	// then nothing is proved.
+	// Keys are this cluster's private WireGuard keys; the next one may be zero. It may be nil: then nothing is proved.
 	Keys func() (present, next wgkey.Private)
-	// Group is the key of our group, nil if we are in none. It may be nil itself.
+	// Group is the key of this cluster's group, nil if there is none. The function may be nil.
 	Group func() *GroupKey
-	// Invite is the secret of an invite that the cluster has given us, nil if there is
-	// none. It may be nil itself.
+	// Invite is the secret of an invite that the cluster has given to this one, nil if there is none. The function may
+	// be nil.
 	Invite func(peer.ID) []byte
 	// Parted returns the sequences of a cluster that is a peer no more. It may be nil.
 	Parted func(peer.ID) (heard, skip uint64)
-	// Epoch is higher at every start of this cluster, and not used twice even if its
-	// disk is brought back to an earlier day.
+	// Epoch is higher at every start of this cluster, and not reused even if its disk is restored from a backup.
 	Epoch uint64
 	Now   func() time.Time
 
@@ -92,18 +88,16 @@ type Party struct {
 	known map[peer.ID]*numbers
 }
 
-// numbers are the sequences that go to and fro between us and one other cluster.
+// numbers are the sequences between this cluster and one other: received from it, and skipped towards it.
 type numbers struct{ received, skip uint64 }
 
-// maxNumbers bounds for how many clusters numbers are kept in memory.
+// maxNumbers bounds the clusters with sequences in memory.
 const maxNumbers = 1024
 
-// Post opens a connection to the peer, sends what say returns for who is there, and
-// brings the answer.
+// Post opens a connection to the peer, sends the message that compose returns for its cluster, and returns the answer.
 type Post func(ctx context.Context, compose func(Sender) Message) (Message, Sender, error)
 
-// numbers of a cluster: what its record says, or its parting, and what has been
-// heard and said since. It is called with mu held.
+// numbers of a cluster: those of its record or its revocation, updated by later messages. It is called with mu held.
 func (p *Party) numbers(id peer.ID) *numbers {
 	n := p.known[id]
 	if n == nil {
@@ -125,8 +119,8 @@ func (p *Party) numbers(id peer.ID) *numbers {
 	return n
 }
 
-// hello is what we have to say to a cluster, now. It is called with mu held, so that
-// what has a higher number is not older. theirs is the key that the cluster has told.
+// hello is the present message to a cluster. It is called with mu held, so that a higher sequence is never older.
+// Theirs is the key that the cluster has sent.
 func (p *Party) hello(to Sender, theirs wgkey.Public) Message {
 	s, n := p.Self(), p.numbers(to.ID)
 	r, _ := p.Record(to.ID)
@@ -137,7 +131,7 @@ func (p *Party) hello(to Sender, theirs wgkey.Public) Message {
 	return m
 }
 
-// Hello is what there is to say to a cluster with this record, without a number.
+// Hello is the message to a cluster with this record, without a sequence.
 func (s Self) Hello(r peer.Record) Message {
 	return Message{
 		Versions: Versions, ID: s.ID, Name: s.Name, Version: s.Version, KubeVersion: s.KubeVersion,
@@ -147,7 +141,7 @@ func (s Self) Hello(r peer.Record) Message {
 	}
 }
 
-// call is hello of the one who starts.
+// call is hello of the starter.
 func (p *Party) call(to Sender) Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,7 +166,7 @@ func (p *Party) group() *GroupKey {
 	return p.Group()
 }
 
-// Receive is the responder: it learns from the message and answers it.
+// Receive is the responder: it learns from the message and returns the answer.
 func (p *Party) Receive(from Sender, m Message) (Message, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,19 +175,19 @@ func (p *Party) Receive(from Sender, m Message) (Message, error) {
 		return Message{}, err
 	}
 	answer := p.hello(from, m.WireGuardKey)
-	// Only who has shown that it knows the secret gets to see a proof of it.
+	// Only a sender that has proved the secret receives a proof of it.
 	if key := p.group(); key.verify(m.Proof, roleStarter, from.Binding, from.ID, answer.ID) == RightProof {
 		answer.Proof = key.prove(roleResponder, from.Binding, answer.ID, from.ID)
 	}
 	return answer, nil
 }
 
-// rounds bounds one exchange: learn, tell, and two to spare: for a peer that chose
-// anew in between, and for numbers that have to catch up.
+// rounds bounds one exchange: learn, send, and two spare ones: for a peer that chose again meanwhile, and for sequences
+// that have to catch up.
 const rounds = 4
 
-// Exchange is the starter. It returns when both sides know what they need of each
-// other, or with the reason why not; in either case what was learnt has been saved.
+// Exchange is the starter. It returns when both sides have all they need, or with the reason why not; in either case
+// what was learnt is stored.
 func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 	var r peer.Record
 	for range rounds {
@@ -201,7 +195,7 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 		var provedTo wgkey.Public
 		m, from, err := post(ctx, func(to Sender) Message {
 			r, _ := p.Record(to.ID)
-			provedTo = r.WireGuardKey // or a newer one: then there is a round more
+			provedTo = r.WireGuardKey // or a newer one: then there is one more round
 			hello := p.call(to)
 			sent = hello.Sequence
 			return hello
@@ -210,7 +204,7 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 			return r, err
 		}
 		p.mu.Lock()
-		// A peer that has received more than was sent has outdated numbers here: learn sees to that.
+		// If the peer has received more than was sent, the sequences here are outdated: learn corrects them.
 		taken := m.Heard >= sent && m.Heard <= p.issued(p.numbers(from.ID))
 		var stale bool
 		r, stale, err = p.learn(from, m, true)
@@ -226,14 +220,14 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 	return r, refuse("bad-message", "%s does not take in what it is told", r.Name)
 }
 
-// countBits are what one start has for its messages.
+// countBits bounds the messages of one start.
 const countBits = 24
 
-// issued is the highest number that we can have used towards a cluster.
+// issued is the highest sequence that this cluster can have used towards a cluster.
 func (p *Party) issued(n *numbers) uint64 { return p.Epoch<<countBits + p.count + n.skip }
 
-// learn turns what the peer says into what is remembered of it. A message that is
-// older than another one is not learnt: stale. It is called with mu held.
+// learn stores what the peer's message contains. Stale: the message is older than another one, and is ignored. It is
+// called with mu held.
 func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stale bool, err error) {
 	self := p.Self()
 	if err := m.check(); err != nil {
@@ -245,8 +239,8 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	old, known := p.Record(from.ID)
 	n := p.numbers(from.ID)
 	if issued := p.issued(n); m.Heard > issued {
-		// It has heard more of us than we can have said: our disk was brought back to an
-		// earlier day. We go on after that.
+		// It has received higher sequences than this cluster can have sent: this disk was restored from an earlier
+		// state. Continue after the highest.
 		n.skip += m.Heard - issued
 	}
 	r = old
@@ -261,7 +255,7 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 			return peer.Record{}, false, err
 		}
 		if m.Demands == string(ModeGroup) && s.Proved != RightProof {
-			// It will not have us: do not remember it as a peer.
+			// It refuses this cluster: do not store it as a peer.
 			return peer.Record{}, false, refuse("no-proof", "%s has a group whose secret %s does not have", m.Name, self.Name)
 		}
 		r = peer.Record{ID: from.ID, Trust: peer.Trust{How: how, At: p.Now()}}
@@ -272,19 +266,19 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	r.Name, r.Version, r.KubeVersion, r.Protocol = m.Name, m.Version, m.KubeVersion, m.common()
 	r.Certificate, r.WireGuardKey, r.TunnelAddress = from.Certificate, m.WireGuardKey, m.TunnelAddress
 	r.NextWireGuardKey, r.TheirRoles, r.Skip = m.NextWireGuardKey, m.Roles, n.skip
-	// What was proved once is known, of a next key that is the present one now, too.
+	// A proof remains valid, also when a proved next key becomes the present one.
 	shown := func(key wgkey.Public) bool {
 		return !key.IsZero() && (key == old.WireGuardKey && old.KeyProved || key == old.NextWireGuardKey && old.NextKeyProved)
 	}
 	r.KeyProved = shown(r.WireGuardKey) || p.possesses(from.ID, self.ID, r.WireGuardKey, m.KeyProof)
 	r.NextKeyProved = shown(r.NextWireGuardKey) || p.possesses(from.ID, self.ID, r.NextWireGuardKey, m.NextKeyProof)
 	if m.Proves && len(p.ours()) > 0 && old.Complete() && (!r.KeyProved || !r.NextWireGuardKey.IsZero() && !r.NextKeyProved) {
-		return old, true, nil // it has an older key of ours: this answer, or its next one, has the proof
+		return old, true, nil // it has an older key of this cluster: this answer, or its next one, has the proof
 	}
 	if p.Claim != nil {
 		err := p.Claim(r)
 		if errors.Is(err, ErrContested) && m.Proves && !starter {
-			return old, true, nil // it hears our key, and proves its own
+			return old, true, nil // it receives the key, and proves its own
 		}
 		if known := (*rpc.Error)(nil); errors.As(err, &known) {
 			err = known
@@ -305,7 +299,7 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		r.LocalMappedCIDR = m.SeeYouAs
 	}
 	if from.Inside && old.PeerMappedCIDR.IsValid() && old.PeerMappedCIDR.Bits() == r.PeerCIDR.Bits() {
-		// What carries this message would be gone before the peer has heard of it.
+		// A change would cut the tunnel that carries this message before the peer has received it.
 	} else if r.PeerMappedCIDR, err = p.Choose(r.ID, old.PeerMappedCIDR); err != nil {
 		return peer.Record{}, false, refuse("no-prefix", "no prefix is free for the pods of %s: %v", m.Name, err)
 	}
@@ -334,17 +328,17 @@ func (p *Party) Change(id peer.ID, change func(*peer.Record)) error {
 	return p.Save(r)
 }
 
-// ClosedError is what a stranger is told while nobody new is trusted, and why.
+// ClosedError is the refusal of strangers while no new peers are accepted, with the reason.
 func ClosedError(why string) error {
 	return refuse("closed", "no new peer is trusted here: %s", why)
 }
 
-// FullError is what a stranger is told while there is no room for one more peer by lan.
+// FullError is the refusal of strangers while there is no room for one more peer by lan.
 func FullError(here, name string) *rpc.Error {
 	return refuse("full", "%s has as many peers by trust.mode lan as it has room for, and none makes room for %s", here, name)
 }
 
-// admit judges the message by who sent it and to whom.
+// admit validates the message against its sender and receiver.
 func admit(self Self, from Sender, m Message) error {
 	switch {
 	case m.ID != from.ID:

@@ -9,18 +9,16 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Anybody can tell the public WireGuard key of another. A proof of possession is made with
-// the secret that the owner of the key shares with the receiver's key, so that only these
-// two can make it, and over both IDs, so that it is good for these two clusters only. The
-// starter of a first exchange does not have the receiver's key before the answer: its second
-// message has the proof.
+// Anybody can send the public WireGuard key of another cluster. A proof of possession is made with the shared secret of
+// the owner's key and the receiver's key, so that only these two can make it, and over both IDs, so that it is valid
+// for these two clusters only. The starter of a first exchange has the receiver's key only after the answer, so its
+// second message has the proof.
 
-// ErrContested refuses a key that another cluster has claimed without a proof: with one,
-// the key is taken from that cluster.
+// ErrContested refuses a key that another cluster has claimed without a proof: a proof takes the key from that cluster.
 var ErrContested = errors.New("pairing: another cluster has claimed the WireGuard key, and neither has proved it")
 
-// possession is the proof of from towards to that it has the key claimed, made with the
-// secret that this one shares with the key theirs of to.
+// possession is from's proof towards to that it owns the key claimed, made with the secret shared with the key theirs
+// of to.
 func possession(secret []byte, claimed, theirs wgkey.Public, from, to peer.ID) []byte {
 	if secret == nil {
 		return nil
@@ -34,7 +32,7 @@ func possession(secret []byte, claimed, theirs wgkey.Public, from, to peer.ID) [
 	return mac.Sum(nil)
 }
 
-// ours are our private keys, none where nothing is proved.
+// ours are this cluster's private keys, none if nothing is proved.
 func (p *Party) ours() []wgkey.Private {
 	if p.Keys == nil {
 		return nil
@@ -46,7 +44,7 @@ func (p *Party) ours() []wgkey.Private {
 	return []wgkey.Private{present, next}
 }
 
-// provePossession adds to our message the proofs for the owner of the key theirs.
+// provePossession adds to a message the proofs for the owner of the key theirs.
 func (p *Party) provePossession(m *Message, to peer.ID, theirs wgkey.Public) {
 	for _, own := range p.ours() {
 		m.Proves = true
@@ -60,8 +58,8 @@ func (p *Party) provePossession(m *Message, to peer.ID, theirs wgkey.Public) {
 	}
 }
 
-// possesses reports whether the proof of a sender shows that the key is its own. It may be
-// made for our present key or our next.
+// possesses reports whether a sender's proof shows that the key is its own. It may be made for this cluster's present
+// or next key.
 func (p *Party) possesses(from, self peer.ID, key wgkey.Public, proof []byte) bool {
 	if len(proof) == 0 || key.IsZero() {
 		return false

@@ -9,10 +9,9 @@ import (
 	"rivulet/fabric/trust"
 )
 
-// Refusal is a refusal of another cluster in our own words: its code says what it is, and of
-// its own words nothing is shown, nor of the cures that it has for us. here and there
-// are the names of both. A code that we do not know comes from a newer version: there its
-// words, fit to be shown, are all there is.
+// Refusal replaces the text of another cluster's refusal by this cluster's own text for its code, with a cure for this
+// side. Here and there are the names of both. An unknown code comes from a newer version: then the cleaned text of the
+// other cluster is shown.
 func Refusal(e *rpc.Error, here, there string) *rpc.Error {
 	refusal := func(format string, args ...any) *rpc.Error {
 		return &rpc.Error{Code: e.Code, Message: fmt.Sprintf(format, args...), Cure: cures[e.Code]}
@@ -75,7 +74,7 @@ func Refusal(e *rpc.Error, here, there string) *rpc.Error {
 	return &rpc.Error{Code: e.Code, Message: fmt.Sprintf("%s refuses (%s), in its own words: %q", there, e.Code, e.Message), Cure: "run the same version of rivulet on both sides"}
 }
 
-// AsRefusal is err, with a refusal that came from the other side in our own words.
+// AsRefusal is err, with a refusal of the other side replaced as by Refusal.
 func AsRefusal(err error, here, there string) error {
 	var e *rpc.Error
 	if errors.As(err, &e) && e.Remote {

@@ -1,13 +1,11 @@
 package peer
 
-// Following is how others learn which peers there are.
+// Following notifies of changes of the peers.
 type Following interface {
-	// Links lists the peers that have a tunnel, up or not. A peer that is missing
-	// is no peer any more.
+	// Links lists the peers that have a tunnel, up or not. A cluster that is missing is no peer.
 	Links() []Link
-	// Departed are those of which it is remembered that they were peers and are none.
+	// Departed are the clusters with a stored revocation that were peers.
 	Departed() []ID
-	// Changed returns a channel that gets a value after Links changed, and the
-	// function that ends the subscription.
+	// Changed returns a channel that receives after Links changed, and the function that ends the subscription.
 	Changed() (<-chan struct{}, func())
 }

@@ -2,12 +2,11 @@ package peer
 
 import "strings"
 
-// shortestPrefix is how many letters of an ID name a cluster.
+// shortestPrefix is the shortest part of an ID that identifies a cluster, characters.
 const shortestPrefix = 4
 
-// Meant are those of all that a person means by a word: the one with that ID, else those that have the
-// word for a name, in letters of any case, or an ID that begins with it. names are all that one has, its
-// addresses included where these count.
+// Meant are those of all that a typed word identifies: the one with that ID, otherwise those with that name in any
+// case, or with an ID that begins with it. Names are all names of one, and its addresses where these count.
 func Meant[T any](all []T, word string, names func(T) (id ID, names []string)) (found []T) {
 	for _, one := range all {
 		id, has := names(one)

@@ -1,7 +1,5 @@
-// Package peer holds the words that the rest of Rivulet uses to speak of other
-// clusters: their identity, the record that is kept of them, and the link that
-// exists while they can be reached. It is a leaf: it reads nothing, writes
-// nothing and imports nothing of Rivulet but wgkey.
+// Package peer has the common types for other clusters: their identity, the stored record, and the link to a reachable
+// one. It is a leaf: it reads nothing, writes nothing and imports nothing of Rivulet but wgkey.
 package peer
 
 import (
@@ -18,8 +16,8 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// ID names a cluster for good: the hash of its Ed25519 public key. Names,
-// addresses and serial numbers never identify a cluster.
+// ID identifies a cluster permanently: the hash of its Ed25519 public key. Names, addresses and serial numbers never
+// identify a cluster.
 type ID string
 
 var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
@@ -50,8 +48,7 @@ func (id ID) Valid() bool {
 	return strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// Short returns the first eight characters: enough for people, never for code
-// that decides.
+// Short returns the first eight characters: for display, never for decisions.
 func (id ID) Short() string {
 	if len(id) < 8 {
 		return string(id)
@@ -59,22 +56,20 @@ func (id ID) Short() string {
 	return string(id[:8])
 }
 
-// Record is what is remembered of a peer across restarts, before and without
-// Kubernetes. The fabric alone writes it.
+// Record is the stored state of a peer, available without Kubernetes. The fabric alone writes it.
 type Record struct {
 	ID    ID     `json:"id"`
 	Name  string `json:"name"`
 	Trust Trust  `json:"trust"`
 	// Certificate is the peer's self-signed certificate, DER. Its key is the pin.
 	Certificate []byte `json:"certificate"`
-	// WireGuardKey is the peer's public key. It is none where the one that was stored
-	// cannot be used: see Decode.
+	// WireGuardKey is the peer's public key. It is zero if the stored one is not usable: see Decode.
 	WireGuardKey wgkey.Public `json:"wireguardKey"`
 	// PeerCIDR is the peer's pod CIDR as the peer itself uses it.
 	PeerCIDR netip.Prefix `json:"theirs"`
-	// PeerMappedCIDR is the prefix under which we see the peer's pods. We chose it.
+	// PeerMappedCIDR is the prefix under which this cluster sees the peer's pods, chosen by this cluster.
 	PeerMappedCIDR netip.Prefix `json:"remote"`
-	// LocalMappedCIDR is the prefix under which the peer sees our pods. The peer chose it.
+	// LocalMappedCIDR is the prefix under which the peer sees this cluster's pods, chosen by the peer.
 	LocalMappedCIDR netip.Prefix `json:"as"`
 	// TunnelAddress is the peer's own address inside the tunnel, one of PeerCIDR.
 	TunnelAddress netip.Addr `json:"tunnelAddress"`
@@ -84,24 +79,24 @@ type Record struct {
 	// Version is the peer's Rivulet version, KubeVersion that of its API server.
 	Version     string `json:"version,omitempty"`
 	KubeVersion string `json:"kubeVersion,omitempty"`
-	// Protocol is the version of the peering protocol that both speak; 0 is 1.
+	// Protocol is the version of the peering protocol in use; 0 is 1.
 	Protocol int `json:"protocol,omitempty"`
-	// Roles are what we have switched off, TheirRoles what the peer has.
+	// Roles are the directions that this cluster has switched off, TheirRoles those of the peer.
 	Roles      Roles `json:"roles,omitzero"`
 	TheirRoles Roles `json:"theirRoles,omitzero"`
 	// NextWireGuardKey is the key that the peer will change to; see docs/design/peering.md.
 	NextWireGuardKey wgkey.Public `json:"nextWireGuardKey,omitzero"`
-	// KeyProved and NextKeyProved say that the peer has shown to have the keys.
+	// KeyProved and NextKeyProved: the peer has proved possession of the keys.
 	KeyProved     bool `json:"keyProved,omitempty"`
 	NextKeyProved bool `json:"nextKeyProved,omitempty"`
-	// Heard is the sequence of the peer's last message that changed anything; Skip is
-	// what is added to ours, so that they are newer than what the peer has of us.
+	// Heard is the sequence of the peer's last message that changed anything. Skip is added to this cluster's
+	// sequences, so that they are higher than those that the peer has received.
 	Heard uint64 `json:"heard,omitempty"`
 	Skip  uint64 `json:"skip,omitempty"`
 }
 
-// Decode reads a stored record. A key that cannot be used is left out: the peer stays a
-// peer, and has no tunnel until it has told a key that can be.
+// Decode reads a stored record. An unusable key is left out: the peer stays a peer, without a tunnel until it sends a
+// usable key.
 func Decode(blob []byte) (Record, error) {
 	type plain Record
 	loose := struct {
@@ -118,14 +113,13 @@ func Decode(blob []byte) (Record, error) {
 	return r, nil
 }
 
-// Complete reports whether both sides have told each other their prefix, which
-// is all that a tunnel needs.
+// Complete reports whether both sides have sent their prefix, which is all that a tunnel needs.
 func (r Record) Complete() bool {
 	return r.ID.Valid() && !r.WireGuardKey.IsZero() && r.PeerCIDR.IsValid() && r.PeerMappedCIDR.IsValid() && r.LocalMappedCIDR.IsValid() && r.TunnelAddress.IsValid()
 }
 
-// Address is the peer's control address inside the tunnel as we see it. It
-// reports false while the record is not complete.
+// Address is the peer's control address inside the tunnel as this cluster sees it, false while the record is
+// incomplete.
 func (r Record) Address() (netip.AddrPort, bool) {
 	if !r.Complete() {
 		return netip.AddrPort{}, false
@@ -134,24 +128,23 @@ func (r Record) Address() (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr, r.Control.Port()), ok
 }
 
-// Store keeps records durably: when Put returns nil the record survives a
-// power cut.
+// Store stores records durably: when Put returns nil the record survives a power cut.
 type Store interface {
 	PutPeer(Record) error
 	DeletePeer(ID) error
 	Peers() ([]Record, error)
 }
 
-// State says where a peer stands.
+// State is the state of a cluster.
 type State string
 
 // The states, in the order in which a peer usually passes through them.
 const (
 	Discovered State = "Discovered" // seen, nothing exchanged yet
-	Waiting    State = "Waiting"    // a person has to say yes, here or there; see Reason
-	Denied     State = "Denied"     // a person here has said no, or has ended the peering
+	Waiting    State = "Waiting"    // an operator has to approve, here or there; see Reason
+	Denied     State = "Denied"     // an operator here has denied it, or has ended the peering
 	Refused    State = "Refused"    // the exchange failed for a reason that waiting does not cure; see Reason
-	Connecting State = "Connecting" // exchanged; the tunnel carries nothing yet
+	Connecting State = "Connecting" // exchanged; no answer through the tunnel yet
 	Connected  State = "Connected"  // the peer answers through the tunnel
 	Lost       State = "Lost"       // it answered before and does not now
 )
@@ -161,25 +154,25 @@ func (s State) Apart() bool {
 	return s == Discovered || s == Refused || s == Waiting || s == Denied
 }
 
-// View is a peer as status shows it.
+// View is a cluster as status shows it.
 type View struct {
 	Record
 	State    State         `json:"state"`
 	Reason   string        `json:"reason,omitempty"` // one line, with a cure, when State is not Connected
-	Notice   string        `json:"notice,omitempty"` // what is left to do after a word of the user
+	Notice   string        `json:"notice,omitempty"` // what the operator still has to do
 	RTT      time.Duration `json:"rtt,omitempty"`    // round trip through the tunnel, nanoseconds
 	Since    time.Time     `json:"since"`            // when State was entered
 	LastSeen time.Time     `json:"lastSeen"`         // last answer through the tunnel
 	// Found names the sources that see it now, Addrs are the control addresses to try.
 	Found []string         `json:"found,omitempty"`
 	Addrs []netip.AddrPort `json:"addrs,omitempty"`
-	// Path is the way that packets go: "direct 192.168.1.5:7442", "relay via NAME",
-	// "stream 192.168.1.5:7442"; empty while none is known. Paths are all.
+	// Path is the path in use: "direct 192.168.1.5:7442", "relay via NAME", "stream 192.168.1.5:7442"; empty while none
+	// is known. Paths are all.
 	Path  string `json:"path,omitempty"`
 	Paths []Path `json:"paths,omitempty"`
 }
 
-// Path is one way to a peer.
+// Path is one path to a peer.
 type Path struct {
 	Path  string        `json:"path"`
 	RTT   time.Duration `json:"rtt,omitempty"` // between the two tunnel processes, nanoseconds
@@ -187,8 +180,8 @@ type Path struct {
 	Used  bool          `json:"used"`
 }
 
-// Link is what the rest of Rivulet needs to use a peer. Addresses and keys stay
-// the same while State changes; a new Link replaces the old one when they do.
+// Link is what other packages need to use a peer. Addresses and keys stay the same while State changes; a new Link
+// replaces the old one when they change.
 type Link struct {
 	ID   ID
 	Name string
@@ -200,12 +193,12 @@ type Link struct {
 	RTT                                       time.Duration
 	// Trust is how the peer came to be trusted: TrustLAN and the like.
 	Trust string
-	// NoBorrow and NoLend are the directions that one of both sides has switched off.
+	// NoBorrow and NoLend are the directions that either side has switched off.
 	NoBorrow, NoLend bool
 }
 
-// Translate maps addr, host bits kept, from one prefix to another of the same
-// size. It reports false if addr is not in from or the sizes differ.
+// Translate maps addr from one prefix to another of the same size; host bits stay. It returns false if addr is not in
+// from or the sizes differ.
 func Translate(addr netip.Addr, from, to netip.Prefix) (netip.Addr, bool) {
 	if !from.Contains(addr) || from.Bits() != to.Bits() || !to.Addr().Is4() || !addr.Is4() {
 		return netip.Addr{}, false

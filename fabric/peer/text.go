@@ -7,30 +7,28 @@ import (
 	"unicode/utf8"
 )
 
-// What another cluster says reaches terminals, pages and objects. Whatever decodes a
-// message of one calls Text or Clean before anybody else sees it.
+// Texts of other clusters reach terminals, pages and objects. Code that decodes another cluster's message calls Text or
+// Clean before any other use.
 
 const (
 	maxText  = 300  // bytes of Text
-	maxProse = 4096 // bytes of Prose: what the kubelet takes of a termination message
-	// maxMarks is how many marks a letter may carry.
+	maxProse = 4096 // bytes of Prose: the kubelet's limit for a termination message
+	// maxMarks bounds the marks on one letter.
 	maxMarks = 4
 	more     = "…"
 )
 
-// Text makes one line of what a stranger says: letters, marks, digits, punctuation and
-// symbols of any script with single spaces between, at most 300 bytes. Controls of
-// terminals (C0, C1), what turns the direction of writing, what cannot be seen, and
-// what is no UTF-8 are gone.
+// Text makes a stranger's text safe to show: one line of letters, marks, digits, punctuation and symbols of any script
+// with single spaces, at most 300 bytes. It removes terminal controls (C0, C1), characters that change the direction of
+// writing, invisible characters and invalid UTF-8.
 func Text(s string) string { return clean(s, maxText, "") }
 
-// Prose is Text of several lines, at most 4096 bytes, with line ends, tabs and spaces
-// as they are.
+// Prose is Text for several lines, at most 4096 bytes. Line ends, tabs and spaces stay.
 func Prose(s string) string { return clean(s, maxProse, " \n\t") }
 
-// clean keeps the spaces named in as they are; all others become single ones.
+// clean keeps the whitespace listed in as; all other whitespace becomes single spaces.
 func clean(s string, limit int, as string) string {
-	if len(s) > 4*limit { // what is cut off anyway
+	if len(s) > 4*limit { // the rest would be cut off
 		s = s[:4*limit] + more
 	}
 	var out []byte
@@ -38,7 +36,7 @@ func clean(s string, limit int, as string) string {
 	for i, r := range s {
 		switch {
 		case r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)):
-			continue // no UTF-8
+			continue // invalid UTF-8
 		case strings.ContainsRune(as, r):
 			marks = 0
 		case unicode.IsSpace(r), unicode.IsControl(r):
@@ -70,8 +68,8 @@ func clean(s string, limit int, as string) string {
 	return strings.TrimRight(text, " ") + more
 }
 
-// Clean makes all texts in what v points to fit, each by the function: fields, elements,
-// keys and values. It is for what was decoded of another cluster's message.
+// Clean applies the function to all texts in what v points to: fields, elements, keys and values. It is for decoded
+// messages of other clusters.
 func Clean(v any, by func(string) string) { cleanValue(reflect.ValueOf(v), by) }
 
 func cleanValue(v reflect.Value, by func(string) string) {

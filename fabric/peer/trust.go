@@ -4,22 +4,20 @@ import "time"
 
 // How a peer came to be trusted.
 const (
-	TrustLAN      = "lan"      // met on the same link, and pinned since (trust on first use)
+	TrustLAN      = "lan"      // met on the same link (trust on first use); its key is pinned
 	TrustGroup    = "group"    // has proved the group's secret
-	TrustApproved = "approved" // a person here has said yes
-	TrustInvite   = "invite"   // one of both sides had an invite of the other
+	TrustApproved = "approved" // approved by an operator here
+	TrustInvite   = "invite"   // one side had an invite of the other
 )
 
-// Trust says how a peer came to be trusted.
+// Trust is how and when a peer came to be trusted.
 type Trust struct {
 	How string    `json:"how"`
 	At  time.Time `json:"at"`
-	// Source is the machine that one trusted by lan was met at: its hardware address, or
-	// its address where that is not known.
+	// Source is the machine of a peer trusted by lan: its hardware address, or its address where that is unknown.
 	Source string `json:"source,omitempty"`
 }
 
-// String says it in words.
 func (t Trust) String() string {
 	switch t.How {
 	case TrustLAN:
@@ -34,16 +32,14 @@ func (t Trust) String() string {
 	return "trusted"
 }
 
-// Roles are the directions of a peering that one side has switched off. The zero
-// value is both on.
+// Roles are the directions of a peering that one side has switched off. The zero value is both on.
 type Roles struct {
 	NoConsume bool `json:"noConsume,omitempty"` // it borrows nothing
 	NoProvide bool `json:"noProvide,omitempty"` // it lends nothing
 }
 
-// NoBorrow reports whether we may not borrow from the peer, because one of both
-// sides has that direction switched off.
+// NoBorrow reports whether either side has switched off borrowing from the peer.
 func (r Record) NoBorrow() bool { return r.Roles.NoConsume || r.TheirRoles.NoProvide }
 
-// NoLend is the same of lending to the peer.
+// NoLend reports the same for lending to the peer.
 func (r Record) NoLend() bool { return r.Roles.NoProvide || r.TheirRoles.NoConsume }

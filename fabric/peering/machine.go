@@ -1,12 +1,12 @@
-// Package peering decides where one other cluster stands: what is known of it, the state that it is in, and what has to
-// be done next. A Machine has no clock, no lock, no I/O and no view of other clusters: an event changes it and returns
-// Effects. Package fabric delivers the events one at a time and carries the effects out; it alone stores records.
+// Package peering is the state machine of one other cluster: its data, its state and the next actions. A Machine has no
+// clock, no lock, no I/O and no access to other clusters: an event changes it and returns Effects. Package fabric
+// delivers the events one at a time and carries out the effects; it alone stores records.
 //
-//	            ┌────────── Failed, Knocked ─────────┐
+//	            ┌────────── Failed, Requested ───────┐
 //	            ▼                                    │
 //	Refused, Waiting, Denied ──Failed (no answer)──▶ Discovered ──Pin──▶ Connecting ──Answered──▶ Connected
 //	            ▲                                    ▲                       ▲                     │  ▲
-//	            └──── Ended (a person denies) ───────┴──── Ended ────────────┴─────────────────────┤  │ Answered
+//	            └──── Ended (denied) ────────────────┴──── Ended ────────────┴─────────────────────┤  │ Answered
 //	                                                                                 Missed × n    ▼  │
 //	                                                                                              Lost
 //
@@ -27,19 +27,19 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Effects are what an event asks of its caller.
+// Effects are the actions that an event requires of its caller.
 type Effects uint8
 
 const (
-	// Changed: others see the cluster differently now.
+	// Changed: the view of the cluster has changed.
 	Changed Effects = 1 << iota
-	// Entered: the state is another; Changed is set, too.
+	// Entered: the state has changed; Changed is set, too.
 	Entered
-	// Exchange: the time of the next exchange is another, or the exchange matters less.
+	// Exchange: the time of the next exchange has changed, or the exchange is less urgent.
 	Exchange
 	// Ping at once.
 	Ping
-	// Configure: the data plane's configuration is another.
+	// Configure: the data plane's configuration has changed.
 	Configure
 	// Doubt: the data plane may have lost its configuration.
 	Doubt
@@ -58,43 +58,43 @@ type Machine struct {
 	began  time.Time
 
 	found       map[string]discovery.Entry // by source and key
-	name        string                     // as last claimed by one that is no peer
-	requestedAt netip.AddrPort             // where a request came from that was refused
-	given       []netip.AddrPort           // addresses that a person or an invite gives
-	proved      bool                       // it has shown by TLS that the ID is its own
-	held        bool                       // a person has approved it in this run: it is not forgotten
+	name        string                     // last claimed by a cluster that is no peer
+	requestedAt netip.AddrPort             // source of a refused request
+	given       []netip.AddrPort           // addresses given by an operator or an invite
+	proved      bool                       // ownership of the ID was proved by TLS
+	held        bool                       // approved in this run: not forgotten
 
 	pinned    bool
 	rec       peer.Record // zero unless pinned
-	notice    string      // does not keep the peer from working
-	displaced bool        // another takes its place: it ceases to be a peer
+	notice    string      // does not prevent the peer from working
+	displaced bool        // replaced by another: it ceases to be a peer
 	keyTaken  wgkey.Public
-	tryNext   bool // its present WireGuard key has ceased to answer
+	tryNext   bool // no answers with its present WireGuard key
 
 	state    peer.State
 	since    time.Time
 	reason   string
 	here     bool  // reason is about this device's tunnel
 	refusal  error // of the last exchange, nil if it succeeded
-	mine     bool  // the refusal is this cluster's own
+	mine     bool  // this cluster has refused
 	lastSeen time.Time
 	rtt      time.Duration
 	misses   int
-	without  time.Time // since when this device has no tunnel to it; zero while it has one
+	without  time.Time // since when there is no tunnel; zero while there is one
 
 	pace       pairing.Pace
-	backoff    pairing.Pace // of the attempt that is under way
+	backoff    pairing.Pace // of the present attempt
 	attempting bool
-	attempts   int       // that have ended
+	attempts   int       // completed
 	exchanged  time.Time // last success in this run
 }
 
-// New returns the Machine of a cluster that nothing is known of but its ID, which may be empty.
+// New returns the Machine of a cluster of which at most the ID is known.
 func New(id peer.ID, now time.Time, t Timing) *Machine {
 	return &Machine{timing: t, id: id, began: now, since: now, state: peer.Discovered, found: map[string]discovery.Entry{}}
 }
 
-// enter moves to a state.
+// enter changes the state.
 func (m *Machine) enter(now time.Time, s peer.State, reason string) (do Effects) {
 	if m.state == s && m.reason == reason {
 		return 0
@@ -106,8 +106,8 @@ func (m *Machine) enter(now time.Time, s peer.State, reason string) (do Effects)
 	return do | Changed
 }
 
-// Found takes in what a discovery source says of it now; moved reports that it said something else before. First
-// reports that this side begins exchanges with it.
+// Found processes a discovery entry; moved reports that the entry has changed. First reports that this side begins
+// exchanges with the cluster.
 func (m *Machine) Found(now time.Time, key string, e discovery.Entry, moved, first bool) Effects {
 	m.found[key] = e
 	do := Changed | Configure
@@ -115,12 +115,12 @@ func (m *Machine) Found(now time.Time, key string, e discovery.Entry, moved, fir
 	case !m.pinned:
 		do |= m.Due(now, m.id == "" || first)
 	case moved || m.state != peer.Connected || !slices.Contains(e.Addrs, m.rec.Control):
-		do |= m.Due(now, true) // only the exchange proves where it is, and moves the endpoint
+		do |= m.Due(now, true) // only the exchange proves the address, and moves the endpoint
 	}
 	return do
 }
 
-// Gone takes one source's entry away, and reports whether none is left.
+// Gone removes one source's entry, and reports whether none is left.
 func (m *Machine) Gone(key string) (last bool) {
 	_, had := m.found[key]
 	delete(m.found, key)
@@ -135,7 +135,7 @@ func (m *Machine) TakeOver(from *Machine) []string {
 	return keys
 }
 
-// Due makes an exchange due: at once, or after the grace that the other side has to begin it.
+// Due makes an exchange due: at once, or after the grace that lets the other side begin.
 func (m *Machine) Due(now time.Time, atOnce bool) Effects {
 	m.pace.Found(now, atOnce)
 	return Exchange
@@ -149,16 +149,16 @@ func (m *Machine) due() bool {
 	return due
 }
 
-// Begin starts an attempt to exchange. What makes one due from here on leads to another.
+// Begin starts an attempt to exchange. An exchange that becomes due from here on is another attempt.
 func (m *Machine) Begin() {
 	m.backoff, m.attempting = m.pace, true
 	m.pace.Done()
 }
 
-// End is the end of the attempt, whatever came of it.
+// End ends the attempt, whatever its result.
 func (m *Machine) End() { m.attempting, m.attempts = false, m.attempts+1 }
 
-// Exchanged takes in an exchange that succeeded, in which the peer took in the next key of this cluster.
+// Exchanged processes a successful exchange, in which the peer received the next key of this cluster.
 func (m *Machine) Exchanged(now time.Time, taken wgkey.Public) (do Effects) {
 	m.exchanged, m.backoff, m.refusal, m.keyTaken = now, pairing.Pace{}, nil, taken
 	if m.state == peer.Connected {
@@ -167,8 +167,8 @@ func (m *Machine) Exchanged(now time.Time, taken wgkey.Public) (do Effects) {
 	return do | m.leaveApart(now) | Ping
 }
 
-// Received takes in an exchange that the other side began and that succeeded. Complete reports that it has
-// taken in the prefix of this cluster: otherwise it has to come once more.
+// Received processes a successful exchange that the other side began. Complete reports that the peer has this cluster's
+// prefix: otherwise one more exchange is needed.
 func (m *Machine) Received(now time.Time, complete bool) Effects {
 	if !m.pinned {
 		return 0
@@ -191,12 +191,12 @@ func (m *Machine) leaveApart(now time.Time) Effects {
 	return m.enter(now, peer.Connecting, "")
 }
 
-// Failed takes in an exchange that failed. Mine reports that this cluster refused it; reason is for people.
+// Failed processes a failed exchange. Mine reports that this cluster refused it; reason is for people.
 func (m *Machine) Failed(now time.Time, err error, mine bool, reason string) (do Effects) {
 	refused := pairing.Refused(err)
 	m.refusal, m.mine = err, mine
 	m.proved = m.proved || m.id != "" && !mine && answered(err)
-	if !m.due() { // else it was found anew meanwhile
+	if !m.due() { // otherwise it was found again meanwhile
 		m.backoff.Failed(now, refused)
 		m.pace = m.backoff
 		do = Exchange
@@ -214,9 +214,9 @@ func (m *Machine) Failed(now time.Time, err error, mine bool, reason string) (do
 	return do | m.enter(now, peer.Discovered, reason)
 }
 
-// Requested takes in that this cluster has refused an exchange that the other one began, at the address.
+// Requested processes an exchange from the address that this cluster has refused.
 func (m *Machine) Requested(now time.Time, name string, at netip.AddrPort, err error, reason string) Effects {
-	if pairing.ValidName(name) { // of a message that was refused it may be anything
+	if pairing.ValidName(name) { // a refused message may have any name
 		m.name = name
 	}
 	m.requestedAt, m.proved, m.refusal, m.mine = at, true, err, true
@@ -226,7 +226,7 @@ func (m *Machine) Requested(now time.Time, name string, at netip.AddrPort, err e
 	return Exchange | m.enter(now, RefusedState(err, true), reason)
 }
 
-// Pin makes it a peer, or gives it another record; first reports that it was none before.
+// Pin makes the cluster a peer, or replaces its record; first reports that it was none before.
 func (m *Machine) Pin(now time.Time, r peer.Record) (first bool, do Effects) {
 	if r.WireGuardKey != m.rec.WireGuardKey {
 		m.tryNext = false
@@ -236,13 +236,13 @@ func (m *Machine) Pin(now time.Time, r peer.Record) (first bool, do Effects) {
 	return first, Changed | Configure | m.leaveApart(now)
 }
 
-// Loaded is Pin for a record that was stored, before anything else is known.
+// Loaded is Pin for a stored record, before any other event.
 func (m *Machine) Loaded(now time.Time, r peer.Record, first bool) Effects {
 	_, do := m.Pin(now, r)
 	return do | m.enter(now, peer.Connecting, m.keyless()) | m.Due(now, first)
 }
 
-// Unpin makes it a stranger. It has no tunnel and no answer from here on.
+// Unpin makes the cluster a stranger, without a tunnel and answers.
 func (m *Machine) Unpin() {
 	if m.pinned {
 		m.name, m.pinned, m.rec, m.notice, m.rtt, m.misses, m.displaced = m.rec.Name, false, peer.Record{}, "", 0, 0, false
@@ -250,8 +250,8 @@ func (m *Machine) Unpin() {
 	}
 }
 
-// Ended takes in that the cluster is no peer any more, or must not become one: denied by a person, or free to come
-// back later. It does nothing to one that has become a peer meanwhile.
+// Ended processes the end of a peering, or the denial of a cluster; without denied the cluster may return. It does
+// nothing to a cluster that has become a peer meanwhile.
 func (m *Machine) Ended(now time.Time, denied bool, reason string) Effects {
 	if m.pinned {
 		return 0
@@ -264,7 +264,7 @@ func (m *Machine) Ended(now time.Time, denied bool, reason string) Effects {
 	return m.enter(now, peer.Discovered, reason) | m.Due(now, false)
 }
 
-// Approved takes in that a person approves it, under a name if it has none, at the addresses if there are any.
+// Approved processes an operator's approval, with a name if the cluster has none, and addresses if there are any.
 func (m *Machine) Approved(now time.Time, name string, at []netip.AddrPort) Effects {
 	m.held, m.name = true, cmp.Or(m.name, name)
 	if len(at) > 0 {
@@ -273,7 +273,7 @@ func (m *Machine) Approved(now time.Time, name string, at []netip.AddrPort) Effe
 	return m.enter(now, peer.Discovered, "") | m.Due(now, true)
 }
 
-// Withdrawn takes an approval back that has led to nothing yet.
+// Withdrawn removes an approval that has not led to a peering.
 func (m *Machine) Withdrawn(now time.Time) Effects {
 	if m.pinned {
 		return 0
@@ -283,7 +283,7 @@ func (m *Machine) Withdrawn(now time.Time) Effects {
 	return Exchange | m.enter(now, peer.Discovered, "")
 }
 
-// Reconsider makes an exchange due with a stranger, for the rules of trust are others now.
+// Reconsider makes an exchange due with a stranger, because the rules of trust have changed.
 func (m *Machine) Reconsider(now time.Time) Effects {
 	if m.pinned || len(m.found) == 0 && !m.requestedAt.IsValid() {
 		return 0
@@ -291,10 +291,10 @@ func (m *Machine) Reconsider(now time.Time) Effects {
 	return m.Due(now, true)
 }
 
-// Displace notes that another takes its place among the peers.
+// Displace marks a peer that another will replace.
 func (m *Machine) Displace() { m.displaced = true }
 
-// Notice sets what people should know of a peer that works.
+// Notice sets what people should read about a peer that works.
 func (m *Machine) Notice(notice string) Effects {
 	if m.notice == notice {
 		return 0
@@ -303,17 +303,17 @@ func (m *Machine) Notice(notice string) Effects {
 	return Changed
 }
 
-// Answered takes in a ping that was answered, and returns when the next one is due.
+// Answered processes an answered ping, and returns when the next one is due.
 func (m *Machine) Answered(now time.Time, rtt time.Duration) (time.Duration, Effects) {
 	m.misses, m.lastSeen, m.rtt, m.here, m.without = 0, now, rtt, false, time.Time{}
 	do := m.enter(now, peer.Connected, "")
 	if m.tryNext && !m.due() && !m.attempting {
-		do |= m.Due(now, true) // it has changed its key: the exchange brings the new one
+		do |= m.Due(now, true) // its key has changed: the exchange brings the new one
 	}
 	return m.timing.Ping, do
 }
 
-// Missed takes in a ping that was not answered, and what this device's tunnel lacks, if anything.
+// Missed processes an unanswered ping. Trouble is the failure of this device's tunnel, if any.
 func (m *Machine) Missed(now time.Time, trouble string) (next time.Duration, do Effects) {
 	m.without = time.Time{}
 	m.misses++
@@ -326,7 +326,7 @@ func (m *Machine) Missed(now time.Time, trouble string) (next time.Duration, do 
 		return m.timing.Probe, do
 	}
 	m.rtt = 0
-	here := m.here // what the reason says is over
+	here := m.here // the reason does not apply any more
 	m.here = trouble != ""
 	switch {
 	case trouble == "" && (m.state == peer.Connected || here && m.state == peer.Lost):
@@ -347,8 +347,8 @@ func (m *Machine) Missed(now time.Time, trouble string) (next time.Duration, do 
 	return m.timing.Ping, do
 }
 
-// Unplugged takes in that this device has no tunnel to the peer, why, if that is known, and returns when to look
-// again. A tunnel that is configured anew, or whose process is replaced, is back before a peer counts as lost.
+// Unplugged processes that this device has no tunnel to the peer, with the reason if known, and returns when to check
+// again. A tunnel that is configured again, or whose process is replaced, is back before a peer counts as lost.
 func (m *Machine) Unplugged(now time.Time, why string) (next time.Duration, do Effects) {
 	if m.without.IsZero() {
 		m.without = now
@@ -366,14 +366,14 @@ func (m *Machine) Unplugged(now time.Time, why string) (next time.Duration, do E
 	return m.timing.Ping, do
 }
 
-// Forgettable reports whether nothing keeps the cluster from being forgotten.
+// Forgettable reports whether the cluster may be forgotten.
 func (m *Machine) Forgettable() bool { return !m.pinned && !m.held }
 
 // Idle reports whether it is a stranger that no source sees.
 func (m *Machine) Idle() bool { return !m.pinned && len(m.found) == 0 }
 
-// Hope is how much there is to hope of a stranger where so many others are said to be at its address; false for one
-// that is not to be dropped: it has proved its ID, a person stands for it, or an exchange is under way.
+// Hope ranks a stranger for displacement, with so many others at its address: lower is dropped first. It returns false
+// for one that must not be dropped: it has proved its ID, an operator has approved it, or an exchange is under way.
 func (m *Machine) Hope(now time.Time, others int) (hope int, droppable bool) {
 	if m.pinned || m.proved || m.held || m.attempting {
 		return 0, false
@@ -384,10 +384,10 @@ func (m *Machine) Hope(now time.Time, others int) (hope int, droppable bool) {
 	return -others, true
 }
 
-// fresh is how long a stranger is given to be tried before another takes its place.
+// fresh is how long a new stranger may not be displaced before it is tried.
 const fresh = 10 * time.Second
 
-// Key is the WireGuard key to reach a peer by: the next one while the present one does not answer.
+// Key is the WireGuard key of the peer in use: the next one while the present one does not answer.
 func (m *Machine) Key() wgkey.Public {
 	if m.tryNext && !m.rec.NextWireGuardKey.IsZero() {
 		return m.rec.NextWireGuardKey
@@ -395,7 +395,7 @@ func (m *Machine) Key() wgkey.Public {
 	return m.rec.WireGuardKey
 }
 
-// sources are those that see the cluster now, by name. A key is "source/key".
+// sources are the names of the sources that see the cluster now. A key is "source/key".
 func (m *Machine) sources() (out []string) {
 	for _, key := range slices.Sorted(maps.Keys(m.found)) {
 		if name, _, _ := strings.Cut(key, "/"); !slices.Contains(out, name) {

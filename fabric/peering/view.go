@@ -15,7 +15,7 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// What others see of a Machine.
+// The read-only view of a Machine.
 
 func (m *Machine) ID() peer.ID             { return m.id }
 func (m *Machine) Pinned() bool            { return m.pinned }
@@ -61,7 +61,7 @@ func (m *Machine) Link() (peer.Link, bool) {
 		State: m.state, RTT: m.rtt, Trust: r.Trust.How, NoBorrow: r.NoBorrow(), NoLend: r.NoLend()}, true
 }
 
-// Title is the best name that it has.
+// Title is its best known name.
 func (m *Machine) Title() string {
 	if m.pinned {
 		return m.rec.Name
@@ -77,7 +77,7 @@ func (m *Machine) Title() string {
 	return m.name
 }
 
-// Handle is what a person calls it on the command line.
+// Handle is its name on the command line.
 func (m *Machine) Handle() string {
 	if t := m.Title(); t != "" {
 		return t
@@ -85,7 +85,7 @@ func (m *Machine) Handle() string {
 	return m.id.Short()
 }
 
-// Addrs are the control addresses to try: what discovery says now, then what worked last, then what was given.
+// Addrs are the control addresses to try: discovered ones, then the last one that worked, then given ones.
 func (m *Machine) Addrs() (out []netip.AddrPort) {
 	for _, key := range slices.Sorted(maps.Keys(m.found)) {
 		for _, a := range m.found[key].Addrs {
@@ -102,7 +102,7 @@ func (m *Machine) Addrs() (out []netip.AddrPort) {
 	return out
 }
 
-// Place is where a stranger is said to be.
+// Place is the announced address of a stranger.
 func (m *Machine) Place() netip.Addr {
 	for _, e := range m.found {
 		if len(e.Addrs) > 0 {
@@ -128,7 +128,7 @@ func (m *Machine) Split(key string, to *Machine) {
 	delete(m.found, key)
 }
 
-// passage is what may keep packets away.
+// passage is what may block packets.
 func (m *Machine) passage() string {
 	if at := Specified(m.rec.Tunnel); at.IsValid() {
 		return fmt.Sprintf("does UDP %d pass between %s and this device?", at.Port(), at.Addr())
@@ -136,7 +136,7 @@ func (m *Machine) passage() string {
 	return "is a peer of both there that carries (tunnel.relay)?"
 }
 
-// keyless is why a peer without a key has no tunnel, empty for one that has a key.
+// keyless is why a peer without a key has no tunnel, empty for one with a key.
 func (m *Machine) keyless() string {
 	if !m.pinned || !m.rec.WireGuardKey.IsZero() {
 		return ""
@@ -144,7 +144,8 @@ func (m *Machine) keyless() string {
 	return "the WireGuard key that is stored of it cannot be used, or is another peer's; it gets a tunnel as soon as it tells another: rivulet rotate-key on " + m.Handle()
 }
 
-// Specified is an address, or none for that of a cluster of which only the port is known: it was met through another.
+// Specified is an address as a list; an unspecified one is none: of a cluster met through another only the port is
+// known.
 func Specified(a netip.AddrPort) netip.AddrPort {
 	if a.Addr().IsUnspecified() {
 		return netip.AddrPort{}
@@ -152,7 +153,7 @@ func Specified(a netip.AddrPort) netip.AddrPort {
 	return a
 }
 
-// RefusedState is the state of a cluster that this one has refused, or that has refused this one.
+// RefusedState is the state after a refusal, by this cluster (here) or by the other.
 func RefusedState(err error, here bool) peer.State {
 	switch code := pairing.Code(err); {
 	case code == "pending":
@@ -163,14 +164,14 @@ func RefusedState(err error, here bool) peer.State {
 	return peer.Refused
 }
 
-// answered reports whether the error came from the holder of the key of the ID that was asked for: the request went
-// over a connection that had proved it.
+// answered reports whether the error came from the owner of the requested ID: the request used a connection that had
+// proved it.
 func answered(err error) bool {
 	var e *rpc.Error
 	return errors.As(err, &e) && e.Code != "not-on-link" && e.Code != "closed"
 }
 
-// Explain makes one line with a cure of why an exchange failed.
+// Explain describes a failed exchange in one line with a cure.
 func Explain(err error, addrs []netip.AddrPort) string {
 	var known *rpc.Error
 	var wrong *rpc.WrongPeerError

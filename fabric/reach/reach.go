@@ -1,20 +1,18 @@
-// Package reach is the nftables table that decides which of this cluster's pods a
-// packet out of the tunnel reaches. It is closed: what no rule names is dropped.
+// Package reach is the nftables table that decides which of this cluster's pods a packet from the tunnel reaches. What
+// no rule names is dropped.
 //
 //	in    (filter, prerouting, after conntrack and the tunnel's guard)
-//	      answers ─▶ the tunnel's address (the guard decides) ─▶ from a pod of ours that
-//	      runs at a peer ─▶ to a tenant (offload/nodeagent/isolation decides) ─▶ opened ─▶ drop
+//	      answers ─▶ the tunnel's address (the guard decides) ─▶ from a pod of this cluster
+//	      that runs at a peer ─▶ to a tenant (offload/nodeagent/isolation decides) ─▶ opened ─▶ drop
 //	back  (filter, forward): answers to connections that a peer has begun pass as long as
-//	      these do, so that a connection stops with what allowed it
+//	      these do, so that a connection ends with its permission
 //
-// Connections are looked up by their direction and not by their state: each packet of a
-// connection that a peer has begun is judged anew, by sets, and nothing has to be removed
-// from the connection table when a right ends.
+// Rules match a connection's direction and not its state: each packet of a connection that a peer has begun is checked
+// against the sets again, so nothing has to be removed from the connection table when a permission ends.
 //
-// The tunnel's process makes the table, empty, before its interface is up and whenever there is
-// none (Ensure); the supervisor alone fills it (Program), and it stays when either ends.
-// Nothing is kept beside the kernel's table. Without nf_tables in the kernel there is no
-// tunnel.
+// The tunnel's process creates the table, empty, before its interface is up and whenever there is none (Ensure); the
+// supervisor alone fills it (Program), and it stays when either ends. Nothing is stored outside the kernel's table.
+// Without nf_tables in the kernel there is no tunnel.
 package reach
 
 import (
@@ -33,7 +31,6 @@ import (
 	"rivulet/fabric/nft"
 )
 
-// Table is the name of the table.
 const Table = "rivulet-reach"
 
 const (
@@ -41,29 +38,29 @@ const (
 	backPriority = -5
 )
 
-// Rules are what comes in.
+// Rules are the permissions of incoming packets.
 type Rules struct {
 	// Interface is the tunnel's, Own its address.
 	Interface string
 	Own       netip.Addr
 	// Ours are pods of this cluster that run at peers, as this cluster sees them.
 	Ours []netip.Addr
-	// Whole are prefixes in which all is ours.
+	// Whole are prefixes in which all pods are this cluster's.
 	Whole []netip.Prefix
 	// Tenants are pods of other clusters that run here.
 	Tenants []netip.Addr
-	// Open is what the owner has opened.
+	// Open are the permissions that the owner has given.
 	Open []Grant
 }
 
-// Grant opens pods, or ports of pods, to whoever comes from a prefix.
+// Grant opens pods, or ports of pods, to senders of a prefix.
 type Grant struct {
 	From  netip.Prefix
 	Pods  []netip.Addr
 	Ports []Port
 }
 
-// Port is one of a pod; Protocol is that of IP.
+// Port is a port of a pod; Protocol is that of IP.
 type Port struct {
 	Addr     netip.Addr
 	Protocol byte
@@ -75,10 +72,9 @@ func (p Port) Compare(q Port) int {
 	return cmp.Or(p.Addr.Compare(q.Addr), cmp.Compare(p.Protocol, q.Protocol), cmp.Compare(p.Port, q.Port))
 }
 
-// Family is that of the table.
 const Family = nftables.TableFamilyIPv4
 
-// Ensure makes the table, empty, if there is none, in the process's own network namespace.
+// Ensure creates the table, empty, if there is none, in the process's own network namespace.
 func Ensure(iface string, own netip.Addr) error {
 	c, err := nft.Open(0)
 	if err == nil {
@@ -95,12 +91,12 @@ func Ensure(iface string, own netip.Addr) error {
 	return Fault(err)
 }
 
-// Fault is an error with which the table cannot be written.
+// Fault is the error of a table that cannot be written, with a cure.
 func Fault(err error) error {
 	return fmt.Errorf("reach: nftables: %w; see that the kernel has NF_TABLES_IPV4 and NFT_CT", err)
 }
 
-// Program is what the table holds. It is written whole, each time.
+// Program is the content of the table. It is written as a whole each time.
 func Program(r Rules) nft.Program {
 	p := nft.Program{Family: Family, Sets: map[string]nft.Set{oursSet: addresses(r.Ours), tenantsSet: addresses(r.Tenants)}}
 	pods, ports := func(i int) string { return fmt.Sprint("pods-", i) }, func(i int) string { return fmt.Sprint("ports-", i) }
@@ -144,7 +140,7 @@ func Program(r Rules) nft.Program {
 
 const oursSet, tenantsSet = "ours", "tenants"
 
-// Standing returns the addresses of Ours that are in force: what an earlier process has set.
+// Standing returns the addresses of Ours in force, which an earlier process may have written.
 func Standing(netns int) ([]netip.Addr, error) {
 	if n, err := nft.Stand(netns, Table, Family); err != nil || n == 0 {
 		return nil, err
@@ -190,8 +186,7 @@ func sockets(all []Port) nft.Set {
 	return s
 }
 
-// at is an address, protocol and port that are in a set of sockets. Registers after the
-// first are those of 4 bytes.
+// at matches an address, protocol and port in a set of sockets. Registers after the first have 4 bytes.
 func at(set string, address, port uint32) []expr.Any {
 	const second, third = 9, 10
 	return []expr.Any{
@@ -203,15 +198,15 @@ func at(set string, address, port uint32) []expr.Any {
 }
 
 var (
-	// reply is what answers who has begun the connection.
+	// reply matches answers to the initiator of the connection.
 	reply = []expr.Any{
 		&expr.Ct{Register: 1, Key: expr.CtKeyDIRECTION},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}},
 	}
-	// related are errors about connections that there are.
+	// related matches errors about existing connections.
 	related = nft.Conntrack(expr.CtKeySTATE, expr.CtStateBitRELATED)
-	// fresh and noSYN are a connection in its midst that conntrack has forgotten: one that has
-	// ended here does not begin anew from this side.
+	// fresh and noSYN match a packet in the middle of a connection that conntrack has forgotten: a connection that has
+	// ended here cannot begin again from this side.
 	fresh = nft.Conntrack(expr.CtKeySTATE, expr.CtStateBitNEW)
 	noSYN = []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},

@@ -1,12 +1,12 @@
-// Package relay carries the exchange of two clusters of which neither reaches the other, but both a third: that one
-// splices two requests, and the two have their own TLS inside. It learns who exchanges with whom and nothing else.
-// It carries only for its peers, to its peers, and at the other end there is the peering exchange alone;
-// trust is as with any stranger who is on no link.
+// Package relay relays the exchange of two clusters that do not reach each other, but both reach a third. That one
+// splices two requests; the TLS inside is between the two, so the relay sees only who exchanges with whom. It relays
+// only from and to its own peers, and only to the peering exchange; trust is that of any stranger without a common
+// link.
 //
 //	a ── POST /v1/carry/<b> ──▶ c ── POST /v1/carried ──▶ b
 //	a ◀════════ TLS of a and b, POST /v1/peering ═══════▶ b
 //
-// It writes nothing, and forgets everything with the process.
+// It writes nothing; its state ends with the process.
 package relay
 
 import (
@@ -33,37 +33,37 @@ const (
 	protocol = "rivulet-carry"
 	limit    = 20 * time.Second // for one connection
 	bytes    = 512 << 10        // in each direction
-	// PerPeer is how many connections are carried at once for one peer.
+	// PerPeer bounds the connections relayed at once for one peer.
 	PerPeer = 4
 	total   = 16
 )
 
-// Config is what a Relay is made of. All fields are needed.
+// Config has the inputs of a Relay. All fields are needed.
 type Config struct {
 	Identity rpc.Identity
 	Name     func() string
 	// Address is this cluster's control address in the tunnel.
 	Address netip.AddrPort
-	// Allowed reports whether this device carries for others, Reaches whether a cluster is a peer that answers.
+	// Allowed reports whether this device relays for others, Reaches whether a cluster is a peer that answers.
 	Allowed func() bool
 	Reaches func(peer.ID) bool
 	// Dial opens a connection to a peer's control address in the tunnel.
 	Dial func(context.Context, peer.ID) (net.Conn, error)
-	// Exchange serves what was carried here.
+	// Exchange serves relayed connections to this cluster.
 	Exchange http.Handler
 	Log      *slog.Logger
 }
 
-// Relay carries for others, and takes what is carried to this cluster.
+// Relay relays for others, and accepts relayed connections to this cluster.
 type Relay struct {
 	cfg     Config
 	arrived *queue
 
 	mu  sync.Mutex
-	all []*relayed // under way, the longest there first
+	all []*relayed // under way, the oldest first
 }
 
-// relayed is one connection that is carried for a peer.
+// relayed is one connection relayed for a peer.
 type relayed struct {
 	from peer.ID
 	end  context.CancelFunc
@@ -77,7 +77,7 @@ func New(cfg Config, port *control.Port) *Relay {
 	return c
 }
 
-// Serve answers what is carried here until ctx ends: the exchange, and no more.
+// Serve answers relayed exchanges until ctx ends.
 func (c *Relay) Serve(ctx context.Context) {
 	server := rpc.NewServer(c.cfg.Identity, c.cfg.Exchange, c.cfg.Log)
 	stop := context.AfterFunc(ctx, func() { server.Close() })
@@ -87,14 +87,14 @@ func (c *Relay) Serve(ctx context.Context) {
 	}
 }
 
-// Dial opens a connection to the cluster through a peer of both.
+// Dial opens a connection to the cluster through a common peer.
 func (c *Relay) Dial(ctx context.Context, via, to peer.ID) (net.Conn, error) {
 	return c.upgrade(ctx, via, "/v1/carry/"+string(to))
 }
 
-// enter counts one connection of a peer, which end ends, and returns nil if it is one too
-// many. When all are taken, the peer that has most gives its oldest up for one that has
-// fewer: a few peers do not keep the others out.
+// enter counts one connection of a peer, which end ends, and returns nil if it is one too many. When all places are
+// taken, the peer with most connections loses its oldest to a peer with fewer, so that a few peers do not keep others
+// out.
 func (c *Relay) enter(from peer.ID, end context.CancelFunc) *relayed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +126,7 @@ func (c *Relay) leave(r *relayed) {
 	c.all = slices.DeleteFunc(c.all, func(o *relayed) bool { return o == r })
 }
 
-// forward takes a peer's connection on to another peer.
+// forward relays a peer's connection to another peer.
 func (c *Relay) forward(w http.ResponseWriter, r *http.Request) {
 	from, _ := rpc.PeerID(r)
 	to := peer.ID(r.PathValue("id"))
@@ -164,13 +164,13 @@ func (c *Relay) forward(w http.ResponseWriter, r *http.Request) {
 	splice(ctx, conn, next)
 }
 
-// take is the far end.
+// take accepts a relayed connection.
 func (c *Relay) take(w http.ResponseWriter, r *http.Request) {
 	conn, err := switched(w)
 	if err != nil {
 		return
 	}
-	// The addresses say that it came through the tunnel and from no link.
+	// The addresses show that it came through the tunnel and from no link.
 	carried := &farConn{Conn: conn, local: c.arrived.addr, done: make(chan struct{})}
 	defer carried.Close()
 	select {
@@ -185,14 +185,14 @@ func (c *Relay) take(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// splice copies both ways until one side ends or has had enough.
+// splice copies in both directions until one side ends or a bound is reached.
 func splice(ctx context.Context, a, b net.Conn) {
 	stop := context.AfterFunc(ctx, func() { a.Close(); b.Close() })
 	defer stop()
 	var done sync.WaitGroup
 	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
 		done.Go(func() {
-			io.CopyN(way[0], way[1], bytes) //nolint:errcheck // either end may hang up
+			io.CopyN(way[0], way[1], bytes) //nolint:errcheck // either end may close
 			a.Close()
 			b.Close()
 		})
@@ -200,7 +200,7 @@ func splice(ctx context.Context, a, b net.Conn) {
 	done.Wait()
 }
 
-// switched answers that what follows is another protocol, and returns the connection.
+// switched answers 101 Switching Protocols, and returns the connection.
 func switched(w http.ResponseWriter) (net.Conn, error) {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -215,7 +215,7 @@ func switched(w http.ResponseWriter) (net.Conn, error) {
 	return &control.Begun{Conn: conn, First: rw.Reader}, nil
 }
 
-// upgrade asks a peer, inside the tunnel, for another protocol at the path.
+// upgrade requests a protocol switch of a peer, inside the tunnel, at the path.
 func (c *Relay) upgrade(ctx context.Context, id peer.ID, path string) (net.Conn, error) {
 	raw, err := c.cfg.Dial(ctx, id)
 	if err != nil {
@@ -228,7 +228,7 @@ func (c *Relay) upgrade(ctx context.Context, id peer.ID, path string) (net.Conn,
 	if err == nil {
 		req.Header.Set("Connection", "Upgrade")
 		req.Header.Set("Upgrade", protocol)
-		err = req.Write(conn) // the handshake is part of it
+		err = req.Write(conn) // includes the handshake
 	}
 	if err != nil {
 		raw.Close()
@@ -248,7 +248,7 @@ func (c *Relay) upgrade(ctx context.Context, id peer.ID, path string) (net.Conn,
 	return &control.Begun{Conn: conn, First: r}, nil
 }
 
-// queue is a listener of connections that come otherwise.
+// queue is a listener of relayed connections.
 type queue struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -268,7 +268,7 @@ func (q *queue) Accept() (net.Conn, error) {
 func (q *queue) Close() error   { q.once.Do(func() { close(q.closed) }); return nil }
 func (q *queue) Addr() net.Addr { return q.addr }
 
-// farConn is a connection that was carried.
+// farConn is a relayed connection.
 type farConn struct {
 	net.Conn
 	local *net.TCPAddr
@@ -278,7 +278,7 @@ type farConn struct {
 
 func (c *farConn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr is nobody's: who is at the other end is what TLS says.
+// RemoteAddr is unspecified: only TLS identifies the other end.
 func (c *farConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero} }
 
 func (c *farConn) Close() error {

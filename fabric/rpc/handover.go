@@ -8,18 +8,16 @@ import (
 	"sync"
 )
 
-// Handover takes connections that ask for another protocol than HTTP away from a
-// TLS server, before it has answered anything: whoever gets one begins TLS itself,
-// with what was read of it.
+// Handover takes connections for another protocol than HTTP from a TLS server before it has answered: the receiver
+// begins TLS itself, with the bytes already read.
 type Handover struct {
-	// Protocol is what they ask for, by ALPN.
+	// Protocol is the requested protocol, by ALPN.
 	Protocol string
-	// To takes the connection over. It must not close conn, nor keep it: it copies its
-	// descriptor.
+	// To takes the connection over. It must neither close nor keep conn: it copies its descriptor.
 	To func(conn net.Conn, begun []byte) error
 }
 
-// Listen watches the beginning of l's connections. It has to be the outermost listener.
+// Listen records the first bytes of l's connections. It has to be the outermost listener.
 func (h Handover) Listen(l net.Listener) net.Listener { return watchedListener{l} }
 
 // Watch makes the server of config hand over. It is for servers on a listener of Listen.
@@ -53,10 +51,10 @@ func (l watchedListener) Accept() (net.Conn, error) {
 	return &watched{Conn: c, watching: true}, nil
 }
 
-// maxBegun bounds what is kept of a connection's beginning; what is longer is HTTP's.
+// maxBegun bounds the recorded bytes; a connection that sends more before a decision is HTTP's.
 const maxBegun = 32 << 10
 
-// watched is a connection whose beginning is kept.
+// watched is a connection whose first bytes are recorded.
 type watched struct {
 	net.Conn
 	mu       sync.Mutex
@@ -78,7 +76,7 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write says nothing once the connection is another's: the server's alert.
+// Write discards the server's alert after the connection was handed over.
 func (w *watched) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	muted := w.muted

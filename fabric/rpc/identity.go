@@ -1,10 +1,8 @@
-// Package rpc is how clusters speak to each other: HTTP and JSON over mutual
-// TLS 1.3, where a certificate is trusted for the ID of its key and for nothing
-// else. Dates, names and authorities do not count, so a board whose clock stands
-// at 1970 can still speak to its peers.
+// Package rpc is the transport between clusters: HTTP and JSON over mutual TLS 1.3, where a certificate is trusted for
+// the ID of its key only. Dates, names and authorities do not count, so a board whose clock is at 1970 can still reach
+// its peers.
 //
-// It reads and writes no state. A message that is too long, too slow or not
-// understood costs its sender an Error and nothing else.
+// It reads and writes no state. A message that is too long, too slow or invalid is answered with an Error.
 package rpc
 
 import (
@@ -21,10 +19,10 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Identity is what a cluster proves itself with.
+// Identity is a cluster's proof of identity.
 type Identity struct {
 	ID          peer.ID
-	Name        string // for people
+	Name        string // for display
 	Certificate tls.Certificate
 	CertPEM     []byte
 	KeyPEM      []byte
@@ -35,10 +33,9 @@ var (
 	notAfter  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) // RFC 5280, 4.1.2.5: no expiry
 )
 
-// NewIdentity makes the identity of the cluster that owns the key. The
-// certificate depends on the key alone: it comes out the same, byte for byte,
-// every time. It serves as client and as server certificate and, under the ID as
-// server name, as its own root.
+// NewIdentity makes the identity of the cluster that owns the key. The certificate depends on the key alone and is
+// always the same, byte for byte. It serves as client and as server certificate and, under the ID as server name, as
+// its own root.
 func NewIdentity(key ed25519.PrivateKey, name string) (Identity, error) {
 	if len(key) != ed25519.PrivateKeySize {
 		return Identity{}, fmt.Errorf("rpc: the identity key has %d bytes, want %d: restore state.db from a backup or move it away", len(key), ed25519.PrivateKeySize)

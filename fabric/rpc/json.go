@@ -21,8 +21,8 @@ type Error struct {
 	Code    string `json:"code"`    // for programs; stays the same
 	Message string `json:"message"` // for people, one line
 	Cure    string `json:"cure,omitempty"`
-	// Remote: the other side wrote it. Its words are fit to be shown, and it has no cure:
-	// what a stranger advises is not passed on. Who shows it knows the code, or does not.
+	// Remote: another cluster wrote it. Its texts are cleaned, and its cure is dropped, since a stranger's advice is
+	// not passed on. Code that shows it uses the code if it is known.
 	Remote bool `json:"-"`
 }
 
@@ -47,8 +47,8 @@ func Write(w http.ResponseWriter, status int, v any) {
 // Fail answers with an Error.
 func Fail(w http.ResponseWriter, status int, e *Error) { Write(w, status, e) }
 
-// Read decodes the request's body into v. Unknown fields are ignored, so that a
-// newer peer can say more. On failure it has answered, and returns false.
+// Read decodes the request's body into v. Unknown fields are ignored, so that newer peers can send more. On failure it
+// has answered, and returns false.
 func Read(w http.ResponseWriter, r *http.Request, v any) bool {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
 	var long *http.MaxBytesError
@@ -67,9 +67,8 @@ func Read(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-// Call sends in (nil: no body) and decodes the answer into out (nil: ignored).
-// Its time is bounded by ctx. An answer that is not a success comes back as
-// *Error, whoever wrote it.
+// Call sends in (nil: no body) and decodes the answer into out (nil: ignored). Ctx bounds its time. An answer that is
+// not a success is returned as *Error, whoever wrote it.
 func Call(ctx context.Context, c *http.Client, method, url string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -118,7 +117,7 @@ func asError(status int, host string, body []byte) error {
 	return Received(e)
 }
 
-// Received is an error that another cluster has told, fit to be shown.
+// Received cleans an error of another cluster.
 func Received(e Error) *Error {
 	out := &Error{Code: "unknown", Message: peer.Text(e.Message), Remote: true}
 	if codeForm.MatchString(e.Code) {

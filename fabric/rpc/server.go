@@ -15,9 +15,8 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// NewServer returns a server that outlives bad clients: what they may send is
-// bounded in size and time, and what a handler panics with stays in its request.
-// Bodies and answers are not timed: streams last.
+// NewServer returns a server that survives bad clients: their input is bounded in size and time, and a handler's panic
+// ends only its request. Bodies and answers have no time limit: streams last.
 func NewServer(id Identity, h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -29,10 +28,9 @@ func NewServer(id Identity, h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// unheard is how long what was sent may be without an answer from the other side's
-// kernel before its connection ends. A device whose power goes says no goodbye, and its
-// firewall answers nothing for connections of an earlier life: without this its
-// streams would be held open here for a quarter of an hour.
+// unheard bounds how long sent data may be unacknowledged before its connection ends. A device that loses power sends
+// no goodbye, and after a restart its firewall drops packets of old connections: without this bound its streams would
+// stay open here for a quarter of an hour.
 const unheard = 20 * time.Second
 
 // Listen opens the control port on all addresses.
@@ -48,7 +46,7 @@ func Listen(port uint16) (net.Listener, error) {
 	return mortal{l}, nil
 }
 
-// mortal gives each accepted connection its bound; they do not inherit it.
+// mortal sets that bound on each accepted connection; connections do not inherit it.
 type mortal struct{ net.Listener }
 
 func (m mortal) Accept() (net.Conn, error) {
@@ -57,7 +55,7 @@ func (m mortal) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if raw, err := c.(*net.TCPConn).SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { // one that is refused lives a little longer
+		_ = raw.Control(func(fd uintptr) { // one that refuses lives a little longer
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unheard.Milliseconds()))
 		})
 	}
@@ -72,8 +70,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// quiet hands the chatter of net/http about every port scan to debug level, one
-// line each.
+// quiet reduces the messages of net/http about port scans to debug level, one line each.
 type quiet struct{ slog.Handler }
 
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {

@@ -8,8 +8,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// ServerTLS demands a certificate of every client, whoever it is: who may do
-// what is decided by route, with PeerID.
+// ServerTLS requires a certificate of every client, with any key: each route decides permissions with PeerID.
 func ServerTLS(id Identity) *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
@@ -22,13 +21,13 @@ func ServerTLS(id Identity) *tls.Config {
 	}
 }
 
-// ClientTLS speaks only to the cluster with the ID want. An empty want is for the
-// first contact: any cluster will do, and the caller looks at who it was.
+// ClientTLS connects only to the cluster with the ID want. An empty want is for the first contact: it accepts any
+// cluster, and the caller checks which one it is.
 func ClientTLS(id Identity, want peer.ID) *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{id.Certificate},
-		// No authority vouches for a cluster: VerifyConnection compares the key.
+		// There is no authority: VerifyConnection compares the key.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			got, err := peerOf(s)
@@ -43,14 +42,14 @@ func ClientTLS(id Identity, want peer.ID) *tls.Config {
 	}
 }
 
-// WrongPeerError says that another cluster answered than the one asked for.
+// WrongPeerError: another cluster answered than the requested one.
 type WrongPeerError struct{ Want, Got peer.ID }
 
 func (e *WrongPeerError) Error() string {
 	return fmt.Sprintf("rpc: cluster %s answered in place of %s", e.Got.Short(), e.Want.Short())
 }
 
-// PeerID returns who sent the request, as its TLS certificate proves.
+// PeerID returns the sender of the request, as its TLS certificate proves.
 func PeerID(r *http.Request) (peer.ID, bool) {
 	if r.TLS == nil {
 		return "", false
@@ -59,7 +58,7 @@ func PeerID(r *http.Request) (peer.ID, bool) {
 	return id, err == nil
 }
 
-// The handshake itself has proved that the other side holds the key.
+// The handshake has proved that the other side has the key.
 func peerOf(s tls.ConnectionState) (peer.ID, error) {
 	if len(s.PeerCertificates) == 0 {
 		return "", fmt.Errorf("rpc: no certificate")

@@ -1,6 +1,5 @@
-// Package sysctl keeps settings of the kernel as they have to be. It reads and writes only
-// those that a caller names, below /proc/sys, and keeps nothing: the kernel tells nobody of a
-// change, so whoever keeps a setting looks at it every Look.
+// Package sysctl keeps kernel settings at their required values. It reads and writes only those that a caller names,
+// below /proc/sys, and keeps no state. The kernel reports no changes, so callers check every Interval.
 package sysctl
 
 import (
@@ -12,14 +11,14 @@ import (
 	"time"
 )
 
-// Interval is how often to look.
+// Interval is the time between checks.
 const Interval = time.Second
 
-// Setting is one, by its path below /proc/sys.
+// Setting is one setting, by its path below /proc/sys.
 type Setting struct{ Name, Value string }
 
-// Keep writes those that have another value, and returns their names. One that this kernel has
-// not is left out. The error names those that cannot be written, with a cure.
+// Keep writes those with another value, and returns their names. A setting that this kernel does not have is skipped.
+// The error names those that cannot be written, with a cure.
 func Keep(all ...Setting) (changed []string, err error) {
 	for _, s := range all {
 		path := "/proc/sys/" + s.Name

@@ -2,10 +2,9 @@ package translate
 
 import "encoding/binary"
 
-// Checksums are kept right by difference (RFC 1624, equation 3): a checksum is
-// the complement of a one's complement sum, so replacing words adds
-// (complement of the old) + (the new) to the complement of the checksum. Sums are
-// carried unfolded in 32 bits; there is room for 65536 words.
+// Checksums are updated by difference (RFC 1624, equation 3): a checksum is the complement of a one's complement sum,
+// so replacing words adds (complement of the old) + (the new) to the complement of the checksum. Sums stay unfolded in
+// 32 bits, which is enough for 65536 words.
 
 func be16(b []byte) uint16 { return binary.BigEndian.Uint16(b) }
 func be32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
@@ -22,8 +21,7 @@ func fold(sum uint32) uint16 {
 	return uint16(sum)
 }
 
-// fix adds delta to the checksum at b and returns what the change of the checksum
-// itself adds to a checksum that covers it.
+// fix adds delta to the checksum at b and returns the resulting difference for a checksum that covers this one.
 func fix(b []byte, delta uint32) uint32 {
 	old := be16(b)
 	sum := ^fold(uint32(^old) + delta)
@@ -31,7 +29,7 @@ func fix(b []byte, delta uint32) uint32 {
 	return diff16(old, sum)
 }
 
-// fixUDP is fix for UDP, where 0 says "no checksum" and a sum of 0 is sent as 0xffff.
+// fixUDP is fix for UDP, where 0 means "no checksum" and a sum of 0 is sent as 0xffff.
 func fixUDP(b []byte, delta uint32) uint32 {
 	old := be16(b)
 	if old == 0 {

@@ -22,11 +22,10 @@ func isError(msg []byte) bool {
 	return false
 }
 
-// quoted mends an ICMP message, whose own checksum knows nothing of the outer
-// addresses. In an error the quoted packet went the other way, between the same
-// two clusters, and must be shown to its sender as it was sent: one address and
-// both its checksums change, and the message's checksum with them. Redirects are
-// refused: no peer tells us our routes.
+// quoted updates an ICMP message, whose own checksum does not cover the outer addresses. In an error the quoted packet
+// travelled in the other direction, between the same two clusters, and must look to its sender as it was sent: one
+// address and both its checksums change, and with them the message's checksum. Redirects are refused: peers do not set
+// routes here.
 func quoted(msg []byte, r *rule, m *move, at int) bool {
 	switch msg[0] {
 	case redirect:
@@ -56,7 +55,7 @@ func quoted(msg []byte, r *rule, m *move, at int) bool {
 	binary.BigEndian.PutUint32(pkt[at:], m.do(ours))
 	delta := m.delta + fix(pkt[10:], m.delta)
 	if h.offset == 0 {
-		// What follows a short packet's end is an extension of the message (RFC 4884).
+		// After a short packet's end follows an extension of the message (RFC 4884).
 		l4 := pkt[h.size:min(h.total, len(pkt))]
 		switch {
 		case h.proto == tcp && len(l4) >= 18:

@@ -13,8 +13,7 @@ const (
 	minHeader    = 20
 )
 
-// Out translates a packet that leaves for a peer, in place, and reports whether
-// it may pass.
+// Out translates a packet to a peer, in place, and reports whether it may pass.
 func (t *Table) Out(pkt []byte) bool {
 	h, ok := parse(pkt)
 	if !ok || h.total > len(pkt) {
@@ -28,8 +27,8 @@ func (t *Table) Out(pkt []byte) bool {
 	if r.out.has(h.src) {
 		return t.rewrite(pkt, h, srcAt, r.out.do(h.src), r.out.delta, r, &r.out, dstAt)
 	}
-	// A router between us and the pod, or this host, reports an error from an
-	// address that the peer cannot know: it passes as the prefix's first address.
+	// A router on the way to the pod, or this host, reports an error from an address that has no mapping for the peer:
+	// it passes as the prefix's first address.
 	if h.proto == icmp && h.offset == 0 && isError(pkt[h.size:]) {
 		addr := r.out.first()
 		return t.rewrite(pkt, h, srcAt, addr, diff32(h.src, addr), r, &r.out, dstAt)
@@ -37,8 +36,8 @@ func (t *Table) Out(pkt []byte) bool {
 	return false
 }
 
-// In translates a packet that came from a peer, in place, and reports whether it
-// may pass. That the source address is the peer's, WireGuard has checked before.
+// In translates a packet from a peer, in place, and reports whether it may pass. WireGuard has already checked that the
+// source address is the peer's.
 func (t *Table) In(pkt []byte) bool {
 	h, ok := parse(pkt)
 	if !ok || h.total > len(pkt) {
@@ -51,12 +50,11 @@ func (t *Table) In(pkt []byte) bool {
 	return t.rewrite(pkt[:h.total], h, dstAt, r.in.do(h.dst), r.in.delta, r, &r.in, srcAt)
 }
 
-// rewrite puts addr at offset at of the header and mends the checksums. Where the
-// packet is an ICMP error, the packet that it quotes travelled the other way: its
-// address at quotedAt is moved by m.
+// rewrite writes addr at offset at of the header and updates the checksums. In an ICMP error, the quoted packet
+// travelled in the other direction: its address at quotedAt is moved by m.
 func (t *Table) rewrite(pkt []byte, h header, at int, addr, delta uint32, r *rule, m *move, quotedAt int) bool {
 	l4 := pkt[h.size:]
-	// Where nothing collides nothing is touched, not even a checksum's other form of 0.
+	// Without a collision nothing is changed, not even a checksum's other form of 0.
 	same := be32(pkt[at:]) == addr
 	switch {
 	case h.offset == 0:
@@ -98,7 +96,7 @@ func (t *Table) rewrite(pkt []byte, h header, at int, addr, delta uint32, r *rul
 	return true
 }
 
-// header is what matters of an IPv4 header.
+// header has the relevant fields of an IPv4 header.
 type header struct {
 	size, total int // bytes
 	offset      int // of a fragment, bytes
@@ -106,8 +104,8 @@ type header struct {
 	src, dst    uint32
 }
 
-// parse reads an IPv4 header and refuses broken and source-routed ones. The total
-// length may exceed pkt: quoted packets are cut short.
+// parse reads an IPv4 header and refuses broken and source-routed ones. The total length may exceed pkt: quoted packets
+// are cut short.
 func parse(pkt []byte) (header, bool) {
 	if len(pkt) < minHeader || pkt[0]>>4 != 4 {
 		return header{}, false
@@ -146,7 +144,7 @@ func sourceRouted(options []byte) bool {
 	return false
 }
 
-// clamp lowers the MSS of a SYN to what the path to the peer carries in one packet.
+// clamp lowers the MSS of a SYN to what fits the path to the peer in one packet.
 func (r *rule) clamp(seg []byte) {
 	const syn = 2
 	if r.mss == 0 || seg[13]&syn == 0 {

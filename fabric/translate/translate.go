@@ -1,21 +1,17 @@
-// Package translate rewrites the addresses of packets between clusters that all
-// use the same pod CIDR. It is stateless and pure: it reads the rules it was last
-// given and the packet, and writes nothing but the packet.
+// Package translate rewrites the addresses of packets between clusters that use the same pod CIDR. It is stateless: it
+// reads its rules and the packet, and writes nothing but the packet.
 //
 //	pod 10.42.0.5                                            pod 10.42.0.7
 //	   |  10.42.0.5 > 10.200.0.7            10.201.0.5 > 10.42.0.7  ^
 //	   v Out: src Local -> LocalMapped     In: dst LocalMapped -> Local |
 //	  tunnel --- 10.201.0.5 > 10.200.0.7 wireguard -------------> tunnel
 //
-// On the wire a packet carries source = how the receiver sees the sender and
-// destination = how the sender sees the receiver. Each end rewrites one address and
-// finds the rule by the other one, which is the peer's own: so two peers may even
-// have chosen the same LocalMappedCIDR for us.
+// On the wire a packet's source is how the receiver sees the sender, and its destination how the sender sees the
+// receiver. Each end rewrites one address and finds the rule by the other one, which is the peer's own: so two peers
+// may even have chosen the same LocalMappedCIDR for this cluster.
 //
-// Nothing passes that is not between our published prefix and a peer's: no rule,
-// no packet (IPv6 included, for now). After a restart the table is empty until
-// Set is called, so everything is dropped; the user sees that as a counter in the
-// tunnel's status.
+// Only packets between this cluster's published prefix and that of a peer pass; IPv6 does not. After a restart the
+// table is empty until Set is called, so everything is dropped and counted in the tunnel's status.
 package translate
 
 import (
@@ -25,44 +21,44 @@ import (
 	"sync/atomic"
 )
 
-// Rule publishes one prefix of ours to one peer. With LocalMappedCIDR equal to LocalCIDR packets
-// pass unchanged but for a TCP MSS that is too large, and are checked all the same.
+// Rule publishes one local prefix to one peer. With LocalMappedCIDR equal to LocalCIDR packets are checked and pass
+// unchanged, except for a TCP MSS that is too large.
 type Rule struct {
 	Peer            string       // names the peer in errors
-	LocalCIDR       netip.Prefix // our prefix as we use it
-	LocalMappedCIDR netip.Prefix // our prefix as the peer sees it, of the same size
-	PeerMappedCIDR  netip.Prefix // the peer's pods as we see them
-	// MTU is what fits through the path to this peer; 0 is the tunnel's.
+	LocalCIDR       netip.Prefix // the local prefix as this cluster uses it
+	LocalMappedCIDR netip.Prefix // the local prefix as the peer sees it, of the same size
+	PeerMappedCIDR  netip.Prefix // the peer's pods as this cluster sees them
+	// MTU is what fits through the path to this peer, bytes; 0 is the tunnel's.
 	MTU int
 }
 
 // Table is a compiled, immutable set of rules.
 type Table struct {
-	rules []rule // by remote, ascending, disjoint
+	rules []rule // by PeerMappedCIDR, ascending, disjoint
 }
 
-// rule is a Rule in the form the packet path wants. Addresses are numbers.
+// rule is a Rule in the form of the packet path. Addresses are numbers.
 type rule struct {
 	remote, remoteMask uint32
 	out, in            move
 	mss                uint16 // largest TCP MSS let through, 0 is any
 }
 
-// move takes an address from one prefix to another of the same size.
+// move maps an address from one prefix to another of the same size.
 type move struct {
 	from, to, mask uint32
-	delta          uint32 // what the move adds to a checksum, see checksum.go
+	delta          uint32 // the difference for a checksum, see checksum.go
 }
 
-// same reports whether there is nothing to rewrite: the prefixes are one.
+// same reports whether there is nothing to rewrite.
 func (m *move) same() bool              { return m.from == m.to }
 func (m *move) has(addr uint32) bool    { return addr&m.mask == m.from }
 func (m *move) do(addr uint32) uint32   { return addr&^m.mask | m.to }
 func (m *move) first() uint32           { return m.to | 1&^m.mask }
 func (r *rule) covers(addr uint32) bool { return addr&r.remoteMask == r.remote }
 
-// Compile checks the rules and builds their table. mtu is that of the tunnel: the
-// MSS of TCP connections is clamped to it, or to the rule's; 0 leaves the MSS alone.
+// Compile checks the rules and builds their table. The MSS of TCP connections is clamped to mtu, that of the tunnel, or
+// to the rule's; 0 leaves the MSS unchanged.
 func Compile(rules []Rule, mtu int) (*Table, error) {
 	t := &Table{rules: make([]rule, 0, len(rules))}
 	sorted := append([]Rule(nil), rules...)
@@ -143,8 +139,7 @@ func (t *Table) find(addr uint32) *rule {
 	return &t.rules[lo-1]
 }
 
-// Translator holds the table in force. All methods may be called concurrently;
-// the zero value drops every packet.
+// Translator has the table in force. All methods may be called concurrently; the zero value drops every packet.
 type Translator struct {
 	table atomic.Pointer[Table]
 }

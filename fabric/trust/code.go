@@ -12,13 +12,13 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// URLPrefix begins an invite that is written as a URL, for a QR code or a link.
+// URLPrefix begins an invite in the form of a URL, for a QR code or a link.
 const URLPrefix = "rivulet://invite/"
 
 // maxAddrs bounds how many addresses an invite carries.
 const maxAddrs = 6
 
-// Code is what an invite tells its user: who invites, with what secret, and where.
+// Code is the content of an invite: its cluster, the secret, and the addresses.
 //
 //	version 1 | ID 20 | secret 16 | n | n × (4 or 16, address, port 2) | CRC-32 4     in base32
 type Code struct {
@@ -34,8 +34,8 @@ var (
 	idText   = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 )
 
-// String writes the code in capital letters and digits, which a QR code likes. More
-// addresses than fit are left out.
+// String writes the code in capital letters and digits, which are compact in a QR code. Addresses beyond the bound are
+// left out.
 func (c Code) String() string {
 	id, err := idText.DecodeString(string(c.ID))
 	if err != nil || !c.ID.Valid() || len(c.Secret) != SecretLen {
@@ -55,8 +55,7 @@ func (c Code) String() string {
 // URL is the code as a link.
 func (c Code) URL() string { return URLPrefix + c.String() }
 
-// ParseCode reads what String or URL wrote, in whatever case and with whatever
-// spaces and dashes a person has put in.
+// ParseCode reads what String or URL wrote, in upper or lower case and with any spaces and dashes.
 func ParseCode(text string) (Code, error) {
 	text = strings.TrimSpace(text)
 	if len(text) > 1024 {

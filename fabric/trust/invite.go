@@ -13,16 +13,14 @@ import (
 )
 
 const (
-	// InviteLife is how long an invite can be used.
 	InviteLife = 10 * time.Minute
-	// inviteMemory is how long it is known afterwards, so that its user is told why
-	// it is not taken any more.
+	// inviteMemory is how long an expired or used invite is stored, so that its user receives the reason of a refusal.
 	inviteMemory = 24 * time.Hour
 	// SecretLen is the length of an invite's secret, bytes.
 	SecretLen = 16
 )
 
-// Why an invite is not taken.
+// The reasons of a refused invite.
 var (
 	ErrInviteUnknown = errors.New("this cluster has made no such invite, or long ago")
 	ErrInviteExpired = errors.New("the invite has expired")
@@ -30,9 +28,9 @@ var (
 	ErrInviteUsed    = errors.New("the invite was used already, by another cluster")
 )
 
-// Invite is what may be shown of one.
+// Invite is the public part of an invite.
 type Invite struct {
-	ID      string    `json:"id"` // names it, and does not help to use it
+	ID      string    `json:"id"` // identifies it, and does not permit its use
 	Made    time.Time `json:"made"`
 	Expires time.Time `json:"expires"`
 	Revoked bool      `json:"revoked,omitempty"`
@@ -40,7 +38,7 @@ type Invite struct {
 	UsedAt  time.Time `json:"usedAt,omitzero"`
 }
 
-// State says in a word where it stands.
+// State is its state in one word.
 func (i Invite) State(now time.Time) string {
 	switch {
 	case i.UsedBy != "":
@@ -53,12 +51,12 @@ func (i Invite) State(now time.Time) string {
 	return "open"
 }
 
-// A clock that went back before it was made is as bad as one that is past its end.
+// A clock before the invite's creation counts as expired, too.
 func (i Invite) expired(now time.Time) bool {
 	return !now.Before(i.Expires) || now.Before(i.Made.Add(-time.Minute))
 }
 
-// entry is an invite as it is kept: the secret itself is not.
+// entry is a stored invite: with a hash in place of the secret.
 type entry struct {
 	Invite
 	Hash []byte `json:"hash"`
@@ -69,7 +67,7 @@ func hash(secret []byte) []byte {
 	return sum[:]
 }
 
-// NewInvite makes one. The secret is returned and not kept.
+// NewInvite creates an invite. The secret is returned and not stored.
 func (b *Store) NewInvite(now time.Time) (Invite, []byte, error) {
 	secret := make([]byte, SecretLen)
 	rand.Read(secret)
@@ -82,7 +80,7 @@ func (b *Store) NewInvite(now time.Time) (Invite, []byte, error) {
 	return i, secret, err
 }
 
-// Invites returns all that are known, the oldest first.
+// Invites returns all stored ones, the oldest first.
 func (b *Store) Invites() (out []Invite) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,7 +90,7 @@ func (b *Store) Invites() (out []Invite) {
 	return out
 }
 
-// RevokeInvite ends an invite that nobody has used.
+// RevokeInvite revokes an unused invite.
 func (b *Store) RevokeInvite(id string) error {
 	b.mu.Lock()
 	i := slices.IndexFunc(b.c.Invites, func(e entry) bool { return e.ID == id })
@@ -113,12 +111,12 @@ func (b *Store) RevokeInvite(id string) error {
 	})
 }
 
-// Redeem takes an invite for the cluster, once. The same cluster may come again with it
-// while it lives: its answer may have been lost.
+// Redeem uses an invite for the cluster, once. The same cluster may repeat it before it expires: its answer may have
+// been lost.
 func (b *Store) Redeem(secret []byte, by peer.ID, now time.Time) error {
 	want := hash(secret)
 	b.mu.Lock()
-	// What is compared is the hash of 128 random bits: its timing helps nobody.
+	// The comparison is of hashes of 128 random bits: its timing reveals nothing useful.
 	i := slices.IndexFunc(b.c.Invites, func(e entry) bool { return slices.Equal(e.Hash, want) })
 	var e entry
 	if i >= 0 {
@@ -140,8 +138,7 @@ func (b *Store) Redeem(secret []byte, by peer.ID, now time.Time) error {
 	return b.take(want, by, now)
 }
 
-// take is the second half of Redeem: another cluster may have been faster since the invite
-// was looked at.
+// take is the second half of Redeem: another cluster may have used the invite meanwhile.
 func (b *Store) take(want []byte, by peer.ID, now time.Time) error {
 	taken := false
 	err := b.change(func(c *content) {

@@ -1,12 +1,10 @@
-// Package trust is what is remembered of clusters beside the records of peers:
-// whom a person has said yes or no to, who is a peer no more, which invites are
-// out, and how often we have started.
+// Package trust stores what is known of clusters beside the records of peers: operator decisions, revocations, invites,
+// and the count of starts.
 //
-// It reads and alone writes the note "trust" of the store, as a whole, before a
-// method returns without an error: what it has said yes to survives a power cut. All
-// lists are bounded; the oldest entry makes room, a no after all others. It takes the time as an argument.
-// After a restart everything is found again; a note that cannot be read keeps the
-// fabric from starting, since it may hold a no.
+// It reads and alone writes the note "trust" of the store, as a whole, before a method returns without an error, so
+// changes survive a power cut. All lists are bounded; the oldest entry is removed first, denials last. Time is an
+// argument. After a restart everything is read again; an unreadable note keeps the fabric from starting, since it may
+// contain a denial.
 package trust
 
 import (
@@ -20,7 +18,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Notes keeps one blob durably; appliance/state/bolt has it.
+// Notes stores one blob durably; appliance/state/bolt has it.
 type Notes interface {
 	Note(name string) ([]byte, error)
 	PutNote(name string, blob []byte) error
@@ -31,27 +29,25 @@ const note = "trust"
 // maxEntries bounds each list.
 const maxEntries = 256
 
-// Approval is the word of a person that a cluster may be a peer.
+// Approval is an operator's approval of a cluster.
 type Approval struct {
 	ID peer.ID `json:"id"`
-	// How is what the peer's record will say: peer.TrustApproved or peer.TrustInvite.
+	// How becomes the trust of the peer's record: peer.TrustApproved or peer.TrustInvite.
 	How string    `json:"how"`
 	At  time.Time `json:"at"`
 }
 
-// Revocation is what is left of a peer that is one no more, or of a cluster that was
-// denied.
+// Revocation is the stored end of a peering, or the denial of a cluster.
 type Revocation struct {
 	ID   peer.ID   `json:"id"`
 	Name string    `json:"name,omitempty"`
 	At   time.Time `json:"at"`
-	// Denied: it may not be a peer until a person here says otherwise.
+	// Denied: it may not be a peer until an operator here approves it.
 	Denied bool `json:"denied,omitempty"`
 	// ByPeer: the other side has ended it.
-	ByPeer bool `json:"theirs,omitempty"`
-	// WasPeer: it was a peer.
+	ByPeer  bool `json:"theirs,omitempty"`
 	WasPeer bool `json:"was,omitempty"`
-	// Heard and Skip are those of its record: what it said before is old.
+	// Heard and Skip are those of its record: earlier messages are outdated.
 	Heard uint64 `json:"heard,omitempty"`
 	Skip  uint64 `json:"skip,omitempty"`
 }
@@ -63,7 +59,7 @@ type content struct {
 	Invites     []entry      `json:"invites,omitempty"`
 }
 
-// Store is the memory. Its methods may be called concurrently.
+// Store is the trust store. Its methods may be called concurrently.
 type Store struct {
 	notes Notes
 	mu    sync.Mutex
@@ -84,8 +80,8 @@ func Open(notes Notes) (*Store, error) {
 	return b, b.change(func(c *content) { c.Starts++ })
 }
 
-// Clear forgets all that was said, without a running fabric. How often this cluster
-// has started stays: it goes on being newer for who remembers it.
+// Clear removes all entries, without a running fabric. The count of starts stays, so that this cluster's sequences
+// still grow for clusters that have stored earlier ones.
 func Clear(notes Notes) error {
 	b, err := Open(notes)
 	if err != nil {
@@ -94,8 +90,8 @@ func Clear(notes Notes) error {
 	return b.change(func(c *content) { c.Approvals, c.Revocations, c.Invites = nil, nil, nil })
 }
 
-// Epoch is the number of this start; it only grows. Its lowest bits are random: a disk
-// that is brought back to an earlier day counts the same starts again.
+// Epoch is the number of this start; it only grows. Its lowest bits are random, since a disk that is restored from a
+// backup counts the same starts again.
 func (b *Store) Epoch() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,7 +100,7 @@ func (b *Store) Epoch() uint64 {
 
 const saltBits = 12
 
-// change writes the changed content and takes it in only if that succeeded.
+// change writes the changed content and keeps it in memory only if that succeeded.
 func (b *Store) change(f func(*content)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,8 +123,8 @@ func newest[T any](list []T) []T {
 	return slices.Delete(list, 0, max(0, len(list)-maxEntries))
 }
 
-// bounded is newest, but a person's no goes last: anybody can become a peer of a LAN and end
-// it again, and each time that leaves a parting.
+// bounded keeps the newest, and denials before all others: anybody can become a peer of a LAN and end the peering
+// again, and each time leaves a revocation.
 func bounded(list []Revocation) []Revocation {
 	for i := 0; i < len(list) && len(list) > maxEntries; {
 		if list[i].Denied {
@@ -140,7 +136,7 @@ func bounded(list []Revocation) []Revocation {
 	return newest(list)
 }
 
-// Approve notes a yes; a no is forgotten.
+// Approve stores an approval; a denial is removed.
 func (b *Store) Approve(id peer.ID, how string, now time.Time) error {
 	return b.change(func(c *content) {
 		c.Approvals = append(slices.DeleteFunc(c.Approvals, func(y Approval) bool { return y.ID == id }), Approval{ID: id, How: how, At: now})
@@ -152,7 +148,7 @@ func (b *Store) Approve(id peer.ID, how string, now time.Time) error {
 	})
 }
 
-// Unapprove forgets a yes.
+// Unapprove removes an approval.
 func (b *Store) Unapprove(id peer.ID) error {
 	if _, approved := b.Approved(id); !approved {
 		return nil
@@ -162,7 +158,7 @@ func (b *Store) Unapprove(id peer.ID) error {
 	})
 }
 
-// Approved returns the yes to a cluster that is no peer yet.
+// Approved returns the approval of a cluster that is no peer yet.
 func (b *Store) Approved(id peer.ID) (Approval, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,7 +169,7 @@ func (b *Store) Approved(id peer.ID) (Approval, bool) {
 	return b.c.Approvals[i], true
 }
 
-// Rejoin forgets the parting: the cluster is about to be a peer. The yes stays until Met.
+// Rejoin removes the revocation: the cluster is about to be a peer. The approval stays until Met.
 func (b *Store) Rejoin(id peer.ID) error {
 	if _, parted := b.Revocation(id); !parted {
 		return nil
@@ -183,7 +179,7 @@ func (b *Store) Rejoin(id peer.ID) error {
 	})
 }
 
-// Met forgets the yes: the cluster is a peer now.
+// Met removes the approval: the cluster is a peer now.
 func (b *Store) Met(id peer.ID) error {
 	if _, approved := b.Approved(id); !approved {
 		return nil
@@ -196,7 +192,7 @@ func (c *content) forget(id peer.ID) {
 	c.Revocations = slices.DeleteFunc(c.Revocations, func(p Revocation) bool { return p.ID == id })
 }
 
-// Revoke notes that a cluster is no peer, in place of what was noted of it before.
+// Revoke stores that a cluster is no peer, in place of earlier entries.
 func (b *Store) Revoke(p Revocation) error {
 	return b.change(func(c *content) {
 		for _, old := range c.Revocations {
@@ -209,7 +205,7 @@ func (b *Store) Revoke(p Revocation) error {
 	})
 }
 
-// Parting returns what is left of a cluster.
+// Revocation returns the revocation of a cluster.
 func (b *Store) Revocation(id peer.ID) (Revocation, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,5 +223,5 @@ func (b *Store) Revocations() []Revocation {
 	return slices.Clone(b.c.Revocations)
 }
 
-// Forget takes everything back that was said of the cluster.
+// Forget removes all entries of the cluster.
 func (b *Store) Forget(id peer.ID) error { return b.change(func(c *content) { c.forget(id) }) }

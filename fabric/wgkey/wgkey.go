@@ -1,7 +1,6 @@
-// Package wgkey holds the keys of WireGuard in types that cannot hold a bad one: text
-// is parsed once, strictly, where it comes in, and a value of a type is either a key
-// that can be used or the zero value, no key. Two values are equal exactly if the keys
-// are. It is a leaf: it reads and writes nothing and imports nothing of Rivulet.
+// Package wgkey has the keys of WireGuard as types that are always valid: text is parsed once, strictly, where it
+// arrives, and a value is either a usable key or the zero value, no key. Two values are equal exactly if the keys are.
+// It is a leaf: it reads and writes nothing and imports nothing of Rivulet.
 package wgkey
 
 import (
@@ -20,8 +19,8 @@ type Public struct{ raw [32]byte }
 // Private is a Curve25519 private key, or none. It is never printed.
 type Private struct{ raw [32]byte }
 
-// weak are the points of low order: the secret shared with one of them is zero,
-// whatever the private key. All other encodings of them are not canonical.
+// weak are the points of low order: the secret shared with one of them is zero, whatever the private key. All other
+// encodings of them are not canonical.
 var weak = map[Public]bool{
 	fromHex("0000000000000000000000000000000000000000000000000000000000000000"): true,
 	fromHex("0100000000000000000000000000000000000000000000000000000000000000"): true,
@@ -53,8 +52,7 @@ func Parse(s string) (Public, error) {
 	return p, nil
 }
 
-// reduced reports whether the number is below 2^255-19: any other is a second form of one
-// that is.
+// reduced reports whether the number is below 2^255-19: any other is a second form of a smaller one.
 func (p Public) reduced() bool {
 	if p.raw[31] != 0x7f || p.raw[0] < 0xed {
 		return p.raw[31] < 0x80
@@ -79,8 +77,7 @@ func ParsePrivate(s string) (Private, error) {
 	return Private{raw}, nil
 }
 
-// decode wants the one form that the encoder writes: the decoder by itself takes line
-// breaks and any padding bits.
+// decode accepts the encoder's form only: the decoder by itself accepts line breaks and any padding bits.
 func decode(s string) (raw [32]byte, err error) {
 	b, err := base64.StdEncoding.DecodeString(s)
 	if err != nil || len(b) != len(raw) || base64.StdEncoding.EncodeToString(b) != s {
@@ -98,20 +95,19 @@ func Generate() (Private, error) {
 	return Private{[32]byte(k.Bytes())}, nil
 }
 
-// Public returns the public key, none of none.
+// Public returns the public key, zero for zero.
 func (k Private) Public() Public {
 	if k.IsZero() {
 		return Public{}
 	}
 	key, err := ecdh.X25519().NewPrivateKey(k.raw[:])
 	if err != nil {
-		return Public{} // 32 bytes are always one
+		return Public{} // 32 bytes are always valid
 	}
 	return Public{[32]byte(key.PublicKey().Bytes())}
 }
 
-// Shared is the secret that the owners of the two keys share, and nobody else; nil if
-// either is none.
+// Shared is the secret shared by the owners of the two keys; nil if either is zero.
 func (k Private) Shared(p Public) []byte {
 	key, err := ecdh.X25519().NewPrivateKey(k.raw[:])
 	if k.IsZero() || p.IsZero() || err != nil {
@@ -134,18 +130,16 @@ func (p Public) IsZero() bool { return p == Public{} }
 // IsZero reports whether there is no key.
 func (k Private) IsZero() bool { return k == Private{} }
 
-// Bytes are those of the key.
 func (p Public) Bytes() [32]byte { return p.raw }
 
-// Bytes are those of the key.
 func (k Private) Bytes() [32]byte { return k.raw }
 
-// Common reports whether two lists have a key in common; none is no key.
+// Common reports whether two lists have a key in common; zero values do not count.
 func Common(a, b []Public) bool {
 	return slices.ContainsFunc(a, func(k Public) bool { return !k.IsZero() && slices.Contains(b, k) })
 }
 
-// String is the key in base64, empty for none.
+// String is the key in base64, empty for zero.
 func (p Public) String() string {
 	if p.IsZero() {
 		return ""
@@ -159,7 +153,7 @@ func (k Private) String() string { return "(private key)" }
 // GoString hides the key.
 func (k Private) GoString() string { return k.String() }
 
-// Text is the key in base64, for who keeps it; empty for none.
+// Text is the key in base64, for storage; empty for zero.
 func (k Private) Text() string {
 	if k.IsZero() {
 		return ""
@@ -173,7 +167,7 @@ func (p Public) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 // MarshalText writes what UnmarshalText reads.
 func (k Private) MarshalText() ([]byte, error) { return []byte(k.Text()), nil }
 
-// UnmarshalText reads a key, or none from nothing.
+// UnmarshalText reads a key, or zero from nothing.
 func (p *Public) UnmarshalText(text []byte) (err error) {
 	if *p = (Public{}); len(text) > 0 {
 		*p, err = Parse(string(text))
@@ -181,7 +175,7 @@ func (p *Public) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// UnmarshalText reads a key, or none from nothing.
+// UnmarshalText reads a key, or zero from nothing.
 func (k *Private) UnmarshalText(text []byte) (err error) {
 	if *k = (Private{}); len(text) > 0 {
 		*k, err = ParsePrivate(string(text))
