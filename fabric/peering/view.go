@@ -144,8 +144,8 @@ func (m *Machine) keyless() string {
 	return "the WireGuard key that is stored of it cannot be used, or is another peer's; it gets a tunnel as soon as it tells another: rivulet rotate-key on " + m.Handle()
 }
 
-// Specified is an address as a list; an unspecified one is none: of a cluster met through another only the port is
-// known.
+// Specified returns the address, or the zero value if it is unspecified: of a cluster met through another only the
+// port is known.
 func Specified(a netip.AddrPort) netip.AddrPort {
 	if a.Addr().IsUnspecified() {
 		return netip.AddrPort{}

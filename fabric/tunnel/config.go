@@ -8,8 +8,8 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Config is the whole desired state of the data plane. The supervisor pushes it
-// as one piece; applying the same Config twice changes nothing and drops no packet.
+// Config is the whole desired state of the data plane. The supervisor sends it as one piece; applying the same Config
+// twice changes nothing and drops no packet.
 type Config struct {
 	PrivateKey wgkey.Private `json:"privateKey"`
 	// Port is the UDP port WireGuard listens on.
@@ -18,29 +18,28 @@ type Config struct {
 	Interface string `json:"interface"`
 	// MTU of the TUN device, bytes.
 	MTU int `json:"mtu"`
-	// Address is our own address inside the tunnel, one of PodCIDR that no pod gets.
+	// Address is this cluster's address inside the tunnel, one of PodCIDR that no pod gets.
 	Address netip.Addr `json:"address"`
-	// ControlPort is the one TCP port of Address that peers may open.
+	// ControlPort is the one TCP port of Address that is open to peers.
 	ControlPort uint16 `json:"controlPort"`
-	// PodCIDR is the prefix our pods use.
+	// PodCIDR is the prefix of this cluster's pods.
 	PodCIDR netip.Prefix `json:"podCIDR"`
 	// Peers: of two that claim the same key or overlapping prefixes, the first is served.
 	Peers []Peer `json:"peers"`
-	// Candidates and Streams are where this device may be reached, by UDP and by
-	// streams over TCP: peers are told.
+	// Candidates and Streams are this device's addresses for UDP and for streams over TCP, advertised to peers.
 	Candidates []netip.AddrPort `json:"candidates,omitempty"`
 	Streams    []netip.AddrPort `json:"streams,omitempty"`
-	// StreamPorts are TCP ports that the data plane listens on for streams itself.
+	// StreamPorts are TCP ports on which the data plane itself accepts streams.
 	StreamPorts []uint16 `json:"streamPorts,omitempty"`
 	// Relay lets peers reach each other through this device.
 	Relay bool `json:"relay"`
-	// StreamsOnly has no peer reached by UDP.
+	// StreamsOnly disables UDP to all peers.
 	StreamsOnly bool `json:"streamsOnly,omitempty"`
-	// Paths is what is known of the ways to peers beside their Endpoint.
+	// Paths is what is known of the paths to peers beside their Endpoint.
 	Paths []PeerPaths `json:"paths,omitempty"`
 }
 
-// PeerPaths is where a peer may be reached.
+// PeerPaths has the possible addresses of a peer.
 type PeerPaths struct {
 	ID  string           `json:"id"`
 	UDP []netip.AddrPort `json:"udp,omitempty"`
@@ -51,19 +50,20 @@ type PeerPaths struct {
 type Peer struct {
 	ID        string       `json:"id"`
 	PublicKey wgkey.Public `json:"publicKey"`
-	// Endpoint is where the peer is believed to be; the zero value leaves what is known.
+	// Endpoint is the assumed address of the peer; the zero value keeps the present one.
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Keepalive is the persistent keepalive, whole seconds; 0 is off.
 	Keepalive time.Duration `json:"keepalive"`
-	// LocalMappedCIDR is the prefix under which the peer sees PodCIDR; PeerMappedCIDR that under which we see the peer's pods.
+	// LocalMappedCIDR is the prefix under which the peer sees PodCIDR, PeerMappedCIDR that under which this cluster
+	// sees the peer's pods.
 	LocalMappedCIDR netip.Prefix `json:"as"`
 	PeerMappedCIDR  netip.Prefix `json:"remote"`
-	// Address is the peer's own end of the tunnel as we see it, one of Remote. Without
-	// it the path to the peer is not measured.
+	// Address is the peer's own end of the tunnel as this cluster sees it, one of PeerMappedCIDR. Without it the path
+	// to the peer is not measured.
 	Address netip.Addr `json:"address,omitzero"`
 }
 
-// Status is what the data plane reports of itself.
+// Status is the data plane's report.
 type Status struct {
 	PID     int          `json:"pid"`
 	Version string       `json:"version"`
@@ -71,9 +71,9 @@ type Status struct {
 	Peers   []PeerStatus `json:"peers"`
 	// Dropped counts packets refused by translation since start.
 	Dropped uint64 `json:"dropped"`
-	// Seen is where peers see this device, other than at its Candidates.
+	// Seen are this device's server-reflexive addresses: where peers see it, other than at its Candidates.
 	Seen []netip.AddrPort `json:"seen,omitempty"`
-	// Carried counts packets between two peers that went through this device.
+	// Carried counts packets between two peers relayed by this device.
 	Carried uint64 `json:"carried"`
 	// StreamPort is why a port of StreamPorts is not open; empty if all are.
 	StreamPort string `json:"streamPort,omitempty"`
@@ -86,7 +86,7 @@ type PeerStatus struct {
 	LastHandshake time.Time      `json:"lastHandshake"` // zero if never
 	Received      uint64         `json:"received"`      // bytes
 	Sent          uint64         `json:"sent"`          // bytes
-	// Paths are the ways to the peer, the one in use first.
+	// Paths are the paths to the peer, the one in use first.
 	Paths []paths.PathStatus `json:"paths,omitempty"`
 	// MTU is what fits through the path, inside the tunnel, bytes; the tunnel's until it is measured.
 	MTU int `json:"mtu,omitempty"`
@@ -94,15 +94,14 @@ type PeerStatus struct {
 	Problem *Problem `json:"problem,omitempty"`
 }
 
-// Problem is why one peer is not served, with a cure. The others are.
+// Problem is why one peer is not served, with a cure. Other peers are not affected.
 type Problem struct {
 	Text string `json:"text"`
 	Cure string `json:"cure"`
-	// Partly: the peer is served, as far as it can be.
+	// Partly: the peer is served, with restrictions.
 	Partly bool `json:"partly,omitempty"`
 }
 
-// HelperVersion is that of the protocol and the behaviour of the data plane's
-// process. A process that runs with another is replaced, which costs a second of
-// traffic: raise it when the process itself has changed.
+// HelperVersion is that of the protocol and the behaviour of the data plane's process. A process with another version
+// is replaced, which costs a second of traffic: raise it when the process itself has changed.
 const HelperVersion = "12"

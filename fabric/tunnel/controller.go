@@ -26,44 +26,43 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// ControllerConfig is what a Controller needs. All fields are required.
+// ControllerConfig has the inputs of a Controller. All fields are required.
 type ControllerConfig struct {
 	Helper  string // path of rivulet-tunnel
 	Socket  string
 	PIDFile string
 	LogFile string
-	// Version of the helper that is wanted; one that runs with another is replaced.
+	// Version is the wanted version of the helper; one with another is replaced.
 	Version string
 	Log     *slog.Logger
 }
 
-// Controller is the supervisor's side of the data plane's process. It adopts a
-// process that runs already, starts one otherwise, starts it again when it dies,
-// and tells it the last Config each time. It alone writes the PID file.
+// Controller is the supervisor's side of the data plane's process. It adopts a running process or starts one, restarts
+// it when it dies, and sends it the last Config each time. It alone writes the PID file.
 type Controller struct {
 	cfg    ControllerConfig
-	client *http.Client // for questions
+	client *http.Client // for requests
 	stream *http.Client // for the answer that does not end
 
 	checkEvery time.Duration
 
-	push sync.Mutex // held while the process is told, so that the newest comes last
+	push sync.Mutex // held while a Config is sent, so that the newest is last
 	mu   sync.Mutex
-	last *Config // what the process took last
-	sure bool    // that last is in force: nothing else was tried since
+	last *Config // the last one that the process accepted
+	sure bool    // last is in force: no other was tried since
 	stop context.CancelFunc
 	done chan struct{}
 }
 
 const (
-	startLimit = 10 * time.Second       // for a process that was started, to answer
+	startLimit = 10 * time.Second       // for a started process, to answer
 	hungAfter  = 5 * time.Second        // for one that runs
-	checkEvery = 30 * time.Second       // whether it hangs; that it died is known at once
-	firstWait  = 200 * time.Millisecond // before starting it again once more; doubles
+	checkEvery = 30 * time.Second       // for a hang; an exit is detected at once
+	firstWait  = 200 * time.Millisecond // before a repeated restart; doubles
 	longWait   = 5 * time.Second
 )
 
-// NewController returns a controller that does nothing yet.
+// NewController returns an idle controller.
 func NewController(cfg ControllerConfig) *Controller {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -77,7 +76,7 @@ func NewController(cfg ControllerConfig) *Controller {
 	}
 }
 
-// Start makes sure that the process runs, and watches it until Detach or Stop.
+// Start ensures that the process runs, and watches it until Detach or Stop.
 func (c *Controller) Start(ctx context.Context) error {
 	if err := c.ensure(ctx); err != nil {
 		return err
@@ -104,7 +103,7 @@ func (c *Controller) Run(ctx context.Context, started func()) error {
 	return nil
 }
 
-// watch starts the process again when it has died or does not answer any more.
+// watch restarts the process when it has died or does not answer.
 func (c *Controller) watch(ctx context.Context, done chan struct{}) {
 	defer close(done)
 	var wait time.Duration
@@ -168,7 +167,7 @@ func (c *Controller) attend(ctx context.Context) {
 	}
 }
 
-// configure gives the process the last Config if it has none.
+// configure sends the last Config to a process that has none.
 func (c *Controller) configure(ctx context.Context) error {
 	c.push.Lock()
 	defer c.push.Unlock()
@@ -184,7 +183,7 @@ func (c *Controller) configure(ctx context.Context) error {
 	return nil
 }
 
-// ensure returns once a process of our version answers.
+// ensure returns once a process of this version answers.
 func (c *Controller) ensure(ctx context.Context) error {
 	st, err := c.Status(ctx)
 	if err == nil && st.Version == c.cfg.Version {
@@ -202,7 +201,7 @@ func (c *Controller) ensure(ctx context.Context) error {
 	return c.launch(ctx)
 }
 
-// killHung ends the process at the other end of the socket, as the kernel names it.
+// killHung ends the process at the other end of the socket, which the kernel identifies.
 func (c *Controller) killHung() {
 	conn, err := net.Dial("unix", c.cfg.Socket)
 	if err != nil {
@@ -234,7 +233,7 @@ func (c *Controller) launch(ctx context.Context) error {
 	cmd.Dir = "/"
 	cmd.Env = withoutManager(os.Environ())
 	cmd.Stdout, cmd.Stderr = log, log
-	// A session of its own and no parent-death signal: it outlives the supervisor.
+	// With a session of its own and no parent-death signal, it outlives the supervisor.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("tunnel: start %s: %w", c.cfg.Helper, err)
@@ -260,7 +259,7 @@ func (c *Controller) launch(ctx context.Context) error {
 	}
 }
 
-// openLog is for what the process tells before it has opened its log itself.
+// openLog opens the file for messages before the process has opened its log itself.
 func openLog(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -276,8 +275,7 @@ func (c *Controller) writePID(pid int) error {
 	return nil
 }
 
-// Apply makes cfg the data plane's whole state. It is cheap to call with what is
-// in force already.
+// Apply makes cfg the data plane's whole state. It is cheap if cfg is in force already.
 func (c *Controller) Apply(ctx context.Context, cfg Config) error {
 	c.push.Lock()
 	defer c.push.Unlock()
@@ -305,7 +303,7 @@ func (c *Controller) put(ctx context.Context, cfg Config) error {
 	return c.call(ctx, http.MethodPut, "/v1/config", bytes.NewReader(body), nil)
 }
 
-// Status asks the process.
+// Status returns the process's report.
 func (c *Controller) Status(ctx context.Context) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, hungAfter)
 	defer cancel()
@@ -337,7 +335,7 @@ func (c *Controller) call(ctx context.Context, method, path string, body io.Read
 	return nil
 }
 
-// Detach ends the watch and leaves the process as it is.
+// Detach ends the watch; the process keeps running.
 func (c *Controller) Detach() {
 	c.mu.Lock()
 	stop, done := c.stop, c.done
@@ -370,7 +368,7 @@ func (c *Controller) end(ctx context.Context) error {
 	}
 }
 
-// withoutManager leaves out what a service manager told the supervisor alone.
+// withoutManager removes the variables that a service manager set for the supervisor alone.
 func withoutManager(env []string) []string {
 	return slices.DeleteFunc(env, func(kv string) bool {
 		return strings.HasPrefix(kv, "NOTIFY_SOCKET=") || strings.HasPrefix(kv, "WATCHDOG_")

@@ -15,16 +15,16 @@ import (
 
 // Table is the name of the tunnel's table, IPv4:
 //
-//	keep  (nat, postrouting, before everybody's masquerade): pod addresses stay as
-//	      they are between pods and peers. flannel and kube-proxy would masquerade
-//	      what leaves the pod CIDR; the first NAT rule that speaks for a connection
-//	      wins, and ours maps a prefix to itself.
-//	guard (filter, prerouting, after conntrack, before everybody's DNAT): a peer
-//	      reaches our pods, the control port and the port that measures paths, nothing
-//	      else of the machine: no kubelet, no API server, no NodePort.
+//	keep  (nat, postrouting, before all masquerading): pod addresses between pods and
+//	      peers stay unchanged. flannel and kube-proxy would masquerade packets that
+//	      leave the pod CIDR; the first NAT rule that matches a connection wins, and
+//	      this one maps a prefix to itself.
+//	guard (filter, prerouting, after conntrack, before all DNAT): a peer reaches pods,
+//	      the control port and the port that measures paths, nothing else of the
+//	      machine: no kubelet, no API server, no NodePort.
 //
-// Which of our pods a peer reaches is decided by a table of its own (package reach), which
-// is closed until the supervisor has filled it and is there before the interface is up.
+// A separate table (package reach) decides which pods a peer reaches. It exists before the interface is up, and is
+// closed until the supervisor has filled it.
 const Table = "rivulet"
 
 const (
@@ -58,7 +58,7 @@ func (cfg Config) firewall(c *nftables.Conn, table *nftables.Table) {
 	guard := nft.Base(c, table, "guard", nftables.ChainHookPrerouting, guardPriority)
 	own := destination(netip.PrefixFrom(cfg.Address, 32))
 	nft.Rule(c, guard, nft.Not(nft.FromInterface(cfg.Interface)), nft.Accept)
-	nft.Rule(c, guard, nft.Established, nft.Accept) // errors about our own connections, too
+	nft.Rule(c, guard, nft.Established, nft.Accept) // including errors about own connections
 	nft.Rule(c, guard, own, nft.TCPPort(cfg.ControlPort), nft.Accept)
 	nft.Rule(c, guard, own, nft.UDPPort(probePort), nft.Accept)
 	nft.Rule(c, guard, nft.Protocol(unix.IPPROTO_ICMP), echoRequest, nft.Accept)
@@ -68,7 +68,7 @@ func (cfg Config) firewall(c *nftables.Conn, table *nftables.Table) {
 
 var (
 	echoRequest = nft.Payload(expr.PayloadBaseTransportHeader, 0, expr.CmpOpEq, []byte{8})
-	// notForOne is what is for this host, whichever of its addresses, or for many.
+	// notForOne matches what is for this host, at any of its addresses, and broadcast and multicast.
 	notForOne = []expr.Any{
 		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)},
@@ -78,6 +78,5 @@ var (
 func source(p netip.Prefix) []expr.Any      { return nft.Within(nft.Source, p) }
 func destination(p netip.Prefix) []expr.Any { return nft.Within(nft.Destination, p) }
 
-// same is the source NAT of a prefix to itself, host bits kept: it changes
-// nothing and speaks for the connection.
+// same is the source NAT of a prefix to itself, host bits kept: it changes nothing and settles the connection's NAT.
 func same(p netip.Prefix) []expr.Any { return nft.FromPrefix(p) }

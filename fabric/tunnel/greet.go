@@ -2,11 +2,10 @@ package tunnel
 
 import "rivulet/fabric/wgkey"
 
-// greet sends something to the peers with whom a key has changed, on our side or on
-// theirs. Whoever changes second then begins the handshake that works; without it
-// the side that began too early would wait for five seconds before it tries again.
+// greet sends a packet to the peers after a key has changed on either side. The side that changes second then begins
+// the handshake that succeeds; otherwise the side that began too early would wait for five seconds before it retries.
 func (s *Server) greet(was, cfg Config) {
-	if was.Port == 0 { // nothing was there before
+	if was.Port == 0 { // no configuration before
 		return
 	}
 	old := map[string]wgkey.Public{}

@@ -14,10 +14,9 @@ import (
 	"rivulet/fabric/sysctl"
 )
 
-// setLink gives the TUN its MTU, its one address and a route for each peer's
-// prefix, and takes routes of peers that are gone. It returns the peers whose prefix
-// has no route. What is there already it does not write, so that it may be called after
-// each change.
+// setLink sets the TUN's MTU, its one address and a route for each peer's prefix, and removes routes of former peers.
+// It returns the peers whose prefix has no route. It writes only what differs, so that it may be called after each
+// change.
 func setLink(cfg Config, mtus map[string]int) (map[string]Problem, error) {
 	link, err := netlink.LinkByName(cfg.Interface)
 	if err != nil {
@@ -28,8 +27,7 @@ func setLink(cfg Config, mtus map[string]int) (map[string]Problem, error) {
 			return nil, fmt.Errorf("tunnel: MTU %d of %s: %w", cfg.MTU, cfg.Interface, err)
 		}
 	}
-	// What cannot be written is not there to hurt: a read-only /proc/sys is that of a container
-	// whose host has the default.
+	// A setting that cannot be written does no harm: /proc/sys is read-only in a container, whose host has the default.
 	_, _ = sysctl.Keep(settings(cfg.Interface)...)
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
 	if err != nil {
@@ -49,25 +47,23 @@ func setLink(cfg Config, mtus map[string]int) (map[string]Problem, error) {
 	return setRoutes(link.Attrs().Index, cfg, mtus)
 }
 
-// settings make the interface one that peers are behind and nobody else.
+// settings prepare the interface for peers alone.
 func settings(name string) []sysctl.Setting {
 	return []sysctl.Setting{
 		{Name: "net/ipv4/conf/" + name + "/rp_filter", Value: "2"}, // loose, where the host is strict
 		{Name: "net/ipv4/conf/" + name + "/accept_redirects", Value: "0"},
 		{Name: "net/ipv4/conf/" + name + "/send_redirects", Value: "0"},
-		{Name: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "1"}, // or each start is a burst of dropped packets
+		{Name: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "1"}, // otherwise each start sends packets that are dropped
 	}
 }
 
-// routeMetric is worse than that of routes which others make: a VPN that comes up
-// with a peer's prefix gets its route, and the peer another prefix.
+// routeMetric is worse than that of other programs' routes: a VPN with a peer's prefix gets its route, and the peer
+// another prefix.
 const routeMetric = 7442
 
-// setRoutes adds the routes that are missing, and nothing that another interface
-// has, and removes those of peers that are gone. A peer that cannot be served
-// does not stand in the way of the others. A route carries the MTU of the path where
-// that is less than the tunnel's: the kernel then tells pods what fits, and cuts
-// what may be cut, before it is encrypted.
+// setRoutes adds missing routes, except those that another interface has, and removes those of former peers. The
+// failure of one peer does not affect others. A route has the MTU of the path where that is less than the tunnel's: the
+// kernel then reports the limit to pods, and fragments before encryption where that is permitted.
 func setRoutes(index int, cfg Config, mtus map[string]int) (map[string]Problem, error) {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -118,7 +114,7 @@ func setRoutes(index int, cfg Config, mtus map[string]int) (map[string]Problem, 
 	return failed, nil
 }
 
-// removeStale removes a TUN that somebody made to stay, so that ours can take its name.
+// removeStale removes a persistent TUN of that name that no process uses.
 func removeStale(name string) bool {
 	link, err := netlink.LinkByName(name)
 	if err != nil || link.Type() != "tuntap" && link.Type() != "tun" {

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLog is the size at which the log is put aside, bytes; there are two of them at most.
+// maxLog is the size at which the log is rotated, bytes; there are at most two files.
 const maxLog = 5 << 20
 
-// LogFile is where this process logs to while it runs, which may be years: a file that is
-// put aside at a size. It is standard error, so that what the runtime has to tell when it
-// ends the process is in it as well.
+// LogFile is the log of this process, which may run for years: a file that is rotated by size. It is standard error, so
+// that it contains the runtime's messages at a crash.
 type LogFile struct {
 	path string
-	fd   int // standard error, but in tests
+	fd   int // standard error, except in tests
 	max  int64
 
 	mu   sync.Mutex
@@ -51,8 +50,8 @@ func (l *LogFile) open() error {
 	return nil
 }
 
-// Write implements io.Writer. Where the file cannot be put aside, a full disk say, it is
-// emptied: it never grows past its bound.
+// Write implements io.Writer. Where the file cannot be rotated, for example on a full disk, it is truncated: it never
+// exceeds its bound.
 func (l *LogFile) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,8 +70,8 @@ func (l *LogFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// bounded keeps those who cause messages from filling the log: of records with the same
-// text, so many a minute are written; the next one tells how many were left out.
+// bounded limits records with the same text per minute, so that their causes cannot fill the log; the next record has
+// the number of omitted ones.
 type bounded struct {
 	slog.Handler
 	*counts
@@ -88,15 +87,15 @@ type count struct {
 	n, leftOut int
 }
 
-// perMinute is how many records with one text are written in a minute.
+// perMinute is the limit per text and minute.
 const perMinute = 30
 
-// Bounded returns a handler that passes no more than what is worth reading on.
+// Bounded returns a handler that limits records with the same text.
 func Bounded(h slog.Handler) slog.Handler {
 	return bounded{Handler: h, counts: &counts{seen: map[string]*count{}}}
 }
 
-// Handle implements slog.Handler. Texts are constants of the program: there are few.
+// Handle implements slog.Handler. Texts are constants of the program, so there are few.
 func (b bounded) Handle(ctx context.Context, r slog.Record) error {
 	b.mu.Lock()
 	c := b.seen[r.Message]

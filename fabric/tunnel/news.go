@@ -12,10 +12,10 @@ import (
 	"rivulet/fabric/tunnel/paths"
 )
 
-// news tells those who wait that a path has changed.
+// news notifies waiting requests that a path has changed.
 type news struct {
 	mu  sync.Mutex
-	now chan struct{} // closed by the next change; nil if nobody waits
+	now chan struct{} // closed by the next change; nil without waiting requests
 }
 
 func (n *news) notify() {
@@ -36,10 +36,10 @@ func (n *news) next() <-chan struct{} {
 	return n.now
 }
 
-// newsPause makes one line of changes that come together.
+// newsPause combines changes into one line.
 const newsPause = 100 * time.Millisecond
 
-// streamPaths answers with a line whenever a path has changed, until the asker or ctx ends.
+// streamPaths answers with a line after each change of a path, until the client disconnects or ctx ends.
 func (s *Server) streamPaths(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	for {
@@ -59,8 +59,7 @@ func (s *Server) streamPaths(ctx context.Context, w http.ResponseWriter, r *http
 	}
 }
 
-// WatchPaths calls changed whenever the path to a peer is another, until ctx or the
-// process ends.
+// WatchPaths calls changed after each change of the path to a peer, until ctx or the process ends.
 func (c *Controller) WatchPaths(ctx context.Context, changed func()) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://tunnel/v1/paths", nil)
 	if err != nil {
@@ -71,7 +70,7 @@ func (c *Controller) WatchPaths(ctx context.Context, changed func()) error {
 		return fmt.Errorf("tunnel: %w", err)
 	}
 	defer resp.Body.Close()
-	changed() // what has happened before
+	changed() // earlier changes
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		changed()
@@ -79,7 +78,7 @@ func (c *Controller) WatchPaths(ctx context.Context, changed func()) error {
 	return lines.Err()
 }
 
-// forPaths is what the paths need to know of the configuration.
+// forPaths is the configuration of the paths.
 func (c Config) forPaths() paths.Config {
 	out := paths.Config{
 		Private: c.PrivateKey.Bytes(), Public: c.PrivateKey.Public().Bytes(),

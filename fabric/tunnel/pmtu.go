@@ -6,29 +6,28 @@ import (
 	"time"
 )
 
-// pathMTU finds how large a packet may be on the way to one peer, and follows it,
-// in the manner of RFC 8899: packets of several sizes are sent to the peer's
-// tunnel process, which answers each that arrives. No router has to say anything.
-// On the outside these packets alone must not be cut (see whole), so a path that
-// grows narrower slows nothing down before it is measured anew.
+// pathMTU finds how large a packet may be on the path to one peer, and follows changes, in the manner of RFC 8899: it
+// sends packets of several sizes to the peer's tunnel process, which answers each that arrives. It needs no messages of
+// routers. Only these packets must not be fragmented outside (see whole), so a path that becomes narrower blocks
+// nothing before it is measured again.
 //
 //	unknown --answers a small one--> sweep all sizes --> known --+
 //	   ^                                                  |  ^   | every 5 s with large packets
-//	   |  another address, endpoint or way               |  +---+ under way: is the size still right?
+//	   |  another address, endpoint or path              |  +---+ under way: is the size still right?
 //	   +------ small ones arrive, that size does not -----+        every 10 min: more, perhaps?
 //
-// It reads what the peer answers and alone decides what use is told. It keeps
-// nothing: a new process measures anew, and until then takes the tunnel's MTU.
+// It reads the peer's answers and alone calls use. It stores nothing: a new process measures again, and uses the
+// tunnel's MTU until then.
 type pathMTU struct {
 	most    int            // the tunnel's
-	begin   func()         // answers to what was asked before do not count any more
-	probe   func(size int) // sends one packet of so many bytes
+	begin   func()         // answers to earlier probes do not count from here on
+	probe   func(size int) // sends one packet of that many bytes
 	answers chan int       // sizes that arrived
-	doubt   chan struct{}  // the path may be another one
-	large   func() uint64  // how many large packets have left, to whomever
-	way     func() string  // names the way that packets take, for one peer may have several
-	use     func(mtu int)  // told whenever the MTU is measured
-	now     int            // what was told last; 0 before
+	doubt   chan struct{}  // receives when the path may have changed
+	large   func() uint64  // how many large packets have left, to all peers
+	way     func() string  // names the path in use, for one peer may have several
+	use     func(mtu int)  // called whenever the MTU is measured
+	now     int            // the last argument of use; 0 before
 }
 
 const (
@@ -102,8 +101,7 @@ func (p *pathMTU) answered(ctx context.Context, size int) bool {
 	return false
 }
 
-// narrower reports whether small packets arrive and those of the size in use do
-// not: then it is not the peer that is gone.
+// narrower reports whether small packets arrive and those of the size in use do not: then the peer is not gone.
 func (p *pathMTU) narrower(ctx context.Context) bool {
 	p.begin()
 	alive := false
@@ -118,8 +116,8 @@ func (p *pathMTU) narrower(ctx context.Context) bool {
 	return alive && ctx.Err() == nil
 }
 
-// sweep asks with all sizes at once and uses the largest that is answered. Three
-// rounds make up for packets that were lost for other reasons.
+// sweep probes with all sizes at once and uses the largest that is answered. Three rounds compensate for packets lost
+// for other reasons.
 func (p *pathMTU) sweep(ctx context.Context) {
 	p.begin()
 	sizes, best := probeSizes(p.most), 0
@@ -136,8 +134,7 @@ func (p *pathMTU) sweep(ctx context.Context) {
 	}
 }
 
-// round asks with each size, the largest first, and returns the largest that was
-// answered in time.
+// round probes with each size, the largest first, and returns the largest that was answered in time.
 func (p *pathMTU) round(ctx context.Context, sizes []int) (best int) {
 	for _, s := range slices.Backward(sizes) {
 		p.probe(s)

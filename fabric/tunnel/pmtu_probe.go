@@ -17,16 +17,16 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// probePort is the UDP port of the tunnel's address, inside the tunnel, at which
-// tunnel processes measure the path between them. Part of the protocol.
+// probePort is the UDP port of the tunnel's address, inside the tunnel, at which tunnel processes measure the path
+// between them. It is part of the protocol.
 const probePort = 7443
 
-// A probe is what a packet between two probe ports holds:
+// A probe is a packet between two probe ports:
 //
 //	"rvpmtu" | kind 1 | zero 1 | number 8, any | size 2, of the whole IP packet | zeros up to that size
 //
-// An answer repeats number and size, and is nothing but the header. Whoever does
-// not understand a probe ignores it; the asker then keeps the tunnel's MTU.
+// An answer repeats number and size, and has the header only. Processes that do not support probes ignore them; the
+// sender then keeps the tunnel's MTU.
 const (
 	probeMagic  = "rvpmtu"
 	probeAsk    = 1
@@ -54,8 +54,7 @@ func (p probe) bytes() []byte {
 	return b
 }
 
-// parseProbe reads a probe; an ask that does not have the size it speaks of was
-// made by somebody else.
+// parseProbe reads a probe. An ask whose size field differs from its size is invalid.
 func parseProbe(b []byte) (probe, bool) {
 	if len(b) < probeHeader || !bytes.HasPrefix(b, []byte(probeMagic)) {
 		return probe{}, false
@@ -78,8 +77,7 @@ func isAsk(pkt []byte, own uint32) bool {
 		string(pkt[magicAt:magicAt+len(probeMagic)]) == probeMagic && pkt[magicAt+len(probeMagic)] == probeAsk
 }
 
-// pathMTUs measures the paths to all peers. It alone writes nothing but what it
-// tells use.
+// pathMTUs measures the paths to all peers, and reports the results to use.
 type pathMTUs struct {
 	log   *slog.Logger
 	conn  *net.UDPConn
@@ -88,7 +86,7 @@ type pathMTUs struct {
 	way   func(Peer) string
 
 	mu    sync.Mutex
-	paths map[netip.AddrPort]*measured // by where the peer answers
+	paths map[netip.AddrPort]*measured // by the peer's probe address
 }
 
 type measured struct {
@@ -104,7 +102,7 @@ func measurePaths(address netip.Addr, large *atomic.Uint64, use func(string, int
 	if err != nil {
 		return nil, fmt.Errorf("tunnel: the port to measure paths at: %w: the MTU of the LAN is taken for all peers", err)
 	}
-	// The kernel neither cuts probes nor holds them to the MTU that they led to.
+	// The kernel neither fragments probes nor limits them to the MTU that they resulted in.
 	if raw, err := conn.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
@@ -170,7 +168,7 @@ func (m *pathMTUs) measure(at netip.AddrPort, p Peer, most int) *measured {
 	return one
 }
 
-// doubt measures all paths anew: this host has moved.
+// doubt measures all paths again: this host has moved.
 func (m *pathMTUs) doubt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,8 +177,7 @@ func (m *pathMTUs) doubt() {
 	}
 }
 
-// answer reads the probe port until it is closed. Only peers are answered, with
-// less than they sent.
+// answer reads the probe port until it is closed. Only peers receive answers, which are smaller than their probes.
 func (m *pathMTUs) answer() {
 	buf := make([]byte, 1<<16)
 	for {

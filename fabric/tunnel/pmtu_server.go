@@ -7,7 +7,7 @@ import (
 	"rivulet/fabric/tunnel/wgdev"
 )
 
-// measure follows the paths to the peers in force. Called with mu held.
+// measure follows the paths to the peers in force. It is called with mu held.
 func (s *Server) measure() {
 	if s.sizes == nil {
 		sizes, err := measurePaths(s.cfg.Address, &s.counts.Large, s.pathMTU, inUse(s.dev), s.log)
@@ -25,8 +25,7 @@ func (s *Server) measure() {
 	s.sizes.set(s.cfg)
 }
 
-// pathMTU takes in what was measured: the MSS of new connections, and the route
-// that tells everybody else.
+// pathMTU applies a measurement to the MSS of new connections, and to the route for all other packets.
 func (s *Server) pathMTU(id string, mtu int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +68,7 @@ func (c Config) mtuOf(id string, mtus map[string]int) int {
 	return c.MTU
 }
 
-// routeMTU is what the route of a peer says; 0 is nothing, which means the tunnel's.
+// routeMTU is the MTU of a peer's route; 0 is none, which means the tunnel's.
 func (c Config) routeMTU(id string, mtus map[string]int) int {
 	if m := c.mtuOf(id, mtus); m < c.MTU {
 		return m
@@ -77,8 +76,7 @@ func (c Config) routeMTU(id string, mtus map[string]int) int {
 	return 0
 }
 
-// inUse names the path to a peer that packets of the device take now: another one may
-// have room for less, or more.
+// inUse names the path to a peer that the device's packets take now: another one may fit less, or more.
 func inUse(dev *wgdev.Device) func(Peer) string {
 	return func(p Peer) string {
 		for _, path := range dev.Paths.Status(p.PublicKey.Bytes()) {

@@ -15,8 +15,8 @@ import (
 	"rivulet/fabric/internal/desired"
 )
 
-// Serve answers the supervisor on a unix socket until ctx ends (nothing is taken
-// down: the process that comes next takes over) or it is told to stop (all is).
+// Serve answers the supervisor on a unix socket until ctx ends (nothing is removed: the next process takes over) or a
+// stop request arrives (all is removed).
 func (s *Server) Serve(ctx context.Context, socket string) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return fmt.Errorf("tunnel: %w", err)
@@ -26,8 +26,8 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 		return err
 	}
 	defer lock.Close()
-	os.Remove(socket) // of a process that was killed: the lock is ours
-	unix.Umask(0o177) // only this socket and the lock are ever made here
+	os.Remove(socket) // of a process that was killed: this one has the lock
+	unix.Umask(0o177) // only this socket and the lock are ever created here
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		return fmt.Errorf("tunnel: %w", err)
@@ -41,8 +41,7 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 	mux.HandleFunc("PUT /v1/config", desired.Config("tunnel", s.Apply))
 	mux.HandleFunc("GET /v1/status", desired.Status(s.Status))
 	mux.HandleFunc("GET /v1/paths", func(w http.ResponseWriter, r *http.Request) { s.streamPaths(ctx, w, r) })
-	// The answer never ends while this process lives: that is how the controller
-	// learns at once that it does not.
+	// The answer never ends while this process lives: its end shows the controller at once that the process has died.
 	mux.HandleFunc("GET /v1/alive", func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()
@@ -60,7 +59,7 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 		cancel()
 	})
 	ended := make(chan struct{})
-	context.AfterFunc(ctx, func() { // answers that are under way are finished
+	context.AfterFunc(ctx, func() { // pending answers are finished
 		defer close(ended)
 		grace, done := context.WithTimeout(context.Background(), time.Second)
 		defer done()
@@ -73,11 +72,11 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 	return nil
 }
 
-// holdLimit is how long a process that was told to go may take.
+// holdLimit bounds the end of a process after a stop request.
 const holdLimit = 3 * time.Second
 
-// hold makes sure that there is one process per socket: two would take the
-// interface from each other. The kernel lets go of it when the process ends.
+// hold ensures that there is one process per socket: two would take the interface from each other. The kernel releases
+// the lock when the process ends.
 func hold(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

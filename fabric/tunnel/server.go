@@ -1,20 +1,15 @@
-// Package tunnel is the data plane: one WireGuard device with all peers on one
-// TUN, its addresses translated between clusters (package translate), its routes
-// and firewall. It runs in a process of its own, cmd/rivulet-tunnel, so that a
-// supervisor that restarts or is upgraded drops no packet; the supervisor's side
-// of it is Controller.
+// Package tunnel is the data plane: one WireGuard device with all peers on one TUN, address translation between
+// clusters (package translate), routes and firewall. It runs in a process of its own, cmd/rivulet-tunnel, so that a
+// supervisor that restarts or is upgraded drops no packet; the supervisor's side of it is Controller.
 //
 //	supervisor                         rivulet-tunnel
 //	Controller ──unix socket, JSON──▶ Server ── translate ── wireguard-go ── UDP
 //	   │ starts, adopts, restarts        └ riv0, routes, nftables table "rivulet"
 //
-// The server reads the Config it is given and the host's address changes, and
-// alone writes the TUN device, its settings, its routes and the nftables table, which it puts
-// back when another program changes them. It holds the
-// last Config in memory only: a server that dies is started again by the
-// controller and told again. What the user sees of a failure is an error of
-// Apply, with a cure, in `rivulet status`; a peer that cannot be served is a Problem
-// of that peer in Status, and the others are served.
+// The server reads its Config and the host's address changes. It alone writes the TUN device, its settings, its routes
+// and the nftables table, and restores them when another program changes them. It has the last Config in memory only:
+// the controller restarts a dead server and sends the Config again. A failure is an error of Apply, with a cure, in
+// `rivulet status`; a peer that cannot be served has a Problem in Status, and others are not affected.
 package tunnel
 
 import (
@@ -60,26 +55,25 @@ type Server struct {
 
 	mu        sync.Mutex
 	dev       *wgdev.Device           // nil before the first Config
-	guard     Config                  // what the table was made from
+	guard     Config                  // content of the table
 	listeners map[uint16]net.Listener // for streams
 	cfg       Config                  // what is in force
-	refused   map[string]Problem      // by peer: why it is not in cfg as it was wanted
+	refused   map[string]Problem      // by peer: why cfg does not have it as wanted
 	unrouted  map[string]Problem      // by peer: why it has no route
 	moves     uint32                  // how often the host's addresses changed
-	isolated  int                     // how often to look for isolation that is gone, see closeTenants
+	isolated  int                     // checks in a row without isolation, see closeTenants
 	sizes     *pathMTUs               // nil if paths cannot be measured
 	mtus      map[string]int          // measured, by peer
 }
 
-// NewServer returns a data plane that has no device yet.
+// NewServer returns a data plane without a device.
 func NewServer(version string, log *slog.Logger) *Server {
 	keeper := nft.NewGuard(0, log)
 	return &Server{version: version, log: log, isolated: 2, tables: keeper, rules: keeper.Tables(Table, nftables.TableFamilyIPv4)}
 }
 
-// Apply makes cfg the whole state. Peers that did not change are not touched.
-// When it fails the state before stays in force as far as possible, and Apply
-// with the same Config may be tried again.
+// Apply makes cfg the whole state. Unchanged peers are not touched. When it fails the previous state stays in force as
+// far as possible, and Apply with the same Config may be retried.
 func (s *Server) Apply(cfg Config) error {
 	if err := cfg.check(); err != nil {
 		return err
@@ -102,8 +96,7 @@ func (s *Server) Apply(cfg Config) error {
 		}
 		was = Config{}
 	}
-	// The guard comes before the first packet, the rules before the peers that
-	// they are for.
+	// The guard comes before the first packet, the rules before their peers.
 	if err := s.setFirewall(cfg); err != nil {
 		return err
 	}
@@ -124,7 +117,7 @@ func (s *Server) Apply(cfg Config) error {
 		return err
 	}
 	s.greet(was, cfg)
-	if s.unrouted, err = setLink(cfg, s.mtus); err != nil { // compares with what is there each time
+	if s.unrouted, err = setLink(cfg, s.mtus); err != nil { // compares with the present state each time
 		return err
 	}
 	s.listenStreams(cfg.StreamPorts)
@@ -133,8 +126,8 @@ func (s *Server) Apply(cfg Config) error {
 	return nil
 }
 
-// uncertain is what is known to be in force while the change to cfg is under way:
-// the peers that may be there, so that the next Apply sets or removes each.
+// uncertain is what may be in force during the change to cfg: all peers that may exist, so that the next Apply sets or
+// removes each.
 func uncertain(was, cfg Config) Config {
 	known := Config{Interface: cfg.Interface, Address: cfg.Address, PodCIDR: cfg.PodCIDR}
 	for _, p := range append(append([]Peer(nil), was.Peers...), cfg.Peers...) {
@@ -143,8 +136,7 @@ func uncertain(was, cfg Config) Config {
 	return known
 }
 
-// set makes the device what cfg is. A peer that the device does not take is taken out
-// of cfg and noted in refused.
+// set configures the device. A peer that the device refuses is removed from cfg and added to refused.
 func set(dev *wgdev.Device, was Config, cfg *Config, refused map[string]Problem) error {
 	for _, c := range change(was, *cfg) {
 		err := dev.IpcSet(c.text)
@@ -162,8 +154,7 @@ func set(dev *wgdev.Device, was Config, cfg *Config, refused map[string]Problem)
 	return nil
 }
 
-// note takes in which peers are not served, and logs what is news. It is called with
-// mu held.
+// note records which peers are not served, and logs changes. It is called with mu held.
 func (s *Server) note(refused map[string]Problem) {
 	for id, p := range refused {
 		if s.refused[id] != p {
@@ -173,11 +164,11 @@ func (s *Server) note(refused map[string]Problem) {
 	s.refused = refused
 }
 
-// openLimit is how long the interface of a process that was just killed may take to go.
+// openLimit is how long the interface of a killed process may take to disappear.
 const openLimit = 2 * time.Second
 
 func (s *Server) open(cfg Config) error {
-	// Looked at first: what CreateTUN says of it does not tell it from other failures.
+	// Checked first: the error of CreateTUN does not distinguish this from other failures.
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		return fmt.Errorf("tunnel: no TUN device in this kernel (%w): load it with modprobe tun, or make /dev/net/tun", err)
 	}
@@ -207,7 +198,7 @@ func (s *Server) open(cfg Config) error {
 	return nil
 }
 
-// close takes the device down; the TUN interface and its routes go with it.
+// close closes the device; the TUN interface and its routes go with it.
 func (s *Server) close() {
 	if s.sizes != nil {
 		s.sizes.close()
@@ -231,7 +222,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// explain names who holds the port if that is what failed.
+// explain names the holder of the port if the port was the failure.
 func (s *Server) explain(err error, cfg Config) error {
 	if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {
 		return fmt.Errorf("tunnel: port %d/udp is taken%s: end that program; it is tried again by itself",
@@ -240,7 +231,7 @@ func (s *Server) explain(err error, cfg Config) error {
 	return fmt.Errorf("tunnel: %w", err)
 }
 
-// Status reports what the device says of itself.
+// Status returns the device's report.
 func (s *Server) Status() (Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,10 +265,9 @@ func (s *Server) Status() (Status, error) {
 	return st, nil
 }
 
-// Follow sends a packet to every peer after the host's addresses or its default
-// route changed, from whatever address is right now, so that they learn it at
-// once instead of after the next handshake. What other programs change of the table, the
-// interface, its settings or its routes it puts back. It returns when ctx ends.
+// Follow sends a packet to every peer after a change of the host's addresses or its default route, from the present
+// address, so that peers update it at once instead of after the next handshake. It restores the table, the interface,
+// its settings and its routes after changes by other programs. It returns when ctx ends.
 func (s *Server) Follow(ctx context.Context) {
 	go s.watchRules(ctx)
 	go netmon.FollowLink(ctx, s.log, s.index, s.putBackLink)
@@ -311,8 +301,8 @@ func (s *Server) watchRules(ctx context.Context) {
 	}
 }
 
-// putBackRules writes the table again. Where that fails nothing comes out of the tunnel, until
-// the supervisor, to whom this process then looks like a new one, configures it anew.
+// putBackRules writes the table again. If that fails, no packet comes out of the tunnel until the supervisor, which sees this
+// process as a new one, configures it again.
 func (s *Server) putBackRules() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -325,8 +315,8 @@ func (s *Server) putBackRules() {
 	}
 }
 
-// check puts back what the kernel tells nobody of, and closes what the supervisor has to, while it
-// does not come to it: what comes out of the tunnel, and tenants.
+// check restores what the kernel sends no notices of. It also blocks packets from the tunnel, and the
+// network of tenants, while the supervisor does not restore the rules that it owns.
 func (s *Server) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -412,8 +402,8 @@ type part struct {
 	text string
 }
 
-// change is what turns was into cfg, in WireGuard's configuration protocol. A
-// peer's endpoint is written only when it changed: WireGuard may know a better one.
+// change is the difference from was to cfg, in WireGuard's configuration protocol. A peer's endpoint is written only
+// when it changed: WireGuard may have a better one.
 func change(was, cfg Config) (parts []part) {
 	var b strings.Builder
 	if was.PrivateKey != cfg.PrivateKey {
@@ -459,7 +449,7 @@ func hexKey[K interface{ Bytes() [32]byte }](k K) string {
 	return hex.EncodeToString(raw[:])
 }
 
-// devicePeers are the peers as the device knows them beside WireGuard's configuration.
+// devicePeers are the device's inputs beside WireGuard's configuration.
 func (c Config) devicePeers() (out []wgdev.Peer) {
 	for _, p := range c.Peers {
 		out = append(out, wgdev.Peer{Key: p.PublicKey.Bytes(), CIDR: p.PeerMappedCIDR})
@@ -467,7 +457,7 @@ func (c Config) devicePeers() (out []wgdev.Peer) {
 	return out
 }
 
-// status is what a device reports of a peer.
+// status is the device's report of a peer.
 func status(p Peer, dev *wgdev.Device, sessions map[wgdev.Key]wgdev.Session) PeerStatus {
 	key := wgdev.Key(p.PublicKey.Bytes())
 	s := sessions[key]

@@ -10,10 +10,9 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// split takes the peers out of a configuration that cannot be served beside the ones
-// before them, and says why: one peer that cannot be does not keep the others from
-// being served. A key and a prefix belong to the first who claims them. A peer whose
-// endpoint would lead into the tunnel itself stays, without the endpoint.
+// split removes from a configuration the peers that cannot be served beside earlier ones, with the reasons, so that the
+// others are served. A key and a prefix belong to their first claimant. A peer whose endpoint would lead into the
+// tunnel itself stays, without the endpoint.
 func (c Config) split() (Config, map[string]Problem) {
 	refused := map[string]Problem{}
 	keys, ids := map[wgkey.Public]bool{}, map[string]bool{}
@@ -64,10 +63,9 @@ func (c Config) unfit(p Peer, own wgkey.Public, keys map[wgkey.Public]bool) *Pro
 	return nil
 }
 
-// inside returns what names the prefix that an address is in, if packets to it would go to
-// our pods or into the tunnel itself. A network on a link of the host is a more exact
-// route than the prefix it is in: what is there stays reachable while the prefix of that
-// peer is agreed on anew.
+// inside returns a function to the prefix of an address, if packets to it would go to own pods or into the tunnel
+// itself. A network on a link of the host is a more specific route than the prefix around it: its hosts stay reachable
+// while that peer's prefix is replaced.
 func (c Config) inside() func(netip.Addr) netip.Prefix {
 	links := hostLinks()
 	return func(a netip.Addr) netip.Prefix {
@@ -85,7 +83,7 @@ func (c Config) inside() func(netip.Addr) netip.Prefix {
 
 // hostLinks are the networks on the links of this host.
 func hostLinks() (out []netip.Prefix) {
-	addrs, _ := net.InterfaceAddrs() // without them nothing is on a link
+	addrs, _ := net.InterfaceAddrs() // without them no address is on a link
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.IsSingleIP() {
 			out = append(out, p)

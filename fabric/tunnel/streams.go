@@ -15,21 +15,20 @@ import (
 	"rivulet/fabric/tunnel/paths"
 )
 
-// Streams come in on the control port, which the supervisor holds, and on ports of
-// our own where the user wants that. The supervisor looks no further than what a
-// connection asks for and hands it over, with what it has read: from then on the
-// stream is this process's, and a supervisor that restarts does not end it.
+// Streams arrive on the control port, which the supervisor holds, and on additional ports if configured. The supervisor
+// reads only the requested protocol and hands the connection over, with the bytes already read: then the stream belongs
+// to this process, and survives a restart of the supervisor.
 
-// StreamProtocol is what a stream asks for by ALPN.
+// StreamProtocol is the ALPN name of streams.
 const StreamProtocol = paths.StreamProtocol
 
-// maxBegun bounds what may have been read of a connection that is handed over.
+// maxBegun bounds the bytes already read of a connection that is handed over.
 const maxBegun = 64 << 10
 
 func streamSocket(socket string) string { return socket + ".streams" }
 
-// HandOver gives a connection that asked for StreamProtocol to the data plane's
-// process. begun is what was read of it. The caller closes its own end of it.
+// HandOver gives a connection that requested StreamProtocol to the data plane's process. Begun are the bytes already
+// read. The caller closes its own copy of it.
 func (c *Controller) HandOver(conn net.Conn, begun []byte) error {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -63,9 +62,9 @@ func (c *Controller) HandOver(conn net.Conn, begun []byte) error {
 	return nil
 }
 
-// takeStreams receives what HandOver gives until ctx ends.
+// takeStreams receives the connections of HandOver until ctx ends.
 func (s *Server) takeStreams(ctx context.Context, socket string) error {
-	os.Remove(streamSocket(socket)) // of a process that was killed: the lock is ours
+	os.Remove(streamSocket(socket)) // of a process that was killed: this one has the lock
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: streamSocket(socket)})
 	if err != nil {
 		return fmt.Errorf("tunnel: %w", err)
@@ -118,8 +117,8 @@ func (s *Server) accept(conn net.Conn, begun []byte) {
 	dev.Accept(conn, begun)
 }
 
-// listenStreams opens the ports of our own, and closes those that are not wanted any
-// more. It returns why one cannot be had: nothing else has to wait for it.
+// listenStreams opens the configured ports, and closes all others. It returns why one cannot be opened; this does not
+// delay other changes.
 func (s *Server) listenStreams(ports []uint16) (problem string) {
 	for port, l := range s.listeners {
 		if !slices.Contains(ports, port) {
@@ -146,7 +145,7 @@ func (s *Server) listenStreams(ports []uint16) (problem string) {
 				if errors.Is(err, net.ErrClosed) {
 					return
 				}
-				if err != nil { // no file descriptors, say
+				if err != nil { // for example no file descriptors
 					time.Sleep(100 * time.Millisecond)
 					continue
 				}

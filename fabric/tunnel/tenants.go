@@ -10,9 +10,9 @@ import (
 	"rivulet/fabric/nft"
 )
 
-// closeTenants takes the network from pods of other clusters when the rules that isolate them
-// are gone at two looks: the supervisor, which puts them back within one, hangs or is down.
-// When it comes back it replaces this table by its own. It is called with mu held.
+// closeTenants disconnects tenants when their isolation rules are missing at two checks in a row: the supervisor, which
+// restores them within one interval, hangs or is down. When it returns it replaces this table by its own. It is called
+// with mu held.
 func (s *Server) closeTenants() error {
 	n, err := nft.Stand(0, nft.Isolation, nftables.TableFamilyBridge)
 	if err != nil || n > 0 {
@@ -20,7 +20,7 @@ func (s *Server) closeTenants() error {
 		return err
 	}
 	if s.isolated == 0 {
-		return nil // they were not there, or there are no tenants
+		return nil // the rules did not exist, or there are no tenants
 	}
 	if s.isolated--; s.isolated > 0 {
 		return nil

@@ -16,10 +16,9 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Userspace is the tunnel without anything of the host's: WireGuard and its paths
-// on a TUN of the caller's, a network stack in the process, say. There is no
-// translation, no route and no firewall; of a Config it reads the keys, the port,
-// the prefixes and where peers may be reached. Methods may be called concurrently.
+// Userspace is the tunnel without the host's network: WireGuard and its paths on the caller's TUN, for example a
+// network stack in the process. It has no translation, routes or firewall; of a Config it reads the keys, the port, the
+// prefixes and the addresses of peers. Methods may be called concurrently.
 type Userspace struct {
 	log    *slog.Logger
 	dev    *wgdev.Device
@@ -30,7 +29,7 @@ type Userspace struct {
 	cfg Config
 }
 
-// NewUserspace makes one on the TUN, which it closes when it is closed.
+// NewUserspace makes one on the TUN, which Close closes.
 func NewUserspace(t tun.Device, log *slog.Logger) *Userspace {
 	u := &Userspace{log: log}
 	u.dev = wgdev.New(t, wgdev.Options{Log: log, Changed: u.news.notify, Counts: &u.counts})
@@ -66,13 +65,12 @@ func (u *Userspace) Apply(cfg Config) error {
 	return nil
 }
 
-// Accept takes a connection that is to become a stream; begun is what was read of it.
+// Accept takes a connection that is to become a stream; begun are the bytes already read.
 func (u *Userspace) Accept(conn net.Conn, begun []byte) {
 	u.dev.Accept(conn, begun)
 }
 
-// Begin takes a connection to the peer's end of a stream that somebody else has opened:
-// see paths.Manager.Begin.
+// Begin takes a connection to the peer's end of a stream that another program has opened: see paths.Manager.Begin.
 func (u *Userspace) Begin(ctx context.Context, conn net.Conn, publicKey wgkey.Public) error {
 	if err := u.dev.Paths.Begin(ctx, conn, publicKey.Bytes()); err != nil {
 		return err
@@ -81,8 +79,8 @@ func (u *Userspace) Begin(ctx context.Context, conn net.Conn, publicKey wgkey.Pu
 	return nil
 }
 
-// beginAlone is how long the peer may take to begin WireGuard's handshake. It does not
-// if it has a session, with the process that was here before us: then we do.
+// beginAlone is how long the peer may take to begin WireGuard's handshake. A peer with a session of the previous
+// process does not: then this side begins.
 const beginAlone = time.Second
 
 func (u *Userspace) shake(publicKey wgkey.Public) {
@@ -92,7 +90,7 @@ func (u *Userspace) shake(publicKey wgkey.Public) {
 	}
 }
 
-// Status is what is known of the peers.
+// Status returns the state of the peers.
 func (u *Userspace) Status() (Status, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -107,5 +105,5 @@ func (u *Userspace) Status() (Status, error) {
 	return st, nil
 }
 
-// Close ends it, and the TUN.
+// Close closes it, and the TUN.
 func (u *Userspace) Close() { u.dev.Close() }

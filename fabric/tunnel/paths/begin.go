@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// Begin takes a connection on which the peer waits for a stream to begin, and is the
-// client on it. Who can be dialled and not dial is on this side of a stream all the
-// same: the connection to a gateway pod is opened from home, through the API server,
-// and home's end of it is handed to the tunnel as one that came in. Begin returns
-// when the other end has proved to be the peer; the connection is the manager's then.
+// Begin takes a connection on which the peer waits for a stream to begin, and is the client on it. It is for the side
+// that was reached without dialling: the connection to a gateway pod is opened from home, through the API server, and
+// home's end of it is handed to the tunnel as an incoming one. Begin returns when the other end has proved to be the
+// peer; the connection belongs to the manager then.
 func (m *Manager) Begin(ctx context.Context, conn net.Conn, public Key) error {
 	m.mu.Lock()
 	p := m.byKey[public]
@@ -37,8 +36,8 @@ func (m *Manager) Begin(ctx context.Context, conn net.Conn, public Key) error {
 		return err
 	}
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // it fails on use
-	// Not as one that we dialled: it is kept beside a direct path, since the other
-	// side would have to come again through the API server.
+	// Unlike a dialled stream it is kept beside a direct path, since the other side would need the API server to open
+	// it again.
 	m.join(p, &stream{conn: c, begun: true}, remote(conn))
 	return nil
 }

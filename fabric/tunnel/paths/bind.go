@@ -10,13 +10,12 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 )
 
-// Endpoint is a peer, wherever it is. WireGuard holds it as the place where the
-// peer's packets go.
+// Endpoint is a peer, at any address. WireGuard uses it as the destination of the peer's packets.
 type Endpoint struct{ peer *peer }
 
 var _ conn.Endpoint = (*Endpoint)(nil)
 
-// Peer is whose it is.
+// Peer is the peer's key.
 func (e *Endpoint) Peer() Key { return e.peer.public }
 
 // ClearSrc implements conn.Endpoint.
@@ -25,7 +24,7 @@ func (*Endpoint) ClearSrc() {}
 // SrcToString implements conn.Endpoint.
 func (*Endpoint) SrcToString() string { return "" }
 
-// DstToString is the address in use, or nothing where there is none.
+// DstToString is the address in use, or empty if there is none.
 func (e *Endpoint) DstToString() string {
 	if w := e.peer.best.Load(); w != nil && w.kind != Relay {
 		return w.addr.String()
@@ -33,10 +32,10 @@ func (e *Endpoint) DstToString() string {
 	return ""
 }
 
-// DstToBytes stays the same: WireGuard's cookies are bound to it.
+// DstToBytes never changes: WireGuard's cookies are bound to it.
 func (e *Endpoint) DstToBytes() []byte { return e.peer.short[:] }
 
-// DstIP is one that no other peer has: WireGuard counts handshakes by it.
+// DstIP is unique per peer: WireGuard counts handshakes by it.
 func (e *Endpoint) DstIP() netip.Addr {
 	ip := [16]byte{0xfd, 'r', 'i', 'v'}
 	copy(ip[8:], e.peer.short[:])
@@ -87,7 +86,7 @@ func (b *Bind) Close() error {
 	return b.Bind.Close()
 }
 
-// udp takes out what is ours and names the peer of the rest.
+// udp removes packets of this package and sets the peer of all others.
 func (b *Bind) udp(fn conn.ReceiveFunc) conn.ReceiveFunc {
 	return func(bufs [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
 		n, err := fn(bufs, sizes, eps)
@@ -95,7 +94,7 @@ func (b *Bind) udp(fn conn.ReceiveFunc) conn.ReceiveFunc {
 			return n, err
 		}
 		proved := *b.m.byAddr.Load()
-		var at netip.AddrPort // of the packet before: most of a batch come from one
+		var at netip.AddrPort // of the previous packet: most of a batch have the same sender
 		var of *peer
 		for i := range n {
 			if sizes[i] == 0 {
@@ -120,7 +119,7 @@ func (b *Bind) udp(fn conn.ReceiveFunc) conn.ReceiveFunc {
 	}
 }
 
-// streams is the receiving side of all streams.
+// streams is the receive function of all streams.
 func (b *Bind) streams(closed chan struct{}) conn.ReceiveFunc {
 	return func(bufs [][]byte, sizes []int, eps []conn.Endpoint) (int, error) {
 		var first received
@@ -169,7 +168,7 @@ func (b *Bind) Send(bufs [][]byte, to conn.Endpoint) error {
 		p.last.Store(&kept)
 		return p.broadcast(bufs[0])
 	}
-	// Its question came by a stream, say, that has not answered a ping yet.
+	// The handshake came, for example, by a stream that has not answered a ping yet.
 	if len(bufs) == 1 && len(bufs[0]) == responseSize && binary.LittleEndian.Uint32(bufs[0]) == response {
 		return p.broadcast(bufs[0])
 	}
@@ -179,7 +178,7 @@ func (b *Bind) Send(bufs [][]byte, to conn.Endpoint) error {
 	return best.send(bufs)
 }
 
-// maxBroadcast bounds to how many places a handshake goes while none is proved.
+// maxBroadcast bounds the copies of a handshake while no path is proved.
 const maxBroadcast = 8
 
 func (p *peer) broadcast(packet []byte) error {
@@ -189,11 +188,11 @@ func (p *peer) broadcast(packet []byte) error {
 		if n == maxBroadcast {
 			break
 		}
-		// One that reaches nobody is no failure: others may.
+		// One failure is no failure of all: others may arrive.
 		if e := w.send([][]byte{append([]byte(nil), packet...)}); e == nil {
 			n, err = n+1, nil
 			if w.kind == Stream {
-				p.last.Store(nil) // it arrives: twice is once too often for WireGuard
+				p.last.Store(nil) // it arrives: WireGuard must not receive it twice
 			}
 		}
 	}
@@ -240,7 +239,7 @@ func (w *path) send(bufs [][]byte) error {
 	return err
 }
 
-// Buffers come in one size that holds any packet of a usual link; longer ones are made.
+// Buffers come in one size that holds any packet of a usual link; longer ones are allocated.
 const bufferSize = 2 << 10
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}

@@ -2,18 +2,18 @@ package paths
 
 import "time"
 
-// Kind is how packets go to a peer.
+// Kind is the kind of a path.
 type Kind string
 
-// The kinds, the one that is liked best first.
+// The kinds, the preferred one first.
 const (
 	Direct Kind = "direct" // UDP to its address
 	Relay  Kind = "relay"  // through a peer of both
 	Stream Kind = "stream" // a TLS connection that carries datagrams
 )
 
-// bias is added to the round trip time of a path: what it costs beside time. A
-// relay works for others' sake; in a stream one lost segment delays all behind it.
+// bias is added to the round trip time of a path, for its other costs: a relay uses a third device, and in a stream one
+// lost segment delays all behind it.
 func (k Kind) bias() time.Duration {
 	switch k {
 	case Relay:
@@ -33,14 +33,12 @@ type option struct {
 
 func (o option) cost() time.Duration { return o.rtt + o.kind.bias() }
 
-// margin is by how much another path must be better than the one in use: a fifth,
-// and not less than noise.
+// margin is by how much another path must be better than the one in use: a fifth, and more than noise.
 func margin(cost time.Duration) time.Duration { return max(cost/5, 3*time.Millisecond) }
 
-// choose returns the index of the path to use, or -1 if none has ever been. A path
-// that works stays unless another is clearly better, and until settled (the one in
-// use has been so for a while) only of a better kind. A dead path stays while
-// there is no other: it may come back first.
+// choose returns the index of the path to use, or -1 if none has ever worked. A working path stays unless another is
+// clearly better; until settled (the one in use has been so for a while) only a better kind counts. A dead path stays
+// while there is no other: it may recover first.
 func choose(options []option, current int, settled bool) int {
 	best := -1
 	for i, o := range options {

@@ -1,18 +1,15 @@
-// Package paths finds the ways to each peer of the tunnel, measures them and sends
-// WireGuard's packets by the best: UDP to one of its addresses, through a peer of
-// both (the relay, which sees ciphertext only), or in a TLS stream where UDP does
-// not pass. docs/design/paths.md tells how.
+// Package paths finds the paths to each peer of the tunnel, measures them and sends WireGuard's packets by the best:
+// UDP to one of its addresses, through a common peer (the relay, which sees ciphertext only), or in a TLS stream where
+// UDP is blocked. docs/design/paths.md has the details.
 //
 //	WireGuard ── Bind ── peer ─┬─ direct 192.168.1.5:7442   alive, 0.4 ms   ◀ used
 //	                           ├─ relay via c               alive, 2.1 ms
 //	                           └─ direct 203.0.113.9:7442   no answer
 //
-// It reads the Config it is given and what peers say, sealed with a key made of
-// the two ends' WireGuard keys. It alone decides by which path a peer's packets
-// go. It writes nothing: after a restart all is found anew, within a second or
-// so where there is a direct path. A peer that does not speak this is reached at
-// its configured endpoint and roams as WireGuard has it. What the user sees of a
-// failure is a peer without a path in `rivulet peers`.
+// It reads the Config and peers' messages, sealed with a key derived from the WireGuard keys of both ends. It alone
+// decides the path of a peer's packets. It stores nothing: after a restart it finds all paths again, direct ones within
+// about a second. A peer without this protocol is reached at its configured endpoint and roams as in WireGuard. A peer
+// without a path shows in `rivulet peers`.
 package paths
 
 import (
@@ -35,44 +32,42 @@ import (
 type Config struct {
 	Private Key
 	Public  Key
-	// UDP and TCP are where this device may be reached, as peers are told.
+	// UDP and TCP are this device's addresses, advertised to peers.
 	UDP, TCP []netip.AddrPort
 	// Relay lets peers reach each other through this device.
 	Relay bool
 	Peers []Peer
 }
 
-// Peer is one peer.
 type Peer struct {
 	ID     string
 	Public Key
-	// UDP and TCP are where it may be; the first of UDP is where WireGuard sends as
-	// long as none has answered.
+	// UDP and TCP are its possible addresses; WireGuard sends to the first of UDP until one has answered.
 	UDP, TCP []netip.AddrPort
-	// Never says which addresses lead into the tunnel itself. It may be nil.
+	// Never reports whether an address leads into the tunnel itself. It may be nil.
 	Never func(netip.Addr) bool
 }
 
-// Device is what the manager needs of WireGuard. Run calls it, holding no lock.
+// Device is the WireGuard device. Run calls it, holding no lock.
 type Device interface {
-	// Use makes the peer's packets go to the endpoint.
+	// Use makes the endpoint the destination of the peer's packets.
 	Use(Key, conn.Endpoint)
-	// Wake makes WireGuard send something to the peer now.
+	// Wake makes WireGuard send a packet to the peer now.
 	Wake(Key)
 }
 
-// PathStatus is one path as it is now.
+// PathStatus is the present state of one path.
 type PathStatus struct {
 	Kind Kind           `json:"kind"`
 	Addr netip.AddrPort `json:"addr"`          // of direct and stream
 	Via  string         `json:"via,omitempty"` // ID of the relay
 	RTT  time.Duration  `json:"rtt,omitempty"` // nanoseconds
-	// Alive says that it answers, Used that the peer's packets go by it.
+	// Alive: it answers. Used: the peer's packets take it.
 	Alive bool `json:"alive"`
 	Used  bool `json:"used"`
 }
 
-// Manager is the paths to all peers. Its methods may be called concurrently.
+// Manager has the paths to all peers. Its methods may be called concurrently.
 type Manager struct {
 	log    *slog.Logger
 	timing Timing
@@ -84,7 +79,7 @@ type Manager struct {
 	byAddr  atomic.Pointer[map[netip.AddrPort]*peer] // proved addresses
 	byTag   atomic.Pointer[map[tag]*peer]
 	relay   atomic.Bool
-	relayed atomic.Uint64 // packets carried for others
+	relayed atomic.Uint64 // packets relayed for others
 	greets  greets
 
 	mu      sync.Mutex
@@ -94,12 +89,12 @@ type Manager struct {
 	peers   map[short]*peer
 	byKey   map[Key]*peer
 	movedAt time.Time
-	todo    []func() // for Run to do: what enters WireGuard must not do so out of it
-	changed func()   // what Status tells is another (round trip times apart); it must not block
+	todo    []func() // for Run to do: calls into WireGuard must not come from its own calls
+	changed func()   // after a change of Status (except round trip times); must not block
 }
 
-// New returns a manager without peers. Run makes it work. changed is called when a
-// peer's path is another, or lives or not; it must not block.
+// New returns a manager without peers. Run starts its work. Changed is called when a peer's path has changed, works or
+// fails; it must not block.
 func New(timing Timing, changed func(), log *slog.Logger) *Manager {
 	m := &Manager{
 		log: log, timing: timing, kick: make(chan struct{}, 1), rx: make(chan received, 128),
@@ -111,15 +106,15 @@ func New(timing Timing, changed func(), log *slog.Logger) *Manager {
 	return m
 }
 
-// SetDevice names the WireGuard device that is served; nil is none.
+// SetDevice sets the WireGuard device; nil is none.
 func (m *Manager) SetDevice(d Device) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.device = d
 }
 
-// Apply makes cfg the whole state. Peers that did not change are not touched. It
-// returns an error for a key that cannot be one; then nothing has changed.
+// Apply makes cfg the whole state. Unchanged peers are not touched. It returns an error for an invalid key; then
+// nothing has changed.
 func (m *Manager) Apply(cfg Config) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -148,13 +143,13 @@ func (m *Manager) Apply(cfg Config) error {
 			successors = append(successors, p)
 		}
 		p.secret = secrets[c.Public]
-		if p.id != c.ID { // it is read without the lock, and is another only for a new peer
+		if p.id != c.ID { // it is read without the lock, and changes only for a new peer
 			p.id = c.ID
 		}
 		p.configure(c, now)
 		peers[p.short], byKey[c.Public], byTag[p.short.tag()] = p, p, p
 	}
-	for _, p := range successors { // with another key it is where it was
+	for _, p := range successors { // with another key it is at the same address
 		for _, o := range m.byKey {
 			if o.id == p.id {
 				p.inherit(o, now)
@@ -176,15 +171,14 @@ func (m *Manager) Apply(cfg Config) error {
 	}
 	for _, p := range peers {
 		if was[p.public] == nil || p.anyAlive() {
-			p.use() // else it has roamed by itself, perhaps, and we know nothing better
+			p.use() // otherwise WireGuard may have roamed to a better address
 		}
 	}
 	poke(m.kick)
 	return nil
 }
 
-// Moved is to be called when the host's addresses have changed: everybody is told
-// from wherever we are now.
+// Moved is to be called when the host's addresses have changed: every peer is notified from the new ones.
 func (m *Manager) Moved() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,7 +217,7 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// round does what is due and returns how long nothing will be.
+// round does what is due and returns the time until something else is.
 func (m *Manager) round(ctx context.Context) time.Duration {
 	var send []func()
 	m.mu.Lock()
@@ -272,20 +266,20 @@ func (m *Manager) Status(public Key) []PathStatus {
 	return out
 }
 
-// Seen returns where peers see this device, other than at its own addresses.
+// Seen returns this device's server-reflexive addresses: where peers see it, other than at its own.
 func (m *Manager) Seen() []netip.AddrPort {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.serverReflexive()
 }
 
-// Carried returns how many packets were carried for others since start.
+// Relayed returns how many packets were relayed for others since start.
 func (m *Manager) Relayed() uint64 { return m.relayed.Load() }
 
 // The functions below are called with mu held.
 
-// later has Run do it. WireGuard holds locks while it waits for its receivers and
-// senders, which call us: we must not wait for those locks in them.
+// later lets Run call f. WireGuard holds locks while it waits for its receivers and senders, which call this package:
+// these must not wait for the same locks.
 func (m *Manager) later(f func()) {
 	m.todo = append(m.todo, f)
 	poke(m.kick)
@@ -293,7 +287,7 @@ func (m *Manager) later(f func()) {
 
 func (m *Manager) news() { m.changed() }
 
-// serverReflexive are the addresses at which peers see us.
+// serverReflexive are the addresses at which peers see this device.
 func (m *Manager) serverReflexive() (out []netip.AddrPort) {
 	for _, p := range m.peers {
 		if p.seen.IsValid() && !slices.Contains(m.cfg.UDP, p.seen) && !slices.Contains(out, p.seen) {
@@ -322,7 +316,7 @@ func poke(ch chan struct{}) {
 	changes.Poke(ch)
 }
 
-// usable says whether an address may be sent to at all.
+// usable reports whether packets may be sent to an address at all.
 func usable(a netip.AddrPort, never func(netip.Addr) bool) bool {
 	ip := a.Addr()
 	return ip.IsValid() && a.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast() &&

@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// maxPaths bounds what a peer can make us look at.
+	// maxPaths bounds the paths to one peer.
 	maxPaths = 32
-	// maxRelays is how many peers are asked at once to carry.
+	// maxRelays bounds the peers that are tried as relays at once.
 	maxRelays = 6
 )
 
-// source is why a path is there.
+// source is the origin of a path.
 type source int
 
 const (
-	configured source = iota // the supervisor says so
-	advertised               // the peer says so
-	learnt                   // it came from there
-	pending                  // a relay that was asked, a stream that was made
+	configured source = iota // from the supervisor
+	advertised               // by the peer
+	learnt                   // packets came from it
+	pending                  // a relay or stream that has not answered
 )
 
-// path is one way to a peer. Manager.mu guards all but the atomics and what never changes.
+// path is one path to a peer. Manager.mu guards all but the atomics and the constant fields.
 type path struct {
 	kind   Kind
 	peer   *peer
@@ -43,7 +43,7 @@ type path struct {
 	pending [8]ping   // a ring
 
 	alive atomic.Bool                   // probe.alive, for the sending side
-	ep    atomic.Pointer[conn.Endpoint] // of direct: with the address of ours that the peer answers to
+	ep    atomic.Pointer[conn.Endpoint] // of direct: with the local address that the peer answers to
 }
 
 type ping struct {
@@ -51,7 +51,7 @@ type ping struct {
 	sent time.Time
 }
 
-// peer is one peer. Manager.mu guards all but the atomics and what never changes.
+// peer is one peer. Manager.mu guards all but the atomics and the constant fields.
 type peer struct {
 	m      *Manager
 	public Key
@@ -61,25 +61,25 @@ type peer struct {
 	id     string
 
 	never         func(netip.Addr) bool
-	begin         netip.AddrPort // WireGuard's word for where it is
+	begin         netip.AddrPort // WireGuard's present address of it
 	paths         []*path
-	tcp           []netip.AddrPort // where streams may be dialled
+	tcp           []netip.AddrPort // to dial streams to
 	advertisedTCP []netip.AddrPort
-	seen          netip.AddrPort // where it sees us
-	lost          time.Time      // since when there is no direct path; zero while there is
-	advertiseAt   time.Time      // when to tell it our candidates; zero if that is not due
+	seen          netip.AddrPort // this device's address as the peer sees it
+	lost          time.Time      // since when there is no direct path; zero while there is one
+	advertiseAt   time.Time      // when to advertise candidates to it; zero if not due
 	advertisedAt  time.Time
-	chosen        time.Time // when best became it
+	chosen        time.Time // when best was chosen
 	direct        time.Time // since when there is a direct path
 	dialAt        time.Time
 	dials         int
 	dialing       bool
-	stream        *stream // that we dialled
+	stream        *stream // dialled by this device
 
-	best atomic.Pointer[path]   // by which packets go; nil before any was known
-	hop  atomic.Pointer[path]   // the best that is no relay and lives: for packets that we carry or have carried
-	all  atomic.Pointer[[]way]  // for a handshake while none lives
-	last atomic.Pointer[[]byte] // the last handshake that went nowhere
+	best atomic.Pointer[path]   // in use; nil before any was known
+	hop  atomic.Pointer[path]   // the best live one that is no relay: for relayed packets in both directions
+	all  atomic.Pointer[[]way]  // for a handshake while none is alive
+	last atomic.Pointer[[]byte] // the last handshake that reached nobody
 	rate bucket
 }
 
@@ -93,7 +93,7 @@ func newPeer(m *Manager, public Key, now time.Time) *peer {
 	return p
 }
 
-// configure takes over what the supervisor says.
+// configure applies the supervisor's configuration.
 func (p *peer) configure(c Peer, now time.Time) {
 	p.never, p.tcp = c.Never, c.TCP
 	p.offer(c.UDP, configured, now)
@@ -108,7 +108,7 @@ func (p *peer) configure(c Peer, now time.Time) {
 	}
 }
 
-// inherit takes over where the peer was under another key: it is still to be proved.
+// inherit takes over the addresses of the peer under its previous key, not yet proved.
 func (p *peer) inherit(o *peer, now time.Time) {
 	for _, w := range o.paths {
 		switch {
@@ -139,7 +139,7 @@ func (p *peer) offer(addrs []netip.AddrPort, from source, now time.Time) {
 	for _, w := range slices.Clone(p.paths) {
 		if w.kind == Direct && w.source == from && !slices.Contains(addrs, w.addr) {
 			if w.probe.alive {
-				w.source = learnt // forgotten when it dies
+				w.source = learnt // removed when it dies
 			} else {
 				p.drop(w)
 			}
@@ -148,8 +148,7 @@ func (p *peer) offer(addrs []netip.AddrPort, from source, now time.Time) {
 	p.publish()
 }
 
-// elsewhere takes in that the peer is at w now, as far as others know: those
-// that work have one more ping to prove it.
+// elsewhere processes a hint that the peer is at w now: working paths get one more ping to prove themselves.
 func (p *peer) elsewhere(w *path, now time.Time) {
 	best := p.best.Load()
 	if best == nil || !best.probe.alive {
@@ -160,7 +159,7 @@ func (p *peer) elsewhere(w *path, now time.Time) {
 			o.probe.misses, o.probe.open, o.probe.next = max(0, p.m.timing.Misses-2), true, now
 		}
 	}
-	p.use() // once more by what is proved, if anything is
+	p.use() // by a proved path again, if there is one
 }
 
 // at returns the direct path to the address.
@@ -173,7 +172,7 @@ func (p *peer) at(a netip.AddrPort) *path {
 	return nil
 }
 
-// through returns the path that is carried by via.
+// through returns the path relayed by via.
 func (p *peer) through(via *peer) *path {
 	for _, w := range p.paths {
 		if w.kind == Relay && w.via == via {
@@ -183,7 +182,7 @@ func (p *peer) through(via *peer) *path {
 	return nil
 }
 
-// add makes a path, unless it may not be or there are too many.
+// add adds a path, unless it is not permitted or there are too many.
 func (p *peer) add(kind Kind, addr netip.AddrPort, via *peer, from source, now time.Time) *path {
 	if kind == Direct && (!usable(addr, p.never) || slices.Contains(p.m.cfg.UDP, addr)) {
 		return nil
@@ -203,7 +202,7 @@ func (p *peer) add(kind Kind, addr netip.AddrPort, via *peer, from source, now t
 	return w
 }
 
-// refresh forgets from which of our addresses the peer was answered.
+// refresh forgets the local address that the peer answered to.
 func (w *path) refresh() {
 	if w.kind == Direct {
 		var ep conn.Endpoint = &conn.StdNetEndpoint{AddrPort: w.addr}
@@ -228,7 +227,7 @@ func (p *peer) drop(w *path) {
 	}
 }
 
-// publish tells the sending side what there is.
+// publish updates the sending side.
 func (p *peer) publish() {
 	all := slices.Clone(p.paths)
 	p.all.Store(&all)
@@ -242,14 +241,14 @@ func (p *peer) publish() {
 	}
 }
 
-// use makes WireGuard send by the paths rather than where it has roamed to.
+// use makes WireGuard send by the paths instead of the address to which it has roamed.
 func (p *peer) use() {
 	if d := p.m.device; d != nil {
 		p.m.later(func() { d.Use(p.public, p.end) })
 	}
 }
 
-// choose settles which path packets go by.
+// choose chooses the path in use.
 func (p *peer) choose(now time.Time) {
 	was := p.best.Load()
 	options, hops, current := make([]option, len(p.paths)), make([]option, len(p.paths)), -1
@@ -281,10 +280,10 @@ func (p *peer) choose(now time.Time) {
 	case direct && !p.lost.IsZero():
 		p.lost, p.direct = time.Time{}, now
 	case !direct && p.lost.IsZero():
-		p.lost, p.direct = now.Add(-p.m.timing.Help), time.Time{} // who was near is missed at once
+		p.lost, p.direct = now.Add(-p.m.timing.Help), time.Time{} // a lost near peer needs help at once
 		p.advertiseAt = now
 		p.dialAt = now.Add(p.m.timing.Dial)
-		for _, w := range p.paths { // what was left alone beside the direct path
+		for _, w := range p.paths { // those that were not pinged beside the direct path
 			if !w.probe.alive {
 				w.probe.again(now)
 			}
@@ -293,7 +292,7 @@ func (p *peer) choose(now time.Time) {
 	}
 }
 
-// round does what is due for this peer and returns when something is next.
+// round does what is due for this peer and returns the time of the next action.
 func (p *peer) round(ctx context.Context, now time.Time, send *[]func()) time.Time {
 	t := p.m.timing
 	next := now.Add(time.Minute)
@@ -334,7 +333,7 @@ func (p *peer) anyAlive() bool {
 	return slices.ContainsFunc(p.paths, func(w *path) bool { return w.probe.alive })
 }
 
-// ping sends one on the path.
+// ping sends a ping on the path.
 func (p *peer) ping(w *path, now time.Time, send *[]func()) {
 	wasAlive := w.probe.alive
 	w.probe.sent(now, p.m.timing, p.lost.IsZero())
@@ -359,8 +358,8 @@ func (p *peer) ping(w *path, now time.Time, send *[]func()) {
 	*send = append(*send, func() { _ = w.send([][]byte{packet}) })
 }
 
-// advertise sends our candidates by every path that lives, and knocks where the peer may
-// be at the same time: a NAT lets in only what answers to something.
+// advertise sends this device's candidates by every live path, and pings the peer's possible addresses at the same
+// time: a NAT admits only answers.
 func (p *peer) advertise(now time.Time, send *[]func()) {
 	p.advertiseAt, p.advertisedAt = time.Time{}, now
 	if !p.lost.IsZero() {
@@ -380,7 +379,7 @@ func (p *peer) advertise(now time.Time, send *[]func()) {
 	*send = append(*send, func() { _ = w.send([][]byte{packet}) })
 }
 
-// seekHelp asks peers of ours to carry, some at a time.
+// seekHelp tries common peers as relays, some at a time.
 func (p *peer) seekHelp(now time.Time) {
 	var have int
 	for _, w := range p.paths {
@@ -388,7 +387,7 @@ func (p *peer) seekHelp(now time.Time) {
 			have++
 		}
 	}
-	for _, via := range p.m.peers { // a map: others each time
+	for _, via := range p.m.peers { // a map: another order each time
 		if have >= maxRelays {
 			return
 		}
@@ -401,7 +400,7 @@ func (p *peer) seekHelp(now time.Time) {
 	}
 }
 
-// tidy drops what is not needed any more.
+// tidy removes unneeded paths.
 func (p *peer) tidy(now time.Time) {
 	t := p.m.timing
 	settled := p.lost.IsZero() && now.Sub(p.direct) > t.Forget
@@ -419,7 +418,7 @@ func (p *peer) tidy(now time.Time) {
 	}
 }
 
-// close ends what the peer has open.
+// close closes the peer's streams.
 func (p *peer) close() {
 	for _, w := range slices.Clone(p.paths) {
 		w.alive.Store(false)

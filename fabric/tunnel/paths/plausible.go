@@ -8,31 +8,30 @@ import (
 	"rivulet/fabric/ipam"
 )
 
-// A peer tells where it may be, and may lie: an address of our site that lets this
-// device in because of where it stands. So what it tells is tried only as far as a
-// peer can be there.
+// A peer's advertised addresses may be false: an address of this site that trusts this device for its position. So an
+// advertised address is tried only where a peer can be:
 //
-//	UDP   any unicast address that is not of this machine or link alone, and no port that
-//	      belongs to a service: a sealed ping, that nothing but a peer answers
-//	TCP   only where it is as we know it (the supervisor's word, an address from which
-//	      it has answered), or on the Internet and in no network of this machine
+// 	UDP   any unicast address, except of this machine or link alone, and no port of a
+// 	      system service: a sealed ping, which only a peer answers
+// 	TCP   only at a known address (configured, or one from which it has answered), or on
+// 	      the Internet and in no network of this machine
 
 // noHost are addresses that no host of a site or of the Internet has.
 var noHost = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4")}
 
-// plausible reports whether a peer may be at the address that it tells for UDP.
+// plausible reports whether a peer may be at the address that it advertises for UDP.
 func plausible(a netip.AddrPort) bool {
 	ip := a.Addr().Unmap()
 	return ip.IsGlobalUnicast() && !slices.ContainsFunc(noHost, func(p netip.Prefix) bool { return p.Contains(ip) }) && openPort(a.Port())
 }
 
-// openPort reports whether a port can be that of a tunnel: those below 1024 belong to
-// services, but for that of the web, where streams are let pass.
+// openPort reports whether a tunnel may use the port. Those below 1024 belong to services, except that of HTTPS, where
+// firewalls pass streams.
 func openPort(port uint16) bool { return port >= 1024 || port == 443 }
 
-// ownNetworks are those that this machine has an address in.
+// ownNetworks are the networks of this machine's addresses.
 func ownNetworks() (own []netip.Prefix) {
-	addrs, _ := net.InterfaceAddrs() // without any there is nobody to dial either
+	addrs, _ := net.InterfaceAddrs() // without addresses nothing can be dialled either
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
 			own = append(own, p)
@@ -41,7 +40,7 @@ func ownNetworks() (own []netip.Prefix) {
 	return own
 }
 
-// mayDial reports whether a stream may be tried to an address that the peer tells.
+// mayDial reports whether a stream may be tried to an address that the peer advertises.
 func (p *peer) mayDial(a netip.AddrPort) bool {
 	ip := a.Addr().Unmap()
 	for _, known := range p.tcp {

@@ -2,7 +2,7 @@ package paths
 
 import "time"
 
-// Timing is how often paths are looked at.
+// Timing is how often paths are checked.
 type Timing struct {
 	// Active is the interval of pings on the path in use, Standby that on others that work.
 	Active, Standby time.Duration
@@ -12,19 +12,18 @@ type Timing struct {
 	// First is the first wait on a path that has not answered yet. It doubles up to Search
 	// while there is no direct path, and up to Idle while there is.
 	First, Search, Idle time.Duration
-	// Help is how long a peer may be without a direct path before others are asked
-	// to carry, Dial how long before a stream is dialled.
+	// Help is how long a peer may be without a direct path before relays are tried, Dial how long before a stream is
+	// dialled.
 	Help, Dial time.Duration
 	// Advertise is how often candidates are advertised again while there is no direct path.
 	Advertise time.Duration
-	// Dwell is how long a path is used before another of the same kind may take its place.
+	// Dwell is how long a path is used before another of the same kind may replace it.
 	Dwell time.Duration
-	// Forget is how long what was only learnt is kept after it has died, and how long
-	// relays and streams stay beside a direct path.
+	// Forget is how long a learnt path is kept after it has died, and how long relays and streams stay beside a direct
+	// path.
 	Forget time.Duration
 }
 
-// DefaultTiming is what the appliance uses.
 var DefaultTiming = Timing{
 	Active: 2 * time.Second, Standby: 10 * time.Second, Fast: 400 * time.Millisecond, Misses: 4,
 	First: 250 * time.Millisecond, Search: 5 * time.Second, Idle: time.Minute,
@@ -32,7 +31,7 @@ var DefaultTiming = Timing{
 	Dwell: 10 * time.Second, Forget: time.Minute,
 }
 
-// freshPings is how many pings follow the first that was answered.
+// freshPings is how many pings soon follow the first answered one.
 const freshPings = 8
 
 // probe is the state of pings on one path; it is a value without a clock.
@@ -45,11 +44,10 @@ type probe struct {
 	tries  int       // since it was last alive
 	next   time.Time // when to ping
 	open   bool      // the last ping is not answered yet
-	fresh  int       // pings that follow soon, because one is no measure
+	fresh  int       // pings that follow soon, since one measurement is not enough
 }
 
-// sent notes a ping and when the next one is due. direct says that there is a direct
-// path, so that this one is not missed.
+// sent records a ping and schedules the next one. Direct: there is a direct path, so this one is less urgent.
 func (p *probe) sent(now time.Time, t Timing, direct bool) {
 	if p.alive && p.open {
 		if p.misses++; p.misses >= t.Misses {
@@ -57,7 +55,7 @@ func (p *probe) sent(now time.Time, t Timing, direct bool) {
 		}
 	}
 	p.open = true
-	wait := max(t.Fast, 3*p.rtt) // an answer puts it off
+	wait := max(t.Fast, 3*p.rtt) // an answer delays it
 	if !p.alive {
 		limit := t.Search
 		if direct {
@@ -69,13 +67,13 @@ func (p *probe) sent(now time.Time, t Timing, direct bool) {
 	p.next = now.Add(wait)
 }
 
-// answered notes a pong and reports whether the path was dead before.
+// answered records a pong and reports whether the path was dead before.
 func (p *probe) answered(now time.Time, rtt time.Duration, t Timing, used bool) (news bool) {
 	news = !p.alive
 	switch {
 	case news || p.rtt == 0:
 		p.rtt, p.fresh = rtt, freshPings
-	case rtt < p.rtt: // the way can be no longer than that: the rest was waiting
+	case rtt < p.rtt: // the path takes no longer than that: the rest was queueing
 		p.rtt += (rtt - p.rtt) / 2
 	default:
 		p.rtt += (rtt - p.rtt) / 8
@@ -101,7 +99,7 @@ func (p *probe) again(now time.Time) {
 	p.next = now
 }
 
-// doubt takes back what is known of a path: one of the two ends has moved.
+// doubt discards the measurements of a path: one of the two ends has moved.
 func (p *probe) doubt(now time.Time) {
 	p.alive, p.open, p.misses, p.tries, p.next = false, false, 0, 0, now
 }

@@ -8,7 +8,7 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 )
 
-// origin is how a packet came.
+// origin is the path by which a packet came.
 type origin struct {
 	kind Kind
 	ep   conn.Endpoint // direct
@@ -30,8 +30,8 @@ func addrOf(ep conn.Endpoint) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// receive takes in a packet that begins with our byte. For one that was carried here
-// and is WireGuard's it returns that and the peer's endpoint.
+// receive processes a packet that begins with the magic byte. If it is a relayed packet of WireGuard, it returns that
+// packet and the peer's endpoint.
 func (m *Manager) receive(packet []byte, from origin) ([]byte, *Endpoint) {
 	if len(packet) < 2 {
 		return nil, nil
@@ -40,14 +40,14 @@ func (m *Manager) receive(packet []byte, from origin) ([]byte, *Endpoint) {
 	case kindControl:
 		m.control(packet, from)
 	case kindRelay:
-		if from.kind != Relay { // never twice
+		if from.kind != Relay { // a packet is relayed only once
 			return m.frame(packet, from)
 		}
 	}
 	return nil, nil
 }
 
-// control takes in a sealed message.
+// control processes a sealed message.
 func (m *Manager) control(packet []byte, from origin) {
 	who, ok := sender(packet)
 	if !ok {
@@ -88,7 +88,7 @@ func (m *Manager) control(packet []byte, from origin) {
 	}
 }
 
-// way returns the path that a packet came by, made if it is new.
+// way returns the path of a packet, a new one if it is unknown.
 func (p *peer) way(from origin, now time.Time) *path {
 	switch from.kind {
 	case Stream:
@@ -105,7 +105,7 @@ func (p *peer) way(from origin, now time.Time) *path {
 	return p.add(Direct, from.addr(), nil, learnt, now)
 }
 
-// pinged answers by the way the ping came, and tries that way itself.
+// pinged answers on the path of the ping, and pings on that path itself.
 func (p *peer) pinged(msg message, from origin, now time.Time, send *[]func()) {
 	w := p.way(from, now)
 	if w == nil {
@@ -119,7 +119,7 @@ func (p *peer) pinged(msg message, from origin, now time.Time, send *[]func()) {
 		*send = append(*send, func() { _ = w.send([][]byte{answer}) })
 	}
 	if msg.flags&flagMoved != 0 && !w.probe.alive && now.Sub(w.proved) > time.Second {
-		for _, o := range p.paths { // it is where it speaks from, and perhaps nowhere else
+		for _, o := range p.paths { // it is at its source address, and perhaps at no other
 			if o != w && o.kind == Direct && o.probe.alive {
 				o.probe.doubt(now)
 				o.alive.Store(false)
@@ -135,7 +135,7 @@ func (p *peer) pinged(msg message, from origin, now time.Time, send *[]func()) {
 
 func (w *path) lastPing() time.Time { return w.pending[0].sent }
 
-// ponged notes that a path works.
+// ponged records that a path works.
 func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 	w := p.way(from, now)
 	if w == nil {
@@ -143,7 +143,7 @@ func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 	}
 	i := slices.IndexFunc(w.pending[:], func(g ping) bool { return g.id == msg.id && !g.sent.IsZero() })
 	if i < 0 {
-		return // ours went another way: this one is tried by itself
+		return // the answer came by another path: this one is tried by itself
 	}
 	rtt := max(now.Sub(w.pending[i].sent), time.Microsecond)
 	w.pending[i] = ping{}
@@ -160,7 +160,7 @@ func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 		}
 		if msg.seen.IsValid() && p.seen != msg.seen && usable(msg.seen, nil) {
 			p.seen = msg.seen
-			for _, o := range p.m.peers { // who cannot reach us hears where we are seen
+			for _, o := range p.m.peers { // peers without a path get the new address of this device
 				if !o.lost.IsZero() {
 					o.advertiseAt = now
 				}
@@ -190,8 +190,7 @@ func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 	poke(p.m.kick)
 }
 
-// arise gets WireGuard going on the first path that works: its next try by itself
-// may be five seconds away.
+// arise makes WireGuard start on the first working path: its next own try may be five seconds away.
 func (p *peer) arise(w *path, send *[]func()) {
 	if last := p.last.Swap(nil); last != nil {
 		packet := *last
@@ -202,7 +201,7 @@ func (p *peer) arise(w *path, send *[]func()) {
 	}
 }
 
-// receiveCandidates takes in where the peer may be.
+// receiveCandidates processes the peer's advertised addresses.
 func (p *peer) receiveCandidates(msg message, now time.Time) {
 	var udp []netip.AddrPort
 	for _, a := range msg.udp {
@@ -211,7 +210,7 @@ func (p *peer) receiveCandidates(msg message, now time.Time) {
 		}
 	}
 	p.offer(udp, advertised, now)
-	p.advertisedTCP = slices.DeleteFunc(slices.Clone(msg.tcp), func(a netip.AddrPort) bool { return !usable(a, p.never) || a.Addr().IsLoopback() }) // mayDial says which of them are dialled
+	p.advertisedTCP = slices.DeleteFunc(slices.Clone(msg.tcp), func(a netip.AddrPort) bool { return !usable(a, p.never) || a.Addr().IsLoopback() }) // mayDial decides which of them are dialled
 	if p.lost.IsZero() {
 		return
 	}
@@ -221,7 +220,7 @@ func (p *peer) receiveCandidates(msg message, now time.Time) {
 		}
 	}
 	if now.Sub(p.advertisedAt) > p.m.timing.Advertise/2 {
-		p.advertiseAt = now // both have to knock at the same time
+		p.advertiseAt = now // both have to ping at the same time
 	}
 	poke(p.m.kick)
 }

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// What is carried for one peer: so much on average, bytes a second, and so much at once.
+// Bounds of the traffic relayed for one peer: average bytes per second, and bytes at once.
 const (
 	relayRate  = 32 << 20
 	relayBurst = 4 << 20
 )
 
-// frame takes in a relay frame: one for us, or one to carry on. It keeps nothing.
+// frame processes a relay frame: one for this device, or one to forward. It keeps nothing.
 func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 	src, dst, ok := relayed(packet)
 	if !ok {
@@ -31,7 +31,7 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 		if to != nil && to != hop && hop.short.tag() == src && m.relay.Load() && hop.rate.take(len(packet), time.Now()) {
 			if next := to.hop.Load(); next != nil {
 				to.secretNow().frame(packet[:relayHead], src, dst, payload)
-				_ = next.send([][]byte{packet}) // lost, as on any way
+				_ = next.send([][]byte{packet}) // lost, as on any path
 				m.relayed.Add(1)
 			}
 		}
@@ -48,8 +48,8 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 	return payload, p.end
 }
 
-// neighbour returns the peer that sent us the frame: the source itself, if we are to
-// carry it, or whoever has carried it. The MAC proves it.
+// neighbour returns the peer that sent the frame: the source, if this device is the relay, otherwise the relay. The MAC
+// proves it.
 func (m *Manager) neighbour(packet []byte, src tag, from origin) *peer {
 	if from.kind == Stream {
 		if from.w.peer.secretNow().framed(packet) {

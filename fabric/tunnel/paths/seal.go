@@ -16,21 +16,21 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-// What is ours on the WireGuard socket begins with this byte. WireGuard's own
-// messages begin with 1 to 4 and three zeros; it ignores all others.
+// Packets of this package on the WireGuard socket begin with this byte. WireGuard's own messages begin with 1 to 4 and
+// three zeros; it ignores all others.
 const magic = 'R'
 
 // The second byte.
 const (
 	kindControl = 1 // sealed between the two ends
-	kindRelay   = 2 // to be carried on, or carried
+	kindRelay   = 2 // to be relayed, or relayed
 )
 
 // Key is a Curve25519 key of WireGuard, private or public.
 type Key [32]byte
 
-// short names a peer on the wire: a hash of its WireGuard key. It finds the key to
-// check with and proves nothing.
+// short identifies a peer on the wire: a hash of its WireGuard key. It selects the key for the check and proves
+// nothing.
 type short [8]byte
 
 func shortOf(public Key) short {
@@ -40,10 +40,10 @@ func shortOf(public Key) short {
 
 func (s short) tag() tag { return tag(s[:4]) }
 
-// tag is what a relay frame has room for.
+// tag is the form of short in a relay frame, which has little room.
 type tag [4]byte
 
-// secret is what two ends, and nobody else, know: made of their WireGuard keys.
+// secret is shared by two ends only: derived from their WireGuard keys.
 type secret struct {
 	aead  cipher.AEAD
 	proof []byte // for streams
@@ -74,7 +74,7 @@ func newSecret(private, public Key) (*secret, error) {
 	}
 	macKey := derive("relay")
 	s.macs.New = func() any {
-		h, _ := blake2s.New128(macKey) // fails for a key that is too long only
+		h, _ := blake2s.New128(macKey) // fails only for a key that is too long
 		return h
 	}
 	return s, nil
@@ -103,7 +103,7 @@ func (s *secret) open(packet []byte) ([]byte, error) {
 	return s.aead.Open(nil, packet[controlHead:head], packet[head:], packet[:controlHead])
 }
 
-// sender says who a control packet claims to be from.
+// sender is the claimed sender of a control packet.
 func sender(packet []byte) (short, bool) {
 	if len(packet) < controlHead || packet[0] != magic || packet[1] != kindControl {
 		return short{}, false
@@ -111,15 +111,13 @@ func sender(packet []byte) (short, bool) {
 	return short(packet[4:controlHead]), true
 }
 
-// relayHead is the length of what goes before a packet that is carried by a third
-// peer. With it a packet of a tunnel whose MTU is the link's less 80 still fits
-// into the link, over IPv4.
+// relayHead is the length of the header of a relayed packet, bytes. With it a packet of a tunnel whose MTU is the
+// link's less 80 still fits into the link, over IPv4.
 //
 //	'R' 2 0 0 | source tag 4 | destination tag 4 | MAC 8 | packet
 const relayHead = 20
 
-// frame writes the head of a relayed packet. The MAC is by the secret of the two
-// ends of this hop.
+// frame writes the header of a relayed packet. The MAC is by the secret of the two ends of this hop.
 func (s *secret) frame(head []byte, from, to tag, packet []byte) {
 	head[0], head[1], head[2], head[3] = magic, kindRelay, 0, 0
 	copy(head[4:], from[:])
@@ -127,15 +125,15 @@ func (s *secret) frame(head []byte, from, to tag, packet []byte) {
 	s.mac(head[12:relayHead], head[:12], packet)
 }
 
-// framed reports whether the frame is by whom we share this secret with.
+// framed reports whether the other owner of this secret made the frame.
 func (s *secret) framed(frame []byte) bool {
 	var want [8]byte
 	s.mac(want[:], frame[:12], frame[relayHead:])
 	return hmac.Equal(want[:], frame[12:relayHead])
 }
 
-// mac covers who and how long, and the beginning of the packet, which is different
-// in each. The packet itself is the two ends' business.
+// mac covers addresses, length and the beginning of the packet, which differs in each. WireGuard authenticates the
+// rest.
 func (s *secret) mac(out, head, packet []byte) {
 	h := s.macs.Get().(hash.Hash)
 	defer s.macs.Put(h)
@@ -163,16 +161,16 @@ const (
 	bodyCandidates = 3
 )
 
-const flagMoved = 1 // forget where I was
+const flagMoved = 1 // forget the previous address
 
-// maxCandidates bounds a list of addresses that a peer tells.
+// maxCandidates bounds a list of advertised addresses.
 const maxCandidates = 12
 
 type message struct {
 	kind     byte
 	id       uint64         // ping, pong
 	flags    byte           // ping
-	seen     netip.AddrPort // pong: where the ping came from; invalid if it was carried
+	seen     netip.AddrPort // pong: the source of the ping; invalid if it was relayed
 	udp, tcp []netip.AddrPort
 }
 
@@ -191,7 +189,7 @@ func (m message) encode() []byte {
 	return out
 }
 
-// decode takes what is longer than it knows, so that later versions may say more.
+// decode accepts bodies that are longer than expected, so that later versions may add fields.
 func decode(b []byte) (m message, err error) {
 	if len(b) == 0 {
 		return m, errMessage

@@ -22,28 +22,26 @@ import (
 	"time"
 )
 
-// StreamProtocol is what a stream asks for by ALPN, so that who shares its port with
-// others can tell.
+// StreamProtocol is the ALPN name of streams, which distinguishes them on a shared port.
 const StreamProtocol = "rivulet-tunnel/1"
 
 const (
 	streamDial  = 3 * time.Second  // for one address
 	streamGreet = 10 * time.Second // for TLS and the proof
 	streamStuck = 15 * time.Second // for one write
-	streamQueue = 256              // packets; more are lost, as on any full link
+	streamQueue = 256              // packets; more are dropped, as on any full link
 	maxPacket   = 1<<16 - 1
 )
 
-// streamConn is what a stream needs of TLS.
+// streamConn is the part of a TLS connection that a stream uses.
 type streamConn interface {
 	net.Conn
 	ConnectionState() tls.ConnectionState
 }
 
-// stream carries datagrams, each behind its length in two bytes, in a TLS 1.3
-// connection. Who is at the other end is proved inside of it, by the secret of the
-// two ends' WireGuard keys over the connection's own exporter: a proxy that opens
-// TLS on the way cannot pass it on. The certificate means nothing.
+// stream carries datagrams, each behind its length in two bytes, in a TLS 1.3 connection. Both ends prove their
+// identity inside of it, by the secret of their WireGuard keys over the connection's own exporter: a proxy that
+// terminates TLS on the way cannot forward the proof. The certificate has no meaning.
 //
 //	client ── its short 8, HMAC("client", exporter) 32 ──▶ server
 //	client ◀────────────── HMAC("server", exporter) 32 ─── server
@@ -51,7 +49,7 @@ type stream struct {
 	conn    streamConn
 	path    *path
 	dialled bool
-	begun   bool // by Begin: the other end makes WireGuard's handshake, so that not both do
+	begun   bool // by Begin: the other end begins WireGuard's handshake, so that not both do
 	out     chan *[]byte
 	done    chan struct{}
 	once    sync.Once
@@ -84,7 +82,7 @@ var serverTLS = sync.OnceValues(func() (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The dates are fixed ones: a board's clock may be wrong, and nobody looks.
+	// The dates are constant: a board's clock may be wrong, and no end checks them.
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -129,9 +127,8 @@ func (s *secret) greet(c streamConn, self short) error {
 	return nil
 }
 
-// Accept takes a connection that asked for StreamProtocol. begun is what has been
-// read of it already. It returns at once; who does not prove to be a peer in time
-// is hung up on, and so is everybody while too many are at it.
+// Accept takes a connection that requested StreamProtocol. Begun are the bytes already read. It returns at once. A
+// connection without a proof in time is closed, and so is every new one while too many are unproved.
 func (m *Manager) Accept(ctx context.Context, c net.Conn, begun []byte) {
 	from := remote(c).Addr()
 	if !m.greets.enter(from) {
@@ -147,8 +144,7 @@ func (m *Manager) Accept(ctx context.Context, c net.Conn, begun []byte) {
 	}()
 }
 
-// greets counts streams that have not proved who they are: one source cannot keep
-// others out, and all of them together hold little.
+// greets counts unproved streams: one source cannot keep others out, and the total is bounded.
 type greets struct {
 	mu sync.Mutex
 	by map[netip.Addr]int
@@ -185,7 +181,7 @@ func (g *greets) leave(from netip.Addr) {
 	}
 }
 
-// sourceOf is what counts as one: an IPv4 address, or a network of IPv6.
+// sourceOf is what counts as one source: an IPv4 address, or an IPv6 network.
 func sourceOf(a netip.Addr) netip.Addr {
 	if p, err := a.WithZone("").Prefix(64); err == nil && a.Is6() && !a.IsLinkLocalUnicast() {
 		return p.Addr()
@@ -234,7 +230,7 @@ func remote(c net.Conn) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// resumed is a connection of which something has been read.
+// resumed is a connection with some bytes already read.
 type resumed struct {
 	net.Conn
 	begun []byte
@@ -249,7 +245,7 @@ func (r *resumed) Read(b []byte) (int, error) {
 	return r.Conn.Read(b)
 }
 
-// dial makes a stream if it is time; it returns when to come again.
+// dial opens a stream if it is due; it returns when to call again.
 func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
 	far := now.Add(time.Minute)
 	addrs := slices.Clone(p.tcp)
@@ -306,7 +302,7 @@ func (p *peer) connect(ctx context.Context, addrs []netip.AddrPort, self short, 
 	return nil, netip.AddrPort{}, errors.Join(failed...)
 }
 
-// maxStreams bounds the streams that a peer can have open to us.
+// maxStreams bounds the open streams of a peer to this device.
 const maxStreams = 2
 
 // join makes a proved connection a path.
@@ -356,11 +352,11 @@ func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
 func (s *stream) close() {
 	s.once.Do(func() {
 		close(s.done)
-		go s.conn.Close() // TLS says goodbye, which may take a while
+		go s.conn.Close() // the goodbye of TLS may take a while
 	})
 }
 
-// send queues packets; what does not fit is lost.
+// send queues packets; those beyond the queue are dropped.
 func (s *stream) send(bufs [][]byte) error {
 	for _, b := range bufs {
 		if len(b) > maxPacket {
@@ -407,7 +403,7 @@ func (s *stream) write() {
 	}
 }
 
-// read takes in packets until the stream ends.
+// read receives packets until the stream ends.
 func (s *stream) read(m *Manager) {
 	defer s.close()
 	r := bufio.NewReaderSize(s.conn, 16<<10)

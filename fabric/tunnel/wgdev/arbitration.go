@@ -13,26 +13,23 @@ import (
 	"rivulet/fabric/tunnel/paths"
 )
 
-// arbiter is a bind that lets one of two handshakes win that were begun from both
-// ends at once. Each end would answer the other's, forget its own, and ignore the
-// answer to it: both then wait for a first packet that neither can send, until they
-// try again five seconds later. Tunnels are set up on both sides in the same
-// moment, so that would be nothing rare.
+// arbiter is a bind that lets one of two handshakes win that both ends began at once. Otherwise each end would answer
+// the other's, forget its own, and ignore the answer to it: both would then wait for a first packet that neither can
+// send, until they retry five seconds later. Both sides set up tunnels at the same moment, so this is common.
 //
-// Both ends see both messages; the one with the lower number, which is random,
-// wins: its sender does not hear the other, unless no answer comes in time. Then
-// the other was not able to hear ours (it does not know our new key yet, say), and
-// is heard after all.
+// Both ends see both messages; the one with the lower number, which is random, wins: its sender does not receive the
+// other, unless no answer comes in time. In that case the other end could not accept the winner (for example without
+// the new key), and its own message is delivered after all.
 type arbiter struct {
 	conn.Bind
-	simultaneous *simultaneous // what is done about those that cross all the same; nil is nothing
+	simultaneous *simultaneous // repairs those that cross all the same; nil: none
 
 	mu   sync.Mutex
 	port uint16
-	sent map[netip.AddrPort]begun // handshakes without an answer yet
-	held map[netip.AddrPort]held  // what lost against them
-	// accepted is whose handshake WireGuard has been given lately, and is about to answer;
-	// late is our own to the same place, which would cross the answer.
+	sent map[netip.AddrPort]begun // unanswered own handshakes
+	held map[netip.AddrPort]held  // those that lost against them
+	// accepted has the senders of handshakes recently given to WireGuard, which is about to answer; late is an own
+	// handshake to the same address, which would cross the answer.
 	accepted map[netip.AddrPort]accepted
 	late     map[netip.AddrPort]held
 }
@@ -41,7 +38,7 @@ type accepted struct {
 	number   uint32
 	at       time.Time
 	answered bool
-	forgot   *begun // ours, which was answered all the same
+	forgot   *begun // own handshake, answered all the same
 }
 
 type held struct {
@@ -53,15 +50,13 @@ type held struct {
 type begun struct {
 	number uint32
 	at     time.Time
-	first  time.Time // one goes out again when a path answers
+	first  time.Time // one is sent again when a path answers
 }
 
 const (
-	// arbitrationWindow is longer than most round trips. A peer that begins later has not
-	// got ours.
+	// arbitrationWindow is longer than most round trips. A peer that begins later has not received the own handshake.
 	arbitrationWindow = 250 * time.Millisecond
-	// maxHeld bounds what strangers can make us hold; each takes an address that we
-	// have begun with.
+	// maxHeld bounds the messages held for strangers; each needs an address with an own handshake.
 	maxHeld = 256
 
 	initiationSize, responseSize = 148, 92
@@ -91,7 +86,7 @@ func (b *arbiter) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	return arbitrated, actual, err
 }
 
-// deliver adds what has been held long enough to what was received.
+// deliver adds messages that were held long enough to the received ones.
 func (b *arbiter) deliver(packets [][]byte, sizes []int, from []conn.Endpoint, n int, now time.Time) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,8 +104,7 @@ func (b *arbiter) deliver(packets [][]byte, sizes []int, from []conn.Endpoint, n
 	return n
 }
 
-// wake makes a receive function return: with a datagram of one byte to ourselves,
-// which is too short for WireGuard to look at.
+// wake makes a receive function return: with a datagram of one byte to itself, which is too short for WireGuard.
 func (b *arbiter) wake() {
 	b.mu.Lock()
 	n, port := len(b.held), b.port
@@ -138,8 +132,8 @@ func (b *arbiter) Send(bufs [][]byte, to conn.Endpoint) error {
 	return b.Bind.Send(bufs, to)
 }
 
-// begin reports whether a handshake of ours may leave: not if the peer's has been
-// heard just now. It leaves after all if that is not answered in time.
+// begin reports whether an own handshake may leave: not if the peer's was received just now. It leaves after all if
+// that one is not answered in time.
 func (b *arbiter) begin(packet []byte, to conn.Endpoint, now time.Time) bool {
 	at, ok := whereIs(to)
 	if !ok {
@@ -166,7 +160,7 @@ func (b *arbiter) begin(packet []byte, to conn.Endpoint, now time.Time) bool {
 	return true
 }
 
-// left notes a handshake of ours that leaves. It is called with mu held.
+// left records an own handshake that leaves. It is called with mu held.
 func (b *arbiter) left(at netip.AddrPort, packet []byte, to conn.Endpoint, now time.Time) {
 	ours := begun{number: numberOf(packet), at: now, first: now}
 	if was, again := b.sent[at]; again && was.number == ours.number {
@@ -187,11 +181,11 @@ func (b *arbiter) beginLate(at netip.AddrPort) {
 	}
 	b.mu.Unlock()
 	if ok {
-		_ = b.Bind.Send([][]byte{h.packet}, h.from) // WireGuard tries again by itself
+		_ = b.Bind.Send([][]byte{h.packet}, h.from) // WireGuard retries by itself
 	}
 }
 
-// answer notes that the peer's handshake is answered.
+// answer records that the peer's handshake is answered.
 func (b *arbiter) answer(to conn.Endpoint) {
 	at, ok := whereIs(to)
 	if !ok {
@@ -207,8 +201,7 @@ func (b *arbiter) answer(to conn.Endpoint) {
 	}
 }
 
-// given notes that WireGuard has been given a handshake of the peer. It is called
-// with mu held.
+// given records that WireGuard has received a handshake of the peer. It is called with mu held.
 func (b *arbiter) given(at netip.AddrPort, number uint32, now time.Time) {
 	if b.accepted == nil {
 		b.accepted = map[netip.AddrPort]accepted{}
@@ -222,7 +215,7 @@ func (b *arbiter) given(at netip.AddrPort, number uint32, now time.Time) {
 	}
 	h, again := b.accepted[at]
 	if again && h.number == number {
-		return // one that goes out twice is answered once
+		return // one that is sent twice is answered once
 	}
 	if again || len(b.accepted) < maxHeld {
 		b.accepted[at] = accepted{number: number, at: now}
@@ -260,8 +253,8 @@ func (b *arbiter) admits(packet []byte, from conn.Endpoint, now time.Time) bool 
 	return false
 }
 
-// answered looks whether the answer to ours comes after WireGuard was given the peer's:
-// it answers that and forgets ours. It is called with mu held.
+// answered checks whether the answer to the own handshake comes after WireGuard has received the peer's: WireGuard
+// answers that one and forgets its own. It is called with mu held.
 func (b *arbiter) answered(at netip.AddrPort, ours begun) {
 	if h, ok := b.accepted[at]; ok && !h.at.Before(ours.first) {
 		h.forgot = &ours
@@ -270,15 +263,15 @@ func (b *arbiter) answered(at netip.AddrPort, ours begun) {
 	}
 }
 
-// repair makes one end of the two begin anew, the one with the lower number, once
-// both have answered: strangers can send what looks like a handshake, and is not answered.
+// repair makes one of the two ends begin again, the one with the lower number, once both have answered: strangers can
+// send a fake handshake, which is not answered.
 func (b *arbiter) repair(h accepted) {
 	if h.answered && h.forgot != nil && h.forgot.number < h.number {
-		go b.simultaneous.repair(h.forgot.number, h.number) // WireGuard may be the one who calls, and holds a lock
+		go b.simultaneous.repair(h.forgot.number, h.number) // the caller may be WireGuard, holding a lock
 	}
 }
 
-// forget lets go of a handshake that was heard.
+// forget removes a received handshake.
 func (b *arbiter) forget(number uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -288,7 +281,7 @@ func (b *arbiter) forget(number uint32) {
 // numberOf is the number that the sender of a handshake message has chosen for it.
 func numberOf(packet []byte) uint32 { return binary.LittleEndian.Uint32(packet[4:]) }
 
-// whereIs tells one place from others: an address, or a peer by whatever path.
+// whereIs identifies a destination: an address, or a peer by any path.
 func whereIs(e conn.Endpoint) (netip.AddrPort, bool) {
 	switch e := e.(type) {
 	case *conn.StdNetEndpoint:

@@ -12,19 +12,18 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 )
 
-// bind is WireGuard's UDP bind with path MTU discovery off. With it on, a path
-// whose MTU is smaller than ours makes the kernel refuse whole batches of
-// packets: ping works and TCP hangs. Without it routers fragment.
+// bind is WireGuard's UDP bind with path MTU discovery off. With it on, a path with a smaller MTU than the link's makes
+// the kernel refuse whole batches of packets: ping works and TCP hangs. Without it routers fragment.
 type bind struct {
 	conn.Bind
 	log    *slog.Logger
 	narrow sync.Once
 
 	mu  sync.Mutex
-	six int // a descriptor of the IPv6 socket of our own; 0 is none
+	six int // a duplicate of the IPv6 socket's descriptor; 0 is none
 }
 
-// Open opens the sockets and sets them up.
+// Open opens the sockets and sets their options.
 func (b *bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	fns, actual, err := b.Bind.Open(port)
 	if err != nil {
@@ -40,9 +39,8 @@ func (b *bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	return fns, actual, nil
 }
 
-// Send sends packets to a peer. Where our own link carries less than the tunnel
-// was told, the kernel refuses a batch but takes the packets one by one, and
-// fragments them. Some go twice then; WireGuard's replay window drops those.
+// Send sends packets to a peer. Where the local link fits less than the tunnel's MTU, the kernel refuses a batch but
+// accepts single packets, and fragments them. Some are sent twice then; WireGuard's replay window drops those.
 func (b *bind) Send(bufs [][]byte, to conn.Endpoint) error {
 	if e, ok := to.(*conn.StdNetEndpoint); ok && e.Addr().Zone() != "" && !e.SrcIP().IsValid() {
 		return b.onLink(bufs, e)
@@ -62,9 +60,8 @@ func (b *bind) Send(bufs [][]byte, to conn.Endpoint) error {
 	return nil
 }
 
-// onLink sends to a link-local address of which only the interface is known. Once
-// the peer has answered, the endpoint knows our own address too, and WireGuard's
-// bind can do it.
+// onLink sends to a link-local address of which only the interface is known. Once the peer has answered, the endpoint
+// has the local address too, and WireGuard's bind can send.
 func (b *bind) onLink(bufs [][]byte, to *conn.StdNetEndpoint) error {
 	link, err := net.InterfaceByName(to.Addr().Zone())
 	if err != nil {
@@ -95,14 +92,12 @@ func (b *bind) Close() error {
 	return b.Bind.Close()
 }
 
-// SetMark sets none. Rivulet marks no packets, and the only other thing that
-// Device.BindSetMark does is what the server wants when the host has moved:
-// forget from which of our addresses each peer was answered last.
+// SetMark sets none. Rivulet marks no packets. The other effect of Device.BindSetMark is needed when the host has
+// moved: it forgets from which local address each peer was answered last.
 func (*bind) SetMark(uint32) error { return nil }
 
-// noPathMTU sets the option on this process's UDP sockets on the port and
-// returns how many there were, and a duplicate of the IPv6 one. WireGuard's bind does not give its sockets away;
-// this process has no other on that port.
+// noPathMTU sets the option on this process's UDP sockets on the port and returns their number, and a duplicate of the
+// IPv6 one. WireGuard's bind does not expose its sockets; this process has no other on that port.
 func noPathMTU(port uint16) (n, six int) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -1,19 +1,19 @@
-// Package wgdev is one WireGuard device with what wireguard-go lacks between its
-// sockets, its peers and its TUN. Packets pass these, from the inside out:
+// Package wgdev is one WireGuard device with what wireguard-go lacks between its sockets, its peers and its TUN.
+// Packets pass these layers, from the inside out:
 //
-//	TUN        translation, marks of probes, packets for peers that are gone left out
+//	TUN        translation, marks of probes, drop of packets for unreachable peers
 //	flow       bounds how many packets are inside wireguard-go, in each direction
 //	wireguard-go
-//	paced      counts into flow; gives idle buffers back to the system (rest)
+//	paced      counts into flow; returns idle buffers to the system (rest)
 //	whole      sends marked packets in one piece (DF)
 //	arbiter    decides between handshakes that both ends begin at once, by path
 //	paths      chooses the path: an address, a stream, a relay
-//	arbiter    the same by address; simultaneous repairs what crosses all the same
+//	arbiter    the same by address; simultaneous repairs those that cross all the same
 //	bind       UDP sockets that let routers fragment
 //
-// It reads the packets and the peers that it was last given, and alone writes what it
-// counts. Nothing is remembered over a restart: peers agree on new sessions. An error
-// of one packet drops that packet; an error of the device is returned to the caller.
+// It reads the packets and its last list of peers, and writes only its counters. It stores nothing: after a restart
+// peers agree on new sessions. An error of one packet drops that packet; an error of the device is returned to the
+// caller.
 package wgdev
 
 import (
@@ -38,22 +38,21 @@ import (
 // Key is a public key of WireGuard.
 type Key = paths.Key
 
-// Peer is what the device has to know of a peer beside WireGuard's own configuration.
+// Peer is the device's input for a peer beside WireGuard's own configuration.
 type Peer struct {
 	Key Key
-	// CIDR is the prefix of its pods as we see them, IPv4.
+	// CIDR is the prefix of its pods as this cluster sees them, IPv4.
 	CIDR netip.Prefix
 }
 
 // Counts are of packets since the process started. They outlive a device.
 type Counts struct {
-	// Dropped were refused by the translation, or were for a peer that is gone.
+	// Dropped were refused by the translation, or were for an unreachable peer.
 	Dropped atomic.Uint64
-	// Large is of batches with a packet that may be too large for a path.
+	// Large counts batches with a packet that may be too large for a path.
 	Large atomic.Uint64
 }
 
-// Options are how a device works.
 type Options struct {
 	Log *slog.Logger
 	// Changed is called when the path to a peer has changed. It must not block.
@@ -77,7 +76,7 @@ type Device struct {
 	cancel context.CancelFunc
 }
 
-// New makes a device on the TUN, which it closes when it is closed.
+// New makes a device on the TUN, which Close closes.
 func New(t tun.Device, o Options) *Device {
 	d := &Device{staged: &staged{}, Paths: paths.New(paths.DefaultTiming, o.Changed, o.Log)}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -98,7 +97,7 @@ func New(t tun.Device, o Options) *Device {
 	return d
 }
 
-// Close takes the device down, and the TUN with it.
+// Close closes the device and the TUN.
 func (d *Device) Close() {
 	d.cancel()
 	d.Device.Close()
@@ -107,30 +106,28 @@ func (d *Device) Close() {
 // SetPeers names the peers in force.
 func (d *Device) SetPeers(peers []Peer) { d.staged.peers.Store(&peers) }
 
-// Accept takes a connection that is to become a stream; begun is what was read of it.
+// Accept takes a connection that is to become a stream; begun are the bytes already read.
 func (d *Device) Accept(c net.Conn, begun []byte) { d.Paths.Accept(d.ctx, c, begun) }
 
-// Use makes the address that of the peer. It implements paths.Device.
+// Use sets the address of the peer. It implements paths.Device.
 func (d *Device) Use(key Key, to conn.Endpoint) {
 	if p := d.LookupPeer(device.NoisePublicKey(key)); p != nil {
 		p.SetEndpointFromPacket(to)
 	}
 }
 
-// Wake sends the peer something, which begins a handshake if there is no session. It
-// implements paths.Device.
+// Wake sends the peer a packet, which begins a handshake if there is no session. It implements paths.Device.
 func (d *Device) Wake(key Key) {
 	if p := d.LookupPeer(device.NoisePublicKey(key)); p != nil {
 		p.SendKeepalive()
 	}
 }
 
-// again forgets what was agreed on with a peer and begins a handshake now, however short
-// a time ago the last one was.
+// again discards the session with a peer and begins a handshake now, however recent the last one was.
 func (d *Device) again(key Key) {
 	if p := d.LookupPeer(device.NoisePublicKey(key)); p != nil {
 		p.ExpireCurrentKeypairs()
-		_ = p.SendHandshakeInitiation(false) // it tries again by itself
+		_ = p.SendHandshakeInitiation(false) // it retries by itself
 	}
 }
 

@@ -8,16 +8,13 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// flow bounds how many packets of one direction are between the kernel's two
-// ends, the TUN and the UDP sockets. WireGuard reads as fast as it can and keeps
-// what it has not encrypted yet, 64 KiB a packet: several TCP windows of it, which
-// is hundreds of megabytes, or, under a memory limit, a garbage collector that
-// never rests. A few batches keep every worker busy; more only falls out of the
-// CPU's caches. What is not read waits in the kernel, which packs it tighter.
+// flow bounds how many packets of one direction are between the TUN and the UDP sockets. WireGuard reads as fast as it
+// can and stores unencrypted packets in 64 KiB each: several TCP windows, which is hundreds of megabytes, or, under a
+// memory limit, permanent garbage collection. A few batches keep every worker busy; more do not fit the CPU's caches.
+// Unread packets wait in the kernel, which stores them tighter.
 //
-// The count is of packets that entered and have not left. Some never leave
-// (invalid ones, and those for a peer that does not answer): if nothing at all has
-// left for a while, those that are counted are taken for such, and let go of.
+// The count is of packets that entered and have not left. Some never leave (invalid ones, and those for a peer that
+// does not answer): if no packet at all has left for a while, the counted ones are written off.
 type flow struct {
 	inside atomic.Int64
 	left   atomic.Uint64 // since start
@@ -30,7 +27,7 @@ type flow struct {
 const (
 	// flowBound is two batches: one is worked on while the next is read.
 	flowBound = 256
-	// flowSmall is for a process that may not take more than smallLimit.
+	// flowSmall is for a process with a memory limit of at most smallLimit.
 	flowSmall  = 128
 	smallLimit = 96 << 20
 	// flowStale is longer than a small board needs for a batch.
@@ -62,7 +59,7 @@ func (f *flow) wait() {
 			}
 		}
 	}
-	if f.inside.Load() < f.bound { // there may be another reader who waits
+	if f.inside.Load() < f.bound { // another reader may be waiting
 		f.poke()
 	}
 }
@@ -73,7 +70,7 @@ func (f *flow) enter(n int) {
 	}
 }
 
-// leave may be told of more than has entered: WireGuard's own messages.
+// leave may be called for more than have entered: WireGuard's own messages.
 func (f *flow) leave(n int) {
 	f.left.Add(uint64(n))
 	v := f.inside.Add(-int64(n))

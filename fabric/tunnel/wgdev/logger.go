@@ -10,8 +10,8 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 )
 
-// logger passes WireGuard's errors on, each text at most once a minute:
-// a link that is down would be reported for every packet.
+// logger forwards WireGuard's errors, each text at most once a minute: a link that is down would be reported for every
+// packet.
 func logger(log *slog.Logger) *device.Logger {
 	l := &limited{log: log, last: map[string]time.Time{}}
 	return &device.Logger{

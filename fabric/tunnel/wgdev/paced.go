@@ -8,8 +8,7 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 )
 
-// paced is a bind that knows how many packets are on their way through WireGuard,
-// in each direction, and reads no more than that allows. See flow.
+// paced is a bind that counts the packets inside WireGuard, in each direction, and reads only while flow permits.
 type paced struct {
 	conn.Bind
 	in, out  *flow
@@ -46,19 +45,18 @@ func (b *paced) Send(bufs [][]byte, to conn.Endpoint) error {
 const (
 	initiation, response, transport = 1, 2, 4
 
-	emptyTransport = 32 // bytes of one with nothing inside: a keepalive
-	// sessionLife is longer than WireGuard takes packets for a session.
+	emptyTransport = 32 // bytes of one without contents: a keepalive
+	// sessionLife is longer than WireGuard accepts packets for a session.
 	sessionLife = 10 * time.Minute
 )
 
-// sessions are the numbers under which peers write to us: we have sent them in
-// handshakes. A stranger's packets carry others, and must not count: they never
-// reach the TUN, and as many as fill the flow would hold everybody up.
+// sessions are the receiver numbers of this device's handshakes, which peers write to. Packets of strangers have other
+// numbers, and must not count: they never reach the TUN, and could fill the flow and block everybody.
 type sessions struct {
 	numbers atomic.Pointer[map[uint32]time.Time] // never written to
 }
 
-// sent notes the numbers of handshakes that leave.
+// sent records the numbers of handshakes that leave.
 func (s *sessions) sent(bufs [][]byte) {
 	for _, b := range bufs {
 		if len(b) < 8 || b[0] != initiation && b[0] != response {
@@ -81,7 +79,7 @@ func (s *sessions) sent(bufs [][]byte) {
 	}
 }
 
-// count returns how many of the packets are of a session and have something inside.
+// count returns how many of the packets are of a session and not empty.
 func (s *sessions) count(packets [][]byte, sizes []int) (n int) {
 	known := s.numbers.Load()
 	if known == nil {

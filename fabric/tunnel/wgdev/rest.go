@@ -11,17 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rest gives memory back to the system while little passes. WireGuard reads into
-// buffers of 64 KiB, 128 of them for each socket and for the TUN, and packets that
-// pass change them for others: sooner or later all of them have been written to,
-// which is 32 MB that stay for good, and as much again that the garbage collector
-// has not come to yet. It looks like memory that each peer takes, since each has
-// the tunnel send and hear something now and then.
+// rest returns memory to the system while there is little traffic. WireGuard reads into buffers of 64 KiB, 128 of them
+// for each socket and for the TUN, and exchanges them for those of packets: in time all of them have been written to,
+// which is 32 MB for good, and as much again as uncollected garbage. It looks like memory per peer, since each peer
+// causes some packets.
 //
 //	run ── generation ──▶ readers, before their next read: the buffers' pages
-//	  └── garbage: the pages that the heap does not use
+//	  └── garbage: the unused pages of the heap
 //
-// What is read into next is all zeros, and new pages: cheap for few packets.
+// The next read then uses new pages of zeros, which is cheap for few packets.
 type rest struct {
 	generation atomic.Uint64
 	passed     func() uint64 // packets since start, in both directions
@@ -29,11 +27,11 @@ type rest struct {
 
 const (
 	restEvery = 30 * time.Second
-	// restBelow is how many packets a second are little: fifty idle peers make 200.
+	// restBelow is the rate of little traffic, packets per second: fifty idle peers make 200.
 	restBelow = 2000
 )
 
-// run looks at what passes until ctx ends.
+// run checks the rate until ctx ends.
 func (r *rest) run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -47,21 +45,20 @@ func (r *rest) run(ctx context.Context, every time.Duration) {
 		now := r.passed()
 		if now-last < uint64(restBelow*every/time.Second) {
 			r.generation.Add(1)
-			runtime.GC() // a pool keeps what it has through one
+			runtime.GC() // a pool keeps its contents through one
 			debug.FreeOSMemory()
 		}
 		last = now
 	}
 }
 
-// reader is one who reads into the same buffers again and again; it is used by one
-// goroutine. Without a rest it keeps what it has.
+// reader is one goroutine that reads into the same buffers repeatedly. Without a rest it keeps them.
 type reader struct {
 	of   *rest
 	last uint64
 }
 
-// before is called before a read. Nothing that is in bufs is needed any more.
+// before is called before a read. The contents of bufs are not needed any more.
 func (r *reader) before(bufs [][]byte) {
 	if r.of == nil {
 		return
@@ -74,17 +71,17 @@ func (r *reader) before(bufs [][]byte) {
 	}
 }
 
-// wholePages is from which size on, bytes, Go gives an object pages of its own, and how
-// large those are: what lies behind its end on the last one belongs to nobody.
+// wholePages is the size, bytes, from which Go gives an object pages of its own, and goPage the size of those: the
+// space after its end on the last one is unused.
 const wholePages, goPage = 32 << 10, 8 << 10
 
-// release lets go of the pages of a buffer that begins with one; what it holds is zeros then.
+// release releases the pages of a buffer that begins with one; its contents are zeros then.
 func release(b []byte) {
 	page := unix.Getpagesize()
 	if len(b) <= wholePages || page > goPage || uintptr(unsafe.Pointer(&b[0]))%goPage != 0 {
 		return
 	}
-	whole := (len(b) + page - 1) / page * page // beyond the object's end, so no slice of it
-	// Memory and nothing else is lost if it fails.
+	whole := (len(b) + page - 1) / page * page // beyond the object's end, so not a slice of it
+	// A failure costs memory only.
 	_, _, _ = unix.Syscall(unix.SYS_MADVISE, uintptr(unsafe.Pointer(&b[0])), uintptr(whole), unix.MADV_DONTNEED)
 }

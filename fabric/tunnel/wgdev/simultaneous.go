@@ -10,44 +10,42 @@ import (
 	"rivulet/fabric/tunnel/paths"
 )
 
-// simultaneous repairs two handshakes that crossed although the arbiter looks after it: on a line
-// whose round trip is longer than arbitrationWindow, or on machines that are as slow, each
-// end has answered the other's before the answer to its own is there.
+// simultaneous repairs two handshakes that crossed in spite of the arbiter: on a line whose round trip is longer than
+// arbitrationWindow, or on slow machines, each end has answered the other's before the answer to its own arrives.
 //
-//	A ──I(a)──╲ ╱──I(b)── B     each hears, forgets its own and answers
-//	A ──R(b)──╳──R(a)── B       each ignores what is no answer any more
+//	A ──I(a)──╲ ╱──I(b)── B     each receives, forgets its own and answers
+//	A ──R(b)──╳──R(a)── B       each ignores the answer to the forgotten one
 //	A, B                        wait for a first packet that neither can send
 //
-// WireGuard tries again after five seconds at both ends, so that those cross as well:
-// it differs by a third of a second, which a long line is longer than. So the end with
-// the lower number begins anew the moment it sees the answer to what it has forgotten.
-// By then the other's is on no line any more, and nothing crosses.
+// WireGuard retries after five seconds at both ends, with a jitter of a third of a second, so on a longer line those
+// cross as well. So the end with the lower number begins again when it sees the answer to its forgotten handshake. By
+// then none of the other's is under way, and nothing crosses.
 type simultaneous struct {
-	again func(paths.Key) // begins a handshake anew
+	again func(paths.Key) // begins a handshake again
 
 	mu        sync.Mutex
 	arbiters  []*arbiter
 	initiated map[uint32]started // by the number of the handshake
 }
 
-// started is whom a handshake was for. Where it was sent does not tell: before a path
-// is proved it goes to several places.
+// started is the peer of a handshake. Its address does not identify the peer: before a path is proved it is sent to
+// several addresses.
 type started struct {
 	who paths.Key
 	at  time.Time
 }
 
-// rememberFor is how long a handshake is remembered: WireGuard has begun another by then.
+// rememberFor is how long a handshake is stored: WireGuard has begun another by then.
 const rememberFor = 2 * device.RekeyTimeout
 
-// arbiter returns one that tells of what crosses.
+// arbiter returns one that reports crossed handshakes.
 func (c *simultaneous) arbiter(b conn.Bind) *arbiter {
 	t := &arbiter{Bind: b, simultaneous: c}
 	c.arbiters = append(c.arbiters, t)
 	return t
 }
 
-// began notes a handshake of ours.
+// began records an own handshake.
 func (c *simultaneous) began(number uint32, to conn.Endpoint, now time.Time) {
 	e, ok := to.(*paths.Endpoint)
 	if !ok {
@@ -66,7 +64,7 @@ func (c *simultaneous) began(number uint32, to conn.Endpoint, now time.Time) {
 	c.initiated[number] = started{who: e.Peer(), at: now}
 }
 
-// repair begins anew, once for a handshake of ours that crossed with one of theirs.
+// repair begins again, once for an own handshake that crossed with one of the peer.
 func (c *simultaneous) repair(ours, theirs uint32) {
 	c.mu.Lock()
 	a, ok := c.initiated[ours]
@@ -75,7 +73,7 @@ func (c *simultaneous) repair(ours, theirs uint32) {
 	c.mu.Unlock()
 	if ok {
 		for _, t := range arbiters {
-			t.forget(theirs) // or it would hold back what is begun now
+			t.forget(theirs) // otherwise it would hold back the new one
 		}
 		c.again(a.who)
 	}

@@ -8,15 +8,13 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 )
 
-// staged is about packets for peers that WireGuard has no session with. It keeps
-// them until there is one: up to 128 batches of 128 packets of 64 KiB for each peer,
-// so that a pod that floods one which is switched off could take all memory. And
-// they never leave the flow, which then stands still for everybody.
+// staged is for packets to peers without a session. WireGuard stores them until there is one: up to 128 batches of 128
+// packets of 64 KiB for each peer, so a pod that floods a peer which is switched off could use all memory. And these
+// packets never leave the flow, which then blocks everybody.
 //
-// So when the flow is stuck what is kept is let go of, and for a second nothing more
-// is read for peers without a session, but for a packet now and then that makes
-// WireGuard try. It takes no lock that is held while the device is closed, since
-// the TUN's reader calls it.
+// So when the flow is blocked the stored packets are discarded, and for a second nothing more is read for peers without
+// a session, except for a packet now and then that makes WireGuard retry. It takes no lock that is held while the
+// device is closed, since the TUN's reader calls it.
 type staged struct {
 	dev     atomic.Pointer[device.Device]
 	peers   atomic.Pointer[[]Peer]
@@ -38,7 +36,7 @@ type goneFor struct {
 
 type block struct{ first, mask uint32 }
 
-// flush lets go of what is kept.
+// flush discards the stored packets.
 func (s *staged) flush() {
 	dev, peers := s.dev.Load(), s.peers.Load()
 	if dev == nil || peers == nil {
@@ -59,7 +57,7 @@ func (s *staged) flush() {
 	}
 }
 
-// goneNow picks the peers whose session, if there was one, is over.
+// goneNow selects the peers without a session, or whose session is over.
 func goneNow(peers []Peer, known map[Key]Session, now time.Time) *goneFor {
 	g := &goneFor{until: now.Add(goneWhile)}
 	for _, p := range peers {
@@ -75,7 +73,7 @@ func goneNow(peers []Peer, known map[Key]Session, now time.Time) *goneFor {
 	return g
 }
 
-// now returns who is gone at the moment, nil if that is nobody or not known.
+// now returns the peers that are gone at the moment, nil if none or unknown.
 func (s *staged) now() *goneFor {
 	g := s.gone.Load()
 	if g != nil && time.Now().After(g.until) {
@@ -85,8 +83,7 @@ func (s *staged) now() *goneFor {
 	return g
 }
 
-// refuses reports whether a packet is for somebody who is gone, and none of those
-// that make WireGuard try.
+// refuses reports whether a packet is for a peer that is gone, and not one of those that make WireGuard retry.
 func (g *goneFor) refuses(pkt []byte) bool {
 	if len(pkt) < 20 {
 		return false

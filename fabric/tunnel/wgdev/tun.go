@@ -6,23 +6,23 @@ import (
 	"rivulet/fabric/translate"
 )
 
-// filtered is a TUN whose packets are translated between clusters, counted, and left
-// out if they may not pass. The inner device is embedded so that its batch size passes
-// through: reading one packet at a time costs two thirds of the throughput.
+// filtered is a TUN whose packets are translated between clusters, counted, and dropped if they may not pass. The inner
+// device is embedded so that its batch size passes through: reading one packet at a time costs two thirds of the
+// throughput.
 type filtered struct {
 	tun.Device
 	Options
 	in, out *flow
-	marks   *marks  // of what must be sent whole
-	staged  *staged // knows who is not there to be sent to
+	marks   *marks  // of packets that must not be fragmented
+	staged  *staged // has the peers without a session
 	reader  reader
 }
 
-// largePacket is one that a path worth the name may be too narrow for, bytes.
+// largePacket is the size from which a usual path may be too narrow, bytes.
 const largePacket = 1000
 
-// Read gets packets from the kernel. One that may not pass gets size 0, which
-// WireGuard skips; an error would close the whole device.
+// Read gets packets from the kernel. One that may not pass gets size 0, which WireGuard skips; an error would close the
+// whole device.
 func (t *filtered) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	t.out.wait()
 	t.reader.before(bufs)
@@ -55,8 +55,8 @@ func (t *filtered) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	return n, err
 }
 
-// Write gives packets to the kernel, those that may not pass left out. It runs
-// concurrently, once per peer; bufs is the caller's own.
+// Write gives packets to the kernel, without those that may not pass. It runs concurrently, once per peer; bufs belongs
+// to the caller.
 func (t *filtered) Write(bufs [][]byte, offset int) (int, error) {
 	defer t.in.leave(len(bufs))
 	if t.Translator == nil {

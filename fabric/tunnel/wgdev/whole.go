@@ -11,10 +11,9 @@ import (
 	"golang.zx2c4.com/wireguard/conn"
 )
 
-// whole is a bind that sends marked packets in one piece or not at all (DF), and
-// all others as the bind below has it, which lets routers cut them. The kernel
-// knows that per socket only, so others wait while one is sent that way; there are
-// a few a minute.
+// whole is a bind that sends marked packets in one piece or not at all (DF), and all others as the bind below does,
+// which lets routers fragment them. The kernel has only an option per socket, so others wait while one is sent that
+// way; there are a few a minute.
 type whole struct {
 	conn.Bind
 	marks   marks
@@ -22,9 +21,8 @@ type whole struct {
 	sockets []socket     // guarded by sending
 }
 
-// marks are the buffers whose packets must not be cut, by their first byte: the
-// buffer that a packet is read into is the one it is sent from. A packet that is
-// dropped in between leaves its mark until the buffer is read into again.
+// marks are the buffers whose packets must not be fragmented, by their first byte: a packet is sent from the buffer
+// that it was read into. A packet that is dropped in between leaves its mark until the buffer is read into again.
 type marks struct {
 	n  atomic.Int32
 	mu sync.Mutex
@@ -48,7 +46,7 @@ func (m *marks) set(buf []byte, marked bool) {
 	m.n.Store(int32(len(m.at)))
 }
 
-// take reports whether the buffer is marked, and forgets it.
+// take reports whether the buffer is marked, and removes the mark.
 func (m *marks) take(buf []byte) bool {
 	if m.n.Load() == 0 {
 		return false
@@ -61,14 +59,14 @@ func (m *marks) take(buf []byte) bool {
 	return marked
 }
 
-// socket is one of the bind's, and the option that path MTU discovery has there.
+// socket is one of the bind's, with its option for path MTU discovery.
 type socket struct {
 	fd, level, option int
 	never, always     int // its values
 }
 
-// socketsOn returns this process's UDP sockets on the port. WireGuard's bind does
-// not give its own away; this process has no other there.
+// socketsOn returns this process's UDP sockets on the port. WireGuard's bind does not expose its own; this process has
+// no other there.
 func socketsOn(port uint16) (found []socket) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -111,7 +109,7 @@ func (b *whole) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 // Close closes the sockets below.
 func (b *whole) Close() error {
 	b.sending.Lock()
-	b.sockets = nil // their numbers may soon be somebody else's
+	b.sockets = nil // another file may get their numbers soon
 	b.sending.Unlock()
 	return b.Bind.Close()
 }
@@ -137,14 +135,12 @@ func (b *whole) Send(bufs [][]byte, to conn.Endpoint) error {
 }
 
 const (
-	// lockTries bound how long a marked packet waits for others to be sent: it may
-	// be lost, they may not be held up by one that cannot be sent.
+	// lockTries bounds how long a marked packet waits for others to be sent: it may be lost, but must not delay them.
 	lockTries = 50
 	lockPause = 100 * time.Microsecond
 )
 
-// inOnePiece sends one packet with DF. That it is larger than our own link is
-// what it was to find out.
+// inOnePiece sends one packet with DF. A failure because of its size is the expected result of a probe.
 func (b *whole) inOnePiece(one [][]byte, to conn.Endpoint) {
 	for range lockTries {
 		if !b.sending.TryLock() {
