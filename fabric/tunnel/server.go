@@ -301,8 +301,8 @@ func (s *Server) watchRules(ctx context.Context) {
 	}
 }
 
-// putBackRules writes the table again. If that fails, no packet comes out of the tunnel until the supervisor, which sees this
-// process as a new one, configures it again.
+// putBackRules writes the table again. If that fails, no packet comes out of the tunnel until the supervisor, which
+// sees this process as a new one, configures it again.
 func (s *Server) putBackRules() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
