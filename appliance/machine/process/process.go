@@ -74,7 +74,7 @@ func EndOld(ctx context.Context, pidFile, program string, grace, force time.Dura
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
 	if err != nil || pid <= 1 {
-		return nil //nolint:nilerr // no program of ours has written that
+		return nil // no program of ours has written that
 	}
 	h, err := Open(pid)
 	if errors.Is(err, unix.ESRCH) {
@@ -85,7 +85,7 @@ func EndOld(ctx context.Context, pidFile, program string, grace, force time.Dura
 	}
 	defer h.Close()
 	if cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !bytes.Contains(cmdline, []byte(program)) {
-		return nil //nolint:nilerr // it has ended, or is another program
+		return nil // it has ended, or is another program
 	}
 	if found != nil {
 		found(pid)
