@@ -89,7 +89,6 @@ func (f *Fabric) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return d.DialContext(ctx, network, addr)
 }
 
-// dialLimit bounds a dial inside the tunnel.
 const dialLimit = 10 * time.Second
 
 // dialPeer dials the peer's current control address, whatever address is requested. It has its own limit: an

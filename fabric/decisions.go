@@ -286,7 +286,6 @@ func (f *Fabric) SetRoles(ctx context.Context, target string, consume, provide *
 	return m.View(), nil
 }
 
-// pinned returns the peer that the target names.
 func (f *Fabric) pinned(target string) (peer.ID, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -86,8 +86,8 @@ type Config struct {
 	OnLink func(netip.Addr) bool
 	// Hardware is the hardware address of a neighbour on a link, empty if unknown. It may be nil.
 	Hardware func(netip.Addr) string
-	// InUse are the peers with offloaded pods in either direction; false while that is unknown. It is called without
-	// Fabric's lock; nil is none.
+	// InUse are the peers with pods or data of this cluster, or the reverse; false while that is unknown. It is called
+	// without Fabric's lock; nil is none.
 	InUse func(context.Context) (map[peer.ID]bool, bool)
 	// LANPeers bounds the peers that are trusted by lan alone; zero is DefaultLANPeers.
 	LANPeers LANPeers
@@ -104,7 +104,6 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Timing is how often things are done.
 type Timing struct {
 	// Ping is the interval of pings to a connected peer, Probe to one that is not connected.
 	Ping, Probe time.Duration

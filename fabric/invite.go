@@ -32,7 +32,6 @@ func (f *Fabric) Invite() (trust.Invite, trust.Code, error) {
 // Invites returns the invites of this cluster, the oldest first.
 func (f *Fabric) Invites() []trust.Invite { return f.decisions.Invites() }
 
-// Revoke revokes an invite.
 func (f *Fabric) Revoke(id string) error { return f.decisions.RevokeInvite(id) }
 
 // Accept takes an invite to the cluster that made it. If it returns no error, both are peers.

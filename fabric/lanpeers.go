@@ -16,8 +16,8 @@ import (
 
 // Anybody on a link can invent clusters and have each trusted by lan. So the number of such peers is bounded: in total,
 // per machine, and per time. A newcomer beyond the total replaces a peer that does not answer, otherwise the newest
-// one, so that a flood displaces itself. At most BySource peers of other machines are displaced within Window. Peers
-// that are in use by pods, and those trusted by an operator, a group or an invite, are never displaced.
+// one, so that a flood displaces itself. At most BySource peers of other machines are displaced within Window. Peers in
+// use (Config.InUse), and those trusted by an operator, a group or an invite, are never displaced.
 
 // LANPeers bounds the peers that are trusted by lan alone.
 type LANPeers struct {
@@ -224,7 +224,7 @@ func (f *Fabric) makeRoom(at netip.Addr, name string) error {
 	return nil
 }
 
-// UnpeerLAN forgets all peers trusted by lan alone; those in use by pods only with force. They may return by
+// UnpeerLAN forgets all peers trusted by lan alone; those in use only with force. They may return by
 // themselves, if trust.mode permits.
 func (f *Fabric) UnpeerLAN(ctx context.Context, force bool) (gone, stay []string, err error) {
 	used, known := f.inUse()

@@ -14,7 +14,6 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// discovered processes a discovery event.
 func (f *Fabric) discovered(source string, ev discovery.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +171,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	f.do(m, m.Failed(time.Now(), err, mine, reason))
 }
 
-// exchanged processes a success.
+// exchanged processes a successful exchange.
 func (f *Fabric) exchanged(key string, m *member, r peer.Record, told wgkey.Public) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

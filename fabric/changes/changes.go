@@ -31,7 +31,6 @@ func (s *Signal) Changed() (<-chan struct{}, func()) {
 	}
 }
 
-// Notify notifies all followers.
 func (s *Signal) Notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,7 +31,6 @@ type Limits struct {
 	Users, PerUser int
 }
 
-// Side is one side of a listener.
 type Side struct {
 	Limits
 	// Owner returns the owner of an address before the connection is identified: all addresses of an owner count as one
@@ -123,7 +122,6 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// NetConn returns the counted connection.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // CloseWrite is for callers that find it by a type assertion.
@@ -148,7 +146,6 @@ func (c *conn) leave() {
 	c.group.drop(c)
 }
 
-// admit admits a stranger.
 func (d *group) admit(nc net.Conn) net.Conn {
 	c := &conn{Conn: nc, group: d, source: source(address(nc.RemoteAddr()))}
 	if d.Owner != nil {

@@ -28,7 +28,6 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// Peers is the port's view of the peers.
 type Peers interface {
 	// Life returns a context that ends with the peering; nil if the cluster is no peer.
 	Life(peer.ID) context.Context

@@ -188,7 +188,6 @@ type Begun struct {
 
 func (b *Begun) Read(p []byte) (int, error) { return b.First.Read(p) }
 
-// NetConn returns the connection below.
 func (b *Begun) NetConn() net.Conn { return b.Conn }
 
 // CloseWrite is for callers that find it by a type assertion.

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// Error is an error with its cure.
 type Error struct {
 	Err  error
 	Cure string

@@ -13,7 +13,6 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Announcement is what a cluster announces of itself.
 type Announcement struct {
 	ID   peer.ID
 	Name string
@@ -22,7 +21,6 @@ type Announcement struct {
 	TXT map[string]string
 }
 
-// Entry is a discovered cluster.
 type Entry struct {
 	// Key distinguishes entries of one source. It stays the same when the entry changes.
 	Key string
@@ -42,7 +40,6 @@ func (e Entry) Equal(o Entry) bool {
 		slices.Equal(e.Addrs, o.Addrs) && maps.Equal(e.TXT, o.TXT)
 }
 
-// Kind is what happened to an entry.
 type Kind string
 
 // The kinds of events. Changed means that an address, a port or a text is new.

@@ -172,7 +172,6 @@ func (r *reply) follow(name string, kind uint16) bool {
 	return true
 }
 
-// records adds the records of a type.
 func (r *reply) records(name string, n *node, kind uint16) {
 	switch kind {
 	case dns.TypeA, dns.TypeAAAA, dns.TypeANY:

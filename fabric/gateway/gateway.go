@@ -142,14 +142,12 @@ func tunnelOf(cfg config.Gateway, port uint16) (tunnel.Config, error) {
 	}, nil
 }
 
-// Digest identifies a configuration.
 func Digest(cfg config.Gateway) string {
 	raw, _ := json.Marshal(cfg) // it cannot fail
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:8])
 }
 
-// Status returns the gateway's report.
 func (g *Gateway) Status() config.Status {
 	s := g.state.Load()
 	g.mu.Lock()

@@ -29,7 +29,6 @@ func (g *Gateway) ServeControl(ctx context.Context, l net.Listener) error {
 	return answer(ctx, l, mux)
 }
 
-// answer serves until ctx ends.
 func answer(ctx context.Context, l net.Listener, h http.Handler) error {
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })

@@ -24,7 +24,6 @@ const (
 	maxDatagram      = 64 << 10
 )
 
-// flows counts the open flows.
 type flows struct {
 	tcp, udp atomic.Int64
 	refused  atomic.Uint64

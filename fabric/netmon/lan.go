@@ -25,7 +25,6 @@ func (i Interface) Has(addr netip.Addr) bool {
 	return slices.Contains(i.tentative, addr) || slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
 }
 
-// Net returns the interface as a net.Interface.
 func (i Interface) Net() net.Interface {
 	return net.Interface{Index: i.Index, Name: i.Name, MTU: i.MTU, Flags: net.FlagUp | net.FlagMulticast}
 }
@@ -125,7 +124,6 @@ func (l LANs) Prefixes() []netip.Prefix {
 	return out
 }
 
-// ByIndex returns the interface with the kernel's index.
 func (l LANs) ByIndex(index int) (Interface, bool) {
 	for _, i := range l {
 		if i.Index == index {

@@ -59,7 +59,6 @@ func (k *Guard) Tables(name string, families ...nftables.TableFamily) *Tables {
 	return t
 }
 
-// Names are those of all created tables.
 func (k *Guard) Names() (names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

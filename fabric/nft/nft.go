@@ -169,7 +169,6 @@ func Within(offset uint32, p netip.Prefix) []expr.Any {
 	}
 }
 
-// Protocol matches the protocol of IP (unix.IPPROTO_*).
 func Protocol(proto byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
@@ -186,12 +185,10 @@ func ToPorts(low, high uint16) []expr.Any {
 	return []expr.Any{load, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binaryutil.BigEndian.PutUint16(low), ToData: binaryutil.BigEndian.PutUint16(high)}}
 }
 
-// TCPPort matches a destination port of TCP.
 func TCPPort(port uint16) []expr.Any {
 	return append(Protocol(unix.IPPROTO_TCP), ToPorts(port, port)...)
 }
 
-// UDPPort matches a destination port of UDP.
 func UDPPort(port uint16) []expr.Any {
 	return append(Protocol(unix.IPPROTO_UDP), ToPorts(port, port)...)
 }

@@ -37,12 +37,10 @@ type Set struct {
 	Elements map[string]nftables.SetElement
 }
 
-// MakeSet makes a set without elements.
 func MakeSet(key nftables.SetDatatype) Set {
 	return Set{Key: key, Elements: map[string]nftables.SetElement{}}
 }
 
-// Add adds an element.
 func (s Set) Add(key []byte) { s.Elements[string(key)] = nftables.SetElement{Key: key} }
 
 // Lead adds an element of a map to chains.
@@ -175,7 +173,6 @@ func (k *Tables) apply(want []Program) (messages int, err error) {
 	return messages, nil
 }
 
-// write replaces the tables by want.
 func (k *Tables) write(want []Program) (messages int, err error) {
 	for i, f := range k.Families {
 		c, err := k.open()

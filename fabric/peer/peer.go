@@ -40,7 +40,6 @@ func IDFromCertificate(c *x509.Certificate) (ID, error) {
 	return IDFromKey(pub), nil
 }
 
-// Valid reports whether the ID is well formed.
 func (id ID) Valid() bool {
 	if len(id) != idLen {
 		return false
@@ -135,7 +134,6 @@ type Store interface {
 	Peers() ([]Record, error)
 }
 
-// State is the state of a cluster.
 type State string
 
 // The states, in the order in which a peer usually passes through them.
@@ -172,7 +170,6 @@ type View struct {
 	Paths []Path `json:"paths,omitempty"`
 }
 
-// Path is one path to a peer.
 type Path struct {
 	Path  string        `json:"path"`
 	RTT   time.Duration `json:"rtt,omitempty"` // between the two tunnel processes, nanoseconds

@@ -94,7 +94,6 @@ func New(id peer.ID, now time.Time, t Timing) *Machine {
 	return &Machine{timing: t, id: id, began: now, since: now, state: peer.Discovered, found: map[string]discovery.Entry{}}
 }
 
-// enter changes the state.
 func (m *Machine) enter(now time.Time, s peer.State, reason string) (do Effects) {
 	if m.state == s && m.reason == reason {
 		return 0
@@ -155,7 +154,6 @@ func (m *Machine) Begin() {
 	m.pace.Done()
 }
 
-// End ends the attempt, whatever its result.
 func (m *Machine) End() { m.attempting, m.attempts = false, m.attempts+1 }
 
 // Exchanged processes a successful exchange, in which the peer received the next key of this cluster.

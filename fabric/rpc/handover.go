@@ -87,7 +87,6 @@ func (w *watched) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// NetConn returns the connection below.
 func (w *watched) NetConn() net.Conn { return w.Conn }
 
 func (w *watched) decide() []byte {

@@ -33,7 +33,6 @@ func (e *Error) Error() string {
 	return e.Message + "; " + e.Cure
 }
 
-// Write answers with v as JSON.
 func Write(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -44,7 +43,6 @@ func Write(w http.ResponseWriter, status int, v any) {
 	w.Write(append(body, '\n')) //nolint:errcheck // the client has gone
 }
 
-// Fail answers with an Error.
 func Fail(w http.ResponseWriter, status int, e *Error) { Write(w, status, e) }
 
 // Read decodes the request's body into v. Unknown fields are ignored, so that newer peers can send more. On failure it

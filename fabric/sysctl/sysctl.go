@@ -11,7 +11,6 @@ import (
 	"time"
 )
 
-// Interval is the time between checks.
 const Interval = time.Second
 
 // Setting is one setting, by its path below /proc/sys.

@@ -29,7 +29,6 @@ const note = "trust"
 // maxEntries bounds each list.
 const maxEntries = 256
 
-// Approval is an operator's approval of a cluster.
 type Approval struct {
 	ID peer.ID `json:"id"`
 	// How becomes the trust of the peer's record: peer.TrustApproved or peer.TrustInvite.
@@ -148,7 +147,6 @@ func (b *Store) Approve(id peer.ID, how string, now time.Time) error {
 	})
 }
 
-// Unapprove removes an approval.
 func (b *Store) Unapprove(id peer.ID) error {
 	if _, approved := b.Approved(id); !approved {
 		return nil
@@ -205,7 +203,6 @@ func (b *Store) Revoke(p Revocation) error {
 	})
 }
 
-// Revocation returns the revocation of a cluster.
 func (b *Store) Revocation(id peer.ID) (Revocation, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

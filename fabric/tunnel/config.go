@@ -13,17 +13,15 @@ import (
 type Config struct {
 	PrivateKey wgkey.Private `json:"privateKey"`
 	// Port is the UDP port WireGuard listens on.
-	Port uint16 `json:"port"`
-	// Interface names the TUN device.
+	Port      uint16 `json:"port"`
 	Interface string `json:"interface"`
 	// MTU of the TUN device, bytes.
 	MTU int `json:"mtu"`
 	// Address is this cluster's address inside the tunnel, one of PodCIDR that no pod gets.
 	Address netip.Addr `json:"address"`
 	// ControlPort is the one TCP port of Address that is open to peers.
-	ControlPort uint16 `json:"controlPort"`
-	// PodCIDR is the prefix of this cluster's pods.
-	PodCIDR netip.Prefix `json:"podCIDR"`
+	ControlPort uint16       `json:"controlPort"`
+	PodCIDR     netip.Prefix `json:"podCIDR"`
 	// Peers: of two that claim the same key or overlapping prefixes, the first is served.
 	Peers []Peer `json:"peers"`
 	// Candidates and Streams are this device's addresses for UDP and for streams over TCP, advertised to peers.
@@ -32,21 +30,18 @@ type Config struct {
 	// StreamPorts are TCP ports on which the data plane itself accepts streams.
 	StreamPorts []uint16 `json:"streamPorts,omitempty"`
 	// Relay lets peers reach each other through this device.
-	Relay bool `json:"relay"`
-	// StreamsOnly disables UDP to all peers.
+	Relay       bool `json:"relay"`
 	StreamsOnly bool `json:"streamsOnly,omitempty"`
 	// Paths is what is known of the paths to peers beside their Endpoint.
 	Paths []PeerPaths `json:"paths,omitempty"`
 }
 
-// PeerPaths has the possible addresses of a peer.
 type PeerPaths struct {
 	ID  string           `json:"id"`
 	UDP []netip.AddrPort `json:"udp,omitempty"`
 	TCP []netip.AddrPort `json:"tcp,omitempty"` // for streams
 }
 
-// Peer is one peer of the data plane.
 type Peer struct {
 	ID        string       `json:"id"`
 	PublicKey wgkey.Public `json:"publicKey"`
@@ -63,7 +58,6 @@ type Peer struct {
 	Address netip.Addr `json:"address,omitzero"`
 }
 
-// Status is the data plane's report.
 type Status struct {
 	PID     int          `json:"pid"`
 	Version string       `json:"version"`

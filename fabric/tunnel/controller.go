@@ -303,7 +303,6 @@ func (c *Controller) put(ctx context.Context, cfg Config) error {
 	return c.call(ctx, http.MethodPut, "/v1/config", bytes.NewReader(body), nil)
 }
 
-// Status returns the process's report.
 func (c *Controller) Status(ctx context.Context) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, hungAfter)
 	defer cancel()

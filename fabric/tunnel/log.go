@@ -122,12 +122,10 @@ func (b bounded) Handle(ctx context.Context, r slog.Record) error {
 	return b.Handler.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (b bounded) WithAttrs(a []slog.Attr) slog.Handler {
 	return bounded{Handler: b.Handler.WithAttrs(a), counts: b.counts}
 }
 
-// WithGroup implements slog.Handler.
 func (b bounded) WithGroup(name string) slog.Handler {
 	return bounded{Handler: b.Handler.WithGroup(name), counts: b.counts}
 }

@@ -231,7 +231,6 @@ func (s *Server) explain(err error, cfg Config) error {
 	return fmt.Errorf("tunnel: %w", err)
 }
 
-// Status returns the device's report.
 func (s *Server) Status() (Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

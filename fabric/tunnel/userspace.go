@@ -90,7 +90,6 @@ func (u *Userspace) shake(publicKey wgkey.Public) {
 	}
 }
 
-// Status returns the state of the peers.
 func (u *Userspace) Status() (Status, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -105,5 +104,4 @@ func (u *Userspace) Status() (Status, error) {
 	return st, nil
 }
 
-// Close closes it, and the TUN.
 func (u *Userspace) Close() { u.dev.Close() }

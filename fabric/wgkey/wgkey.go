@@ -86,7 +86,6 @@ func decode(s string) (raw [32]byte, err error) {
 	return [32]byte(b), nil
 }
 
-// Generate makes a private key.
 func Generate() (Private, error) {
 	k, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
@@ -95,7 +94,6 @@ func Generate() (Private, error) {
 	return Private{[32]byte(k.Bytes())}, nil
 }
 
-// Public returns the public key, zero for zero.
 func (k Private) Public() Public {
 	if k.IsZero() {
 		return Public{}
@@ -124,10 +122,8 @@ func (k Private) Shared(p Public) []byte {
 	return secret
 }
 
-// IsZero reports whether there is no key.
 func (p Public) IsZero() bool { return p == Public{} }
 
-// IsZero reports whether there is no key.
 func (k Private) IsZero() bool { return k == Private{} }
 
 func (p Public) Bytes() [32]byte { return p.raw }
@@ -150,7 +146,6 @@ func (p Public) String() string {
 // String hides the key.
 func (k Private) String() string { return "(private key)" }
 
-// GoString hides the key.
 func (k Private) GoString() string { return k.String() }
 
 // Text is the key in base64, for storage; empty for zero.

@@ -21,7 +21,6 @@ type watcher struct {
 	events chan discovery.Event
 }
 
-// NewHub returns an empty LAN.
 func NewHub() *Hub {
 	return &Hub{entries: map[peer.ID]discovery.Entry{}, watchers: map[*watcher]struct{}{}}
 }
@@ -81,7 +80,6 @@ func (h *Hub) Set(e discovery.Entry) {
 	h.send(discovery.Event{Kind: kind, Entry: e})
 }
 
-// Remove removes an entry from the LAN.
 func (h *Hub) Remove(id peer.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

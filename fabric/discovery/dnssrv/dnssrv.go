@@ -26,7 +26,6 @@ const (
 	maxAddrs   = 8
 )
 
-// Query is one name to query.
 type Query struct {
 	// Service is whether Name has SRV records. Otherwise it is a host.
 	Service bool
@@ -52,8 +51,7 @@ type Resolver interface {
 // Timing is how often the DNS is queried.
 type Timing struct {
 	// Every is the time between two queries for a name; a change has to be reported within 30 s.
-	Every time.Duration
-	// Timeout bounds one query.
+	Every   time.Duration
 	Timeout time.Duration
 }
 
@@ -79,7 +77,6 @@ type Source struct {
 	problems map[string]string
 }
 
-// New returns a source of the names.
 func New(cfg Config, queries ...Query) *Source {
 	if cfg.Resolver == nil {
 		cfg.Resolver = &net.Resolver{PreferGo: true}
@@ -90,7 +87,6 @@ func New(cfg Config, queries ...Query) *Source {
 	return &Source{cfg: cfg, queries: queries, set: make(chan struct{}), problems: map[string]string{}}
 }
 
-// Set replaces the list.
 func (s *Source) Set(queries ...Query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

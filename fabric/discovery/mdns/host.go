@@ -127,7 +127,6 @@ func (h *host) pass(ctx context.Context, at place, d time.Duration) (over bool) 
 	}
 }
 
-// probe sends three probes for the name.
 func (h *host) probe(ctx context.Context, at place) (v verdict, over bool) {
 	h.publish(HostProbing)
 	for range 3 {

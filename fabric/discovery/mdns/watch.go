@@ -9,7 +9,6 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Watch reports the devices on the LANs.
 func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error {
 	c := &cache{timing: s.timing, entries: map[key]*cached{}, report: report, known: s.retained}
 	s.onLANs(ctx, "cannot listen for other clusters on the LAN, trying again", c.keep, hearing(func(ctx context.Context, at place) {

@@ -18,12 +18,10 @@ type Source struct {
 	set   chan struct{} // closed when addrs is replaced
 }
 
-// New returns a source of the addresses.
 func New(addrs ...netip.AddrPort) *Source {
 	return &Source{addrs: addrs, set: make(chan struct{})}
 }
 
-// Set replaces the list.
 func (s *Source) Set(addrs ...netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,14 +43,11 @@ type Gateway struct {
 	// connects to no other pods.
 	Pods map[netip.Addr]netip.Addr `json:"pods,omitempty"`
 	// Services are home's, for pods in the foreign cluster.
-	Services []Service `json:"services,omitempty"`
-	// StreamsOnly disables UDP.
-	StreamsOnly bool `json:"streamsOnly,omitempty"`
-	// Zone is the domain of home's cluster.
-	Zone string `json:"zone,omitempty"`
+	Services    []Service `json:"services,omitempty"`
+	StreamsOnly bool      `json:"streamsOnly,omitempty"`
+	Zone        string    `json:"zone,omitempty"`
 }
 
-// Service is one Service of home.
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -89,7 +86,6 @@ func (s Service) Doors() []Port {
 	return out
 }
 
-// Port is one port of a Service.
 type Port struct {
 	Name     string `json:"name,omitempty"`
 	Protocol string `json:"protocol"` // tcp or udp
@@ -100,7 +96,6 @@ type Port struct {
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
 }
 
-// Check validates the configuration.
 func (g Gateway) Check() error {
 	switch {
 	case !g.Prefix.IsValid() || !g.Prefix.Contains(g.Address):
@@ -137,7 +132,6 @@ func (g Gateway) Find(namespace, name string) (Service, bool) {
 	return g.Services[i], true
 }
 
-// Status is a gateway's report.
 type Status struct {
 	Version string `json:"version"`
 	// Configured is whether it has a configuration, Digest identifies it.

@@ -28,7 +28,6 @@ func Config[T any](who string, apply func(T) error) http.HandlerFunc {
 	}
 }
 
-// Status answers a GET.
 func Status[T any](status func() (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		st, err := status()

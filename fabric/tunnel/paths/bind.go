@@ -18,10 +18,8 @@ var _ conn.Endpoint = (*Endpoint)(nil)
 // Peer is the peer's key.
 func (e *Endpoint) Peer() Key { return e.peer.public }
 
-// ClearSrc implements conn.Endpoint.
 func (*Endpoint) ClearSrc() {}
 
-// SrcToString implements conn.Endpoint.
 func (*Endpoint) SrcToString() string { return "" }
 
 // DstToString is the address in use, or empty if there is none.
@@ -42,7 +40,6 @@ func (e *Endpoint) DstIP() netip.Addr {
 	return netip.AddrFrom16(ip)
 }
 
-// SrcIP implements conn.Endpoint.
 func (*Endpoint) SrcIP() netip.Addr { return netip.Addr{} }
 
 // Bind is WireGuard's bind: inner for UDP, and the manager's paths.
@@ -54,10 +51,8 @@ type Bind struct {
 	closed chan struct{} // nil while closed
 }
 
-// NewBind returns a bind for one WireGuard device.
 func NewBind(m *Manager, inner conn.Bind) *Bind { return &Bind{Bind: inner, m: m} }
 
-// Open implements conn.Bind.
 func (b *Bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	fns, actual, err := b.Bind.Open(port)
 	if err != nil {
@@ -75,7 +70,6 @@ func (b *Bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	return out, actual, nil
 }
 
-// Close implements conn.Bind.
 func (b *Bind) Close() error {
 	b.mu.Lock()
 	if b.closed != nil {
@@ -152,7 +146,6 @@ const (
 	initiationSize, responseSize = 148, 92
 )
 
-// Send implements conn.Bind.
 func (b *Bind) Send(bufs [][]byte, to conn.Endpoint) error {
 	e, ok := to.(*Endpoint)
 	if !ok {

@@ -2,7 +2,6 @@ package paths
 
 import "time"
 
-// Kind is the kind of a path.
 type Kind string
 
 // The kinds, the preferred one first.

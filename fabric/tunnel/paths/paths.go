@@ -56,7 +56,6 @@ type Device interface {
 	Wake(Key)
 }
 
-// PathStatus is the present state of one path.
 type PathStatus struct {
 	Kind Kind           `json:"kind"`
 	Addr netip.AddrPort `json:"addr"`          // of direct and stream
@@ -197,7 +196,6 @@ func (m *Manager) Moved() {
 	poke(m.kick)
 }
 
-// Run works until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -12,13 +12,11 @@ import (
 )
 
 const (
-	// maxPaths bounds the paths to one peer.
 	maxPaths = 32
 	// maxRelays bounds the peers that are tried as relays at once.
 	maxRelays = 6
 )
 
-// source is the origin of a path.
 type source int
 
 const (
@@ -248,7 +246,6 @@ func (p *peer) use() {
 	}
 }
 
-// choose chooses the path in use.
 func (p *peer) choose(now time.Time) {
 	was := p.best.Load()
 	options, hops, current := make([]option, len(p.paths)), make([]option, len(p.paths)), -1
@@ -333,7 +330,6 @@ func (p *peer) anyAlive() bool {
 	return slices.ContainsFunc(p.paths, func(w *path) bool { return w.probe.alive })
 }
 
-// ping sends a ping on the path.
 func (p *peer) ping(w *path, now time.Time, send *[]func()) {
 	wasAlive := w.probe.alive
 	w.probe.sent(now, p.m.timing, p.lost.IsZero())
@@ -418,7 +414,6 @@ func (p *peer) tidy(now time.Time) {
 	}
 }
 
-// close closes the peer's streams.
 func (p *peer) close() {
 	for _, w := range slices.Clone(p.paths) {
 		w.alive.Store(false)

@@ -72,7 +72,6 @@ func (p *peer) secretNow() *secret {
 	return p.secret
 }
 
-// bucket bounds a rate.
 type bucket struct {
 	mu   sync.Mutex
 	left float64

@@ -84,7 +84,6 @@ const controlHead = 12 // magic, kind, two zeros, the sender's short
 
 var errSealed = errors.New("paths: not from this peer")
 
-// seal makes a control packet.
 func (s *secret) seal(from short, body []byte) []byte {
 	out := make([]byte, controlHead+chacha20poly1305.NonceSizeX, controlHead+chacha20poly1305.NonceSizeX+len(body)+chacha20poly1305.Overhead)
 	out[0], out[1] = magic, kindControl
@@ -94,7 +93,6 @@ func (s *secret) seal(from short, body []byte) []byte {
 	return s.aead.Seal(out, nonce, body, out[:controlHead])
 }
 
-// open returns the body of a control packet.
 func (s *secret) open(packet []byte) ([]byte, error) {
 	const head = controlHead + chacha20poly1305.NonceSizeX
 	if len(packet) < head {

@@ -62,7 +62,6 @@ const (
 	initiationSize, responseSize = 148, 92
 )
 
-// Open opens the sockets below.
 func (b *arbiter) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	fns, actual, err := b.Bind.Open(port)
 	b.mu.Lock()
@@ -119,7 +118,6 @@ func (b *arbiter) wake() {
 	}
 }
 
-// Send sends packets to a peer.
 func (b *arbiter) Send(bufs [][]byte, to conn.Endpoint) error {
 	if len(bufs) == 1 { // as handshakes are
 		switch buf := bufs[0]; {

@@ -81,7 +81,6 @@ func (b *bind) onLink(bufs [][]byte, to *conn.StdNetEndpoint) error {
 	return nil
 }
 
-// Close closes the sockets.
 func (b *bind) Close() error {
 	b.mu.Lock()
 	if b.six != 0 {

@@ -68,7 +68,6 @@ type Options struct {
 // concurrently. Its configuration is WireGuard's own (IpcSet, Up).
 type Device struct {
 	*device.Device
-	// Paths are the paths to the peers.
 	Paths *paths.Manager
 
 	staged *staged
@@ -97,13 +96,11 @@ func New(t tun.Device, o Options) *Device {
 	return d
 }
 
-// Close closes the device and the TUN.
 func (d *Device) Close() {
 	d.cancel()
 	d.Device.Close()
 }
 
-// SetPeers names the peers in force.
 func (d *Device) SetPeers(peers []Peer) { d.staged.peers.Store(&peers) }
 
 // Accept takes a connection that is to become a stream; begun are the bytes already read.
@@ -139,7 +136,6 @@ type Session struct {
 	Sent          uint64    // bytes
 }
 
-// Sessions returns those of all peers, by key.
 func (d *Device) Sessions() (map[Key]Session, error) { return sessionsOf(d.Device) }
 
 func sessionsOf(dev *device.Device) (map[Key]Session, error) {

@@ -16,7 +16,6 @@ type paced struct {
 	sessions sessions
 }
 
-// Open opens the sockets below.
 func (b *paced) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	fns, actual, err := b.Bind.Open(port)
 	paced := make([]conn.ReceiveFunc, len(fns))
@@ -33,7 +32,6 @@ func (b *paced) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	return paced, actual, err
 }
 
-// Send sends packets to a peer.
 func (b *paced) Send(bufs [][]byte, to conn.Endpoint) error {
 	b.sessions.sent(bufs)
 	err := b.Bind.Send(bufs, to)

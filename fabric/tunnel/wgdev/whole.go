@@ -94,7 +94,6 @@ func socketsOn(port uint16) (found []socket) {
 	return found
 }
 
-// Open opens the sockets below.
 func (b *whole) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	fns, actual, err := b.Bind.Open(port)
 	b.sending.Lock()
@@ -106,7 +105,6 @@ func (b *whole) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	return fns, actual, err
 }
 
-// Close closes the sockets below.
 func (b *whole) Close() error {
 	b.sending.Lock()
 	b.sockets = nil // another file may get their numbers soon
@@ -114,7 +112,6 @@ func (b *whole) Close() error {
 	return b.Bind.Close()
 }
 
-// Send sends packets to a peer.
 func (b *whole) Send(bufs [][]byte, to conn.Endpoint) error {
 	if b.marks.n.Load() > 0 {
 		rest := make([][]byte, 0, len(bufs))
