@@ -382,7 +382,7 @@ func (m *Machine) Hope(now time.Time, others int) (hope int, droppable bool) {
 	return -others, true
 }
 
-// fresh is how long a new stranger may not be displaced before it is tried.
+// fresh is how long a stranger that was not tried yet ranks above those that were.
 const fresh = 10 * time.Second
 
 // Key is the WireGuard key of the peer in use: the next one while the present one does not answer.
