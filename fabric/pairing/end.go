@@ -22,8 +22,8 @@ type End struct {
 }
 
 // Farewell returns the end of the peering for a cluster, with the sequences by which its old messages are recognized
-// later. Forget, which may be nil, removes the peer. No message of the peer is processed between reading the sequences and the
-// end of forget.
+// later. Forget, which may be nil, removes the peer. No message of the peer is processed between reading the sequences
+// and the end of forget.
 func (p *Party) Farewell(id peer.ID, forget func(heard, skip uint64) error) (End, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
