@@ -17,14 +17,15 @@ import (
 	"rivulet/appliance/engine/tenant"
 )
 
-// A device's backup has all virtual clusters as they are: with their identities, so that what the host has
-// of them is theirs again. Each is copied at rest, as for a snapshot: the supervisor opens no datastore.
+// The backup of a device contains all virtual clusters with their identities, so that after a restore the host assigns
+// them their pods and claims again. Each datastore is copied while its control plane is stopped, as for a snapshot: the
+// supervisor opens no datastore.
 
-// LeftOut is the folder of a backup's stream with a file for each virtual cluster that is not in it: why.
+// LeftOut is the folder of a backup with one file for each virtual cluster that is not in it; the file has the reason.
 const LeftOut = ".left-out"
 
-// Backup writes a tar of all, one after the other. A control plane that runs ends for the time in which its
-// datastore is copied, a second or so, and who asks meanwhile waits.
+// Backup writes a tar of all virtual clusters, one after the other. A running control plane stops for about 1 s while
+// its datastore is copied; requests wait meanwhile.
 func (k *Manager) Backup(ctx context.Context, out io.Writer) error {
 	w := tar.NewWriter(out)
 	for _, v := range k.Briefs() {
@@ -56,8 +57,8 @@ func (c *cluster) backup(ctx context.Context, w *tar.Writer) error {
 	return c.write(w, r, err)
 }
 
-// BackupStopped is Backup of a device without a supervisor. Control planes that still run end, and start
-// again when it does.
+// BackupStopped is Backup for a device without a supervisor. Control planes that still run are ended, and start again
+// with the next supervisor.
 func BackupStopped(ctx context.Context, state, run string, out io.Writer, log *slog.Logger) error {
 	k := New(Config{State: state, Run: run, Log: log})
 	records, err := k.load()
@@ -82,13 +83,13 @@ func BackupStopped(ctx context.Context, state, run string, out io.Writer, log *s
 // copyAside copies the datastore, if there is one.
 func (c *cluster) copyAside(r record) error {
 	_, err := os.Lstat(filepath.Join(c.dataDir(), dataMembers[0]))
-	if r.Deleting || r.Restoring || errors.Is(err, fs.ErrNotExist) { // nothing that was ever used
+	if r.Deleting || r.Restoring || errors.Is(err, fs.ErrNotExist) { // never used
 		return nil
 	}
 	return c.copyData()
 }
 
-// write adds one whose datastore was copied, or why it was not.
+// write adds a virtual cluster whose datastore was copied, or the reason why it was not.
 func (c *cluster) write(w *tar.Writer, r record, failed error) error {
 	if failed != nil {
 		return leaveOut(w, c.name, failed)
@@ -112,7 +113,7 @@ func (c *cluster) write(w *tar.Writer, r record, failed error) error {
 	}
 	for _, name := range keyMembers {
 		raw, err := os.ReadFile(c.keyFile(name))
-		if errors.Is(err, fs.ErrNotExist) { // it has never started
+		if errors.Is(err, fs.ErrNotExist) { // never started
 			continue
 		}
 		if err != nil {
@@ -153,7 +154,8 @@ func (c *cluster) write(w *tar.Writer, r record, failed error) error {
 	return nil
 }
 
-// leaveOut names one that is not in the backup: what a tenant does to its datastore keeps no device without.
+// leaveOut records a virtual cluster that is not in the backup: a broken datastore of one tenant must not prevent the
+// backup of the device.
 func leaveOut(w *tar.Writer, name string, why error) error {
 	text := []byte(why.Error())
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(LeftOut, name), Mode: 0o600, Size: int64(len(text))}); err != nil {
@@ -163,7 +165,7 @@ func leaveOut(w *tar.Writer, name string, why error) error {
 	return err
 }
 
-// endStray ends the process that an earlier supervisor has left, if there is one.
+// endStray ends the process of an earlier supervisor, if there is one.
 func (c *cluster) endStray(ctx context.Context) {
 	if p, l, err := adopt(c.pidFile(), ""); err == nil {
 		l.Close()
@@ -171,7 +173,7 @@ func (c *cluster) endStray(ctx context.Context) {
 	}
 }
 
-// endStrays ends processes of virtual clusters that are not there any more, as after a backup was restored.
+// endStrays ends processes of virtual clusters that do not exist any more, as after the restore of a backup.
 func (k *Manager) endStrays(ctx context.Context, records []record) {
 	have := map[string]bool{}
 	for _, r := range records {

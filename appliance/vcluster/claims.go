@@ -28,27 +28,27 @@ import (
 	"rivulet/offload/policy"
 )
 
-// The data of claims are with the host, and a snapshot has them by the routes that the virtual
-// cluster itself has: what is read and written is its own, whatever a snapshot says.
+// The data of claims are stored by the host. A snapshot reads and writes them through the routes of the virtual
+// cluster, with its rights only, so that a forged snapshot reaches no data of others.
 const (
 	claimsMember = "claims.json"
 	claimsPrefix = "claims/"
 	maxClaims    = 1000
-	// chunk is how much of a claim's data is in one member, bytes: how much comes is not known before.
+	// chunk is the size of one member of a claim's data, bytes: the total is not known in advance.
 	chunk = 4 << 20
-	// claimPatience is how long a host may take to know a virtual cluster that is new to it.
+	// claimPatience is how long a host may take until it accepts a new virtual cluster.
 	claimPatience = time.Minute
 )
 
-// Claim is one in a snapshot.
+// Claim is a claim in a snapshot.
 type Claim struct {
 	Namespace string                              `json:"namespace"`
 	Claim     string                              `json:"claim"`
-	Name      string                              `json:"name"`   // at the host
-	Volume    string                              `json:"volume"` // inside
+	Name      string                              `json:"name"`   // of the claim at the host
+	Volume    string                              `json:"volume"` // inside the virtual cluster
 	Modes     []corev1.PersistentVolumeAccessMode `json:"modes"`
 	Requests  corev1.ResourceList                 `json:"requests"`
-	// Data says that its data are in the snapshot, Bytes of them.
+	// Data reports whether its data, Bytes of them, are in the snapshot.
 	Data  bool  `json:"data"`
 	Bytes int64 `json:"bytes"`
 }
@@ -64,7 +64,7 @@ func (c Claim) check() error {
 	return nil
 }
 
-// storage is what a virtual cluster has of its host.
+// storage is the part of the host's API that claims need.
 type storage interface {
 	Namespace(ctx context.Context, home string) (string, error)
 	Twins(ctx context.Context) (map[string]string, error)
@@ -74,10 +74,10 @@ type storage interface {
 	VolumeWrite(ctx context.Context, home, claim string, size int64, files io.Reader) (tree.Sum, error)
 }
 
-// asItself has do use the host as the virtual cluster does, whether that runs or not.
+// asItself calls do with the virtual cluster's access to the host, whether its control plane runs or not.
 func (c *cluster) asItself(do func(storage) error) error {
 	path := filepath.Join(c.dir(), "own.sock")
-	_ = os.Remove(path) // of a supervisor that was killed
+	_ = os.Remove(path) // left by a killed supervisor
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return diskErr(err)
@@ -98,7 +98,7 @@ func (c *cluster) asItself(do func(storage) error) error {
 	return do(t.(storage))
 }
 
-// claims lists what it has at the host.
+// claims lists the claims of the virtual cluster at the host.
 func claims(ctx context.Context, s storage, data bool) (out []Claim, err error) {
 	twins, err := s.Twins(ctx)
 	if err != nil {
@@ -116,7 +116,7 @@ func claims(ctx context.Context, s storage, data bool) (out []Claim, err error) 
 			c := Claim{Namespace: home, Claim: p.Annotations[volume.HomeClaimAnnotation], Name: p.Name, Volume: p.Labels[volume.VolumeLabel],
 				Modes: p.Spec.AccessModes, Requests: p.Spec.Resources.Requests, Data: data && p.Spec.VolumeName != ""}
 			if c.Data {
-				total, err := s.VolumeTotal(ctx, home, p.Name) // refused while a pod has it
+				total, err := s.VolumeTotal(ctx, home, p.Name) // refused while a pod uses it
 				if err != nil {
 					return nil, fmt.Errorf("claim %s: %w; or leave the data of claims out: --without-data", c, err)
 				}
@@ -158,7 +158,7 @@ func writeClaims(ctx context.Context, s storage, w *archive.Writer, all []Claim)
 	return nil
 }
 
-// claimsList takes the member with the list.
+// claimsList reads the member with the list.
 func (s *stager) claimsList(content io.Reader) error {
 	if err := json.NewDecoder(io.LimitReader(content, maxManifest*maxClaims/100)).Decode(&s.claims); err != nil || len(s.claims) > maxClaims {
 		return unusable("its list of claims cannot be read (%v); take another copy of the file", err)
@@ -175,7 +175,7 @@ func (s *stager) claimsList(content io.Reader) error {
 	return diskErr(os.WriteFile(filepath.Join(s.dir, claimsMember), raw, 0o600))
 }
 
-// claimData takes one member of a claim's data; they come in order.
+// claimData reads one member of a claim's data; they arrive in order.
 func (s *stager) claimData(h *tar.Header, content io.Reader) error {
 	var i, n int
 	if got, err := fmt.Sscanf(strings.TrimPrefix(h.Name, claimsPrefix), "%d/%d", &i, &n); err != nil || got != 2 ||
@@ -196,8 +196,7 @@ func (s *stager) claimData(h *tar.Header, content io.Reader) error {
 
 func claimFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("claim-%d", i)) }
 
-// bring makes the claims of a snapshot at the host, with their data, before the control
-// plane runs for the first time.
+// bring creates the claims of a snapshot at the host, with their data, before the first start of the control plane.
 func (c *cluster) bring(ctx context.Context) error {
 	raw, err := os.ReadFile(filepath.Join(c.dir(), claimsMember))
 	if err != nil {

@@ -36,16 +36,16 @@ type cluster struct {
 	k    *Manager
 	name string
 	port uint16
-	done chan struct{} // closed when it is not kept any more
-	gone bool          // it is deleted; read after done
-	poke chan struct{} // the record is another, or it shall wake
+	done chan struct{} // closed when run has returned
+	gone bool          // deleted; read after done
+	poke chan struct{} // receives when the record changed or a start is requested
 
 	mu   sync.Mutex
 	rec  record
-	want bool      // it shall run, requests or not
-	work bool      // it shall run for work of its own, and nobody else
-	soon time.Time // when it is due for what happened at the host; zero is not
-	// touchedAt is when something of it has last changed there.
+	want bool      // start without a request of a client
+	work bool      // start for its own due work only
+	soon time.Time // when it is due after a change at the host; zero: not due
+	// touchedAt is the time of the last change of its objects at the host.
 	touchedAt time.Time
 	state     State
 	reason    string
@@ -56,10 +56,10 @@ type cluster struct {
 	errands   []errand
 
 	certs   sync.Mutex
-	copying sync.Mutex    // a snapshot is being made
-	host    *http.Server  // run's own; nil: it has no way to its host
-	hostEnd func()        // ends what is joined by it
-	toPods  chan struct{} // holds one for each connection to a pod
+	copying sync.Mutex    // held while a snapshot is made
+	host    *http.Server  // used by run only; nil: no access to the host
+	hostEnd func()        // ends the connections of host
+	toPods  chan struct{} // one element for each connection to a pod
 }
 
 func newCluster(k *Manager, r record) *cluster {
@@ -76,8 +76,8 @@ func (c *cluster) secretDir() string { return filepath.Join(c.dir(), "secret") }
 func (c *cluster) logFile() string   { return filepath.Join(c.dir(), "control-plane.log") }
 func (c *cluster) pidFile() string   { return filepath.Join(c.k.cfg.Run, "vcluster-"+c.name+".pid") }
 
-// KubeconfigFile is where a command has the kubeconfig that it is run with; it goes with the
-// virtual cluster.
+// KubeconfigFile is the path of root's kubeconfig for `rivulet vcluster kubectl`; it is deleted with the virtual
+// cluster.
 func KubeconfigFile(run, name string) string {
 	return filepath.Join(run, "vcluster-"+name+".kubeconfig")
 }
@@ -109,7 +109,7 @@ func (c *cluster) watch() (View, <-chan struct{}) {
 	return c.brief(), changed
 }
 
-// brief is the view without what has to be measured.
+// brief is the view without measured values.
 func (c *cluster) brief() View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,9 +120,9 @@ func (c *cluster) brief() View {
 	switch {
 	case v.State == Deleting:
 	case c.rec.Paused:
-		v.State, v.Reason = Paused, "" // or is about to be: its process ends
+		v.State, v.Reason = Paused, "" // or soon: its process ends
 	case c.want && v.State != Awake:
-		v.State = Starting // it is about to
+		v.State = Starting // a start is due
 	}
 	return v
 }
@@ -155,7 +155,7 @@ func (c *cluster) nudge() {
 	changes.Poke(c.poke)
 }
 
-// wake has it run, without a request.
+// wake starts it without a request of a client.
 func (c *cluster) wake() {
 	c.mu.Lock()
 	c.want = c.state != Awake
@@ -163,7 +163,7 @@ func (c *cluster) wake() {
 	c.nudge()
 }
 
-// change writes another record, and has it looked at.
+// change writes a changed record and notifies run.
 func (c *cluster) change(f func(*record)) error {
 	if err := c.keepRecord(f); err != nil {
 		return err
@@ -184,20 +184,20 @@ func (c *cluster) keepRecord(f func(*record)) error {
 	return nil
 }
 
-// run keeps it until ctx ends or it is deleted.
+// run manages the virtual cluster until ctx ends or it is deleted.
 func (c *cluster) run(ctx context.Context) {
 	proc, listener, err := adopt(c.pidFile(), c.rootDir())
 	if err == nil {
 		proc.logStart = max(0, c.logSize()-4096)
 		proc.old = !sameFile(fmt.Sprintf("/proc/%d/exe", proc.pid), c.k.cfg.Executable)
 		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid, "old", proc.old)
-		if proc.old && proc.reports != nil { // it takes the signal
+		if proc.old && proc.reports != nil { // ended by a signal
 			_ = unix.PidfdSendSignal(proc.fd, unix.SIGHUP, nil, 0)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "err", err)
 	}
-	_ = os.RemoveAll(c.copyDir()) // of a supervisor that was killed
+	_ = os.RemoveAll(c.copyDir()) // left by a killed supervisor
 	defer func() {
 		c.closeHost()
 		if listener != nil {
@@ -207,8 +207,8 @@ func (c *cluster) run(ctx context.Context) {
 			proc.reports.Close()
 		}
 	}()
-	var awake time.Time // since when it runs
-	var turn bool       // it has a turn already
+	var awake time.Time // when it became usable
+	var turn bool       // has a turn already
 	for pause := time.Duration(0); ; {
 		if e, ok := c.errand(); ok {
 			if proc != nil {
@@ -232,7 +232,7 @@ func (c *cluster) run(ctx context.Context) {
 				proc = nil
 			}
 			c.closeHost()
-			if listener != nil { // a client sees at once that nobody is there
+			if listener != nil { // clients are refused at once
 				listener.Close()
 				listener = nil
 			}
@@ -284,7 +284,7 @@ func (c *cluster) run(ctx context.Context) {
 			}
 			if proc == nil {
 				proc, err = c.start(ctx, listener)
-			} else { // it was found while it started
+			} else { // adopted while it started
 				proc, err = c.started(ctx, proc, time.Now())
 			}
 			<-c.k.turns
@@ -296,7 +296,7 @@ func (c *cluster) run(ctx context.Context) {
 			awake = time.Now()
 			if err != nil {
 				c.failed(err)
-				refuse(listener) // they would wait for ever
+				refuse(listener) // otherwise they would wait for ever
 				pause = min(max(2*pause, firstWait), longWait)
 				if !c.wait(ctx, pause) {
 					return
@@ -304,14 +304,14 @@ func (c *cluster) run(ctx context.Context) {
 				continue
 			}
 		}
-		if err := c.openHost(); err != nil { // of one that was found
+		if err := c.openHost(); err != nil { // of an adopted process
 			c.k.cfg.Log.Warn("pods of a virtual cluster do not run", "name", c.name, "err", err)
 		}
 		c.mu.Lock()
 		c.proc, c.want, c.soon = proc, false, time.Time{}
 		c.mu.Unlock()
 		var due <-chan time.Time
-		var turns chan<- struct{} // to replace it
+		var turns chan<- struct{} // to replace the process
 		if by := replaceBy(c.k.cfg.Executable, c.k.pace.replace); !proc.old {
 			c.set(Awake, "")
 		} else {
@@ -324,7 +324,7 @@ func (c *cluster) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			return // the process goes on
+			return // the process continues
 		case <-due:
 		case turns <- struct{}{}:
 			turn = true
@@ -354,9 +354,9 @@ func (c *cluster) run(ctx context.Context) {
 	}
 }
 
-// turn waits until it may start, and returns false when ctx ends or something is asked of it. As many start at once as
-// there are cores, the first that asked first: a start takes a core for a second or two, and more of them at once only
-// make each take longer, until they run into the time limits of a control plane's parts, and the engine into its watchdog's.
+// turn waits for a turn to start, in the order of requests, and returns false when ctx ends or the state changed. There
+// are as many turns as cores: a start takes one core for 1 to 2 s, and more at once would exceed the start time limits
+// of the control plane's parts and the watchdog of the engine.
 func (c *cluster) turn(ctx context.Context) bool {
 	select {
 	case c.k.turns <- struct{}{}:
@@ -373,11 +373,11 @@ func (c *cluster) turn(ctx context.Context) bool {
 	return false
 }
 
-// errand is done while no process runs.
+// errand is work that is done while no process runs.
 type errand struct {
 	what string
 	do   func() error
-	done chan error // for one
+	done chan error // receives the result
 }
 
 func (c *cluster) errand() (e errand, ok bool) {
@@ -390,8 +390,7 @@ func (c *cluster) errand() (e errand, ok bool) {
 	return e, true
 }
 
-// still does what must not be done beside the process, which ends for it. One that ran starts
-// again at once; who asks meanwhile waits.
+// still stops the process, calls do, and starts the process again if it ran. Requests wait meanwhile.
 func (c *cluster) still(ctx context.Context, what string, do func() error) error {
 	e := errand{what, do, make(chan error, 1)}
 	c.mu.Lock()
@@ -408,7 +407,7 @@ func (c *cluster) still(ctx context.Context, what string, do func() error) error
 	}
 }
 
-// awaitUse returns true when it shall run: a request waits, or somebody wants it to.
+// awaitUse returns true when the process has to start: for a waiting request, or because a caller wants it.
 func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	c.mu.Lock()
 	want, state := c.want, c.state
@@ -444,7 +443,7 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	return due
 }
 
-// untilDue is how long it may sleep; a minute at most, as clocks are set.
+// untilDue is how long it may sleep. It is at most one minute, because the clock may be set.
 func (c *cluster) untilDue() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -457,7 +456,7 @@ func (c *cluster) untilDue() time.Duration {
 	return max(wait, 0)
 }
 
-// touched has it run a while after something of it has changed at the host: it is asleep, and does not see it.
+// touched schedules a start after a change of its objects at the host, which it does not see while it sleeps.
 func (c *cluster) touched() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -468,7 +467,7 @@ func (c *cluster) touched() {
 	}
 }
 
-// setDue writes when it has to run again.
+// setDue stores when it has to run again.
 func (c *cluster) setDue(at time.Time) {
 	if c.record().Due.Equal(at) {
 		return
@@ -496,7 +495,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	work := c.work
 	c.work = false
 	c.mu.Unlock()
-	if r.Due.IsZero() { // for a supervisor that finds neither the process nor its word: there may be something to do
+	if r.Due.IsZero() { // in case the next supervisor finds neither the process nor its report: work may be due
 		c.setDue(began)
 	}
 	from := c.logSize()
@@ -511,7 +510,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	return c.started(ctx, p, began)
 }
 
-// started returns when a process is usable that began then.
+// started waits until the process p, which started at began, is usable.
 func (c *cluster) started(ctx context.Context, p *process, began time.Time) (*process, error) {
 	c.mu.Lock()
 	c.proc = p
@@ -521,14 +520,14 @@ func (c *cluster) started(ctx context.Context, p *process, began time.Time) (*pr
 	defer limit.Stop()
 	select {
 	case <-ctx.Done():
-		return p, ctx.Err() // it goes on, and is found again
+		return p, ctx.Err() // the process continues, and is adopted later
 	case <-p.ended:
 	case <-p.awaitUsable():
 	case <-limit.C:
 		c.endProcess(ctx, p)
 		return nil, fmt.Errorf("it is not usable after %s: %s", wakeLimit, c.whyEnded(p.logStart))
 	}
-	if !p.usable() { // its end was first
+	if !p.usable() { // it ended first
 		c.endProcess(ctx, p)
 		return nil, fmt.Errorf("its control plane ended with code %d: %s", p.code, c.whyEnded(p.logStart))
 	}
@@ -547,32 +546,32 @@ func (c *cluster) logSize() int64 {
 	return st.Size()
 }
 
-// whyEnded is why the process ended whose output begins at that byte of the log.
+// whyEnded returns why a process ended whose output begins at byte at of the log.
 func (c *cluster) whyEnded(at int64) string {
 	f, err := os.Open(c.logFile())
 	if err != nil {
 		return lastLine(nil)
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || st.Size() < at { // it was begun anew
+	if st, err := f.Stat(); err != nil || st.Size() < at { // truncated meanwhile
 		at = 0
 	}
 	return lastLine(io.NewSectionReader(f, at, logBound))
 }
 
-// fatal begins what a process says before it prints its goroutines.
+// fatal matches the last line before a dump of goroutines.
 var fatal = regexp.MustCompile(`^(panic: |fatal error: |F\d{4} )`)
 
-// ofStack are lines of what a Go program prints of its goroutines.
+// ofStack matches the lines of a Go program's dump of goroutines.
 var ofStack = regexp.MustCompile(`^(\t|goroutine \d|created by |[\w./*()%-]+\(.*\)$|\s*$)`)
 
-// lastLine is what the process ended for, or said last. Goroutines that it prints then are many, and say nothing to a person.
+// lastLine returns the fatal line, or else the last line of a log, without the dump of goroutines.
 func lastLine(log io.Reader) string {
 	line := ""
 	for r := bufio.NewReader(log); ; {
 		raw, long, err := r.ReadLine()
 		text := string(raw)
-		for ; long && err == nil; _, long, err = r.ReadLine() { // the rest of a long one
+		for ; long && err == nil; _, long, err = r.ReadLine() { // skips the rest of a long line
 		}
 		if err != nil {
 			break
@@ -590,7 +589,7 @@ func lastLine(log io.Reader) string {
 	return fmt.Sprintf("%.300s", strings.TrimPrefix(line, tenant.Name+": "))
 }
 
-// folders makes those of the process's root. Only data is its own.
+// folders creates the folders of the process's root. It owns only data.
 func (c *cluster) folders(uid int) error {
 	if err := os.MkdirAll(c.dataDir(), 0o700); err != nil {
 		return diskErr(err)
@@ -601,7 +600,7 @@ func (c *cluster) folders(uid int) error {
 	return diskErr(os.Lchown(c.dataDir(), uid, uid))
 }
 
-// certificates makes what is missing, and anew what ends.
+// certificates creates missing certificates and renews those that expire.
 func (c *cluster) certificates() error {
 	c.certs.Lock()
 	defer c.certs.Unlock()
@@ -615,10 +614,10 @@ func (c *cluster) pki() pki {
 	return pki{secret: c.secretDir(), tls: c.tlsDir(), gid: c.record().UID, now: time.Now()}
 }
 
-// ended is after the process has, by itself: asleep, or crashed.
+// ended updates the state after the process ended by itself: asleep, or crashed.
 func (c *cluster) ended(p *process) (crashed bool) {
 	asleep, due := p.asleep()
-	c.forget(p) // before the state says that there is none
+	c.forget(p) // before the state changes
 	last := c.whyEnded(p.logStart)
 	if asleep {
 		if rest := time.Now().Add(leastRest); !due.IsZero() && due.Before(rest) {
@@ -627,10 +626,10 @@ func (c *cluster) ended(p *process) (crashed bool) {
 		c.setDue(due)
 		c.set(Asleep, "")
 		c.mu.Lock()
-		if time.Since(c.touchedAt) < fallingAsleep { // perhaps it did not see that
+		if time.Since(c.touchedAt) < fallingAsleep { // it may have missed that change
 			c.soon = time.Now().Add(c.k.pace.debt)
 		}
-		c.want = c.want || c.rec.Sleep == 0 // it was replaced
+		c.want = c.want || c.rec.Sleep == 0 // it was ended to be replaced
 		c.mu.Unlock()
 		return false
 	}
@@ -642,7 +641,7 @@ func (c *cluster) ended(p *process) (crashed bool) {
 	return true
 }
 
-// failed is told to who waits for it; the next request, or somebody who wants it, has it tried again.
+// failed sets the state that waiting callers receive. The next request, or wake, tries again.
 func (c *cluster) failed(err error) {
 	c.mu.Lock()
 	c.want, c.soon = false, time.Time{}
@@ -668,7 +667,7 @@ func (c *cluster) forget(p *process) {
 	c.proc = nil
 }
 
-// remove deletes all that it has; the record last, so that the rest is not forgotten.
+// remove deletes all files; the record last, so that an interrupted removal is continued.
 func (c *cluster) remove() error {
 	for _, part := range []string{c.rootDir(), c.secretDir(), c.logFile(), c.pidFile(), KubeconfigFile(c.k.cfg.Run, c.name), filepath.Join(c.dir(), recordName), c.dir()} {
 		if err := os.RemoveAll(part); err != nil {
@@ -678,7 +677,7 @@ func (c *cluster) remove() error {
 	return nil
 }
 
-// wait returns false when ctx ends, true when something is asked or the time is over; 0 is none.
+// wait returns false when ctx ends, true after a poke or after limit; limit 0 is none.
 func (c *cluster) wait(ctx context.Context, limit time.Duration) bool {
 	var over <-chan time.Time
 	if limit > 0 {

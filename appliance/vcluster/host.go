@@ -28,31 +28,29 @@ import (
 	"rivulet/offload/offer"
 )
 
-// Virtual clusters are consumers of the cluster that they are on. Each reaches the routes of
-// the provider, and nothing else, by a socket of its own in the folder that its process sees.
-// The socket is the identity: there is no secret, and closing it ends all rights.
+// A virtual cluster is a consumer of its host cluster. It reaches only the provider's routes, through a Unix socket in
+// its process's folder. The socket is the identity: there is no secret, and closing the socket ends all rights.
 
 const (
-	// maxHostConns are the connections of one virtual cluster at once.
+	// maxHostConns bounds the concurrent connections of one virtual cluster.
 	maxHostConns = 1024
-	// evictLook is how often what is left of a deleted one is looked at.
+	// evictLook is the interval of checks for the remains of a deleted virtual cluster.
 	evictLook = 500 * time.Millisecond
-	// evictTold is after how long the state says what is waited for.
+	// evictTold is the time after which the state shows what a deletion waits for.
 	evictTold = 2 * time.Second
 )
 
-// newID is an identity among consumers. It is of no key, so that no peer can prove that it has it.
+// newID returns a consumer identity. It is not derived from a key, so that no peer can prove it.
 func newID() peer.ID {
 	none := make(ed25519.PublicKey, ed25519.PublicKeySize)
 	_, _ = rand.Read(none) // it cannot fail
 	return peer.IDFromKey(none)
 }
 
-// consumerKey is of a request's context.
+// consumerKey is the key of the consumer in a request's context.
 type consumerKey struct{}
 
-// Consumers are the virtual clusters whose pods may run here, by identity: all but those that are being
-// deleted.
+// Consumers returns the virtual clusters whose pods may run here, by identity: all but those being deleted.
 func (k *Manager) Consumers() map[peer.ID]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,7 +63,7 @@ func (k *Manager) Consumers() map[peer.ID]string {
 	return out
 }
 
-// Members are quotas and guarantees of virtual clusters.
+// Members returns quotas and guarantees of virtual clusters.
 func (k *Manager) Members() map[peer.ID]offer.Member {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -81,7 +79,7 @@ func (k *Manager) Members() map[peer.ID]offer.Member {
 	return out
 }
 
-// API is where the pods of a virtual cluster find its API server; not valid for other consumers.
+// API returns the address of the API server for the pods of a virtual cluster; it is not valid for other consumers.
 func (k *Manager) API(id peer.ID) (at netip.AddrPort) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -93,10 +91,10 @@ func (k *Manager) API(id peer.ID) (at netip.AddrPort) {
 	return at
 }
 
-// Changed follows Consumers, Members and API.
+// Changed reports changes of Consumers, Members and API.
 func (k *Manager) Changed() (<-chan struct{}, func()) { return k.changed.Changed() }
 
-// Handle serves a route to virtual clusters, in place of what served it before.
+// Handle serves a route to virtual clusters and replaces its earlier handler.
 func (k *Manager) Handle(pattern string, h http.Handler) {
 	k.routesMu.Lock()
 	defer k.routesMu.Unlock()
@@ -109,7 +107,7 @@ func (k *Manager) Handle(pattern string, h http.Handler) {
 	slot.Store(&h)
 }
 
-// PeerID tells which virtual cluster sent a request; false for one that is being deleted.
+// PeerID returns which virtual cluster sent a request; false for one that is being deleted.
 func (k *Manager) PeerID(r *http.Request) (peer.ID, bool) {
 	c, ok := r.Context().Value(consumerKey{}).(*cluster)
 	if !ok {
@@ -119,24 +117,24 @@ func (k *Manager) PeerID(r *http.Request) (peer.ID, bool) {
 	return own.ID, !own.Deleting
 }
 
-// Host is the cluster that virtual clusters are on.
+// Host is the cluster on which virtual clusters run.
 type Host interface {
-	// Evict deletes all that a consumer has there, and returns how many namespaces are left.
+	// Evict deletes all objects of a consumer at the host and returns how many namespaces are left.
 	Evict(ctx context.Context, id peer.ID) (left int, err error)
-	// Use is what the consumer's pods that have not finished ask for, their number included, and
-	// its claims.
+	// Use returns the requests of the consumer's unfinished pods, their number, and its claims.
 	Use(id peer.ID) corev1.ResourceList
-	// Follow has f called, which must not block, after a consumer's pod came, went, or is in another phase.
+	// Follow registers f, which must not block. It is called after a consumer's pod was created, deleted, or changed
+	// its phase.
 	Follow(f func(id peer.ID))
 }
 
-// Attach gives the host. Nothing is deleted for good before.
+// Attach sets the host. Deletions wait for it.
 func (k *Manager) Attach(h Host) {
 	k.host.Store(&h)
 	h.Follow(k.touched)
 }
 
-// touched is told to the virtual cluster of that identity.
+// touched notifies the virtual cluster with that identity.
 func (k *Manager) touched(id peer.ID) {
 	k.mu.Lock()
 	all := slices.Collect(maps.Values(k.all))
@@ -155,7 +153,7 @@ func (c *cluster) openHost() error {
 	}
 	r := c.record()
 	path := filepath.Join(c.rootDir(), tenant.Host)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a supervisor that was killed
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed supervisor
 		return diskErr(err)
 	}
 	l, err := net.Listen("unix", path)
@@ -167,14 +165,14 @@ func (c *cluster) openHost() error {
 		return diskErr(err)
 	}
 	srv := c.hostServer()
-	ctx, end := context.WithCancel(context.Background()) // of connections that Close does not end
+	ctx, end := context.WithCancel(context.Background()) // for connections that Close does not end
 	srv.BaseContext = func(net.Listener) context.Context { return ctx }
 	c.host, c.hostEnd = srv, end
 	go func() { _ = srv.Serve(netutil.LimitListener(ofUser{l, uint32(r.UID)}, maxHostConns)) }() // it ends with Close
 	return nil
 }
 
-// hostServer serves what the host lends to it.
+// hostServer serves the host's provider routes to it.
 func (c *cluster) hostServer() *http.Server {
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -217,7 +215,7 @@ func (l ofUser) Accept() (net.Conn, error) {
 	}
 }
 
-// userOf is who opened a connection.
+// userOf returns the user that opened a connection.
 func userOf(c net.Conn) (uid uint32, err error) {
 	raw, err := c.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -234,7 +232,7 @@ func userOf(c net.Conn) (uid uint32, err error) {
 	return uid, err
 }
 
-// evict waits until nothing of it is left on the host.
+// evict waits until the host has no object of it.
 func (c *cluster) evict(ctx context.Context) error {
 	host := c.k.host.Load()
 	if host == nil {

@@ -1,12 +1,10 @@
-// Package vcluster keeps the virtual clusters of a device: control planes of their own, each a
-// process of this executable while somebody uses it, and nothing but a listening socket while
-// nobody does. Package tenant is what runs in the process; docs/design/vclusters.md has all of it.
+// Package vcluster manages the virtual clusters of a device. Each is a control plane in a process of this executable
+// (package tenant) while it is used, and only a listening socket otherwise; see docs/design/vclusters.md.
 //
-// It reads what is asked of a Keeper. It alone writes <state>/vclusters/NAME and
-// <run>/vcluster-NAME.pid, serves each the routes of the host's provider (see Handle), holds the listening sockets, and starts and ends the processes.
-// Restart: processes go on without the supervisor, and are found again by number and start
-// time, their sockets with them. Failure as the user sees it: state Failed with the reason in
-// `rivulet vcluster list`; clients that wait are refused, and the next one has it tried again.
+// It reads calls of Manager. It alone writes <state>/vclusters/NAME and <run>/vcluster-NAME.pid, holds the listening
+// sockets, and starts and ends the processes. Restart: processes continue without the supervisor, which finds them and
+// their sockets again by process number and start time. Failure as the user sees it: state Failed with the reason in
+// `rivulet vcluster list`; waiting clients are refused, and the next request tries again.
 package vcluster
 
 import (
@@ -39,87 +37,87 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Config is what a Keeper needs. All of it but Addresses is required.
+// Config is the input of New. All fields but Addresses are required.
 type Config struct {
 	State, Run string // Rivulet's folders
 	Executable string
-	// Address is where virtual clusters answer.
+	// Address is where virtual clusters listen.
 	Address netip.Addr
-	// Services are the addresses of a virtual cluster's Services.
+	// Services is the CIDR of a virtual cluster's Services.
 	Services netip.Prefix
-	// Pods are the addresses of the host's pods.
+	// Pods is the pod CIDR of the host.
 	Pods netip.Prefix
-	// Addresses are the pods' by which API servers reach their own; nil is none.
+	// Addresses checks the addresses of pods that API servers connect to; nil is none.
 	Addresses Addresses
 	Log       *slog.Logger
 }
 
-// Limits of what a device keeps.
+// Limits of a device.
 const (
-	// MaxClusters is how many virtual clusters a device has at most.
+	// MaxClusters bounds the virtual clusters of a device.
 	MaxClusters = 200
-	// maxName is the longest name, so that names made of it are valid.
+	// maxName is the longest name, bytes, so that names derived from it are valid.
 	maxName = 40
-	// DefaultSleep is how long nobody may use a virtual cluster before it sleeps.
+	// DefaultSleep is the time without use after which a virtual cluster sleeps.
 	DefaultSleep = 30 * time.Minute
-	// minSleep is the shortest.
+	// minSleep is the shortest such time.
 	minSleep = 10 * time.Second
-	// DefaultMemory limits the process, bytes; minMemory is the least that a control plane starts in.
+	// DefaultMemory limits the process, bytes; minMemory is the least in which a control plane starts.
 	DefaultMemory, minMemory = 512 << 20, 256 << 20
-	// planeMemory is what a control plane has of its own when it is awake and little used, bytes. It does not depend on who
-	// is awake: what is lent would change with each wake.
+	// planeMemory is the memory of an awake control plane with little load, bytes. It is reserved for sleeping ones,
+	// too: otherwise the lent capacity would change with each start.
 	planeMemory = 112 << 20
-	// DefaultDatastore bounds the datastore, bytes; minDatastore is the least that a control plane has use of.
+	// DefaultDatastore bounds the datastore, bytes; minDatastore is the least useful bound.
 	DefaultDatastore, minDatastore = 256 << 20, 16 << 20
-	// nearlyFull is from when on a datastore is reported, percent.
+	// nearlyFull is the use from which a datastore is reported, percent.
 	nearlyFull = 80
 
 	firstPort = 17000
 	firstUID  = 2000742000
 	firstWait = time.Second
 	longWait  = 30 * time.Second
-	// steady is how long one that crashed has to have run to be started again at once.
+	// steady is how long a process must have run to be started at once after a crash.
 	steady = time.Minute
-	// leastRest is how long one sleeps at least that is due again, failedRest one that failed to start.
+	// leastRest is the shortest sleep before due work, failedRest that after a failed start.
 	leastRest, failedRest = 15 * time.Second, 10 * time.Minute
-	// fallingAsleep is what a process takes at most from its last look at the host until its end.
+	// fallingAsleep is the longest time from a process's last read of the host until its end.
 	fallingAsleep = 5 * time.Second
-	// wakeLimit is how long a start may take until it is usable.
+	// wakeLimit is how long a start may take until the process is usable.
 	wakeLimit = 3 * time.Minute
 )
 
 // pace has the times that tests shorten.
 type pace struct {
-	// replace is how long after an upgrade a process of the version before may run on.
+	// replace is how long after an upgrade a process of the earlier version may run.
 	replace time.Duration
-	// debt is how long one that sleeps is left to after something of it has changed at the host; what changes meanwhile is seen with it.
+	// debt is the delay of a start after a change at the host, to handle several changes with one start.
 	debt time.Duration
 }
 
 var usualPace = pace{replace: 24 * time.Hour, debt: time.Minute}
 
-// Spec is what is asked for.
+// Spec has the settings of a virtual cluster.
 type Spec struct {
 	Name string `json:"name"`
-	// Sleep is how long nobody may use it before it sleeps; 0 is never.
+	// Sleep is the time without use after which it sleeps; 0 is never.
 	Sleep time.Duration `json:"sleep"`
 	// Memory limits its process, bytes.
 	Memory int64 `json:"memory"`
-	// Datastore bounds what its objects and their history take on the disk, bytes; 0 is the default.
+	// Datastore bounds the size of its objects and their history on the disk, bytes; 0 is the default.
 	Datastore int64 `json:"datastore,omitempty"`
-	// Quota bounds what its pods ask for (cpu, memory, pods) and its claims (storage); what is
-	// not in it is bounded by what all virtual clusters have together.
+	// Quota bounds the requests of its pods (cpu, memory, pods) and its claims (storage). Resources without a quota are
+	// bounded by the total of all virtual clusters.
 	Quota corev1.ResourceList `json:"quota,omitempty"`
-	// Guarantee is kept free for its pods (cpu, memory, pods), whatever the other virtual clusters use.
+	// Guarantee is kept free for its pods (cpu, memory, pods), independent of the use by other virtual clusters.
 	Guarantee corev1.ResourceList `json:"guarantee,omitempty"`
 }
 
-// quotable is what a quota may have; a guarantee has no storage.
+// quotable are the resources of a quota; a guarantee has no storage.
 var quotable = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage}
 
 const quotaHas = "cpu, memory, pods and storage"
 
-// ParseQuota reads a quota or a guarantee, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; none is no quota.
+// ParseQuota parses a quota or a guarantee, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; none is no quota.
 func ParseQuota(text string) (corev1.ResourceList, error) {
 	if text == "none" {
 		return nil, nil
@@ -148,7 +146,7 @@ func checkQuota(what, has string, quota corev1.ResourceList, may []corev1.Resour
 	return nil
 }
 
-// Check completes the spec and returns what is wrong with it.
+// Check sets defaults in the spec and returns what is wrong with it.
 func (s *Spec) Check() error {
 	if errs := validation.IsDNS1123Label(s.Name); len(errs) > 0 || len(s.Name) > maxName {
 		return fmt.Errorf("%.60q is no name for a virtual cluster; use at most %d small letters, digits and dashes", s.Name, maxName)
@@ -176,7 +174,7 @@ func (s *Spec) Check() error {
 	return errors.Join(checkQuota("quota", quotaHas, s.Quota, quotable), checkQuota("guarantee", "cpu, memory and pods", s.Guarantee, quotable[:3]))
 }
 
-// datastore is the bound of one that was made before there was any, too.
+// datastore returns the bound, also for records without one.
 func (s Spec) datastore() int64 { return cmp.Or(s.Datastore, DefaultDatastore) }
 
 func (s Spec) withDefaults() Spec {
@@ -184,18 +182,17 @@ func (s Spec) withDefaults() Spec {
 	return s
 }
 
-// Change is what is to be another; nil stays.
+// Change has the settings to change; nil stays.
 type Change struct {
 	Sleep     *time.Duration       `json:"sleep,omitempty"`
 	Memory    *int64               `json:"memory,omitempty"`
 	Datastore *int64               `json:"datastore,omitempty"`
 	Quota     *corev1.ResourceList `json:"quota,omitempty"`
-	// Guarantee is as that of Spec.
+	// Guarantee is Spec.Guarantee.
 	Guarantee *corev1.ResourceList `json:"guarantee,omitempty"`
 }
 
-// Owner is the object of the home cluster that a virtual cluster is made of; empty for one that
-// was made by a command.
+// Owner is the home cluster's object for a virtual cluster; empty for one that was created by a command.
 type Owner struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
@@ -204,27 +201,26 @@ type Owner struct {
 
 func (o Owner) String() string { return o.Namespace + "/" + o.Name }
 
-// record is a virtual cluster on the disk.
+// record is the stored form of a virtual cluster.
 type record struct {
 	Spec
 	Owner   Owner     `json:"owner,omitzero"`
-	UID     int       `json:"uid"` // its process's user and group
-	ID      peer.ID   `json:"id"`  // by which the host knows whose its pods are
+	UID     int       `json:"uid"` // user and group of its process
+	ID      peer.ID   `json:"id"`  // its identity as a consumer of the host
 	Port    uint16    `json:"port"`
 	Created time.Time `json:"created"`
 	Paused  bool      `json:"paused,omitempty"`
 	// Due is when it has work of its own again; zero is never.
 	Due time.Time `json:"due,omitzero"`
-	// Restoring says that it is not whole yet, and goes if that is cut short.
+	// Restoring: it is incomplete, and is deleted if the restore is interrupted.
 	Restoring bool `json:"restoring,omitempty"`
-	// Deleting says that only its removal is left to do.
+	// Deleting: only its removal is left to do.
 	Deleting bool `json:"deleting,omitempty"`
 }
 
-// State is what a virtual cluster does.
+// State is the state of a virtual cluster.
 type State string
 
-// The states.
 const (
 	Starting State = "Starting"
 	Awake    State = "Awake"
@@ -234,7 +230,7 @@ const (
 	Deleting State = "Deleting"
 )
 
-// View is a virtual cluster as it is shown.
+// View is a virtual cluster as shown to users.
 type View struct {
 	Spec
 	Owner   Owner          `json:"owner,omitzero"`
@@ -245,21 +241,21 @@ type View struct {
 	Address netip.AddrPort `json:"address"`
 	Created time.Time      `json:"created"`
 	PID     int            `json:"pid,omitempty"`
-	// Old says that its process is of another version than the supervisor.
+	// Old: its process is of another version than the supervisor.
 	Old bool `json:"old,omitempty"`
-	// Private is the memory of its process alone, Disk what its datastore takes, bytes.
+	// Private is the memory of its process alone, Disk the size of its datastore, bytes.
 	Private int64 `json:"private"`
 	Disk    int64 `json:"disk"`
-	// Stored is what its objects and their history take of its datastore's bound, bytes.
+	// Stored is the part of its datastore's bound in use by objects and their history, bytes.
 	Stored int64 `json:"stored"`
-	// Pods are those on the host that have not finished; Use is what they ask for, and its claims.
+	// Pods are the unfinished pods on the host; Use has their requests, and its claims.
 	Pods int                 `json:"pods"`
 	Use  corev1.ResourceList `json:"use,omitempty"`
-	// Took is how long the last start took until it was usable.
+	// Took is how long the last start took until the process was usable.
 	Took time.Duration `json:"took,omitempty"`
 }
 
-// Manager keeps all virtual clusters. Its methods may be called at any time.
+// Manager manages all virtual clusters. Its methods may be called at any time.
 type Manager struct {
 	cfg Config
 
@@ -268,26 +264,26 @@ type Manager struct {
 	ctx  context.Context // of Run; nil before
 	work sync.WaitGroup
 
-	dial     func(ctx context.Context, network, addr string) (net.Conn, error) // a pod
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error) // connects to a pod
 	pace     pace
-	turns    chan struct{}  // holds one for each that starts
-	changed  changes.Signal // Consumers may be others
-	states   changes.Signal // Briefs may be another
+	turns    chan struct{}  // one element for each start in progress
+	changed  changes.Signal // Consumers may have changed
+	states   changes.Signal // Briefs may have changed
 	routes   *http.ServeMux // of all virtual clusters
 	routesMu sync.Mutex
 	slots    map[string]*atomic.Pointer[http.Handler] // by pattern
 	host     atomic.Pointer[Host]
-	unread   atomic.Bool // there are some that could not be read
+	unread   atomic.Bool // some records could not be read
 }
 
-// New returns a Keeper with no virtual cluster; Run reads them.
+// New returns a Manager without virtual clusters; Run reads them.
 func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
 }
 
 func (k *Manager) folder() string { return filepath.Join(k.cfg.State, "vclusters") }
 
-// Run keeps them until ctx ends; their processes go on. It may be called again.
+// Run manages them until ctx ends; their processes continue. It may be called again.
 func (k *Manager) Run(ctx context.Context, ready func()) error {
 	records, err := k.load()
 	if err != nil {
@@ -310,7 +306,7 @@ func (k *Manager) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// begin has one kept. The lock is held.
+// begin starts the goroutine of a virtual cluster. The caller holds the lock.
 func (k *Manager) begin(r record) *cluster {
 	c := newCluster(k, r)
 	k.keep(c)
@@ -333,7 +329,7 @@ func (k *Manager) keep(c *cluster) {
 	})
 }
 
-// recordName is the file in a virtual cluster's folder that makes it one.
+// recordName is the file that makes a folder a virtual cluster.
 const recordName = "vcluster.json"
 
 func (k *Manager) load() (out []record, err error) {
@@ -342,7 +338,7 @@ func (k *Manager) load() (out []record, err error) {
 		return nil, diskErr(err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), restorePrefix) { // a restore that was cut short
+		if strings.HasPrefix(e.Name(), restorePrefix) { // an interrupted restore
 			_ = os.RemoveAll(filepath.Join(k.folder(), e.Name()))
 			continue
 		}
@@ -350,14 +346,14 @@ func (k *Manager) load() (out []record, err error) {
 		raw, err := os.ReadFile(path)
 		var r record
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // a creation that was cut short, or the last of a removal
+		case errors.Is(err, fs.ErrNotExist): // an interrupted creation or removal
 			k.cfg.Log.Warn("removing what is left of a virtual cluster that was never made, or is deleted", "folder", e.Name())
 			err = os.RemoveAll(filepath.Join(k.folder(), e.Name()))
 		case err == nil:
 			if err = json.Unmarshal(raw, &r); err == nil && r.Name != e.Name() {
 				err = errors.New("it is of another virtual cluster")
 			}
-			if err == nil && r.ID == "" { // of a version whose virtual clusters had no pods
+			if err == nil && r.ID == "" { // a record without identity has no pods
 				r.ID = newID()
 				err = k.save(r)
 			}
@@ -391,10 +387,10 @@ var errNone = errors.New("it is not there any more; see: rivulet vcluster list")
 
 var errNotYet = errors.New("virtual clusters are not kept yet; try again in a moment, see: rivulet status")
 
-// Create makes a virtual cluster, and starts it.
+// Create creates a virtual cluster and starts it.
 func (k *Manager) Create(spec Spec) (View, error) { return k.CreateFor(spec, Owner{}) }
 
-// CreateFor makes that of an object.
+// CreateFor creates the virtual cluster of an object.
 func (k *Manager) CreateFor(spec Spec, owner Owner) (View, error) {
 	if err := spec.Check(); err != nil {
 		return View{}, err
@@ -415,7 +411,7 @@ func (k *Manager) CreateFor(spec Spec, owner Owner) (View, error) {
 	return c.view(), nil
 }
 
-// newRecord gives a virtual cluster what no other has. The lock is held.
+// newRecord allocates the unique values of a virtual cluster. The caller holds the lock.
 func (k *Manager) newRecord(spec Spec) (r record, err error) {
 	switch {
 	case k.ctx == nil:
@@ -438,7 +434,7 @@ func (k *Manager) newRecord(spec Spec) (r record, err error) {
 	return record{Spec: spec, UID: firstUID + slot, ID: newID(), Port: uint16(firstPort + slot), Created: time.Now().Truncate(time.Second)}, nil
 }
 
-// free reports whether the port of a slot can be had.
+// free reports whether the port of a slot is available.
 func (k *Manager) free(slot int) bool {
 	l, err := listen(netip.AddrPortFrom(k.cfg.Address, uint16(firstPort+slot)))
 	if err == nil {
@@ -460,10 +456,10 @@ func (k *Manager) get(name string) (*cluster, error) {
 	return c, nil
 }
 
-// StatesChanged tells that Briefs may be another.
+// StatesChanged reports changes of Briefs.
 func (k *Manager) StatesChanged() (<-chan struct{}, func()) { return k.states.Changed() }
 
-// Briefs returns all, by name, without what has to be measured: memory, disk and use.
+// Briefs returns all, by name, without measured values: memory, disk and use.
 func (k *Manager) Briefs() []View { return k.views((*cluster).brief) }
 
 // List returns all, by name.
@@ -512,9 +508,8 @@ func (k *Manager) setPaused(name string, paused bool) error {
 	return nil
 }
 
-// Change gives it other settings. A control plane that runs starts again for those of its
-// process; a quota holds at once for what is made from now on, and what is beyond it has to be
-// given back.
+// Change changes settings. A running control plane restarts for settings of its process. A quota applies at once to new
+// objects; existing use above it is not evicted.
 func (k *Manager) Change(ctx context.Context, name string, to Change) (View, error) {
 	c, err := k.get(name)
 	if err != nil {
@@ -558,7 +553,7 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 	return c.view(), nil
 }
 
-// Delete removes it with all that it has, and returns when nothing is left.
+// Delete removes it with all its data, and returns when nothing is left.
 func (k *Manager) Delete(ctx context.Context, name string) error {
 	c, err := k.get(name)
 	if err != nil {
@@ -579,7 +574,7 @@ func (k *Manager) Delete(ctx context.Context, name string) error {
 	}
 }
 
-// Await returns once it is awake, or why it is not.
+// Await returns once it is awake, or an error with the reason why it is not.
 func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 	c, err := k.get(name)
 	if err != nil {
@@ -608,10 +603,10 @@ func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 	}
 }
 
-// klogLine is the head of a line of Kubernetes's log, which says nothing to users.
+// klogLine matches the prefix of a Kubernetes log line, which is of no use to users.
 var klogLine = regexp.MustCompile(`^[IWEF]\d{4} [0-9:.]+ +\d+ [^]]+\] `)
 
-// Log is the file of what its control plane says.
+// Log returns the path of its control plane's log.
 func (k *Manager) Log(name string) (string, error) {
 	c, err := k.get(name)
 	if err != nil {

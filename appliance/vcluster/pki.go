@@ -28,11 +28,11 @@ import (
 )
 
 const (
-	// leafLife is how long a certificate holds; each is made anew at a start when half of it is over.
+	// leafLife is the validity of a certificate; at a start it is renewed if half of that has passed.
 	leafLife = 365 * 24 * time.Hour
-	// adminLife is that of the one that is in a Secret, rootLife of one for this device's root.
+	// adminLife is the validity of a certificate in a Secret, rootLife of one for this device's root.
 	adminLife, rootLife = 30 * 24 * time.Hour, 24 * time.Hour
-	// adminGroup has all rights inside, whatever an administrator there does.
+	// adminGroup has all rights inside, whatever RBAC an administrator changes there.
 	adminGroup = "system:masters"
 )
 
@@ -42,24 +42,24 @@ var (
 	never  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
-// authority signs for one purpose. The keys of server-ca, client-ca and front-proxy-ca are the supervisor's
-// alone; that of kubelet-ca is the tenant's, which serves its own virtual nodes.
+// authority signs for one purpose. Only the supervisor has the keys of server-ca, client-ca and front-proxy-ca; the
+// tenant has that of kubelet-ca, for the serving certificates of its virtual nodes.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 	pem  []byte
 }
 
-// pki makes and renews what a control plane needs. Secret has what root alone reads, and
-// tls what the tenant's group reads too.
+// pki creates and renews the certificates of a control plane. Only root reads secret; the tenant's group also reads
+// tls.
 type pki struct {
 	secret, tls string
 	gid         int
 	now         time.Time
 }
 
-// write makes all that is missing, and anew what is half over. Host is the address that
-// clients use, service that of Service kubernetes.
+// write creates missing certificates and renews those with half their validity over. Host is the address for clients,
+// service that of Service kubernetes.
 func (p pki) write(host, service net.IP) error {
 	for _, dir := range []string{p.secret, p.tls} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -106,7 +106,7 @@ func client(name string, groups ...string) *x509.Certificate {
 	return &x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }
 
-// authority reads one, or makes it.
+// authority reads an authority, or creates it.
 func (p pki) authority(name, dir string) (authority, error) {
 	crt, key := filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
 	if a, err := readPair(crt, key); err == nil {
@@ -114,7 +114,7 @@ func (p pki) authority(name, dir string) (authority, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return a, fmt.Errorf("vcluster: authority %s: %w; restore the folder from a backup, or delete the virtual cluster", name, err)
 	}
-	if _, err := os.Stat(crt); err == nil { // the certificate comes last
+	if _, err := os.Stat(crt); err == nil { // written last
 		return authority{}, fmt.Errorf("vcluster: %s has no key; restore the folder from a backup, or delete the virtual cluster", crt)
 	}
 	signer, err := p.newKey(dir, name)
@@ -153,7 +153,7 @@ func readPair(crt, key string) (a authority, err error) {
 	return a, err
 }
 
-// leaf signs one unless it is there and good for long enough.
+// leaf signs a certificate unless a valid one with enough time left exists.
 func (p pki) leaf(dir, name string, life time.Duration, by authority, template *x509.Certificate) error {
 	if old, err := readPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")); err == nil &&
 		old.cert.CheckSignatureFrom(by.cert) == nil && p.now.Before(old.cert.NotAfter.Add(-life/2)) && p.now.After(old.cert.NotAfter.Add(-life-time.Hour)) &&
@@ -172,7 +172,7 @@ func (p pki) leaf(dir, name string, life time.Duration, by authority, template *
 	return p.put(dir, name+".crt", raw)
 }
 
-// issue makes a client's certificate that is kept nowhere, and its key, PEM.
+// issue creates a client certificate and its key, PEM, without storing them.
 func (p pki) issue(user, group string, until time.Time) (crt, key []byte, err error) {
 	clients, err := p.authority("client-ca", p.secret)
 	if err != nil {
@@ -221,7 +221,8 @@ func (p pki) newKey(dir, name string) (crypto.Signer, error) {
 	return key, p.put(dir, name+".key", raw)
 }
 
-// accountKey signs tokens of service accounts. It stays: tokens in use are checked with it.
+// accountKey creates the key that signs service account tokens. It is never replaced, because it verifies tokens in
+// use.
 func (p pki) accountKey() error {
 	if _, err := os.Stat(filepath.Join(p.tls, "sa.pub")); err == nil {
 		return nil
@@ -237,7 +238,7 @@ func (p pki) accountKey() error {
 	return p.file("sa.pub", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
 }
 
-// controlPlane is the kubeconfig of the process's own parts.
+// controlPlane writes the kubeconfig of the process's own parts.
 func (p pki) controlPlane(ca []byte) error {
 	raw, err := kubeconfigOf(p.tls, "control-plane", "inner", "https://"+tenant.InnerAddress, ca)
 	if err != nil {
@@ -246,7 +247,7 @@ func (p pki) controlPlane(ca []byte) error {
 	return p.file("control-plane.kubeconfig", raw)
 }
 
-// kubeconfigOf is a file for the user whose pair is in dir.
+// kubeconfigOf returns a kubeconfig for the user whose certificate and key are in dir.
 func kubeconfigOf(dir, user, name, server string, ca []byte) ([]byte, error) {
 	crt, err := os.ReadFile(filepath.Join(dir, user+".crt"))
 	if err != nil {
@@ -270,8 +271,8 @@ func kubeconfig(name, server string, ca, crt, key []byte) ([]byte, error) {
 
 func (p pki) file(name string, content []byte) error { return p.put(p.tls, name, content) }
 
-// put writes a file that the tenant's group reads if it is in tls, and nobody but root else.
-// Both folders are root's alone to write, so that no name in them is a trap.
+// put writes a file: readable by the tenant's group in tls, otherwise by root only. Only root writes to both folders,
+// so a tenant cannot place links in them.
 func (p pki) put(dir, name string, content []byte) error {
 	mode, gid := os.FileMode(0o600), 0
 	if dir == p.tls {

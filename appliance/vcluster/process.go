@@ -23,21 +23,21 @@ import (
 	machine "rivulet/appliance/machine/process"
 )
 
-// process is a control plane that runs, started by this supervisor or an earlier one.
+// process is a running control plane, started by this supervisor or an earlier one.
 type process struct {
 	pid      int
 	fd       int           // pidfd
-	reports  *os.File      // what it says of itself; nil of a version that said it in its log alone
-	old      bool          // it is of another version than this supervisor
-	ended    chan struct{} // closed when it has
-	code     int           // exit code, after ended; -1 is unknown, or a signal
-	logStart int64         // where its output begins in its log
+	reports  *os.File      // its status messages; nil for a version that only logs them
+	old      bool          // of another version than this supervisor
+	ended    chan struct{} // closed at its end
+	code     int           // exit code, after ended; -1: unknown, or a signal
+	logStart int64         // offset of its output in the log
 }
 
-// maxReports is more than a process says of itself, bytes.
+// maxReports bounds the reports of a process, bytes.
 const maxReports = 4 << 10
 
-// reported returns the lines that it has said of itself. They stay in the socket, for a supervisor that starts later.
+// reported returns the lines of its reports so far. They stay in the socket for a later supervisor.
 func (p *process) reported() []string {
 	raw := make([]byte, maxReports)
 	n := 0
@@ -47,14 +47,14 @@ func (p *process) reported() []string {
 		})
 	}
 	lines := strings.Split(string(raw[:max(n, 0)]), "\n")
-	return lines[:len(lines)-1] // the last has no end yet
+	return lines[:len(lines)-1] // the last is incomplete
 }
 
 func (p *process) usable() bool {
 	return p.reports == nil || slices.Contains(p.reported(), tenant.Usable)
 }
 
-// asleep reports whether it fell asleep, and when it is due again; zero is never, or not said.
+// asleep reports whether it ended to sleep, and when it is due again; zero: never, or unknown.
 func (p *process) asleep() (asleep bool, due time.Time) {
 	if p.reports == nil {
 		return false, due
@@ -72,17 +72,17 @@ func (p *process) asleep() (asleep bool, due time.Time) {
 	return asleep, due
 }
 
-// awaitUsable returns a channel that is closed once it has said something, which is first that it is usable.
+// awaitUsable returns a channel that is closed after the first report, which is that it is usable.
 func (p *process) awaitUsable() <-chan struct{} {
 	said := make(chan struct{})
 	go func() {
 		defer close(said)
-		_ = awaitReadable(p.reports) // it ends with forget
+		_ = awaitReadable(p.reports) // forget ends it
 	}()
 	return said
 }
 
-// listen opens the port that a virtual cluster answers on.
+// listen opens the port of a virtual cluster.
 func listen(addr netip.AddrPort) (*os.File, error) {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 	if err != nil {
@@ -92,8 +92,8 @@ func listen(addr netip.AddrPort) (*os.File, error) {
 	return l.File()
 }
 
-// awaitReadable returns nil once a connection waits in a listening socket, or the process of
-// a pidfd has ended; with an error after the file got a deadline.
+// awaitReadable returns nil once a connection waits in a listening socket, or the process of a pidfd has ended. It
+// returns an error after the deadline of the file.
 func awaitReadable(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -105,7 +105,7 @@ func awaitReadable(f *os.File) error {
 	})
 }
 
-// launch is how a process is started.
+// launch is how to start a process.
 type launch struct {
 	executable string
 	dir        string // its root
@@ -116,13 +116,13 @@ type launch struct {
 	memory     int64 // limit, bytes
 }
 
-// logBound is when the file of a process's output is begun anew, bytes; logLook is how often it is looked at while the process runs.
+// logBound is the size at which the log is truncated, bytes; logLook is the interval of checks while the process runs.
 const (
 	logBound = 4 << 20
 	logLook  = time.Minute
 )
 
-// start starts the process. It is not usable yet.
+// start starts the process, which is not usable yet.
 func (l launch) start() (*process, error) {
 	raw, err := json.Marshal(l.settings)
 	if err != nil {
@@ -137,7 +137,7 @@ func (l launch) start() (*process, error) {
 	cmd := exec.Command(l.executable)
 	cmd.Args = []string{tenant.Name}
 	cmd.Dir = l.dir
-	// GOGC is the default until it is usable; the limit is a roof for floods, not a goal.
+	// GOGC has its default until the process is usable; the limit is for peaks, not a goal.
 	cmd.Env = []string{tenant.Env + "=" + string(raw), "TMPDIR=" + tenant.Data, "HOME=" + tenant.Data, "TZ=UTC", "GOGC=100", "GOMEMLIMIT=" + strconv.FormatInt(l.memory*3/4, 10)}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -170,14 +170,14 @@ func (l launch) start() (*process, error) {
 	return p, nil
 }
 
-// boundLog empties a file that has grown; its writers append, so nothing is torn.
+// boundLog truncates a large file; its writers append, so no line is torn.
 func boundLog(path string) {
 	if st, err := os.Stat(path); err == nil && st.Size() > logBound {
 		_ = os.Truncate(path, 0)
 	}
 }
 
-// startTime tells a process from a later one with its number, in ticks since boot.
+// startTime returns the start time in ticks since boot, which distinguishes a process from a later one with its number.
 func startTime(pid int) string {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -189,7 +189,7 @@ func startTime(pid int) string {
 	return ""
 }
 
-// elsewhere reports whether a process has another root. One that has just begun has the device's.
+// elsewhere reports whether a process has another root. A process that has just started has the device's.
 func elsewhere(pid int, root string) bool {
 	at := fmt.Sprintf("/proc/%d/root", pid)
 	its, err := os.Stat(at)
@@ -200,8 +200,8 @@ func elsewhere(pid int, root string) bool {
 	return err != nil || !os.SameFile(its, ours)
 }
 
-// adopt finds the process of an earlier supervisor, and its listening socket. One with another root, if
-// that is given, is ended: a restored backup is in the place of what it belongs to.
+// adopt finds the process of an earlier supervisor, and its listening socket. It ends a process with another root than
+// root, if that is given: after a restore another virtual cluster has its name.
 func adopt(pidFile, root string) (*process, *os.File, error) {
 	raw, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -216,7 +216,7 @@ func adopt(pidFile, root string) (*process, *os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if since == "" || startTime(pid) != since { // the number is somebody else's by now
+	if since == "" || startTime(pid) != since { // the number is reused
 		unix.Close(fd)
 		return nil, nil, os.ErrProcessDone
 	}
@@ -233,9 +233,9 @@ func adopt(pidFile, root string) (*process, *os.File, error) {
 			err = fmt.Errorf("descriptor %d is something else", tenant.ListenFD)
 		}
 	}
-	if err != nil { // nobody could keep it, nor begin another beside it
+	if err != nil { // it cannot be managed, and blocks a new one
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(endLimit.Milliseconds())) // its port is free then
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(endLimit.Milliseconds())) // frees its port
 		unix.Close(fd)
 		return nil, nil, fmt.Errorf("the listening socket of process %d: %w", pid, err)
 	}
@@ -247,14 +247,14 @@ func adopt(pidFile, root string) (*process, *os.File, error) {
 		if err != nil {
 			return
 		}
-		f := os.NewFile(uintptr(again), "pidfd") // readable when it has ended
+		f := os.NewFile(uintptr(again), "pidfd") // readable after its end
 		defer f.Close()
 		_ = awaitReadable(f)
 	}()
 	return p, os.NewFile(uintptr(socket), "listener"), nil
 }
 
-// reportsOf takes the reports of a process over, nil if it is of a version that has none.
+// reportsOf takes over the reports of a process, nil if its version has none.
 func reportsOf(pidfd int) *os.File {
 	fd, err := unix.PidfdGetfd(pidfd, tenant.ReportsFD, 0)
 	if err != nil {
@@ -276,7 +276,7 @@ func sameFile(a, b string) bool {
 	return err == nil && e == nil && os.SameFile(x, y)
 }
 
-// replaceBy is until when processes of other versions have to be replaced: so long after this one came.
+// replaceBy returns when processes of other versions have to be replaced: within after the installation of executable.
 func replaceBy(executable string, within time.Duration) time.Time {
 	var st unix.Stat_t
 	if unix.Stat(executable, &st) != nil {
@@ -285,10 +285,10 @@ func replaceBy(executable string, within time.Duration) time.Time {
 	return time.Unix(st.Ctim.Unix()).Add(within)
 }
 
-// endLimit is how long a process may take to end in order.
+// endLimit is how long an orderly end may take.
 const endLimit = 15 * time.Second
 
-// end ends the process, by force if it takes too long.
+// end ends the process, by SIGKILL after endLimit.
 func (p *process) end(ctx context.Context) {
 	for _, step := range []struct {
 		signal unix.Signal
@@ -305,7 +305,7 @@ func (p *process) end(ctx context.Context) {
 	<-p.ended
 }
 
-// forget is called once, when it has ended and nobody signals it any more.
+// forget releases the process's files. It is called once, after its end, when nothing signals it any more.
 func (p *process) forget() {
 	unix.Close(p.fd)
 	if p.reports != nil {
@@ -315,17 +315,17 @@ func (p *process) forget() {
 
 const cgroupName = "rivulet-vclusters"
 
-// cgroups are where a process's memory is limited and its CPU weighed: version 2, and both controllers of version 1.
+// cgroups are the hierarchies for memory limits and CPU weights: version 2, and both controllers of version 1.
 var cgroups = []struct{ root, probe, file string }{
 	{"/sys/fs/cgroup", "cgroup.controllers", "memory.max"},
 	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.limit_in_bytes"},
 	{"/sys/fs/cgroup/cpu", "cpu.shares", ""},
 }
 
-// confine puts a process into a cgroup of its own, below one of all virtual clusters: that has the weight of one
-// service, and the engine that of several (CPUWeight of the unit). When memory ends it goes before the engine and
-// after pods that use more than they request. A machine without the memory controller (a Raspberry Pi before its
-// first boot parameter) limits no memory; one without the other weighs no CPU.
+// confine puts a process into its own cgroup under one for all virtual clusters. That one has the CPU weight of one
+// service, the engine that of several (CPUWeight of the unit). Under memory pressure the kernel kills the process
+// before the engine and after pods above their requests. Without the memory controller (a Raspberry Pi before its first
+// boot parameter) there is no memory limit, without the CPU controller no weight.
 func confine(name string, pid int, memory int64) error {
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("0"), 0o644); err != nil {
 		return fmt.Errorf("vcluster: %w", err)
@@ -363,7 +363,7 @@ func removeCgroup(name string) {
 	}
 }
 
-// memoryOf is what a process has of its own, bytes; 0 if that cannot be read.
+// memoryOf returns the private memory of a process, bytes; 0 if that cannot be read.
 func memoryOf(pid int) int64 {
 	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return int64(host.Fields(string(raw))["RssAnon"]) << 10

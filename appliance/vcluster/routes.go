@@ -15,9 +15,9 @@ import (
 // logTail is how much of a control plane's log is shown, bytes.
 const logTail = 64 << 10
 
-// Routes are `rivulet vcluster`.
+// Routes registers the routes of `rivulet vcluster`.
 func (k *Manager) Routes(mux *http.ServeMux) {
-	// own refuses what the object of a virtual cluster would undo.
+	// own refuses a change that the object of a virtual cluster would revert.
 	own := func(name, verb string) error {
 		if c, err := k.get(name); err == nil {
 			if o := c.record().Owner; o != (Owner{}) {
@@ -26,7 +26,7 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		}
 		return nil
 	}
-	// act has f done to one, and answers what that is then.
+	// act calls f for a virtual cluster and answers with its new view.
 	act := func(f func(ctx context.Context, name string) error) http.Handler {
 		return api.JSON(func(r *http.Request) (any, error) {
 			name := r.PathValue("name")
@@ -92,13 +92,13 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		w.Header().Set("Content-Type", "application/octet-stream")
 		if err := s.Write(r.Context(), w); err != nil {
 			k.cfg.Log.Warn("a snapshot of a virtual cluster was cut short", "name", r.PathValue("name"), "err", err)
-			panic(http.ErrAbortHandler) // the reader sees that it is none
+			panic(http.ErrAbortHandler) // the reader sees an incomplete answer
 		}
 	})
 	mux.HandleFunc("POST /v1/vclusters/backup", func(w http.ResponseWriter, r *http.Request) {
 		if err := k.Backup(r.Context(), w); err != nil {
 			k.cfg.Log.Warn("a backup of the virtual clusters was cut short", "err", err)
-			panic(http.ErrAbortHandler) // the reader sees that it is none
+			panic(http.ErrAbortHandler) // the reader sees an incomplete answer
 		}
 	})
 	mux.Handle("POST /v1/vclusters/restore", api.JSON(func(r *http.Request) (any, error) {
@@ -122,7 +122,7 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 	}))
 }
 
-// tail is the end of a file, "" if there is none.
+// tail returns the end of a file, "" if there is none.
 func tail(path string, limit int64) (string, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

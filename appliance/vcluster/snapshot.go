@@ -26,25 +26,25 @@ import (
 
 // A snapshot is an archive of these members:
 //
-//	snapshot.json  what it is, of which versions, when
-//	secret/ tls/   authorities, the key of accounts' tokens
+//	snapshot.json  contents, versions, time
+//	secret/ tls/   authorities, the key of service account tokens
 //	claims.json    its claims at the host
 //	db/            the datastore: SQLite's file, and its log
-//	claims/N/      the data of a claim, as a volume is moved, in pieces
+//	claims/N/      the data of a claim in pieces, in the format of a volume transfer
 //
-// Supervisors copy the datastore and never open it: its content is the tenant's.
+// Supervisors copy the datastore and never open it: the tenant controls its content.
 const (
 	snapshotFormat   = 1
 	snapshotManifest = "snapshot.json"
 	maxManifest      = 64 << 10
 	maxKey           = 64 << 10
-	// MaxDatastore is how large the datastore in a snapshot may be, bytes.
+	// MaxDatastore bounds the datastore in a snapshot, bytes.
 	MaxDatastore = 4 << 30
 
 	restorePrefix = ".restore-"
 )
 
-// Members of a snapshot beside the manifest. Leaves are made anew from the authorities.
+// Members of a snapshot beside the manifest. Leaf certificates are issued again by the authorities.
 var (
 	keyMembers = []string{
 		"secret/server-ca.crt", "secret/server-ca.key", "secret/client-ca.crt", "secret/client-ca.key",
@@ -53,7 +53,7 @@ var (
 	dataMembers = []string{"db/state.db", "db/state.db-wal"}
 )
 
-// Manifest says what a snapshot holds.
+// Manifest describes the contents of a snapshot.
 type Manifest struct {
 	Format     int       `json:"format"`
 	Rivulet    string    `json:"rivulet"`
@@ -71,9 +71,8 @@ type Snapshot struct {
 
 func (c *cluster) copyDir() string { return filepath.Join(c.dir(), "copy") }
 
-// Snapshot copies a virtual cluster. Its control plane ends for as long as its datastore is
-// copied, and who asks meanwhile waits. With data, the data of its claims are in it, and no pod
-// may use one. The caller closes it.
+// Snapshot copies a virtual cluster. Its control plane stops while its datastore is copied; requests wait meanwhile.
+// With data, the snapshot contains the data of its claims, and no pod may use one. The caller closes it.
 func (k *Manager) Snapshot(ctx context.Context, name string, data bool) (*Snapshot, error) {
 	c, err := k.get(name)
 	if err != nil {
@@ -112,7 +111,7 @@ func (s *Snapshot) Close() {
 	s.c.copying.Unlock()
 }
 
-// copyData copies the datastore aside.
+// copyData copies the datastore.
 func (c *cluster) copyData() error {
 	to := c.copyDir()
 	if err := os.RemoveAll(to); err != nil {
@@ -121,7 +120,7 @@ func (c *cluster) copyData() error {
 	if err := os.MkdirAll(filepath.Join(to, "db"), 0o700); err != nil {
 		return diskErr(err)
 	}
-	// What is in the folder is the tenant's choice, links and pipes included.
+	// The tenant controls the content of the folder, links and pipes included.
 	from, err := os.OpenRoot(c.dataDir())
 	if err != nil {
 		return fmt.Errorf("vcluster: %s has never run: %w; start it: rivulet vcluster resume %s", c.name, err, c.name)
@@ -160,7 +159,7 @@ func copyRegular(f *os.File, to string) error {
 	return diskErr(errors.Join(err, out.Close()))
 }
 
-// Write writes the snapshot. After an error what out has is none.
+// Write writes the snapshot. After an error, out does not hold a valid one.
 func (s *Snapshot) Write(ctx context.Context, out io.Writer) error {
 	w, err := archive.NewWriter(out, "", s.manifest.Created)
 	if err != nil {
@@ -215,7 +214,7 @@ func (s *Snapshot) Write(ctx context.Context, out io.Writer) error {
 	return w.Close()
 }
 
-// keyFile is where a member of keyMembers is.
+// keyFile returns the path of a member of keyMembers.
 func (c *cluster) keyFile(member string) string {
 	dir, name := path.Split(member)
 	if dir == "tls/" {
@@ -228,9 +227,8 @@ func unusable(format string, args ...any) error {
 	return fmt.Errorf("this snapshot cannot be used: %w; nothing was changed", fmt.Errorf(format, args...))
 }
 
-// Restore makes a virtual cluster of a snapshot and starts it: under its own name with its own
-// authorities, so that what was given to users goes on to hold, or, with as, a copy of another
-// name that has none of its credentials.
+// Restore creates a virtual cluster from a snapshot and starts it: under its own name with its own authorities, so that
+// credentials of users stay valid, or with as, a copy of another name without any of its credentials.
 func (k *Manager) Restore(ctx context.Context, in io.Reader, as string) (View, error) {
 	if err := os.MkdirAll(k.folder(), 0o700); err != nil {
 		return View{}, diskErr(err)
@@ -272,7 +270,7 @@ func (k *Manager) Restore(ctx context.Context, in io.Reader, as string) (View, e
 	return c.view(), nil
 }
 
-// begin has it kept, and its claims brought before it runs.
+// begin starts the virtual cluster's goroutine, which restores its claims before the first start.
 func (s *stager) begin(ctx context.Context) (*cluster, <-chan error, error) {
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
@@ -292,7 +290,7 @@ func (s *stager) begin(ctx context.Context) (*cluster, <-chan error, error) {
 	return c, brought, nil
 }
 
-// stager takes the members of a snapshot into the folder of a virtual cluster to be.
+// stager unpacks the members of a snapshot into the folder of a new virtual cluster.
 type stager struct {
 	k    *Manager
 	dir  string
@@ -357,7 +355,7 @@ func (s *stager) manifest(content io.Reader) error {
 	return nil
 }
 
-// place is where a member belongs in the folder of a virtual cluster.
+// place returns the path of a member in the folder of a virtual cluster.
 func (s *stager) place(member string) string {
 	switch dir, rest, _ := strings.Cut(member, "/"); dir {
 	case "tls":
@@ -381,7 +379,7 @@ func (s *stager) file(member string, content io.Reader) error {
 	return diskErr(errors.Join(err, f.Sync(), f.Close()))
 }
 
-// finish gives all to its owner, and the folder its name last.
+// finish sets owners, and then renames the folder to its final name.
 func (s *stager) finish(r record) error {
 	for _, name := range keyMembers {
 		if at := s.place(name); s.as == "" && strings.HasPrefix(name, "tls/") {

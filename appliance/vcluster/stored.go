@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stored is how much of its datastore is in use, bytes, as the file's header says; 0 if there is none yet. The header lags by what
-// is in the write-ahead log, a few MiB. The file is the tenant's choice, a link or a pipe included: what it says is shown, and nothing else.
+// stored returns the used size of the datastore by its file header, bytes; 0 if there is none yet. The header lags
+// behind the write-ahead log, a few MiB. The tenant controls the file, which may be a link or a pipe: the value is only
+// shown.
 func (c *cluster) stored() int64 {
 	from, err := os.OpenRoot(c.dataDir())
 	if err != nil {
@@ -29,6 +30,6 @@ func (c *cluster) stored() int64 {
 	if _, err := io.ReadFull(f, head[:]); err != nil || !strings.HasPrefix(string(head[:]), "SQLite format 3\x00") {
 		return 0
 	}
-	page := int64(binary.BigEndian.Uint16(head[16:])) // 1 is 64 KiB, which this datastore has not
+	page := int64(binary.BigEndian.Uint16(head[16:])) // 1 means 64 KiB, which this datastore does not use
 	return page * max(int64(binary.BigEndian.Uint32(head[28:]))-int64(binary.BigEndian.Uint32(head[36:])), 0)
 }

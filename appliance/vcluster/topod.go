@@ -13,26 +13,26 @@ import (
 	"rivulet/offload/homeapi"
 )
 
-// An API server calls its webhooks and API services, and what the proxy of pods and Services leads to, by CONNECT on the
-// socket of its host. It reaches running pods of its virtual cluster, at any port, and nothing else.
+// An API server reaches its webhooks and API services, and targets of the pod and Service proxy, by CONNECT on the
+// socket of its host. It reaches only running pods of its virtual cluster, at any port.
 
 const (
-	// maxToPods are the connections of one virtual cluster to its pods at once.
+	// maxToPods bounds the concurrent connections of one virtual cluster to its pods.
 	maxToPods = 128
-	// toPodTime is how long a connection may take until it is there.
+	// toPodTime limits the setup of a connection.
 	toPodTime = 5 * time.Second
 )
 
-// Addresses are those of pods on this device, by its container network.
+// Addresses checks addresses of pods on this device; the container network implements it.
 type Addresses interface {
-	// Has reports whether the address is that of a pod of the consumer, now.
+	// Has reports whether a pod of the consumer has the address now.
 	Has(consumer peer.ID, at netip.Addr) bool
-	// Changed follows Has, as that of peer.Following.
+	// Changed reports changes of Has, as peer.Following does.
 	Changed() (<-chan struct{}, func())
 }
 
-// toPod joins a connection with one to a pod. The address is the tenant's choice, so that nothing counts but whose pod
-// has it: before the connection is made, when it is there, and as long as it is.
+// toPod joins a connection with one to a pod. The tenant chooses the address, so it is checked that a pod of the tenant
+// has it: before the connection is opened, after that, and as long as it lasts.
 func (c *cluster) toPod(w http.ResponseWriter, r *http.Request) {
 	own, pods := c.record(), c.k.cfg.Addresses
 	at, err := netip.ParseAddrPort(r.Host)

@@ -14,10 +14,10 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Users reach a virtual cluster through package network/users, which holds what is made here for each
-// of them: nothing that the virtual cluster's API server trusts leaves the device but by Kubeconfig.
+// Users reach a virtual cluster through package network/users, which holds the credentials made here: only Kubeconfig
+// returns a credential of the virtual cluster's API server that leaves the device.
 
-// Kubeconfig is that of an administrator inside, for an object's Secret: anew after half of its time.
+// Kubeconfig is an administrator's, for an object's Secret; it is renewed after half of its validity.
 func (k *Manager) Kubeconfig(name string) ([]byte, error) {
 	c, ca, err := k.trusted(name)
 	if err != nil {
@@ -26,7 +26,7 @@ func (k *Manager) Kubeconfig(name string) ([]byte, error) {
 	return kubeconfigOf(c.secretDir(), "admin", name, "https://"+c.address().String(), ca)
 }
 
-// rootKubeconfig is for this device's root, whatever bindings are inside.
+// rootKubeconfig is for this device's root, independent of RBAC inside.
 func (k *Manager) rootKubeconfig(name string) ([]byte, error) {
 	c, ca, err := k.trusted(name)
 	if err != nil {
@@ -39,7 +39,7 @@ func (k *Manager) rootKubeconfig(name string) ([]byte, error) {
 	return kubeconfig(name, "https://"+c.address().String(), ca, crt, key)
 }
 
-// trusted is one, and the authority of its server.
+// trusted returns a virtual cluster and the authority of its server.
 func (k *Manager) trusted(name string) (*cluster, []byte, error) {
 	c, err := k.get(name)
 	if err != nil {
@@ -52,7 +52,7 @@ func (k *Manager) trusted(name string) (*cluster, []byte, error) {
 	return c, ca, diskErr(err)
 }
 
-// Identity is that of the one with a name.
+// Identity returns the identity for a name.
 func (k *Manager) Identity(name string) (peer.ID, error) {
 	c, err := k.get(name)
 	if err != nil {
@@ -65,7 +65,7 @@ func (k *Manager) Identity(name string) (peer.ID, error) {
 	return r.ID, nil
 }
 
-// Identities are those of all; false while it is not known which there are.
+// Identities returns all identities; false until the records are read.
 func (k *Manager) Identities() (map[peer.ID]bool, bool) {
 	k.mu.Lock()
 	known := k.ctx != nil && !k.unread.Load()
@@ -77,7 +77,7 @@ func (k *Manager) Identities() (map[peer.ID]bool, bool) {
 	return out, known
 }
 
-// of is the name of the one with an identity.
+// of returns the name for an identity.
 func (k *Manager) of(id peer.ID) (string, error) {
 	name, ok := k.Consumers()[id]
 	if !ok {
@@ -86,7 +86,7 @@ func (k *Manager) of(id peer.ID) (string, error) {
 	return name, nil
 }
 
-// Ready returns once it is awake, or with why it is not.
+// Ready returns nil once it is awake, or the reason why it is not.
 func (k *Manager) Ready(ctx context.Context, id peer.ID) error {
 	name, err := k.of(id)
 	if err != nil {
@@ -103,7 +103,7 @@ func (k *Manager) Ready(ctx context.Context, id peer.ID) error {
 	return err
 }
 
-// REST is the way to its API server as a user in a group, good until that time.
+// REST returns access to its API server as a user in a group, valid until that time.
 func (k *Manager) REST(id peer.ID, user, group string, until time.Time) (*rest.Config, error) {
 	name, err := k.of(id)
 	if err != nil {
@@ -119,7 +119,7 @@ func (k *Manager) REST(id peer.ID, user, group string, until time.Time) (*rest.C
 	}
 	return &rest.Config{
 		Host: "https://" + c.address().String(), TLSClientConfig: rest.TLSClientConfig{CAData: ca, CertData: crt, KeyData: key},
-		// Not by a proxy of the environment. With this the transport is its user's, and goes with it.
+		// Without the proxy of the environment. This also makes the transport private to the user.
 		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
 	}, nil
 }

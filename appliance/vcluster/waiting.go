@@ -17,11 +17,13 @@ import (
 )
 
 const (
-	// holdEvery is how often connections that wait for a start are answered: clients of Kubernetes give a handshake up after 10 s.
+	// holdEvery is the interval of answers to connections that wait for a start: Kubernetes clients abandon a handshake
+	// after 10 s.
 	holdEvery = 4 * time.Second
-	// comeAgain is the Retry-After of these answers in seconds, soon that while the process starts; such clients try again ten times.
+	// comeAgain is the Retry-After of these answers in seconds, and soon that while the process starts; clients retry
+	// ten times.
 	comeAgain, soon = 5, 1
-	// maxHeld bounds the connections that are answered so at a time, of one virtual cluster.
+	// maxHeld bounds the connections of one virtual cluster that are answered at a time.
 	maxHeld = 64
 	// maxObject is more than an API server takes in one request, bytes.
 	maxObject = 4 << 20
@@ -39,13 +41,13 @@ func (h held) Accept() (net.Conn, error) {
 func (held) Close() error   { return nil }
 func (held) Addr() net.Addr { return &net.TCPAddr{} }
 
-// hold answers the connections that wait in the socket, until stop: come again. Whose start takes less than holdEvery
-// is answered by the process alone. It needs no credential, and keeps nothing of a request.
+// hold answers the connections that wait in the socket with Retry-After, until stop. A start shorter than holdEvery
+// causes no such answer. The answer needs no credential, and nothing of a request is stored.
 func (c *cluster) hold(l *os.File) (stop func()) {
 	h, done := make(held, maxHeld), make(chan struct{})
 	srv := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxObject)) // who is cut off while it writes reads no answer
+			_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxObject)) // a client still writing reads no answer
 			after := comeAgain
 			if c.brief().PID != 0 {
 				after = soon
@@ -87,7 +89,7 @@ func (c *cluster) hold(l *os.File) (stop func()) {
 	return func() { close(done) }
 }
 
-// accept takes the connections that wait in a listening socket, as long as f has more.
+// accept passes the connections that wait in a listening socket to f while f returns more.
 func accept(l *os.File, f func(fd int) (more bool)) {
 	raw, err := l.SyscallConn()
 	if err != nil {
@@ -106,7 +108,7 @@ func accept(l *os.File, f func(fd int) (more bool)) {
 	})
 }
 
-// refuse closes the connections that wait: nobody will answer them.
+// refuse closes the waiting connections, because no process will answer them.
 func refuse(l *os.File) {
 	accept(l, func(fd int) bool { return unix.Close(fd) == nil })
 }

@@ -15,20 +15,20 @@ import (
 	"rivulet/appliance/vcluster"
 )
 
-// Words of the API.
+// Names in the API.
 const (
 	Kind = "VirtualCluster"
-	// Finalizer makes the end of the object the end of the virtual cluster.
+	// Finalizer delays the deletion of the object until the virtual cluster is deleted.
 	Finalizer = "rivulet.dev/virtual-cluster"
 	// Ready is the condition that it can be used, asleep or not.
 	Ready = "Ready"
-	// KubeconfigKey is the key in the Secret, as Cluster API and Flux have it.
+	// KubeconfigKey is the key in the Secret, the same as in Cluster API and Flux.
 	KubeconfigKey = "value"
 )
 
 var (
 	groupVersion = schema.GroupVersion{Group: "rivulet.dev", Version: "v1alpha1"}
-	// Resource is where the objects are.
+	// Resource is the API resource of the objects.
 	Resource = groupVersion.WithResource("virtualclusters")
 )
 
@@ -40,20 +40,19 @@ type VirtualCluster struct {
 	Status            Status `json:"status,omitempty"`
 }
 
-// Spec is what is wanted.
+// Spec is the desired state.
 type Spec struct {
 	Sleep  string            `json:"sleep,omitempty"`
 	Memory resource.Quantity `json:"memory,omitempty"`
-	// Datastore is as that of vcluster.Spec.
+	// Datastore is vcluster.Spec.Datastore.
 	Datastore resource.Quantity   `json:"datastore,omitempty"`
 	Paused    bool                `json:"paused,omitempty"`
 	Quota     corev1.ResourceList `json:"quota,omitempty"`
-	// Guarantee is as that of vcluster.Spec.
+	// Guarantee is vcluster.Spec.Guarantee.
 	Guarantee corev1.ResourceList `json:"guarantee,omitempty"`
 }
 
-// Status is what is. Figures that change all the time are not in it: each change would be a
-// write to the card.
+// Status is the observed state. It has no figures that change constantly: each change would be a write to the SD card.
 type Status struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	State              string             `json:"state,omitempty"`
@@ -69,7 +68,7 @@ func (o *VirtualCluster) owner() vcluster.Owner {
 	return vcluster.Owner{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID)}
 }
 
-// want is the spec as the Keeper has it.
+// want converts the spec to that of the Manager.
 func (o *VirtualCluster) want() (vcluster.Spec, error) {
 	s := vcluster.Spec{Name: o.Name, Memory: o.Spec.Memory.Value(), Datastore: o.Spec.Datastore.Value(), Quota: o.Spec.Quota, Guarantee: o.Spec.Guarantee}
 	var err error
@@ -81,8 +80,7 @@ func (o *VirtualCluster) want() (vcluster.Spec, error) {
 
 func (o *VirtualCluster) secretName() string { return o.Name + "-kubeconfig" }
 
-// fresh is the status after the one that it had. It is the same again if nothing is another,
-// times included.
+// fresh returns the new status. It is equal to the old one, times included, if nothing else changed.
 func fresh(o *VirtualCluster, state, reason, message, address string, ready bool) Status {
 	s := Status{ObservedGeneration: o.Generation, State: state, Reason: message, Address: address}
 	if address != "" {
@@ -117,5 +115,5 @@ func reference(o *VirtualCluster) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: groupVersion.String(), Kind: Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
 }
 
-// camel is a state as the reason of a condition.
+// camel converts a state to the reason of a condition.
 func camel(s vcluster.State) string { return strings.ReplaceAll(string(s), " ", "") }

@@ -1,17 +1,14 @@
-// Package objects makes virtual clusters of objects of the home cluster's API, so that what
-// applies manifests makes them, too: one VirtualCluster for each, with state, conditions,
-// events, and the administrator's kubeconfig in a Secret beside it.
+// Package objects manages virtual clusters by VirtualCluster objects of the home cluster's API, for tools that apply
+// manifests. Each object has state, conditions and events, and a Secret with the administrator's kubeconfig.
 //
-//	API server ── watch ──▶ sync ──▶ Keeper: create, change, pause, delete
-//	     ▲                   │  ◀── Keeper's states
+//	API server ── watch ──▶ sync ──▶ Manager: create, change, pause, delete
+//	     ▲                   │  ◀── Manager's states
 //	     └─ status, events, Secret, finalizer
 //
-// It reads VirtualClusters and the states of the Keeper, both by being told of changes. It alone
-// writes the objects' status, finalizer and events, and their Secrets. Restart: the Keeper's
-// records say which object each virtual cluster is of, and all are compared again. An object
-// that is not there deletes nothing: only a deletion that waits for the finalizer does, so that
-// a datastore that was taken back ends no virtual cluster. Failure as the user sees it: the
-// condition Ready, and an event.
+// It watches VirtualClusters and the states of the Manager. It alone writes the objects' status, finalizer and events,
+// and their Secrets. Restart: all objects are compared with the Manager's records, which have the owning object. A
+// missing object deletes nothing, only a deletion that waits for the finalizer does: a datastore restored from a backup
+// ends no virtual cluster. Failure as the user sees it: the condition Ready, and an event.
 package objects
 
 import (
@@ -41,11 +38,11 @@ import (
 //go:embed crd.yaml
 var crd []byte
 
-// Clusters are the virtual clusters; vcluster.Keeper is one.
+// Clusters manages the virtual clusters; vcluster.Manager is one.
 type Clusters interface {
-	// Briefs returns all, without what has to be measured.
+	// Briefs returns all, without measured values.
 	Briefs() []vcluster.View
-	// StatesChanged tells that Briefs may be another.
+	// StatesChanged reports changes of Briefs.
 	StatesChanged() (<-chan struct{}, func())
 	CreateFor(spec vcluster.Spec, owner vcluster.Owner) (vcluster.View, error)
 	Change(ctx context.Context, name string, to vcluster.Change) (vcluster.View, error)
@@ -55,7 +52,7 @@ type Clusters interface {
 	Kubeconfig(name string) ([]byte, error)
 }
 
-// Config is what it is made of. All of it is required.
+// Config is the input of Run. All of it is required.
 type Config struct {
 	API *rest.Config
 	Clusters
@@ -63,14 +60,14 @@ type Config struct {
 }
 
 const (
-	// gather is how long changes are collected before they are looked at as one.
+	// gather is how long changes are collected before they are handled together.
 	gather = 100 * time.Millisecond
-	// renew is how often a Secret is looked at, should its certificate be another.
+	// renew is the interval of checks for an expiring certificate in a Secret.
 	renew = time.Hour
 )
 
-// controller is the running component. One goroutine does all but what takes long, which
-// each has one of its own for.
+// controller is the running component. One goroutine does all but slow work, which has one goroutine for each virtual
+// cluster.
 type controller struct {
 	Config
 	customresource.Objects
@@ -79,11 +76,10 @@ type controller struct {
 	work   sync.WaitGroup
 	mu     sync.Mutex
 	busy   map[string]bool  // by virtual cluster
-	failed map[string]error // what went wrong last, by virtual cluster
+	failed map[string]error // last error, by virtual cluster
 }
 
-// Run keeps virtual clusters as the objects say until ctx ends. ready is called when all objects
-// have been looked at.
+// Run makes virtual clusters match the objects until ctx ends. It calls ready after the first pass over all objects.
 func Run(ctx context.Context, cfg Config, ready func()) error {
 	changed, stop := cfg.StatesChanged()
 	defer stop()
@@ -96,14 +92,14 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 	}, ready)
 }
 
-// sync makes the virtual clusters those of the objects. One that fails holds up no other.
+// sync makes all virtual clusters match the objects. A failing one does not delay the others.
 func (c *controller) sync(ctx context.Context) error {
 	views := map[string]vcluster.View{}
 	for _, v := range c.Briefs() {
 		views[v.Name] = v
 	}
 	objects := c.objects()
-	// Of two that want one name the older has it.
+	// Of two objects with one name the older one owns it.
 	slices.SortFunc(objects, func(a, b *VirtualCluster) int {
 		if n := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); n != 0 {
 			return n
@@ -122,7 +118,7 @@ func (c *controller) sync(ctx context.Context) error {
 		}
 		err := c.one(ctx, o, owned, there)
 		if err == nil && owned == nil && !there {
-			views[o.Name] = vcluster.View{Owner: o.owner()} // it has the name now
+			views[o.Name] = vcluster.View{Owner: o.owner()} // owns the name from here on
 		}
 		errs = append(errs, err)
 	}
@@ -145,8 +141,7 @@ func (c *controller) objects() (out []*VirtualCluster) {
 	return out
 }
 
-// one looks at one object; v is its virtual cluster, if there is one, and taken says that the
-// name is somebody's.
+// one handles one object; v is its virtual cluster, if it exists, and taken reports whether another one has the name.
 func (c *controller) one(ctx context.Context, o *VirtualCluster, v *vcluster.View, taken bool) error {
 	if o.DeletionTimestamp != nil {
 		return c.end(ctx, o, v)
@@ -164,7 +159,7 @@ func (c *controller) one(ctx context.Context, o *VirtualCluster, v *vcluster.Vie
 		if err := c.write(ctx, next, false); err != nil {
 			return err
 		}
-		return nil // the change comes by
+		return nil // the change triggers the next sync
 	}
 	if v == nil {
 		made, err := c.CreateFor(want, o.owner())
@@ -178,7 +173,7 @@ func (c *controller) one(ctx context.Context, o *VirtualCluster, v *vcluster.Vie
 	switch err := c.secret(ctx, o); {
 	case errors.Is(err, errSecretTaken):
 		message := fmt.Sprintf("Secret %s is somebody else's; delete it, or use another name", o.secretName())
-		return errors.Join(err, c.status(ctx, o, fresh(o, string(v.State), "SecretTaken", message, "", false))) // tried again
+		return errors.Join(err, c.status(ctx, o, fresh(o, string(v.State), "SecretTaken", message, "", false))) // retried
 	case err != nil:
 		return err
 	}
@@ -190,7 +185,7 @@ func (c *controller) one(ctx context.Context, o *VirtualCluster, v *vcluster.Vie
 	return c.status(ctx, o, fresh(o, string(state), reason, message, v.Address.String(), ready))
 }
 
-// other is what is wanted, nil if it is there.
+// other returns what is wanted, nil if it is the present value.
 func other(have, want corev1.ResourceList) *corev1.ResourceList {
 	if equality.Semantic.DeepEqual(have, want) {
 		return nil
@@ -201,7 +196,7 @@ func other(have, want corev1.ResourceList) *corev1.ResourceList {
 	return &want
 }
 
-// adjust has what differs from the spec changed, beside the loop.
+// adjust applies differences from the spec, outside the loop.
 func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.View, want vcluster.Spec) {
 	var to vcluster.Change
 	if v.Sleep != want.Sleep {
@@ -234,10 +229,10 @@ func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.V
 	})
 }
 
-// end is a deletion: of the virtual cluster, and then of the object.
+// end deletes the virtual cluster, then the object.
 func (c *controller) end(ctx context.Context, o *VirtualCluster, v *vcluster.View) error {
 	if !slices.Contains(o.Finalizers, Finalizer) {
-		return nil // another finalizer holds it
+		return nil // another finalizer delays it
 	}
 	if v != nil {
 		c.beside(ctx, o.Name, func(ctx context.Context) error { return c.Delete(ctx, o.Name) })
@@ -256,7 +251,7 @@ func (c *controller) end(ctx context.Context, o *VirtualCluster, v *vcluster.Vie
 	return nil
 }
 
-// beside does what takes long, once at a time for each virtual cluster.
+// beside does slow work, once at a time for each virtual cluster.
 func (c *controller) beside(ctx context.Context, name string, do func(context.Context) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,7 +270,7 @@ func (c *controller) beside(ctx context.Context, name string, do func(context.Co
 		}
 		c.mu.Unlock()
 		if err != nil && was != nil && err.Error() == was.Error() && !changes.Wait(ctx, customresource.LastRetry) {
-			return // what fails all the time is tried with a pause
+			return // repeated failures are retried after a pause
 		}
 		c.Poke()
 	})
@@ -289,7 +284,7 @@ func (c *controller) failure(name string) error {
 
 var errSecretTaken = errors.New("a Secret of that name is somebody else's")
 
-// secret keeps the administrator's kubeconfig beside the object.
+// secret writes the administrator's kubeconfig beside the object.
 func (c *controller) secret(ctx context.Context, o *VirtualCluster) error {
 	if at, ok := c.written[o.key()]; ok && time.Since(at) < renew/2 {
 		return nil
@@ -321,7 +316,7 @@ func (c *controller) secret(ctx context.Context, o *VirtualCluster) error {
 	return nil
 }
 
-// status writes a status unless it is there already, and tells what is another.
+// status writes a status if it changed, and emits an event for each change.
 func (c *controller) status(ctx context.Context, o *VirtualCluster, want Status) error {
 	if equality.Semantic.DeepEqual(o.Status, want) {
 		return nil
@@ -360,7 +355,7 @@ func (c *controller) write(ctx context.Context, o *VirtualCluster, status bool) 
 	return nil
 }
 
-// meta is a copy whose lists and maps of metadata are its own.
+// meta returns a copy that shares no lists or maps of metadata.
 func (o *VirtualCluster) meta() *VirtualCluster {
 	out := *o
 	out.ObjectMeta = *o.ObjectMeta.DeepCopy()
