@@ -9,11 +9,11 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// The pauses between attempts to use an API server that answers.
+// Pauses between attempts to connect to an API server that answers.
 const firstConnect, lastConnect = 500 * time.Millisecond, 30 * time.Second
 
-// untilConnected tries to connect to the engine until that succeeds or ctx, the engine's
-// life, ends; it reports which. What is in the way is shown meanwhile.
+// untilConnected tries to connect to the engine until that succeeds or ctx, the engine's life, ends; it reports which.
+// The stage shows the error meanwhile.
 func (k *Supervisor) untilConnected(ctx context.Context, stage *lifecycle.Stage, connect func() error, pause time.Duration) bool {
 	defer k.cfg.Health.Clear(health.EngineUnusable)
 	for ; ; pause = min(2*pause, lastConnect) {

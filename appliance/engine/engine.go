@@ -1,15 +1,11 @@
-// Package engine runs the embedded k3s server as a child process: it writes the
-// files k3s reads, starts it, tells when the API answers, and stops it.
+// Package engine runs the embedded k3s server as a child process: it writes the files that k3s reads, starts it,
+// reports when the API answers, and stops it. It imports nothing of k3s.
 //
-// It reads the host's facts and the bundle, and alone writes <state>/k3s-*
-// files, <state>/k3s/agent/etc/containerd/config-v3.toml.tmpl, <state>/k3s/agent/images
-// and <run>/bin. After a restart of the supervisor the engine is started anew
-// (the kernel ends it with the supervisor); pods outlive both, because each
-// hangs on its own shim. When the engine ends by itself, Run returns the last
-// thing it said, and the lifecycle manager starts it again; so it does with one
-// whose API has stopped to answer (hang.go).
-//
-// It knows flags, readiness and paths, and imports nothing of k3s.
+// It reads the host's facts and the bundle, and alone writes <state>/k3s-* files,
+// <state>/k3s/agent/etc/containerd/config-v3.toml.tmpl, <state>/k3s/agent/images and <run>/bin. After a restart of the
+// supervisor the engine is started again (the kernel ends it with the supervisor); pods continue, because each has its
+// own shim. When the engine ends by itself, Run returns its last error line, and the lifecycle manager starts it again;
+// also one whose API hangs (hang.go).
 package engine
 
 import (
@@ -36,31 +32,31 @@ import (
 	"rivulet/offload/nodeagent/podgate"
 )
 
-// Config is what the engine is started with.
+// Config is the input of New.
 type Config struct {
-	// Executable is this program; Argv0 the name under which it is the k3s server.
+	// Executable is this program; Argv0 its name as the k3s server.
 	Executable, Argv0 string
-	// StateDir and RunDir are Rivulet's own folders.
+	// StateDir and RunDir are Rivulet's folders.
 	StateDir, RunDir string
 	// BundleBin is the folder of the unpacked helpers, PauseImage the image tar.
 	BundleBin, PauseImage string
-	// Iptables chooses the iptables that the engine is to use.
+	// Iptables selects the iptables for the engine.
 	Iptables             func(context.Context) (iptables.Choice, error)
 	NodeName             string
 	NodeIP               netip.Addr
 	PodCIDR, ServiceCIDR netip.Prefix
 	ClusterDNS           netip.Addr
 	Facts                host.Facts
-	// Before is called when no engine runs and before one is started, unless it is nil.
+	// Before is called before each start of an engine; it may be nil.
 	Before func(context.Context, *Engine) error
-	// Answered is called each time the API server was asked and has answered; it may be nil.
+	// Answered is called with each answer of the API server to a probe; it may be nil.
 	Answered func()
 	Settings
 	Log *slog.Logger
 }
 
-// The engine's own ports, all TCP on the node. The host firewall closes them to the LAN, the
-// load balancer keeps Services off them, and rivulet doctor finds who else holds them.
+// The engine's ports, all TCP on the node. The host firewall closes them to the LAN, the load balancer does not use
+// them for Services, and rivulet doctor reports other processes that hold them.
 const (
 	PortAPI     = 6443
 	PortKubelet = 10250
@@ -70,25 +66,25 @@ const (
 type Engine struct {
 	cfg      Config
 	iptables iptables.Choice // of this start
-	again    chan string     // why it is to be started again
+	again    chan string     // reason of a requested restart
 	patience patience        // with an engine that does not answer
-	// passwordLost: the node's password was torn and made anew.
+	// passwordLost: the node's password was damaged and was created again.
 	passwordLost bool
 }
 
 // New returns an engine; nothing is started or written yet.
 func New(cfg Config) *Engine { return &Engine{cfg: cfg, again: make(chan string, 1)} }
 
-// DataDir is the folder k3s keeps everything in.
+// DataDir is k3s's data folder.
 func (e *Engine) DataDir() string { return DataDir(e.cfg.StateDir) }
 
-// DataDir is the folder k3s keeps everything in, under a state folder.
+// DataDir is k3s's data folder in a state folder.
 func DataDir(stateDir string) string { return filepath.Join(stateDir, "k3s") }
 
 // Kubeconfig is the path of the administrator's kubeconfig; k3s writes it.
 func (e *Engine) Kubeconfig() string { return Kubeconfig(e.cfg.StateDir) }
 
-// Kubeconfig is the path of the administrator's kubeconfig under a state folder.
+// Kubeconfig is the path of the administrator's kubeconfig in a state folder.
 func Kubeconfig(stateDir string) string { return filepath.Join(stateDir, "kubeconfig") }
 
 // CRIConfig is the path of the settings that k3s writes for crictl.
@@ -96,29 +92,27 @@ func CRIConfig(stateDir string) string {
 	return filepath.Join(stateDir, "k3s", "agent", "etc", "crictl.yaml")
 }
 
-// LogFile is where the engine's output goes.
+// LogFile is the file of the engine's output.
 func (e *Engine) LogFile() string { return logFile(e.cfg.StateDir) }
 
 func logFile(stateDir string) string { return filepath.Join(stateDir, "log", "engine.log") }
 
-// PIDFile names the engine's process while it runs.
+// PIDFile has the engine's process number while it runs.
 func (e *Engine) PIDFile() string { return filepath.Join(e.cfg.RunDir, "engine.pid") }
 
 // stopGrace is how long k3s may take to end after SIGTERM.
 const stopGrace = 15 * time.Second
 
-// Restart ends the running engine in order and starts it again, for the reason that
-// is logged. Pods do not notice. It does not wait.
+// Restart stops the running engine in order and starts it again; why is logged. Pods continue. It does not wait.
 func (e *Engine) Restart(why string) {
 	select {
 	case e.again <- why:
-	default: // it is about to
+	default: // requested already
 	}
 }
 
-// Run starts the engine and blocks until ctx ends (nil) or the engine does (an
-// error). ready is called each time the API begins to answer, on a goroutine of its own,
-// with a context that ends with this life of the engine.
+// Run starts the engine and blocks until ctx ends (nil) or the engine does (an error). It calls ready each time the API
+// begins to answer, in a new goroutine, with a context that ends with this engine process.
 func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready func(context.Context)) error {
 	for {
 		if again, err := e.run(ctx, waiting, ready); !again {
@@ -127,10 +121,10 @@ func (e *Engine) Run(ctx context.Context, waiting func(string, ...any), ready fu
 	}
 }
 
-// run is one life of the child; again says that another was asked for.
+// run is one life of the child; again reports that another one was requested.
 func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready func(context.Context)) (again bool, err error) {
 	select {
-	case <-e.again: // this start is what was wished for
+	case <-e.again: // this start fulfils the request
 	default:
 	}
 	if err := e.prepare(); err != nil {
@@ -178,7 +172,7 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 		if err := e.Settle(); err != nil {
 			e.cfg.Log.Warn("a power cut now may tear the engine's files", "err", err)
 		}
-		go ready(pctx) // the API may hang before it is done
+		go ready(pctx) // the API may hang before it returns
 		if err := e.watchAPI(pctx, after); err != nil {
 			hung <- err
 		}
@@ -201,7 +195,7 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	}
 }
 
-// watchAPI returns an error once the API server hangs: has been silent for so long.
+// watchAPI returns an error once the API server hangs: no answer for the time of patience.
 func (e *Engine) watchAPI(ctx context.Context, after time.Duration) error {
 	ask, err := asker(e.Kubeconfig())
 	if err != nil {
@@ -253,29 +247,28 @@ func (c *child) stop(log *slog.Logger) {
 	_ = c.Stop(stopGrace, func() { log.Warn("engine does not end; killing it", "pid", c.Pid) })
 }
 
-// managers are the service manager's words to the supervisor alone.
+// managers are variables of the service manager for the supervisor alone.
 var managers = map[string]bool{"NOTIFY_SOCKET": true, "WATCHDOG_USEC": true, "WATCHDOG_PID": true}
 
-// environ is the environment of the engine and of all it starts: our tools and
-// helpers come first in PATH, and our iptables where its choice wants it.
+// environ is the environment of the engine and its children. Rivulet's helpers come first in PATH, and the bundled
+// iptables where the choice wants it.
 func (e *Engine) environ() []string {
 	path := strings.Join([]string{e.binDir(), e.cfg.BundleBin, e.iptables.PATH(os.Getenv("PATH"))}, ":")
 	env := []string{"PATH=" + path, podgate.Env + "=" + podgate.Socket(e.cfg.RunDir)}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if name != "PATH" && !strings.HasPrefix(name, "RIVULET_") && !managers[name] && !strings.HasPrefix(name, "K3S_") { // settings may be secrets
+		if name != "PATH" && !strings.HasPrefix(name, "RIVULET_") && !managers[name] && !strings.HasPrefix(name, "K3S_") { // may be secret
 			env = append(env, kv)
 		}
 	}
-	// k3s gives containerd what begins with CONTAINERD_, without that.
+	// k3s passes variables with the prefix CONTAINERD_ to containerd, without it.
 	return e.plan().Engine.Environ(e.plan().Containerd.Environ(env, "CONTAINERD_"), "")
 }
 
-// forced is for how long an engine of before is waited for that was killed: two on one datastore would damage it.
+// forced is how long to wait for a killed engine of an earlier supervisor: two on one datastore would damage it.
 const forced = 365 * 24 * time.Hour
 
-// waitOld waits for the engine of a supervisor that died: the kernel told it to
-// end, and it may still be at it.
+// waitOld waits for the engine of a supervisor that died: the kernel has signalled it, and it may still be ending.
 func (e *Engine) waitOld(ctx context.Context, waiting func(string, ...any)) error {
 	err := process.EndOld(ctx, e.PIDFile(), e.cfg.Argv0, stopGrace, forced, func(pid int) {
 		waiting("for the engine of an earlier run (pid %d) to end", pid)
@@ -286,5 +279,5 @@ func (e *Engine) waitOld(ctx context.Context, waiting func(string, ...any)) erro
 	return err
 }
 
-// plan is what the machine's memory allows.
+// plan is the memory plan for this machine.
 func (e *Engine) plan() memory.Plan { return memory.For(e.cfg.Facts.MemoryBytes) }

@@ -27,7 +27,7 @@ const containerdNoSysResource = `version = 3
   restrict_oom_score_adj = true
 `
 
-// prepare writes everything k3s reads. It may be called again at any time.
+// prepare writes all files that k3s reads. It may be called again at any time.
 func (e *Engine) prepare() error {
 	if err := os.MkdirAll("/etc/rivulet", 0o755); err != nil {
 		return fmt.Errorf("engine: %w; run as root", err)
@@ -38,7 +38,7 @@ func (e *Engine) prepare() error {
 	return e.prepareFiles()
 }
 
-// prepareFiles writes what lies in our own folders.
+// prepareFiles writes the files in Rivulet's folders.
 func (e *Engine) prepareFiles() error {
 	etc := filepath.Join(e.DataDir(), "agent", "etc", "containerd")
 	images := filepath.Join(e.DataDir(), "agent", "images")
@@ -87,8 +87,7 @@ func (e *Engine) prepareFiles() error {
 	return copyIfChanged(e.cfg.PauseImage, filepath.Join(images, "rivulet-pause.tar"))
 }
 
-// linkTools makes containerd, kubectl, ctr and crictl callable by name: k3s
-// looks them up in PATH.
+// linkTools makes containerd, kubectl, ctr and crictl available in PATH for k3s.
 func (e *Engine) linkTools() error {
 	for _, name := range []string{"containerd", "kubectl", "ctr", "crictl"} {
 		link := filepath.Join(e.binDir(), name)
@@ -103,10 +102,9 @@ func (e *Engine) linkTools() error {
 	return nil
 }
 
-// keepNodePassword makes k3s keep the node's password with the rest of the
-// state. k3s has a fixed path for it under /etc; state without the password, or
-// the other way round, would be refused by the cluster. An existing folder is
-// left alone.
+// keepNodePassword makes k3s store the node's password with the rest of the state. k3s has a fixed path for it in /etc;
+// the cluster would refuse state without its password, and a password without its state. An existing folder is not
+// changed.
 func keepNodePassword(dir string) error {
 	const fixed = "/etc/rancher/node"
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -136,7 +134,7 @@ func writeFile(path, content string) error {
 	return nil
 }
 
-// copyIfChanged copies from to to unless sizes and times say it was done.
+// copyIfChanged copies a file unless size and time are equal already.
 func copyIfChanged(from, to string) error {
 	src, err := os.Stat(from)
 	if err != nil {
@@ -152,7 +150,7 @@ func copyIfChanged(from, to string) error {
 		return fmt.Errorf("engine: %w", err)
 	}
 	defer in.Close()
-	// Not a name k3s would import half written.
+	// k3s would import a partial file in its folder.
 	tmp := filepath.Join(filepath.Dir(filepath.Dir(to)), ".image.part")
 	out, err := os.Create(tmp)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Args returns the command line of the engine. Every flag that is not a plain
-// path or address carries its reason, here or where it is made.
+// Args returns the command line of the engine. Every flag that is not a plain path or address has its reason, here or
+// where it is made.
 func (e *Engine) Args() []string {
 	c := e.cfg
 	args := []string{
@@ -18,7 +18,7 @@ func (e *Engine) Args() []string {
 		"--write-kubeconfig-mode=0600",
 		"--private-registry=" + e.registriesFile(),
 		"--node-name=" + c.NodeName,
-		// The node's own address for life: DHCP, cables and Wi-Fi may change under it.
+		// The node's fixed address: DHCP, cables and Wi-Fi may change below it.
 		"--node-ip=" + c.NodeIP.String(),
 		"--flannel-iface=lo",
 		"--flannel-backend=host-gw",
@@ -27,12 +27,12 @@ func (e *Engine) Args() []string {
 		"--cluster-dns=" + c.ClusterDNS.String(),
 		"--pause-image=" + PauseRef,
 		"--resolv-conf=" + e.resolvFile(),
-		// Add-ons run inside the supervisor or not at all.
+		// The supervisor runs its own add-ons.
 		"--disable=traefik,servicelb,coredns,local-storage,metrics-server",
 		"--disable-helm-controller",
 		"--disable-cloud-controller",
 		"--disable-network-policy",
-		// The API server must reach a virtual node's kubelet port by itself.
+		// The API server must reach a virtual node's kubelet port directly.
 		"--egress-selector-mode=disabled",
 	}
 	return slices.Concat(args, e.apiServerArgs(), e.controllerArgs(), e.schedulerArgs(), e.kubeletArgs(), kubeProxyArgs())
@@ -43,59 +43,58 @@ func (e *Engine) apiServerArgs() []string {
 		"feature-gates="+strings.Join([]string{
 			// Admission for offloaded namespaces is CEL in the API server (beta in 1.35).
 			"MutatingAdmissionPolicy=true",
-			// A lease renewed every 10 s for other API servers to find this one; there are none.
+			// It is a lease, renewed every 10 s, for other API servers; there are none.
 			"APIServerIdentity=false",
-			// It lists keys of the datastore to guess sizes; kine answers that with errors, logged each time.
+			// It lists keys of the datastore to estimate sizes; kine answers with errors, logged each time.
 			"SizeBasedListCostEstimate=false",
 		}, ","),
 		"runtime-config=admissionregistration.k8s.io/v1beta1=true",
 		"service-account-jwks-uri="+JWKS,
-		// The Endpoints of Service kubernetes are written when they change; the default
-		// ("lease") writes a lease every 10 s, so that several servers find out who is alive.
+		// The Endpoints of Service kubernetes are written when they change; the default ("lease") writes a lease every
+		// 10 s for setups with several servers.
 		"endpoint-reconciler-type=master-count",
-		// Events are for people who look at what just happened; each is a write, and a second one when it goes.
+		// Events serve to inspect recent changes; each costs a write, and a second one when it expires.
 		"event-ttl=15m0s",
 		"max-requests-inflight="+strconv.Itoa(e.plan().Requests),
 		"max-mutating-requests-inflight="+strconv.Itoa(e.plan().Mutating),
 	)
 }
 
-// JWKS is where OIDC discovery says that the keys of service account tokens are. The default is
-// the server's own address, which a pod away does not reach; this name is the issuer's, and leads
-// to this API server from every pod of the cluster, at home and away (offload/homeapi).
+// JWKS is the address of the service account keys in OIDC discovery. The default is the server's own address, which
+// offloaded pods cannot reach; this name is the issuer's, and leads to this API server from every pod of the cluster,
+// at home and away (offload/homeapi).
 const JWKS = "https://kubernetes.default.svc.cluster.local/openid/v1/jwks"
 
-// A node is given up when its lease was not renewed for nodeGone: four renewals.
-// Upstream's figures, 10 s and 50 s, make a write every 10 s for each node, virtual
-// ones too. Here they would buy nothing: the home node's kubelet is the same
-// process as the API server, and a virtual node is NotReady when its
-// cluster was silent for offer.Silence, by its Ready condition and not by its lease (docs/design/offload.md).
+// A node counts as lost when its lease was not renewed for nodeGone: four renewals. Upstream's values, 10 s and 50 s,
+// cost a write every 10 s for each node, virtual ones too, and gain nothing here: the home node's kubelet is in the API
+// server's process, and a virtual node becomes NotReady by its Ready condition when its cluster was silent for
+// offer.Silence, not by its lease (docs/design/offload.md).
 const (
-	leaseSeconds = 120 // life of a node's lease; renewed four times as often
+	leaseSeconds = 120 // validity of a node's lease; renewed four times as often
 	nodeGone     = "2m0s"
 )
 
 func (e *Engine) controllerArgs() []string {
 	return prefixed("--kube-controller-manager-arg=",
 		"node-monitor-grace-period="+nodeGone,
-		// Looking twice as seldom as upstream still finds a dead node within 10 s of nodeGone.
+		// Half of upstream's rate still finds a dead node within 10 s of nodeGone.
 		"node-monitor-period=10s",
-		// At its start each of some forty controllers asks for an account and a token, one
-		// after the other; upstream's 20 requests a second make the default service
-		// account, and so the first pod, seconds late. The API server is in this process.
+		// At its start each of about forty controllers requests an account and a token, one after the other. Upstream's
+		// limit of 20 requests per second delays the default service account, and so the first pod, by seconds. The API
+		// server is in this process.
 		"kube-api-qps=200", "kube-api-burst=400",
 	)
 }
 
-// kubeProxyArgs has kube-proxy look every 10 s, not 30, whether its rules were removed, and try
-// again after that time what has failed. It is not how often it writes.
+// kubeProxyArgs make kube-proxy check every 10 s, not 30, whether its rules were removed, and retry failures after that
+// time. It is not the interval of writes.
 func kubeProxyArgs() []string { return prefixed("--kube-proxy-arg=", "iptables-sync-period=10s") }
 
 func (e *Engine) kubeletArgs() []string {
-	// On the node's address alone: virtual nodes have the same port at theirs.
+	// Only on the node's address: virtual nodes use the same port at theirs.
 	args := []string{"config=" + e.kubeletConfigFile(), "address=" + e.cfg.NodeIP.String()}
 	if e.cfg.Facts.CgroupV1 {
-		// The kubelet of 1.35 refuses cgroup v1 unless told otherwise.
+		// The kubelet of 1.35 refuses cgroup v1 by default.
 		args = append(args, "fail-cgroupv1=false")
 	}
 	return prefixed("--kubelet-arg=", append(args, "system-reserved="+e.reserved())...)
@@ -109,7 +108,7 @@ func prefixed(prefix string, args ...string) []string {
 }
 
 func (e *Engine) reserved() string {
-	// Of processes, what all pods together leave to the machine.
+	// Process numbers that all pods together leave to the machine.
 	parts := []string{"pid=" + strconv.Itoa(e.podPIDs()/2)}
 	if e.cfg.ReserveCPU != "" {
 		parts = append(parts, "cpu="+e.cfg.ReserveCPU)
@@ -120,7 +119,7 @@ func (e *Engine) reserved() string {
 	return strings.Join(parts, ",")
 }
 
-// PauseRef names the sandbox image that the bundle carries.
+// PauseRef is the name of the bundled sandbox image.
 const PauseRef = "rivulet.dev/pause:1"
 
 func (e *Engine) binDir() string { return filepath.Join(e.cfg.RunDir, "bin") }

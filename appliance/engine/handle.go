@@ -8,9 +8,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Handle hands out what others need of an engine: its folders, which are known before
-// it starts, and clients. It stays the same while engines are started again. All methods
-// may be called at any time.
+// Handle gives other components access to an engine: its folders, which are known before it starts, and clients. It
+// stays valid over engine restarts. All methods may be called at any time.
 type Handle struct {
 	state string // folder
 
@@ -20,37 +19,37 @@ type Handle struct {
 	version string
 }
 
-// NewHandle returns the handle of the engines below a state folder.
+// NewHandle returns the handle of the engines in a state folder.
 func NewHandle(state string) *Handle { return &Handle{state: state} }
 
-// DataDir is the folder k3s keeps everything in.
+// DataDir is k3s's data folder.
 func (h *Handle) DataDir() string { return DataDir(h.state) }
 
-// LogFile is where the engine's output goes.
+// LogFile is the file of the engine's output.
 func (h *Handle) LogFile() string { return logFile(h.state) }
 
 // Kubeconfig is the path of the administrator's kubeconfig; k3s writes it.
 func (h *Handle) Kubeconfig() string { return Kubeconfig(h.state) }
 
-// REST is what clients of the API server are made of; an error before k3s has written it.
+// REST returns the configuration of clients of the API server; an error before k3s has written it.
 func (h *Handle) REST() (*rest.Config, error) { return RESTConfig(h.Kubeconfig()) }
 
-// Client is the one that all share; nil before the API server answered for the first time.
+// Client is the shared client; nil before the first answer of the API server.
 func (h *Handle) Client() kubernetes.Interface {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.client
 }
 
-// Version is the API server's, empty before it answered for the first time.
+// Version is the API server's version, empty before its first answer.
 func (h *Handle) Version() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.version
 }
 
-// Restart ends the running engine in order and starts it again, for the reason that is
-// logged. Pods do not notice. It does not wait, and does nothing before there is an engine.
+// Restart stops the running engine in order and starts it again; why is logged. Pods continue. It does not wait, and
+// does nothing before there is an engine.
 func (h *Handle) Restart(why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,7 +64,7 @@ func (h *Handle) begins(e *Engine) {
 	h.engine = e
 }
 
-// connect makes the client; news says that the API server's version was another before.
+// connect creates the client; news reports that the API server's version changed.
 func (h *Handle) connect(ctx context.Context) (news bool, err error) {
 	cfg, err := h.REST()
 	if err != nil {

@@ -10,29 +10,27 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// How the engine is watched once its API has answered. An engine that only is
-// slow, as on a card that stalls, must not be started again for it: that makes
-// it slower. So any answer counts, however late, asked where no datastore is
-// needed, and an engine that answers late is given more time.
+// Detection of a hung engine once its API has answered. A slow engine, as on a card that stalls, must not be restarted,
+// because that makes it slower. So every answer counts, however late, to a request that needs no datastore, and an
+// engine that answers late gets more time.
 const (
 	hangLook  = 10 * time.Second
 	hangAfter = time.Minute
-	// An engine is silent when it takes this many times as long as it took before.
+	// An engine hangs when it takes this many times as long as before.
 	hangSlower = 4
-	// Where it hangs soon after it was started again for that, the machine may be too
-	// slow for it to answer in that time: it is given more, but not so much that a
-	// watchdog (engineSilence of the supervisor) loses its patience first.
+	// If it hangs again soon after such a restart, the machine may be too slow for the limit: the limit grows, but
+	// stays below that of the watchdog (engineSilence of the supervisor).
 	hangAfterMost = 4 * time.Minute
 	soundAfter    = time.Hour
 )
 
-// patience is how long an engine may be silent, by what the ones before it did.
+// patience is how long an engine may be silent, from the behaviour of earlier ones.
 type patience struct{ after time.Duration }
 
-// now is the patience with the engine that runs.
+// now is the limit for the running engine.
 func (p *patience) now() time.Duration { return max(p.after, hangAfter) }
 
-// hung takes note of one that hung after it had lived for so long.
+// hung records an engine that hung after it had lived for that time.
 func (p *patience) hung(lived time.Duration) {
 	if lived >= soundAfter {
 		p.after = 0
@@ -41,7 +39,7 @@ func (p *patience) hung(lived time.Duration) {
 	p.after = min(2*p.now(), hangAfterMost)
 }
 
-// hang watches one engine for as long as it lives.
+// hang checks one engine as long as it lives.
 type hang struct {
 	every, after time.Duration
 	// probe returns nil for any answer at all.
@@ -50,15 +48,14 @@ type hang struct {
 	answered func()
 }
 
-// answer is how a request ended, and how long it took.
+// answer is the result of a request and its duration.
 type answer struct {
 	err  error
 	took time.Duration
 }
 
-// wait returns an error once there was no answer for so long that the engine
-// hangs, or nil when ctx ends. Every look sends a request that may take as long as the
-// patience lasts, so there are a few under way at a time, and the first answer to any counts.
+// wait returns an error once the engine hangs, or nil when ctx ends. Each check sends a request that may take as long
+// as the patience, so a few are in flight, and the first answer to any of them counts.
 func (h hang) wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -83,7 +80,7 @@ func (h hang) wait(ctx context.Context) error {
 				h.answered()
 			}
 		case <-tick.C:
-			// More than one request: the supervisor itself may have stood still.
+			// More than one request: the supervisor itself may have been suspended.
 			if silent := time.Since(last); asked > 2 && silent >= limit {
 				return fmt.Errorf("the API server has not answered for %s (%w)", silent.Round(time.Second), err)
 			}
@@ -105,7 +102,7 @@ func (h hang) send(ctx context.Context, limit time.Duration, to chan<- answer) {
 	}
 }
 
-// asker asks the API server whether it is there, over one connection that is kept.
+// asker returns a probe of the API server over one persistent connection.
 func asker(kubeconfig string) (func(context.Context) error, error) {
 	cfg, err := RESTConfig(kubeconfig)
 	if err != nil {

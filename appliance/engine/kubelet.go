@@ -7,10 +7,10 @@ import (
 	"rivulet/offload/nodeagent/images"
 )
 
-// kubeletConfig is what the kubelet takes from a file only; k3s lays it over its own.
-// Logs of containers are the largest thing that pods write without asking: three
-// files of 5 MB for each container, not upstream's five of 10. No pod, of this cluster or of another, takes all of the machine's processes.
-// Images are asked of the supervisor, which keeps those of tenants apart.
+// kubeletConfig has the kubelet settings that have no flag; k3s merges it over its own. Container logs are the largest
+// unrequested writes of pods: three files of 5 MB for each container, not upstream's five of 10. No pod, of this
+// cluster or of another, uses all of the machine's process numbers. The supervisor serves images, because it separates
+// those of tenants.
 func (e *Engine) kubeletConfig() string {
 	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -22,8 +22,8 @@ imageServiceEndpoint: unix://%s
 `, leaseSeconds, e.podPIDs(), images.Socket(e.cfg.RunDir))
 }
 
-// podPIDs is how many processes and threads one pod may have: a quarter of those that the
-// kernel allows a machine with so much memory, 4096 at most.
+// podPIDs bounds the processes and threads of one pod: a quarter of the kernel's limit for this much memory, at most
+// 4096.
 func (e *Engine) podPIDs() int {
 	const perProcess = 128 << 10 // bytes, as the kernel counts
 	return int(max(512, min(4096, e.cfg.Facts.MemoryBytes/perProcess/4)))

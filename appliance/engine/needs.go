@@ -14,10 +14,10 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// toolsAgain is how often missing programs are looked for.
+// toolsAgain is the interval of checks for missing programs.
 const toolsAgain = time.Second
 
-// waitTools blocks while programs are missing that the engine would end without.
+// waitTools blocks while programs are missing without which the engine would end.
 func waitTools(ctx context.Context, waiting func(string, ...any), missing func() []string) error {
 	for {
 		tools := missing()
@@ -32,12 +32,10 @@ func waitTools(ctx context.Context, waiting func(string, ...any), missing func()
 	}
 }
 
-// iptablesAgain is how often it is tried again when no iptables works: what is
-// missing is a module of the kernel.
+// iptablesAgain is the pause before the next check when no iptables works: a kernel module is missing.
 const iptablesAgain = 5 * time.Second
 
-// waitIptables blocks while there is no iptables that works: kube-proxy and
-// flannel would end the engine, over and over.
+// waitIptables blocks while no iptables works: kube-proxy and flannel would end the engine repeatedly.
 func (e *Engine) waitIptables(ctx context.Context, waiting func(string, ...any)) error {
 	waiting("for the kernel's packet filter")
 	for {
@@ -54,12 +52,12 @@ func (e *Engine) waitIptables(ctx context.Context, waiting func(string, ...any))
 	}
 }
 
-// checkPort tells who else has the port, at an address or at all of them (""), before k3s fails on
-// it in its own words. Virtual nodes have the kubelet's at addresses of their own.
+// checkPort reports which process holds the port, at an address or at all of them (""), before k3s fails on it with a
+// less clear error. Virtual nodes have the kubelet's port at addresses of their own.
 func checkPort(address string, port int) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err != nil {
-		var why syscall.Errno // without the address, which is in the sentence already
+		var why syscall.Errno // without the address, which the message has already
 		if !errors.As(err, &why) {
 			return fmt.Errorf("engine: port %d/tcp: %w; it is tried again", port, err)
 		}

@@ -19,25 +19,24 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// pollAPI is how often a starting API server is asked; it has nothing to push yet.
+// pollAPI is the interval of requests to a starting API server, which cannot notify yet.
 const pollAPI = 200 * time.Millisecond
 
-// WaitAPI blocks until the API server says that it is ready, or ctx ends.
+// WaitAPI blocks until the API server is ready, or ctx ends.
 func WaitAPI(ctx context.Context, kubeconfig string) error {
 	for {
 		begun := time.Now()
 		if cfg, err := RESTConfig(kubeconfig); err == nil && readyz(ctx, cfg) {
 			return nil
 		}
-		// On a machine for which a question is work, most of the time is the API server's.
+		// On a slow machine most of the time stays with the API server.
 		if !changes.Wait(ctx, max(pollAPI, 4*time.Since(begun))) {
 			return ctx.Err()
 		}
 	}
 }
 
-// RESTConfig reads the administrator's kubeconfig, with limits that suit
-// controllers on the same machine.
+// RESTConfig reads the administrator's kubeconfig, with limits for controllers on the same machine.
 func RESTConfig(kubeconfig string) (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -49,8 +48,8 @@ func RESTConfig(kubeconfig string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// follow names the files of the client certificate that a kubeconfig of k3s's holds a
-// copy of: then client-go reads them again when k3s has made a new one.
+// follow sets the files of the client certificate whose copy is in k3s's kubeconfig: then client-go reads them again
+// after k3s renewed it.
 func follow(cfg *rest.Config, tls string) {
 	cert, key := filepath.Join(tls, "client-admin.crt"), filepath.Join(tls, "client-admin.key")
 	have, err := os.ReadFile(cert)
@@ -83,8 +82,8 @@ func WaitNode(ctx context.Context, client kubernetes.Interface, name string) err
 	}
 }
 
-// RunNode follows the node until ctx ends, and calls ready with each change of it while it
-// is Ready. Until pods can be made it is not.
+// RunNode follows the node until ctx ends, and calls ready with each change of it while it is Ready and pods can be
+// created.
 func (h *Handle) RunNode(ctx context.Context, stage *lifecycle.Stage, name string, ready func(*corev1.Node)) error {
 	client := h.Client()
 	stage.Waiting("for the cluster's controllers")
@@ -102,9 +101,8 @@ func (h *Handle) RunNode(ctx context.Context, stage *lifecycle.Stage, name strin
 	})
 }
 
-// waitAccounts blocks until pods can be made: every pod gets its namespace's
-// default service account, which a controller makes some time after the API
-// server is ready.
+// waitAccounts blocks until pods can be created: every pod needs its namespace's default service account, which a
+// controller creates some time after the API server is ready.
 func waitAccounts(ctx context.Context, client kubernetes.Interface) error {
 	for {
 		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
@@ -117,9 +115,8 @@ func waitAccounts(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// watchNode follows the node's Ready condition until ctx ends: report is called
-// with each change of the node and what it says of it; node is nil while the API
-// server does not answer.
+// watchNode follows the node's Ready condition until ctx ends: report is called with each change of the node and its
+// message; node is nil while the API server does not answer.
 func watchNode(ctx context.Context, client kubernetes.Interface, name string, report func(node *corev1.Node, ready bool, message string)) error {
 	for ctx.Err() == nil {
 		w, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{

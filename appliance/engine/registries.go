@@ -10,7 +10,7 @@ import (
 	"rivulet/appliance/config"
 )
 
-// registriesFile is what k3s reads; it does so once, when it starts.
+// registriesFile is read by k3s once, at its start.
 func (e *Engine) registriesFile() string {
 	if e.cfg.Registries == "" {
 		return config.OwnRegistries
@@ -20,8 +20,7 @@ func (e *Engine) registriesFile() string {
 
 func (e *Engine) ourRegistries() string { return filepath.Join(e.cfg.StateDir, "k3s-registries.yaml") }
 
-// writeRegistries writes the file, or removes one that is not wanted any more: it
-// may hold passwords.
+// writeRegistries writes the file, or removes one without content: it may hold passwords.
 func (e *Engine) writeRegistries() error {
 	if e.cfg.Registries != "" {
 		return writeFile(e.ourRegistries(), e.cfg.Registries)

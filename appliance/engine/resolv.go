@@ -16,10 +16,9 @@ import (
 	"rivulet/appliance/machine/host"
 )
 
-// resolvFile is what pods with the host's resolver get (dnsPolicy Default, and hostNetwork). The
-// kubelet reads it for each pod, so it may change under the engine. Left to itself k3s looks once,
-// before DHCP has answered, and then names public servers for as long as it lives
-// (locateOrGenerateResolvConf in its pkg/agent/config).
+// resolvFile is for pods with the host's resolver (dnsPolicy Default, and hostNetwork). The kubelet reads it for each
+// pod, so it may change while the engine runs. By itself k3s reads the host's file once, before DHCP has answered, and
+// then uses public servers for its lifetime (locateOrGenerateResolvConf in its pkg/agent/config).
 func (e *Engine) resolvFile() string { return filepath.Join(e.cfg.RunDir, "k3s-resolv.conf") }
 
 func (e *Engine) writeResolv() error {
@@ -46,11 +45,11 @@ func (e *Engine) keepResolv(ctx context.Context) {
 	}
 }
 
-// maxResolv bounds what is read of one file, bytes.
+// maxResolv bounds the part of a file that is read, bytes.
 const maxResolv = 64 << 10
 
-// resolvConf is the first of the files that names a server which a pod reaches, with those servers
-// alone; else the first that there is, with the cluster's own DNS as server: it asks the host's stub.
+// resolvConf returns the first file with a server that pods can reach, with only such servers; else the first existing
+// file with the cluster's DNS as server, which forwards to the host's stub.
 func resolvConf(files []string, own func(netip.Addr) bool, fallback netip.Addr) string {
 	var first []string
 	for _, file := range files {
@@ -77,7 +76,7 @@ func resolvLines(r io.Reader, own func(netip.Addr) bool) (servers, others []stri
 		if len(words) < 2 {
 			continue
 		}
-		if words[0] == "domain" { // means the same (resolv.conf(5)), and the kubelet does not know it
+		if words[0] == "domain" { // the same (resolv.conf(5)), and the kubelet does not support it
 			words[0] = "search"
 		}
 		line := strings.Join(words, " ") + "\n"

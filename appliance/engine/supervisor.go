@@ -11,36 +11,35 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// Settings is what an engine takes only when it starts.
+// Settings are those that an engine reads only at its start.
 type Settings struct {
 	// ReserveCPU and ReserveMemory (Kubernetes quantities) are kept from pods; empty is nothing.
 	ReserveCPU, ReserveMemory string
-	// Registries is what k3s is told of image registries, in its own form; empty
-	// leaves that to /etc/rivulet/registries.yaml, which has the content Own.
+	// Registries is k3s's configuration of image registries; empty means /etc/rivulet/registries.yaml, whose content is
+	// Own.
 	Registries, Own string
 }
 
-// Supervisor runs an engine, and starts it again whenever its settings have changed: nothing
-// else is stopped, and pods go on.
+// Supervisor runs an engine, and restarts it whenever its settings have changed. Nothing else stops, and pods continue.
 type Supervisor struct {
 	handle  *Handle
 	cfg     SupervisorConfig
-	changed chan struct{} // poked when the engine may need other settings than it has
+	changed chan struct{} // receives when the settings may have changed
 
 	mu   sync.Mutex
-	runs *Settings // what the engine was started with last; nil before
-	why  string    // it is being started again for these keys
+	runs *Settings // of the last start; nil before
+	why  string    // the keys for which it is being restarted
 }
 
-// SupervisorConfig is what a Keeper needs; all of it.
+// SupervisorConfig is the input of NewSupervisor; all of it is required.
 type SupervisorConfig struct {
-	// Settings are those in force.
+	// Settings returns those in force.
 	Settings func() Settings
-	// Engine is asked before each engine is made, for all but the settings.
+	// Engine is called before each engine is made, for all but the settings.
 	Engine func() (Config, error)
-	// Ended is told how an engine ended: without an error if it was told to.
+	// Ended is called at the end of an engine: with nil after a requested stop.
 	Ended func(error)
-	// NewVersion is told when the API server has another version than before.
+	// NewVersion is called when the API server's version changed.
 	NewVersion func()
 	Health     *health.Tracker
 	Log        *slog.Logger
@@ -51,7 +50,7 @@ func NewSupervisor(h *Handle, cfg SupervisorConfig) *Supervisor {
 	return &Supervisor{handle: h, cfg: cfg, changed: make(chan struct{}, 1)}
 }
 
-// Changed says that the settings may have changed. It does not wait.
+// Changed is called when the settings may have changed. It does not wait.
 func (k *Supervisor) Changed() {
 	changes.Poke(k.changed)
 }
@@ -88,7 +87,7 @@ func (k *Supervisor) connect(ctx context.Context) error {
 	return err
 }
 
-// differ names the keys for which the engine has to start again.
+// differ returns the keys for which the engine has to be restarted.
 func (e Settings) differ(o Settings) string {
 	var keys []string
 	if e.ReserveCPU != o.ReserveCPU || e.ReserveMemory != o.ReserveMemory {
@@ -100,7 +99,7 @@ func (e Settings) differ(o Settings) string {
 	return strings.Join(keys, " and ")
 }
 
-// keep calls run again and again with the settings of the moment.
+// keep calls run repeatedly with the settings in force.
 func (k *Supervisor) keep(ctx context.Context, stage *lifecycle.Stage, run func(context.Context, *lifecycle.Stage, Settings) error) error {
 	for {
 		set := k.cfg.Settings()
@@ -131,22 +130,21 @@ func (k *Supervisor) keep(ctx context.Context, stage *lifecycle.Stage, run func(
 	}
 }
 
-// begins notes what an engine is started with.
+// begins records the settings of a start.
 func (k *Supervisor) begins(set Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.runs = &set
 }
 
-// starts notes for which keys the engine is being started again; none says
-// that it is up.
+// starts records the keys for which the engine is being restarted; "" when it is up.
 func (k *Supervisor) starts(why string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.why = why
 }
 
-// Pending says what is not in force yet.
+// Pending returns what is not in force yet.
 func (k *Supervisor) Pending() []string {
 	k.mu.Lock()
 	runs, why := k.runs, k.why

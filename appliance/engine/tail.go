@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// tail keeps the last lines the engine wrote, for the error when it ends.
+// tail keeps the last lines of the engine's output, for the error at its end.
 type tail struct {
 	mu    sync.Mutex
 	lines []string
@@ -36,7 +36,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastWords picks the line that most likely says why the engine ended.
+// lastWords returns the line that most likely is the reason of the engine's end.
 func (t *tail) lastWords() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

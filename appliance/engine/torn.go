@@ -20,20 +20,16 @@ import (
 	"rivulet/appliance/state/quarantine"
 )
 
-// k3s writes keys, certificates and passwords without syncing them. When the power
-// goes soon after, they are there with their names and without their content, and
-// k3s, which takes a file that exists for good, ends over them at every start. So
-// they are synced once the API serves (Settle), and those that a cut was quicker
-// than are removed before the next start (mendTorn): k3s makes leaf certificates
-// anew. What it cannot make anew (authorities, the key of service accounts) is
-// only ever torn before the first Settle of a cluster's life, when nobody was told
-// of anything in it: then the cluster begins anew.
+// k3s writes keys, certificates and passwords without syncing them. After a power cut they may exist without content,
+// and k3s, which trusts every existing file, then ends at every start. So they are synced once the API serves (Settle),
+// and damaged ones are removed before the next start (repairTorn): k3s creates leaf certificates again. What it cannot
+// create again (authorities, the key of service accounts) can only be damaged before the first Settle of a cluster,
+// when no user has used it: then the cluster is created again.
 
-// settledFile says that a cluster's keys are on the disk.
+// settledFile marks that a cluster's keys are on the disk.
 func (e *Engine) settledFile() string { return filepath.Join(e.cfg.StateDir, "k3s-settled") }
 
-// Settle makes everything the engine has written so far survive a power cut. It is
-// called when the API serves.
+// Settle makes all files of the engine so far survive a power cut. It is called when the API serves.
 func (e *Engine) Settle() error {
 	dir, err := os.Open(e.cfg.StateDir)
 	if err != nil {
@@ -49,16 +45,16 @@ func (e *Engine) Settle() error {
 	return writeFile(e.settledFile(), "")
 }
 
-// Settled reports whether the cluster has ever served.
+// Settled reports whether the cluster has served at least once.
 func (e *Engine) Settled() bool {
 	_, err := os.Stat(e.settledFile())
 	return err == nil
 }
 
-// ErrKeysLost is returned when what k3s cannot make anew is damaged.
+// ErrKeysLost is returned for damage to what k3s cannot create again.
 var ErrKeysLost = errors.New("the cluster's own keys are damaged")
 
-// repairTorn removes what a power cut has left without its content.
+// repairTorn removes files that lost their content in a power cut.
 func (e *Engine) repairTorn() error {
 	torn, lasting, err := findTorn(e.DataDir())
 	if err != nil {
@@ -78,8 +74,8 @@ func (e *Engine) repairTorn() error {
 	return e.repairPassword()
 }
 
-// BeginAnew removes a cluster that was torn before it ever served; one that has
-// served is left as it is, and ErrKeysLost returned.
+// BeginAnew removes a cluster that was damaged before it ever served; for one that has served it returns ErrKeysLost
+// and changes nothing.
 func (e *Engine) BeginAnew(torn string) error {
 	if e.Settled() {
 		return fmt.Errorf("engine: %w (%s); restore a backup, or begin anew with an empty cluster by moving %s away",
@@ -90,15 +86,15 @@ func (e *Engine) BeginAnew(torn string) error {
 		return err
 	}
 	e.cfg.Log.Warn("the power was cut before the cluster was made; it is begun anew", "torn", torn)
-	// Nothing was ever served from it: there is nothing to look at.
+	// It never served, so it has nothing worth keeping.
 	if err := os.RemoveAll(aside); err != nil {
 		return fmt.Errorf("engine: %w", err)
 	}
 	return e.prepareFiles()
 }
 
-// findTorn returns the damaged key and certificate files that k3s makes anew, each
-// with the other half of its pair, and those that it does not.
+// findTorn returns the damaged key and certificate files: those that k3s creates again, each with the other half of its
+// pair, and those that it does not.
 func findTorn(dataDir string) (torn, lasting []string, err error) {
 	for _, root := range []string{"server/tls", "agent"} {
 		err := filepath.WalkDir(filepath.Join(dataDir, root), func(path string, d fs.DirEntry, err error) error {
@@ -130,14 +126,13 @@ func findTorn(dataDir string) (torn, lasting []string, err error) {
 	return torn, lasting, nil
 }
 
-// made reports what is made once in a cluster's life.
+// made reports whether a file is created once in a cluster's life.
 func made(path string) bool {
 	name := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	return strings.HasSuffix(name, "-ca") || name == "service"
 }
 
-// whole reports whether a key, certificate or kubeconfig is more than its name.
-// Files of other kinds always are.
+// whole reports whether a key, certificate or kubeconfig has its content; true for other kinds of files.
 func whole(path string) bool {
 	ext := filepath.Ext(path)
 	if ext != ".crt" && ext != ".key" && ext != ".kubeconfig" && ext != ".json" {
@@ -145,7 +140,7 @@ func whole(path string) bool {
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return true // the disk's trouble, not a torn file
+		return true // an error of the disk, not a damaged file
 	}
 	if len(raw) == 0 || raw[0] == 0 {
 		return false
@@ -160,11 +155,11 @@ func whole(path string) bool {
 	return block != nil
 }
 
-// passwordLength is that of the hex digits k3s writes.
+// passwordLength is the number of k3s's hex digits.
 const passwordLength = 32
 
-// repairPassword removes a torn node password; k3s makes another one, which the
-// cluster takes only if it has not seen the first (see ForgetNode).
+// repairPassword removes a damaged node password; k3s creates another one, which the cluster accepts only if it has not
+// seen the first (see ForgetNode).
 func (e *Engine) repairPassword() error {
 	path := filepath.Join(e.cfg.StateDir, "k3s-node", "password")
 	raw, err := os.ReadFile(path)
@@ -182,7 +177,7 @@ func (e *Engine) repairPassword() error {
 	return os.Remove(path)
 }
 
-// forgetPassword has the cluster forget the password that a power cut has torn.
+// forgetPassword removes a damaged password from the cluster.
 func (e *Engine) forgetPassword(ctx context.Context) error {
 	if !e.passwordLost {
 		return nil

@@ -23,28 +23,28 @@ import (
 	"rivulet/appliance/state/durable"
 )
 
-// What an authority has in place of dates: see fabric/rpc, whose certificates have the same.
+// The validity of an authority, which is unlimited: certificates of fabric/rpc have the same.
 var (
 	always = time.Unix(0, 0).UTC()
 	never  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) // RFC 5280, 4.1.2.5: no expiry
 )
 
-// names of k3s's authorities below server/tls, without .crt and .key.
+// names are the files of k3s's authorities in server/tls, without .crt and .key.
 var names = []string{"server-ca", "client-ca", "request-header-ca", "etcd/server-ca", "etcd/peer-ca"}
 
-// authority is one that is kept in two files.
+// authority is a certificate and a key in two files.
 type authority struct {
-	name, path string // path lacks .crt and .key
+	name, path string // without .crt and .key
 	cert       *x509.Certificate
 	key        crypto.Signer
 }
 
-// makeAuthorities makes those that are not there, before k3s would with dates.
+// makeAuthorities creates missing authorities before the first start of k3s, which would give them dates.
 func makeAuthorities(tls string) (made []string, err error) {
 	for _, name := range names {
 		path := filepath.Join(tls, name)
 		if exists(path+".crt") || exists(path+".key") {
-			continue // k3s or somebody else was here; see renew
+			continue // k3s or an operator created it; see renew
 		}
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
@@ -60,7 +60,7 @@ func makeAuthorities(tls string) (made []string, err error) {
 		}
 		sum := sha256.Sum256(point)
 		a := authority{name: name, path: path, key: key, cert: &x509.Certificate{
-			// Like k3s's, but told apart from other clusters' by the key.
+			// The same as k3s's, but with a key ID that differs between clusters.
 			Subject:               pkix.Name{CommonName: fmt.Sprintf("rivulet-%s@%x", filepath.Base(name), sum[:4])},
 			SubjectKeyId:          sum[:20],
 			KeyUsage:              x509.KeyUsageKeyEncipherment | x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
@@ -70,7 +70,7 @@ func makeAuthorities(tls string) (made []string, err error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return made, fmt.Errorf("dates: %w; look at the disk (space, read-only mount)", err)
 		}
-		// The certificate first: a key without one makes k3s make one, with dates.
+		// The certificate first: for a key without one k3s creates a certificate with dates.
 		if err := a.renew(); err != nil {
 			return made, err
 		}
@@ -82,8 +82,8 @@ func makeAuthorities(tls string) (made []string, err error) {
 	return made, nil
 }
 
-// datedAuthorities are those that k3s has made, with the date of its first start and
-// ten years. One that another authority has signed is its owner's business.
+// datedAuthorities are the authorities that k3s created, valid for ten years from its first start. Those signed by
+// another authority are left to their owner.
 func datedAuthorities(tls string) (out []authority, err error) {
 	for _, name := range names {
 		a := authority{name: name, path: filepath.Join(tls, name)}
@@ -95,7 +95,7 @@ func datedAuthorities(tls string) (out []authority, err error) {
 			return nil, fmt.Errorf("dates: %w; look at the disk", err)
 		}
 		if a.cert, err = parseFirst(raw); err != nil {
-			continue // k3s will say what is wrong with it
+			continue // k3s reports what is wrong with it
 		}
 		dated := a.cert.NotBefore.After(always) || a.cert.NotAfter.Before(never)
 		if !dated || !bytes.Equal(a.cert.RawIssuer, a.cert.RawSubject) || bytes.Count(raw, []byte("BEGIN CERTIFICATE")) != 1 {
@@ -118,8 +118,8 @@ func samePublic(a, b crypto.PublicKey) bool {
 	return ok && k.Equal(b)
 }
 
-// renew writes the certificate without dates. Key, name and key identifier stay, so
-// whatever the authority has signed, and whoever trusts it, notices nothing.
+// renew writes the certificate without dates. Key, name and key identifier stay, so that certificates signed by the
+// authority, and clients that trust it, need no change.
 func (a authority) renew() error {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

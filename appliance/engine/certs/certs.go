@@ -1,18 +1,13 @@
-// Package certs sees to it that the engine's certificates and leases are valid at
-// the time it is now, however the clock came to be there: a board that made its
-// authorities in what is now the future, one that lay on a shelf for years, one
-// whose time was set back.
+// Package certs keeps the engine's certificates and leases valid after any change of the clock.
 //
-// It reads and writes below k3s/server/tls, while no engine runs, and says which
-// rows of the datastore are of another time. Authorities have no dates at all: they
-// are made (with k3s's own kind of key, before its first start) or made anew (with
-// the key they have) to be valid from 1970 to 9999. A certificate of k3s begins when
-// its authority does, so no later change of the clock makes one "not yet valid"; it
-// ends after a year, and k3s makes a new one at a start within the last 120 days.
-// What is invalid all the same is removed, which makes k3s make it again.
+// It reads and writes below k3s/server/tls while no engine runs, and deletes datastore rows of another time.
+// Authorities are created or renewed (with k3s's kind of key, or their own) with validity from 1970 to 9999. A
+// certificate of k3s begins with its authority, so no change of the clock makes it "not yet valid"; it ends after a
+// year, and k3s renews it at a start within the last 120 days. Other invalid certificates are removed, and k3s creates
+// them again.
 //
-// After a restart it finds everything in the files. What cannot be read it leaves
-// to k3s, whose words `rivulet status` then shows at the stage engine.
+// Restart: all state is in the files. Files that cannot be read are left to k3s, whose error `rivulet status` shows at
+// the stage engine.
 package certs
 
 import (
@@ -27,30 +22,29 @@ import (
 	"time"
 )
 
-// Rows of the datastore that hold what Prepare has made invalid.
+// Datastore rows that contain what Prepare has made invalid.
 const (
-	// bootstrapKeys are k3s's copies of its authorities. k3s refuses to start when its
-	// files are newer; without the copies it makes them from the files.
+	// bootstrapKeys are k3s's copies of its authorities. k3s refuses to start if its files are newer; without the
+	// copies it creates them from the files.
 	bootstrapKeys = "/bootstrap/"
-	// servingKey is k3s's copy of the certificate of port 6443, which it would prefer
-	// to a new one.
+	// servingKey is k3s's copy of the certificate of port 6443, which it would prefer to a new one.
 	servingKey = "/registry/secrets/kube-system/k3s-serving"
 	leaseKeys  = "/registry/leases/"
 )
 
 // Datastore is the cluster's database while no engine has it open.
 type Datastore interface {
-	// Delete deletes the keys that begin with prefix and for which match, unless it
-	// is nil, says so; it returns how many. No database is no error.
+	// Delete deletes the keys with a prefix for which match, unless it is nil, returns true; it returns how many. A
+	// missing database is no error.
 	Delete(prefix string, match func(key string, value []byte) bool) (int, error)
 }
 
-// Report is what Prepare has done.
+// Report has the results of Prepare.
 type Report struct {
 	Made    []string // authorities, before the first start
-	Renewed []string // authorities
-	Removed []string // certificates that k3s makes again
-	Leases  int      // of the future
+	Renewed []string // the same
+	Removed []string // certificates that k3s creates again
+	Leases  int      // dated in the future
 }
 
 // Empty reports whether there was nothing to do.
@@ -58,8 +52,8 @@ func (r Report) Empty() bool {
 	return len(r.Made)+len(r.Renewed)+len(r.Removed)+r.Leases == 0
 }
 
-// Prepare makes everything valid at now. dataDir is k3s's own; first says that its
-// datastore was never made. It may be cut short at any point and called again.
+// Prepare makes everything valid at now. dataDir is k3s's; first reports that its datastore does not exist yet. It may
+// be interrupted at any point and called again.
 func Prepare(dataDir string, first bool, db Datastore, now time.Time) (r Report, err error) {
 	tls := filepath.Join(dataDir, "server", "tls")
 	if first {
@@ -89,7 +83,7 @@ func Prepare(dataDir string, first bool, db Datastore, now time.Time) (r Report,
 		if _, err := db.Delete(servingKey, nil); err != nil {
 			return r, err
 		}
-		// k3s makes the certificate anew when it finds this file.
+		// k3s creates the certificate again when it finds this file.
 		if err := os.WriteFile(filepath.Join(tls, "dynamic-cert-regenerate"), nil, 0o600); err != nil {
 			return r, fmt.Errorf("dates: %w; look at the disk (space, read-only mount)", err)
 		}
@@ -99,7 +93,7 @@ func Prepare(dataDir string, first bool, db Datastore, now time.Time) (r Report,
 	return r, err
 }
 
-// removeUnborn removes certificates that are not valid yet; k3s looks only at their end.
+// removeUnborn removes certificates that are not valid yet; k3s checks only their end.
 func removeUnborn(tls string, now time.Time) (removed []string, err error) {
 	for name, c := range leaves(tls) {
 		if now.Before(c.NotBefore) {
@@ -112,8 +106,8 @@ func removeUnborn(tls string, now time.Time) (removed []string, err error) {
 	return removed, nil
 }
 
-// leaves are the certificates below a folder that are no authority's, by their
-// paths. Those that cannot be read are left out.
+// leaves returns the certificates below a folder that are not of an authority, by path, without those that cannot be
+// read.
 func leaves(dir string) map[string]*x509.Certificate {
 	out := map[string]*x509.Certificate{}
 	//nolint:errcheck // a folder that cannot be read has no certificates that we know of
@@ -121,7 +115,7 @@ func leaves(dir string) map[string]*x509.Certificate {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".crt" {
 			return nil //nolint:nilerr // what cannot be read is no certificate that we know of
 		}
-		// The API server makes its own loopback certificate at every start.
+		// The API server creates its loopback certificate at every start.
 		if filepath.Base(filepath.Dir(path)) == "temporary-certs" {
 			return nil
 		}
@@ -134,7 +128,7 @@ func leaves(dir string) map[string]*x509.Certificate {
 	return out
 }
 
-// serving is the certificate of port 6443 as k3s keeps it: a Secret in a file.
+// serving reads the certificate of port 6443 as k3s stores it: a Secret in a file.
 func serving(tls string) (*x509.Certificate, error) {
 	raw, err := os.ReadFile(filepath.Join(tls, "dynamic-cert.json"))
 	if err != nil {
@@ -149,8 +143,7 @@ func serving(tls string) (*x509.Certificate, error) {
 	return parseFirst(secret.Data["tls.crt"])
 }
 
-// servingStale reports whether it is not valid yet, or would be renewed some time
-// after the start.
+// servingStale reports whether it is not valid yet, or would be renewed some time after the start.
 func servingStale(tls string, now time.Time) bool {
 	c, err := serving(tls)
 	return err == nil && (now.Before(c.NotBefore) || now.After(c.NotAfter.Add(-renewed)))

@@ -8,14 +8,13 @@ import (
 )
 
 const (
-	// renewed is how long before the end of a certificate k3s makes a new one, at a start.
+	// renewed is how long before the end of a certificate k3s renews it, at a start.
 	renewed = 120 * 24 * time.Hour
-	// early is how long before it the engine is started again for that.
+	// early is how long before the end the engine is restarted for that.
 	early = 30 * 24 * time.Hour
 )
 
-// Due returns why the running engine has to be started again for the sake of its
-// certificates, or nothing.
+// Due returns why the running engine has to be restarted for its certificates, or "".
 func Due(dataDir string, now time.Time) (why string) {
 	tls, agent := filepath.Join(dataDir, "server", "tls"), filepath.Join(dataDir, "agent")
 	all := leaves(tls)

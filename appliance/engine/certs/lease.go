@@ -8,15 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// protobuf is how the API server begins what it stores.
+// protobuf is the prefix of objects stored by the API server.
 var protobuf = []byte("k8s\x00")
 
 // ahead is how far in the future a lease may be: clocks of several devices differ.
 const ahead = time.Minute
 
-// leaseOfTheFuture reports whether a stored Lease was renewed later than now. The
-// node controller takes no earlier renewal for news, so its node would be NotReady
-// until that time has come.
+// leaseOfTheFuture reports whether a stored Lease was renewed later than now. The node controller ignores earlier
+// renewals, so its node would be NotReady until that time.
 func leaseOfTheFuture(value []byte, now time.Time) bool {
 	raw, ok := bytes.CutPrefix(value, protobuf)
 	if !ok {

@@ -14,24 +14,22 @@ import (
 )
 
 const (
-	// datesLook is how often certificates are looked at: a device that runs for a
-	// year needs new ones, too.
+	// datesLook is the interval of certificate checks, for devices that run for a year.
 	datesLook = time.Hour
-	// datesAgain is how long a start of the engine that did not help is not repeated,
-	// datesCheck when it is looked whether it did.
+	// datesAgain is the pause after an engine restart that did not help, datesCheck the time after which that is
+	// checked.
 	datesAgain = 24 * time.Hour
 	datesCheck = 5 * time.Minute
 )
 
-// Engine is the running one.
+// Engine is the running engine.
 type Engine interface {
 	DataDir() string
 	LogFile() string
-	Restart(why string) // ends it in order and starts it again; does not wait
+	Restart(why string) // stops it in order and starts it again; does not wait
 }
 
-// Renewer sees to it that the certificates of an engine are valid, before it starts and
-// while it runs.
+// Renewer keeps the certificates of an engine valid, before it starts and while it runs.
 type Renewer struct {
 	engine    Engine
 	database  string
@@ -39,19 +37,18 @@ type Renewer struct {
 	health    *health.Tracker
 	log       *slog.Logger
 
-	// What the clock reports until it is acted on.
+	// Changes of the clock that wait to be handled.
 	poke chan struct{}
-	back chan struct{} // holds an entry once the clock went back
+	back chan struct{} // holds an entry after the clock went back
 }
 
-// NewRenewer returns the Renewer of an engine with its database; plausible says whether
-// the clock is.
+// NewRenewer returns the Renewer of an engine with its database; plausible reports whether the clock is plausible.
 func NewRenewer(e Engine, database string, plausible func() bool, t *health.Tracker, log *slog.Logger) *Renewer {
 	return &Renewer{engine: e, database: database, plausible: plausible, health: t, log: log,
 		poke: make(chan struct{}, 1), back: make(chan struct{}, 1)}
 }
 
-// Jumped is told when somebody has set the clock by minutes or more.
+// Jumped is called when the clock was set by minutes or more.
 func (k *Renewer) Jumped(by time.Duration) {
 	if by < 0 {
 		put(k.back)
@@ -63,8 +60,7 @@ func put(ch chan struct{}) {
 	changes.Poke(ch)
 }
 
-// Prepare is called before the engine is started: whatever was minted at
-// another time is made valid at this one.
+// Prepare is called before the engine starts: it makes certificates of another time valid now.
 func (k *Renewer) Prepare(ctx context.Context) error {
 	_, err := os.Stat(k.database)
 	report, err := Prepare(k.engine.DataDir(), errors.Is(err, os.ErrNotExist), offline{ctx, k.database}, time.Now())
@@ -85,14 +81,13 @@ func (o offline) Delete(prefix string, match func(string, []byte) bool) (int, er
 	return datastore.Delete(o.ctx, o.path, prefix, match)
 }
 
-// Run starts the engine again when certificates end soon, or when a
-// jump of the clock has made invalid what it has: certificates, and, when it went
-// back, also tokens and leases, which are then from the future.
+// Run restarts the engine when certificates end soon, or when a jump of the clock made them invalid. After a jump back
+// tokens and leases are dated in the future, too.
 func (k *Renewer) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	stage.Ready()
 	timer := time.NewTimer(datesLook)
 	defer timer.Stop()
-	var helped time.Time // when the engine was last started again for its certificates
+	var helped time.Time // time of the last restart for certificates
 	for {
 		timer.Reset(datesLook)
 		if k.check(&helped) {
@@ -107,10 +102,10 @@ func (k *Renewer) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 }
 
-// check reports whether it has started the engine again.
+// check reports whether it restarted the engine.
 func (k *Renewer) check(helped *time.Time) bool {
 	if !k.plausible() {
-		return false // nothing is minted now; the next jump or hour brings us back
+		return false // no certificate is issued now; the next jump or hour checks again
 	}
 	select {
 	case <-k.back:

@@ -1,13 +1,11 @@
-// Package datastore looks after the cluster's own database, kine's SQLite file
-// <state>/k3s/server/db/state.db, from outside of the engine: it checks the file
-// before the engine opens it, copies it while the engine uses it, and makes a new
-// one out of what is readable when it is damaged.
+// Package datastore protects the cluster's database, kine's SQLite file <state>/k3s/server/db/state.db, from outside
+// the engine: it checks the file before the engine opens it, copies it while the engine uses it, and recovers a damaged
+// one.
 //
-// It reads the database and alone writes <state>/snapshots; the database itself
-// it replaces only while no engine runs, and sets the old one aside. A recovery
-// that a power cut ends is finished at the next start. When nothing can be
-// recovered the engine is not started, because an empty cluster would end every
-// pod on the machine, and `rivulet status` says so.
+// It reads the database and alone writes <state>/snapshots. It replaces the database only while no engine runs, and
+// sets the old one aside. A recovery interrupted by a power cut is completed at the next start. If nothing can be
+// recovered, the engine is not started, because an empty cluster would end every pod on the machine; `rivulet status`
+// shows this.
 package datastore
 
 import (
@@ -20,21 +18,21 @@ import (
 	"path/filepath"
 	"time"
 
-	_ "github.com/mattn/go-sqlite3" // the driver that the engine has too: nothing is linked twice
+	_ "github.com/mattn/go-sqlite3" // the engine's driver, so that nothing is linked twice
 )
 
 // ErrDamaged is returned by Check, with its cause.
 var ErrDamaged = errors.New("the datastore is damaged")
 
-// Path is the database of the cluster below a state folder.
+// Path is the cluster's database in a state folder.
 func Path(stateDir string) string {
 	return filepath.Join(stateDir, "k3s", "server", "db", "state.db")
 }
 
-// Snapshots is the folder of the snapshots below a state folder.
+// Snapshots is the folder of the snapshots in a state folder.
 func Snapshots(stateDir string) string { return filepath.Join(stateDir, "snapshots") }
 
-// busy is how long another connection's lock is waited for.
+// busy is how long to wait for the lock of another connection.
 const busy = 30 * time.Second
 
 // Open opens a database; mode is ro, rw or rwc.
@@ -48,9 +46,8 @@ func Open(path, mode string) (*sql.DB, error) {
 	return db, nil
 }
 
-// Check reads every page of a database that no engine has open, and all objects. It returns
-// ErrDamaged with the cause, or the disk's error. No file is no error: the engine
-// makes it.
+// Check reads every page of a database that no engine has open, and all objects. It returns ErrDamaged with the cause,
+// or the disk's error. A missing file is no error: the engine creates it.
 func Check(ctx context.Context, path string) error {
 	at, err := os.Stat(path)
 	switch {
@@ -63,7 +60,7 @@ func Check(ctx context.Context, path string) error {
 			return fmt.Errorf("%w: the file is empty", ErrDamaged)
 		}
 	}
-	db, err := Open(path, "rw") // rw: what is in the write-ahead log belongs to it
+	db, err := Open(path, "rw") // rw: it includes the write-ahead log
 	if err != nil {
 		return err
 	}
@@ -88,7 +85,7 @@ func Check(ctx context.Context, path string) error {
 	return values(ctx, db)
 }
 
-// values looks at what the objects consist of.
+// values checks the content of the objects.
 func values(ctx context.Context, db *sql.DB) error {
 	rows, err := db.QueryContext(ctx, "SELECT name, value FROM kine WHERE deleted = 0")
 	if err != nil {
@@ -117,18 +114,16 @@ func values(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// leap is how far a recovered database's revision is moved on. Whoever watched the
-// cluster, a peer above all, knows revisions that the recovered one may not have
-// reached: it would wait for them in silence. With the leap every watch from
-// before is answered "too old" and starts anew.
+// leap is added to a recovered database's revision. Watchers, peers above all, may have seen later revisions than the
+// recovered one, and would wait for them without an error. With the leap every earlier watch is answered "too old" and
+// starts again.
 const leap = 1_000_000_000
 
-// marker names the row that carries the leap. It counts as deleted, so that the
-// engine's compaction removes it in time.
+// marker is the name of the row with the leap. It counts as deleted, so that the engine's compaction removes it.
 const marker = "rivulet-restored"
 
-// MoveOn makes the next revision of a database that no engine has open a new one
-// to everybody who ever watched it.
+// MoveOn adds the leap to the revision of a database that no engine has open, so that the next one is new to every
+// watcher.
 func MoveOn(ctx context.Context, path string) error {
 	db, err := Open(path, "rw")
 	if err != nil {

@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// Delete deletes keys of a database that no engine has open, as the engine would: it
-// adds a revision that says so, and whoever watches is told. It deletes those that
-// begin with prefix and for which match, unless it is nil, says so, and returns how
-// many. No database is no error.
+// Delete deletes keys of a database that no engine has open, in the manner of the engine: it adds a revision that
+// watchers receive. It deletes the keys with a prefix for which match, unless it is nil, returns true, and returns how
+// many. A missing database is no error.
 func Delete(ctx context.Context, path, prefix string, match func(key string, value []byte) bool) (n int, err error) {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return 0, nil
@@ -26,12 +25,12 @@ func Delete(ctx context.Context, path, prefix string, match func(key string, val
 		return 0, fmt.Errorf("datastore: %w", err)
 	}
 	defer tx.Rollback()
-	// The highest revision of a key counts.
+	// The highest revision of a key is the current one.
 	rows, err := tx.QueryContext(ctx, `SELECT id, name, value FROM kine WHERE deleted = 0 AND id IN
 		(SELECT MAX(id) FROM kine WHERE name >= ? AND name < ? GROUP BY name) ORDER BY id`, prefix, prefix+"\xff")
 	if err != nil {
 		if strings.Contains(err.Error(), "no such table") {
-			return 0, nil // the engine was stopped before it had made it
+			return 0, nil // the engine stopped before it created the table
 		}
 		return 0, fmt.Errorf("datastore: %w", err)
 	}

@@ -18,32 +18,29 @@ import (
 const (
 	snapshotEvery = 6 * time.Hour
 	snapshotsKept = 2
-	// snapshotRoom is how many times the database's size must be free in memory for
-	// a snapshot to be made there.
+	// snapshotRoom is the free memory, as a multiple of the database's size, with which a snapshot is made there.
 	snapshotRoom = 4
 )
 
-// Guard looks after the datastore of an engine: before it starts, while it runs, and
-// when it has ended. Its fields are set before it is used; Prepare and Ended are called
-// by one goroutine.
+// Guard protects the datastore of an engine before it starts, while it runs, and after its end. Its fields are set
+// before use; Prepare and Ended are called by one goroutine.
 type Guard struct {
 	State, Temp string // Rivulet's folders: the state, and one in memory
-	// Report shows what lies set aside.
+	// Report updates what is shown of files set aside.
 	Report func()
 	Health *health.Tracker
 	Log    *slog.Logger
 
-	looked bool // at the database, since the last engine
+	looked bool // the database was checked since the last engine
 }
 
-// cleanFile says that the engine was stopped in order: its database need not be
-// read through before the next start.
+// cleanFile marks an orderly end of the engine, after which its database is not checked before the next start.
 func (g *Guard) cleanFile() string { return filepath.Join(g.State, "datastore.clean") }
 
-// Cluster is the engine's, as long as it does not run.
+// Cluster is the engine's cluster while it does not run.
 type Cluster interface {
-	Settled() bool              // it has ever served
-	BeginAnew(why string) error // removes one that never did
+	Settled() bool              // it has served at least once
+	BeginAnew(why string) error // removes one that never served
 }
 
 // Prepare is called before the engine opens its database.
@@ -77,8 +74,7 @@ func (g *Guard) prepare(ctx context.Context, e Cluster) error {
 	return nil
 }
 
-// Ended is called when the engine has ended, with an error unless it was told to. It may
-// not have begun.
+// Ended is called when the engine has ended, with nil after a requested stop. The engine may not have started.
 func (g *Guard) Ended(err error) {
 	looked := g.looked
 	if g.looked = false; err != nil || !looked {
@@ -89,7 +85,7 @@ func (g *Guard) Ended(err error) {
 	}
 }
 
-// Run keeps copies of the datastore for the day it is damaged.
+// Run makes snapshots of the datastore.
 func (g *Guard) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	k := &Snapshotter{
 		Database: Path(g.State), Dir: Snapshots(g.State),

@@ -13,21 +13,20 @@ import (
 	"rivulet/appliance/state/quarantine"
 )
 
-// ErrLost is returned by Recover when nothing is readable and there is no snapshot.
+// ErrLost is returned by Recover if nothing is readable and there is no snapshot.
 var ErrLost = errors.New("nothing of the datastore can be recovered")
 
-// Recovery says what Recover did.
+// Recovery has the results of Recover.
 type Recovery struct {
-	// Salvaged revisions were read from the damaged file, Snapshot ones taken from
-	// the snapshot of SnapshotTime because the damaged file lacks them.
+	// Salvaged revisions were read from the damaged file; Snapshot ones are missing there and were read from the
+	// snapshot of SnapshotTime.
 	Salvaged, Snapshot int
-	SnapshotTime       time.Time // zero: there was none, or none that is sound
+	SnapshotTime       time.Time // zero: no sound snapshot
 	Aside              []string  // the damaged files
 }
 
-// Prepare makes the database of a state folder fit for the engine: it finishes a
-// recovery that was cut short, checks the file if check says so, and recovers it
-// if it is damaged; then the Recovery is not nil. No engine may run.
+// Prepare makes the database of a state folder ready for the engine: it completes an interrupted recovery, checks the
+// file if check is true, and recovers it if it is damaged; then the Recovery is not nil. No engine may run.
 func Prepare(ctx context.Context, stateDir string, check bool) (*Recovery, error) {
 	path := Path(stateDir)
 	if _, err := os.Stat(recovered(path)); err == nil {
@@ -36,7 +35,7 @@ func Prepare(ctx context.Context, stateDir string, check bool) (*Recovery, error
 	}
 	err := gone(stateDir)
 	if err == nil && check {
-		// An engine that was killed may have owed a sync of what it acknowledged.
+		// A killed engine may not have synced writes that it acknowledged.
 		if err := errors.Join(syncFile(path), syncFile(path+"-wal")); err != nil {
 			return nil, err
 		}
@@ -52,7 +51,7 @@ func Prepare(ctx context.Context, stateDir string, check bool) (*Recovery, error
 	return &r, nil
 }
 
-// gone reports a database that is not there although the cluster is.
+// gone returns an error for a missing database of an existing cluster.
 func gone(stateDir string) error {
 	_, db := os.Stat(Path(stateDir))
 	_, ca := os.Stat(filepath.Join(stateDir, "k3s", "server", "tls", "server-ca.crt"))
@@ -62,14 +61,12 @@ func gone(stateDir string) error {
 	return nil
 }
 
-// recovered is where the new database waits until it is whole.
+// recovered is the path of the new database until it is complete.
 func recovered(path string) string { return path + ".recovered" }
 
-// Recover makes a new database of every revision that is readable in the damaged
-// one and of those that the newest sound snapshot has beside them, and puts it in
-// its place. Revisions are never changed once written, so the two can be merged; an
-// object that was deleted after the snapshot comes back only if the revision that
-// deleted it is unreadable.
+// Recover creates a database of every readable revision of the damaged one, and of those that only the newest sound
+// snapshot has, and replaces the damaged one. Written revisions never change, so the two can be merged; an object
+// deleted after the snapshot returns only if the deleting revision is unreadable.
 func Recover(ctx context.Context, path, snapshots string) (Recovery, error) {
 	var r Recovery
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -124,8 +121,8 @@ func Recover(ctx context.Context, path, snapshots string) (Recovery, error) {
 	return r, err
 }
 
-// finish puts the recovered database into its place. It may be cut short and
-// called again: until the last step the recovered one is there under its own name.
+// finish moves the recovered database to its place. It may be interrupted and called again: until the last step the
+// recovered one exists under its own name.
 func finish(path string) (r Recovery, err error) {
 	for _, old := range []string{path + "-wal", path + "-shm", path} {
 		if _, err := os.Lstat(old); err != nil {
@@ -143,7 +140,7 @@ func finish(path string) (r Recovery, err error) {
 	return r, nil
 }
 
-// syncFile puts a file, if there is one, on the disk for good.
+// syncFile syncs a file, if it exists.
 func syncFile(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -159,8 +156,7 @@ func syncFile(path string) error {
 	return nil
 }
 
-// schema is kine's table with the one index that keeps a revision from being
-// there twice; kine adds its other indexes itself.
+// schema is kine's table with the one index that makes revisions unique; kine adds its other indexes itself.
 const schema = `
 PRAGMA page_size = 1024; -- as appliance/engine/kine makes it
 CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name INTEGER, created INTEGER, deleted INTEGER,
@@ -169,8 +165,8 @@ CREATE UNIQUE INDEX kine_name_prev_revision_uindex ON kine (name, prev_revision)
 
 const columns = "id, name, created, deleted, create_revision, prev_revision, lease, value, old_value"
 
-// soundRow reports whether a row may be kept. What says that an object was deleted is, whatever
-// its value: without it the object would be back.
+// soundRow reports whether a row may be kept. A deletion always is, whatever its value: without it the object would
+// return.
 func soundRow(row []any) bool {
 	key, _ := row[1].(string)
 	if raw, ok := row[1].([]byte); ok {
@@ -181,8 +177,8 @@ func soundRow(row []any) bool {
 	return deleted != 0 || sound(key, value)
 }
 
-// merge adds every sound row of a database that the other has not got, and
-// returns how many. That the file cannot be read is no error: it adds nothing.
+// merge adds the sound rows that only the other database has, and returns how many. An unreadable file is no error: it
+// adds nothing.
 func merge(ctx context.Context, path string, to *sql.DB) (added int, err error) {
 	if at, err := os.Stat(path); err != nil || at.Size() == 0 {
 		return 0, nil
@@ -203,7 +199,7 @@ func merge(ctx context.Context, path string, to *sql.DB) (added int, err error) 
 	}
 	defer put.Close()
 	err = readable(ctx, from, func(row []any) error {
-		if !soundRow(row) { // an older revision is better, or the snapshot's
+		if !soundRow(row) { // an older revision or the snapshot's is better
 			return nil
 		}
 		res, err := put.ExecContext(ctx, row...)

@@ -6,15 +6,14 @@ import (
 	"math"
 )
 
-// probes bounds how often a gap is looked into: each may cost a read of the disk.
+// probes bounds the reads of a gap: each may cost a read of the disk.
 const probes = 256
 
-// span is a range of ids, both ends included, that has not been read yet.
+// span is a range of IDs, both ends included, that has not been read yet.
 type span struct{ from, to int64 }
 
-// readable calls f with every row that can be read. A damaged page ends a query;
-// so a range is read from both ends, and what is left of it in halves. Only an
-// error of f or of ctx is returned.
+// readable calls f with every readable row. A damaged page ends a query, so a range is read from both ends, and the
+// rest of it in halves. It returns only errors of f or ctx.
 func readable(ctx context.Context, db *sql.DB, f func(row []any) error) error {
 	todo := []span{{math.MinInt64, math.MaxInt64}}
 	for n := 0; len(todo) > 0 && n < probes; n++ {
@@ -37,7 +36,7 @@ func readable(ctx context.Context, db *sql.DB, f func(row []any) error) error {
 		if first != nil {
 			s.to = *first - 1
 		}
-		// Ids are small whole numbers: nothing lies far out where no end was found.
+		// IDs are small whole numbers: if no end was found, there are no rows far out.
 		s.from, s.to = max(s.from, 0), min(s.to, 1<<40)
 		if s.from >= s.to {
 			continue
@@ -48,8 +47,8 @@ func readable(ctx context.Context, db *sql.DB, f func(row []any) error) error {
 	return nil
 }
 
-// read calls f with the rows of a range until one cannot be read. It returns the
-// id of the last one that could, and whether that was the end of the range.
+// read calls f with the rows of a range until one cannot be read. It returns the ID of the last readable one, and
+// whether that was the end of the range.
 func read(ctx context.Context, db *sql.DB, s span, order string, f func([]any) error) (last *int64, whole bool, err error) {
 	rows, err := db.QueryContext(ctx, "SELECT "+columns+" FROM kine WHERE id BETWEEN ? AND ? ORDER BY id "+order, s.from, s.to)
 	if err != nil {

@@ -18,9 +18,8 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// Copy writes a database that others write to, as it is at one moment, to a new
-// file: SQLite itself reads it within one transaction, which in WAL mode neither
-// waits for writers nor holds them up.
+// Copy writes a consistent copy of a database in use to a new file: SQLite reads it in one transaction, which in WAL
+// mode neither waits for writers nor blocks them.
 func Copy(ctx context.Context, from, to string) error {
 	db, err := Open(from, "rw")
 	if err != nil {
@@ -36,7 +35,7 @@ func Copy(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// Snapshot is one that Keeper made.
+// Snapshot is a file that Snapshotter made.
 type Snapshot struct {
 	Path string
 	Time time.Time
@@ -71,29 +70,26 @@ func List(dir string) []Snapshot {
 	return out
 }
 
-// Snapshotter makes snapshots while the engine runs, for the day the database is
-// damaged. They are small (a fresh cluster: about 1 MB) and written seldom: a few
-// MB a day on the card.
+// Snapshotter makes snapshots while the engine runs. They are small (a new cluster: about 1 MB) and rare: a few MB per
+// day on the SD card.
 type Snapshotter struct {
 	Database string
 	Dir      string
-	Temp     string // where the copy is made before it is packed: memory, if it has room
+	Temp     string // folder of the uncompressed copy: in memory, if there is room
 	Every    time.Duration
 	Keep     int
 	Log      *slog.Logger
 }
 
-// The first snapshot of a cluster is made early: what people set up first is what
-// they would miss most.
+// The first snapshot of a cluster is early: the first objects are the most important ones.
 const firstSnapshot = 2 * time.Minute
 
-// Run makes snapshots until ctx ends. ready is called at once: a cluster without a
-// snapshot works.
+// Run makes snapshots until ctx ends. report is called at once: a cluster without a snapshot works.
 func (k *Snapshotter) Run(ctx context.Context, report func(error)) error {
 	for {
 		wait := firstSnapshot
 		if have := List(k.Dir); len(have) > 0 {
-			// A clock that was wrong when it was made must not put off the next for ever.
+			// A snapshot dated in the future must not delay the next one for ever.
 			wait = min(max(k.Every-time.Since(have[0].Time), firstSnapshot), k.Every)
 		}
 		if !changes.Wait(ctx, wait) {
@@ -110,7 +106,7 @@ func (k *Snapshotter) Run(ctx context.Context, report func(error)) error {
 	}
 }
 
-// Make makes one now and deletes those beyond Keep.
+// Make makes a snapshot now and deletes those beyond Keep.
 func (k *Snapshotter) Make(ctx context.Context, now time.Time) (Snapshot, error) {
 	s := Snapshot{Time: now.UTC().Truncate(time.Second)}
 	s.Path = filepath.Join(k.Dir, snapshotPrefix+s.Time.Format(snapshotTime)+snapshotSuffix)
@@ -123,7 +119,7 @@ func (k *Snapshotter) Make(ctx context.Context, now time.Time) (Snapshot, error)
 	if err := Copy(ctx, k.Database, plain); err != nil {
 		return s, err
 	}
-	// A damaged database is never made the newest snapshot.
+	// A damaged database never becomes the newest snapshot.
 	if err := Check(ctx, plain); err != nil {
 		return s, fmt.Errorf("%w: no snapshot was made; restart the device to have it recovered", err)
 	}
@@ -144,7 +140,7 @@ func pack(from string, out io.Writer) error {
 		return err
 	}
 	defer in.Close()
-	// One thread and a small window: it shares a small board with the cluster.
+	// One thread and a small window, because it shares a small board with the cluster.
 	z, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 	if err == nil {
 		_, err = io.Copy(z, in)

@@ -9,18 +9,16 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// The first bytes of values that Kubernetes keeps and that are not JSON: protobuf, what a provider
-// has encrypted, and CBOR, which a later Kubernetes may write.
+// The prefixes of Kubernetes' values that are not JSON: protobuf, encrypted by a provider, and CBOR, which later
+// versions may write.
 var (
 	inProtobuf = []byte("k8s\x00")
 	encrypted  = []byte("k8s:enc:")
 	inCBOR     = []byte{0xd9, 0xd9, 0xf7}
 )
 
-// sound reports whether what an object consists of can be read. SQLite looks at the structure
-// of its pages and not at what they hold, and one object that is not sound keeps the API
-// server from listing all of its kind. Of kinds that are not known, and of keys that are not
-// Kubernetes', nothing is said.
+// sound reports whether an object's value can be parsed. SQLite checks only the structure of its pages, and one unsound
+// object prevents the API server from listing its kind. Unknown kinds and keys are reported as sound.
 func sound(key string, value []byte) bool {
 	switch {
 	case !strings.HasPrefix(key, "/registry/"), len(value) == 0, bytes.HasPrefix(value, encrypted), bytes.HasPrefix(value, inCBOR):

@@ -20,10 +20,10 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Socket is that of k3s's own containerd.
+// Socket is that of k3s's containerd.
 const Socket = "/run/k3s/containerd/containerd.sock"
 
-// The parts of containerd's folder.
+// Parts of containerd's folder.
 const (
 	metaFile     = "io.containerd.metadata.v1.bolt/meta.db"
 	snapshotFile = "io.containerd.snapshotter.v1.overlayfs/metadata.db"
@@ -32,24 +32,23 @@ const (
 	recoveredImages = "rivulet-recovered.tar"
 )
 
-// syncPause is after how long images are synced once more: longer than Torn is unsure.
+// syncPause is the delay of the second sync of images: longer than unsure of Torn.
 const syncPause = 70 * time.Second
 
-// Containerd looks after containerd's databases and images from outside. Its fields are
-// set before it is used. Prepare is called while no containerd runs, Serves and Note
-// by one goroutine.
+// Containerd protects containerd's databases and images from outside. Its fields are set before use. Prepare is called
+// while no containerd runs, Serves and Note by one goroutine.
 type Containerd struct {
 	State, Run string // Rivulet's folders
-	Executable string // this program, which is ctr, too
+	Executable string // this program, which is also ctr
 	// EndPods ends all pods of this machine.
 	EndPods func(context.Context) error
-	// Report shows what lies set aside.
+	// Report updates what is shown of files set aside.
 	Report func()
 	Health *health.Tracker
 	Log    *slog.Logger
 
-	noted     string    // what the node had when the list was written
-	syncAgain time.Time // when images are to be synced once more; zero: not
+	noted     string    // images of the node when the list was written
+	syncAgain time.Time // when to sync images again; zero: not
 }
 
 func (c *Containerd) agentDir() string { return filepath.Join(c.State, "k3s", "agent") }
@@ -58,10 +57,9 @@ func (c *Containerd) recovered() string {
 	return filepath.Join(c.agentDir(), "images", recoveredImages)
 }
 
-// Prepare is called before containerd opens its databases. It ends the
-// engine's process when one is damaged, for ever; so containerd begins anew: pods
-// are made again from the cluster's own database, images from the blobs that are
-// still there.
+// Prepare is called before containerd opens its databases. A damaged one would end the engine's process at every start,
+// so containerd then starts with new ones: pods are created again from the cluster's database, images from the blobs
+// that are still there.
 func (c *Containerd) Prepare(ctx context.Context) error {
 	dir := filepath.Join(c.agentDir(), "containerd")
 	var cause error
@@ -83,12 +81,11 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 	if err := c.EndPods(ctx); err != nil {
 		return err
 	}
-	// The archive is in its place before the old folder leaves its own: the power may
-	// go again at any moment, and then all of this is done again.
+	// The archive is written before the old folder is moved: after another power cut all of this is repeated.
 	list, err := c.knownImages(filepath.Join(dir, metaFile))
 	var kept []string
 	if err == nil {
-		err = Save(c.listFile(), list) // which of them are shared, an archive does not tell
+		err = Save(c.listFile(), list) // an archive does not contain which ones are shared
 	}
 	if err == nil {
 		kept, err = Archive(filepath.Join(dir, contentDir), list, c.recovered())
@@ -97,7 +94,7 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 	if merr != nil {
 		return merr
 	}
-	if err != nil { // the pods can still be made from images that are pulled again
+	if err != nil { // the pods can still be created from images pulled again
 		c.Log.Error("images were not recovered", "err", err)
 	}
 	c.Log.Error("containers and images are made anew", "cause", cause, "set_aside", aside, "images_recovered", kept)
@@ -109,7 +106,7 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 	}
 	c.Health.Set(health.ContainerdRecovered, fmt.Sprintf("%v; %d of %d images were recovered%s", cause, len(kept), len(list), lost),
 		"images of a registry are pulled again; bring the others: rivulet image push FILE")
-	if torn { // nothing in it is damaged, and the archive has what is worth having
+	if torn { // nothing in it is damaged, and the archive has all that is needed
 		if err := os.RemoveAll(aside); err != nil {
 			return fmt.Errorf("containerd: %w; look at the disk", err)
 		}
@@ -118,27 +115,27 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 	return os.WriteFile(c.bootFile(), nil, 0o600)
 }
 
-// knownImages are those noted, and those that containerd's database has where it can be read.
+// knownImages are those in the list, and those in containerd's database if it can be read.
 func (c *Containerd) knownImages(meta string) ([]Image, error) {
 	noted, err := Load(c.listFile())
 	now, merr := FromContainerd(meta, "k8s.io")
 	if merr != nil {
 		c.Log.Warn("images that came in the last seconds may be missing", "err", merr)
 	} else if len(now) > 0 {
-		err = nil // they are all there
+		err = nil // all images are there
 	}
 	return Merge(noted, now), err
 }
 
-// The marks of what is on the disk for good: bootFile is gone with a power cut or a
-// restart of the machine, syncedFile's time is when all images were last synced.
+// Marks of synced data: bootFile disappears with a power cut or a restart of the machine; the time of syncedFile is the
+// last sync of all images.
 func (c *Containerd) bootFile() string   { return filepath.Join(c.Run, "booted") }
 func (c *Containerd) syncedFile() string { return filepath.Join(c.State, "images.synced") }
 
-// tornLayers is an error if images may lack content since the machine went off.
+// tornLayers returns an error if images may lack content since the machine went off.
 func (c *Containerd) tornLayers(dir string) error {
 	if _, err := os.Stat(c.bootFile()); err == nil {
-		return nil // it is still on: what was written is there
+		return nil // no power cut: all writes are there
 	}
 	var synced time.Time
 	if at, err := os.Stat(c.syncedFile()); err == nil {
@@ -169,9 +166,8 @@ func (c *Containerd) syncImages() error {
 	return errors.Join(os.Chtimes(f.Name(), begun, begun), f.Sync(), f.Close())
 }
 
-// Serves is called when the node is ready, and so all archives are
-// imported: what was recovered is not needed twice, and the old layers hold room
-// that pods need. Its databases stay set aside.
+// Serves is called when the node is ready, so all archives are imported: it removes the recovered archive and the old
+// layers, whose space pods need. The old databases stay set aside.
 func (c *Containerd) Serves(ctx context.Context) {
 	if _, err := os.Stat(c.recovered()); err != nil {
 		return // none was recovered
@@ -183,7 +179,7 @@ func (c *Containerd) Serves(ctx context.Context) {
 			labels = append(labels, policy.ShareLabel+"=true")
 		}
 		if i.Kept {
-			labels = append(labels, keptLabel, k3sLabel+"=") // empty: it goes
+			labels = append(labels, keptLabel, k3sLabel+"=") // empty: removes the label
 		}
 		if len(labels) == 3 {
 			continue
@@ -193,7 +189,7 @@ func (c *Containerd) Serves(ctx context.Context) {
 		}
 	}
 	if err := os.Remove(c.recovered()); err != nil {
-		return // it is not known to be imported
+		return // it may not be imported
 	}
 	for _, aside := range quarantine.List(c.agentDir()) {
 		if !strings.HasPrefix(filepath.Base(aside), "containerd.") {
@@ -207,7 +203,7 @@ func (c *Containerd) Serves(ctx context.Context) {
 	}
 }
 
-// Note keeps the list of images when the node says that it has others.
+// Note updates the list of images when the node reports others.
 func (c *Containerd) Note(ctx context.Context, node *corev1.Node) {
 	var names []string
 	for _, i := range node.Status.Images {
@@ -222,7 +218,7 @@ func (c *Containerd) Note(ctx context.Context, node *corev1.Node) {
 		c.Log.Warn("images may be lost in a power cut", "err", err)
 		return
 	}
-	// A layer that was being unpacked just now is synced for certain the next time.
+	// The next sync includes a layer that is being unpacked now.
 	if c.syncAgain = time.Now().Add(syncPause); now == c.noted {
 		c.syncAgain = time.Time{}
 		return
@@ -242,9 +238,8 @@ func (c *Containerd) Note(ctx context.Context, node *corev1.Node) {
 	c.noted = now
 }
 
-// allListed is an error if the node knows of an image that containerd's list lacks: what was
-// recovered may still be on its way into containerd, and a list without it would be all that
-// the next recovery knows. The node tells again.
+// allListed returns an error if the node reports an image that containerd's list lacks: recovered images may not be
+// imported yet, and the next recovery would lose them. The node reports again.
 func allListed(names []string, list []Image) error {
 	for _, name := range names {
 		if !strings.Contains(name, "@") && !slices.ContainsFunc(list, func(i Image) bool { return i.Name == name }) {
@@ -254,8 +249,8 @@ func allListed(names []string, list []Image) error {
 	return nil
 }
 
-// Architectures says for which architectures the images are made that containerd here
-// knows an index of. It reads two kinds of small files, and asks nobody.
+// Architectures returns the architectures of images whose index is in containerd here. It reads two kinds of small
+// files, and sends no request.
 func (c *Containerd) Architectures() (map[string][]string, error) {
 	list, err := Load(c.listFile())
 	if err != nil {

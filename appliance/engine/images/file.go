@@ -27,12 +27,12 @@ import (
 type File struct {
 	path   string
 	folder bool
-	// Names are those that the file gives its images; empty if it has none that can be a pod's.
+	// Names are the file's names for its images; empty if none is valid for a pod.
 	Names []string
-	refs  []string // names of OCI layouts that are mere tags
+	refs  []string // names in OCI layouts that are only tags
 }
 
-// Inspect finds out whether a path is an image, and says what else it is in an error with a cure.
+// Inspect checks whether a path is an image; otherwise its error describes what it is, with a cure.
 func Inspect(at string) (File, error) {
 	f := File{path: at}
 	fi, err := os.Stat(at)
@@ -57,7 +57,7 @@ func Inspect(at string) (File, error) {
 	return f, err
 }
 
-// inTar returns the files of an archive that say what it is.
+// inTar returns the files of an archive that identify it.
 func inTar(at string) (map[string][]byte, error) {
 	raw, err := os.Open(at)
 	if err != nil {
@@ -124,7 +124,7 @@ func (f *File) fromOCI(raw []byte) error {
 	return f.whole()
 }
 
-// whole writes names out as the kubelet does.
+// whole completes names in the manner of the kubelet.
 func (f *File) whole() error {
 	for i, name := range f.Names {
 		full, err := Full(name)
@@ -136,7 +136,7 @@ func (f *File) whole() error {
 	return nil
 }
 
-// Full is a name of an image with registry and tag, as the kubelet asks for it.
+// Full returns an image's name with registry and tag, as the kubelet requests it.
 func Full(name string) (string, error) {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {
@@ -145,11 +145,11 @@ func Full(name string) (string, error) {
 	return named.String(), nil
 }
 
-// imported is what an OCI layout's mere tags are called for a moment.
+// imported is the temporary name of an OCI layout's tags.
 const imported = "import.rivulet.invalid/oci"
 
-// Import brings a file's images into containerd, under name if that is not empty, and returns what
-// they are called. They stay until somebody removes them: no registry gives them again. With share, pods of other clusters may use them, too.
+// Import imports a file's images into containerd, under name if that is not empty, and returns their names. They stay
+// until an operator removes them, because no registry has them. With share, pods of other clusters may use them.
 func (c *Containerd) Import(ctx context.Context, f File, name string, share bool) ([]string, error) {
 	args := []string{"images", "import", "--base-name", imported}
 	names := f.Names
@@ -195,12 +195,12 @@ func pack(to io.Writer, folder fs.FS) error {
 	return w.Close()
 }
 
-// ctr runs containerd's own client with an input.
+// ctr runs containerd's client with an input.
 func (c *Containerd) ctr(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
 	return c.tool(ctx, in, "ctr", append([]string{"--address", Socket, "--namespace", "k8s.io"}, args...)...)
 }
 
-// tool runs a client of containerd that this program is, too. The last line of what it wrote is the error.
+// tool runs a client of containerd that is part of this program. The last line of its output is the error.
 func (c *Containerd) tool(ctx context.Context, in io.Reader, name string, args ...string) ([]byte, error) {
 	switch conn, err := net.Dial("unix", Socket); {
 	case errors.Is(err, fs.ErrPermission):
@@ -224,7 +224,7 @@ func (c *Containerd) tool(ctx context.Context, in io.Reader, name string, args .
 	return out, nil
 }
 
-// Held is an image that containerd has.
+// Held is an image in containerd.
 type Held struct {
 	Image
 	Bytes     int64    `json:"bytes"` // of its content, compressed
@@ -268,8 +268,8 @@ func (c *Containerd) Held(ctx context.Context) ([]Held, error) {
 	return out, nil
 }
 
-// Remove takes an image's name away, and with its last name those by which the kubelet knows it. Content that nothing
-// else needs is gone from the disk when it returns.
+// Remove removes an image's name, and with its last name also the kubelet's names for it. Unused content is deleted
+// from the disk before it returns.
 func (c *Containerd) Remove(ctx context.Context, name string) error {
 	listed, err := c.ctr(ctx, nil, "images", "list")
 	if err != nil {
@@ -279,10 +279,10 @@ func (c *Containerd) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// RemoveUnused removes all images but those that a container of this device uses and those that are kept,
-// and returns their names.
+// RemoveUnused removes all images except those in use by a container of this device and those that are kept, and
+// returns their names.
 func (c *Containerd) RemoveUnused(ctx context.Context) (names []string, err error) {
-	// A slow card takes longer for one image than the two seconds that crictl waits by default.
+	// A slow card needs longer for one image than crictl's default of 2 s.
 	out, err := c.tool(ctx, nil, "crictl", "--runtime-endpoint", "unix://"+Socket, "--timeout", "10m", "rmi", "--prune")
 	for line := range strings.Lines(string(out)) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "Deleted: "); ok {
@@ -292,9 +292,9 @@ func (c *Containerd) RemoveUnused(ctx context.Context) (names []string, err erro
 	return names, err
 }
 
-// goWith are a name and, if the image has no other, the digests that are names of it, too, in what `ctr images ls` prints.
+// goWith returns a name and, if the image has no other name, its digest names in the output of `ctr images ls`.
 func goWith(listed []byte, name string) []string {
-	of := map[string][]string{} // names by what they stand for
+	of := map[string][]string{} // names by digest
 	target := ""
 	for line := range strings.Lines(string(listed)) {
 		if f := strings.Fields(line); len(f) > 2 {

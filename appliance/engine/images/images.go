@@ -1,6 +1,6 @@
-// Package images keeps container images for the day containerd's database is damaged (docs/design/power.md): the
-// blobs lie on the disk under their hashes, and only that database has their names. It reads containerd's list and
-// content folder, and alone writes <state>/images.json and, in a recovery, an archive that the engine imports.
+// Package images preserves container images when containerd's database is damaged (docs/design/power.md): the blobs are
+// on the disk under their hashes, and only that database has their names. It reads containerd's list and content
+// folder, and alone writes <state>/images.json and, in a recovery, an archive that the engine imports.
 package images
 
 import (
@@ -22,26 +22,25 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Image is a name and what it stands for.
+// Image is a name and its digest.
 type Image struct {
 	Name   string        `json:"name"`
 	Type   string        `json:"type"`
 	Digest digest.Digest `json:"digest"`
-	// Shared are those that pods of other clusters may use.
+	// Shared: pods of other clusters may use it.
 	Shared bool `json:"shared,omitempty"`
-	// Kept are those that a person brought: the kubelet does not remove them for room.
+	// Kept: an operator imported it, so the kubelet does not remove it to free space.
 	Kept bool `json:"kept,omitempty"`
 }
 
-// The label by which containerd tells the kubelet and crictl that an image is kept, and k3s's
-// mark of those that it labelled itself and takes the label from at its next start.
+// The label that marks an image as kept for the kubelet and crictl, and k3s's mark of images that it labelled itself,
+// whose label it removes at its next start.
 const (
 	keptLabel = "io.cri-containerd.pinned=pinned"
 	k3sLabel  = "io.cattle.k3s.pinned"
 )
 
-// Parse reads what `ctr images ls` prints. Names that are mere digests are left
-// out: they are made anew with their images.
+// Parse reads the output of `ctr images ls`. Digest names are left out: they are created with their images.
 func Parse(list []byte) []Image {
 	var out []Image
 	for line := range strings.Lines(string(list)) {
@@ -58,12 +57,12 @@ func Parse(list []byte) []Image {
 	return out
 }
 
-// kept reports whether an image with such labels, each as key=value, is kept by a person.
+// kept reports whether an image with such labels, each as key=value, is kept by an operator.
 func kept(has func(label string) bool) bool {
 	return has(keptLabel) && !has(k3sLabel+"=pinned")
 }
 
-// Save writes the list to a file unless it says the same already.
+// Save writes the list to a file unless it is unchanged.
 func Save(path string, list []Image) error {
 	raw, err := json.Marshal(list)
 	if err != nil {
@@ -75,7 +74,7 @@ func Save(path string, list []Image) error {
 	return nil
 }
 
-// Load reads what Save wrote; no file is an empty list.
+// Load reads the file of Save; no file is an empty list.
 func Load(path string) ([]Image, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -91,12 +90,11 @@ func Load(path string) ([]Image, error) {
 	return list, nil
 }
 
-// nameAnnotation is how containerd's import learns what an image is called.
+// nameAnnotation has an image's name for containerd's import.
 const nameAnnotation = "io.containerd.image.name"
 
-// Archive writes those images of a list that are whole in containerd's content
-// folder as an OCI layout, and returns their names. It never writes half an archive
-// under the given name.
+// Archive writes the listed images that are complete in containerd's content folder as an OCI layout, and returns their
+// names. A partial archive never has the given name.
 func Archive(content string, list []Image, to string) (names []string, err error) {
 	blobs := map[digest.Digest]int64{}
 	index := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex}
@@ -118,7 +116,7 @@ func Archive(content string, list []Image, to string) (names []string, err error
 	if len(names) == 0 {
 		return nil, nil
 	}
-	part := filepath.Join(filepath.Dir(filepath.Dir(to)), ".recovered.part") // not where the engine would import it
+	part := filepath.Join(filepath.Dir(filepath.Dir(to)), ".recovered.part") // not in the engine's import folder
 	if err := write(part, content, index, blobs); err != nil {
 		os.Remove(part)
 		return nil, fmt.Errorf("images: %w; look at the disk (space)", err)
@@ -133,11 +131,11 @@ func blobPath(content string, d digest.Digest) string {
 	return filepath.Join(content, "blobs", d.Algorithm().String(), d.Encoded())
 }
 
-// maxManifest is far above what a manifest or an index measures.
+// maxManifest is far above the size of a manifest or an index, bytes.
 const maxManifest = 8 << 20
 
-// collect adds a blob and what it refers to. It reports whether an image is whole:
-// of an index, the platforms that are there.
+// collect adds a blob and its references. It reports whether an image is complete: of an index, the platforms that are
+// present.
 func collect(content string, d digest.Digest, need map[digest.Digest]int64) bool {
 	at, err := os.Stat(blobPath(content, d))
 	if err != nil {

@@ -14,9 +14,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// FromContainerd returns the images of containerd's own database of one namespace,
-// which knows those that came a moment ago. The layout is version 1 of containerd's
-// schema. containerd must not run. A database that is not there has no images.
+// FromContainerd returns the images of one namespace in containerd's database, recent ones included. The layout is
+// version 1 of containerd's schema. containerd must not run. A missing database has no images.
 func FromContainerd(meta, namespace string) ([]Image, error) {
 	if _, err := os.Stat(meta); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -41,11 +40,11 @@ func FromContainerd(meta, namespace string) ([]Image, error) {
 		return b.ForEachBucket(func(name []byte) error {
 			target := b.Bucket(name).Bucket([]byte("target"))
 			if target == nil || strings.HasPrefix(string(name), "sha256:") {
-				return nil // a mere digest is made anew with its image
+				return nil // created with its image
 			}
 			d, err := digest.Parse(string(target.Get([]byte("digest"))))
 			if err != nil {
-				return nil //nolint:nilerr // it could not be used by containerd either
+				return nil //nolint:nilerr // containerd could not use it either
 			}
 			labels := b.Bucket(name).Bucket([]byte("labels"))
 			has := func(label string) bool {
@@ -59,7 +58,7 @@ func FromContainerd(meta, namespace string) ([]Image, error) {
 	return out, err
 }
 
-// Merge returns the images of both lists; where both have a name, newer's counts.
+// Merge returns the images of both lists; newer takes precedence.
 func Merge(older, newer []Image) []Image {
 	out := slices.Clone(newer)
 	for _, i := range older {

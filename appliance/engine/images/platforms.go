@@ -9,10 +9,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Architectures says, of those images of a list that are indexes, for which
-// architectures of Linux there is something in them, whether that is on this disk or
-// not. An image that is one manifest says nothing of what its name stands for elsewhere,
-// and neither does an index that does not tell all its platforms: both are left out.
+// Architectures returns, for the images of a list that are indexes, the Linux architectures in them, whether their
+// content is on this disk or not. Images with a single manifest and indexes with unnamed platforms are left out: they
+// do not show which platforms their name has elsewhere.
 func Architectures(content string, list []Image) map[string][]string {
 	out := map[string][]string{}
 	for _, i := range list {

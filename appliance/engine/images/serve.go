@@ -16,11 +16,10 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// source is the label, by registry, of content that a registry has given.
+// source is the prefix of labels, by registry, of content pulled from a registry.
 const source = "containerd.io/distribution.source."
 
-// Find returns what a name stands for in containerd. Imported says that no registry has
-// given it: it came by an archive.
+// Find returns the digest of a name in containerd. Imported: it is from an archive, not from a registry.
 func (c *Containerd) Find(ctx context.Context, name string) (d digest.Digest, imported bool, err error) {
 	conn, err := grpc.NewClient("unix://"+Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -13,19 +13,17 @@ import (
 	"rivulet/appliance/state/boltcheck"
 )
 
-// containerd syncs the blobs of an image, and not the layers that it unpacks from
-// them: for half a minute after that a power cut leaves files with their names and
-// sizes and without their content, in an image that counts as whole for good.
+// containerd syncs the blobs of an image, but not the layers unpacked from them. A power cut within the next 30 s
+// leaves files with their names and sizes but without their content, in an image that counts as complete for ever.
 
-// committed is containerd's number for the kind of snapshot that an image's layer is.
+// committed is containerd's number for the snapshot kind of an image's layer.
 const committed = 3
 
-// unsure is how long unpacking a layer may have begun before it was synced.
+// unsure is how long before its sync the unpacking of a layer may have begun.
 const unsure = time.Minute
 
-// Torn returns the layers of an overlayfs snapshotter's folder that may lack their
-// content after a power cut: those that were unpacked after everything was synced
-// for the last time, or are not there at all.
+// Torn returns the layers in an overlayfs snapshotter's folder that may lack content after a power cut: those unpacked
+// after the last sync of everything, and missing ones.
 func Torn(snapshotter string, synced time.Time) (layers []string, err error) {
 	meta := filepath.Join(snapshotter, "metadata.db")
 	if _, err := os.Stat(meta); errors.Is(err, os.ErrNotExist) {

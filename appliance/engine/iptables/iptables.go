@@ -1,18 +1,15 @@
-// Package iptables decides which iptables the engine uses: the host's, or the
-// bundled one on a host that has none or one that does not work.
-//
-// It reads PATH, the kernel (by loading a few rules into a network namespace made
-// for that) and, when there is a choice of backend, the rules that are there. It
-// writes nothing. It is asked anew each time the engine starts. When neither
-// works, the error says what each of them said, and the engine waits.
+// Package iptables selects the iptables for the engine: the host's, or the bundled one if the host's is missing or does
+// not work.
 //
 //	the host's    if it has iptables, iptables-save and iptables-restore, and
 //	              they load rules and find them again
 //	the bundled   otherwise, with the backend (nft or legacy) that the kernel
 //	              has and in which there are rules already
 //
-// The rules of the two backends live beside each other in the kernel: one that
-// changes from one start to the next would leave the rules of the other behind.
+// It reads PATH, the kernel (by loading a few rules into a temporary network namespace) and, if there are two backends,
+// the existing rules. It writes nothing. It runs at each start of the engine. If neither works, the error has the
+// messages of both, and the engine waits. The rules of both backends coexist in the kernel: a backend that changed from
+// one start to the next would leave the rules of the other behind.
 package iptables
 
 import (
@@ -28,19 +25,19 @@ import (
 type Choice struct {
 	// Path of the program iptables.
 	Path string `json:"path"`
-	// Bundled is true if it is the bundled one.
+	// Bundled is true for the bundled one.
 	Bundled bool `json:"bundled"`
 	// Backend is nft or legacy.
 	Backend string `json:"backend"`
-	// Version as the program says it, without the v.
+	// Version is the program's version without the v.
 	Version string `json:"version"`
-	// Why the host's is not used, empty if it is.
+	// Why is the reason not to use the host's, empty if it is used.
 	Why string `json:"why,omitempty"`
 	// standby is the folder of the bundled one with the same backend.
 	standby string
 }
 
-// The two ways into the kernel's packet filter; folders of the bundle are called so.
+// The two backends of the kernel's packet filter, and their folders in the bundle.
 const (
 	NFT    = "nft"
 	Legacy = "legacy"
@@ -49,8 +46,8 @@ const (
 // programs are what kube-proxy and flannel call.
 var programs = []string{"iptables", "iptables-save", "iptables-restore"}
 
-// PATH puts the bundled iptables into a path of the host's folders: first if it
-// is chosen, else last, for the case that the host's is removed while we run.
+// PATH adds the bundled iptables to a path of the host's folders: first if it is chosen, else last, in case the host's
+// is removed meanwhile.
 func (c Choice) PATH(host string) string {
 	switch {
 	case c.standby == "":
@@ -68,7 +65,7 @@ func (c Choice) String() string {
 	return fmt.Sprintf("%s %s (%s)", c.Path, c.Version, c.Backend)
 }
 
-// Choose looks through the folders of PATH and at the bundle's, netfilter.
+// Choose searches the folders of PATH, and the bundle's in netfilter.
 func Choose(ctx context.Context, netfilter string) (Choice, error) {
 	return choose(ctx, os.Getenv("PATH"), netfilter)
 }
@@ -96,7 +93,7 @@ func choose(ctx context.Context, path, netfilter string) (Choice, error) {
 		"the kernel needs nf_tables, nft_compat and xt_comment or ip_tables, with nat: modprobe nft_compat", why, errors.Join(failed...))
 }
 
-// hosts is the host's own, or why it is not used.
+// hosts returns the host's iptables, or why it is not used.
 func hosts(ctx context.Context, path string) (Choice, error) {
 	var missing []string
 	found := map[string]string{}
@@ -119,7 +116,7 @@ func hosts(ctx context.Context, path string) (Choice, error) {
 	return c, nil
 }
 
-// findIn is exec.LookPath for a PATH other than ours.
+// findIn is exec.LookPath for another PATH.
 func findIn(path, name string) string {
 	for _, dir := range filepath.SplitList(path) {
 		at := filepath.Join(dir, name)
@@ -130,9 +127,8 @@ func findIn(path, name string) string {
 	return ""
 }
 
-// order is the backends to try, the better first. Rules of Kubernetes that are
-// there decide: they are ours, or of another that ours have to live with. Then
-// the backend with more rules, which is the host's firewall's; then nft.
+// order returns the backends to try, the better first. Existing Kubernetes rules decide: they are this cluster's, or of
+// another one that has to coexist. Then the backend with more rules, which is the host firewall's; then nft.
 func order(ctx context.Context, netfilter string) []string {
 	nft := count(save(ctx, filepath.Join(netfilter, NFT)))
 	legacy := count(save(ctx, filepath.Join(netfilter, Legacy)))
@@ -144,7 +140,7 @@ func order(ctx context.Context, netfilter string) []string {
 
 type rules struct{ rules, kube int }
 
-// count reads what iptables-save writes.
+// count reads the output of iptables-save.
 func count(text string) (n rules) {
 	for line := range strings.Lines(text) {
 		switch {

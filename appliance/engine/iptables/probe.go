@@ -16,23 +16,22 @@ import (
 	"rivulet/appliance/machine/host"
 )
 
-// sample is a rule of each kind that kube-proxy and flannel load and cannot do without.
+// sample has a rule of each kind that kube-proxy and flannel need.
 //
 //go:embed sample.rules
 var sample []byte
 
-// patience bounds one call. On a small board in its first seconds the kernel
-// loads a module for each kind of rule.
+// patience bounds one call. On a small board the kernel first loads a module for each kind of rule.
 const patience = 20 * time.Second
 
-// version is what `iptables --version` says: "iptables v1.8.9 (nf_tables)".
-// Before 1.8 there was one backend, and no word about it.
+// version parses `iptables --version`: "iptables v1.8.9 (nf_tables)". Versions before 1.8 have one backend and do not
+// name it.
 func version(ctx context.Context, program string) (number, backend string, err error) {
 	out, err := call(ctx, nil, program, "--version")
 	if err != nil {
 		return "", "", err
 	}
-	for _, line := range strings.Split(out, "\n") { // a preloaded library may complain first
+	for _, line := range strings.Split(out, "\n") { // a preloaded library may print errors first
 		if f := strings.Fields(line); len(f) >= 2 && strings.HasPrefix(f[1], "v") {
 			if len(f) > 2 && f[2] == "(nf_tables)" {
 				return f[1][1:], NFT, nil
@@ -43,16 +42,14 @@ func version(ctx context.Context, program string) (number, backend string, err e
 	return "", "", fmt.Errorf("%s --version says %q", program, out)
 }
 
-// found are rules of the sample that `iptables -C` has to find. Some versions do
-// not (1.8.2 the first, 1.8.10 the second): whoever looks before adding, as
-// flannel and the kubelet do, then fills the kernel with copies.
+// found are rules of the sample that `iptables -C` has to find. Some versions do not (1.8.2 the first, 1.8.10 the
+// second): then programs that check before adding, such as flannel and the kubelet, fill the kernel with copies.
 var found = [][]string{
 	{"-C", "KUBE-FORWARD", "-m", "comment", "--comment", "two matches", "-m", "mark", "--mark", "0x4000/0x4000", "-j", "ACCEPT"},
 	{"-t", "nat", "-C", "PREROUTING", "-m", "comment", "--comment", "two matches", "-m", "addrtype", "--dst-type", "LOCAL", "-j", "KUBE-SERVICES"},
 }
 
-// works tries the sample in a network namespace that ends with the call: no rule
-// of the host is touched.
+// works loads the sample in a network namespace that ends with the call; the host's rules are not changed.
 func works(ctx context.Context, iptables, restore string) error {
 	return host.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -71,7 +68,7 @@ func works(ctx context.Context, iptables, restore string) error {
 	})
 }
 
-// save is the host's rules as one backend sees them, empty if it does not work.
+// save returns the host's rules as one backend lists them, empty if it does not work.
 func save(ctx context.Context, dir string) string {
 	out, _ := call(ctx, nil, filepath.Join(dir, "iptables-save"))
 	return out

@@ -1,11 +1,9 @@
-// Package k3s is the only package that imports k3s and Kubernetes proper. It
-// turns this executable into whatever part of the engine argv[0] asks for:
-// the k3s server, containerd, kubectl, ctr or crictl, or the control plane of a
-// virtual cluster. It reads the command
-// line and returns only if argv[0] is none of these.
+// Package k3s is the only package that imports k3s and Kubernetes itself. It runs the part of the engine that argv[0]
+// names: the k3s server, containerd, kubectl, ctr or crictl, or the control plane of a virtual cluster. It reads the
+// command line and returns only if argv[0] is none of these.
 //
-// k3s ends its process on errors and owns global flags and signal handlers,
-// so it never runs inside the supervisor: see package engine.
+// k3s ends its process on errors and owns global flags and signal handlers, so it never runs inside the supervisor: see
+// package engine.
 package k3s
 
 import (
@@ -14,7 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	_ "time/tzdata" // CronJobs have time zones; a virtual cluster has no files of the system's
+	_ "time/tzdata" // CronJobs have time zones; a virtual cluster cannot read the system's
 
 	"github.com/k3s-io/k3s/pkg/cli/agent"
 	"github.com/k3s-io/k3s/pkg/cli/cmds"
@@ -40,10 +38,10 @@ import (
 	"rivulet/appliance/machine/memory"
 )
 
-// EngineName is the argv[0] under which this executable is the k3s server.
+// EngineName is the argv[0] of the k3s server.
 const EngineName = "rivulet-engine"
 
-// Tools are the names under which this executable is an embedded tool.
+// Tools are the embedded tools by their argv[0].
 var Tools = map[string]func(){
 	"containerd": containerd.Main,
 	"kubectl":    kubectl.Main,
@@ -51,10 +49,10 @@ var Tools = map[string]func(){
 	"crictl":     crictl.Main,
 }
 
-// Dispatch runs the part of the engine that argv[0] names and reports whether
-// there was one. Most parts end the process themselves. Control planes of virtual clusters serve own.
+// Dispatch runs the part of the engine that argv[0] names and reports whether there was one. Most parts end the process
+// themselves. Control planes of virtual clusters serve own.
 func Dispatch(own OwnAPI) bool {
-	// k3s refuses to start unless it was told the Go version that built Kubernetes.
+	// k3s refuses to start without the Go version that built Kubernetes.
 	version.UpstreamGolang = runtime.Version()
 
 	name := filepath.Base(os.Args[0])

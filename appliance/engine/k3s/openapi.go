@@ -30,8 +30,8 @@ import (
 
 type aggregator = aggregatorapiserver.APIAggregator
 
-// openAPI makes the documents of an API server at the first request for them, and serves them
-// from then on. CustomResourceDefinitions are followed; APIs of other servers are left out.
+// openAPI creates the documents of an API server at the first request for them, and serves them from then on. It
+// follows CustomResourceDefinitions and leaves out APIs of other servers.
 type openAPI struct {
 	v2 *common.Config
 	v3 *common.OpenAPIV3Config
@@ -39,10 +39,10 @@ type openAPI struct {
 	ctx     context.Context
 	servers []*genericapiserver.GenericAPIServer
 
-	second, third func() http.Handler // of v2 and v3, made once
+	second, third func() http.Handler // v2 and v3, created once
 }
 
-// of says whose documents they are: the server's and its delegates'.
+// of sets the servers to document: the server and its delegates.
 func (o *openAPI) of(ctx context.Context, s *genericapiserver.GenericAPIServer) {
 	o.ctx = ctx
 	for next := genericapiserver.DelegationTarget(s); next != nil; next = next.NextDelegate() {
@@ -90,7 +90,7 @@ func (o *openAPI) of(ctx context.Context, s *genericapiserver.GenericAPIServer) 
 	})
 }
 
-// containers are the web services of all servers, each path once.
+// containers returns the web services of all servers, each path once.
 func (o *openAPI) containers() (out []*restful.WebService) {
 	seen := map[string]bool{}
 	for _, s := range o.servers {
@@ -113,7 +113,7 @@ func (o *openAPI) crds() (externalversions.SharedInformerFactory, error) {
 	return externalversions.NewSharedInformerFactory(client, 0), nil
 }
 
-// awaitCRDs returns when the definitions that there are now are in the index, or soon.
+// awaitCRDs returns when the present definitions are in the index, or after a short time.
 func (o *openAPI) awaitCRDs(f externalversions.SharedInformerFactory, m http.Handler) {
 	crds := f.Apiextensions().V1().CustomResourceDefinitions()
 	_ = wait.PollUntilContextTimeout(o.ctx, 10*time.Millisecond, 5*time.Second, true, func(context.Context) (bool, error) {
@@ -147,7 +147,7 @@ func established(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return false
 }
 
-// before serves the documents, and leads everything else to h.
+// before serves the documents, and passes other requests to h.
 func (o *openAPI) before(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

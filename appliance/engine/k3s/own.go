@@ -22,13 +22,12 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// parts are the engine's as k3s has them, but for the API server: the cluster's objects may
-// refuse any write, and k3s ends when one of its own is refused at a start. So those are not
-// refused (own): a webhook that nobody serves would keep the device down until somebody
-// edits the datastore.
+// parts are k3s's, except for the API server. Objects of the cluster may refuse any write, and k3s ends when one of its
+// own is refused at a start: a webhook without a server would keep the device down until an operator edits the
+// datastore. So own requests are not refused.
 type parts struct{ *embed.Embedded }
 
-// APIServer runs it until ctx ends.
+// APIServer runs the API server until ctx ends.
 func (p parts) APIServer(ctx context.Context, args []string) error {
 	go func() {
 		<-p.ETCDReadyChan()
@@ -50,7 +49,7 @@ func (p parts) APIServer(ctx context.Context, args []string) error {
 	return nil
 }
 
-// pastOwn keeps what is the engine's own from a plugin that does as objects of the cluster say.
+// pastOwn exempts the engine's own requests from a plugin that follows objects of the cluster.
 func pastOwn(plugin admission.Interface, name string) admission.Interface {
 	switch name {
 	case mutatingwebhook.PluginName, validatingwebhook.PluginName, mutatingpolicy.PluginName, validatingpolicy.PluginName, resourcequota.PluginName:
@@ -59,7 +58,7 @@ func pastOwn(plugin admission.Interface, name string) admission.Interface {
 	return plugin
 }
 
-// others is a plugin for all requests but the engine's own.
+// others is a plugin for all requests except the engine's own.
 type others struct{ admission.Interface }
 
 func (o others) Admit(ctx context.Context, a admission.Attributes, i admission.ObjectInterfaces) error {
@@ -76,9 +75,9 @@ func (o others) Validate(ctx context.Context, a admission.Attributes, i admissio
 	return nil
 }
 
-// own reports whether a request keeps the engine itself going: what the API server and k3s
-// want to find at each start, the accounts of controllers, and that a node is alive. What
-// somebody wrote is not among it, also where k3s carries it (the folder for manifests).
+// own reports whether a request keeps the engine running: objects that the API server and k3s need at each start,
+// accounts of controllers, heartbeats of nodes. Objects of users are not among them, also where k3s applies them (the
+// folder for manifests).
 func own(a admission.Attributes) bool {
 	who, what, in := a.GetUserInfo().GetName(), a.GetResource().GroupResource(), a.GetNamespace()
 	switch who {

@@ -22,16 +22,16 @@ import (
 type OwnAPI struct {
 	GroupVersion schema.GroupVersion
 	Resources    []metav1.APIResource
-	// Handler serves it; api reaches the API server with all rights, kubelet is for the kubelet APIs of its nodes.
+	// Handler serves it; api has all rights at the API server, kubelet is for the kubelet APIs of its nodes.
 	Handler func(api *rest.Config, kubelet rest.TLSClientConfig, log *slog.Logger) (http.Handler, error)
-	// Register makes the APIService that leads there.
+	// Register creates the APIService that leads there.
 	Register func(ctx context.Context, client kubernetes.Interface) error
 }
 
-// kubeletClient is what the API server itself shows the kubelet APIs of its nodes.
+// kubeletClient has the API server's credentials for the kubelet APIs of its nodes.
 var kubeletClient = rest.TLSClientConfig{CAFile: tenant.TLS + "/kubelet-ca.crt", CertFile: tenant.TLS + "/kubelet-client.crt", KeyFile: tenant.TLS + "/kubelet-client.key"}
 
-// serve has the API server behind the aggregator serve it.
+// serve adds it to the API server behind the aggregator.
 func (a OwnAPI) serve(server *aggregator) error {
 	kube, ok := server.GenericAPIServer.NextDelegate().(*genericapiserver.GenericAPIServer)
 	if !ok {

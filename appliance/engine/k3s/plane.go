@@ -34,22 +34,22 @@ import (
 	"rivulet/appliance/engine/tenant/roles"
 )
 
-// Identities of the process's own parts: what they do is no use of the cluster.
+// Identities of the process's own parts, whose requests do not count as use of the cluster.
 const (
 	loopbackUser = "system:apiserver"
 	ownUser      = "rivulet:control-plane"
 )
 
-// planeGates are as the engine's (package engine, flags.go), and for the same reasons, but for policies that mutate: they are
-// off unless somebody asks for them, as in Kubernetes, and an API server that has them reads its own OpenAPI documents every 5 s.
+// planeGates are the engine's (package engine, flags.go), for the same reasons, without mutating policies: as in
+// Kubernetes, they are off by default, because with them the API server reads its own OpenAPI documents every 5 s.
 const planeGates = "APIServerIdentity=false,SizeBasedListCostEstimate=false"
 
-// runPlane is the control plane of a virtual cluster: kine, kube-apiserver and controller
-// manager in this process. It returns when ctx ends, or with what went wrong.
+// runPlane is the control plane of a virtual cluster: kine, kube-apiserver and controller manager in this process. It
+// returns when ctx ends, or with an error.
 func runPlane(ctx context.Context, p tenant.Plane, own OwnAPI) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// The datastore outlives the API server, which writes until it has ended.
+	// The datastore outlives the API server, which writes until its end.
 	storing, stopStore := context.WithCancel(context.WithoutCancel(ctx))
 	var stored sync.WaitGroup
 	defer func() { stopStore(); stored.Wait() }()
@@ -85,7 +85,7 @@ func runPlane(ctx context.Context, p tenant.Plane, own OwnAPI) error {
 			cancel(err)
 			return
 		}
-		// Its tenant empties a datastore that is full: that must not need room in it.
+		// A tenant must be able to empty a full datastore without free space in it.
 		if err := own.Register(ctx, client); err != nil && ctx.Err() == nil {
 			klog.Warningf("kubectl top and autoscalers have no measurements until the next start: %v", err)
 		}
@@ -120,7 +120,7 @@ func planeServer(ctx context.Context, p tenant.Plane, own OwnAPI, etcd []string)
 	}
 	restByHost(cfg)
 	docs := &openAPI{v2: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIConfig, v3: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIV3Config}
-	// Documents of some 30 MB, which take most of a second, are made when somebody asks for them.
+	// Documents of about 30 MB, which take almost 1 s, are created at the first request.
 	for _, generic := range []*genericapiserver.Config{cfg.KubeAPIs.ControlPlane.Generic, &cfg.ApiExtensions.GenericConfig.Config, &cfg.Aggregator.GenericConfig.Config} {
 		generic.SkipOpenAPIInstallation = true
 	}
@@ -142,7 +142,7 @@ func planeServer(ctx context.Context, p tenant.Plane, own OwnAPI, etcd []string)
 	return server, own.serve(server)
 }
 
-// parsed are an API server's options, as its main program reads them, with what has no flag set by edit.
+// parsed returns an API server's options, as its main program reads them; edit sets those without a flag.
 func parsed(ctx context.Context, name string, flags []string, edit func(*options.ServerRunOptions)) (none options.CompletedOptions, err error) {
 	s := options.NewServerRunOptions()
 	sets := s.Flags()
@@ -170,7 +170,7 @@ func parsed(ctx context.Context, name string, flags []string, edit func(*options
 	return completed, errors.Join(completed.Validate()...)
 }
 
-// counted tells of requests that are not the process's own. It stands behind authentication.
+// counted counts requests that are not the process's own. It runs after authentication.
 func counted(use *tenant.Use, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, ok := request.UserFrom(r.Context()); ok && user.GetName() != loopbackUser && user.GetName() != ownUser {
@@ -180,13 +180,14 @@ func counted(use *tenant.Use, h http.Handler) http.Handler {
 	})
 }
 
-// creates are requests that make an object: all that are POSTed but what is only asked, or said of another.
+// creates reports whether a request creates an object: all POST requests except reviews and subresources.
 func creates(r *http.Request) bool {
 	info, ok := request.RequestInfoFrom(r.Context())
 	return ok && info.IsResourceRequest && info.Verb == "create" && info.Subresource == "" && info.APIGroup != "authentication.k8s.io" && info.APIGroup != "authorization.k8s.io"
 }
 
-// roomy refuses, in words that reach a person, what would make a full datastore larger. The datastore itself refuses the rest.
+// roomy refuses requests that would enlarge a full datastore, with a message for users. The datastore itself refuses
+// the rest.
 func roomy(full func(context.Context, int64) error, h http.Handler) http.Handler {
 	if full == nil {
 		return h
@@ -205,7 +206,7 @@ func roomy(full func(context.Context, int64) error, h http.Handler) http.Handler
 	})
 }
 
-// serverFlags are kube-apiserver's. docs/design/vclusters.md says what each is for.
+// serverFlags are kube-apiserver's; docs/design/vclusters.md explains each.
 func serverFlags(p tenant.Plane, etcd []string) []string {
 	in := func(name string) string { return tenant.TLS + "/" + name }
 	return []string{
@@ -232,7 +233,7 @@ func serverFlags(p tenant.Plane, etcd []string) []string {
 	}
 }
 
-// controllers runs the controller manager as one identity: it is one process with the API server.
+// controllers runs the controller manager with one identity, because it is in the API server's process.
 func controllers(ctx context.Context) error {
 	cmd := cmapp.NewControllerManagerCommand()
 	cmd.SetArgs([]string{
@@ -250,8 +251,8 @@ func controllers(ctx context.Context) error {
 	return cmd.ExecuteContext(ctx)
 }
 
-// usable waits until pods can be made. Two of its hooks sleep for a second first, and find
-// everything in place unless the datastore is new.
+// usable waits until pods can be created. Two of its hooks first sleep for 1 s, which is needed only for a new
+// datastore.
 func usable(ctx context.Context, client kubernetes.Interface, first bool) error {
 	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
 		req := client.Discovery().RESTClient().Get().AbsPath("/readyz")
@@ -261,7 +262,7 @@ func usable(ctx context.Context, client kubernetes.Interface, first bool) error 
 		if req.Do(ctx).Error() != nil {
 			return false, nil
 		}
-		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}) // pods want it
+		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}) // pods need it
 		return err == nil, nil
 	})
 }

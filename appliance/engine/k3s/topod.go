@@ -22,24 +22,25 @@ import (
 	"rivulet/appliance/engine/tenant"
 )
 
-// An API server of a virtual cluster reaches pods by its host, which decides which are its own (appliance/vcluster). Nothing
-// of it dials by itself: no webhook, by Service or by URL, no conversion, no API service, no proxy of pods and Services. The client of
-// kubelets is not among them; an egress selector would take that along.
+// An API server of a virtual cluster reaches pods only through its host, which decides which pods are its own
+// (appliance/vcluster). Nothing dials directly: no webhook, by Service or by URL, no conversion, no API service, no
+// proxy of pods and Services. The kubelet client is an exception, so an egress selector, which includes it, cannot be
+// used.
 
-// hooksByHost is for the options: admission webhooks.
+// hooksByHost changes the options for admission webhooks.
 func hooksByHost(s *options.ServerRunOptions) {
 	a := s.Admission.GenericAdmission
 	a.Decorators = append(admission.Decorators{admission.DecoratorFunc(func(plugin admission.Interface, _ string) admission.Interface {
 		if w, ok := plugin.(webhookinit.WantsAuthenticationInfoResolverWrapper); ok {
-			w.SetAuthenticationInfoResolverWrapper(byHost) // around the one that it has
+			w.SetAuthenticationInfoResolverWrapper(byHost) // around the existing one
 		}
 		return plugin
 	})}, a.Decorators...)
 }
 
-// restByHost is for what is made of them: all else.
+// restByHost changes the configuration for the rest.
 func restByHost(cfg *apiapp.Config) {
-	cfg.KubeAPIs.ControlPlane.ProxyTransport.DialContext = dialPod // the aggregator's, too
+	cfg.KubeAPIs.ControlPlane.ProxyTransport.DialContext = dialPod // also the aggregator's
 	conversions := &cfg.ApiExtensions.ExtraConfig.AuthResolverWrapper
 	wrapped := *conversions
 	*conversions = func(r webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
@@ -47,7 +48,7 @@ func restByHost(cfg *apiapp.Config) {
 	}
 }
 
-// byHost has clients of webhooks by URL dial as those by Service do.
+// byHost makes clients of webhooks by URL dial like those by Service.
 func byHost(delegate webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 	return &webhook.AuthenticationInfoResolverDelegator{
 		ClientConfigForServiceFunc: delegate.ClientConfigForService,
@@ -66,7 +67,7 @@ func byHost(delegate webhook.AuthenticationInfoResolver) webhook.AuthenticationI
 // podTime is more than the host takes to answer.
 const podTime = 10 * time.Second
 
-// dialPod opens a connection to a pod of the virtual cluster. The other end must not be the first to speak.
+// dialPod opens a connection to a pod of the virtual cluster. This side must send first.
 func dialPod(ctx context.Context, _, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTime)
 	defer cancel()

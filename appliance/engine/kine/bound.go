@@ -10,18 +10,18 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// Bound is how much a datastore may take on the disk. What is full refuses whatever makes it larger, and takes deletions and
-// what makes objects smaller, so that it can be emptied.
+// Bound limits the size of a datastore on the disk. A full one refuses writes that enlarge it, and accepts deletions
+// and writes that make objects smaller, so that it can be emptied.
 type Bound struct {
 	limit int64
 	full  error
 
-	measure func(context.Context) (int64, error) // the pages in use, bytes
+	measure func(context.Context) (int64, error) // pages in use, bytes
 	compact func(context.Context)                // drops all history
 
 	mu       sync.Mutex
-	used     int64 // when it was measured
-	since    int64 // written after that
+	used     int64 // at the last measurement
+	since    int64 // written since then
 	inflight int64 // being written
 	dropped  time.Time
 }
@@ -29,32 +29,32 @@ type Bound struct {
 const (
 	// rowCost is more than a row takes beside its values, bytes: its key in the table and in five indexes.
 	rowCost = 2 << 10
-	// mayGrow is by how much an update of a full datastore may make an object larger, bytes: a deletion by the API begins
-	// with a date, and controllers write states. A quarter of the limit is kept for that.
+	// mayGrow is how much an update of a full datastore may enlarge an object, bytes: a deletion by the API first sets
+	// a date, and controllers write states. A quarter of the limit is reserved for that.
 	mayGrow = 4 << 10
-	// dropEvery is how often the history of a full datastore is dropped at most.
+	// dropEvery is the shortest interval between two drops of a full datastore's history.
 	dropEvery = time.Second
 )
 
 var bound atomic.Pointer[Bound]
 
-// Limit bounds the datastore that this process opens from now on. full is the error that whoever writes gets.
+// Limit bounds the datastore that this process opens next. Writers receive the error full.
 func Limit(bytes int64, full error) *Bound {
 	b := &Bound{limit: bytes, full: full}
 	bound.Store(b)
 	return b
 }
 
-// on has it bound a datastore.
+// on applies the bound to a datastore.
 func (b *Bound) on(db *sql.DB, l *log) {
 	b.measure = func(ctx context.Context) (n int64, err error) {
 		err = db.QueryRowContext(ctx, `SELECT (c.page_count - f.freelist_count) * s.page_size FROM pragma_page_count() c, pragma_freelist_count() f, pragma_page_size() s`).Scan(&n)
 		return n, err
 	}
-	b.compact = func(ctx context.Context) { _, _ = l.SQLLog.Compact(ctx, l.feed.position()) } // it logs what failed
+	b.compact = func(ctx context.Context) { _, _ = l.SQLLog.Compact(ctx, l.feed.position()) } // it logs failures
 }
 
-// Full is the error for who would write so many bytes more, nil if there is room.
+// Full returns the error for a write of so many more bytes, nil if there is room.
 func (b *Bound) Full(ctx context.Context, more int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,8 @@ func (b *Bound) Full(ctx context.Context, more int64) error {
 	return nil
 }
 
-// over is by how much it would be too large with so many bytes more; 0 or less if it is not. The lock is held.
+// over returns by how many bytes the datastore would exceed the limit after a write of more bytes; 0 or less: not. The
+// caller holds the lock.
 func (b *Bound) over(ctx context.Context, more int64) (int64, error) {
 	over := func() int64 { return b.used + b.since + b.inflight + more - b.limit }
 	if b.used > 0 && over() <= 0 {
@@ -85,7 +86,7 @@ func (b *Bound) over(ctx context.Context, more int64) (int64, error) {
 	return over(), err
 }
 
-// admit returns an error for what makes a full datastore larger; done is called when it is written, or has failed.
+// admit returns an error for a write that enlarges a full datastore; done is called after the write, or its failure.
 func (b *Bound) admit(ctx context.Context, e *server.Event) (done func(), err error) {
 	if b == nil {
 		return func() {}, nil
@@ -118,11 +119,11 @@ func (b *Bound) admit(ctx context.Context, e *server.Event) (done func(), err er
 	}, nil
 }
 
-// refusal carries the error of a full datastore past kine, which takes each error of an update for a conflict, so that the API server
-// tries again until its time is over.
+// refusal carries the error of a full datastore past kine, which takes each error of an update for a conflict, so that
+// the API server would retry until its timeout.
 type refusal struct{}
 
-// Update is server.Backend's.
+// Update implements server.Backend.
 func (s *store) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
 	var refused error
 	rev, kv, ok, err := s.durable.Update(context.WithValue(ctx, refusal{}, &refused), key, value, revision, lease)

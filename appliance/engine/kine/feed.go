@@ -11,37 +11,36 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A watch that is slower than the writers is fed from memory up to this, then from the table.
+// A slow watch is fed from memory up to this bound, then from the table.
 const (
 	pendingEvents = 1000
 	pendingBytes  = 4 << 20
 )
 
-// Keys under which kine keeps the API server's account of its compactions.
+// Keys of the API server's compaction record in kine.
 const (
 	compactKey    = "compact_rev_key"
 	compactKeyAPI = "compact_rev_key_apiserver"
 )
 
-// feed gives new events to those who watch, in the order of their revisions. It alone
-// says how far a watch is: its lock is held while events are handed out and while a
-// stream takes what it sends next.
+// feed delivers new events to watches in the order of their revisions. It alone determines the progress of a watch: its
+// lock is held while events are delivered and while a stream takes its next message.
 type feed struct {
 	mu      sync.Mutex
-	at      int64               // all events up to this revision were handed out
-	live    map[*watch]struct{} // get new events
+	at      int64               // all events up to this revision were delivered
+	live    map[*watch]struct{} // receive new events
 	waiting map[*stream]struct{}
 	taps    map[*tap]struct{}
 }
 
-// position is the revision up to which all events were handed out.
+// position is the revision up to which all events were delivered.
 func (f *feed) position() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.at
 }
 
-// deliver hands out events that follow the position.
+// deliver delivers events that follow the position.
 func (f *feed) deliver(ctx context.Context, events server.Events) {
 	sent := make([]*mvccpb.Event, len(events))
 	for i, e := range events {
@@ -68,7 +67,7 @@ func (f *feed) deliver(ctx context.Context, events server.Events) {
 	}
 }
 
-// starve ends the watches that live on new events, as long as there are none to be had.
+// starve ends the watches that wait for new events while none can be read.
 func (f *feed) starve() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,23 +77,23 @@ func (f *feed) starve() {
 	}
 }
 
-// watch is one client's interest in some keys. The feed's lock guards it.
+// watch is one client's watch of some keys. The feed's lock guards it.
 type watch struct {
 	id       int64
-	key, end string // as etcd has it: one key, or from key to before end
+	key, end string // as in etcd: one key, or from key to before end
 	stream   *stream
-	progress bool // wants to know how far it is when nothing happens
-	previous bool // wants what was there before
+	progress bool // wants progress messages when idle
+	previous bool // wants previous values
 
-	next    int64 // the oldest revision that it may not have been given yet
+	next    int64 // the oldest revision that may not have been delivered
 	sent    int64 // the newest revision of a message to it
-	live    bool  // new events come to pending
+	live    bool  // new events go to pending
 	until   int64 // those from next to this are in the table only
 	pending []*mvccpb.Event
 	bytes   int
 }
 
-// add takes new events. One who takes no more of them reads them from the table later.
+// add takes new events. A watch with too many pending ones reads them from the table later.
 func (w *watch) add(f *feed, events server.Events, sent []*mvccpb.Event) {
 	before := len(w.pending)
 	for i, e := range events {
@@ -107,7 +106,7 @@ func (w *watch) add(f *feed, events server.Events, sent []*mvccpb.Event) {
 	switch {
 	case len(w.pending) == before:
 	case len(w.pending) > pendingEvents || w.bytes > pendingBytes && len(w.pending) > 1:
-		if w.next > w.until { // nothing is owed from the table, so all before the first was given
+		if w.next > w.until { // nothing is due from the table, so all before the first was delivered
 			w.next = w.pending[0].Kv.ModRevision
 		}
 		w.pause(f)
@@ -117,14 +116,13 @@ func (w *watch) add(f *feed, events server.Events, sent []*mvccpb.Event) {
 	}
 }
 
-// pause ends the supply of new events; those that wait are dropped.
+// pause ends the supply of new events and drops pending ones.
 func (w *watch) pause(f *feed) {
 	w.live, w.pending, w.bytes = false, nil, 0
 	delete(f.live, w)
 }
 
-// resume begins it: newer events than the position come to pending, older ones are
-// to be read from the table.
+// resume starts it: events newer than the position go to pending, older ones have to be read from the table.
 func (w *watch) resume(f *feed) {
 	w.live, w.until = true, f.at
 	f.live[w] = struct{}{}
@@ -147,7 +145,7 @@ func (w *watch) dress(e *mvccpb.Event) *mvccpb.Event {
 	return &mvccpb.Event{Type: e.Type, Kv: e.Kv}
 }
 
-// like is the pattern of SQL's LIKE for the keys that it wants, and perhaps more.
+// like returns a pattern of SQL's LIKE for its keys, which may match more.
 func (w *watch) like() string {
 	literal := strings.NewReplacer("^", "^^", "%", "^%", "_", "^_").Replace(w.key)
 	switch {
@@ -159,7 +157,7 @@ func (w *watch) like() string {
 	return "%"
 }
 
-// event is one as clients get it.
+// event converts an event for clients.
 func event(e *server.Event) *mvccpb.Event {
 	to := &mvccpb.Event{Kv: keyValue(e.KV)}
 	if e.Delete {
@@ -183,14 +181,14 @@ func keyValue(kv *server.KeyValue) *mvccpb.KeyValue {
 	return to
 }
 
-// tap is a reader of all events within this process: kine's expiry of keys with a lease.
+// tap is a reader of all events in this process: kine's expiry of keys with a lease.
 type tap struct {
 	ctx    context.Context
 	prefix string
 	events chan server.Events
 }
 
-// Watch gives all events of a prefix from now on, until ctx ends. It must be read.
+// Watch returns all events of a prefix from now on, until ctx ends. The channel must be read.
 func (l *log) Watch(ctx context.Context, prefix string) <-chan server.Events {
 	t, out := &tap{ctx, prefix, make(chan server.Events, 100)}, make(chan server.Events)
 	l.feed.mu.Lock()

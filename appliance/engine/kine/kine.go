@@ -1,15 +1,11 @@
-// Package kine is how the engine keeps the cluster: kine on SQLite, as in
-// k3s, with settings of our own that spare the card (docs/design/small.md has figures).
+// Package kine stores the cluster with kine on SQLite, as k3s does, with settings that reduce writes to the SD card
+// (docs/design/small.md has figures). Importing it makes this kine's default driver; only engine/k3s does.
 //
-// It alone writes <state>/k3s/server/db/state.db, the path that k3s itself uses
-// and looks for. A transaction is in the kernel's hands when it is acknowledged:
-// killing the engine loses nothing. What a person or a controller wrote is on the
-// card at most a second later; heartbeats (leases, events) go there when the
-// kernel likes, so a power cut may lose half a minute of them, and of nothing
-// else. The file is consistent after any cut: WAL frames carry checksums and the
-// checkpoint syncs. A damaged file ends the engine, which says so in its log.
-//
-// Importing the package makes this kine's default driver. Only engine/k3s does.
+// It alone writes <state>/k3s/server/db/state.db, the path of k3s. An acknowledged transaction is in the kernel, so
+// killing the engine loses nothing. Writes of users and controllers are on the card within 1 s; heartbeats (leases,
+// events) when the kernel writes them back, so a power cut may lose 30 s of them, and nothing else. The file is
+// consistent after any cut: WAL frames have checksums and the checkpoint syncs. A damaged file ends the engine, with
+// the reason in its log.
 package kine
 
 import (
@@ -31,16 +27,16 @@ import (
 const (
 	scheme    = "rivulet"
 	sqlDriver = "rivulet-sqlite3"
-	// file is relative to the folder that k3s works in, <data-dir>/server.
+	// file is relative to k3s's working folder, <data-dir>/server.
 	file = "db/state.db"
-	// Of kine's own parameters only those of the journal are left out: see pragmas.
+	// kine's own parameters without those of the journal: see pragmas.
 	parameters = "?cache=shared&_busy_timeout=30000&_txlock=immediate"
 )
 
 func init() {
 	sql.Register(sqlDriver, &sqlite3.SQLiteDriver{ConnectHook: connect})
 	drivers.Register(scheme, open)
-	// With no endpoint given k3s knows that it is alone: it elects no leaders.
+	// Without an endpoint k3s knows that it is the only server: it elects no leaders.
 	drivers.SetDefault(scheme)
 }
 
@@ -58,16 +54,16 @@ func open(ctx context.Context, wg *sync.WaitGroup, cfg *drivers.Config) (leaderE
 	c := *cfg
 	c.DataSourceName = path + parameters
 	if bound.Load() != nil {
-		c.CompactMinRetain = 0 // a thousand revisions may be a gigabyte: what is kept is kept for its time
+		c.CompactMinRetain = 0 // 1000 revisions may be 1 GB: history is bounded by time only
 	}
 	_, dialect, err := sqlite.NewVariant(ctx, wg, sqlDriver, &c)
 	if err != nil {
 		return false, nil, fmt.Errorf("kine: %s: %w", path, err)
 	}
-	// kine's own question needs a table that SQLite has only when built with it.
+	// kine's own query needs a table that SQLite has only as a build option.
 	dialect.GetSizeSQL = `SELECT c.page_count * s.page_size FROM pragma_page_count() c, pragma_page_size() s`
-	// A full checkpoint after each compaction stops every writer while a slow card
-	// takes it; SQLite's own, every autoCheckpoint pages, stops only one.
+	// A full checkpoint after each compaction blocks every writer for the time of a slow card; SQLite's own, every
+	// autoCheckpoint pages, blocks only one.
 	dialect.PostCompactSQL = ""
 	got, err := settings(ctx, dialect.DB)
 	if err != nil {
@@ -82,7 +78,7 @@ func open(ctx context.Context, wg *sync.WaitGroup, cfg *drivers.Config) (leaderE
 	return false, s, nil
 }
 
-// assemble puts kine's transactions on our log.
+// assemble connects kine's transactions to this log.
 func assemble(ctx context.Context, wg *sync.WaitGroup, dialect server.Dialect, cfg *drivers.Config, wal string) *store {
 	l := newLog(dialect, cfg, wg)
 	return &store{keepDurable(ctx, wg, logstructured.New(l), wal), l}

@@ -21,34 +21,32 @@ import (
 )
 
 const (
-	// pollBatch is the most rows that one look for new events reads.
+	// pollBatch is the most rows that one poll for new events reads.
 	pollBatch = 500
-	// pollEvery is how soon events are found whose writer could not say that it wrote.
+	// pollEvery is the interval of polls for events whose writer could not wake the poll.
 	pollEvery = time.Second
-	// pollPatience is how long watches wait for events that cannot be read. Their clients, which
-	// cannot tell that from quiet, are told then.
+	// pollPatience is how long watches wait for events that cannot be read. Then they end, because their clients cannot
+	// distinguish that from no events.
 	pollPatience = 10 * time.Second
 )
 
-// log is kine's log of revisions on SQLite with promises that kine's own does not keep
-// (docs/design/datastore.md):
+// log is kine's log of revisions on SQLite, with guarantees that kine's own does not give (docs/design/datastore.md):
 //
-//   - The current revision never goes back, and no revision is shown to a client before it
-//     has become the current one.
-//   - What is read, with or without rows, is what there was at the revision given with it.
-//   - A read that SQLite could not finish is an error, not a shorter result.
-//   - Events are delivered by feed, which knows what each watch was sent.
+// - The current revision never goes back, and no revision is shown to a client before it is the current one.
+// - The result of a read, with or without rows, is the state at the revision returned with it.
+// - A read that SQLite could not finish is an error, not a shorter result.
+// - feed delivers events, and records what each watch was sent.
 //
-// SQLite gives a row its id inside the one write transaction that there can be, so a
-// reader that sees a row sees all before it, and an id that is missing is missing for good.
+// SQLite assigns a row's ID inside the only write transaction, so a reader of a row can read all rows before it, and a
+// missing ID is missing for good.
 type log struct {
-	*sqllog.SQLLog // the statements that write, and compaction
+	*sqllog.SQLLog // the writing statements, and compaction
 	dialect        server.Dialect
-	current        atomic.Int64 // the newest revision that anybody was shown
+	current        atomic.Int64 // the newest revision shown to any client
 	feed           feed
 	wake           chan struct{} // holds one token while there may be new rows
 	wg             *sync.WaitGroup
-	compactEvery   time.Duration // 0: only when a client asks for it
+	compactEvery   time.Duration // 0: only at a client's request
 	bound          *Bound        // nil: none
 }
 
@@ -57,7 +55,7 @@ var _ logstructured.Log = (*log)(nil)
 func newLog(dialect server.Dialect, cfg *drivers.Config, wg *sync.WaitGroup) *log {
 	jitter := time.Duration((2*rand.Float64() - 1) * float64(cfg.CompactInterval) * float64(cfg.CompactIntervalJitter) / 100)
 	return &log{
-		// With an interval of 0 kine's compacts when it is told to.
+		// With an interval of 0 kine's compacts only when called.
 		SQLLog:       sqllog.New(dialect, 0, 0, cfg.CompactTimeout, cfg.CompactMinRetain, cfg.CompactBatchSize, pollBatch),
 		dialect:      dialect,
 		feed:         feed{live: map[*watch]struct{}{}, waiting: map[*stream]struct{}{}, taps: map[*tap]struct{}{}},
@@ -67,7 +65,7 @@ func newLog(dialect server.Dialect, cfg *drivers.Config, wg *sync.WaitGroup) *lo
 	}
 }
 
-// Start readies the table, then follows it until ctx ends.
+// Start prepares the table, then follows it until ctx ends.
 func (l *log) Start(ctx context.Context) error {
 	if err := l.SQLLog.Start(ctx); err != nil {
 		return err
@@ -99,12 +97,12 @@ func (l *log) pollOnce() {
 	changes.Poke(l.wake)
 }
 
-// poll reads each new row once and gives it to the feed.
+// poll reads each new row once and passes it to the feed.
 func (l *log) poll(ctx context.Context) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	at := l.feed.position()
-	var failing, told time.Time // since when, and when watches were ended; zero: not
+	var failing, told time.Time // start of the failure, and when watches were ended; zero: none
 	for {
 		select {
 		case <-ctx.Done():
@@ -148,24 +146,23 @@ func (l *log) compactor(ctx context.Context) {
 		case <-tick.C:
 		}
 		next := l.feed.position()
-		_, _ = l.SQLLog.Compact(ctx, target) // it logs what failed
+		_, _ = l.SQLLog.Compact(ctx, target) // it logs failures
 		target = next
 	}
 }
 
-// Compact is what a client asks for: nothing, unless it alone compacts.
+// Compact handles a client's request: it does nothing unless only clients compact.
 func (l *log) Compact(ctx context.Context, revision int64) (int64, error) {
 	if l.compactEvery <= 0 {
-		_, _ = l.SQLLog.Compact(ctx, min(revision, l.feed.position())) // it logs what failed
+		_, _ = l.SQLLog.Compact(ctx, min(revision, l.feed.position())) // it logs failures
 	}
 	return l.CurrentRevision(ctx)
 }
 
-// CurrentRevision is at least that of every write that was acknowledged and of
-// everything that was read.
+// CurrentRevision is at least that of every acknowledged write and of every result of a read.
 func (l *log) CurrentRevision(context.Context) (int64, error) { return l.current.Load(), nil }
 
-// Append writes; the revision it gives is the current one or older by then.
+// Append writes an event; the revision that it returns is the current one or older by then.
 func (l *log) Append(ctx context.Context, event *server.Event) (int64, error) {
 	done, err := l.bound.admit(ctx, event)
 	if err != nil {
@@ -177,13 +174,12 @@ func (l *log) Append(ctx context.Context, event *server.Event) (int64, error) {
 	defer done()
 	rev, err := l.SQLLog.Append(ctx, event)
 	l.raise(rev)
-	l.pollOnce() // after an error, too: it may have been written
+	l.pollOnce() // after an error, too: the row may have been written
 	return rev, err
 }
 
-// List reads what there was at a revision, or with 0 what there is now. The revision it
-// gives is 0 if it found nothing and the caller looks again (LogStructured.List does) or
-// wants to create what is not there.
+// List reads the state at a revision, or with 0 the present one. The returned revision is 0 if it found nothing and the
+// caller either reads again (LogStructured.List does) or creates the key.
 func (l *log) List(ctx context.Context, prefix, startKey string, limit, revision int64, includeDeleted, keysOnly bool) (int64, server.Events, error) {
 	var rows *sql.Rows
 	var err error
@@ -200,7 +196,7 @@ func (l *log) List(ctx context.Context, prefix, startKey string, limit, revision
 	l.raise(rev)
 	if revision == 0 {
 		if len(events) == 0 && !includeDeleted && !strings.HasSuffix(prefix, "%") {
-			// One key that is not there. When? At a revision that can be named it may be there.
+			// One missing key. There is no revision to return with it: at any known one the key may exist.
 			now := l.current.Load()
 			_, events, err = l.List(ctx, prefix, startKey, limit, now, includeDeleted, keysOnly)
 			return now, events, err
@@ -222,9 +218,8 @@ func (l *log) List(ctx context.Context, prefix, startKey string, limit, revision
 	return rev, events, nil
 }
 
-// Count counts what there was at a revision, or with 0 what there is now. With 0 and
-// nothing there the revision is 0. Kine's gives the current revision with any count, and
-// its server announces that as the revision of the page of a list it counted for.
+// Count counts at a revision, or with 0 at present. With 0 and no keys the revision is 0. Kine's returns the current
+// revision with any count, and its server announces that as the revision of the counted page of a list.
 func (l *log) Count(ctx context.Context, prefix, startKey string, revision int64) (int64, int64, error) {
 	rev, n, err := l.SQLLog.Count(ctx, prefix, startKey, revision)
 	l.raise(rev)
@@ -246,8 +241,7 @@ func (l *log) After(ctx context.Context, prefix string, revision, limit int64) (
 	return rev, events, err
 }
 
-// after gives the current revision, that of the last compaction, and the events whose
-// key is like a pattern.
+// after returns the current revision, that of the last compaction, and the events whose key matches a pattern.
 func (l *log) after(ctx context.Context, pattern string, revision, limit int64) (rev, compact int64, _ server.Events, _ error) {
 	rows, err := l.dialect.After(ctx, pattern, revision, limit)
 	rev, compact, events, err := read(rows, err, true, true)
@@ -262,7 +256,7 @@ func (l *log) after(ctx context.Context, pattern string, revision, limit int64) 
 	return rev, compact, events, nil
 }
 
-// read makes events of rows, as many as could be read.
+// read converts rows to events, as many as could be read.
 func read(rows *sql.Rows, err error, value, previous bool) (rev, compact int64, events server.Events, _ error) {
 	if err != nil {
 		return 0, 0, nil, err

@@ -9,31 +9,29 @@ import (
 )
 
 const (
-	// pageSize: each write of kine changes a page of the table, one of SQLite's
-	// sequence and one of each of five indexes, and the WAL gets them whole. Small
-	// pages make a heartbeat 9 kB instead of 33. It holds for files made from now on.
+	// pageSize: each write of kine changes a page of the table, one of SQLite's sequence and one of each of five
+	// indexes, and all of them are written to the WAL. Small pages reduce a heartbeat from 33 kB to 9 kB. It applies to
+	// new files only.
 	pageSize = 1024
-	// autoCheckpoint, pages (4 MB): the pages that every write changes are brought
-	// into the file once in hundreds of writes, not once in a hundred.
+	// autoCheckpoint, pages (4 MB): pages that every write changes are copied into the file once in hundreds of writes,
+	// not once in a hundred.
 	autoCheckpoint = 4096
-	// walKept, bytes: a WAL that grew in a busy hour is cut back to this.
+	// walKept, bytes: a larger WAL is truncated to this size.
 	walKept = 8 << 20
 	// synchronous NORMAL (1): the checkpoint syncs, a transaction does not; see sync.go.
 	synchronous = 1
 )
 
-// pragmas are set on every connection. The size of pages comes before the
-// journal, which makes the file.
+// pragmas are set on every connection. The page size comes before the journal, which creates the file.
 var pragmas = []string{
 	fmt.Sprintf("PRAGMA page_size = %d", pageSize),
 	"PRAGMA journal_mode = WAL",
 	fmt.Sprintf("PRAGMA synchronous = %d", synchronous),
 	fmt.Sprintf("PRAGMA wal_autocheckpoint = %d", autoCheckpoint),
 	fmt.Sprintf("PRAGMA journal_size_limit = %d", walKept),
-	// kine finds every key with LIKE. SQLite takes an index for that only if LIKE tells
-	// capitals from small letters, as keys do; without, each read, and each write reads
-	// first, goes through every revision of every key: 2.4 ms with 20000, not 0.1.
-	// SQLite does not say how it is set; TestAKeyIsFoundByTheIndex does.
+	// kine finds every key with LIKE. SQLite uses an index for that only if LIKE is case-sensitive, as keys are;
+	// otherwise each read, and the read before each write, scans every revision of every key: 2.4 ms with 20000, not
+	// 0.1. SQLite cannot report this setting; TestAKeyIsFoundByTheIndex checks it.
 	"PRAGMA case_sensitive_like = ON",
 }
 
@@ -46,7 +44,7 @@ func connect(c *sqlite3.SQLiteConn) error {
 	return nil
 }
 
-// Settings are what a connection says of itself.
+// Settings are the settings read from a connection.
 type Settings struct {
 	PageSize, Synchronous, AutoCheckpoint, WALKept int
 	JournalMode                                    string
@@ -73,7 +71,7 @@ func settingsOf(ctx context.Context, conn *sql.Conn) (s Settings, err error) {
 	return s, nil
 }
 
-// String is the line of the engine's log by which tests know a running engine's.
+// String is the log line by which tests check a running engine's settings.
 func (s Settings) String() string {
 	return fmt.Sprintf("page_size=%d journal_mode=%s synchronous=%d wal_autocheckpoint=%d journal_size_limit=%d",
 		s.PageSize, s.JournalMode, s.Synchronous, s.AutoCheckpoint, s.WALKept)

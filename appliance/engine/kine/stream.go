@@ -27,20 +27,19 @@ import (
 const (
 	// historyPage is the most rows that are read at once for a watch that begins in the past.
 	historyPage = 100
-	// progressEvery is how often a watch that wants to is told how far it is, as k3s has it.
+	// progressEvery is the interval of requested progress messages, the same as in k3s.
 	progressEvery = 5 * time.Second
 )
 
-// kine makes its grpc server itself and lets nobody add to it; grpc has a place for
-// options of all servers, which it keeps to itself. So it is reached by its name; where
-// that is another one, hooked says so before the datastore opens.
+// kine creates its gRPC server itself without options of others. gRPC has an unexported variable for options of all
+// servers, which is reached by its name; if that changes, hooked returns an error before the datastore opens.
 //
 //go:linkname allServers google.golang.org/grpc.globalServerOptions
 var allServers []grpc.ServerOption
 
 func init() { allServers = append(allServers, grpc.ChainStreamInterceptor(intercept)) }
 
-// intercept serves watches of our datastore; all other streams go where they went.
+// intercept serves watches of this datastore; all other streams pass.
 func intercept(srv any, ws grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	switch info.FullMethod {
 	case probe:
@@ -53,17 +52,17 @@ func intercept(srv any, ws grpc.ServerStream, info *grpc.StreamServerInfo, handl
 	return handle(srv, ws)
 }
 
-// probe is a method that intercept alone answers.
+// probe is a method that only intercept answers.
 const probe = "/rivulet.kine/probe"
 
-// hooked fails if grpc's servers do not take the interceptor: kine would serve the watches,
-// and lose events without a word.
+// hooked returns an error if gRPC's servers do not use the interceptor: kine would serve the watches, and lose events
+// without an error.
 func hooked(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	l := bufconn.Listen(4 << 10)
 	s := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.Unimplemented, "nobody answers it") }))
-	go func() { _ = s.Serve(l) }() // Stop ends it
+	go func() { _ = s.Serve(l) }() // ends with Stop
 	defer s.Stop()
 	conn, err := grpc.NewClient("passthrough:///kine", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
@@ -81,7 +80,7 @@ func hooked(ctx context.Context) error {
 	return nil
 }
 
-// store is the datastore as kine's server has it.
+// store is the datastore for kine's server.
 type store struct {
 	*durable
 	log *log
@@ -89,8 +88,8 @@ type store struct {
 
 type progressLog struct{}
 
-// behind finds the log behind a server of kine's, which does not say what backend it
-// has: the backend answers itself. It gives nil if that is not ours.
+// behind finds the log of one of kine's servers, which does not expose its backend, by a call that the backend answers.
+// It returns nil for another backend.
 func behind(ctx context.Context, srv any) (found *log) {
 	if s, ok := srv.(etcdserverpb.MaintenanceServer); ok {
 		_, _ = s.Status(context.WithValue(ctx, progressLog{}, &found), &etcdserverpb.StatusRequest{})
@@ -106,9 +105,8 @@ func (s *store) DbSize(ctx context.Context) (int64, error) {
 	return s.durable.DbSize(ctx)
 }
 
-// stream is one client's stream with any number of watches. One goroutine receives, one
-// sends; what is sent next is chosen while the feed stands still, so a message of
-// progress follows all events up to its revision.
+// stream is one client's stream with any number of watches. One goroutine receives, one sends. The next message is
+// chosen under the feed's lock, so a progress message follows all events up to its revision.
 type stream struct {
 	log  *log
 	ws   grpc.ServerStream
@@ -117,10 +115,10 @@ type stream struct {
 	// The feed's lock guards these.
 	lastID    int64
 	watches   map[int64]*watch
-	out       []*etcdserverpb.WatchResponse // goes first
-	due       bool                          // watches with progress want to be told
-	requested int64                         // the revision from which a question for progress can be answered; 0: none
-	again     int64                         // that of the newest question
+	out       []*etcdserverpb.WatchResponse // sent first
+	due       bool                          // progress messages are due
+	requested int64                         // the revision from which a progress request can be answered; 0: none
+	again     int64                         // that of the newest request
 	need      int64                         // while it waits with the feed
 }
 
@@ -139,7 +137,7 @@ func (l *log) serveWatches(ws grpc.ServerStream) error {
 		<-sent
 		return err
 	case err := <-sent:
-		return err // and receive ends, since the stream does
+		return err // and receive ends with the stream
 	}
 }
 
@@ -199,7 +197,7 @@ func (s *stream) cancel(id int64) {
 	}
 }
 
-// end takes a watch away and says why.
+// end removes a watch and sends the reason.
 func (s *stream) end(w *watch, last *etcdserverpb.WatchResponse) {
 	w.pause(&s.log.feed)
 	delete(s.watches, w.id)
@@ -207,8 +205,8 @@ func (s *stream) end(w *watch, last *etcdserverpb.WatchResponse) {
 	s.out = append(s.out, last)
 }
 
-// requestProgress notes a question for progress. It is answered once all watches were sent what was
-// written before: the API server asks when it wants to show what is current.
+// requestProgress records a progress request. It is answered once all watches were sent what was written before: the
+// API server uses it for consistent reads.
 func (s *stream) requestProgress() {
 	now := s.log.current.Load()
 	defer s.nudge()
@@ -257,7 +255,7 @@ func (s *stream) send(ctx context.Context) error {
 	return nil
 }
 
-// next takes what is to be sent next, or a watch for which the table is to be read first.
+// next takes the next message, or a watch for which the table has to be read first.
 func (s *stream) next() (*etcdserverpb.WatchResponse, *watch) {
 	f := &s.log.feed
 	f.mu.Lock()
@@ -280,7 +278,7 @@ func (s *stream) next() (*etcdserverpb.WatchResponse, *watch) {
 			return w.message(events), nil
 		}
 	}
-	// All watches were sent all up to the feed's position.
+	// All watches were sent everything up to the feed's position.
 	if s.due {
 		for _, w := range s.watches {
 			if w.progress && w.sent < f.at && w.next <= f.at+1 {
@@ -295,7 +293,7 @@ func (s *stream) next() (*etcdserverpb.WatchResponse, *watch) {
 	}
 	s.need = s.requested
 	for _, w := range s.watches {
-		s.need = max(s.need, w.next-1) // none is told of less than it began with
+		s.need = max(s.need, w.next-1) // never less than a watch began with
 	}
 	if s.need > f.at {
 		f.waiting[s] = struct{}{}
@@ -318,7 +316,7 @@ func (w *watch) message(events []*mvccpb.Event) *etcdserverpb.WatchResponse {
 	return &etcdserverpb.WatchResponse{Header: header(last), WatchId: w.id, Events: events}
 }
 
-// history reads a page of what a watch is owed from the table.
+// history reads a page of a watch's missing events from the table.
 func (s *stream) history(ctx context.Context, w *watch) {
 	f := &s.log.feed
 	f.mu.Lock()

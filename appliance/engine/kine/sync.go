@@ -14,15 +14,14 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// syncEvery is the least time between two syncs of the WAL, and with the time
-// of one sync the longest that an acknowledged write is not on the card.
+// syncEvery is the least time between two syncs of the WAL. With the time of one sync it bounds how long an
+// acknowledged write is not on the card.
 const syncEvery = 500 * time.Millisecond
 
-// heartbeats are the keys whose last half minute nobody misses after a power cut:
-// they are written again at once.
+// heartbeats are the keys that may lose 30 s in a power cut: they are written again at once.
 var heartbeats = []string{"/registry/leases/", "/registry/masterleases/", "/registry/events/", "compact_rev_key"}
 
-// precious tells a write that must survive a power cut from a heartbeat.
+// precious reports whether a write must survive a power cut.
 func precious(key string) bool {
 	for _, prefix := range heartbeats {
 		if strings.HasPrefix(key, prefix) {
@@ -32,12 +31,11 @@ func precious(key string) bool {
 	return true
 }
 
-// durable syncs the WAL soon after each precious write, once for all that came
-// meanwhile. A sync per transaction, as synchronous=FULL has it, costs a slow card
-// more than the transaction does.
+// durable syncs the WAL soon after each precious write, once for all that came meanwhile. A sync per transaction, as
+// with synchronous=FULL, costs a slow card more than the transaction.
 type durable struct {
 	server.Backend
-	due chan struct{} // holds one token while a sync is owed
+	due chan struct{} // holds one token while a sync is due
 }
 
 func keepDurable(ctx context.Context, wg *sync.WaitGroup, b server.Backend, wal string) *durable {
@@ -62,7 +60,7 @@ func (d *durable) run(ctx context.Context, sync func() error) {
 		}
 		err := sync()
 		if err != nil {
-			d.owe() // again, however long the card is unwell
+			d.owe() // retried as long as the card fails
 		}
 		if (err != nil) != failed {
 			failed = err != nil
@@ -103,7 +101,7 @@ func (d *durable) Delete(ctx context.Context, key string, revision int64) (int64
 	return rev, kv, ok, err
 }
 
-// syncFile may open and close the file at any time: SQLite's locks are on others.
+// syncFile may open and close the file at any time, because SQLite's locks are on other files.
 func syncFile(path string) error {
 	f, err := os.Open(path)
 	if os.IsNotExist(err) {

@@ -9,9 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// confine gives up everything that the process does not need, for good: of the file system it
-// sees its own folder, of the network its own loopback, and it is a user without capabilities.
-// The supervisor has put it into a network namespace of its own.
+// confine drops all rights that the process does not need, for good: it sees only its own folder of the file system and
+// its own loopback, and runs as a user without capabilities. The supervisor has put it into its own network namespace.
 func confine(uid int) error {
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// joined accepts from the inner listener at once, from the public one between open and shut.
-// Connections that come before that wait in the kernel, their TLS hello unanswered.
+// joined accepts from the inner listener at once, from the public one between open and shut. Earlier connections wait
+// in the kernel, their TLS hello unanswered.
 type joined struct {
 	inner, public net.Listener
 	conns         chan net.Conn
@@ -22,7 +22,7 @@ func join(inner, public net.Listener) *joined {
 
 func (j *joined) open() { go j.pump(j.public) }
 
-// shut accepts nothing from outside any more.
+// shut ends accepting from outside.
 func (j *joined) shut() { j.shutter.Do(func() { j.public.Close() }) }
 
 func (j *joined) pump(l net.Listener) {
@@ -40,7 +40,7 @@ func (j *joined) pump(l net.Listener) {
 	}
 }
 
-// Accept is net.Listener's.
+// Accept implements net.Listener.
 func (j *joined) Accept() (net.Conn, error) {
 	select {
 	case c := <-j.conns:
@@ -57,5 +57,5 @@ func (j *joined) Close() error {
 	return j.inner.Close()
 }
 
-// Addr is the inner one: the API server's own clients go there.
+// Addr is the inner address, for the API server's own clients.
 func (j *joined) Addr() net.Addr { return j.inner.Addr() }

@@ -1,12 +1,10 @@
-// Package tenant is a virtual cluster's own process: what confines it, which connections it
-// answers, and when it ends because nobody uses it. The control plane itself is given to
-// Main by package engine/k3s, which alone links Kubernetes.
+// Package tenant is the process of a virtual cluster: its confinement, its connections, and its end after a time
+// without use. Package engine/k3s, which alone links Kubernetes, passes the control plane to Main.
 //
-// It reads its Settings from the environment, the listening socket as descriptor ListenFD, and the
-// files that the supervisor laid into its folder. It alone writes below data, its datastore, and says
-// on descriptor StatusFD when it is usable and when it falls asleep.
-// A restart loses nothing: all is in the datastore. A failure ends the process with a line
-// on standard error, which the supervisor keeps and shows.
+// It reads its Settings from the environment, the listening socket from descriptor ListenFD, and the supervisor's files
+// in its folder. It alone writes below data, its datastore, and reports on descriptor StatusFD when it is usable and
+// when it falls asleep. Restart: all state is in the datastore. A failure ends the process with a line on standard
+// error, which the supervisor stores and shows.
 package tenant
 
 import (
@@ -29,95 +27,95 @@ import (
 // Name is argv[0] of the process.
 const Name = "rivulet-tenant"
 
-// Env is the variable that carries the Settings, as JSON.
+// Env is the variable with the Settings, as JSON.
 const Env = "RIVULET_TENANT"
 
-// Descriptors of the process. ReportsFD is the other end of StatusFD: what was written stays in it for a
-// supervisor that starts later.
+// Descriptors of the process. ReportsFD is the other end of StatusFD: unread reports stay in it for a supervisor that
+// starts later.
 const (
 	ListenFD  = 3
 	StatusFD  = 4
 	ReportsFD = 5
 )
 
-// What a process reports, a line each. After Asleep comes when it is due again, in seconds since 1970, 0 is never; nothing where
-// it was told to end.
+// Reports of a process, one per line. Asleep is followed by the time when it is due again, in seconds since 1970; 0 is
+// never, and nothing follows after a requested end.
 const (
 	Usable = "usable"
 	Asleep = "asleep"
 )
 
-// InnerAddress is where the parts of the process find its API server. The process has a
-// network namespace of its own, so that the port is always free.
+// InnerAddress is the API server's address for the parts of the process. The port is always free, because the process
+// has its own network namespace.
 const InnerAddress = "127.0.0.1:6443"
 
 // Files below the process's root.
 const (
 	TLS  = "/tls"       // written by the supervisor
-	Data = "/data"      // the process's own
-	Host = "/host.sock" // the way to its host, of the supervisor
+	Data = "/data"      // written by the process
+	Host = "/host.sock" // the supervisor's socket, which leads to the host
 )
 
-// FrontProxy is by whose certificate API services take its API server's word for who sends a request.
+// FrontProxy is the certificate by which API services trust the identity headers of the API server.
 const FrontProxy = "front-proxy"
 
-// Settings are what the supervisor tells the process.
+// Settings are the supervisor's settings for the process.
 type Settings struct {
 	Name string `json:"name"`
-	// ID is what the host knows it by.
+	// ID is its identity at the host.
 	ID string `json:"id"`
 	// UID is user and group of the process.
 	UID int `json:"uid"`
-	// Idle is how long nobody may use it before it ends; 0 is for ever. After SIGHUP that is ReplaceIdle at most.
+	// Idle is the time without use after which it ends; 0 is never. After SIGHUP it is at most ReplaceIdle.
 	Idle time.Duration `json:"idle"`
-	// Work says that nobody asked for it: it ends soon after it has done what was due.
+	// Work: it was started for due work, and ends soon after that is done.
 	Work bool `json:"work,omitempty"`
-	// Datastore is how much its datastore may take, bytes; 0 is no limit.
+	// Datastore bounds its datastore, bytes; 0 is no limit.
 	Datastore int64 `json:"datastore,omitempty"`
-	// Advertise is where clients find its API server: its own pods, and others.
+	// Advertise is the address of its API server for its own pods and other clients.
 	Advertise netip.AddrPort `json:"advertise"`
-	// ServiceCIDR has the addresses of its Services.
+	// ServiceCIDR is the CIDR of its Services.
 	ServiceCIDR string `json:"serviceCIDR"`
-	// PodCIDR has the addresses of the host's pods, and so of its own.
+	// PodCIDR is the pod CIDR of the host, and so of its own pods.
 	PodCIDR string `json:"podCIDR"`
 }
 
-// Plane is what a control plane is made of.
+// Plane is the input of a control plane.
 type Plane struct {
 	Settings
-	// First says that the datastore is not there yet.
+	// First: there is no datastore yet.
 	First bool
 	// Listener is what the API server serves. From outside it accepts only after Open.
 	Listener net.Listener
-	// Full is the error for who would store so many bytes more, nil if there is room; nil is no limit.
+	// Full returns the error for a write of so many more bytes, nil if there is room; a nil function is no limit.
 	Full func(ctx context.Context, more int64) error
 	// Use counts requests from outside.
 	Use *Use
 	// Open is called once the API server can be used.
 	Open func()
-	// Due has when the control plane has work of its own again; the zero time is never.
+	// Due returns when the control plane has work of its own again; the zero time is never.
 	Due *atomic.Pointer[func(context.Context) (time.Time, error)]
 }
 
 const (
-	// settled is how long after Open memory is given back and the collector takes more trouble.
+	// settled is how long after Open memory is returned and the garbage collector runs more often.
 	settled = 10 * time.Second
 	// gcPercent is for an idle control plane: half of the heap's growth for little CPU.
 	gcPercent = 35
-	// endLimit is how long the API server may take to end. It would wait a minute for its own
-	// parts' watches, and requests for the next process with it.
+	// endLimit is how long the API server may take to end. It would wait 1 min for its own watches, and requests for
+	// the next process would wait, too.
 	endLimit = 2 * time.Second
-	// ReplaceIdle is how long nobody may use one of an old version before it ends.
+	// ReplaceIdle is the time without use after which a process of an old version ends.
 	ReplaceIdle = time.Minute
-	// workIdle is Idle of a process that was started for work of its own.
+	// workIdle is Idle of a process that was started for due work.
 	workIdle = 30 * time.Second
-	// leastSleep is how long it has to be until the next work: less is no sleep.
+	// leastSleep is the shortest sleep: with earlier work it does not sleep.
 	leastSleep = 20 * time.Second
-	// unknown is when it is due again where that cannot be found out.
+	// unknown is when it is due again if that cannot be determined.
 	unknown = time.Minute
 )
 
-// Main runs the control plane until nobody uses it, or a signal comes. It ends the process.
+// Main runs the control plane until it is unused or receives a signal. It ends the process.
 func Main(run func(context.Context, Plane) error) {
 	err := serve(run)
 	if err == nil || errors.Is(err, context.Canceled) {
@@ -132,17 +130,18 @@ func sleep() {
 	os.Exit(0)
 }
 
-// again is what is said of when it is due.
+// again is the due time for the last report.
 var again atomic.Value
 
-// report tells the supervisor, and the log. Of the few lines of a process none waits.
+// report sends a line to the supervisor and the log. The socket has room for all lines of a process, so it never
+// blocks.
 func report(what string) {
 	fmt.Fprintf(os.Stderr, "%s: %s\n", Name, what)
 	_, _ = fmt.Fprintln(status, what)
 }
 
-// Kept open for as long as the process lives, as ReportsFD is, which nothing here touches: a supervisor that starts again
-// takes the socket and the reports from there.
+// Kept open for the lifetime of the process, as ReportsFD is, which nothing here uses: a restarted supervisor takes the
+// socket and the reports from there.
 var listening, status *os.File
 
 func serve(run func(context.Context, Plane) error) error {
@@ -184,8 +183,8 @@ func serve(run func(context.Context, Plane) error) error {
 			if !p.waitDone(ctx, replaced) {
 				return // it is ended
 			}
-			both.shut()      // what comes from here on waits in the socket, for the next process
-			at := p.due(ctx) // what was asked for a moment ago is in it
+			both.shut()      // new connections wait in the socket, for the next process
+			at := p.due(ctx) // includes the last requests
 			if at.IsZero() {
 				at = time.Unix(0, 0)
 			}
@@ -196,7 +195,7 @@ func serve(run func(context.Context, Plane) error) error {
 	return run(ctx, p)
 }
 
-// due is when the control plane has work of its own again; the zero time is never.
+// due returns when the control plane has work of its own again; the zero time is never.
 func (p Plane) due(ctx context.Context) time.Time {
 	if due := p.Due.Load(); due != nil {
 		if at, err := (*due)(ctx); err == nil {
@@ -206,7 +205,7 @@ func (p Plane) due(ctx context.Context) time.Time {
 	return time.Now().Add(unknown)
 }
 
-// waitDone returns when nobody uses the control plane and it has nothing to do soon; false when ctx ends.
+// waitDone returns true when the control plane is unused and has no work soon; false when ctx ends.
 func (p Plane) waitDone(ctx context.Context, replaced <-chan os.Signal) bool {
 	for {
 		p.Use.waitIdle(ctx, func(used bool) time.Duration {

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// Use is who uses the control plane: requests of all but its own parts, watches and streams
-// for as long as they last. Its methods may be called at any time.
+// Use counts the use of the control plane: requests except those of its own parts, watches and streams as long as they
+// last. Its methods may be called at any time.
 type Use struct {
 	now  func() time.Time
 	mu   sync.Mutex
 	open int
 	used bool          // since reset
-	last time.Time     // when the last one ended
-	most time.Duration // bounds what waitIdle waits for, which alone has it; 0 does not
+	last time.Time     // end of the last one
+	most time.Duration // limit of waitIdle, which alone uses it; 0: none
 }
 
 // NewUse counts from now on.
 func NewUse(now func() time.Time) *Use { return &Use{now: now, last: now()} }
 
-// Begin counts a request until the function that it returns is called.
+// Begin counts a request until the returned function is called.
 func (u *Use) Begin() (end func()) {
 	u.mu.Lock()
 	u.open++
@@ -42,7 +42,7 @@ func (u *Use) reset() {
 	u.used, u.last = false, u.now()
 }
 
-// Unused is for how long nobody has used it, 0 while somebody does, and whether anybody has since reset.
+// Unused returns the time without use, 0 while in use, and whether there was use since reset.
 func (u *Use) Unused() (unused time.Duration, used bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -52,7 +52,7 @@ func (u *Use) Unused() (unused time.Duration, used bool) {
 	return max(u.now().Sub(u.last), 0), u.used
 }
 
-// waitIdle returns when nobody has used it for so long as limit says, 0 never does; after a signal for ReplaceIdle at most.
+// waitIdle returns after a time without use of limit (0: never), or after a signal of at most ReplaceIdle.
 func (u *Use) waitIdle(ctx context.Context, limit func(used bool) time.Duration, replaced <-chan os.Signal) {
 	for {
 		wait := time.Minute

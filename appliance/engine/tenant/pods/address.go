@@ -16,7 +16,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// reportAddress gives Service kubernetes its endpoint: the API server itself does not know at which port clients find it.
+// reportAddress sets the endpoint of Service kubernetes: the API server does not know the port for its clients.
 func reportAddress(ctx context.Context, client kubernetes.Interface, at netip.AddrPort) error {
 	const service = "kubernetes"
 	slices := client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)

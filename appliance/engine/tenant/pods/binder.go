@@ -33,27 +33,26 @@ import (
 	"rivulet/offload/policy"
 )
 
-// The binder gives each pod a virtual node that it fits on, first come, first served. Which
-// machine that is, the host's scheduler says. It preempts nothing and spreads nothing: all that
-// there is to choose is a platform.
+// The binder assigns each pod a virtual node with room, first come, first served. The host's scheduler chooses the
+// machine, so the binder only chooses a platform; it does not spread pods.
 
 const (
-	// again is the pause before what failed is tried again.
+	// again is the pause before a retry.
 	again = time.Second
-	// noNodeYet is how long after the start pods are not told that there is no node.
+	// noNodeYet is how long after the start pods receive no message that there is no node.
 	noNodeYet = 10 * time.Second
 )
 
-// binder is what bind works with.
+// binder is the state of bind.
 type binder struct {
 	client kubernetes.Interface
 	pods   corelisters.PodLister
 	nodes  corelisters.NodeLister
 	events record.EventRecorder
 	began  time.Time
-	// bound are pods that were bound here and whose watch lags, by UID: their node.
+	// bound are pods bound here whose watch lags, by UID: their node.
 	bound map[types.UID]string
-	// leaving are pods that were preempted and whose watch lags, by UID.
+	// leaving are preempted pods whose watch lags, by UID.
 	leaving map[types.UID]bool
 }
 
@@ -99,8 +98,8 @@ func bind(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// pass looks at all pods that wait, the most important and then the oldest first. It returns
-// false if it has to be done again without a change.
+// pass handles all waiting pods, the highest priority and then the oldest first. It returns false if it has to be
+// repeated without a change.
 func (b *binder) pass(ctx context.Context) (done bool) {
 	pods, _ := b.pods.List(labels.Everything())   // caches cannot fail
 	nodes, _ := b.nodes.List(labels.Everything()) // sorted: the host's own platform has the shortest name
@@ -149,7 +148,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 			at, err := b.makeRoom(ctx, p, nodes, free, on)
 			if at != "" {
 				why += "; pods of lower priority leave " + at + " for it"
-				take(free[at], p) // what gets free is kept for it
+				take(free[at], p) // space that becomes free is reserved for it
 			}
 			done = b.unplaced(ctx, p, at, why) && err == nil && done
 			continue
@@ -159,7 +158,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 			b.bound[p.UID] = node
 			take(free[node], p)
 			on[node] = append(on[node], p)
-		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is another by now, and comes by
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // changed meanwhile; the watch reports it
 		default:
 			b.unplaced(ctx, p, "", err.Error())
 			done = false
@@ -168,7 +167,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 	return done
 }
 
-// take subtracts what a pod asks for.
+// take subtracts a pod's requests.
 func take(free corev1.ResourceList, p *corev1.Pod) {
 	for name, q := range offer.Requests(p) {
 		if have, bounded := free[name]; bounded {
@@ -178,7 +177,7 @@ func take(free corev1.ResourceList, p *corev1.Pod) {
 	}
 }
 
-// place chooses a node for a pod, or says why there is none. It is pure.
+// place chooses a node for a pod, or returns why there is none. It has no side effects.
 func place(p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceList) (node, why string) {
 	if policy.System(p.Namespace) {
 		return "", fmt.Sprintf("pods of namespace %s do not run in a virtual cluster; use another namespace", p.Namespace)
@@ -197,12 +196,12 @@ func place(p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceL
 	return "", "no node takes the pod: " + strings.Join(reasons, "; ")
 }
 
-// unfit says why a node does not take a pod, "" if it does.
+// unfit returns why a node does not take a pod, "" if it does.
 func unfit(p *corev1.Pod, n *corev1.Node, free corev1.ResourceList) string {
 	return cmp.Or(closed(p, n), short(p, free))
 }
 
-// closed is why the node does not take the pod, however much room it has; "" is no reason.
+// closed returns why the node does not take the pod, independent of its room; "" is no reason.
 func closed(p *corev1.Pod, n *corev1.Node) string {
 	if n.Spec.Unschedulable {
 		return "it is cordoned"
@@ -219,7 +218,7 @@ func closed(p *corev1.Pod, n *corev1.Node) string {
 	return ""
 }
 
-// short is what there is too little of for the pod; "" is nothing.
+// short returns the resource that is too small for the pod; "" is none.
 func short(p *corev1.Pod, free corev1.ResourceList) string {
 	asked := offer.Requests(p)
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
@@ -243,7 +242,7 @@ func (b *binder) give(ctx context.Context, p *corev1.Pod, node string) error {
 	}, metav1.CreateOptions{})
 }
 
-// choose has the claim of a volume provided where the pod goes.
+// choose sets the node on which the claim of a volume is provisioned.
 func (b *binder) choose(ctx context.Context, p *corev1.Pod, v *corev1.Volume, node string) error {
 	name := ""
 	switch {
@@ -279,7 +278,7 @@ func (b *binder) choose(ctx context.Context, p *corev1.Pod, v *corev1.Volume, no
 	return err
 }
 
-// unplaced tells a pod why it waits, once. It returns false if that has to be tried again.
+// unplaced reports to a pod why it waits, once. It returns false if that has to be retried.
 func (b *binder) unplaced(ctx context.Context, p *corev1.Pod, nominated, why string) bool {
 	scheduled := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why, LastTransitionTime: metav1.Now()}
 	p = p.DeepCopy()

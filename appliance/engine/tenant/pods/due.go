@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// unsettled is when a control plane is due again that leaves something half done: a Job without a pod, which waits for its
+	// unsettled is when a control plane with incomplete work is due again: a Job without a pod, which waits for its
 	// back-off.
 	unsettled = time.Minute
-	// unplacedAgain is when it is due for pods that no node takes.
+	// unplacedAgain is when it is due for pods without a node.
 	unplacedAgain = 10 * time.Minute
-	// extended is the life of tokens that API servers extend to a year, seconds: what pods have unasked
+	// extended is the default lifetime of pods' tokens, seconds, which API servers extend to a year
 	// (k8s.io/kubernetes/pkg/serviceaccount, WarnOnlyBoundTokenExpiration).
 	extended = 3607
 )
 
-// due says when a control plane that ends now has to run again for work of its own; the zero time is never.
+// due returns when a control plane that ends now has to run again for its own work; the zero time is never.
 func due(ctx context.Context, client kubernetes.Interface) (time.Time, error) {
 	crons, err := client.BatchV1().CronJobs("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -40,7 +40,7 @@ func due(ctx context.Context, client kubernetes.Interface) (time.Time, error) {
 	return next(crons.Items, jobs.Items, pods.Items, time.Now()), nil
 }
 
-// next is the first moment at which a controller has something to do. It is pure.
+// next returns the first time at which a controller has work. It has no side effects.
 func next(crons []batchv1.CronJob, jobs []batchv1.Job, pods []corev1.Pod, now time.Time) (first time.Time) {
 	at := func(t time.Time) {
 		if t.Before(now) {
@@ -94,7 +94,7 @@ func next(crons []batchv1.CronJob, jobs []batchv1.Job, pods []corev1.Pod, now ti
 				continue
 			}
 			for _, source := range v.Projected.Sources {
-				// It was renewed when four fifths of its life were over, at the latest.
+				// It is renewed after four fifths of its lifetime, at the latest.
 				if t := source.ServiceAccountToken; t != nil && ptr.Deref(t.ExpirationSeconds, extended) != extended {
 					at(now.Add(time.Duration(*t.ExpirationSeconds) * time.Second / 8))
 				}

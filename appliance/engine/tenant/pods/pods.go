@@ -1,15 +1,14 @@
-// Package pods has the pods of a virtual cluster run on its host. It runs in the virtual
-// cluster's process: a consumer of package offload whose home is that process's API server and
-// whose only target is the host, and the binder, which is what a virtual cluster has for a
-// scheduler.
+// Package pods runs the pods of a virtual cluster on its host. It is part of the virtual cluster's process: a consumer
+// of package offload with that process's API server as home and the host as the only target, and the binder, which
+// replaces the scheduler.
 //
 //	pod ──binder──▶ virtual node "host" ──consumer──▶ socket of the host ──▶ twin namespace, the host's scheduler
 //
-// It reads pods, nodes, claims and namespaces of its API server. It alone writes there what a
-// consumer writes, the binding of pods, their condition PodScheduled while no node takes them,
-// the chosen node of claims, the EndpointSlice of Service kubernetes, and StorageClass Class when there is none. Restart: all of it is in the objects; pods go
-// on at the host, and what they did meanwhile is seen when the process runs again. Failure
-// as the user sees it: the node is not Ready, or the pod's condition and event say why it waits.
+// It reads pods, nodes, claims and namespaces of its API server. It alone writes there what a consumer writes, the
+// binding of pods, their condition PodScheduled while no node takes them, the chosen node of claims, the EndpointSlice
+// of Service kubernetes, and StorageClass Class if there is none. Restart: all state is in the objects; pods continue
+// at the host, and their changes are read when the process runs again. Failure as the user sees it: the node is not
+// Ready, or the pod's condition and event have the reason.
 package pods
 
 import (
@@ -42,29 +41,29 @@ import (
 )
 
 const (
-	// Kind is that of the host among targets.
+	// Kind is the target kind of the host.
 	Kind target.Kind = "host"
-	// NodeName is the virtual node's, unless the host has nodes of several platforms.
+	// NodeName is the name of the virtual node, unless the host has nodes of several platforms.
 	NodeName = "host"
-	// Class is the StorageClass that a virtual cluster begins with.
+	// Class is the StorageClass of a new virtual cluster.
 	Class = "local-path"
 )
 
 const (
-	// kubeletPort is where the virtual node serves its kubelet API: after a wake it is where its object says.
+	// kubeletPort is the port of the virtual node's kubelet API; it is fixed, so that the node's object stays valid.
 	kubeletPort = 10250
-	// openLimit is how long a wake may wait for that.
+	// openLimit is how long a start may wait for that port.
 	openLimit = time.Second
 )
 
-// loopback is where the virtual node serves its kubelet API, in the process's own network namespace.
+// loopback is the address of that API, in the process's own network namespace.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// Run has pods run until ctx ends; api reaches the process's API server with all rights. p.Open
-// is called once the pods of an earlier process can be used too, or it takes too long.
+// Run runs pods until ctx ends; api has all rights at the process's API server. It calls p.Open once the pods of an
+// earlier process can be used too, or after openLimit.
 func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger) error {
 	open := sync.OnceFunc(p.Open)
-	defer open() // whatever fails, the rest can be used
+	defer open() // after any failure the rest can be used
 	pods, err := netip.ParsePrefix(p.PodCIDR)
 	if err != nil {
 		return fmt.Errorf("pods: the addresses of the host's pods: %w", err)
@@ -87,7 +86,7 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 		return (&net.Dialer{}).DialContext(ctx, "unix", tenant.Host)
 	})}, true)
 	if !p.Advertise.Addr().IsLoopback() { // a slice may not have such an address
-		if err := reportAddress(ctx, client, p.Advertise); err != nil { // pods find the API server by the host
+		if err := reportAddress(ctx, client, p.Advertise); err != nil { // pods find the API server through the host
 			log.Warn("Service kubernetes has no endpoint that programs could read", "err", err)
 		}
 	}
@@ -98,7 +97,7 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { _ = c.Run(ctx) }) // it ends with ctx
+	wg.Go(func() { _ = c.Run(ctx) }) // ends with ctx
 	if nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err == nil && len(nodes.Items) > 0 {
 		_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, openLimit, true, func(context.Context) (bool, error) { return len(c.VirtualNodes()) > 0, nil })
 	}
@@ -107,7 +106,7 @@ func Run(ctx context.Context, api *rest.Config, p tenant.Plane, log *slog.Logger
 }
 
 // Spec is the host as a target. Its pods have the same addresses at both ends, and find the virtual cluster's API
-// server at api; dial opens a connection on which nobody else speaks.
+// server at api; dial opens a new connection for one caller.
 func Spec(pods netip.Prefix, api netip.AddrPort, dial func(ctx context.Context, network, addr string) (net.Conn, error)) target.Spec {
 	link := peer.Link{ID: NodeName, Name: NodeName, PeerCIDR: pods, PeerMappedCIDR: pods, LocalMappedCIDR: pods, State: peer.Connected}
 	return target.Spec{
@@ -125,7 +124,7 @@ func Spec(pods netip.Prefix, api netip.AddrPort, dial func(ctx context.Context, 
 	}
 }
 
-// host is the target. Of what a peer translates it needs Services alone: pods have the same addresses at both ends.
+// host is the target. It translates Services only: pods have the same addresses at both ends.
 type host struct {
 	*peertarget.Target
 	api netip.Addr
@@ -139,7 +138,7 @@ func (h host) HomeAddresses() string {
 	return policy.HomeAddressesOfServices
 }
 
-// Away is as a peer's; the API server is at the host already.
+// Away is the same as a peer's; the API server is at the host already.
 func (h host) Away(a netip.Addr) (netip.Addr, bool) {
 	if a == h.api {
 		return a, true
@@ -147,7 +146,7 @@ func (h host) Away(a netip.Addr) (netip.Addr, bool) {
 	return h.Target.Away(a)
 }
 
-// addClass makes the StorageClass that claims get without a name.
+// addClass creates the default StorageClass.
 func addClass(ctx context.Context, client kubernetes.Interface) error {
 	_, err := client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: Class, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},

@@ -16,12 +16,11 @@ import (
 	"rivulet/offload/policy"
 )
 
-// priority is a pod's.
 func priority(p *corev1.Pod) int32 { return ptr.Deref(p.Spec.Priority, 0) }
 
-// victims are the pods that have to leave a node for p: the least important first, of these the newest, and none that makes
-// no difference; none where those that leave already make the room. ok is false where no room can be made. leaves says of a
-// pod that it leaves.
+// victims returns the pods that have to leave a node for p: the lowest priority first, then the newest, and none that
+// makes no difference; none if pods that already leave make the room. ok is false if no room can be made. leaves
+// reports whether a pod leaves.
 func victims(p *corev1.Pod, on []*corev1.Pod, free corev1.ResourceList, leaves func(*corev1.Pod) bool) (out []*corev1.Pod, ok bool) {
 	if ptr.Deref(p.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) == corev1.PreemptNever {
 		return nil, false
@@ -50,7 +49,7 @@ func victims(p *corev1.Pod, on []*corev1.Pod, free corev1.ResourceList, leaves f
 	if short(p, free) != "" {
 		return nil, false
 	}
-	for i := len(out) - 1; i >= 0; i-- { // the most important of them first
+	for i := len(out) - 1; i >= 0; i-- { // highest priority first
 		q := out[i]
 		if take(free, q); short(p, free) == "" {
 			out = slices.Delete(out, i, i+1)
@@ -61,7 +60,7 @@ func victims(p *corev1.Pod, on []*corev1.Pod, free corev1.ResourceList, leaves f
 	return out, true
 }
 
-// giveBack is what take takes.
+// giveBack adds what take subtracts.
 func giveBack(free corev1.ResourceList, p *corev1.Pod) {
 	for name, q := range offer.Requests(p) {
 		if have, bounded := free[name]; bounded {
@@ -71,7 +70,7 @@ func giveBack(free corev1.ResourceList, p *corev1.Pod) {
 	}
 }
 
-// makeRoom finds a node on which pods of lower priority can leave for p, has them leave, and returns its name; "" is none.
+// makeRoom finds a node on which pods of lower priority can leave for p, evicts them, and returns its name; "" is none.
 func (b *binder) makeRoom(ctx context.Context, p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceList, on map[string][]*corev1.Pod) (node string, err error) {
 	if policy.System(p.Namespace) {
 		return "", nil
@@ -95,7 +94,7 @@ func (b *binder) makeRoom(ctx context.Context, p *corev1.Pod, nodes []*corev1.No
 	return "", nil
 }
 
-// preempt deletes a pod for one of higher priority, with its time to end, and says so in its status and in an event.
+// preempt deletes a pod for one of higher priority, with its grace period, and reports it in its status and an event.
 func (b *binder) preempt(ctx context.Context, victim, p *corev1.Pod) error {
 	why := "preempted by pod " + p.Namespace + "/" + p.Name + ", whose priority is higher"
 	status, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": victim.UID}, "status": map[string]any{"conditions": []corev1.PodCondition{

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// overQuota is in what an API server says of a pod beyond a quota that a provider keeps.
+// overQuota matches an API server's error for a pod above a provider's quota.
 var overQuota = regexp.MustCompile(`exceeded quota: rivulet, requested: ([\w./=,-]+), used: `)
 
-// full is what is said of a pod that does not fit beside those of the other virtual clusters.
+// full is the message for a pod that does not fit beside those of the other virtual clusters.
 const full = "the course is full: it requests %s, and the virtual clusters of this device have that much no more; delete what is not needed, or wait until others do"
 
-// overStorage is what is said of a claim beyond the quota of its virtual cluster.
+// overStorage is the message for a claim above the quota of its virtual cluster.
 const overStorage = "exceeded quota: it requests %s of storage, and the quota of this virtual cluster has that much no more; delete claims that are not needed, or have its owner raise the quota"
 
-// terms are what has another name inside, in this order.
+// terms replaces terms that have another name inside, in this order.
 var terms = strings.NewReplacer(
 	"this pod cannot run on another cluster because of", "this pod cannot run in a virtual cluster because of",
 	"(the host's network is home's)", "(the host's network is the host's)",
@@ -29,17 +29,17 @@ var terms = strings.NewReplacer(
 	"at home only", "in this virtual cluster only",
 )
 
-// elsewhere is in a cure that nobody inside can carry out: commands of the host, and what there is beside it.
+// elsewhere matches cures that users inside cannot apply: commands of the host, and objects beside it.
 var elsewhere = regexp.MustCompile(`\brivulet [a-z]+\b|\bat home\b|rivulet\.dev/offload\b|\bpeers?\b|\bPEER\b|\bhome\b`)
 
-// words says what the consumer says in the terms of a virtual cluster. Cures that nobody inside can carry out are left out; without
-// any other the owner of the host is named.
+// words converts a message of the consumer to the terms of a virtual cluster. It removes cures that users inside cannot
+// apply; without another one it names the owner of the host.
 func words(text string) string {
 	if m := overQuota.FindStringSubmatch(text); m != nil {
 		var lacks []string
 		for one := range strings.SplitSeq(m[1], ",") {
 			name, amount, _ := strings.Cut(strings.TrimPrefix(one, "requests."), "=")
-			if name == "storage" { // nobody shares it: a virtual cluster has what its quota says
+			if name == "storage" { // not shared: the quota alone bounds it
 				return fmt.Sprintf(overStorage, amount)
 			}
 			lacks = append(lacks, amount+" "+name)

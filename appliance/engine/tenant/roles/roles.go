@@ -1,7 +1,7 @@
-// Package roles has the rights that a virtual cluster gives to groups of users, to whom the supervisor
-// gives access. It runs in the process of a virtual cluster, and alone writes there the ClusterRole Name
-// and the bindings of the groups. They are set right at each start: an administrator inside may change
-// them until then. Failure as the user sees it: the virtual cluster does not start.
+// Package roles has the rights of user groups in a virtual cluster; the supervisor gives users access to the groups. It
+// runs in the process of a virtual cluster, and alone writes there the ClusterRole Name and the bindings of the groups.
+// It resets them at each start: an administrator inside may change them until then. Failure as the user sees it: the
+// virtual cluster does not start.
 package roles
 
 import (
@@ -18,17 +18,17 @@ import (
 // Name is the ClusterRole of what a user may read beside the role.
 const Name = "rivulet:user"
 
-// Group is that of users with a role: view, edit or admin.
+// Group is the group of users with a role: view, edit or admin.
 func Group(role string) string { return "rivulet:" + role }
 
-// Extra is what Kubernetes' view leaves out that belongs to no namespace.
+// Extra has cluster-scoped resources that Kubernetes' view leaves out.
 var Extra = []rbacv1.PolicyRule{
 	{APIGroups: []string{""}, Resources: []string{"nodes", "namespaces", "persistentvolumes"}, Verbs: []string{"get", "list", "watch"}},
 	{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"storageclasses"}, Verbs: []string{"get", "list", "watch"}},
 	{APIGroups: []string{"metrics.k8s.io"}, Resources: []string{"nodes", "pods"}, Verbs: []string{"get", "list"}},
 }
 
-// bindings are of a name, a ClusterRole, and the roles whose groups have it.
+// bindings have a name, a ClusterRole, and the roles whose groups have it.
 var bindings = []struct {
 	name, role string
 	groups     []string
@@ -39,7 +39,7 @@ var bindings = []struct {
 	{Name, Name, []string{"edit", "view"}},
 }
 
-// Apply makes them what they shall be.
+// Apply writes the ClusterRole and the bindings.
 func Apply(ctx context.Context, client kubernetes.Interface) error {
 	rbac := client.RbacV1()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: Name}, Rules: Extra}
