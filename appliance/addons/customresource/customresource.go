@@ -1,9 +1,9 @@
-// Package customresource runs a controller of one of Rivulet's own kinds of objects: it
-// applies the kind's definition, waits until the API server serves it, watches the objects,
-// and calls a function whenever an object, or what the objects stand for, has changed.
+// Package customresource runs a controller of one of Rivulet's kinds of objects: it applies the kind's definition,
+// waits until the API server serves it, watches the objects, and calls a function whenever an object, or the state that
+// the objects describe, has changed.
 //
-// It reads the objects and alone writes the definition. Nothing is kept: after a restart
-// everything is compared again. A failure is tried again after 1 s, then after up to 30 s.
+// It reads the objects and alone writes the definition. Restart: everything is compared again. Failures are retried
+// after 1 s, then after up to 30 s.
 package customresource
 
 import (
@@ -38,32 +38,32 @@ type Kind struct {
 	Name       string // in errors
 	Definition []byte // of the custom resource, YAML
 	Resource   schema.GroupVersionResource
-	// Gather is how long changes are collected before they are looked at as one.
+	// Gather is how long changes are collected before they are handled together.
 	Gather time.Duration
 }
 
-// Objects are the objects of a kind, and what a controller writes them with.
+// Objects are the objects of a kind, and the clients to write them.
 type Objects struct {
 	Dynamic  dynamic.Interface
 	Kube     kubernetes.Interface
-	Store    cache.Store // of *unstructured.Unstructured, as the watch has them
+	Store    cache.Store // of *unstructured.Unstructured, from the watch
 	Recorder record.EventRecorder
-	Poke     func() // has everything looked at again
+	Poke     func() // triggers Sync
 }
 
-// Loop is what is called.
+// Loop has the functions that are called.
 type Loop struct {
-	// Sync compares everything. One call at a time.
+	// Sync compares everything. It is called once at a time.
 	Sync func(ctx context.Context) error
-	// Changed also have Sync called.
+	// Changed also trigger Sync.
 	Changed []<-chan struct{}
-	// Every, if it is not 0, is how often Sync is called though nothing has changed.
+	// Every, if it is not 0, is the interval of Sync without a change.
 	Every time.Duration
 	Log   *slog.Logger
 }
 
-// Run runs a controller until ctx ends. start is called once all objects are known, ready once
-// Sync has been called for the first time: what fails then is one object's, which says so.
+// Run runs a controller until ctx ends. It calls start once all objects are known, and ready after the first Sync,
+// whose failures concern single objects, which report them.
 func Run(ctx context.Context, api *rest.Config, k Kind, start func(Objects) Loop, ready func()) error {
 	if err := policy.Apply(ctx, api, k.Definition); err != nil {
 		return fmt.Errorf("%s: %w", k.Name, err)

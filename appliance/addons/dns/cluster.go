@@ -20,14 +20,14 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// cluster answers names of Services and Pods with CoreDNS's kubernetes plugin
-// once the API server has been seen, and SERVFAIL before.
+// cluster answers names of Services and Pods with CoreDNS's kubernetes plugin once the API server has been reached, and
+// SERVFAIL before.
 type cluster struct {
 	domain string
 	next   plugin.Handler
 	lookup upstreamer
-	// current answers; live is the one that follows the API server, as soon as
-	// there is one. They differ while current answers from memory.
+	// current answers; live is the one that follows the API server, as soon as there is one. They differ while current
+	// answers from memory.
 	current, live atomic.Pointer[coredns.Kubernetes]
 }
 
@@ -51,7 +51,7 @@ func (c *cluster) ready() bool {
 	return k != nil && k.APIConn.HasSynced()
 }
 
-// modified changes whenever a Service or an EndpointSlice does.
+// modified changes with every change of a Service or an EndpointSlice.
 func (c *cluster) modified() int64 {
 	if k := c.live.Load(); k != nil {
 		return k.APIConn.Modified(coredns.ModifiedInternal)
@@ -59,9 +59,9 @@ func (c *cluster) modified() int64 {
 	return 0
 }
 
-// plugin is CoreDNS's, without a source of what it answers.
+// plugin returns CoreDNS's plugin without a source of data.
 func (c *cluster) plugin() (*coredns.Kubernetes, error) {
-	// The plugin's options can only be set from the text of a Corefile.
+	// These options can only be set by the text of a Corefile.
 	text := `kubernetes ` + strings.Join(c.zones(), " ") + ` {
 		pods insecure
 		fallthrough in-addr.arpa ip6.arpa
@@ -77,7 +77,7 @@ func (c *cluster) plugin() (*coredns.Kubernetes, error) {
 	return k, nil
 }
 
-// start begins to watch the API server; stop ends it.
+// start begins to watch the API server; stop ends that.
 func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() error, err error) {
 	k, err := c.plugin()
 	if err != nil {
@@ -95,7 +95,7 @@ func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() e
 		c.current.Store(k)
 		return stop, nil
 	}
-	// What is remembered is better than a part of what there is.
+	// Remembered data are better than incomplete ones.
 	go whenSynced(ctx, k, func() { c.current.Store(k) })
 	return stop, nil
 }
@@ -120,8 +120,7 @@ func (u upstreamer) Lookup(ctx context.Context, state request.Request, name stri
 	return u(ctx, state, name, qtype)
 }
 
-// loaded is a client configuration that was loaded already. Nothing but
-// ClientConfig is asked of it.
+// loaded is a client configuration that was loaded already. Only ClientConfig is called.
 type loaded struct {
 	unused
 	config *rest.Config
@@ -131,8 +130,7 @@ type unused interface{ clientcmd.ClientConfig }
 
 func (l loaded) ClientConfig() (*rest.Config, error) { return l.config, nil }
 
-// waitForAPI returns when the API server answers. Asking for it before the
-// informers start lets them start without their own, long, back-off.
+// waitForAPI returns when the API server answers. Informers that start before that would use their own, long, back-off.
 func (s *Server) waitForAPI(ctx context.Context) (*rest.Config, *kubernetes.Clientset, error) {
 	const first, longest = 50 * time.Millisecond, time.Second
 	said := ""

@@ -1,23 +1,18 @@
-// Package dns is the cluster's DNS server: CoreDNS's kubernetes, forward and
-// cache plugins as libraries, inside the supervisor, with one plugin of our own,
-// twin, which lets pods of other clusters that run here find their Services
-// under the names they have at home.
+// Package dns is the cluster's DNS server: CoreDNS's kubernetes, forward and cache plugins as libraries in the
+// supervisor, with one more plugin, twin, through which tenants find their Services under the names that they have at
+// home.
 //
 //	query ─▶ twin ─▶ kubernetes ─▶ upstream (cache ─▶ forward)
 //
-// It reads Services, EndpointSlices, Namespaces and the addresses of Pods from
-// the API server, those of this device's pods from what the container network has made,
-// and upstream servers from resolv.conf. It alone writes Memory,
-// what it last knew, in a folder that a boot empties;
-// RunService, a component of its own, alone writes the Service
-// kube-system/kube-dns and its EndpointSlice. A restart binds the
-// port at once and answers from what was last known, until the API server is
-// there. After a boot nothing is known: until the API server answers, and when
-// there is no upstream, it answers SERVFAIL at once instead of letting clients
-// wait. While the API server is away it goes on answering what it last knew.
+// It reads Services, EndpointSlices, Namespaces and pod addresses from the API server, those of this device's pods from
+// the container network's results, and upstream servers from resolv.conf. It alone writes Memory, the last known data,
+// in a folder that is empty after a boot; RunService, a separate component, alone writes the Service
+// kube-system/kube-dns and its EndpointSlice. Restart: it binds the port at once and answers from Memory until the API
+// server answers. Failure: without known data or without an upstream it answers SERVFAIL at once, so that clients do
+// not wait; while the API server is away it answers from the last known data.
 //
-// CoreDNS's own server and Corefile are not used: they are global to a process
-// and end it on some errors. Several Servers may run in one process.
+// CoreDNS's own server and Corefile are not used: they are global to a process and end it on some errors. Several
+// Servers may run in one process.
 package dns
 
 import (
@@ -39,27 +34,27 @@ import (
 
 // Config of a Server.
 type Config struct {
-	// Addr is where it listens, UDP and TCP.
+	// Addr is the address to listen on, UDP and TCP.
 	Addr netip.AddrPort
-	// Kubeconfig is the path of credentials that may list and watch Services,
-	// EndpointSlices, Namespaces and Pods. The file need not exist yet.
+	// Kubeconfig is the path of credentials that may list and watch Services, EndpointSlices, Namespaces and Pods. The
+	// file need not exist yet.
 	Kubeconfig string
 	// ClusterDomain, cluster.local if empty.
 	ClusterDomain string
-	// ServiceIP is the cluster IP that leads to Addr. It is never used as upstream.
+	// ServiceIP is the cluster IP for Addr. It is never used as upstream.
 	ServiceIP netip.Addr
-	// ServiceCIDR is that of Services: a tenant that was made for home's addresses is told of
-	// none in it but those that its home has.
+	// ServiceCIDR is that of Services: a tenant made for home's addresses receives only addresses in it that are of its
+	// home.
 	ServiceCIDR netip.Prefix
-	// View is how the home of such a tenant, by the ID of its cluster, sees pods.
+	// View returns how the home of such a tenant, by the ID of its cluster, sees pods.
 	View func(id string) homeaddr.View
-	// Memory is a file, in memory, with what was last known: see memory.go. Empty is none.
+	// Memory is a file, in memory, with the last known data: see memory.go. Empty is none.
 	Memory string
-	// PodCIDR is that of pods, Results the folder of what the container network has made for
-	// those of this device; without them tenants are known by the API server alone.
+	// PodCIDR is that of pods, Results the folder of the container network's results for pods of this device; without
+	// them only the API server identifies tenants.
 	PodCIDR netip.Prefix
 	Results string
-	// Networks are this device's own: what has an address there is no public name.
+	// Networks are this device's own: a name with an address there is not public.
 	Networks func() []netip.Prefix
 	// ResolvConf are files with upstream servers, best first; nil is host.ResolvFiles.
 	ResolvConf []string
@@ -74,7 +69,7 @@ type Server struct {
 	cluster *cluster
 	index   *index
 	local   *local
-	past    *index // as remembered; nil if nothing is
+	past    *index // from Memory; nil if there is none
 	bound   atomic.Bool
 }
 
@@ -111,8 +106,8 @@ func (s *Server) ready() bool {
 	return s.bound.Load() && s.cluster.ready() && s.index.synced()
 }
 
-// Run serves until ctx ends; ready is called once names of the cluster are answered. It
-// returns an error only if it cannot listen, or stops listening.
+// Run serves until ctx ends; it calls ready once names of the cluster are answered. It returns an error only if it
+// cannot listen, or stops listening.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -138,7 +133,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	return err
 }
 
-// watch follows the API server, from when it is there to the end of ctx.
+// watch follows the API server from its first answer until ctx ends.
 func (s *Server) watch(ctx context.Context) {
 	config, client, err := s.waitForAPI(ctx)
 	if err != nil {

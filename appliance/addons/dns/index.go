@@ -17,19 +17,18 @@ import (
 	"rivulet/offload/policy"
 )
 
-// index knows which namespace a pod address belongs to, which namespaces are twins of which
-// home namespaces, and where their Services are at home. It holds of each pod its name, its
-// addresses and whether it was made for home's.
+// index maps pod addresses to namespaces, twins to home namespaces, and their Services to the addresses at home. For
+// each pod it has the name, the addresses and whether it was made for home's addresses.
 type index struct {
 	mu       sync.Mutex
 	pods     map[netip.Addr]podName
 	twins    map[string]homeName // by twin
 	homes    map[homeName]string // twins by home
-	made     map[podName]string  // pods that the API server tells of, with policy.HomeAddressesAnnotation
+	made     map[podName]string  // pods from the API server with policy.HomeAddressesAnnotation
 	services map[podName]homeaddr.Reflected
-	mapped   map[string]bothWays // by origin; nil: to be made anew
-	changed  chan struct{}       // closed, and replaced, with every change
-	count    int64               // of changes
+	mapped   map[string]bothWays // by origin; nil: to be computed again
+	changed  chan struct{}       // closed and replaced at every change
+	count    int64               // number of changes
 	informed func() bool
 	local    *local
 }
@@ -48,18 +47,18 @@ func newIndex() *index {
 	}
 }
 
-// tenant is whose a client is: the zero value is of this cluster.
+// tenant identifies a client's cluster: the zero value is this cluster.
 type tenant struct {
 	origin, namespace string
-	homeAddresses     bool // it was made for those of Services at home
-	homePods          bool // and for those of pods
+	homeAddresses     bool // made for home's Service addresses
+	homePods          bool // and for home's pod addresses
 }
 
-// bothWays are the cluster IPs of Services here, by those at home, and the other way.
+// bothWays maps cluster IPs of Services: home to here, and here to home.
 type bothWays struct{ here, home map[netip.Addr]netip.Addr }
 
-// who returns whose the pod at the address is. A pod of another device may ask before its
-// address is published: until ctx ends it is waited for.
+// who returns the tenant with the address. A pod of another device may send a query before its address is published:
+// who waits for that until ctx ends.
 func (x *index) who(ctx context.Context, client netip.Addr) (tenant, bool) {
 	for {
 		pod, here := x.local.pod(client)
@@ -70,7 +69,7 @@ func (x *index) who(ctx context.Context, client netip.Addr) (tenant, bool) {
 		origin, changed := x.twins[pod.namespace].origin, x.changed
 		made, told := x.made[pod]
 		x.mu.Unlock()
-		if here && (told || origin == "") { // of a tenant it has to be known what it was made for
+		if here && (told || origin == "") { // for a tenant it must be known what it was made for
 			return tenant{origin, pod.namespace, made != "", made == policy.HomeAddressesOfPods}, true
 		}
 		select {
@@ -85,15 +84,15 @@ func (x *index) who(ctx context.Context, client netip.Addr) (tenant, bool) {
 	}
 }
 
-// twinned reports whether there are twins at all.
+// twinned reports whether there are twins.
 func (x *index) twinned() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.twins) > 0
 }
 
-// twinOf returns the namespace that a tenant of the origin means by a name: the twin of
-// its home namespace, or a twin of its own by the name that it has here.
+// twinOf returns the namespace that a name means for a tenant of the origin: the twin of its home namespace, or one of
+// its twins by the name here.
 func (x *index) twinOf(origin, namespace string) (string, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -103,7 +102,7 @@ func (x *index) twinOf(origin, namespace string) (string, bool) {
 	return namespace, namespace != "" && x.twins[namespace].origin == origin
 }
 
-// originOf is whose twin a namespace is, and homeOf what that calls it; "" if it is none.
+// originOf returns the cluster whose twin a namespace is, and homeOf its name there; "" if it is none.
 func (x *index) originOf(namespace string) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -116,7 +115,7 @@ func (x *index) homeOf(namespace string) string {
 	return x.twins[namespace].namespace
 }
 
-// setMade notes a pod that the API server tells of.
+// setMade records a pod from the API server.
 func (x *index) setMade(p podName, made string) {
 	x.mu.Lock()
 	was, told := x.made[p]
@@ -155,7 +154,7 @@ func (x *index) addresses(origin string) bothWays {
 					b.here[at.Addr], b.home[here] = here, at.Addr
 				}
 			}
-			for _, s := range list { // each twin has one, and all of them lead to the same place
+			for _, s := range list { // each twin has one, all with the same target
 				if _, known := b.here[s.Home]; known && s.Name == homeapi.Service {
 					b.home[s.Here] = s.Home
 				}
@@ -166,8 +165,7 @@ func (x *index) addresses(origin string) bothWays {
 	return x.mapped[origin]
 }
 
-// homeAddress is where the Service at an address here is at its home. One that has just been
-// made is waited for until ctx ends.
+// homeAddress returns the home address of the Service with an address here. It waits until ctx ends for a new Service.
 func (x *index) homeAddress(ctx context.Context, origin string, here netip.Addr) (netip.Addr, bool) {
 	for {
 		x.mu.Lock()
@@ -196,7 +194,7 @@ func (x *index) change(f func()) {
 func (x *index) setPod(p podName, old, now []netip.Addr) {
 	x.change(func() {
 		for _, a := range old {
-			if x.pods[a] == p { // the address may be another pod's by now
+			if x.pods[a] == p { // another pod may have the address by now
 				delete(x.pods, a)
 			}
 		}
@@ -232,8 +230,8 @@ func (x *index) changes() int64 {
 	return x.count
 }
 
-// synced reports whether the informers have told of everything. They take locks of their
-// own, and hold them while they call handlers that take x.mu: x.mu is not held here.
+// synced reports whether the informers have synced. They hold their own locks while they call handlers that take x.mu,
+// so x.mu is not held here.
 func (x *index) synced() bool {
 	x.mu.Lock()
 	informed := x.informed
@@ -279,7 +277,7 @@ func (x *index) run(ctx context.Context, client kubernetes.Interface) {
 	all.Wait()
 }
 
-// trimmed is what is kept of a Pod or a Namespace.
+// trimmed is the stored part of a Pod or a Namespace.
 type trimmed struct {
 	metav1.ObjectMeta
 	addrs   []netip.Addr

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// inode tells a file from one that was renamed over it within the same tick.
+// inode distinguishes a file from one that replaced it within the same tick.
 func inode(info os.FileInfo) uint64 {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return s.Ino

@@ -19,7 +19,7 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// grace is how long queries under way are waited for at the end.
+// grace is how long queries in progress may take at the end.
 const grace = time.Second
 
 func (s *Server) listen(ctx context.Context) ([]*miekg.Server, error) {
@@ -37,7 +37,7 @@ func (s *Server) listen(ctx context.Context) ([]*miekg.Server, error) {
 	return []*miekg.Server{{PacketConn: udp}, {Listener: tcp}}, nil
 }
 
-// taken names who has the port, if that is what failed.
+// taken adds to err which process holds the port, if that is the cause.
 func (s *Server) taken(network string, err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("dns: %w; pods resolve no names until it works; it is tried again", err)
@@ -89,7 +89,7 @@ func (s *Server) handle(w miekg.ResponseWriter, r *miekg.Msg) {
 			refuse(w, r, miekg.RcodeServerFailure)
 		}
 	}()
-	if r.Opcode != miekg.OpcodeQuery { // the others would be passed on in the device's name
+	if r.Opcode != miekg.OpcodeQuery { // others would be forwarded in the device's name
 		refuse(w, r, miekg.RcodeNotImplemented)
 		return
 	}
@@ -101,7 +101,7 @@ func (s *Server) handle(w miekg.ResponseWriter, r *miekg.Msg) {
 		_ = w.WriteMsg(m)
 		return
 	}
-	// How often a chain of CNAMEs was followed; CoreDNS counts in the context.
+	// The number of CNAMEs followed; CoreDNS counts in the context.
 	ctx := context.WithValue(context.Background(), dnsserver.LoopKey{}, 0)
 	s.answer(ctx, request.NewScrubWriter(r, w), r)
 }
@@ -116,7 +116,7 @@ func (s *Server) answer(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	}
 }
 
-// lookup follows a CNAME, of an ExternalName Service, on the client's behalf.
+// lookup follows the CNAME of an ExternalName Service for the client.
 func (s *Server) lookup(ctx context.Context, state request.Request, name string, qtype uint16) (*miekg.Msg, error) {
 	w := nonwriter.New(state.W)
 	s.answer(ctx, w, state.NewWithQuestion(name, qtype).Req)

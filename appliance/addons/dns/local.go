@@ -9,9 +9,8 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// local knows the namespaces of this device's pods by what the container network has
-// made, which is there before a pod's first process: the API server hears of addresses a
-// second later, and of the end of a pod perhaps after another one has its address.
+// local maps this device's pods to namespaces by the container network's results, which exist before a pod's first
+// process. The API server learns addresses 1 s later, and the end of a pod perhaps after another one has its address.
 type local struct {
 	results string
 
@@ -20,8 +19,7 @@ type local struct {
 	read time.Time
 }
 
-// reread is the least time between two looks at the results for clients that are not
-// known.
+// reread is the shortest interval between two reads of the results for unknown clients.
 const reread = 20 * time.Millisecond
 
 // run follows the results until ctx ends.
@@ -31,7 +29,7 @@ func (l *local) run(ctx context.Context) {
 	}
 	files, err := podnet.NewWatch(l.results)
 	if err != nil {
-		return // each new client is looked for by itself then
+		return // then each new client causes a read
 	}
 	defer files.Close()
 	tick := time.NewTicker(15 * time.Second)
@@ -44,7 +42,7 @@ func (l *local) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(reread): // pods come in crowds
+		case <-time.After(reread): // many pods may start at once
 		}
 		select {
 		case <-ctx.Done():
@@ -59,7 +57,7 @@ func (l *local) run(ctx context.Context) {
 	}
 }
 
-// refresh reads the results; mu is held. What cannot be read leaves what was known.
+// refresh reads the results; the caller holds mu. Unreadable results leave the known ones.
 func (l *local) refresh() {
 	pods, err := podnet.Read(l.results, podnet.Exists)
 	l.read = time.Now()
@@ -72,7 +70,7 @@ func (l *local) refresh() {
 	}
 }
 
-// pod is the one at the address, if it runs here.
+// pod returns the pod with the address, if it runs here.
 func (l *local) pod(client netip.Addr) (podName, bool) {
 	if l == nil || l.results == "" {
 		return podName{}, false

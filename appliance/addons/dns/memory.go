@@ -20,18 +20,15 @@ import (
 	"rivulet/offload/policy"
 )
 
-// memory is what was last known of the cluster. A supervisor that is started
-// again answers from it until the API server is there, which ends and starts with
-// it and takes many times as long. It lies where it is gone after a boot: the
-// addresses in it are then nobody's.
+// memory is the last known state of the cluster. A restarted supervisor answers from it until the API server is there,
+// which restarts with it and takes much longer. It is stored where a boot deletes it: then its addresses are stale.
 type memory struct {
 	Services   []*object.Service
 	Endpoints  []*object.Endpoints
 	Namespaces map[string]bool
 	Pods       map[netip.Addr][2]string // namespace, name
 	Twins      map[string][2]string     // origin and home namespace, by twin
-	// Tenants are pods in twins: true were made for home's addresses. Mapped are the Services
-	// that have one.
+	// Tenants are pods in twins: true if made for home's addresses. Mapped are the Services that have one.
 	Tenants []madePod
 	Mapped  []homeaddr.Reflected
 }
@@ -42,8 +39,7 @@ type madePod struct {
 	HomePods        bool
 }
 
-// rememberEvery is how often it is looked whether something has changed; the
-// file is written only then, and never to a disk.
+// rememberEvery is the interval of checks for changes; the file is written only after one, and never to a disk.
 const rememberEvery = 2 * time.Second
 
 // remember keeps the memory up to date until ctx ends.
@@ -68,7 +64,7 @@ func (s *Server) remember(ctx context.Context) {
 	}
 }
 
-// snapshot is what is known now.
+// snapshot returns the current state.
 func (s *Server) snapshot() memory {
 	m := memory{Namespaces: map[string]bool{}, Pods: map[netip.Addr][2]string{}, Twins: map[string][2]string{}}
 	api := s.cluster.live.Load().APIConn
@@ -109,7 +105,7 @@ func (m memory) save(path string) error {
 	return os.Rename(fresh, path)
 }
 
-// recall makes the server answer from the memory, if there is a sound one.
+// recall makes the server answer from the memory, if there is a valid one.
 func (s *Server) recall() {
 	if s.cfg.Memory == "" {
 		return
@@ -183,7 +179,7 @@ func newRecalled(m memory) *recalled {
 
 var errNotKnown = errors.New("dns: not known before the restart")
 
-// What CoreDNS asks of its controller.
+// The methods that CoreDNS calls of its controller.
 func (r *recalled) ServiceList() []*object.Service                   { return r.Services }
 func (r *recalled) EndpointsList() []*object.Endpoints               { return r.Endpoints }
 func (r *recalled) ServiceImportList() []*object.ServiceImport       { return nil }
@@ -191,7 +187,7 @@ func (r *recalled) SvcIndex(name string) []*object.Service           { return r.
 func (r *recalled) SvcIndexReverse(ip string) []*object.Service      { return r.byIP[ip] }
 func (r *recalled) SvcExtIndexReverse(ip string) []*object.Service   { return r.byExternal[ip] }
 func (r *recalled) SvcImportIndex(string) []*object.ServiceImport    { return nil }
-func (r *recalled) PodIndex(string) []*object.Pod                    { return nil } // with `pods insecure` nobody asks
+func (r *recalled) PodIndex(string) []*object.Pod                    { return nil } // not called with `pods insecure`
 func (r *recalled) EpIndex(name string) []*object.Endpoints          { return r.endpoints[name] }
 func (r *recalled) EpIndexReverse(ip string) []*object.Endpoints     { return r.endpointsByIP[ip] }
 func (r *recalled) McEpIndex(string) []*object.MultiClusterEndpoints { return nil }
@@ -202,8 +198,7 @@ func (r *recalled) GetNodeByName(context.Context, string) (*corev1.Node, error) 
 	return nil, errNotKnown
 }
 
-// HasSynced is true so that a name that was not there is said not to exist: the
-// search for a short name goes on only then.
+// HasSynced is true so that a missing name is answered with NXDOMAIN: otherwise the search for a short name stops.
 func (r *recalled) HasSynced() bool { return true }
 
 func (r *recalled) GetNamespaceByName(name string) (*object.Namespace, error) {

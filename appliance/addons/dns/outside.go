@@ -14,28 +14,28 @@ import (
 	"rivulet/fabric/ipam"
 )
 
-// The site's DNS servers answer for the site's own names, too, and those are not for tenants.
-// A name is public if it has a public address, and no other name exists for a tenant: NXDOMAIN,
-// without the zone that says so, whether the site has it or nobody.
+// The site's DNS servers also answer the site's internal names, which are not for tenants. A name is public if it has a
+// public address. For a tenant other names do not exist: NXDOMAIN without the zone of the answer, whether the site has
+// the name or not.
 //
-//	A, AAAA                public addresses, and the aliases that lead to them
-//	MX, NS, SRV,           those whose target is public; HTTPS and SVCB with public hints only
-//	  HTTPS, SVCB
-//	CNAME, TXT, CAA        of a public name
-//	all others             nothing
+// 	A, AAAA                public addresses, and the aliases that lead to them
+// 	MX, NS, SRV,           those whose target is public; HTTPS and SVCB with public hints only
+// 	  HTTPS, SVCB
+// 	CNAME, TXT, CAA        of a public name
+// 	all others             nothing
 //
-// What is asked carries nothing of the client's message but name and type.
+// Queries to the site contain only name and type of the client's message.
 
-// maxTargets bounds how many targets of one answer are looked at; the rest is left out.
+// maxTargets bounds how many targets of one answer are checked; the rest is left out.
 const maxTargets = 8
 
 // resolverPatience is how long a client waits for an answer (resolv.conf(5)).
 const resolverPatience = 5 * time.Second
 
-// queryBuffer is the size of an answer over UDP that no usual path cuts, bytes (DNS Flag Day 2020).
+// queryBuffer is the size of a UDP answer that usual paths do not fragment, bytes (DNS Flag Day 2020).
 const queryBuffer = 1232
 
-// outside answers a tenant about a name that is not of the cluster.
+// outside answers a tenant's query for a name outside the cluster.
 func (t *twin) outside(ctx context.Context, w miekg.ResponseWriter, r *miekg.Msg, v *view) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolverPatience)
 	defer cancel()
@@ -63,13 +63,13 @@ func (t *twin) outside(ctx context.Context, w miekg.ResponseWriter, r *miekg.Msg
 	return miekg.RcodeSuccess, w.WriteMsg(m)
 }
 
-// outside is one question of a tenant's.
+// outside is one query of a tenant.
 type outside struct {
 	*twin
 	ctx   context.Context
 	w     miekg.ResponseWriter
 	own   []netip.Prefix
-	known map[string]bool // names that were looked at
+	known map[string]bool // names checked so far
 }
 
 func (o *outside) query(name string, qtype uint16) (*miekg.Msg, int, error) {
@@ -81,13 +81,13 @@ func (o *outside) query(name string, qtype uint16) (*miekg.Msg, int, error) {
 	if got.Msg == nil {
 		return nil, code, err
 	}
-	return got.Msg.Copy(), code, err // a cache may keep the other one
+	return got.Msg.Copy(), code, err // a cache may keep the original
 }
 
-// shown picks what of an answer a tenant is told.
+// shown returns the records of an answer that a tenant receives.
 func (o *outside) shown(name string, got *miekg.Msg) (kept []miekg.RR) {
 	if slices.ContainsFunc(got.Answer, o.publicAddress) {
-		o.known[miekg.CanonicalName(name)] = true // what nearly all questions are for: no second one
+		o.known[miekg.CanonicalName(name)] = true // the usual case: no second query
 	}
 	for _, rr := range got.Answer {
 		keep := false
@@ -130,7 +130,7 @@ func (o *outside) publicIP(ip net.IP) bool {
 	return ok && ipam.Public(addr, o.own...)
 }
 
-// service reports whether a service binding leads to public addresses only.
+// service reports whether a service binding has public addresses only.
 func (o *outside) service(s *miekg.SVCB) bool {
 	for _, value := range s.Value {
 		var hints []net.IP

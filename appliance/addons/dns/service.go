@@ -14,10 +14,10 @@ import (
 
 const (
 	serviceNamespace = metav1.NamespaceSystem
-	serviceName      = "kube-dns" // the name that Kubernetes' conformance wants
+	serviceName      = "kube-dns" // required by Kubernetes' conformance tests
 )
 
-// RunService makes the Service lead to addr, calls ready, and leaves it so when ctx ends.
+// RunService makes the Service lead to addr, calls ready, and leaves the Service when ctx ends.
 func RunService(ctx context.Context, client kubernetes.Interface, serviceIP netip.Addr, addr netip.AddrPort, ready func()) error {
 	if err := ensureService(ctx, client, serviceIP, addr); err != nil {
 		return err
@@ -27,8 +27,8 @@ func RunService(ctx context.Context, client kubernetes.Interface, serviceIP neti
 	return nil
 }
 
-// ensureService makes the Service kube-system/kube-dns with the given cluster IP
-// lead to addr. It is idempotent, and writes only what differs.
+// ensureService makes the Service kube-system/kube-dns with the given cluster IP lead to addr. It is idempotent, and
+// writes only differences.
 func ensureService(ctx context.Context, client kubernetes.Interface, serviceIP netip.Addr, addr netip.AddrPort) error {
 	err := nodeservice.Ensure(ctx, client, nodeservice.Service{
 		Namespace: serviceNamespace, Name: serviceName, ClusterIP: serviceIP, Addr: addr.Addr(),

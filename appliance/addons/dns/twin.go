@@ -18,31 +18,28 @@ import (
 	"rivulet/offload/nodeagent/homeaddr"
 )
 
-// published is how long a query is held back until the address of a new pod is
-// known. Resolvers wait for five seconds.
+// published is how long a query waits until the address of a new pod is known. Resolvers wait for 5 s.
 const published = 3 * time.Second
 
-// twin is the plugin for tenants, pods of other clusters. A home namespace "lab" lives
-// here in a twin namespace of another name; for tenants of the same origin,
-// *.lab.svc.<domain> is asked of the twin and answered under the name asked for.
+// twin is the plugin for tenants. The home namespace "lab" has a twin here with another name; for tenants of the same
+// origin *.lab.svc.<domain> is resolved in the twin and answered under the queried name.
 //
-//	asked:    web.lab.svc.cluster.local        from 10.42.0.7, a pod in a twin
+//	query:    web.lab.svc.cluster.local        from 10.42.0.7, a pod in a twin
 //	resolved: web.lab-x7f2.svc.cluster.local
-//	answered: web.lab.svc.cluster.local  A  10.43.1.2
+//	answer:   web.lab.svc.cluster.local  A  10.43.1.2
 //
-// web alone resolves by the pod's search path in the twin without any of this.
-// A tenant that was made for home's addresses (package homeaddr) is answered, and asks for
-// names, with the cluster IPs that Services have at home, and the addresses that pods have there. All other
-// namespaces of the cluster do not exist for a tenant, whatever it asks for (addresses,
-// SRV, PTR, aliases), and of other names only public ones do (outside.go).
+// The short name web resolves by the pod's search path in the twin without any of this. For a tenant made for home's
+// addresses (package homeaddr) queries and answers have the cluster IPs and pod addresses at home. Other namespaces of
+// the cluster do not exist for a tenant in any query (addresses, SRV, PTR, aliases), and of other names only public
+// ones do (outside.go).
 type twin struct {
-	domain   string // in lower case
+	domain   string // lower case
 	pods     netip.Prefix
 	services netip.Prefix
 	dns      netip.Addr                        // the cluster IP of this server
 	sees     func(origin string) homeaddr.View // how a home sees pods; nil is none
 	index    *index
-	past     *index // answers until index has seen the API server; may be nil
+	past     *index // answers until index has synced; may be nil
 	networks func() []netip.Prefix
 	next     plugin.Handler
 }
@@ -61,7 +58,7 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	reverse := miekg.IsSubDomain("in-addr.arpa.", name) || miekg.IsSubDomain("ip6.arpa.", name)
 	inside := reverse || miekg.IsSubDomain(t.domain, name)
 	if inside && !x.synced() && x != t.past && t.pods.Contains(client) && !ofHost(client) {
-		return miekg.RcodeServerFailure, nil // whose the pod is, is not known yet
+		return miekg.RcodeServerFailure, nil // the pod's namespace is not known yet
 	}
 	patience := time.Duration(0)
 	if inside && x.twinned() && !ofHost(client) {
@@ -74,7 +71,7 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	case !known && inside && patience > 0 && t.pods.Contains(client):
 		return miekg.RcodeRefused, nil
 	case !known && !inside && x.twinned() && t.pods.Contains(client) && !ofHost(client):
-		return t.outside(ctx, w, r, &view{x: x, origin: "nobody's", domain: t.domain}) // a tenant's, perhaps
+		return t.outside(ctx, w, r, &view{x: x, origin: "nobody's", domain: t.domain}) // it may be a tenant
 	case who.origin == "":
 		return plugin.NextOrFailure(t.Name(), t.next, ctx, w, r)
 	}
@@ -100,12 +97,12 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	if got.Msg == nil {
 		return code, err
 	}
-	answer := got.Msg.Copy() // a cache may keep the other one
+	answer := got.Msg.Copy() // a cache may keep the original
 	if !v.shows(answer) || reverse && !t.reverse(name, answer) {
 		return deny(w, r)
 	}
 	if who.homeAddresses && !t.homeAddresses(waiting, v, who, answer) {
-		return miekg.RcodeServerFailure, nil // the Service was made this moment, or home is no peer
+		return miekg.RcodeServerFailure, nil // the Service is new, or home is no peer
 	}
 	if asked != r && reverse {
 		for _, rr := range answer.Answer {
@@ -118,8 +115,7 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	return code, w.WriteMsg(answer)
 }
 
-// leadAddress returns the question about an address of home's as one about the address here;
-// false if nothing at home has it.
+// leadAddress converts a query for a home address to one for the address here; false if nothing at home has it.
 func (t *twin) leadAddress(v view, who tenant, r *miekg.Msg, name string) (*miekg.Msg, bool) {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
 	if err != nil {
@@ -149,8 +145,8 @@ func (t *twin) leadAddress(v view, who tenant, r *miekg.Msg, name string) (*miek
 	return asked, true
 }
 
-// homeAddresses gives the Services and pods in an answer the addresses that they have at home;
-// false if one has none, until ctx ends.
+// homeAddresses replaces the addresses of Services and pods in an answer by those at home; false if one has none until
+// ctx ends.
 func (t *twin) homeAddresses(ctx context.Context, v view, who tenant, m *miekg.Msg) bool {
 	for _, section := range [][]miekg.RR{m.Answer, m.Extra} {
 		for _, rr := range section {
@@ -178,7 +174,7 @@ func (t *twin) homeAddresses(ctx context.Context, v view, who tenant, m *miekg.M
 	return true
 }
 
-// deny answers that there is no such name.
+// deny answers that the name does not exist.
 func deny(w miekg.ResponseWriter, r *miekg.Msg) (int, error) {
 	m := new(miekg.Msg)
 	m.SetRcode(r, miekg.RcodeNameError)
@@ -186,9 +182,8 @@ func deny(w miekg.ResponseWriter, r *miekg.Msg) (int, error) {
 	return miekg.RcodeNameError, w.WriteMsg(m)
 }
 
-// view is the cluster as tenants of one origin see it, from a pod in namespace. twin and home
-// are the namespace that was asked for, where it has another name here; api says that home's
-// API server was asked for.
+// view is the cluster as tenants of one origin see it, from a pod in namespace. twin and home are the queried
+// namespace, if it has another name here; api: the query is for home's API server.
 type view struct {
 	x              *index
 	origin, domain string
@@ -197,13 +192,12 @@ type view struct {
 	api            bool
 }
 
-// apiAway and apiHome are the names of home's API server: the Service that leads there from a
-// twin, and Service kubernetes, by which every pod knows it.
+// apiAway and apiHome are the names of home's API server: the Service that leads there from a twin, and Service
+// kubernetes, its usual name.
 func (v *view) apiAway(twin string) string { return homeapi.Service + "." + twin + ".svc." + v.domain }
 func (v *view) apiHome() string            { return homeapi.Host + "." + v.domain }
 
-// lead returns the question under the names of this cluster; false if there is no such name
-// for the client.
+// lead converts a query to names of this cluster; false if the client has no such name.
 func (v *view) lead(r *miekg.Msg) (*miekg.Msg, bool) {
 	name := miekg.CanonicalName(r.Question[0].Name)
 	if name == v.domain {
@@ -229,8 +223,7 @@ func (v *view) lead(r *miekg.Msg) (*miekg.Msg, bool) {
 	return asked, true
 }
 
-// shows reports whether all names of the cluster in the answer are the client's to see:
-// an alias may lead anywhere.
+// shows reports whether the client may see all cluster names in the answer: an alias may lead anywhere.
 func (v *view) shows(m *miekg.Msg) bool {
 	for _, section := range [][]miekg.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range section {
@@ -252,9 +245,8 @@ func (v *view) sees(name string) bool {
 	return v.x.originOf(ns) == v.origin
 }
 
-// reverse reports whether the answer for an address may be given, and leaves nothing but
-// names in it: of addresses that are not public only what is of the cluster and, as shows has
-// seen, the client's own.
+// reverse reports whether the answer for an address may be given, and keeps only names in it. For addresses that are
+// not public these are names of the cluster and, as shows has checked, the client's own.
 func (t *twin) reverse(name string, m *miekg.Msg) bool {
 	a, err := netip.ParseAddr(dnsutil.ExtractAddressFromReverse(name))
 	public := err == nil && ipam.Public(a, t.networks()...)
@@ -267,7 +259,7 @@ func (t *twin) reverse(name string, m *miekg.Msg) bool {
 	return len(m.Answer) > 0
 }
 
-// homeward gives an answer the names that the client uses.
+// homeward replaces names in an answer by those that the client uses.
 func (v *view) homeward(m *miekg.Msg, asked *miekg.Msg, reverse bool) {
 	m.Question = asked.Question
 	for _, section := range [][]miekg.RR{m.Answer, m.Ns, m.Extra} {
@@ -292,7 +284,7 @@ func (v *view) name(name, asked string) string {
 		name = inNamespace(name, v.domain, v.twin, v.home)
 	}
 	if strings.EqualFold(name, asked) {
-		return asked // in the letters that were asked for: some resolvers insist
+		return asked // in the case of the query: some resolvers require it
 	}
 	return name
 }
@@ -324,8 +316,8 @@ func ofHost(client netip.Addr) bool {
 	return false
 }
 
-// namespaceOf returns the namespace in a name of the cluster: that of a Service ("svc"),
-// of something below one, of a pod ("pod"), or the namespace itself.
+// namespaceOf returns the namespace in a name of the cluster: that of a Service ("svc"), of something below one, of a
+// pod ("pod"), or the namespace itself.
 func namespaceOf(name, domain string) (namespace, kind string) {
 	rest, ok := strings.CutSuffix(name, "."+domain)
 	if !ok {
@@ -339,7 +331,7 @@ func namespaceOf(name, domain string) (namespace, kind string) {
 	return "", ""
 }
 
-// inNamespace moves a name from one namespace to another; others stay as they are.
+// inNamespace moves a name from one namespace to another; others stay.
 func inNamespace(name, domain, from, to string) string {
 	if from == "" || to == "" {
 		return name
@@ -347,7 +339,7 @@ func inNamespace(name, domain, from, to string) string {
 	return moved(name, from+".svc."+domain, to+".svc."+domain)
 }
 
-// moved puts to in the place of from in a name that is from or below it.
+// moved replaces from by to in a name that is from or below it.
 func moved(name, from, to string) string {
 	at := len(name) - len(from)
 	if at < 0 || !strings.EqualFold(name[at:], from) || at > 0 && (at == 1 || name[at-1] != '.') {

@@ -20,12 +20,11 @@ import (
 	miekg "github.com/miekg/dns"
 )
 
-// upstream answers every other name by the servers in resolv.conf, through a
-// cache. The files are looked at when somebody asks, at most once in fresh: a
-// laptop that changes its network needs no restart, an idle device no timer.
+// upstream resolves every other name by the servers in resolv.conf, through a cache. A query checks the files, at most
+// once in fresh: a laptop that changes its network needs no restart, an idle device no timer.
 //
-// CoreDNS's loop detection ends the process when it finds a loop. Here loops
-// are not made: our own addresses are never taken as upstream.
+// CoreDNS's loop detection ends the process when it finds a loop. Here there are no loops: the device's own addresses
+// are never used as upstream.
 type upstream struct {
 	files []string
 	own   func(netip.Addr) bool
@@ -33,7 +32,7 @@ type upstream struct {
 
 	mu      sync.Mutex
 	looked  time.Time
-	state   string // of the files, when they were last read
+	state   string // of the files at the last read
 	servers []string
 	forward *forward.Forward
 	cached  plugin.Handler // in front of forward; nil without servers
@@ -69,7 +68,7 @@ func (u *upstream) handler(now time.Time) plugin.Handler {
 	return u.cached
 }
 
-// use changes the servers. What others answered is forgotten with them.
+// use changes the servers and drops cached answers.
 func (u *upstream) use(servers []string) {
 	if slices.Equal(servers, u.servers) && (u.cached != nil || len(servers) == 0) {
 		return
@@ -94,7 +93,7 @@ func (u *upstream) use(servers []string) {
 	u.log.Info("upstream DNS servers", "servers", servers)
 }
 
-// newForward sets options that only CoreDNS's own set-up code can set.
+// newForward sets options that only CoreDNS's set-up code can set.
 func newForward(servers []string) (*forward.Forward, error) {
 	controller := caddy.NewTestController("dns", fmt.Sprintf(`forward . %s {
 		policy sequential
@@ -120,8 +119,8 @@ func newForward(servers []string) (*forward.Forward, error) {
 	return f, f.OnStartup()
 }
 
-// servers picks the upstream servers (host:port): the first file that names one
-// that is not on this host; else, as last resort, the local stub of the first.
+// servers returns the upstream servers (host:port): of the first file that names one that is not on this host; else the
+// local stub of the first.
 func servers(files []string, own func(netip.Addr) bool) []string {
 	var local []string
 	for _, file := range files {

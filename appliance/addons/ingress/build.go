@@ -15,7 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// What a table may hold. What comes later in age is left out, with an event.
+// Bounds of a table. The newest objects above a bound are left out, with an event.
 const (
 	maxIngresses    = 500
 	maxPerConsumer  = 50
@@ -43,19 +43,19 @@ const (
 	reasonCertificate = "BadCertificate"
 )
 
-// finding is why something of an Ingress is not served, or not as it should be.
+// finding is why a part of an Ingress is not served, or not as expected.
 type finding struct{ reason, text, cure string }
 
 func (f finding) String() string { return f.text + "; " + f.cure }
 
-// source is an Ingress with what its namespace is.
+// source is an Ingress with properties of its namespace.
 type source struct {
 	*networkingv1.Ingress
-	origin string // the cluster whose twin the namespace is; empty for this one
+	origin string // cluster whose twin the namespace is; empty for this one
 	lent   bool   // its class is
-	served bool   // it is of this controller
+	served bool   // of this controller
 	found  []finding
-	// pending is true while something that it names is not listed yet.
+	// pending is true while an object that it names is not listed yet.
 	pending bool
 }
 
@@ -68,7 +68,7 @@ func (s *source) find(reason, cure, text string, args ...any) {
 
 func (s *source) String() string { return s.Namespace + "/" + s.Name }
 
-// facts is what a table is made of, beside Ingresses.
+// facts is the input of a table, beside Ingresses.
 type facts struct {
 	service  func(namespace, name string) (*corev1.Service, bool)
 	slices   func(namespace, service string) []*discoveryv1.EndpointSlice
@@ -79,14 +79,13 @@ type facts struct {
 	now      time.Time
 }
 
-// first sorts by who has a host or a path: this cluster before others, then by age.
+// first sorts by precedence for a host or a path: this cluster before others, then by age.
 func first(a, b *source) int {
 	ownFirst := func(s *source) int { return min(len(s.origin), 1) }
 	return cmp.Or(ownFirst(a)-ownFirst(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
-// admitted are the sources that a table is made of, those that come first; the others
-// learn why they are not.
+// admitted returns the sources for a table, those with precedence first; the others receive an event with the reason.
 func admitted(all []*source) (out []*source) {
 	slices.SortFunc(all, first)
 	each, paths := map[string]int{}, 0
@@ -113,8 +112,8 @@ func admitted(all []*source) (out []*source) {
 	return out
 }
 
-// build makes the table of sources in the order of admitted. What it does not know yet
-// has no endpoints, and nothing is said of it.
+// build makes the table of sources in the order of admitted. Objects that are not listed yet have no endpoints and no
+// event.
 func build(all []*source, in facts) *table {
 	t, backends := newTable(), map[string]*backend{}
 	owners := ownersOf(all)
@@ -148,7 +147,7 @@ func build(all []*source, in facts) *table {
 	return t
 }
 
-// owners say which cluster has a host.
+// owners maps a host to its cluster.
 type owners map[string]string
 
 func ownersOf(all []*source) owners {
@@ -164,7 +163,7 @@ func ownersOf(all []*source) owners {
 	return out
 }
 
-// of is the cluster that has a host; a wildcard is this cluster's own, and covers a host.
+// of returns the cluster of a host; a wildcard is this cluster's own, and covers a host.
 func (o owners) of(host string) string {
 	if _, covered := o[wildcard(host)]; covered {
 		return ""
@@ -172,7 +171,7 @@ func (o owners) of(host string) string {
 	return o[host]
 }
 
-// backend resolves a backend once, and says what is wrong with it.
+// backend resolves a backend once, and returns what is wrong with it.
 func (in facts) backend(s *source, b networkingv1.IngressBackend, made map[string]*backend) *backend {
 	if b.Service == nil {
 		s.find(reasonResource, "name a Service in its place", "a backend is a resource, and only Services are served")
@@ -235,8 +234,8 @@ func (in facts) protocol(s *source, name string, p corev1.ServicePort, to *backe
 	return true
 }
 
-// endpoints are the ready ones of a port. A twin's are its own pods only: its cluster
-// writes its EndpointSlices.
+// endpoints are the ready ones of a port. Those of a twin are its own pods only, because its cluster writes its
+// EndpointSlices.
 func (in facts) endpoints(s *source, service *corev1.Service, port corev1.ServicePort, to *backend) {
 	var own map[netip.Addr]bool
 	if s.origin != "" {
@@ -256,7 +255,7 @@ func (in facts) endpoints(s *source, service *corev1.Service, port corev1.Servic
 			inside := err == nil && slices.ContainsFunc(in.networks, func(n netip.Prefix) bool { return n.Contains(addr) })
 			if !inside || own != nil && !own[addr] {
 				if foreign++; foreign > 1 {
-					continue // one tells enough
+					continue // one event is enough
 				}
 				s.find(reasonEndpoint, "use a pod without hostNetwork, and let Kubernetes make the endpoints", "endpoint %s of Service %s/%s is no pod that may be served",
 					e.Addresses[0], service.Namespace, service.Name)
@@ -268,10 +267,10 @@ func (in facts) endpoints(s *source, service *corev1.Service, port corev1.Servic
 			}
 		}
 	}
-	to.turn.Store(rand.Uint32()) // tables are made often; the first pod gets no more than others
+	to.turn.Store(rand.Uint32()) // new tables are frequent; the first pod must not get more requests
 }
 
-// portOf is the number of a port of that name in a slice; 0 if it has none.
+// portOf returns the number of a port by name in a slice; 0 if it has none.
 func portOf(s *discoveryv1.EndpointSlice, name string) uint16 {
 	for _, p := range s.Ports {
 		if p.Port != nil && *p.Port > 0 && *p.Port <= 65535 && (p.Name == nil && name == "" || p.Name != nil && *p.Name == name) {
@@ -281,8 +280,8 @@ func portOf(s *discoveryv1.EndpointSlice, name string) uint16 {
 	return 0
 }
 
-// certificates gives the names of an Ingress's TLS their certificates: those that it
-// lists, or all its hosts where it lists none.
+// certificates assigns certificates to the names of an Ingress's TLS: those that it lists, or all its hosts if it lists
+// none.
 func (in facts) certificates(s *source, t *table, owners owners) {
 	for _, one := range s.Spec.TLS {
 		names := one.Hosts

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// certificates are those that were read, by the Secret they are in.
+// certificates are parsed ones, by their Secret.
 type certificates map[types.UID]*reading
 
 type reading struct {
@@ -33,7 +33,7 @@ func (c certificates) of(s *corev1.Secret) (*tls.Certificate, error) {
 	return r.cert, r.err
 }
 
-// sweep forgets what was not used since the last sweep.
+// sweep drops those that were not used since the last sweep.
 func (c certificates) sweep() {
 	for uid, r := range c {
 		if !r.used {
@@ -50,12 +50,12 @@ func parse(s *corev1.Secret) (*tls.Certificate, error) {
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "tls: ")) // it tells of the form, never of the key
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "tls: ")) // it describes the form, never the key
 	}
 	return &pair, nil
 }
 
-// fits reports what a browser will say of a certificate for a name.
+// fits returns the error that a browser will show for a certificate and a name.
 func fits(c *tls.Certificate, name string, now time.Time) error {
 	switch {
 	case now.After(c.Leaf.NotAfter):

@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// Class is the name of the IngressClass that is made here.
+	// Class is the name of the IngressClass created here.
 	Class = "rivulet"
-	// ControllerName is what its IngressClasses name; users may make more of them.
+	// ControllerName is the controller in its IngressClasses; users may create more of them.
 	ControllerName = "rivulet.dev/ingress"
 )
 
-// oldClass is how Ingresses named their class before there were IngressClasses.
+// oldClass is the annotation of Ingresses older than IngressClasses.
 const oldClass = "kubernetes.io/ingress.class"
 
-// errForeign is that somebody else has made an IngressClass of this name.
+// errForeign: another controller has an IngressClass of this name.
 var errForeign = errors.New("IngressClass " + Class + " is of another controller")
 
 const managedByLabel = "app.kubernetes.io/managed-by"
 
-// standing is how an Ingress and the classes that there are fit together.
+// standing is the relation of an Ingress to the existing classes.
 type standing struct {
 	// class is the IngressClass of the Ingress; nil if it has none.
 	class *networkingv1.IngressClass
-	// name is that of the class it asks for; empty if it asks for none.
+	// name is that of the requested class; empty if there is none.
 	name string
 }
 
@@ -49,8 +49,7 @@ func (s standing) lent() bool {
 	return lent
 }
 
-// standingOf finds the class of an Ingress. One without a class belongs to the default
-// class, also if it is older than that.
+// standingOf finds the class of an Ingress. One without a class belongs to the default class, also if it is older.
 func standingOf(i *networkingv1.Ingress, classes []*networkingv1.IngressClass) standing {
 	s := standing{name: i.Annotations[oldClass]}
 	if i.Spec.IngressClassName != nil {
@@ -69,8 +68,7 @@ func isDefault(c *networkingv1.IngressClass) bool {
 	return c.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true"
 }
 
-// ensureClass makes the IngressClass, which is the default where no other one is and its
-// owner has not said otherwise.
+// ensureClass creates the IngressClass. It is the default if there is no other one and its owner has not changed that.
 func (c *Controller) ensureClass(ctx context.Context, classes []*networkingv1.IngressClass) error {
 	other := slices.ContainsFunc(classes, func(o *networkingv1.IngressClass) bool { return o.Name != Class && isDefault(o) })
 	api := c.cfg.Client.NetworkingV1().IngressClasses()
@@ -107,7 +105,7 @@ func (c *Controller) ensureClass(ctx context.Context, classes []*networkingv1.In
 	return nil
 }
 
-// removeClass removes the IngressClass that an earlier run has made: nobody serves it.
+// removeClass removes the IngressClass of an earlier run, because it is not served.
 func (c *Controller) removeClass(ctx context.Context, classes []*networkingv1.IngressClass) error {
 	for _, have := range classes {
 		if have.Name != Class || have.Spec.Controller != ControllerName || have.Labels[managedByLabel] != nodeservice.ManagedBy {

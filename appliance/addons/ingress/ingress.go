@@ -1,20 +1,17 @@
-// Package ingress serves Ingresses on ports 80 and 443 of the device, if the
-// configuration asks for it (`ingress: true`). It runs in the supervisor and needs no
-// image. Without it an Ingress that no controller serves gets an event that says so.
+// Package ingress serves Ingresses on ports 80 and 443 of the device with `ingress: true` in the configuration. It runs
+// in the supervisor and needs no image. Otherwise an Ingress without a controller gets an event.
 //
 //	browser ─▶ :80, :443 ─▶ table of hosts and paths ─▶ a ready pod, at home or away
 //	                              ▲
 //	Ingresses of its class, their Services, EndpointSlices and Secrets
 //
-// It reads Ingresses, IngressClasses and Namespaces; Services and EndpointSlices of the
-// namespaces that have an Ingress of its class, pods of such twins; the Secrets that such
-// Ingresses name, and no others; the device's LANs. It alone writes the IngressClass
-// `rivulet` and status.loadBalancer of Ingresses of its class.
+// It reads Ingresses, IngressClasses and Namespaces; Services and EndpointSlices of namespaces with an Ingress of its
+// class, pods of such twins; only the Secrets that such Ingresses name; the device's LANs. It alone writes the
+// IngressClass `rivulet` and status.loadBalancer of Ingresses of its class.
 //
-// It keeps nothing: after a restart the table is made anew, and a status that is right is
-// not written. While the API server is away the last table stays in force. What cannot be
-// served is an event of the Ingress and the problem `ingress-unserved`, with a cure; a
-// port that another program has is the problem `ingress-port`, and is tried again.
+// Restart: the table is made again, and a correct status is not written. While the API server is away the last table
+// stays in force. Failure: an event of the Ingress and the problem `ingress-unserved`, with a cure; for a port that
+// another program holds the problem `ingress-port`, and a retry.
 package ingress
 
 import (
@@ -46,17 +43,17 @@ const (
 	SecurePort = 443
 )
 
-// fieldManager signs what this package writes.
+// fieldManager identifies this package's writes.
 const fieldManager = "rivulet-ingress"
 
-// Waits of the loop.
+// Pauses of the loop.
 const (
 	pause  = 100 * time.Millisecond // between two tables
-	retry  = 2 * time.Second        // after the API server refused something
-	absent = 5 * time.Second        // a class and a controller may come right after their Ingress
+	retry  = 2 * time.Second        // after an error of the API server
+	absent = 5 * time.Second        // a class and a controller may be created right after their Ingress
 )
 
-// Page is the device's own page, which shares port 80.
+// Page is the device's status page, which shares port 80.
 type Page interface {
 	// Lend frees port 80, or takes it back.
 	Lend(lent bool)
@@ -70,15 +67,15 @@ type Config struct {
 	LANs   loadbalancer.LANs
 	// Networks are those of pods, at home and away. Endpoints outside are not served.
 	Networks func() []netip.Prefix
-	// Reaches reports whether an address leads to a pod now, and not to the device itself,
-	// a peer's device or its LAN. It is called before each connection.
+	// Reaches reports whether an address leads to a pod now, and not to the device itself, a peer's device or its LAN.
+	// It is called before each connection.
 	Reaches func(netip.Addr) bool
 	Page    Page
 	// File is the path of the configuration, for cures.
 	File   string
 	Health *health.Tracker
 	Log    *slog.Logger
-	// Ports are WebPort and SecurePort where they are 0; tests have others.
+	// Ports replace WebPort and SecurePort in tests.
 	Ports [2]int
 }
 
@@ -92,8 +89,8 @@ type Controller struct {
 	changed  chan struct{}
 	server   *server
 	certs    certificates
-	reported map[string]map[string]bool // what each Ingress was told last, by its UID
-	missed   map[string]time.Time       // since when an Ingress is without controller, by its UID
+	reported map[string]map[string]bool // last events of each Ingress, by its UID
+	missed   map[string]time.Time       // since when an Ingress has no controller, by its UID
 }
 
 // New returns a Controller that is switched off.
@@ -107,8 +104,7 @@ func New(cfg Config) *Controller {
 	}
 }
 
-// Switch turns it on or off. It may be called at any time; before there is a Controller,
-// with nil, it does nothing.
+// Switch turns it on or off. It may be called at any time, also on nil, which does nothing.
 func (c *Controller) Switch(on bool) {
 	if c != nil && c.on.Swap(on) != on {
 		poke(c.switched)
@@ -118,8 +114,7 @@ func (c *Controller) Switch(on bool) {
 // On reports whether it is switched on.
 func (c *Controller) On() bool { return c.on.Load() }
 
-// Run works until ctx ends; it may be called once at a time. ready is called when every
-// Ingress was looked at.
+// Run works until ctx ends; it may be called once at a time. It calls ready after the first pass over all Ingresses.
 func (c *Controller) Run(ctx context.Context, ready func()) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
@@ -133,9 +128,9 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// round works until ctx ends or the switch is turned.
+// round works until ctx ends or Switch changes the state.
 func (c *Controller) round(ctx context.Context, on bool, ready func()) error {
-	clear(c.missed) // its own class comes with the switch
+	clear(c.missed) // the switch creates its own class
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -160,7 +155,7 @@ func (c *Controller) round(ctx context.Context, on bool, ready func()) error {
 	return c.follow(ctx, w, lans, ready)
 }
 
-// follow makes the table anew whenever something changes, several changes as one.
+// follow makes the table again after changes, several changes together.
 func (c *Controller) follow(ctx context.Context, w *world, lans <-chan struct{}, ready func()) error {
 	again := time.NewTimer(0)
 	defer again.Stop()
@@ -195,7 +190,7 @@ func (c *Controller) follow(ctx context.Context, w *world, lans <-chan struct{},
 	}
 }
 
-// poke wakes who reads c, once.
+// poke wakes the reader of c, once.
 func poke(c chan struct{}) {
 	changes.Poke(c)
 }

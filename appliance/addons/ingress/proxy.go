@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Times of connections to pods.
+// Timeouts of connections to pods.
 const (
 	dialTimeout = 3 * time.Second
 	tries       = 3 // pods that are tried for one request
@@ -26,15 +26,15 @@ const (
 	bufferSize    = 32 << 10
 )
 
-// backendKey is where the context of a request has its backend.
+// backendKey is the key of the backend in a request's context.
 type backendKey struct{}
 
 func newProxy(to http.RoundTripper, log *slog.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport: to, BufferPool: &buffers{}, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host = "http", "pod" // upstream puts a pod there
-			r.Out.URL.RawQuery = r.In.URL.RawQuery           // the pod reads it, not this
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", "pod" // upstream replaces the host
+			r.Out.URL.RawQuery = r.In.URL.RawQuery           // the pod parses it, not this proxy
 			r.Out.Host = r.In.Host
 			clean(r.Out.Header)
 			r.SetXForwarded()
@@ -53,8 +53,7 @@ func newProxy(to http.RoundTripper, log *slog.Logger) *httputil.ReverseProxy {
 	}
 }
 
-// clean removes what a client says of proxies before it, in every spelling that a program
-// may take for the same.
+// clean removes a client's headers about earlier proxies, in every spelling that a program may accept.
 func clean(h http.Header) {
 	for name := range h {
 		plain := textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
@@ -96,7 +95,7 @@ func (u unreached) Unwrap() error { return u.error }
 
 var errNoPod = errors.New("ingress: the address leads to no pod")
 
-// dial connects to a pod, and to nothing else.
+// dial connects to pods only.
 func (u *upstream) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !u.reaches(at.Addr()) {
@@ -109,8 +108,7 @@ func (u *upstream) dial(ctx context.Context, network, address string) (net.Conn,
 	return c, nil
 }
 
-// RoundTrip sends a request to the endpoint whose turn it is, and to another one if
-// nobody answers there at all.
+// RoundTrip sends a request to the next endpoint in turn, and to another one if it cannot be reached.
 func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	b, _ := r.Context().Value(backendKey{}).(*backend)
 	if b == nil {
@@ -142,7 +140,7 @@ func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// keptOpen is a body that a transport which has sent nothing does not close.
+// keptOpen is a body that a transport does not close if it sent nothing.
 type keptOpen struct{ io.Reader }
 
 func (keptOpen) Close() error { return nil }

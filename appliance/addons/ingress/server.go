@@ -23,22 +23,22 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// What clients may cost.
+// Bounds for clients.
 const (
-	maxConnections = 256 // of each port
-	maxPerClient   = 128 // of one address, of each port
+	maxConnections = 256 // per port
+	maxPerClient   = 128 // per address and port
 	maxRequests    = 1024
-	maxStreams     = 64 // requests at once in one connection of HTTP/2
+	maxStreams     = 64 // concurrent requests in one HTTP/2 connection
 	maxHeader      = 32 << 10
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = time.Minute
-	// stall is how long a client may neither take nor send a byte that is waited for.
+	// stall is how long a client may delay a byte that it has to send or receive.
 	stall = time.Minute
-	// again is the pause before a port that another program has is tried again.
+	// again is the pause before the next attempt to listen on a port that another program holds.
 	again = 2 * time.Second
 )
 
-// server listens, finds the backend of a request and passes it on.
+// server listens, finds the backend of a request and forwards it.
 type server struct {
 	cfg   Config
 	table atomic.Pointer[table]
@@ -54,13 +54,13 @@ func newServer(cfg Config) *server {
 	return s
 }
 
-// run listens until ctx ends. Connections that were upgraded end then, too.
+// run listens until ctx ends, which also ends upgraded connections.
 func (s *server) run(ctx context.Context) {
 	s.cfg.Page.Lend(true)
 	defer s.cfg.Page.Lend(false)
 	defer s.cfg.Health.Replace(health.IngressPort, nil)
 	defer s.pods.close()
-	defer s.table.Store(nil) // an old one is not served when this is switched on again
+	defer s.table.Store(nil) // an old one must not be served after the next start
 	var running sync.WaitGroup
 	defer running.Wait()
 	var mu sync.Mutex
@@ -80,7 +80,7 @@ func (s *server) run(ctx context.Context) {
 	}
 }
 
-// keep listens on a port, and tries again while another program has it.
+// keep listens on a port, and retries while another program holds it.
 func (s *server) keep(ctx context.Context, port int, report func(error)) {
 	for first := true; ctx.Err() == nil; first = false {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
@@ -92,7 +92,7 @@ func (s *server) keep(ctx context.Context, port int, report func(error)) {
 		}
 		wait := again
 		if first {
-			wait = pause // the status page leaves it at this moment
+			wait = pause // the status page is about to free it
 		} else {
 			report(taken(port, err))
 		}
@@ -134,8 +134,8 @@ func (s *server) serve(ctx context.Context, port int, l net.Listener) {
 	}
 }
 
-// certificate picks one by SNI. Without one for that name there is no connection: no
-// browser would believe another.
+// certificate selects one by SNI. Without one for that name the handshake fails, because no browser would accept
+// another.
 func (s *server) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if t := s.table.Load(); t != nil {
 		if c := t.certificate(hostOf(hello.ServerName)); c != nil {
@@ -145,7 +145,7 @@ func (s *server) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, erro
 	return nil, fmt.Errorf("ingress: no certificate for %.100q", hello.ServerName)
 }
 
-// ServeHTTP passes a request on.
+// ServeHTTP forwards a request.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.slots <- struct{}{}:
@@ -187,7 +187,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, to *backend) {
 		return
 	}
 	client := &patient{ResponseWriter: w, control: http.NewResponseController(w), stall: s.stall}
-	client.rest() // the pod may take its time
+	client.rest() // the pod may need more time
 	defer client.begin()
 	r = r.WithContext(context.WithValue(r.Context(), backendKey{}, to))
 	if r.Body != nil && r.Body != http.NoBody {
@@ -196,7 +196,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, to *backend) {
 	s.proxy.ServeHTTP(client, r)
 }
 
-// hostOf is a host as tables have it: without port and the dot at its end.
+// hostOf normalizes a host for tables: without port and trailing dot.
 func hostOf(s string) string {
 	if h, _, err := net.SplitHostPort(s); err == nil {
 		s = h
@@ -204,8 +204,7 @@ func hostOf(s string) string {
 	return strings.ToLower(strings.TrimSuffix(s, "."))
 }
 
-// plain reports whether a path says where it leads: a pod would resolve dots otherwise
-// than rules do.
+// plain reports whether a path has no dot segments, which a pod could resolve in another way than the rules.
 func plain(path string) bool {
 	for element := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
 		if element == "." || element == ".." {
@@ -215,7 +214,7 @@ func plain(path string) bool {
 	return true
 }
 
-// patient bounds how long a client may leave bytes of an answer.
+// patient bounds how long a client may delay reading an answer.
 type patient struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -244,12 +243,12 @@ func (p *patient) FlushError() error {
 	return err
 }
 
-// begin bounds what is written from now on, rest waits for more without an end. A
-// connection that was taken over has no such bounds.
+// begin limits the following writes; rest removes the limit while nothing is written. A connection that was taken over
+// has no such limits.
 func (p *patient) begin() { p.control.SetWriteDeadline(time.Now().Add(p.stall)) } //nolint:errcheck // as above
 func (p *patient) rest()  { p.control.SetWriteDeadline(time.Time{}) }             //nolint:errcheck // as above
 
-// patientBody bounds how long a client may leave bytes of a request out.
+// patientBody bounds how long a client may delay sending a request.
 type patientBody struct {
 	io.ReadCloser
 	control *http.ResponseController

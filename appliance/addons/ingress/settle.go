@@ -23,11 +23,11 @@ import (
 	"rivulet/offload/policy"
 )
 
-// renewal is how often certificates are compared with the clock.
+// renewal is the interval of checks whether certificates have expired.
 const renewal = time.Hour
 
-// settle makes the table, writes what is to be written and tells owners of Ingresses what
-// is wrong. It returns when to look again though nothing changes; 0 is never.
+// settle makes the table, writes statuses and sends events about problems. It returns when to repeat that without a
+// change; 0 is never.
 func (c *Controller) settle(ctx context.Context, w *world) (time.Duration, error) {
 	ingresses, classes := w.all()
 	class := c.keepClass(ctx, w.on, classes)
@@ -41,7 +41,7 @@ func (c *Controller) settle(ctx context.Context, w *world) (time.Duration, error
 		if s.lent = st.lent(); w.on && st.ours() {
 			origin, known := w.origin(ctx, i.Namespace)
 			if !known {
-				continue // its namespace comes by
+				continue // its namespace is not listed yet
 			}
 			s.origin, s.served = origin, true
 			mine = append(mine, s)
@@ -86,7 +86,7 @@ func (c *Controller) keepClass(ctx context.Context, on bool, classes []*networki
 	return c.removeClass(ctx, classes)
 }
 
-// build makes the table of Ingresses, and watches what they name.
+// build makes the table of Ingresses, and watches the objects that they name.
 func (c *Controller) build(w *world, all []*source) *table {
 	spaces, secrets := map[string]bool{}, map[secretName]bool{}
 	for _, s := range all {
@@ -126,7 +126,7 @@ func (w *world) podsOf(namespace string) map[netip.Addr]bool {
 	return out
 }
 
-// withoutController finds Ingresses that nobody serves. It returns when to look again.
+// withoutController finds Ingresses without a controller. It returns when to check again.
 func (c *Controller) withoutController(ctx context.Context, w *world, all []*source, classes []*networkingv1.IngressClass) (next time.Duration) {
 	missed := map[string]time.Time{}
 	now := time.Now()
@@ -134,7 +134,7 @@ func (c *Controller) withoutController(ctx context.Context, w *world, all []*sou
 		text, cure := c.missing(s.Ingress, w.on, classes)
 		elsewhere := len(s.Status.LoadBalancer.Ingress) > 0 && !written(s.Ingress)
 		if text == "" || elsewhere || s.Annotations[policy.ReflectAnnotation] == "on" {
-			continue // it has a controller, or opens where its pods are
+			continue // it has a controller, or is served where its pods are
 		}
 		since, known := c.missed[string(s.UID)]
 		if !known {
@@ -147,10 +147,10 @@ func (c *Controller) withoutController(ctx context.Context, w *world, all []*sou
 			}
 			continue
 		}
-		// Who was told before is of this cluster.
+		// Only owners in this cluster have received an event.
 		if f := (finding{reasonNobody, text, cure}); !c.reported[string(s.UID)][f.String()] {
 			if origin, known := w.origin(ctx, s.Namespace); !known || origin != "" {
-				continue // its owner is elsewhere, and was told at the creation
+				continue // its owner is elsewhere, and was informed at the creation
 			}
 		}
 		s.find(reasonNobody, cure, "%s", text)
@@ -159,7 +159,7 @@ func (c *Controller) withoutController(ctx context.Context, w *world, all []*sou
 	return next
 }
 
-// missing says why no controller serves an Ingress; empty if one may.
+// missing returns why no controller serves an Ingress; empty if one may.
 func (c *Controller) missing(i *networkingv1.Ingress, on bool, classes []*networkingv1.IngressClass) (text, cure string) {
 	s := standingOf(i, classes)
 	cure = switchOn(c.cfg.File)
@@ -180,7 +180,7 @@ func (c *Controller) missing(i *networkingv1.Ingress, on bool, classes []*networ
 
 var ownKey = regexp.MustCompile(`(?m)^ingress:.*$`)
 
-// switchOn is the command that switches the controller on, which is taken at once.
+// switchOn is the command that switches the controller on, with effect at once.
 func switchOn(file string) string {
 	switch text, err := os.ReadFile(file); {
 	case err != nil:
@@ -188,18 +188,17 @@ func switchOn(file string) string {
 	case ownKey.Match(text):
 		return "sed -i 's/^ingress:.*/ingress: true/' " + file
 	}
-	return `printf '\ningress: true\n' >> ` + file // its last line may lack an end
+	return `printf '\ningress: true\n' >> ` + file // the last line of the file may lack a line break
 }
 
-// written reports whether this controller has given an Ingress its addresses, in this or
-// an earlier run.
+// written reports whether this controller has written an Ingress's addresses, in this or an earlier run.
 func written(i *networkingv1.Ingress) bool {
 	return len(i.Status.LoadBalancer.Ingress) > 0 && slices.ContainsFunc(i.ManagedFields, func(m metav1.ManagedFieldsEntry) bool {
 		return m.Manager == fieldManager && m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.Raw), `"f:ingress"`)
 	})
 }
 
-// write gives an Ingress its addresses.
+// write writes an Ingress's addresses.
 func (c *Controller) write(ctx context.Context, i *networkingv1.Ingress, addrs []netip.Addr) error {
 	var want []networkingv1.IngressLoadBalancerIngress
 	for _, a := range addrs {
@@ -215,7 +214,7 @@ func (c *Controller) write(ctx context.Context, i *networkingv1.Ingress, addrs [
 	update.Status.LoadBalancer.Ingress = want
 	_, err := c.cfg.Client.NetworkingV1().Ingresses(i.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{FieldManager: fieldManager})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // its change comes by
+		return nil // its change triggers the next pass
 	}
 	if err != nil {
 		return fmt.Errorf("status of Ingress %s/%s: %w", i.Namespace, i.Name, err)
@@ -223,8 +222,8 @@ func (c *Controller) write(ctx context.Context, i *networkingv1.Ingress, addrs [
 	return nil
 }
 
-// report gives each Ingress an event for what is new, and `rivulet status` all that is wrong
-// with this cluster's own, and with the class.
+// report sends each Ingress an event for new findings, and shows in `rivulet status` all findings of this cluster's own
+// Ingresses and of the class.
 func (c *Controller) report(all []*source, addrs []netip.Addr, class error) {
 	told, problems := map[string]map[string]bool{}, map[string][2]string{}
 	if errors.Is(class, errForeign) {

@@ -12,20 +12,19 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// table says which pods a request goes to. It does not change once it is made, but for
-// the turns and failures of its endpoints.
+// table maps requests to pods. Only turns and failures of its endpoints change after it is made.
 type table struct {
-	// routes are by host: as it is, "*." and what comes after its first dot, or empty for
-	// rules without host. Those of one host are in the order of before.
+	// routes are by host: the full name, "*." and the part after its first dot, or empty for rules without host. Those
+	// of one host are in the order of before.
 	routes map[string][]route
-	// rest has what no rule has; nil if nobody wants it.
+	// rest is the default backend; nil is none.
 	rest  *backend
 	certs map[string]*tls.Certificate // by name, which may begin with "*."
 }
 
 // route is one path of one host.
 type route struct {
-	path  string // of a prefix without the slash at its end
+	path  string // of a prefix, without the trailing slash
 	exact bool
 	to    *backend
 	owner string
@@ -34,7 +33,7 @@ type route struct {
 // backend is a port of a Service.
 type backend struct {
 	name      string // for messages: NAMESPACE/NAME
-	h2c       bool   // its pods take HTTP/2 without TLS
+	h2c       bool   // its pods accept HTTP/2 without TLS
 	endpoints []*endpoint
 	turn      atomic.Uint32
 }
@@ -42,13 +41,13 @@ type backend struct {
 // endpoint is a ready pod.
 type endpoint struct {
 	addr   netip.AddrPort
-	failed atomic.Int64 // when it was not reached last, in ns since 1970
+	failed atomic.Int64 // time of the last failed connection, ns since 1970
 }
 
-// rested is how long an endpoint that was not reached comes after the others.
+// rested is how long an endpoint is tried last after a failed connection.
 const rested = 10 * time.Second
 
-// inTurn are the endpoints in the order in which they are tried.
+// inTurn are the endpoints in the order of attempts.
 func (b *backend) inTurn(now time.Time) []*endpoint {
 	n := len(b.endpoints)
 	if n == 0 {
@@ -68,8 +67,8 @@ func (b *backend) inTurn(now time.Time) []*endpoint {
 	return append(out, late...)
 }
 
-// find returns what a request goes to: the most specific host that has the path; there
-// the longest path; of equals the exact one. It is nil where nobody has it.
+// find returns the backend of a request: the most specific host that has the path; there the longest path; of equals
+// the exact one. It is nil if there is none.
 func (t *table) find(host, path string) *backend {
 	for _, name := range []string{host, wildcard(host), ""} {
 		for _, r := range t.routes[name] {
@@ -81,7 +80,7 @@ func (t *table) find(host, path string) *backend {
 	return t.rest
 }
 
-// certificate is that of a name of SNI, or of the wildcard above it.
+// certificate returns the certificate for a name of SNI, or of the wildcard above it.
 func (t *table) certificate(name string) *tls.Certificate {
 	if c := t.certs[name]; c != nil {
 		return c
@@ -89,7 +88,7 @@ func (t *table) certificate(name string) *tls.Certificate {
 	return t.certs[wildcard(name)]
 }
 
-// has reports whether the path is the route's. A prefix is one of whole elements.
+// has reports whether the route matches the path. A prefix consists of whole elements.
 func (r route) has(path string) bool {
 	if r.exact {
 		return path == r.path
@@ -98,13 +97,13 @@ func (r route) has(path string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// wildcard is the one that a host is under: one label may be any.
+// wildcard returns the wildcard for a host, which replaces its first label.
 func wildcard(host string) string {
 	_, rest, _ := strings.Cut(host, ".")
 	return "*." + rest
 }
 
-// routeOf makes a route of a path of an Ingress.
+// routeOf converts a path of an Ingress.
 func routeOf(p networkingv1.HTTPIngressPath) route {
 	if p.PathType != nil && *p.PathType == networkingv1.PathTypeExact {
 		return route{path: cmp.Or(p.Path, "/"), exact: true}
@@ -112,7 +111,7 @@ func routeOf(p networkingv1.HTTPIngressPath) route {
 	return route{path: strings.TrimRight(p.Path, "/")}
 }
 
-// put adds a route, unless there is one for the same already; then it returns whose.
+// put adds a route, unless there is one for the same path; then it returns that one's Ingress.
 func (t *table) put(host string, r route) (taken string) {
 	at, there := slices.BinarySearchFunc(t.routes[host], r, before)
 	if there {
@@ -122,7 +121,7 @@ func (t *table) put(host string, r route) (taken string) {
 	return ""
 }
 
-// before is the order in which routes of a host are looked at.
+// before is the order in which routes of a host are checked.
 func before(a, b route) int {
 	exactFirst := map[bool]int{true: 0, false: 1}
 	return cmp.Or(cmp.Compare(len(b.path), len(a.path)), exactFirst[a.exact]-exactFirst[b.exact], cmp.Compare(a.path, b.path))

@@ -20,8 +20,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// world is what is known of the cluster. What Ingresses name is watched from the moment
-// that they name it.
+// world is the watched state of the cluster. Objects named by Ingresses are watched once they are named.
 type world struct {
 	on      bool
 	client  kubernetes.Interface
@@ -37,7 +36,7 @@ type world struct {
 
 type secretName struct{ namespace, name string }
 
-// watch adds what is always read to a factory.
+// watch adds the informers that are always needed to a factory.
 func (c *Controller) watch(ctx context.Context, factory informers.SharedInformerFactory, on bool) (*world, []cache.InformerSynced, error) {
 	w := &world{on: on, client: c.cfg.Client, changed: c.changed, ctx: ctx, spaces: map[string]*space{}, secrets: map[secretName]*secretWatch{}}
 	var synced []cache.InformerSynced
@@ -75,7 +74,7 @@ func (w *world) handler() cache.ResourceEventHandlerFuncs {
 	}
 }
 
-// bare drops what nobody reads before an object is kept.
+// bare drops unused parts of an object before it is stored.
 func bare(o any) (any, error) {
 	if m, err := meta.Accessor(o); err == nil {
 		m.SetManagedFields(nil)
@@ -84,7 +83,7 @@ func bare(o any) (any, error) {
 	return o, nil
 }
 
-// barePod keeps of a pod what says which addresses are its namespace's.
+// barePod keeps the parts of a pod that identify the addresses of its namespace.
 func barePod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
@@ -94,7 +93,7 @@ func barePod(o any) (any, error) {
 		Spec: corev1.PodSpec{HostNetwork: p.Spec.HostNetwork}, Status: corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP}}, nil
 }
 
-// space is what is watched of a namespace that has Ingresses.
+// space is the watched state of a namespace with Ingresses.
 type space struct {
 	stop     func()
 	twin     bool
@@ -114,8 +113,7 @@ type secretWatch struct {
 	lister corelisters.SecretNamespaceLister
 }
 
-// want watches these namespaces, of which the value says whether they are twins, and
-// these Secrets, and no others.
+// want watches these namespaces, whose value is whether they are twins, and these Secrets, and no others.
 func (w *world) want(spaces map[string]bool, secrets map[secretName]bool) {
 	for name, have := range w.spaces {
 		if twin, wanted := spaces[name]; !wanted || twin != have.twin {
@@ -141,11 +139,11 @@ func (w *world) want(spaces map[string]bool, secrets map[secretName]bool) {
 	}
 }
 
-// start runs a factory until stop is called, and has the table made when all is known.
+// start runs a factory until stop is called, and triggers a new table when it has synced.
 func (w *world) start(factory informers.SharedInformerFactory, all ...cache.SharedIndexInformer) (stop func(), synced []cache.InformerSynced) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	for _, i := range all {
-		i.AddEventHandler(w.handler()) //nolint:errcheck // the informer is new, and takes one
+		i.AddEventHandler(w.handler()) //nolint:errcheck // the informer is new, and accepts one
 		synced = append(synced, i.HasSynced)
 	}
 	factory.Start(ctx.Done())
@@ -162,7 +160,7 @@ func (w *world) watchSpace(name string, twin bool) *space {
 	services, slices := factory.Core().V1().Services(), factory.Discovery().V1().EndpointSlices()
 	lister := slices.Lister().EndpointSlices(name)
 	s := &space{twin: twin, services: services.Lister().Services(name), slices: func(service string) []*discoveryv1.EndpointSlice {
-		found, _ := lister.List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service})) // a cache does not fail
+		found, _ := lister.List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service})) // it cannot fail
 		return found
 	}}
 	all := []cache.SharedIndexInformer{services.Informer(), slices.Informer()}
@@ -189,7 +187,7 @@ func (w *world) watchSecret(n secretName) *secretWatch {
 	return s
 }
 
-// known reports whether everything of the namespace was listed.
+// known reports whether all objects of the namespace were listed.
 func (s *space) known() bool {
 	for _, synced := range s.synced {
 		if !synced() {
@@ -199,8 +197,7 @@ func (s *space) known() bool {
 	return true
 }
 
-// origin is the cluster whose twin a namespace is, empty for one of this cluster. It is
-// false while that is not known.
+// origin returns the cluster whose twin a namespace is, empty for one of this cluster; false while that is not known.
 func (w *world) origin(ctx context.Context, namespace string) (string, bool) {
 	var ns *corev1.Namespace
 	var err error
@@ -240,7 +237,7 @@ func (w *world) secret(n secretName) (*corev1.Secret, bool) {
 	return found, true
 }
 
-// ours are the Ingresses of this controller's classes.
+// all returns the Ingresses and IngressClasses.
 func (w *world) all() (ingresses []*networkingv1.Ingress, classes []*networkingv1.IngressClass) {
 	ingresses, _ = w.ingresses.List(labels.Everything()) // a cache does not fail
 	classes, _ = w.classes.List(labels.Everything())

@@ -12,7 +12,7 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// Port is a port as a packet has it.
+// Port is protocol and number of a port.
 type Port struct {
 	Protocol corev1.Protocol
 	Number   uint16
@@ -32,7 +32,7 @@ const (
 	reasonFamily   = "NoIPv4"
 )
 
-// decision is what becomes of one Service: addresses, or why it has none.
+// decision is the result for one Service: addresses, or why it has none.
 type decision struct {
 	addrs              []netip.Addr
 	reason, text, cure string
@@ -49,7 +49,7 @@ func (d decision) String() string {
 	return "reached from the LAN at " + strings.Join(s, ", ")
 }
 
-// situation is what decisions follow from, beside the Services.
+// situation is the input of decisions beside the Services.
 type situation struct {
 	addrs    []netip.Addr
 	own      map[Port]string
@@ -57,8 +57,7 @@ type situation struct {
 	guests   map[string]bool // namespaces
 }
 
-// assign decides for Services, the oldest first: who was there first has a port.
-// It is pure.
+// assign decides for Services, the oldest first, which has precedence for a port. It has no side effects.
 func assign(services []*corev1.Service, in situation) []decision {
 	type endpoint struct {
 		addr netip.Addr
@@ -134,8 +133,8 @@ func older(a, b *corev1.Service) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
-// Addresses are those at which the LANs reach the device, sorted. One that the device
-// gave itself for want of another (169.254) counts only where there is no other.
+// Addresses are those at which the LANs reach the device, sorted. Link-local addresses (169.254) count only if there
+// are no others.
 func Addresses(lans netmon.LANs) []netip.Addr {
 	var out []netip.Addr
 	for _, lan := range lans {

@@ -18,14 +18,14 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// linger is how long a port still counts as listened on: sshd that is restarted by an
-// update must not find its port given away.
+// linger is how long a port counts as in use after its listener ended, so that sshd keeps its port over the restart of
+// an update.
 const linger = time.Minute
 
-// memory is when ports were last seen listened on.
+// memory has the time when each port last had a listener.
 type memory map[Port]time.Time
 
-// recall adds to the ports that are listened on now those of a moment ago.
+// recall adds recent listeners to the present ones.
 func (m memory) recall(now map[Port]bool, at time.Time) map[Port]bool {
 	for p := range now {
 		m[p] = at
@@ -41,8 +41,8 @@ func (m memory) recall(now map[Port]bool, at time.Time) map[Port]bool {
 	return out
 }
 
-// listeners asks the kernel which ports are listened on at any of the addresses, by
-// name or by all of them. kube-proxy would draw their traffic away.
+// listeners reads from the kernel which ports have a listener at any of the addresses, bound to it or to all addresses.
+// kube-proxy would redirect their traffic.
 func listeners(addrs []netip.Addr) map[Port]bool {
 	out := map[Port]bool{}
 	low, high := ephemeral()
@@ -85,8 +85,7 @@ func parse(table io.Reader, tcp bool) []netip.AddrPort {
 	return out
 }
 
-// parseAddr reads an address as /proc/net writes it: words of four bytes in the order
-// of the machine, a colon, the port.
+// parseAddr reads an address of /proc/net: words of four bytes in the machine's byte order, a colon, the port.
 func parseAddr(s string) (netip.AddrPort, bool) {
 	words, port, _ := strings.Cut(s, ":")
 	raw, err := hex.DecodeString(words)
@@ -101,7 +100,7 @@ func parseAddr(s string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr, uint16(number)), ok
 }
 
-// ephemeral is the range out of which the kernel gives ports to clients.
+// ephemeral is the kernel's range of ports for clients.
 func ephemeral() (low, high uint16) {
 	low, high = 32768, 60999
 	if raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
@@ -110,7 +109,7 @@ func ephemeral() (low, high uint16) {
 	return low, high
 }
 
-// listenerName says who listens, as " by NAME (pid N)", or nothing.
+// listenerName returns the listening process as " by NAME (pid N)", or nothing.
 func listenerName(p Port) string {
 	return netmon.Listener(strings.ToLower(string(p.Protocol)), int(p.Number))
 }

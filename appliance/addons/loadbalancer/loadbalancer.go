@@ -1,17 +1,12 @@
-// Package loadbalancer answers Services of type LoadBalancer with this device's
-// addresses on its LANs, so that the LAN reaches them: kube-proxy lets in what is
-// in a Service's status.
+// Package loadbalancer assigns this device's LAN addresses to Services of type LoadBalancer: kube-proxy then accepts
+// traffic from the LAN to the addresses in a Service's status.
 //
-// It reads Services of that type through a watch, the device's LANs (from netmon,
-// as events) and the ports that programs of the device listen on (/proc/net; at
-// each change, and every half minute while there is such a Service). It alone
-// writes status.loadBalancer of the Services whose loadBalancerClass is empty or
-// rivulet.dev/lan, unless another controller has written there.
-//
-// It keeps nothing: after a restart the same is worked out again, and a status that
-// is right is not written. While it is away addresses stay as they were. A Service
-// that cannot have its ports stays pending: an event and `rivulet status` say
-// which port, who has it, and what to do.
+// It watches Services of that type, and reads the device's LANs (from netmon, as events) and the ports with a listening
+// program (/proc/net; at each change, and every 30 s while there is such a Service). It alone writes
+// status.loadBalancer of Services whose loadBalancerClass is empty or rivulet.dev/lan, unless another controller has
+// written there. Restart: all is computed again, and a correct status is not written; meanwhile addresses stay.
+// Failure: a Service whose ports are in use stays pending; an event and `rivulet status` name the port, its user, and
+// the cure.
 package loadbalancer
 
 import (
@@ -42,17 +37,17 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Class is the loadBalancerClass that is ours; an empty one is ours too.
+// Class is this controller's loadBalancerClass; it also serves an empty one.
 const Class = "rivulet.dev/lan"
 
-// fieldManager signs what we write.
+// fieldManager identifies this package's writes.
 const fieldManager = "rivulet-loadbalancer"
 
-// defaultLook is how often ports of the device are looked at while a Service wants some:
-// the kernel tells nobody that a program begins to listen.
+// defaultLook is the interval of checks of the device's ports while a Service needs some: the kernel has no event for a
+// new listener.
 const defaultLook = 30 * time.Second
 
-// LANs is the part of netmon.Monitor that is needed.
+// LANs is the needed part of netmon.Monitor.
 type LANs interface {
 	LANs() netmon.LANs
 	Changed() (<-chan struct{}, func())
@@ -62,28 +57,26 @@ type LANs interface {
 type Config struct {
 	Client kubernetes.Interface
 	LANs   LANs
-	// Own are ports that the device itself needs, and for what.
+	// Own are the device's own ports, with their purpose.
 	Own map[Port]string
-	// Yields reports whether the device itself listens on a port that it leaves to a
-	// Service; nil is none.
+	// Yields reports whether the device itself listens on a port that it leaves to a Service; nil is none.
 	Yields func(Port) bool
-	// Opened is told which Services have their addresses.
+	// Opened receives the Services that have their addresses.
 	Opened *Opened
 	Health *health.Tracker
 	Log    *slog.Logger
-	// Listeners returns the ports that programs listen on at any of the addresses;
-	// nil asks the kernel.
+	// Listeners returns the ports with a listener at any of the addresses; nil reads them from the kernel.
 	Listeners func(addrs []netip.Addr) map[Port]bool
 }
 
-// Controller gives addresses to Services.
+// Controller assigns addresses to Services.
 type Controller struct {
 	cfg      Config
 	log      *slog.Logger
 	services corelisters.ServiceLister
 	recorder record.EventRecorder
 	memory   memory
-	reported map[string]string // what was said of a Service last
+	reported map[string]string // the last event of each Service
 	every    time.Duration
 }
 
@@ -95,8 +88,7 @@ func New(cfg Config) *Controller {
 	return &Controller{cfg: cfg, log: cfg.Log, memory: memory{}, reported: map[string]string{}, every: defaultLook}
 }
 
-// Run works until ctx ends; it may be called once. ready is called when every
-// Service was looked at.
+// Run works until ctx ends; it may be called once. It calls ready after the first pass over all Services.
 func (c *Controller) Run(ctx context.Context, ready func()) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
@@ -129,8 +121,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	return c.follow(ctx, changed, lans, ready)
 }
 
-// follow works out everything anew whenever something changes: there are few
-// Services of this kind on a device.
+// follow computes everything again after each change: there are few Services of this kind on a device.
 func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{}, ready func()) error {
 	timer := time.NewTimer(c.every)
 	defer timer.Stop()
@@ -150,7 +141,7 @@ func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{},
 		before = c.listening()
 		if err := c.settle(ctx, before); err != nil && ctx.Err() == nil {
 			c.log.Warn("cannot give Services their addresses, trying again", "err", err)
-			before = map[Port]bool{{}: true} // unlike anything: the timer tries again
+			before = map[Port]bool{{}: true} // differs from any: the timer retries
 			timer.Reset(time.Second)
 			continue
 		}
@@ -159,7 +150,7 @@ func (c *Controller) follow(ctx context.Context, services, lans <-chan struct{},
 	}
 }
 
-// rest waits for the next look, if anybody wants ports.
+// rest starts the timer for the next check, if any Service wants ports.
 func (c *Controller) rest(timer *time.Timer) {
 	timer.Stop()
 	if len(c.wanted()) > 0 {
@@ -167,8 +158,8 @@ func (c *Controller) rest(timer *time.Timer) {
 	}
 }
 
-// listening returns the ports that Services want and programs of the device have,
-// or had a moment ago; nil if no Service wants any.
+// listening returns the ports that Services want and that have, or recently had, a listener; nil if no Service wants
+// any.
 func (c *Controller) listening() map[Port]bool {
 	wanted := c.wanted()
 	if len(wanted) == 0 {
@@ -208,8 +199,8 @@ func (c *Controller) ours() []*corev1.Service {
 	return all
 }
 
-// foreign reports whether another controller has given the Service its addresses:
-// two that write in turn would never end.
+// foreign reports whether another controller has written the Service's addresses: two would overwrite each other for
+// ever.
 func foreign(s *corev1.Service) bool {
 	if len(s.Status.LoadBalancer.Ingress) == 0 {
 		return false
@@ -219,7 +210,7 @@ func foreign(s *corev1.Service) bool {
 	})
 }
 
-// settle gives every Service what it is to have, and tells.
+// settle writes the status of every Service, and sends events.
 func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 	services := c.ours()
 	guests, err := c.guests(ctx, services)
@@ -255,8 +246,8 @@ func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 	return nil
 }
 
-// guests are the namespaces of other clusters among those of the Services. Admission
-// keeps them from having such Services; this holds if that should fail.
+// guests are the namespaces of other clusters among those of the Services. Admission refuses such Services there; this
+// is a second check.
 func (c *Controller) guests(ctx context.Context, services []*corev1.Service) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, s := range services {
@@ -285,7 +276,7 @@ func (c *Controller) write(ctx context.Context, s *corev1.Service, addrs []netip
 	update.Status.LoadBalancer.Ingress = want
 	_, err := c.cfg.Client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{FieldManager: fieldManager})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // its change comes by
+		return nil // its change triggers the next pass
 	}
 	if err != nil {
 		return fmt.Errorf("loadbalancer: status of service %s/%s: %w", s.Namespace, s.Name, err)

@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Service is one that the LAN reaches.
+// Service is a Service that is reachable from the LAN.
 type Service struct {
 	Name string   `json:"name"` // namespace/name
-	At   []string `json:"at"`   // HOST:PORT, by address and by name; of another protocol than TCP with /udp
+	At   []string `json:"at"`   // HOST:PORT, by address and by name; /udp for another protocol than TCP
 }
 
 // open is a Service that has its addresses.
@@ -24,11 +24,11 @@ type open struct {
 	ports   []Port
 }
 
-// Opened is what a Controller has given addresses to; its zero value is nothing.
+// Opened has the Services with addresses; its zero value is empty.
 type Opened struct{ services atomic.Pointer[[]open] }
 
-// Reached returns the Services that have their addresses, the oldest first. By name they are reached where the
-// device's own page is. It may be called at any time.
+// Reached returns the Services that have their addresses, the oldest first. By name they have the host of page, the
+// device's status page. It may be called at any time.
 func (o *Opened) Reached(page string) (out []Service) {
 	services := o.services.Load()
 	if services == nil {

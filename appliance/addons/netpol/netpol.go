@@ -1,19 +1,16 @@
-// Package netpol holds the pods of this device to NetworkPolicies: this cluster's own,
-// and, in twins, those of the clusters that pods run here for.
+// Package netpol enforces NetworkPolicies on the pods of this device: this cluster's, and in twins those of the
+// tenants' clusters.
 //
-//	pod ─▶ egress (its policies' rules for what goes out) ─▶ ingress (the other's, for what comes in) ─▶ pod
+//	pod ─▶ egress (rules of its policies) ─▶ ingress (rules of the receiver's policies) ─▶ pod
 //
-// It reads the World of policies, pods and namespaces (offload/netpol) and, of this
-// device's pods, what the container network says of them, which is there before a pod's
-// first process. It alone writes the nftables tables "rivulet-policies": one IPv4, which
-// decides, and one on the bridge, by which a pod that is held sends from its own address
-// only, and IPv4 only. The tables only ever drop: what isolation or the host firewall forbid stays
-// forbidden, whatever a policy says.
+// It reads the World of policies, pods and namespaces (offload/netpol) and the container network's results for this
+// device's pods, which exist before a pod's first process. It alone writes the nftables tables "rivulet-policies": one
+// of IPv4, which decides, and one of the bridge, which restricts selected pods to their own address and to IPv4. The
+// tables only drop: they never allow what isolation or the host firewall forbid.
 //
-// Restart: the tables stand while nobody is there, with the addresses of that moment,
-// and are replaced in one transaction when everything was seen again. When somebody has
-// changed them they are put back (nft.Keeper). Without policies there are none, and nothing
-// is watched but policies. Failure: the problem "network-policy".
+// Restart: the tables stay meanwhile, and are replaced in one transaction after everything was read again. Changes by
+// others are reverted (nft.Guard). Without policies there are no tables, and only policies are watched. Failure: the
+// problem "network-policy".
 package netpol
 
 import (
@@ -36,23 +33,23 @@ import (
 // Table is the name of both tables.
 const Table = "rivulet-policies"
 
-// checkEvery is how often it is looked whether the kernel shows packets to the rules.
+// checkEvery is the interval of checks that packets between pods pass the rules.
 const checkEvery = 15 * time.Second
 
-// World is where policies come from; netpol.Watcher is one.
+// World is the source of policies; netpol.Watcher is one.
 type World interface {
 	World() (netpol.World, bool)
 	Changed() (<-chan struct{}, func())
 }
 
-// Config is what enforcement goes by. All fields are required.
+// Config is the input of Run. All fields are required.
 type Config struct {
 	World World
 	// Results is the folder of CNI results.
 	Results string
-	// Guard sees what others do to the tables.
+	// Guard detects changes of the tables by others.
 	Guard *nft.Guard
-	// Report is told after each pass; nil is well.
+	// Report is called after each pass; nil is success.
 	Report func(error)
 	Log    *slog.Logger
 
@@ -60,7 +57,7 @@ type Config struct {
 	bridged func() bool            // for tests
 }
 
-// Run enforces until ctx ends, and leaves the tables standing.
+// Run enforces until ctx ends, and leaves the tables.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.exists == nil {
 		cfg.exists = podnet.Exists
@@ -100,8 +97,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// rest lets changes gather after a pass that took long: with policies without number,
-// of a guest say, enforcement takes a part of one CPU and not all of it.
+// rest collects changes after a long pass, so that many policies, of a tenant for example, use a part of one CPU and
+// not all of it.
 func rest(ctx context.Context, took time.Duration) bool {
 	pause := min(4*took, 2*time.Second)
 	if pause < 10*time.Millisecond {
@@ -114,8 +111,8 @@ type enforcer struct {
 	Config
 	kernel *nft.Tables
 	files  *podnet.Watch         // only while there are policies
-	known  map[string]netpol.Pod // by UID: pods that have a network here
-	seen   input                 // what the tables were made from
+	known  map[string]netpol.Pod // pods with a network here, by UID
+	seen   input                 // input of the present tables
 }
 
 // input is everything that the tables depend on.
@@ -124,11 +121,11 @@ type input struct {
 	Local []podnet.Pod
 }
 
-// pass makes the tables what they should be.
+// pass updates the tables.
 func (e *enforcer) pass() error {
 	w, ok := e.World.World()
 	if !ok {
-		return nil // those of an earlier run stay until it is known what they should be
+		return nil // those of an earlier run stay until their input is known
 	}
 	if len(w.Policies) == 0 {
 		e.unwatch()
@@ -172,7 +169,7 @@ func (e *enforcer) unwatch() {
 	}
 }
 
-// blind says when packets between two pods of this node pass by the rules.
+// blind returns an error if packets between two pods of this node bypass the rules.
 func (e *enforcer) blind() error {
 	if e.bridged() {
 		return nil
@@ -180,9 +177,8 @@ func (e *enforcer) blind() error {
 	return errors.New("enforce: the kernel shows no packets between pods of this device to the rules; modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1")
 }
 
-// overlay gives this device's pods the addresses that the container network says, and
-// keeps those that the API server has forgotten (a forced deletion) while they have a
-// network. An address is the pod's whose network has it, whoever had it before.
+// overlay sets the container network's addresses of this device's pods, and keeps pods that are deleted at the API
+// server (a forced deletion) as long as they have a network. An address belongs to the pod whose network has it.
 func (e *enforcer) overlay(w netpol.World, local []podnet.Pod) netpol.World {
 	here := map[string]netip.Addr{}
 	owner := map[netip.Addr]string{}
@@ -220,8 +216,8 @@ func (e *enforcer) overlay(w netpol.World, local []podnet.Pod) netpol.World {
 	return w
 }
 
-// Try makes tables of every kind of rule in the calling thread's network namespace, to
-// see whether the kernel takes them.
+// Try creates tables with every kind of rule in the calling thread's network namespace, to check that the kernel
+// accepts them.
 func Try() error {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	plan := netpol.Plan{Ingress: map[netip.Addr]string{a: "class"}, Classes: map[string][]string{"class": {"chain"}},

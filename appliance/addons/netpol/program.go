@@ -15,12 +15,12 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// A Plan in the kernel's words (nft.Program):
+// A Plan as nftables rules (nft.Program):
 //
-//	egress   (base)  established, self: accept; saddr vmap @held-out ─▶ a class of pods
-//	ingress  (base)  established, self: accept; daddr vmap @held-in  ─▶ a class of pods
-//	class            jump to each policy's chain; drop
-//	policy           one accept for each rule and port
+// 	egress   (base)  established, self: accept; saddr vmap @held-out ─▶ a class of pods
+// 	ingress  (base)  established, self: accept; daddr vmap @held-in  ─▶ a class of pods
+// 	class            jump to each policy's chain; drop
+// 	policy           one accept for each rule and port
 
 const (
 	heldIn, heldOut, self = "held-in", "held-out", "self"
@@ -33,19 +33,18 @@ var (
 	portType   = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr)
 )
 
-// priorities: after isolation (-4), before the filters of others. It makes no
-// difference to what passes: each only drops.
+// Priorities: after isolation (-4), before the filters of others. The order does not change what passes, because each
+// only drops.
 const egressPriority, ingressPriority = -3, -2
 
-// The 32-bit registers that a key of several parts is put together in; register 1 is
-// the first four of them.
+// The 32-bit registers for a key of several parts; register 1 is the first four of them.
 const part1, part2, part4 = 9, 10, 12
 
 var protocols = map[corev1.Protocol]byte{corev1.ProtocolTCP: unix.IPPROTO_TCP, corev1.ProtocolUDP: unix.IPPROTO_UDP, corev1.ProtocolSCTP: unix.IPPROTO_SCTP}
 
 var families = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge}
 
-// write puts a plan into the two tables' words.
+// write converts a plan to the two tables.
 func write(plan netpol.Plan, local []podnet.Pod) []nft.Program {
 	if plan.Empty() {
 		return nil
@@ -134,7 +133,7 @@ func verdicts(classes map[netip.Addr]string) nft.Set {
 	return s
 }
 
-// socketKey has each part in four bytes, as registers have them.
+// socketKey has each part in four bytes, as registers do.
 func socketKey(s netpol.Socket) []byte {
 	key := append(s.Addr.AsSlice(), protocols[s.Protocol], 0, 0, 0)
 	return append(binary.BigEndian.AppendUint16(key, s.Port), 0, 0)
@@ -144,8 +143,8 @@ func load(register, offset, length uint32, base expr.PayloadBase) expr.Any {
 	return &expr.Payload{DestRegister: register, Base: base, Offset: offset, Len: length}
 }
 
-// decides writes the base chains of the IPv4 table. The destination is that after
-// Services were resolved, the source that before it is masqueraded.
+// decides writes the base chains of the IPv4 table. The destination is that after Services were resolved, the source
+// that before masquerading.
 func decides(c *nftables.Conn, t *nftables.Table) {
 	toItself := []expr.Any{load(1, nft.Source, 4, expr.PayloadBaseNetworkHeader), load(part1, nft.Destination, 4, expr.PayloadBaseNetworkHeader),
 		&expr.Lookup{SourceRegister: 1, SetName: self}}
@@ -163,8 +162,8 @@ func decides(c *nftables.Conn, t *nftables.Table) {
 	}
 }
 
-// keepsHonest writes the base chains of the bridge's table: what is held sends from its
-// own address, and neither sends nor gets anything that the IPv4 table does not see.
+// keepsHonest writes the base chains of the bridge's table: selected pods send from their own address only, and neither
+// send nor receive what the IPv4 table does not filter.
 func keepsHonest(c *nftables.Conn, t *nftables.Table) {
 	held := func(key expr.MetaKey) []expr.Any {
 		return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Lookup{SourceRegister: 1, SetName: heldPorts}}
@@ -181,8 +180,7 @@ func keepsHonest(c *nftables.Conn, t *nftables.Table) {
 	nft.Rule(c, out, held(expr.MetaKeyOIFNAME), nft.Drop)
 }
 
-// allow is one rule of a policy's chain. The other end is the destination of what goes
-// out.
+// allow is one rule of a policy's chain. For egress the other end is the destination.
 func allow(r netpol.Rule, otherEnd uint32) []expr.Any {
 	var all []expr.Any
 	if r.Peers != "" {

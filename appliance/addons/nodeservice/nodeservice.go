@@ -1,11 +1,9 @@
-// Package nodeservice makes Services that lead to the supervisor itself: to a
-// port on the node's address, with no pod behind it. Cluster DNS and the
-// resource metrics are reached that way.
+// Package nodeservice creates Services without pods that lead to a port of the supervisor on the node's address: for
+// cluster DNS and the resource metrics.
 //
-// It reads and alone writes the Services that it is called for, and one
-// EndpointSlice for each. Ensure may be called again at any time and writes only
-// what differs; nothing watches in between, so what somebody else changes stays
-// so until the supervisor or the engine starts again.
+// It reads and alone writes the Services that it is called for, and one EndpointSlice for each. Ensure may be called
+// again at any time and writes only differences. It does not watch: changes by others stay until the supervisor or the
+// engine starts again.
 package nodeservice
 
 import (
@@ -23,12 +21,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ManagedBy is the value of the labels by which our objects are known.
+// ManagedBy is the label value of the objects made here.
 const ManagedBy = "rivulet.dev"
 
 const managedByLabel = "app.kubernetes.io/managed-by"
 
-// Service is what is to be reached.
+// Service is the Service to create.
 type Service struct {
 	Namespace, Name string
 	// ClusterIP, if a certain one is needed.
@@ -47,7 +45,7 @@ type Port struct {
 	Target   uint16
 }
 
-// Ensure makes the Service and its EndpointSlice as they should be.
+// Ensure creates or updates the Service and its EndpointSlice.
 func Ensure(ctx context.Context, client kubernetes.Interface, s Service) error {
 	if err := ensureService(ctx, client, s.service()); err != nil {
 		return fmt.Errorf("service %s/%s: %w", s.Namespace, s.Name, err)
@@ -125,8 +123,7 @@ func (s Service) service() *corev1.Service {
 	return object
 }
 
-// slice holds one address, of the family that its name says: the type of a
-// slice cannot be changed.
+// slice has one address, of the family in its name: the type of a slice cannot be changed.
 func (s Service) slice() *discoveryv1.EndpointSlice {
 	family, name := discoveryv1.AddressTypeIPv4, s.Name+"-rivulet"
 	if s.Addr.Is6() {

@@ -12,13 +12,13 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// An object that says where a cluster is, or who, and that is no peer yet, is a wish: a
-// person's word that it may be one, as `rivulet peer` is.
+// An object with a cluster's address or ID that is no peer yet is a wish: an operator decision to approve it, the same
+// as `rivulet peer`.
 //
-//	written ──▶ asked (the fabric has the word: status.asked, status.id) ──▶ a peer's object
-//	   ▲  nobody answers there: again, 5 s … 60 s       │ deleted: the word is taken back
+// 	written ──▶ asked (the fabric has the approval: status.asked, status.id) ──▶ a peer's object
+// 	   ▲  no answer at the address: again, 5 s … 60 s   │ deleted: the approval is withdrawn
 
-// target is what the word is about, for comparison; empty if the object is none.
+// target is the approved address or ID, for comparison; empty if there is none.
 func (s Spec) target() string {
 	if s.Address == "" {
 		return s.ID
@@ -29,21 +29,21 @@ func (s Spec) target() string {
 	return s.ID + " at " + s.Address
 }
 
-// asking is what has come of a wish in this run.
+// asking is the progress of a wish in this run.
 type asking struct {
 	target string
 	busy   bool
-	id     peer.ID // who it is, once that is known
+	id     peer.ID // the cluster, once it is known
 	err    error
 	fails  int
-	next   time.Time // not before
+	next   time.Time // no attempt before
 }
 
 const firstAsk, lastAsk = 5 * time.Second, time.Minute
 
-// follow brings an object on, that is no peer's, and shows where it stands.
+// follow handles an object without a peer, and shows its state.
 func (m *mirror) follow(ctx context.Context, o *Peer, all map[peer.ID]View, taken map[peer.ID]*Peer) error {
-	if !slices.Contains(o.Finalizers, Finalizer) { // what was said has to be taken back with it
+	if !slices.Contains(o.Finalizers, Finalizer) { // its approval has to be withdrawn with it
 		own := o.DeepCopyMeta()
 		own.Finalizers = append(own.Finalizers, Finalizer)
 		var err error
@@ -58,7 +58,7 @@ func (m *mirror) follow(ctx context.Context, o *Peer, all map[peer.ID]View, take
 		a = &asking{target: target}
 		m.requests[o.Name] = a
 		if o.Status.Asked == target && all[peer.ID(o.Status.ID)].State == peer.Denied {
-			a.id = peer.ID(o.Status.ID) // the no came later
+			a.id = peer.ID(o.Status.ID) // denied later
 		}
 	}
 	if a.id == "" && !a.busy && !time.Now().Before(a.next) {
@@ -79,7 +79,7 @@ func (m *mirror) follow(ctx context.Context, o *Peer, all map[peer.ID]View, take
 			want.Roles = nil // there are none yet
 		}
 		want.Asked, want.ID = target, string(id)
-		want.ObservedGeneration = 0 // its roles are to be set when there is a peer
+		want.ObservedGeneration = 0 // its roles are applied once there is a peer
 		why = ""
 	case failed != nil:
 		why, text = "NotReached", failed.Error()
@@ -94,7 +94,7 @@ func (m *mirror) follow(ctx context.Context, o *Peer, all map[peer.ID]View, take
 	return m.status(ctx, o, want)
 }
 
-// request gives the fabric the word, which takes seconds, and has everything looked at again.
+// request passes the approval to the fabric, which takes seconds, and triggers a sync.
 func (m *mirror) request(ctx context.Context, o *Peer, a *asking) {
 	v, err := m.ApproveAt(ctx, peer.ID(o.Spec.ID), o.Spec.Address)
 	m.requestsMu.Lock()
@@ -117,7 +117,7 @@ func (m *mirror) request(ctx context.Context, o *Peer, a *asking) {
 	m.poke()
 }
 
-// undecided reports whether it is not known yet whom a wish is about: a new peer may be it.
+// undecided reports whether the cluster of a wish is not known yet: it may be a new peer.
 func (m *mirror) undecided() bool {
 	m.requestsMu.Lock()
 	defer m.requestsMu.Unlock()
@@ -146,14 +146,14 @@ func (m *mirror) wished(id peer.ID, objects map[string]*Peer) *Peer {
 	return nil
 }
 
-// unwish takes the word back that an object has given.
+// unwish withdraws the approval by an object.
 func (m *mirror) unwish(ctx context.Context, o *Peer) error {
 	m.requestsMu.Lock()
 	id := peer.ID(o.Status.ID)
 	if a := m.requests[o.Name]; a != nil {
 		if a.busy {
 			m.requestsMu.Unlock()
-			return nil // its end has everything looked at again
+			return nil // its end triggers a sync
 		}
 		if a.id != "" {
 			id = a.id

@@ -11,14 +11,14 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Words of the API.
+// Names in the API.
 const (
 	Kind = "Peer"
-	// IDLabel says which cluster an object stands for.
+	// IDLabel has the ID of the object's cluster.
 	IDLabel = "rivulet.dev/peer-id"
-	// Finalizer makes the end of the object the end of the peering.
+	// Finalizer delays the deletion of the object until the peering has ended.
 	Finalizer = "rivulet.dev/unpeer"
-	// ForceAnnotation set to "true" ends it though the peer cannot be told.
+	// ForceAnnotation set to "true" ends it even if the peer cannot be notified.
 	ForceAnnotation = "rivulet.dev/force"
 	// Ready is the condition that follows the tunnel.
 	Ready = "Ready"
@@ -26,7 +26,7 @@ const (
 
 var (
 	groupVersion = schema.GroupVersion{Group: "rivulet.dev", Version: "v1alpha1"}
-	// Resource is where the objects are.
+	// Resource is the API resource of the objects.
 	Resource = groupVersion.WithResource("peers")
 )
 
@@ -38,9 +38,9 @@ type Peer struct {
 	Status            Status `json:"status,omitempty"`
 }
 
-// Spec is what the user wants; nil is left as it is.
+// Spec is the desired state; nil means no change.
 type Spec struct {
-	// Address and ID are whom to make a peer; see wish.
+	// Address and ID identify the cluster to peer with; see wish.
 	Address string `json:"address,omitempty"`
 	ID      string `json:"id,omitempty"`
 
@@ -54,11 +54,11 @@ type Roles struct {
 	Provide bool `json:"provide"`
 }
 
-// Status is what is. Figures that change all the time (round trip, bytes) are not in
-// it: each change would be a write to the card.
+// Status is the observed state. It has no constantly changing figures (round trip, bytes): each change would be a write
+// to the SD card.
 type Status struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
-	Asked              string             `json:"asked,omitempty"` // of a wish: for whom the fabric was given the word
+	Asked              string             `json:"asked,omitempty"` // of a wish: the approved target
 	ID                 string             `json:"id,omitempty"`
 	Name               string             `json:"name,omitempty"`
 	State              string             `json:"state,omitempty"`
@@ -76,20 +76,19 @@ type Status struct {
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Trust says how the peer came to be trusted.
+// Trust is how the peer came to be trusted.
 type Trust struct {
 	How string      `json:"how,omitempty"`
 	At  metav1.Time `json:"at,omitempty"`
 }
 
-// Prefixes are those of the pods, as each side sees the other.
+// Prefixes are the pod CIDRs, as each side sees the other.
 type Prefixes struct {
 	SeenAs   string `json:"seenAs,omitempty"`
 	SeesUsAs string `json:"seesUsAs,omitempty"`
 }
 
-// fresh is the status of a peer, after the one it had. It is the same again if nothing
-// is another, times included.
+// fresh returns the new status of a peer. It is equal to the old one, times included, if nothing else changed.
 func fresh(old Status, generation int64, v View) Status {
 	s := Status{
 		ObservedGeneration: generation, ID: string(v.ID), Name: v.Name, State: string(v.State), Reason: v.Reason,
@@ -110,7 +109,7 @@ func fresh(old Status, generation int64, v View) Status {
 		}
 	}
 	if old.State == s.State && old.Since != nil {
-		s.Since = old.Since // a supervisor that starts again is no change of the peer's
+		s.Since = old.Since // a restart of the supervisor is no change of the peer
 	}
 	ready := metav1.Condition{Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: generation, Reason: s.State, Message: s.Reason, LastTransitionTime: *s.Since}
 	if v.State == peer.Connected {
@@ -132,7 +131,7 @@ func addrText(v peer.View) string {
 	return v.Control.String()
 }
 
-// second is as exact as the API keeps times.
+// second truncates a time to the API's precision.
 func second(t time.Time) *metav1.Time { out := metav1.NewTime(t.Truncate(time.Second)); return &out }
 
 func fromAPI(u *unstructured.Unstructured) (*Peer, error) {

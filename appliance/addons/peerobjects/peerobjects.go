@@ -1,19 +1,15 @@
-// Package peerobjects shows the peers of this cluster as objects of its API: one Peer for
-// each cluster that has been trusted, with state, conditions and events, so that
-// `kubectl get peers` and what watches objects see what `rivulet peers` shows. What
-// is written in an object's spec goes back to the fabric, and deleting an object ends
-// the peering. An object that says where a cluster is makes it a peer.
+// Package peerobjects represents the peers of this cluster as objects of its API: one Peer for each trusted cluster,
+// with state, conditions and events, for `kubectl get peers` and other watchers. Changes of an object's spec are passed
+// to the fabric, deleting an object ends the peering, and an object with a cluster's address makes it a peer.
 //
 //	fabric ── Changed ──▶ sync ◀── watch ── API server
 //	   ▲                   │ objects, status, events
-//	   └─ word, roles, unpeer
+//	   └─ approval, roles, unpeer
 //
-// It reads the fabric's peers and the Peer objects, both by being told of changes. It
-// alone writes Peer objects and their status, and their events; in the fabric it
-// gives the user's word, changes roles and ends peerings when an object says so. After a restart it compares
-// both sides: an object that is gone while nobody was looking is made again, since
-// only a deletion that waits for its finalizer ends a peering. An API server that
-// is away changes nothing for the fabric; the objects catch up when it is back.
+// It reads the fabric's peers and the Peer objects, both by notifications. It alone writes Peer objects, their status
+// and events; in the fabric it sets approvals and roles, and ends peerings. Restart: it compares both sides. A missing
+// object is created again, because only a deletion that waits for its finalizer ends a peering. While the API server is
+// away nothing changes in the fabric; the objects are updated later.
 package peerobjects
 
 import (
@@ -37,7 +33,7 @@ import (
 //go:embed crd.yaml
 var crd []byte
 
-// View is a peer as the objects show it.
+// View is a peer as its object shows it.
 type View struct {
 	peer.View
 	Path  string
@@ -46,33 +42,33 @@ type View struct {
 	Cordoned bool
 }
 
-// Fabric is what objects want done about peers; fabric.Fabric is one.
+// Fabric is the needed part of fabric.Fabric.
 type Fabric interface {
-	// Changed tells that Peers may be another.
+	// Changed reports changes of Peers.
 	Changed() (<-chan struct{}, func())
-	// Unpeer ends a peering, with Force though the peer cannot be told.
+	// Unpeer ends a peering, with Force even if the peer cannot be notified.
 	Unpeer(ctx context.Context, id string, how fabric.Unpeer) (peer.View, error)
-	// SetRoles switches directions; nil leaves one as it is.
+	// SetRoles switches directions; nil means no change.
 	SetRoles(ctx context.Context, id string, consume, provide *bool) (peer.View, error)
-	// ApproveAt gives a person's word that the cluster at the address, or with the ID, may
-	// be a peer; one of the two may be empty. It returns who that is.
+	// ApproveAt stores an operator's approval of the cluster at the address, or with the ID; one of the two may be
+	// empty. It returns the cluster.
 	ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error)
-	// Withdraw takes that word back, unless the cluster is a peer by now.
+	// Withdraw removes that approval, unless the cluster is a peer by now.
 	Withdraw(id peer.ID) error
 }
 
-// Config is what it is made of.
+// Config is the input of Run.
 type Config struct {
 	API *rest.Config
 	Fabric
-	// Peers returns all clusters that are known; those with a trust are shown.
+	// Peers returns all known clusters; trusted ones are shown.
 	Peers func() []View
-	// NodesChanged tells that Cordoned may be another.
+	// NodesChanged reports changes of Cordoned.
 	NodesChanged func() (<-chan struct{}, func())
 	Log          *slog.Logger
 }
 
-// gather is how long changes are collected before they are written as one.
+// gather is how long changes are collected before they are written together.
 const gather = 250 * time.Millisecond
 
 // mirror is the running component. One goroutine does all of its work.
@@ -81,14 +77,14 @@ type mirror struct {
 	client   dynamic.ResourceInterface
 	store    cache.Store
 	recorder record.EventRecorder
-	shaped   map[string]Status // what was written last, by object, so that our own echo is no news
-	poke     func()            // has everything looked at again
+	shaped   map[string]Status // last written status, by object, to ignore the watch's echo of it
+	poke     func()            // triggers a sync
 
 	requestsMu sync.Mutex
 	requests   map[string]*asking // by object
 }
 
-// Run mirrors until ctx ends. ready is called when all objects have been looked at.
+// Run mirrors until ctx ends. It calls ready after the first pass over all objects.
 func Run(ctx context.Context, cfg Config, ready func()) error {
 	changed, stop := cfg.Changed()
 	defer stop()
@@ -104,7 +100,7 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 	}, ready)
 }
 
-// objects are those in the API, as the watch has them.
+// objects are those in the API, from the watch.
 func (m *mirror) objects() []*Peer {
 	var out []*Peer
 	for _, o := range m.store.List() {

@@ -17,7 +17,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// sync makes both sides agree. One peer that cannot be written holds up no other.
+// sync makes both sides match. A peer that fails does not delay the others.
 func (m *mirror) sync(ctx context.Context) error {
 	objects := m.objects()
 	byID := map[peer.ID]*Peer{}
@@ -34,7 +34,7 @@ func (m *mirror) sync(ctx context.Context) error {
 	for _, v := range m.Peers() {
 		all[v.ID] = v
 		if v.Trust.How == "" {
-			continue // found, no peer
+			continue // discovered, no peer
 		}
 		peers[v.ID] = v
 		o := byID[v.ID]
@@ -65,8 +65,8 @@ func (m *mirror) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// adopt makes the object of a new peer, or takes one that the user wrote before the
-// peer was there: whose wish it is, or which has its name and wishes for nobody.
+// adopt creates the object of a new peer, or uses one that the user wrote before: one with a wish for it, or one with
+// its name and no wish.
 func (m *mirror) adopt(ctx context.Context, v View, names map[string]*Peer) (*Peer, error) {
 	o := m.wished(v.ID, names)
 	name := objectName(v.Name, v.ID, names)
@@ -94,8 +94,7 @@ func (m *mirror) adopt(ctx context.Context, v View, names map[string]*Peer) (*Pe
 	return fromAPI(got)
 }
 
-// objectName is what the peer calls itself, if that is a name for an object and
-// nobody else's; else its ID is added.
+// objectName is the peer's name, if that is valid and unique for an object; else its ID is added.
 func objectName(name string, id peer.ID, names map[string]*Peer) string {
 	label := strings.ToLower(name)
 	if len(validation.IsDNS1123Label(label)) > 0 {
@@ -110,12 +109,12 @@ func objectName(name string, id peer.ID, names map[string]*Peer) string {
 	return label
 }
 
-// one brings an object and its peer together.
+// one makes an object and its peer match.
 func (m *mirror) one(ctx context.Context, o *Peer, v View) error {
 	if o.DeletionTimestamp != nil {
 		return m.end(ctx, o, v)
 	}
-	if !slices.Contains(o.Finalizers, Finalizer) { // somebody has taken it away
+	if !slices.Contains(o.Finalizers, Finalizer) { // another program has removed it
 		own := o.DeepCopyMeta()
 		own.Finalizers = append(own.Finalizers, Finalizer)
 		var err error
@@ -148,8 +147,7 @@ func (m *mirror) one(ctx context.Context, o *Peer, v View) error {
 	return nil
 }
 
-// roles lets the side that has changed speak: a spec of another generation than was
-// looked at last, or else the fabric.
+// roles copies the side that changed: the spec, if it has a new generation, or else the fabric.
 func (m *mirror) roles(ctx context.Context, o *Peer, v View) (*Peer, View, error) {
 	differs := func(want *bool, is bool) bool { return want != nil && *want != is }
 	if !differs(o.Spec.Consume, v.Roles.Consume) && !differs(o.Spec.Provide, v.Roles.Provide) {
@@ -171,7 +169,7 @@ func (m *mirror) roles(ctx context.Context, o *Peer, v View) (*Peer, View, error
 		}
 		return o, v, nil
 	}
-	// The command line has switched it: the spec follows.
+	// The command line has switched it: update the spec.
 	next := o.DeepCopyMeta()
 	if next.Spec.Consume != nil {
 		next.Spec.Consume = &v.Roles.Consume
@@ -183,10 +181,10 @@ func (m *mirror) roles(ctx context.Context, o *Peer, v View) (*Peer, View, error
 	return o, v, err
 }
 
-// end is a deletion: the peering ends, and then the object.
+// end handles a deletion: it ends the peering, and then the object.
 func (m *mirror) end(ctx context.Context, o *Peer, v View) error {
 	if !slices.Contains(o.Finalizers, Finalizer) {
-		return nil // another finalizer holds it
+		return nil // another finalizer delays it
 	}
 	if _, err := m.Unpeer(ctx, string(v.ID), fabric.Unpeer{Force: o.Annotations[ForceAnnotation] == "true"}); err != nil {
 		m.recorder.Eventf(reference(o), corev1.EventTypeWarning, "UnpeerFailed", "%v; or: kubectl annotate peer %s %s=true", err, o.Name, ForceAnnotation)
@@ -196,7 +194,7 @@ func (m *mirror) end(ctx context.Context, o *Peer, v View) error {
 	return m.release(ctx, o)
 }
 
-// stray is an object whose cluster is no peer (any more).
+// stray handles an object whose cluster is no peer.
 func (m *mirror) stray(ctx context.Context, o *Peer, id peer.ID) error {
 	if o.DeletionTimestamp != nil {
 		if id == "" {
@@ -206,8 +204,8 @@ func (m *mirror) stray(ctx context.Context, o *Peer, id peer.ID) error {
 		}
 		return m.release(ctx, o)
 	}
-	if id == "" { // written by the user, for a peer that is not there yet
-		// Its generation is not observed: its roles are to be set when there is a peer.
+	if id == "" { // written by the user, for a peer that does not exist yet
+		// Its generation is not observed: its roles are applied once there is a peer.
 		want := Status{Conditions: []metav1.Condition{{
 			Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: "NoPeer", LastTransitionTime: o.CreationTimestamp,
 			Message: "no peer has this name; spec.address or spec.id would make one, as `rivulet peer` does. It is taken up when there is one",
@@ -221,7 +219,7 @@ func (m *mirror) stray(ctx context.Context, o *Peer, id peer.ID) error {
 	return m.release(ctx, o)
 }
 
-// release takes our finalizer away.
+// release removes the finalizer.
 func (m *mirror) release(ctx context.Context, o *Peer) error {
 	delete(m.shaped, o.Name)
 	if !slices.Contains(o.Finalizers, Finalizer) {
@@ -241,7 +239,7 @@ func (m *mirror) release(ctx context.Context, o *Peer) error {
 	return nil
 }
 
-// status writes a status unless it is there already.
+// status writes a status if it changed.
 func (m *mirror) status(ctx context.Context, o *Peer, want Status) error {
 	if equality.Semantic.DeepEqual(o.Status, want) {
 		return nil
@@ -269,7 +267,7 @@ func (m *mirror) write(ctx context.Context, o *Peer, status bool) (*Peer, error)
 	return fromAPI(got)
 }
 
-// report records that the state is another.
+// report emits an event for a changed state.
 func (m *mirror) report(o *Peer, old Status, v View) {
 	kind := corev1.EventTypeNormal
 	if v.State == peer.Lost || v.State == peer.Refused {
@@ -308,7 +306,7 @@ func spell(s Spec) string {
 	return strings.Join(out, ", ")
 }
 
-// DeepCopyMeta is a copy whose lists and maps of metadata are its own.
+// DeepCopyMeta returns a copy that shares no lists or maps of metadata.
 func (p *Peer) DeepCopyMeta() *Peer {
 	out := *p
 	out.ObjectMeta = *p.ObjectMeta.DeepCopy()
@@ -323,5 +321,5 @@ func with(labels map[string]string, key, value string) map[string]string {
 	return labels
 }
 
-// unset removes what the API server fills in.
+// unset removes fields that the API server sets.
 func unset(object map[string]any) { delete(object, "status") }

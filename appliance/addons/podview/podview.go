@@ -1,14 +1,14 @@
-// Package podview looks at the node as its pods do: whether what they send to the API server
-// and to cluster DNS, by their Services, gets there and back.
+// Package podview checks the network from a pod's position: whether requests to the API server and to cluster DNS by
+// their Services are answered.
 //
-//	namespace of its own ─ eth0 10.42.255.253 ─▶ cni0 ─▶ kube-proxy's rules ─▶ INPUT ─▶ API server, cluster DNS
+//	network namespace ─ eth0 10.42.255.253 ─▶ cni0 ─▶ kube-proxy's rules ─▶ INPUT ─▶ API server, cluster DNS
 //
-// A firewall of the host that drops what pods send, or rules of kube-proxy that another program
-// has flushed, show in no rule's text for certain, and to nobody but pods.
+// A host firewall that drops packets of pods, or flushed rules of kube-proxy, cannot be detected reliably from the text
+// of rules, and only pods are affected.
 //
-// It reads the bridge. It alone writes an interface on it, in a network namespace of its own, and
-// a route to that interface's address; both go with the process. Before the first pod there is no
-// bridge, and nothing to look from. Nothing is kept.
+// It reads the bridge. It alone writes an interface on it, in its own network namespace, and a route to that
+// interface's address; both end with the process. Before the first pod there is no bridge, and no check. It stores
+// nothing.
 package podview
 
 import (
@@ -29,7 +29,7 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// Finding is how it looks.
+// Finding is the result of a check.
 type Finding int
 
 const (
@@ -37,19 +37,19 @@ const (
 	Unknown Finding = iota
 	// Fine: both answer.
 	Fine
-	// Unled: the node answers, its Services lead nowhere.
+	// Unled: the node answers, but not by its Services.
 	Unled
-	// Dropped: the node answers itself, and not its pods.
+	// Dropped: the node answers itself, but not its pods.
 	Dropped
 )
 
-// Node is what is looked at.
+// Node has the servers to check.
 type Node struct {
 	// API and DNS are the servers of the node, APIService and DNSService their Services.
 	API, DNS, APIService, DNSService netip.AddrPort
 }
 
-// View is from one interface. Its methods may be called concurrently; one Look is at a time.
+// View is a check from one interface. Its methods may be called concurrently; one Check runs at a time.
 type View struct {
 	bridge, name string
 	addr         netip.Addr
@@ -59,16 +59,16 @@ type View struct {
 	gateway netip.Addr
 }
 
-// New makes one without an interface yet. name ends the name of the interface on the host, addr is
-// the address, of the pods' network, that no pod gets.
+// New returns a View without an interface yet. name is the end of the interface's name on the host, addr an address in
+// the pod CIDR that no pod gets.
 func New(bridge, name string, addr netip.Addr) *View {
 	return &View{bridge: bridge, name: podnet.NoPod + name, addr: addr}
 }
 
-// patience is for one answer. A first packet may be lost for want of a neighbour's address.
+// patience is the time limit of one answer. A first packet may be lost while the neighbour's address is resolved.
 const patience = 1500 * time.Millisecond
 
-// Check asks, and asks again before it says that something is wrong.
+// Check sends requests, and repeats them before it returns a problem.
 func (v *View) Check(ctx context.Context, n Node) (Finding, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -91,7 +91,7 @@ func (v *View) check(ctx context.Context, n Node) Finding {
 		return Fine
 	}
 	here := (&net.Dialer{}).DialContext
-	// What answers the node, and not the pods by its Service, is what they are cut off from.
+	// A server that answers the node, but not pods by its Service, is cut off from pods.
 	ownAPI, ownNames := both(func() bool { return api || connects(ctx, here, n.API) }, func() bool { return names || answers(ctx, here, n.DNS) })
 	lostAPI, lostNames := ownAPI && !api, ownNames && !names
 	if !lostAPI && !lostNames {
@@ -125,7 +125,7 @@ func connects(ctx context.Context, dial dialer, to netip.AddrPort) bool {
 	return true
 }
 
-// answers asks for the names of root servers: whatever is answered, somebody is there.
+// answers queries the names of root servers: any answer shows that a server is there.
 func answers(ctx context.Context, dial dialer, server netip.AddrPort) bool {
 	for range 2 { // UDP may be lost once
 		ctx, cancel := context.WithTimeout(ctx, patience/2)
@@ -164,8 +164,7 @@ func (v *View) dial(ctx context.Context, network, address string) (c net.Conn, e
 	return c, err
 }
 
-// attach makes the interface, unless it is there; there is false without a bridge. It is called
-// with mu held.
+// attach creates the interface, unless it exists; there is false without a bridge. It is called with mu held.
 func (v *View) attach() (there bool, err error) {
 	bridge, err := netlink.LinkByName(v.bridge)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -238,7 +237,7 @@ func (v *View) make(bridge netlink.Link, gateway netip.Addr) error {
 		inside.RouteAdd(&netlink.Route{LinkIndex: eth.Attrs().Index, Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
 }
 
-// Close takes the interface away.
+// Close removes the interface.
 func (v *View) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

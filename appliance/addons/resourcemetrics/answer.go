@@ -10,7 +10,7 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
-// answer is what was chosen and measured: each object, their list and their table.
+// answer is what was selected and measured: each object, their list and their table.
 type answer struct {
 	objects []any
 	list    any
@@ -39,8 +39,7 @@ func (h handler) nodes(ctx context.Context, o metav1.ListOptions) (out answer, e
 	return out, nil
 }
 
-// pods asks all nodes: which node a pod is on is not in its metadata, and a device
-// has one node of its own.
+// pods queries all nodes: metadata does not contain a pod's node, and a device has only one node of its own.
 func (h handler) pods(ctx context.Context, namespace string, o metav1.ListOptions) (out answer, err error) {
 	chosen, err := h.objects(ctx, kindPods, namespace, o)
 	if err != nil {

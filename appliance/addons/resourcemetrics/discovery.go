@@ -2,7 +2,7 @@ package resourcemetrics
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// What the API server tells clients of this API.
+// The discovery documents of this API.
 var (
 	apiGroup = metav1.APIGroup{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroup"}, Name: group,

@@ -34,8 +34,8 @@ func newHandler(s *source) http.Handler {
 	mux.HandleFunc("GET "+base+"/pods", h.list(kindPods))
 	mux.HandleFunc("GET "+base+"/namespaces/{namespace}/pods", h.list(kindPods))
 	mux.HandleFunc("GET "+base+"/namespaces/{namespace}/pods/{name}", h.get(kindPods))
-	// The API server asks for these to describe the whole API; there is nothing to add,
-	// and without an answer it would ask, and complain, for ever.
+	// The API server requests these to describe the whole API. They are empty, but without an answer it would repeat
+	// the request, and log an error, for ever.
 	mux.HandleFunc("GET /openapi/v2", static(json.RawMessage(`{"swagger":"2.0","info":{"title":"resource metrics","version":"v1beta1"},"paths":{}}`)))
 	mux.HandleFunc("GET /openapi/v3", static(json.RawMessage(`{"paths":{}}`)))
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
@@ -73,7 +73,7 @@ func (h handler) get(kind string) http.HandlerFunc {
 	}
 }
 
-// answer writes what is chosen and measured: the one, or a list.
+// answer writes what is selected and measured: one object, or a list.
 func (h handler) answer(w http.ResponseWriter, r *http.Request, kind string, o metav1.ListOptions, one bool) {
 	form, ok := negotiate(r.Header.Values("Accept"))
 	if !ok {
@@ -110,7 +110,7 @@ const (
 	asTable
 )
 
-// negotiate picks the first form that is asked for and known.
+// negotiate returns the first accepted form that is supported.
 func negotiate(accept []string) (form, bool) {
 	all := strings.Join(accept, ",")
 	if strings.TrimSpace(all) == "" {

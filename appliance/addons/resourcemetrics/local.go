@@ -20,15 +20,15 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// GroupVersion is that of the API, Resources are what it has.
+// GroupVersion is that of the API, Resources are its resources.
 var (
 	GroupVersion = schema.GroupVersion{Group: group, Version: version}
 	Resources    = resources.APIResources
 )
 
-// Handler serves the API inside the API server that api reaches with all rights: the control plane of a virtual cluster. kubelet
-// has the credentials for the kubelet APIs of its nodes, which are in the same process: their address is that of the loopback
-// interface, to which an API server passes no request on. Answers are kept as by a Server, and nothing is measured when nobody asks.
+// Handler serves the API inside the control plane of a virtual cluster; api has all rights at its API server. kubelet
+// has the credentials for the kubelet APIs of its nodes, which are in the same process: on loopback, where an API
+// server forwards no request. Answers are cached as by a Server, and nothing is measured without requests.
 func Handler(api *rest.Config, kubelet rest.TLSClientConfig, log *slog.Logger) (http.Handler, error) {
 	client, listed, err := clients(api)
 	if err != nil {
@@ -41,10 +41,10 @@ func Handler(api *rest.Config, kubelet rest.TLSClientConfig, log *slog.Logger) (
 	return newHandler(newSource(listed, kubelets(client, direct), log)), nil
 }
 
-// maxSummary bounds what is read of a summary, bytes.
+// maxSummary bounds the size of a summary, bytes.
 const maxSummary = 16 << 20
 
-// kubelets fetches summaries where nodes say that their kubelet APIs are.
+// kubelets fetches summaries directly from the kubelet addresses of nodes.
 func kubelets(client kubernetes.Interface, direct *http.Client) fetch {
 	return func(ctx context.Context, name string) (*stats.Summary, error) {
 		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -76,8 +76,8 @@ func kubelets(client kubernetes.Interface, direct *http.Client) fetch {
 	}
 }
 
-// RegisterLocal makes the APIService by which an API server finds the API in itself, and the rights to read it, unless there is
-// one: an administrator may have put another in its place.
+// RegisterLocal creates the APIService by which an API server finds the API in itself, and the rights to read it,
+// unless there is one: an administrator may have replaced it.
 func RegisterLocal(ctx context.Context, client kubernetes.Interface) error {
 	s := Server{client: client}
 	if _, err := s.registered(ctx); !apierrors.IsNotFound(err) {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
-// window is over how long a kubelet averages: the time between two of its looks.
+// window is the time over which a kubelet averages: the interval of its measurements.
 const window = 15 * time.Second
 
 // measured is the use of CPU and memory at one time.
@@ -30,9 +30,8 @@ type container struct {
 	measured
 }
 
-// read takes out of a kubelet's summary what was measured. A pod of which
-// something is not measured yet is left out: half of it would make an autoscaler
-// decide wrongly. It is pure.
+// read returns the measurements in a kubelet's summary. It leaves out pods with a missing measurement, because a
+// partial sum would mislead an autoscaler. It has no side effects.
 func read(s *stats.Summary) (*measured, map[podKey]pod) {
 	var node *measured
 	if m, ok := measure(s.Node.CPU, s.Node.Memory); ok {
@@ -61,8 +60,7 @@ func read(s *stats.Summary) (*measured, map[podKey]pod) {
 	return node, pods
 }
 
-// idle reports whether a virtual node says that nothing runs there. A real node's
-// kubelet never says nothing: it has not measured yet then.
+// idle reports whether a virtual node has no pods. An empty summary of a real node means no measurement yet.
 func idle(s *stats.Summary) bool {
 	zero := func(n *uint64) bool { return n != nil && *n == 0 }
 	return len(s.Pods) == 0 && s.Node.CPU != nil && s.Node.Memory != nil && s.Node.Fs == nil && s.Node.StartTime.IsZero() &&

@@ -29,8 +29,7 @@ const (
 	reader       = "rivulet:metrics-reader"
 )
 
-// register tells the API server where to find us, unless somebody else serves the
-// API already.
+// register registers this server at the API server, unless another program serves the API already.
 func (s *Server) register(ctx context.Context, bundle []byte) error {
 	if whose, err := s.foreign(ctx); err != nil {
 		return err
@@ -64,11 +63,11 @@ func (s *Server) register(ctx context.Context, bundle []byte) error {
 	return nil
 }
 
-// pollAvailable is how often, at the start, the API server is asked whether it has
-// found us; there is no watch for one object of this kind that would be cheaper.
+// pollAvailable is the interval, at the start, of requests to the API server whether it reaches this server; a watch
+// for one such object would not be cheaper.
 const pollAvailable = 500 * time.Millisecond
 
-// waitAvailable waits until the API server passes requests on; false if ctx ended.
+// waitAvailable waits until the API server forwards requests; false if ctx ended.
 func (s *Server) waitAvailable(ctx context.Context) bool {
 	for {
 		if o, err := s.registered(ctx); err == nil && helper.IsAPIServiceConditionTrue(&o, apiregistration.Available) {
@@ -89,7 +88,7 @@ func (s *Server) registered(ctx context.Context) (o apiregistration.APIService, 
 	return o, err
 }
 
-// foreign returns the Service that serves the API, if it is not ours.
+// foreign returns the Service that serves the API, if it is not this one.
 func (s *Server) foreign(ctx context.Context) (string, error) {
 	have, err := s.registered(ctx)
 	if apierrors.IsNotFound(err) {
@@ -104,7 +103,7 @@ func (s *Server) foreign(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// object is the APIService; at is nil where the API server has the API in itself.
+// object is the APIService; at is nil if the API server itself serves the API.
 func object(bundle []byte, at *apiregistration.ServiceReference) *apiregistration.APIService {
 	return &apiregistration.APIService{
 		TypeMeta:   metav1.TypeMeta{APIVersion: apiregistration.SchemeGroupVersion.String(), Kind: "APIService"},
@@ -114,7 +113,7 @@ func object(bundle []byte, at *apiregistration.ServiceReference) *apiregistratio
 	}
 }
 
-// readerRole lets everybody who may look at things look at their use of resources.
+// readerRole allows all users with view rights to read resource use.
 func readerRole() *rbacv1ac.ClusterRoleApplyConfiguration {
 	return rbacv1ac.ClusterRole(reader).
 		WithLabels(map[string]string{

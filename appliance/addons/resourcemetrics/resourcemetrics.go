@@ -1,10 +1,10 @@
-// Package resourcemetrics is the cluster's resource metrics API, metrics.k8s.io, inside
-// the supervisor: for `kubectl top` and horizontal pod autoscalers (docs/design/metrics.md).
+// Package resourcemetrics is the cluster's resource metrics API, metrics.k8s.io, in the supervisor: for `kubectl top`
+// and horizontal pod autoscalers (docs/design/metrics.md).
 //
-// It reads summaries of the kubelets on request, kept for ten seconds, and metadata from the API server; nothing
-// is measured otherwise. It alone writes the APIService v1beta1.metrics.k8s.io, the Service rivulet-metrics and the
-// ClusterRole rivulet:metrics-reader, once per start. Restart: a new certificate is registered. Failure: a node
-// whose kubelet does not answer is left out of lists; an APIService of another program stays, which status shows.
+// It reads summaries of the kubelets on request, cached for 10 s, and metadata from the API server; without requests
+// nothing is measured. It alone writes the APIService v1beta1.metrics.k8s.io, the Service rivulet-metrics and the
+// ClusterRole rivulet:metrics-reader, once per start. Restart: a new certificate is registered. Failure: a node whose
+// kubelet does not answer is left out of lists; an APIService of another program stays, which status shows.
 package resourcemetrics
 
 import (
@@ -28,18 +28,18 @@ import (
 
 // Config of a Server. All fields must be set.
 type Config struct {
-	// API reaches the API server with all rights.
+	// API has all rights at the API server.
 	API *rest.Config
-	// Addr is where it listens: on the node's own address.
+	// Addr is the address to listen on: the node's own.
 	Addr netip.AddrPort
-	// ClientCA is the file with the authority of the certificate by which the API
-	// server proves, to servers behind it, that it has let the user in.
+	// ClientCA is the file of the authority for the certificate by which the API server proves that it has authorized
+	// the user.
 	ClientCA string
 	Health   *health.Tracker
 	Log      *slog.Logger
 }
 
-// Server answers the API server.
+// Server serves the API server.
 type Server struct {
 	cfg    Config
 	client kubernetes.Interface
@@ -55,7 +55,7 @@ func New(cfg Config) (*Server, error) {
 	return &Server{cfg: cfg, client: client, source: newSource(listed, summaries(client), cfg.Log)}, nil
 }
 
-// Run serves until ctx ends; ready is called when the API server knows of us.
+// Run serves until ctx ends; it calls ready when the API server reaches it.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	authority, err := newAuthority(serverName)
 	if err != nil {
@@ -72,8 +72,8 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	server := &http.Server{
 		Handler: newHandler(s.source), TLSConfig: authority.config(s.cfg.ClientCA),
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog:     slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),  // strangers' handshakes
-		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 has nothing to offer here
+		ErrorLog:     slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),  // handshakes of strangers
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 has no benefit here
 	}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	served := make(chan error, 1)

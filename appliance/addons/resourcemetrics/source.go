@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	// fresh is how long a summary is good for: a kubelet measures about as often.
+	// fresh is how long a summary is valid: a kubelet measures about as often.
 	fresh = 10 * time.Second
 	// patience is how long a kubelet may take.
 	patience = 8 * time.Second
 )
 
-// fetch asks a node's kubelet what is used.
+// fetch reads the summary of a node's kubelet.
 type fetch func(ctx context.Context, node string) (*stats.Summary, error)
 
-// summaries asks through the API server, which knows how to reach every node's
-// kubelet, virtual nodes' included.
+// summaries fetches through the API server, which reaches every node's kubelet, virtual nodes' included.
 func summaries(client kubernetes.Interface) fetch {
 	return func(ctx context.Context, node string) (*stats.Summary, error) {
 		raw, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix("stats/summary").
@@ -43,8 +42,7 @@ func summaries(client kubernetes.Interface) fetch {
 	}
 }
 
-// list returns the metadata of the pods or nodes that selectors choose; kind is
-// kindPods or kindNodes.
+// list returns the metadata of the pods or nodes that selectors select; kind is kindPods or kindNodes.
 type list func(ctx context.Context, kind, namespace string, o metav1.ListOptions) ([]metav1.PartialObjectMetadata, error)
 
 // objects lists from the API server's cache, and of each object only what is needed.
@@ -59,7 +57,7 @@ func objects(client metadata.Interface) list {
 	}
 }
 
-// clients are one with all types, and the list of metadata.
+// clients returns a client with all types, and a list of metadata.
 func clients(api *rest.Config) (kubernetes.Interface, list, error) {
 	client, err := kubernetes.NewForConfig(api)
 	if err != nil {
@@ -72,7 +70,7 @@ func clients(api *rest.Config) (kubernetes.Interface, list, error) {
 	return client, objects(light), nil
 }
 
-// source is what is used, by whom. Several may ask at once: each node is asked once.
+// source caches use by node. Concurrent callers cause one request per node.
 type source struct {
 	objects list
 	fetch   fetch
@@ -83,9 +81,9 @@ type source struct {
 	nodes map[string]*usage
 }
 
-// usage is what one node used when it was asked last.
+// usage is what one node used at the last request.
 type usage struct {
-	mu   sync.Mutex // held while the node is asked
+	mu   sync.Mutex // held during the request
 	at   time.Time
 	node *measured
 	pods map[podKey]pod
@@ -98,8 +96,7 @@ func newSource(l list, f fetch, log *slog.Logger) *source {
 	return &source{objects: l, fetch: f, log: log, now: time.Now, nodes: map[string]*usage{}}
 }
 
-// query returns what nodes use, freshly or as of some seconds ago. A node that does
-// not answer is nil.
+// query returns what nodes use, now or some seconds ago. A node that does not answer is nil.
 func (s *source) query(ctx context.Context, nodes []string) map[string]*usage {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -130,7 +127,7 @@ func (s *source) query(ctx context.Context, nodes []string) map[string]*usage {
 func (s *source) refresh(ctx context.Context, name string, u *usage) {
 	summary, err := s.fetch(ctx, name)
 	if ctx.Err() != nil && err != nil {
-		// The one who asked went away: that says nothing of the node.
+		// The caller cancelled: that is no result for the node.
 		u.node, u.pods, u.err = nil, nil, err
 		return
 	}
@@ -154,7 +151,7 @@ func (s *source) slot(node string) *usage {
 	return u
 }
 
-// forget drops nodes that have not been asked for long.
+// forget drops nodes without a recent query.
 func (s *source) forget(asked []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// frontProxy is the name in the certificate of k3s's API server as a proxy.
+// frontProxy is the name in the proxy certificate of k3s's API server.
 const frontProxy = "system:auth-proxy"
 
 // authority is a certificate that lives as long as the process. Only the API
@@ -49,12 +49,11 @@ func newAuthority(name string) (*authority, error) {
 	}, nil
 }
 
-// config lets in the API server and nobody else. It has authenticated the user and
-// asked RBAC already: that is all the authorization there is.
+// config accepts only the API server. It has authenticated and authorized the user: there is no further authorization.
 func (a *authority) config(clientCA string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		// Read at each handshake, so that a rotated authority is followed.
+		// Read at each handshake, so that a rotated authority is used.
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			clients, err := cert.NewPool(clientCA)
 			if err != nil {

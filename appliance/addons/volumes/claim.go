@@ -16,10 +16,10 @@ import (
 	"rivulet/offload/consumer/volume"
 )
 
-// finalizer keeps a volume's object until its folder is gone.
+// finalizer keeps a volume's object until its folder is removed.
 const finalizer = "rivulet.dev/local-path"
 
-// Reasons of events; those of Kubernetes' own provisioners where there are any.
+// Reasons of events, the same as of Kubernetes' provisioners where those exist.
 const (
 	reasonFailed    = "ProvisioningFailed"
 	reasonDone      = "ProvisioningSucceeded"
@@ -30,17 +30,17 @@ const (
 	reasonMissing   = "VolumeMissing"
 )
 
-// refused is what cannot be had however often it is tried. It ends in a cure.
+// refused is an error for which a retry is useless. It ends in a cure.
 type refused struct{ error }
 
 func refuse(format string, args ...any) error { return refused{fmt.Errorf(format, args...)} }
 
-// mayConcernUs leaves claims of other provisioners out of the queue.
+// mayConcernUs keeps claims of other provisioners out of the queue.
 func mayConcernUs(claim *corev1.PersistentVolumeClaim) bool {
 	if by := requestedFrom(claim); by != "" {
 		return by == Provisioner
 	}
-	return className(claim) != "" // a class may be made later
+	return className(claim) != "" // the class may be created later
 }
 
 func requestedFrom(claim *corev1.PersistentVolumeClaim) string {
@@ -76,18 +76,18 @@ func (c *Controller) syncClaimKey(ctx context.Context, key string) error {
 	return err
 }
 
-// provision makes folder and volume for a claim that has none, if it is for us.
+// provision creates folder and volume for a claim of this provisioner that has none.
 func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	class, err := c.classes.Get(className(claim))
 	if err != nil || class.Provisioner != Provisioner || requestedFrom(claim) != Provisioner {
-		return nil //nolint:nilerr // not for us, or not yet; a change of either comes by
+		return nil //nolint:nilerr // not of this provisioner, or not yet; a change of either triggers the next call
 	}
 	if here, err := c.chosen(ctx, claim, class); err != nil || !here {
 		return err
 	}
 	name := volume.Name(claim.UID)
 	if _, err := c.volumes.Get(name); err == nil {
-		return nil // made, and not bound yet
+		return nil // created, and not bound yet
 	}
 	if err := volume.Refusal(claim, class); err != nil {
 		return refused{err}
@@ -118,7 +118,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	return c.step("volume made")
 }
 
-// chosen reports whether the claim's volume is to be on this node.
+// chosen reports whether the claim's volume belongs on this node.
 func (c *Controller) chosen(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
 	node := claim.Annotations[storageutil.AnnSelectedNode]
 	if node == c.node {
@@ -128,7 +128,7 @@ func (c *Controller) chosen(ctx context.Context, claim *corev1.PersistentVolumeC
 		wait := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 		return !wait, nil
 	}
-	// Another device of the cluster, or a virtual node: package volume makes those.
+	// Another device of the cluster, or a virtual node, whose volumes package volume makes.
 	_, err := c.cfg.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err == nil || !apierrors.IsNotFound(err) {
 		return false, err
@@ -142,8 +142,8 @@ func (c *Controller) chosen(ctx context.Context, claim *corev1.PersistentVolumeC
 	return false, refuse("node %s is gone; the scheduler chooses another", node)
 }
 
-// checkSpace refuses what the disk could never hold, and warns of what it cannot
-// hold now: a folder has no size of its own.
+// checkSpace refuses sizes above the size of the disk, and warns of those above its free space: a folder has no size of
+// its own.
 func (c *Controller) checkSpace(claim *corev1.PersistentVolumeClaim, want resource.Quantity) error {
 	total, free, err := c.folders.space()
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *Controller) checkSpace(claim *corev1.PersistentVolumeClaim, want resour
 	return nil
 }
 
-// bytes writes a size as users of Kubernetes do.
+// bytes formats a size in Kubernetes' form.
 func bytes(n uint64) string {
 	const mi = 1 << 20
 	return fmt.Sprintf("%dMi", n/mi)
@@ -170,8 +170,8 @@ func request(claim *corev1.PersistentVolumeClaim) resource.Quantity {
 	return claim.Spec.Resources.Requests[corev1.ResourceStorage]
 }
 
-// newVolume is of type local and not hostPath: a folder that is gone is then an error of
-// the pod and never an empty one in its place, and fsGroup is honoured.
+// newVolume is of type local and not hostPath: then a missing folder is an error of the pod and never replaced by an
+// empty one, and fsGroup is applied.
 func newVolume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, name, path, node string) *corev1.PersistentVolume {
 	reclaim, mode := corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeFilesystem
 	var mount []string

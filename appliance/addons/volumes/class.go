@@ -19,17 +19,17 @@ import (
 const (
 	defaultAnnotation = "storageclass.kubernetes.io/is-default-class"
 	betaDefault       = "storageclass.beta.kubernetes.io/is-default-class"
-	// yieldsAnnotation names the class to which ours leaves being the default; it
-	// tells that from a user's wish that ours be none.
+	// yieldsAnnotation names the class to which this one yields being the default; without it the user has changed
+	// that.
 	yieldsAnnotation = "rivulet.dev/yields-to"
-	// anywhereAnnotation says that the class was once offered on virtual nodes: if its
-	// topologies are restricted now, the user did it.
+	// anywhereAnnotation marks a class that was offered on virtual nodes once: restricted topologies are then the
+	// user's.
 	anywhereAnnotation = "rivulet.dev/anywhere"
 )
 
 var everything = labels.Everything()
 
-// class is the StorageClass as it is made first.
+// class is the StorageClass at its creation.
 func class() *storagev1.StorageClass {
 	mode, reclaim, grow := storagev1.VolumeBindingWaitForFirstConsumer, corev1.PersistentVolumeReclaimDelete, true
 	return &storagev1.StorageClass{
@@ -42,7 +42,7 @@ func class() *storagev1.StorageClass {
 	}
 }
 
-// keepClass makes the StorageClass, and makes way for a default class of the user's.
+// keepClass creates the StorageClass, and yields to a default class of the user.
 func (c *Controller) keepClass(ctx context.Context) error {
 	all, err := c.classes.List(everything)
 	if err != nil {
@@ -62,7 +62,7 @@ func (c *Controller) keepClass(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("storage: StorageClass %s: %w", ClassName, err)
 	case have.Provisioner != Provisioner:
-		return nil // somebody else's by the same name
+		return nil // another program's, by the same name
 	}
 	want := have.DeepCopy()
 	yield(want, other)
@@ -76,7 +76,7 @@ func (c *Controller) keepClass(ctx context.Context) error {
 	return nil
 }
 
-// otherDefault returns the name of a default class that is not ours, or "".
+// otherDefault returns the name of another default class, or "".
 func otherDefault(all []*storagev1.StorageClass) string {
 	var names []string
 	for _, s := range all {
@@ -88,8 +88,7 @@ func otherDefault(all []*storagev1.StorageClass) string {
 	return append(names, "")[0]
 }
 
-// yield makes ours the default class only where there is no other. That a user made
-// it none is respected.
+// yield makes this class the default only if there is no other. A user's change to no default stays.
 func yield(class *storagev1.StorageClass, other string) {
 	_, yields := class.Annotations[yieldsAnnotation]
 	switch {
@@ -101,8 +100,8 @@ func yield(class *storagev1.StorageClass, other string) {
 	}
 }
 
-// offer lifts, once, the restriction to this cluster's devices that earlier versions
-// made: claims may get their volume on another cluster. One that the user writes stays.
+// offer removes, once, the restriction to this cluster's devices of a class without the annotation: claims may get
+// their volume on another cluster. A restriction by the user stays.
 func offer(class *storagev1.StorageClass) {
 	if class.Annotations[anywhereAnnotation] == "" {
 		class.AllowedTopologies = nil
@@ -110,7 +109,7 @@ func offer(class *storagev1.StorageClass) {
 	}
 }
 
-// className returns the class that a claim asks for, "" if none.
+// className returns the class that a claim requests, "" if none.
 func className(claim *corev1.PersistentVolumeClaim) string {
 	return storageutil.GetPersistentVolumeClaimClass(claim)
 }

@@ -18,21 +18,21 @@ import (
 	"rivulet/offload/nodeagent/tree"
 )
 
-// nameMax is the longest name that Linux file systems take.
+// nameMax is the longest name that Linux file systems accept, bytes.
 const nameMax = 255
 
-// folders are those of volumes. Every access goes through an os.Root: no name, and
-// nothing that a pod leaves in its folder, leads out of it.
+// folders are those of volumes. Every access goes through an os.Root: no name, and nothing that a pod creates in its
+// folder, leads out of it.
 type folders struct{ dir string }
 
-// folderName says in words whose the data are; the volume's name makes it unique.
-// It is no path: names of Kubernetes objects hold neither slash nor underscore.
+// folderName contains namespace and claim for people; the volume's name makes it unique. It is no path: names of
+// Kubernetes objects contain neither slash nor underscore.
 func folderName(namespace, claim, volume string) string {
 	rest := len(namespace) + len(volume) + 2
 	return namespace + "_" + claim[:min(len(claim), max(0, nameMax-rest))] + "_" + volume
 }
 
-// nameOf returns the folder of a volume of ours, or why its path cannot be that.
+// nameOf returns the folder of this provisioner's volume, or why its path is not valid.
 func (f folders) nameOf(v *corev1.PersistentVolume) (string, error) {
 	if v.Spec.Local == nil {
 		return "", fmt.Errorf("volume %s is not of type local; it was not made here", v.Name)
@@ -47,8 +47,8 @@ func (f folders) nameOf(v *corev1.PersistentVolume) (string, error) {
 
 func (f folders) path(name string) string { return filepath.Join(f.dir, name) }
 
-// prepare makes the place for folders. Only root may pass through: the folders
-// themselves are open to every user.
+// prepare creates the parent of the folders. Only root may enter it, because the folders themselves are open to every
+// user.
 func (f folders) prepare() error {
 	err := os.MkdirAll(f.dir, 0o700)
 	if err == nil {
@@ -69,8 +69,7 @@ func (f folders) within(do func(*os.Root) error) error {
 	return do(root)
 }
 
-// make makes a folder that users of any ID may write to, and does not return
-// before it would survive a power cut. One that is there already is kept.
+// make creates a folder to which users of any ID may write, and syncs it before it returns. An existing one is kept.
 func (f folders) make(name string) error {
 	return f.within(func(root *os.Root) error {
 		if err := root.Mkdir(name, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -86,8 +85,7 @@ func (f folders) make(name string) error {
 	})
 }
 
-// remove removes a folder and all that is in it, following no link and touching no
-// other file system. It is no error if it is gone.
+// remove removes a folder and its content, without following links or crossing file systems. A missing one is no error.
 func (f folders) remove(ctx context.Context, name string) error {
 	if at, err := firstMount(below(f.path(name))); err != nil || at != "" {
 		return errors.Join(err, fmt.Errorf("something is mounted at %s; umount it, its files are not this volume's", at))
@@ -98,14 +96,14 @@ func (f folders) remove(ctx context.Context, name string) error {
 		}
 	}
 	return f.within(func(root *os.Root) error {
-		if err := root.RemoveAll(name); err != nil { // a file, if somebody has put one there
+		if err := root.RemoveAll(name); err != nil { // a file, if another program has put one there
 			return withCure(err)
 		}
 		return flush(root)
 	})
 }
 
-// removeEmpty removes a folder if nothing is in it, and reports whether it did.
+// removeEmpty removes a folder if it is empty, and reports whether it did.
 func (f folders) removeEmpty(name string) (gone bool, err error) {
 	err = f.within(func(root *os.Root) error {
 		// Remove would take a file as well.
@@ -144,7 +142,7 @@ func (f folders) list() ([]string, error) {
 	return names, nil
 }
 
-// space returns how many bytes the disk has in all, and how many are free.
+// space returns the size of the disk and its free part, bytes.
 func (f folders) space() (total, free uint64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(f.dir, &s); err != nil {
@@ -153,7 +151,7 @@ func (f folders) space() (total, free uint64, err error) {
 	return s.Blocks * uint64(s.Bsize), s.Bavail * uint64(s.Bsize), nil
 }
 
-// flush makes what was done to names last through a power cut.
+// flush syncs the names in a folder.
 func flush(root *os.Root) error {
 	d, err := root.Open(".")
 	if err != nil {
@@ -163,7 +161,7 @@ func flush(root *os.Root) error {
 	return d.Sync()
 }
 
-// withCure says what helps against errors of the disk.
+// withCure adds the cure to errors of the disk.
 func withCure(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -176,17 +174,17 @@ func withCure(err error) error {
 	return err
 }
 
-// below is whether a mount point is at or below path.
+// below matches mount points at or below path.
 func below(path string) func(string) bool {
 	return func(at string) bool { return at == path || strings.HasPrefix(at, path+"/") }
 }
 
-// givenAs is whether it is where the kubelet mounts a volume of type local for a pod.
+// givenAs matches the path where the kubelet mounts a volume of type local for a pod.
 func givenAs(volume string) func(string) bool {
 	return func(at string) bool { return strings.HasSuffix(at, "/volumes/kubernetes.io~local-volume/"+volume) }
 }
 
-// firstMount returns the first mount point that is, or "".
+// firstMount returns the first mount point that matches, or "".
 func firstMount(is func(at string) bool) (string, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

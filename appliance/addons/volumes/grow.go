@@ -10,13 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// grow gives a bound claim the size that it asks for: a folder needs no work for
-// that, so only the objects have to say so. Stopped in between, it is done again:
-// the claim's status comes last.
+// grow sets the requested size of a bound claim: a folder needs no change, so only the objects do. An interrupted call
+// is repeated: the claim's status comes last.
 func (c *Controller) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	v, err := c.volumes.Get(claim.Spec.VolumeName)
 	if err != nil || !c.ours(v) || claim.Status.Phase != corev1.ClaimBound {
-		return nil //nolint:nilerr // its change comes by
+		return nil //nolint:nilerr // its change triggers the next call
 	}
 	asked, has := request(claim), claim.Status.Capacity[corev1.ResourceStorage]
 	if asked.Cmp(has) <= 0 {
@@ -41,11 +40,11 @@ func (c *Controller) grow(ctx context.Context, claim *corev1.PersistentVolumeCla
 	}
 	done := claim.DeepCopy()
 	done.Status.Capacity[corev1.ResourceStorage] = asked
-	done.Status.Conditions = nil // all of them speak of resizing
+	done.Status.Conditions = nil // all of them are about resizing
 	delete(done.Status.AllocatedResourceStatuses, corev1.ResourceStorage)
 	_, err = c.cfg.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, done, metav1.UpdateOptions{})
 	if apierrors.IsConflict(err) {
-		return nil // its change comes by
+		return nil // its change triggers the next call
 	}
 	if err != nil {
 		return fmt.Errorf("storage: size of claim %s/%s: %w", claim.Namespace, claim.Name, err)

@@ -16,20 +16,19 @@ import (
 	"rivulet/offload/nodeagent/tree"
 )
 
-// heldDir is below the place for folders. A folder is there while its files are carried:
-// a kubelet that is to give it to a pod finds nothing at its path, reports that on the
-// pod, and tries again. No order of events lets a pod in.
+// heldDir is below the parent of the folders. A folder is there while its files are transferred: a kubelet that mounts
+// it for a pod finds nothing at its path, reports that on the pod, and retries. No order of events lets a pod in.
 const heldDir = ".carried"
 
-// patience is how long a transfer may take to end when its volume is wanted for something
-// else, and a volume to be unmounted when its pod has gone.
+// patience is how long a transfer may take to end when its volume is needed, and a volume to be unmounted after its pod
+// is deleted.
 const patience = 10 * time.Second
 
-// holds are the folders that this process uses alone.
+// holds are the folders in exclusive use by this process.
 type holds struct {
 	patience time.Duration
 
-	mu  sync.Mutex // also of what is moved to and from heldDir
+	mu  sync.Mutex // also guards moves to and from heldDir
 	all map[string]*hold
 }
 
@@ -38,8 +37,8 @@ type hold struct {
 	over chan struct{}
 }
 
-// take gives a folder to the caller alone, until done. Who has it is ended; ctx2 ends
-// with ctx, and when the next one wants it.
+// take gives the caller exclusive use of a folder until done, and ends the use by an earlier caller; ctx2 ends with
+// ctx, and when another caller takes it.
 func (h *holds) take(ctx context.Context, name string) (ctx2 context.Context, done func(), err error) {
 	late := time.After(h.patience)
 	for {
@@ -71,9 +70,9 @@ func (h *holds) take(ctx context.Context, name string) (ctx2 context.Context, do
 	}, nil
 }
 
-// Hold takes the folder of a volume out of its place until release, so that no pod gets
-// it; dir is where it is meanwhile. held ends with ctx, when the volume is held anew, and
-// when it is to be removed. A pod that has the volume is tree.ErrInUse.
+// Hold moves the folder of a volume away until release, so that no pod gets it; dir is where it is meanwhile. held ends
+// with ctx, when the volume is held again, and when it is to be removed. The error for a volume in use by a pod is
+// tree.ErrInUse.
 func (l *Local) Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error) {
 	name, err := l.name(v)
 	if err != nil {
@@ -84,7 +83,7 @@ func (l *Local) Hold(ctx context.Context, v *corev1.PersistentVolume) (held cont
 		return nil, "", nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
 	release = func() {
-		_ = l.putBack(name) // the next one to hold it, or the next start, finds it
+		_ = l.putBack(name) // the next hold or start finds it
 		done()
 	}
 	if err = l.takeAway(name); errors.Is(err, fs.ErrNotExist) {
@@ -102,7 +101,7 @@ func (l *Local) Hold(ctx context.Context, v *corev1.PersistentVolume) (held cont
 
 func (f folders) heldPath(name string) string { return filepath.Join(f.dir, heldDir, name) }
 
-// takeAway brings a folder from its place to heldDir; it may be there since a crash.
+// takeAway moves a folder to heldDir; it may be there since a crash.
 func (l *Local) takeAway(name string) error {
 	l.holds.mu.Lock()
 	defer l.holds.mu.Unlock()
@@ -130,7 +129,7 @@ func (f folders) putBack(name string) error {
 	return withCure(err)
 }
 
-// recover puts back what an earlier process had taken away.
+// recover moves back the folders that an earlier process had taken away.
 func (l *Local) recover() error {
 	l.holds.mu.Lock()
 	defer l.holds.mu.Unlock()
@@ -146,7 +145,7 @@ func (l *Local) recover() error {
 	return err
 }
 
-// remove removes a folder and all that is in it, wherever it is. Who carries its files is ended.
+// remove removes a folder and its content, wherever it is, and ends transfers of it.
 func (l *Local) remove(ctx context.Context, name string) error {
 	ctx, done, err := l.holds.take(ctx, name)
 	if err != nil {
@@ -159,8 +158,8 @@ func (l *Local) remove(ctx context.Context, name string) error {
 	return l.folders.remove(ctx, name)
 }
 
-// unmounted waits until no pod has a volume. The kubelet mounts it below the pod's folder;
-// it may still do so for a moment after the pod's object is gone.
+// unmounted waits until no pod uses a volume. The kubelet mounts it below the pod's folder, and may do so for a moment
+// after the pod's object is gone.
 func (h *holds) unmounted(ctx context.Context, name string) error {
 	late := time.After(h.patience)
 	for {

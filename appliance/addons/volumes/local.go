@@ -10,17 +10,16 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// Local gives others the folders of this device's volumes: the move of a claim's data,
-// and what is lent to other clusters. The Controller shares it, so that nothing is removed
-// under a transfer.
+// Local gives access to the folders of this device's volumes: for transfers of a claim's data, and for volumes of other
+// clusters. The Controller shares it, so that nothing is removed during a transfer.
 type Local struct {
 	folders folders
 	node    string
 	holds   *holds
 }
 
-// NewLocal returns that of a device, of which there is one in a process. dir is where the
-// folders are; it is made if need be.
+// NewLocal returns the Local of a device, of which there is one in a process. dir is the parent of the folders; it is
+// created if needed.
 func NewLocal(dir, node string) *Local {
 	return &Local{folders{filepath.Clean(dir)}, node, &holds{patience: patience, all: map[string]*hold{}}}
 }
@@ -28,7 +27,7 @@ func NewLocal(dir, node string) *Local {
 // Node is the device's node.
 func (l *Local) Node() string { return l.node }
 
-// Folder returns where the files of a volume are.
+// Folder returns the path of a volume's files.
 func (l *Local) Folder(v *corev1.PersistentVolume) (string, error) {
 	name, err := l.name(v)
 	if err != nil {
@@ -51,7 +50,7 @@ func (l *Local) missing(name string, v *corev1.PersistentVolume) error {
 	return fmt.Errorf("the folder %s of volume %s is not there; see: rivulet status", l.folders.path(name), v.Name)
 }
 
-// Capacity is the size of the disk on which they are, in bytes.
+// Capacity is the size of their disk, bytes.
 func (l *Local) Capacity() (int64, error) {
 	if err := l.folders.prepare(); err != nil {
 		return 0, err
@@ -60,8 +59,7 @@ func (l *Local) Capacity() (int64, error) {
 	return int64(total), err
 }
 
-// Fresh makes an empty folder for a volume that will be made for the claim. What an
-// earlier try has left in it is removed.
+// Fresh creates an empty folder for a future volume of the claim. It removes content of an earlier attempt.
 func (l *Local) Fresh(namespace, claim, volume string) (string, error) {
 	name := folderName(namespace, claim, volume)
 	if err := errors.Join(l.folders.prepare(), l.Discard(namespace, claim, volume)); err != nil {
@@ -70,13 +68,12 @@ func (l *Local) Fresh(namespace, claim, volume string) (string, error) {
 	return l.folders.path(name), l.folders.make(name)
 }
 
-// Discard removes that folder. It is no error if it is gone.
+// Discard removes that folder. A missing one is no error.
 func (l *Local) Discard(namespace, claim, volume string) error {
 	return l.remove(context.Background(), folderName(namespace, claim, volume))
 }
 
-// Volume is the object for that folder, bound to the next claim of that name. class may
-// be nil.
+// Volume is the object for that folder, bound to the next claim of that name. class may be nil.
 func (l *Local) Volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, volume string) *corev1.PersistentVolume {
 	return newVolume(claim, class, volume, l.folders.path(folderName(claim.Namespace, claim.Name, volume)), l.node)
 }

@@ -16,10 +16,10 @@ import (
 	"rivulet/offload/consumer/volume"
 )
 
-// pvProtection is Kubernetes' own finalizer: the volume is still bound to a claim.
+// pvProtection is Kubernetes' finalizer: the volume is still bound to a claim.
 const pvProtection = "kubernetes.io/pv-protection"
 
-// ours reports whether a volume is a folder on this node that we made.
+// ours reports whether a volume is a folder on this node of this provisioner.
 func (c *Controller) ours(v *corev1.PersistentVolume) bool { return isOn(v, c.node) }
 
 func isOn(v *corev1.PersistentVolume, node string) bool {
@@ -42,7 +42,7 @@ func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 		return nil //nolint:nilerr // gone
 	}
 	if v.Annotations[volume.MoveAnnotation] != "" {
-		return nil // package move looks after it
+		return nil // package move handles it
 	}
 	if v.DeletionTimestamp != nil {
 		err = c.purge(ctx, v)
@@ -52,7 +52,7 @@ func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 		c.check(v)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // its change comes by
+		return nil // its change triggers the next call
 	}
 	if err != nil {
 		c.recorder.Event(v, corev1.EventTypeWarning, reasonNotPurged, err.Error())
@@ -60,8 +60,7 @@ func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 	return err
 }
 
-// check tells when a volume's folder is not there: its pods cannot start, and the
-// data are somewhere else or lost.
+// check reports a volume without its folder: its pods cannot start, and the data are elsewhere or lost.
 func (c *Controller) check(v *corev1.PersistentVolume) {
 	name, err := c.folders.nameOf(v)
 	if err == nil && (c.folders.exists(name) || c.folders.exists(filepath.Join(heldDir, name))) {
@@ -79,8 +78,8 @@ func (c *Controller) check(v *corev1.PersistentVolume) {
 	c.recorder.Event(v, corev1.EventTypeWarning, reasonMissing, text+"; "+cure)
 }
 
-// release marks a volume whose claim is gone as deleted. From then on nobody can
-// bind it any more; our finalizer keeps it until purge is done.
+// release marks a volume whose claim is gone as deleted. Then no claim can bind it any more; the finalizer keeps it
+// until purge is done.
 func (c *Controller) release(ctx context.Context, v *corev1.PersistentVolume) error {
 	if ref := v.Spec.ClaimRef; ref != nil {
 		claim, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
@@ -100,8 +99,7 @@ func (c *Controller) release(ctx context.Context, v *corev1.PersistentVolume) er
 	return c.step("volume marked deleted")
 }
 
-// purge removes the folder of a volume that is marked deleted, unless it is to be
-// retained, and lets the volume go.
+// purge removes the folder of a volume that is marked deleted, unless its policy is Retain, and then the finalizer.
 func (c *Controller) purge(ctx context.Context, v *corev1.PersistentVolume) error {
 	if !slices.Contains(v.Finalizers, finalizer) || slices.Contains(v.Finalizers, pvProtection) || v.Status.Phase == corev1.VolumeBound {
 		return nil
@@ -127,8 +125,7 @@ func (c *Controller) purge(ctx context.Context, v *corev1.PersistentVolume) erro
 	return err
 }
 
-// sweep removes folders that got no volume because we, or the power, went away
-// between the two, and whose claim is gone by now. Nothing was ever written there.
+// sweep removes folders without a volume, left by an interruption, whose claim is gone. Nothing was written there.
 func (c *Controller) sweep(ctx context.Context) error {
 	names, err := c.folders.list()
 	if err != nil {

@@ -1,26 +1,21 @@
-// Package volumes makes volumes out of folders on this device: what a claim of
-// the StorageClass local-path gets, with no helper pod and no CSI driver.
+// Package volumes provisions folders on this device as volumes of the StorageClass local-path, without a helper pod or
+// a CSI driver.
 //
 //	claim ──scheduler chose this node──▶ folder ──▶ PersistentVolume ──▶ bound (by Kubernetes)
 //	claim deleted ──▶ volume Released ──▶ volume marked deleted ──▶ folder removed ──▶ volume gone
 //
-// It reads PersistentVolumeClaims, PersistentVolumes and StorageClasses through
-// watches, and nodes when it needs one. Claims whose pod runs on another cluster are
-// package volume's. It alone writes
-// <state>/storage, the StorageClass local-path, and the PersistentVolumes of
-// provisioner rivulet.dev/local-path on this node; of claims only the status of
-// one that grew and the node that was chosen, where that cannot be had.
+// It watches PersistentVolumeClaims, PersistentVolumes and StorageClasses, and reads nodes when needed. Package volume
+// handles claims of pods on other clusters. It alone writes <state>/storage, the StorageClass local-path, and the
+// PersistentVolumes of provisioner rivulet.dev/local-path on this node; of claims only the status after growth and the
+// chosen node, if that is not available.
 //
-// After a restart, or a power cut between any two steps, it goes on where it was:
-// a volume's name follows from its claim's UID, so a folder is found again and
-// not made twice; one whose files were being carried is put back in its place; a volume that is to go carries our finalizer until its folder is
-// gone; and a folder that got no volume is removed, if it is empty. A folder that
-// holds anything is removed only for a volume with reclaim policy Delete.
+// Restart, also after a power cut between any two steps: a volume's name follows from its claim's UID, so its folder is
+// found again; a folder in transfer is moved back; a deleted volume has the finalizer until its folder is gone; an
+// empty folder without a volume is removed. A folder with content is removed only for a volume with reclaim policy
+// Delete.
 //
-// Failures are events on the claim or the volume, with a cure, and are tried
-// again with back-off. What cannot be had at all is refused by an event and not
-// tried again until the claim changes. A volume whose folder is gone is in
-// `rivulet status`.
+// Failure: an event on the claim or the volume, with a cure, and a retry with back-off; permanent ones are retried only
+// after a change of the claim. A volume without its folder is in `rivulet status`.
 package volumes
 
 import (
@@ -49,22 +44,22 @@ import (
 )
 
 const (
-	// Provisioner is our name in StorageClasses.
+	// Provisioner is the name in StorageClasses.
 	Provisioner = volume.Provisioner
-	// ClassName is the StorageClass that is made and kept.
+	// ClassName is the StorageClass created here.
 	ClassName = "local-path"
 )
 
 // Config of a Controller. All fields must be set.
 type Config struct {
 	Client kubernetes.Interface
-	// Local are the folders of volumes and this device's node: volumes can be used only there.
+	// Local has the folders of volumes and this device's node: volumes can be used only there.
 	Local  *Local
 	Health *health.Tracker
 	Log    *slog.Logger
 }
 
-// Controller makes and removes volumes.
+// Controller creates and removes volumes.
 type Controller struct {
 	cfg      Config
 	log      *slog.Logger
@@ -77,9 +72,9 @@ type Controller struct {
 	volumes corelisters.PersistentVolumeLister
 	classes storagelisters.StorageClassLister
 
-	// Removing a large folder takes its time and must hold up no claim.
+	// Two queues, because the removal of a large folder must not delay claims.
 	claimQueue, volumeQueue queue
-	// step is called between the steps of making and removing; tests stop there.
+	// step is called between the steps of creation and removal; tests stop there.
 	step func(string) error
 }
 
@@ -102,8 +97,7 @@ func New(cfg Config) *Controller {
 	}
 }
 
-// Run works until ctx ends; it may be called once. ready is called when claims
-// are served.
+// Run works until ctx ends; it may be called once. It calls ready when claims are served.
 func (c *Controller) Run(ctx context.Context, ready func()) error {
 	err := c.folders.prepare()
 	if err == nil {
@@ -143,7 +137,7 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// trim drops what is only there for other clients.
+// trim drops fields for other clients.
 func trim(o any) (any, error) {
 	if m, err := meta.Accessor(o); err == nil {
 		m.SetManagedFields(nil)
@@ -175,7 +169,7 @@ func (c *Controller) watch(factory informers.SharedInformerFactory) ([]cache.Inf
 	}
 	follow(claims.Informer(), c.claimChanged, func(o any) {
 		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
-			c.claimQueue.Add(keySweep) // it may have got a folder and no volume
+			c.claimQueue.Add(keySweep) // it may have a folder and no volume
 		}
 	})
 	follow(volumes.Informer(), c.volumeChanged, func(o any) {
@@ -204,7 +198,7 @@ func (c *Controller) volumeChanged(o any) {
 	}
 }
 
-// wakeClaims looks again at the claims that wait for a class.
+// wakeClaims queues the claims that wait for a class.
 func (c *Controller) wakeClaims(class string) {
 	claims, err := c.claims.List(everything)
 	if err != nil {
@@ -217,7 +211,7 @@ func (c *Controller) wakeClaims(class string) {
 	}
 }
 
-// work does one key after the other; one that fails comes again later.
+// work handles one key after the other; failed ones are retried later.
 func (c *Controller) work(ctx context.Context, q queue, sync func(context.Context, string) error) {
 	for {
 		key, shutdown := q.Get()
