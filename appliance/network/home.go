@@ -9,8 +9,8 @@ import (
 	"rivulet/offload/nodeagent/images"
 )
 
-// Home finds the home of a consumer by its tag in the names of images; none while on says
-// that it is not wanted. running is nil before the fabric has started.
+// Home finds the home of a consumer by its tag in the names of images; it returns none while on is false. running
+// returns nil before the fabric has started.
 func Home(running func() *fabric.Fabric, on func() bool) func(tag string) (*http.Client, string, bool) {
 	return func(tag string) (*http.Client, string, bool) {
 		f := running()
@@ -28,7 +28,7 @@ func Home(running func() *fabric.Fabric, on func() bool) func(tag string) (*http
 	}
 }
 
-// PeerObjects are peers as the objects of the cluster's API show them.
+// PeerObjects converts peers for the objects of the cluster's API.
 func PeerObjects(peers []api.Peer) (out []peerobjects.View) {
 	for _, p := range peers {
 		v := peerobjects.View{View: p.View, Roles: peerobjects.Roles{Consume: !p.Roles.NoConsume, Provide: !p.Roles.NoProvide}, Cordoned: len(p.Cordoned) > 0}

@@ -13,27 +13,26 @@ import (
 	"rivulet/offload/nodeagent/resets"
 )
 
-// Prefixes knows under which prefixes pods of peers are seen; fabric.Fabric is one.
+// Prefixes manages the prefixes of peers' pods; fabric.Fabric is one.
 type Prefixes interface {
 	Links() []peer.Link
 	Gateways() []netip.Prefix
 	Changed() (<-chan struct{}, func())
-	// SetPeerCIDR chooses prefixes of another block, CheckPrefixes others where the host has networks there.
+	// SetPeerCIDR chooses prefixes of another block; CheckPrefixes replaces those that overlap networks of the host.
 	SetPeerCIDR(block netip.Prefix)
 	CheckPrefixes()
 }
 
-// Ranges takes the ranges that pods on peers have their addresses from; netpol.Watcher is one.
+// Ranges receives the address ranges of pods on peers; netpol.Watcher is one.
 type Ranges interface{ SetPeers(ranges []netip.Prefix) }
 
-// SetBlock gives peers prefixes of the block; policies hear of it first.
+// SetBlock sets the block of peers' prefixes; policies receive it first.
 func SetBlock(f Prefixes, block netip.Prefix, to Ranges) {
 	setRanges(f, block, to)
 	f.SetPeerCIDR(block)
 }
 
-// setRanges says where pods on peers have their addresses: in the block, and as long as a change of it is
-// under way where they are still.
+// setRanges passes on the ranges of pods on peers: the block and, during a change of it, the present prefixes.
 func setRanges(f Prefixes, block netip.Prefix, to Ranges) {
 	ranges := append([]netip.Prefix{block}, f.Gateways()...)
 	for _, l := range f.Links() {
@@ -45,8 +44,8 @@ func setRanges(f Prefixes, block netip.Prefix, to Ranges) {
 	}))
 }
 
-// FollowPrefixes keeps them apart from the host's networks and tells of them until ctx ends, and ends connections under
-// prefixes that are given up: who waits for an answer would wait for ever.
+// FollowPrefixes keeps the prefixes apart from the host's networks and passes them on until ctx ends. It ends
+// connections under dropped prefixes, whose clients would wait for an answer for ever.
 func FollowPrefixes(ctx context.Context, f Prefixes, block func() netip.Prefix, to Ranges, log *slog.Logger) {
 	go netmon.FollowRoutes(ctx, fixed.Tunnel, log, f.CheckPrefixes)
 	followPrefixes(ctx, f, block, to, func(gone []netip.Prefix) {
@@ -65,7 +64,7 @@ func FollowPrefixes(ctx context.Context, f Prefixes, block func() netip.Prefix, 
 func followPrefixes(ctx context.Context, f Prefixes, block func() netip.Prefix, to Ranges, end func(gone []netip.Prefix)) {
 	changed, stop := f.Changed()
 	defer stop()
-	type pair struct{ mapped, local netip.Prefix } // a connection needs both as they are
+	type pair struct{ mapped, local netip.Prefix } // a connection needs both unchanged
 	var before map[peer.ID]pair
 	for {
 		setRanges(f, block(), to)

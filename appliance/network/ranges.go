@@ -19,16 +19,16 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// How long the first start waits for an address of the LAN: with a cable that is in, or Wi-Fi and
-// nothing else, and until a cable would be in. A device without a network is not held up for longer.
+// How long the first start waits for a LAN address: with a connected cable, with Wi-Fi only, and for a cable to be
+// connected. A device without a network is not delayed for longer.
 const (
 	awaitAddress = 15 * time.Second
 	awaitCable   = 5 * time.Second
 	checkAgain   = 100 * time.Millisecond
 )
 
-// UseRanges makes the cluster's networks those of this process: for a cluster that is to be made,
-// ones that nobody here has. The engine writes them down when it makes the cluster.
+// UseRanges sets the cluster's networks in this process: for a new cluster, ones that are free here. The engine stores
+// them when it creates the cluster.
 func UseRanges(ctx context.Context, state string, log *slog.Logger) error {
 	r, there, err := fixed.Of(state)
 	if err != nil {
@@ -43,7 +43,7 @@ func UseRanges(ctx context.Context, state string, log *slog.Logger) error {
 	return nil
 }
 
-// NodeAddress is the address that the cluster's first node keeps for life.
+// NodeAddress is the permanent address of the cluster's first node.
 func NodeAddress(id peer.ID) netip.Addr { return identity.NodeAddress(id, fixed.NodeRange) }
 
 // VirtualAddresses are those of virtual nodes, of the same range.
@@ -72,7 +72,7 @@ func lans() (out []lan) {
 	return out
 }
 
-// settle returns when each link with a cable has an address, or it has waited long enough.
+// settle returns when each link with a cable has an address, or after the time limit.
 func settle(ctx context.Context, begun time.Time, look func() []lan) {
 	for ctx.Err() == nil {
 		all := look()

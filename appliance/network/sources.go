@@ -1,9 +1,8 @@
-// Package network joins the fabric to a device: where clusters are looked for, whom the
-// configuration trusts, what a person decides about other clusters, and which of them is
-// the home of an image.
+// Package network connects the fabric to a device: discovery sources, trust by configuration, operator decisions about
+// other clusters, and the home of an image.
 //
-// It reads the configuration, and alone writes the WireGuard key's record in state.db.
-// After a restart all of it is made again from these.
+// It reads the configuration, and alone writes the WireGuard key's record in state.db. Restart: all of it is made again
+// from these.
 package network
 
 import (
@@ -18,15 +17,15 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// Sources are where clusters are looked for: the LANs, and what the configuration
-// names. They outlive a fabric that is started again.
+// Sources are the discovery sources: the LANs, and addresses in the configuration. They outlive a restart of the
+// fabric.
 type Sources struct {
 	MDNS   *mdns.Source
 	Static *static.Source
 	DNS    *dnssrv.Source
 }
 
-// NewSources returns sources of which the configuration has named nothing yet.
+// NewSources returns sources without addresses of the configuration.
 func NewSources(lans *netmon.Monitor, log *slog.Logger) Sources {
 	return Sources{
 		MDNS:   mdns.New(lans, mdns.DefaultTiming, log),
@@ -35,10 +34,10 @@ func NewSources(lans *netmon.Monitor, log *slog.Logger) Sources {
 	}
 }
 
-// All are those that a fabric asks.
+// All are the sources for a fabric.
 func (s Sources) All() []discovery.Source { return []discovery.Source{s.MDNS, s.Static, s.DNS} }
 
-// Set takes what the configuration names.
+// Set sets the configured addresses.
 func (s Sources) Set(peers []string) {
 	var addrs []netip.AddrPort
 	var queries []dnssrv.Query

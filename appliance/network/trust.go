@@ -17,7 +17,7 @@ import (
 	"rivulet/fabric/pairing"
 )
 
-// Policy is whom the configuration makes a peer. What is not certain is closed.
+// Policy is the trust policy of the configuration. Unclear settings trust nobody.
 func Policy(l config.Loaded) fabric.Policy {
 	if why, _ := l.TrustClosed(); why != "" {
 		return fabric.Policy{Mode: pairing.ModeClosed, Why: why}
@@ -26,11 +26,10 @@ func Policy(l config.Loaded) fabric.Policy {
 	return fabric.Policy{Mode: pairing.Mode(set.Mode), Secret: set.Secret.Reveal()}
 }
 
-// errNoFabric is for words that come before the fabric is there.
+// errNoFabric is for operator decisions before the fabric has started.
 var errNoFabric = errors.New("the network between clusters has not started yet; see: rivulet status")
 
-// Decisions serves what a person decides about other clusters. running is nil before
-// the fabric has started.
+// Decisions serves operator decisions about other clusters. running returns nil before the fabric has started.
 func Decisions(mux *http.ServeMux, running func() *fabric.Fabric) {
 	say := func(pattern string, do func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error)) {
 		mux.Handle(pattern, api.JSON(func(r *http.Request) (any, error) {
@@ -83,8 +82,7 @@ func Decisions(mux *http.ServeMux, running func() *fabric.Fabric) {
 // keyLife is how long a WireGuard key is used.
 const keyLife = 30 * 24 * time.Hour
 
-// Rotation is how the WireGuard key is changed. One of which it is not known when it
-// was made counts from the first look at it.
+// Rotation manages the change of the WireGuard key. The age of a key without a date counts from its first use here.
 func Rotation(st *bolt.Store, id identity.Identity, log *slog.Logger) fabric.Rotation {
 	changed := id.Changed
 	if changed.IsZero() {

@@ -25,14 +25,14 @@ import (
 	"rivulet/offload/apiproxy"
 )
 
-// Config is what Access is made of. All of it is needed.
+// Config is the input of New. All of it is required.
 type Config struct {
 	Store Store
 	Key   ed25519.PrivateKey // of the cluster
 	Name  func() string      // of the cluster
-	// Now is the time, and whether it can be right.
+	// Now returns the time, and whether it is plausible.
 	Now func() (time.Time, bool)
-	// REST is the API server's, with the owner's rights; an error before there is one.
+	// REST returns the API server's configuration with the owner's rights; an error before it is known.
 	REST func() (*rest.Config, error)
 	// VClusters are those of this device.
 	VClusters VClusters
@@ -42,14 +42,14 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Access is who may use the API from the LAN. Its routes are there before it runs.
+// Access manages who may use the API from the LAN. Its routes work before Run.
 type Access struct {
 	cfg  Config
 	list *list
 	wake chan struct{}
 
 	mu      sync.Mutex // one change of bindings at a time
-	settled string     // what the bindings were made of; "": they may be anything
+	settled string     // input of the present bindings; "": unknown
 }
 
 // New reads the note.
@@ -57,11 +57,11 @@ func New(cfg Config) *Access {
 	return &Access{cfg: cfg, list: load(cfg.Store), wake: make(chan struct{}, 1)}
 }
 
-// every is how long an access that has expired may go on at most.
+// every is the longest time that an expired access continues.
 const every = 5 * time.Second
 
-// Run serves users until ctx ends. Pass gives it the connections that ask for ServerName, or are
-// browsers', and none for nil. Ready is called when it does.
+// Run serves users until ctx ends. Pass routes connections for ServerName, or of browsers, to h; nil ends that. Run
+// calls ready when it serves.
 func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...string), ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,7 +117,7 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 	}
 }
 
-// settle makes the bindings those of who may be here now.
+// settle makes the bindings match the users with access now.
 func (a *Access) settle(ctx context.Context) error {
 	cfg, err := a.cfg.REST()
 	if err != nil {
@@ -130,8 +130,8 @@ func (a *Access) settle(ctx context.Context) error {
 	return a.settleBy(ctx, client)
 }
 
-// settleBy looks at who may be here once it is alone: what was looked at before another change
-// would take that back. It asks the API server for nothing where nothing is another.
+// settleBy reads the users with access under the lock, so that it does not revert a concurrent change. Without a change
+// it sends no request to the API server.
 func (a *Access) settleBy(ctx context.Context, client kubernetes.Interface) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,7 +153,7 @@ func (a *Access) woken() {
 	changes.Poke(a.wake)
 }
 
-// Routes are `rivulet kubeconfig`.
+// Routes registers the routes of `rivulet kubeconfig`.
 func (a *Access) Routes(mux *http.ServeMux) {
 	mux.Handle("GET /v1/kubeconfigs", api.JSON(func(*http.Request) (any, error) {
 		now, _ := a.cfg.Now()
@@ -175,7 +175,7 @@ func (a *Access) Routes(mux *http.ServeMux) {
 	}))
 }
 
-// give gives access. The rights come before the record: a file that is printed works.
+// give gives access. It writes the rights before the record, so that a printed file works at once.
 func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error) {
 	now, sure := a.cfg.Now()
 	if !sure {
@@ -198,7 +198,7 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 		return nil, err
 	}
 	a.list.sweep(now, true)
-	if r.ID != "" { // its rights are there already, by its group
+	if r.ID != "" { // its group has the rights already
 		return a.describe(r, now)
 	}
 	if err := a.settle(ctx); err != nil {
@@ -217,7 +217,7 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 	return out, err
 }
 
-// describe is what the file of a record is made of.
+// describe returns the input of a record's file.
 func (a *Access) describe(r record, now time.Time) (out api.NewKubeconfig, err error) {
 	out = api.NewKubeconfig{Kubeconfig: r.view(now), Cluster: a.cfg.Name(), ServerName: ServerName}
 	for _, addr := range a.cfg.Addresses() {
@@ -241,10 +241,10 @@ func (a *Access) describe(r record, now time.Time) (out api.NewKubeconfig, err e
 	return out, err
 }
 
-// podSecurity is the label by which a namespace refuses pods that own their node.
+// podSecurity is the label by which a namespace refuses pods that could take over their node.
 const podSecurity = "pod-security.kubernetes.io/enforce"
 
-// namespace checks that it is there, and that who may make pods in it is no more than that.
+// namespace checks that the namespace exists, and warns if the right to create pods in it includes more.
 func (a *Access) namespace(ctx context.Context, r record) (warning string, err error) {
 	if r.Namespace == "" {
 		return "", nil

@@ -21,7 +21,7 @@ import (
 	"rivulet/appliance/api"
 )
 
-// Certificate is one of a user's key, signed by itself, DER: it is trusted for its key alone.
+// Certificate is self-signed by a user's key, DER: only the key is trusted.
 func Certificate(key *ecdsa.PrivateKey, user string, end time.Time) ([]byte, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: user, Organization: []string{"rivulet"}},
@@ -31,7 +31,7 @@ func Certificate(key *ecdsa.PrivateKey, user string, end time.Time) ([]byte, err
 	return x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 }
 
-// File is the kubeconfig of a user with that key; its server is the first.
+// File is the kubeconfig of a user with that key; its server is the first one.
 func File(made api.NewKubeconfig, key *ecdsa.PrivateKey) ([]byte, error) {
 	certificate, err := Certificate(key, made.User, made.Expires)
 	if err != nil {
@@ -42,7 +42,7 @@ func File(made api.NewKubeconfig, key *ecdsa.PrivateKey) ([]byte, error) {
 		return nil, err
 	}
 	name, user := made.Cluster, made.User
-	if made.VCluster != "" { // files of several are often put together
+	if made.VCluster != "" { // files of several clusters are often merged
 		name, user = made.VCluster+"@"+made.Cluster, made.User+"@"+made.VCluster+"@"+made.Cluster
 	}
 	out := clientcmdapi.NewConfig()
@@ -56,20 +56,20 @@ func File(made api.NewKubeconfig, key *ecdsa.PrivateKey) ([]byte, error) {
 	return clientcmd.Write(*out)
 }
 
-// A token is what a link has: 128 bits, in letters and digits of any case. The user's key is derived from
-// it, so that the device keeps no more of a link than of any other user: the hash of the public key.
+// A link has a token: 128 bits, in letters and digits of any case. The user's key is derived from it, so the device
+// stores the same for a link as for any other user: the hash of the public key.
 const tokenBytes = 16
 
 var tokens = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// NewToken makes one.
+// NewToken returns a random token.
 func NewToken() string {
 	raw := make([]byte, tokenBytes)
 	_, _ = rand.Read(raw) // it cannot fail
 	return strings.ToLower(tokens.EncodeToString(raw))
 }
 
-// TokenKey is the key of a token.
+// TokenKey derives the key of a token.
 func TokenKey(token string) (*ecdsa.PrivateKey, error) {
 	raw, err := tokens.DecodeString(strings.ToUpper(token))
 	if err != nil || len(raw) != tokenBytes {
@@ -78,9 +78,9 @@ func TokenKey(token string) (*ecdsa.PrivateKey, error) {
 	return derived(raw, "rivulet link")
 }
 
-// derived is the key on P-256 that a secret has for a purpose.
+// derived derives a P-256 key from a secret for a purpose.
 func derived(secret []byte, purpose string) (*ecdsa.PrivateKey, error) {
-	for n := 0; ; n++ { // one of 2^32 numbers is none of the curve
+	for n := 0; ; n++ { // one of 2^32 numbers is not on the curve
 		d, err := hkdf.Key(sha256.New, secret, nil, fmt.Sprintf("%s %d", purpose, n), 32)
 		if err != nil {
 			return nil, err

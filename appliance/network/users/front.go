@@ -24,18 +24,18 @@ import (
 	"rivulet/offload/apiproxy"
 )
 
-// ServerName is what TLS asks for, so that the control port leads here.
+// ServerName is the SNI name that the control port routes here.
 const ServerName = "kubernetes.rivulet"
 
 const (
-	// handshakeLimit bounds what a stranger may take.
+	// handshakeLimit is the time limit of a handshake.
 	handshakeLimit = 10 * time.Second
 	// maxConns bounds the connections of all users of one virtual cluster.
 	maxConns = 256
 )
 
-// serving is the certificate that users find: self-signed by the cluster's key, the same
-// every time, and pinned in each kubeconfig. Like that for peers it has no end.
+// serving is the server certificate for users: self-signed by the cluster's key, always the same, and pinned in each
+// kubeconfig. Like that for peers it does not expire.
 func serving(key crypto.Signer) (tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: ServerName}, DNSNames: []string{ServerName},
@@ -46,17 +46,17 @@ func serving(key crypto.Signer) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// front ends TLS of users and passes what they ask on. It is one for the process.
+// front terminates TLS of users and forwards their requests. There is one in the process.
 type front struct {
 	list *list
-	now  func() (time.Time, bool) // false: the time is not known well enough
+	now  func() (time.Time, bool) // false: the time is not plausible
 	tls  *tls.Config
 	log  *slog.Logger
 
 	incoming
 	proxy    *apiproxy.Proxy
 	virtual  VClusters
-	ways     map[[32]byte]*apiproxy.Proxy // into virtual clusters, by key
+	ways     map[[32]byte]*apiproxy.Proxy // to virtual clusters, by key
 	waysLock sync.Mutex
 }
 
@@ -69,7 +69,7 @@ func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, now func() (
 	f.tls = &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"},
 		ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
-		// Known, whether it still has access or not: who has none any more reads why.
+		// Known users, with or without access: a user without access receives the reason.
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if _, ok := l.find(keyOf(s.PeerCertificates[0])); !ok {
 				return errors.New("users: not a certificate of this cluster")
@@ -80,7 +80,7 @@ func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, now func() (
 	return f, nil
 }
 
-// take has one connection from the LAN, until it has proved to be a user's.
+// take handles one connection from the LAN until its user is authenticated.
 func (f *front) take(c net.Conn) {
 	kept := &conn{Conn: c, list: f.list}
 	t := tls.Server(kept, f.tls)
@@ -94,9 +94,9 @@ func (f *front) take(c net.Conn) {
 	key := keyOf(t.ConnectionState().PeerCertificates[0])
 	now, sure := f.now()
 	r, ok := f.list.find(key)
-	if ok && sure && r.active(now) { // all others stay strangers, and read why within the time of one
+	if ok && sure && r.active(now) { // all others stay strangers, and may read the reason within their time limit
 		if !connlimit.Lasting(c, r.party()) {
-			return // too many: it has ended
+			return // too many: it is closed
 		}
 		if !f.list.opens(kept, r, now) {
 			kept.Close()
@@ -106,7 +106,7 @@ func (f *front) take(c net.Conn) {
 	f.give(t)
 }
 
-// conn is what is below TLS of a user's connection. It is known until it is closed.
+// conn is the connection below a user's TLS. It is listed until it is closed.
 type conn struct {
 	net.Conn
 	list *list
@@ -119,7 +119,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// opens takes a connection down, and returns false where a virtual cluster's users have too many.
+// opens adds a connection, and returns false if a virtual cluster's users have too many.
 func (l *list) opens(c *conn, r record, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,7 +136,7 @@ func (l *list) opens(c *conn, r record, now time.Time) bool {
 	return true
 }
 
-// sweep closes the connections of those who have no access any more.
+// sweep closes the connections of users without access.
 func (l *list) sweep(now time.Time, sure bool) {
 	l.mu.Lock()
 	open := map[[32]byte]bool{}
@@ -169,7 +169,7 @@ func (i incoming) give(c net.Conn) {
 	}
 }
 
-// Accept is net.Listener's.
+// Accept implements net.Listener.
 func (i incoming) Accept() (net.Conn, error) {
 	select {
 	case c := <-i.queue:
@@ -194,7 +194,7 @@ func (f *front) serve() {
 	}
 	stop := context.AfterFunc(f.closed, func() { server.Close() })
 	defer stop()
-	server.Serve(f) //nolint:errcheck // it ends with the context
+	server.Serve(f) //nolint:errcheck // ends with the context
 	f.list.sweep(time.Time{}, false)
 }
 
@@ -242,5 +242,5 @@ func (f *front) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 
 const silent = "the device's API server does not answer; see on the device: rivulet status"
 
-// pemOf is what a kubeconfig trusts.
+// pemOf is the certificate authority of a kubeconfig.
 func pemOf(c tls.Certificate) []byte { return rpc.CertificatePEM(c.Certificate[0]) }

@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	// linkLife is how long a link may be used.
+	// linkLife is the validity of a link.
 	linkLife = 7 * 24 * time.Hour
-	// LinkPath is where links are, before their token.
+	// LinkPath is the path of links, before their token.
 	LinkPath = "/k/"
-	// linkBody bounds what is read of a request, bytes.
+	// linkBody bounds the size of a request, bytes.
 	linkBody = 1 << 10
 )
 
-// links answers browsers at the control port: a page for the token of a link, and at its button the
-// kubeconfig, once. Each connection has one request, and stays a stranger's.
+// links answers browsers at the control port: a page for a link's token, and once, at its button, the kubeconfig. Each
+// connection has one request, and keeps the limits of a stranger.
 //
-//	GET  /k/TOKEN   a page; programs that look at links in messages use none up
+//	GET  /k/TOKEN   a page, so that link previews of mail and chat programs do not use up the link
 //	POST /k/TOKEN   the file
 type links struct {
 	incoming
@@ -44,7 +44,7 @@ func newLinks(ctx context.Context, a *Access) (*links, error) {
 	return &links{incoming{make(chan net.Conn), ctx}, a, cert}, err
 }
 
-// linkCertificate is of a key on a curve that browsers have, the same at every start.
+// linkCertificate uses a curve that browsers support, and is the same at every start.
 func (a *Access) linkCertificate() (tls.Certificate, error) {
 	key, err := derived(a.cfg.Key.Seed(), "rivulet control port, browsers")
 	if err != nil {
@@ -53,7 +53,7 @@ func (a *Access) linkCertificate() (tls.Certificate, error) {
 	return serving(key)
 }
 
-// pin is the SHA-256 of a certificate's public key, as curl takes it.
+// pin is the SHA-256 of a certificate's public key, in curl's form.
 func pin(c tls.Certificate) (string, error) {
 	leaf, err := x509.ParseCertificate(c.Certificate[0])
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *links) serve() {
 	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(s.closed, func() { server.Close() })
 	defer stop()
-	server.ServeTLS(s, "", "") //nolint:errcheck // it ends with the context
+	server.ServeTLS(s, "", "") //nolint:errcheck // ends with the context
 }
 
 var linkPage = template.Must(template.New("link").Parse(`<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -145,7 +145,7 @@ func (s *links) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// redeem uses the link up, and returns the file. What fails after that has used it up, too.
+// redeem uses up the link, and returns the file. A failure after that has used it up, too.
 func (s *links) redeem(r record, now time.Time, key *ecdsa.PrivateKey, server string) ([]byte, error) {
 	if err := s.access.list.use(r, now); err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (s *links) redeem(r record, now time.Time, key *ecdsa.PrivateKey, server st
 	return File(made, key)
 }
 
-// use has a link give nothing any more.
+// use marks a link as used.
 func (l *list) use(r record, now time.Time) error {
 	err := l.change(func(all []record) ([]record, error) {
 		for i := range all {

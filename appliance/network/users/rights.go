@@ -15,21 +15,20 @@ import (
 )
 
 const (
-	// Label is on every binding that is made here; its value is the user.
+	// Label is on every binding made here; its value is the user.
 	Label = "rivulet.dev/kubeconfig"
 	group = "rivulet:users"
 	// extra is what a user of the whole cluster may read beside the role.
 	extra = "rivulet:user"
 )
 
-// userName is how the API server knows a user.
+// userName is a user's name at the API server.
 func userName(user string) string { return "rivulet:user:" + user }
 
-// rules of ClusterRole extra: what view leaves out that belongs to no namespace.
+// rules of ClusterRole extra: cluster-scoped resources that view leaves out.
 var rules = append(slices.Clone(roles.Extra), rbacv1.PolicyRule{APIGroups: []string{"rivulet.dev"}, Resources: []string{"peers"}, Verbs: []string{"get", "list", "watch"}})
 
-// clusterRole is what a record's role is called in Kubernetes. Admin of everything may
-// what the owner may.
+// clusterRole is the Kubernetes name of a record's role. An admin of the whole cluster has the owner's rights.
 func (r record) clusterRole() string {
 	if r.Namespace == "" && r.Role == "admin" {
 		return "cluster-admin"
@@ -37,7 +36,7 @@ func (r record) clusterRole() string {
 	return r.Role
 }
 
-// binding is one that has to be there.
+// binding is a required role binding.
 type binding struct{ namespace, name, role, user string }
 
 func (r record) bindings() []binding {
@@ -48,8 +47,7 @@ func (r record) bindings() []binding {
 	return []binding{one, {"", "rivulet:user:" + r.User + ":extra", extra, r.User}}
 }
 
-// settle makes the bindings those of the records, no more and no less. Those that are to
-// go, go first.
+// settle makes the bindings match the records. It deletes first.
 func settle(ctx context.Context, client kubernetes.Interface, active []record) error {
 	want := map[binding]bool{}
 	for _, r := range active {
@@ -110,7 +108,7 @@ func settle(ctx context.Context, client kubernetes.Interface, active []record) e
 			_, err = rbac.RoleBindings(b.namespace).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: who}, metav1.CreateOptions{})
 		}
 		if apierrors.IsNotFound(err) {
-			err = nil // the namespace has gone, and the right with it
+			err = nil // the namespace is gone, and the binding with it
 		}
 		errs = append(errs, err)
 	}

@@ -1,23 +1,20 @@
-// Package users gives people access from the LAN to this cluster's Kubernetes API and to those of its
-// virtual clusters: `rivulet kubeconfig`, `rivulet vcluster kubeconfig`.
+// Package users gives people access from the LAN to this cluster's Kubernetes API and to those of its virtual clusters:
+// `rivulet kubeconfig`, `rivulet vcluster kubeconfig`.
 //
-//	kubectl ── TLS for kubernetes.rivulet ──▶ control port ──▶ Front ──▶ API server
-//	   certificate of its own                 (by SNI)          │ who: the certificate's key,
+//	kubectl ── TLS for kubernetes.rivulet ──▶ control port ──▶ front ──▶ API server
+//	   certificate of its own                 (by SNI)          │ user: by the certificate's key,
 //	                                                            │ looked up for each request
 //	                                                            ├ Impersonate-User: rivulet:user:NAME
-//	                                                            └ or a virtual cluster's: a certificate that is made
+//	                                                            └ or for a virtual cluster: a certificate issued
 //	                                                              here, of user rivulet:user:NAME and its role's group
 //
-// Kubernetes cannot revoke a client certificate. So none is issued that its API server
-// trusts: the user's key is pinned here, as a peer's is, and the Front ends TLS. A user
-// whose access has ended is refused at the next request, open connections are closed,
-// watches and exec included, and the role bindings are deleted.
+// Kubernetes cannot revoke a client certificate, so no certificate is issued that its API server trusts: the user's key
+// is pinned here, as a peer's is, and front terminates TLS. When access ends, the next request is refused, open
+// connections are closed, watches and exec included, and the role bindings are deleted.
 //
-// It reads the clock and the note of the store, and alone writes that note, ClusterRole
-// rivulet:user and the bindings labelled rivulet.dev/kubeconfig. A restart finds
-// everything in the note. What fails: while the API server is away requests get 503, and
-// bindings are set right when it is back; a note that cannot be read or a clock that
-// cannot be right let nobody in.
+// It reads the clock and the note of the store, and alone writes that note, ClusterRole rivulet:user and the bindings
+// labelled rivulet.dev/kubeconfig. Restart: all state is in the note. Failure: while the API server is away requests
+// get 503, and bindings are corrected later; without a readable note or a plausible clock nobody has access.
 package users
 
 import (
@@ -39,38 +36,38 @@ import (
 )
 
 const (
-	// MaxUsers bounds how many have access to this cluster at a time, MaxVirtual how many to its virtual
-	// clusters, maxOfOne how many to one of these.
+	// MaxUsers bounds the users with access to this cluster, MaxVirtual those of all virtual clusters, maxOfOne those
+	// of one.
 	MaxUsers, MaxVirtual, maxOfOne = 64, 512, 64
-	// maxEnded bounds how many are known whose access has ended.
+	// maxEnded bounds the records of ended accesses.
 	maxEnded = 256
-	// MaxLife is the longest time that access is given for.
+	// MaxLife is the longest duration of access.
 	MaxLife = 366 * 24 * time.Hour
-	// memory is how long one that has ended is known, so that its user reads why.
+	// memory is how long an ended access is kept, so that its user receives the reason.
 	memory = 30 * 24 * time.Hour
 	note   = "kubeconfigs"
 	// maxCertificate bounds a user's certificate, bytes.
 	maxCertificate = 4 << 10
 )
 
-// Roles are what a user may be, from the least to the most.
+// Roles are the roles of users, from the least to the most rights.
 var Roles = []string{"view", "edit", "admin"}
 
-// record is one user's access as it is kept.
+// record is the stored access of one user.
 type record struct {
 	User      string    `json:"user"`
 	Key       []byte    `json:"key"` // SHA-256 of the public key
 	Role      string    `json:"role"`
 	Namespace string    `json:"namespace,omitempty"`
 	VCluster  string    `json:"vcluster,omitempty"` // empty: this cluster
-	ID        peer.ID   `json:"id,omitempty"`       // of the virtual cluster: another of its name has another
-	Link      time.Time `json:"link,omitzero"`      // until then a link gives the file; zero: none does, or any more
+	ID        peer.ID   `json:"id,omitempty"`       // of the virtual cluster: a later one of the same name has another
+	Link      time.Time `json:"link,omitzero"`      // until then a link gives the file; zero: none, or used
 	Made      time.Time `json:"made"`
 	Expires   time.Time `json:"expires"`
 	Revoked   time.Time `json:"revoked,omitzero"`
 }
 
-// A clock that went back before it was made is as bad as one that is past its end.
+// A clock before the creation is as bad as one past the end.
 func (r record) state(now time.Time) string {
 	switch {
 	case !r.Revoked.IsZero():
@@ -83,15 +80,15 @@ func (r record) state(now time.Time) string {
 
 func (r record) active(now time.Time) bool { return r.state(now) == "active" }
 
-// party is for whom its connections count.
+// party is the key for counting its connections.
 func (r record) party() string { return r.User + string(r.ID) }
 
-// view is a record as it is shown.
+// view is a record as shown to users.
 func (r record) view(now time.Time) api.Kubeconfig {
 	return api.Kubeconfig{User: r.User, Role: r.Role, Namespace: r.Namespace, VCluster: r.VCluster, Link: r.Link, Made: r.Made, Expires: r.Expires, Revoked: r.Revoked, State: r.state(now)}
 }
 
-// ended is when it did, or will.
+// ended is when it ended, or will end.
 func (r record) ended() time.Time {
 	if !r.Revoked.IsZero() {
 		return r.Revoked
@@ -99,20 +96,20 @@ func (r record) ended() time.Time {
 	return r.Expires
 }
 
-// Store keeps a note durably.
+// Store stores a note durably.
 type Store interface {
 	Note(name string) ([]byte, error) // nil if there is none
 	PutNote(name string, blob []byte) error
-	// CopyError says why what was deleted may come back after damage.
+	// CopyError returns why deleted data may return after damage.
 	CopyError() error
 }
 
-// list is who has access.
+// list is the list of users with access.
 type list struct {
 	store Store
 	mu    sync.Mutex
 	all   []record
-	bad   error // why nobody has
+	bad   error // why nobody has access
 	used  map[[32]byte]time.Time
 	conns map[net.Conn]record
 }
@@ -148,7 +145,7 @@ func (l *list) find(key [32]byte) (record, bool) {
 	return record{}, false
 }
 
-// active are those that have access.
+// active are those with access.
 func (l *list) active(now time.Time) (out []record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +157,7 @@ func (l *list) active(now time.Time) (out []record) {
 	return out
 }
 
-// change writes what f makes of all records; nothing changes if that fails.
+// change replaces all records by the result of f; nothing changes if that fails.
 func (l *list) change(f func([]record) ([]record, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -242,7 +239,7 @@ func (l *list) add(r record, replace bool) error {
 		if r.ID == "" && count >= MaxUsers || r.ID != "" && (count >= MaxVirtual || of >= maxOfOne) {
 			return nil, fmt.Errorf("%d users have access, %d of them to the same cluster, more may not; see: rivulet kubeconfig list, and: rivulet kubeconfig revoke USER", count, of)
 		}
-		for i := 0; others > maxEnded && i < len(all); { // of those that have ended the oldest go
+		for i := 0; others > maxEnded && i < len(all); { // removes the oldest ended ones
 			if all[i].active(r.Made) {
 				i++
 				continue
@@ -259,8 +256,8 @@ func (l *list) revoke(user, vcluster string, now time.Time) error {
 		fmt.Errorf("%.80q has no access; see: rivulet kubeconfig list", user))
 }
 
-// end ends the access of those that of names; none is an error. While the store's copy still has them
-// this is one, too: a store that is damaged later must not bring them back.
+// end ends the access of the records for which of is true; if there are none, it returns none. It also returns an error
+// while the store's copy still has them, because a recovery from the copy would restore the access.
 func (l *list) end(now time.Time, of func(record) bool, none error) error {
 	found := false
 	err := l.change(func(all []record) ([]record, error) {
@@ -280,14 +277,14 @@ func (l *list) end(now time.Time, of func(record) bool, none error) error {
 	return l.store.CopyError()
 }
 
-// drop forgets a record that was never of use.
+// drop deletes a record that was never usable.
 func (l *list) drop(r record) error {
 	return l.change(func(all []record) ([]record, error) {
 		return slices.DeleteFunc(all, func(o record) bool { return slices.Equal(o.Key, r.Key) }), nil
 	})
 }
 
-// views are all that are known, the newest first.
+// views are all known records, the newest first.
 func (l *list) views(now time.Time) []api.Kubeconfig {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,23 +14,22 @@ import (
 
 // VClusters are the virtual clusters of this device.
 type VClusters interface {
-	// Identity is that of the one with a name.
+	// Identity returns the identity for a name.
 	Identity(name string) (peer.ID, error)
-	// Identities are those of all; false while it is not known which there are.
+	// Identities returns all identities; false while they are not known.
 	Identities() (map[peer.ID]bool, bool)
-	// Changed follows Identities.
+	// Changed reports changes of Identities.
 	Changed() (<-chan struct{}, func())
-	// Ready returns once it is awake, or with why it is not.
+	// Ready returns nil once it is awake, or the reason why it is not.
 	Ready(ctx context.Context, id peer.ID) error
-	// REST is the way to its API server as a user in a group, good until that time.
+	// REST returns access to its API server as a user in a group, valid until that time.
 	REST(id peer.ID, user, group string, until time.Time) (*rest.Config, error)
 }
 
-// wakeWait is how long a request waits for a virtual cluster to wake.
+// wakeWait is how long a request waits until a virtual cluster is awake.
 const wakeWait = time.Minute
 
-// way is that of a user into a virtual cluster, which it wakes. Rights are what the cluster gives the
-// group of the role.
+// way returns a user's proxy to a virtual cluster, which it wakes. The group of the role has its rights there.
 func (f *front) way(ctx context.Context, r record) (*apiproxy.Proxy, error) {
 	ctx, cancel := context.WithTimeout(ctx, wakeWait)
 	defer cancel()
@@ -55,7 +54,7 @@ func (f *front) way(ctx context.Context, r record) (*apiproxy.Proxy, error) {
 	return p, nil
 }
 
-// closeWays forgets those of users without access.
+// closeWays drops those of users without access.
 func (f *front) closeWays(now time.Time) {
 	f.waysLock.Lock()
 	defer f.waysLock.Unlock()
@@ -67,7 +66,7 @@ func (f *front) closeWays(now time.Time) {
 	}
 }
 
-// endGone ends the access to virtual clusters that are not there any more.
+// endGone ends the access to deleted virtual clusters.
 func (a *Access) endGone(now time.Time) error {
 	have, sure := a.cfg.VClusters.Identities()
 	if !sure {
