@@ -1,12 +1,12 @@
-// Package clock keeps the device from doing things at a time that cannot be: boards without a clock chip begin
-// at 1970 (docs/design/clock.md). It reads the system's clock, the kernel's word on synchronization, the clock
-// chip, peers' clocks and the note "clock" of state.db; it alone writes that note, and sets the system's clock:
+// Package clock prevents work with an implausible time: boards without a clock chip begin at 1970
+// (docs/design/clock.md). It reads the system's clock, the kernel's synchronization state, the clock chip, peers'
+// clocks and the note "clock" of state.db; it alone writes that note, and sets the system's clock:
 //
 //	start ── at or above the floor max(build, note) ─────────────────────────────────────▶ Ready
 //	   └─ below, or decades above ─▶ set to the chip's time or the floor ─ better time, 15 s ─▶ Ready
 //
-// Whatever issues something with a date needs this component to be Ready first. Restart: it begins anew with the
-// note. Failure: the problems clock-implausible and clock-not-synchronized.
+// Components that issue something with a date wait until this one is Ready. Restart: it begins again with the note.
+// Failure: the problems clock-implausible and clock-not-synchronized.
 package clock
 
 import (
@@ -26,77 +26,74 @@ import (
 type System interface {
 	// Now is the wall clock.
 	Now() time.Time
-	// Boot is how long ago the machine was switched on, suspended time included: it
-	// goes on evenly whoever sets the wall clock.
+	// Boot is the time since the machine was switched on, suspended time included; it does not change when the wall
+	// clock is set.
 	Boot() time.Duration
-	// Set sets the wall clock. It fails where that is not permitted.
+	// Set sets the wall clock. It fails if that is not permitted.
 	Set(time.Time) error
-	// Discipline is what the kernel says of those who keep its clock right.
+	// Discipline is the kernel's state of clock synchronization.
 	Discipline() Discipline
 	// Chip reads the battery-backed clock, an error if there is none.
 	Chip() (time.Time, error)
-	// Changes receives after somebody has set the wall clock, until ctx ends. It
-	// may miss changes on kernels that cannot tell.
+	// Changes receives after the wall clock was set, until ctx ends. It may miss changes on kernels without support.
 	Changes(ctx context.Context) <-chan struct{}
 }
 
-// Discipline is how well the kernel's clock is kept.
+// Discipline is the synchronization of the kernel's clock.
 type Discipline struct {
-	// Synchronized is true while a time service (NTP, PTP) keeps the clock.
+	// Synchronized is true while a time service (NTP, PTP) synchronizes the clock.
 	Synchronized bool
-	// Offset is what the service has still to correct.
+	// Offset is the remaining correction by the service.
 	Offset time.Duration
 }
 
-// Store keeps a small blob durably.
+// Store stores a small blob durably.
 type Store interface {
 	Note(name string) ([]byte, error)
 	PutNote(name string, blob []byte) error
 }
 
-// Config is what a clock is made of; all fields are needed.
+// Config is the input of New; all fields are required.
 type Config struct {
 	System System
-	// Built is when this program was made: it is never earlier than that.
+	// Built is the build time of this program: the time is never earlier.
 	Built  time.Time
 	Store  Store
 	Health *health.Tracker
-	// Jumped is told of every jump after Ready. It must not block.
+	// Jumped is called with every jump after Ready. It must not block.
 	Jumped func(Jump)
 	Log    *slog.Logger
 }
 
-// Jump is a change of the wall clock that is not the passing of time.
+// Jump is a change of the wall clock other than the passing of time.
 type Jump struct {
-	// At is when it happened by the new time; By is how far the clock went, negative: back.
+	// At is the new time of the jump; By is its size, negative: back.
 	At time.Time     `json:"at"`
 	By time.Duration `json:"by"`
 }
 
-// Where the time comes from.
+// Sources of the time.
 const (
-	FromNTP    = "ntp"    // the kernel says that a time service keeps it
-	FromChip   = "chip"   // we took it from the clock chip
-	FromPeers  = "peers"  // we took it from peers that have it from a time service
-	FromFloor  = "floor"  // nobody knew better: it was set to the earliest possible
-	FromSystem = "system" // as the machine had it, and it could be
+	FromNTP    = "ntp"    // synchronized by a time service
+	FromChip   = "chip"   // set from the clock chip
+	FromPeers  = "peers"  // set from peers with a time service
+	FromFloor  = "floor"  // set to the earliest possible time, for want of another source
+	FromSystem = "system" // the machine's own, and plausible
 )
 
 const (
-	// Far is how much the clock must move at once to be called a jump, and how far
-	// below the floor it may be: a chip drifts, and commits come from other machines.
+	// Far is the least jump, and how far below the floor the clock may be: a chip drifts, and commits are from other
+	// machines.
 	Far = 5 * time.Minute
-	// patience bounds how long a start is delayed for a better time than the floor.
+	// patience bounds how long a start waits for a better time than the floor.
 	patience = 15 * time.Second
-	// saveEvery is how old the note gets, and so how far back a start without any
-	// clock can be.
+	// saveEvery is the greatest age of the note, and so the error of a start without any clock.
 	saveEvery = time.Hour
-	// checkEvery is how often the kernel is asked; it says nothing by itself when it
-	// becomes synchronized.
+	// checkEvery is the interval of reads of the kernel's state, which has no event for synchronization.
 	checkEvery = 10 * time.Second
 	// checkAtStart is the same while a start waits for it.
 	checkAtStart = 250 * time.Millisecond
-	// correctEvery bounds how often peers may set the clock.
+	// correctEvery is the shortest interval between two corrections by peers.
 	correctEvery = time.Hour
 )
 
@@ -105,7 +102,7 @@ type Clock struct {
 	cfg Config
 	sys System
 	log *slog.Logger
-	// received is poked by what peers say.
+	// received receives after a reading of a peer.
 	received chan struct{}
 
 	mu        sync.Mutex
@@ -113,9 +110,9 @@ type Clock struct {
 	source    string
 	disc      Discipline
 	peers     peers
-	base      time.Time     // wall clock at the time of boot, as last looked at
-	saved     time.Duration // when the note was written, since boot
-	corrected time.Duration // when peers last set the clock, since boot
+	base      time.Time     // wall clock at boot, by the last check
+	saved     time.Duration // time of the note since boot
+	corrected time.Duration // time of the last correction by peers, since boot
 	jump      *Jump
 	notSet    error // why the clock could not be set
 }
@@ -149,8 +146,7 @@ func (c *Clock) run(ctx context.Context, waiting func(string, ...any), ready fun
 	return c.follow(ctx, changes)
 }
 
-// settle returns when the time is plausible and nobody is likely to know it better
-// soon; false: ctx has ended.
+// settle returns when the time is plausible and no better time is expected soon; false: ctx has ended.
 func (c *Clock) settle(ctx context.Context, changes <-chan struct{}, waiting func(string, ...any)) bool {
 	c.check()
 	if c.plausible() {
@@ -162,7 +158,7 @@ func (c *Clock) settle(ctx context.Context, changes <-chan struct{}, waiting fun
 		c.report()
 		return true
 	}
-	c.set(c.floor.at(), FromFloor) //nolint:errcheck // kept in notSet, and shown
+	c.set(c.floor.at(), FromFloor) //nolint:errcheck // stored in notSet, and shown
 	tick := time.NewTicker(checkAtStart)
 	defer tick.Stop()
 	deadline := time.NewTimer(patience)
@@ -203,7 +199,7 @@ func (c *Clock) follow(ctx context.Context, changes <-chan struct{}) error {
 		c.correct()
 		c.notice()
 		c.report()
-		if c.due(!was && c.trusted()) { // what a power cut should not take away
+		if c.due(!was && c.trusted()) { // worth saving before a power cut
 			if err := c.save(); err != nil {
 				return err
 			}
@@ -218,8 +214,7 @@ func (c *Clock) follow(ctx context.Context, changes <-chan struct{}) error {
 	}
 }
 
-// check asks the kernel. A synchronized clock is believed, whatever was thought
-// before: the floor may have been saved while the clock was wrong.
+// check reads the kernel's state. A synchronized clock takes precedence over all: the floor may be from a wrong clock.
 func (c *Clock) check() {
 	d := c.sys.Discipline()
 	c.mu.Lock()
@@ -237,7 +232,7 @@ func (c *Clock) check() {
 	}
 }
 
-// correct sets the clock by what peers say, if that is called for.
+// correct sets the clock by peers' readings, if needed.
 func (c *Clock) correct() {
 	c.mu.Lock()
 	at, boot := c.sys.Now(), c.sys.Boot()
@@ -253,11 +248,11 @@ func (c *Clock) correct() {
 	c.mu.Unlock()
 	if wanted {
 		c.log.Warn("the clock is set by what peers say", "was", at.UTC(), "now", now.UTC(), "peers", strings.Join(names, ", "))
-		c.set(now, FromPeers) //nolint:errcheck // kept in notSet, and shown
+		c.set(now, FromPeers) //nolint:errcheck // stored in notSet, and shown
 	}
 }
 
-// notice finds out whether the clock has jumped since it was last looked at.
+// notice detects a jump of the clock since the last check.
 func (c *Clock) notice() {
 	c.mu.Lock()
 	base := c.bootTime()
@@ -269,8 +264,8 @@ func (c *Clock) notice() {
 	}
 	now := c.sys.Now()
 	c.jump = &Jump{At: now, By: by}
-	// Whoever set the clock back may have had reason to; only what a time service
-	// has proved is not given up for it.
+	// The clock may have been set back for a reason, so the floor follows, but not below a time proven by a time
+	// service.
 	if c.floor.possible(now) && now.Before(c.floor.Last) {
 		c.floor.Last = now
 	}
@@ -280,7 +275,7 @@ func (c *Clock) notice() {
 	c.cfg.Jumped(jump)
 }
 
-// set sets the clock and remembers why it could not.
+// set sets the clock and stores the error.
 func (c *Clock) set(to time.Time, source string) error {
 	err := c.sys.Set(to)
 	c.mu.Lock()
@@ -301,7 +296,7 @@ func (c *Clock) plausible() bool {
 	return c.floor.admits(c.sys.Now())
 }
 
-// trusted reports whether somebody who knows the time has set or confirmed it.
+// trusted reports whether a time service or peers have set or confirmed the time.
 func (c *Clock) trusted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,7 +307,7 @@ func (c *Clock) trusted() bool {
 // bootTime is the wall clock minus the time since boot: constant while nobody sets the clock.
 func (c *Clock) bootTime() time.Time { return c.sys.Now().Round(0).Add(-c.sys.Boot()) }
 
-// report keeps the two problems of a clock up to date.
+// report updates the two problems of a clock.
 func (c *Clock) report() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -344,8 +339,7 @@ func (c *Clock) report() {
 	h.Set(health.ClockNotSynchronized, text, "let this network reach an NTP server, or one of the peers; nothing else has to be done")
 }
 
-// Reading is what we tell peers: the time, and whether a time service keeps it. What
-// we have from peers ourselves we do not pass on.
+// Reading is for peers: the time, and whether a time service synchronizes it. A time from peers is not passed on.
 func (c *Clock) Reading() (now time.Time, synchronized bool) {
 	now = c.sys.Now()
 	c.mu.Lock()
@@ -353,8 +347,7 @@ func (c *Clock) Reading() (now time.Time, synchronized bool) {
 	return now, c.disc.Synchronized && c.floor.admits(now)
 }
 
-// Received takes in what a peer says of its clock: it was now, by its clock, in the
-// middle of a round trip that has just ended.
+// Received takes a peer's reading: its clock was at now in the middle of a round trip that has just ended.
 func (c *Clock) Received(id, name string, now time.Time, synchronized bool, roundTrip time.Duration) {
 	boot := c.sys.Boot()
 	c.mu.Lock()

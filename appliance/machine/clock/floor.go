@@ -9,36 +9,36 @@ import (
 // noteName is the note of state.db.
 const noteName = "clock"
 
-// lifetime of a program: nobody runs it for longer, so a clock that says so is wrong.
+// lifetime of a program: a clock that is later than that after the build is wrong.
 const lifetime = 20 * 365 * 24 * time.Hour
 
-// floor is the earliest that it can be.
+// floor is the earliest plausible time.
 type floor struct {
-	// Built is when this program was made.
+	// Built is the build time of this program.
 	Built time.Time `json:"-"`
-	// Last is the latest time that this device has seen; it may have been wrong.
+	// Last is the latest time seen on this device; it may have been wrong.
 	Last time.Time `json:"last"`
-	// Proven is the latest that a time service has vouched for.
+	// Proven is the latest time confirmed by a time service.
 	Proven time.Time `json:"proven"`
 }
 
 // at is the floor.
 func (f floor) at() time.Time { return latest(f.Built, f.Last, f.Proven) }
 
-// ceiling is the latest that it can be.
+// ceiling is the latest plausible time.
 func (f floor) ceiling() time.Time { return f.Built.Add(lifetime) }
 
-// admits reports whether it can be t, by all that was seen.
+// admits reports whether t is plausible by all that was seen.
 func (f floor) admits(t time.Time) bool {
 	return !t.Before(f.at().Add(-Far)) && !t.After(f.ceiling())
 }
 
-// possible reports whether it can be t, by what is certain: when this program was made.
+// possible reports whether t is plausible by the build time alone.
 func (f floor) possible(t time.Time) bool {
 	return !t.Before(f.Built.Add(-Far)) && !t.After(f.ceiling())
 }
 
-// likely reports whether it can be t, by what is certain and what a time service has said.
+// likely reports whether t is plausible by the build time and time services.
 func (f floor) likely(t time.Time) bool {
 	return f.possible(t) && !t.Before(f.Proven.Add(-Far))
 }
@@ -63,8 +63,8 @@ func latest(ts ...time.Time) (t time.Time) {
 	return t
 }
 
-// load reads the note. One that says what cannot be (a damaged one, or one of a
-// clock that was decades ahead) is not believed: the build's time is floor enough.
+// load reads the note. An implausible one (damaged, or of a clock decades ahead) is ignored: then the build time is the
+// floor.
 func (c *Clock) load() error {
 	blob, err := c.cfg.Store.Note(noteName)
 	if err != nil {

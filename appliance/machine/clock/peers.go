@@ -8,44 +8,41 @@ import (
 )
 
 const (
-	// agreeWithin is how far two clocks may be apart and still say the same; a clock
-	// that is off by less is left alone.
+	// agreeWithin is the largest difference of two clocks that agree; a clock with a smaller error is not corrected.
 	agreeWithin = time.Minute
-	// fresh is how long what a peer said counts.
+	// fresh is how long a peer's reading is valid.
 	fresh = time.Minute
-	// slow is the round trip after which an answer says too little.
+	// slow is the round trip from which a reading is too imprecise.
 	slow = 5 * time.Second
 )
 
-// sample is what one peer last said of its clock.
+// sample is a peer's last reading.
 type sample struct {
 	name         string
 	synchronized bool
-	// bootTime is what the peer's clock said, minus our time since boot: it stays
-	// true whoever sets our own clock.
+	// bootTime is the peer's clock minus this device's time since boot: it stays valid when the local clock is set.
 	bootTime  time.Time
-	at        time.Duration // since our boot
+	at        time.Duration // since this device's boot
 	roundTrip time.Duration
 }
 
 // peers holds the samples by peer.
 type peers map[string]sample
 
-// take stores a sample and reports whether it is the peer's first in a while, or news.
+// take stores a sample and reports whether it differs from the peer's last one, or is its first for a while.
 func (p peers) take(id string, s sample) (news bool) {
 	old, had := p[id]
 	p[id] = s
 	for id, o := range p {
 		if s.at-o.at > fresh {
-			delete(p, id) // nobody that is long gone, however many come and go
+			delete(p, id) // bounds the map over many short-lived peers
 		}
 	}
 	return !had || s.at-old.at > fresh || old.synchronized != s.synchronized || apart(old.bootTime, s.bootTime) > agreeWithin
 }
 
-// now returns what time it is by the peers that know, and who they are; none if
-// nobody knows or they do not agree, and then why says so for people. Of three and
-// more, more than half must agree; of two, both.
+// now returns the time by peers with a time service, and their names; none without such peers or agreement, with why as
+// the reason for users. Of three and more, more than half must agree; of two, both.
 func (p peers) now(boot time.Duration, f floor) (now time.Time, names []string, why string) {
 	var known []sample
 	for _, s := range p {

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Status is what `rivulet status` shows of the clock.
+// Status is the part of `rivulet status` about the clock.
 type Status struct {
 	Now time.Time `json:"now"`
 	// Source is one of the From constants.
 	Source string `json:"source"`
-	// Synchronized is true while a time service keeps the clock.
+	// Synchronized is true while a time service synchronizes the clock.
 	Synchronized bool `json:"synchronized"`
-	// Plausible is false while the clock says what cannot be.
+	// Plausible is false while the time is implausible.
 	Plausible bool `json:"plausible"`
-	// Floor is the earliest that it can be.
+	// Floor is the earliest plausible time.
 	Floor time.Time `json:"floor"`
-	// Offset is how far the clock is ahead of the reference, nanoseconds; Reference is
-	// "ntp" or the names of peers, and empty if there is nothing to compare with.
+	// Offset is how far the clock is ahead of the reference, nanoseconds; Reference is "ntp" or the names of peers, and
+	// empty without a reference.
 	Offset    time.Duration `json:"offset"`
 	Reference string        `json:"reference,omitempty"`
-	// Jump is the last one since rivulet started.
+	// Jump is the last one since the start of rivulet.
 	Jump *Jump `json:"jump,omitempty"`
 }
 

@@ -14,7 +14,7 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// Machine is the System of the machine this runs on.
+// Machine is the System of this machine.
 func Machine(log *slog.Logger) System { return machine{log} }
 
 type machine struct{ log *slog.Logger }
@@ -24,7 +24,7 @@ func (machine) Now() time.Time { return time.Now().Round(0) }
 func (machine) Boot() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
-		return time.Since(started) // no kernel that this runs on lacks it
+		return time.Since(started) // supported by every kernel in use
 	}
 	return time.Duration(ts.Nano())
 }
@@ -42,11 +42,11 @@ func (machine) Set(t time.Time) error {
 	return nil
 }
 
-// timesyncMark is made by systemd-timesyncd when it has synchronized the clock, and gone at boot.
+// timesyncMark is created by systemd-timesyncd after synchronization; a boot deletes it.
 const timesyncMark = "/run/systemd/timesync/synchronized"
 
 func (machine) Discipline() Discipline {
-	var t unix.Timex // Modes 0: only asks
+	var t unix.Timex // Modes 0: read only
 	state, err := unix.Adjtimex(&t)
 	_, mark := os.Stat(timesyncMark)
 	d := Discipline{Synchronized: mark == nil || err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0}
@@ -59,7 +59,7 @@ func (machine) Discipline() Discipline {
 }
 
 func (machine) Chip() (time.Time, error) {
-	// hwclock(8): the third line says LOCAL where the chip runs in local time.
+	// hwclock(8): the third line is LOCAL if the chip runs in local time.
 	if raw, err := os.ReadFile("/etc/adjtime"); err == nil && bytes.Contains(raw, []byte("\nLOCAL")) {
 		return time.Time{}, errors.New("clock: the chip has local time")
 	}
@@ -75,7 +75,7 @@ func (machine) Chip() (time.Time, error) {
 	return time.Date(int(r.Year)+1900, time.Month(r.Mon+1), int(r.Mday), int(r.Hour), int(r.Min), int(r.Sec), 0, time.UTC), nil
 }
 
-// Changes has a timer that the kernel cancels when the clock is set.
+// Changes uses a timer that the kernel cancels when the clock is set.
 func (m machine) Changes(ctx context.Context) <-chan struct{} {
 	ch := make(chan struct{}, 1)
 	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
@@ -88,7 +88,7 @@ func (m machine) Changes(ctx context.Context) <-chan struct{} {
 	go func() {
 		defer f.Close()
 		for ctx.Err() == nil {
-			// Its end, in a day, is of no importance.
+			// The end of the timer, in a day, has no meaning.
 			end := unix.ItimerSpec{Value: unix.NsecToTimespec(time.Now().Add(24 * time.Hour).UnixNano())}
 			if err := unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &end, nil); err != nil && !errors.Is(err, unix.ECANCELED) {
 				m.log.Debug("the kernel cannot tell when the clock is set; looking now and then", "err", err)

@@ -1,14 +1,14 @@
-// Package firewall closes the cluster's ports and networks to the LAN (docs/design/security.md): Linux takes a
-// packet for any of its addresses on any interface. Open stay the control port, the tunnel's port, mDNS and what
-// the user opens.
+// Package firewall closes the cluster's ports and networks to the LAN (docs/design/security.md): Linux accepts packets
+// for any of its addresses on any interface. Open are the control port, the tunnel's port, mDNS and what the user
+// opens.
 //
 //	LAN ─▶ eth0 ─▶ before (prerouting): to an address of eth0 ─▶ pass; new connections to pods,
 //	               Services, node addresses ─▶ dropped
-//	            ─▶ input: new connections to ports of the cluster that nobody's DNAT leads to ─▶ dropped
+//	            ─▶ input: new connections to ports of the cluster without DNAT ─▶ dropped
 //	lo, cni0, riv0 ─▶ pass
 //
 // It reads nothing and alone writes the nftables tables "rivulet-firewall", each in one transaction. Restart: they stay
-// when the supervisor ends; changed ones are put back. Failure: the problem "host-firewall".
+// when the supervisor ends; changes by others are reverted. Failure: the problem "host-firewall".
 package firewall
 
 import (
@@ -28,26 +28,26 @@ import (
 const Table = "rivulet-firewall"
 
 const (
-	beforePriority = -150 // conntrack is -200, everybody's DNAT -100
+	beforePriority = -150 // after conntrack (-200), before DNAT (-100)
 	inputPriority  = -5   // before the filters of others
 )
 
-// Config is what the host firewall protects.
+// Config is the input of Run.
 type Config struct {
-	// Own are the interfaces that lead to pods, peers and the device itself.
+	// Own are the interfaces to pods, peers and the device itself.
 	Own []string
 	// Networks are those of pods, Services and nodes, IPv4.
 	Networks []netip.Prefix
-	// Ports are TCP ports that are open on all addresses and for the device alone.
+	// Ports are TCP ports that are open on all addresses, for the device only.
 	Ports []uint16
-	// Guard sees what others do to the tables.
+	// Guard detects changes of the tables by others.
 	Guard *nft.Guard
-	// Report is told whether the tables stand; nil is well.
+	// Report is called with the result of each write of the tables; nil is success.
 	Report func(error)
 }
 
-// Run keeps the host firewall until ctx ends, and leaves it in force. ready is called when it
-// stands for the first time, or cannot.
+// Run maintains the host firewall until ctx ends, and leaves it in force. It calls ready after the first write, or its
+// failure.
 func Run(ctx context.Context, cfg Config, ready func()) {
 	tables := cfg.Guard.Tables(Table, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6)
 	programs := []nft.Program{cfg.program(nftables.TableFamilyIPv4), cfg.program(nftables.TableFamilyIPv6)}
@@ -81,7 +81,7 @@ func (cfg Config) program(family nftables.TableFamily) nft.Program {
 		}
 		input := nft.Base(c, t, "input", nftables.ChainHookInput, inputPriority)
 		cfg.passOwn(c, input)
-		// A Service that the user made may lead to a port of the host.
+		// A Service of the user may lead to a port of the host.
 		nft.Rule(c, input, nft.DestinationTranslated, nft.Accept)
 		for _, p := range cfg.Ports {
 			nft.Rule(c, input, nft.TCPPort(p), nft.Drop)
@@ -89,8 +89,8 @@ func (cfg Config) program(family nftables.TableFamily) nft.Program {
 	}}
 }
 
-// ofTheLink is what is for an address on the interface that it came in by, or for all on that
-// link: a LAN may have addresses of the cluster's networks, and the device then has one of them.
+// ofTheLink matches packets for an address of their input interface, or for all hosts on that link: a LAN may overlap
+// the cluster's networks, and the device then has such an address.
 var ofTheLink = []expr.Any{
 	&expr.Fib{Register: 1, FlagDADDR: true, FlagIIF: true, ResultADDRTYPE: true},
 	&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_UNICAST)},

@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnsureNodeAddress puts the node's own address on lo, and a route for the
-// service network beside it: without a default route the kernel would refuse a
-// connection to a service before kube-proxy could redirect it. What is there already it does
-// not write, and returns what was missing.
+// EnsureNodeAddress adds the node's address to lo, and a route for the service network: without a default route the
+// kernel would refuse a connection to a Service before kube-proxy could redirect it. It writes only what is missing,
+// and returns that.
 func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) (missing []string, err error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -43,7 +42,7 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) (missing []string
 	return append(missing, added...), err
 }
 
-// ensureAddresses puts on lo the addresses that are missing there.
+// ensureAddresses adds missing addresses to lo.
 func ensureAddresses(lo netlink.Link, all iter.Seq[netip.Addr]) (missing []string, err error) {
 	have, err := netlink.AddrList(lo, netlink.FAMILY_V4)
 	if err != nil {
@@ -62,11 +61,11 @@ func ensureAddresses(lo netlink.Link, all iter.Seq[netip.Addr]) (missing []strin
 	return missing, err
 }
 
-// ensureBridgeRoutes gives the bridge the routes that the kernel has made for its addresses.
+// ensureBridgeRoutes adds the routes that the kernel creates for the bridge's addresses.
 func ensureBridgeRoutes(name string) (missing []string, err error) {
 	bridge, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil, nil // it comes with the first pod
+		return nil, nil // it is created with the first pod
 	}
 	if err != nil {
 		return nil, fmt.Errorf("host: interface %s: %w", name, err)
@@ -100,9 +99,8 @@ func ensureRoute(link netlink.Link, route *netlink.Route) (missing []string, err
 	return []string{"route to " + route.Dst.String()}, nil
 }
 
-// Routes returns the networks that the machine has a route for, in any of its
-// tables: VPNs like to have their own. The default route is left out, also in two
-// halves, and so are those through the named interfaces.
+// Routes returns the networks with a route in any table: VPNs often have their own. It leaves out the default route,
+// also in two halves, and routes through the named interfaces.
 func Routes(except ...string) []netip.Prefix {
 	skip := map[int]bool{}
 	for _, name := range except {
@@ -133,14 +131,14 @@ func Routes(except ...string) []netip.Prefix {
 	return out
 }
 
-// widestNetwork is that of 10.0.0.0/8, bits; what is wider leads to the Internet.
+// widestNetwork is the prefix length of 10.0.0.0/8; wider routes lead to the Internet.
 const widestNetwork = 8
 
-// widestNetwork6 is what an Internet registry gives to one site at most, bits.
+// widestNetwork6 is the prefix length of the largest IPv6 allocation to one site.
 const widestNetwork6 = 16
 
-// Leads reports whether packets to an address leave through one of the interfaces named;
-// those to an address of the device itself do not.
+// Leads reports whether packets to an address leave through one of the named interfaces; false for the device's own
+// addresses.
 func Leads(addr netip.Addr, interfaces ...string) bool {
 	routes, err := netlink.RouteGet(addr.Unmap().AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {

@@ -11,17 +11,17 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Further are addresses on lo beside the node's own: each virtual node has one of the same range,
-// that follows from its name. It is usable once Nodes and Own are set.
+// Further are addresses on lo beside the node's: each virtual node has one of the same range, derived from its name. It
+// is usable once Nodes and Own are set.
 type Further struct {
-	Nodes netip.Prefix // of 16 bits
+	Nodes netip.Prefix // a /16
 	Own   netip.Addr
 
 	mu  sync.Mutex
 	all map[string]netip.Addr
 }
 
-// Take gives the name an address, which is on lo until release is called.
+// Take allocates an address for the name, which is on lo until release is called.
 func (f *Further) Take(name string) (addr netip.Addr, release func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +59,7 @@ func (f *Further) free(name string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("host: no address of %s is left", f.Nodes)
 }
 
-// ensure puts on lo what is missing there. It is called with mu held.
+// ensure adds missing addresses to lo. It is called with mu held.
 func (f *Further) ensure() (missing []string, err error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -68,7 +68,7 @@ func (f *Further) ensure() (missing []string, err error) {
 	return ensureAddresses(lo, maps.Values(f.all))
 }
 
-// putBack puts on lo what somebody has taken from it.
+// putBack adds addresses to lo that another program has removed.
 func (f *Further) putBack() ([]string, error) {
 	if f == nil {
 		return nil, nil
@@ -84,7 +84,7 @@ func (f *Further) giveBack(name string) {
 	addr := f.all[name]
 	delete(f.all, name)
 	if lo, err := netlink.LinkByName("lo"); err == nil {
-		_ = netlink.AddrDel(lo, single(addr)) // what stays is taken over by the next start, or removed with the device's other traces
+		_ = netlink.AddrDel(lo, single(addr)) // the next start, or cleanup, removes it
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package host finds out what the machine can do, so that the user need not
-// say. It reads /proc and /sys and writes nothing.
+// Package host detects the capabilities of the machine, so that the user need not configure them. It reads /proc and
+// /sys. It writes only addresses, routes and kernel settings (Network, RaiseLimits).
 package host
 
 import (
@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Facts are what the engine's start depends on.
+// Facts are the inputs of the engine's start.
 type Facts struct {
-	// CgroupV1 is true where the kubelet would find the legacy hierarchy.
+	// CgroupV1 is true if the kubelet would find the legacy hierarchy.
 	CgroupV1 bool `json:"cgroupV1"`
 	// SysResource is CAP_SYS_RESOURCE: without it no oom_score_adj may be lowered.
 	SysResource bool `json:"sysResource"`
-	// MissingTools are programs the engine calls and the machine lacked at the start.
+	// MissingTools are programs of the engine that were missing at the start.
 	MissingTools []string `json:"missingTools,omitempty"`
 	// MemoryBytes is what RAM returns.
 	MemoryBytes uint64 `json:"memoryBytes"`
@@ -28,7 +28,7 @@ type Facts struct {
 
 const cgroup2Magic = 0x63677270
 
-// Probe looks at the machine it runs on.
+// Probe reads the Facts of this machine.
 func Probe() (Facts, error) {
 	var f Facts
 	var fs unix.Statfs_t
@@ -64,8 +64,7 @@ const NameMax = 40
 
 var notDNS = regexp.MustCompile(`[^a-z0-9]+`)
 
-// Name turns a host name into one that Kubernetes accepts for a node, or
-// returns "" if nothing of it is left.
+// Name converts a host name to a valid node name of Kubernetes, or returns "" if nothing of it is left.
 func Name(hostname string) string {
 	short, _, _ := strings.Cut(strings.ToLower(hostname), ".")
 	short = strings.Trim(notDNS.ReplaceAllString(short, "-"), "-")

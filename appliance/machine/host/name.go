@@ -5,16 +5,15 @@ import (
 	"fmt"
 )
 
-// NameStore keeps the node's name.
+// NameStore stores the node's name.
 type NameStore interface {
 	NodeName() (string, error)
 	PutNodeName(string) error
 }
 
-// NodeName returns the name of this device's node: the one of the first start,
-// whatever the host is called since, because pods and volumes hang on it and a
-// second Node object would leave the first one behind for good. At the first start it is
-// given, or made of the hostname, or the fallback.
+// NodeName returns the name of this device's node. It is set at the first start, to given, the hostname or the
+// fallback, and later changes of the hostname do not change it: pods and volumes depend on it, and a second Node object
+// would leave the first one behind for ever.
 func NodeName(st NameStore, given string, hostname func() (string, error), fallback string) (string, error) {
 	name, err := st.NodeName()
 	if err != nil || name != "" {

@@ -18,27 +18,26 @@ import (
 	"rivulet/fabric/sysctl"
 )
 
-// Network is what packets of pods need of the host.
+// Network is the host's network state that pods need.
 type Network struct {
-	// Rules has the owners of nftables put them back.
+	// Rules makes the owners of nftables tables restore them.
 	Rules *nft.Guard
-	// Node is the node's own address, Services the network of Services, Bridge the one that
-	// pods are on.
+	// Node is the node's address, Services the network of Services, Bridge the bridge of pods.
 	Node netip.Addr
 	// Further are those of virtual nodes; nil has none.
 	Further  *Further
 	Services netip.Prefix
 	Bridge   string
-	// Report is told what cannot be put back, nil is well.
+	// Report is called with what cannot be restored; nil is success.
 	Report func(error)
 	Log    *slog.Logger
 }
 
-// settings let packets pass from and to pods, those between pods of one bridge through the rules.
+// settings enable forwarding for pods, and filtering of packets between pods of one bridge.
 var settings = []sysctl.Setting{{Name: "net/ipv4/ip_forward", Value: "1"}, {Name: "net/bridge/bridge-nf-call-iptables", Value: "1"}}
 
-// Keep puts back what other programs change: rules, the node's address, the routes to Services
-// and pods, and settings of the kernel, until ctx ends. ready is called when it has begun.
+// Keep restores what other programs change: rules, the node's address, the routes to Services and pods, and kernel
+// settings, until ctx ends. It calls ready after the start.
 func (n Network) Keep(ctx context.Context, ready func()) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return n.Rules.Run(ctx, ready) })
@@ -62,7 +61,7 @@ func (n Network) keep(ctx context.Context) error {
 	tick := time.NewTicker(sysctl.Interval)
 	defer tick.Stop()
 	var failed error     // of addresses and routes
-	logged := time.Now() // what is missing at first nobody has taken
+	logged := time.Now() // what is missing at the start was not removed by others
 	note := func(what []string) {
 		if len(what) > 0 && time.Since(logged) > time.Minute {
 			logged = time.Now()

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RAM is how much memory this process may count on, bytes: the machine's, or less
-// where a cgroup above it says so (systemd's MemoryMax, a container) or where
-// /proc/meminfo does, which the kubelet believes. 0 is not known.
+// RAM is the memory available to this process, bytes: the machine's, or less by a limit of a cgroup above it (systemd's
+// MemoryMax, a container) or by /proc/meminfo, which the kubelet uses. 0 is unknown.
 func RAM() uint64 {
 	var si unix.Sysinfo_t
 	var total uint64
@@ -21,7 +20,7 @@ func RAM() uint64 {
 	return ram(total, "/")
 }
 
-// ram takes the least of what is known; root is where the file systems are.
+// ram returns the least of the known values; root is where the file systems are.
 func ram(total uint64, root string) uint64 {
 	least := func(n uint64) {
 		if n > 0 && (total == 0 || n < total) {
@@ -44,7 +43,7 @@ func ram(total uint64, root string) uint64 {
 	return total
 }
 
-// Fields reads lines such as "Name:   123 kB" of /proc; what is no number is left out.
+// Fields reads lines such as "Name: 123 kB" of /proc; values that are not numbers are left out.
 func Fields(text string) map[string]uint64 {
 	out := map[string]uint64{}
 	for line := range strings.Lines(text) {
@@ -58,8 +57,8 @@ func Fields(text string) map[string]uint64 {
 	return out
 }
 
-// limitFiles are those that may limit a process with this /proc/self/cgroup: its
-// own cgroup's and those of all above it, in either version.
+// limitFiles are those that may limit a process with this /proc/self/cgroup: of its own cgroup and of all above it, in
+// either version.
 func limitFiles(cgroups string) (files []string) {
 	for line := range strings.Lines(cgroups) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)

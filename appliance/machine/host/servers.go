@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-// ResolvFiles are the machine's settings of its resolver, best first: the second has the servers behind the stub
-// that systemd-resolved puts into the first.
+// ResolvFiles are the machine's resolver settings, best first: the second has the servers behind the stub that
+// systemd-resolved writes into the first.
 var ResolvFiles = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
-// serverFiles name resolvers and time servers: those that somebody has written down, and
-// those that DHCP has brought.
+// serverFiles contain resolvers and time servers: configured ones, and those from DHCP.
 var serverFiles = []string{
 	"etc/resolv.conf", "run/systemd/resolve/resolv.conf", "run/systemd/netif/state", "run/systemd/netif/links/*",
 	"etc/systemd/resolved.conf", "etc/systemd/resolved.conf.d/*.conf", "run/systemd/resolved.conf.d/*.conf",
@@ -23,15 +22,14 @@ var serverFiles = []string{
 	"etc/ntp.conf", "etc/ntpsec/ntp.conf", "run/ntpsec/ntp.conf.dhcp", "run/ntp.conf.dhcp",
 }
 
-// maxServerFile bounds what is read of one file, bytes.
+// maxServerFile bounds the part of one file that is read, bytes.
 const maxServerFile = 64 << 10
 
-// Servers returns the IPv4 addresses of the machine's resolvers and time servers: every
-// address in a line that is no comment of the files above, below root. Those that have
-// only a name there are not among them.
+// Servers returns the IPv4 addresses of the machine's resolvers and time servers: every address in the lines of the
+// files above, below root, that are not comments. Servers with only a name there are not included.
 func Servers(root string) (out []netip.Prefix) {
 	for _, pattern := range serverFiles {
-		files, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are well formed
+		files, _ := filepath.Glob(filepath.Join(root, pattern)) // the patterns are valid
 		for _, file := range files {
 			f, err := os.Open(file)
 			if err != nil {

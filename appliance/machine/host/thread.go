@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnThread runs f on a thread that ends with it, and with which ends what it changed of itself.
-// It is never the process's first thread: /proc/net shows that one's network, and the runtime
-// does not end it.
+// OnThread runs f on a new thread, which ends with f together with f's changes of thread state. It is never the
+// process's first thread, whose network /proc/net shows, and which the runtime does not end.
 func OnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -19,7 +18,7 @@ func OnThread(f func() error) error {
 			return
 		}
 		defer runtime.UnlockOSThread()
-		done <- OnThread(f) // until then nobody else gets the first thread
+		done <- OnThread(f) // keeps the first thread busy until then
 	}()
 	return <-done
 }

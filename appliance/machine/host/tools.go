@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// sbin is where a distribution keeps what the engine calls.
+// sbin are the folders in which distributions install the engine's tools.
 var sbin = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// CompletePath adds the usual folders to this process's PATH where they are
-// missing: a shell of plain su, or a cron job, comes without those of root.
+// CompletePath adds missing usual folders to this process's PATH: a shell of plain su, or a cron job, lacks those of
+// root.
 func CompletePath() { os.Setenv("PATH", completed(os.Getenv("PATH"))) }
 
 func completed(path string) string {
 	var dirs []string
 	for _, d := range append(filepath.SplitList(path), sbin...) {
-		// A relative or empty entry would mean another program in every folder.
+		// A relative or empty entry would select another program in each folder.
 		if filepath.IsAbs(d) && !slices.Contains(dirs, d) {
 			dirs = append(dirs, d)
 		}
@@ -27,8 +27,8 @@ func completed(path string) string {
 	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
-// MissingTools are the programs that the engine calls, that are not in PATH and
-// that we do not bring along: see rivulet/appliance/engine/iptables for what we do.
+// MissingTools are the engine's tools that are neither in PATH nor bundled: see rivulet/appliance/engine/iptables for
+// the bundled ones.
 func MissingTools() (missing []string) {
 	for _, tool := range []string{"mount", "umount"} {
 		if _, err := exec.LookPath(tool); err != nil {

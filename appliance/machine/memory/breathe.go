@@ -8,19 +8,17 @@ import (
 	"time"
 )
 
-// A supervisor at rest has little to collect, and is told to keep little garbage. When
-// many pods come at once the same rule has it collect several times a second, which was a
-// third of its CPU time. So while collections follow each other that fast it may keep
-// more, within its limit, and gives it back when it is quiet.
+// A supervisor at rest has little to collect, so its limit of garbage is low. When many pods start at once, the same
+// limit causes several collections per second, a third of its CPU time. So while collections are that frequent the
+// limit is higher, within the memory limit, and it is lowered again afterwards.
 const (
 	busyGC = 200                    // percent, while busy
-	often  = 700 * time.Millisecond // less between two collections is busy
-	quiet  = 3 * time.Second        // so long without one is not
+	often  = 700 * time.Millisecond // a shorter interval between two collections is busy
+	quiet  = 3 * time.Second        // this long without one is not busy
 )
 
-// Breathe applies a share for this process, and more garbage than it says while the
-// process is busy. It costs nothing at rest: the collections themselves are what is
-// watched. What the environment has decided stays.
+// Breathe applies a share to this process, and a higher GC percentage while the process is busy. It costs nothing at
+// rest, because the collections themselves trigger it. Settings in the environment take precedence.
 func (s Share) Breathe() {
 	s.Apply()
 	if has(os.Environ(), "GOGC") || s.GC >= busyGC {
@@ -35,7 +33,7 @@ type breath struct {
 
 	mu   sync.Mutex
 	last time.Time
-	busy *time.Timer // ends it; nil at rest
+	busy *time.Timer // ends the busy state; nil at rest
 }
 
 // collected is called after each collection.
@@ -59,12 +57,12 @@ func (b *breath) exhale() {
 	b.busy = nil
 	debug.SetGCPercent(b.rest)
 	b.mu.Unlock()
-	runtime.GC() // else what lies around stays until as much has come again
+	runtime.GC() // else present garbage stays until as much is added
 }
 
-// afterEachCollection calls f, on the goroutine of finalizers, so f may not wait.
+// afterEachCollection calls f on the goroutine of finalizers, so f must not block.
 func afterEachCollection(f func()) {
-	// More than the tiny allocator takes, which would keep it alive with others.
+	// Larger than the tiny allocator's objects, which would keep it alive with others.
 	type sentinel struct{ _ [4]uintptr }
 	var again func(*sentinel)
 	again = func(s *sentinel) {

@@ -1,6 +1,7 @@
-// Package memory divides a board's RAM: the soft limit of each of Rivulet's processes, and how much the API server
-// does at once (docs/design/small.md). It also gives back what only the start of a process needed. It reads what it
-// is given and, in Trim, the process's own map, and writes nothing. Failure: what is over its limit pays in CPU.
+// Package memory divides a board's RAM: the soft limit of each of Rivulet's processes, and the concurrency of the API
+// server (docs/design/small.md). It also releases memory that only the start of a process needed. It reads its
+// arguments and, in Trim, the process's memory map, and writes nothing. Failure: a process over its limit uses more
+// CPU.
 package memory
 
 import (
@@ -13,14 +14,13 @@ import (
 // MiB is the unit of the plan.
 const MiB = 1 << 20
 
-// Plan is what each process may take, by its garbage collector's two rules: GC,
-// percent, is how much of garbage may lie around per live byte; Limit, bytes, is
-// where the collector starts to work as often as it must.
+// Plan has the share of each process by the two rules of Go's garbage collector: GC is the garbage per live byte,
+// percent; Limit, bytes, is where the collector starts to run as often as necessary.
 type Plan struct {
 	Supervisor, Engine, Containerd Share
-	// Tunnel is the limit of the data plane, which is all buffers.
+	// Tunnel is the limit of the data plane, which consists of buffers.
 	Tunnel uint64
-	// Requests and Mutating are how many requests the API server works on at once.
+	// Requests and Mutating bound the concurrent requests of the API server.
 	Requests, Mutating int
 }
 
@@ -30,10 +30,9 @@ type Share struct {
 	Limit uint64
 }
 
-// bands are by RAM as the machine reports it, which is less than what is printed
-// on the box: a board of 1 GB has 900 to 1000 MB. A small board trades CPU for
-// memory; on a large one the Go runtime's own defaults do, but for the supervisor
-// and containerd, which have little to collect anywhere.
+// bands are by RAM as the machine reports it, which is less than the nominal size: a board of 1 GB has 900 to 1000 MB.
+// A small board trades CPU for memory; a large one has the Go runtime's defaults, except for the supervisor and
+// containerd, which have little to collect anywhere.
 var bands = []struct {
 	upTo uint64
 	plan Plan
@@ -44,8 +43,7 @@ var bands = []struct {
 	{1 << 62, Plan{Supervisor: Share{40, 256 * MiB}, Engine: Share{100, 2048 * MiB}, Containerd: Share{100, 256 * MiB}, Tunnel: 128 * MiB, Requests: 400, Mutating: 200}},
 }
 
-// For returns the plan of a machine with so many bytes of RAM; 0 is not known,
-// and is taken for a small one.
+// For returns the plan for that many bytes of RAM; 0 is unknown, and counts as small.
 func For(ram uint64) Plan {
 	for _, b := range bands {
 		if ram <= b.upTo {
@@ -55,8 +53,7 @@ func For(ram uint64) Plan {
 	return bands[len(bands)-1].plan
 }
 
-// Environ adds a share to a process's environment, each name with the prefix. A
-// value that is there already was somebody's decision and stays.
+// Environ adds a share to a process's environment, each name with the prefix. Existing values take precedence.
 func (s Share) Environ(env []string, prefix string) []string {
 	for _, kv := range []struct{ name, value string }{
 		{"GOGC", fmt.Sprint(s.GC)},
@@ -69,7 +66,7 @@ func (s Share) Environ(env []string, prefix string) []string {
 	return env
 }
 
-// Apply sets a share for this process, but for what its environment decided.
+// Apply sets a share for this process; values in its environment take precedence.
 func (s Share) Apply() {
 	env := os.Environ()
 	if !has(env, "GOGC") {

@@ -13,16 +13,15 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// A process trims itself first when a quick start is over, soon again because a
-// slow board is not done by then, and later now and then: what was used once, for
-// a peer that came or a pod that was made, is given back too.
+// A process trims itself first after a quick start, soon again for a slow board, and later from time to time, to
+// release what was used once, for a new peer or pod.
 const (
 	firstTrim = time.Minute
 	lastTrim  = 10 * time.Minute
 )
 
-// KeepTrimmed calls Trim until ctx ends. A trim that fails is the last one: the
-// kernel will not think otherwise next time, and nothing but memory is lost.
+// KeepTrimmed calls Trim until ctx ends or a Trim fails: the kernel would refuse it again, and a failure costs memory
+// only.
 func KeepTrimmed(ctx context.Context) {
 	for wait := firstTrim; ; wait = min(2*wait, lastTrim) {
 		if !changes.Wait(ctx, wait) {
@@ -34,15 +33,11 @@ func KeepTrimmed(ctx context.Context) {
 	}
 }
 
-// Trim lets go of the pages of this program's own file that the process has
-// mapped: code and tables that only the start used, and their neighbours, which
-// the kernel maps along. They stay in the page cache as long as there is room, and
-// what is still needed is mapped again at the next touch; but the kernel may now
-// take the rest for something better. On an ELF of 220 MB that is most of what the
-// process had mapped.
+// Trim releases the mapped pages of this program's file: code and tables that only the start used, and neighbours that
+// the kernel maps with them. They stay in the page cache while there is room, and are mapped again at the next access,
+// but the kernel may use the memory otherwise. With an ELF of 220 MB these are most of the process's mapped pages.
 //
-// Only segments that the ELF itself says are never written are touched: dropping a
-// page that was written would lose what was written.
+// It releases only segments that are never written according to the ELF: a written page would lose its content.
 func Trim() error {
 	path := "/proc/self/exe"
 	f, err := elf.Open(path)
@@ -69,12 +64,11 @@ func Trim() error {
 	return nil
 }
 
-// mapping is a range of the process's addresses, the end not in it.
+// mapping is a range of addresses, without its end.
 type mapping struct{ from, to uintptr }
 
-// mappings finds in /proc/PID/maps text where a file is mapped without the right
-// to write. A file that was replaced since has " (deleted)" after its name, in
-// the link as well.
+// mappings finds in /proc/PID/maps text where a file is mapped without write permission. The name of a replaced file
+// ends in " (deleted)", in the link as well.
 func mappings(maps, file string) (out []mapping) {
 	for line := range strings.Lines(maps) {
 		f := strings.SplitN(strings.TrimRight(line, "\n"), " ", 6)
@@ -89,9 +83,8 @@ func mappings(maps, file string) (out []mapping) {
 	return out
 }
 
-// written reports whether the mapping may hold what was written after all: the C
-// library fills in the beginning of the writable segment and then takes the right
-// away. A program whose addresses are not those of the file is left alone.
+// written reports whether the mapping may have been written: the C library fills in the beginning of the writable
+// segment and then removes the permission. A program at other addresses than in the file is not trimmed.
 func written(f *elf.File, m mapping) bool {
 	if f.Type != elf.ET_EXEC {
 		return true

@@ -6,13 +6,11 @@ import (
 	"time"
 )
 
-// peerSettled is how long after a new peer what its coming needed is done: pairing, its
-// virtual node, the first offers.
+// peerSettled is how long after a new peer the work for it is done: pairing, its virtual node, the first offers.
 const peerSettled = 20 * time.Second
 
-// TrimAfterPeers gives back, until ctx ends, what peers have used by coming: count is of
-// those there are, changes subscribes to when it may have changed. It is code above all, ten
-// megabytes of it, and would stay until the next trim that is due.
+// TrimAfterPeers releases, until ctx ends, the memory used for new peers: count returns their number, changes
+// subscribes to changes of it. It is mostly code, 10 MB, and would stay until the next regular trim.
 func TrimAfterPeers(ctx context.Context, changes func() (<-chan struct{}, func()), count func() int, log *slog.Logger) {
 	changed, stop := changes()
 	defer stop()
@@ -23,7 +21,7 @@ func TrimAfterPeers(ctx context.Context, changes func() (<-chan struct{}, func()
 	})
 }
 
-// trimAfter trims when the count has grown and then not for a while.
+// trimAfter trims when the count has grown and then not changed for the time quiet.
 func trimAfter(ctx context.Context, changed <-chan struct{}, count func() int, quiet time.Duration, trim func()) {
 	known := count()
 	var due <-chan time.Time

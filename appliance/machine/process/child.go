@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Child is a process that this one has started.
+// Child is a child process of this one.
 type Child struct {
 	*os.Process
-	Done chan error // receives how it ended, once
+	Done chan error // receives the result, once
 }
 
-// Start starts a child in a process group of its own: Ctrl-C in a terminal reaches this process only. The kernel
-// signals it when this process dies; that is tied to the thread that forked, which therefore lives as long as the
-// child. ended, which may be nil, is called after it.
+// Start starts a child in its own process group: Ctrl-C in a terminal reaches this process only. The kernel signals the
+// child when this process dies; that is tied to the forking thread, which therefore lives as long as the child. ended,
+// which may be nil, is called after the child's end.
 func Start(cmd *exec.Cmd, death syscall.Signal, ended func()) (*Child, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: death}
 	c := &Child{Done: make(chan error, 1)}
@@ -38,10 +38,10 @@ func Start(cmd *exec.Cmd, death syscall.Signal, ended func()) (*Child, error) {
 	return c, <-started
 }
 
-// Ended reports whether the child is gone, without taking how.
+// Ended reports whether the child has ended, without taking the result.
 func (c *Child) Ended() bool { return len(c.Done) > 0 }
 
-// Stop ends the child in order, and by force after grace; late is called then. It returns how the child ended.
+// Stop ends the child by SIGTERM, and by SIGKILL after grace; late is called then. It returns the child's result.
 func (c *Child) Stop(grace time.Duration, late func()) error {
 	_ = c.Signal(syscall.SIGTERM) // it may have ended
 	select {

@@ -1,6 +1,6 @@
-// Package process ends and follows processes by pidfds, so that no other one that has got the same number is hit,
-// and starts children that end with this process. It reads /proc and PID files, and writes nothing. Restart: what
-// an earlier process left is found by its PID file (EndOld). Failure: an error that names the process.
+// Package process ends and follows processes by pidfds, so that a reused number hits no other process, and starts
+// children that end with this process. It reads /proc and PID files, and writes nothing. Restart: processes of an
+// earlier supervisor are found by their PID file (EndOld). Failure: an error that names the process.
 package process
 
 import (
@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is a process that somebody else may have started.
+// Handle is a process, started by any other one.
 type Handle struct{ PID, fd int }
 
-// Open returns a handle of a process; ESRCH is in the error where there is none.
+// Open returns a handle of a process; the error contains ESRCH if there is none.
 func Open(pid int) (Handle, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -29,11 +29,11 @@ func Open(pid int) (Handle, error) {
 	return Handle{pid, fd}, nil
 }
 
-// Close gives the handle up.
+// Close releases the handle.
 func (h Handle) Close() { unix.Close(h.fd) }
 
-// End has processes end: by themselves within grace (0: none is given), else by force. It returns those that are
-// there after a further time, or when ctx ends.
+// End ends processes: by SIGTERM within grace (0: skipped), then by SIGKILL. It returns those that remain after the
+// time force, or when ctx ends.
 func End(ctx context.Context, all []Handle, grace, force time.Duration) (stuck []Handle) {
 	if grace > 0 {
 		all = signalled(ctx, all, grace, unix.SIGTERM, unix.SIGCONT)
@@ -41,7 +41,7 @@ func End(ctx context.Context, all []Handle, grace, force time.Duration) (stuck [
 	return signalled(ctx, all, force, unix.SIGKILL)
 }
 
-// signalled returns those that have not ended within a time after the signals.
+// signalled returns those that have not ended within the limit after the signals.
 func signalled(ctx context.Context, all []Handle, limit time.Duration, signals ...unix.Signal) (left []Handle) {
 	for _, h := range all {
 		for _, sig := range signals {
@@ -52,7 +52,7 @@ func signalled(ctx context.Context, all []Handle, limit time.Duration, signals .
 	for _, h := range all {
 		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 		for n := 0; n <= 0; {
-			slice := max(0, min(time.Until(deadline), 100*time.Millisecond)) // to see ctx end
+			slice := max(0, min(time.Until(deadline), 100*time.Millisecond)) // bounded, to notice the end of ctx
 			if n, _ = unix.Poll(poll, int(slice/time.Millisecond)); n <= 0 && (slice == 0 || ctx.Err() != nil) {
 				left = append(left, h)
 				break
@@ -62,8 +62,8 @@ func signalled(ctx context.Context, all []Handle, limit time.Duration, signals .
 	return left
 }
 
-// EndOld ends the process of a PID file as End does, if it still is that program, which k3s for one keeps in its
-// title. found, which may be nil, is called before. A PID file that cannot be read is an error; that there is none is not.
+// EndOld ends the process of a PID file as End does, if it still runs that program; k3s keeps the name in its title.
+// found, which may be nil, is called before. An unreadable PID file is an error, a missing one is not.
 func EndOld(ctx context.Context, pidFile, program string, grace, force time.Duration, found func(pid int)) error {
 	raw, err := os.ReadFile(pidFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +74,7 @@ func EndOld(ctx context.Context, pidFile, program string, grace, force time.Dura
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
 	if err != nil || pid <= 1 {
-		return nil // no program of ours has written that
+		return nil // not written by Rivulet
 	}
 	h, err := Open(pid)
 	if errors.Is(err, unix.ESRCH) {

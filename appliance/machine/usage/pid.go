@@ -10,10 +10,10 @@ import (
 	"rivulet/appliance/machine/host"
 )
 
-// PIDFile is that of the supervisor in a runtime folder.
+// PIDFile is the path of the supervisor's in a runtime folder.
 func PIDFile(run string) string { return filepath.Join(run, "supervisor.pid") }
 
-// WritePID makes this process the supervisor of a runtime folder.
+// WritePID records this process as the supervisor of a runtime folder.
 func WritePID(run string) error {
 	if err := os.MkdirAll(run, 0o755); err != nil {
 		return fmt.Errorf("appliance: %w; choose another folder with --runtime", err)
@@ -24,7 +24,7 @@ func WritePID(run string) error {
 	return nil
 }
 
-// Holder names the process that has a file open, or else the supervisor of a runtime folder.
+// Holder returns the process that has a file open, or else the supervisor of a runtime folder.
 func Holder(file, run string) string {
 	if pid, ok := host.Opener(file); ok {
 		return fmt.Sprintf("pid %d", pid)
@@ -35,8 +35,7 @@ func Holder(file, run string) string {
 	return "another process"
 }
 
-// PIDs reads the PID files of supervisor, engine and tunnel in a runtime folder; a process
-// that is gone is left out.
+// PIDs reads the PID files of supervisor, engine and tunnel in a runtime folder; ended processes are left out.
 func PIDs(run string) map[string]int {
 	out := map[string]int{}
 	for _, name := range []string{"supervisor", "engine", "tunnel"} {

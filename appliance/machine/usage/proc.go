@@ -13,16 +13,15 @@ import (
 	"rivulet/appliance/machine/process"
 )
 
-// meter adds up counters of processes that come and go.
+// meter sums counters of a changing set of processes.
 type meter struct {
 	begun bool
 	last  map[int]uint64
 	total uint64
 }
 
-// add takes the counters of now and returns the sum since the first call. What a
-// process wrote between the last look and its end is not known; one that is new
-// counts from its beginning, but for those of the first call.
+// add takes the present counters and returns the sum since the first call. Writes between a process's last reading and
+// its end are lost; a new process counts from its start, except at the first call.
 func (m *meter) add(now map[int]uint64) uint64 {
 	for pid, n := range now {
 		was, known := m.last[pid]
@@ -38,8 +37,7 @@ func (m *meter) add(now map[int]uint64) uint64 {
 	return m.total
 }
 
-// written is how many bytes a process caused to be written to disk, less what was
-// truncated before it got there.
+// written returns the bytes that a process caused to be written to disk, without those truncated before.
 func written(proc string, pid int) (uint64, error) {
 	raw, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "io"))
 	if err != nil {
@@ -49,7 +47,7 @@ func written(proc string, pid int) (uint64, error) {
 	return f["write_bytes"] - min(f["cancelled_write_bytes"], f["write_bytes"]), nil
 }
 
-// memoryOf reads what the process's pages add up to.
+// memoryOf returns the sums over the process's pages.
 func memoryOf(proc string, pid int) (p Process, err error) {
 	raw, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {
@@ -62,7 +60,7 @@ func memoryOf(proc string, pid int) (p Process, err error) {
 	return Process{PSS: kB["Pss"] << 10, Private: (kB["Private_Clean"] + kB["Private_Dirty"]) << 10}, nil
 }
 
-// child finds a child process by the name it was called by; 0 if there is none.
+// child finds a child process by its argv[0]; 0 if there is none.
 func child(proc string, parent int, name string) int {
 	stats, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "stat"))
 	for _, path := range stats {
@@ -85,8 +83,8 @@ func child(proc string, parent int, name string) int {
 	return 0
 }
 
-// diskWritten names the disk that a folder is on, and says how many bytes were
-// written to it since boot; no name if the file system has no disk of its own.
+// diskWritten returns the disk of a folder and the bytes written to it since boot; no name if the file system has no
+// disk of its own.
 func diskWritten(dir string) (name string, bytes uint64, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -95,7 +93,7 @@ func diskWritten(dir string) (name string, bytes uint64, err error) {
 	return diskOf("/sys/dev/block", unix.Major(st.Dev), unix.Minor(st.Dev))
 }
 
-const sector = 512 // of /sys/block/*/stat, whatever the disk's are
+const sector = 512 // unit of /sys/block/*/stat for all disks
 
 func diskOf(sys string, major, minor uint32) (name string, bytes uint64, err error) {
 	dev, err := filepath.EvalSymlinks(filepath.Join(sys, fmt.Sprintf("%d:%d", major, minor)))

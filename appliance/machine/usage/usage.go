@@ -1,7 +1,7 @@
-// Package usage measures what Rivulet costs the machine: memory of its processes and writes to the card, beside what
-// is promised. It reads /proc of those processes and the counters of the state folder's disk every ten minutes, and
-// memory on request, at most every ten seconds (adding up the engine's pages takes milliseconds). It writes nothing.
-// Restart: the day begins anew. Failure: what is over its budget for long is a problem; what is unreadable is left out.
+// Package usage measures Rivulet's use of the machine: memory of its processes and writes to the card, compared with
+// budgets. It reads /proc of those processes and the counters of the state folder's disk every 10 min, and memory on
+// request, at most every 10 s (summing up the engine's pages takes milliseconds). It writes nothing. Restart: the day
+// begins again. Failure: a long excess over a budget is a problem; unreadable values are left out.
 package usage
 
 import (
@@ -20,20 +20,19 @@ import (
 const (
 	BudgetSupervisor = 60e6  // supervisor and tunnel together
 	BudgetPeer       = 1e6   // added by each peer
-	BudgetWritten    = 250e6 // a day, by all our processes, when nobody uses the device
-	BudgetSmallBoard = 450e6 // all our processes, on a board of 1 GB
-	smallBoard       = 1.5e9 // bytes of RAM up to which a board is that small
+	BudgetWritten    = 250e6 // a day, by all of Rivulet's processes, on an idle device
+	BudgetSmallBoard = 450e6 // all of Rivulet's processes, on a board of 1 GB
+	smallBoard       = 1.5e9 // bytes of RAM up to which a board counts as small
 )
 
 const (
 	sampleEvery = 10 * time.Minute
 	keptFor     = 24 * time.Hour
-	// judgedAfter is how long writes are watched before they are called too many: a
-	// start, an image and an afternoon of work are not.
+	// judgedAfter is how long writes are measured before they can be a problem: a start, a new image or an afternoon of
+	// work are none.
 	judgedAfter = 6 * time.Hour
-	// heavyAfter is how long memory is above what is promised, by more than a quarter,
-	// before it is called too much: a start on a slow card is not, nor an update. What
-	// grows without end comes to it.
+	// heavyAfter is how long memory must exceed the budget by more than a quarter before it is a problem: a start on a
+	// slow card or an update is none, a leak is one in time.
 	heavyAfter = time.Hour
 	freshFor   = 10 * time.Second
 )
@@ -42,19 +41,19 @@ const (
 type Process struct {
 	Name string `json:"name"`
 	PID  int    `json:"pid"`
-	// PSS is its part of the machine's memory, bytes; pages that several processes
-	// use are split between them. Private is what would be free if it ended.
+	// PSS is its part of the machine's memory, bytes, with shared pages divided among their processes. Private is what
+	// its end would free.
 	PSS     uint64 `json:"pss"`
 	Private uint64 `json:"private"`
 }
 
-// Writes is what went to the card in the time watched.
+// Writes are those to the card in the measured time.
 type Writes struct {
 	Bytes uint64        `json:"bytes"`
 	Over  time.Duration `json:"over"`
 }
 
-// PerDay carries the writes over to a day, bytes.
+// PerDay extrapolates the writes to a day, bytes.
 func (w Writes) PerDay() float64 {
 	if w.Over <= 0 {
 		return 0
@@ -62,17 +61,17 @@ func (w Writes) PerDay() float64 {
 	return float64(w.Bytes) / w.Over.Hours() * 24
 }
 
-// Report is what `rivulet status` shows.
+// Report is the part of `rivulet status` about usage.
 type Report struct {
 	Processes []Process `json:"processes"`
-	// Written is by our processes, Disk by everything on the machine, to the disk of
-	// the state folder, over the last day or since the supervisor's start.
+	// Written is by Rivulet's processes, Disk by everything on the machine, to the disk of the state folder, over the
+	// last day or since the supervisor's start.
 	Written  Writes `json:"written"`
 	Disk     Writes `json:"disk"`
 	DiskName string `json:"diskName,omitempty"`
 }
 
-// PSS adds the memory of the named processes up; of all without a name.
+// PSS sums the memory of the named processes; of all without a name.
 func (r Report) PSS(names ...string) (sum uint64) {
 	for _, p := range r.Processes {
 		if len(names) == 0 {
@@ -87,11 +86,11 @@ func (r Report) PSS(names ...string) (sum uint64) {
 	return sum
 }
 
-// Config is what a Watch needs.
+// Config is the input of New.
 type Config struct {
 	// PIDs returns the process IDs of supervisor, engine and tunnel by these names.
 	PIDs func() map[string]int
-	// Peers are the clusters that are known; those that we are connected with have a budget.
+	// Peers are the known clusters; connected ones have a budget.
 	Peers    func() []peer.View
 	StateDir string
 	RAM      uint64 // bytes
@@ -99,10 +98,10 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Watch keeps the counters of the last day.
+// Watch has the counters of the last day.
 type Watch struct {
 	cfg  Config
-	proc string // where /proc is
+	proc string // path of /proc
 	now  func() time.Time
 
 	mu      sync.Mutex
@@ -110,7 +109,7 @@ type Watch struct {
 	history []sample
 	weighed time.Time
 	weights []Process
-	heavy   time.Time // since when memory is above the budget; zero if it is not
+	heavy   time.Time // start of the excess over the memory budget; zero if there is none
 }
 
 // sample is what was written until at, since the Watch began.
@@ -122,7 +121,7 @@ type sample struct {
 // New returns a Watch; Run starts it.
 func New(cfg Config) *Watch { return &Watch{cfg: cfg, proc: "/proc", now: time.Now} }
 
-// Run takes a sample now and every ten minutes until ctx ends.
+// Run takes a sample now and every 10 min until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
 	w.sample()
 	for changes.Wait(ctx, sampleEvery) {
@@ -148,7 +147,7 @@ func (w *Watch) read(at time.Time) sample {
 	return s
 }
 
-// counters are the bytes each process has written since it began.
+// counters are the bytes that each process has written since its start.
 func (w *Watch) counters() map[int]uint64 {
 	out := map[int]uint64{}
 	for _, pid := range w.pids() {
@@ -170,7 +169,7 @@ func (w *Watch) pids() map[string]int {
 	return pids
 }
 
-// Report says what holds now.
+// Report returns the present values.
 func (w *Watch) Report() Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,7 +205,7 @@ func (w *Watch) weigh() (out []Process) {
 	return out
 }
 
-// evaluate reports what is over its budget, and takes it back when it is not.
+// evaluate reports what is over its budget, and clears what is not.
 func (w *Watch) evaluate(r Report) {
 	if problem, cure := w.tooMuch(r); problem == "" {
 		w.heavy = time.Time{}
@@ -221,7 +220,7 @@ func (w *Watch) evaluate(r Report) {
 		"see which objects change all the time: rivulet kubectl get events -A -w; programs that elect leaders or write status often wear out an SD card")
 }
 
-// tooMuch says what is wrong with the memory that we hold, and what helps.
+// tooMuch returns the problem with the memory in use, and its cure.
 func (w *Watch) tooMuch(r Report) (problem, cure string) {
 	above := func(sum, limit uint64) bool { return sum > limit+limit/4 }
 	limit := uint64(BudgetSupervisor)

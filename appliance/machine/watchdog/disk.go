@@ -12,14 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DiskEvery bounds the wear of the disk probe. One probe makes the card write
-// 4 kB on ext4, as measured, and 20 kB at worst: the journal of the file's new
-// time. That is 0.6 to 3 MB a day of the 250 MB that an idle device may write.
+// DiskEvery bounds the wear by the disk probe. One probe makes the card write 4 kB on ext4, as measured, and 20 kB at
+// worst (the journal of the file's new time): 0.6 to 3 MB per day of the 250 MB for an idle device.
 const DiskEvery = 10 * time.Minute
 
-// Disk is a probe that writes a few bytes in a folder and waits until they are
-// on the disk. A disk that is full answers, so it is no error here: freeing
-// space cures it, and starting again would not.
+// Disk is a probe that writes a few bytes in a folder and waits until they are on the disk. A full disk is no error
+// here: free space cures it, a restart does not.
 func Disk(folder string) func(context.Context) error {
 	path := filepath.Join(folder, "probe")
 	return func(context.Context) error {
@@ -36,8 +34,7 @@ func Disk(folder string) func(context.Context) error {
 	}
 }
 
-// writeThrough overwrites in place: the file keeps its size and its block, so
-// that as little as possible is written besides.
+// writeThrough overwrites in place: the file keeps its size and its block, which minimizes writes of metadata.
 func writeThrough(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {

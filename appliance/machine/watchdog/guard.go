@@ -12,26 +12,24 @@ import (
 	"rivulet/appliance/lifecycle"
 )
 
-// How long each check of the watchdog may fail before the service manager is not
-// told any more that all is well.
+// How long each check may fail before the watchdog notifications stop.
 const (
-	// A main loop that is stuck gets no better.
+	// A blocked main loop does not recover.
 	loopLimit = 10 * time.Second
 	// A cheap card under load may need many seconds for a sync.
 	diskLimit, diskPatience = 2 * time.Minute, 5 * time.Minute
-	// The engine is started again by us, which takes a minute or two on a small
-	// board; only if that does not help for long is it worth to begin anew ourselves.
+	// The supervisor restarts the engine, which takes 1 to 2 min on a small board; only if that does not help for long,
+	// a restart of the supervisor is useful.
 	engineSilence = 10 * time.Minute
 )
 
-// Answers remembers when the API server has last answered; its zero value
-// is that it never did.
+// Answers has the time of the API server's last answer; the zero value is never.
 type Answers struct{ last atomic.Int64 }
 
-// Now is called when it answers.
+// Now is called at each answer.
 func (a *Answers) Now() { _, boot := lifecycle.Uptime(); a.last.Store(int64(boot)) }
 
-// silence is how long it has not answered, 0 if it never has.
+// silence is the time since the last answer, 0 if there was none.
 func (a *Answers) silence() time.Duration {
 	last := a.last.Load()
 	if last == 0 {
@@ -41,14 +39,13 @@ func (a *Answers) silence() time.Duration {
 	return boot - time.Duration(last)
 }
 
-// Guard feeds the service manager's watchdog as long as the device works. All fields
-// must be set.
+// Guard feeds the service manager's watchdog as long as the device works. All fields must be set.
 type Guard struct {
 	State    string                      // the state folder, which must be writable
-	Self     func(context.Context) error // asks the supervisor as a user would
+	Self     func(context.Context) error // sends the supervisor a request as a user would
 	Answers  *Answers
 	Notifier *Notifier
-	Health   *health.Tracker // shows what keeps it from feeding
+	Health   *health.Tracker // shows why the watchdog is not fed
 	Log      *slog.Logger
 }
 
@@ -80,11 +77,10 @@ func (g Guard) probeEngine(context.Context) error {
 	return nil
 }
 
-// Notify keeps the service manager's line about the stages up to date, until ctx ends.
-// up is the component with which the service has started: the supervisor answers then,
-// the cluster need not. A device that waits for a missing program, a port or a slow card
-// must not be killed by a timeout of its start. ready is called once, when all that is
-// needed is ready for the first time.
+// Notify updates the service manager's line about the stages until ctx ends. up is the component with which the service
+// counts as started: then the supervisor answers, the cluster need not. A start timeout must not kill a device that
+// waits for a missing program, a port or a slow card. ready is called once, when all of needed is ready for the first
+// time.
 func (n *Notifier) Notify(ctx context.Context, m *lifecycle.Manager, up string, needed lifecycle.Essential, ready func(took time.Duration)) {
 	started, said := false, false
 	for ctx.Err() == nil {
@@ -119,7 +115,7 @@ func stateOf(stages []lifecycle.Status, name string) lifecycle.State {
 	return ""
 }
 
-// statusLine is what `systemctl status` shows of us.
+// statusLine is the line for `systemctl status`.
 func statusLine(needed lifecycle.Essential, stages []lifecycle.Status) string {
 	ready, waiting := needed.Ready(stages)
 	process, boot := needed.Took(stages)

@@ -9,23 +9,23 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// Notifier speaks to the service manager that started this process; without one
-// it does nothing. It may be used by many goroutines.
+// Notifier sends messages to the service manager that started this process; without one it does nothing. It may be used
+// concurrently.
 type Notifier struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
 	text string
-	lost bool // the service manager does not listen; said once
+	lost bool // the service manager does not receive; logged once
 }
 
-// NewNotifier returns a Notifier for the service manager that the environment names.
+// NewNotifier returns a Notifier for the service manager in the environment.
 func NewNotifier(log *slog.Logger) *Notifier { return &Notifier{log: log} }
 
-// Ready says that the supervisor serves.
+// Ready reports that the supervisor serves.
 func (n *Notifier) Ready() { n.send(daemon.SdNotifyReady) }
 
-// Stopping says that the supervisor was told to end and is at it.
+// Stopping reports that the supervisor is ending on request.
 func (n *Notifier) Stopping() {
 	n.send(daemon.SdNotifyStopping + "\nSTATUS=Stopping; pods and the tunnel stay as they are")
 }
@@ -33,8 +33,7 @@ func (n *Notifier) Stopping() {
 // Alive feeds the service manager's watchdog.
 func (n *Notifier) Alive() { n.send(daemon.SdNotifyWatchdog) }
 
-// Status sets the one line that `systemctl status rivulet` shows; the same line
-// again is not sent.
+// Status sets the one line of `systemctl status rivulet`; an equal line is not sent again.
 func (n *Notifier) Status(text string) {
 	text = strings.Join(strings.Fields(text), " ")
 	n.mu.Lock()
@@ -57,6 +56,5 @@ func (n *Notifier) send(message string) {
 	}
 }
 
-// Period is how long the service manager waits for an Alive before it takes this
-// process for hung; 0 where nobody waits.
+// Period is how long the service manager waits for an Alive before it considers this process hung; 0: for ever.
 func Period() (time.Duration, error) { return daemon.SdWatchdogEnabled(false) }

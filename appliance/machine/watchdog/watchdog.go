@@ -1,7 +1,7 @@
-// Package watchdog reports to the service manager that the supervisor serves and lives; the latter only while every
-// check holds (docs/design/lifecycle.md). It reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, and alone writes
-// the file `probe` in the state folder. Restart: it begins anew. Failure of a check: a problem with its cure; after
-// the check's Patience the service manager kills and starts the supervisor. Pods and the tunnel stay.
+// Package watchdog reports to the service manager that the supervisor serves and is alive; the latter only while every
+// check holds (docs/design/lifecycle.md). It reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, and alone writes the
+// file `probe` in the state folder. Restart: it begins again. Failure of a check: a problem with its cure; after the
+// check's Patience the service manager kills and restarts the supervisor. Pods and the tunnel continue.
 package watchdog
 
 import (
@@ -12,25 +12,23 @@ import (
 	"time"
 )
 
-// Check is one thing that must hold.
+// Check is one condition.
 type Check struct {
 	Name string
-	// Probe returns an error that ends in "; cure". It may hang: then it is an
-	// error by itself after Limit, and is not called again until it has returned.
+	// Probe returns an error that ends in "; cure". If it hangs, that is an error after Limit, and it is not called
+	// again until it has returned.
 	Probe func(ctx context.Context) error
-	// Every is how often Probe is called while it succeeds; 0 is each time the
-	// watchdog looks. One that failed is called each time.
+	// Every is the interval of Probe while it succeeds; 0 is every check. After a failure it is called at every check.
 	Every time.Duration
 	// Limit is how long Probe may take.
 	Limit time.Duration
-	// Patience is how long it may go on failing before the service manager is not
-	// told any more that all is well.
+	// Patience is how long it may fail before Alive stops.
 	Patience time.Duration
 	// Report is called with each result that differs from the last; it may be nil.
 	Report func(error)
 }
 
-// Feeder looks at checks and tells whether all of them hold.
+// Feeder evaluates checks and reports whether all of them hold.
 type Feeder struct {
 	Log    *slog.Logger
 	Checks []Check
@@ -41,21 +39,21 @@ type Feeder struct {
 	states []*state
 }
 
-// state is what is known of one check.
+// state is the state of one check.
 type state struct {
 	Check
 	mu      sync.Mutex
-	begun   time.Time // when the call under way began; zero if there is none
-	last    time.Time // when the last call that returned had begun
-	failing time.Time // since when it fails; zero if it does not
+	begun   time.Time // start of the call in progress; zero if there is none
+	last    time.Time // start of the last completed call
+	failing time.Time // start of the failure; zero if there is none
 	err     error
 }
 
-// CheckEvery is how often the checks are looked at when nobody waits for an Alive.
+// CheckEvery is the interval of checks without a service manager that waits for Alive.
 const CheckEvery = 20 * time.Second
 
-// Run looks at the checks until ctx ends: four times in each period that the
-// service manager waits, or every Look if it is 0.
+// Run evaluates the checks until ctx ends: four times in each period of the service manager, or every CheckEvery if it
+// is 0.
 func (f *Feeder) Run(ctx context.Context, period time.Duration) {
 	every := CheckEvery
 	if period > 0 {
@@ -73,7 +71,7 @@ func (f *Feeder) Run(ctx context.Context, period time.Duration) {
 	}
 }
 
-// check calls the probes that are due, gives them a moment, and judges.
+// check calls the due probes, waits for a moment, and evaluates the results.
 func (f *Feeder) check(ctx context.Context, moment time.Duration) {
 	if f.states == nil {
 		for _, c := range f.Checks {
@@ -87,7 +85,7 @@ func (f *Feeder) check(ctx context.Context, moment time.Duration) {
 		if done != nil {
 			select {
 			case <-done:
-			case <-time.After(moment): // judged the next time
+			case <-time.After(moment): // evaluated at the next check
 			case <-ctx.Done():
 				return
 			}
@@ -132,7 +130,7 @@ func (s *state) call(ctx context.Context, now func() time.Time) <-chan struct{} 
 	return done
 }
 
-// result takes over what a probe said. The lock is held.
+// result stores a probe's result. The caller holds the lock.
 func (s *state) result(err error, now time.Time) {
 	changed := (err == nil) != (s.err == nil) || err != nil && err.Error() != s.err.Error()
 	s.err = err
@@ -147,13 +145,12 @@ func (s *state) result(err error, now time.Time) {
 	}
 }
 
-// evaluate returns the error that keeps the service manager from being told that
-// all is well, nil if there is none or it may still go away.
+// evaluate returns the error that stops Alive, nil if there is none or it is within the patience.
 func (s *state) evaluate(now time.Time, log *slog.Logger) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.begun.IsZero() && now.Sub(s.begun) > s.Limit {
-		// It has failed since it began, not since we noticed.
+		// It has failed since the call began.
 		if s.err == nil {
 			s.failing = s.begun
 		}
