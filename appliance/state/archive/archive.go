@@ -1,6 +1,5 @@
-// Package archive is the stream that a backup of a device and a snapshot of a virtual cluster
-// are: tar in zstd (in age, with a passphrase), the checksums of all members last, so that a
-// stream that was cut short is never taken for a whole one.
+// Package archive is the stream format of a device's backup and a virtual cluster's snapshot: tar in zstd (in age, with
+// a passphrase), with the checksums of all members last, so that a truncated stream is detected.
 package archive
 
 import (
@@ -26,7 +25,7 @@ const Sums = "SHA256SUMS"
 // maxSums bounds the last member, bytes.
 const maxSums = 64 << 20
 
-// Writer writes a stream. Without a Close that returned nil it is none.
+// Writer writes a stream, which is valid only after a successful Close.
 type Writer struct {
 	tar     *tar.Writer
 	closers []io.Closer
@@ -56,12 +55,12 @@ func NewWriter(out io.Writer, passphrase string, created time.Time) (*Writer, er
 // Header adds a folder or a link.
 func (w *Writer) Header(h *tar.Header) error {
 	h.Format = tar.FormatPAX
-	h.Uname, h.Gname = "", "" // numbers count; names differ from host to host
+	h.Uname, h.Gname = "", "" // numbers count; names differ between hosts
 	return w.tar.WriteHeader(h)
 }
 
-// File adds h.Size bytes of content. A file that grows meanwhile is taken as long
-// as it was, one that shrinks is filled up with zeros, as tar does.
+// File adds h.Size bytes of content. A growing file is cut at that size, a shrinking one is padded with zeros, as tar
+// does.
 func (w *Writer) File(h *tar.Header, content io.Reader) error {
 	if err := w.Header(h); err != nil {
 		return err
@@ -74,7 +73,7 @@ func (w *Writer) File(h *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// Bytes adds a file of root's.
+// Bytes adds a file owned by root.
 func (w *Writer) Bytes(name string, content []byte) error {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(content)), ModTime: w.created}
 	return w.File(h, bytes.NewReader(content))
@@ -93,7 +92,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// quoted keeps a name on one line; names in volumes are the pods' choice.
+// quoted keeps a name on one line; pods choose the names in volumes.
 func quoted(name string) string {
 	if strings.ContainsAny(name, "\n\r\"") {
 		return strconv.Quote(name)
@@ -108,7 +107,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Error says what is wrong with a stream, and what to do. No other error is the stream's fault.
+// Error is a defect of a stream, with a cure. Other errors are not the stream's.
 type Error struct{ err error }
 
 func (e *Error) Error() string { return e.err.Error() }
@@ -116,7 +115,7 @@ func (e *Error) Unwrap() error { return e.err }
 
 func wrong(format string, args ...any) error { return &Error{fmt.Errorf(format, args...)} }
 
-// cut names what a reader's error mostly means.
+// cut returns the usual meaning of a reader's error.
 func cut(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return wrong("it ends too early; take another copy of the file")
@@ -124,9 +123,8 @@ func cut(err error) error {
 	return wrong("it is damaged: %w; take another copy of the file", err)
 }
 
-// Read hands each member but the last one to take, and returns the names of the files once
-// all of them were compared with their checksums: what take has made of them counts only then.
-// An error of take comes back as it is.
+// Read passes each member except the last one to take, and returns the names of the files once all checksums match:
+// only then the results of take are valid. It returns an error of take unchanged.
 func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar.Header, content io.Reader) error) (names map[string]bool, err error) {
 	plain, err := Unseal(in, passphrase)
 	if err != nil {
@@ -165,7 +163,7 @@ func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar
 		sum := sha256.New()
 		content := &watched{Reader: io.TeeReader(members, sum)}
 		err = take(h, content)
-		if err == nil { // all of it counts, read or not
+		if err == nil { // hashes all of it, read or not
 			_, err = io.Copy(io.Discard, content)
 		}
 		if content.err != nil {
@@ -178,7 +176,7 @@ func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar
 			sums[h.Name] = hex.EncodeToString(sum.Sum(nil))
 		}
 	}
-	// To the very end: the last bytes carry checksums of their own.
+	// To the very end: the last bytes have their own checksums.
 	if n, err := io.Copy(io.Discard, unpacked); err != nil || n > 0 {
 		return nil, cut(err)
 	}
@@ -192,7 +190,7 @@ func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar
 	return names, nil
 }
 
-// watched keeps the error of a reader, so that it is not taken for one of who writes.
+// watched stores the error of a reader, to distinguish it from a writer's.
 type watched struct {
 	io.Reader
 	err error
@@ -206,7 +204,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// compare holds the last member against the files that were read.
+// compare compares the last member with the files that were read.
 func compare(last io.Reader, have map[string]string) error {
 	raw, err := io.ReadAll(io.LimitReader(last, maxSums))
 	if err != nil {

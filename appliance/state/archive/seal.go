@@ -10,8 +10,8 @@ import (
 	"filippo.io/age"
 )
 
-// workFactor makes each guess of a passphrase cost 64 MB of memory for about a
-// fifth of a second; age's own choice would need 256 MB, which boards have not got.
+// workFactor makes each guess of a passphrase cost 64 MB of memory for about 0.2 s; age's default needs 256 MB, more
+// than boards have.
 const workFactor = 16
 
 // Seal encrypts what is written to it.
@@ -42,7 +42,7 @@ func Unseal(in io.Reader, passphrase string) (io.Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("passphrase: %w; write another one into the file behind --passphrase-file", err)
 	}
-	id.SetMaxWorkFactor(workFactor + 2) // a stranger's file must not take all memory
+	id.SetMaxWorkFactor(workFactor + 2) // a foreign file must not use all memory
 	r, err := age.Decrypt(b, id)
 	var mismatch *age.NoIdentityMatchError
 	switch {

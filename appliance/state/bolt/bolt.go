@@ -1,10 +1,9 @@
-// Package bolt keeps what must be known before and without Kubernetes, in one
-// bbolt file: identity, peers, the node's name. Every write is fsynced before it returns. Only
-// one process may have it open; a second one is told who has it.
+// Package bolt stores what is needed before and without Kubernetes in one bbolt file: identity, peers, the node's name.
+// Every write is synced before it returns. Only one process may have it open; the error for a second one names the
+// first.
 //
-// Each write also refreshes a second file, PATH.copy, before it returns: what was
-// acknowledged is in two places. Recover puts the copy in the place of a store
-// that is damaged or gone; the damaged file is set aside, never deleted.
+// Each write also refreshes a second file, PATH.copy, before it returns, so acknowledged data are in two places.
+// Recover replaces a damaged or missing store by the copy; the damaged file is set aside, never deleted.
 package bolt
 
 import (
@@ -49,7 +48,7 @@ type Store struct {
 	copyErr error // of the last refresh of the copy
 }
 
-// MakeFolder makes the state folder; Open does it too.
+// MakeFolder creates the state folder; Open does so too.
 func MakeFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("store: %w; choose a folder that root can write to with --state", err)
@@ -57,7 +56,7 @@ func MakeFolder(dir string) error {
 	return nil
 }
 
-// Open opens or makes the database. It never changes a file that it cannot read.
+// Open opens or creates the database. It never changes a file that it cannot read.
 func Open(path string) (*Store, error) {
 	if err := MakeFolder(filepath.Dir(path)); err != nil {
 		return nil, err
@@ -74,7 +73,7 @@ func Open(path string) (*Store, error) {
 	case err != nil:
 		return nil, fmt.Errorf("store: %w; look at the disk, then start again", err)
 	case file.Mode().IsRegular() && file.Size() == 0:
-		// bbolt would take it for a new one. Ours never was empty: see create.
+		// bbolt would accept it as a new one. This store never was empty: see create.
 		return nil, damaged(path, errors.New("the file is empty"))
 	}
 	s, err := open(path)
@@ -85,8 +84,8 @@ func Open(path string) (*Store, error) {
 	return s, nil
 }
 
-// create puts an empty database at path in one step: a disk that is full, or the
-// power, must not leave half of one there that would be taken for damage.
+// create creates an empty database at path in one step, so that a full disk or a power cut leaves no partial file,
+// which would count as damage.
 func create(path string) error {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -102,7 +101,7 @@ func create(path string) error {
 		err = cerr
 	}
 	if err == nil {
-		err = os.Link(fresh, path) // not over what another process has made meanwhile
+		err = os.Link(fresh, path) // keeps one that another process has created meanwhile
 		if errors.Is(err, os.ErrExist) {
 			err = nil
 		}
@@ -200,8 +199,7 @@ func (s *Store) Note(name string) (blob []byte, err error) {
 	return blob, err
 }
 
-// PutNote stores what a part of the appliance must find again after a restart;
-// the part chooses name and form. An empty blob is forgotten.
+// PutNote stores data of one component, which chooses name and form. An empty blob deletes the note.
 func (s *Store) PutNote(name string, blob []byte) error {
 	if len(blob) > 0 {
 		return s.put(bucketNotes, []byte(name), blob)
@@ -218,8 +216,8 @@ func (s *Store) PutPeer(r peer.Record) error {
 	return s.put(bucketPeers, []byte(r.ID), blob)
 }
 
-// DeletePeer forgets a peer; it is no error if there is none. While the copy still
-// has it this is an error: Recover must not bring back who was sent away.
+// DeletePeer deletes a peer's record; a missing one is no error. It returns an error while the copy still has it,
+// because Recover must not restore a removed peer.
 func (s *Store) DeletePeer(id peer.ID) error {
 	if err := s.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketPeers).Delete([]byte(id)) }); err != nil {
 		return err
@@ -227,8 +225,8 @@ func (s *Store) DeletePeer(id peer.ID) error {
 	return s.CopyError()
 }
 
-// Peers returns all records. One that cannot be read is an error, never left out; a key in
-// it that cannot be used is left out (peer.Decode).
+// Peers returns all records. An unreadable one is an error, never left out; an unusable key in it is left out
+// (peer.Decode).
 func (s *Store) Peers() (out []peer.Record, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		return tx.Bucket(bucketPeers).ForEach(func(k, v []byte) error {
@@ -247,7 +245,7 @@ func (s *Store) put(bucket, key, value []byte) error {
 	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucket).Put(key, value) })
 }
 
-// update writes durably, and then the copy.
+// update writes durably, and then refreshes the copy.
 func (s *Store) update(f func(*bbolt.Tx) error) error {
 	if err := s.db.Update(f); err != nil {
 		return fmt.Errorf("store: %s: %w; look at the disk (space, read-only mount)", s.path, err)

@@ -16,18 +16,17 @@ import (
 // CopyOf is the path of the copy of the store at path.
 func CopyOf(path string) string { return path + ".copy" }
 
-// Recovered says what Recover did.
+// Recovered has the results of Recover.
 type Recovered struct {
 	Cause error  // why the store could not be used
-	Aside string // where the damaged file is; empty if it was gone
-	// Written is when the copy was; each acknowledged write is in it, unless the
-	// disk refused the copy at that time (see CopyError).
+	Aside string // path of the damaged file; empty if it was missing
+	// Written is the time of the copy, which has each acknowledged write, unless it could not be refreshed then (see
+	// CopyError).
 	Written time.Time
 	Peers   int
 }
 
-// OpenOrRecover is Open, after Recover where the store is damaged; recovered is nil where
-// it was not.
+// OpenOrRecover is Open, after Recover if the store is damaged; recovered is nil if it was not.
 func OpenOrRecover(path string) (s *Store, recovered *Recovered, err error) {
 	if s, err = Open(path); !errors.Is(err, ErrDamaged) {
 		return s, nil, err
@@ -40,9 +39,8 @@ func OpenOrRecover(path string) (s *Store, recovered *Recovered, err error) {
 	return s, &r, err
 }
 
-// Recover puts the copy into the place of a store that Open calls ErrDamaged. If
-// the copy is no better it returns cause, and nothing was changed. It may be cut
-// short at any moment and called again.
+// Recover replaces a store for which Open returns ErrDamaged by the copy. If the copy is no better it returns cause,
+// and changes nothing. It may be interrupted at any moment and called again.
 func Recover(path string, cause error) (Recovered, error) {
 	r := Recovered{Cause: cause}
 	if d := (*damageError)(nil); errors.As(cause, &d) {
@@ -50,7 +48,7 @@ func Recover(path string, cause error) (Recovered, error) {
 	}
 	copied := CopyOf(path)
 	at, err := os.Stat(copied)
-	if err == nil && at.Size() == 0 { // bbolt would take it for a new one
+	if err == nil && at.Size() == 0 { // bbolt would accept it as a new one
 		return r, fmt.Errorf("%w; its copy is no better", cause)
 	}
 	if err != nil {
@@ -66,7 +64,7 @@ func Recover(path string, cause error) (Recovered, error) {
 		if err != nil {
 			return fmt.Errorf("%w; its copy cannot be used: %w", cause, err)
 		}
-		// Looked at before it takes the place of anything.
+		// Checked before it replaces anything.
 		s, err := open(f.Name())
 		if err == nil {
 			var peers, perr = s.Peers()
@@ -91,8 +89,8 @@ func (s *Store) CopyError() error {
 	return s.copyErr
 }
 
-// refreshCopy makes the copy anew. That it cannot is no error of the write: the
-// store itself is sound. It is tried again with the next write.
+// refreshCopy writes the copy again. A failure is no error of the write, because the store itself is sound. The next
+// write retries it.
 func (s *Store) refreshCopy() {
 	s.copyMu.Lock()
 	defer s.copyMu.Unlock()

@@ -7,8 +7,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// WriteTo writes the whole database as it is at one moment; what is stored
-// meanwhile waits for nobody and is not in it.
+// WriteTo writes a consistent copy of the database; concurrent writes do not wait and are not in it.
 func (s *Store) WriteTo(w io.Writer) (n int64, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		n, err = tx.WriteTo(w)

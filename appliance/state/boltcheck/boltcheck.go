@@ -1,6 +1,5 @@
-// Package boltcheck opens bbolt databases that may be damaged: ours and those of
-// containerd. bbolt itself trusts its file, and panics or faults on some kinds of
-// damage. It reads the file and changes nothing that it cannot read.
+// Package boltcheck opens bbolt databases that may be damaged: Rivulet's and containerd's. bbolt itself trusts its
+// file, and panics or faults on some kinds of damage. It reads the file and changes nothing that it cannot read.
 package boltcheck
 
 import (
@@ -17,8 +16,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// ErrDamaged is what Open returns, with the cause, for a file that is not a sound
-// database.
+// ErrDamaged is returned by Open, with the cause, for an unsound database.
 var ErrDamaged = errors.New("damaged")
 
 type damage struct{ cause error }
@@ -27,15 +25,13 @@ func (d *damage) Error() string        { return d.cause.Error() }
 func (d *damage) Unwrap() error        { return d.cause }
 func (d *damage) Is(target error) bool { return target == ErrDamaged }
 
-// lockWait is how long another process's lock is waited for.
+// lockWait is how long to wait for another process's lock.
 const lockWait = time.Second
 
-// Open opens an existing database, or makes one where there is no file, and looks
-// at every page of it. It returns bbolt's ErrTimeout while another process has it
-// open, an error of the file system, or ErrDamaged with its cause (Unwrap).
+// Open opens an existing database, or creates a missing one, and checks every page. It returns bbolt's ErrTimeout while
+// another process has it open, an error of the file system, or ErrDamaged with its cause (Unwrap).
 func Open(path string) (db *bbolt.DB, err error) {
-	// bbolt panics on some kinds of damage, and reading what a shortened file has
-	// lost is a fault.
+	// bbolt panics on some kinds of damage, and a read beyond the end of a truncated file is a fault.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	var file *os.File
 	defer func() {
@@ -71,8 +67,8 @@ func Open(path string) (db *bbolt.DB, err error) {
 	return db, nil
 }
 
-// Check reports ErrDamaged with its cause if the file at path is not sound. A file
-// that is not there or that another process has open is none of its business.
+// Check returns ErrDamaged with its cause if the file at path is not sound. It returns nil if there is no file or
+// another process has it open.
 func Check(path string) error {
 	at, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -91,8 +87,8 @@ func Check(path string) error {
 	return db.Close()
 }
 
-// walk reads every key and value. It comes before check, which does its work in a
-// goroutine of its own, where a panic would end the process.
+// walk reads every key and value. It runs before check, which works in its own goroutine, where a panic would end the
+// process.
 func walk(db *bbolt.DB) error {
 	return db.View(func(tx *bbolt.Tx) error {
 		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return walkBucket(b) })
@@ -109,8 +105,8 @@ func walkBucket(b *bbolt.Bucket) error {
 	})
 }
 
-// metaPages reports whether both meta pages are what they should be. A power cut
-// may tear one: bbolt goes on with the other, but its check would panic.
+// metaPages reports whether both meta pages are valid. A power cut may damage one: bbolt then uses the other, but its
+// check would panic.
 func metaPages(path string, size int) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -129,7 +125,7 @@ func metaPages(path string, size int) bool {
 	return true
 }
 
-// check looks at the structure of every page; the file is small.
+// check checks the structure of every page; the file is small.
 func check(db *bbolt.DB) error {
 	return db.View(func(tx *bbolt.Tx) error {
 		var first error

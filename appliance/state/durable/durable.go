@@ -1,8 +1,6 @@
-// Package durable replaces, renames and removes files so that they survive a power cut:
-// a file has its old content or its new one, whole and with the new mode, and what a
-// function has done when it returns stays done. It reads and writes what it is given and
-// keeps no state. What a cut leaves is a file of the same name with ".new" behind it;
-// the next write replaces it. An error names the file and what helps against it.
+// Package durable replaces, renames and removes files so that they survive a power cut: a file has its old or its new
+// content, complete and with the new mode, and changes are on the disk when a function returns. It has no state. A
+// power cut may leave a file with the suffix ".new"; the next write replaces it. An error names the file and the cure.
 package durable
 
 import (
@@ -27,11 +25,11 @@ const (
 	SyncFolder = "sync folder"
 )
 
-// Failpoint, if a test sets it, is called before each step with the file or folder that
-// the step is about: its error is the step's.
+// Failpoint, if a test sets it, is called before each step with the file or folder of the step; its error is the
+// step's.
 var Failpoint func(step, path string) error
 
-// ErrCut is a Failpoint's error that stands for a power cut: nothing is tidied up after it.
+// ErrCut is a Failpoint's error that simulates a power cut: nothing is cleaned up after it.
 var ErrCut = errors.New("the power is cut")
 
 func step(name, path string, do func() error) error {
@@ -43,7 +41,7 @@ func step(name, path string, do func() error) error {
 	return do()
 }
 
-// Cure adds to an error of the disk what helps, once; nil stays nil.
+// Cure adds the cure to an error of the disk, once; nil stays nil.
 func Cure(err error) error {
 	if err == nil || errors.As(err, new(*cure.Error)) {
 		return err
@@ -51,7 +49,7 @@ func Cure(err error) error {
 	return &cure.Error{Err: err, Cure: "look at the disk (space, read-only mount)"}
 }
 
-// WithCure is an error of the disk with another cure than that of Cure; other errors stay.
+// WithCure gives an error of the disk another cure than that of Cure; other errors stay.
 func WithCure(err error, other string) error {
 	if c := (*cure.Error)(nil); errors.As(err, &c) {
 		return &cure.Error{Err: c.Err, Cure: other}
@@ -59,7 +57,7 @@ func WithCure(err error, other string) error {
 	return err
 }
 
-// Write gives a file this content and mode. One that has both is left alone.
+// Write sets content and mode of a file. An unchanged file is not written.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		if fi, err := os.Lstat(path); err == nil && fi.Mode() == mode {
@@ -72,8 +70,8 @@ func Write(path string, content []byte, mode fs.FileMode) error {
 	})
 }
 
-// Replace gives a file a mode and what fill writes into f. An error of fill is returned as
-// it is; after any error the old file is there and no other.
+// Replace writes a file with a mode and the content that fill writes into f. It returns an error of fill unchanged;
+// after any error only the old file exists.
 func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 	fresh := path + ".new"
 	var f *os.File
@@ -87,7 +85,7 @@ func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 	if err != nil {
 		return Cure(err)
 	}
-	err = Cure(f.Chmod(mode)) // whatever the umask is
+	err = Cure(f.Chmod(mode)) // independent of the umask
 	if err == nil {
 		err = step(Content, fresh, func() error { return fill(f) })
 	}
@@ -107,7 +105,7 @@ func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// Writer remembers in Err that it was the disk that failed, not what is copied to it.
+// Writer stores in Err an error of the disk, to distinguish it from one of the copied source.
 type Writer struct {
 	io.Writer
 	Err error
@@ -121,7 +119,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Rename moves a file or folder, over what is there. Its content is not synced.
+// Rename renames a file or folder, and replaces an existing one. The content is not synced.
 func Rename(from, to string) error {
 	if err := step(Renaming, to, func() error { return os.Rename(from, to) }); err != nil {
 		return Cure(err)
@@ -133,7 +131,7 @@ func Rename(from, to string) error {
 	return err
 }
 
-// Remove removes a file or an empty folder; that there is none is no error.
+// Remove removes a file or an empty folder; a missing one is no error.
 func Remove(path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -144,8 +142,7 @@ func Remove(path string) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir makes what was done to the names in a folder survive. A file system that
-// cannot, as some FAT drivers, is no error.
+// SyncDir syncs the names in a folder. A file system without support, such as some FAT drivers, is no error.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package identity makes and keeps what a cluster is known by: its Ed25519 key
-// and the WireGuard key. Both are made on the first start and written to the
-// store before anything uses them; losing them means being another cluster. The
-// WireGuard key is changed from time to time (the fabric does it), the other never.
+// Package identity creates and stores the identity of a cluster: its Ed25519 key and the WireGuard key. Both are
+// created at the first start and stored before use; losing them means becoming another cluster. The fabric changes the
+// WireGuard key from time to time, the other never changes.
 package identity
 
 import (
@@ -18,18 +17,17 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Store keeps one blob durably.
+// Store stores one blob durably.
 type Store interface {
 	Identity() ([]byte, error) // nil if there is none
 	PutIdentity([]byte) error
 }
 
-// Identity is what the cluster is known by.
+// Identity is the identity of the cluster.
 type Identity struct {
 	Key ed25519.PrivateKey
-	// WireGuard is the Curve25519 private key, base64; Next is the one that it is being
-	// changed to, empty if it is not. Changed is when WireGuard was made, zero if that
-	// is not known.
+	// WireGuard is the Curve25519 private key, base64; Next is its successor during a change, otherwise empty. Changed
+	// is the creation time of WireGuard, zero if unknown.
 	WireGuard, Next string
 	Changed         time.Time
 }
@@ -41,8 +39,7 @@ type stored struct {
 	Changed   time.Time `json:"wireguardChanged,omitzero"`
 }
 
-// SaveWireGuard keeps other WireGuard keys, and the identity as it was. It returns
-// after they are durable.
+// SaveWireGuard stores other WireGuard keys with the same identity. It returns after they are durable.
 func SaveWireGuard(s Store, current, next string, changed time.Time) error {
 	id, err := Load(s)
 	if err != nil {
@@ -55,7 +52,7 @@ func SaveWireGuard(s Store, current, next string, changed time.Time) error {
 	return s.PutIdentity(blob)
 }
 
-// Load returns the cluster's identity, made now if there was none.
+// Load returns the cluster's identity, and creates it if there is none.
 func Load(s Store) (Identity, error) {
 	blob, err := s.Identity()
 	if err != nil {
@@ -105,11 +102,10 @@ func decode(blob []byte) (Identity, error) {
 // ID returns the cluster's ID.
 func (i Identity) ID() peer.ID { return peer.IDFromKey(i.Key.Public().(ed25519.PublicKey)) }
 
-// NodeAddress returns the address that the cluster's first node keeps for life:
-// x.y of the range, from the ID. It never leaves the machine, so two devices
-// with the same one do not meet.
+// NodeAddress returns the permanent address of the cluster's first node: x.y of the range, derived from the ID. It
+// never leaves the machine, so two devices may have the same one.
 func NodeAddress(id peer.ID, nodes netip.Prefix) netip.Addr {
-	// Two base32 characters carry ten bits; four give the 16 that are wanted.
+	// Two base32 characters have ten bits; four give the required 16.
 	h := uint32(0)
 	for _, c := range []byte(id)[:4] {
 		v := uint32(c - 'a')
@@ -119,7 +115,7 @@ func NodeAddress(id peer.ID, nodes netip.Prefix) netip.Addr {
 		h = h<<5 | v
 	}
 	x, y := byte(h>>8), byte(h)
-	if y == 0 || y == 255 { // looks like a network or broadcast address to some tools
+	if y == 0 || y == 255 { // some tools treat it as a network or broadcast address
 		y = 1
 	}
 	a := nodes.Addr().As4()

@@ -1,7 +1,6 @@
-// Package quarantine puts what is damaged out of the way without losing it: the
-// file or folder stays beside its place under another name, for a person to look
-// at. It reads nothing else and writes nothing else. What was set aside is listed
-// by `rivulet status` until somebody deletes it.
+// Package quarantine sets damaged files and folders aside without losing them: they stay beside their place under
+// another name, for an operator to inspect. It reads and writes nothing else. `rivulet status` lists them until they
+// are deleted.
 package quarantine
 
 import (
@@ -20,7 +19,7 @@ import (
 // mark is between the old name and the time in the new one.
 const mark = ".damaged-"
 
-// Name is what path is called when it is set aside at that time.
+// Name is the name of path when it is set aside at that time.
 func Name(path string, at time.Time) string {
 	return path + mark + at.UTC().Format("20060102T150405.000Z")
 }
@@ -34,8 +33,7 @@ func Move(path string) (aside string, err error) {
 	return aside, nil
 }
 
-// Link gives path its set-aside name as a second one, where path itself is then
-// replaced in one step.
+// Link adds the set-aside name as a second one, for a path that is then replaced in one step.
 func Link(path string) (aside string, err error) {
 	aside = Name(path, time.Now())
 	if err := os.Link(path, aside); err != nil {
@@ -44,7 +42,7 @@ func Link(path string) (aside string, err error) {
 	return aside, durable.SyncDir(filepath.Dir(path))
 }
 
-// List returns what lies set aside in the folders, sorted.
+// List returns what is set aside in the folders, sorted.
 func List(dirs ...string) []string {
 	var out []string
 	for _, dir := range dirs {
