@@ -1,13 +1,13 @@
-// Package bundle carries the static helpers that a device needs beside the rivulet binary (docs/design/bundle.md)
-// inside that binary, and puts them on disk. It reads what the build embedded (build tag bundle; without it there
-// is nothing) and alone writes the folder given to Unpack:
+// Package bundle embeds the static helper programs that a device needs beside the rivulet binary, and puts them on disk
+// (docs/design/bundle.md). It reads what the build embedded (build tag bundle; nothing without it) and alone writes the
+// folder given to Unpack:
 //
 //	.lock              one process at a time
-//	current -> <id>    what PATH points to, stable across upgrades
-//	<id>/              bin/ images/ netfilter/ gateway/ manifest.json .checked; the one before stays
+//	current -> <id>    the folder in PATH; the path stays the same across upgrades
+//	<id>/              bin/ images/ netfilter/ gateway/ manifest.json .checked; the previous one stays
 //
-// A bundle is unpacked beside its place, synced and renamed: a power cut leaves a whole one or none. Restart: files
-// that look different are hashed again, damaged ones unpacked again. Failure: an error of rivulet run with a cure.
+// A bundle is unpacked beside its place, synced and renamed: a power cut leaves a complete one or none. Restart: files
+// with other attributes are hashed again, damaged ones unpacked again. Failure: an error of rivulet run with a cure.
 package bundle
 
 import (
@@ -23,20 +23,19 @@ import (
 // ErrNone is the error of a binary that was built without its bundle.
 var ErrNone = errors.New("bundle: this binary carries no helpers: build it with make build")
 
-// Info is known of the embedded bundle without unpacking it.
+// Info describes the embedded bundle without unpacking it.
 type Info struct {
-	// SHA256 of the packed bundle, hex; its folder is called so.
+	// SHA256 of the packed bundle, hex; it names the bundle's folder.
 	SHA256 string `json:"sha256"`
-	// Versions of what is in it, as the binaries themselves say.
+	// Versions of its parts, as read from the binaries.
 	Versions map[string]string `json:"versions"`
 }
 
-// Embedded returns the packed bundle, a zstd compressed tar. It reports false if
-// the binary was built without one.
+// Embedded returns the packed bundle, a tar compressed with zstd. It reports false if the binary was built without one.
 func Embedded() (string, bool) { return packed, len(packed) > 0 }
 
-// Versions returns the versions of runc, containerd (the shim), cni, iptables
-// and wireguard (the tunnel) in the bundle. It is empty if there is no bundle.
+// Versions returns the versions of runc, containerd (the shim), cni, iptables and wireguard (the tunnel) in the bundle;
+// empty without a bundle.
 func Versions() map[string]string {
 	info, err := embeddedInfo()
 	if err != nil {
@@ -65,15 +64,15 @@ type Dir struct {
 // ID is the SHA-256 of the packed bundle, hex.
 func (d Dir) ID() string { return d.id }
 
-// Bin is the folder for PATH. The path stays the same when the bundle is
-// upgraded: shims that outlive the upgrade find runc where it was.
+// Bin is the folder for PATH. The path stays the same when the bundle is upgraded, so shims that outlive the upgrade
+// still find runc.
 func (d Dir) Bin() string { return filepath.Join(d.root, current, "bin") }
 
 // Path is the path of a program of the bundle, for example rivulet-tunnel.
 func (d Dir) Path(name string) string { return filepath.Join(d.Bin(), name) }
 
-// Netfilter is the folder with iptables: in it are nft and legacy, one of which
-// goes into PATH (see package rivulet/appliance/engine/iptables).
+// Netfilter is the folder with iptables. It has the folders nft and legacy, one of which goes into PATH (see package
+// rivulet/appliance/engine/iptables).
 func (d Dir) Netfilter() string { return filepath.Join(d.root, current, "netfilter") }
 
 // Image is the path of an image archive (docker-archive tar), for example pause.
@@ -81,19 +80,18 @@ func (d Dir) Image(name string) string {
 	return filepath.Join(d.root, d.id, "images", name+".tar")
 }
 
-// Intact reports whether the files look as they did when they were last hashed.
-// It costs a dozen calls of lstat.
+// Intact reports whether the files have the attributes they had when they were last hashed. It costs a dozen calls of
+// lstat.
 func (d Dir) Intact() bool {
 	at, err := os.Readlink(filepath.Join(d.root, current))
 	return err == nil && at == d.id && checked(filepath.Join(d.root, d.id))
 }
 
-// Verify hashes every file, however it looks, and names the first that is not
-// what it was when the bundle was built.
+// Verify hashes every file and names the first that differs from the one that was built.
 func (d Dir) Verify() error { return verify(filepath.Join(d.root, d.id)) }
 
-// Unpack makes sure that the embedded bundle is on disk below dir, whole, and
-// returns it. It may be called by several processes at once.
+// Unpack makes sure that the embedded bundle is completely on disk below dir, and returns it. Several processes may
+// call it at once.
 func Unpack(dir string, log *slog.Logger) (Dir, error) {
 	info, err := embeddedInfo()
 	if err != nil {

@@ -5,7 +5,7 @@ package bundle
 import _ "embed"
 
 //go:embed bundle_linux_arm64.tar.zst
-var packed string // a string, not []byte: those are writable data, whose pages are never given back
+var packed string // a string: the pages of a []byte are writable and are never given back
 
 //go:embed bundle_linux_arm64.json
 var packedInfo []byte

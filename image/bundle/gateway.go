@@ -11,7 +11,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxGateway bounds what a program is unpacked to, bytes.
+// maxGateway bounds the size of an unpacked program, bytes.
 const maxGateway = 64 << 20
 
 // Gateway returns the gateway pod's program for an architecture, a GOARCH.

@@ -2,8 +2,8 @@
 
 package bundle
 
-// The programs of the bundle that are built out of this module's graph: `go mod
-// tidy` sees them here. Nothing is ever built with this tag.
+// The programs of the bundle that are built from this module's graph, listed for `go mod tidy`. Nothing is built with
+// this tag.
 import (
 	_ "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
 	_ "github.com/containernetworking/plugins/plugins/ipam/host-local"

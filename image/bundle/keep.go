@@ -8,12 +8,12 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// keepLook is how often the helpers on disk are looked at: containerd and the
-// kubelet call them by path whenever a pod starts, and name no cure when one is gone.
+// keepLook is how often the helpers on disk are checked: containerd and the kubelet run them by path whenever a pod
+// starts, and report no cure if one is missing.
 const keepLook = 5 * time.Second
 
-// Keep unpacks the helpers again when they are damaged, until ctx ends. It returns
-// with an error when that fails, to be tried again.
+// Keep checks the helpers until ctx ends and unpacks damaged ones again. If that fails it returns an error, and the
+// caller runs it again.
 func (d Dir) Keep(ctx context.Context, log *slog.Logger) error {
 	for changes.Wait(ctx, keepLook) {
 		if d.Intact() {

@@ -20,12 +20,11 @@ const (
 	checkedFile  = ".checked"
 )
 
-// Manifest says what a bundle holds. The packer writes it as the last file.
+// Manifest lists the files of a bundle. The packer writes it as the last file.
 type Manifest struct {
 	Files []File `json:"files"`
 }
 
-// File is one file of a bundle.
 type File struct {
 	Name string      `json:"name"` // relative, with slashes
 	Mode fs.FileMode `json:"mode"`
@@ -95,8 +94,8 @@ func (f File) verify(dir string) error {
 	return nil
 }
 
-// checked reports whether the files below dir look as they did when they were
-// last hashed. Any write to a file changes how it looks.
+// checked reports whether the files below dir have the attributes they had when they were last hashed. Any write to a
+// file changes them.
 func checked(dir string) bool {
 	before, err := os.ReadFile(filepath.Join(dir, checkedFile))
 	if err != nil {

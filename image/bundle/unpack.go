@@ -23,7 +23,6 @@ const (
 	unfinished = ".new-" // prefix of a bundle that is being unpacked
 )
 
-// source is a packed bundle.
 type source struct {
 	id   string // SHA-256 of data, hex
 	data string
@@ -60,7 +59,7 @@ func unpack(root string, src source, log *slog.Logger) (Dir, error) {
 	return dir, nil
 }
 
-// ensure leaves a whole bundle at its place.
+// ensure makes sure that the complete bundle is at its place.
 func ensure(root string, src source, log *slog.Logger) error {
 	place := filepath.Join(root, src.id)
 	damage := error(nil)
@@ -91,8 +90,8 @@ func ensure(root string, src source, log *slog.Logger) error {
 	return syncDir(root)
 }
 
-// replace puts fresh where place is. A file system that cannot exchange two
-// folders in one step has none there for a moment.
+// replace puts fresh in the place of place. On a file system that cannot exchange two folders in one step, there is
+// none for a moment.
 func replace(fresh, place string) error {
 	if unix.Renameat2(unix.AT_FDCWD, fresh, unix.AT_FDCWD, place, unix.RENAME_EXCHANGE) != nil {
 		if err := os.RemoveAll(place); err != nil {
@@ -103,19 +102,17 @@ func replace(fresh, place string) error {
 	return os.RemoveAll(fresh)
 }
 
-// extract unpacks src to dir, which does not exist yet, verifies it and has it
-// on disk when it returns.
+// extract unpacks src to dir, which does not exist yet, verifies it and syncs it.
 func extract(src source, dir string) error {
 	sum := sha256.New()
-	// In pieces: 13 MB are not copied.
+	// In pieces, so that 13 MB are not copied.
 	if _, err := io.Copy(sum, io.LimitReader(strings.NewReader(src.data), int64(len(src.data)))); err != nil {
 		return err
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != src.id {
 		return errors.New("the helpers inside the rivulet binary are damaged: install it again")
 	}
-	// One goroutine and a small window: this runs once, beside nothing else, on
-	// boards with little memory.
+	// One goroutine and a small window: this runs once, with nothing else, on boards with little memory.
 	plain, err := zstd.NewReader(strings.NewReader(src.data), zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return err
@@ -170,7 +167,7 @@ func writeSynced(path string, content io.Reader, mode fs.FileMode) error {
 		return err
 	}
 	_, err = io.Copy(f, content)
-	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()) // the mode: whatever the umask is
+	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()) // chmod: whatever the umask is
 }
 
 func syncDir(path string) error {
@@ -182,7 +179,7 @@ func syncDir(path string) error {
 	return d.Sync()
 }
 
-// pointCurrent makes the link point to id and returns where it pointed before.
+// pointCurrent makes the link point to id and returns the previous target.
 func pointCurrent(root, id string) (before string, err error) {
 	link := filepath.Join(root, current)
 	before, err = os.Readlink(link)
@@ -207,7 +204,7 @@ func removeUnfinished(root string) error {
 	return err
 }
 
-// removeOld removes all bundles but the two named.
+// removeOld removes all bundles except these two.
 func removeOld(root, id, before string) error {
 	entries, err := os.ReadDir(root)
 	for _, e := range entries {

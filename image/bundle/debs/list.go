@@ -7,18 +7,18 @@ import (
 	"rivulet/image/debian"
 )
 
-// wanted are the packages of every architecture: the programs and libraries of
-// iptables, and what runc is linked with.
+// wanted are the packages of every architecture: the programs and libraries of iptables, and the libraries that runc is
+// linked with.
 var wanted = []string{"iptables", "libc6", "libip4tc2", "libip6tc2", "libmnl0", "libnftnl11", "libseccomp-dev", "libxtables12"}
 
-// targets maps GOARCH to what Debian calls the architecture and its folder of libraries.
+// targets maps GOARCH to Debian's name of the architecture and its folder of libraries.
 var targets = map[string]struct{ arch, triplet string }{
 	"amd64": {"amd64", "x86_64-linux-gnu"},
 	"arm64": {"arm64", "aarch64-linux-gnu"},
 	"arm":   {"armhf", "arm-linux-gnueabihf"},
 }
 
-// pinned are the packages of one architecture, in the order of wanted.
+// pinned returns the packages of one architecture, in the order of wanted.
 func pinned(path, arch string) (some []debian.Deb, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -41,7 +41,7 @@ next:
 	return some, nil
 }
 
-// renew is the cure when a mirror no longer has what is pinned.
+// renew is the cure if a mirror no longer has the pinned packages.
 const renew = "take what apt offers now with `make bundle-pins`, read the diff of image/bundle/debs.list and commit it"
 
 const head = `# Debian packages that make parts of the bundle: architecture, package, version, SHA-256.

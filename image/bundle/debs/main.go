@@ -1,6 +1,6 @@
-// Command debs fetches the Debian packages that parts of the bundle come from and takes out of them what is needed
-// (docs/design/bundle.md). It reads the list of pinned packages and alone writes -cache (the packages, shared by
-// all work trees) and, below -out, netfilter/, sysroot/ and apt/. It may be run again at any time.
+// Command debs fetches the Debian packages of the bundle and extracts the needed files (docs/design/bundle.md). It
+// reads the list of pinned packages and alone writes -cache (the packages, shared by all work trees) and, below -out,
+// netfilter/, sysroot/ and apt/. It may be run again at any time.
 //
 //	go run ./image/bundle/debs -arch arm64 -out _build/bundle/linux_arm64
 //	go run ./image/bundle/debs -pins -out _build/pins

@@ -14,20 +14,19 @@ import (
 	"rivulet/image/debian"
 )
 
-// ours are libraries that are not taken from a package: of libm (0.9 MB) one
-// function is called, and image/bundle/libm has it.
+// ours are libraries that do not come from a package: only one function of libm (0.9 MB) is called, and
+// image/bundle/libm provides it.
 var ours = map[string]string{"libm.so.6": "lround"}
 
-// left are extensions that are not taken, because of what they need. All others
-// are: iptables-save ends when it meets a rule whose extension it has not got,
-// whoever made the rule.
+// left are extensions that are left out because of their dependencies. All others are included: iptables-save fails on
+// any rule whose extension is missing, whichever program added the rule.
 var left = []string{
 	"libxt_RATEEST.so",   // logarithms
 	"libxt_connlabel.so", // libnetfilter-conntrack
 }
 
-// netfilter writes the programs, their extensions and all libraries they need
-// to dir/lib, licences to dir/licences and the packages' names to dir/packages.
+// netfilter writes the programs, their extensions and all libraries they need to dir/lib, licences to dir/licences and
+// the packages' names to dir/packages.
 func netfilter(files tree, packages []debian.Deb, triplet, dir string) error {
 	lib := map[string]node{}
 	for _, name := range []string{"xtables-nft-multi", "xtables-legacy-multi"} {
@@ -58,7 +57,7 @@ func netfilter(files tree, packages []debian.Deb, triplet, dir string) error {
 	return licences(files, packages, dir)
 }
 
-// libraries adds to lib what its files need, and the loader as ld.so.
+// libraries adds the libraries that the files of lib need, and the loader as ld.so.
 func libraries(files tree, triplet string, lib map[string]node) error {
 	loader, err := interpreter(lib["xtables-nft-multi"].content)
 	if err != nil {
@@ -78,7 +77,7 @@ func libraries(files tree, triplet string, lib map[string]node) error {
 			return fmt.Errorf("%s: %w", todo[0], err)
 		}
 		for _, name := range needs {
-			// The loader is there under its own name as soon as it runs.
+			// A running loader counts as loaded under its own name.
 			if _, have := lib[name]; have || ours[name] != "" || name == path.Base(loader) {
 				continue
 			}
@@ -108,8 +107,7 @@ func interpreter(program []byte) (string, error) {
 	return "", fmt.Errorf("the program names no loader")
 }
 
-// needed are the libraries a file asks for. What it takes from one of ours has
-// to be in ours.
+// needed returns the libraries that a file needs. A symbol that it uses from one of ours has to be in ours.
 func needed(content []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
@@ -127,8 +125,8 @@ func needed(content []byte) ([]string, error) {
 	return f.ImportedLibraries()
 }
 
-// licences writes what the packages say of their authors and rights, and which
-// packages they are: with that, their sources can be had from Debian.
+// licences writes the copyright files of the packages, and the list of packages, from which their sources can be had at
+// Debian.
 func licences(files tree, packages []debian.Deb, dir string) error {
 	var names bytes.Buffer
 	for _, d := range packages {
@@ -147,7 +145,7 @@ func licences(files tree, packages []debian.Deb, dir string) error {
 	return write(filepath.Join(dir, "packages"), node{content: names.Bytes()}, 0o644)
 }
 
-// sysroot writes what runc is linked with, where pkg-config looks for it.
+// sysroot writes the libraries that runc is linked with, where pkg-config finds them.
 func sysroot(files tree, triplet, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err

@@ -18,7 +18,6 @@ type node struct {
 	link    string
 }
 
-// read adds the files of a package.
 func (t tree) read(deb string) error {
 	cmd := exec.Command("dpkg-deb", "--fsys-tarfile", deb)
 	out, err := cmd.StdoutPipe()
@@ -40,7 +39,7 @@ func (t tree) add(archive io.Reader) error {
 	for r := tar.NewReader(archive); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			_, err = io.Copy(io.Discard, archive) // the padding: dpkg-deb shall not see a broken pipe
+			_, err = io.Copy(io.Discard, archive) // the padding: dpkg-deb must not get a broken pipe
 			return err
 		}
 		if err != nil {
@@ -60,8 +59,7 @@ func (t tree) add(archive io.Reader) error {
 	}
 }
 
-// file returns the content at a path, through links. Libraries lie below /lib
-// or /usr/lib, as the package likes.
+// file returns the content at a path, through links. Libraries are below /lib or /usr/lib, depending on the package.
 func (t tree) file(name string) ([]byte, error) {
 	for range 8 {
 		n, ok := t[name]

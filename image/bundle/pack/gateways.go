@@ -8,9 +8,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// gatewayPrograms packs the gateway pod's programs, files named by their architectures,
-// compressed on disk too: they are needed once, by who bursts to a cluster without
-// Rivulet.
+// gatewayPrograms packs the gateway pod's programs, files named by their architectures. They stay compressed on disk:
+// they are read once, and only for a burst to a cluster without Rivulet.
 func gatewayPrograms(paths []string) ([]entry, error) {
 	var all []entry
 	for _, path := range paths {

@@ -1,7 +1,6 @@
-// Command pack builds the bundle that is embedded into rivulet. It reads the
-// helpers that the Makefile built into a folder, and the gateway pod's programs that
-// are named, and writes the packed bundle and
-// what is known of it, the same bytes for the same input.
+// Command pack builds the bundle that is embedded into rivulet. It reads the folder of helpers that the Makefile built
+// and the named programs of the gateway pod, and writes the packed bundle and its description; the same input gives the
+// same bytes.
 //
 //	go run ./image/bundle/pack -arch arm64 -in _build/bundle/linux_arm64 -out image/bundle/bundle_linux_arm64 _build/gateway/amd64
 package main
@@ -127,7 +126,7 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// pack makes the archive. Nothing of the machine or the hour goes into it.
+// pack makes the archive, without attributes of this machine or the time.
 func pack(entries []entry) ([]byte, error) {
 	var out bytes.Buffer
 	compressed, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))

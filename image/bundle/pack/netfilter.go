@@ -8,8 +8,7 @@ import (
 	"rivulet/image/bundle"
 )
 
-// backends are the two ways into the kernel's packet filter. Each has a folder
-// of programs: PATH gets one of them.
+// backends are the two interfaces to the kernel's packet filter. Each has a folder of programs; PATH gets one of them.
 var backends = []string{"legacy", "nft"}
 
 // applets are the names under which the programs are called.
@@ -18,8 +17,8 @@ var applets = []string{
 	"iptables", "iptables-restore", "iptables-save",
 }
 
-// netfilter collects what `image/bundle/debs` left in in/netfilter, our libm and
-// the launcher in each backend's folder.
+// netfilter collects the output of `image/bundle/debs` in in/netfilter, Rivulet's libm, and the launcher in each
+// backend's folder.
 func netfilter(in string) (all []entry, err error) {
 	root := filepath.Join(in, "netfilter")
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// sources say which module of which binary gives a version its name.
+// sources map the name of a version to a binary and the module in it that has this version.
 var sources = []struct{ name, program, module string }{
 	{"cni", "cni", "github.com/containernetworking/plugins"},
 	{"containerd", "containerd-shim-runc-v2", "github.com/containerd/containerd/v2"},
@@ -17,7 +17,7 @@ var sources = []struct{ name, program, module string }{
 	{"wireguard", "rivulet-tunnel", "golang.zx2c4.com/wireguard"},
 }
 
-// versions asks the binaries themselves, and Debian's package of iptables.
+// versions reads the versions from the binaries, and that of iptables from Debian's package.
 func versions(in string) (map[string]string, error) {
 	found := map[string]string{}
 	for _, s := range sources {
@@ -36,7 +36,7 @@ func versions(in string) (map[string]string, error) {
 	return found, err
 }
 
-// packaged finds a Debian package's version in the list of them.
+// packaged returns a Debian package's version from the list.
 func packaged(list, name string) (string, error) {
 	text, err := os.ReadFile(list)
 	if err != nil {

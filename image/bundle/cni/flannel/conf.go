@@ -16,9 +16,9 @@ type conf struct {
 	StateDir      string         `json:"dataDir"`
 	MTU           int            `json:"mtu"`          // of the pods, bytes
 	LeaseTimeout  *int           `json:"leaseTimeout"` // seconds to wait for the lease; 15 if absent
-	Delegate      map[string]any `json:"delegate"`     // goes to the delegated plugin as it is
+	Delegate      map[string]any `json:"delegate"`     // passed on to the delegated plugin unchanged
 	RuntimeConfig map[string]any `json:"runtimeConfig,omitempty"`
-	// PrevResult shadows the parsed one: it is only passed on.
+	// PrevResult shadows the parsed one, because it is only passed on.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
 }
 
@@ -40,7 +40,7 @@ func (c conf) patience() time.Duration {
 	return 15 * time.Second
 }
 
-// bridge is the name of the bridge that pods are on.
+// bridge is the name of the pods' bridge.
 func (c conf) bridge() string {
 	if name, ok := c.Delegate["bridge"].(string); ok && name != "" {
 		return name
@@ -48,8 +48,8 @@ func (c conf) bridge() string {
 	return defaultBridge
 }
 
-// delegated is the configuration for the plugin that does the work, and its name.
-// links is the MTU that fits through the node's links.
+// delegated returns the configuration and the name of the plugin that creates the network. links is the MTU of the
+// node's links, bytes.
 func (c conf) delegated(l lease, links int) (data []byte, plugin string, err error) {
 	d := maps.Clone(c.Delegate)
 	if d == nil {
@@ -84,8 +84,8 @@ func setDefault(d map[string]any, key string, value any) {
 	}
 }
 
-// podMTU trusts the lease only where it says less than the links: with the node
-// address on lo flannel writes lo's 65536.
+// podMTU uses the lease's MTU only if it is smaller than that of the links: with the node address on lo, flannel writes
+// 65536, the MTU of lo.
 func (c conf) podMTU(l lease, links int) int {
 	switch {
 	case c.MTU > 0:
@@ -108,7 +108,7 @@ func ipam(l lease) map[string]any {
 	return map[string]any{"type": "host-local", "ranges": ranges, "routes": routes}
 }
 
-// withPrevResult adds what ADD answered, which CHECK and DEL of a delegate want.
+// withPrevResult adds the result of ADD, which CHECK and DEL of a delegate require.
 func withPrevResult(delegated []byte, prev json.RawMessage) (data []byte, plugin string, err error) {
 	d := map[string]any{}
 	if err := json.Unmarshal(delegated, &d); err != nil {

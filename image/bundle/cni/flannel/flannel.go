@@ -1,8 +1,8 @@
-// Package flannel is the CNI plugin "flannel": it turns the lease that flannel wrote for this node into a
-// configuration of the bridge and host-local plugins, with an MTU that fits the node's links (upstream's takes that
-// of lo). It reads the lease and the links, and alone writes the delegated configuration of each container
-// (/var/lib/cni/flannel/<container>). Restart: it keeps nothing else. Failure: without a lease, or when the
-// supervisor does not admit a pod (package podgate), the pod stays in ContainerCreating with an event.
+// Package flannel is the CNI plugin "flannel": it turns the lease that flannel wrote for this node into a configuration
+// of the bridge and host-local plugins, with an MTU that fits the node's links (upstream uses that of lo). It reads the
+// lease and the links, and alone writes the delegated configuration of each container
+// (/var/lib/cni/flannel/<container>). Restart: no other state. Failure: without a lease, or if the supervisor refuses a
+// pod (package podgate), the pod stays in ContainerCreating with an event.
 package flannel
 
 import (
@@ -29,7 +29,6 @@ import (
 // pluginNotAvailable is the code of the CNI specification for "cannot serve ADD now".
 const pluginNotAvailable uint = 50
 
-// Main is the plugin's main function.
 func Main() {
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Del: del, Check: check, Status: status},
 		version.All, buildversion.BuildString("flannel"))
@@ -55,7 +54,7 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	// First the state, then the work: what is half done can be deleted.
+	// The state is written first, so that a partial ADD can be deleted.
 	if err := saveState(conf.StateDir, args.ContainerID, delegated); err != nil {
 		return err
 	}
@@ -64,19 +63,18 @@ func add(args *skel.CmdArgs) error {
 		return fmt.Errorf("flannel: %s: %w", plugin, err)
 	}
 	if err := admitted(args, result); err != nil {
-		// The runtime deletes as well; until then nothing of the pod stays on the bridge.
+		// The runtime calls DEL as well; deleting here removes the pod from the bridge at once.
 		return errors.Join(fmt.Errorf("flannel: %w", err), invoke.DelegateDel(context.Background(), plugin, delegated, nil))
 	}
 	return result.Print()
 }
 
-// patience is how long a pod waits for a supervisor that is starting, or for the rules
-// of its isolation. The kubelet tries again after it.
+// patience is how long a pod waits for a supervisor that is starting, or for its isolation rules. The kubelet tries
+// again afterwards.
 const patience = 20 * time.Second
 
-// admitted asks the supervisor whether the pod may have its network: a pod of another
-// cluster may not before it is isolated. Without a name of Kubernetes it is nobody's
-// pod, and nobody but root can make it.
+// admitted queries the supervisor whether the pod may have its network: a pod of another cluster has to be isolated
+// first. Without a Kubernetes name it belongs to no cluster, and only root can create it.
 func admitted(args *skel.CmdArgs, result types.Result) error {
 	named := map[string]string{}
 	for pair := range strings.SplitSeq(args.Args, ";") {
@@ -115,8 +113,7 @@ func check(args *skel.CmdArgs) error {
 	return invoke.DelegateCheck(context.Background(), plugin, delegated, nil)
 }
 
-// del frees what add took. Without state the lease of today is as good a guess
-// as there is; without either there is nothing that could be left.
+// del releases what add allocated. Without state it uses the current lease; without either there is nothing to release.
 func del(args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
 	if err != nil {
@@ -127,7 +124,7 @@ func del(args *skel.CmdArgs) error {
 	case errors.Is(err, fs.ErrNotExist):
 		lease, err := readLease(conf.SubnetFile)
 		if err != nil {
-			return nil //nolint:nilerr // as said above
+			return nil //nolint:nilerr // see above
 		}
 		if delegated, _, err = conf.delegated(lease, smallestPodMTU); err != nil {
 			return err

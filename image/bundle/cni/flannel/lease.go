@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// lease is what flannel says of this node in subnet.env.
+// lease is the content of flannel's subnet.env for this node.
 type lease struct {
 	networks []netip.Prefix // the pod networks of the cluster, routed to the bridge's gateway
 	subnets  []netip.Prefix // this node's share: one for each address family
-	mtu      int            // bytes; 0 if it is not said
+	mtu      int            // bytes; 0 if absent
 	ipMasq   bool           // flannel masquerades already
 }
 
-// awaitLease gives flannel some time: the node is Ready a second or two before
-// the lease is written, and the kubelet tries again only after a dozen.
+// awaitLease waits for flannel: the node is Ready a second or two before the lease is written, and the kubelet tries
+// again only after about 12 s.
 func awaitLease(path string, patience time.Duration) (lease, error) {
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		l, err := readLease(path)
@@ -80,8 +80,8 @@ func parseLease(r io.Reader) (lease, error) {
 	return l, nil
 }
 
-// appendPrefixes takes one prefix or several with commas between them, host
-// bits cut off: flannel writes its gateway's address there.
+// appendPrefixes adds one prefix or several, separated by commas, with the host bits cleared: flannel writes its
+// gateway's address there.
 func appendPrefixes(to []netip.Prefix, value string) ([]netip.Prefix, error) {
 	for text := range strings.SplitSeq(value, ",") {
 		p, err := netip.ParsePrefix(strings.TrimSpace(text))

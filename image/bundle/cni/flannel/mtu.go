@@ -14,21 +14,19 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// What a pod's MTU may be, bytes: less than smallestPodMTU is no IPv6 link, more
-// than largestPodMTU no Ethernet one.
+// Bounds of a pod's MTU, bytes: the minimum of IPv6, and the maximum of Ethernet.
 const (
 	smallestPodMTU = 1280
 	largestPodMTU  = 9000
 )
 
-// defaultBridge is the bridge plugin's.
+// defaultBridge is the default of the bridge plugin.
 const defaultBridge = "cni0"
 
-// linkMTU is what fits through the narrowest of the node's links: the same that the
-// fabric takes for the tunnel. All pods of a node have the same MTU, because on
-// their bridge nobody tells a sender that its packets are too long; so while there
-// are pods, the bridge decides. Links that become narrower later are found by path
-// MTU discovery: the node itself is then the router that tells the pods.
+// linkMTU is the MTU of the narrowest link of the node; the fabric uses the same for the tunnel. All pods of a node
+// have the same MTU, because a bridge does not report to a sender that its packets are too long: while there are pods,
+// the bridge's MTU counts. If a link becomes narrower later, path MTU discovery finds it, because the node is then the
+// router that reports it.
 func linkMTU(bridge string) (int, error) {
 	mtu := min(max(netmon.New(slog.New(slog.DiscardHandler)).LANs().MTU(), smallestPodMTU), largestPodMTU)
 	br, err := netlink.LinkByName(bridge)
@@ -55,8 +53,8 @@ func linkMTU(bridge string) (int, error) {
 	return mtu, nil
 }
 
-// apart is an error where a network that the node itself is on overlaps with that of its pods: the
-// bridge would take the way to that network, and maybe an address of it, and cut the node off.
+// apart returns an error if a network of the node overlaps with that of its pods: the bridge would take over the route
+// to that network, perhaps one of its addresses, and cut the node off.
 func (l lease) apart(bridge string) error {
 	own := -1
 	if br, err := netlink.LinkByName(bridge); err == nil {

@@ -9,8 +9,7 @@ import (
 	"path/filepath"
 )
 
-// saveState keeps the delegated configuration until the container is deleted.
-// The rename makes it all or nothing.
+// saveState keeps the delegated configuration until the container is deleted. The rename makes the write atomic.
 func saveState(dir, container string, delegated []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("flannel: state: %w", err)
@@ -25,8 +24,8 @@ func saveState(dir, container string, delegated []byte) error {
 	return nil
 }
 
-// loadState answers fs.ErrNotExist also for a file that a power cut emptied or
-// tore: it says as little as none.
+// loadState returns fs.ErrNotExist also for a file that a power cut emptied or truncated, because it has no more
+// information than a missing one.
 func loadState(dir, container string) ([]byte, error) {
 	data, err := os.ReadFile(filepath.Join(dir, container))
 	if err != nil {
